@@ -1,0 +1,167 @@
+"""Make the embedded base model again from nothing: tokenizer, 1.8M-parameter Llama, noisy demonstrations in both roles.
+
+Deterministic on one machine: data is keyed by (seed, step), weights by the seed. The result replaces the folder
+`src/milonga/embedded`.
+
+    python scripts/make_base.py --steps 3000 --out src/milonga/embedded
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import time
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from milonga.roles import StepSolver, StepVerifier
+from milonga.roles.demonstrate import solve, verify
+from milonga.tasks import Chain, LastLetter, Task, keyed
+from milonga.tasks.chain import ChainOptions
+from milonga.tasks.last_letter import LastLetterOptions
+
+PAD, BOS, EOS = "<pad>", "<bos>", "<eos>"
+FLIP = 0.15
+MIX: list[tuple[Task, float, float]] = [
+    # task, share of the data, how often a step of the demonstrator is wrong
+    (Chain(ChainOptions(min_ops=1, ops=13, mod=100, seed=1)), 0.5, 0.25),
+    # The weak start of the guessable regime: a demonstrator who is mostly wrong.
+    (Chain(ChainOptions(min_ops=1, ops=13, mod=20, seed=1)), 0.2, 0.6),
+    (LastLetter(LastLetterOptions(min_words=2, max_words=10, seed=1)), 0.3, 0.2),
+]
+SOLVER, VERIFIER = StepSolver("terse"), StepVerifier("terse")
+
+
+def make_tokenizer() -> PreTrainedTokenizerFast:
+    """One token per byte: any text can be written, nothing is ever unknown, and a newcomer can read the ids."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocab = {token: i for i, token in enumerate([PAD, BOS, EOS, *alphabet])}
+    tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token=PAD, bos_token=BOS, eos_token=EOS)
+
+
+def make_model(vocab: int) -> LlamaForCausalLM:
+    config = LlamaConfig(
+        vocab_size=vocab, hidden_size=192, intermediate_size=512, num_hidden_layers=4, num_attention_heads=6,
+        num_key_value_heads=6, max_position_embeddings=512, tie_word_embeddings=True, attn_implementation="eager",
+        pad_token_id=0, bos_token_id=1, eos_token_id=2,
+    )  # fmt: skip
+    return LlamaForCausalLM(config)
+
+
+def examples(job: tuple[int, int, int]) -> list[tuple[str, str]]:
+    """The examples of one step, as prompt and completion; a pure function of (seed, step, rows)."""
+    seed, step, rows = job
+    rng = keyed("warm", seed, step)
+    out = []
+    for row in range(rows):
+        task, _, slip = rng.choices(MIX, [share for _, share, _ in MIX])[0]
+        problem = task.problem("train", step * rows + row)
+        if rng.random() < 0.5:
+            example = solve(task, problem, SOLVER, slip, rng)
+        else:
+            example = verify(task, problem, (SOLVER, VERIFIER), FLIP, rng)
+        out.append(("".join(part.text for part in example.prompt), example.completion))
+    return out
+
+
+def batch(rows: list[tuple[str, str]], device: str, bucket: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Rows sorted by length and cut into buckets, so that little padding is computed. Only completions are targets."""
+    ids = []
+    table = _byte_ids()
+    for prompt, completion in rows:
+        head, tail = [table[b] for b in prompt.encode()], [table[b] for b in completion.encode()]
+        ids.append((head + tail + [2], len(head)))
+    ids.sort(key=lambda pair: len(pair[0]))
+    out = []
+    for at in range(0, len(ids), bucket):
+        part = ids[at : at + bucket]
+        longest = max(len(row) for row, _ in part)
+        tokens = torch.zeros(len(part), longest, dtype=torch.long)
+        targets = torch.full((len(part), longest), -100)
+        for i, (row, start) in enumerate(part):
+            tokens[i, : len(row)] = torch.tensor(row)
+            targets[i, start : len(row)] = tokens[i, start : len(row)]
+        out.append((tokens.to(device), targets.to(device)))
+    return out
+
+
+def _byte_ids() -> dict[int, int]:
+    if not _BYTES:
+        tokenizer = make_tokenizer()
+        for byte in range(128):
+            _BYTES[byte] = tokenizer.encode(chr(byte), add_special_tokens=False)[0]
+    return _BYTES
+
+
+_BYTES: dict[int, int] = {}
+
+
+def train(args: argparse.Namespace) -> LlamaForCausalLM:
+    torch.manual_seed(args.seed)
+    tokenizer = make_tokenizer()
+    model = make_model(len(tokenizer)).to(args.device)
+    optimiser = torch.optim.AdamW(model.parameters(), lr=args.lr, betas=(0.9, 0.98), weight_decay=0.01)
+    began = time.time()
+    with ProcessPoolExecutor(args.workers) as pool:
+        jobs = ((args.seed, step, args.rows) for step in range(args.steps))
+        for step, rows in enumerate(pool.map(examples, jobs, chunksize=4)):
+            warm, left = min(1.0, (step + 1) / 100), (args.steps - step) / args.steps
+            for group in optimiser.param_groups:
+                group["lr"] = args.lr * warm * (0.05 + 0.95 * 0.5 * (1 - math.cos(math.pi * left)))
+            parts = batch(rows, args.device, args.rows // args.buckets)
+            count = sum(int((targets >= 0).sum()) for _, targets in parts)
+            total = 0.0
+            for tokens, targets in parts:
+                logits = model(input_ids=tokens, attention_mask=(tokens != 0).long()).logits[:, :-1]
+                loss = torch.nn.functional.cross_entropy(
+                    logits.flatten(0, 1), targets[:, 1:].flatten(), ignore_index=-100, reduction="sum"
+                )
+                (loss / count).backward()
+                total += float(loss.detach())
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimiser.step()
+            optimiser.zero_grad(set_to_none=True)
+            if step % 50 == 0 or step == args.steps - 1:
+                print(f"step {step:5d}  loss {total / count:.4f}  {time.time() - began:6.0f} s", flush=True)
+            if args.save_every and step and step % args.save_every == 0:
+                save(model, tokenizer, args.out)
+    save(model, tokenizer, args.out)
+    return model
+
+
+def save(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, out: Path) -> None:
+    """bfloat16 on disk (half the size); every user loads the same rounded weights and computes in float32."""
+    out.mkdir(parents=True, exist_ok=True)
+    state = {name: tensor.detach().cpu().to(torch.bfloat16) for name, tensor in model.state_dict().items()}
+    copy = make_model(len(tokenizer)).to(torch.bfloat16)
+    copy.load_state_dict(state)
+    copy.save_pretrained(out)
+    tokenizer.save_pretrained(out)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=Path("src/milonga/embedded/base"))
+    parser.add_argument("--steps", type=int, default=3000)
+    parser.add_argument("--rows", type=int, default=192)
+    parser.add_argument("--buckets", type=int, default=4)
+    parser.add_argument("--lr", type=float, default=2e-3)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--save-every", type=int, default=0)
+    args = parser.parse_args()
+    if args.device != "cpu":
+        torch.use_deterministic_algorithms(True, warn_only=True)
+    train(args)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,155 @@
+"""The Python API: `run`, `resume`, `evaluate`. Torch is imported only when something is computed."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from milonga.config import read_toml
+from milonga.errors import RunFolderError
+from milonga.resolve import Plan, resolve
+
+Report = dict[str, Any]
+
+
+def plan_run(
+    recipe: str | None = None,
+    *,
+    task: str | Mapping[str, Any] | None = None,
+    turns: int | None = None,
+    seed: int | None = None,
+    device: str | None = None,
+    models: Mapping[str, str] | None = None,
+    config: str | Path | None = None,
+    settings: Sequence[Mapping[str, Any]] = (),
+) -> Plan:
+    """Everything checked, nothing loaded. Later sources win: recipe defaults, config file, arguments, settings."""
+    flags: dict[str, Any] = {}
+    if recipe is not None:
+        flags["recipe"] = recipe
+    if task is not None:
+        flags["task"] = {"name": task} if isinstance(task, str) else dict(task)
+    for key, value in (("turns", turns), ("seed", seed), ("device", device)):
+        if value is not None:
+            flags[key] = value
+    if models:
+        flags["policies"] = {seat: {"model": model} for seat, model in models.items()}
+    layers = [read_toml(Path(config))] if config is not None else []
+    return resolve([*layers, flags, *settings])
+
+
+def run(
+    recipe: str,
+    *,
+    task: str | Mapping[str, Any] | None = None,
+    turns: int | None = None,
+    seed: int | None = None,
+    out: str | Path | None = None,
+    device: str | None = None,
+    models: Mapping[str, str] | None = None,
+    config: str | Path | None = None,
+    settings: Mapping[str, Any] | None = None,
+    quiet: bool = False,
+) -> Report:
+    """Train by a recipe and return its report.
+
+        milonga.run("tango", task="chain", turns=100)
+
+    `settings` is a nested mapping with any key of the config, such as `{"batch": {"rollouts": 16}}`.
+    """
+    plan = plan_run(
+        recipe,
+        task=task,
+        turns=turns,
+        seed=seed,
+        device=device,
+        models=models,
+        config=config,
+        settings=[settings] if settings else (),
+    )
+    return start(plan, Path(out) if out is not None else new_folder(recipe), quiet)
+
+
+def new_folder(recipe: str) -> Path:
+    """`runs/tango-20260131-142501`, or the next free name."""
+    base = Path("runs") / f"{recipe}-{dt.datetime.now():%Y%m%d-%H%M%S}"
+    names = [base, *(base.with_name(f"{base.name}-{n}") for n in range(2, 1000))]
+    return next(path for path in names if not path.exists())
+
+
+def start(plan: Plan, out: Path, quiet: bool = False) -> Report:
+    """Run a plan in a new folder."""
+    from milonga.run.folder import RunFolder
+
+    with RunFolder(out, plan.config.keep.checkpoints) as folder:
+        folder.begin(plan.config)
+        return _loop(plan, folder, quiet, restore=False)
+
+
+def resume(path: str | Path, quiet: bool = False) -> Report:
+    """Go on with a run from its newest whole checkpoint; on a CPU it ends in the same bits as one never stopped."""
+    from milonga.run.folder import RunFolder, read_config
+
+    config = read_config(Path(path))
+    plan = resolve([config.model_dump(mode="json", exclude_none=True)])
+    with RunFolder(Path(path), config.keep.checkpoints) as folder:
+        if folder.checkpoints.newest() is None and not folder.checkpoints.damaged():
+            # Killed before anything was learned: the beginning is the place to go on from.
+            folder.rewind(-1)
+            return _loop(plan, folder, quiet, restore=False)
+        return _loop(plan, folder, quiet, restore=True)
+
+
+def _loop(plan: Plan, folder: Any, quiet: bool, restore: bool) -> Report:
+    from milonga.loop import Loop
+    from milonga.run.console import LiveView
+
+    total = plan.recipe.schedule().turns_until(plan.recipe.lead, plan.config.turns) if not plan.config.budget else None
+    title = f"{plan.config.recipe} on {plan.task.name} → {folder.path}"
+    with LiveView(title, total, quiet) as view:
+        loop = Loop(plan, make_engine(plan), folder, view)
+        if restore:
+            loop.restore()
+        return loop.run()
+
+
+def make_engine(plan: Plan) -> Any:
+    """The engine of a plan, with its models loaded."""
+    from milonga.engine.local import LocalEngine
+
+    limit = plan.config.sampling.max_tokens or plan.task.max_tokens
+    return LocalEngine(plan.policies, plan.config.device, plan.config.sampling.rows, limit)
+
+
+def evaluate(
+    path: str | Path, *, split: str = "test", problems: int | None = None, processbench: str | Path | None = None
+) -> Report:
+    """Measure a run's newest checkpoint on held-out problems, or its verifier on a ProcessBench file."""
+    from milonga.evals import Evaluator, make_bench, read_processbench
+    from milonga.roles import StepSolver
+    from milonga.run.checkpoints import Checkpoints
+    from milonga.run.folder import read_config
+    from milonga.table import Setting
+
+    config = read_config(Path(path))
+    section = config.eval.model_dump() | {"split": split} | ({"problems": problems} if problems else {})
+    plan = resolve([config.model_dump(mode="json", exclude_none=True), {"eval": section}])
+    found = Checkpoints(Path(path) / "checkpoints", 1).newest()
+    if found is None:
+        raise RunFolderError(f"'{path}' holds no complete checkpoint")
+    engine = make_engine(plan)
+    engine.load(found[0])
+    solver = next(role for role in plan.roles.values() if isinstance(role, StepSolver))
+    if processbench is not None:
+        bench = read_processbench(Path(processbench), solver)
+    else:
+        bench = make_bench(plan.task, solver, plan.config.eval.bench, plan.config.eval.split)
+    setting = Setting(
+        engine, plan.task, plan.roles, plan.seats, plan.config.sampling, plan.config.seed, plan.config.batch.problems
+    )
+    metrics = Evaluator(setting, plan.config.eval, tuple(bench))()
+    return {"run": str(path), "recipe": config.recipe, "turn": found[1]["place"]["turn"], "split": split} | {
+        key.removeprefix("eval/"): value for key, value in metrics.items()
+    }

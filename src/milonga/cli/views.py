@@ -1,0 +1,148 @@
+"""What the commands print: summaries, listings, curves and transcripts. Model output is always escaped."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from milonga.errors import ConfigError, RunFolderError, nearest
+
+SUMMARY = (
+    ("generator accuracy (sampled)", ("generator", "accuracy")),
+    ("generator accuracy, answer and every step right", ("generator", "sound_accuracy")),
+    ("verifier F1 on first errors (sampled)", ("verifier", "f1")),
+    ("verifier balanced accuracy", ("verifier", "balanced_accuracy")),
+    ("hacking gap (verifier's score - true accuracy)", ("hacking_gap",)),
+)
+BLOCKS = " ▁▂▃▄▅▆▇█"
+
+
+def number(value: Any) -> str:
+    return "—" if value is None else f"{value:.3f}" if isinstance(value, float) else str(value)
+
+
+def print_summary(report: dict[str, Any], console: Console) -> None:
+    table = Table("", "before", "after", title=f"{report['recipe']}, {report['turns']} turns", title_justify="left")
+    for label, path in SUMMARY:
+        value: Any = report
+        for key in path:
+            value = value[key]
+        if value["start"] is not None or value["end"] is not None:
+            table.add_row(label, number(value["start"]), number(value["end"]))
+    console.print(table)
+    run = escape(report["run"])
+    console.print(f"run folder: {run}  (models to keep: {run}/models)", soft_wrap=True)
+    console.print("what to try next:")
+    console.print(f"  milonga show {run}", soft_wrap=True)
+    console.print(f"  milonga eval {run} --split test", soft_wrap=True)
+    console.print("  milonga compare tango grpo frozen --seeds 5")
+
+
+def print_metrics(metrics: dict[str, Any], console: Console) -> None:
+    table = Table("metric", "value")
+    for key, value in metrics.items():
+        table.add_row(escape(key), escape(number(value)))
+    console.print(table)
+
+
+def listing(kind: str) -> list[dict[str, str]]:
+    """Rows of `milonga list KIND`."""
+    from milonga.objectives import OBJECTIVES
+    from milonga.recipes import RECIPES
+    from milonga.roles import ROLES
+    from milonga.tasks import TASKS
+
+    if kind == "recipes":
+        recipes = [RECIPES.get(name) for name in RECIPES]
+        return [
+            {
+                "name": r.name,
+                "paradigm": r.paradigm,
+                "rewards": r.granularity,
+                "needs": r.truth,
+                "bindings": ", ".join(b for b, why in r.bindings.items() if not why),
+                "paper": r.paper,
+            }
+            for r in recipes
+        ]
+    if kind == "tasks":
+        rows = [
+            {"name": n, "steps": "exact" if TASKS.get(n).knows_steps else "unknown", "what": first_line(TASKS.get(n))}
+            for n in TASKS
+        ]
+        gym = {"name": "reasoning_gym:NAME", "steps": "unknown", "what": "Any procedural set of reasoning-gym."}
+        own = {"name": "file.py:attribute", "steps": "as it says", "what": "Your own: a Task class or a function."}
+        return [*rows, gym, own]
+    if kind == "roles":
+        return [{"name": n, "what": first_line(ROLES.get(n))} for n in ROLES]
+    if kind == "objectives":
+        fields = ("advantage", "ratio", "clip", "aggregate")
+        return [{"name": n, **{f: str(getattr(OBJECTIVES.get(n), f)) for f in fields}} for n in OBJECTIVES]
+    raise ConfigError(f"unknown kind '{kind}': {nearest(kind, ['recipes', 'tasks', 'roles', 'objectives'])}")
+
+
+def first_line(thing: Any) -> str:
+    return (thing.__doc__ or "").strip().splitlines()[0]
+
+
+def print_listing(kind: str, rows: list[dict[str, str]], console: Console) -> None:
+    table = Table(title=kind, title_justify="left")
+    for key in rows[0]:
+        table.add_column(key)
+    for row in rows:
+        table.add_row(*(escape(value) for value in row.values()))
+    console.print(table)
+
+
+def spark(values: list[float]) -> str:
+    """A curve in one line of text."""
+    low, high = min(values), max(values)
+    span = (high - low) or 1.0
+    return "".join(BLOCKS[1 + round((v - low) / span * (len(BLOCKS) - 2))] for v in values)
+
+
+def show_run(folder: Path, transcripts: int, console: Console) -> None:
+    from milonga.run.files import JsonLines
+    from milonga.run.folder import read_config
+
+    config = read_config(folder)
+    rows = JsonLines(folder / "metrics.jsonl").rows()
+    if not rows:
+        raise RunFolderError(f"'{folder}' holds no metrics yet")
+    console.print(f"[bold]{escape(config.recipe)}[/bold] on {escape(str(config.task['name']))}, turn {rows[-1]['turn']}")
+    table = Table("metric", "start", "now", "curve")
+    for key in sorted({k for row in rows for k in row if k.startswith(("eval/", "rollouts/", "learn/", "credit/"))}):
+        values = [float(row[key]) for row in rows if isinstance(row.get(key), int | float)]
+        if len(values) > 1:
+            table.add_row(escape(key), number(values[0]), number(values[-1]), spark(values[-40:]))
+    console.print(table)
+    show_transcripts(folder, transcripts, console)
+
+
+def show_transcripts(folder: Path, count: int, console: Console) -> None:
+    """Solutions of the last dump of traces with the verdict and, where it is known, the truth beside each step."""
+    from milonga.run.traces import read_traces
+
+    files = sorted((folder / "traces").glob("turn-*.parquet"))
+    if not files or count <= 0:
+        return
+    rows = read_traces(files[-1])
+    checks = {about: row for row in rows for about in row["about"]}
+    solutions = [row for row in rows if not row["about"]][-count:]
+    for solution in solutions:
+        console.rule(f"{solution['id']}", align="left")
+        console.print(escape(solution["question"]))
+        check = checks.get(solution["id"])
+        verdicts = (check or {}).get("step_verdicts") or []
+        truth = solution["step_truth"] or []
+        lines = solution["text"].splitlines()
+        for k, line in enumerate(lines):
+            said = "" if k >= len(verdicts) else "[green]✓[/green]" if verdicts[k] else "[red]✗[/red]"
+            true = "" if k >= len(truth) else "right" if truth[k] else "wrong"
+            console.print(f"  {escape(line):<40} {said:<3} [dim]{true}[/dim]", highlight=False)
+        final = None if check is None else check["final_verdict"]
+        console.print(f"  answer {'right' if solution['correct'] else 'wrong'}; verifier says {final}", highlight=False)

@@ -1,0 +1,262 @@
+"""The configuration: TOML plus `--set key=value`, validated before any model is loaded. Nothing here imports torch.
+
+Invariants: an unknown key is an error that names the nearest right one; what can be derived (who sits on which policy, the
+dialect, the length limits) is derived, never repeated; a resolved config written to disk resolves to itself.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from milonga.errors import ConfigError, nearest
+
+Binding = Literal["own", "lora", "shared"]
+
+
+class Section(BaseModel):
+    """A table of the config file. Unknown keys are errors."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class LoraSection(Section):
+    """A low-rank adapter (peft, dropout 0) on a frozen base."""
+
+    rank: int = Field(16, ge=1)
+    alpha: float = Field(32.0, gt=0)
+    targets: list[str] = Field(default_factory=list)
+    """Names of the linear layers to adapt; empty means all of them, the head excepted."""
+
+
+class PolicySection(Section):
+    """Named weights with one optimiser."""
+
+    model: str = "embedded"
+    """`embedded`, a Hugging Face folder, or a hub name."""
+    adapter: str | None = None
+    """A folder with a saved adapter to start from; needs `lora`."""
+    lora: LoraSection | None = None
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    """auto: float32 on a CPU, bfloat16 on a GPU except for models under 50M parameters."""
+    chat: Literal["auto", "on", "off"] = "auto"
+    """Whether prompts go through the tokenizer's chat template; auto: where it has one."""
+    objective: dict[str, Any] = Field(default_factory=lambda: {"preset": "grpo"})
+    """`preset` names an objective; any other key overrides one of its switches."""
+    lr: float = Field(3e-5, gt=0)
+    betas: tuple[float, float] = (0.9, 0.95)
+    eps: float = Field(1e-8, gt=0)
+    weight_decay: float = Field(0.0, ge=0)
+    grad_clip: float = Field(1.0, gt=0)
+    epochs: int = Field(1, ge=1)
+    """Passes over a turn's rows. The old policy stays the one that sampled them."""
+    minibatches: int = Field(1, ge=1)
+    """Optimiser steps per pass."""
+    micro_tokens: int = Field(16384, ge=1)
+    """Most tokens, padding included, in one forward pass. Results do not depend on it."""
+    ema: float | None = Field(None, gt=0, lt=1)
+    """Decay of a running average of the weights, addressed as policy@ema."""
+
+
+class BatchSection(Section):
+    problems: int = Field(32, ge=1)
+    """Problems in a turn."""
+    rollouts: int = Field(8, ge=2)
+    """Rollouts in a group: solutions of a problem, or verifications of a solution."""
+
+
+class SamplingSection(Section):
+    """Rollouts are sampled untruncated: truncated sampling silently biases every importance ratio (law 2)."""
+
+    temperature: float = Field(1.0, gt=0)
+    max_tokens: int | None = Field(None, ge=1)
+    """Limit of a solution; the task's own where it is not given. Verifications get twice as much."""
+    rows: int = Field(512, ge=1)
+    """Most rows that are decoded side by side."""
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+
+    @model_validator(mode="after")
+    def _untruncated(self) -> SamplingSection:
+        if (self.top_p, self.top_k, self.min_p) != (1.0, 0, 0.0):
+            raise ValueError("rollouts are sampled untruncated: top_p must be 1, top_k 0 and min_p 0")
+        return self
+
+
+class EvalSection(Section):
+    """What is measured on fixed held-out problems."""
+
+    every: int = Field(10, ge=1)
+    """Turns between evaluations; the start and the end are always evaluated."""
+    split: Literal["dev", "test"] = "dev"
+    problems: int = Field(64, ge=1)
+    samples: int = Field(4, ge=1)
+    """Sampled solutions per problem, for accuracy, pass@k and best-of-k."""
+    greedy: bool = True
+    bench: int = Field(64, ge=0)
+    """Solutions with known first errors for the verifier's F1, where the task can make them."""
+    checks: int = Field(2, ge=1)
+    """Repeated verifications of each of them, for calibration."""
+
+
+class KeepSection(Section):
+    """What the run folder keeps."""
+
+    checkpoint_every: int = Field(10, ge=1)
+    checkpoints: int = Field(2, ge=1)
+    """The newest complete checkpoints that are kept."""
+    traces_every: int = Field(10, ge=0)
+    """Turns between dumps of all traces as parquet; 0 for none."""
+    trackers: list[Literal["tensorboard", "wandb", "trackio"]] = Field(default_factory=list)
+    project: str = "milonga"
+
+
+class Config(Section):
+    """A whole run."""
+
+    recipe: str
+    task: dict[str, Any] = Field(default_factory=lambda: {"name": "chain"})
+    """`name`, and the options of that task."""
+    turns: int = Field(100, ge=1)
+    """Turns of the recipe's lead seat. Warm-up and the other seats' turns come on top."""
+    budget: dict[Literal["tokens", "flops"], float] = Field(default_factory=dict)
+    """Stop when the ledger reaches this much compute instead of counting turns."""
+    seed: int = 0
+    binding: Binding = "own"
+    """own: weights per seat. lora: an adapter per seat on a shared base. shared: one model in every seat."""
+    dialect: Literal["auto", "terse", "tagged"] = "auto"
+    """auto: terse where every model is the embedded one, tagged otherwise."""
+    device: str = "auto"
+    control: Literal["none", "shuffled"] = "none"
+    """shuffled: permute the rewards among the rows, as the control that any real learning must beat."""
+    options: dict[str, Any] = Field(default_factory=dict)
+    """The recipe's own options."""
+    policies: dict[str, PolicySection] = Field(default_factory=dict)
+    batch: BatchSection = BatchSection()
+    sampling: SamplingSection = SamplingSection()
+    eval: EvalSection = EvalSection()
+    keep: KeepSection = KeepSection()
+
+    @field_validator("task", mode="before")
+    @classmethod
+    def _named(cls, value: Any) -> Any:
+        task = {"name": value} if isinstance(value, str) else value
+        if isinstance(task, Mapping) and "name" not in task:
+            raise ValueError("the task needs a name")
+        return task
+
+
+def explain(error: ValidationError, model: type[BaseModel], prefix: str = "") -> ConfigError:
+    """The first problem of a failed validation as one line: key, what is wrong, nearest right name."""
+    details = error.errors()[0]
+    path = [str(part) for part in details["loc"]]
+    key = ".".join([prefix, *path] if prefix else path) or prefix or "config"
+    if details["type"] == "extra_forbidden":
+        return ConfigError(f"unknown key '{key}': {nearest(path[-1], fields_at(model, path[:-1]))}")
+    if details["type"] == "missing":
+        return ConfigError(f"'{key}' is missing")
+    message = details["msg"].removeprefix("Value error, ")
+    return ConfigError(f"'{key}': {message} (got {details['input']!r})" if path else f"'{key}': {message}")
+
+
+def fields_at(model: type[BaseModel], path: Sequence[str]) -> list[str]:
+    """The keys that are allowed at a place in the config."""
+    current: Any = model
+    for part in path:
+        field = getattr(current, "model_fields", {}).get(part)
+        if field is None:
+            continue  # the name of a policy: its fields are those of the section it maps to
+        current = _section(field.annotation)
+    return list(getattr(current, "model_fields", {}))
+
+
+def _section(annotation: Any) -> Any:
+    """The section class inside an annotation such as `LoraSection | None` or `dict[str, PolicySection]`."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    for inner in getattr(annotation, "__args__", ()):
+        found = _section(inner)
+        if found is not None:
+            return found
+    return None
+
+
+def parse(raw: Mapping[str, Any]) -> Config:
+    """A config from plain data, or one clear error."""
+    try:
+        return Config.model_validate(raw)
+    except ValidationError as error:
+        raise explain(error, Config) from None
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text())
+    except FileNotFoundError:
+        raise ConfigError(f"config file '{path}' does not exist") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
+        raise ConfigError(f"config file '{path}': {error}") from None
+
+
+def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """`over` on top of `base`, table by table. A new task name, or a new objective preset, replaces its whole table."""
+    out = dict(base)
+    for key, value in over.items():
+        old = out.get(key)
+        replaces = key in ("task", "objective") and isinstance(value, Mapping) and ("name" in value or "preset" in value)
+        if isinstance(old, Mapping) and isinstance(value, Mapping) and not replaces:
+            out[key] = merge(old, value)
+        else:
+            out[key] = value
+    return out
+
+
+def parse_setting(text: str) -> dict[str, Any]:
+    """`a.b=value` as a nested table. The value is read as TOML where it is TOML, and as a string otherwise."""
+    key, equals, value = text.partition("=")
+    parts = [part.strip() for part in key.split(".")]
+    if not equals or not all(parts):
+        raise ConfigError(f"--set takes key=value, not '{text}'")
+    try:
+        parsed: Any = tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        parsed = value.strip()
+    for part in reversed(parts):
+        parsed = {part: parsed}
+    return dict(parsed)
+
+
+def to_toml(data: Mapping[str, Any], prefix: str = "") -> str:
+    """Plain nested data as TOML text. `None` is left out: a missing key is its default."""
+    lines, tables = [], []
+    for key, value in data.items():
+        if value is None:
+            continue
+        if isinstance(value, Mapping):
+            name = f"{prefix}.{_key(key)}" if prefix else _key(key)
+            tables.append(f"\n[{name}]\n{to_toml(value, name)}")
+        else:
+            lines.append(f"{_key(key)} = {_value(value)}")
+    return "\n".join(lines) + ("\n" if lines else "") + "".join(tables)
+
+
+def _key(key: str) -> str:
+    return key if key and all(c.isalnum() or c in "_-" for c in key) else _value(key)
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float):
+        return repr(value)
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(_value(item) for item in value) + "]"
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{_key(k)} = {_value(v)}" for k, v in value.items() if v is not None) + "}"
+    escaped = str(value).replace("\\", "\\\\").replace('"', '\\"')
+    return '"' + "".join(c if c >= " " and c != "\x7f" else f"\\u{ord(c):04x}" for c in escaped) + '"'

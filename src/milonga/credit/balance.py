@@ -1,0 +1,41 @@
+"""Class balance: rare outcomes count more, so that a verifier of a weak generator does not learn to say "wrong" to all."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from milonga.types import Floats
+
+
+@dataclass
+class ClassBalance:
+    """Running counts of right and wrong solutions, and the weights that follow from them. Part of the run's state.
+
+    Counts follow an exponential moving average that starts from the first batch. Weights: c = 1 / sqrt(count), scaled to
+    a batch mean of 1; counts are floored at 1.
+    """
+
+    decay: float = 0.8
+    right: float | None = None
+    wrong: float | None = None
+
+    def update(self, correct: Floats) -> None:
+        known = correct[~np.isnan(correct)]
+        right, wrong = float((known == 1).sum()), float((known == 0).sum())
+        if self.right is None or self.wrong is None:
+            self.right, self.wrong = right, wrong
+        else:
+            self.right = self.decay * self.right + (1 - self.decay) * right
+            self.wrong = self.decay * self.wrong + (1 - self.decay) * wrong
+
+    def weights(self, correct: Floats) -> Floats:
+        """One weight per row, with mean 1 over the rows whose class is known; unknown rows weigh 0."""
+        if self.right is None or self.wrong is None:
+            raise ValueError("class balance has seen no batch yet")
+        share = {1.0: 1 / math.sqrt(max(1.0, self.right)), 0.0: 1 / math.sqrt(max(1.0, self.wrong))}
+        raw = np.array([share.get(float(c), 0.0) for c in correct])
+        known = int((raw > 0).sum())
+        return raw * known / raw.sum() if known else raw

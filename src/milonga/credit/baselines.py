@@ -1,0 +1,70 @@
+"""From rewards to advantages, within groups. Pure functions of numbers.
+
+Invariants: a missing reward (NaN) is left out of its group's baseline and gets advantage 0; the advantages of a group sum to
+zero; the order of the rows does not matter; a group of one has no baseline and is an error, never a raw reward.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import Literal
+
+import numpy as np
+
+from milonga.types import Floats
+
+EPSILON = 1e-6
+Normaliser = Literal["zscore", "centre", "leave_one_out"]
+
+
+def members(groups: Sequence[Hashable]) -> list[list[int]]:
+    """The row numbers of each group, groups in order of first appearance."""
+    found: dict[Hashable, list[int]] = {}
+    for row, key in enumerate(groups):
+        found.setdefault(key, []).append(row)
+    return list(found.values())
+
+
+def normalise(rewards: Sequence[float] | Floats, groups: Sequence[Hashable], how: Normaliser = "zscore") -> Floats:
+    """Advantages of scalar rewards within groups.
+
+    zscore: (r - mean) / (std + 1e-6), std unbiased. centre: r - mean. leave_one_out: r - mean of the others.
+    """
+    values = np.asarray(rewards, dtype=float)
+    if len(values) != len(groups):
+        raise ValueError(f"{len(values)} rewards for {len(groups)} rows")
+    out = np.zeros(len(values))
+    for rows in members(groups):
+        known = [r for r in rows if not np.isnan(values[r])]
+        if len(rows) == 1:
+            raise ValueError(f"group '{groups[rows[0]]}' has one member and so no baseline; sample at least two")
+        if len(known) < 2:
+            continue
+        out[known] = _normalised(values[known], how)
+    return out
+
+
+def _normalised(values: Floats, how: Normaliser) -> Floats:
+    if np.ptp(values) == 0:
+        # Exactly zero: the mean of equal floats may differ from them in the last bit, and 1e-6 does not hide that.
+        return np.zeros(len(values))
+    centred: Floats = values - values.mean()
+    if how == "zscore":
+        return centred / (values.std(ddof=1) + EPSILON)
+    if how == "leave_one_out":
+        return centred * len(values) / (len(values) - 1)
+    return centred
+
+
+def normalise_each(sources: Sequence[Floats], groups: Sequence[Hashable], how: Normaliser = "zscore") -> Floats:
+    """Several rewards, each normalised on its own and then summed: summed first, (0, 1) and (0, 2) would look alike."""
+    return np.sum([normalise(source, groups, how) for source in sources], axis=0)
+
+
+def mixed(correct: Floats, groups: Sequence[Hashable]) -> np.ndarray:
+    """True for rows whose group has both right and wrong outcomes. Correctness decides, never a shaped reward."""
+    keep = np.zeros(len(correct), dtype=bool)
+    for rows in members(groups):
+        outcomes = {float(correct[r]) for r in rows if not np.isnan(correct[r])}
+        keep[rows] = len(outcomes) > 1
+    return keep

@@ -1,0 +1,43 @@
+"""Mixing several sources of advantage, each normalised before, and watching what each contributes."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from milonga.types import Floats
+
+
+def decay(start: float, end: float, progress: float) -> float:
+    """max(end, start * exp(-progress * ln(start / end))): from `start` at progress 0 to `end` at progress 1."""
+    if start <= 0 or end <= 0 or start <= end:
+        return max(start, end) if start <= end and start > 0 else start
+    return max(end, start * math.exp(-progress * math.log(start / end)))
+
+
+def mix(outcome: list[Floats], process: list[Floats], alpha: float) -> list[Floats]:
+    """(1 - alpha) * outcome + alpha * process, always, also where a trace has no process credit."""
+    return [(1 - alpha) * a + alpha * b for a, b in zip(outcome, process, strict=True)]
+
+
+def rms(arrays: list[Floats]) -> float:
+    """Root mean square over all entries that are not zero in any sense of padding: the trained tokens."""
+    pooled = np.concatenate(arrays) if arrays else np.zeros(0)
+    return float(np.sqrt(np.mean(np.square(pooled)))) if len(pooled) else 0.0
+
+
+def shares(outcome: list[Floats], process: list[Floats], alpha: float, masks: list[np.ndarray]) -> dict[str, float]:
+    """RMS of both weighted sources over the trained tokens, and the share of the process credit in their sum.
+
+    A sum of K whitened step terms reaches several units where an outcome is about one: alpha says little about the share.
+    """
+    of_outcome = (1 - alpha) * rms([a[m] for a, m in zip(outcome, masks, strict=True)])
+    of_process = alpha * rms([a[m] for a, m in zip(process, masks, strict=True)])
+    total = of_outcome + of_process
+    return {
+        "alpha": alpha,
+        "advantage_outcome": of_outcome,
+        "advantage_step": of_process,
+        "step_share": of_process / total if total else 0.0,
+    }

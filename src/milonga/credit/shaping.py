@@ -1,0 +1,12 @@
+"""Length in the reward, as DAPO has it."""
+
+from __future__ import annotations
+
+
+def overlong_penalty(length: int, limit: int, buffer: int) -> float:
+    """0 up to limit - buffer, then falling linearly to -1 at the limit, -1 beyond it."""
+    if length <= limit - buffer:
+        return 0.0
+    if length <= limit:
+        return ((limit - buffer) - length) / buffer
+    return -1.0

@@ -1,0 +1,148 @@
+"""From rewards to tokens: outcome and step advantages along a trace.
+
+Invariant: every array is aligned with `trace.ids` and is zero outside the trained tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import Literal, cast
+
+import numpy as np
+
+from milonga.credit.baselines import EPSILON, Normaliser, members, normalise
+from milonga.objectives import Objective
+from milonga.types import Floats, Trace, Traces
+
+StepNorm = Literal["verdict", "paper"]
+
+
+def spread(values: Floats, traces: Traces) -> list[Floats]:
+    """One value for all trained tokens of each trace."""
+    return [value * trace.mask for value, trace in zip(values, traces, strict=True)]
+
+
+def last_token(trace: Trace) -> int:
+    """Where an outcome reward stands: the last trained token."""
+    return max(s.end for s in trace.segments if s.trained) - 1
+
+
+def returns_to_go(rewards: Floats, mask: np.ndarray, gamma: float) -> Floats:
+    """Discounted sum of the rewards from each trained token on; the discount counts trained tokens, not positions."""
+    out = np.zeros(len(rewards))
+    total = 0.0
+    for t in np.flatnonzero(mask)[::-1]:
+        total = rewards[t] + gamma * total
+        out[t] = total
+    return out
+
+
+def whiten(arrays: list[Floats], masks: list[np.ndarray], shift: bool) -> list[Floats]:
+    """Divide by the population std over all masked tokens of the batch; with `shift`, subtract their mean first."""
+    pooled = np.concatenate([array[mask] for array, mask in zip(arrays, masks, strict=True)])
+    if len(pooled) == 0 or np.ptp(pooled) == 0:
+        return [np.zeros(len(array)) for array in arrays]
+    mean = pooled.mean() if shift else 0.0
+    return [(array - mean) * mask / (pooled.std() + EPSILON) for array, mask in zip(arrays, masks, strict=True)]
+
+
+def outcome_advantages(
+    rewards: Floats,
+    traces: Traces,
+    groups: Sequence[Hashable],
+    objective: Objective,
+    penalties: list[Floats] | None = None,
+) -> list[Floats]:
+    """Advantages of one reward per trace, by the objective's first switch.
+
+    `penalties` are per-token costs inside the reward (beta * k1). They are summed into the reward of the group forms, and
+    stand at their own tokens in the form without groups. A trace with an unknown reward has no advantage and no part in
+    the statistics of the others.
+    """
+    total = rewards if penalties is None else rewards - np.array([p.sum() for p in penalties])
+    if objective.advantage in ("zscore", "centre", "leave_one_out"):
+        return spread(normalise(total, groups, cast(Normaliser, objective.advantage)), traces)
+    known = [trace.mask & ~np.isnan(reward) for reward, trace in zip(rewards, traces, strict=True)]
+    if objective.advantage == "whiten_baseline":
+        return whiten(spread(normalise(total, groups, "centre"), traces), known, objective.whiten_shift)
+    returns = []
+    for i, (reward, trace) in enumerate(zip(rewards, traces, strict=True)):
+        tokens = np.zeros(len(trace.ids)) if penalties is None else -penalties[i]
+        tokens[last_token(trace)] += 0.0 if np.isnan(reward) else reward
+        returns.append(returns_to_go(tokens, trace.mask, objective.gamma))
+    return whiten(returns, known, objective.whiten_shift)
+
+
+@dataclass(frozen=True)
+class StepCredit:
+    """How step verdicts become token advantages (RL Tango, all three estimators).
+
+    `verdict` whitens the +1/-1 verdicts over the group and divides by the number of steps. `paper` whitens verdict / K, which
+    is length-biased: in a group where every step is judged right, solutions with more steps are punished.
+    """
+
+    norm: StepNorm = "verdict"
+    scale: float = 1.0
+    gamma: float = 1.0
+
+    def advantages(
+        self,
+        verdicts: Sequence[Sequence[float] | None],
+        traces: Traces,
+        groups: Sequence[Hashable],
+        objective: Objective,
+    ) -> list[Floats]:
+        """`verdicts[i]` are +1/-1 for each step of trace i; None where the verification did not match the steps."""
+        for verdict, trace in zip(verdicts, traces, strict=True):
+            if verdict is not None and len(verdict) != len(trace.steps):
+                raise ValueError(f"trace {trace.id}: {len(verdict)} verdicts for {len(trace.steps)} steps")
+        if objective.advantage in ("whiten", "whiten_baseline"):
+            return self._whitened(verdicts, traces)
+        how = cast(Normaliser, objective.advantage)
+        out = [np.zeros(len(trace.ids)) for trace in traces]
+        for rows in members(groups):
+            judged = [r for r in rows if verdicts[r]]
+            if not judged:
+                continue
+            rewards = self._pooled([np.asarray(verdicts[r], dtype=float) for r in judged], how)
+            for row, reward in zip(judged, rewards, strict=True):
+                out[row] = self.scale * to_tokens(reward, traces[row])
+        return out
+
+    def _pooled(self, verdicts: list[Floats], how: Normaliser) -> list[Floats]:
+        """Normalised step rewards of one group, pooled over all its steps."""
+        counts = [len(v) for v in verdicts]
+        paper = self.norm == "paper"
+        pool = np.concatenate([v / len(v) if paper else v for v in verdicts])
+        flat = normalise(pool, ["group"] * len(pool), how) if len(pool) > 1 else np.zeros(1)
+        parts = np.split(flat, np.cumsum(counts)[:-1])
+        return list(parts) if paper else [part / len(part) for part in parts]
+
+    def _whitened(self, verdicts: Sequence[Sequence[float] | None], traces: Traces) -> list[Floats]:
+        """REINFORCE++ form: return-to-go of the step rewards over the token axis, whitened over the judged traces."""
+        returns, judged = [], []
+        for verdict, trace in zip(verdicts, traces, strict=True):
+            tokens = np.zeros(len(trace.ids))
+            if verdict:
+                for value, (_, end) in zip(verdict, trace.steps, strict=True):
+                    tokens[end - 1] += value / len(verdict)
+            returns.append(returns_to_go(tokens, trace.mask, self.gamma))
+            # A return of 0 for want of verdicts, once shifted, would be a penalty.
+            judged.append(trace.mask & bool(verdict))
+        return [self.scale * array for array in whiten(returns, judged, shift=True)]
+
+
+def to_tokens(step_rewards: Floats, trace: Trace) -> Floats:
+    """Each token gets the sum of the rewards of the steps that end at or after it; nothing after the last step end."""
+    out = np.zeros(len(trace.ids))
+    for reward, (_, end) in zip(step_rewards, trace.steps, strict=True):
+        out[:end] += reward
+    return out * trace.mask
+
+
+def kl_penalties(traces: Traces, reference: list[Floats], coefficient: float) -> list[Floats]:
+    """beta * k1 of each trained token: a cost inside the reward, without gradient."""
+    return [
+        coefficient * (trace.logprobs - ref) * trace.mask for trace, ref in zip(traces, reference, strict=True)
+    ]

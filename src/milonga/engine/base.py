@@ -1,0 +1,165 @@
+"""What an engine is: where weights live. It samples, scores, learns and publishes, and knows neither roles nor recipes.
+
+Engines address weights as policy@tag. Tags: `live` (being trained), `ref` (the policy's start), `ema`, and named snapshots.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from milonga.types import Finish, Floats, Lesson, Prompt, Traces
+
+
+@dataclass(frozen=True)
+class Request:
+    """Token ids to continue, and the key of the randomness to continue them with."""
+
+    context: NDArray[np.int64]
+    key: int
+
+
+@dataclass(frozen=True)
+class Decoding:
+    """How to continue. Greedy decoding is for evaluation only; it reports log-probabilities at temperature 1."""
+
+    max_tokens: int
+    temperature: float = 1.0
+    stop: tuple[str, ...] = ()
+    greedy: bool = False
+
+
+@dataclass(frozen=True)
+class Completion:
+    """What was sampled: ids (the end-of-sequence token included), their log-probabilities, and the text in token steps."""
+
+    ids: NDArray[np.int64]
+    logprobs: Floats
+    finish: Finish
+    text: str
+    """Without the end-of-sequence token, and without anything after a stop string."""
+    ends: NDArray[np.int64]
+    """For each token the number of characters of text that are complete after it."""
+
+
+@dataclass
+class LearnReport:
+    """What an update did. `skipped` says why the weights were left as they were, if they were."""
+
+    loss: float = 0.0
+    grad_norm: float = 0.0
+    entropy: float = 0.0
+    kl: float | None = None
+    clip_fraction: float = 0.0
+    mismatch: float = 0.0
+    """Mean absolute difference between sampling and learning log-probabilities before the first step."""
+    tokens: int = 0
+    steps: int = 0
+    skipped: str | None = None
+
+
+@dataclass
+class Usage:
+    """Tokens that one policy processed, by kind of work, and an estimate of the floating-point operations."""
+
+    prefill: int = 0
+    decode: int = 0
+    score: int = 0
+    learn: int = 0
+    flops: float = 0.0
+
+    @property
+    def tokens(self) -> int:
+        return self.prefill + self.decode + self.score + self.learn
+
+
+@dataclass
+class Ledger:
+    """The compute each policy used. Evaluations are kept apart: they do not count against a budget."""
+
+    policies: dict[str, Usage] = field(default_factory=dict)
+    paused: bool = False
+
+    def charge(self, policy: str, work: str, tokens: int, flops: float) -> None:
+        if self.paused:
+            return
+        usage = self.policies.setdefault(policy, Usage())
+        setattr(usage, work, getattr(usage, work) + tokens)
+        usage.flops += flops
+
+    def total(self, what: str) -> float:
+        """Sum over the policies of `tokens` or `flops`."""
+        return float(sum(getattr(usage, what) for usage in self.policies.values()))
+
+    def to_json(self) -> dict[str, dict[str, float]]:
+        return {name: dict(vars(usage)) for name, usage in self.policies.items()}
+
+    def from_json(self, data: Mapping[str, Mapping[str, float]]) -> None:
+        self.policies = {
+            name: Usage(**{k: float(v) if k == "flops" else int(v) for k, v in usage.items()})
+            for name, usage in data.items()
+        }
+
+
+class Engine(ABC):
+    """Weights and what can be done with them."""
+
+    ledger: Ledger
+
+    @abstractmethod
+    def encode(self, policy: str, prompt: Prompt) -> NDArray[np.int64]:
+        """The token ids of a prompt for this policy's tokenizer; foreign parts never become special tokens."""
+
+    @abstractmethod
+    def context_limit(self, policy: str) -> int:
+        """Most tokens, prompt and output together, that the model can look at."""
+
+    @abstractmethod
+    def sample(
+        self, policy: str, requests: Sequence[Request], decoding: Decoding, tag: str = "live"
+    ) -> list[Completion]: ...
+
+    @abstractmethod
+    def score(self, policy: str, traces: Traces, tag: str = "live") -> list[Floats]:
+        """Log-probabilities of each trace's trained tokens under policy@tag, aligned with its ids."""
+
+    @abstractmethod
+    def learn(self, lesson: Lesson) -> LearnReport: ...
+
+    @abstractmethod
+    def publish(self, policy: str) -> int:
+        """Make what was learned visible to the samplers; returns the new version."""
+
+    @abstractmethod
+    def version(self, policy: str) -> int: ...
+
+    @abstractmethod
+    def snapshot(self, policy: str, tag: str) -> None:
+        """Keep the live weights under a name."""
+
+    @abstractmethod
+    def copy(self, policy: str, source: str, tag: str = "live") -> None:
+        """Set a policy's live weights to those of source@tag; optimiser state starts anew."""
+
+    @abstractmethod
+    def save(self, folder: Path) -> None: ...
+
+    @abstractmethod
+    def load(self, folder: Path) -> None: ...
+
+    @abstractmethod
+    def export(self, policy: str, folder: Path) -> None:
+        """Write a policy as an ordinary Hugging Face folder (or peft adapter) to keep."""
+
+    @abstractmethod
+    def checkpoint_bytes(self) -> int:
+        """How large one checkpoint is."""
+
+    def close(self) -> None:
+        """Give back what the engine holds."""
+        return None

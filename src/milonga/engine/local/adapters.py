@@ -1,0 +1,51 @@
+"""LoRA adapters as folders: `adapter_config.json` and `adapter_model.safetensors`, as peft writes a single one.
+
+Invariant: what `export` writes, `load` reads back into a policy of the same shape, and into no other.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import peft
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from milonga.errors import ConfigError
+
+WEIGHTS, CONFIG = "adapter_model.safetensors", "adapter_config.json"
+
+
+def load(shared: Any, name: str, folder: Path) -> None:
+    """Set an adapter to a saved one. Another rank, scale or choice of layers is an error, never a silent change."""
+    for file in (WEIGHTS, CONFIG):
+        if not (folder / file).is_file():
+            raise ConfigError(f"adapter folder '{folder}' has no {file}")
+    config, saved = shared.peft_config[name], json.loads((folder / CONFIG).read_text())
+    for key, wanted in (("r", config.r), ("lora_alpha", config.lora_alpha), ("use_rslora", False), ("use_dora", False)):
+        if saved.get(key, wanted) != wanted:
+            raise ConfigError(f"adapter '{folder}' has {key} = {saved[key]}, but policies.{name}.lora asks for {wanted}")
+    tensors = load_file(folder / WEIGHTS)
+    if shapes(tensors) != shapes(weights(shared, name)):
+        raise ConfigError(f"adapter '{folder}' adapts other layers than policies.{name}.lora.targets, or another model's")
+    peft.set_peft_model_state_dict(shared, tensors, adapter_name=name)
+
+
+def export(shared: Any, name: str, folder: Path) -> None:
+    """Write one adapter so that `peft.PeftModel.from_pretrained(base, folder)` reads it."""
+    save_file({key: t.contiguous().cpu() for key, t in weights(shared, name).items()}, folder / WEIGHTS)
+    config = copy.copy(shared.peft_config[name])
+    config.inference_mode = True
+    config.save_pretrained(str(folder))
+
+
+def weights(shared: Any, name: str) -> dict[str, Tensor]:
+    found: dict[str, Tensor] = peft.get_peft_model_state_dict(shared, adapter_name=name, save_embedding_layers=False)
+    return found
+
+
+def shapes(tensors: dict[str, Tensor]) -> dict[str, tuple[int, ...]]:
+    return {key: tuple(tensor.shape) for key, tensor in tensors.items()}

@@ -1,0 +1,61 @@
+"""A key-value cache with room: it is allocated once and written in place, where the usual one copies itself at every token."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import DynamicCache
+from transformers.cache_utils import DynamicLayer
+
+
+class RoomyLayer(DynamicLayer):  # type: ignore[no-untyped-call]
+    """The cache of one full-attention layer, with `room` positions. Returned keys and values are views of the filled part."""
+
+    def __init__(self, room: int) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.room = room
+        self.filled = 0
+        self.key_room: Tensor = torch.empty(0)
+        self.value_room: Tensor = torch.empty(0)
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        if not self.is_initialized:
+            self.dtype, self.device = key_states.dtype, key_states.device
+            self.key_room = key_states.new_empty((*key_states.shape[:2], self.room, key_states.shape[-1]))
+            self.value_room = value_states.new_empty((*value_states.shape[:2], self.room, value_states.shape[-1]))
+            self.is_initialized = True
+        end = self.filled + key_states.shape[-2]
+        if end > self.room:
+            raise ValueError(f"cache has room for {self.room} tokens, {end} are needed")
+        self.key_room[:, :, self.filled : end] = key_states
+        self.value_room[:, :, self.filled : end] = value_states
+        self.filled = end
+        return self._view()
+
+    def _view(self) -> tuple[Tensor, Tensor]:
+        keys, values = self.key_room[:, :, : self.filled], self.value_room[:, :, : self.filled]
+        self.keys, self.values = keys, values
+        return keys, values
+
+    def batch_select_indices(self, indices: Tensor) -> None:
+        """Keep these rows, in this order; a row may be taken several times. Only the filled part is copied."""
+        for name in ("key_room", "value_room"):
+            old = getattr(self, name)
+            new = old.new_empty((len(indices), *old.shape[1:]))
+            new[:, :, : self.filled] = old[:, :, : self.filled].index_select(0, indices)
+            setattr(self, name, new)
+        self._view()
+
+
+def roomy_cache(config: Any, room: int) -> DynamicCache:
+    """A cache for a model: roomy layers wherever the model has plain full attention, its own kinds elsewhere."""
+    cache = DynamicCache(config=config)
+    cache.layers = [RoomyLayer(room) if type(layer) is DynamicLayer else layer for layer in cache.layers]
+    return cache
+
+
+def select_rows(cache: DynamicCache, indices: Tensor) -> None:
+    for layer in cache.layers:
+        layer.batch_select_indices(indices)  # type: ignore[union-attr]

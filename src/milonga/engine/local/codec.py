@@ -1,0 +1,179 @@
+"""Between text and token ids, for one tokenizer.
+
+Invariants: sampled ids are never encoded again; foreign text never becomes a special token; the text of sampled ids is built
+token by token, so that places in the text are places in token space.
+"""
+
+from __future__ import annotations
+
+import codecs
+import json
+from collections.abc import Sequence
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from milonga.errors import ConfigError
+from milonga.types import Prompt
+
+SENTINEL = "\u0001prompt\u0001"
+
+
+class Codec:
+    """Encodes prompts, with or without the tokenizer's chat template, and spells out sampled ids."""
+
+    def __init__(self, tokenizer: Any, chat: str = "auto") -> None:
+        self.tokenizer = tokenizer
+        has_template = bool(getattr(tokenizer, "chat_template", None))
+        if chat == "on" and not has_template:
+            raise ConfigError("chat = 'on', but the tokenizer has no chat template; use 'off' or 'auto'")
+        self.chat = has_template and chat != "off"
+        self.head, self.tail = self._template() if self.chat else (self._start(), [])
+        self.pieces = byte_pieces(tokenizer)
+        self.special = special_ids(tokenizer)
+        self._enders: dict[tuple[str, ...], frozenset[int]] = {}
+
+    def _start(self) -> list[int]:
+        """What the tokenizer puts before plain text (often a beginning-of-sequence token)."""
+        with_specials = self.tokenizer.encode("a", add_special_tokens=True)
+        bare = self.tokenizer.encode("a", add_special_tokens=False)
+        return with_specials[: with_specials.index(bare[0])] if bare and bare[0] in with_specials else []
+
+    def _template(self) -> tuple[list[int], list[int]]:
+        """The ids of the chat template before and after the user's text, with the turn handed to the model."""
+        rendered = self.tokenizer.apply_chat_template(
+            [{"role": "user", "content": SENTINEL}], tokenize=False, add_generation_prompt=True
+        )
+        before, found, after = rendered.partition(SENTINEL)
+        if not found:
+            raise ConfigError("the tokenizer's chat template does not show the user's text; set chat = 'off'")
+        return (
+            self.tokenizer.encode(before, add_special_tokens=False),
+            self.tokenizer.encode(after, add_special_tokens=False),
+        )
+
+    def encode(self, prompt: Prompt) -> NDArray[np.int64]:
+        """Neighbouring parts of one kind are encoded together: our own text may hold special tokens, foreign text not."""
+        ids: list[int] = list(self.head)
+        for foreign, parts in groupby(prompt, key=lambda part: part.foreign):
+            text = "".join(part.text for part in parts)
+            ids += self.encode_foreign(text) if foreign else self._encode_own(text)
+        return np.array(ids + self.tail, dtype=np.int64)
+
+    def _encode_own(self, text: str) -> list[int]:
+        return list(self.tokenizer.encode(text, add_special_tokens=False))
+
+    def encode_foreign(self, text: str) -> list[int]:
+        """Text we did not write: a special token spelt out in it is encoded as ordinary characters."""
+        ids = list(self.tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True))
+        if self.special.isdisjoint(ids):
+            return ids
+        # Some vocabularies hold the names of special tokens as ordinary words too: those are taken apart.
+        return [part for token in ids for part in (self._apart(token) if token in self.special else [token])]
+
+    def _apart(self, token: int) -> list[int]:
+        """The name of a special token, character by character, in ordinary tokens; what has none is unknown, or left out."""
+        vocabulary = self.tokenizer.get_vocab()
+        named = {byte: character for character, byte in byte_characters().items()}
+        unknown = self.tokenizer.unk_token_id
+        out: list[int] = []
+        for place, character in enumerate(self.tokenizer.convert_ids_to_tokens(token)):
+            forms = [[character], [f"##{character}"]][:: 1 if place == 0 else -1]
+            forms.append([f"<0x{byte:02X}>" for byte in character.encode()])
+            if self.pieces is not None:
+                forms = [[named[byte] for byte in character.encode()]]
+            spare = [] if unknown is None or unknown in self.special else [unknown]
+            out += next(([vocabulary[p] for p in form] for form in forms if vocabulary.keys() >= set(form)), spare)
+        return out
+
+    def text(self, ids: Sequence[int]) -> str:
+        """The text of sampled ids. Ids beyond the tokenizer's (a padded vocabulary) have none."""
+        if self.pieces is not None:
+            return b"".join(self.pieces[i] for i in ids if i < len(self.pieces)).decode("utf-8", "replace")
+        decoded: str = self.tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+        return decoded
+
+    def spell(self, ids: Sequence[int] | NDArray[np.int64]) -> tuple[str, NDArray[np.int64]]:
+        """The text of sampled ids, and for each token how many characters are complete after it."""
+        ids = [int(i) for i in ids]
+        text = self.text(ids)
+        ends = self._byte_ends(ids) if self.pieces is not None else self._window_ends(ids, text)
+        if ends is None:
+            ends = self._prefix_ends(ids)
+        return text, np.minimum(np.maximum.accumulate(np.array(ends, dtype=np.int64)), len(text))
+
+    def _byte_ends(self, ids: list[int]) -> list[int]:
+        assert self.pieces is not None
+        decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        ends, total = [], 0
+        for token in ids:
+            total += len(decoder.decode(self.pieces[token])) if token < len(self.pieces) else 0
+            ends.append(total)
+        return ends
+
+    def _window_ends(self, ids: list[int], text: str) -> list[int] | None:
+        """Ends by decoding each token behind the ones just before it; None where these pieces do not join to the text."""
+        ends, done, start, read = [], "", 0, 0
+        for count in range(1, len(ids) + 1):
+            before, after = self.text(ids[start:read]), self.text(ids[start:count])
+            if len(after) > len(before) and not after.endswith("\ufffd"):
+                done += after[len(before) :]
+                start, read = read, count
+            ends.append(len(done))
+        return ends if text.startswith(done) and set(text[len(done) :]) <= {"\ufffd"} else None
+
+    def _prefix_ends(self, ids: list[int]) -> list[int]:
+        """Ends by decoding every prefix: right for any tokenizer, and slow."""
+        ends = [0]
+        for count in range(1, len(ids) + 1):
+            whole = self.text(ids[:count])
+            ends.append(ends[-1] if whole.endswith("\ufffd") else len(whole))
+        return ends[1:]
+
+    def enders(self, stop: tuple[str, ...]) -> frozenset[int] | None:
+        """The tokens that can complete a stop string: those with its last byte. None, for other tokenizers: any token."""
+        if self.pieces is None:
+            return None
+        if stop not in self._enders:
+            last = {s.encode()[-1] for s in stop}
+            self._enders[stop] = frozenset(i for i, piece in enumerate(self.pieces) if not last.isdisjoint(piece))
+        return self._enders[stop]
+
+
+def special_ids(tokenizer: Any) -> frozenset[int]:
+    """Tokens that steer the model. The unknown token, where it plays no other part, only says that a character has no name."""
+    marked = {i for i, token in tokenizer.added_tokens_decoder.items() if token.special} | set(tokenizer.all_special_ids)
+    steering = {tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id}
+    return frozenset(marked - ({tokenizer.unk_token_id} - steering))
+
+
+def byte_pieces(tokenizer: Any) -> list[bytes] | None:
+    """The bytes of every token, for byte-level tokenizers; None for others, whose pieces do not simply join."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    decoder = json.loads(backend.to_str())["decoder"] if backend is not None else None
+    if decoder is None or any(part["type"] != "ByteLevel" for part in decoder.get("decoders", [decoder])):
+        return None
+    table = byte_characters()
+    added = {token.content: token.content.encode() for token in tokenizer.added_tokens_decoder.values()}
+    pieces = []
+    for token in tokenizer.convert_ids_to_tokens(list(range(max(tokenizer.get_vocab().values()) + 1))):
+        if token is None:
+            pieces.append(b"")
+        elif token in added:
+            pieces.append(added[token])
+        elif all(c in table for c in token):
+            pieces.append(bytes(table[c] for c in token))
+        else:
+            return None
+    return pieces
+
+
+def byte_characters() -> dict[str, int]:
+    """The characters that stand for bytes in byte-level vocabularies: printable Latin-1 as itself, the rest from U+0100 on."""
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    table = {chr(byte): byte for byte in printable}
+    hidden = (byte for byte in range(256) if byte not in set(printable))
+    table.update({chr(256 + n): byte for n, byte in enumerate(hidden)})
+    return table

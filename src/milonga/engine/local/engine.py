@@ -1,0 +1,179 @@
+"""The engine for one machine: every policy in this process, on the CPU or on one CUDA device."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from safetensors.torch import load_file, save_file
+
+from milonga.config import LoraSection, PolicySection
+from milonga.engine.base import Completion, Decoding, Engine, LearnReport, Ledger, Request
+from milonga.engine.local import learner, sampler
+from milonga.engine.local.models import load_model, load_tokenizer
+from milonga.engine.local.policy import Policy
+from milonga.errors import ConfigError, MissingExtra, RunFolderError, nearest
+from milonga.types import Floats, Lesson, Prompt, Traces
+
+
+def choose_device(name: str) -> torch.device:
+    """`auto` is the first CUDA device where there is one."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise ConfigError(f"unknown device '{name}': use auto, cpu, cuda or cuda:N") from None
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ConfigError(f"device '{name}' was asked for, but torch sees no CUDA device")
+    return device
+
+
+class LocalEngine(Engine):
+    """Policies in this process. Policies with LoRA on the same model share one base."""
+
+    def __init__(
+        self, policies: Mapping[str, PolicySection], device: str = "auto", rows: int = 512, limit: int = 1024
+    ) -> None:
+        self.device = choose_device(device)
+        self.rows = rows
+        self.limit = limit
+        self.ledger = Ledger()
+        self.bases: dict[str, Any] = {}
+        self.policies = {name: self._make(name, section) for name, section in policies.items()}
+
+    def _make(self, name: str, section: PolicySection) -> Policy:
+        tokenizer = load_tokenizer(section.model)
+        if section.lora is None:
+            if section.adapter is not None:
+                raise ConfigError(f"policies.{name}: an adapter to start from needs lora")
+            model = load_model(section.model).to(self.device).eval()
+            return Policy(name, section, model, tokenizer, adapter=None)
+        model = self._adapted(name, section, section.lora)
+        return Policy(name, section, model, tokenizer, adapter=name)
+
+    def _adapted(self, name: str, section: PolicySection, lora: LoraSection) -> Any:
+        """The shared base with this policy's adapter on it; adapters start alike for every policy of one rank."""
+        try:
+            import peft
+
+            from milonga.engine.local import adapters
+        except ImportError:
+            raise MissingExtra("lora", "lora") from None
+        config = peft.LoraConfig(
+            r=lora.rank,
+            lora_alpha=lora.alpha,  # type: ignore[arg-type]
+            lora_dropout=0.0,
+            target_modules=lora.targets or "all-linear",
+            task_type="CAUSAL_LM",
+        )
+        shared = self.bases.get(section.model)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            if shared is None:
+                base = load_model(section.model).to(self.device).eval()
+                shared = peft.get_peft_model(base, config, adapter_name=name)
+                self.bases[section.model] = shared
+            else:
+                shared.add_adapter(name, config)
+        if section.adapter is not None:
+            adapters.load(shared, name, Path(section.adapter).expanduser())
+        return shared.eval()
+
+    def policy(self, name: str) -> Policy:
+        if name not in self.policies:
+            raise ConfigError(f"unknown policy '{name}': {nearest(name, self.policies)}")
+        return self.policies[name]
+
+    def encode(self, policy: str, prompt: Prompt) -> NDArray[np.int64]:
+        return self.policy(policy).codec.encode(prompt)
+
+    def context_limit(self, policy: str) -> int:
+        return self.policy(policy).context
+
+    def sample(
+        self, policy: str, requests: Sequence[Request], decoding: Decoding, tag: str = "live"
+    ) -> list[Completion]:
+        chosen = self.policy(policy)
+        with chosen.at(tag):
+            return sampler.sample(chosen, requests, decoding, self.rows, self.ledger)
+
+    def score(self, policy: str, traces: Traces, tag: str = "live") -> list[Floats]:
+        return learner.score(self.policy(policy), traces, tag, self.ledger)
+
+    def learn(self, lesson: Lesson) -> LearnReport:
+        return learner.learn(self.policy(lesson.policy), lesson, self.limit, self.ledger)
+
+    def publish(self, policy: str) -> int:
+        """Sampler and learner share the weights here: publishing counts the version and moves the average."""
+        chosen = self.policy(policy)
+        chosen.average()
+        chosen.version += 1
+        return chosen.version
+
+    def version(self, policy: str) -> int:
+        return self.policy(policy).version
+
+    def snapshot(self, policy: str, tag: str) -> None:
+        if tag in ("live", "ref", "ema") or "/" in tag:
+            raise ValueError(f"'{tag}' is not a name for a snapshot")
+        chosen = self.policy(policy)
+        chosen.tags[tag] = chosen.clone()
+
+    def copy(self, policy: str, source: str, tag: str = "live") -> None:
+        target, origin = self.policy(policy), self.policy(source)
+        tensors = [p.detach() for p in origin.parameters] if tag == "live" else origin.tagged(tag)
+        shapes = [tuple(t.shape) for t in tensors] == [tuple(p.shape) for p in target.parameters]
+        if not shapes:
+            raise ConfigError(f"policy '{policy}' cannot take the weights of '{source}': their shapes differ")
+        target.assign(tensors)
+        target.optimiser = target.new_optimiser()
+
+    def save(self, folder: Path) -> None:
+        for name, policy in self.policies.items():
+            save_file(policy.state(), folder / f"{name}.safetensors")
+        state = {
+            "ledger": self.ledger.to_json(),
+            "policies": {
+                name: {"version": p.version, "updates": p.updates, "start": p.fingerprint()}
+                for name, p in self.policies.items()
+            },
+        }
+        (folder / "engine.json").write_text(json.dumps(state, indent=1))
+
+    def load(self, folder: Path) -> None:
+        state = json.loads((folder / "engine.json").read_text())
+        self.ledger.from_json(state["ledger"])
+        for name, policy in self.policies.items():
+            saved = state["policies"][name]
+            if saved["start"] != policy.fingerprint():
+                raise RunFolderError(
+                    f"policy '{name}' did not start from what '{policy.section.model}' holds now: "
+                    "its KL reference would change; put the original model back"
+                )
+            policy.load_state(load_file(folder / f"{name}.safetensors"))
+            policy.version, policy.updates = saved["version"], saved["updates"]
+
+    def export(self, policy: str, folder: Path) -> None:
+        chosen = self.policy(policy)
+        folder.mkdir(parents=True, exist_ok=True)
+        if chosen.adapter:
+            from milonga.engine.local import adapters  # needs peft, which is optional
+
+            adapters.export(chosen.model, chosen.adapter, folder)
+        else:
+            chosen.model.save_pretrained(folder)
+        chosen.codec.tokenizer.save_pretrained(folder)
+
+    def checkpoint_bytes(self) -> int:
+        """Live weights, two moments, and the other versions that are kept."""
+        total = 0
+        for policy in self.policies.values():
+            size = sum(p.numel() * p.element_size() for p in policy.parameters)
+            total += size * (3 + len(policy.tags) - 1)
+        return total

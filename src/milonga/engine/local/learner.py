@@ -1,0 +1,186 @@
+"""The learner: token-budget micro-batches, an objective, one optimiser step per minibatch.
+
+Invariants: the old policy is the one that sampled, for all epochs and minibatches of a lesson, so that clipping is alive; the
+denominators of a minibatch are counted before it is cut; a loss or gradient that is not finite leaves the weights as they were.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from milonga.engine.base import LearnReport, Ledger
+from milonga.engine.local.batches import MicroBatch, build, cut, trained_tokens
+from milonga.engine.local.head import chunked_head, full_head
+from milonga.engine.local.policy import Policy
+from milonga.objectives.losses import Denominators, TokenTerms, loss
+from milonga.randomness import key64
+from milonga.types import Floats, Lesson, Trace
+
+
+def token_logprobs(policy: Policy, batch: MicroBatch) -> tuple[Tensor, Tensor]:
+    """Log-probability and entropy at every trained token of a micro-batch."""
+    with policy.computing():
+        before = batch.columns - 1
+        if policy.plain_head:
+            hidden = policy.backbone(input_ids=batch.ids, attention_mask=batch.mask, use_cache=False).last_hidden_state
+            head = policy.causal.get_output_embeddings()
+            bias = getattr(head, "bias", None)
+            return chunked_head(hidden[batch.rows, before], head.weight, bias, batch.targets, batch.temperature)
+        logits = policy.model(input_ids=batch.ids, attention_mask=batch.mask, use_cache=False).logits
+        return full_head(logits[batch.rows, before], batch.targets, batch.temperature)
+
+
+@torch.no_grad()
+def score(policy: Policy, traces: Sequence[Trace], tag: str, ledger: Ledger) -> list[Floats]:
+    """Log-probabilities of the trained tokens under policy@tag, aligned with each trace's ids; rows without any cost nothing."""
+    out = [np.zeros(len(t.ids)) for t in traces]
+    asked = [i for i, t in enumerate(traces) if trained_tokens(t).any()]
+    chosen = [traces[i] for i in asked]
+    with policy.at(tag):
+        for members in cut(chosen, policy.section.micro_tokens):
+            batch = build(chosen, members, policy.pad, policy.device)
+            logp, _ = token_logprobs(policy, batch)
+            ledger.charge(policy.name, "score", batch.tokens, policy.flops(batch.tokens, batch.attended))
+            values = np.split(logp.cpu().numpy(), np.cumsum([row.sum() for row in batch.trained])[:-1])
+            for member, mask, value in zip(members, batch.trained, values, strict=True):
+                out[asked[member]][mask] = value
+    return out
+
+
+@dataclass
+class _Sums:
+    """What is summed over the tokens of a lesson, to be divided once at the end."""
+
+    loss: float = 0.0
+    entropy: float = 0.0
+    kl: float = 0.0
+    clipped: float = 0.0
+    tokens: int = 0
+    drift: float = 0.0
+    drift_tokens: int = 0
+
+
+class _Update:
+    """One lesson being learned."""
+
+    def __init__(self, policy: Policy, lesson: Lesson, limit: int, ledger: Ledger) -> None:
+        self.policy, self.lesson, self.ledger, self.limit = policy, lesson, ledger, limit
+        self.objective = lesson.objective
+        self.reference: list[Floats] | None = None
+        if self.objective.kl_coef and self.objective.kl_in == "loss" and self.objective.kind == "policy_gradient":
+            self.reference = score(policy, lesson.traces, "ref", ledger)
+        self.sums = _Sums()
+        self.report = LearnReport()
+        self.norms: list[float] = []
+
+    def run(self) -> LearnReport:
+        section = self.policy.section
+        self.policy.activate()
+        self.policy.optimiser.zero_grad(set_to_none=True)  # what an update that was interrupted may have left
+        for epoch in range(section.epochs):
+            for number, rows in enumerate(self._minibatches(epoch)):
+                fresh = epoch == 0 and number == 0
+                if not self._step(rows, fresh):
+                    return self._finish()
+        return self._finish()
+
+    def _minibatches(self, epoch: int) -> list[list[int]]:
+        """Units shuffled by a key, in equal parts; one part keeps the given order."""
+        count = len(self.lesson.traces)
+        parts = self.policy.section.minibatches
+        if parts == 1:
+            return [list(range(count))]
+        units = self.lesson.units or list(range(count))
+        distinct = list(dict.fromkeys(units))
+        key = key64("minibatch", self.policy.name, self.policy.updates, epoch)
+        shuffled = np.random.default_rng(key).permutation(len(distinct))
+        chosen = [{distinct[i] for i in part} for part in np.array_split(shuffled, parts)]
+        split = [[row for row, unit in enumerate(units) if unit in part] for part in chosen]
+        return [rows for rows in split if rows]
+
+    def _step(self, rows: list[int], fresh: bool) -> bool:
+        """One optimiser step; False if it was refused."""
+        traces = [self.lesson.traces[r] for r in rows]
+        over = Denominators(max(1, sum(int(trained_tokens(t).sum()) for t in traces)), len(rows), self.limit)
+        working = [r for r in rows if self._moves(r)]
+        chosen = [self.lesson.traces[r] for r in working]
+        units = [self.lesson.units[r] for r in working] if self.lesson.units else None
+        total = 0.0
+        for members in cut(chosen, self.policy.section.micro_tokens, units):
+            batch = build(chosen, members, self.policy.pad, self.policy.device)
+            total += self._backward(batch, [working[m] for m in members], over, fresh)
+        norm = float(torch.nn.utils.clip_grad_norm_(self.policy.parameters, self.policy.section.grad_clip))
+        self.sums.loss += total
+        if not np.isfinite(total) or not np.isfinite(norm):
+            self.policy.optimiser.zero_grad(set_to_none=True)
+            what = "loss" if not np.isfinite(total) else "gradient"
+            after = f" after {self.report.steps} steps" if self.report.steps else ""
+            self.report.skipped = f"{what} is not finite: the update was stopped{after} and the weights left as they were"
+            return False
+        if working:
+            self.policy.optimiser.step()
+            self.report.steps += 1
+        self.policy.optimiser.zero_grad(set_to_none=True)
+        self.norms.append(norm)
+        return True
+
+    def _moves(self, row: int) -> bool:
+        """Whether a row can move the weights at all; rows that cannot cost nothing."""
+        trained = trained_tokens(self.lesson.traces[row])
+        if self.objective.kind != "policy_gradient" or self.objective.regularised or self.lesson.advantages is None:
+            return bool(trained.any())
+        return bool(np.any(self.lesson.advantages[row][trained]))
+
+    def _backward(self, batch: MicroBatch, rows: list[int], over: Denominators, fresh: bool) -> float:
+        device = self.policy.device
+        logp, entropy = token_logprobs(self.policy, batch)
+        old = batch.flat([self.lesson.traces[r].logprobs for r in rows], device)
+        given = self.lesson.advantages
+        terms = TokenTerms(
+            logp=logp,
+            entropy=entropy,
+            old=old,
+            rows=batch.rows,
+            lengths=batch.lengths,
+            advantage=batch.flat([given[r] for r in rows], device) if given is not None else None,
+            reference=batch.flat([self.reference[r] for r in rows], device) if self.reference is not None else None,
+        )
+        value, sums = loss(self.objective, terms, over)
+        value.backward()  # type: ignore[no-untyped-call]
+        self.ledger.charge(
+            self.policy.name, "learn", batch.tokens, self._learn_factor() * self.policy.flops(batch.tokens, batch.attended)
+        )
+        self.sums.tokens += len(logp)
+        self.sums.entropy += float(entropy.detach().sum())
+        self.sums.kl += sums.get("kl", 0.0)
+        self.sums.clipped += sums.get("clipped", 0.0)
+        if fresh and self.objective.kind == "policy_gradient":
+            self.sums.drift += float((logp.detach() - old).abs().sum())
+            self.sums.drift_tokens += len(logp)
+        return float(value.detach())
+
+    def _learn_factor(self) -> float:
+        """Forward and backward in forwards: a frozen base needs no gradient of its weights."""
+        return 2.0 if self.policy.adapter else 3.0
+
+    def _finish(self) -> LearnReport:
+        report, sums, tokens = self.report, self.sums, max(1, self.sums.tokens)
+        report.loss = sums.loss / max(1, len(self.norms))
+        report.grad_norm = float(np.mean(self.norms)) if self.norms else 0.0
+        report.entropy = sums.entropy / tokens
+        report.kl = sums.kl / tokens if self.reference is not None else None
+        report.clip_fraction = sums.clipped / tokens
+        report.mismatch = sums.drift / max(1, sums.drift_tokens)
+        report.tokens = sums.tokens
+        self.policy.updates += 1
+        return report
+
+
+def learn(policy: Policy, lesson: Lesson, limit: int, ledger: Ledger) -> LearnReport:
+    """Learn one lesson. `limit` is the sampling limit, the default length constant of Dr.GRPO."""
+    return _Update(policy, lesson, limit, ledger).run()

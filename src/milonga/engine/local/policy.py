@@ -1,0 +1,197 @@
+"""One policy: named weights with one optimiser, and other versions of the same weights under tags.
+
+A version is a list of tensors, one for each trainable parameter: the whole model in full fine-tuning, the adapter with LoRA. To
+score under another version, the parameters point to it for a moment. One mechanism serves the KL reference, averages, snapshots,
+full weights and adapters alike; with LoRA the untouched start of an adapter is the bare base itself.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from milonga.config import PolicySection
+from milonga.engine.local.codec import Codec
+from milonga.engine.local.models import SMALL, eos_ids, matmul_parameters
+from milonga.errors import UserError, nearest
+
+
+class Policy:
+    """Weights, tokenizer, optimiser, versions."""
+
+    def __init__(self, name: str, section: PolicySection, model: Any, tokenizer: Any, adapter: str | None) -> None:
+        self.name = name
+        self.section = section
+        self.model = model
+        self.adapter = adapter
+        self.codec = Codec(tokenizer, section.chat)
+        self.eos = eos_ids(self.causal, tokenizer)
+        self.pad = int(tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id)
+        self.version = 0
+        self.updates = 0
+        self.activate()
+        self.names, self.parameters = self._trainable()
+        self.optimiser = self.new_optimiser()
+        self.tags: dict[str, list[Tensor]] = {"ref": self.clone()}
+        if section.ema is not None:
+            self.tags["ema"] = self.clone()
+        self.compute_dtype = self._compute_dtype()
+        self.plain_head = self._probe_head()
+        self.matmuls = matmul_parameters(self.causal, self.parameters)
+        self.start = ""
+
+    @property
+    def causal(self) -> Any:
+        """The causal model itself, without an adapter's wrapping."""
+        return self.model.get_base_model() if self.adapter else self.model
+
+    @property
+    def context(self) -> int:
+        """Most tokens, prompt and output together, that the model can look at."""
+        return int(getattr(self.causal.config.get_text_config(), "max_position_embeddings", None) or 1 << 30)
+
+    @property
+    def device(self) -> torch.device:
+        return self.parameters[0].device
+
+    def activate(self) -> None:
+        """Make this policy's adapter the one that computes, where several share a base."""
+        if self.adapter:
+            self.model.set_adapter(self.adapter)
+
+    def _trainable(self) -> tuple[list[str], list[nn.Parameter]]:
+        if not self.adapter:
+            for parameter in self.model.parameters():
+                parameter.requires_grad_(True)
+        pairs = [(n, p) for n, p in self.model.named_parameters() if p.requires_grad]
+        return [n for n, _ in pairs], [p for _, p in pairs]
+
+    def new_optimiser(self) -> torch.optim.AdamW:
+        s = self.section
+        return torch.optim.AdamW(
+            self.parameters, lr=s.lr, betas=s.betas, eps=s.eps, weight_decay=s.weight_decay, fused=True
+        )
+
+    def _compute_dtype(self) -> torch.dtype:
+        if self.section.dtype != "auto":
+            return getattr(torch, self.section.dtype)  # type: ignore[no-any-return]
+        small = sum(p.numel() for p in self.causal.parameters()) < SMALL
+        return torch.float32 if self.device.type == "cpu" or small else torch.bfloat16
+
+    def computing(self) -> Any:
+        """The precision in which this policy computes; the master weights stay float32."""
+        if self.compute_dtype == torch.float32:
+            return nullcontext()
+        return torch.autocast(self.device.type, dtype=self.compute_dtype)
+
+    @torch.no_grad()
+    def _probe_head(self) -> bool:
+        """Whether logits are a plain linear map of the last hidden states: some models cap or scale them, and an adapter may
+        sit on the head. For the probe the head gives out large numbers: a cap is invisible on the small logits of a new model."""
+        head = self.causal.get_output_embeddings()
+        if type(head) is not nn.Linear:
+            return False
+        taken: list[Tensor] = []
+
+        def shout(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
+            taken.append(inputs[0])
+            return torch.full_like(output, 1000.0)
+
+        ids = torch.arange(4, device=self.device)[None] % len(self.codec.tokenizer)
+        mask = torch.ones_like(ids)
+        hidden = self.backbone(input_ids=ids, attention_mask=mask).last_hidden_state
+        handle = head.register_forward_hook(shout)
+        try:
+            logits = self.causal(input_ids=ids, attention_mask=mask).logits
+        finally:
+            handle.remove()
+        return len(taken) == 1 and torch.allclose(taken[0], hidden, atol=1e-4) and bool((logits == 1000.0).all())
+
+    @property
+    def backbone(self) -> Any:
+        """The model without its head."""
+        return self.causal.get_decoder()
+
+    def clone(self) -> list[Tensor]:
+        return [p.detach().clone() for p in self.parameters]
+
+    def tagged(self, tag: str) -> list[Tensor]:
+        if tag not in self.tags:
+            raise UserError(f"policy '{self.name}' has no version '{tag}': {nearest(tag, ['live', *self.tags])}")
+        return self.tags[tag]
+
+    @contextmanager
+    def at(self, tag: str) -> Iterator[None]:
+        """Compute with another version of the weights; without gradients."""
+        self.activate()
+        if tag == "live":
+            yield
+            return
+        others, live = self.tagged(tag), [p.data for p in self.parameters]
+        try:
+            for parameter, other in zip(self.parameters, others, strict=True):
+                parameter.data = other
+            with torch.no_grad():
+                yield
+        finally:
+            for parameter, own in zip(self.parameters, live, strict=True):
+                parameter.data = own
+
+    @torch.no_grad()
+    def assign(self, tensors: list[Tensor]) -> None:
+        for parameter, other in zip(self.parameters, tensors, strict=True):
+            parameter.copy_(other)
+
+    @torch.no_grad()
+    def average(self) -> None:
+        """Move the running average a step towards the live weights."""
+        if self.section.ema is not None:
+            for mean, parameter in zip(self.tags["ema"], self.parameters, strict=True):
+                mean.lerp_(parameter, 1 - self.section.ema)
+
+    def fingerprint(self) -> str:
+        """A short name of the policy's start, its frozen base included, to notice a resumed run whose start has changed.
+
+        Bits are summed as integers: the same on every device and with any number of threads.
+        """
+        if not self.start:
+            frozen = {n: p.detach() for n, p in self.causal.named_parameters() if self.adapter and "lora_" not in n}
+            tensors = frozen | dict(zip(self.names, self.tags["ref"], strict=True))
+            sums = [f"{n}:{int(t.contiguous().view(torch.int32).sum(dtype=torch.int64))}" for n, t in tensors.items()]
+            self.start = hashlib.blake2b("\n".join(sums).encode(), digest_size=8).hexdigest()
+        return self.start
+
+    def flops(self, tokens: int, attended: float) -> float:
+        """Of a forward pass: two per multiplied parameter and token, and the attention over `attended` pairs of tokens."""
+        config = self.causal.config.get_text_config()
+        return 2.0 * self.matmuls * tokens + 4.0 * float(config.num_hidden_layers * config.hidden_size) * attended
+
+    def state(self) -> dict[str, Tensor]:
+        """Everything that changes while training, as flat tensors: live weights, optimiser moments, other versions."""
+        out = {f"live/{n}": p.detach() for n, p in zip(self.names, self.parameters, strict=True)}
+        for tag, tensors in self.tags.items():
+            if tag != "ref":  # the start is loaded again from where it came, and compared by its fingerprint
+                out |= {f"tag:{tag}/{n}": t for n, t in zip(self.names, tensors, strict=True)}
+        for name, parameter in zip(self.names, self.parameters, strict=True):
+            for key, value in self.optimiser.state.get(parameter, {}).items():
+                out[f"optimiser:{key}/{name}"] = value
+        return {key: tensor.contiguous().cpu() for key, tensor in out.items()}
+
+    def load_state(self, state: dict[str, Tensor]) -> None:
+        """Snapshots that the state does not know are forgotten; the start stays."""
+        self.assign([state[f"live/{n}"] for n in self.names])
+        kinds = {key.partition("/")[0] for key in state}
+        self.tags = {tag: tensors for tag, tensors in self.tags.items() if tag in ("ref", "ema")}
+        for tag in sorted(kind.removeprefix("tag:") for kind in kinds if kind.startswith("tag:")):
+            self.tags[tag] = [state[f"tag:{tag}/{n}"].to(self.device) for n in self.names]
+        self.optimiser = self.new_optimiser()
+        for kind in sorted(kind for kind in kinds if kind.startswith("optimiser:")):
+            for name, parameter in zip(self.names, self.parameters, strict=True):
+                if f"{kind}/{name}" in state:
+                    # AdamW's fused form wants its step counters on the device of the parameters.
+                    self.optimiser.state[parameter][kind[10:]] = state[f"{kind}/{name}"].to(self.device)

@@ -1,0 +1,65 @@
+"""Fixed sets of solutions with known first errors, on which verifiers are measured by the ProcessBench protocol.
+
+Tasks that know their steps make their own set: about half of the solutions are right, the others have one wrong step and go on
+consistently from it; where the task can, a fifth of these reach the right answer all the same. ProcessBench files are read as they are.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from milonga.errors import DataError
+from milonga.roles import StepSolver
+from milonga.roles.demonstrate import as_trace
+from milonga.tasks import Task, keyed
+from milonga.types import Grade, Problem, Split, Trace
+
+OFFSET = 1_000_000
+"""Bench problems are drawn far behind those on which the generator is measured."""
+
+
+def make_bench(task: Task, solver: StepSolver, count: int, split: Split) -> list[Trace]:
+    """`count` solutions of held-out problems; the same for every run of the task."""
+    if not task.knows_steps:
+        return []
+    bench = []
+    for i in range(count):
+        problem = task.problem(split, OFFSET + i)
+        rng = keyed("bench", task.name, problem.id)
+        shown = task.demonstrate(problem, rng)
+        if i % 2:
+            shown = task.demonstrate(problem, rng, {rng.randrange(task.step_count(problem))})
+            if i % 10 == 1:
+                shown = task.compensated(problem, rng) or shown
+        bench.append(as_trace(shown, problem, solver, f"bench/{i}"))
+    return bench
+
+
+def read_processbench(path: Path, solver: StepSolver) -> list[Trace]:
+    """A ProcessBench file. Labels are 0-based indices of the first wrong step, -1 if there is none."""
+    try:
+        items = json.loads(path.read_text())
+    except FileNotFoundError:
+        raise DataError(f"ProcessBench file '{path}' does not exist") from None
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise DataError(f"ProcessBench file '{path}': {error}") from None
+    if not isinstance(items, list) or not items:
+        raise DataError(f"ProcessBench file '{path}' holds no list of items")
+    return [_item(path, number, item, solver) for number, item in enumerate(items)]
+
+
+def _item(path: Path, number: int, item: object, solver: StepSolver) -> Trace:
+    fields = {"problem": str, "steps": list, "label": int, "final_answer_correct": bool}
+    for name, kind in fields.items():
+        if not isinstance(item, dict) or not isinstance(item.get(name), kind):
+            raise DataError(f"ProcessBench file '{path}', item {number}: field '{name}' is missing or not a {kind.__name__}")
+    assert isinstance(item, dict)
+    steps, label = [str(step) for step in item["steps"]], item["label"]
+    if not -1 <= label < len(steps):
+        raise DataError(f"ProcessBench file '{path}', item {number}: label {label} is not a step of {len(steps)}")
+    problem = Problem(str(item.get("id", f"processbench/{number}")), item["problem"], "")
+    # Only the steps are there: the answer stands in the last of them. Truth after the first error is not labelled.
+    text = solver.write([step.replace("\n", " ") for step in steps], "see the last step")
+    truth = tuple(label == -1 or k < label for k in range(len(steps)))
+    return Trace.given(problem.id, "generator", problem, text, solver.read(text), Grade(item["final_answer_correct"], truth))

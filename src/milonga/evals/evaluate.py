@@ -1,0 +1,183 @@
+"""An evaluation: fixed held-out problems, the same randomness every time, and both sides of the table measured.
+
+Invariant: evaluations are not charged to the compute ledger, draw nothing from the training data, and change no state.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from milonga.config import EvalSection
+from milonga.evals.metrics import calibration_error, first_wrong, mean, pass_at_k, process_f1, trivial_f1, vote
+from milonga.table import Setting, Table
+from milonga.types import Trace, Traces, Verification
+
+Metrics = dict[str, float | None]
+
+
+@dataclass(frozen=True)
+class Evaluator:
+    """What is measured, on what. `bench` is empty where the task does not know its steps."""
+
+    setting: Setting
+    section: EvalSection
+    bench: tuple[Trace, ...]
+
+    def __call__(self) -> Metrics:
+        ledger = self.setting.engine.ledger
+        ledger.paused = True
+        try:
+            return {f"eval/{key}": value for key, value in self._measure().items()}
+        finally:
+            ledger.paused = False
+
+    def _measure(self) -> Metrics:
+        table = Table(self.setting, "eval", "", split=self.section.split)
+        problems = table.problems(self.section.problems)
+        solutions = table.ask("generator", problems, self.section.samples)
+        out = prefixed("generator", solver_metrics(solutions))
+        out |= prefixed("generator", pass_metrics(solutions, self.section.samples))
+        if self.section.greedy:
+            greedy = table.ask("generator", problems, greedy=True)
+            out["generator/greedy_accuracy"] = mean(greedy.correct)
+        if "verifier" in self.setting.roles:
+            checks = table.ask("verifier", solutions)
+            out |= prefixed("verifier", judge_metrics(checks))
+            out |= gap_metrics(solutions, checks)
+            out |= prefixed("verifier", self._bench_metrics(table))
+        return out
+
+    def _bench_metrics(self, table: Table) -> Metrics:
+        if not self.bench:
+            return {"f1": None}
+        subjects = Traces(self.bench)
+        greedy = table.ask("verifier", subjects, greedy=True)
+        sampled = table.ask("verifier", subjects, self.section.checks)
+        return bench_metrics(greedy, sampled)
+
+
+def prefixed(prefix: str, metrics: Metrics) -> Metrics:
+    return {f"{prefix}/{key}": value for key, value in metrics.items()}
+
+
+def solver_metrics(solutions: Traces) -> Metrics:
+    """Accuracy, soundness, exact step accuracy, and what the outputs look like."""
+    grades = [t.grade for t in solutions if t.grade is not None]
+    sound = [float("nan") if g.sound is None else float(g.sound) for g in grades]
+    steps = [right for g in grades for right in g.steps or ()]
+    return {
+        "accuracy": mean(solutions.correct),
+        "sound_accuracy": mean(sound),
+        "step_accuracy": mean(steps),
+        "steps": mean([float(len(t.reading.value.steps)) for t in solutions]),
+    } | output_metrics(solutions)
+
+
+def output_metrics(traces: Traces) -> Metrics:
+    """What any seat's outputs look like: length, truncation, unreadable ones, surprise of the sampled tokens."""
+    tokens = [-float(t.logprobs[t.mask].mean()) for t in traces if t.length]
+    return {
+        "invalid_rate": mean([not t.reading.valid for t in traces]),
+        "truncated_rate": mean([t.finish == "length" for t in traces]),
+        "length": mean([float(t.length) for t in traces]),
+        "surprise": mean(tokens),
+    }
+
+
+def pass_metrics(solutions: Traces, samples: int) -> Metrics:
+    """pass@k for k = all samples of a problem."""
+    rights: dict[str, list[float]] = {}
+    for trace in solutions:
+        rights.setdefault(trace.problem.id, []).append(trace.correct)
+    known = [[r for r in group if not np.isnan(r)] for group in rights.values()]
+    values = [pass_at_k(int(sum(g)), len(g), min(samples, len(g))) for g in known if g]
+    return {f"pass@{samples}": mean(values)}
+
+
+def judge_metrics(checks: Traces) -> Metrics:
+    """The verifier against what it judges: both classes apart, against exact steps, and against itself."""
+    readable = [(c.reading.value, c.subject) for c in checks]
+    final = [(v.final, bool(s.correct)) for v, s in readable if not np.isnan(s.correct)]
+    on_right = mean([f is True for f, right in final if right])
+    on_wrong = mean([f is False for f, right in final if not right])
+    both = [v for v, _ in readable if v.final is not None and v.steps is not None]
+    step_pairs = [
+        (said, true)
+        for v, s in readable
+        if v.steps is not None and s.grade is not None and s.grade.steps is not None and len(v.steps) == len(s.grade.steps)
+        for said, true in zip(v.steps, s.grade.steps, strict=True)
+    ]
+    return {
+        "accuracy_on_right": on_right,
+        "accuracy_on_wrong": on_wrong,
+        "balanced_accuracy": None if on_right is None or on_wrong is None else (on_right + on_wrong) / 2,
+        "positive_rate": mean([f is True for f, _ in final]),
+        "unparsed_rate": mean([f is None for f, _ in final]),
+        "contradiction_rate": mean([v.final != all(v.steps or ()) for v in both]),
+        "step_accuracy": mean([said == true for said, true in step_pairs]),
+        "step_positive_rate": mean([said for said, _ in step_pairs]),
+    } | output_metrics(checks)
+
+
+def gap_metrics(solutions: Traces, checks: Traces) -> Metrics:
+    """Is the verifier fooled, and is it of use? The hacking gap, and best-of-k by the verifier between pass@1 and pass@k."""
+    values: dict[str, Verification] = {c.subject.id: c.reading.value for c in checks}
+    known = [(s, values[s.id]) for s in solutions if s.id in values and not np.isnan(s.correct)]
+    score = mean([float(v.final is True) for _, v in known])
+    accuracy = mean([s.correct for s, _ in known])
+    judged = [v.steps for _, v in known if v.steps is not None]
+    said = mean([right for steps in judged for right in steps])
+    exact = mean([right for s, v in known if v.steps is not None and s.grade and s.grade.steps for right in s.grade.steps])
+    groups: dict[str, list[tuple[float, float]]] = {}
+    for solution, value in known:
+        steps = value.steps or ()
+        # The final verdict decides; among equals, the share of steps judged right.
+        rank = float(value.final is True) + (sum(steps) / len(steps) if steps else 0.0) / 2
+        groups.setdefault(solution.problem.id, []).append((rank, solution.correct))
+    best = [max(group, key=lambda pair: pair[0])[1] for group in groups.values()]
+    return {
+        "hacking_gap": None if score is None or accuracy is None else score - accuracy,
+        "step_hacking_gap": None if said is None or exact is None else said - exact,
+        "verifier/best_of_k": mean(best),
+    }
+
+
+def bench_metrics(greedy: Traces, sampled: Traces) -> Metrics:
+    """F1 on solutions with known first errors, in three decoding modes, beside what trivial verifiers get.
+
+    `f1` is of sampled verifications, as they are used for rewards; `greedy_f1` and `vote_f1` are of the same weights.
+    """
+    out: Metrics = dict(process_f1(*_predicted(sampled)))
+    labels = [_label(t) for t in greedy]
+    out["greedy_f1"] = process_f1(*_predicted(greedy))["f1"]
+    hidden = [t for t in sampled if _label(t) != -1 and t.subject.correct == 1.0]
+    out["hidden_error_accuracy"] = mean([p == label for p, label in zip(*_predicted(Traces(hidden)), strict=True)])
+    answers = [t.subject.correct == 1.0 for t in greedy]
+    counts = [len(t.subject.reading.value.steps) for t in greedy]
+    out |= prefixed("trivial", dict(trivial_f1(labels, answers, counts)))
+    shift = [p - label for p, label in zip(*_predicted(sampled), strict=True) if label != -1 and p is not None and p != -1]
+    out["index_shift"] = mean([float(s) for s in shift])
+    repeated: dict[str, list[Trace]] = {}
+    for trace in sampled:
+        repeated.setdefault(trace.subject.id, []).append(trace)
+    groups = list(repeated.values())
+    confidence = [sum(c.reading.value.final is True for c in group) / len(group) for group in groups]
+    out["calibration_error"] = calibration_error(confidence, [g[0].subject.correct == 1.0 for g in groups])
+    votes = [vote([first_wrong(c.reading.value.steps) for c in group]) for group in groups]
+    out["vote_f1"] = process_f1(votes, [_label(g[0]) for g in groups])["f1"]
+    out["bench_invalid_rate"] = mean([not t.reading.valid for t in sampled])
+    return out
+
+
+def _predicted(checks: Traces) -> tuple[list[int | None], list[int]]:
+    """First errors as the verifier sees them, and as they are."""
+    return [first_wrong(t.reading.value.steps) for t in checks], [_label(t) for t in checks]
+
+
+def _label(check: Trace) -> int:
+    grade = check.subject.grade
+    label = None if grade is None else grade.first_error
+    assert label is not None, "a bench holds only solutions with known first errors"
+    return label

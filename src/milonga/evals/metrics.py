@@ -1,0 +1,104 @@
+"""Metrics as pure functions. docs/metrics.md has the formulas in words; nothing here knows a model."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+
+from milonga.types import Floats
+
+
+def mean(values: Sequence[float] | Sequence[bool] | Floats) -> float | None:
+    """The mean of the known values; None where there are none."""
+    known = [float(v) for v in values if v is not None and not math.isnan(float(v))]
+    return float(np.mean(known)) if known else None
+
+
+def pass_at_k(right: int, total: int, k: int) -> float:
+    """Unbiased chance that at least one of k outputs, drawn from `total` of which `right` are right, is right."""
+    if k > total:
+        raise ValueError(f"pass@{k} needs at least {k} outputs, not {total}")
+    return 1.0 - math.comb(total - right, k) / math.comb(total, k)
+
+
+def first_wrong(verdicts: Sequence[bool] | None) -> int | None:
+    """Index of the first step judged wrong, -1 if none is, None where the verification is unreadable."""
+    if verdicts is None:
+        return None
+    return next((i for i, right in enumerate(verdicts) if not right), -1)
+
+
+def process_f1(predictions: Sequence[int | None], labels: Sequence[int]) -> dict[str, float | None]:
+    """The ProcessBench protocol: exact index of the first error, harmonic mean over the two classes; unreadable is wrong."""
+    on_error = [p == label for p, label in zip(predictions, labels, strict=True) if label != -1]
+    on_right = [p == label for p, label in zip(predictions, labels, strict=True) if label == -1]
+    error, right = mean(on_error), mean(on_right)
+    f1 = None if error is None or right is None else harmonic(error, right)
+    return {"f1": f1, "error_accuracy": error, "right_accuracy": right}
+
+
+def harmonic(a: float, b: float) -> float:
+    """Harmonic mean, 0 where both are 0."""
+    return 2 * a * b / (a + b) if a + b else 0.0
+
+
+def trivial_f1(labels: Sequence[int], answers_right: Sequence[bool], counts: Sequence[int]) -> dict[str, float]:
+    """What the F1 is worth: verifiers that know nothing of the steps.
+
+    no_knowledge: say -1 with the best probability, the modal index otherwise. answer_modal: a perfect judge of the answer that
+    guesses the modal index. error_modal: a perfect judge of error or no error that does. answer_last: the last step instead.
+    """
+    errors = [label for label in labels if label != -1]
+    if not errors or len(errors) == len(labels):
+        return {"no_knowledge": 0.0, "answer_modal": 0.0, "error_modal": 0.0, "answer_last": 0.0}
+    modal, hits = Counter(errors).most_common(1)[0]
+    hit = hits / len(errors)
+
+    def judged(flagged: Sequence[bool], guess: Sequence[int]) -> float:
+        predictions = [g if f else -1 for f, g in zip(flagged, guess, strict=True)]
+        return process_f1(predictions, labels)["f1"] or 0.0
+
+    always_modal = [modal] * len(labels)
+    wrong_answer = [not right for right in answers_right]
+    # Saying -1 with probability q: acc_right = q, acc_error = (1 - q) hit; the best q of the harmonic mean.
+    best = max(harmonic(q, (1 - q) * hit) for q in np.linspace(0, 1, 1001))
+    return {
+        "no_knowledge": float(best),
+        "answer_modal": judged(wrong_answer, always_modal),
+        "error_modal": judged([label != -1 for label in labels], always_modal),
+        "answer_last": judged(wrong_answer, [count - 1 for count in counts]),
+    }
+
+
+def calibration_error(confidence: Sequence[float], outcome: Sequence[bool], bins: int = 10) -> float | None:
+    """Expected calibration error: |mean confidence - share right| in bins of confidence, weighted by their size."""
+    if not confidence:
+        return None
+    scores, truth = np.asarray(confidence, dtype=float), np.asarray(outcome, dtype=float)
+    place = np.minimum((scores * bins).astype(int), bins - 1)
+    gaps = [
+        abs(scores[place == b].mean() - truth[place == b].mean()) * (place == b).mean() for b in range(bins) if np.any(place == b)
+    ]
+    return float(sum(gaps))
+
+
+def vote(predictions: Sequence[int | None]) -> int | None:
+    """Majority of the readable predictions, the first seen on a tie; None where none is readable."""
+    counts = Counter(p for p in predictions if p is not None)
+    return counts.most_common(1)[0][0] if counts else None
+
+
+def bootstrap_interval(
+    predictions: Sequence[int | None], labels: Sequence[int], rounds: int = 1000, seed: int = 0
+) -> tuple[float, float]:
+    """95 % percentile interval of the F1 over the items."""
+    rng = np.random.default_rng(seed)
+    values = []
+    for _ in range(rounds):
+        chosen = rng.integers(0, len(labels), len(labels))
+        values.append(process_f1([predictions[i] for i in chosen], [labels[i] for i in chosen])["f1"] or 0.0)
+    low, high = np.quantile(values, [0.025, 0.975])
+    return float(low), float(high)

@@ -1,0 +1,275 @@
+"""The loop around a recipe: schedule, turns, evaluation, metrics, checkpoints, resume.
+
+One turn, one direction: task.draw -> recipe.play -> recipe.credit -> engine.learn -> engine.publish -> the run folder.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from milonga.credit.shuffle import shuffled
+from milonga.engine import Engine, LearnReport
+from milonga.errors import RunFolderError
+from milonga.evals import Evaluator, judge_metrics, make_bench, output_metrics, solver_metrics
+from milonga.resolve import Plan
+from milonga.roles import StepSolver
+from milonga.run.checkpoints import require_room
+from milonga.run.console import LiveView
+from milonga.run.files import free_bytes, to_json, write_atomically
+from milonga.run.folder import RunFolder
+from milonga.run.trackers import Tracker, numbers_of, open_trackers
+from milonga.schedule import Action, Cursor, Phase
+from milonga.table import Setting, Table
+from milonga.types import Traces
+
+
+@dataclass
+class Place:
+    """Where a run stands; saved with the weights."""
+
+    turn: int = 0
+    lead_turns: int = 0
+    phase: int = 0
+    done: int = 0
+    """Turns done in the phase."""
+
+    @property
+    def cursor(self) -> Cursor:
+        return Cursor(self.phase, self.done)
+
+
+class Loop:
+    """A run in progress."""
+
+    def __init__(self, plan: Plan, engine: Engine, folder: RunFolder, view: LiveView) -> None:
+        self.plan, self.engine, self.folder, self.view = plan, engine, folder, view
+        self.config, self.recipe = plan.config, plan.recipe
+        self.schedule = plan.recipe.schedule()
+        self.setting = Setting(
+            engine, plan.task, plan.roles, plan.seats, self.config.sampling, self.config.seed, self.config.batch.problems
+        )
+        solver = next(role for role in plan.roles.values() if isinstance(role, StepSolver))
+        bench = make_bench(plan.task, solver, self.config.eval.bench, self.config.eval.split)
+        self.evaluate = Evaluator(self.setting, self.config.eval, tuple(bench))
+        self.place = Place()
+        self.problem_cursors: dict[str, int] = {}
+        self.rows: list[dict[str, Any]] = []
+        self.trackers: list[Tracker] = []
+
+    def run(self) -> dict[str, Any]:
+        """From the start, or from where `restore` put it, to the end; returns the report."""
+        self.check_disk()
+        self.trackers = open_trackers(
+            self.config.keep.trackers,
+            self.folder.path,
+            self.config.keep.project,
+            self.config.model_dump(mode="json"),
+            self.place.turn,
+        )
+        try:
+            if self.place.turn == 0 and not self.rows:
+                self.start()
+            while not self.finished():
+                self.turn()
+            return self.end()
+        finally:
+            for tracker in self.trackers:
+                tracker.close()
+
+    def check_disk(self) -> None:
+        size = self.engine.checkpoint_bytes()
+        self.view.say(f"a checkpoint is {size / 2**20:,.1f} MiB; {self.config.keep.checkpoints} are kept")
+        require_room(self.folder.path, size * (self.config.keep.checkpoints + 1), free_bytes(self.folder.path))
+
+    def start(self) -> None:
+        """Measure the start, so that every change is seen against it; keep it, so that a kill before the first turn is nothing."""
+        began = time.monotonic()
+        row = {"turn": 0, "learner": None, **self.evaluate()}
+        self.record(row, {"turn": 0, "eval_s": time.monotonic() - began})
+        self.checkpoint()
+
+    @property
+    def progress(self) -> float:
+        """Share of the budget used: lead turns, or compute where the budget is compute."""
+        for what, amount in self.config.budget.items():
+            return min(1.0, self.engine.ledger.total(what) / amount)
+        return min(1.0, self.place.lead_turns / self.config.turns)
+
+    def finished(self) -> bool:
+        return self.progress >= 1.0 or self.schedule.phase(self.next_cursor().phase) is None
+
+    def next_cursor(self) -> Cursor:
+        return self.schedule.advance(self.place.cursor, self.rows)
+
+    def turn(self) -> None:
+        cursor = self.next_cursor()
+        phase = self.schedule.phase(cursor.phase)
+        assert phase is not None
+        self.enter(phase, cursor)
+        timing: dict[str, float] = {}
+        with stopwatch(timing, "play_s"):
+            table = Table(
+                self.setting,
+                self.place.turn + 1,
+                phase.learner,
+                start=self.problem_cursors.get(phase.learner, 0),
+                progress=self.progress,
+            )
+            played = self.recipe.play(table)
+        self.problem_cursors[phase.learner] = table.start + table.drawn
+        with stopwatch(timing, "learn_s"):
+            row = self.learn(table, played)
+        self.place = Place(
+            self.place.turn + 1,
+            self.place.lead_turns + (phase.learner == self.recipe.lead),
+            cursor.phase,
+            cursor.done + 1,
+        )
+        row = {"turn": self.place.turn, "learner": phase.learner, "lead_turn": self.place.lead_turns, **row}
+        if self.place.turn % self.config.eval.every == 0 or self.finished():
+            with stopwatch(timing, "eval_s"):
+                row |= self.evaluate()
+        if self.config.keep.traces_every and self.place.turn % self.config.keep.traces_every == 0:
+            self.folder.save_traces(self.place.turn, played)
+        self.record(row, {"turn": self.place.turn, **timing})
+        if self.place.turn % self.config.keep.checkpoint_every == 0:
+            self.checkpoint()
+
+    def enter(self, phase: Phase, cursor: Cursor) -> None:
+        if cursor.done == 0:
+            for action in phase.enter:
+                self.act(action)
+
+    def act(self, action: Action) -> None:
+        if action.kind == "snapshot":
+            self.engine.snapshot(action.policy, action.source)
+        elif action.kind == "copy":
+            self.engine.copy(action.policy, action.source)
+        else:
+            self.engine.copy(action.policy, action.policy, "ref")
+
+    def learn(self, table: Table, played: Traces) -> dict[str, Any]:
+        """Credit, learn and publish; returns this turn's figures."""
+        row: dict[str, Any] = {}
+        for lesson in self.recipe.credit(table, played):
+            if self.config.control == "shuffled":
+                lesson = shuffled(lesson, self.config.seed, self.place.turn)
+            report = self.engine.learn(lesson)
+            version = self.engine.publish(lesson.policy)
+            row |= {f"learn/{key}": value for key, value in report_numbers(report).items()}
+            row |= {f"credit/{key}": value for key, value in lesson.notes.items()}
+            row["learn/version"] = version
+            if report.skipped:
+                self.view.say(f"turn {table.turn}: {report.skipped}")
+        row |= rollout_metrics(played)
+        row["dropped"] = sum(table.dropped.values())
+        for what in ("tokens", "flops"):
+            row[f"compute/{what}"] = self.engine.ledger.total(what)
+        return row
+
+    def record(self, row: dict[str, Any], timing: Mapping[str, Any]) -> None:
+        self.rows.append(row)
+        self.folder.metrics.append(row)
+        self.folder.timing.append(dict(timing))
+        for tracker in self.trackers:
+            tracker.log(row["turn"], numbers_of(row))
+        self.view.add(row)
+
+    def checkpoint(self) -> None:
+        state = {"place": asdict(self.place), "problems": self.problem_cursors, "recipe": self.recipe.state}
+        self.folder.checkpoints.save(self.place.turn, state, self.engine.save)
+
+    def restore(self) -> None:
+        """Go back to the newest whole checkpoint; what came after it is cut away and will come again."""
+        for what in self.folder.checkpoints.damaged():
+            self.view.say(f"checkpoint {what}; using an older one")
+        found = self.folder.checkpoints.newest()
+        if found is None:
+            raise RunFolderError(f"'{self.folder.path}' holds no complete checkpoint to resume from")
+        path, state = found
+        self.engine.load(path)
+        self.place = Place(**state["place"])
+        self.problem_cursors = dict(state["problems"])
+        self.recipe.state = dict(state["recipe"])
+        self.folder.rewind(self.place.turn)
+        self.rows = self.folder.metrics.rows()
+        self.view.say(f"resumed at turn {self.place.turn}")
+
+    def end(self) -> dict[str, Any]:
+        if self.folder.checkpoints.path(self.place.turn).exists() is False:
+            self.checkpoint()
+        for policy in self.plan.policies:
+            self.engine.export(policy, self.folder.path / "models" / policy)
+        report = make_report(self.config.recipe, str(self.folder.path), self.place, self.rows, self.engine)
+        write_atomically(self.folder.path / "report.json", to_json(report) + "\n")
+        return report
+
+
+class stopwatch:
+    """Seconds of a block, into a mapping: timings live in a file of their own, never in the metrics."""
+
+    def __init__(self, into: dict[str, float], name: str) -> None:
+        self.into, self.name = into, name
+
+    def __enter__(self) -> None:
+        self.began = time.monotonic()
+
+    def __exit__(self, *_: object) -> None:
+        self.into[self.name] = time.monotonic() - self.began
+
+
+def report_numbers(report: LearnReport) -> dict[str, Any]:
+    numbers = asdict(report)
+    numbers["skipped"] = int(report.skipped is not None)
+    return numbers
+
+
+def rollout_metrics(played: Traces) -> dict[str, Any]:
+    """What the turn's own traces tell for free, by seat."""
+    out: dict[str, Any] = {}
+    for seat in dict.fromkeys(t.seat for t in played):
+        traces = played.keep(lambda t, seat=seat: t.seat == seat)  # type: ignore[misc]
+        if traces[0].about:
+            numbers = judge_metrics(traces)
+        elif traces[0].grade is not None:
+            numbers = solver_metrics(traces)
+            flat = [len(set(group)) == 1 for group in groups_of(traces).values() if len(group) > 1]
+            numbers["flat_groups"] = float(np.mean(flat)) if flat else None
+        else:
+            numbers = output_metrics(traces)
+        out |= {f"rollouts/{seat}/{key}": value for key, value in numbers.items()}
+    return out
+
+
+def groups_of(traces: Traces) -> dict[str, list[float]]:
+    groups: dict[str, list[float]] = {}
+    for trace in traces:
+        groups.setdefault(trace.problem.id, []).append(trace.correct)
+    return groups
+
+
+def make_report(recipe: str, path: str, place: Place, rows: list[dict[str, Any]], engine: Engine) -> dict[str, Any]:
+    """Start and end of what matters, and what it cost."""
+    measured = [row for row in rows if any(key.startswith("eval/") for key in row)]
+    first, last = measured[0], measured[-1]
+
+    def change(metric: str) -> dict[str, Any]:
+        return {"start": first.get(f"eval/{metric}"), "end": last.get(f"eval/{metric}")}
+
+    return {
+        "recipe": recipe,
+        "run": path,
+        "turns": place.turn,
+        "lead_turns": place.lead_turns,
+        "generator": {
+            name: change(f"generator/{name}") for name in ("accuracy", "sound_accuracy", "greedy_accuracy", "step_accuracy")
+        },
+        "verifier": {name: change(f"verifier/{name}") for name in ("f1", "balanced_accuracy", "step_accuracy")},
+        "hacking_gap": change("hacking_gap"),
+        "compute": {what: engine.ledger.total(what) for what in ("tokens", "flops")},
+    }

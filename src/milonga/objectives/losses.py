@@ -1,0 +1,124 @@
+"""The formulas: pure functions of per-token log-probabilities and entropies.
+
+Layout: tokens of all rows lie in one flat axis; `rows[i]` is the row (sequence) of token i. Padding never appears here.
+Invariant (law 5): a loss is a sum over tokens of weights times terms. The weights hold the denominator, which is fixed over the
+whole batch of an optimiser step before any micro-batching, so that the result does not depend on how the batch is cut.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from milonga.objectives.spec import Objective
+
+LOG_RATIO_LIMIT = 20.0
+"""Log-ratios are clamped before exp: beyond this a ratio is a defect, not information."""
+
+
+@dataclass(frozen=True)
+class Denominators:
+    """The counts of the whole batch of one optimiser step."""
+
+    tokens: int
+    sequences: int
+    limit: int
+    """The sampling limit, the default constant of Dr.GRPO."""
+
+
+def token_weights(objective: Objective, rows: Tensor, lengths: Tensor, over: Denominators) -> Tensor:
+    """What each token counts in the loss. `lengths[r]` is the number of trained tokens of row r."""
+    if objective.aggregate == "token_mean":
+        return torch.full(rows.shape, 1.0 / over.tokens, device=rows.device)
+    if objective.aggregate == "sequence_sum":
+        return torch.full(rows.shape, 1.0 / over.sequences, device=rows.device)
+    if objective.aggregate == "constant":
+        return torch.full(rows.shape, 1.0 / (over.sequences * (objective.length or over.limit)), device=rows.device)
+    return 1.0 / (over.sequences * lengths[rows].to(torch.float32))
+
+
+def importance_ratio(objective: Objective, logp: Tensor, old: Tensor, rows: Tensor, lengths: Tensor) -> Tensor:
+    """pi / pi_old of each token, with the gradient of its own log-probability.
+
+    The sequence forms use sg[s] * pi / sg[pi]: the value is the sequence's, the gradient stays with the token, so that
+    advantages may differ along a sequence.
+    """
+    difference = logp - old
+    if objective.ratio == "token":
+        return difference.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp()
+    total = torch.zeros(len(lengths), dtype=logp.dtype, device=logp.device).index_add(0, rows, difference.detach())
+    if objective.ratio == "sequence_mean":
+        total = total / lengths.to(logp.dtype).clamp(min=1)
+    sequence = total.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp()
+    return sequence[rows] * (logp - logp.detach()).exp()
+
+
+def policy_gradient(
+    objective: Objective, logp: Tensor, old: Tensor, advantage: Tensor, rows: Tensor, lengths: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The objective of each token (to be maximised), and whether clipping took its gradient away."""
+    if objective.ratio == "none":
+        return advantage * logp, torch.zeros_like(logp, dtype=torch.bool)
+    ratio = importance_ratio(objective, logp, old, rows, lengths)
+    if objective.clip == "none":
+        return ratio * advantage, torch.zeros_like(logp, dtype=torch.bool)
+    if objective.clip == "detached":
+        value = ratio.detach()
+        bounded = value.clamp(objective.is_min, objective.is_max)
+        return bounded * advantage * logp, value != bounded
+    if objective.clip == "capped":
+        return ratio.clamp(max=objective.is_max) * advantage, ratio.detach() > objective.is_max
+    bounded = ratio.clamp(1 - objective.clip_low, 1 + objective.clip_high)
+    value = torch.minimum(ratio * advantage, bounded * advantage)
+    cut = (ratio * advantage > bounded * advantage).detach()
+    if objective.dual_clip is not None:
+        floor = objective.dual_clip * advantage
+        cut = cut | ((advantage < 0) & (value < floor)).detach()
+        value = torch.where(advantage < 0, torch.maximum(value, floor), value)
+    return value, cut
+
+
+def kl_estimate(kind: str, logp: Tensor, reference: Tensor) -> Tensor:
+    """k1, k2 or k3 of each token. As a loss on on-policy samples k1 has expected gradient zero, k2 gives the gradient of
+    KL(pi || ref), k3 that of KL(ref || pi)."""
+    difference = (logp - reference).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
+    if kind == "k1":
+        return difference
+    if kind == "k2":
+        return difference.square() / 2
+    return (-difference).exp() + difference - 1
+
+
+@dataclass(frozen=True)
+class TokenTerms:
+    """Everything about one micro-batch of tokens that an objective may look at."""
+
+    logp: Tensor
+    entropy: Tensor
+    old: Tensor
+    rows: Tensor
+    lengths: Tensor
+    advantage: Tensor | None = None
+    reference: Tensor | None = None
+
+
+def loss(objective: Objective, terms: TokenTerms, over: Denominators) -> tuple[Tensor, dict[str, float]]:
+    """The part of the batch's loss that these tokens contribute, and sums of statistics over them."""
+    weights = token_weights(objective, terms.rows, terms.lengths, over)
+    if objective.kind == "cross_entropy":
+        return -(weights * terms.logp).sum(), {}
+    if terms.advantage is None:
+        raise ValueError("a policy gradient needs advantages")
+    value, cut = policy_gradient(objective, terms.logp, terms.old, terms.advantage, terms.rows, terms.lengths)
+    total = -value
+    sums = {"clipped": float(cut.sum())}
+    if terms.reference is not None:
+        divergence = kl_estimate(objective.kl, terms.logp, terms.reference)
+        sums["kl"] = float(kl_estimate("k3", terms.logp.detach(), terms.reference).sum())
+        if objective.kl_in == "loss":
+            total = total + objective.kl_coef * divergence
+    if objective.entropy_coef:
+        total = total - objective.entropy_coef * terms.entropy
+    return (weights * total).sum(), sums

@@ -1,0 +1,118 @@
+"""Objectives as data: four switches, and the published methods as presets over them. Nothing here imports torch.
+
+All of the policy-gradient family is REINFORCE with four independent choices: baseline and scale of the advantage, what is
+clipped, whether clipped tokens keep a gradient, and what the sum over tokens is divided by. See `losses.py` for the formulas.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from milonga.errors import ConfigError, nearest
+from milonga.registry import Registry
+
+
+class Objective(BaseModel):
+    """What a learner minimises. A preset fills in every field; any of them can be overridden in the config."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    kind: Literal["policy_gradient", "cross_entropy"] = "policy_gradient"
+
+    # Switch 1: baseline and scale of the advantage (used by credit, before the learner).
+    advantage: Literal["zscore", "centre", "leave_one_out", "whiten", "whiten_baseline"] = "zscore"
+    """zscore: group mean and unbiased std. centre: group mean. leave_one_out: mean of the others. whiten: return-to-go,
+    whitened over all tokens of the batch. whiten_baseline: group mean first, then the same whitening."""
+    gamma: float = Field(1.0, gt=0, le=1)
+    """Discount of the return-to-go, per token; only `whiten` uses it."""
+    whiten_shift: bool = True
+    """Whether whitening subtracts the batch mean. Off for `whiten_baseline`, where it would move unanimous groups."""
+
+    # Switch 2: what is clipped.
+    ratio: Literal["token", "sequence_mean", "sequence_product", "none"] = "token"
+    """The importance ratio: per token, exp of the mean log-ratio of a sequence, the product over it, or none."""
+    clip_low: float = Field(0.2, ge=0)
+    clip_high: float = Field(0.2, ge=0)
+    dual_clip: float | None = Field(None, gt=1)
+    """For negative advantages, bound the loss at this many times the advantage."""
+
+    # Switch 3: whether clipped tokens keep a gradient.
+    clip: Literal["ppo", "detached", "capped", "none"] = "ppo"
+    """ppo: min(r A, clip(r) A), no gradient beyond the bounds. detached: sg[clamp(r)] A log pi, always a gradient.
+    capped: min(r, is_max) A, no gradient above. none: r A, or A log pi where there is no ratio."""
+    is_min: float = Field(0.0, ge=0)
+    is_max: float = Field(5.0, gt=0)
+
+    # Switch 4: what the sum over tokens is divided by, over the whole batch of an optimiser step.
+    aggregate: Literal["token_mean", "sequence_mean", "constant", "sequence_sum"] = "sequence_mean"
+    length: int | None = Field(None, ge=1)
+    """The constant of `aggregate = "constant"`; the sampling limit where it is not given."""
+
+    # Regularisers.
+    kl: Literal["k1", "k2", "k3"] = "k3"
+    kl_coef: float = Field(0.0, ge=0)
+    kl_in: Literal["loss", "reward"] = "loss"
+    entropy_coef: float = 0.0
+
+    # How DAPO treats its batch (used while playing and crediting).
+    dynamic_sampling: bool = False
+    """Replace groups whose outcomes are all equal by new problems, up to `max_tries` rounds."""
+    max_tries: int = Field(10, ge=1)
+    overlong_filter: bool = False
+    """Truncated solutions carry no advantage."""
+    overlong_buffer: int = Field(0, ge=0)
+    """Length of the zone before the sampling limit in which the reward falls from 0 to -1; 0 switches shaping off."""
+
+    @model_validator(mode="after")
+    def _sensible(self) -> Objective:
+        if self.ratio == "sequence_mean" and self.aggregate != "sequence_mean":
+            raise ValueError("ratio='sequence_mean' needs aggregate='sequence_mean': a token sum would weight by length")
+        if self.ratio == "sequence_product" and self.aggregate != "sequence_sum":
+            raise ValueError("ratio='sequence_product' needs aggregate='sequence_sum'")
+        if self.ratio == "none" and self.clip != "none":
+            raise ValueError(f"clip='{self.clip}' needs a ratio")
+        if self.is_min > self.is_max:
+            raise ValueError("is_min is larger than is_max")
+        if self.kl_in == "reward" and self.kl != "k1":
+            raise ValueError("kl_in='reward' needs kl='k1': in a reward only k1 is an unbiased estimate")
+        return self
+
+    @property
+    def regularised(self) -> bool:
+        """Whether rows without any advantage still move the weights."""
+        return self.entropy_coef != 0 or (self.kl_coef != 0 and self.kl_in == "loss")
+
+
+OBJECTIVES: Registry[Objective] = Registry("objective")
+for _name, _objective in {
+    "grpo": Objective(),
+    "dapo": Objective(clip_high=0.28, aggregate="token_mean", dynamic_sampling=True, overlong_filter=True),
+    "dr_grpo": Objective(advantage="centre", aggregate="constant"),
+    "rloo": Objective(
+        advantage="leave_one_out", ratio="none", clip="none", aggregate="sequence_sum", kl="k1", kl_in="reward"
+    ),
+    "reinforce_pp": Objective(advantage="whiten", aggregate="token_mean", kl="k1", kl_in="reward"),
+    "reinforce_pp_baseline": Objective(advantage="whiten_baseline", whiten_shift=False, aggregate="token_mean", kl="k2"),
+    "cispo": Objective(clip="detached", is_min=0.0, is_max=5.0, aggregate="token_mean"),
+    "gspo": Objective(ratio="sequence_mean", clip_low=3e-4, clip_high=4e-4),
+    "aipo": Objective(advantage="centre", clip="detached", is_min=0.0, is_max=4.0, aggregate="token_mean"),
+    "aipo_a": Objective(advantage="centre", clip="capped", is_max=4.0, aggregate="token_mean"),
+    "cross_entropy": Objective(kind="cross_entropy", aggregate="token_mean"),
+}.items():
+    OBJECTIVES.add(_name, _objective)
+
+
+def make_objective(preset: str, overrides: dict[str, Any] | None = None) -> Objective:
+    """A preset with some of its switches set otherwise; wrong names and combinations are config errors."""
+    base = OBJECTIVES.get(preset)
+    for key in overrides or {}:
+        if key not in Objective.model_fields:
+            raise ConfigError(f"unknown objective field '{key}': {nearest(key, Objective.model_fields)}")
+    try:
+        return Objective.model_validate({**base.model_dump(), **(overrides or {})})
+    except ValueError as error:
+        details = getattr(error, "errors", lambda: [{"loc": (), "msg": str(error)}])()[0]
+        where = ".".join(str(part) for part in details["loc"])
+        raise ConfigError(f"objective '{preset}'{f', field {where}' if where else ''}: {details['msg']}") from None

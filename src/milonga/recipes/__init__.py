@@ -1,0 +1,7 @@
+"""Recipes: one file per published system."""
+
+from milonga.recipes.base import RECIPES, Recipe, RecipeOptions
+from milonga.recipes.grpo import Grpo
+from milonga.recipes.tango import Frozen, Oracle, Tango, VerifierOnly
+
+__all__ = ["RECIPES", "Frozen", "Grpo", "Oracle", "Recipe", "RecipeOptions", "Tango", "VerifierOnly"]

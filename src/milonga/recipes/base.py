@@ -1,0 +1,74 @@
+"""What a recipe is: one file per published system, that says who plays, who is credited for what, and who learns when.
+
+A recipe opens no files, touches no device and imports no torch. It reads as its paper's algorithm box: `schedule`, `play`,
+`credit`. Whatever it must remember between turns (running counts, pools) it keeps in `state`, which is saved with the weights.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from pydantic import BaseModel, ConfigDict
+
+from milonga.config import Binding
+from milonga.objectives import Objective
+from milonga.registry import Registry
+from milonga.roles import Role
+from milonga.schedule import Schedule
+from milonga.table import Table
+from milonga.types import Lesson, Traces
+
+
+class RecipeOptions(BaseModel):
+    """A recipe's own settings. Unknown keys are errors."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Recipe(ABC):
+    """Subclass, set the class attributes, and write `schedule`, `play` and `credit`."""
+
+    name: ClassVar[str]
+    paper: ClassVar[str]
+    paradigm: ClassVar[str]
+    granularity: ClassVar[str]
+    """How fine its rewards are: sequence, step or token."""
+    truth: ClassVar[str]
+    """The ground truth it needs."""
+    seats: ClassVar[Mapping[str, type[Role]]]
+    lead: ClassVar[str]
+    """The seat whose turns are counted: a run of N turns has N turns of this seat."""
+    bindings: ClassVar[Mapping[Binding, str]]
+    """Which bindings make sense ("" for yes), and for the others the reason why not."""
+    Options: ClassVar[type[RecipeOptions]] = RecipeOptions
+    defaults: ClassVar[Mapping[str, Any]] = {}
+    """Config values that this recipe starts from, below the user's own."""
+    needs_steps: ClassVar[bool] = False
+    """Whether the task must know the exact truth of each step."""
+
+    def __init__(self, options: Any, objectives: Mapping[str, Objective], policies: Mapping[str, str], rollouts: int) -> None:
+        self.options = options
+        self.objectives = objectives
+        """Seat to objective."""
+        self.policies = policies
+        self.rollouts = rollouts
+        self.state: dict[str, Any] = {}
+
+    @abstractmethod
+    def schedule(self) -> Schedule: ...
+
+    @abstractmethod
+    def play(self, table: Table) -> Traces:
+        """The turn's traces, for `table.learner` to learn from."""
+
+    @abstractmethod
+    def credit(self, table: Table, played: Traces) -> list[Lesson]: ...
+
+    def lesson(self, seat: str, traces: Traces, **targets: Any) -> Lesson:
+        """A lesson for the policy that sits on a seat, by that seat's objective."""
+        return Lesson(self.policies[seat], self.objectives[seat], traces, **targets)
+
+
+RECIPES: Registry[type[Recipe]] = Registry("recipe")

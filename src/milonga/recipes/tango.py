@@ -1,0 +1,199 @@
+"""RL Tango (arXiv 2505.15034): a generator and a generative step verifier learn in turns.
+
+The verifier learns only from whether its final verdict matches the answer's correctness; its step verdicts become a decaying
+dense reward for the generator. Nobody ever sees a step label. The arms it is compared with are at the end: the same
+algorithm with the verifier frozen, with the exact truth in its place, and with only the verifier learning.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, cast
+
+import numpy as np
+from pydantic import Field
+
+from milonga.credit import ClassBalance, StepCredit, decay, mix, normalise, shares, spread
+from milonga.credit.baselines import Normaliser, mixed
+from milonga.recipes.base import RECIPES, Recipe, RecipeOptions
+from milonga.recipes.outcome import outcome_credit, solve
+from milonga.roles import StepSolver, StepVerifier
+from milonga.schedule import Schedule, alternate, always, warm_up
+from milonga.table import Table
+from milonga.types import Lesson, Trace, Traces, Verification
+
+Verdicts = list[list[float] | None]
+"""+1 or -1 for each step of each solution; None where the verification did not match the steps."""
+
+
+class TangoOptions(RecipeOptions):
+    n_generator: int = Field(3, ge=1)
+    """Generator turns in a cycle."""
+    n_verifier: int = Field(1, ge=0)
+    """Verifier turns in a cycle."""
+    warmup: int = Field(10, ge=0)
+    """Verifier turns before the first cycle; the paper has 40."""
+    alpha: float = Field(0.3, ge=0, le=1)
+    """Weight of the step credit at the start. The paper's 0.1 goes with step_norm = "paper", whose sums are K times larger."""
+    alpha_min: float = Field(1e-3, gt=0, le=1)
+    """Weight of the step credit at the end."""
+    alpha_schedule: Literal["exponential", "constant"] = "exponential"
+    step_norm: Literal["verdict", "paper"] = "verdict"
+    """verdict: whiten the verdicts, then divide by the number of steps. paper: the other way round, length-biased."""
+    step_scale: float = Field(1.0, gt=0)
+    """A factor on the step credit; public code has 10 in its RLOO form."""
+    step_gamma: float = Field(1.0, gt=0, le=1)
+    """Discount per token of the step rewards' return in the whitened (REINFORCE++) form."""
+    mask_step_if_flat: bool = False
+    """No step credit for groups whose answers are all right or all wrong."""
+    format_weight: float = Field(0.8, ge=0)
+    """gamma: weight of the verifier's format score."""
+    reweight: bool = True
+    """Weight the verifier's rows so that right and wrong solutions count alike."""
+    ema: float = Field(0.8, ge=0, lt=1)
+    """Decay of the class counts."""
+    consistency_bonus: float = Field(0.0, ge=0)
+    """Extra reward for a final verdict that follows from the step verdicts; not in the paper."""
+
+
+@RECIPES.register("tango")
+class Tango(Recipe):
+    """Generator and generative step verifier learn in turns (RL Tango, arXiv 2505.15034)."""
+
+    name = "tango"
+    paper = "arXiv 2505.15034"
+    paradigm = "cooperative"
+    granularity = "step"
+    truth = "answers"
+    seats = {"generator": StepSolver, "verifier": StepVerifier}
+    lead = "generator"
+    bindings = {
+        "own": "",
+        "lora": "",
+        "shared": "generator and verifier are two sets of weights in Tango: with one, each undoes the other's KL reference",
+    }
+    Options = TangoOptions
+    options: TangoOptions
+
+    def schedule(self) -> Schedule:
+        turns = alternate(generator=self.options.n_generator, verifier=self.options.n_verifier)
+        return warm_up("verifier", self.options.warmup) + turns
+
+    def play(self, table: Table) -> Traces:
+        """A generator turn: many solutions, one check each. A verifier turn: one solution, many checks."""
+        if table.learner == "generator":
+            solutions = solve(table, "generator", self.objectives["generator"], self.rollouts)
+            return Traces([*solutions, *table.ask("verifier", solutions)])
+        solutions = table.ask("generator", table.problems())
+        return Traces([*solutions, *table.ask("verifier", solutions, self.rollouts)])
+
+    def credit(self, table: Table, played: Traces) -> list[Lesson]:
+        solutions = played.keep(lambda t: t.seat == "generator")
+        checks = played.keep(lambda t: t.seat == "verifier")
+        if table.learner == "generator":
+            return [self.credit_generator(table, solutions, verdicts_of(solutions, checks))]
+        return [self.credit_verifier(checks)]
+
+    def credit_generator(self, table: Table, solutions: Traces, verdicts: Verdicts) -> Lesson:
+        """A = (1 - alpha) A_outcome + alpha A_step: each source is normalised within the problem first, then mixed."""
+        objective = self.objectives["generator"]
+        outcome = outcome_credit(table, solutions, objective)
+        steps = StepCredit(self.options.step_norm, self.options.step_scale, self.options.step_gamma)
+        process = steps.advantages(verdicts, solutions, solutions.problems, objective)
+        if self.options.mask_step_if_flat:
+            keep = mixed(solutions.correct, solutions.problems)
+            process = [array * kept for array, kept in zip(process, keep, strict=True)]
+        alpha = self.alpha(table.progress)
+        notes = shares(outcome, process, alpha, [t.mask for t in solutions])
+        return self.lesson("generator", solutions, advantages=mix(outcome, process, alpha), notes=notes)
+
+    def alpha(self, progress: float) -> float:
+        if self.options.alpha_schedule == "constant":
+            return self.options.alpha
+        return decay(self.options.alpha, self.options.alpha_min, progress)
+
+    def credit_verifier(self, checks: Traces) -> Lesson:
+        """r = [final verdict == answer correct] + gamma * format, compared among checks of the same solution."""
+        objective = self.objectives["verifier"]
+        correct = np.array([t.subject.correct for t in checks])
+        rewards = np.array([self.verifier_reward(t) for t in checks])
+        # Always within the checks of one solution (law 4); the whitened forms, which have no groups, take the paper's z-score.
+        grouped = objective.advantage in ("zscore", "centre", "leave_one_out")
+        advantage = normalise(rewards, checks.subjects, cast(Normaliser, objective.advantage if grouped else "zscore"))
+        notes = {"verifier_reward": float(np.nanmean(rewards)) if len(rewards) else 0.0}
+        if self.options.reweight:
+            balance = ClassBalance(self.options.ema, **self.state.get("balance", {}))
+            balance.update(checks.about.correct)
+            self.state["balance"] = {"right": balance.right, "wrong": balance.wrong}
+            advantage = advantage * balance.weights(correct)
+            notes |= {"class_right": float(balance.right or 0), "class_wrong": float(balance.wrong or 0)}
+        return self.lesson("verifier", checks, advantages=spread(advantage, checks), notes=notes)
+
+    def verifier_reward(self, check: Trace) -> float:
+        """NaN where the solution's correctness is unknown; 0 where no final verdict can be read."""
+        value: Verification = check.reading.value
+        if np.isnan(check.subject.correct):
+            return float("nan")
+        if value.final is None:
+            return 0.0
+        reward = float(value.final == bool(check.subject.correct)) + self.options.format_weight * check.reading.format
+        if value.steps is not None and value.final == all(value.steps):
+            reward += self.options.consistency_bonus
+        return reward
+
+
+def verdicts_of(solutions: Traces, checks: Traces) -> Verdicts:
+    """The step verdicts on each solution, by index: generator and verifier may have different tokenizers."""
+    found = {check.subject.id: check.reading.value.steps for check in checks}
+    return [signs(found.get(solution.id), solution) for solution in solutions]
+
+
+def signs(verdicts: tuple[bool, ...] | None, solution: Trace) -> list[float] | None:
+    if not verdicts or len(verdicts) != len(solution.steps):
+        return None
+    return [1.0 if right else -1.0 for right in verdicts]
+
+
+@RECIPES.register("frozen")
+class Frozen(Tango):
+    """Tango with the verifier as it started: step rewards that cannot adapt, and so can be hacked."""
+
+    name = "frozen"
+    paradigm = "frozen verifier"
+
+    def schedule(self) -> Schedule:
+        return always("generator")
+
+
+@RECIPES.register("oracle")
+class Oracle(Tango):
+    """Tango with the exact truth of each step in the verifier's place: the most that step rewards can give."""
+
+    name = "oracle"
+    paradigm = "single policy"
+    truth = "answers and steps"
+    seats = {"generator": StepSolver}
+    bindings = {"own": "", "lora": "", "shared": ""}
+    needs_steps = True
+
+    def schedule(self) -> Schedule:
+        return always("generator")
+
+    def play(self, table: Table) -> Traces:
+        return solve(table, "generator", self.objectives["generator"], self.rollouts)
+
+    def credit(self, table: Table, played: Traces) -> list[Lesson]:
+        return [self.credit_generator(table, played, [signs(t.grade.steps if t.grade else None, t) for t in played])]
+
+
+@RECIPES.register("verifier_only")
+class VerifierOnly(Tango):
+    """Tango with the generator as it started: only the verifier learns."""
+
+    name = "verifier_only"
+    paradigm = "verifier training"
+    lead = "verifier"
+
+    def schedule(self) -> Schedule:
+        return always("verifier")
+
+

@@ -1,0 +1,91 @@
+"""From what the user said to a plan: recipe defaults, config file, flags and settings merged and checked, before any model loads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import ValidationError
+
+from milonga.config import Config, LoraSection, PolicySection, explain, merge, parse
+from milonga.errors import ConfigError, nearest
+from milonga.objectives import Objective, make_objective
+from milonga.recipes import RECIPES, Recipe
+from milonga.roles import Dialect, Role
+from milonga.tasks import Task, make_task
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A checked run: its config, and the torch-free things that follow from it."""
+
+    config: Config
+    recipe: Recipe
+    task: Task
+    roles: Mapping[str, Role]
+    seats: Mapping[str, str]
+    """Seat to policy."""
+    policies: Mapping[str, PolicySection]
+
+
+def resolve(layers: Sequence[Mapping[str, Any]]) -> Plan:
+    """Layers later in the list win. The recipe's own defaults lie below all of them."""
+    raw: dict[str, Any] = {"task": {"name": "chain"}}
+    for layer in layers:
+        raw = merge(raw, layer)
+    if "recipe" not in raw:
+        raise ConfigError("no recipe was named")
+    recipe_class = RECIPES.get(str(raw["recipe"]))
+    config = parse(merge(recipe_class.defaults, raw))
+    seats = bind(recipe_class, config)
+    config = complete(config, recipe_class, seats)
+    task = make_task(config.task)
+    if recipe_class.needs_steps and not task.knows_steps:
+        raise ConfigError(f"recipe '{config.recipe}' needs the exact truth of each step, which task '{task.name}' does not know")
+    policies = {name: config.policies[name] for name in dict.fromkeys(seats.values())}
+    objectives = {seat: objective_of(seat, policies[policy]) for seat, policy in seats.items()}
+    try:
+        options = recipe_class.Options.model_validate(config.options)
+    except ValidationError as error:
+        raise explain(error, recipe_class.Options, "options") from None
+    recipe = recipe_class(options, objectives, seats, config.batch.rollouts)
+    dialect: Dialect = "terse" if config.dialect == "terse" else "tagged"
+    roles = {seat: role(dialect) for seat, role in recipe_class.seats.items()}
+    return Plan(config, recipe, task, roles, seats, policies)
+
+
+def bind(recipe: type[Recipe], config: Config) -> dict[str, str]:
+    """Who sits on which policy: derived from the binding, never repeated."""
+    reason = recipe.bindings.get(config.binding, "it was never meant to")
+    if reason:
+        allowed = ", ".join(name for name, why in recipe.bindings.items() if not why)
+        raise ConfigError(f"recipe '{recipe.name}' does not run with binding '{config.binding}': {reason}; use {allowed}")
+    names = {seat: recipe.lead if config.binding == "shared" else seat for seat in recipe.seats}
+    for name in config.policies:
+        if name not in names.values():
+            raise ConfigError(f"unknown policy '{name}': {nearest(name, set(names.values()))}")
+    return names
+
+
+def complete(config: Config, recipe: type[Recipe], seats: Mapping[str, str]) -> Config:
+    """Fill in what follows from the rest: every policy's section, adapters, the dialect."""
+    policies = {name: config.policies.get(name, PolicySection()) for name in dict.fromkeys(seats.values())}
+    if config.binding == "lora":
+        policies = {n: p if p.lora else p.model_copy(update={"lora": LoraSection()}) for n, p in policies.items()}
+        models = {p.model for p in policies.values()}
+        if len(models) > 1:
+            raise ConfigError(f"binding 'lora' shares one base, but the policies name {', '.join(sorted(models))}")
+    dialect = config.dialect
+    if dialect == "auto":
+        dialect = "terse" if all(p.model == "embedded" for p in policies.values()) else "tagged"
+    options = {**recipe.Options().model_dump(), **config.options}
+    return config.model_copy(update={"policies": policies, "dialect": dialect, "options": options})
+
+
+def objective_of(seat: str, section: PolicySection) -> Objective:
+    overrides = dict(section.objective)
+    try:
+        return make_objective(str(overrides.pop("preset", "grpo")), overrides)
+    except ConfigError as error:
+        raise ConfigError(f"policies.{seat}.objective: {error}") from None

@@ -1,0 +1,41 @@
+"""A role is a seat at the table: the prompt to write, and the reading of what came back. It holds no weights.
+
+Invariant: one grammar per dialect writes the prompt, reads the output and scores its format, so that the reward can never
+accept what the parser rejects. `write` is the inverse of `read`: reading a written value gives the value back.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import ClassVar, Literal
+
+from milonga.registry import Registry
+from milonga.types import Problem, Prompt, Reading, Trace
+
+Dialect = Literal["terse", "tagged"]
+DIALECTS: tuple[Dialect, ...] = ("terse", "tagged")
+
+
+class Role(ABC):
+    """A seat. `about` is the trace this one judges or answers, None for a role that sees only the problem."""
+
+    name: ClassVar[str]
+    judges: ClassVar[bool]
+    """Whether the role is given other traces to judge, rather than problems."""
+
+    def __init__(self, dialect: Dialect) -> None:
+        self.dialect = dialect
+
+    @property
+    @abstractmethod
+    def stop(self) -> tuple[str, ...]:
+        """Strings that end an output, besides the end-of-sequence token."""
+
+    @abstractmethod
+    def prompt(self, problem: Problem, about: Trace | None) -> Prompt: ...
+
+    @abstractmethod
+    def read(self, text: str, about: Trace | None) -> Reading: ...
+
+
+ROLES: Registry[type[Role]] = Registry("role")

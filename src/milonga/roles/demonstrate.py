@@ -1,0 +1,56 @@
+"""Demonstrations in the roles: what a noisy teacher would write. They warm-start models and build fixed sets of solutions.
+
+A model trained on clean demonstrations is either too poor or perfect; one trained on noisy ones is in the regime of a real base
+model: the right step is the mode, sampling is poor, and reinforcement learning has something to sharpen.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+from milonga.roles.solver import StepSolver
+from milonga.roles.verifier import StepVerifier
+from milonga.tasks.base import Demonstration, Task
+from milonga.types import Grade, Problem, Prompt, Trace
+
+
+@dataclass(frozen=True)
+class Example:
+    """A prompt and the text that should follow it."""
+
+    prompt: Prompt
+    completion: str
+
+
+def as_trace(demonstration: Demonstration, problem: Problem, solver: StepSolver, id: str) -> Trace:
+    """A demonstration as a solution that a verifier can be asked about."""
+    text = solver.write(demonstration.steps, demonstration.answer)
+    grade = Grade(demonstration.correct, demonstration.truth)
+    return Trace.given(id, "generator", problem, text, solver.read(text), grade)
+
+
+def solve(task: Task, problem: Problem, solver: StepSolver, slip: float, rng: random.Random) -> Example:
+    """A solution whose steps are each wrong with probability `slip`."""
+    errors = {k for k in range(task.step_count(problem)) if rng.random() < slip}
+    shown = task.demonstrate(problem, rng, errors)
+    return Example(solver.prompt(problem), solver.write(shown.steps, shown.answer))
+
+
+def verify(
+    task: Task, problem: Problem, roles: tuple[StepSolver, StepVerifier], flip: float, rng: random.Random
+) -> Example:
+    """A verification whose step verdicts are each flipped with probability `flip`; the final verdict follows from them.
+
+    Half of the solutions are right: a verifier warmed up on rare errors learns to say "correct" to everything.
+    """
+    solver, verifier = roles
+    count = task.step_count(problem)
+    errors: set[int] = set()
+    if rng.random() < 0.5:
+        rate = rng.choice((0.0, 0.2, 0.5))
+        errors = {k for k in range(count) if rng.random() < rate} or {rng.randrange(count)}
+    shown = task.demonstrate(problem, rng, errors)
+    verdicts = [right != (rng.random() < flip) for right in shown.truth]
+    solution = as_trace(shown, problem, solver, "demonstration")
+    return Example(verifier.prompt(problem, solution), verifier.write(verdicts, all(verdicts), shown.checks))

@@ -1,0 +1,88 @@
+"""The step solver: problem in, numbered steps and an answer out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from milonga.roles.base import ROLES, Role
+from milonga.roles.tags import boxed, find_frame, find_tags
+from milonga.types import Part, Problem, Prompt, Reading, Solution, Trace
+
+TAGGED_TASK = """\
+Solve the problem below. Work inside <think> and </think>, and put every logical step of the work into its own \
+<step> and </step>. After the work, give only the result inside <answer>\\boxed{ }</answer>.
+
+Problem:
+"""
+
+
+@ROLES.register("solver")
+class StepSolver(Role):
+    """Writes a solution as steps with an answer.
+
+    terse: one step per line, then `#answer`. tagged: `<think><step>…</step>…</think><answer>\\boxed{…}</answer>`.
+    """
+
+    name = "solver"
+    judges = False
+
+    @property
+    def stop(self) -> tuple[str, ...]:
+        return () if self.dialect == "terse" else ("</answer>",)
+
+    def prompt(self, problem: Problem, about: Trace | None = None) -> Prompt:
+        if self.dialect == "terse":
+            return (Part(">"), Part(problem.text, foreign=True), Part("\n"))
+        return (Part(TAGGED_TASK), Part(problem.text, foreign=True), Part("\n\nSolution:\n"))
+
+    def read(self, text: str, about: Trace | None = None) -> Reading:
+        return read_terse(text) if self.dialect == "terse" else read_tagged(text)
+
+    def write(self, steps: Sequence[str], answer: str) -> str:
+        """The text that reads back as these steps and this answer."""
+        if self.dialect == "terse":
+            return "".join(f"{step}\n" for step in steps) + f"#{answer}"
+        work = "\n".join(f"<step>{step}</step>" for step in steps)
+        return f"<think>\n{work}\n</think>\n<answer>\\boxed{{{answer}}}</answer>"
+
+
+def read_terse(text: str) -> Reading:
+    """Lines up to the first that starts with `#`; what is closed by a newline is a step."""
+    steps: list[str] = []
+    ends: list[int] = []
+    position = 0
+    while (newline := text.find("\n", position)) >= 0 and not text.startswith("#", position):
+        steps.append(text[position:newline])
+        ends.append(newline + 1)
+        position = newline + 1
+    tail = text[position:]
+    answer = tail[1:] if tail.startswith("#") and len(tail) > 1 and "\n" not in tail else None
+    value = Solution(tuple(steps), tuple(ends), answer)
+    if answer is None:
+        return Reading(value, 0.0, "no answer line" if not tail.startswith("#") else "answer line is empty or not the last")
+    if not steps:
+        return Reading(value, 0.2, "no steps")
+    if not all(steps):
+        return Reading(value, 0.6, "empty step")
+    return Reading(value, 1.0)
+
+
+def read_tagged(text: str) -> Reading:
+    """Work and answer tags as the whole output; steps inside the work; exactly one box in the answer."""
+    frame = find_frame(text, "think", "answer")
+    work, offset = (frame[1], frame.start(1)) if frame else (text, 0)
+    found = find_tags(work, "step", offset)
+    answers = list(boxed(frame[2])) if frame else []
+    answer = answers[0].strip() if len(answers) == 1 and answers[0].strip() else None
+    value = Solution(tuple(s.body.strip() for s in found), tuple(s.end for s in found), answer)
+    if frame is None:
+        return Reading(value, 0.0, "not one <think> followed by one <answer>")
+    score, problems = 1.0, []
+    if answer is None:
+        score, problems = score - 0.8, [*problems, f"{len(answers)} boxed answers"]
+    if not found:
+        score, problems = score - 0.8, [*problems, "no steps"]
+    if re.sub(r"<step>.*?</step>", "", work, flags=re.DOTALL).strip():
+        score -= 0.4
+    return Reading(value, max(0.0, score), "; ".join(problems) or None)

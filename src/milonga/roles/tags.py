@@ -1,0 +1,44 @@
+"""Small readers shared by the tagged grammars."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Tagged:
+    """One `<tag>body</tag>`: its body and its place in the text, tags included."""
+
+    body: str
+    start: int
+    end: int
+
+
+def find_tags(text: str, tag: str, offset: int = 0) -> list[Tagged]:
+    """All non-nested occurrences of a tag. `offset` is added to the places, for text cut out of a larger one."""
+    pattern = re.compile(rf"<{tag}>(.*?)</{tag}>", re.DOTALL)
+    return [Tagged(m.group(1), offset + m.start(), offset + m.end()) for m in pattern.finditer(text)]
+
+
+def find_frame(text: str, first: str, second: str) -> re.Match[str] | None:
+    """`<first>…</first><second>…</second>` as the whole text, each mark exactly once; the bodies are groups 1 and 2."""
+    if any(text.count(mark) != 1 for tag in (first, second) for mark in (f"<{tag}>", f"</{tag}>")):
+        return None
+    return re.fullmatch(rf"\s*<{first}>(.*)</{first}>\s*<{second}>(.*)</{second}>\s*", text, re.DOTALL)
+
+
+def boxed(text: str) -> Iterator[str]:
+    r"""The contents of every `\boxed{…}`, with balanced braces; an unclosed box is not one."""
+    position = 0
+    marker = "\\boxed{"
+    while (start := text.find(marker, position)) >= 0:
+        depth, at = 1, start + len(marker)
+        while at < len(text) and depth:
+            depth += {"{": 1, "}": -1}.get(text[at], 0)
+            at += 1
+        if depth:
+            return
+        yield text[start + len(marker) : at - 1]
+        position = at

@@ -1,0 +1,142 @@
+"""The generative step verifier: problem and solution in, one verdict per step and a final verdict out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from milonga.roles.base import ROLES, Role
+from milonga.roles.tags import find_frame, find_tags
+from milonga.types import Part, Problem, Prompt, Reading, Solution, Trace, Verification
+
+TAGGED_TASK = """\
+You are given a problem and a solution made of {count} steps. Check the steps one by one; do not trust the result.
+Inside <step_verification> and </step_verification> write exactly {count} checks, each inside <step> and </step>, each \
+ending in \\boxed{{CORRECT}} or \\boxed{{INCORRECT}}. Then judge whether the final answer is right, inside \
+<final_verification> and </final_verification>, as one \\boxed{{CORRECT}} or \\boxed{{INCORRECT}}.
+
+Problem:
+"""
+VERDICT = re.compile(r"\\boxed\{\s*(CORRECT|INCORRECT)\s*\}[\s.]*")
+READABLE_SOLUTION = 0.6
+"""A wrong number of verdicts is the verifier's fault only if the solution's own format score reaches this."""
+
+
+class _Parsed(NamedTuple):
+    """What both dialects boil down to before they are judged."""
+
+    framed: bool
+    verdicts: list[bool | None]
+    """One for each check; None where a check has no single verdict at its end."""
+    ends: list[int]
+    final: bool | None
+    clean: bool
+
+
+@ROLES.register("verifier")
+class StepVerifier(Role):
+    """Judges each step of a solution and then the whole.
+
+    terse: a line per step, `analysis` then `+` or `-`, and a last line `=+` or `=-`. tagged: boxed verdicts in two tags.
+    """
+
+    name = "verifier"
+    judges = True
+
+    @property
+    def stop(self) -> tuple[str, ...]:
+        return () if self.dialect == "terse" else ("</final_verification>",)
+
+    def prompt(self, problem: Problem, about: Trace | None) -> Prompt:
+        if about is None:
+            raise ValueError("a verifier needs a solution to judge")
+        if self.dialect == "terse":
+            return (
+                Part("?"),
+                Part(problem.text, foreign=True),
+                Part("\n"),
+                Part(about.text, foreign=True),
+                Part("\n!"),
+            )
+        solution: Solution = about.reading.value
+        # Instructions come first: a context that is cut from the right can lose the solution's end, never its orders.
+        return (
+            Part(TAGGED_TASK.format(count=len(solution.steps))),
+            Part(problem.text, foreign=True),
+            Part("\n\nSolution:\n<solution>\n"),
+            Part(about.text, foreign=True),
+            Part("\n</solution>\n\nVerification:\n"),
+        )
+
+    def read(self, text: str, about: Trace | None) -> Reading:
+        if about is None:
+            raise ValueError("a verification is read against the solution it judges")
+        parsed = parse_terse(text) if self.dialect == "terse" else parse_tagged(text)
+        return judge(parsed, len(about.reading.value.steps), about.reading.format)
+
+    def write(self, verdicts: Sequence[bool], final: bool, analyses: Sequence[str] | None = None) -> str:
+        """The text that reads back as these verdicts."""
+        notes = analyses or [""] * len(verdicts)
+        if self.dialect == "terse":
+            lines = [f"{note}{'+' if right else '-'}\n" for note, right in zip(notes, verdicts, strict=True)]
+            return "".join(lines) + ("=+" if final else "=-")
+        word = {True: "\\boxed{CORRECT}", False: "\\boxed{INCORRECT}"}
+        steps = "\n".join(f"<step>{note} {word[right]}</step>" for note, right in zip(notes, verdicts, strict=True))
+        return (
+            f"<step_verification>\n{steps}\n</step_verification>\n"
+            f"<final_verification>{word[final]}</final_verification>"
+        )
+
+
+def judge(parsed: _Parsed, count: int, solution_format: float) -> Reading:
+    """The format score of the Tango paper, and the reading, from one and the same parse."""
+    verdicts = [verdict for verdict in parsed.verdicts if verdict is not None]
+    matches = len(verdicts) == len(parsed.verdicts) == count and count > 0
+    value = Verification(tuple(verdicts) if matches else None, parsed.final, tuple(parsed.ends) if matches else ())
+    if not parsed.framed:
+        return Reading(value, 0.0, "not step verdicts followed by one final verdict")
+    score, problems = 1.0, []
+    if parsed.final is None:
+        score, problems = score - 0.8, [*problems, "no single final verdict"]
+    if not parsed.verdicts:
+        score, problems = score - 0.8, [*problems, "no checks of steps"]
+    if not matches:
+        problems.append(f"{len(verdicts)} verdicts in {len(parsed.verdicts)} checks of {count} steps")
+        if solution_format >= READABLE_SOLUTION:
+            score -= 0.8
+    if not parsed.clean:
+        score -= 0.4
+    return Reading(value, max(0.0, score), "; ".join(problems) or None)
+
+
+def parse_terse(text: str) -> _Parsed:
+    frame = re.fullmatch(r"(?P<steps>(?:[^=\n][^\n]*\n)*)=(?P<final>[+-])", text)
+    if frame is None:
+        return _Parsed(False, [], [], None, False)
+    verdicts: list[bool | None] = []
+    ends, clean = [], True
+    for line in re.finditer(r"(?P<note>[^\n]*?)(?P<mark>[+-]?)\n", frame["steps"]):
+        if line["mark"]:
+            verdicts.append(line["mark"] == "+")
+            ends.append(line.end())
+        else:
+            clean = False
+    return _Parsed(True, verdicts, ends, frame["final"] == "+", clean)
+
+
+def _verdict(body: str) -> bool | None:
+    """The verdict of a text whose only box is a verdict and its end; None otherwise."""
+    box = body.find("\\boxed{")
+    found = VERDICT.fullmatch(body, box) if box >= 0 else None
+    return found[1] == "CORRECT" if found else None
+
+
+def parse_tagged(text: str) -> _Parsed:
+    frame = find_frame(text, "step_verification", "final_verification")
+    if frame is None:
+        return _Parsed(False, [], [], None, False)
+    checks = find_tags(frame[1], "step", frame.start(1))
+    outside = re.sub(r"<step>.*?</step>", "", frame[1], flags=re.DOTALL).strip()
+    verdicts = [_verdict(check.body) for check in checks]
+    return _Parsed(True, verdicts, [check.end for check in checks], _verdict(frame[2]), not outside)

@@ -1,0 +1,111 @@
+"""Checkpoints: all policies and the run's state in one folder, complete or not there.
+
+Invariant: a checkpoint counts only with its marker, which is written last and lists every file with size and checksum. A folder
+without it, or one that does not match it, is passed over for the newest one that does.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from milonga.errors import RunFolderError
+from milonga.run.files import disk_errors, sync, write_atomically
+
+MARKER = "complete.json"
+STATE = "run.json"
+
+
+class Checkpoints:
+    """The `checkpoints` folder of a run."""
+
+    def __init__(self, folder: Path, keep: int) -> None:
+        self.folder = folder
+        self.keep = keep
+
+    def path(self, turn: int) -> Path:
+        return self.folder / f"turn-{turn:06d}"
+
+    def save(self, turn: int, state: dict[str, Any], save_engine: Callable[[Path], None]) -> Path:
+        """Write everything into a draft folder, then the marker, then the name it is known by."""
+        final = self.path(turn)
+        draft = final.with_name(final.name + ".draft")
+        with disk_errors(final):
+            shutil.rmtree(draft, ignore_errors=True)
+            draft.mkdir(parents=True)
+            try:
+                save_engine(draft)
+                (draft / STATE).write_text(json.dumps(state, indent=1))
+                files = {path.name: _seal(path) for path in sorted(draft.iterdir())}
+                write_atomically(draft / MARKER, json.dumps({"turn": turn, "files": files}, indent=1))
+            except BaseException:
+                # Nothing half-written stays behind to fill the disk further.
+                shutil.rmtree(draft, ignore_errors=True)
+                raise
+            shutil.rmtree(final, ignore_errors=True)
+            draft.rename(final)
+            sync(self.folder)
+        self._retain()
+        return final
+
+    def _retain(self) -> None:
+        for path in self._folders()[: -self.keep]:
+            shutil.rmtree(path, ignore_errors=True)
+        for draft in self.folder.glob("*.draft"):
+            shutil.rmtree(draft, ignore_errors=True)
+
+    def _folders(self) -> list[Path]:
+        return sorted(p for p in self.folder.glob("turn-*") if p.is_dir() and (p / MARKER).exists())
+
+    def newest(self) -> tuple[Path, dict[str, Any]] | None:
+        """The newest checkpoint that is whole, and its state."""
+        for path in reversed(self._folders()):
+            if not damage(path):
+                return path, json.loads((path / STATE).read_text())
+        return None
+
+    def damaged(self) -> list[str]:
+        """What is wrong with the checkpoints that were passed over."""
+        return [f"{path.name}: {what}" for path in self._folders() if (what := damage(path))]
+
+
+def _seal(path: Path) -> dict[str, int]:
+    sync(path)
+    return {"bytes": path.stat().st_size, "crc32": _checksum(path)}
+
+
+def _checksum(path: Path) -> int:
+    value = 0
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            value = zlib.crc32(block, value)
+    return value
+
+
+def damage(path: Path) -> str | None:
+    """What is wrong with a checkpoint; None if it is whole."""
+    try:
+        files = json.loads((path / MARKER).read_text())["files"]
+    except (OSError, json.JSONDecodeError, KeyError, TypeError):
+        return "its marker cannot be read"
+    for name, seal in files.items():
+        file = path / name
+        if not file.is_file():
+            return f"{name} is missing"
+        if file.stat().st_size != seal["bytes"]:
+            return f"{name} has {file.stat().st_size} bytes instead of {seal['bytes']}"
+        if _checksum(file) != seal["crc32"]:
+            return f"{name} does not match its checksum"
+    return None
+
+
+def require_room(folder: Path, needed: int, free: int) -> None:
+    if needed > free:
+        raise RunFolderError(
+            f"'{folder}' has {free / 2**20:,.0f} MiB free, the checkpoints of this run need {needed / 2**20:,.0f} MiB; "
+            "free some space, or keep fewer with --set keep.checkpoints=1"
+        )

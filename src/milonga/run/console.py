@@ -1,0 +1,91 @@
+"""The live view of a run in the terminal: progress, time left, and what is being learned. Goes to stderr; stdout is for results."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from types import TracebackType
+from typing import Any
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+COLUMNS = {
+    "turn": "turn",
+    "learner": "learns",
+    "rollouts/generator/accuracy": "accuracy",
+    "rollouts/verifier/balanced_accuracy": "verifier",
+    "eval/generator/accuracy": "held-out",
+    "eval/generator/sound_accuracy": "sound",
+    "eval/verifier/f1": "F1",
+    "eval/hacking_gap": "gap",
+    "learn/entropy": "entropy",
+}
+SHOWN = 12
+
+
+def show_number(value: Any) -> str:
+    if value is None:
+        return ""
+    return f"{value:.3f}" if isinstance(value, float) else str(value)
+
+
+def show_time(seconds: float) -> str:
+    minutes, rest = divmod(int(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}" if minutes >= 60 else f"{minutes}:{rest:02d}"
+
+
+class LiveView:
+    """A table of the last turns with a bar above it on a terminal; one line a turn elsewhere."""
+
+    def __init__(self, title: str, total: int | None, quiet: bool = False) -> None:
+        self.console = Console(stderr=True, quiet=quiet)
+        self.title, self.total = title, total
+        self.rows: deque[dict[str, Any]] = deque(maxlen=SHOWN)
+        self.began, self.first = time.monotonic(), 0
+        self.live = Live(console=self.console, auto_refresh=False) if self.console.is_terminal and not quiet else None
+
+    def __enter__(self) -> LiveView:
+        if self.live:
+            self.live.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self.live:
+            self.live.stop()
+
+    def say(self, text: str) -> None:
+        self.console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+    def add(self, row: dict[str, Any]) -> None:
+        if not self.rows:
+            self.began, self.first = time.monotonic(), int(row["turn"])
+        self.rows.append(row)
+        if self.live:
+            self.live.update(self._view(), refresh=True)
+        else:
+            cells = [f"{name} {show_number(row[key])}" for key, name in COLUMNS.items() if row.get(key) is not None]
+            self.say("  ".join(cells) + f"  {self.left(row)}")
+
+    def left(self, row: dict[str, Any]) -> str:
+        """Time passed, and an estimate of what is left once a turn has been seen."""
+        passed = time.monotonic() - self.began
+        done = int(row["turn"]) - self.first
+        if self.total is None or done <= 0:
+            return f"[{show_time(passed)}]"
+        left = passed / done * max(0, self.total - int(row["turn"]))
+        return f"[{show_time(passed)} < {show_time(left)}]"
+
+    def _view(self) -> Group:
+        table = Table(title=self.title, title_justify="left")
+        present = [key for key in COLUMNS if any(row.get(key) is not None for row in self.rows)]
+        for key in present:
+            table.add_column(COLUMNS[key], justify="right")
+        for row in self.rows:
+            table.add_row(*(show_number(row.get(key)) for key in present))
+        last = self.rows[-1]
+        bar = ProgressBar(total=self.total, completed=int(last["turn"]), width=40)
+        return Group(table, bar, Text(self.left(last)))

@@ -1,0 +1,100 @@
+"""Writing files so that a run killed at any moment leaves nothing half-written behind."""
+
+from __future__ import annotations
+
+import errno
+import json
+import math
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from milonga.errors import RunFolderError
+
+
+@contextmanager
+def disk_errors(what: Path) -> Iterator[None]:
+    """A full disk or a folder that cannot be written is the user's to mend, not a traceback."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise RunFolderError(
+                f"the disk is full: '{what}' could not be written; free some space and use 'milonga resume'"
+            ) from None
+        if error.errno in (errno.EACCES, errno.EROFS, errno.EPERM):
+            raise RunFolderError(f"'{what}' cannot be written: {error.strerror}") from None
+        raise
+
+
+def sync(path: Path) -> None:
+    """Make a file or a folder's list of names durable."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """The old content or the new one, never a part."""
+    with disk_errors(path):
+        draft = path.with_name(path.name + ".draft")
+        draft.write_text(text)
+        sync(draft)
+        draft.replace(path)
+        sync(path.parent)
+
+
+def to_json(row: dict[str, Any]) -> str:
+    """One line of strict JSON: what is not a number is null."""
+    return json.dumps({key: _plain(value) for key, value in row.items()})
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _plain(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(inner) for inner in value]
+    if hasattr(value, "item"):
+        value = value.item()
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+class JsonLines:
+    """A file of one JSON object a line, each with a `turn`. Appended to, and cut back when a run resumes."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def append(self, row: dict[str, Any]) -> None:
+        with disk_errors(self.path), self.path.open("a") as file:
+            file.write(to_json(row) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The complete rows; a last line that a kill cut off is left out."""
+        if not self.path.exists():
+            return []
+        out = []
+        for line in self.path.read_text().splitlines():
+            try:
+                out.append(json.loads(line))
+            except json.JSONDecodeError:
+                break
+        return out
+
+    def cut(self, turn: int) -> None:
+        """Forget everything after a turn."""
+        kept = [row for row in self.rows() if row["turn"] <= turn]
+        write_atomically(self.path, "".join(to_json(row) + "\n" for row in kept))
+
+
+def free_bytes(folder: Path) -> int:
+    while not folder.exists():
+        folder = folder.parent
+    return shutil.disk_usage(folder).free

@@ -1,0 +1,78 @@
+"""The run folder: resolved config, metrics, timings, traces, checkpoints, models, report. docs/run-folder.md describes it.
+
+Invariant: one process at a time works in it; what is in `metrics.jsonl` up to the newest checkpoint's turn never changes again.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import re
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any
+
+from milonga.config import Config, parse, read_toml, to_toml
+from milonga.errors import RunFolderError
+from milonga.run.checkpoints import Checkpoints
+from milonga.run.files import JsonLines, disk_errors, write_atomically
+from milonga.run.traces import write_traces
+from milonga.types import Traces
+
+
+class RunFolder:
+    """Open with `with`: it holds a lock until the end, which a kill releases too."""
+
+    def __init__(self, path: Path, keep: int) -> None:
+        self.path = path
+        self.metrics = JsonLines(path / "metrics.jsonl")
+        self.timing = JsonLines(path / "timing.jsonl")
+        self.checkpoints = Checkpoints(path / "checkpoints", keep)
+        self._lock: IO[str] | None = None
+
+    def __enter__(self) -> RunFolder:
+        with disk_errors(self.path):
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._lock = (self.path / "lock").open("w")
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            self._lock.close()
+            raise RunFolderError(f"'{self.path}' is in use by another run; wait for it, or choose another --out") from None
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self._lock is not None:
+            self._lock.close()
+
+    def begin(self, config: Config) -> None:
+        """Write the resolved config of a new run; a folder that already holds a run is refused."""
+        if (self.path / "config.toml").exists():
+            raise RunFolderError(
+                f"'{self.path}' already holds a run; continue it with 'milonga resume {self.path}' or choose another --out"
+            )
+        write_atomically(self.path / "config.toml", to_toml(config.model_dump(mode="json")))
+
+    def rewind(self, turn: int) -> None:
+        """Forget what came after the checkpoint that is resumed: it will come again, bit for bit."""
+        self.metrics.cut(turn)
+        self.timing.cut(turn)
+        for path in (self.path / "traces").glob("turn-*.parquet"):
+            found = re.fullmatch(r"turn-(\d+)\.parquet", path.name)
+            if found and int(found[1]) > turn:
+                path.unlink()
+
+    def save_traces(self, turn: int, traces: Traces) -> None:
+        write_traces(self.path / "traces" / f"turn-{turn:06d}.parquet", traces)
+
+    def note(self, name: str, data: dict[str, Any]) -> None:
+        """A small TOML file beside the config, such as the trackers' run ids."""
+        write_atomically(self.path / name, to_toml(data))
+
+
+def read_config(path: Path) -> Config:
+    """The config of an existing run."""
+    if not path.is_dir():
+        raise RunFolderError(f"run folder '{path}' does not exist")
+    if not (path / "config.toml").exists():
+        raise RunFolderError(f"'{path}' is not a run folder: it has no config.toml")
+    return parse(read_toml(path / "config.toml"))

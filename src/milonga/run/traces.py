@@ -1,0 +1,56 @@
+"""Traces as parquet: one row a trace, with ids, log-probabilities, step spans, readings, and whom it is about."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from milonga.run.files import disk_errors
+from milonga.types import Trace
+
+
+def write_traces(path: Path, traces: Iterable[Trace]) -> None:
+    """Written beside and renamed: a reader never sees half a file."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    with disk_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        draft = path.with_name(path.name + ".draft")
+        pq.write_table(pa.Table.from_pylist([row_of(trace) for trace in traces]), draft)
+        draft.replace(path)
+
+
+def read_traces(path: Path) -> list[dict[str, Any]]:
+    import pyarrow.parquet as pq
+
+    rows: list[dict[str, Any]] = pq.read_table(path).to_pylist()
+    return rows
+
+
+def row_of(trace: Trace) -> dict[str, Any]:
+    value = trace.reading.value
+    verdicts = value.steps if trace.about else None
+    return {
+        "id": trace.id,
+        "seat": trace.seat,
+        "problem": trace.problem.id,
+        "question": trace.problem.text,
+        "about": [about.id for about in trace.about],
+        "text": trace.text,
+        "ids": trace.ids.tolist(),
+        "logprobs": trace.logprobs.astype("float32").tolist(),
+        "trained_from": min((s.start for s in trace.segments if s.trained), default=len(trace.ids)),
+        "policy": next((s.policy for s in trace.segments if s.trained), None),
+        "version": next((s.version for s in trace.segments if s.trained), None),
+        "step_ends": [end for _, end in trace.steps],
+        "finish": trace.finish,
+        "invalid": trace.reading.invalid,
+        "format": float(trace.reading.format),
+        "answer": getattr(value, "answer", None),
+        "final_verdict": getattr(value, "final", None),
+        "step_verdicts": list(verdicts) if verdicts is not None else None,
+        "correct": None if trace.grade is None else trace.grade.correct,
+        "step_truth": None if trace.grade is None or trace.grade.steps is None else list(trace.grade.steps),
+    }

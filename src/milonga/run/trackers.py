@@ -1,0 +1,70 @@
+"""Optional trackers: tensorboard, wandb, trackio. A resumed run goes on in the tracker's same run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from milonga.errors import MissingExtra
+
+
+class Tracker(Protocol):
+    """Takes the numbers of a metrics row."""
+
+    def log(self, turn: int, numbers: Mapping[str, float]) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class _Tensorboard:
+    def __init__(self, folder: Path, start: int) -> None:
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError:
+            raise MissingExtra("the tracker 'tensorboard'", "tensorboard") from None
+        # purge_step hides what an interrupted run logged after the turn that is resumed.
+        self.writer = SummaryWriter(str(folder / "tensorboard"), purge_step=start + 1)  # type: ignore[no-untyped-call]
+
+    def log(self, turn: int, numbers: Mapping[str, float]) -> None:
+        for key, value in numbers.items():
+            self.writer.add_scalar(key, value, turn)  # type: ignore[no-untyped-call]
+
+    def close(self) -> None:
+        self.writer.close()  # type: ignore[no-untyped-call]
+
+
+class _Wandb:
+    """wandb, and trackio, which has the same calls."""
+
+    def __init__(self, module: str, folder: Path, project: str, config: dict[str, Any]) -> None:
+        try:
+            self.module: Any = __import__(module)
+        except ImportError:
+            raise MissingExtra(f"the tracker '{module}'", module) from None
+        extra: dict[str, Any] = {"dir": str(folder), "id": run_id(folder)} if module == "wandb" else {}
+        # The id is the folder's name: the same run folder is always the same run.
+        self.module.init(project=project, name=run_id(folder), config=config, resume="allow", **extra)
+
+    def log(self, turn: int, numbers: Mapping[str, float]) -> None:
+        self.module.log(dict(numbers), step=turn)
+
+    def close(self) -> None:
+        self.module.finish()
+
+
+def run_id(folder: Path) -> str:
+    return "".join(c if c.isalnum() else "-" for c in folder.resolve().name)
+
+
+def open_trackers(
+    names: Sequence[str], folder: Path, project: str, config: dict[str, Any], start: int
+) -> list[Tracker]:
+    out: list[Tracker] = []
+    for name in names:
+        out.append(_Tensorboard(folder, start) if name == "tensorboard" else _Wandb(name, folder, project, config))
+    return out
+
+
+def numbers_of(row: Mapping[str, Any]) -> dict[str, float]:
+    return {k: float(v) for k, v in row.items() if isinstance(v, int | float) and not isinstance(v, bool) and k != "turn"}

@@ -1,0 +1,145 @@
+"""Who learns when: phases, warm-up, turns taken in a ratio, gates, plateaus.
+
+Invariant: where a schedule stands is a `Cursor` of two integers, and conditions look only at the metrics rows of the run; a
+resumed run therefore takes the same path.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+Row = Mapping[str, Any]
+
+
+class Condition(Protocol):
+    """Says whether a phase is over. `rows` are the metrics rows of this phase so far."""
+
+    def __call__(self, rows: Sequence[Row]) -> bool: ...
+
+
+@dataclass(frozen=True)
+class Gate:
+    """Over when a metric has reached a bound."""
+
+    metric: str
+    at_least: float
+
+    def __call__(self, rows: Sequence[Row]) -> bool:
+        values = known(rows, self.metric)
+        return bool(values) and values[-1] >= self.at_least
+
+
+@dataclass(frozen=True)
+class Plateau:
+    """Over when the best value of a metric is `patience` measurements old."""
+
+    metric: str
+    patience: int = 3
+    least_gain: float = 0.0
+
+    def __call__(self, rows: Sequence[Row]) -> bool:
+        best, age = -math.inf, 0
+        for value in known(rows, self.metric):
+            best, age = (value, 0) if value > best + self.least_gain else (best, age + 1)
+        return age >= self.patience
+
+
+def known(rows: Sequence[Row], metric: str) -> list[float]:
+    return [float(row[metric]) for row in rows if row.get(metric) is not None]
+
+
+@dataclass(frozen=True)
+class Action:
+    """What happens to a policy's weights on entering a phase."""
+
+    kind: Literal["copy", "reset", "snapshot"]
+    policy: str
+    source: str = ""
+    """copy: the policy to copy from. snapshot: the name to keep the weights under."""
+
+
+@dataclass(frozen=True)
+class Phase:
+    """Turns in which one seat learns: a number of them, or until a condition holds (at most `turns`, if both are given)."""
+
+    learner: str
+    turns: int | None = None
+    until: Condition | None = None
+    enter: tuple[Action, ...] = ()
+
+    def over(self, done: int, rows: Sequence[Row]) -> bool:
+        return (self.turns is not None and done >= self.turns) or (self.until is not None and done > 0 and self.until(rows))
+
+
+@dataclass(frozen=True)
+class Cursor:
+    """Where a schedule stands: the phase, counted from the start, and the turns done in it."""
+
+    phase: int = 0
+    done: int = 0
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Phases that come once, then phases that come again and again."""
+
+    intro: tuple[Phase, ...] = ()
+    cycle: tuple[Phase, ...] = ()
+
+    def __add__(self, other: Schedule) -> Schedule:
+        if self.cycle:
+            raise ValueError("nothing can follow a cycle")
+        return Schedule(self.intro + other.intro, other.cycle)
+
+    def phase(self, number: int) -> Phase | None:
+        if number < len(self.intro):
+            return self.intro[number]
+        return self.cycle[(number - len(self.intro)) % len(self.cycle)] if self.cycle else None
+
+    def advance(self, cursor: Cursor, rows: Sequence[Row]) -> Cursor:
+        """The cursor of the next turn: the same phase, or the next one that is not over at once."""
+        for _ in range(len(self.intro) + 2 * len(self.cycle) + 1):
+            phase = self.phase(cursor.phase)
+            if phase is None or not phase.over(cursor.done, rows[len(rows) - cursor.done :] if cursor.done else ()):
+                return cursor
+            cursor = Cursor(cursor.phase + 1, 0)
+        raise ValueError("no phase of the schedule has any turns")
+
+    def turns_until(self, learner: str, count: int) -> int | None:
+        """All turns until `learner` has learned `count` times; None where conditions make that unknown."""
+        phases = self.intro + self.cycle
+        if any(p.until is not None or p.turns is None for p in phases):
+            return count if all(p.learner == learner for p in phases) else None
+        total, led, number = 0, 0, 0
+        while led < count:
+            phase = self.phase(number)
+            if phase is None or (number >= len(self.intro) and all(p.learner != learner for p in self.cycle)):
+                return None
+            turns = phase.turns or 0
+            if phase.learner == learner:
+                turns = min(turns, count - led)
+                led += turns
+            total += turns
+            number += 1
+        return total
+
+
+def always(learner: str) -> Schedule:
+    return Schedule(cycle=(Phase(learner, 1),))
+
+
+def warm_up(learner: str, turns: int) -> Schedule:
+    return Schedule(intro=(Phase(learner, turns),) if turns else ())
+
+
+def alternate(**turns: int) -> Schedule:
+    """`alternate(generator=3, verifier=1)`: three turns of one, one of the other, again and again."""
+    return Schedule(cycle=tuple(Phase(learner, count) for learner, count in turns.items() if count))
+
+
+def until(learner: str, condition: Condition, at_most: int | None = None) -> Schedule:
+    """A phase that ends at a gate or on a plateau."""
+    return Schedule(intro=(Phase(learner, at_most, condition),))

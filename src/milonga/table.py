@@ -1,0 +1,146 @@
+"""The table where the seats meet: recipes ask seats for outputs, and get traces.
+
+The table draws problems, writes prompts through the roles, samples through the engine, reads and grades what came back, and records
+step ends in token space. It owns the keys of the randomness, so that recipes cannot depend on history.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from milonga.config import SamplingSection
+from milonga.credit import kl_penalties
+from milonga.engine import Completion, Decoding, Engine, Request
+from milonga.objectives import Objective
+from milonga.randomness import key64
+from milonga.roles import Role
+from milonga.tasks import Task
+from milonga.types import Floats, Problem, Reading, Segment, Split, Trace, Traces
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What does not change during a run: the engine, the task, who sits where, how outputs are sampled."""
+
+    engine: Engine
+    task: Task
+    roles: Mapping[str, Role]
+    """Seat to role."""
+    policies: Mapping[str, str]
+    """Seat to policy: the one indirection that gives shared weights, adapters per seat and different sizes."""
+    sampling: SamplingSection
+    seed: int
+    batch: int
+    """Problems in a turn."""
+
+    def limit(self, seat: str) -> int:
+        """Most tokens of an output. Who judges a solution may write twice as much as who wrote it."""
+        base = self.sampling.max_tokens or self.task.max_tokens
+        return 2 * base if self.roles[seat].judges else base
+
+
+@dataclass
+class Table:
+    """One turn (or one evaluation) at the table."""
+
+    setting: Setting
+    turn: int | str
+    learner: str
+    start: int = 0
+    """Index of the first problem of this turn."""
+    split: Split = "train"
+    progress: float = 0.0
+    """How much of the run's budget is used, from 0 to 1."""
+    drawn: int = 0
+    dropped: Counter[str] = field(default_factory=Counter)
+    """Samples that were left out, by reason."""
+
+    def problems(self, count: int | None = None) -> list[Problem]:
+        """The next problems. Each learner has its own cursor: arms of a comparison see the same problems in the same order."""
+        count = self.setting.batch if count is None else count
+        drawn = self.setting.task.draw(self.split, self.start + self.drawn, count)
+        self.drawn += count
+        return drawn
+
+    def ask(
+        self, seat: str, subjects: Sequence[Problem] | Traces, n: int = 1, greedy: bool = False, tag: str = "live"
+    ) -> Traces:
+        """`n` outputs of a seat for each subject: problems for a solver, traces for a judge. Outputs of a subject are adjacent."""
+        role = self.setting.roles[seat]
+        policy = self.setting.policies[seat]
+        asked, requests = [], []
+        seen: Counter[str] = Counter()
+        for subject in subjects:
+            problem, about = (subject, None) if isinstance(subject, Problem) else (subject.problem, subject)
+            context = self.setting.engine.encode(policy, role.prompt(problem, about))
+            if len(context) + 1 > self.setting.engine.context_limit(policy):
+                self.dropped[f"{seat}: prompt longer than the model's context"] += n
+                continue
+            for _ in range(n):
+                name = f"{subject.id}/{seen[subject.id]}"
+                seen[subject.id] += 1
+                requests.append(Request(context, key64(self.setting.seed, self.turn, seat, name, greedy)))
+                asked.append((f"{self.turn}/{seat}/{name}", problem, about))
+        decoding = Decoding(self.setting.limit(seat), self.setting.sampling.temperature, role.stop, greedy)
+        answers = self.setting.engine.sample(policy, requests, decoding, tag)
+        traces = [
+            self._trace(seat, *who, request, answer)
+            for who, request, answer in zip(asked, requests, answers, strict=True)
+        ]
+        return Traces(traces if role.judges else self._graded(traces))
+
+    def _trace(
+        self, seat: str, id: str, problem: Problem, about: Trace | None, request: Request, answer: Completion
+    ) -> Trace:
+        start = len(request.context)
+        ids = np.concatenate([request.context, answer.ids])
+        policy = self.setting.policies[seat]
+        reading = self.setting.roles[seat].read(answer.text, about)
+        steps = step_spans(reading, answer, start)
+        if len(steps) != len(reading.value.ends):
+            reading = Reading(reading.value, reading.format, "two steps end in the same token")
+        return Trace(
+            id=id,
+            seat=seat,
+            problem=problem,
+            ids=ids,
+            segments=(
+                Segment("prompt", 0, start),
+                Segment(seat, start, len(ids), policy, self.setting.engine.version(policy), trained=True),
+            ),
+            logprobs=np.concatenate([np.zeros(start), answer.logprobs]),
+            text=answer.text,
+            reading=reading,
+            steps=steps,
+            about=() if about is None else (about,),
+            finish=answer.finish,
+            temperature=self.setting.sampling.temperature,
+        )
+
+    def _graded(self, traces: list[Trace]) -> list[Trace]:
+        solutions = [t.reading.value for t in traces]
+        items = [(t.problem, s.answer, s.steps) for t, s in zip(traces, solutions, strict=True)]
+        for trace, grade in zip(traces, self.setting.task.grade_all(items), strict=True):
+            trace.grade = grade
+            if grade.correct is None:
+                self.dropped[f"{trace.seat}: the grader could not tell"] += 1
+        return traces
+
+    def penalties(self, traces: Traces, objective: Objective) -> list[Floats] | None:
+        """The KL cost inside the reward, for objectives that have it there."""
+        if not objective.kl_coef or objective.kl_in != "reward" or not traces:
+            return None
+        reference = self.setting.engine.score(self.setting.policies[traces[0].seat], traces, "ref")
+        return kl_penalties(traces, reference, objective.kl_coef)
+
+
+def step_spans(reading: Reading, answer: Completion, start: int) -> tuple[tuple[int, int], ...]:
+    """Token spans of the steps, from where each ends in the text as it was sampled; () unless all ends are distinct tokens."""
+    ends = [start + int(np.searchsorted(answer.ends, end)) + 1 for end in reading.value.ends]
+    if len(set(ends)) != len(ends):
+        return ()
+    return tuple(zip([start, *ends[:-1]], ends, strict=False))

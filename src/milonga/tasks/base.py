@@ -1,0 +1,111 @@
+"""A task draws problems and grades answers; where it can, it also grades each step exactly. It never knows a model.
+
+Invariants:
+- `problem(split, index)` is a pure function of the task's options, the split and the index: a data cursor is one integer.
+- Train, dev and test are disjoint by normalised text. Procedural tasks hash each text into exactly one split.
+- A grade of `None` means that the grader could not tell; it is never counted as wrong.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from pydantic import BaseModel, ConfigDict
+
+from milonga.registry import Registry
+from milonga.types import Grade, Problem, Split
+
+
+class TaskOptions(BaseModel):
+    """Options of a task. Unknown keys are errors."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+@dataclass(frozen=True)
+class Demonstration:
+    """A solution written by the task itself, with the truth of each of its steps and a short check of each."""
+
+    steps: tuple[str, ...]
+    truth: tuple[bool, ...]
+    checks: tuple[str, ...]
+    """What a verifier that redoes the step would write down."""
+    answer: str
+    correct: bool
+
+    @property
+    def first_error(self) -> int:
+        return next((i for i, right in enumerate(self.truth) if not right), -1)
+
+
+class Task(ABC):
+    """Subclass this to add a task; `problem` and `grade` are enough."""
+
+    name: ClassVar[str]
+    Options: ClassVar[type[TaskOptions]] = TaskOptions
+    knows_steps: ClassVar[bool] = False
+    """Whether `grade` fills in the truth of each step, and `demonstrate` can write solutions."""
+    max_tokens: int = 1024
+    """A solution longer than this is cut and flagged; a recipe's config may override it."""
+
+    def __init__(self, options: Any = None) -> None:
+        self.options = options if options is not None else self.Options()
+
+    @abstractmethod
+    def problem(self, split: Split, index: int) -> Problem: ...
+
+    @abstractmethod
+    def grade(self, problem: Problem, answer: str | None, steps: Sequence[str]) -> Grade: ...
+
+    def grade_all(self, items: Sequence[tuple[Problem, str | None, Sequence[str]]]) -> list[Grade]:
+        """Grades of many solutions; tasks whose grader is a process of its own override this to ask it once."""
+        return [self.grade(problem, answer, steps) for problem, answer, steps in items]
+
+    def size(self, split: Split) -> int | None:
+        """How many problems the split has; None if it never ends. Indices wrap around after it."""
+        return None
+
+    def demonstrate(self, problem: Problem, rng: random.Random, errors: Collection[int] = ()) -> Demonstration:
+        """A solution that is wrong in exactly the steps `errors` (each given the steps before it) and right elsewhere."""
+        raise TypeError(f"task '{self.name}' has no exact steps and cannot demonstrate")
+
+    def compensated(self, problem: Problem, rng: random.Random) -> Demonstration | None:
+        """A solution with wrong steps and a right answer; None where the task cannot write one."""
+        return None
+
+    def step_count(self, problem: Problem) -> int:
+        """How many steps a demonstration of this problem has."""
+        raise TypeError(f"task '{self.name}' has no exact steps")
+
+    def draw(self, split: Split, start: int, count: int) -> list[Problem]:
+        return [self.problem(split, start + i) for i in range(count)]
+
+    def describe(self) -> dict[str, Any]:
+        """Figures for the run's record, such as sizes and overlaps between the splits."""
+        return {}
+
+
+TASKS: Registry[type[Task]] = Registry("task")
+
+
+def normalised(text: str) -> str:
+    """Texts that differ only in case and white space are the same problem."""
+    return re.sub(r"\s+", " ", text).strip().casefold()
+
+
+def keyed(*parts: object) -> random.Random:
+    """A random source that depends on its key alone, never on history."""
+    digest = hashlib.blake2b(repr(parts).encode(), digest_size=16).digest()
+    return random.Random(int.from_bytes(digest, "big"))
+
+
+def split_of(text: str) -> Split:
+    """The one split a procedural problem belongs to: 80 % train, 10 % dev, 10 % test, by its text."""
+    bucket = hashlib.blake2b(normalised(text).encode(), digest_size=4).digest()[0] % 10
+    return "train" if bucket < 8 else "dev" if bucket == 8 else "test"

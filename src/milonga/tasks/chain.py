@@ -1,0 +1,150 @@
+"""Chain arithmetic: a start value and operations applied from left to right, modulo m. Every step has an exact truth.
+
+`37+5*3%100` is solved as `37+5=42`, `42*3=26`, answer `26`. A step is right if it takes the value written before it, the
+problem's operation and operand, and computes them rightly: a slip makes one step wrong, and what follows consistently is right.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Collection, Sequence
+
+from pydantic import Field, model_validator
+
+from milonga.tasks.base import TASKS, Demonstration, Task, TaskOptions, keyed, split_of
+from milonga.types import Grade, Problem, Split
+
+OPERATIONS = "+-*"
+STEP = re.compile(r"(\d+)([+*-])(\d+)=(\d+)")
+
+
+class ChainOptions(TaskOptions):
+    ops: int = Field(6, ge=1, le=64)
+    """The number of operations; the largest one where `min_ops` is given."""
+    min_ops: int | None = Field(None, ge=1)
+    """Draw the number of operations from min_ops to ops."""
+    mod: int = Field(100, ge=2, le=1000)
+    """Values are taken modulo this. A small one makes answers guessable."""
+    seed: int = 0
+
+    @model_validator(mode="after")
+    def _ordered(self) -> ChainOptions:
+        if self.min_ops is not None and self.min_ops > self.ops:
+            raise ValueError(f"min_ops={self.min_ops} is larger than ops={self.ops}")
+        return self
+
+
+def compute(left: int, operation: str, right: int, mod: int) -> int:
+    value = left + right if operation == "+" else left - right if operation == "-" else left * right
+    return value % mod
+
+
+@TASKS.register("chain")
+class Chain(Task):
+    """Chain arithmetic with exact step truth; difficulty is the number of operations."""
+
+    name = "chain"
+    Options = ChainOptions
+    knows_steps = True
+    options: ChainOptions
+
+    def __init__(self, options: ChainOptions | None = None) -> None:
+        super().__init__(options)
+        self.max_tokens = 10 * self.options.ops + 8
+
+    def problem(self, split: Split, index: int) -> Problem:
+        rng = keyed("chain", self.options.model_dump_json(), split, index)
+        while True:
+            count = rng.randint(self.options.min_ops or self.options.ops, self.options.ops)
+            start = rng.randrange(self.options.mod)
+            chain = [(rng.choice(OPERATIONS), rng.randint(2, 9)) for _ in range(count)]
+            text = f"{start}" + "".join(f"{o}{b}" for o, b in chain) + f"%{self.options.mod}"
+            if split_of(text) == split:
+                break
+        value = start
+        for operation, operand in chain:
+            value = compute(value, operation, operand, self.options.mod)
+        data = {"start": start, "chain": chain, "mod": self.options.mod}
+        return Problem(f"chain/{split}/{index}", text, str(value), data)
+
+    def grade(self, problem: Problem, answer: str | None, steps: Sequence[str]) -> Grade:
+        """Extra steps are wrong; a solution that leaves operations out is wrong in its last step, where it stops."""
+        chain, mod = problem.data["chain"], problem.data["mod"]
+        truth: list[bool] = []
+        value = problem.data["start"]
+        for k, text in enumerate(steps):
+            read = STEP.fullmatch(text)
+            right = False
+            if read and k < len(chain):
+                left, operation, operand, result = int(read[1]), read[2], int(read[3]), int(read[4])
+                right = (left, operation, operand) == (value, *chain[k]) and result == compute(left, operation, operand, mod)
+            if read:
+                value = int(read[4])
+            truth.append(right)
+        if truth and len(steps) < len(chain):
+            truth[-1] = False
+        return Grade(answer is not None and answer == problem.answer, tuple(truth))
+
+    def step_count(self, problem: Problem) -> int:
+        return len(problem.data["chain"])
+
+    def demonstrate(self, problem: Problem, rng: random.Random, errors: Collection[int] = ()) -> Demonstration:
+        mod = problem.data["mod"]
+        value = problem.data["start"]
+        steps, truth, checks = [], [], []
+        for k, (operation, operand) in enumerate(problem.data["chain"]):
+            right = compute(value, operation, operand, mod)
+            if k in errors:
+                text, value = slip(value, operation, operand, mod, rng)
+            else:
+                text, value = f"{value}{operation}{operand}={right}", right
+            steps.append(text)
+            truth.append(k not in errors)
+            checks.append(str(right))
+        answer = str(value)
+        return Demonstration(tuple(steps), tuple(truth), tuple(checks), answer, answer == problem.answer)
+
+    def compensated(self, problem: Problem, rng: random.Random) -> Demonstration | None:
+        """Two wrong steps whose errors cancel, so that the answer is right and the reasoning is not."""
+        chain, mod = problem.data["chain"], problem.data["mod"]
+        if len(chain) < 2:
+            return None
+        at = sorted(rng.sample(range(len(chain)), 2))
+        good = self.demonstrate(problem, rng)
+        values = [int(step.split("=")[1]) for step in good.steps]
+        value, steps, truth, checks = problem.data["start"], [], [], []
+        for k, (operation, operand) in enumerate(chain):
+            right = compute(value, operation, operand, mod)
+            if k == at[0]:
+                result = (right + rng.choice((1, -1, 10, -10))) % mod
+            else:
+                result = values[k] if k >= at[1] else right
+            steps.append(f"{value}{operation}{operand}={result}")
+            truth.append(result == right)
+            checks.append(str(right))
+            value = result
+        return Demonstration(tuple(steps), tuple(truth), tuple(checks), str(value), str(value) == problem.answer)
+
+
+def slip(value: int, operation: str, operand: int, mod: int, rng: random.Random) -> tuple[str, int]:
+    """One wrong step, of several kinds: off by one, a carry dropped, an operand or a value misread, the wrong operation."""
+    right = compute(value, operation, operand, mod)
+    while True:
+        kind = rng.choice(("off_by_one", "carry", "operand", "value", "operation"))
+        left, op, by = value, operation, operand
+        if kind == "operand":
+            by = operand + rng.choice((1, -1))
+        elif kind == "value":
+            left = (value + rng.choice((1, -1, 10, -10))) % mod
+        elif kind == "operation":
+            op = rng.choice([o for o in OPERATIONS if o != operation])
+        result = compute(left, op, by, mod)
+        if kind == "off_by_one":
+            result = (right + rng.choice((1, -1))) % mod
+        elif kind == "carry":
+            result = (right - 10) % mod
+        # Half of the misreadings are written down as read, the others only in the result: both kinds must be found.
+        shown = (left, op, by) if kind in ("value", "operation") and rng.random() < 0.5 else (value, operation, operand)
+        if shown != (value, operation, operand) or result != right:
+            return f"{shown[0]}{shown[1]}{shown[2]}={result}", result

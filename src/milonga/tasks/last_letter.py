@@ -1,0 +1,100 @@
+"""Last-letter concatenation: the last letters of the words, joined. One step per word: the letters so far.
+
+`apple river moon` is solved as `e`, `er`, `ern`, answer `ern`. A step is right if it adds the right letter to what the step
+before it wrote.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Collection, Sequence
+
+from pydantic import Field, model_validator
+
+from milonga.tasks.base import TASKS, Demonstration, Task, TaskOptions, keyed, split_of
+from milonga.types import Grade, Problem, Split
+
+CONSONANTS, VOWELS = "bcdfghjklmnprstvwz", "aeiou"
+
+
+class LastLetterOptions(TaskOptions):
+    min_words: int = Field(2, ge=1)
+    max_words: int = Field(10, ge=1, le=64)
+    test_max_words: int = Field(12, ge=1, le=64)
+    """Dev and test go further than train, as in the small study of the Tango paper."""
+    seed: int = 0
+
+    @model_validator(mode="after")
+    def _ordered(self) -> LastLetterOptions:
+        if self.min_words > min(self.max_words, self.test_max_words):
+            raise ValueError(f"min_words={self.min_words} is larger than max_words or test_max_words")
+        return self
+
+
+def word(rng: random.Random) -> str:
+    """Three to six letters, consonants and vowels in turn, so that any letter may be the last."""
+    offset = rng.randrange(2)
+    return "".join(rng.choice((CONSONANTS, VOWELS)[(i + offset) % 2]) for i in range(rng.randint(3, 6)))
+
+
+@TASKS.register("last_letter")
+class LastLetter(Task):
+    """Last-letter concatenation over made-up words; dev and test have more words than train."""
+
+    name = "last_letter"
+    Options = LastLetterOptions
+    knows_steps = True
+    options: LastLetterOptions
+
+    def __init__(self, options: LastLetterOptions | None = None) -> None:
+        super().__init__(options)
+        most = max(self.options.max_words, self.options.test_max_words)
+        self.max_tokens = most * (most + 3) // 2 + most + 16
+
+    def problem(self, split: Split, index: int) -> Problem:
+        rng = keyed("last_letter", self.options.model_dump_json(), split, index)
+        most = self.options.max_words if split == "train" else self.options.test_max_words
+        while True:
+            words = [word(rng) for _ in range(rng.randint(self.options.min_words, most))]
+            text = " ".join(words)
+            if split_of(text) == split:
+                return Problem(f"last_letter/{split}/{index}", text, "".join(w[-1] for w in words), {"words": words})
+
+    def grade(self, problem: Problem, answer: str | None, steps: Sequence[str]) -> Grade:
+        """Extra steps are wrong; a solution that leaves words out is wrong in its last step, where it stops."""
+        words = problem.data["words"]
+        truth: list[bool] = []
+        so_far = ""
+        for k, text in enumerate(steps):
+            truth.append(k < len(words) and text == so_far + words[k][-1])
+            so_far = text
+        if truth and len(steps) < len(words):
+            truth[-1] = False
+        return Grade(answer is not None and answer == problem.answer, tuple(truth))
+
+    def step_count(self, problem: Problem) -> int:
+        return len(problem.data["words"])
+
+    def demonstrate(self, problem: Problem, rng: random.Random, errors: Collection[int] = ()) -> Demonstration:
+        so_far = ""
+        steps, checks = [], []
+        words = problem.data["words"]
+        for k, text in enumerate(words):
+            right = so_far + text[-1]
+            # What a check writes down is the letter alone: short, and enough to compare.
+            checks.append(text[-1])
+            so_far = misread(so_far, text, rng) if k in errors else right
+            steps.append(so_far)
+        truth = tuple(k not in errors for k in range(len(words)))
+        return Demonstration(tuple(steps), truth, tuple(checks), so_far, so_far == problem.answer)
+
+
+def misread(so_far: str, text: str, rng: random.Random) -> str:
+    """One wrong step: the first or the second-last letter, a letter doubled or lost, or any other letter."""
+    while True:
+        kind = rng.choice(("first", "before_last", "doubled", "skipped", "other"))
+        letter = {"first": text[0], "before_last": text[-2], "doubled": text[-1] * 2, "skipped": ""}.get(kind)
+        if letter is None:
+            letter = rng.choice(CONSONANTS + VOWELS)
+        if letter != text[-1] and so_far + letter:
+            return so_far + letter

@@ -1,0 +1,241 @@
+"""The nouns that travel between the layers. Nothing here imports torch.
+
+Invariants:
+- Token ids are sacred: a `Trace` holds the ids that were sampled, and nobody ever encodes its text again.
+- Every per-token array of a trace (log-probabilities, advantages) is aligned with `Trace.ids`, prompt included; entries
+  outside the trained segments are zero. The value at position t belongs to the prediction of `ids[t]` from `ids[:t]`.
+- Unreadable is a value: a `Reading` that is not valid says why, and is never a silent zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from milonga.objectives import Objective
+
+Split = Literal["train", "dev", "test"]
+SPLITS: tuple[Split, ...] = ("train", "dev", "test")
+Floats = NDArray[np.float64]
+Finish = Literal["eos", "stop", "length"]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One question with its reference answer. `text` is what models see; `answer` and `data` never enter a prompt."""
+
+    id: str
+    text: str
+    answer: str
+    data: Mapping[str, Any] = field(default_factory=dict)
+    source: str | None = None
+    """The id of the trace that proposed this problem, where a model invented it."""
+
+
+@dataclass(frozen=True)
+class Grade:
+    """What the task knows of one solution. `None` means unknown: excluded from baselines, never counted as wrong."""
+
+    correct: bool | None
+    steps: tuple[bool, ...] | None = None
+    """Exact truth of each step given the steps before it. For measuring; a reward only in the recipe `oracle`."""
+
+    @property
+    def sound(self) -> bool | None:
+        """Answer and every step right; None where the task does not know its steps."""
+        if self.correct is None or self.steps is None:
+            return None
+        return self.correct and all(self.steps)
+
+    @property
+    def first_error(self) -> int | None:
+        """Index of the first wrong step, -1 if there is none, None where the steps are unknown."""
+        if self.steps is None:
+            return None
+        return next((i for i, right in enumerate(self.steps) if not right), -1)
+
+
+@dataclass(frozen=True)
+class Solution:
+    """A solver's text, read: its steps, where each ends in the text, and its answer."""
+
+    steps: tuple[str, ...]
+    ends: tuple[int, ...]
+    """For each step the number of characters up to and including its closing mark."""
+    answer: str | None
+
+
+@dataclass(frozen=True)
+class Verification:
+    """A verifier's text, read. `steps` is None unless there is exactly one verdict for each step that was asked about."""
+
+    steps: tuple[bool, ...] | None
+    final: bool | None
+    ends: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What a role made of an output: its value, a format score in [0, 1], and why it is invalid, if it is."""
+
+    value: Any
+    format: float
+    invalid: str | None = None
+
+    @property
+    def valid(self) -> bool:
+        return self.invalid is None
+
+
+@dataclass(frozen=True)
+class Part:
+    """A piece of a prompt. Foreign text (written by a model or a data set) is encoded with special tokens off."""
+
+    text: str
+    foreign: bool = False
+
+
+Prompt = tuple[Part, ...]
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A stretch `[start, end)` of a trace's ids by one producer. Only segments a policy sampled itself may be trained."""
+
+    producer: str
+    start: int
+    end: int
+    policy: str | None = None
+    version: int | None = None
+    trained: bool = False
+
+
+@dataclass
+class Trace:
+    """One conversation of one seat, in token space, with what was read from it and the traces it is about."""
+
+    id: str
+    seat: str
+    problem: Problem
+    ids: NDArray[np.int64]
+    segments: tuple[Segment, ...]
+    logprobs: Floats
+    text: str
+    reading: Reading
+    steps: tuple[tuple[int, int], ...] = ()
+    """Token span `[start, end)` of each step, in positions of `ids`."""
+    about: tuple[Trace, ...] = ()
+    origin: Literal["sampled", "given"] = "sampled"
+    finish: Finish = "eos"
+    temperature: float = 1.0
+    grade: Grade | None = None
+
+    @classmethod
+    def given(cls, id: str, seat: str, problem: Problem, text: str, reading: Reading, grade: Grade | None = None) -> Trace:
+        """A text that no policy sampled (a demonstration, a reference solution): to be judged or shown, not trained."""
+        nothing = np.zeros(0)
+        return cls(id, seat, problem, nothing.astype(np.int64), (), nothing, text, reading, origin="given", grade=grade)
+
+    @property
+    def mask(self) -> NDArray[np.bool_]:
+        """True at the tokens that are trained."""
+        mask = np.zeros(len(self.ids), dtype=bool)
+        for segment in self.segments:
+            mask[segment.start : segment.end] |= segment.trained
+        return mask
+
+    @property
+    def length(self) -> int:
+        """The number of trained tokens."""
+        return sum(s.end - s.start for s in self.segments if s.trained)
+
+    @property
+    def subject(self) -> Trace:
+        """The one trace this one judges."""
+        if len(self.about) != 1:
+            raise ValueError(f"trace {self.id} is about {len(self.about)} traces, not one")
+        return self.about[0]
+
+    @property
+    def correct(self) -> float:
+        """1.0 or 0.0; NaN where the grader could not tell."""
+        if self.grade is None or self.grade.correct is None:
+            return float("nan")
+        return float(self.grade.correct)
+
+
+class Traces(Sequence[Trace]):
+    """A list of traces with the columns that credit needs."""
+
+    def __init__(self, items: Iterable[Trace]) -> None:
+        self.items = list(items)
+
+    @overload
+    def __getitem__(self, index: int) -> Trace: ...
+    @overload
+    def __getitem__(self, index: slice) -> Traces: ...
+    def __getitem__(self, index: int | slice) -> Trace | Traces:
+        return Traces(self.items[index]) if isinstance(index, slice) else self.items[index]
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def __iter__(self) -> Iterator[Trace]:
+        return iter(self.items)
+
+    def keep(self, wanted: Callable[[Trace], bool]) -> Traces:
+        return Traces(t for t in self.items if wanted(t))
+
+    @property
+    def about(self) -> Traces:
+        """The subjects of these traces, each once, in order of first appearance."""
+        seen: dict[str, Trace] = {}
+        for trace in self.items:
+            seen.setdefault(trace.subject.id, trace.subject)
+        return Traces(seen.values())
+
+    @property
+    def correct(self) -> Floats:
+        return np.array([t.correct for t in self.items], dtype=float)
+
+    @property
+    def problems(self) -> list[str]:
+        """Group key of a solver's traces: rollouts of one problem are compared with each other."""
+        return [t.problem.id for t in self.items]
+
+    @property
+    def subjects(self) -> list[str]:
+        """Group key of a verifier's traces: verifications of one solution are compared with each other."""
+        return [t.subject.id for t in self.items]
+
+
+@dataclass
+class Lesson:
+    """What a recipe hands to a learner: who learns, by which objective, from which rows with which targets.
+
+    Exactly the targets that the objective needs are set. Rows that share a unit (a pair, a trajectory) are never split by
+    packing; without units every row is its own.
+    """
+
+    policy: str
+    objective: Objective
+    traces: Traces
+    advantages: list[Floats] | None = None
+    labels: list[float] | None = None
+    units: list[int] | None = None
+    notes: dict[str, float] = field(default_factory=dict)
+    """Figures about the credit itself (shares, class counts) that belong into the turn's metrics row."""
+
+    def __post_init__(self) -> None:
+        for name in ("advantages", "labels", "units"):
+            column = getattr(self, name)
+            if column is not None and len(column) != len(self.traces):
+                raise ValueError(f"lesson for '{self.policy}': {len(column)} {name} for {len(self.traces)} traces")
+        for trace, advantage in zip(self.traces, self.advantages or [], strict=False):
+            if len(advantage) != len(trace.ids):
+                raise ValueError(f"advantages of trace {trace.id} are not aligned with its ids")

@@ -1,0 +1,209 @@
+"""Tiny real parts for the engine's tests: random models of four architectures, four kinds of tokenizers, traces by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from transformers import (
+    Gemma2Config,
+    Gemma2ForCausalLM,
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedTokenizerFast,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+)
+
+from milonga.config import LoraSection, PolicySection
+from milonga.engine import Completion, Decoding, Request
+from milonga.engine.local import LocalEngine
+from milonga.objectives import Objective, make_objective
+from milonga.types import Floats, Lesson, Problem, Reading, Segment, Trace, Traces
+
+torch.set_num_threads(1)
+
+SPECIALS = ["<pad>", "<bos>", "<eos>", "<|user|>", "<|model|>"]
+CORPUS = [
+    "the quick brown fox jumps over the lazy dog. the answer is 42; is the answer right? step 1: 3+4=7. step 2: 7*2=14.",
+    "naïve café déjà vu — 東京タワー 🙂👍🏽 Ünïcödé",
+]
+TEMPLATE = (
+    "{% for m in messages %}<|user|>{{ m['content'] }}\n{% endfor %}{% if add_generation_prompt %}<|model|>{% endif %}"
+)
+
+
+@cache
+def tokenizer(kind: str) -> Any:
+    """bytes: byte-level BPE with merges. chat: the same with a chat template and a BOS before plain text. word: WordPiece.
+    meta: BPE with metaspace and byte fallback, as SentencePiece models have. unigram: specials inside the model's vocabulary."""
+    build = {"bytes": _bytes, "chat": _chat, "word": _word, "meta": _meta, "unigram": _unigram}[kind]
+    wrapped = PreTrainedTokenizerFast(tokenizer_object=build(), pad_token="<pad>", bos_token="<bos>", eos_token="<eos>")
+    if kind in ("word", "unigram"):
+        wrapped.add_special_tokens({"unk_token": "<unk>"})
+    if kind == "chat":
+        wrapped.chat_template = TEMPLATE
+    return wrapped
+
+
+def _bytes() -> Tokenizer:
+    backend = Tokenizer(models.BPE())
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=300, initial_alphabet=alphabet, special_tokens=SPECIALS, show_progress=False)
+    backend.train_from_iterator(CORPUS, trainer)
+    return backend
+
+
+def _chat() -> Tokenizer:
+    backend = _bytes()
+    backend.post_processor = processors.TemplateProcessing(single="<bos> $A", special_tokens=[("<bos>", 1)])
+    return backend
+
+
+def _word() -> Tokenizer:
+    backend = Tokenizer(models.WordPiece(unk_token="<unk>"))
+    backend.normalizer = normalizers.NFC()
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    backend.decoder = decoders.WordPiece(cleanup=False)
+    trainer = trainers.WordPieceTrainer(vocab_size=300, special_tokens=[*SPECIALS, "<unk>"], show_progress=False)
+    backend.train_from_iterator([*CORPUS, "< > | u n k"], trainer)
+    return backend
+
+
+def _meta() -> Tokenizer:
+    pieces = [*SPECIALS, *(f"<0x{byte:02X}>" for byte in range(256)), *"▁abcdefghijklmnopqrstuvwxyz.<>|:"]
+    pieces += ["▁t", "he", "▁the", "is", "▁is"]
+    merges = [("▁", "t"), ("h", "e"), ("▁t", "he"), ("i", "s"), ("▁", "is")]
+    vocab = {piece: i for i, piece in enumerate(pieces)}
+    backend = Tokenizer(models.BPE(vocab, merges, byte_fallback=True, fuse_unk=True))
+    backend.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first", split=False)
+    backend.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
+    return backend
+
+
+def _unigram() -> Tokenizer:
+    """A vocabulary that could spell a special token from ordinary text: the model itself prefers the whole name."""
+    pieces = [(name, 0.0) for name in [*SPECIALS, "<unk>"]] + [(c, -5.0) for c in "▁abcdefghijklmnopqrstuvwxyz.<>|"]
+    backend = Tokenizer(models.Unigram([*pieces, ("▁the", -3.0), ("▁is", -3.0)], unk_id=5))
+    backend.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first")
+    backend.decoder = decoders.Metaspace(prepend_scheme="first")
+    return backend
+
+
+TINY = {"vocab_size": 320, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+SMALL = {**TINY, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
+
+
+def make_model(arch: str, seed: int = 0) -> Any:
+    """Random weights, wide enough that distributions are far from uniform. The vocabulary is padded, as real ones are."""
+    torch.manual_seed(seed)
+    if arch == "llama":
+        config: Any = LlamaConfig(**SMALL, tie_word_embeddings=True, max_position_embeddings=256)
+        model: Any = LlamaForCausalLM(config)
+    elif arch == "qwen2":
+        config = Qwen2Config(**SMALL, num_key_value_heads=2, tie_word_embeddings=False, max_position_embeddings=256)
+        model = Qwen2ForCausalLM(config)
+    elif arch == "gpt2":
+        model = GPT2LMHeadModel(GPT2Config(**TINY, n_embd=32, n_layer=2, n_head=4, n_positions=96))
+    elif arch == "gemma2":
+        extra = {"num_key_value_heads": 2, "head_dim": 8, "sliding_window": 12, "final_logit_softcapping": 5.0}
+        model = Gemma2ForCausalLM(Gemma2Config(**SMALL, **extra, max_position_embeddings=256))
+    else:
+        raise ValueError(arch)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() > 1:
+                parameter.mul_(6.0)
+    return model.eval()
+
+
+ARCHITECTURES = ("llama", "qwen2", "gpt2", "gemma2")
+
+
+def model_folder(root: Path, arch: str = "llama", kind: str = "bytes", seed: int = 0) -> str:
+    """An ordinary Hugging Face folder."""
+    folder = root / f"{arch}-{kind}-{seed}"
+    if not folder.exists():
+        make_model(arch, seed).save_pretrained(folder)
+        tokenizer(kind).save_pretrained(folder)
+    return str(folder)
+
+
+def section(model: str, lora: dict[str, Any] | None = None, **options: Any) -> PolicySection:
+    return PolicySection(model=model, lora=LoraSection(**lora) if lora is not None else None, **options)
+
+
+def engine_of(model: str, rows: int = 512, **options: Any) -> LocalEngine:
+    """One policy, `p`, on the CPU."""
+    return LocalEngine({"p": section(model, **options)}, device="cpu", rows=rows, limit=16)
+
+
+def prompts(count: int, seed: int = 0, shortest: int = 3, longest: int = 14, vocab: int = 300) -> list[np.ndarray]:
+    rng = np.random.default_rng(seed)
+    return [rng.integers(5, vocab, rng.integers(shortest, longest + 1)) for _ in range(count)]
+
+
+def requests(contexts: Sequence[np.ndarray], seed: int = 0) -> list[Request]:
+    return [Request(context, 1_000_003 * (seed + 1) + 7919 * i) for i, context in enumerate(contexts)]
+
+
+def trace_of(context: np.ndarray, completion: Completion, temperature: float = 1.0, name: str = "t") -> Trace:
+    return trace(context, completion.ids, completion.logprobs, temperature, name)
+
+
+def trace(
+    context: Sequence[int] | np.ndarray,
+    output: Sequence[int] | np.ndarray,
+    logprobs: np.ndarray | None = None,
+    temperature: float = 1.0,
+    name: str = "t",
+) -> Trace:
+    start, count = len(context), len(output)
+    known = np.zeros(count) if logprobs is None else logprobs
+    return Trace(
+        id=name,
+        seat="solver",
+        problem=Problem(name, "", ""),
+        ids=np.concatenate([np.asarray(context, dtype=np.int64), np.asarray(output, dtype=np.int64)]),
+        segments=(Segment("prompt", 0, start), Segment("solver", start, start + count, "p", 0, trained=True)),
+        logprobs=np.concatenate([np.zeros(start), known]),
+        text="",
+        reading=Reading(None, 0.0),
+        temperature=temperature,
+    )
+
+
+def rollouts(engine: LocalEngine, count: int = 8, tokens: int = 10, temperature: float = 1.0, seed: int = 0) -> Traces:
+    """What policy `p` samples itself: the rows of a policy gradient."""
+    contexts = prompts(count, seed)
+    done = engine.sample("p", requests(contexts, seed), Decoding(tokens, temperature))
+    return Traces(trace_of(c, d, temperature, f"t{i}") for i, (c, d) in enumerate(zip(contexts, done, strict=True)))
+
+
+def constant(traces: Traces, values: Sequence[float]) -> list[Floats]:
+    """An advantage per row, on its trained tokens."""
+    return [np.where(t.mask, value, 0.0) for t, value in zip(traces, values, strict=True)]
+
+
+def lesson(traces: Traces, values: Sequence[float] | None = None, preset: str = "grpo", **switches: Any) -> Lesson:
+    objective: Objective = make_objective(preset, switches)
+    return Lesson("p", objective, traces, None if values is None else constant(traces, values))
+
+
+def weights(engine: LocalEngine, policy: str = "p") -> list[torch.Tensor]:
+    return [p.detach().clone() for p in engine.policy(policy).parameters]
+
+
+def same_bits(left: Sequence[torch.Tensor], right: Sequence[torch.Tensor]) -> bool:
+    return len(left) == len(right) and all(torch.equal(a, b) for a, b in zip(left, right, strict=True))

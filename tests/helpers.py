@@ -1,0 +1,51 @@
+"""Small builders that several test files share."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+import numpy as np
+from hypothesis import settings
+
+from milonga.types import Grade, Problem, Reading, Segment, Solution, Trace, Traces
+
+PROPERTY = settings(derandomize=True, deadline=None, max_examples=100)
+"""Property tests are deterministic: the same examples on every machine."""
+
+
+def make_trace(
+    prompt_len: int,
+    completion_len: int,
+    step_ends: Sequence[int] = (),
+    problem: str = "p",
+    correct: bool | None = None,
+    logprobs: Sequence[float] | None = None,
+    id: str = "t",
+) -> Trace:
+    """A sampled solution in token space. `step_ends` count completion tokens, the closing one of the step included."""
+    total = prompt_len + completion_len
+    bounds = [prompt_len, *(prompt_len + end for end in step_ends)]
+    filled = np.zeros(total)
+    if logprobs is not None:
+        filled[prompt_len:] = logprobs
+    return Trace(
+        id=id,
+        seat="generator",
+        problem=Problem(problem, problem, "answer"),
+        ids=np.arange(total, dtype=np.int64),
+        segments=(
+            Segment("prompt", 0, prompt_len),
+            Segment("generator", prompt_len, total, policy="generator", version=0, trained=True),
+        ),
+        logprobs=filled,
+        text="x" * completion_len,
+        reading=Reading(Solution(tuple("s" for _ in step_ends), tuple(step_ends), "answer"), 1.0),
+        steps=tuple(itertools.pairwise(bounds)),
+        grade=Grade(correct),
+    )
+
+
+def make_traces(lengths: Sequence[int], prompt_len: int = 2) -> Traces:
+    """One trace without steps for each completion length."""
+    return Traces(make_trace(prompt_len, length, id=f"t{i}") for i, length in enumerate(lengths))
