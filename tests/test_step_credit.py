@@ -84,9 +84,7 @@ class TestGroupForms:
 class TestReinforcePlusPlusForm:
     traces = Traces([make_trace(2, 4, (2, 3), id="a"), make_trace(2, 2, (1,), id="b")])
 
-    @pytest.mark.parametrize(
-        ("gamma", "returns"), [(1.0, [0, 0, -0.5, 0, 1, 0]), (0.5, [0.125, 0.25, -0.5, 0, 1, 0])]
-    )
+    @pytest.mark.parametrize(("gamma", "returns"), [(1.0, [0, 0, -0.5, 0, 1, 0]), (0.5, [0.125, 0.25, -0.5, 0, 1, 0])])
     def test_is_the_return_over_tokens_whitened_over_the_batch(self, gamma: float, returns: list[float]) -> None:
         expected = (np.array(returns) - np.mean(returns)) / np.std(returns)
         found = credit("reinforce_pp", VERDICTS, self.traces, gamma=gamma)

@@ -56,9 +56,9 @@ def outcome_advantages(
 ) -> list[Floats]:
     """Advantages of one reward per trace, by the objective's first switch.
 
-    `penalties` are per-token costs inside the reward (beta * k1). They are summed into the reward of the group forms, and
-    stand at their own tokens in the form without groups. A trace with an unknown reward has no advantage and no part in
-    the statistics of the others.
+    `penalties` are per-token costs inside the reward (beta * k1). They are summed into the reward of the group forms,
+    and stand at their own tokens in the form without groups. A trace with an unknown reward has no advantage and no
+    part in the statistics of the others.
     """
     total = rewards if penalties is None else rewards - np.array([p.sum() for p in penalties])
     if objective.advantage in ("zscore", "centre", "leave_one_out"):

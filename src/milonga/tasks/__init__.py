@@ -1,20 +1,67 @@
-"""Tasks: what is to be solved. `make_task` turns the `[task]` section of a config into a task."""
+"""Tasks: what is to be solved. `make_task` turns the `[task]` section of a config into a task.
+
+Importing this imports no third-party grader and no loader of data sets: those come in when a task that needs them is made.
+"""
+
+from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
+from pydantic import ValidationError
+
+from milonga.config import explain
+from milonga.errors import ConfigError
 from milonga.tasks.base import TASKS, Demonstration, Task, TaskOptions, keyed, normalised, split_of
 from milonga.tasks.chain import Chain
+from milonga.tasks.data import Gsm8k, Hub, Jsonl
 from milonga.tasks.last_letter import LastLetter
 
+GYM = "reasoning_gym"
+
+__all__ = [
+    "TASKS",
+    "Chain",
+    "Demonstration",
+    "Gsm8k",
+    "Hub",
+    "Jsonl",
+    "LastLetter",
+    "Task",
+    "TaskOptions",
+    "find_task",
+    "keyed",
+    "make_task",
+    "normalised",
+    "split_of",
+]
 
 
 def make_task(section: Mapping[str, Any]) -> Task:
-    """A task from `{"name": ..., **options}`."""
+    """A task from `{"name": ..., **options}`, or one clear error."""
     options = dict(section)
-    kind = TASKS.get(str(options.pop("name")))
-    return kind(kind.Options.model_validate(options))
+    name = options.pop("name", None)
+    if not isinstance(name, str) or not name:
+        raise ConfigError("the task needs a name")
+    found = find_task(name)
+    try:
+        checked = found.Options.model_validate(options)
+    except ValidationError as error:
+        raise explain(error, found.Options, prefix="task") from None
+    return found(checked)
 
 
-__all__ = [
-    "make_task","TASKS", "Chain", "Demonstration", "LastLetter", "Task", "TaskOptions", "keyed", "normalised", "split_of"]
+def find_task(name: str) -> type[Task]:
+    """The class behind a name: a registered one, `reasoning_gym:NAME`, or the user's own `file.py:attr` or `module:attr`."""
+    place, colon, rest = name.rpartition(":")
+    if name in TASKS:
+        return TASKS.get(name)
+    if GYM in (place, name):
+        from milonga.tasks.gym import gym_task
+
+        return gym_task(rest if colon else "")
+    if colon:
+        from milonga.tasks.custom import custom_task
+
+        return custom_task(name)
+    return TASKS.get(name)

@@ -27,10 +27,10 @@ def load(shared: Any, name: str, folder: Path) -> None:
     config, saved = shared.peft_config[name], json.loads((folder / CONFIG).read_text())
     for key, wanted in (("r", config.r), ("lora_alpha", config.lora_alpha), ("use_rslora", False), ("use_dora", False)):
         if saved.get(key, wanted) != wanted:
-            raise ConfigError(f"adapter '{folder}' has {key} = {saved[key]}, but policies.{name}.lora asks for {wanted}")
+            raise ConfigError(f"adapter '{folder}' has {key} = {saved[key]}, but policies.{name}.lora has {wanted}")
     tensors = load_file(folder / WEIGHTS)
     if shapes(tensors) != shapes(weights(shared, name)):
-        raise ConfigError(f"adapter '{folder}' adapts other layers than policies.{name}.lora.targets, or another model's")
+        raise ConfigError(f"adapter '{folder}' adapts other layers than policies.{name}.lora, or another model's")
     peft.set_peft_model_state_dict(shared, tensors, adapter_name=name)
 
 

@@ -1,4 +1,7 @@
-"""Cutting rows into micro-batches by a token budget. Results never depend on the cut (law 5); only memory and speed do."""
+"""Cutting rows into micro-batches by a token budget.
+
+Invariant (law 5): results never depend on the cut; only memory and speed do.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A key-value cache with room: it is allocated once and written in place, where the usual one copies itself at every token."""
+"""A key-value cache with room: allocated once and written in place, where the usual one copies itself at every token."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
 
-class RoomyLayer(DynamicLayer):  # type: ignore[no-untyped-call]
-    """The cache of one full-attention layer, with `room` positions. Returned keys and values are views of the filled part."""
+class RoomyLayer(DynamicLayer):  # type: ignore[misc]
+    """The cache of one full-attention layer, with `room` positions. It gives out views of the filled part."""
+
+    is_initialized: bool
 
     def __init__(self, room: int) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.room = room
         self.filled = 0
         self.key_room: Tensor = torch.empty(0)
@@ -58,4 +60,4 @@ def roomy_cache(config: Any, room: int) -> DynamicCache:
 
 def select_rows(cache: DynamicCache, indices: Tensor) -> None:
     for layer in cache.layers:
-        layer.batch_select_indices(indices)  # type: ignore[union-attr]
+        layer.batch_select_indices(indices)

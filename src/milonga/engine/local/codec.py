@@ -1,7 +1,7 @@
 """Between text and token ids, for one tokenizer.
 
-Invariants: sampled ids are never encoded again; foreign text never becomes a special token; the text of sampled ids is built
-token by token, so that places in the text are places in token space.
+Invariants: sampled ids are never encoded again; foreign text never becomes a special token; the text of sampled ids is
+built token by token, so that places in the text are places in token space.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Codec:
         )
 
     def encode(self, prompt: Prompt) -> NDArray[np.int64]:
-        """Neighbouring parts of one kind are encoded together: our own text may hold special tokens, foreign text not."""
+        """Neighbouring parts of one kind are encoded together: ours may hold special tokens, foreign ones not."""
         ids: list[int] = list(self.head)
         for foreign, parts in groupby(prompt, key=lambda part: part.foreign):
             text = "".join(part.text for part in parts)
@@ -74,7 +74,7 @@ class Codec:
         return [part for token in ids for part in (self._apart(token) if token in self.special else [token])]
 
     def _apart(self, token: int) -> list[int]:
-        """The name of a special token, character by character, in ordinary tokens; what has none is unknown, or left out."""
+        """The name of a special token, character by character, in ordinary tokens; what has none is unknown or left out."""
         vocabulary = self.tokenizer.get_vocab()
         named = {byte: character for character, byte in byte_characters().items()}
         unknown = self.tokenizer.unk_token_id
@@ -114,7 +114,7 @@ class Codec:
         return ends
 
     def _window_ends(self, ids: list[int], text: str) -> list[int] | None:
-        """Ends by decoding each token behind the ones just before it; None where these pieces do not join to the text."""
+        """Ends by decoding each token behind those just before it; None where these pieces do not join to the text."""
         ends, done, start, read = [], "", 0, 0
         for count in range(1, len(ids) + 1):
             before, after = self.text(ids[start:read]), self.text(ids[start:count])
@@ -133,7 +133,7 @@ class Codec:
         return ends[1:]
 
     def enders(self, stop: tuple[str, ...]) -> frozenset[int] | None:
-        """The tokens that can complete a stop string: those with its last byte. None, for other tokenizers: any token."""
+        """The tokens that can complete a stop string: those with its last byte. None: any, where bytes are not known."""
         if self.pieces is None:
             return None
         if stop not in self._enders:
@@ -143,10 +143,10 @@ class Codec:
 
 
 def special_ids(tokenizer: Any) -> frozenset[int]:
-    """Tokens that steer the model. The unknown token, where it plays no other part, only says that a character has no name."""
-    marked = {i for i, token in tokenizer.added_tokens_decoder.items() if token.special} | set(tokenizer.all_special_ids)
+    """Tokens that steer the model. The unknown token, where it has no other part, only says that a character has no name."""
+    marked = {i for i, token in tokenizer.added_tokens_decoder.items() if token.special}
     steering = {tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id}
-    return frozenset(marked - ({tokenizer.unk_token_id} - steering))
+    return frozenset((marked | set(tokenizer.all_special_ids)) - ({tokenizer.unk_token_id} - steering))
 
 
 def byte_pieces(tokenizer: Any) -> list[bytes] | None:
@@ -171,7 +171,7 @@ def byte_pieces(tokenizer: Any) -> list[bytes] | None:
 
 
 def byte_characters() -> dict[str, int]:
-    """The characters that stand for bytes in byte-level vocabularies: printable Latin-1 as itself, the rest from U+0100 on."""
+    """The characters that stand for bytes in byte-level vocabularies: printable Latin-1 as itself, others from U+0100."""
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     table = {chr(byte): byte for byte in printable}
     hidden = (byte for byte in range(256) if byte not in set(printable))

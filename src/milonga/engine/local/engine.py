@@ -67,7 +67,7 @@ class LocalEngine(Engine):
             raise MissingExtra("lora", "lora") from None
         config = peft.LoraConfig(
             r=lora.rank,
-            lora_alpha=lora.alpha,  # type: ignore[arg-type]
+            lora_alpha=lora.alpha,
             lora_dropout=0.0,
             target_modules=lora.targets or "all-linear",
             task_type="CAUSAL_LM",

@@ -1,7 +1,7 @@
 """Log-probability and entropy of given tokens without holding full logits.
 
-The vocabulary is by far the widest axis of a language model. Logits are computed for a chunk of tokens at a time, reduced to two
-numbers per token, and computed again in the backward pass: memory is chunk x vocabulary instead of tokens x vocabulary.
+The vocabulary is by far the widest axis of a language model. Logits are computed for a chunk of tokens at a time, reduced
+to two numbers per token, and computed again in the backward pass: memory is chunk x vocabulary, not tokens x vocabulary.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ class _ChunkedHead(torch.autograd.Function):
         for part in range(0, len(hidden), rows := chunk_rows(len(weight))):
             cut = slice(part, part + rows)
             logp = _log_softmax(hidden[cut], weight, bias, scale[cut])
-            of_logits = _of_logits(logp, targets[cut, None], *(g[cut, None] if g is not None else None for g in gradients))
+            of_logp, of_entropy = (g[cut, None] if g is not None else None for g in gradients)
+            of_logits = _of_logits(logp, targets[cut, None], of_logp, of_entropy)
             of_logits = (of_logits * scale[cut, None]).to(weight.dtype)
             of_hidden[cut] = (of_logits @ weight).to(hidden.dtype)
             if of_weight is not None:

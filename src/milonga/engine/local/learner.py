@@ -1,7 +1,8 @@
 """The learner: token-budget micro-batches, an objective, one optimiser step per minibatch.
 
-Invariants: the old policy is the one that sampled, for all epochs and minibatches of a lesson, so that clipping is alive; the
-denominators of a minibatch are counted before it is cut; a loss or gradient that is not finite leaves the weights as they were.
+Invariants: the old policy is the one that sampled, for all epochs and minibatches of a lesson, so that clipping is alive;
+the denominators of a minibatch are counted before it is cut; a loss or gradient that is not finite leaves the weights as
+they were before its step, and ends the lesson.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def token_logprobs(policy: Policy, batch: MicroBatch) -> tuple[Tensor, Tensor]:
 
 @torch.no_grad()
 def score(policy: Policy, traces: Sequence[Trace], tag: str, ledger: Ledger) -> list[Floats]:
-    """Log-probabilities of the trained tokens under policy@tag, aligned with each trace's ids; rows without any cost nothing."""
+    """Log-probabilities of the trained tokens under policy@tag, aligned with each trace's ids."""
     out = [np.zeros(len(t.ids)) for t in traces]
     asked = [i for i, t in enumerate(traces) if trained_tokens(t).any()]
     chosen = [traces[i] for i in asked]
@@ -119,8 +120,8 @@ class _Update:
         if not np.isfinite(total) or not np.isfinite(norm):
             self.policy.optimiser.zero_grad(set_to_none=True)
             what = "loss" if not np.isfinite(total) else "gradient"
-            after = f" after {self.report.steps} steps" if self.report.steps else ""
-            self.report.skipped = f"{what} is not finite: the update was stopped{after} and the weights left as they were"
+            when = f" after {self.report.steps} steps" if self.report.steps else ""
+            self.report.skipped = f"{what} is not finite: the update was stopped{when}, the weights left as they were"
             return False
         if working:
             self.policy.optimiser.step()
@@ -152,9 +153,8 @@ class _Update:
         )
         value, sums = loss(self.objective, terms, over)
         value.backward()  # type: ignore[no-untyped-call]
-        self.ledger.charge(
-            self.policy.name, "learn", batch.tokens, self._learn_factor() * self.policy.flops(batch.tokens, batch.attended)
-        )
+        flops = self._learn_factor() * self.policy.flops(batch.tokens, batch.attended)
+        self.ledger.charge(self.policy.name, "learn", batch.tokens, flops)
         self.sums.tokens += len(logp)
         self.sums.entropy += float(entropy.detach().sum())
         self.sums.kl += sums.get("kl", 0.0)

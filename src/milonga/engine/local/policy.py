@@ -1,8 +1,8 @@
 """One policy: named weights with one optimiser, and other versions of the same weights under tags.
 
-A version is a list of tensors, one for each trainable parameter: the whole model in full fine-tuning, the adapter with LoRA. To
-score under another version, the parameters point to it for a moment. One mechanism serves the KL reference, averages, snapshots,
-full weights and adapters alike; with LoRA the untouched start of an adapter is the bare base itself.
+A version is a list of tensors, one for each trainable parameter: the whole model in full fine-tuning, the adapter with
+LoRA. To score under another version, the parameters point to it for a moment. One mechanism serves the KL reference,
+averages, snapshots, full weights and adapters alike; with LoRA the untouched start of an adapter is the bare base itself.
 """
 
 from __future__ import annotations
@@ -91,8 +91,8 @@ class Policy:
 
     @torch.no_grad()
     def _probe_head(self) -> bool:
-        """Whether logits are a plain linear map of the last hidden states: some models cap or scale them, and an adapter may
-        sit on the head. For the probe the head gives out large numbers: a cap is invisible on the small logits of a new model."""
+        """Whether logits are a plain linear map of the last hidden states: some models cap or scale them, and an adapter
+        may sit on the head. For the probe the head gives out large numbers: small logits would not show a cap."""
         head = self.causal.get_output_embeddings()
         if type(head) is not nn.Linear:
             return False
@@ -155,7 +155,7 @@ class Policy:
                 mean.lerp_(parameter, 1 - self.section.ema)
 
     def fingerprint(self) -> str:
-        """A short name of the policy's start, its frozen base included, to notice a resumed run whose start has changed.
+        """A short name of the policy's start, frozen base included, to notice a resumed run whose start has changed.
 
         Bits are summed as integers: the same on every device and with any number of threads.
         """
@@ -167,7 +167,7 @@ class Policy:
         return self.start
 
     def flops(self, tokens: int, attended: float) -> float:
-        """Of a forward pass: two per multiplied parameter and token, and the attention over `attended` pairs of tokens."""
+        """Of a forward pass: two per multiplied parameter and token, and attention over `attended` pairs of tokens."""
         config = self.causal.config.get_text_config()
         return 2.0 * self.matmuls * tokens + 4.0 * float(config.num_hidden_layers * config.hidden_size) * attended
 

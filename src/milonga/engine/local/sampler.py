@@ -1,6 +1,6 @@
 """The embedded sampler: a key-value cache, per-token log-probabilities, stop strings, finished rows leaving the batch.
 
-Invariant (law 7): the randomness of a row depends on its key and the position in its output alone; not on the batch it is in.
+Invariant (law 7): the randomness of a row depends on its key and the position in its output alone, not on its batch.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class _Row:
 def sample(
     policy: Policy, requests: Sequence[Request], decoding: Decoding, rows: int, ledger: Ledger
 ) -> list[Completion]:
-    """Continue every request. Requests are sorted by length so that little padding is computed; answers keep their order."""
+    """Continue every request. They are sorted by length so that little padding is computed; answers keep their order."""
     order = sorted(range(len(requests)), key=lambda i: len(requests[i].context))
     done: list[_Row] = []
     for at in range(0, len(order), rows):
@@ -171,7 +171,7 @@ class _Batch:
         return keep
 
     def _stops(self, row: _Row) -> bool:
-        """Whether a stop string is in the text: looked for near its end, where it must be new, then in the whole of it."""
+        """Whether a stop string is in the text: looked for near its end, where it would be new, then in all of it."""
         tail = max(len(s.encode()) for s in self.decoding.stop) + 8
         near = self.policy.codec.text(row.ids[-tail:])
         return any(s in near and s in self.policy.codec.text(row.ids) for s in self.decoding.stop)

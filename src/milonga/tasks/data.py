@@ -1,0 +1,304 @@
+"""Problems from data: GSM8K, any JSONL file, any data set of the hub. Answers are graded as mathematics.
+
+Invariants:
+- Train, dev and test are disjoint by normalised text. What occurs in a held-out split too is removed from train, never from
+  the test: the held-out splits stay whole, and `describe` counts what was removed.
+- A malformed row is an error that names its file, line and field. Rows are never skipped in silence.
+- The order is a permutation keyed by the seed; indices wrap around. Which split a row is in does not depend on the seed.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, model_validator
+
+from milonga.errors import DataError, MissingExtra, nearest
+from milonga.tasks.base import TASKS, Task, TaskOptions, keyed, normalised
+from milonga.tasks.grading import Grader, shared_grader
+from milonga.types import SPLITS, Grade, Problem, Split
+
+GSM8K_HUB = ("openai/gsm8k", "main")
+
+
+class SourceOptions(TaskOptions):
+    """What every task from data has."""
+
+    dev_share: float = Field(0.05, ge=0, lt=1)
+    """Share of the train rows that becomes the dev split, where the source has none of its own."""
+    seed: int = 0
+    """Keys the order of the problems."""
+    max_tokens: int = Field(512, ge=1)
+
+
+class FieldOptions(SourceOptions):
+    """Where a row keeps its question and its answer."""
+
+    question: str = "question"
+    answer: str = "answer"
+    answer_after: str | None = Field(None, min_length=1)
+    """The final answer is what stands after the last occurrence of this text, such as "####"."""
+    test_share: float = Field(0.05, ge=0, lt=1)
+    """Share of the train rows that becomes the test split, where the source has none of its own."""
+
+    @model_validator(mode="after")
+    def _leaves_train(self) -> FieldOptions:
+        if self.dev_share + self.test_share >= 1:
+            raise ValueError(f"dev_share={self.dev_share} and test_share={self.test_share} leave nothing to train on")
+        return self
+
+
+class JsonlOptions(FieldOptions):
+    path: str
+    """The file to train on, one JSON object per line."""
+    dev_path: str | None = None
+    test_path: str | None = None
+
+
+class HubOptions(FieldOptions):
+    dataset: str
+    """Name on the hub, or a local folder that the `datasets` package can read."""
+    config: str | None = None
+    revision: str | None = None
+    train_split: str = "train"
+    dev_split: str | None = None
+    test_split: str | None = None
+
+
+class Gsm8kOptions(SourceOptions):
+    path: str | None = None
+    """A folder with train.jsonl and test.jsonl; without it the data come from the hub."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One problem of a source, with the number of its line, counted from 1."""
+
+    number: int
+    question: str
+    answer: str
+
+
+@dataclass(frozen=True)
+class Fields:
+    """How a row is read."""
+
+    question: str = "question"
+    answer: str = "answer"
+    answer_after: str | None = None
+
+    def read(self, record: Any, where: str, number: int) -> Row:
+        if not isinstance(record, Mapping):
+            raise DataError(f"{where}: not a JSON object but {type(record).__name__}")
+        question = self._value(record, self.question, where)
+        if not isinstance(question, str) or not question.strip():
+            raise DataError(f"{where}: field '{self.question}' is not a text with something in it")
+        return Row(number, question.strip(), self._final(self._value(record, self.answer, where), where))
+
+    def _value(self, record: Mapping[Any, Any], field: str, where: str) -> Any:
+        if field not in record:
+            raise DataError(f"{where}: field '{field}' is missing; {nearest(field, map(str, record))}")
+        return record[field]
+
+    def _final(self, answer: Any, where: str) -> str:
+        """The answer as text: numbers are converted, and what stands before the marker is the way to it."""
+        if isinstance(answer, bool) or not isinstance(answer, str | int | float):
+            raise DataError(f"{where}: field '{self.answer}' is neither a text nor a number")
+        text = str(answer)
+        if self.answer_after is not None:
+            _, marker, text = text.rpartition(self.answer_after)
+            if not marker:
+                raise DataError(f"{where}: field '{self.answer}' has no '{self.answer_after}' before its final answer")
+        if not text.strip():
+            raise DataError(f"{where}: field '{self.answer}' is empty")
+        return text.strip()
+
+
+def read_jsonl(path: Path, fields: Fields) -> list[Row]:
+    """All rows of a file. Blank lines are allowed, and count as lines."""
+    try:
+        with path.open("rb") as file:
+            rows = [_parse(line, path, n, fields) for n, line in enumerate(file, 1) if line.strip()]
+    except FileNotFoundError:
+        raise DataError(f"data file '{path}' does not exist") from None
+    except OSError as error:
+        raise DataError(f"data file '{path}' cannot be read: {error.strerror}") from None
+    if not rows:
+        raise DataError(f"data file '{path}' is empty")
+    return rows
+
+
+def _parse(line: bytes, path: Path, number: int, fields: Fields) -> Row:
+    where = f"{path}, line {number}"
+    try:
+        record = json.loads(line.decode("utf-8-sig"), parse_constant=_no_constant)
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{where}: not JSON ({error})") from None
+    return fields.read(record, where, number)
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not a value of JSON")
+
+
+def read_hub(name: str, config: str | None, split: str, revision: str | None, fields: Fields) -> list[Row]:
+    """All rows of one split of a data set on the hub, through the `datasets` package and its cache."""
+    if importlib.util.find_spec("datasets") is None:
+        raise MissingExtra(f"loading '{name}' from the hub", "hub")
+    import datasets
+
+    where = f"{name} ({config})" if config else name
+    try:
+        table: Iterable[Any] = datasets.load_dataset(name, config, split=split, revision=revision)
+    except Exception as error:  # the package and those below it raise a dozen unrelated kinds
+        why = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+        raise DataError(f"cannot load split '{split}' of data set '{where}': {why[:300]}") from None
+    rows = [fields.read(record, f"{where}, split '{split}', row {n}", n) for n, record in enumerate(table, 1)]
+    if not rows:
+        raise DataError(f"split '{split}' of data set '{where}' is empty")
+    return rows
+
+
+@dataclass(frozen=True)
+class Splits:
+    """Disjoint splits, and how many rows had to go to make them so."""
+
+    rows: Mapping[Split, Sequence[Row]]
+    overlaps: Mapping[str, int]
+
+
+def carve(rows: Sequence[Row], dev_share: float, test_share: float) -> dict[Split, list[Row]]:
+    """Split rows by a hash of their normalised text, so that repetitions of a question stay together."""
+    out: dict[Split, list[Row]] = {split: [] for split in SPLITS}
+    for row in rows:
+        at = keyed("split", normalised(row.question)).random()
+        out["test" if at < test_share else "dev" if at < test_share + dev_share else "train"].append(row)
+    return out
+
+
+def disjoint(rows: Mapping[Split, Sequence[Row]]) -> Splits:
+    """The test stays whole; dev loses what is in the test; train loses what is in either."""
+    texts = {split: [normalised(row.question) for row in rows[split]] for split in SPLITS}
+    dev, test = set(texts["dev"]), set(texts["test"])
+    overlaps = {
+        "train_dev": sum(text in dev for text in texts["train"]),
+        "train_test": sum(text in test for text in texts["train"]),
+        "dev_test": sum(text in test for text in texts["dev"]),
+    }
+    kept: dict[Split, Sequence[Row]] = {
+        "train": [row for row, text in zip(rows["train"], texts["train"], strict=True) if text not in dev | test],
+        "dev": [row for row, text in zip(rows["dev"], texts["dev"], strict=True) if text not in test],
+        "test": rows["test"],
+    }
+    return Splits(kept, overlaps)
+
+
+class DataTask(Task):
+    """Problems from rows; a subclass says where the rows come from."""
+
+    options: SourceOptions
+
+    def __init__(self, options: Any = None, grader: Grader | None = None) -> None:
+        super().__init__(options)
+        self.max_tokens = self.options.max_tokens
+        self.grader = grader or shared_grader()
+        own = self.load()
+        missing_test = getattr(self.options, "test_share", 0.0) if "test" not in own else 0.0
+        carved = carve(own["train"], self.options.dev_share if "dev" not in own else 0.0, missing_test)
+        self.splits = disjoint({split: own.get(split, carved[split]) if split != "train" else carved["train"] for split in SPLITS})
+        if not self.splits.rows["train"]:
+            raise DataError(f"task '{self.name}': nothing is left to train on; every row is in dev or test")
+        self._order = {split: self._permutation(split) for split in SPLITS}
+
+    @abstractmethod
+    def load(self) -> dict[Split, list[Row]]:
+        """The splits that the source has; train always."""
+
+    def _permutation(self, split: Split) -> list[int]:
+        order = list(range(len(self.splits.rows[split])))
+        keyed("order", self.name, self.options.seed, split).shuffle(order)
+        return order
+
+    def size(self, split: Split) -> int:
+        return len(self._order[split])
+
+    def problem(self, split: Split, index: int) -> Problem:
+        order = self._order[split]
+        if not order:
+            raise DataError(f"task '{self.name}' has no {split} problems: name a source for them, or give {split}_share")
+        row = self.splits.rows[split][order[index % len(order)]]
+        return Problem(f"{self.name}/{split}/{row.number}", row.question, row.answer)
+
+    def grade(self, problem: Problem, answer: str | None, steps: Sequence[str]) -> Grade:
+        return self.grade_all([(problem, answer, steps)])[0]
+
+    def grade_all(self, items: Sequence[tuple[Problem, str | None, Sequence[str]]]) -> list[Grade]:
+        results = self._equal([(problem.answer, answer) for problem, answer, _ in items if answer is not None])
+        # No answer is a wrong answer; only an answer that the grader could not judge is unknown.
+        return [Grade(False if answer is None else next(results)) for _, answer, _ in items]
+
+    def _equal(self, pairs: Sequence[tuple[str, str]]) -> Iterator[bool | None]:
+        return iter(self.grader.equal(pairs))
+
+    def describe(self) -> dict[str, Any]:
+        return {"sizes": {split: self.size(split) for split in SPLITS}, "overlaps_removed": dict(self.splits.overlaps)}
+
+
+@TASKS.register("jsonl")
+class Jsonl(DataTask):
+    """Any file with one problem per line."""
+
+    name = "jsonl"
+    Options = JsonlOptions
+    options: JsonlOptions
+
+    def load(self) -> dict[Split, list[Row]]:
+        fields = Fields(self.options.question, self.options.answer, self.options.answer_after)
+        paths: dict[Split, str | None] = {
+            "train": self.options.path,
+            "dev": self.options.dev_path,
+            "test": self.options.test_path,
+        }
+        return {split: read_jsonl(Path(path), fields) for split, path in paths.items() if path is not None}
+
+
+@TASKS.register("hub")
+class Hub(DataTask):
+    """Any data set of the hub whose rows have a question and an answer."""
+
+    name = "hub"
+    Options = HubOptions
+    options: HubOptions
+
+    def load(self) -> dict[Split, list[Row]]:
+        o = self.options
+        fields = Fields(o.question, o.answer, o.answer_after)
+        names: dict[Split, str | None] = {"train": o.train_split, "dev": o.dev_split, "test": o.test_split}
+        return {
+            split: read_hub(o.dataset, o.config, name, o.revision, fields)
+            for split, name in names.items()
+            if name is not None
+        }
+
+
+@TASKS.register("gsm8k")
+class Gsm8k(DataTask):
+    """Grade-school word problems. Its dev split is carved out of train; its test is never touched."""
+
+    name = "gsm8k"
+    Options = Gsm8kOptions
+    options: Gsm8kOptions
+
+    def load(self) -> dict[Split, list[Row]]:
+        fields = Fields(answer_after="####")
+        if self.options.path is None:
+            dataset, config = GSM8K_HUB
+            return {split: read_hub(dataset, config, split, None, fields) for split in ("train", "test")}
+        folder = Path(self.options.path)
+        return {split: read_jsonl(folder / f"{split}.jsonl", fields) for split in ("train", "test")}
