@@ -1,4 +1,4 @@
-"""Tiny real parts for the engine's tests: random models of four architectures, four kinds of tokenizers, traces by hand."""
+"""Tiny real parts for the engine's tests: random models of four architectures, five tokenizers, traces by hand."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ torch.set_num_threads(1)
 
 SPECIALS = ["<pad>", "<bos>", "<eos>", "<|user|>", "<|model|>"]
 CORPUS = [
-    "the quick brown fox jumps over the lazy dog. the answer is 42; is the answer right? step 1: 3+4=7. step 2: 7*2=14.",
+    "the quick brown fox jumps over the lazy dog. the answer is 42; is it right? step 1: 3+4=7. step 2: 7*2=14.",
     "naïve café déjà vu — 東京タワー 🙂👍🏽 Ünïcödé",
 ]
 TEMPLATE = (
@@ -42,10 +42,11 @@ TEMPLATE = (
 
 @cache
 def tokenizer(kind: str) -> Any:
-    """bytes: byte-level BPE with merges. chat: the same with a chat template and a BOS before plain text. word: WordPiece.
-    meta: BPE with metaspace and byte fallback, as SentencePiece models have. unigram: specials inside the model's vocabulary."""
+    """bytes: byte-level BPE with merges. chat: the same with a chat template, and a BOS before plain text. word:
+    WordPiece. meta: metaspace BPE with byte fallback, as from SentencePiece. unigram: could spell specials itself."""
     build = {"bytes": _bytes, "chat": _chat, "word": _word, "meta": _meta, "unigram": _unigram}[kind]
     wrapped = PreTrainedTokenizerFast(tokenizer_object=build(), pad_token="<pad>", bos_token="<bos>", eos_token="<eos>")
+    wrapped.add_special_tokens({"extra_special_tokens": SPECIALS[3:]})
     if kind in ("word", "unigram"):
         wrapped.add_special_tokens({"unk_token": "<unk>"})
     if kind == "chat":
@@ -58,7 +59,8 @@ def _bytes() -> Tokenizer:
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(vocab_size=300, initial_alphabet=alphabet, special_tokens=SPECIALS, show_progress=False)
+    options = {"initial_alphabet": alphabet, "special_tokens": SPECIALS, "show_progress": False}
+    trainer = trainers.BpeTrainer(vocab_size=300, **options)
     backend.train_from_iterator(CORPUS, trainer)
     return backend
 
@@ -75,7 +77,7 @@ def _word() -> Tokenizer:
     backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     backend.decoder = decoders.WordPiece(cleanup=False)
     trainer = trainers.WordPieceTrainer(vocab_size=300, special_tokens=[*SPECIALS, "<unk>"], show_progress=False)
-    backend.train_from_iterator([*CORPUS, "< > | u n k"], trainer)
+    backend.train_from_iterator([*CORPUS, "a<|b|>c<d>e| xmodel xuser xpad xbos"], trainer)
     return backend
 
 
@@ -106,7 +108,7 @@ SMALL = {**TINY, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers"
 
 
 def make_model(arch: str, seed: int = 0) -> Any:
-    """Random weights, wide enough that distributions are far from uniform. The vocabulary is padded, as real ones are."""
+    """Random weights, wide enough that distributions are far from uniform. The vocabulary is padded, as real ones."""
     torch.manual_seed(seed)
     if arch == "llama":
         config: Any = LlamaConfig(**SMALL, tie_word_embeddings=True, max_position_embeddings=256)
@@ -124,7 +126,7 @@ def make_model(arch: str, seed: int = 0) -> Any:
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.dim() > 1:
-                parameter.mul_(6.0)
+                parameter.mul_(9.0)
     return model.eval()
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -266,21 +268,35 @@ FRAGMENTS = [
     *(RIGHT, WRONG, "\\boxed{", "\\boxed{correct}", "\\boxed{7}", "{", "}", "\\", ".", " ", "<", ">"),
     *("\n", "#", "=", "+", "-", "=+", "=-", "a", "7", "CORRECT"),
 ]
-# Whole pieces that are nearly right: random fragments alone hardly ever make a frame.
-PIECES = [
-    *(f"<step>{RIGHT}</step>", f"<step>x {WRONG}</step>", f"<step>{RIGHT}{WRONG}</step>", "<step>a</step>"),
-    *("a+\n", "-\n", "a\n", "=+", "=-", "#7", "\n"),
-]
 soup = st.lists(st.sampled_from(FRAGMENTS), max_size=20).map("".join)
-pieces = st.lists(st.sampled_from(PIECES) | st.sampled_from(FRAGMENTS), max_size=6).map("".join)
-hostile = st.one_of(
-    st.text(max_size=40),
-    soup,
-    pieces,
-    st.builds(tagged, pieces, st.sampled_from([RIGHT, WRONG]) | pieces),
-    st.builds("<think>{}</think>\n<answer>{}</answer>".format, pieces, st.just("\\boxed{7}") | pieces),
-)
-FUZZ = settings(PROPERTY, max_examples=1000)
+
+
+def near(pieces: list[str], frame: str, tails: list[str]) -> st.SearchStrategy[str]:
+    """Texts that are nearly right: random fragments alone hardly ever make a frame."""
+    noise = st.sampled_from([*[""] * 3 * len(FRAGMENTS), *FRAGMENTS])
+    body = st.lists(st.sampled_from(pieces), min_size=1, max_size=4).map("".join)
+    return st.builds(frame.format, noise, body, noise, st.sampled_from(tails))
+
+
+NEAR_SOLUTION = {
+    "terse": near(["a\n", "1+2=3\n", " \n", "\n"], "{1}{2}{3}", ["#7", "#7", "# 7", "#", "#7\n", "#7#8", ""]),
+    "tagged": near(
+        ["<step>a</step>", "<step> b </step>\n", "<step></step>", "<step>a<step>b</step>", "</step>", "so"],
+        "{0}<think>{1}</think>{2}<answer>{3}</answer>",
+        ["\\boxed{7}", "is \\boxed{ 7 }.", "\\boxed{\\frac{1}{2}}", "\\boxed{7", "\\boxed{7}\\boxed{8}", "7"],
+    ),
+}
+NEAR_VERIFICATION = {
+    "terse": near(["a+\n", "-\n", "1+2=3+\n", "b-\n", "a\n", "\n"], "{1}{2}{3}", ["=+", "=-", "=+", "=-", "=", "=+\n"]),
+    "tagged": near(
+        [f"<step>{RIGHT}</step>", f"<step>x {WRONG}.</step>\n", f"<step>{RIGHT}{WRONG}</step>", "<step>a</step>", "so"],
+        "{0}<step_verification>{1}</step_verification>{2}<final_verification>{3}</final_verification>",
+        [RIGHT, WRONG, f" {RIGHT}.", f"{RIGHT} {WRONG}", f"{RIGHT} {{}}", "\\boxed{correct}", ""],
+    ),
+}
+ANYTHING = {dialect: st.text(max_size=40) | soup for dialect in DIALECTS}
+FUZZ = settings(PROPERTY, max_examples=300)
+Texts = dict[str, st.SearchStrategy[str]]
 MARKS = {"terse": "\n", "tagged": "</step>"}
 
 
@@ -289,9 +305,12 @@ def check_ends(text: str, ends: tuple[int, ...], mark: str) -> None:
     assert all(0 < end <= len(text) and text[:end].endswith(mark) for end in ends)
 
 
+@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize("texts", [ANYTHING, NEAR_SOLUTION], ids=["anything", "near"])
 @FUZZ
-@given(dialect=dialects, text=hostile)
-def test_any_text_reads_as_a_solution(dialect: Dialect, text: str) -> None:
+@given(data=st.data())
+def test_any_text_reads_as_a_solution(texts: Texts, dialect: Dialect, data: st.DataObject) -> None:
+    text = data.draw(texts[dialect])
     solver = SOLVERS[dialect]
     reading = solver.read(text)
     value = reading.value
@@ -306,25 +325,31 @@ def test_any_text_reads_as_a_solution(dialect: Dialect, text: str) -> None:
         assert reading.valid
 
 
+@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize("texts", [ANYTHING, NEAR_VERIFICATION], ids=["anything", "near"])
 @FUZZ
-@given(dialect=dialects, text=hostile, count=st.integers(0, 3), form=st.sampled_from([0.0, 0.2, 0.6, 1.0]))
-def test_reward_and_parser_share_one_grammar(dialect: Dialect, text: str, count: int, form: float) -> None:
-    reading = VERIFIERS[dialect].read(text, solution(count, form))
-    value = reading.value
-    assert 0 <= reading.format <= 1
-    assert len(value.ends) == len(value.steps or ())
-    assert value.steps is None or len(value.steps) == count > 0
-    check_ends(text, value.ends, MARKS[dialect])
-    if reading.valid:
-        assert reading.format > 0 and value.final is not None and value.steps is not None
-        again = VERIFIERS[dialect].read(VERIFIERS[dialect].write(value.steps, value.final), solution(count, form))
-        assert (again.value.steps, again.value.final) == (value.steps, value.final)
-    if value.final is None:
-        assert reading.format < 0.6
-    if reading.format == 1.0:
-        assert value.final is not None
-        # Where the solution itself cannot be counted, a wrong count is not the verifier's fault, but still not valid.
-        assert reading.valid or form < 0.6
+@given(data=st.data())
+def test_reward_and_parser_share_one_grammar(texts: Texts, dialect: Dialect, data: st.DataObject) -> None:
+    text = data.draw(texts[dialect])
+    verifier = VERIFIERS[dialect]
+    for count, form in itertools.product(range(4), (0.0, 0.59, 0.6, 1.0)):
+        about = solution(count, form)
+        reading = verifier.read(text, about)
+        value = reading.value
+        assert 0 <= reading.format <= 1
+        assert len(value.ends) == len(value.steps or ())
+        assert value.steps is None or len(value.steps) == count > 0
+        check_ends(text, value.ends, MARKS[dialect])
+        if reading.valid:
+            assert reading.format > 0 and value.final is not None and value.steps is not None
+            again = verifier.read(verifier.write(value.steps, value.final), about).value
+            assert (again.steps, again.final) == (value.steps, value.final)
+        if value.final is None:
+            assert reading.format < 0.6
+        if reading.format == 1.0:
+            assert value.final is not None
+            # Where the solution itself cannot be counted, a wrong count costs the verifier nothing, but is not valid.
+            assert reading.valid or form < 0.6
 
 
 # -- Prompts ---------------------------------------------------------------------------------------

@@ -1,9 +1,14 @@
-"""Milonga trains language models that learn from each other: a generator and its verifier, and every other way of co-training."""
+"""Milonga trains language models that learn from each other: a generator and its verifier, and other pairs."""
 
-from milonga.api import Report, evaluate, resume, run
+from milonga import api
+from milonga.api import Report, evaluate, resume
+from milonga.comparing import compare
 from milonga.errors import ConfigError, DataError, MissingExtra, RunFolderError, UserError
 from milonga.tasks import Task, TaskOptions
 from milonga.types import Grade, Problem
+
+# The package milonga.run is loaded by now: were it not, its first import would take this name from the function.
+run = api.run
 
 __version__ = "0.1.0"
 
@@ -18,6 +23,7 @@ __all__ = [
     "Task",
     "TaskOptions",
     "UserError",
+    "compare",
     "evaluate",
     "resume",
     "run",

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from milonga.config import read_toml
-from milonga.errors import RunFolderError
+from milonga.errors import ConfigError, RunFolderError
 from milonga.resolve import Plan, resolve
 
 Report = dict[str, Any]
@@ -84,8 +84,8 @@ def start(plan: Plan, out: Path, quiet: bool = False) -> Report:
     from milonga.run.folder import RunFolder
 
     with RunFolder(out, plan.config.keep.checkpoints) as folder:
-        folder.begin(plan.config)
-        return _loop(plan, folder, quiet, restore=False)
+        folder.require_new()
+        return _loop(plan, folder, quiet, begin=True)
 
 
 def resume(path: str | Path, quiet: bool = False) -> Report:
@@ -98,11 +98,11 @@ def resume(path: str | Path, quiet: bool = False) -> Report:
         if folder.checkpoints.newest() is None and not folder.checkpoints.damaged():
             # Killed before anything was learned: the beginning is the place to go on from.
             folder.rewind(-1)
-            return _loop(plan, folder, quiet, restore=False)
+            return _loop(plan, folder, quiet)
         return _loop(plan, folder, quiet, restore=True)
 
 
-def _loop(plan: Plan, folder: Any, quiet: bool, restore: bool) -> Report:
+def _loop(plan: Plan, folder: Any, quiet: bool, begin: bool = False, restore: bool = False) -> Report:
     from milonga.loop import Loop
     from milonga.run.console import LiveView
 
@@ -112,13 +112,20 @@ def _loop(plan: Plan, folder: Any, quiet: bool, restore: bool) -> Report:
         loop = Loop(plan, make_engine(plan), folder, view)
         if restore:
             loop.restore()
+        loop.prepare()
+        if begin:
+            # Only now: a model that is not there, or a full disk, leaves no run behind that would have to be resumed.
+            folder.begin(plan.config)
         return loop.run()
 
 
 def make_engine(plan: Plan) -> Any:
     """The engine of a plan, with its models loaded."""
     from milonga.engine.local import LocalEngine
+    from milonga.engine.local.models import check_model
 
+    for section in plan.policies.values():
+        check_model(section.model)
     limit = plan.config.sampling.max_tokens or plan.task.max_tokens
     return LocalEngine(plan.policies, plan.config.device, plan.config.sampling.rows, limit)
 
@@ -134,8 +141,10 @@ def evaluate(
     from milonga.table import Setting
 
     config = read_config(Path(path))
-    section = config.eval.model_dump() | {"split": split} | ({"problems": problems} if problems else {})
+    section = config.eval.model_dump() | {"split": split} | ({} if problems is None else {"problems": problems})
     plan = resolve([config.model_dump(mode="json", exclude_none=True), {"eval": section}])
+    if processbench is not None and "verifier" not in plan.roles:
+        raise ConfigError(f"recipe '{config.recipe}' has no verifier to measure on '{processbench}'")
     found = Checkpoints(Path(path) / "checkpoints", 1).newest()
     if found is None:
         raise RunFolderError(f"'{path}' holds no complete checkpoint")

@@ -6,22 +6,24 @@ dialect, the length limits) is derived, never repeated; a resolved config writte
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from milonga.errors import ConfigError, nearest
 
 Binding = Literal["own", "lora", "shared"]
+Share = Annotated[float, Field(ge=0, lt=1)]
 
 
 class Section(BaseModel):
     """A table of the config file. Unknown keys are errors."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class LoraSection(Section):
@@ -48,7 +50,7 @@ class PolicySection(Section):
     objective: dict[str, Any] = Field(default_factory=lambda: {"preset": "grpo"})
     """`preset` names an objective; any other key overrides one of its switches."""
     lr: float = Field(3e-5, gt=0)
-    betas: tuple[float, float] = (0.9, 0.95)
+    betas: tuple[Share, Share] = (0.9, 0.95)
     eps: float = Field(1e-8, gt=0)
     weight_decay: float = Field(0.0, ge=0)
     grad_clip: float = Field(1.0, gt=0)
@@ -124,8 +126,8 @@ class Config(Section):
     """`name`, and the options of that task."""
     turns: int = Field(100, ge=1)
     """Turns of the recipe's lead seat. Warm-up and the other seats' turns come on top."""
-    budget: dict[Literal["tokens", "flops"], float] = Field(default_factory=dict)
-    """Stop when the ledger reaches this much compute instead of counting turns."""
+    budget: dict[Literal["tokens", "flops"], Annotated[float, Field(gt=0)]] = Field(default_factory=dict)
+    """Stop when the ledger reaches this much compute (of either, where both are given) instead of counting turns."""
     seed: int = 0
     binding: Binding = "own"
     """own: weights per seat. lora: an adapter per seat on a shared base. shared: one model in every seat."""
@@ -158,6 +160,8 @@ def explain(error: ValidationError, model: type[BaseModel], prefix: str = "") ->
     key = ".".join([prefix, *path] if prefix else path) or prefix or "config"
     if details["type"] == "extra_forbidden":
         return ConfigError(f"unknown key '{key}': {nearest(path[-1], fields_at(model, path[:-1]))}")
+    if path and path[-1] == "[key]":  # a table whose keys are fixed names
+        return ConfigError(f"unknown key '{key.removesuffix('.[key]')}': use {details['ctx']['expected']}")
     if details["type"] == "missing":
         return ConfigError(f"'{key}' is missing")
     message = details["msg"].removeprefix("Value error, ")
@@ -196,7 +200,7 @@ def parse(raw: Mapping[str, Any]) -> Config:
 
 def read_toml(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text())
+        return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ConfigError(f"config file '{path}' does not exist") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
@@ -208,12 +212,18 @@ def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     out = dict(base)
     for key, value in over.items():
         old = out.get(key)
-        replaces = key in ("task", "objective") and isinstance(value, Mapping) and ("name" in value or "preset" in value)
-        if isinstance(old, Mapping) and isinstance(value, Mapping) and not replaces:
+        if key == "task":  # `task = "chain"` is short for a table with that name
+            old, value = ({"name": task} if isinstance(task, str) else task for task in (old, value))
+        if isinstance(old, Mapping) and isinstance(value, Mapping) and not _renames(key, old, value):
             out[key] = merge(old, value)
         else:
             out[key] = value
     return out
+
+
+def _renames(key: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
+    name = {"task": "name", "objective": "preset"}.get(key)
+    return name is not None and name in new and new[name] != old.get(name)
 
 
 def parse_setting(text: str) -> dict[str, Any]:
@@ -246,7 +256,7 @@ def to_toml(data: Mapping[str, Any], prefix: str = "") -> str:
 
 
 def _key(key: str) -> str:
-    return key if key and all(c.isalnum() or c in "_-" for c in key) else _value(key)
+    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else _value(key)
 
 
 def _value(value: Any) -> str:

@@ -20,7 +20,7 @@ from milonga.resolve import Plan
 from milonga.roles import StepSolver
 from milonga.run.checkpoints import require_room
 from milonga.run.console import LiveView
-from milonga.run.files import free_bytes, to_json, write_atomically
+from milonga.run.files import disk_errors, free_bytes, to_json, write_atomically
 from milonga.run.folder import RunFolder
 from milonga.run.trackers import Tracker, numbers_of, open_trackers
 from milonga.schedule import Action, Cursor, Phase
@@ -61,8 +61,8 @@ class Loop:
         self.rows: list[dict[str, Any]] = []
         self.trackers: list[Tracker] = []
 
-    def run(self) -> dict[str, Any]:
-        """From the start, or from where `restore` put it, to the end; returns the report."""
+    def prepare(self) -> None:
+        """What can fail before anything is written: room on the disk, and the trackers."""
         self.check_disk()
         self.trackers = open_trackers(
             self.config.keep.trackers,
@@ -71,6 +71,9 @@ class Loop:
             self.config.model_dump(mode="json"),
             self.place.turn,
         )
+
+    def run(self) -> dict[str, Any]:
+        """From the start, or from where `restore` put it, to the end; returns the report."""
         try:
             if self.place.turn == 0 and not self.rows:
                 self.start()
@@ -84,21 +87,22 @@ class Loop:
     def check_disk(self) -> None:
         size = self.engine.checkpoint_bytes()
         self.view.say(f"a checkpoint is {size / 2**20:,.1f} MiB; {self.config.keep.checkpoints} are kept")
-        require_room(self.folder.path, size * (self.config.keep.checkpoints + 1), free_bytes(self.folder.path))
+        needed = size * (self.config.keep.checkpoints + 1) - self.folder.checkpoints.size()
+        require_room(self.folder.path, needed, free_bytes(self.folder.path))
 
     def start(self) -> None:
         """Measure the start, so that every change is seen against it; keep it, so that a kill before the first turn is nothing."""
         began = time.monotonic()
         row = {"turn": 0, "learner": None, **self.evaluate()}
+        self.rows.append(row)
         self.record(row, {"turn": 0, "eval_s": time.monotonic() - began})
         self.checkpoint()
 
     @property
     def progress(self) -> float:
         """Share of the budget used: lead turns, or compute where the budget is compute."""
-        for what, amount in self.config.budget.items():
-            return min(1.0, self.engine.ledger.total(what) / amount)
-        return min(1.0, self.place.lead_turns / self.config.turns)
+        used = [self.engine.ledger.total(what) / amount for what, amount in self.config.budget.items()]
+        return min(1.0, max(used, default=self.place.lead_turns / self.config.turns))
 
     def finished(self) -> bool:
         return self.progress >= 1.0 or self.schedule.phase(self.next_cursor().phase) is None
@@ -131,6 +135,7 @@ class Loop:
             cursor.done + 1,
         )
         row = {"turn": self.place.turn, "learner": phase.learner, "lead_turn": self.place.lead_turns, **row}
+        self.rows.append(row)  # before asking whether this was the last turn: conditions look at it
         if self.place.turn % self.config.eval.every == 0 or self.finished():
             with stopwatch(timing, "eval_s"):
                 row |= self.evaluate()
@@ -173,7 +178,6 @@ class Loop:
         return row
 
     def record(self, row: dict[str, Any], timing: Mapping[str, Any]) -> None:
-        self.rows.append(row)
         self.folder.metrics.append(row)
         self.folder.timing.append(dict(timing))
         for tracker in self.trackers:
@@ -204,7 +208,12 @@ class Loop:
         if self.folder.checkpoints.path(self.place.turn).exists() is False:
             self.checkpoint()
         for policy in self.plan.policies:
-            self.engine.export(policy, self.folder.path / "models" / policy)
+            target = self.folder.path / "models" / policy
+            with disk_errors(target):
+                self.engine.export(policy, target)
+        # Before the report, which says that the run is finished.
+        final = {"turn": self.place.turn, "split": self.config.eval.split, "problems": self.evaluate.per_problem()}
+        write_atomically(self.folder.path / "final.json", to_json(final) + "\n")
         report = make_report(self.config.recipe, str(self.folder.path), self.place, self.rows, self.engine)
         write_atomically(self.folder.path / "report.json", to_json(report) + "\n")
         return report

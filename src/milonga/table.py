@@ -15,6 +15,7 @@ import numpy as np
 from milonga.config import SamplingSection
 from milonga.credit import kl_penalties
 from milonga.engine import Completion, Decoding, Engine, Request
+from milonga.errors import UserError
 from milonga.objectives import Objective
 from milonga.randomness import key64
 from milonga.roles import Role
@@ -58,6 +59,8 @@ class Table:
     drawn: int = 0
     dropped: Counter[str] = field(default_factory=Counter)
     """Samples that were left out, by reason."""
+    asked: Counter[tuple[str, str, bool]] = field(default_factory=Counter)
+    """Outputs of each seat for each subject: one that is asked about again gets new rollouts, not the same ones."""
 
     def problems(self, count: int | None = None) -> list[Problem]:
         """The next problems. Each learner has its own cursor: arms of a comparison see the same problems in the same order."""
@@ -73,7 +76,6 @@ class Table:
         role = self.setting.roles[seat]
         policy = self.setting.policies[seat]
         asked, requests = [], []
-        seen: Counter[str] = Counter()
         for subject in subjects:
             problem, about = (subject, None) if isinstance(subject, Problem) else (subject.problem, subject)
             context = self.setting.engine.encode(policy, role.prompt(problem, about))
@@ -81,10 +83,15 @@ class Table:
                 self.dropped[f"{seat}: prompt longer than the model's context"] += n
                 continue
             for _ in range(n):
-                name = f"{subject.id}/{seen[subject.id]}"
-                seen[subject.id] += 1
+                name = f"{subject.id}/{self.asked[seat, subject.id, greedy]}"
+                self.asked[seat, subject.id, greedy] += 1
                 requests.append(Request(context, key64(self.setting.seed, self.turn, seat, name, greedy)))
                 asked.append((f"{self.turn}/{seat}/{name}", problem, about))
+        if subjects and not requests:
+            limit = self.setting.engine.context_limit(policy)
+            raise UserError(
+                f"no prompt of the {seat} fits into the {limit} tokens of its model; use another, or shorter problems"
+            )
         decoding = Decoding(self.setting.limit(seat), self.setting.sampling.temperature, role.stop, greedy)
         answers = self.setting.engine.sample(policy, requests, decoding, tag)
         traces = [

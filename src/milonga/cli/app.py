@@ -1,7 +1,7 @@
 """`milonga`: run, resume, eval, compare, list, show, doctor.
 
-Invariants: a user's mistake is one line on stderr and exit code 2, never a traceback; progress goes to stderr; with `--json` the last
-line of stdout is one JSON object.
+Invariants: a user's mistake is one line on stderr and exit code 2, never a traceback; progress goes to stderr; with
+`--json` the last line of stdout is one JSON object.
 """
 
 from __future__ import annotations
@@ -52,7 +52,9 @@ def settings_of(texts: list[str] | None) -> list[dict[str, Any]]:
 def run(
     recipe: Annotated[str, typer.Argument(help="A recipe: see 'milonga list recipes'.")],
     task: TaskName = None,
-    generator: Annotated[str | None, typer.Option(help="Model of the generator: embedded, a folder or a hub name.")] = None,
+    generator: Annotated[
+        str | None, typer.Option(help="Model of the generator: embedded, a folder or a hub name.")
+    ] = None,
     verifier: Annotated[str | None, typer.Option(help="Model of the verifier.")] = None,
     turns: Annotated[int | None, typer.Option(help="Turns of the lead seat.")] = None,
     seed: Annotated[int | None, typer.Option()] = None,
@@ -73,7 +75,9 @@ def run(
     seats = RECIPES.get(recipe).seats
     for seat, model in named.items():
         if model is not None and seat not in seats:
-            raise UserError(f"recipe '{recipe}' has no {seat}: --{seat} does not apply; its seats are {', '.join(seats)}")
+            raise UserError(
+                f"recipe '{recipe}' has no {seat}: --{seat} does not apply; its seats are {', '.join(seats)}"
+            )
     plan = api.plan_run(
         recipe,
         task=task,
@@ -128,6 +132,54 @@ def eval_(
     print_metrics(metrics, console)
     if json:
         print_json(metrics)
+
+
+@app.command()
+def compare(
+    recipes: Annotated[list[str], typer.Argument(help="Two or more arms: RECIPE or RECIPE:key=value[,key=value].")],
+    task: TaskName = None,
+    seeds: Annotated[str, typer.Option(help="How many seeds (from 100 on), or a list such as 100,101,102.")] = "5",
+    turns: Annotated[
+        int | None, typer.Option(help="Turns of the lead seat; of the first arm where compute is matched.")
+    ] = None,
+    match: Annotated[str, typer.Option(help="What all arms get alike: turns, tokens or flops.")] = "turns",
+    metric: Annotated[str, typer.Option(help="Any metric of the evaluations.")] = "eval/generator/accuracy",
+    baseline: Annotated[
+        str | None, typer.Option(help="The arm that the others are compared with; grpo, or the last one, by default.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="The folder of the comparison; runs/compare-TIME by default.")
+    ] = None,
+    device: Device = None,
+    config: ConfigFile = None,
+    set_: Settings = None,
+    jobs: Annotated[int | None, typer.Option(help="Runs side by side: all cores, or 1 on a GPU, by default.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be compared and stop.")] = False,
+    json: AsJson = False,
+) -> None:
+    """Compare recipes fairly: same start, same problems, paired seeds. The same command goes on where it stopped."""
+    from milonga.cli.compare import run_comparison
+
+    result = run_comparison(
+        recipes,
+        task=task,
+        seeds=seeds,
+        turns=turns,
+        match=match,
+        metric=metric,
+        baseline=baseline,
+        out=out,
+        device=device,
+        config=config,
+        settings=settings_of(set_),
+        jobs=jobs,
+        dry_run=dry_run,
+        console=console,
+    )
+    if json:
+        print_json(result)
+    if result.get("failed"):
+        raise typer.Exit(1)
 
 
 @app.command(name="list")

@@ -39,10 +39,10 @@ def make_bench(task: Task, solver: StepSolver, count: int, split: Split) -> list
 def read_processbench(path: Path, solver: StepSolver) -> list[Trace]:
     """A ProcessBench file. Labels are 0-based indices of the first wrong step, -1 if there is none."""
     try:
-        items = json.loads(path.read_text())
+        items = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise DataError(f"ProcessBench file '{path}' does not exist") from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except (json.JSONDecodeError, UnicodeDecodeError, OSError) as error:
         raise DataError(f"ProcessBench file '{path}': {error}") from None
     if not isinstance(items, list) or not items:
         raise DataError(f"ProcessBench file '{path}' holds no list of items")

@@ -33,6 +33,20 @@ class Evaluator:
         finally:
             ledger.paused = False
 
+    def per_problem(self) -> dict[str, Metrics]:
+        """Mean correctness and soundness on each problem, by its id.
+
+        These are the solutions that the metrics count: the same keys draw them again, to the same bits on a CPU.
+        """
+        ledger = self.setting.engine.ledger
+        ledger.paused = True
+        try:
+            table = Table(self.setting, "eval", "", split=self.section.split)
+            solutions = table.ask("generator", table.problems(self.section.problems), self.section.samples)
+        finally:
+            ledger.paused = False
+        return problem_metrics(solutions)
+
     def _measure(self) -> Metrics:
         table = Table(self.setting, "eval", "", split=self.section.split)
         problems = table.problems(self.section.problems)
@@ -47,6 +61,7 @@ class Evaluator:
             out |= prefixed("verifier", judge_metrics(checks))
             out |= gap_metrics(solutions, checks)
             out |= prefixed("verifier", self._bench_metrics(table))
+        out["dropped"] = float(sum(table.dropped.values()))
         return out
 
     def _bench_metrics(self, table: Table) -> Metrics:
@@ -73,6 +88,15 @@ def solver_metrics(solutions: Traces) -> Metrics:
         "step_accuracy": mean(steps),
         "steps": mean([float(len(t.reading.value.steps)) for t in solutions]),
     } | output_metrics(solutions)
+
+
+def problem_metrics(solutions: Traces) -> dict[str, Metrics]:
+    """Accuracy and soundness problem by problem: what a bootstrap over problems resamples."""
+    groups: dict[str, list[Trace]] = {}
+    for trace in solutions:
+        groups.setdefault(trace.problem.id, []).append(trace)
+    measured = {problem: solver_metrics(Traces(group)) for problem, group in groups.items()}
+    return {problem: {key: m[key] for key in ("accuracy", "sound_accuracy")} for problem, m in measured.items()}
 
 
 def output_metrics(traces: Traces) -> Metrics:

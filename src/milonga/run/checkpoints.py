@@ -58,6 +58,16 @@ class Checkpoints:
         for draft in self.folder.glob("*.draft"):
             shutil.rmtree(draft, ignore_errors=True)
 
+    def forget_after(self, turn: int) -> None:
+        """Remove what is newer than a turn: damaged, or it would have been resumed. It must not outlive good ones."""
+        for path in self.folder.glob("turn-*"):
+            if path.name > self.path(turn).name:
+                shutil.rmtree(path, ignore_errors=True)
+
+    def size(self) -> int:
+        """Bytes that the checkpoints take now."""
+        return sum(file.stat().st_size for path in self._folders() for file in path.iterdir())
+
     def _folders(self) -> list[Path]:
         return sorted(p for p in self.folder.glob("turn-*") if p.is_dir() and (p / MARKER).exists())
 

@@ -6,6 +6,7 @@ import errno
 import json
 import math
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,20 +15,33 @@ from typing import Any
 
 from milonga.errors import RunFolderError
 
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+REFUSED = (errno.EACCES, errno.EROFS, errno.EPERM, errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG)
+
 
 @contextmanager
 def disk_errors(what: Path) -> Iterator[None]:
     """A full disk or a folder that cannot be written is the user's to mend, not a traceback."""
     try:
         yield
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+    except Exception as error:
+        code = errno_of(error)
+        if code in FULL:
             raise RunFolderError(
-                f"the disk is full: '{what}' could not be written; free some space and use 'milonga resume'"
+                f"the disk is full: '{what}' could not be written ({os.strerror(code)}); "
+                "free some space and use 'milonga resume'"
             ) from None
-        if error.errno in (errno.EACCES, errno.EROFS, errno.EPERM):
-            raise RunFolderError(f"'{what}' cannot be written: {error.strerror}") from None
+        if code in REFUSED:
+            raise RunFolderError(f"'{what}' cannot be written: {os.strerror(code)}") from None
         raise
+
+
+def errno_of(error: Exception) -> int:
+    """The system's error number; 0 where there is none. Safetensors tells it in its text only."""
+    if isinstance(error, OSError):
+        return error.errno or 0
+    found = re.search(r"\(os error (\d+)\)", str(error))
+    return int(found[1]) if found else 0
 
 
 def sync(path: Path) -> None:
@@ -43,7 +57,7 @@ def write_atomically(path: Path, text: str) -> None:
     """The old content or the new one, never a part."""
     with disk_errors(path):
         draft = path.with_name(path.name + ".draft")
-        draft.write_text(text)
+        draft.write_text(text, encoding="utf-8")
         sync(draft)
         draft.replace(path)
         sync(path.parent)

@@ -44,18 +44,23 @@ class RunFolder:
         if self._lock is not None:
             self._lock.close()
 
-    def begin(self, config: Config) -> None:
-        """Write the resolved config of a new run; a folder that already holds a run is refused."""
+    def require_new(self) -> None:
+        """Refuse a folder that already holds a run."""
         if (self.path / "config.toml").exists():
             raise RunFolderError(
                 f"'{self.path}' already holds a run; continue it with 'milonga resume {self.path}' or choose another --out"
             )
+
+    def begin(self, config: Config) -> None:
+        """Write the resolved config: from here on the folder holds a run."""
+        self.require_new()
         write_atomically(self.path / "config.toml", to_toml(config.model_dump(mode="json")))
 
     def rewind(self, turn: int) -> None:
         """Forget what came after the checkpoint that is resumed: it will come again, bit for bit."""
         self.metrics.cut(turn)
         self.timing.cut(turn)
+        self.checkpoints.forget_after(turn)
         for path in (self.path / "traces").glob("turn-*.parquet"):
             found = re.fullmatch(r"turn-(\d+)\.parquet", path.name)
             if found and int(found[1]) > turn:

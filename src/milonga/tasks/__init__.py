@@ -1,6 +1,7 @@
 """Tasks: what is to be solved. `make_task` turns the `[task]` section of a config into a task.
 
-Importing this imports no third-party grader and no loader of data sets: those come in when a task that needs them is made.
+Importing this imports no third-party grader and no loader of data sets: those come in when a task that needs them is
+made.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ def make_task(section: Mapping[str, Any]) -> Task:
 
 
 def find_task(name: str) -> type[Task]:
-    """The class behind a name: a registered one, `reasoning_gym:NAME`, or the user's own `file.py:attr` or `module:attr`."""
+    """The class behind a name: registered, `reasoning_gym:NAME`, or the user's own `file.py:attr` or `module:attr`."""
     place, colon, rest = name.rpartition(":")
     if name in TASKS:
         return TASKS.get(name)

@@ -67,10 +67,6 @@ class Task(ABC):
         """Grades of many solutions; tasks whose grader is a process of its own override this to ask it once."""
         return [self.grade(problem, answer, steps) for problem, answer, steps in items]
 
-    def grade_all(self, items: Sequence[tuple[Problem, str | None, Sequence[str]]]) -> list[Grade]:
-        """Many at once; tasks whose grader lives in another process override it, because asking one by one is slow."""
-        return [self.grade(*item) for item in items]
-
     def size(self, split: Split) -> int | None:
         """How many problems the split has; None if it never ends. Indices wrap around after it."""
         return None

@@ -1,11 +1,12 @@
 """Tasks of the user's own, named `path/to/file.py:attr` or `package.module:attr`, without touching the package.
 
-The attribute is a `Task` subclass, or a function `f(rng: random.Random) -> (question, answer)`. A function becomes a task
-whose splits are disjoint by a hash of the question, graded by exact match after `strip`, by the function's own attribute
-`grade`, or by a function `grade(question, answer, given) -> bool` of its module.
+The attribute is a `Task` subclass, or a function `f(rng: random.Random) -> (question, answer)`. A function becomes a
+task whose splits are disjoint by a hash of the question, graded by exact match after `strip`, by the function's own
+attribute `grade`, or by a function `grade(question, answer, given) -> bool` of its module.
 
 Invariants: every mistake in the user's file is one line that says where it is; an exception in the user's grader grades
-None. The user's code runs in our process and is trusted as such: a grader that evaluates answers is the user's own risk.
+None. The user's code runs in our process and is trusted as such: a grader that evaluates answers is the user's own
+risk.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ import inspect
 import random
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any, ClassVar
@@ -29,9 +30,64 @@ from milonga.errors import ConfigError, nearest
 from milonga.tasks.base import Task, TaskOptions, keyed, split_of
 from milonga.types import Grade, Problem, Split
 
-Maker = Callable[[random.Random], tuple[str, str]]
 TRIES = 2000
-"""Draws before giving up on a split: a tenth of all texts is dev, so that only a handful of texts can miss it so often."""
+"""Draws before giving up on a split: a tenth of all texts is dev, so only a handful of texts can miss it so often."""
+
+
+class FunctionOptions(TaskOptions):
+    seed: int = 0
+    max_tokens: int = Field(1024, ge=1)
+
+
+@dataclass(frozen=True)
+class Written:
+    """What the user wrote, and where."""
+
+    place: str
+    make: Callable[[random.Random], tuple[str, str]]
+    judge: Callable[[str, str, str], bool | None] | None
+
+
+class FunctionTask(Task):
+    """A procedural task made of a function that writes one question and its answer."""
+
+    Options = FunctionOptions
+    options: FunctionOptions
+    written: ClassVar[Written]
+
+    def __init__(self, options: FunctionOptions | None = None) -> None:
+        super().__init__(options)
+        self.max_tokens = self.options.max_tokens
+
+    def problem(self, split: Split, index: int) -> Problem:
+        # The key holds the function's name and not its path: the problems do not depend on where the file lies.
+        rng = keyed("custom", self.name, self.options.seed, split, index)
+        for _ in range(TRIES):
+            question, answer = self._make(rng)
+            if split_of(question) == split:
+                return Problem(f"{self.name}/{split}/{index}", question, answer)
+        place = self.written.place
+        raise ConfigError(f"task '{place}' made no {split} question in {TRIES} tries: it has too few different ones")
+
+    def _make(self, rng: random.Random) -> tuple[str, str]:
+        try:
+            made: Any = self.written.make(rng)
+        except Exception as error:
+            raise _explained(f"task '{self.written.place}'", error) from None
+        if not isinstance(made, tuple) or [type(part) for part in made] != [str, str]:
+            raise ConfigError(f"task '{self.written.place}' must return two texts (question, answer), not {made!r:.80}")
+        return made[0], made[1]
+
+    def grade(self, problem: Problem, answer: str | None, steps: Sequence[str]) -> Grade:
+        if answer is None:
+            return Grade(False)
+        if self.written.judge is None:
+            return Grade(answer.strip() == problem.answer.strip())
+        try:
+            verdict = self.written.judge(problem.text, problem.answer, answer)
+            return Grade(None if verdict is None else bool(verdict))
+        except Exception:  # a grader that fails could not tell: the sample is dropped and counted, the run goes on
+            return Grade(None)
 
 
 def custom_task(name: str) -> type[Task]:
@@ -47,14 +103,15 @@ def custom_task(name: str) -> type[Task]:
     if inspect.isclass(found) and issubclass(found, Task):
         return _checked_class(found, name, attr)
     if inspect.isclass(found) or not callable(found):
-        kind = "class" if inspect.isclass(found) else type(found).__name__
-        raise ConfigError(f"task '{name}' is neither a Task subclass nor a function of a random source, but a {kind}")
-    return _from_function(found, getattr(found, "grade", None) or getattr(module, "grade", None), name, attr)
+        kind = "another class" if inspect.isclass(found) else f"a value of type {type(found).__name__}"
+        raise ConfigError(f"task '{name}' is neither a Task subclass nor a function f(rng), but {kind}")
+    judge = getattr(found, "grade", None) or getattr(module, "grade", None)
+    return type(attr, (FunctionTask,), {"name": attr, "written": Written(name, found, judge)})
 
 
 def _checked_class(found: type[Task], name: str, attr: str) -> type[Task]:
     if inspect.isabstract(found):
-        missing = ", ".join(sorted(found.__abstractmethods__))
+        missing = " and ".join(sorted(found.__abstractmethods__))
         raise ConfigError(f"task '{name}': class '{attr}' does not define {missing}")
     if not hasattr(found, "name"):
         found.name = attr
@@ -65,33 +122,32 @@ def _load_file(path: Path) -> ModuleType:
     if not path.is_file():
         raise ConfigError(f"task file '{path}' does not exist")
     _importable(path.resolve().parent)
-    # Two files of the same name are two modules; the same file is one, so that its classes stay identical.
-    digest = hashlib.blake2b(str(path.resolve()).encode(), digest_size=6).hexdigest()
-    key = f"milonga_task_{digest}"
+    # The same file is one module, so that its classes stay identical; two files of one name are two.
+    key = "milonga_task_" + hashlib.blake2b(str(path.resolve()).encode(), digest_size=8).hexdigest()
     if key in sys.modules:
         return sys.modules[key]
-    spec = importlib.util.spec_from_file_location(key, path)
+    spec = importlib.util.spec_from_file_location(key, path.resolve())
     assert spec is not None and spec.loader is not None  # a path that ends in .py always has a loader
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[key] = module
+    sys.modules[key] = module = importlib.util.module_from_spec(spec)
     try:
-        with _one_line(f"task file '{path}'", str(path)):
-            spec.loader.exec_module(module)
-    except ConfigError:
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:
         del sys.modules[key]
-        raise
+        raise _explained(f"task file '{path}'", error) from None
     return module
 
 
 def _load_module(place: str) -> ModuleType:
+    if not all(part.isidentifier() for part in place.split(".")):
+        raise ConfigError(f"'{place}' is neither a file that ends in .py nor the name of a module")
     _importable(Path.cwd())
     try:
-        with _one_line(f"task module '{place}'", None):
-            return importlib.import_module(place)
-    except ModuleNotFoundError as error:
-        raise ConfigError(f"task module '{place}' cannot be found: there is no '{error.name}'") from None
-    except (ValueError, TypeError):
-        raise ConfigError(f"'{place}' is not the name of a module") from None
+        return importlib.import_module(place)
+    except (Exception, SystemExit) as error:
+        # A module that is not there differs from one that imports something that is not there.
+        if isinstance(error, ModuleNotFoundError) and f"{place}.".startswith(f"{error.name}."):
+            raise ConfigError(f"task module '{place}' cannot be found: there is no '{error.name}'") from None
+        raise _explained(f"task module '{place}'", error) from None
 
 
 def _importable(folder: Path) -> None:
@@ -100,27 +156,16 @@ def _importable(folder: Path) -> None:
         sys.path.append(str(folder))
 
 
-@contextmanager
-def _one_line(what: str, filename: str | None) -> Iterator[None]:
-    """Turn any exception of the user's code into one line with its place; a module that is not there passes through."""
-    try:
-        yield
-    except ConfigError:
-        raise
-    except Exception as error:
-        if filename is None and isinstance(error, ModuleNotFoundError) and what.startswith(f"task module '{error.name}"):
-            raise
-        line = _line_of(error, filename)
-        message = next(iter(str(error).splitlines()), "")
-        raise ConfigError(f"{what}{line}: {type(error).__name__}: {message}".rstrip(": ")) from None
+def _explained(what: str, error: BaseException) -> ConfigError:
+    """One line: what failed, where in the user's file, and why."""
+    message = next(iter(str(error).splitlines()), "")
+    return ConfigError(f"{what} failed{_where(error)}: {type(error).__name__}{': ' if message else ''}{message}")
 
 
-def _line_of(error: Exception, filename: str | None) -> str:
-    """`, line N`: where in the user's file it happened, or where the deepest frame outside the import system was."""
-    if isinstance(error, SyntaxError) and error.lineno is not None:
-        return f", line {error.lineno}"
+def _where(error: BaseException) -> str:
+    """The outermost line of the user's code: what it calls further down is not what the user has to look at."""
+    if isinstance(error, SyntaxError) and error.filename is not None:
+        return f" in {Path(error.filename).name}, line {error.lineno}"
     frames = traceback.extract_tb(error.__traceback__)
-    own = [f for f in frames if (f.filename == filename if filename else "importlib" not in f.filename)]
-    # The first frame is ours; a module that fails while it is imported stands below it.
-    own = own if filename else own[1:]
-    return f", line {own[-1].lineno}" if own else ""
+    users = [f for f in frames if f.filename != __file__ and "importlib" not in f.filename]
+    return f" in {Path(users[0].filename).name}, line {users[0].lineno}" if users else ""

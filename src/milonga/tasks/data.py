@@ -1,10 +1,10 @@
 """Problems from data: GSM8K, any JSONL file, any data set of the hub. Answers are graded as mathematics.
 
 Invariants:
-- Train, dev and test are disjoint by normalised text. What occurs in a held-out split too is removed from train, never from
-  the test: the held-out splits stay whole, and `describe` counts what was removed.
+- Train, dev and test are disjoint by normalised text. What occurs in a held-out split too is removed from train: the
+  held-out splits stay whole (dev only loses what the test has), and `describe` counts what was removed.
 - A malformed row is an error that names its file, line and field. Rows are never skipped in silence.
-- The order is a permutation keyed by the seed; indices wrap around. Which split a row is in does not depend on the seed.
+- The order is a permutation keyed by the seed; indices wrap around. The split of a row does not depend on the seed.
 """
 
 from __future__ import annotations
@@ -209,9 +209,9 @@ class DataTask(Task):
         self.max_tokens = self.options.max_tokens
         self.grader = grader or shared_grader()
         own = self.load()
-        missing_test = getattr(self.options, "test_share", 0.0) if "test" not in own else 0.0
-        carved = carve(own["train"], self.options.dev_share if "dev" not in own else 0.0, missing_test)
-        self.splits = disjoint({split: own.get(split, carved[split]) if split != "train" else carved["train"] for split in SPLITS})
+        dev_share = 0.0 if "dev" in own else self.options.dev_share
+        test_share = 0.0 if "test" in own else getattr(self.options, "test_share", 0.0)
+        self.splits = disjoint({**carve(own.pop("train"), dev_share, test_share), **own})
         if not self.splits.rows["train"]:
             raise DataError(f"task '{self.name}': nothing is left to train on; every row is in dev or test")
         self._order = {split: self._permutation(split) for split in SPLITS}
@@ -231,7 +231,7 @@ class DataTask(Task):
     def problem(self, split: Split, index: int) -> Problem:
         order = self._order[split]
         if not order:
-            raise DataError(f"task '{self.name}' has no {split} problems: name a source for them, or give {split}_share")
+            raise DataError(f"task '{self.name}' has no {split} problems: name their source, or raise {split}_share")
         row = self.splits.rows[split][order[index % len(order)]]
         return Problem(f"{self.name}/{split}/{row.number}", row.question, row.answer)
 

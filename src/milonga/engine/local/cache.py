@@ -1,4 +1,4 @@
-"""A key-value cache with room: allocated once and written in place, where the usual one copies itself at every token."""
+"""A key-value cache with room: allocated once, written in place, where the usual one copies itself at every token."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ class Codec:
         return [part for token in ids for part in (self._apart(token) if token in self.special else [token])]
 
     def _apart(self, token: int) -> list[int]:
-        """The name of a special token, character by character, in ordinary tokens; what has none is unknown or left out."""
+        """The name of a special token, character by character, in ordinary tokens; else unknown, or left out."""
         vocabulary = self.tokenizer.get_vocab()
         named = {byte: character for character, byte in byte_characters().items()}
         unknown = self.tokenizer.unk_token_id
@@ -133,7 +133,7 @@ class Codec:
         return ends[1:]
 
     def enders(self, stop: tuple[str, ...]) -> frozenset[int] | None:
-        """The tokens that can complete a stop string: those with its last byte. None: any, where bytes are not known."""
+        """The tokens that can complete a stop string: those with its last byte. None: any token may."""
         if self.pieces is None:
             return None
         if stop not in self._enders:
@@ -143,7 +143,7 @@ class Codec:
 
 
 def special_ids(tokenizer: Any) -> frozenset[int]:
-    """Tokens that steer the model. The unknown token, where it has no other part, only says that a character has no name."""
+    """Tokens that steer the model. The unknown token, unless it is one of them too, only stands for a character."""
     marked = {i for i, token in tokenizer.added_tokens_decoder.items() if token.special}
     steering = {tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id}
     return frozenset((marked | set(tokenizer.all_special_ids)) - ({tokenizer.unk_token_id} - steering))
@@ -171,7 +171,7 @@ def byte_pieces(tokenizer: Any) -> list[bytes] | None:
 
 
 def byte_characters() -> dict[str, int]:
-    """The characters that stand for bytes in byte-level vocabularies: printable Latin-1 as itself, others from U+0100."""
+    """The characters that stand for bytes in byte-level vocabularies: printable Latin-1 as itself, others above."""
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     table = {chr(byte): byte for byte in printable}
     hidden = (byte for byte in range(256) if byte not in set(printable))

@@ -1,7 +1,8 @@
 """Log-probability and entropy of given tokens without holding full logits.
 
-The vocabulary is by far the widest axis of a language model. Logits are computed for a chunk of tokens at a time, reduced
-to two numbers per token, and computed again in the backward pass: memory is chunk x vocabulary, not tokens x vocabulary.
+The vocabulary is by far the widest axis of a language model. Logits are computed for a chunk of tokens at a time,
+reduced to two numbers per token, and computed again in the backward pass: memory is chunk x vocabulary, not tokens x
+vocabulary.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The learner: token-budget micro-batches, an objective, one optimiser step per minibatch.
 
-Invariants: the old policy is the one that sampled, for all epochs and minibatches of a lesson, so that clipping is alive;
-the denominators of a minibatch are counted before it is cut; a loss or gradient that is not finite leaves the weights as
-they were before its step, and ends the lesson.
+Invariants: the old policy is the one that sampled, for all epochs and minibatches of a lesson, so that clipping is
+alive; the denominators of a minibatch are counted before it is cut; a loss or gradient that is not finite leaves the
+weights as they were before its step, and ends the lesson.
 """
 
 from __future__ import annotations
@@ -24,15 +24,18 @@ from milonga.types import Floats, Lesson, Trace
 
 
 def token_logprobs(policy: Policy, batch: MicroBatch) -> tuple[Tensor, Tensor]:
-    """Log-probability and entropy at every trained token of a micro-batch."""
+    """Log-probability and entropy at every trained token of a micro-batch.
+
+    No attention mask: rows are padded on the right, and a causal model never looks there from a real token.
+    """
     with policy.computing():
         before = batch.columns - 1
         if policy.plain_head:
-            hidden = policy.backbone(input_ids=batch.ids, attention_mask=batch.mask, use_cache=False).last_hidden_state
+            hidden = policy.backbone(input_ids=batch.ids, use_cache=False).last_hidden_state
             head = policy.causal.get_output_embeddings()
             bias = getattr(head, "bias", None)
             return chunked_head(hidden[batch.rows, before], head.weight, bias, batch.targets, batch.temperature)
-        logits = policy.model(input_ids=batch.ids, attention_mask=batch.mask, use_cache=False).logits
+        logits = policy.model(input_ids=batch.ids, use_cache=False).logits
         return full_head(logits[batch.rows, before], batch.targets, batch.temperature)
 
 

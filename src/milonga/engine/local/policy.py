@@ -2,7 +2,7 @@
 
 A version is a list of tensors, one for each trainable parameter: the whole model in full fine-tuning, the adapter with
 LoRA. To score under another version, the parameters point to it for a moment. One mechanism serves the KL reference,
-averages, snapshots, full weights and adapters alike; with LoRA the untouched start of an adapter is the bare base itself.
+averages, snapshots, full weights and adapters alike; with LoRA the untouched start of an adapter is the bare base.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class Policy:
 
     @torch.no_grad()
     def _probe_head(self) -> bool:
-        """Whether logits are a plain linear map of the last hidden states: some models cap or scale them, and an adapter
+        """Whether logits are a plain linear map of the last hidden states: some models cap or scale them; an adapter
         may sit on the head. For the probe the head gives out large numbers: small logits would not show a cap."""
         head = self.causal.get_output_embeddings()
         if type(head) is not nn.Linear:

@@ -62,7 +62,7 @@ class _Row:
 def sample(
     policy: Policy, requests: Sequence[Request], decoding: Decoding, rows: int, ledger: Ledger
 ) -> list[Completion]:
-    """Continue every request. They are sorted by length so that little padding is computed; answers keep their order."""
+    """Continue every request. Sorted by length, so that little padding is computed; answers keep their order."""
     order = sorted(range(len(requests)), key=lambda i: len(requests[i].context))
     done: list[_Row] = []
     for at in range(0, len(order), rows):

@@ -1,0 +1,229 @@
+"""One GRPO step of Milonga and of TRL on the same completions: forward, backward, clipping, optimiser.
+
+Same tiny model, the same 256 completions of 64 tokens with no early end, random non-zero advantages, equal trained tokens, same
+dtype and threads, interleaved in one process; and the floor of the forward and backward passes alone. Peak memory is measured in
+processes of their own, one for each side.
+
+    pip install 'milonga[bench]'
+    python benchmarks/step.py --out benchmarks/results/step.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
+
+from milonga.config import PolicySection
+from milonga.engine.local import LocalEngine
+from milonga.engine.local.batches import build, cut
+from milonga.engine.local.learner import token_logprobs
+from milonga.engine.local.models import model_path
+from milonga.objectives import make_objective
+from milonga.types import Lesson, Problem, Reading, Segment, Solution, Trace, Traces
+
+ROWS, PROMPT, COMPLETION = 256, 16, 64
+LEARNING_RATE = 1e-5
+
+
+def make_model(folder: Path, width: int) -> None:
+    """A Llama of four layers with the embedded tokenizer: 0.9M parameters at width 128, 1.8M at 192."""
+    tokenizer = AutoTokenizer.from_pretrained(model_path("embedded"))
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=len(tokenizer), hidden_size=width, intermediate_size=width * 8 // 3, num_hidden_layers=4,
+        num_attention_heads=width // 32, num_key_value_heads=width // 32, max_position_embeddings=512,
+        tie_word_embeddings=True, pad_token_id=0, bos_token_id=1, eos_token_id=2,
+    )  # fmt: skip
+    LlamaForCausalLM(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+def make_rows() -> tuple[np.ndarray, np.ndarray]:
+    """Token ids (no specials, so that nothing ends early) and advantages that are never zero."""
+    rng = np.random.default_rng(0)
+    ids = rng.integers(3, 259, (ROWS, PROMPT + COMPLETION))
+    advantages = rng.choice([-1.0, 1.0], ROWS) * rng.uniform(0.5, 1.5, ROWS)
+    return ids, advantages
+
+
+class Milonga:
+    """The engine's own `learn`."""
+
+    def __init__(self, folder: Path) -> None:
+        section = PolicySection(model=str(folder), lr=LEARNING_RATE)
+        self.engine = LocalEngine({"generator": section}, device="cpu", limit=COMPLETION)
+        ids, advantages = make_rows()
+        problem, reading = Problem("p", "", ""), Reading(Solution((), (), None), 1.0)
+        segments = (Segment("prompt", 0, PROMPT), Segment("g", PROMPT, PROMPT + COMPLETION, "generator", 0, trained=True))
+        traces = Traces(
+            Trace(str(i), "generator", problem, row, segments, np.zeros(len(row)), "", reading)
+            for i, row in enumerate(ids)
+        )
+        for trace, logprobs in zip(traces, self.engine.score("generator", traces), strict=True):
+            trace.logprobs = logprobs
+        per_token = [a * t.mask for a, t in zip(advantages, traces, strict=True)]
+        self.lesson = Lesson("generator", make_objective("grpo"), traces, advantages=per_token)
+
+    def step(self) -> float:
+        report = self.engine.learn(self.lesson)
+        assert report.tokens == ROWS * COMPLETION and report.skipped is None
+        return report.loss
+
+    def passes(self) -> float:
+        """The floor: one forward and one backward over the same tokens, and nothing else."""
+        policy = self.engine.policy("generator")
+        total = 0.0
+        for members in cut(self.lesson.traces, policy.section.micro_tokens):
+            batch = build(self.lesson.traces, members, policy.pad, policy.device)
+            logp, _ = token_logprobs(policy, batch)
+            logp.sum().backward()
+            total += float(logp.detach().sum())
+        policy.optimiser.zero_grad(set_to_none=True)
+        return total
+
+
+class Trl:
+    """TRL's GRPOTrainer on prepared completions: its training step, then clipping and the optimiser as its loop does."""
+
+    def __init__(self, folder: Path, scratch: Path) -> None:
+        from datasets import Dataset
+        from trl import GRPOConfig, GRPOTrainer
+
+        arguments = GRPOConfig(
+            output_dir=str(scratch), per_device_train_batch_size=ROWS, num_generations=8, max_completion_length=COMPLETION,
+            learning_rate=LEARNING_RATE, beta=0.0, use_cpu=True, bf16=False, fp16=False, report_to=[], max_grad_norm=1.0,
+            gradient_checkpointing=False, loss_type="grpo", save_strategy="no", logging_strategy="no", disable_tqdm=True,
+        )  # fmt: skip
+        model = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32)
+        self.trainer = GRPOTrainer(
+            model=model,
+            reward_funcs=lambda completions, **_: [0.0] * len(completions),
+            args=arguments,
+            train_dataset=Dataset.from_dict({"prompt": ["a"] * ROWS}),
+            processing_class=AutoTokenizer.from_pretrained(folder),
+        )
+        self.trainer.create_optimizer()
+        ids, advantages = make_rows()
+        tokens = torch.from_numpy(ids)
+        self.inputs: dict[str, Any] = {
+            "prompt_ids": tokens[:, :PROMPT],
+            "prompt_mask": torch.ones(ROWS, PROMPT, dtype=torch.long),
+            "completion_ids": tokens[:, PROMPT:],
+            "completion_mask": torch.ones(ROWS, COMPLETION, dtype=torch.long),
+            "advantages": torch.from_numpy(advantages).float(),
+            "num_items_in_batch": torch.tensor(ROWS * COMPLETION),
+        }
+        # The completions are given: what generation would have prepared is handed over as it is.
+        self.trainer._prepare_inputs = lambda inputs: inputs
+        self.trainer.current_gradient_accumulation_steps = 1  # set by its training loop otherwise
+        self.trainer.model.train()
+
+    def step(self) -> float:
+        trainer = self.trainer
+        loss = trainer.training_step(trainer.model, self.inputs, self.inputs["num_items_in_batch"])
+        torch.nn.utils.clip_grad_norm_(trainer.model.parameters(), trainer.args.max_grad_norm)
+        trainer.optimizer.step()
+        trainer.optimizer.zero_grad()
+        return float(loss)
+
+
+def timed(action: Callable[[], float]) -> float:
+    began = time.perf_counter()
+    action()
+    return time.perf_counter() - began
+
+
+def summary(seconds: list[float]) -> dict[str, float]:
+    return {"median_s": statistics.median(seconds), "least_s": min(seconds), "most_s": max(seconds)}
+
+
+def peak_memory(side: str, folder: Path, threads: int) -> float:
+    """MiB that one side's process needs at most, its imports included."""
+    command = [sys.executable, __file__, "--side", side, "--model", str(folder), "--threads", str(threads)]
+    out = subprocess.run(command, capture_output=True, text=True, check=True, env={**os.environ})
+    return float(out.stdout.strip().splitlines()[-1])
+
+
+def own_peak() -> float:
+    """MiB at the peak of this process alone: `ru_maxrss` would count what the parent had at the fork."""
+    status = Path("/proc/self/status").read_text()
+    return next(int(line.split()[1]) / 1024 for line in status.splitlines() if line.startswith("VmHWM"))
+
+
+def measure(args: argparse.Namespace) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch) / "model"
+        make_model(folder, args.width)
+        ours, theirs = Milonga(folder), Trl(folder, Path(scratch) / "trl")
+        sides = {"milonga": ours.step, "trl": theirs.step, "passes": ours.passes}
+        for action in sides.values():
+            action()
+        seconds: dict[str, list[float]] = {name: [] for name in sides}
+        for _ in range(args.repeats):
+            for name, action in sides.items():
+                seconds[name].append(timed(action))
+        memory = {side: peak_memory(side, folder, args.threads) for side in ("milonga", "trl")}
+        parameters = sum(p.numel() for p in ours.engine.policy("generator").parameters)
+    ratios = [t / m for t, m in zip(seconds["trl"], seconds["milonga"], strict=True)]
+    import trl
+
+    return {
+        "what": f"one GRPO step, {ROWS} completions of {COMPLETION} tokens after {PROMPT}, float32",
+        "command": f"python benchmarks/step.py --width {args.width} --threads {args.threads} --repeats {args.repeats}",
+        "date": time.strftime("%Y-%m-%d"),
+        "parameters": parameters,
+        "hardware": {"cpu": cpu_name(), "threads": args.threads},
+        "versions": {"python": platform.python_version(), "torch": torch.__version__, "trl": trl.__version__},
+        "seconds": {name: summary(values) for name, values in seconds.items()},
+        "trl_over_milonga": {"median": statistics.median(ratios), "least": min(ratios), "most": max(ratios)},
+        "milonga_over_passes": statistics.median(seconds["milonga"]) / statistics.median(seconds["passes"]),
+        "peak_memory_mib": memory,
+    }
+
+
+def cpu_name() -> str:
+    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.processor())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--width", type=int, default=128)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--repeats", type=int, default=9)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--side", choices=("milonga", "trl"), help=argparse.SUPPRESS)
+    parser.add_argument("--model", type=Path, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+    if args.side:
+        with tempfile.TemporaryDirectory() as scratch:
+            side = Milonga(args.model) if args.side == "milonga" else Trl(args.model, Path(scratch))
+            for _ in range(2):
+                side.step()
+        sys.stdout.write(f"{own_peak():.0f}\n")
+        return
+    result = measure(args)
+    text = json.dumps(result, indent=1)
+    sys.stdout.write(text + "\n")
+    if args.out:
+        args.out.parent.mkdir(parents=True, exist_ok=True)
+        args.out.write_text(text + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,42 @@
+"""The body of `milonga compare`: plan, run, show."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import typer
+from rich.console import Console
+
+
+def run_comparison(
+    recipes: Sequence[str],
+    *,
+    out: Path | None,
+    jobs: int | None,
+    dry_run: bool,
+    console: Console,
+    settings: Sequence[Mapping[str, Any]],
+    **asked: Any,
+) -> dict[str, Any]:
+    """Returns what `--json` prints; with `dry_run` that is the plan."""
+    from milonga import api
+    from milonga.comparing.arms import plan_comparison
+    from milonga.comparing.comparison import conduct
+    from milonga.comparing.report import print_report
+    from milonga.config import to_toml
+
+    comparison = plan_comparison(recipes, settings=settings, **asked)
+    if dry_run:
+        sys.stdout.write(to_toml(comparison.record()))
+        return {"comparison": comparison.record()}
+    folder = out if out is not None else api.new_folder("compare")
+    try:
+        result = conduct(comparison, folder, jobs)
+    except KeyboardInterrupt:
+        sys.stderr.write(f"milonga: stopped; the same command with --out {folder} goes on from there\n")
+        raise typer.Exit(130) from None
+    print_report(result, console)
+    return result

@@ -1,0 +1,8 @@
+"""Fair comparisons of recipes: same start, same problems, paired seeds, matched turns or compute, intervals.
+
+Importing this imports no torch and no matplotlib.
+"""
+
+from milonga.comparing.comparison import compare
+
+__all__ = ["compare"]

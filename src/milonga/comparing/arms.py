@@ -1,0 +1,275 @@
+"""The arms of a comparison: what was asked for, as checked configs; what is fair; and the folder that holds it all.
+
+Invariants: every arm runs every seed, from the same start, on the same task and with the same evaluations; what
+determines the runs is written to `compare.toml` before the first of them and never changes in a folder; nothing here
+imports torch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, cast, get_args
+
+from milonga.config import merge, parse_setting, read_toml, to_toml
+from milonga.errors import ConfigError, RunFolderError, nearest
+from milonga.recipes import RECIPES
+from milonga.resolve import Plan, resolve
+from milonga.run.files import write_atomically
+
+Match = Literal["turns", "tokens", "flops"]
+Tree = Mapping[str, Any]
+
+FIRST_SEED = 100
+"""Reporting seeds start here: those used while developing are small numbers."""
+METRIC = "eval/generator/accuracy"
+DEFAULTS: Tree = {"keep": {"checkpoints": 1}}
+"""Below the user's own settings: many runs side by side would otherwise fill the disk with checkpoints."""
+OURS = {"recipe": "name the recipe as an arm", "seed": "use --seeds", "budget": "use --match tokens or flops"}
+SHARED = ("turns", "task", "eval", "device", "dialect", "keep")
+"""What an arm may not set for itself."""
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One side of a comparison: a recipe with its settings, checked. The seed in its plan is the first one's."""
+
+    name: str
+    recipe: str
+    plan: Plan
+
+    @property
+    def folder(self) -> str:
+        """The name as a folder's name; a long one is cut and told apart by a checksum."""
+        plain = re.sub(r"[^\w.,=+-]+", "-", self.name, flags=re.ASCII)
+        return (
+            plain
+            if len(plain) <= 80
+            else f"{plain[:70]}-{hashlib.blake2b(self.name.encode(), digest_size=4).hexdigest()}"
+        )
+
+    @property
+    def turns(self) -> int | None:
+        """All turns of a run that is not stopped by its compute; None where that is not known before."""
+        return self.plan.recipe.schedule().turns_until(self.plan.recipe.lead, self.plan.config.turns)
+
+    def config(self, seed: int, budget: Mapping[str, float] | None = None) -> dict[str, Any]:
+        """The whole config of one run."""
+        plain = self.plan.config.model_dump(mode="json", exclude_none=True)
+        return plain | {"seed": seed, "budget": dict(budget or {})}
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What is compared. The first arm is the reference: in matched compute the others get what it used."""
+
+    arms: tuple[Arm, ...]
+    seeds: tuple[int, ...]
+    match: Match
+    metric: str
+    baseline: str
+    """The arm that the others' differences are taken to."""
+
+    @property
+    def reference(self) -> Arm:
+        return self.arms[0]
+
+    def record(self) -> dict[str, Any]:
+        """As `compare.toml` holds it."""
+        return {
+            "match": self.match,
+            "reference": self.reference.name,
+            "seeds": list(self.seeds),
+            "metric": self.metric,
+            "baseline": self.baseline,
+            "arms": {arm.name: {k: v for k, v in arm.config(0).items() if k != "seed"} for arm in self.arms},
+        }
+
+
+def plan_comparison(
+    recipes: Sequence[str],
+    *,
+    task: str | Tree | None = None,
+    seeds: int | str | Sequence[int] = 5,
+    turns: int | None = None,
+    match: str = "turns",
+    metric: str = METRIC,
+    baseline: str | None = None,
+    device: str | None = None,
+    config: str | Path | None = None,
+    settings: Sequence[Tree] = (),
+) -> Comparison:
+    """Everything checked, nothing loaded or written."""
+    if match not in get_args(Match):
+        raise ConfigError(f"unknown match '{match}': {nearest(match, get_args(Match))}")
+    named = dict(parse_arm(text) for text in recipes)
+    if len(named) < max(2, len(recipes)):
+        raise ConfigError("a comparison needs at least two arms, each named once")
+    flags = {"turns": turns, "device": device, "task": {"name": task} if isinstance(task, str) else task}
+    layers = [
+        {k: v for k, v in read_toml(Path(config)).items() if k not in OURS} if config is not None else {},
+        {k: v for k, v in flags.items() if v is not None},
+        *settings,
+    ]
+    for layer in settings:
+        refuse(layer, OURS)
+    common: dict[str, Any] = dict(DEFAULTS)
+    for layer in layers:
+        common = merge(common, layer)
+    chosen = parse_seeds(seeds)
+    arms = tuple(plan_arm(name, own, common, list(named), chosen[0]) for name, own in named.items())
+    check_same(arms)
+    return Comparison(arms, chosen, cast(Match, match), full_name(metric), find_baseline(baseline, list(named)))
+
+
+def parse_arm(text: str) -> tuple[str, dict[str, Any]]:
+    """`frozen:options.alpha=0.9,batch.rollouts=8` as a name and its own settings."""
+    recipe, _, rest = text.partition(":")
+    RECIPES.get(recipe)
+    own: dict[str, Any] = {}
+    # A comma within a value, as in a list, is not followed by another key.
+    for setting in re.split(r",(?=\s*[A-Za-z_][\w.-]*=)", rest) if rest else []:
+        own = merge(own, parse_setting(setting))
+    refuse(own, OURS | dict.fromkeys(SHARED, "all arms must share it; use --set or a flag"))
+    return text, own
+
+
+def refuse(layer: Tree, forbidden: Mapping[str, str]) -> None:
+    for key, advice in forbidden.items():
+        if key in layer:
+            raise ConfigError(f"'{key}' cannot be set here in a comparison: {advice}")
+
+
+def parse_seeds(seeds: int | str | Sequence[int]) -> tuple[int, ...]:
+    """`5` is five reporting seeds from 100 on; `100,103` or a sequence are those very ones."""
+    if isinstance(seeds, str):
+        try:
+            numbers = [int(part) for part in seeds.split(",") if part.strip()]
+        except ValueError:
+            raise ConfigError(f"--seeds takes a number or a list such as 100,101,102, not '{seeds}'") from None
+        return parse_seeds(numbers if "," in seeds or len(numbers) != 1 else numbers[0])
+    if isinstance(seeds, int):
+        if seeds < 1:
+            raise ConfigError(f"a comparison needs at least one seed, not {seeds}")
+        return tuple(range(FIRST_SEED, FIRST_SEED + seeds))
+    chosen = tuple(seeds)
+    if not chosen or len(set(chosen)) < len(chosen):
+        raise ConfigError("a comparison needs at least one seed, and each once")
+    return chosen
+
+
+def plan_arm(name: str, own: Tree, common: Tree, names: Sequence[str], seed: int) -> Arm:
+    recipe = recipe_of(name)
+    fitting = fit(common, recipe, [recipe_of(other) for other in names])
+    return Arm(name, recipe, resolve([fitting, own, {"recipe": recipe, "seed": seed, "budget": {}}]))
+
+
+def recipe_of(name: str) -> str:
+    return name.partition(":")[0]
+
+
+def fit(common: Tree, recipe: str, recipes: Sequence[str]) -> dict[str, Any]:
+    """The common settings without the seats and options that this recipe lacks, if another arm has them.
+
+    What no arm knows stays, and is refused by name when the config is checked.
+    """
+    out = dict(common)
+    for section in ("policies", "options"):
+        if isinstance(out.get(section), Mapping):
+            foreign = {key for other in recipes for key in known_keys(other, section)} - known_keys(recipe, section)
+            out[section] = {key: value for key, value in out[section].items() if key not in foreign}
+    return out
+
+
+def known_keys(recipe: str, section: str) -> set[str]:
+    found = RECIPES.get(recipe)
+    return set(found.seats if section == "policies" else found.Options.model_fields)
+
+
+def check_same(arms: Sequence[Arm]) -> None:
+    """Same start, same problems, same measure: what must not differ between arms, however it came about."""
+    first = arms[0]
+    folders: dict[str, str] = {}
+    for arm in arms:
+        for what, read in SAME.items():
+            ours, theirs = read(arm.plan), read(first.plan)
+            if ours != theirs:
+                raise ConfigError(
+                    f"arms '{first.name}' and '{arm.name}' differ in {what}, which must be one: {theirs} and {ours}"
+                )
+        if folders.setdefault(arm.folder, arm.name) != arm.name:
+            raise ConfigError(f"arms '{folders[arm.folder]}' and '{arm.name}' would share the folder '{arm.folder}'")
+
+
+def start_of(plan: Plan) -> str:
+    """The weights that the generator starts from."""
+    section = plan.policies[plan.seats["generator"]]
+    return section.model if section.adapter is None else f"{section.model} with adapter {section.adapter}"
+
+
+SAME: Mapping[str, Callable[[Plan], Any]] = {
+    "the generator's model": start_of,
+    "dialect": lambda plan: plan.config.dialect,
+    "task": lambda plan: plan.config.task,
+    "eval": lambda plan: plan.config.eval.model_dump(),
+    "turns": lambda plan: plan.config.turns,
+    "device": lambda plan: plan.config.device,
+}
+"""A recipe's own defaults may reach these too: they are compared as resolved."""
+
+
+def full_name(metric: str) -> str:
+    return metric if metric.startswith("eval/") else f"eval/{metric}"
+
+
+def find_baseline(name: str | None, names: Sequence[str]) -> str:
+    """The arm named, `grpo` where nothing is said, or the last arm."""
+    if name is None:
+        return "grpo" if "grpo" in names else names[-1]
+    if name not in names:
+        raise ConfigError(f"baseline '{name}' is not an arm of the comparison: {nearest(name, names)}")
+    return name
+
+
+def check_folder(out: Path) -> None:
+    """A folder that holds something else is left alone, even by our lock."""
+    if out.exists() and not out.is_dir():
+        raise RunFolderError(f"'{out}' is not a folder; choose another --out")
+    if out.exists() and not (out / "compare.toml").exists() and any(path.name != "lock" for path in out.iterdir()):
+        raise RunFolderError(f"'{out}' is not empty and holds no comparison; choose another --out")
+
+
+def claim(out: Path, comparison: Comparison) -> list[str]:
+    """Write what is compared into its folder, before any run. A folder that holds another comparison is refused.
+
+    Another metric or baseline needs no new runs: it is allowed, and said.
+    """
+    path = out / "compare.toml"
+    text = to_toml(comparison.record())
+    if not path.exists():
+        write_atomically(path, text)
+        return []
+    old, new = flat(read_toml(path)), flat(tomllib.loads(text))
+    changed = [key for key in sorted(old.keys() | new.keys()) if old.get(key) != new.get(key)]
+    reported = [key for key in changed if key in ("metric", "baseline")]
+    bad = [key for key in changed if key not in reported]
+    if bad:
+        shown = "; ".join(f"{key} is {old.get(key)} there and {new.get(key)} here" for key in bad[:3])
+        more = f"; and {len(bad) - 3} more" if len(bad) > 3 else ""
+        raise RunFolderError(f"'{out}' holds a comparison with other settings: {shown}{more}; choose another --out")
+    return [f"the {key} was '{old[key]}' when this comparison was begun" for key in reported]
+
+
+def flat(tree: Tree, prefix: str = "") -> dict[str, Any]:
+    """Nested tables as one, with dotted keys."""
+    out: dict[str, Any] = {}
+    for key, value in tree.items():
+        if isinstance(value, Mapping):
+            out |= flat(value, f"{prefix}{key}.")
+        else:
+            out[f"{prefix}{key}"] = value
+    return out

@@ -1,0 +1,160 @@
+"""`compare`: plan the arms, run what is missing, analyse what is there.
+
+Invariants: finished runs are kept, unfinished ones resumed; one comparison at a time works in a folder; a run that
+fails is reported with its arm and seed and stops nobody else; the result depends on the runs alone.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from milonga import api
+from milonga.comparing.arms import METRIC, Arm, Comparison, check_folder, claim, plan_comparison
+from milonga.comparing.pool import Pool, Run, cores, is_cpu
+from milonga.errors import UserError
+from milonga.run.files import write_atomically
+
+TICK = 0.5
+"""Seconds between two looks at the runs in progress."""
+
+
+def compare(
+    recipes: Sequence[str],
+    *,
+    task: str | Mapping[str, Any] | None = None,
+    seeds: int | str | Sequence[int] = 5,
+    turns: int | None = None,
+    match: str = "turns",
+    metric: str = METRIC,
+    baseline: str | None = None,
+    out: str | Path | None = None,
+    device: str | None = None,
+    config: str | Path | None = None,
+    settings: Mapping[str, Any] | None = None,
+    jobs: int | None = None,
+    quiet: bool = False,
+) -> dict[str, Any]:
+    """Compare recipes fairly: same start, same problems, paired seeds, with intervals and what they allow to say.
+
+        milonga.compare(["tango", "grpo"], task="chain", turns=100, seeds=5)
+
+    The first arm is the reference whose budget the others get where `match` is `tokens` or `flops`. The runs go into
+    OUT/ARM/seed-S; calling it again with the same `out` goes on where it stopped. Returns what OUT/compare.json holds.
+    """
+    comparison = plan_comparison(
+        recipes,
+        task=task,
+        seeds=seeds,
+        turns=turns,
+        match=match,
+        metric=metric,
+        baseline=baseline,
+        device=device,
+        config=config,
+        settings=[settings] if settings else (),
+    )
+    return conduct(comparison, Path(out) if out is not None else api.new_folder("compare"), jobs, quiet)
+
+
+def conduct(comparison: Comparison, out: Path, jobs: int | None = None, quiet: bool = False) -> dict[str, Any]:
+    """Run a planned comparison in a folder, or what is missing of it, and write its results there."""
+    from milonga.comparing.report import write_report
+    from milonga.comparing.results import analyse
+    from milonga.run.folder import RunFolder
+
+    if jobs is not None and jobs < 1:
+        raise UserError(f"--jobs must be at least 1, not {jobs}")
+    check_folder(out)
+    with RunFolder(out, 1):  # only for its lock
+        notes = claim(out, comparison)
+        failed = run_all(comparison, out, jobs, quiet)
+        result = analyse(comparison, out, failed, notes)
+        write_report(result, out)
+    return result
+
+
+def runs_of(comparison: Comparison, out: Path) -> list[Run]:
+    """Seed by seed, so that an unfinished comparison has pairs to show."""
+    return [
+        Run(arm.name, seed, out / arm.folder / f"seed-{seed}") for seed in comparison.seeds for arm in comparison.arms
+    ]
+
+
+def run_all(comparison: Comparison, out: Path, jobs: int | None, quiet: bool) -> dict[Run, str]:
+    """Run what is not finished; returns what failed, and why."""
+    from milonga.comparing.progress import Progress
+
+    runs = runs_of(comparison, out)
+    waiting = [run for run in runs if not run.finished]
+    if not waiting:
+        return {}
+    on_cpu = is_cpu(comparison.reference.plan.config.device)
+    jobs = min(jobs or (cores() if on_cpu else 1), len(waiting))
+    work = Work(comparison, out, waiting)
+    with (
+        Progress(len(runs), len(runs) - len(waiting), jobs, work.turns(), quiet) as progress,
+        Pool(jobs, on_cpu) as pool,
+    ):
+        while work.waiting or pool.busy:
+            while pool.has_room and (order := work.next()):
+                progress.begin(order[0])
+                pool.begin(*order)
+            for run, answer in pool.wait(TICK):
+                progress.end(run, work.end(run, answer))
+            progress.tick()
+    return work.failed
+
+
+class Work:
+    """What is still to be run. In matched compute a run waits for the reference's of its seed, to get its compute."""
+
+    def __init__(self, comparison: Comparison, out: Path, waiting: list[Run]) -> None:
+        self.comparison, self.out, self.waiting = comparison, out, waiting
+        self.arms: dict[str, Arm] = {arm.name: arm for arm in comparison.arms}
+        self.failed: dict[Run, str] = {}
+
+    def matched(self, arm: str) -> bool:
+        return self.comparison.match != "turns" and arm != self.comparison.reference.name
+
+    def turns(self) -> dict[str, int | None]:
+        return {name: None if self.matched(name) else arm.turns for name, arm in self.arms.items()}
+
+    def reference(self, seed: int) -> Run:
+        first = self.comparison.reference
+        return Run(first.name, seed, self.out / first.folder / f"seed-{seed}")
+
+    def next(self) -> tuple[Run, dict[str, Any]] | None:
+        """The next run that can begin, with its config."""
+        for run in list(self.waiting):
+            if not self.matched(run.arm):
+                self.waiting.remove(run)
+                return run, self.arms[run.arm].config(run.seed)
+            reference = self.reference(run.seed)
+            if reference in self.failed:
+                self.waiting.remove(run)
+                self.failed[run] = f"its budget is that of {reference}, which failed"
+            elif reference.finished:
+                self.waiting.remove(run)
+                return run, self.arms[run.arm].config(run.seed, {self.comparison.match: self.budget(reference)})
+        return None
+
+    def budget(self, reference: Run) -> float:
+        report = json.loads((reference.folder / "report.json").read_text())
+        return float(report["compute"][self.comparison.match])
+
+    def end(self, run: Run, answer: Mapping[str, Any]) -> str | None:
+        """Note what became of a run; a traceback goes into its folder."""
+        error = answer["error"]
+        notes = run.folder / "error.txt"
+        if error is None:
+            notes.unlink(missing_ok=True)
+            return None
+        self.failed[run] = str(error)
+        if answer.get("trace"):
+            run.folder.mkdir(parents=True, exist_ok=True)
+            write_atomically(notes, answer["trace"])
+            return f"{error} (see {notes})"
+        return str(error)

@@ -1,0 +1,162 @@
+"""The processes that run a comparison's runs side by side.
+
+Invariants: a run on a CPU has one torch thread, so that its bits do not depend on how many run beside it; a process
+that dies takes down only the run it was at; leaving the `with` block, however that happens, ends every process.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any
+
+THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run of a comparison, by arm and seed."""
+
+    arm: str
+    seed: int
+    folder: Path
+
+    @property
+    def finished(self) -> bool:
+        """The report is what a run writes last."""
+        return (self.folder / "report.json").exists()
+
+    def __str__(self) -> str:
+        return f"{self.arm} seed {self.seed}"
+
+
+class Worker:
+    """A process that works on one run at a time."""
+
+    def __init__(self, one_thread: bool) -> None:
+        self.run: Run | None = None
+        self.log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "milonga.comparing.worker"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self.log,
+            text=True,
+            env=os.environ | (dict.fromkeys(THREADS, "1") if one_thread else {}),
+            # Ctrl-C in the terminal is for the parent alone, which then ends its children.
+            start_new_session=True,
+        )
+
+    @property
+    def answers(self) -> IO[str]:
+        assert self.process.stdout is not None
+        return self.process.stdout
+
+    def begin(self, run: Run, config: Mapping[str, Any]) -> None:
+        assert self.process.stdin is not None
+        self.run = run
+        # A process that died meanwhile is found out by its answer, which does not come.
+        with suppress(BrokenPipeError):
+            self.process.stdin.write(json.dumps({"folder": str(run.folder), "config": config}) + "\n")
+            self.process.stdin.flush()
+
+    def answer(self) -> dict[str, Any]:
+        """What became of the run; a process that died answers by how it died and what it said last."""
+        line = self.answers.readline()
+        self.run = None
+        if line:
+            found: dict[str, Any] = json.loads(line)
+            return found
+        code = self.process.wait()
+        how = f"signal {-code}" if code < 0 else f"exit code {code}"
+        self.log.seek(0)
+        said = self.log.read().decode(errors="replace")
+        last = (said.strip().splitlines() or ["it said nothing"])[-1]
+        return {"error": f"its process ended with {how}: {last}", "trace": said}
+
+    def close(self) -> None:
+        """Closing stdin ends it; a process that cannot hear that any more is killed."""
+        assert self.process.stdin is not None
+        with suppress(BrokenPipeError):
+            self.process.stdin.close()
+        try:
+            self.process.wait(2)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        self.answers.close()
+        self.log.close()
+
+
+class Pool:
+    """Up to `size` processes, begun when they are needed."""
+
+    def __init__(self, size: int, on_cpu: bool) -> None:
+        self.size, self.on_cpu = size, on_cpu
+        self.workers: list[Worker] = []
+
+    def __enter__(self) -> Pool:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for worker in self.workers:
+            worker.close()
+
+    @property
+    def busy(self) -> list[Worker]:
+        return [worker for worker in self.workers if worker.run is not None]
+
+    @property
+    def has_room(self) -> bool:
+        return len(self.busy) < self.size
+
+    def begin(self, run: Run, config: Mapping[str, Any]) -> None:
+        idle = [worker for worker in self.workers if worker.run is None and worker.process.poll() is None]
+        if not idle:
+            idle = [Worker(self.on_cpu)]
+            self.workers += idle
+        idle[0].begin(run, config)
+
+    def wait(self, seconds: float) -> list[tuple[Run, dict[str, Any]]]:
+        """The runs that ended within this time, each with its answer."""
+        with selectors.DefaultSelector() as selector:
+            for worker in self.busy:
+                selector.register(worker.answers, selectors.EVENT_READ, worker)
+            ready: list[Worker] = [key.data for key, _ in selector.select(seconds)]
+        return [self._ended(worker) for worker in ready]
+
+    def _ended(self, worker: Worker) -> tuple[Run, dict[str, Any]]:
+        run = worker.run
+        assert run is not None
+        answer = worker.answer()
+        # On a GPU every run gets a process of its own: only its end gives back all of the device's memory.
+        if not self.on_cpu or worker.process.poll() is not None:
+            self.workers.remove(worker)
+            worker.close()
+        return run, answer
+
+
+def cores() -> int:
+    """The cores that this process may use."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    return len(affinity(0)) if affinity else os.cpu_count() or 1
+
+
+def is_cpu(device: str) -> bool:
+    """Whether runs on this device are runs on a CPU. Only `auto` needs torch to say."""
+    if device == "auto":
+        import torch
+
+        return not torch.cuda.is_available()
+    return device == "cpu"

@@ -1,0 +1,105 @@
+"""How far a comparison is, on stderr: runs done, the turn of each run in progress, time left."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from types import TracebackType
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from milonga.comparing.pool import Run
+from milonga.run.console import show_time
+
+
+class Progress:
+    """A table of the runs in progress on a terminal; a line for each run that begins or ends elsewhere."""
+
+    def __init__(self, total: int, done: int, jobs: int, turns: dict[str, int | None], quiet: bool = False) -> None:
+        self.console = Console(stderr=True, quiet=quiet)
+        self.total, self.done, self.failed, self.jobs = total, done, 0, jobs
+        self.turns = turns
+        """All turns of an arm's run, where they are known."""
+        self.began = time.monotonic()
+        self.gained = 0.0
+        """Runs done since then, parts of runs included: what the time left is reckoned from."""
+        self.running: dict[Run, float] = {}
+        """The share of each that was there when it began."""
+        self.live = Live(console=self.console, auto_refresh=False) if self.console.is_terminal and not quiet else None
+
+    def __enter__(self) -> Progress:
+        if self.live:
+            self.live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.live:
+            self.live.stop()
+
+    def say(self, text: str) -> None:
+        """Names and errors hold the user's text: never read as markup."""
+        self.console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+    def begin(self, run: Run) -> None:
+        self.running[run] = self.share(run)
+        if not self.live:
+            self.say(f"{run}: {'goes on from turn ' + str(turn_of(run.folder)) if self.running[run] else 'begins'}")
+
+    def end(self, run: Run, error: str | None) -> None:
+        self.gained += 1 - self.running.pop(run, 0.0)
+        self.done += error is None
+        self.failed += error is not None
+        if error is not None:
+            self.say(f"{run}: failed: {error}")
+        elif not self.live:
+            self.say(f"{run}: done  ({self.summary()})")
+
+    def tick(self) -> None:
+        if self.live:
+            self.live.update(self.view(), refresh=True)
+
+    def share(self, run: Run) -> float:
+        total = self.turns.get(run.arm)
+        return min(1.0, turn_of(run.folder) / total) if total else 0.0
+
+    def summary(self) -> str:
+        text = f"{self.done}/{self.total} runs" + (f", {self.failed} failed" if self.failed else "")
+        passed, left = time.monotonic() - self.began, self.left()
+        return f"{text}  [{show_time(passed)}" + (f" < {show_time(left)}]" if left is not None else "]")
+
+    def left(self) -> float | None:
+        """Seconds left, if runs go on being done at the pace seen so far."""
+        now = sum(self.share(run) for run in self.running)
+        gained = self.gained + now - sum(self.running.values())
+        missing = self.total - self.done - self.failed - now
+        return (time.monotonic() - self.began) / gained * missing if gained > 0 else None
+
+    def view(self) -> Group:
+        table = Table("run", "seed", "turn", title="in progress", title_justify="left")
+        for run in self.running:
+            total = self.turns.get(run.arm)
+            table.add_row(Text(run.arm), str(run.seed), f"{turn_of(run.folder)}" + (f"/{total}" if total else ""))
+        return Group(table, Text(self.summary()))
+
+
+def turn_of(folder: Path) -> int:
+    """The last turn of a run, from the end of its timings: the smallest file that grows with it."""
+    try:
+        with (folder / "timing.jsonl").open("rb") as file:
+            file.seek(0, 2)
+            file.seek(max(0, file.tell() - 1000))
+            lines = file.read().splitlines()
+    except OSError:
+        return 0
+    for line in reversed(lines):
+        try:
+            return int(json.loads(line)["turn"])
+        except (ValueError, KeyError, TypeError):
+            continue  # half a line: being written, or cut by where the reading began
+    return 0

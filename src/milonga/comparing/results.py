@@ -1,0 +1,228 @@
+"""From the run folders of a comparison to one plain mapping: finals, areas, curves, costs, differences and verdicts.
+
+Invariants: differences are paired by seed and taken to the baseline; Holm's correction is over every difference that is
+in the result; a run that is missing leaves a gap, never a zero.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from milonga.comparing import stats
+from milonga.comparing.arms import Arm, Comparison
+from milonga.comparing.pool import Run
+from milonga.errors import ConfigError, UserError, nearest
+from milonga.run.files import JsonLines
+
+ALWAYS = ("eval/generator/accuracy", "eval/generator/sound_accuracy", "eval/verifier/f1", "eval/hacking_gap")
+AXES = {"turns": "lead_turn", "tokens": "compute/tokens", "flops": "compute/flops"}
+"""Curves and areas run along what was matched: where compute is, a warm-up takes its place on the axis too."""
+COSTS = ("turns", "lead_turns", "tokens", "flops")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a finished run left behind."""
+
+    rows: list[dict[str, Any]]
+    """The metrics rows that hold an evaluation."""
+    costs: Mapping[str, float]
+    problems: Mapping[str, Mapping[str, float | None]]
+    """Per held-out problem, the mean over its solutions; empty for a run of a time that did not keep it."""
+
+    def points(self, metric: str, axis: str = "lead_turn") -> list[tuple[float, float]]:
+        return [(float(row.get(axis) or 0), float(row[metric])) for row in self.rows if row.get(metric) is not None]
+
+    def final(self, metric: str) -> float | None:
+        points = self.points(metric)
+        return points[-1][1] if points else None
+
+
+Outcomes = Mapping[str, Mapping[int, Outcome]]
+"""By arm and seed; only what is there."""
+
+
+def read_outcome(folder: Path) -> Outcome | None:
+    if not (folder / "report.json").exists():
+        return None
+    report = json.loads((folder / "report.json").read_text())
+    rows = [row for row in JsonLines(folder / "metrics.jsonl").rows() if any(key.startswith("eval/") for key in row)]
+    final = folder / "final.json"
+    problems = json.loads(final.read_text())["problems"] if final.exists() else {}
+    costs = {"turns": report["turns"], "lead_turns": report["lead_turns"], **report["compute"]}
+    return Outcome(rows, costs, problems)
+
+
+def analyse(comparison: Comparison, out: Path, failed: Mapping[Run, str], notes: Sequence[str]) -> dict[str, Any]:
+    """Everything that `compare.json` holds."""
+    outcomes = {
+        arm.name: {
+            seed: found
+            for seed in comparison.seeds
+            if (found := read_outcome(out / arm.folder / f"seed-{seed}")) is not None
+        }
+        for arm in comparison.arms
+    }
+    if not any(outcomes.values()):
+        run, error = next(iter(failed.items()))
+        raise UserError(f"every run failed; the first, {run}: {error}")
+    metrics = metrics_of(comparison.metric, outcomes)
+    target = stats.average(finals(outcomes[comparison.baseline], comparison.metric))
+    config = comparison.reference.plan.config
+    return {
+        "task": config.task,
+        "split": config.eval.split,
+        "turns": config.turns,
+        "match": comparison.match,
+        "metric": comparison.metric,
+        "reference": comparison.reference.name,
+        "baseline": comparison.baseline,
+        "seeds": list(comparison.seeds),
+        "out": str(out),
+        "target": target,
+        "axis": AXES[comparison.match],
+        "arms": {arm.name: describe(arm, outcomes[arm.name], metrics, comparison, target) for arm in comparison.arms},
+        "differences": differences(outcomes, metrics, comparison.baseline),
+        "failed": [{"arm": run.arm, "seed": run.seed, "error": error} for run, error in failed.items()],
+        "notes": [*notes, *gaps(comparison, outcomes)],
+    }
+
+
+def metrics_of(chosen: str, outcomes: Outcomes) -> list[str]:
+    """The chosen metric and those that are always shown, as far as any arm has them."""
+    known = {
+        key
+        for runs in outcomes.values()
+        for outcome in runs.values()
+        for row in outcome.rows
+        for key, value in row.items()
+        if key.startswith("eval/") and value is not None
+    }
+    if chosen not in known:
+        raise ConfigError(
+            f"no run has the metric '{chosen}': {nearest(chosen, known)} (the runs are kept: name another)"
+        )
+    return [chosen, *(metric for metric in ALWAYS if metric in known and metric != chosen)]
+
+
+def gaps(comparison: Comparison, outcomes: Outcomes) -> list[str]:
+    """What a reader would otherwise look for in vain."""
+    notes = []
+    if not finals(outcomes[comparison.baseline], comparison.metric):
+        notes.append(
+            f"the baseline '{comparison.baseline}' has no '{comparison.metric}': there are no differences in it"
+        )
+    if len(comparison.seeds) < 2:
+        notes.append("one seed allows no interval and no verdict: use --seeds 5")
+    return notes
+
+
+def finals(runs: Mapping[int, Outcome], metric: str) -> list[float]:
+    return [value for outcome in runs.values() if (value := outcome.final(metric)) is not None]
+
+
+def describe(
+    arm: Arm, runs: Mapping[int, Outcome], metrics: Sequence[str], comparison: Comparison, target: float | None
+) -> dict[str, Any]:
+    axis = AXES[comparison.match]
+    curves = [outcome.points(comparison.metric) for outcome in runs.values()]
+    measured = {metric: measure(runs, metric, axis) for metric in metrics}
+    return {
+        "recipe": arm.recipe,
+        "folder": arm.folder,
+        "runs": [{"seed": seed, **outcome.costs} for seed, outcome in runs.items()],
+        **{cost: stats.average([outcome.costs[cost] for outcome in runs.values()]) for cost in COSTS},
+        "turns_to_reach": None if target is None else stats.first_reach(curves, target),
+        "metrics": {metric: found for metric, found in measured.items() if found is not None},
+    }
+
+
+def measure(runs: Mapping[int, Outcome], metric: str, axis: str) -> dict[str, Any] | None:
+    """One metric of one arm over its seeds; None where it has none."""
+    curves = {seed: points for seed, outcome in runs.items() if (points := outcome.points(metric, axis))}
+    if not curves:
+        return None
+    ends = [points[-1][1] for points in curves.values()]
+    areas = [found for points in curves.values() if (found := stats.area(points)) is not None]
+    return {
+        "seeds": list(curves),
+        "start": stats.average([points[0][1] for points in curves.values()]),
+        "final": stats.average(ends),
+        "interval": stats.t_interval(ends),
+        "values": ends,
+        "area": stats.average(areas),
+        "areas": areas,
+        "curve": band(list(curves.values())),
+    }
+
+
+def band(curves: Sequence[stats.Points]) -> dict[str, list[float]]:
+    """The mean curve with its t interval at every place; without one for a single seed."""
+    places, heights = stats.aligned(curves)
+    centre = heights.mean(axis=0)
+    halves = np.array([stats.half_width(list(column)) or 0.0 for column in heights.T])
+    columns = {"x": places, "mean": centre, "low": centre - halves, "high": centre + halves}
+    return {name: [float(v) for v in column] for name, column in columns.items()}
+
+
+def differences(outcomes: Outcomes, metrics: Sequence[str], baseline: str) -> list[dict[str, Any]]:
+    """Every arm against the baseline in every metric that both have, judged together."""
+    found = [
+        difference
+        for metric in metrics
+        for arm, runs in outcomes.items()
+        if arm != baseline and (difference := differ(arm, metric, runs, outcomes[baseline])) is not None
+    ]
+    tested = [difference for difference in found if difference["p"] is not None]
+    for difference, adjusted in zip(tested, stats.holm([d["p"] for d in tested]), strict=True):
+        difference["p_holm"] = adjusted
+        difference["verdict"] = stats.verdict(difference["mean"], adjusted)
+    return found
+
+
+def differ(
+    arm: str, metric: str, runs: Mapping[int, Outcome], baseline: Mapping[int, Outcome]
+) -> dict[str, Any] | None:
+    """A paired difference; its verdict comes once all of them are known."""
+    pairs = {
+        seed: mine - theirs
+        for seed, outcome in runs.items()
+        if seed in baseline
+        and (mine := outcome.final(metric)) is not None
+        and (theirs := baseline[seed].final(metric)) is not None
+    }
+    if not pairs:
+        return None
+    values = list(pairs.values())
+    per_problem = problem_table(metric, [runs[seed] for seed in pairs], [baseline[seed] for seed in pairs])
+    return {
+        "arm": arm,
+        "metric": metric,
+        "seeds": list(pairs),
+        "values": values,
+        "mean": stats.average(values),
+        "interval": stats.t_interval(values),
+        "problems": stats.problem_interval(per_problem),
+        "p": stats.t_test(values),
+        "p_holm": None,
+        "verdict": "undecided",
+        "smallest_effect": stats.smallest_effect(values),
+    }
+
+
+def problem_table(metric: str, mine: Sequence[Outcome], theirs: Sequence[Outcome]) -> stats.Floats:
+    """Seeds x problems: the difference on each problem that every one of these runs was measured on."""
+    name = metric.removeprefix("eval/generator/")
+    shared = sorted(set.intersection(*(set(outcome.problems) for outcome in (*mine, *theirs))))
+
+    def column(outcome: Outcome) -> list[float]:
+        values = [outcome.problems[problem].get(name) for problem in shared]
+        return [float("nan") if value is None else float(value) for value in values]
+
+    return np.array([np.subtract(column(a), column(b)) for a, b in zip(mine, theirs, strict=True)], dtype=float)

@@ -1,0 +1,207 @@
+"""The statistics of a comparison as pure functions of numbers: nothing here knows a run, a recipe or a file.
+
+Invariants: the unit of evidence is the seed, and everything about a difference is paired by seed; an interval is
+Student's t over seeds, because a percentile bootstrap over five seeds covers 84 %, not 95 %; the bootstrap is over
+problems only and says how much the choice of problems matters; where too few values are known the answer is None.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Points = Sequence[tuple[float, float]]
+"""A curve: (how far the run was, what was measured), in the order of the run."""
+Verdict = Literal["higher", "lower", "undecided"]
+
+LEVEL = 0.95
+POWER = 0.8
+ROUNDS = 4000
+TINY = 1e-300
+"""Stands for zero in the continued fraction, which divides by it."""
+
+
+def incomplete_beta(a: float, b: float, x: float) -> float:
+    """The regularised incomplete beta function I_x(a, b), by its continued fraction (Lentz)."""
+    if x <= 0.0:
+        return 0.0
+    if x >= 1.0:
+        return 1.0
+    if x > (a + 1) / (a + b + 2):  # the fraction converges fast only below its mean
+        return 1.0 - incomplete_beta(b, a, 1.0 - x)
+    front = math.exp(math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x)) / a
+    return front * _fraction(a, b, x)
+
+
+def _fraction(a: float, b: float, x: float) -> float:
+    """1 / (1 + d1 / (1 + d2 / (1 + ...))), with the terms of the incomplete beta function."""
+    top, bottom = 1.0, 1.0 / _not_zero(1.0 - (a + b) * x / (a + 1))
+    value = bottom
+    for m in range(1, 500):
+        even = m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m))
+        odd = -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1))
+        before = value
+        for term in (even, odd):
+            bottom = 1.0 / _not_zero(1.0 + term * bottom)
+            top = _not_zero(1.0 + term / top)
+            value *= top * bottom
+        if abs(value - before) < 1e-15 * abs(value):
+            break
+    return value
+
+
+def _not_zero(value: float) -> float:
+    return value if abs(value) > TINY else TINY
+
+
+def student_cdf(t: float, df: int) -> float:
+    """P(T <= t) of Student's t with `df` degrees of freedom."""
+    tail = student_tails(t, df) / 2
+    return 1.0 - tail if t > 0 else tail
+
+
+def student_tails(t: float, df: int) -> float:
+    """P(|T| >= |t|): the p-value of a two-sided test. Computed as a tail, so that a tiny one is not rounded to zero."""
+    return 1.0 if t == 0 else incomplete_beta(df / 2, 0.5, df / (df + t * t))
+
+
+def student_quantile(probability: float, df: int) -> float:
+    """The t below which `probability` lies, by bisection: `student_quantile(0.975, 4)` is 2.776."""
+    if not 0 < probability < 1 or df < 1:
+        raise ValueError(f"no quantile {probability} of Student's t with {df} degrees of freedom")
+    if probability < 0.5:
+        return -student_quantile(1 - probability, df)
+    low, high = 0.0, 1.0
+    while student_cdf(high, df) < probability:
+        low, high = high, 2 * high
+    for _ in range(200):
+        middle = (low + high) / 2
+        if middle in (low, high):
+            break
+        low, high = (middle, high) if student_cdf(middle, df) < probability else (low, middle)
+    return (low + high) / 2
+
+
+def average(values: Sequence[float]) -> float | None:
+    return math.fsum(values) / len(values) if values else None
+
+
+def standard_error(values: Sequence[float]) -> float | None:
+    """Of the mean; None for fewer than two values. Rounding noise among equal values counts as none."""
+    if len(values) < 2:
+        return None
+    centre = math.fsum(values) / len(values)
+    spread = math.sqrt(math.fsum((v - centre) ** 2 for v in values) / (len(values) - 1))
+    return 0.0 if spread < 1e-12 * max(1.0, abs(centre)) else spread / math.sqrt(len(values))
+
+
+def half_width(values: Sequence[float]) -> float | None:
+    """Half of the 95 % t interval of the mean."""
+    error = standard_error(values)
+    return None if error is None else student_quantile((1 + LEVEL) / 2, len(values) - 1) * error
+
+
+def t_interval(values: Sequence[float]) -> tuple[float, float] | None:
+    """The 95 % t interval of the mean; None for fewer than two values."""
+    half, centre = half_width(values), average(values)
+    return None if half is None or centre is None else (centre - half, centre + half)
+
+
+def t_test(values: Sequence[float]) -> float | None:
+    """The two-sided p-value of "the mean is zero". Equal values are certain: 0, or 1 where all of them are zero."""
+    error, centre = standard_error(values), average(values)
+    if error is None or centre is None:
+        return None
+    if error == 0.0:
+        return 1.0 if abs(centre) < 1e-12 else 0.0
+    return student_tails(centre / error, len(values) - 1)
+
+
+def smallest_effect(values: Sequence[float]) -> float | None:
+    """The smallest true difference that so many seeds, spread like these, would have shown in 80 % of all experiments.
+
+    A 95 % t interval of half-width h leaves out zero once the difference found is h; for a power of 80 % the true one
+    must be h (1 + t_0.8 / t_0.975), which is (t_0.975 + t_0.8) standard errors. Holm's correction asks for more still.
+    """
+    half = half_width(values)
+    if not half:
+        return None  # seeds that all agree say nothing about how far seeds are spread
+    df = len(values) - 1
+    return half * (1 + student_quantile(POWER, df) / student_quantile((1 + LEVEL) / 2, df))
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Holm's adjusted p-values, in the order given: all claims at 5 % hold together where these are below 5 %."""
+    order = sorted(range(len(p_values)), key=lambda i: p_values[i])
+    adjusted, highest = [0.0] * len(p_values), 0.0
+    for rank, i in enumerate(order):
+        highest = max(highest, min(1.0, (len(p_values) - rank) * p_values[i]))
+        adjusted[i] = highest
+    return adjusted
+
+
+def verdict(difference: float, adjusted: float | None) -> Verdict:
+    """What may be said about a difference at 5 % after Holm's correction."""
+    if adjusted is None or adjusted >= 1 - LEVEL:
+        return "undecided"
+    return "higher" if difference > 0 else "lower"
+
+
+def problem_interval(differences: Floats, rounds: int = ROUNDS, seed: int = 0) -> tuple[float, float] | None:
+    """95 % percentile bootstrap over problems of a paired difference, given as a table of seeds x problems.
+
+    A resampled problem is taken in every seed and in both arms at once: what is left is how much the choice of problems
+    matters for these very runs. Problems that some run could not grade (NaN) are left out of all of them.
+    """
+    known = differences[:, ~np.isnan(differences).any(axis=0)]
+    count = known.shape[1]
+    if known.shape[0] == 0 or count < 2:
+        return None
+    # Paired over seeds, so that their mean can be taken first. Chunks of rounds keep the table of draws small.
+    per_problem = known.mean(axis=0)
+    rng = np.random.default_rng(seed)
+    means = [per_problem[rng.integers(0, count, (100, count))].mean(axis=1) for _ in range(max(1, rounds // 100))]
+    low, high = np.quantile(np.concatenate(means), [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return float(low), float(high)
+
+
+def tidy(points: Points) -> tuple[Floats, Floats]:
+    """A curve as two columns; of several values at one place (before and after a warm-up) the last."""
+    last = dict(points)
+    places = sorted(last)
+    return np.array(places, dtype=float), np.array([last[x] for x in places], dtype=float)
+
+
+def area(points: Points) -> float | None:
+    """Area under a curve by the trapezoid rule, divided by its length: the mean height on the way."""
+    x, y = tidy(points)
+    if len(x) < 2:
+        return float(y[0]) if len(y) else None
+    return float((np.diff(x) * (y[1:] + y[:-1]) / 2).sum() / (x[-1] - x[0]))
+
+
+def aligned(curves: Sequence[Points]) -> tuple[Floats, Floats]:
+    """Curves of several seeds on all places where any was measured: places, and seeds x heights.
+
+    Between its measurements a curve is a straight line; after its end it stays as it was, so that the last column holds
+    the finals.
+    """
+    columns = [tidy(curve) for curve in curves if len(curve)]
+    if not columns:
+        return np.zeros(0), np.zeros((0, 0))
+    places = np.unique(np.concatenate([x for x, _ in columns]))
+    return places, np.array([np.interp(places, x, y) for x, y in columns])
+
+
+def first_reach(curves: Sequence[Points], target: float) -> float | None:
+    """Where the mean over seeds first reaches the target, among the places that were measured; None if never."""
+    places, heights = aligned(curves)
+    if not len(places):
+        return None
+    reached = places[heights.mean(axis=0) >= target - 1e-9]
+    return float(reached[0]) if len(reached) else None

@@ -1,0 +1,331 @@
+"""Grading in another process: model output is hostile, and third-party graders parse it, evaluate it, and hang on it.
+
+Invariants:
+- Nothing a model wrote is parsed by a third party in this process: here answers are only compared as strings and as
+  decimals.
+- The worker gets a scrubbed environment and an empty folder of its own; what passes between us is JSON, line by line.
+- Every item has a time limit. A worker that is late or dies is killed with all its children and started anew; its item
+  is graded None ("could not tell"), and the rest of the batch goes on.
+- Results are cached, and so is None: an answer that hung once does not hang twice.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import importlib.util
+import json
+import math
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections import Counter, OrderedDict
+from collections.abc import Mapping, Sequence
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, Literal
+
+from milonga.errors import MissingExtra
+
+Kind = Literal["math", "gym"]
+NEEDS: Mapping[Kind, tuple[str, str]] = {
+    "math": ("math_verify", "math-verify"),
+    "gym": ("reasoning_gym", "reasoning-gym"),
+}
+"""What a worker of each kind imports, and what the user knows it as; the extra has the name of the kind."""
+START_LIMIT = 120.0
+"""Seconds for a worker to import its graders, on a slow disk."""
+WORK_LIMIT = 300.0
+"""Seconds for what is slow without being hostile, such as generating a problem."""
+LONGEST = 2000
+"""Characters of an answer that are still read as mathematics. Longer ones cost seconds to parse, and none is right."""
+REPLY_BYTES = 1 << 26
+KEPT_VARIABLES = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "SYSTEMROOT", "PYTHONHOME")
+"""What an interpreter may need in order to start, and nothing that a user keeps secret."""
+
+
+class WorkerLostError(Exception):
+    """The worker was late or died. Its message is the reason: `timeout` or `crash`."""
+
+
+class WorkerError(Exception):
+    """The worker is well, and what it was asked to do raised an exception."""
+
+
+class Worker:
+    """One process with the graders of one kind. After `WorkerLostError` it is dead, and another one has to be made."""
+
+    def __init__(self, kind: Kind, memory: int, start_limit: float = START_LIMIT) -> None:
+        module, product = NEEDS[kind]
+        if importlib.util.find_spec(module) is None:
+            raise MissingExtra(product, kind)
+        self._folder = tempfile.TemporaryDirectory(prefix="milonga-grader-", ignore_cleanup_errors=True)
+        self._expired = False
+        self._asked = 0
+        self._open = True
+        settings = {"kind": kind, "memory": memory, "path": [entry or os.getcwd() for entry in sys.path]}
+        script = Path(__file__).with_name("worker.py")
+        self.process = subprocess.Popen(
+            [sys.executable, "-P", "-s", "-B", str(script), json.dumps(settings)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=scrubbed(self._folder.name),
+            cwd=self._folder.name,
+            start_new_session=True,  # the whole group can be killed, and Ctrl-C reaches only us
+        )
+        try:
+            self.ask("ready", [], start_limit)
+        except WorkerLostError as lost:
+            raise RuntimeError(f"the grader for {product} did not start: {lost}") from None
+        except WorkerError as error:
+            self.close()
+            raise RuntimeError(f"the grader for {product} did not start: {error}") from None
+
+    def ask(self, operation: str, arguments: Sequence[Any], limit: float) -> Any:
+        """The operation's value; `WorkerError` if it raised, `WorkerLostError` if the worker is gone for good."""
+        self._asked += 1
+        request = {"id": self._asked, "do": operation, "with": arguments, "limit": limit}
+        # A timer that kills also unblocks a write or a read that the worker no longer serves.
+        watchdog = threading.Timer(limit, self._expire)
+        watchdog.daemon = True
+        watchdog.start()
+        try:
+            line = self._exchange(json.dumps(request).encode() + b"\n")
+        finally:
+            watchdog.cancel()
+            watchdog.join()
+        reply = decoded(line)
+        if reply is None or reply.get("id") != self._asked:
+            self.close()
+            raise WorkerLostError("timeout" if self._expired else "crash")
+        if self._expired or reply.get("leaving"):
+            self.close()
+        if "error" in reply:
+            raise WorkerError(str(reply["error"]))
+        return reply.get("value")
+
+    def _exchange(self, request: bytes) -> bytes:
+        assert self.process.stdin is not None and self.process.stdout is not None
+        try:
+            self.process.stdin.write(request)
+            self.process.stdin.flush()
+            return self.process.stdout.readline(REPLY_BYTES)
+        except (OSError, ValueError):
+            return b""
+
+    def _expire(self) -> None:
+        self._expired = True
+        self._kill()
+
+    def _kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            if hasattr(os, "killpg"):
+                os.killpg(self.process.pid, signal.SIGKILL)
+            else:
+                self.process.kill()
+
+    @property
+    def usable(self) -> bool:
+        return self._open and self.process.poll() is None
+
+    def close(self) -> None:
+        if not self._open:
+            return
+        self._open = False
+        self._kill()
+        self.process.wait()
+        for pipe in (self.process.stdin, self.process.stdout):
+            with contextlib.suppress(OSError, AttributeError):
+                pipe.close()  # type: ignore[union-attr]
+        self._folder.cleanup()
+
+
+def scrubbed(folder: str) -> dict[str, str]:
+    """The worker's whole environment. A fixed hash seed, because some generators iterate over sets of strings."""
+    fixed = {"PATH": os.defpath, "LANG": "C.UTF-8", "PYTHONHASHSEED": "0", "HOME": folder, "TMPDIR": folder}
+    threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+    kept = {name: os.environ[name] for name in KEPT_VARIABLES if name in os.environ}
+    return {**fixed, **threads, "MPLCONFIGDIR": folder, **kept}
+
+
+def decoded(line: bytes) -> dict[str, Any] | None:
+    """A reply, or None for anything that is not one: the line may have been written by an answer."""
+    try:
+        reply = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return reply if isinstance(reply, dict) else None
+
+
+class Cache:
+    """The most recently used results, at most `size` of them."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self._items: OrderedDict[Any, Any] = OrderedDict()
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._items
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def get(self, key: Any) -> Any:
+        self._items.move_to_end(key)
+        return self._items[key]
+
+    def put(self, key: Any, value: Any) -> None:
+        self._items[key] = value
+        if len(self._items) > self.size:
+            self._items.popitem(last=False)
+
+
+class Grader:
+    """Grades batches in workers of its own, one per kind, started when first needed and closed at exit."""
+
+    def __init__(self, limit: float = 5.0, memory: int = 4 << 30, cache: int = 100_000) -> None:
+        self.limit = limit
+        """Seconds for one item."""
+        self.memory = memory
+        """Bytes of address space of a worker."""
+        self.counts: Counter[str] = Counter()
+        """How items were decided: quick, cached, asked; and why not: timeout, crash, error, too_long."""
+        self._cache = Cache(cache)
+        self._workers: dict[Kind, Worker] = {}
+        self._prepared: tuple[Worker, list[Any]] | None = None
+        """The problem that a worker has made ready; answers to one problem mostly come together."""
+        self._lock = threading.RLock()
+        self._owner = os.getpid()
+        atexit.register(self.close)
+
+    def equal(self, pairs: Sequence[tuple[str, str]]) -> list[bool | None]:
+        """Whether each (gold, answer) is the same in mathematics; None where the grader could not tell."""
+        return [self._equal(plain(gold), plain(answer)) for gold, answer in pairs]
+
+    def _equal(self, gold: str, answer: str) -> bool | None:
+        decided = quick(gold, answer)
+        if decided is not None:
+            self.counts["quick"] += 1
+            return decided
+        if len(answer) > max(LONGEST, 4 * len(gold)):
+            self.counts["too_long"] += 1
+            return None
+        value = self._cached("math", "equal", [gold, answer])
+        return value if isinstance(value, bool) else None
+
+    def score(
+        self, dataset: str, config: Mapping[str, Any], items: Sequence[tuple[int, int, str]], alone: bool = False
+    ) -> list[float | None]:
+        """Reasoning-gym's own score of each (seed, index, answer) to problem `index` of the data set so seeded.
+
+        `alone` gives every answer a process of its own, for graders that evaluate it: what it changes dies with it.
+        """
+        return [self._score([dataset, dict(config), seed, index, answer, alone]) for seed, index, answer in items]
+
+    def _score(self, arguments: list[Any]) -> float | None:
+        value = self._cached("gym", "score", arguments)
+        usable = isinstance(value, int | float) and math.isfinite(value)
+        return float(value) if usable else None
+
+    def gym(self, operation: str, *arguments: Any) -> Any:
+        """What a generator says: `names`, `inspect`, `draw`. Nothing hostile is involved: a failure is an error."""
+        with self._lock:
+            try:
+                return self._worker("gym").ask(operation, arguments, WORK_LIMIT)
+            except WorkerLostError as lost:
+                raise WorkerError(str(lost)) from None
+
+    def _cached(self, kind: Kind, operation: str, arguments: list[Any]) -> Any:
+        key = (kind, json.dumps(arguments, sort_keys=True))
+        with self._lock:
+            if key in self._cache:
+                self.counts["cached"] += 1
+                return self._cache.get(key)
+            value = self._ask(kind, operation, arguments)
+            self._cache.put(key, value)
+            return value
+
+    def _ask(self, kind: Kind, operation: str, arguments: list[Any]) -> Any:
+        """One item's value, or None with the reason counted."""
+        worker = self._worker(kind)
+        self.counts["asked"] += 1
+        try:
+            if operation == "score" and self._prepared != (worker, arguments[:4]):
+                worker.ask("prepare", arguments[:4], WORK_LIMIT)  # may be slow: it is not on the answer's time
+                self._prepared = (worker, arguments[:4])
+            return worker.ask(operation, arguments, self.limit)
+        except WorkerLostError as lost:
+            self.counts[str(lost)] += 1
+        except WorkerError:
+            self.counts["error"] += 1
+        return None
+
+    def _worker(self, kind: Kind) -> Worker:
+        if self._owner != os.getpid():
+            # A fork of our process must not speak through, or kill, the workers of its parent.
+            self._workers, self._owner = {}, os.getpid()
+        worker = self._workers.get(kind)
+        if worker is None or not worker.usable:
+            worker = self._workers[kind] = Worker(kind, self.memory)
+        return worker
+
+    def close(self) -> None:
+        with self._lock:
+            if self._owner == os.getpid():
+                for worker in self._workers.values():
+                    worker.close()
+            self._workers = {}
+
+    def __enter__(self) -> Grader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+        atexit.unregister(self.close)
+
+
+_shared: Grader | None = None
+
+
+def shared_grader() -> Grader:
+    """The grader that all tasks of this process share. It starts nothing before it is asked."""
+    global _shared
+    if _shared is None:
+        _shared = Grader()
+    return _shared
+
+
+DECIMAL = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)")
+GROUPED = re.compile(r"(?<![0-9.,])([0-9]{1,3}(?:,[0-9]{3})+)(?![0-9,])")
+LONGEST_QUICK = 100_000
+
+
+def plain(text: str) -> str:
+    """Without what never matters: white space around, dollar signs, trailing dots, commas that group digits."""
+    text = text[: LONGEST_QUICK + 1] if len(text) > LONGEST_QUICK else text
+    text = text.replace("\\$", "").replace("$", "").strip().rstrip(".").rstrip()
+    return GROUPED.sub(lambda match: match[0].replace(",", ""), text)
+
+
+def quick(gold: str, answer: str) -> bool | None:
+    """What is decided without a worker: equal strings, two decimals, and words; None where mathematics is needed."""
+    if gold == answer:
+        return True
+    if not answer:
+        return False
+    if DECIMAL.fullmatch(gold) and DECIMAL.fullmatch(answer):
+        return Decimal(gold) == Decimal(answer)
+    if is_words(gold):
+        return gold.casefold().split() == answer.casefold().split()
+    return None
+
+
+def is_words(text: str) -> bool:
+    """Two letters or more and nothing else. As mathematics a word is the product of its letters, as is any anagram."""
+    letters = sum(c.isalpha() for c in text)
+    return letters >= 2 and all(c.isalpha() or c in " '-" for c in text)

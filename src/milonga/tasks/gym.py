@@ -1,0 +1,145 @@
+"""Any procedural data set of reasoning-gym, as `reasoning_gym:NAME`, drawn and graded by its own code in the worker.
+
+Invariants:
+- Neither generator nor grader runs in this process: several graders evaluate the answer, and several generators depend
+  on the hash seed of their process, which is fixed in the worker. So a problem is the same in every run.
+- A text belongs to exactly one split, by its hash; besides, each split draws with seeds of its own. What a split draws
+  and another owns is left out and counted.
+- A grader that evaluates answers is refused unless `allow_eval` is set; then every answer gets a process of its own.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from pydantic import Field
+
+from milonga.errors import ConfigError, nearest
+from milonga.tasks.base import Task, TaskOptions, keyed, split_of
+from milonga.tasks.grading import Grader, WorkerError, shared_grader
+from milonga.types import SPLITS, Grade, Problem, Split
+
+COMPOSITE = "composite"
+NONSENSE = ("no answer at all", "?")
+BARREN = 2000
+"""Draws that all belong to other splits before we say that the data set has too few different problems."""
+
+
+class GymOptions(TaskOptions):
+    size: int = Field(2000, ge=1)
+    """Problems in each split; indices wrap around after it."""
+    seed: int = Field(0, ge=0)
+    config: dict[str, Any] = Field(default_factory=dict)
+    """Options of the data set itself, as reasoning-gym documents them."""
+    threshold: float = Field(1.0 - 1e-9, gt=0, le=1)
+    """Scores from here on count as correct; partial credit does not."""
+    allow_eval: bool = False
+    """Use a grader that evaluates answers as Python, each in a locked process, which is no sandbox."""
+    max_tokens: int = Field(512, ge=1)
+
+
+class Gym(Task):
+    """One data set of reasoning-gym; `gym_task` makes a subclass for each name."""
+
+    Options = GymOptions
+    options: GymOptions
+    dataset: ClassVar[str]
+    fields: ClassVar[Sequence[str]]
+    """Keys of the data set's own config."""
+    evaluates: ClassVar[Sequence[str]]
+    """Where its grader evaluates text."""
+
+    def __init__(self, options: GymOptions | None = None, grader: Grader | None = None) -> None:
+        super().__init__(options)
+        self.max_tokens = self.options.max_tokens
+        self.grader = grader or shared_grader()
+        self._kept: dict[Split, list[Problem]] = {split: [] for split in SPLITS}
+        self._next: dict[Split, tuple[int, int]] = dict.fromkeys(SPLITS, (0, 0))
+        """Block and index of the next draw of each split."""
+        self._drawn: dict[Split, int] = dict.fromkeys(SPLITS, 0)
+        self._check_config()
+        self._check_grader()
+
+    def _check_config(self) -> None:
+        for key in self.options.config:
+            if key in ("seed", "size"):
+                raise ConfigError(f"'task.config.{key}' is set by 'task.{key}'")
+            if key not in self.fields:
+                raise ConfigError(f"unknown key 'task.config.{key}': {nearest(key, {*self.fields} - {'seed', 'size'})}")
+
+    def _check_grader(self) -> None:
+        """Refuse a grader that evaluates text, and one that finds nonsense right: it would teach nothing."""
+        if self.evaluates and not self.options.allow_eval:
+            raise ConfigError(
+                f"task '{self.name}' is refused: its grader evaluates text as Python ({'; '.join(self.evaluates)}); "
+                "answers are hostile; task.allow_eval = true evaluates each in a locked process of its own"
+            )
+        first = self.problem("train", 0)
+        if all(self.grade(first, nonsense, ()).correct for nonsense in NONSENSE):
+            raise ConfigError(f"task '{self.name}' is refused: its grader accepts any answer, '{NONSENSE[0]}' too")
+
+    def size(self, split: Split) -> int:
+        return self.options.size
+
+    def problem(self, split: Split, index: int) -> Problem:
+        index %= self.options.size
+        kept = self._kept[split]
+        while len(kept) <= index:
+            if self._drawn[split] >= BARREN and not kept:
+                raise ConfigError(f"task '{self.name}' has too few different problems: none is in split '{split}'")
+            self._draw_more(split)
+        return kept[index]
+
+    def _draw_more(self, split: Split) -> None:
+        """One request to the worker. It brings more or fewer problems, but always the same ones in the same order."""
+        block, start = self._next[split]
+        seed = keyed("gym", self.dataset, self.options.seed, split, block).randrange(2**31)
+        try:
+            drawn = self.grader.gym("draw", self.dataset, self.options.config, seed, start)
+        except WorkerError as error:
+            raise ConfigError(f"task '{self.name}' cannot draw with config {self._config()}: {error}") from None
+        for index, (question, answer) in enumerate(drawn, start):
+            if split_of(question) == split:
+                id = f"{self.name}/{split}/{len(self._kept[split])}"
+                self._kept[split].append(Problem(id, question, answer, {"seed": seed, "index": index}))
+        self._drawn[split] += len(drawn)
+        self._next[split] = (block, start + len(drawn)) if drawn else (block + 1, 0)
+
+    def _config(self) -> str:
+        return json.dumps(self.options.config)
+
+    def grade(self, problem: Problem, answer: str | None, steps: Sequence[str]) -> Grade:
+        return self.grade_all([(problem, answer, steps)])[0]
+
+    def grade_all(self, items: Sequence[tuple[Problem, str | None, Sequence[str]]]) -> list[Grade]:
+        asked = [(p.data["seed"], p.data["index"], answer) for p, answer, _ in items if answer is not None]
+        scores = iter(self.grader.score(self.dataset, self.options.config, asked, alone=bool(self.evaluates)))
+        return [Grade(False if answer is None else self._right(next(scores))) for _, answer, _ in items]
+
+    def _right(self, score: float | None) -> bool | None:
+        return None if score is None else score >= self.options.threshold
+
+    def describe(self) -> dict[str, Any]:
+        """`left_to_other_splits` counts the overlaps that were removed, among what has been drawn so far."""
+        kept = {split: len(self._kept[split]) for split in SPLITS}
+        return {
+            "sizes": dict.fromkeys(SPLITS, self.options.size),
+            "drawn": dict(self._drawn),
+            "left_to_other_splits": {split: self._drawn[split] - kept[split] for split in SPLITS},
+            "grader_evaluates": list(self.evaluates),
+        }
+
+
+def gym_task(dataset: str, grader: Grader | None = None) -> type[Task]:
+    """The task class of a data set's name."""
+    grader = grader or shared_grader()
+    names = set(grader.gym("names")) - {COMPOSITE}
+    if dataset == COMPOSITE:
+        raise ConfigError("'reasoning_gym:composite' mixes other data sets, whose graders it hides: name one of them")
+    if dataset not in names:
+        raise ConfigError(f"unknown reasoning-gym data set '{dataset}': {nearest(dataset, names)}")
+    known = grader.gym("inspect", dataset)
+    body = {"name": f"reasoning_gym:{dataset}", "dataset": dataset, **known}
+    return type(f"Gym_{dataset}", (Gym,), body)

@@ -1,0 +1,270 @@
+"""The grader's process: third-party graders on hostile text. It runs as a script and imports nothing of Milonga.
+
+Invariants:
+- Only the main thread works, and nothing that a grader prints can reach the pipe on which replies go.
+- Once the graders are imported the process is locked: programs, sockets, signals, files to write and native libraries
+  are closed to it. That is a second line of defence; the first is that it holds no secrets and can be killed.
+- Graders that evaluate an answer do so in a child of their own, forked for that answer and locked harder still.
+- It ends when its parent does: by the end of the input, or by an alarm while it works.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import contextlib
+import functools
+import gc
+import inspect
+import json
+import logging
+import os
+import signal
+import sys
+import textwrap
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from types import FunctionType, ModuleType
+from typing import Any, BinaryIO
+
+Operations = dict[str, Callable[..., Any]]
+BLOCK = 1000
+"""Problems of a reasoning-gym data set before the next seed; some of them fix their size when they are made."""
+DRAW_SECONDS = 0.5
+CHILD_SECONDS = 60
+"""Processor time of a child that has escaped from its group, and that nobody kills."""
+KEPT_DATASETS, KEPT_ENTRIES = 16, 4096
+
+
+def main() -> None:
+    settings = json.loads(sys.argv[1])
+    sys.path[:] = settings["path"]
+    requests, replies = private_pipes()
+    load = {"math": math_operations, "gym": gym_operations}[settings["kind"]]
+    operations: Operations = {}
+    failure = ""
+    try:
+        operations = load()
+    except BaseException as error:
+        failure = f"{type(error).__name__}: {error}"
+    gc.freeze()  # what is loaded stays: children share it instead of copying it
+    restrict(RLIMIT_AS=settings["memory"], RLIMIT_CORE=0, RLIMIT_FSIZE=0)
+    lock(for_good=False)
+    for line in requests:
+        request = json.loads(line)
+        set_alarm(2 * request["limit"] + 1)
+        reply = {"id": request["id"], **({"error": failure} if failure else perform(operations, request))}
+        set_alarm(0)
+        replies.write(json.dumps(reply).encode() + b"\n")
+        replies.flush()
+        if "leaving" in reply:
+            return
+
+
+def private_pipes() -> tuple[BinaryIO, BinaryIO]:
+    """The pipes to the parent on descriptors of their own. What graders read or print goes nowhere."""
+    requests, replies = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for descriptor in (0, 1, 2):
+        os.dup2(nowhere, descriptor)
+    logging.disable(logging.CRITICAL)
+    return requests, replies
+
+
+def perform(operations: Operations, request: dict[str, Any]) -> dict[str, Any]:
+    """The value of an operation, or the error it raised. After a lack of memory the process is not to be trusted."""
+    try:
+        if request["do"] == "ready":
+            return {"value": True}
+        return {"value": operations[request["do"]](*request["with"])}
+    except MemoryError:
+        return {"error": "MemoryError", "leaving": True}
+    except BaseException as error:
+        return {"error": f"{type(error).__name__}: {error!s:.500}"}
+
+
+# ------------------------------------------------------------------------------------------------------------ isolation
+
+def restrict(**limits: int) -> None:
+    """Limits of the system, where it has them."""
+    try:
+        import resource
+    except ImportError:
+        return
+    for name, value in limits.items():
+        with contextlib.suppress(ValueError, OSError, AttributeError):
+            resource.setrlimit(getattr(resource, name), (value, value))
+
+
+def lock(for_good: bool) -> None:
+    """Refuse, for the rest of this process, whatever reaches beyond it. An audit hook cannot be taken away again.
+
+    Not for good means that it may still fork children and limit them.
+    """
+    writing = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+
+    def hook(event: str, arguments: tuple[Any, ...]) -> None:
+        # Constants and no global names, which evaluated text could replace.
+        if event == "open":
+            refused = (arguments[2] or 0) & writing
+        elif event == "object.__setattr__":
+            refused = arguments[1] == "__code__"
+        elif event in ("os.listdir", "os.scandir", "os.walk", "os.fwalk"):
+            refused = False
+        elif event in ("os.fork", "resource.setrlimit"):
+            refused = for_good
+        else:
+            refused = event.startswith(
+                ("os.", "subprocess.", "socket.", "ctypes.", "shutil.", "tempfile.", "pty.", "fcntl.", "resource.")
+            ) or event.startswith(("signal.", "gc.", "sqlite3.", "webbrowser.", "winreg.", "sys.set", "sys.addaudit"))
+        if refused:
+            raise PermissionError(f"a grader may not do this: {event}")
+
+    sys.addaudithook(hook)
+
+
+def set_alarm(seconds: float) -> None:
+    """Die of SIGALRM after so long: the last resort of a worker whose parent is gone. 0 calls it off."""
+    if hasattr(signal, "setitimer"):
+        signal.setitimer(signal.ITIMER_REAL, seconds)
+
+
+def in_a_child(function: Callable[[], Any]) -> Any:
+    """The function's value from a forked child. The parent kills the whole group if the child takes too long."""
+    if not hasattr(os, "fork"):
+        return function()
+    source, sink = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.closerange(3, sink)
+            os.closerange(sink + 1, 1024)
+            restrict(RLIMIT_CPU=CHILD_SECONDS, RLIMIT_NPROC=0)
+            lock(for_good=True)
+            os.write(sink, json.dumps(function()).encode())
+        finally:
+            os._exit(0)
+    os.close(sink)
+    with os.fdopen(source, "rb") as pipe:
+        written = pipe.read(1 << 16)
+    os.waitpid(child, 0)
+    return json.loads(written)
+
+
+# ---------------------------------------------------------------------------------------------------------- mathematics
+
+
+def math_operations() -> Operations:
+    from math_verify import parse, verify
+
+    def read(text: str) -> list[Any]:
+        # Without dollar signs LaTeX is not found; with them the text is one expression, and a list of guesses is a set.
+        return list(parse(f"${text}$", parsing_timeout=None))
+
+    def equal(gold: str, answer: str) -> bool:
+        return bool(verify(read(gold), read(answer), timeout_seconds=None))
+
+    equal("1/2", "\\frac{1}{2}")  # the first expression builds the parser's tables, which takes longer than any other
+    return {"equal": equal}
+
+
+# -------------------------------------------------------------------------------------------------------- reasoning-gym
+
+
+def gym_operations() -> Operations:
+    from reasoning_gym.factory import DATASETS, create_dataset
+
+    datasets: OrderedDict[str, Any] = OrderedDict()
+    entries: OrderedDict[tuple[str, int], Any] = OrderedDict()
+
+    def names() -> list[str]:
+        return sorted(DATASETS)
+
+    def inspect_dataset(name: str) -> dict[str, Any]:
+        dataset, config = DATASETS[name]
+        return {"fields": list(inspect.signature(config).parameters), "evaluates": evaluators(dataset)}
+
+    def dataset_of(name: str, config: dict[str, Any], seed: int) -> tuple[str, Any]:
+        key = json.dumps([name, config, seed], sort_keys=True)
+        if key not in datasets:
+            remember(datasets, key, create_dataset(name, **config, seed=seed, size=BLOCK), KEPT_DATASETS)
+        return key, datasets[key]
+
+    def entry_of(name: str, config: dict[str, Any], seed: int, index: int) -> tuple[Any, Any]:
+        key, dataset = dataset_of(name, config, seed)
+        if (key, index) not in entries:
+            remember(entries, (key, index), dataset[index], KEPT_ENTRIES)
+        return dataset, entries[key, index]
+
+    def prepare(name: str, config: dict[str, Any], seed: int, index: int) -> bool:
+        entry_of(name, config, seed, index)
+        return True
+
+    def draw(name: str, config: dict[str, Any], seed: int, start: int) -> list[list[str]]:
+        """Questions and answers from `start` on: as many as a moment allows, and at least one."""
+        end = time.monotonic() + DRAW_SECONDS
+        drawn: list[list[str]] = []
+        while start + len(drawn) < BLOCK and (not drawn or time.monotonic() < end):
+            entry = entry_of(name, config, seed, start + len(drawn))[1]
+            drawn.append([str(entry["question"]), "" if entry["answer"] is None else str(entry["answer"])])
+        return drawn
+
+    def score(name: str, config: dict[str, Any], seed: int, index: int, answer: str, alone: bool) -> float:
+        dataset, entry = entry_of(name, config, seed, index)
+        grade = functools.partial(dataset.score_answer, answer, entry)
+        return float(in_a_child(lambda: float(grade())) if alone else grade())
+
+    return {"names": names, "inspect": inspect_dataset, "prepare": prepare, "draw": draw, "score": score}
+
+
+def remember(store: OrderedDict[Any, Any], key: Any, value: Any, most: int) -> None:
+    store[key] = value
+    if len(store) > most:
+        store.popitem(last=False)
+
+
+EVALUATORS = (builtins.eval, builtins.exec, builtins.compile, builtins.__import__)
+
+
+def evaluators(dataset: type) -> list[str]:
+    """What evaluates text and can be reached by a data set's grader within its package: `eval`, `exec`, sympy."""
+    found: set[str] = set()
+    seen: set[Any] = set()
+    waiting: list[Any] = [dataset.score_answer]  # type: ignore[attr-defined]
+    while waiting:
+        function = waiting.pop()
+        if function in seen:
+            continue
+        seen.add(function)
+        for name, target in referred(function, dataset):
+            module = str(getattr(target, "__module__", ""))
+            if any(target is known for known in EVALUATORS) or module.startswith("sympy"):
+                found.add(f"{name} in {function.__qualname__}")
+            elif module.startswith("reasoning_gym"):
+                members = vars(target).values() if inspect.isclass(target) else [target]
+                waiting += [f for m in members if isinstance(f := getattr(m, "__func__", m), FunctionType)]
+    return sorted(found)
+
+
+def referred(function: FunctionType, owner: type) -> list[tuple[str, Any]]:
+    """The functions and classes that a function's source refers to by a global name, through `self`, or in a module."""
+    if "reasoning_gym" not in function.__code__.co_filename:
+        return []  # written by `dataclass`, which evaluates nothing of what it is given
+    tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
+    scope = {**vars(builtins), **function.__globals__, "self": owner, "cls": owner}
+    out: list[tuple[str, Any]] = []
+    for node in ast.walk(tree):
+        target: Any = None
+        if isinstance(node, ast.Name):
+            target = scope.get(node.id)
+        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            place = scope.get(node.value.id)
+            target = getattr(place, node.attr, None) if isinstance(place, type | ModuleType) else None
+        if callable(target) and target is not owner:
+            out.append((ast.unparse(node), target))
+    return out
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,245 @@
+"""Grading: what is equal, what is not, and that a hostile answer costs its own grade and nothing else."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from helpers import PROPERTY
+from milonga.errors import MissingExtra
+from milonga.tasks.grading import Grader, decoded, plain, quick, scrubbed
+
+LIMIT = 1.0
+RESTART = 6.0
+"""Generous time for a new worker on a busy machine."""
+
+
+@pytest.fixture(scope="module")
+def grader() -> Iterator[Grader]:
+    with Grader(limit=LIMIT) as made:
+        yield made
+
+
+def worker_id(grader: Grader) -> int:
+    return grader._workers["math"].process.pid
+
+
+def is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+QUICK = [
+    ("72", "72", True),
+    ("72", " 72 \n", True),
+    ("72", "$72$", True),
+    ("72", "\\$72", True),
+    ("72", "72.", True),
+    ("72", "72.00", True),
+    ("72", "+72", True),
+    ("1,234,567", "1234567", True),
+    ("1,234", "1234.0", True),
+    (".5", "0.50", True),
+    ("72", "73", False),
+    ("72", "-72", False),
+    ("0.1", "0.10000000000000001", False),
+    ("72", "", False),
+    ("72", "...", False),
+    ("Paris", "paris", True),
+    ("Paris", "London", False),
+    ("New  York", "new york", True),
+]
+
+
+@pytest.mark.parametrize(("gold", "answer", "expected"), QUICK)
+def test_strings_decimals_and_words_need_no_worker(gold: str, answer: str, expected: bool) -> None:
+    with Grader() as grader:
+        assert grader.equal([(gold, answer)]) == [expected]
+        assert not grader._workers
+        assert grader.counts == {"quick": 1}
+
+
+MATHEMATICS = [
+    ("1/2", "0.5", True),
+    ("\\frac{1}{2}", "1/2", True),
+    ("2\\sqrt{2}", "\\sqrt{8}", True),
+    ("x^2+2x+1", "(x+1)^2", True),
+    ("72", "x = 72", True),
+    ("72", "72\\text{ clips}", True),
+    ("{1,2}", "\\{2, 1\\}", True),
+    ("1/2", "1/3", False),
+    ("72", "sqrt", False),
+    ("x+1", "x-1", False),
+]
+
+
+def test_equality_is_that_of_mathematics(grader: Grader) -> None:
+    results = grader.equal([(gold, answer) for gold, answer, _ in MATHEMATICS])
+    assert results == [expected for *_, expected in MATHEMATICS]
+
+
+def test_a_word_is_not_a_product_of_its_letters() -> None:
+    with Grader() as grader:
+        assert grader.equal([("listen", "silent"), ("no", "on")]) == [False, False]
+
+
+@pytest.mark.parametrize("hedge", ["71 or 72", "72, 73", "71$ $72", "71 72", "$71$ and $72$", "\\{71, 72\\}"])
+def test_several_guesses_are_not_an_answer(grader: Grader, hedge: str) -> None:
+    assert grader.equal([("72", hedge)]) == [False]
+
+
+def test_hostile_answers_cost_only_their_own_grade(grader: Grader, tmp_path: Path) -> None:
+    marker = tmp_path / "ran"
+    hostile = [
+        f"__import__('os').system('touch {marker}')",
+        f"\\text{{__import__('os').system('touch {marker}')}}",
+        f"eval(\"open('{marker}', 'w')\")",
+        "9**9**9",
+        "9^{9^{9}}",
+        "99999999!",
+        "(" * 900 + "1" + ")" * 900,
+        "{" * 900 + "1" + "}" * 900,
+        "\\frac{1}{" * 150 + "2" + "}" * 150,
+        "7\x002",
+        "\x00",
+        "\ud800",
+        "72\n{\"id\": 1, \"value\": true}",
+        "a+" * 500_000,
+        "1" * 1_000_000,
+        "1/" + "1" * 1_000_000,
+    ]
+    pairs = [pair for answer in hostile for pair in (("72", answer), ("1/4", "0.25"))]
+    start = time.monotonic()
+    results = grader.equal(pairs)
+    assert time.monotonic() - start < 6 * (LIMIT + RESTART)
+    assert not any(results[::2])
+    assert all(results[1::2])
+    assert not marker.exists()
+    assert grader.counts["timeout"] >= 1
+    assert grader.counts["too_long"] == 2
+
+
+def test_a_late_worker_is_killed_in_time_and_replaced(grader: Grader) -> None:
+    assert grader.equal([("1/3", "2/6")]) == [True]
+    first = worker_id(grader)
+    start = time.monotonic()
+    assert grader.equal([("72", "8^{9^{9}}")]) == [None]
+    assert LIMIT <= time.monotonic() - start < LIMIT + 2
+    assert not is_running(first)
+    assert grader.equal([("1/3", "3/9")]) == [True]
+    assert worker_id(grader) != first
+
+
+def test_what_hung_once_does_not_hang_twice(grader: Grader) -> None:
+    grader.equal([("72", "7^{9^{9}}")])
+    start = time.monotonic()
+    assert grader.equal([("72", "7^{9^{9}}")] * 100) == [None] * 100
+    assert time.monotonic() - start < LIMIT / 2
+
+
+def test_a_worker_that_someone_else_killed_costs_no_grade(grader: Grader) -> None:
+    assert grader.equal([("1/5", "2/10")]) == [True]
+    os.kill(worker_id(grader), signal.SIGKILL)
+    grader._workers["math"].process.wait()
+    assert grader.equal([("1/5", "3/15")]) == [True]
+
+
+def test_a_turn_of_a_thousand_answers_is_cheap(grader: Grader) -> None:
+    grader.equal([("1/7", "2/14")])
+    pairs = [("1/7", f"{n % 8}/56") for n in range(500)] + [("72", str(n)) for n in range(500)]
+    start = time.monotonic()
+    results = grader.equal(pairs)
+    assert time.monotonic() - start < 2
+    assert results[:500].count(True) == 0 or all(r == (n % 8 == 8) for n, r in enumerate(results[:500]))
+    assert results[500:] == [n == 72 for n in range(500)]
+
+
+def test_the_cache_is_bounded() -> None:
+    with Grader(cache=3) as grader:
+        grader.equal([("1/2", f"1/{n}") for n in range(3, 9)])
+        assert len(grader._cache) == 3
+        grader.equal([("1/2", "1/8"), ("1/2", "1/3")])
+        assert grader.counts == {"asked": 7, "cached": 1}
+
+
+def test_the_worker_holds_no_secrets(grader: Grader, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOME_API_KEY", "hunter2")
+    assert "hunter2" not in str(scrubbed("folder"))
+    environment = Path(f"/proc/{os.getpid()}/environ")
+    if not environment.exists():
+        pytest.skip("this system does not show the environment of a process")
+    with Grader() as fresh:
+        fresh.equal([("1/2", "2/4")])
+        seen = Path(f"/proc/{worker_id(fresh)}/environ").read_bytes().split(b"\0")
+    names = {line.partition(b"=")[0].decode() for line in seen if line}
+    assert names <= {*scrubbed("folder"), "LC_CTYPE"}
+
+
+def test_closing_ends_the_process_and_removes_its_folder() -> None:
+    grader = Grader()
+    grader.equal([("1/2", "2/4")])
+    pid, folder = worker_id(grader), Path(grader._workers["math"]._folder.name)
+    assert folder.is_dir()
+    grader.close()
+    assert not is_running(pid)
+    assert not folder.exists()
+    assert grader.equal([("1/2", "4/8")]) == [True], "a closed grader starts anew when it is asked"
+    grader.close()
+
+
+def test_nothing_third_party_is_imported_here() -> None:
+    """Neither by importing the tasks, nor by grading."""
+    script = """
+import sys
+import milonga.tasks
+from milonga.tasks.grading import shared_grader
+shared_grader().equal([("1/2", "2/4"), ("72", "__import__('os')")])
+heavy = {"torch", "transformers", "datasets", "reasoning_gym", "math_verify", "sympy"} & set(sys.modules)
+print("worker", shared_grader()._workers["math"].process.pid)
+sys.exit(f"imported: {heavy}" if heavy else 0)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert not is_running(int(done.stdout.split()[1])), "the worker closes at exit"
+
+
+def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "math_verify", None)
+    with Grader() as grader:
+        assert grader.equal([("72", "72")]) == [True], "what needs no worker needs no package"
+        with pytest.raises(MissingExtra, match=r"math-verify .*milonga\[math\]"):
+            grader.equal([("1/2", "2/4")])
+
+
+@PROPERTY
+@given(st.decimals(allow_nan=False, allow_infinity=False), st.decimals(allow_nan=False, allow_infinity=False))
+def test_decimals_are_compared_as_numbers(a: object, b: object) -> None:
+    left, right = f"{a:f}", f"{b:f}"
+    assert quick(left, right) is (Fraction(left) == Fraction(right))
+    assert quick(left, f"{left}0" if "." in left else f"{left}.0") is True
+
+
+@PROPERTY
+@given(st.text())
+def test_plain_leaves_nothing_to_strip(text: str) -> None:
+    assert plain(plain(text)) == plain(text)
+
+
+@PROPERTY
+@given(st.binary())
+def test_no_line_from_a_worker_breaks_us(line: bytes) -> None:
+    assert decoded(line) is None or isinstance(decoded(line), dict)
+    assert decoded(b"[" * 100_000) is None
