@@ -87,7 +87,7 @@ class Milonga:
         """The floor: one forward and one backward over the same tokens, and nothing else."""
         policy = self.engine.policy("generator")
         total = 0.0
-        for members in cut(self.lesson.traces, policy.section.micro_tokens):
+        for members in cut(self.lesson.traces, policy.micro_tokens):
             batch = build(self.lesson.traces, members, policy.pad, policy.device)
             logp, _ = token_logprobs(policy, batch)
             logp.sum().backward()

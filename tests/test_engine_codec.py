@@ -6,10 +6,10 @@ from functools import cache
 
 import numpy as np
 import pytest
-from engine_helpers import CORPUS, SPECIALS, TEMPLATE, tokenizer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from engine_helpers import CORPUS, SPECIALS, TEMPLATE, tokenizer
 from milonga.engine.local.codec import Codec, byte_characters
 from milonga.errors import ConfigError
 from milonga.types import Part
@@ -109,7 +109,9 @@ def test_foreign_text_never_becomes_a_special_token(kind: str, name: str) -> Non
 
 
 @fixed
-@given(st.sampled_from(KINDS), st.lists(st.sampled_from([*SPECIALS, "<", "|", ">", "the", " ", "eos", "a"]), max_size=9))
+@given(
+    st.sampled_from(KINDS), st.lists(st.sampled_from([*SPECIALS, "<", "|", ">", "the", " ", "eos", "a"]), max_size=9)
+)
 def test_foreign_text_made_of_special_names_stays_text(kind: str, parts: list[str]) -> None:
     text = "".join(parts)
     ids = codec(kind).encode_foreign(text)

@@ -1,14 +1,17 @@
-"""The learner: exact gradients under any cut (law 5), a fixed old policy, refused updates, versions, saving and loading."""
+"""The learner: exact gradients under any cut (law 5), a fixed old policy, refused updates, versions, resuming."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
 from engine_helpers import (
     ARCHITECTURES,
     constant,
@@ -24,8 +27,6 @@ from engine_helpers import (
     trace,
     weights,
 )
-from transformers import AutoModelForCausalLM, AutoTokenizer
-
 from milonga.engine.local import LocalEngine, head, learner
 from milonga.engine.local.batches import build, cut
 from milonga.errors import ConfigError, RunFolderError, UserError
@@ -84,7 +85,9 @@ def test_the_chunked_head_is_the_full_one(rows: int, bias: bool, monkeypatch: py
         (pull[0] * logp + pull[1] * entropy).sum().backward()
         return [logp, entropy, *(t.grad for t in (hidden, weight, *([offset] if bias else [])))]
 
-    def full(hidden: Any, weight: Any, offset: Any, targets: Any, temperature: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    def full(
+        hidden: Any, weight: Any, offset: Any, targets: Any, temperature: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         logp = torch.log_softmax(torch.nn.functional.linear(hidden, weight, offset) / temperature[:, None], -1)
         return logp.gather(1, targets[:, None])[:, 0], -(logp.exp() * logp).sum(1)
 
@@ -98,7 +101,9 @@ def test_the_chunked_head_has_the_gradient_of_either_output_alone(which: str) ->
     hidden, weight = (torch.randn(n, 4, dtype=torch.float64, generator=draw, requires_grad=True) for n in (6, 9))
     pick = 0 if which == "logp" else 1
     targets, temperature = torch.arange(6), torch.full((6,), 0.7, dtype=torch.float64)
-    assert torch.autograd.gradcheck(lambda h, w: head.chunked_head(h, w, None, targets, temperature)[pick], (hidden, weight))
+    assert torch.autograd.gradcheck(
+        lambda h, w: head.chunked_head(h, w, None, targets, temperature)[pick], (hidden, weight)
+    )
 
 
 def test_the_chunked_head_differentiates_the_precision_it_computed_in() -> None:
@@ -139,7 +144,9 @@ def test_a_cap_on_the_logits_is_seen_even_where_logits_are_small(tmp_path: Path)
 def test_scores_are_those_of_the_model_alone(root: Path, arch: str) -> None:
     """Padding, packing, chunking and temperature against one plain forward pass per row."""
     engine = engine_of(model_folder(root, arch), micro_tokens=40)
-    rows = Traces(trace(c[:4], c[4:], temperature=t) for c, t in zip(prompts(5, 1, 6, 20), (1, 0.5, 2, 1, 0.8), strict=True))
+    rows = Traces(
+        trace(c[:4], c[4:], temperature=t) for c, t in zip(prompts(5, 1, 6, 20), (1, 0.5, 2, 1, 0.8), strict=True)
+    )
     for row, score in zip(rows, engine.score("p", rows), strict=True):
         ids = torch.from_numpy(row.ids)[None]
         with torch.no_grad():
@@ -149,7 +156,11 @@ def test_scores_are_those_of_the_model_alone(root: Path, arch: str) -> None:
 
 
 def test_rows_without_trained_tokens_score_zero_and_cost_nothing(engine: LocalEngine) -> None:
-    silent = [trace(np.arange(5, 9), []), trace([], [7]), Trace.given("g", "s", Problem("p", "", ""), "", Reading(None, 0))]
+    silent = [
+        trace(np.arange(5, 9), []),
+        trace([], [7]),
+        Trace.given("g", "s", Problem("p", "", ""), "", Reading(None, 0)),
+    ]
     scores = engine.score("p", Traces([*silent, trace([5, 6], [7])]))
     assert [len(s) for s in scores] == [4, 1, 0, 3] and not any(s.any() for s in scores[:3]) and scores[3][2] < 0
     assert engine.ledger.policies["p"].score == 3
@@ -232,7 +243,11 @@ def test_rows_without_advantage_are_computed_where_a_regulariser_moves_them(engi
 def test_a_lesson_in_which_nothing_moves_takes_no_step(engine: LocalEngine) -> None:
     before, rows = weights(engine), rollouts(engine)
     prompt_only = [np.where(t.mask, 0.0, 1.0) for t in rows]
-    for taught in (lesson(rows, [0.0] * 8), Lesson("p", make_objective("grpo"), rows, prompt_only), lesson(Traces([]), [])):
+    for taught in (
+        lesson(rows, [0.0] * 8),
+        Lesson("p", make_objective("grpo"), rows, prompt_only),
+        lesson(Traces([]), []),
+    ):
         report = engine.learn(taught)
         assert (report.steps, report.tokens, report.skipped) == (0, 0, None)
     assert same_bits(weights(engine), before) and engine.ledger.policies["p"].learn == 0
@@ -283,7 +298,7 @@ def test_minibatches_part_the_rows_and_keep_units_together(root: Path) -> None:
     taught = Lesson("p", make_objective("grpo"), rows, constant(rows, MIXED), units=[0, 0, 1, 1, 2, 2, 3, 3])
     update = learner._Update(engine.policy("p"), taught, 16, engine.ledger)
     first, second = update._minibatches(0), update._minibatches(1)
-    assert sorted(sum(first, [])) == sorted(sum(second, [])) == list(range(8)) and first != second
+    assert sorted(chain(*first)) == sorted(chain(*second)) == list(range(8)) and first != second
     assert all((row ^ 1) in part for part in first for row in part)
     assert first == update._minibatches(0)
 
@@ -309,7 +324,9 @@ def test_weights_that_are_not_finite_are_refused_and_kept(engine: LocalEngine) -
         engine.policy("p").parameters[-1].flatten()[3] = float("nan")
     before = weights(engine)
     assert engine.learn(lesson(rows, MIXED)).skipped is not None
-    assert all(torch.equal(a.view(torch.int32), b.view(torch.int32)) for a, b in zip(weights(engine), before, strict=True))
+    assert all(
+        torch.equal(a.view(torch.int32), b.view(torch.int32)) for a, b in zip(weights(engine), before, strict=True)
+    )
 
 
 def test_a_gradient_that_is_not_finite_is_refused_though_the_loss_is(engine: LocalEngine) -> None:
@@ -365,7 +382,7 @@ def test_live_comes_back_after_an_exception(engine: LocalEngine) -> None:
     engine.learn(lesson(rollouts(engine), MIXED))
     before, policy = weights(engine), engine.policy("p")
     places = [p.data_ptr() for p in policy.parameters]
-    with pytest.raises(KeyboardInterrupt), policy.at("ref"):
+    with pytest.raises(KeyboardInterrupt), policy.at("ref"):  # noqa: PT012
         assert not same_bits(weights(engine), before)
         raise KeyboardInterrupt
     with pytest.raises(IndexError):
@@ -512,7 +529,9 @@ def test_an_exported_folder_is_an_ordinary_model(root: Path, tmp_path: Path, arc
     ids = torch.arange(5, 25)[None]
     with torch.no_grad():
         assert torch.equal(theirs(ids).logits, engine.policy("p").model(ids).logits)
-    assert AutoTokenizer.from_pretrained(tmp_path / "out").encode("the answer") == tokenizer("bytes").encode("the answer")
+    assert AutoTokenizer.from_pretrained(tmp_path / "out").encode("the answer") == tokenizer("bytes").encode(
+        "the answer"
+    )
     assert not list((tmp_path / "out").glob("*.bin")), "law 9: safetensors only"
 
 

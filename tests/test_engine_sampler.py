@@ -1,4 +1,4 @@
-"""The sampler: log-probabilities that the learner agrees with (law 6), rows that do not know their neighbours (law 7)."""
+"""The sampler: log-probabilities that the learner agrees with (law 6), rows that know no neighbours (law 7)."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from engine_helpers import (
     ARCHITECTURES,
     engine_of,
@@ -18,9 +21,6 @@ from engine_helpers import (
     tokenizer,
     trace_of,
 )
-from hypothesis import given, settings
-from hypothesis import strategies as st
-
 from milonga.engine import Completion, Decoding, Request
 from milonga.engine.local import LocalEngine, sampler
 from milonga.engine.local.sampler import pick, uniform
@@ -28,7 +28,7 @@ from milonga.types import Part, Traces
 
 MODELS = (*ARCHITECTURES, "embedded")
 TOLERANCE = dict.fromkeys(ARCHITECTURES, 1e-5) | {"embedded": 5e-5}
-"""Of the worst token. The embedded model is trained: its logits near 20 lose more to float32; its mean is within 1e-5."""
+"""Of the worst token. The embedded model is trained: logits near 20 lose more to float32. The mean is within 1e-5."""
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +85,9 @@ def test_rows_left_after_compaction_agree_with_a_fresh_forward(
     counts = []
     compact = sampler._Batch._compact
     monkeypatch.setattr(sampler, "COMPACT_BELOW", 1.0)
-    monkeypatch.setattr(sampler._Batch, "_compact", lambda self, *a: counts.append(len(self.live)) or compact(self, *a))
+    monkeypatch.setattr(
+        sampler._Batch, "_compact", lambda self, *a: counts.append(len(self.place)) or compact(self, *a)
+    )
     monkeypatch.setattr(engines[name].policy("p"), "eos", list(range(2, 40)))
     asked = requests(contexts(name, 12))
     done = engines[name].sample("p", asked, Decoding(20))
@@ -170,7 +172,7 @@ def test_uniform_is_uniform_over_keys_and_over_steps() -> None:
     over_keys = uniform(torch.arange(40_000), 7)
     over_steps = torch.cat([uniform(torch.tensor([99]), step) for step in range(4_000)])
     for drawn in (over_keys, over_steps):
-        assert 0 <= float(drawn.min()) and float(drawn.max()) < 1
+        assert float(drawn.min()) >= 0 and float(drawn.max()) < 1
         counts = torch.histc(drawn, 20, 0, 1)
         expected = len(drawn) / 20
         assert float(((counts - expected) ** 2 / expected).sum()) < 43.8  # chi-square, 19 degrees, p = 0.001

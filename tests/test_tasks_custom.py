@@ -102,7 +102,8 @@ def test_a_file_may_import_its_neighbours(tmp_path: Path) -> None:
 def test_a_grader_of_its_own(tmp_path: Path, where: str) -> None:
     body = '    return {"yes": True, "no": False, "unsure": None}[given]\n'
     attached = "doubling.grade = own\n" if "own" in where else ""
-    task = make_task({"name": f"{write(tmp_path, f'{FUNCTION}\n{where}\n{body}{attached}')}:doubling"})
+    path = write(tmp_path, f"{FUNCTION}\n{where}\n{body}{attached}")
+    task = make_task({"name": f"{path}:doubling"})
     problem = task.problem("train", 0)
     answers = ["yes", "no", "unsure", "an exception"]
     assert [task.grade(problem, a, ()).correct for a in answers] == [True, False, None, None]
@@ -119,7 +120,7 @@ MISTAKES = [
     ("import json\njson.loads('{')\n", "f", r"mine\.py, line 2: JSONDecodeError"),
     ("raise SystemExit(3)\n", "f", r"mine\.py, line 1: SystemExit: 3"),
     ("raise ValueError('two\\nlines')\n", "f", r"mine\.py, line 1: ValueError: two$"),
-    ("from milonga import Task\nclass Half(Task):\n    pass\n", "Half", "class 'Half' does not define grade and problem"),
+    ("from milonga import Task\nclass Half(Task): pass\n", "Half", "class 'Half' does not define grade and problem"),
 ]
 
 
@@ -165,10 +166,10 @@ def test_a_wrong_name_is_one_clear_line(name: str, message: str) -> None:
     ],
 )
 def test_a_function_that_does_not_do_its_work(tmp_path: Path, body: str, message: str) -> None:
-    task = make_task({"name": f"{write(tmp_path, f'def f(rng):\n{body}\n')}:f"})
+    path = write(tmp_path, f"def f(rng):\n{body}\n")
+    task = make_task({"name": f"{path}:f"})
     with pytest.raises(ConfigError, match=message):
-        for split in SPLITS:
-            task.problem(split, 0)
+        [task.problem(split, 0) for split in SPLITS]
 
 
 def test_options_of_a_function_are_checked(tmp_path: Path) -> None:

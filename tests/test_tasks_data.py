@@ -49,13 +49,14 @@ def section(tmp_path: Path) -> Section:
 
 
 def test_a_file_is_split_by_its_texts(section: Section) -> None:
-    task = make_task({**section, "dev_share": 0.1, "test_share": 0.2})
+    section = {**section, "dev_share": 0.1, "test_share": 0.2}
+    task, reordered = make_task(section), make_task({**section, "seed": 5})
     found = {split: texts(task, split) for split in SPLITS}
     assert sum(len(found[split]) for split in SPLITS) == 400
     assert all(not found[a] & found[b] for a, b in itertools.combinations(SPLITS, 2))
     assert 20 < len(found["dev"]) < 65
     assert 50 < len(found["test"]) < 120
-    assert {split: texts(make_task({**section, "dev_share": 0.1, "test_share": 0.2, "seed": 5}), split) for split in SPLITS} == found
+    assert {split: texts(reordered, split) for split in SPLITS} == found, "the seed orders, it does not split"
 
 
 def test_repetitions_of_a_question_stay_on_one_side(tmp_path: Path) -> None:
@@ -66,10 +67,11 @@ def test_repetitions_of_a_question_stay_on_one_side(tmp_path: Path) -> None:
 
 
 def test_overlaps_are_taken_from_train_and_counted(tmp_path: Path) -> None:
+    tests = [{"question": "WHAT is  5 + 1? ", "answer": 6}, *sums(range(115, 130))]
     paths = {
         "path": write(tmp_path / "train.jsonl", sums(range(100))),
         "dev_path": write(tmp_path / "dev.jsonl", sums(range(90, 120))),
-        "test_path": write(tmp_path / "test.jsonl", [{"question": "WHAT is  5 + 1? ", "answer": 6}, *sums(range(115, 130))]),
+        "test_path": write(tmp_path / "test.jsonl", tests),
     }
     task = make_task({"name": "jsonl", **paths})
     assert task.describe() == {
@@ -220,6 +222,12 @@ for section in json.loads(sys.argv[1]):
     assert "row 1: field 'questions' is missing; did you mean 'question'?" in field
     assert "cannot load split 'train' of data set 'openai/gsm8k (main)'" in offline
     assert "\n" not in offline
+
+
+def test_a_missing_grader_is_named_before_anything_is_loaded(section: Section, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "math_verify", None)
+    with pytest.raises(MissingExtra, match=r"milonga\[math\]"):
+        make_task(section)
 
 
 def test_hub_without_the_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -37,7 +38,7 @@ EVALUATING = {
 
 @pytest.fixture(scope="module")
 def grader() -> Iterator[Grader]:
-    with Grader(limit=1.0) as made:
+    with Grader(limit=1.5) as made:
         yield made
 
 
@@ -71,7 +72,7 @@ def test_splits_are_disjoint_and_what_was_left_out_is_counted(grader: Grader) ->
     assert all(described["left_to_other_splits"][split] > 0 for split in SPLITS)
 
 
-@pytest.mark.parametrize("dataset", ["isomorphic_strings", "word_ladder"])
+@pytest.mark.parametrize("dataset", ["isomorphic_strings", "ransom_note"])
 def test_problems_are_the_same_in_every_process(grader: Grader, dataset: str) -> None:
     """These generators iterate over sets of strings, whose order changes with the hash seed of a process."""
     first = gym(grader, dataset)
@@ -85,11 +86,8 @@ def test_problems_are_the_same_in_every_process(grader: Grader, dataset: str) ->
 def test_partial_credit_is_not_correct_unless_the_threshold_says_so(grader: Grader) -> None:
     strict, lenient = gym(grader, "chain_sum"), gym(grader, "chain_sum", threshold=0.4)
     problem = strict.problem("train", 0)
-    padded = f"{problem.answer}{' ' * len(problem.answer)}x"
-    assert (strict.grade(problem, padded, ()).correct, lenient.grade(problem, padded, ()).correct) in {
-        (False, True),
-        (False, False),
-    }
+    assert strict.grade(problem, f"{problem.answer}?", ()).correct is False
+    assert lenient.grade(problem, f"{problem.answer}?", ()).correct is True
     assert strict.grade(problem, problem.answer, ()).correct
 
 
@@ -145,9 +143,9 @@ def test_hostile_answers_reach_nothing(grader: Grader, tmp_path: Path) -> None:
 def test_an_answer_cannot_change_how_the_next_one_is_graded(grader: Grader) -> None:
     task = gym(grader, "spiral_matrix", allow_eval=True)
     problem = task.problem("train", 1)
-    patch = "[setattr(c, 'score_answer', lambda *a: 1.0) for c in [__import__('reasoning_gym').dataset.ProceduralDataset]]"
-    deeper = "setattr(__import__('reasoning_gym.algorithmic.spiral_matrix', fromlist=['x']).SpiralMatrixDataset, 'score_answer', lambda *a: 1.0)"
-    task.grade_all([(problem, patch, ()), (problem, deeper, ())])
+    module = "__import__('reasoning_gym.algorithmic.spiral_matrix', fromlist=['x'])"
+    patch = f"[setattr({module}.SpiralMatrixDataset, 'score_answer', lambda *a: 1.0)]"
+    task.grade(problem, patch, ())
     assert task.grade(problem, "wrong", ()).correct is False
 
 
@@ -177,6 +175,7 @@ def test_data_sets_without_a_reference_answer_can_be_graded(grader: Grader) -> N
             {"name": "reasoning_gym:chain_sum", "config": {"min_trems": 3}},
             r"unknown key 'task\.config\.min_trems': did you mean 'min_terms'",
         ),
+        ({"name": "reasoning_gym:chain_sum", "config": {"min_terms": {3}}}, r"'task\.config': only texts, numbers"),
         ({"name": "reasoning_gym:chain_sum", "config": {"seed": 3}}, r"'task\.config\.seed' is set by 'task\.seed'"),
         ({"name": "reasoning_gym:chain_sum", "config": {"min_terms": -1}}, r"cannot draw with config .*min_terms"),
     ],
@@ -188,7 +187,7 @@ def test_a_wrong_section_is_one_clear_line(section: dict[str, Any], message: str
 
 
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "reasoning_gym", None)
+    monkeypatch.setitem(sys.modules, "reasoning_gym", None)
     with Grader() as fresh, pytest.raises(MissingExtra, match=r"reasoning-gym .*milonga\[gym\]"):
         gym_task("chain_sum", fresh)
 

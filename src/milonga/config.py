@@ -58,8 +58,8 @@ class PolicySection(Section):
     """Passes over a turn's rows. The old policy stays the one that sampled them."""
     minibatches: int = Field(1, ge=1)
     """Optimiser steps per pass."""
-    micro_tokens: int = Field(16384, ge=1)
-    """Most tokens, padding included, in one forward pass. Results do not depend on it."""
+    micro_tokens: int | None = Field(None, ge=1)
+    """Most tokens, padding included, in one pass of the learner; by default what suits the device. Results do not depend on it."""
     ema: float | None = Field(None, gt=0, lt=1)
     """Decay of a running average of the weights, addressed as policy@ema."""
 

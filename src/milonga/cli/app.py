@@ -19,11 +19,11 @@ from milonga.errors import UserError
 app = typer.Typer(
     name="milonga",
     help="Train language models that learn from each other.",
-    no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
 console = Console()
+STOPPED = 130
 
 Settings = Annotated[
     list[str] | None, typer.Option("--set", help="Any config key: --set batch.rollouts=16. May be repeated.")
@@ -215,17 +215,27 @@ def doctor() -> None:
     examine(console)
 
 
-def guarded(command: Callable[[], None]) -> int:
+def guarded(command: Callable[[], Any]) -> int:
     """Run a command; a user's mistake becomes one line and exit code 2."""
+    code: Any = 0
     try:
-        command()
+        code = command()
     except UserError as error:
-        sys.stderr.write(f"milonga: {' '.join(str(error).split())}\n")
-        return 2
-    except KeyboardInterrupt:
+        return complain(str(error))
+    except (KeyboardInterrupt, typer.Abort):
+        code = STOPPED
+    except Exception as error:
+        if not hasattr(error, "format_message"):
+            raise
+        return complain(f"{error.format_message()} (see --help)")  # the parser's own: a wrong command, option or value
+    if code == STOPPED:
         sys.stderr.write("milonga: stopped; 'milonga resume DIR' goes on from the last checkpoint\n")
-        return 130
-    return 0
+    return code if isinstance(code, int) else 0
+
+
+def complain(text: str) -> int:
+    sys.stderr.write(f"milonga: {' '.join(text.split())}\n")
+    return 2
 
 
 def main() -> None:
@@ -235,4 +245,4 @@ def main() -> None:
     # Loading bars of small models only hide what matters.
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
-    sys.exit(guarded(app))
+    sys.exit(guarded(lambda: app(sys.argv[1:] or ["--help"], standalone_mode=False)))

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import typer
 from rich.console import Console
 
 
@@ -37,6 +36,7 @@ def run_comparison(
         result = conduct(comparison, folder, jobs)
     except KeyboardInterrupt:
         sys.stderr.write(f"milonga: stopped; the same command with --out {folder} goes on from there\n")
-        raise typer.Exit(130) from None
-    print_report(result, console)
+        sys.exit(130)  # past the handler of all commands, whose advice is for single runs
+    # A pipe or a file is as wide as it needs to be.
+    print_report(result, console if console.is_terminal else Console(width=140))
     return result

@@ -89,6 +89,12 @@ def first_line(thing: Any) -> str:
     return (thing.__doc__ or "").strip().splitlines()[0]
 
 
+def shown(text: str) -> str:
+    """Foreign text for the terminal: no markup, and no control characters that could steer it."""
+    plain = "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
+    return escape(plain)
+
+
 def print_listing(kind: str, rows: list[dict[str, str]], console: Console) -> None:
     table = Table(title=kind, title_justify="left")
     for key in rows[0]:
@@ -125,6 +131,8 @@ def show_run(folder: Path, transcripts: int, console: Console) -> None:
 
 def show_transcripts(folder: Path, count: int, console: Console) -> None:
     """Solutions of the last dump of traces with the verdict and, where it is known, the truth beside each step."""
+    from milonga.roles import StepSolver
+    from milonga.run.folder import read_config
     from milonga.run.traces import read_traces
 
     files = sorted((folder / "traces").glob("turn-*.parquet"))
@@ -133,16 +141,22 @@ def show_transcripts(folder: Path, count: int, console: Console) -> None:
     rows = read_traces(files[-1])
     checks = {about: row for row in rows for about in row["about"]}
     solutions = [row for row in rows if not row["about"]][-count:]
+    solver = StepSolver("terse" if read_config(folder).dialect == "terse" else "tagged")
     for solution in solutions:
-        console.rule(f"{solution['id']}", align="left")
-        console.print(escape(solution["question"]))
+        console.rule(shown(solution["id"]), align="left")
+        console.print(shown(solution["question"]))
         check = checks.get(solution["id"])
         verdicts = (check or {}).get("step_verdicts") or []
         truth = solution["step_truth"] or []
-        lines = solution["text"].splitlines()
-        for k, line in enumerate(lines):
+        read = solver.read(solution["text"]).value
+        for k, step in enumerate(read.steps):
             said = "" if k >= len(verdicts) else "[green]✓[/green]" if verdicts[k] else "[red]✗[/red]"
             true = "" if k >= len(truth) else "right" if truth[k] else "wrong"
-            console.print(f"  {escape(line):<40} {said:<3} [dim]{true}[/dim]", highlight=False)
-        final = None if check is None else check["final_verdict"]
-        console.print(f"  answer {'right' if solution['correct'] else 'wrong'}; verifier says {final}", highlight=False)
+            console.print(f"  {shown(step):<40} {said:<3} [dim]{true}[/dim]", highlight=False)
+        answer = "no answer" if read.answer is None else f"answer {shown(read.answer)}"
+        grade = {True: "right", False: "wrong", None: "could not be graded"}[solution["correct"]]
+        final = {True: "right", False: "wrong", None: "nothing readable"}[None if check is None else check["final_verdict"]]
+        verdict = "" if check is None else f"; verifier says {final}"
+        console.print(f"  {answer}: {grade}{verdict}", highlight=False)
+        if solution["invalid"]:
+            console.print(f"  [dim]as it was written:[/dim] {shown(solution['text'])}", highlight=False)

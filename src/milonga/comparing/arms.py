@@ -83,6 +83,7 @@ class Comparison:
         return {
             "match": self.match,
             "reference": self.reference.name,
+            "names": sorted(arm.name for arm in self.arms),
             "seeds": list(self.seeds),
             "metric": self.metric,
             "baseline": self.baseline,
@@ -254,7 +255,9 @@ def claim(out: Path, comparison: Comparison) -> list[str]:
         write_atomically(path, text)
         return []
     old, new = flat(read_toml(path)), flat(tomllib.loads(text))
-    changed = [key for key in sorted(old.keys() | new.keys()) if old.get(key) != new.get(key)]
+    # What stands at the top says more than what follows from it.
+    keys = sorted(old.keys() | new.keys(), key=lambda key: (key.startswith("arms."), key))
+    changed = [key for key in keys if old.get(key) != new.get(key)]
     reported = [key for key in changed if key in ("metric", "baseline")]
     bad = [key for key in changed if key not in reported]
     if bad:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -123,7 +124,7 @@ def print_report(result: Result, console: Console) -> None:
     for sheet in sheets(result):
         table = Table(title=Text(sheet.title), title_justify="left")
         for column, name in enumerate(sheet.head):
-            table.add_column(Text(name), justify="right" if column else "left")
+            table.add_column(Text(name), justify="right" if column else "left", overflow="fold")
         for row in sheet.rows:
             table.add_row(*(Text(cell) for cell in row))
         console.print(table)
@@ -180,7 +181,9 @@ def draw(result: Result, path: Path) -> bool:
                 continue
             curve = arm["metrics"][metric]["curve"]
             axes.plot(curve["x"], curve["mean"], label=name.replace("$", r"\$"))
-            axes.fill_between(curve["x"], curve["low"], curve["high"], alpha=0.2)
+            low, high = (np.array(curve[side]) for side in ("low", "high"))
+            # A share lies between 0 and 1, however few seeds its interval comes from.
+            axes.fill_between(curve["x"], *(np.clip((low, high), 0, 1) if metric in DRAWN else (low, high)), alpha=0.2)
         axes.set_title(f"{metric} ({result['split']})")
         axes.set_xlabel(AXIS_NAMES[result["axis"]])
         axes.grid(alpha=0.3)

@@ -90,7 +90,7 @@ def analyse(comparison: Comparison, out: Path, failed: Mapping[Run, str], notes:
         "arms": {arm.name: describe(arm, outcomes[arm.name], metrics, comparison, target) for arm in comparison.arms},
         "differences": differences(outcomes, metrics, comparison.baseline),
         "failed": [{"arm": run.arm, "seed": run.seed, "error": error} for run, error in failed.items()],
-        "notes": [*notes, *gaps(comparison, outcomes)],
+        "notes": [*notes, *gaps(comparison, outcomes, metrics)],
     }
 
 
@@ -111,13 +111,13 @@ def metrics_of(chosen: str, outcomes: Outcomes) -> list[str]:
     return [chosen, *(metric for metric in ALWAYS if metric in known and metric != chosen)]
 
 
-def gaps(comparison: Comparison, outcomes: Outcomes) -> list[str]:
+def gaps(comparison: Comparison, outcomes: Outcomes, metrics: Sequence[str]) -> list[str]:
     """What a reader would otherwise look for in vain."""
     notes = []
-    if not finals(outcomes[comparison.baseline], comparison.metric):
-        notes.append(
-            f"the baseline '{comparison.baseline}' has no '{comparison.metric}': there are no differences in it"
-        )
+    missing = [metric for metric in metrics if not finals(outcomes[comparison.baseline], metric)]
+    if missing:
+        lacks = f"the baseline '{comparison.baseline}' has no {', '.join(missing)}"
+        notes.append(f"{lacks}: differences in that need another --baseline")
     if len(comparison.seeds) < 2:
         notes.append("one seed allows no interval and no verdict: use --seeds 5")
     return notes

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import cache
 from typing import Literal
 
 import numpy as np
@@ -70,6 +71,7 @@ def student_tails(t: float, df: int) -> float:
     return 1.0 if t == 0 else incomplete_beta(df / 2, 0.5, df / (df + t * t))
 
 
+@cache
 def student_quantile(probability: float, df: int) -> float:
     """The t below which `probability` lies, by bisection: `student_quantile(0.975, 4)` is 2.776."""
     if not 0 < probability < 1 or df < 1:

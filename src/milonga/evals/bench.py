@@ -60,6 +60,15 @@ def _item(path: Path, number: int, item: object, solver: StepSolver) -> Trace:
         raise DataError(f"ProcessBench file '{path}', item {number}: label {label} is not a step of {len(steps)}")
     problem = Problem(str(item.get("id", f"processbench/{number}")), item["problem"], "")
     # Only the steps are there: the answer stands in the last of them. Truth after the first error is not labelled.
-    text = solver.write([step.replace("\n", " ") for step in steps], "see the last step")
+    text = solver.write([one_line(step) for step in steps], "see the last step")
+    reading = solver.read(text)
+    if len(reading.value.steps) != len(steps):
+        raise DataError(f"ProcessBench file '{path}', item {number}: its steps hold marks of the {solver.dialect} dialect")
     truth = tuple(label == -1 or k < label for k in range(len(steps)))
-    return Trace.given(problem.id, "generator", problem, text, solver.read(text), Grade(item["final_answer_correct"], truth))
+    return Trace.given(problem.id, "generator", problem, text, reading, Grade(item["final_answer_correct"], truth))
+
+
+def one_line(step: str) -> str:
+    """A step on one line that does not look like the answer line of the terse dialect, as a headline would."""
+    flat = step.replace("\n", " ")
+    return f" {flat}" if flat.startswith("#") else flat

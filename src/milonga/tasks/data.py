@@ -21,7 +21,7 @@ from pydantic import Field, model_validator
 
 from milonga.errors import DataError, MissingExtra, nearest
 from milonga.tasks.base import TASKS, Task, TaskOptions, keyed, normalised
-from milonga.tasks.grading import Grader, shared_grader
+from milonga.tasks.grading import Grader, require, shared_grader
 from milonga.types import SPLITS, Grade, Problem, Split
 
 GSM8K_HUB = ("openai/gsm8k", "main")
@@ -207,6 +207,7 @@ class DataTask(Task):
     def __init__(self, options: Any = None, grader: Grader | None = None) -> None:
         super().__init__(options)
         self.max_tokens = self.options.max_tokens
+        require("math")
         self.grader = grader or shared_grader()
         own = self.load()
         dev_share = 0.0 if "dev" in own else self.options.dev_share

@@ -60,9 +60,8 @@ class Worker:
     """One process with the graders of one kind. After `WorkerLostError` it is dead, and another one has to be made."""
 
     def __init__(self, kind: Kind, memory: int, start_limit: float = START_LIMIT) -> None:
-        module, product = NEEDS[kind]
-        if importlib.util.find_spec(module) is None:
-            raise MissingExtra(product, kind)
+        require(kind)
+        product = NEEDS[kind][1]
         self._folder = tempfile.TemporaryDirectory(prefix="milonga-grader-", ignore_cleanup_errors=True)
         self._expired = False
         self._asked = 0
@@ -96,6 +95,9 @@ class Worker:
         watchdog.start()
         try:
             line = self._exchange(json.dumps(request).encode() + b"\n")
+        except BaseException:
+            self.close()  # interrupted: a reply that nobody waits for must not meet the next request
+            raise
         finally:
             watchdog.cancel()
             watchdog.join()
@@ -123,6 +125,8 @@ class Worker:
         self._kill()
 
     def _kill(self) -> None:
+        if self.process.returncode is not None:
+            return  # reaped: its number may belong to somebody else by now
         with contextlib.suppress(ProcessLookupError, PermissionError):
             if hasattr(os, "killpg"):
                 os.killpg(self.process.pid, signal.SIGKILL)
@@ -140,9 +144,17 @@ class Worker:
         self._kill()
         self.process.wait()
         for pipe in (self.process.stdin, self.process.stdout):
-            with contextlib.suppress(OSError, AttributeError):
-                pipe.close()  # type: ignore[union-attr]
+            with contextlib.suppress(OSError):
+                if pipe is not None:
+                    pipe.close()
         self._folder.cleanup()
+
+
+def require(kind: Kind) -> None:
+    """Say early that a package is missing: before models are loaded, and not at the first answer that needs it."""
+    module, product = NEEDS[kind]
+    if importlib.util.find_spec(module) is None:
+        raise MissingExtra(product, kind)
 
 
 def scrubbed(folder: str) -> dict[str, str]:
@@ -271,6 +283,8 @@ class Grader:
             self._workers, self._owner = {}, os.getpid()
         worker = self._workers.get(kind)
         if worker is None or not worker.usable:
+            if worker is not None:
+                worker.close()
             worker = self._workers[kind] = Worker(kind, self.memory)
         return worker
 

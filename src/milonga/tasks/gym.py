@@ -14,7 +14,7 @@ import json
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from milonga.errors import ConfigError, nearest
 from milonga.tasks.base import Task, TaskOptions, keyed, split_of
@@ -38,6 +38,15 @@ class GymOptions(TaskOptions):
     allow_eval: bool = False
     """Use a grader that evaluates answers as Python, each in a locked process, which is no sandbox."""
     max_tokens: int = Field(512, ge=1)
+
+    @field_validator("config")
+    @classmethod
+    def _plain(cls, value: dict[str, Any]) -> dict[str, Any]:
+        try:
+            json.dumps(value)
+        except TypeError:
+            raise ValueError("only texts, numbers, booleans, lists and tables can be handed to the data set") from None
+        return value
 
 
 class Gym(Task):

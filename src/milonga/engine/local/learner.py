@@ -46,7 +46,7 @@ def score(policy: Policy, traces: Sequence[Trace], tag: str, ledger: Ledger) -> 
     asked = [i for i, t in enumerate(traces) if trained_tokens(t).any()]
     chosen = [traces[i] for i in asked]
     with policy.at(tag):
-        for members in cut(chosen, policy.section.micro_tokens):
+        for members in cut(chosen, policy.micro_tokens):
             batch = build(chosen, members, policy.pad, policy.device)
             logp, _ = token_logprobs(policy, batch)
             ledger.charge(policy.name, "score", batch.tokens, policy.flops(batch.tokens, batch.attended))
@@ -115,7 +115,7 @@ class _Update:
         chosen = [self.lesson.traces[r] for r in working]
         units = [self.lesson.units[r] for r in working] if self.lesson.units else None
         total = 0.0
-        for members in cut(chosen, self.policy.section.micro_tokens, units):
+        for members in cut(chosen, self.policy.micro_tokens, units):
             batch = build(chosen, members, self.policy.pad, self.policy.device)
             total += self._backward(batch, [working[m] for m in members], over, fresh)
         norm = float(torch.nn.utils.clip_grad_norm_(self.policy.parameters, self.policy.section.grad_clip))

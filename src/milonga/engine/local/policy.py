@@ -56,6 +56,11 @@ class Policy:
         return int(getattr(self.causal.config.get_text_config(), "max_position_embeddings", None) or 1 << 30)
 
     @property
+    def micro_tokens(self) -> int:
+        """Tokens in one pass of the learner: what fits a CPU's caches, or fills a GPU."""
+        return self.section.micro_tokens or (8192 if self.device.type == "cpu" else 131072)
+
+    @property
     def device(self) -> torch.device:
         return self.parameters[0].device
 

@@ -6,7 +6,7 @@ Invariant (law 7): the randomness of a row depends on its key and the position i
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -45,18 +45,13 @@ def pick(logp: Tensor, chance: Tensor) -> Tensor:
     return torch.minimum(torch.searchsorted(total, chance[:, None] * most, right=True), last)[:, 0]
 
 
-@dataclass
-class _Row:
-    """One output being written."""
+@dataclass(frozen=True)
+class _Written:
+    """One finished output: ids and log-probabilities as they were sampled."""
 
-    index: int
-    start: int
-    """Length of its prompt."""
-    room: int
-    """Most tokens of output: what was asked for, or what the model's context leaves."""
-    ids: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
-    finish: Finish | None = None
+    ids: list[int]
+    logprobs: NDArray[np.float64]
+    finish: Finish
 
 
 def sample(
@@ -64,59 +59,90 @@ def sample(
 ) -> list[Completion]:
     """Continue every request. Sorted by length, so that little padding is computed; answers keep their order."""
     order = sorted(range(len(requests)), key=lambda i: len(requests[i].context))
-    done: list[_Row] = []
+    done: dict[int, _Written] = {}
     for at in range(0, len(order), rows):
         chunk = order[at : at + rows]
-        done += _Batch(policy, [requests[i] for i in chunk], chunk, decoding, ledger).run()
-    done.sort(key=lambda row: row.index)
-    return [_completion(policy.codec, row, decoding) for row in done]
+        done.update(zip(chunk, _Batch(policy, [requests[i] for i in chunk], decoding, ledger).run(), strict=True))
+    return [_completion(policy.codec, done[i], decoding) for i in range(len(requests))]
 
 
-def _completion(codec: Codec, row: _Row, decoding: Decoding) -> Completion:
-    assert row.finish is not None
+def _completion(codec: Codec, row: _Written, decoding: Decoding) -> Completion:
     spoken = row.ids[:-1] if row.finish == "eos" else row.ids
     text, ends = codec.spell(spoken)
     if row.finish == "stop":
         text = text[: min(text.find(s) + len(s) for s in decoding.stop if s in text)]
     full = np.full(len(row.ids), len(text), dtype=np.int64)
     full[: len(spoken)] = np.minimum(ends, len(text))
-    return Completion(np.array(row.ids, dtype=np.int64), np.array(row.logprobs), row.finish, text, full)
+    return Completion(np.array(row.ids, dtype=np.int64), row.logprobs, row.finish, text, full)
 
 
 class _Batch:
-    """Rows that are decoded together, from prefill to the last end."""
+    """Rows that are decoded together, from prefill to the last end.
 
-    def __init__(
-        self, policy: Policy, requests: list[Request], indices: list[int], decoding: Decoding, ledger: Ledger
-    ) -> None:
+    What is written stays on the device until the end: a step asks only how many rows go on. `place` maps the rows that
+    are still computed to those that were asked for; rows that ended may be computed on for a while, but their length is
+    fixed.
+    """
+
+    def __init__(self, policy: Policy, requests: list[Request], decoding: Decoding, ledger: Ledger) -> None:
         self.policy, self.decoding, self.ledger = policy, decoding, ledger
         self.device = policy.device
         self.contexts = [r.context for r in requests]
-        self.rows = [
-            _Row(i, len(c), max(1, min(decoding.max_tokens, policy.context - len(c))))
-            for i, c in zip(indices, self.contexts, strict=True)
-        ]
-        self.live = list(self.rows)
-        self.keys = torch.tensor([r.key for r in requests], device=self.device)
-        self.longest = max(row.start for row in self.rows)
-        self.steps = max(row.room for row in self.rows)
+        starts = [len(c) for c in self.contexts]
+        # Most tokens of each output: what was asked for, or what the model's context leaves.
+        rooms = [max(1, min(decoding.max_tokens, policy.context - start)) for start in starts]
+        self.longest, self.steps = max(starts), max(rooms)
         self.cache = roomy_cache(policy.causal.config, self.longest + self.steps)
-        self.eos = frozenset(policy.eos)
-        self.enders = policy.codec.enders(decoding.stop) if decoding.stop else frozenset()
+        self.keys = torch.tensor([r.key for r in requests], device=self.device)
+        self.rooms = torch.tensor(rooms, device=self.device)
+        self.positions = torch.tensor(starts, device=self.device)
+        self.place = torch.arange(len(requests), device=self.device)
+        self.done = torch.zeros(len(requests), dtype=torch.bool, device=self.device)
+        self.ids = torch.zeros((len(requests), self.steps), dtype=torch.long, device=self.device)
+        self.logprobs = torch.zeros((len(requests), self.steps), device=self.device)
+        self.lengths = self.rooms.clone()
+        self.eos = torch.tensor(policy.eos, device=self.device)
+        self.enders = self._enders()
+        self.stopped: set[int] = set()
+
+    def _enders(self) -> Tensor | None:
+        """True for the tokens that can complete a stop string: only after those the text is looked at."""
+        if not self.decoding.stop:
+            return None
+        possible = self.policy.codec.enders(self.decoding.stop)
+        size = self.policy.causal.config.get_text_config().vocab_size
+        watched = torch.full((size,), possible is None)
+        watched[[i for i in possible or () if i < size]] = True
+        return watched.to(self.device)
 
     @torch.no_grad()
-    def run(self) -> list[_Row]:
+    def run(self) -> list[_Written]:
         with self.policy.computing():
             logits, mask = self._prefill()
             for step in range(self.steps):
                 tokens = self._choose(logits, step)
-                keep = self._record(tokens)
-                if not any(keep):
+                going = self._record(tokens, step)
+                if not going:
                     break
-                if sum(keep) < COMPACT_BELOW * len(keep):
-                    tokens, mask = self._compact(keep, tokens, mask)
+                if going < COMPACT_BELOW * len(self.done):
+                    tokens, mask = self._compact(tokens, mask)
                 logits = self._forward(tokens, mask, step)
-        return self.rows
+        self._charge()
+        return self._written()
+
+    def _charge(self) -> None:
+        """What the outputs needed, by their own lengths: not by how long their neighbours kept them company."""
+        passes = [length - 1 for length in self.lengths.tolist()]
+        attended = sum(n * len(c) + n * (n + 1) / 2 for n, c in zip(passes, self.contexts, strict=True))
+        self.ledger.charge(self.policy.name, "decode", sum(passes), self.policy.flops(sum(passes), attended))
+
+    def _written(self) -> list[_Written]:
+        ids, logprobs, eos = self.ids.tolist(), self.logprobs.double().cpu().numpy(), set(self.policy.eos)
+        out = []
+        for row, length in enumerate(self.lengths.tolist()):
+            finish: Finish = "stop" if row in self.stopped else "eos" if ids[row][length - 1] in eos else "length"
+            out.append(_Written(ids[row][:length], logprobs[row, :length], finish))
+        return out
 
     def _prefill(self) -> tuple[Tensor, Tensor]:
         """Left-padded prompts, each distinct one computed once; rows of one group share it."""
@@ -145,51 +171,50 @@ class _Batch:
         spread = torch.tensor(place, device=self.device)
         if len(unique) < len(place):
             select_rows(self.cache, spread)
-        self.positions = torch.tensor([len(c) for c in self.contexts], device=self.device)
         return out.logits[:, -1][spread], mask[spread]
 
-    def _choose(self, logits: Tensor, step: int) -> tuple[Tensor, Tensor]:
+    def _choose(self, logits: Tensor, step: int) -> Tensor:
+        """The next token of every row; it and its log-probability are written down."""
         temperature = 1.0 if self.decoding.greedy else self.decoding.temperature
         logp = torch.log_softmax(logits.float() / temperature, dim=-1)
         chosen = logp.argmax(-1) if self.decoding.greedy else pick(logp, uniform(self.keys, step))
-        return chosen, logp.gather(1, chosen[:, None])[:, 0]
+        self.ids[self.place, step] = chosen
+        self.logprobs[self.place, step] = logp.gather(1, chosen[:, None])[:, 0]
+        return chosen
 
-    def _record(self, chosen: tuple[Tensor, Tensor]) -> list[bool]:
-        """Append the new tokens, end the rows that ended, and say which rows go on."""
-        keep = []
-        for row, token, logp in zip(self.live, chosen[0].tolist(), chosen[1].tolist(), strict=True):
-            if row.finish is None:
-                row.ids.append(token)
-                row.logprobs.append(logp)
-                if token in self.eos:
-                    row.finish = "eos"
-                elif (self.enders is None or token in self.enders) and self._stops(row):
-                    row.finish = "stop"
-                elif len(row.ids) == row.room:
-                    row.finish = "length"
-            keep.append(row.finish is None)
-        return keep
+    def _record(self, tokens: Tensor, step: int) -> int:
+        """End the rows that ended, and say how many go on."""
+        ended = (tokens[:, None] == self.eos).any(1)
+        if self.enders is not None:
+            for at in torch.nonzero(self.enders[tokens] & ~ended & ~self.done)[:, 0].tolist():
+                row = int(self.place[at])
+                if self._stops(row, step):
+                    self.stopped.add(row)
+                    ended[at] = True
+        self.lengths[self.place[ended & ~self.done]] = step + 1
+        self.done |= ended | (self.rooms <= step + 1)
+        return len(self.done) - int(self.done.sum())
 
-    def _stops(self, row: _Row) -> bool:
+    def _stops(self, row: int, step: int) -> bool:
         """Whether a stop string is in the text: looked for near its end, where it would be new, then in all of it."""
         tail = max(len(s.encode()) for s in self.decoding.stop) + 8
-        near = self.policy.codec.text(row.ids[-tail:])
-        return any(s in near and s in self.policy.codec.text(row.ids) for s in self.decoding.stop)
+        ids = self.ids[row, : step + 1].tolist()
+        near = self.policy.codec.text(ids[-tail:])
+        return any(s in near and s in self.policy.codec.text(ids) for s in self.decoding.stop)
 
-    def _compact(
-        self, keep: list[bool], chosen: tuple[Tensor, Tensor], mask: Tensor
-    ) -> tuple[tuple[Tensor, Tensor], Tensor]:
-        kept = torch.tensor([i for i, k in enumerate(keep) if k], device=self.device)
-        self.live = [row for row, k in zip(self.live, keep, strict=True) if k]
-        self.keys, self.positions = self.keys[kept], self.positions[kept]
+    def _compact(self, tokens: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        """Finished rows leave the batch."""
+        kept = torch.nonzero(~self.done)[:, 0]
+        for name in ("keys", "rooms", "positions", "place", "done"):
+            setattr(self, name, getattr(self, name)[kept])
         select_rows(self.cache, kept)
-        return (chosen[0][kept], chosen[1][kept]), mask[kept]
+        return tokens[kept], mask[kept]
 
-    def _forward(self, chosen: tuple[Tensor, Tensor], mask: Tensor, step: int) -> Tensor:
+    def _forward(self, tokens: Tensor, mask: Tensor, step: int) -> Tensor:
         filled = self.longest + step + 1
         mask[:, filled - 1] = 1
         out = self.policy.model(
-            input_ids=chosen[0][:, None],
+            input_ids=tokens[:, None],
             attention_mask=mask[:, :filled],
             position_ids=self.positions[:, None],
             past_key_values=self.cache,
@@ -197,7 +222,5 @@ class _Batch:
             logits_to_keep=1,
         )
         self.positions = (self.positions + 1).clamp(max=self.policy.context - 1)  # rows that ended may still be here
-        going = [row.start + len(row.ids) for row in self.live if row.finish is None]
-        self.ledger.charge(self.policy.name, "decode", len(going), self.policy.flops(len(going), sum(going)))
         logits: Tensor = out.logits[:, -1]
         return logits

@@ -1,0 +1,301 @@
+"""`milonga compare` for real, on tiny settings: by the command line, killed and run again, with matched compute."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import milonga
+from milonga.comparing.arms import claim, parse_arm, parse_seeds, plan_comparison
+from milonga.comparing.pool import Pool, Run
+from milonga.comparing.progress import turn_of
+from milonga.comparing.report import to_markdown
+from milonga.errors import ConfigError, RunFolderError
+from milonga.run.files import JsonLines
+from milonga.run.folder import RunFolder
+
+TINY = {
+    "task": {"ops": 2},
+    "batch": {"problems": 4, "rollouts": 4},
+    "eval": {"problems": 8, "bench": 4, "samples": 2, "greedy": False, "checks": 1, "every": 1},
+    "keep": {"checkpoint_every": 1, "traces_every": 0},
+    "device": "cpu",
+}
+COMMAND = [sys.executable, "-c", "from milonga.cli import main; main()", "compare"]
+
+
+def flags(tree: dict[str, Any], prefix: str = "") -> list[str]:
+    out: list[str] = []
+    for key, value in tree.items():
+        name = f"{prefix}{key}"
+        out += flags(value, f"{name}.") if isinstance(value, dict) else ["--set", f"{name}={json.dumps(value)}"]
+    return out
+
+
+def command(out: Path, *more: str) -> list[str]:
+    return [*COMMAND, "frozen", "grpo", "--turns", "2", "--jobs", "1", "--out", str(out), *flags(TINY), *more]
+
+
+def run(arguments: list[str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(arguments, capture_output=True, text=True, timeout=300)
+
+
+def compared(arguments: list[str]) -> dict[str, Any]:
+    done = run([*arguments, "--json"])
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    """Two arms, two seeds, undisturbed."""
+    out = tmp_path_factory.mktemp("compare") / "plain"
+    return out, compared(command(out, "--seeds", "2"))
+
+
+def test_comparison_says_what_its_runs_say(plain: tuple[Path, dict[str, Any]]) -> None:
+    out, result = plain
+    assert result["seeds"] == [100, 101] and result["baseline"] == "grpo" and not result["failed"]
+    for name, arm in result["arms"].items():
+        assert arm["lead_turns"] == 2
+        for place, seed in enumerate((100, 101)):
+            folder = out / name / f"seed-{seed}"
+            last = JsonLines(folder / "metrics.jsonl").rows()[-1]
+            report = json.loads((folder / "report.json").read_text())
+            problems = json.loads((folder / "final.json").read_text())["problems"]
+            assert len(problems) == 8
+            for metric in ("accuracy", "sound_accuracy"):
+                found = arm["metrics"][f"eval/generator/{metric}"]
+                assert found["values"][place] == last[f"eval/generator/{metric}"]
+                mean = sum(problem[metric] for problem in problems.values()) / len(problems)
+                assert mean == pytest.approx(found["values"][place])
+            assert arm["runs"][place]["tokens"] == report["compute"]["tokens"]
+    # The verifier that frozen asks costs tokens that grpo does not use: the table must show it.
+    assert result["arms"]["frozen"]["tokens"] > result["arms"]["grpo"]["tokens"]
+    assert "eval/verifier/f1" in result["arms"]["frozen"]["metrics"]
+    assert "eval/verifier/f1" not in result["arms"]["grpo"]["metrics"]
+
+
+def test_comparison_leaves_its_files(plain: tuple[Path, dict[str, Any]]) -> None:
+    out, result = plain
+    assert json.loads((out / "compare.json").read_text()) == result
+    text = (out / "compare.md").read_text()
+    assert "difference to grpo" in text and "eval/generator/sound\\_accuracy" in text
+    assert (out / "compare.png").exists() == (result["plot"] is not None)
+    differences = {(d["arm"], d["metric"]): d for d in result["differences"]}
+    assert set(differences) == {("frozen", f"eval/generator/{m}") for m in ("accuracy", "sound_accuracy")}
+    for difference in differences.values():
+        assert difference["verdict"] in ("higher", "lower", "undecided")
+        assert difference["p_holm"] >= difference["p"]
+        assert difference["problems"] is not None
+
+
+def test_arms_start_alike(plain: tuple[Path, dict[str, Any]]) -> None:
+    _, result = plain
+    starts = [arm["metrics"]["eval/generator/accuracy"]["start"] for arm in result["arms"].values()]
+    assert starts[0] == starts[1]
+
+
+def test_finished_comparison_is_shown_again_at_once(plain: tuple[Path, dict[str, Any]]) -> None:
+    """No run is repeated; another baseline needs no new runs, and is said."""
+    out, result = plain
+    before = {path: path.stat().st_mtime_ns for path in out.glob("*/*/report.json")}
+    again = compared(command(out, "--seeds", "2"))
+    assert again == result
+    other = compared(command(out, "--seeds", "2", "--baseline", "frozen"))
+    assert other["notes"] == ["the baseline was 'grpo' when this comparison was begun"]
+    assert [d["mean"] for d in other["differences"]] == [-d["mean"] for d in result["differences"]]
+    assert before == {path: path.stat().st_mtime_ns for path in out.glob("*/*/report.json")}
+
+
+def test_other_settings_in_the_same_folder_are_refused(plain: tuple[Path, dict[str, Any]]) -> None:
+    out, _ = plain
+    for more in (["--seeds", "3"], ["--seeds", "2", "--set", "policies.generator.lr=0.001"]):
+        done = run(command(out, *more))
+        assert done.returncode == 2
+        assert "other settings" in done.stderr and len(done.stderr.splitlines()) == 1
+
+
+def test_killed_in_the_middle_and_run_again(plain: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
+    """Killed without warning while a run is at work: nobody stays behind, and in the end the numbers are the same."""
+    out = tmp_path / "killed"
+    second = out / "grpo" / "seed-100"
+    process = subprocess.Popen(command(out, "--seeds", "100,"), stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    wait_until(lambda: turn_of(second) >= 1, process)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    wait_until(lambda: unlocked(second))
+    assert not (second / "report.json").exists()
+    result = compared(command(out, "--seeds", "100,"))
+    assert [numbers_of_seed(arm) for arm in result["arms"].values()] == [
+        numbers_of_seed(arm) for arm in plain[1]["arms"].values()
+    ]
+
+
+def test_interrupted_leaves_nobody_behind(tmp_path: Path) -> None:
+    out = tmp_path / "interrupted"
+    first = out / "frozen" / "seed-100"
+    process = subprocess.Popen(command(out, "--seeds", "1"), stderr=subprocess.PIPE, text=True)
+    wait_until((first / "config.toml").exists, process)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert [line for line in said.splitlines() if "stopped" in line] == [said.splitlines()[-1]]
+    assert f"--out {out}" in said
+    wait_until(lambda: unlocked(first))
+
+
+def numbers_of_seed(arm: dict[str, Any]) -> list[Any]:
+    """What an arm measured and used with its first seed."""
+    return [arm["runs"][0], *((name, m["values"][0], m["areas"][0]) for name, m in arm["metrics"].items())]
+
+
+def wait_until(true: Any, process: subprocess.Popen[Any] | None = None) -> None:
+    end = time.monotonic() + 120
+    while not true():
+        assert time.monotonic() < end, "waited in vain"
+        assert process is None or process.poll() is None, "it ended before it could be killed"
+        time.sleep(0.02)
+
+
+def unlocked(folder: Path) -> bool:
+    try:
+        with RunFolder(folder, 1):
+            return True
+    except RunFolderError:
+        return False
+
+
+def test_matched_tokens_and_a_run_that_fails(tmp_path: Path) -> None:
+    """The other arm gets, by seed, the reference's tokens and less than one turn more; who fails stops nobody."""
+    out = tmp_path / "tokens"
+    blocked = out / "frozen" / "seed-101"
+    arguments = command(out, "--seeds", "2", "--match", "tokens", "--json")
+    claim_first(out)
+    blocked.parent.mkdir()
+    blocked.write_text("a file where the run folder should be")
+    done = run(arguments)
+    assert done.returncode == 1
+    result = json.loads(done.stdout.splitlines()[-1])
+    assert [(run["arm"], run["seed"]) for run in result["failed"]] == [("frozen", 101), ("grpo", 101)]
+    assert "frozen seed 101: failed" in done.stderr
+    reference = result["arms"]["frozen"]["runs"][0]["tokens"]
+    rows = JsonLines(out / "grpo" / "seed-100" / "metrics.jsonl").rows()
+    assert rows[-1]["compute/tokens"] == result["arms"]["grpo"]["runs"][0]["tokens"] >= reference
+    assert rows[-2]["compute/tokens"] < reference
+    assert result["axis"] == "compute/tokens"
+
+
+def claim_first(out: Path) -> None:
+    """What the command itself writes first, so that the folder may hold something else already."""
+    out.mkdir()
+    claim(out, plan_comparison(["frozen", "grpo"], turns=2, seeds=2, match="tokens", settings=[TINY]))
+
+
+def test_a_process_that_dies_is_an_answer(tmp_path: Path) -> None:
+    with Pool(1, on_cpu=True) as pool:
+        pool.begin(Run("grpo", 1, tmp_path / "run"), {})
+        os.kill(pool.workers[0].process.pid, signal.SIGKILL)
+        [(ended, answer)] = pool.wait(60)
+    assert ended.seed == 1 and "signal 9" in answer["error"]
+
+
+def test_compare_is_a_function_of_the_package() -> None:
+    """The package milonga.run must not hide the function of that name, whenever it is imported."""
+    importlib.import_module("milonga.run.folder")
+    assert callable(milonga.compare) and callable(milonga.run)
+
+
+def test_arms_carry_their_own_settings() -> None:
+    name, own = parse_arm("frozen:options.alpha=0.9,policies.generator.betas=[0.9,0.99],batch.rollouts=8")
+    assert name.startswith("frozen:")
+    assert own == {
+        "options": {"alpha": 0.9},
+        "policies": {"generator": {"betas": [0.9, 0.99]}},
+        "batch": {"rollouts": 8},
+    }
+    comparison = plan_comparison(["frozen", "frozen:options.alpha=0.9"], settings=[{"options": {"alpha": 0.2}}])
+    assert [arm.plan.config.options["alpha"] for arm in comparison.arms] == [0.2, 0.9]
+    assert comparison.baseline == "frozen:options.alpha=0.9"
+    assert [arm.folder for arm in comparison.arms] == ["frozen", "frozen-options.alpha=0.9"]
+
+
+def test_common_settings_reach_the_arms_that_know_them() -> None:
+    settings = [{"options": {"warmup": 2}, "policies": {"verifier": {"lr": 1e-4}}}]
+    tango, grpo = plan_comparison(["tango", "grpo"], settings=settings).arms
+    assert tango.plan.config.options["warmup"] == 2 and tango.plan.config.policies["verifier"].lr == 1e-4
+    assert "verifier" not in grpo.plan.config.policies and tango.turns == 2 + 100 + 33
+
+
+@pytest.mark.parametrize(
+    ("arms", "asked", "error"),
+    [
+        (["tango"], {}, "at least two arms"),
+        (["grpo", "grpo"], {}, "each named once"),
+        (["tango", "gpro"], {}, "did you mean 'grpo'"),
+        (["tango", "grpo"], {"match": "time"}, "unknown match"),
+        (["tango", "grpo"], {"baseline": "oracle"}, "not an arm"),
+        (["tango", "grpo"], {"seeds": "x"}, "--seeds takes"),
+        (["tango", "grpo"], {"seeds": [1, 1]}, "each once"),
+        (["tango", "grpo"], {"settings": [{"seed": 3}]}, "use --seeds"),
+        (["tango", "grpo"], {"settings": [{"options": {"bogus": 1}}]}, "bogus"),
+        (["tango", "grpo:task.ops=3"], {}, "all arms must share it"),
+        (
+            ["tango", "grpo:policies.generator.model=other"],
+            {"settings": [{"dialect": "terse"}]},
+            "the generator's model",
+        ),
+        (["tango", "grpo"], {"settings": [{"policies": {"verifier": {"model": "other"}}}]}, "dialect"),
+    ],
+)
+def test_unfair_or_unclear_comparisons_are_refused(arms: list[str], asked: dict[str, Any], error: str) -> None:
+    with pytest.raises(ConfigError, match=error):
+        plan_comparison(arms, **asked)
+
+
+def test_seeds() -> None:
+    assert parse_seeds(3) == parse_seeds("3") == (100, 101, 102)
+    assert parse_seeds("7,9") == parse_seeds([7, 9]) == (7, 9)
+    assert parse_seeds("7,") == (7,)
+
+
+def test_a_folder_with_something_else_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("years of work")
+    done = run(command(tmp_path))
+    assert done.returncode == 2 and "holds no comparison" in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_dry_run_prints_the_plan_and_writes_nothing(tmp_path: Path) -> None:
+    out = tmp_path / "new"
+    done = run(command(out, "--seeds", "2", "--dry-run", "--json"))
+    assert done.returncode == 0 and not out.exists()
+    assert json.loads(done.stdout.splitlines()[-1])["comparison"]["seeds"] == [100, 101]
+
+
+def test_arms_are_shown_as_they_are_written(plain: tuple[Path, dict[str, Any]]) -> None:
+    """A name with markup in it is text, in the terminal and on the page."""
+    from io import StringIO
+
+    from rich.console import Console
+
+    from milonga.comparing.report import print_report
+
+    _, result = plain
+    name = "grpo:dialect=[red]a|b"
+    arms = {name if key == "grpo" else key: value for key, value in result["arms"].items()}
+    odd = result | {"arms": arms, "baseline": name}
+    screen = StringIO()
+    print_report(odd, Console(file=screen, width=200))
+    assert name in screen.getvalue()
+    assert "\\[red\\]a\\|b" in to_markdown(odd)

@@ -1,0 +1,204 @@
+"""Law 7: a run killed at any moment resumes, and ends in the same bits as one that was never killed.
+
+The kills are real (SIGKILL, of a process of its own): at chosen moments, which the process reaches by counting its own
+calls, and after random delays. A fork server that has torch loaded makes the many starts cheap.
+"""
+
+from __future__ import annotations
+
+import importlib
+import multiprocessing
+import os
+import random
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import milonga
+from milonga.api import start
+from milonga.resolve import resolve
+from milonga.run.files import JsonLines
+
+PROCESSES = multiprocessing.get_context("forkserver")
+PROCESSES.set_forkserver_preload(["milonga.loop", "milonga.engine.local", "transformers.models.llama.modeling_llama", "peft"])
+
+MOMENTS = {
+    "sampling": ("transformers.models.llama.modeling_llama", "LlamaForCausalLM.forward"),
+    "learning": ("torch.optim", "AdamW.step"),
+    "publishing": ("milonga.engine.local", "LocalEngine.publish"),
+    "a row": ("milonga.run.files", "JsonLines.append"),
+    "traces": ("milonga.run.folder", "write_traces"),
+    "a file of a checkpoint": ("milonga.engine.local.engine", "save_file"),
+    "the marker": ("milonga.run.checkpoints", "write_atomically"),
+    "the name of a checkpoint": ("pathlib", "Path.rename"),
+    "the end": ("milonga.engine.local", "LocalEngine.export"),
+}
+"""A kill comes just before the n-th call of these."""
+
+TINY: dict[str, Any] = {
+    "device": "cpu",
+    "task": {"name": "chain", "ops": 2},
+    "batch": {"problems": 4, "rollouts": 4},
+    "eval": {"problems": 4, "samples": 2, "every": 2, "bench": 4, "greedy": False},
+    "keep": {"checkpoint_every": 1, "traces_every": 2},
+}
+FAST = {"lr": 1e-4}
+TANGO = TINY | {
+    "recipe": "tango",
+    "turns": 3,
+    "options": {"warmup": 1, "n_generator": 2, "n_verifier": 1},
+    "policies": {"generator": FAST | {"ema": 0.9}, "verifier": FAST},
+}
+GRPO = TINY | {
+    "recipe": "grpo",
+    "turns": 4,
+    "policies": {"generator": FAST | {"epochs": 2, "minibatches": 2, "objective": {"preset": "grpo", "kl_coef": 0.01}}},
+    "keep": {"checkpoint_every": 2, "traces_every": 1},
+}
+LORA = TINY | {
+    "recipe": "tango",
+    "turns": 2,
+    "binding": "lora",
+    "options": {"warmup": 1, "n_generator": 1, "n_verifier": 1},
+    "policies": {"generator": {"lr": 1e-3}, "verifier": {"lr": 1e-3}},
+}
+
+
+def arm(moment: str, count: int) -> None:
+    """Die before the `count`-th call."""
+    module, path = MOMENTS[moment]
+    owner: Any = importlib.import_module(module)
+    *owners, name = path.split(".")
+    for part in owners:
+        owner = getattr(owner, part)
+    original, calls = getattr(owner, name), 0
+
+    def counted(*args: Any, **named: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == count:
+            if moment == "a row":  # cut off in the middle of writing it
+                with args[0].path.open("a") as file:
+                    file.write('{"turn": 1, "learner": "gen')
+            os.kill(os.getpid(), signal.SIGKILL)
+        return original(*args, **named)
+
+    setattr(owner, name, counted)
+
+
+def live(folder: Path, config: dict[str, Any], moment: str | None, count: int) -> None:
+    """What the process does: begin, or go on, and perhaps die."""
+    import torch
+
+    torch.set_num_threads(1)
+    if moment is not None:
+        arm(moment, count)
+    if (folder / "config.toml").exists():
+        milonga.resume(folder, quiet=True)
+    else:
+        start(resolve([config]), folder, quiet=True)
+
+
+def process(folder: Path, config: dict[str, Any], moment: str | None = None, count: int = 0) -> Any:
+    one = PROCESSES.Process(target=live, args=(folder, config, moment, count))
+    one.start()
+    return one
+
+
+def finish(folder: Path, config: dict[str, Any]) -> None:
+    one = process(folder, config)
+    one.join()
+    assert one.exitcode == 0
+
+
+def die(folder: Path, config: dict[str, Any], moment: str, count: int) -> None:
+    one = process(folder, config, moment, count)
+    one.join()
+    assert one.exitcode == -signal.SIGKILL, f"the run never came to {moment} {count}"
+
+
+def outcome(folder: Path) -> dict[str, bytes]:
+    """Every file that a run leaves, but timings, the lock, and the report, which names the folder."""
+    apart = {"timing.jsonl", "lock", "report.json"}
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file() and path.name not in apart
+    }
+
+
+def assert_same(found: Path, expected: Path) -> None:
+    one, other = outcome(found), outcome(expected)
+    assert sorted(one) == sorted(other)
+    assert [name for name in one if one[name] != other[name]] == []
+
+
+def whole(folder: Path, config: dict[str, Any]) -> tuple[Path, float]:
+    """The run that nobody kills, and how long it took."""
+    began = time.monotonic()
+    finish(folder, config)
+    rows = JsonLines(folder / "metrics.jsonl").rows()
+    assert all(row["learn/grad_norm"] > 0 for row in rows[1:]), "a run in which nothing is learned proves nothing"
+    return folder, time.monotonic() - began
+
+
+@pytest.fixture(scope="module")
+def tango(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, float]:
+    return whole(tmp_path_factory.mktemp("whole") / "tango", TANGO)
+
+
+def test_tango_killed_at_every_kind_of_moment_ends_in_the_same_bits(tango: tuple[Path, float], tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    for moment, count in (
+        ("sampling", 40),  # during the first evaluation: nothing is there yet but the config
+        ("a file of a checkpoint", 2),  # in the first checkpoint, between its policies
+        ("learning", 2),  # the second turn's
+        ("a row", 1),
+        ("the name of a checkpoint", 1),
+        ("the marker", 2),
+        ("publishing", 1),
+        ("traces", 1),
+        ("the end", 2),  # all turns are done, one of the models is written
+    ):
+        die(folder, TANGO, moment, count)
+    finish(folder, TANGO)
+    assert_same(folder, tango[0])
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_tango_killed_after_random_delays_ends_in_the_same_bits(
+    tango: tuple[Path, float], tmp_path: Path, seed: int
+) -> None:
+    folder, rng = tmp_path / "run", random.Random(seed)
+    kills = 0
+    for _ in range(5):
+        one = process(folder, TANGO)
+        one.join(rng.uniform(0.2, 0.7) * tango[1])
+        one.kill()
+        one.join()
+        kills += one.exitcode == -signal.SIGKILL
+    finish(folder, TANGO)
+    assert kills
+    assert_same(folder, tango[0])
+
+
+def test_grpo_killed_within_and_between_its_epochs_ends_in_the_same_bits(tmp_path: Path) -> None:
+    expected, _ = whole(tmp_path / "whole", GRPO)
+    folder = tmp_path / "run"
+    for moment, count in (("learning", 3), ("learning", 6), ("a file of a checkpoint", 2), ("learning", 4), ("a row", 2)):
+        die(folder, GRPO, moment, count)
+    finish(folder, GRPO)
+    assert_same(folder, expected)
+
+
+def test_adapters_on_a_shared_base_end_in_the_same_bits(tmp_path: Path) -> None:
+    pytest.importorskip("peft")
+    expected, _ = whole(tmp_path / "whole", LORA)
+    folder = tmp_path / "run"
+    for moment, count in (("learning", 1), ("a file of a checkpoint", 4), ("sampling", 30), ("publishing", 2)):
+        die(folder, LORA, moment, count)
+    finish(folder, LORA)
+    assert_same(folder, expected)
