@@ -138,6 +138,9 @@ def assert_same(found: Path, expected: Path) -> None:
 
 def whole(folder: Path, config: dict[str, Any]) -> tuple[Path, float]:
     """The run that nobody kills, and how long it took."""
+    ready = PROCESSES.Process(target=int)  # the fork server is up after this
+    ready.start()
+    ready.join()
     began = time.monotonic()
     finish(folder, config)
     rows = JsonLines(folder / "metrics.jsonl").rows()
@@ -168,18 +171,17 @@ def test_tango_killed_at_every_kind_of_moment_ends_in_the_same_bits(tango: tuple
     assert_same(folder, tango[0])
 
 
-@pytest.mark.parametrize("seed", [0, 1])
-def test_tango_killed_after_random_delays_ends_in_the_same_bits(
-    tango: tuple[Path, float], tmp_path: Path, seed: int
-) -> None:
-    folder, rng = tmp_path / "run", random.Random(seed)
+def test_tango_killed_after_random_delays_ends_in_the_same_bits(tango: tuple[Path, float], tmp_path: Path) -> None:
+    folder, rng = tmp_path / "run", random.Random(0)
     kills = 0
-    for _ in range(5):
+    for _ in range(6):
         one = process(folder, TANGO)
-        one.join(rng.uniform(0.2, 0.7) * tango[1])
+        one.join(rng.uniform(0.2, 0.9) * tango[1])
         one.kill()
         one.join()
         kills += one.exitcode == -signal.SIGKILL
+        if one.exitcode == 0:
+            break
     finish(folder, TANGO)
     assert kills
     assert_same(folder, tango[0])

@@ -1,0 +1,283 @@
+"""The command line: results as JSON on the last line of stdout, mistakes as one line on stderr with exit code 2."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from milonga.cli import main
+from milonga.config import to_toml
+from milonga.objectives import OBJECTIVES
+from milonga.recipes import RECIPES
+from milonga.resolve import resolve
+from milonga.roles import ROLES
+from milonga.run.files import JsonLines
+from milonga.run.traces import write_traces
+from milonga.types import Grade, Problem, Reading, Solution, Trace, Verification
+
+TINY = {
+    "device": "cpu",
+    "task": {"name": "chain", "ops": 2},
+    "batch": {"problems": 4, "rollouts": 2},
+    "eval": {"problems": 4, "samples": 2, "bench": 8},
+    "options": {"warmup": 1, "n_generator": 1},
+    "keep": {"traces_every": 1},
+}
+
+
+class Done(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out.splitlines()[-1])
+
+
+Command = Callable[..., Done]
+
+
+@pytest.fixture
+def milonga(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Command:
+    """The command in this process: what it prints, and the code it exits with."""
+
+    def call(*arguments: str | Path) -> Done:
+        monkeypatch.setattr(sys, "argv", ["milonga", *map(str, arguments)])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as exit:
+            main()
+        out, err = capsys.readouterr()
+        return Done(exit.value.code if isinstance(exit.value.code, int) else -1, out, err)
+
+    return call
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("config") / "tiny.toml"
+    path.write_text(to_toml(TINY))
+    return path
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory, config: Path) -> tuple[Path, Done]:
+    """A tango run by the real command, and what it printed."""
+    folder = tmp_path_factory.mktemp("runs") / "tango"
+    command = [sys.executable, "-m", "milonga", "run", "tango", "--turns", "2", "--seed", "3", "--json"]
+    done = subprocess.run(
+        [*command, "--config", str(config), "--out", str(folder)], capture_output=True, text=True, check=False
+    )
+    return folder, Done(done.returncode, done.stdout, done.stderr)
+
+
+def test_a_run_ends_in_one_json_line_with_start_and_end(finished: tuple[Path, Done]) -> None:
+    folder, done = finished
+    assert done.code == 0, done.err
+    report = done.json
+    assert (report["recipe"], report["run"], report["turns"], report["lead_turns"]) == ("tango", str(folder), 4, 2)
+    for change in (report["generator"]["accuracy"], report["verifier"]["f1"], report["hacking_gap"]):
+        assert set(change) == {"start", "end"} and all(isinstance(value, float) for value in change.values())
+    assert report["compute"]["tokens"] > 0
+    assert report == json.loads((folder / "report.json").read_text())
+
+
+def test_progress_goes_to_stderr_and_the_summary_to_stdout(finished: tuple[Path, Done]) -> None:
+    folder, done = finished
+    assert "a checkpoint is" in done.err and "learns verifier" in done.err and "Traceback" not in done.err
+    assert "before" in done.out and "generator accuracy" in done.out and f"milonga show {folder}" in done.out
+    assert "learns" not in done.out
+    # Nothing but our own lines: loading bars and library warnings would hide them.
+    assert all(line.startswith(("a checkpoint is", "turn ")) for line in done.err.splitlines()), done.err
+
+
+def test_the_folder_holds_what_the_docs_say(finished: tuple[Path, Done]) -> None:
+    names = {path.name for path in finished[0].iterdir()}
+    assert names >= {"config.toml", "metrics.jsonl", "timing.jsonl", "traces", "checkpoints", "models", "report.json"}
+    assert [row["turn"] for row in JsonLines(finished[0] / "metrics.jsonl").rows()] == [0, 1, 2, 3, 4]
+
+
+def test_resume_of_a_finished_run_gives_the_same_report(milonga: Command, finished: tuple[Path, Done]) -> None:
+    done = milonga("resume", finished[0], "--json")
+    assert done.code == 0 and done.json == finished[1].json
+    assert "resumed at turn 4" in done.err
+
+
+def test_eval_measures_the_newest_checkpoint(milonga: Command, finished: tuple[Path, Done]) -> None:
+    dev = milonga("eval", finished[0], "--split", "dev", "--json")
+    assert dev.code == 0
+    assert (dev.json["turn"], dev.json["split"], dev.json["recipe"]) == (4, "dev", "tango")
+    # The same problems, the same draws: what the run itself measured at its end.
+    assert dev.json["generator/accuracy"] == finished[1].json["generator"]["accuracy"]["end"]
+    assert dev.json["verifier/f1"] == finished[1].json["verifier"]["f1"]["end"]
+    assert dev.json["hacking_gap"] == finished[1].json["hacking_gap"]["end"]
+    test = milonga("eval", finished[0], "--problems", "2", "--json")
+    assert test.code == 0 and test.json["split"] == "test" and "generator/pass@2" in test.json
+
+
+def test_eval_reads_processbench_files(milonga: Command, finished: tuple[Path, Done], tmp_path: Path) -> None:
+    item = {"problem": "7+5*3%100", "steps": ["7+5=12", "12*3=36"], "label": -1, "final_answer_correct": True}
+    wrong = item | {"steps": ["7+5=13", "13*3=39"], "label": 0, "final_answer_correct": False}
+    path = tmp_path / "bench.json"
+    path.write_text(json.dumps([item, wrong]))
+    done = milonga("eval", finished[0], "--problems", "2", "--processbench", path, "--json")
+    assert done.code == 0 and 0 <= done.json["verifier/f1"] <= 1
+    assert done.json["verifier/trivial/error_modal"] == 1.0
+
+
+def test_a_dry_run_prints_a_config_that_resolves_to_itself(
+    milonga: Command, config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    arguments = ("run", "tango", "--config", config, "--set", "batch.rollouts=3", "--turns", "5", "--dry-run")
+    plain, as_json = milonga(*arguments), milonga(*arguments, "--json")
+    assert plain.code == as_json.code == 0
+    resolved = tomllib.loads(plain.out)
+    assert (resolved["turns"], resolved["batch"]["rollouts"], resolved["task"]["ops"]) == (5, 3, 2)
+    assert resolve([resolved]).config.model_dump(mode="json") == as_json.json["config"]
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "names"),
+    [
+        ("recipes", list(RECIPES)),
+        ("tasks", ["chain", "gsm8k", "jsonl", "last_letter", "reasoning_gym:NAME", "file.py:attribute"]),
+        ("roles", list(ROLES)),
+        ("objectives", list(OBJECTIVES)),
+    ],
+)
+def test_everything_can_be_listed(milonga: Command, kind: str, names: list[str]) -> None:
+    done = milonga("list", kind, "--json")
+    assert done.code == 0
+    assert {row["name"] for row in done.json[kind]} >= set(names)
+    assert all(name.split(":")[0] in done.out for name in names)
+    assert milonga("list", kind).out == "".join(line + "\n" for line in done.out.splitlines()[:-1])
+
+
+def test_show_draws_curves_and_transcripts(milonga: Command, finished: tuple[Path, Done]) -> None:
+    done = milonga("show", finished[0], "--transcripts", "2")
+    assert done.code == 0
+    assert "tango" in done.out and "eval/generator/accuracy" in done.out
+    assert done.out.count("verifier says") == 2 and ("✓" in done.out or "✗" in done.out)
+    assert "verifier says" not in milonga("show", finished[0], "--transcripts", "0").out
+
+
+def test_what_models_wrote_is_never_rendered(milonga: Command, tmp_path: Path) -> None:
+    config = resolve([{"recipe": "tango", "dialect": "tagged"}]).config
+    (tmp_path / "config.toml").write_text(to_toml(config.model_dump(mode="json")))
+    JsonLines(tmp_path / "metrics.jsonl").append({"turn": 0})
+    text = "<think>\n<step>[bold]\x1b[31mred[/bold]</step>\n<step>\x07two</step>\n</think>\n<answer>\\boxed{[link=x]}</answer>"
+    solver = resolve([{"recipe": "tango", "dialect": "tagged"}]).roles["generator"]
+    problem = Problem("[red]id", "[blink]question\x1b[2J", "a")
+    solution = Trace.given("[red]s", "generator", problem, text, solver.read(text, None), Grade(True, (True, False)))
+    check = Trace.given("c", "verifier", problem, "", Reading(Verification((True, False), False), 1.0))
+    check.about = (solution,)
+    assert isinstance(solution.reading.value, Solution)
+    write_traces(tmp_path / "traces" / "turn-000001.parquet", [solution, check])
+    out = milonga("show", tmp_path).out
+    assert "\x1b" not in out and "\x07" not in out
+    assert "[bold]\\x1b[31mred[/bold]" in out and "[blink]question" in out and "[link=x]" in out and "[red]s" in out
+    first, second = (line for line in out.splitlines() if "✓" in line or "✗" in line)
+    assert "red" in first and "right" in first and "two" in second and "wrong" in second
+
+
+def test_doctor_says_what_is_there(milonga: Command) -> None:
+    done = milonga("doctor")
+    assert done.code == 0
+    assert "torch" in done.out and "device: " in done.out and "embedded model: " in done.out and "pip install" in done.out
+
+
+def test_without_arguments_there_is_help(milonga: Command) -> None:
+    done = milonga()
+    assert done.code == 0 and "Usage" in done.out and "resume" in done.out
+    assert milonga("run", "--help").code == 0
+
+
+MISTAKES: dict[str, tuple[list[str], str]] = {
+    "command": (["rnu"], "run"),
+    "option": (["run", "tango", "--trns", "3"], "--trns"),
+    "argument": (["run"], "recipe"),
+    "number": (["run", "tango", "--turns", "many"], "--turns"),
+    "recipe": (["run", "tengo"], "did you mean 'tango'?"),
+    "task": (["run", "tango", "--task", "chian"], "did you mean 'chain'?"),
+    "own task": (["run", "tango", "--task", "none.py:task"], "none.py"),
+    "setting": (["run", "tango", "--set", "policies.generator.lrr=3"], "did you mean 'lr'?"),
+    "setting without value": (["run", "tango", "--set", "turns"], "key=value"),
+    "config file": (["run", "tango", "--config", "none.toml"], "none.toml"),
+    "seat": (["run", "grpo", "--verifier", "embedded"], "has no verifier"),
+    "binding": (["run", "tango", "--set", "binding=shared"], "two sets of weights"),
+    "truncated": (["run", "tango", "--set", "sampling.top_p=0.9"], "untruncated"),
+    "turns": (["run", "tango", "--turns", "0"], "greater than or equal to 1"),
+    "model": (["run", "grpo", "--generator", "./none", "--out", "OUT"], "does not exist"),
+    "not a model": (["run", "grpo", "--generator", "..", "--out", "OUT"], "config.json"),
+    "device": (["run", "grpo", "--device", "tpux", "--out", "OUT"], "tpux"),
+    "out": (["run", "grpo", "--out", "FILE"], "cannot be written"),
+    "resume": (["resume", "none"], "does not exist"),
+    "resume no run": (["resume", "."], "config.toml"),
+    "eval": (["eval", "none"], "does not exist"),
+    "show": (["show", "none"], "does not exist"),
+    "list": (["list", "recipe"], "did you mean 'recipes'?"),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_one_line_and_exit_code_2(
+    milonga: Command, mistake: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").write_text("")
+    arguments, says = MISTAKES[mistake]
+    done = milonga(*({"OUT": "run", "FILE": "file"}.get(a, a) for a in arguments))
+    assert done.code == 2 and done.out == ""
+    (line,) = done.err.splitlines()
+    assert line.startswith("milonga: ") and says in line
+    assert not (tmp_path / "runs").exists() and not (tmp_path / "run" / "config.toml").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["eval", "RUN", "--split", "train"], "'eval.split'"),
+        (["eval", "RUN", "--problems", "0"], "'eval.problems'"),
+        (["eval", "RUN", "--processbench", "none.json"], "none.json"),
+        (["run", "tango", "--out", "RUN"], "already holds a run"),
+    ],
+)
+def test_mistakes_with_a_run_are_one_line_too(
+    milonga: Command, finished: tuple[Path, Done], arguments: list[str], says: str
+) -> None:
+    done = milonga(*(finished[0] if a == "RUN" else a for a in arguments))
+    assert done.code == 2 and len(done.err.splitlines()) == 1 and says in done.err
+
+
+def test_the_installed_command_shows_no_traceback(tmp_path: Path) -> None:
+    command = [str(Path(sys.executable).with_name("milonga")), "run", "tango", "--set", "turnz=3"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "milonga: unknown key 'turnz': did you mean 'turns'?\n"
+
+
+def test_an_interrupted_run_says_how_to_go_on(milonga: Command, tmp_path: Path) -> None:
+    folder, config = tmp_path / "run", tmp_path / "grpo.toml"
+    config.write_text(to_toml({key: value for key, value in TINY.items() if key != "options"}))
+    arguments = ["run", "grpo", "--turns", "3", "--config", str(config), "--out", str(folder)]
+    run = subprocess.Popen([sys.executable, "-m", "milonga", *arguments], stderr=subprocess.PIPE, text=True)
+    while not (folder / "checkpoints" / "turn-000000").exists():
+        assert run.poll() is None
+        time.sleep(0.02)
+    os.kill(run.pid, signal.SIGINT)
+    _, err = run.communicate()
+    assert run.returncode == 130
+    assert err.splitlines()[-1].startswith("milonga: stopped; 'milonga resume") and "Traceback" not in err
+    assert milonga("resume", folder).code == 0
