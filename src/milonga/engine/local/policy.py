@@ -58,7 +58,7 @@ class Policy:
     @property
     def micro_tokens(self) -> int:
         """Tokens in one pass of the learner: what fits a CPU's caches, or fills a GPU."""
-        return self.section.micro_tokens or (8192 if self.device.type == "cpu" else 131072)
+        return self.section.micro_tokens or (8192 if self.device.type == "cpu" else 32768)
 
     @property
     def device(self) -> torch.device:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from milonga.engine.base import Completion, Decoding, Ledger, Request
+from milonga.engine.local import lean
 from milonga.engine.local.cache import roomy_cache, select_rows
 from milonga.engine.local.codec import Codec
 from milonga.engine.local.policy import Policy
@@ -93,6 +94,7 @@ class _Batch:
         rooms = [max(1, min(decoding.max_tokens, policy.context - start)) for start in starts]
         self.longest, self.steps = max(starts), max(rooms)
         self.cache = roomy_cache(policy.causal.config, self.longest + self.steps)
+        self.lean = lean.fits(policy, self.cache)
         self.keys = torch.tensor([r.key for r in requests], device=self.device)
         self.rooms = torch.tensor(rooms, device=self.device)
         self.positions = torch.tensor(starts, device=self.device)
@@ -213,14 +215,17 @@ class _Batch:
     def _forward(self, tokens: Tensor, mask: Tensor, step: int) -> Tensor:
         filled = self.longest + step + 1
         mask[:, filled - 1] = 1
+        at = self.positions
+        self.positions = (self.positions + 1).clamp(max=self.policy.context - 1)  # rows that ended may still be here
+        if self.lean:
+            return lean.step(self.policy.causal, tokens, at, mask[:, :filled].bool(), self.cache)
         out = self.policy.model(
             input_ids=tokens[:, None],
             attention_mask=mask[:, :filled],
-            position_ids=self.positions[:, None],
+            position_ids=at[:, None],
             past_key_values=self.cache,
             use_cache=True,
             logits_to_keep=1,
         )
-        self.positions = (self.positions + 1).clamp(max=self.policy.context - 1)  # rows that ended may still be here
         logits: Tensor = out.logits[:, -1]
         return logits
