@@ -1,8 +1,8 @@
 """One GRPO step of Milonga and of TRL on the same completions: forward, backward, clipping, optimiser.
 
 Same tiny model, the same 256 completions of 64 tokens with no early end, random non-zero advantages, equal trained tokens, same
-dtype and threads, interleaved in one process; and the floor of the forward and backward passes alone. Peak memory is measured in
-processes of their own, one for each side.
+dtype and threads, interleaved in one process; and the floor of the forward and backward passes alone. Peak memory is
+measured in processes of their own, one for each side.
 
     pip install 'milonga[bench]'
     python benchmarks/step.py --out benchmarks/results/step.json
@@ -70,8 +70,7 @@ class Milonga:
         problem, reading = Problem("p", "", ""), Reading(Solution((), (), None), 1.0)
         segments = (Segment("prompt", 0, PROMPT), Segment("g", PROMPT, PROMPT + COMPLETION, "generator", 0, trained=True))
         traces = Traces(
-            Trace(str(i), "generator", problem, row, segments, np.zeros(len(row)), "", reading)
-            for i, row in enumerate(ids)
+            Trace(str(i), "generator", problem, row, segments, np.zeros(len(row)), "", reading) for i, row in enumerate(ids)
         )
         for trace, logprobs in zip(traces, self.engine.score("generator", traces), strict=True):
             trace.logprobs = logprobs

@@ -59,7 +59,8 @@ class PolicySection(Section):
     minibatches: int = Field(1, ge=1)
     """Optimiser steps per pass."""
     micro_tokens: int | None = Field(None, ge=1)
-    """Most tokens, padding included, in one pass of the learner; by default what suits the device. Results do not depend on it."""
+    """Most tokens, padding included, in one pass of the learner; by default what suits the device. Results do not
+    depend on it."""
     ema: float | None = Field(None, gt=0, lt=1)
     """Decay of a running average of the weights, addressed as policy@ema."""
 

@@ -91,7 +91,7 @@ class Loop:
         require_room(self.folder.path, needed, free_bytes(self.folder.path))
 
     def start(self) -> None:
-        """Measure the start, so that every change is seen against it; keep it, so that a kill before the first turn is nothing."""
+        """Measure the start, so that every change is seen against it, and keep it, so that nothing is lost before turn 1."""
         began = time.monotonic()
         row = {"turn": 0, "learner": None, **self.evaluate()}
         self.rows.append(row)

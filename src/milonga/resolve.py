@@ -1,4 +1,4 @@
-"""From what the user said to a plan: recipe defaults, config file, flags and settings merged and checked, before any model loads."""
+"""From what the user said to a plan: recipe defaults, file, flags and settings, merged and checked before any model loads."""
 
 from __future__ import annotations
 
@@ -42,7 +42,9 @@ def resolve(layers: Sequence[Mapping[str, Any]]) -> Plan:
     config = complete(config, recipe_class, seats)
     task = make_task(config.task)
     if recipe_class.needs_steps and not task.knows_steps:
-        raise ConfigError(f"recipe '{config.recipe}' needs the exact truth of each step, which task '{task.name}' does not know")
+        raise ConfigError(
+            f"recipe '{config.recipe}' needs the exact truth of each step, which task '{task.name}' does not know"
+        )
     policies = {name: config.policies[name] for name in dict.fromkeys(seats.values())}
     objectives = {seat: objective_of(seat, policies[policy]) for seat, policy in seats.items()}
     try:

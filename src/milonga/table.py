@@ -1,7 +1,7 @@
 """The table where the seats meet: recipes ask seats for outputs, and get traces.
 
-The table draws problems, writes prompts through the roles, samples through the engine, reads and grades what came back, and records
-step ends in token space. It owns the keys of the randomness, so that recipes cannot depend on history.
+The table draws problems, writes prompts through the roles, samples through the engine, reads and grades what came back,
+and records step ends in token space. It owns the keys of the randomness, so that recipes cannot depend on history.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Table:
     def ask(
         self, seat: str, subjects: Sequence[Problem] | Traces, n: int = 1, greedy: bool = False, tag: str = "live"
     ) -> Traces:
-        """`n` outputs of a seat for each subject: problems for a solver, traces for a judge. Outputs of a subject are adjacent."""
+        """`n` outputs of a seat for each subject: problems for a solver, traces for a judge; adjacent for each subject."""
         role = self.setting.roles[seat]
         policy = self.setting.policies[seat]
         asked, requests = [], []
@@ -95,14 +95,11 @@ class Table:
         decoding = Decoding(self.setting.limit(seat), self.setting.sampling.temperature, role.stop, greedy)
         answers = self.setting.engine.sample(policy, requests, decoding, tag)
         traces = [
-            self._trace(seat, *who, request, answer)
-            for who, request, answer in zip(asked, requests, answers, strict=True)
+            self._trace(seat, *who, request, answer) for who, request, answer in zip(asked, requests, answers, strict=True)
         ]
         return Traces(traces if role.judges else self._graded(traces))
 
-    def _trace(
-        self, seat: str, id: str, problem: Problem, about: Trace | None, request: Request, answer: Completion
-    ) -> Trace:
+    def _trace(self, seat: str, id: str, problem: Problem, about: Trace | None, request: Request, answer: Completion) -> Trace:
         start = len(request.context)
         ids = np.concatenate([request.context, answer.ids])
         policy = self.setting.policies[seat]

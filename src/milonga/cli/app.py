@@ -25,9 +25,7 @@ app = typer.Typer(
 console = Console()
 STOPPED = 130
 
-Settings = Annotated[
-    list[str] | None, typer.Option("--set", help="Any config key: --set batch.rollouts=16. May be repeated.")
-]
+Settings = Annotated[list[str] | None, typer.Option("--set", help="Any config key: --set batch.rollouts=16. May be repeated.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line of stdout.")]
 TaskName = Annotated[
     str | None, typer.Option(help="chain, last_letter, gsm8k, jsonl, reasoning_gym:NAME or file.py:attribute.")
@@ -52,9 +50,7 @@ def settings_of(texts: list[str] | None) -> list[dict[str, Any]]:
 def run(
     recipe: Annotated[str, typer.Argument(help="A recipe: see 'milonga list recipes'.")],
     task: TaskName = None,
-    generator: Annotated[
-        str | None, typer.Option(help="Model of the generator: embedded, a folder or a hub name.")
-    ] = None,
+    generator: Annotated[str | None, typer.Option(help="Model of the generator: embedded, a folder or a hub name.")] = None,
     verifier: Annotated[str | None, typer.Option(help="Model of the verifier.")] = None,
     turns: Annotated[int | None, typer.Option(help="Turns of the lead seat.")] = None,
     seed: Annotated[int | None, typer.Option()] = None,
@@ -75,9 +71,7 @@ def run(
     seats = RECIPES.get(recipe).seats
     for seat, model in named.items():
         if model is not None and seat not in seats:
-            raise UserError(
-                f"recipe '{recipe}' has no {seat}: --{seat} does not apply; its seats are {', '.join(seats)}"
-            )
+            raise UserError(f"recipe '{recipe}' has no {seat}: --{seat} does not apply; its seats are {', '.join(seats)}")
     plan = api.plan_run(
         recipe,
         task=task,
@@ -147,9 +141,7 @@ def compare(
     baseline: Annotated[
         str | None, typer.Option(help="The arm that the others are compared with; grpo, or the last one, by default.")
     ] = None,
-    out: Annotated[
-        Path | None, typer.Option(help="The folder of the comparison; runs/compare-TIME by default.")
-    ] = None,
+    out: Annotated[Path | None, typer.Option(help="The folder of the comparison; runs/compare-TIME by default.")] = None,
     device: Device = None,
     config: ConfigFile = None,
     set_: Settings = None,

@@ -46,11 +46,7 @@ class Arm:
     def folder(self) -> str:
         """The name as a folder's name; a long one is cut and told apart by a checksum."""
         plain = re.sub(r"[^\w.,=+-]+", "-", self.name, flags=re.ASCII)
-        return (
-            plain
-            if len(plain) <= 80
-            else f"{plain[:70]}-{hashlib.blake2b(self.name.encode(), digest_size=4).hexdigest()}"
-        )
+        return plain if len(plain) <= 80 else f"{plain[:70]}-{hashlib.blake2b(self.name.encode(), digest_size=4).hexdigest()}"
 
     @property
     def turns(self) -> int | None:

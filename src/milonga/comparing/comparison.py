@@ -78,9 +78,7 @@ def conduct(comparison: Comparison, out: Path, jobs: int | None = None, quiet: b
 
 def runs_of(comparison: Comparison, out: Path) -> list[Run]:
     """Seed by seed, so that an unfinished comparison has pairs to show."""
-    return [
-        Run(arm.name, seed, out / arm.folder / f"seed-{seed}") for seed in comparison.seeds for arm in comparison.arms
-    ]
+    return [Run(arm.name, seed, out / arm.folder / f"seed-{seed}") for seed in comparison.seeds for arm in comparison.arms]
 
 
 def run_all(comparison: Comparison, out: Path, jobs: int | None, quiet: bool) -> dict[Run, str]:

@@ -130,9 +130,7 @@ def print_report(result: Result, console: Console) -> None:
         console.print(table)
     for text in remarks(result):
         console.print(text, markup=False, highlight=False, soft_wrap=True)
-    console.print(
-        f"results: {result['out']}/compare.json and compare.md", markup=False, highlight=False, soft_wrap=True
-    )
+    console.print(f"results: {result['out']}/compare.json and compare.md", markup=False, highlight=False, soft_wrap=True)
     drawn = f"plot: {result['out']}/{result['plot']}" if result["plot"] else NO_PLOT
     console.print(drawn, markup=False, highlight=False, soft_wrap=True)
 

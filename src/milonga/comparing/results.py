@@ -63,9 +63,7 @@ def analyse(comparison: Comparison, out: Path, failed: Mapping[Run, str], notes:
     """Everything that `compare.json` holds."""
     outcomes = {
         arm.name: {
-            seed: found
-            for seed in comparison.seeds
-            if (found := read_outcome(out / arm.folder / f"seed-{seed}")) is not None
+            seed: found for seed in comparison.seeds if (found := read_outcome(out / arm.folder / f"seed-{seed}")) is not None
         }
         for arm in comparison.arms
     }
@@ -105,9 +103,7 @@ def metrics_of(chosen: str, outcomes: Outcomes) -> list[str]:
         if key.startswith("eval/") and value is not None
     }
     if chosen not in known:
-        raise ConfigError(
-            f"no run has the metric '{chosen}': {nearest(chosen, known)} (the runs are kept: name another)"
-        )
+        raise ConfigError(f"no run has the metric '{chosen}': {nearest(chosen, known)} (the runs are kept: name another)")
     return [chosen, *(metric for metric in ALWAYS if metric in known and metric != chosen)]
 
 
@@ -186,9 +182,7 @@ def differences(outcomes: Outcomes, metrics: Sequence[str], baseline: str) -> li
     return found
 
 
-def differ(
-    arm: str, metric: str, runs: Mapping[int, Outcome], baseline: Mapping[int, Outcome]
-) -> dict[str, Any] | None:
+def differ(arm: str, metric: str, runs: Mapping[int, Outcome], baseline: Mapping[int, Outcome]) -> dict[str, Any] | None:
     """A paired difference; its verdict comes once all of them are known."""
     pairs = {
         seed: mine - theirs

@@ -50,15 +50,16 @@ def _normalised(values: Floats, how: Normaliser) -> Floats:
         return np.zeros(len(values))
     centred: Floats = values - values.mean()
     if how == "zscore":
-        return centred / (values.std(ddof=1) + EPSILON)
-    if how == "leave_one_out":
-        return centred * len(values) / (len(values) - 1)
+        centred /= values.std(ddof=1) + EPSILON
+    elif how == "leave_one_out":
+        centred *= len(values) / (len(values) - 1)
     return centred
 
 
 def normalise_each(sources: Sequence[Floats], groups: Sequence[Hashable], how: Normaliser = "zscore") -> Floats:
     """Several rewards, each normalised on its own and then summed: summed first, (0, 1) and (0, 2) would look alike."""
-    return np.sum([normalise(source, groups, how) for source in sources], axis=0)
+    total: Floats = np.sum([normalise(source, groups, how) for source in sources], axis=0)
+    return total
 
 
 def mixed(correct: Floats, groups: Sequence[Hashable]) -> np.ndarray:

@@ -62,7 +62,7 @@ def outcome_advantages(
     """
     total = rewards if penalties is None else rewards - np.array([p.sum() for p in penalties])
     if objective.advantage in ("zscore", "centre", "leave_one_out"):
-        return spread(normalise(total, groups, cast(Normaliser, objective.advantage)), traces)
+        return spread(normalise(total, groups, objective.advantage), traces)
     known = [trace.mask & ~np.isnan(reward) for reward, trace in zip(rewards, traces, strict=True)]
     if objective.advantage == "whiten_baseline":
         return whiten(spread(normalise(total, groups, "centre"), traces), known, objective.whiten_shift)
@@ -143,6 +143,4 @@ def to_tokens(step_rewards: Floats, trace: Trace) -> Floats:
 
 def kl_penalties(traces: Traces, reference: list[Floats], coefficient: float) -> list[Floats]:
     """beta * k1 of each trained token: a cost inside the reward, without gradient."""
-    return [
-        coefficient * (trace.logprobs - ref) * trace.mask for trace, ref in zip(traces, reference, strict=True)
-    ]
+    return [coefficient * (trace.logprobs - ref) * trace.mask for trace, ref in zip(traces, reference, strict=True)]

@@ -100,10 +100,10 @@ class Ledger:
         return {name: dict(vars(usage)) for name, usage in self.policies.items()}
 
     def from_json(self, data: Mapping[str, Mapping[str, float]]) -> None:
-        self.policies = {
-            name: Usage(**{k: float(v) if k == "flops" else int(v) for k, v in usage.items()})
-            for name, usage in data.items()
-        }
+        self.policies = {}
+        for name, saved in data.items():
+            counts = {kind: int(count) for kind, count in saved.items() if kind != "flops"}
+            self.policies[name] = Usage(**counts, flops=float(saved["flops"]))
 
 
 class Engine(ABC):
@@ -120,9 +120,7 @@ class Engine(ABC):
         """Most tokens, prompt and output together, that the model can look at."""
 
     @abstractmethod
-    def sample(
-        self, policy: str, requests: Sequence[Request], decoding: Decoding, tag: str = "live"
-    ) -> list[Completion]: ...
+    def sample(self, policy: str, requests: Sequence[Request], decoding: Decoding, tag: str = "live") -> list[Completion]: ...
 
     @abstractmethod
     def score(self, policy: str, traces: Traces, tag: str = "live") -> list[Floats]:

@@ -1,7 +1,8 @@
 """Fixed sets of solutions with known first errors, on which verifiers are measured by the ProcessBench protocol.
 
 Tasks that know their steps make their own set: about half of the solutions are right, the others have one wrong step and go on
-consistently from it; where the task can, a fifth of these reach the right answer all the same. ProcessBench files are read as they are.
+consistently from it; where the task can, a fifth of these reach the right answer all the same. ProcessBench files are
+read as they are.
 """
 
 from __future__ import annotations

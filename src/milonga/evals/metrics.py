@@ -80,7 +80,9 @@ def calibration_error(confidence: Sequence[float], outcome: Sequence[bool], bins
     scores, truth = np.asarray(confidence, dtype=float), np.asarray(outcome, dtype=float)
     place = np.minimum((scores * bins).astype(int), bins - 1)
     gaps = [
-        abs(scores[place == b].mean() - truth[place == b].mean()) * (place == b).mean() for b in range(bins) if np.any(place == b)
+        abs(scores[place == b].mean() - truth[place == b].mean()) * (place == b).mean()
+        for b in range(bins)
+        if np.any(place == b)
     ]
     return float(sum(gaps))
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from milonga.config import explain
 from milonga.errors import ConfigError, nearest
 from milonga.registry import Registry
 
@@ -90,9 +91,7 @@ for _name, _objective in {
     "grpo": Objective(),
     "dapo": Objective(clip_high=0.28, aggregate="token_mean", dynamic_sampling=True, overlong_filter=True),
     "dr_grpo": Objective(advantage="centre", aggregate="constant"),
-    "rloo": Objective(
-        advantage="leave_one_out", ratio="none", clip="none", aggregate="sequence_sum", kl="k1", kl_in="reward"
-    ),
+    "rloo": Objective(advantage="leave_one_out", ratio="none", clip="none", aggregate="sequence_sum", kl="k1", kl_in="reward"),
     "reinforce_pp": Objective(advantage="whiten", aggregate="token_mean", kl="k1", kl_in="reward"),
     "reinforce_pp_baseline": Objective(advantage="whiten_baseline", whiten_shift=False, aggregate="token_mean", kl="k2"),
     "cispo": Objective(clip="detached", is_min=0.0, is_max=5.0, aggregate="token_mean"),
@@ -112,7 +111,5 @@ def make_objective(preset: str, overrides: dict[str, Any] | None = None) -> Obje
             raise ConfigError(f"unknown objective field '{key}': {nearest(key, Objective.model_fields)}")
     try:
         return Objective.model_validate({**base.model_dump(), **(overrides or {})})
-    except ValueError as error:
-        details = getattr(error, "errors", lambda: [{"loc": (), "msg": str(error)}])()[0]
-        where = ".".join(str(part) for part in details["loc"])
-        raise ConfigError(f"objective '{preset}'{f', field {where}' if where else ''}: {details['msg']}") from None
+    except ValidationError as error:
+        raise explain(error, Objective, preset) from None

@@ -195,5 +195,3 @@ class VerifierOnly(Tango):
 
     def schedule(self) -> Schedule:
         return always("verifier")
-
-

@@ -37,9 +37,7 @@ def solve(task: Task, problem: Problem, solver: StepSolver, slip: float, rng: ra
     return Example(solver.prompt(problem), solver.write(shown.steps, shown.answer))
 
 
-def verify(
-    task: Task, problem: Problem, roles: tuple[StepSolver, StepVerifier], flip: float, rng: random.Random
-) -> Example:
+def verify(task: Task, problem: Problem, roles: tuple[StepSolver, StepVerifier], flip: float, rng: random.Random) -> Example:
     """A verification whose step verdicts are each flipped with probability `flip`; the final verdict follows from them.
 
     Half of the solutions are right: a verifier warmed up on rare errors learns to say "correct" to everything.

@@ -78,11 +78,14 @@ def read_tagged(text: str) -> Reading:
     value = Solution(tuple(s.body.strip() for s in found), tuple(s.end for s in found), answer)
     if frame is None:
         return Reading(value, 0.0, "not one <think> followed by one <answer>")
-    score, problems = 1.0, []
+    score = 1.0
+    problems: list[str] = []
     if answer is None:
-        score, problems = score - 0.8, [*problems, f"{len(answers)} boxed answers"]
+        score -= 0.8
+        problems.append(f"{len(answers)} boxed answers")
     if not found:
-        score, problems = score - 0.8, [*problems, "no steps"]
+        score -= 0.8
+        problems.append("no steps")
     if re.sub(r"<step>.*?</step>", "", work, flags=re.DOTALL).strip():
         score -= 0.4
     return Reading(value, max(0.0, score), "; ".join(problems) or None)

@@ -83,10 +83,7 @@ class StepVerifier(Role):
             return "".join(lines) + ("=+" if final else "=-")
         word = {True: "\\boxed{CORRECT}", False: "\\boxed{INCORRECT}"}
         steps = "\n".join(f"<step>{note} {word[right]}</step>" for note, right in zip(notes, verdicts, strict=True))
-        return (
-            f"<step_verification>\n{steps}\n</step_verification>\n"
-            f"<final_verification>{word[final]}</final_verification>"
-        )
+        return f"<step_verification>\n{steps}\n</step_verification>\n<final_verification>{word[final]}</final_verification>"
 
 
 def judge(parsed: _Parsed, count: int, solution_format: float) -> Reading:
@@ -96,11 +93,14 @@ def judge(parsed: _Parsed, count: int, solution_format: float) -> Reading:
     value = Verification(tuple(verdicts) if matches else None, parsed.final, tuple(parsed.ends) if matches else ())
     if not parsed.framed:
         return Reading(value, 0.0, "not step verdicts followed by one final verdict")
-    score, problems = 1.0, []
+    score = 1.0
+    problems: list[str] = []
     if parsed.final is None:
-        score, problems = score - 0.8, [*problems, "no single final verdict"]
+        score -= 0.8
+        problems.append("no single final verdict")
     if not parsed.verdicts:
-        score, problems = score - 0.8, [*problems, "no checks of steps"]
+        score -= 0.8
+        problems.append("no checks of steps")
     if not matches:
         problems.append(f"{len(verdicts)} verdicts in {len(parsed.verdicts)} checks of {count} steps")
         if solution_format >= READABLE_SOLUTION:

@@ -1,4 +1,4 @@
-"""The live view of a run in the terminal: progress, time left, and what is being learned. Goes to stderr; stdout is for results."""
+"""The live view of a run: progress, time left, and what is being learned. It goes to stderr; stdout is for results."""
 
 from __future__ import annotations
 

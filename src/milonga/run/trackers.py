@@ -57,9 +57,7 @@ def run_id(folder: Path) -> str:
     return "".join(c if c.isalnum() else "-" for c in folder.resolve().name)
 
 
-def open_trackers(
-    names: Sequence[str], folder: Path, project: str, config: dict[str, Any], start: int
-) -> list[Tracker]:
+def open_trackers(names: Sequence[str], folder: Path, project: str, config: dict[str, Any], start: int) -> list[Tracker]:
     out: list[Tracker] = []
     for name in names:
         out.append(_Tensorboard(folder, start) if name == "tensorboard" else _Wandb(name, folder, project, config))

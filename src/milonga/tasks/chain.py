@@ -116,10 +116,9 @@ class Chain(Task):
         value, steps, truth, checks = problem.data["start"], [], [], []
         for k, (operation, operand) in enumerate(chain):
             right = compute(value, operation, operand, mod)
+            result = values[k] if k >= at[1] else right
             if k == at[0]:
                 result = (right + rng.choice((1, -1, 10, -10))) % mod
-            else:
-                result = values[k] if k >= at[1] else right
             steps.append(f"{value}{operation}{operand}={result}")
             truth.append(result == right)
             checks.append(str(right))

@@ -282,9 +282,7 @@ class Hub(DataTask):
         fields = Fields(o.question, o.answer, o.answer_after)
         names: dict[Split, str | None] = {"train": o.train_split, "dev": o.dev_split, "test": o.test_split}
         return {
-            split: read_hub(o.dataset, o.config, name, o.revision, fields)
-            for split, name in names.items()
-            if name is not None
+            split: read_hub(o.dataset, o.config, name, o.revision, fields) for split, name in names.items() if name is not None
         }
 
 

@@ -86,6 +86,7 @@ def perform(operations: Operations, request: dict[str, Any]) -> dict[str, Any]:
 
 # ------------------------------------------------------------------------------------------------------------ isolation
 
+
 def restrict(**limits: int) -> None:
     """Limits of the system, where it has them."""
     try:

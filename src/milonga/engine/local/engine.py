@@ -37,9 +37,7 @@ def choose_device(name: str) -> torch.device:
 class LocalEngine(Engine):
     """Policies in this process. Policies with LoRA on the same model share one base."""
 
-    def __init__(
-        self, policies: Mapping[str, PolicySection], device: str = "auto", rows: int = 512, limit: int = 1024
-    ) -> None:
+    def __init__(self, policies: Mapping[str, PolicySection], device: str = "auto", rows: int = 512, limit: int = 1024) -> None:
         self.device = choose_device(device)
         self.rows = rows
         self.limit = limit
@@ -96,9 +94,7 @@ class LocalEngine(Engine):
     def context_limit(self, policy: str) -> int:
         return self.policy(policy).context
 
-    def sample(
-        self, policy: str, requests: Sequence[Request], decoding: Decoding, tag: str = "live"
-    ) -> list[Completion]:
+    def sample(self, policy: str, requests: Sequence[Request], decoding: Decoding, tag: str = "live") -> list[Completion]:
         chosen = self.policy(policy)
         with chosen.at(tag):
             return sampler.sample(chosen, requests, decoding, self.rows, self.ledger)

@@ -1,8 +1,8 @@
 """One decoding step of Llama-shaped models, written out.
 
 The models' own forward passes are made for every case; for one token per row most of their time goes into Python, not into
-arithmetic. This is the same computation with the same modules' weights in as few calls as it takes. Other architectures, adapters and
-special caches go through the model's own forward.
+arithmetic. This is the same computation with the same modules' weights in as few calls as it takes. Other
+architectures, adapters and special caches go through the model's own forward.
 """
 
 from __future__ import annotations

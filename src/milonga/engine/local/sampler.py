@@ -55,9 +55,7 @@ class _Written:
     finish: Finish
 
 
-def sample(
-    policy: Policy, requests: Sequence[Request], decoding: Decoding, rows: int, ledger: Ledger
-) -> list[Completion]:
+def sample(policy: Policy, requests: Sequence[Request], decoding: Decoding, rows: int, ledger: Ledger) -> list[Completion]:
     """Continue every request. Sorted by length, so that little padding is computed; answers keep their order."""
     order = sorted(range(len(requests)), key=lambda i: len(requests[i].context))
     done: dict[int, _Written] = {}
@@ -167,9 +165,7 @@ class _Batch:
             logits_to_keep=1,
         )
         tokens = sum(len(c) for c in unique)
-        self.ledger.charge(
-            self.policy.name, "prefill", tokens, self.policy.flops(tokens, sum(len(c) ** 2 / 2 for c in unique))
-        )
+        self.ledger.charge(self.policy.name, "prefill", tokens, self.policy.flops(tokens, sum(len(c) ** 2 / 2 for c in unique)))
         spread = torch.tensor(place, device=self.device)
         if len(unique) < len(place):
             select_rows(self.cache, spread)
