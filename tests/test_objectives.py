@@ -213,9 +213,13 @@ class TestKl:
         for kind in ("k1", "k3"):
             assert float((p.exp() * kl_estimate(kind, p, q)).sum()) == pytest.approx(float((p.exp() * (p - q)).sum()))
 
-    @pytest.mark.parametrize(("where", "expected"), [("loss", 0.25), ("reward", 0.0)])
-    def test_stands_in_the_loss_only_where_the_objective_says_so(self, where: str, expected: float) -> None:
-        objective = make_objective("grpo", {"kl": "k1", "kl_coef": 0.5, "kl_in": where})
+    def test_k1_in_the_loss_is_refused(self) -> None:
+        with pytest.raises(ConfigError, match="gradient zero"):
+            make_objective("grpo", {"kl": "k1", "kl_coef": 0.5})
+
+    @pytest.mark.parametrize(("kind", "where", "expected"), [("k2", "loss", 0.0625), ("k1", "reward", 0.0)])
+    def test_stands_in_the_loss_only_where_the_objective_says_so(self, kind: str, where: str, expected: float) -> None:
+        objective = make_objective("grpo", {"kl": kind, "kl_coef": 0.5, "kl_in": where})
         terms = TokenTerms(
             logp=double([-1.0]),
             entropy=double([0.0]),

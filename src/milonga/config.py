@@ -95,7 +95,7 @@ class EvalSection(Section):
     """What is measured on fixed held-out problems."""
 
     every: int = Field(10, ge=1)
-    """Turns between evaluations; the start and the end are always evaluated."""
+    """Turns of the lead seat between evaluations; the start and the end are always evaluated."""
     split: Literal["dev", "test"] = "dev"
     problems: int = Field(64, ge=1)
     samples: int = Field(4, ge=1)

@@ -136,7 +136,7 @@ class Loop:
         )
         row = {"turn": self.place.turn, "learner": phase.learner, "lead_turn": self.place.lead_turns, **row}
         self.rows.append(row)  # before asking whether this was the last turn: conditions look at it
-        if self.place.turn % self.config.eval.every == 0 or self.finished():
+        if self.measured(phase) or self.finished():
             with stopwatch(timing, "eval_s"):
                 row |= self.evaluate()
         if self.config.keep.traces_every and self.place.turn % self.config.keep.traces_every == 0:
@@ -144,6 +144,13 @@ class Loop:
         self.record(row, {"turn": self.place.turn, **timing})
         if self.place.turn % self.config.keep.checkpoint_every == 0:
             self.checkpoint()
+
+    def measured(self, phase: Phase) -> bool:
+        """Evaluations come every few turns of the lead seat, so that arms are measured at the same points; before its first
+        turn, in a warm-up, every few turns of whoever learns."""
+        if self.place.lead_turns == 0:
+            return self.place.turn % self.config.eval.every == 0
+        return phase.learner == self.recipe.lead and self.place.lead_turns % self.config.eval.every == 0
 
     def enter(self, phase: Phase, cursor: Cursor) -> None:
         if cursor.done == 0:

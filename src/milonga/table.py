@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -44,6 +44,16 @@ class Setting:
         return 2 * base if self.roles[seat].judges else base
 
 
+@dataclass(frozen=True)
+class _Asked:
+    """One output that a seat was asked for."""
+
+    id: str
+    problem: Problem
+    about: Trace | None
+    request: Request
+
+
 @dataclass
 class Table:
     """One turn (or one evaluation) at the table."""
@@ -75,7 +85,7 @@ class Table:
         """`n` outputs of a seat for each subject: problems for a solver, traces for a judge; adjacent for each subject."""
         role = self.setting.roles[seat]
         policy = self.setting.policies[seat]
-        asked, requests = [], []
+        asked: list[_Asked] = []
         for subject in subjects:
             problem, about = (subject, None) if isinstance(subject, Problem) else (subject.problem, subject)
             context = self.setting.engine.encode(policy, role.prompt(problem, about))
@@ -85,44 +95,41 @@ class Table:
             for _ in range(n):
                 name = f"{subject.id}/{self.asked[seat, subject.id, greedy]}"
                 self.asked[seat, subject.id, greedy] += 1
-                requests.append(Request(context, key64(self.setting.seed, self.turn, seat, name, greedy)))
-                asked.append((f"{self.turn}/{seat}/{name}", problem, about))
-        if subjects and not requests:
+                request = Request(context, key64(self.setting.seed, self.turn, seat, name, greedy))
+                asked.append(_Asked(f"{self.turn}/{seat}/{name}", problem, about, request))
+        if subjects and not asked:
             limit = self.setting.engine.context_limit(policy)
             raise UserError(
                 f"no prompt of the {seat} fits into the {limit} tokens of its model; use another, or shorter problems"
             )
-        decoding = Decoding(self.setting.limit(seat), self.setting.sampling.temperature, role.stop, greedy)
-        answers = self.setting.engine.sample(policy, requests, decoding, tag)
-        traces = [
-            self._trace(seat, *who, request, answer) for who, request, answer in zip(asked, requests, answers, strict=True)
-        ]
+        decoding = Decoding(self.setting.limit(seat), 1.0 if greedy else self.setting.sampling.temperature, role.stop, greedy)
+        answers = self.setting.engine.sample(policy, [a.request for a in asked], decoding, tag)
+        # Only what the live policy sampled untruncated may enter a policy gradient (law 2).
+        made = Segment(seat, 0, 0, policy, self.setting.engine.version(policy), trained=tag == "live" and not greedy)
+        traces = [self._trace(one, answer, made, decoding) for one, answer in zip(asked, answers, strict=True)]
         return Traces(traces if role.judges else self._graded(traces))
 
-    def _trace(self, seat: str, id: str, problem: Problem, about: Trace | None, request: Request, answer: Completion) -> Trace:
-        start = len(request.context)
-        ids = np.concatenate([request.context, answer.ids])
-        policy = self.setting.policies[seat]
-        reading = self.setting.roles[seat].read(answer.text, about)
+    def _trace(self, asked: _Asked, answer: Completion, made: Segment, decoding: Decoding) -> Trace:
+        """An output as a trace; `made` says by whom, and is put in its place here."""
+        start = len(asked.request.context)
+        end = start + len(answer.ids)
+        reading = self.setting.roles[made.producer].read(answer.text, asked.about)
         steps = step_spans(reading, answer, start)
         if len(steps) != len(reading.value.ends):
             reading = Reading(reading.value, reading.format, "two steps end in the same token")
         return Trace(
-            id=id,
-            seat=seat,
-            problem=problem,
-            ids=ids,
-            segments=(
-                Segment("prompt", 0, start),
-                Segment(seat, start, len(ids), policy, self.setting.engine.version(policy), trained=True),
-            ),
+            id=asked.id,
+            seat=made.producer,
+            problem=asked.problem,
+            ids=np.concatenate([asked.request.context, answer.ids]),
+            segments=(Segment("prompt", 0, start), replace(made, start=start, end=end)),
             logprobs=np.concatenate([np.zeros(start), answer.logprobs]),
             text=answer.text,
             reading=reading,
             steps=steps,
-            about=() if about is None else (about,),
+            about=() if asked.about is None else (asked.about,),
             finish=answer.finish,
-            temperature=self.setting.sampling.temperature,
+            temperature=decoding.temperature,
         )
 
     def _graded(self, traces: list[Trace]) -> list[Trace]:

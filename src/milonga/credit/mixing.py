@@ -10,10 +10,15 @@ from milonga.types import Floats
 
 
 def decay(start: float, end: float, progress: float) -> float:
-    """max(end, start * exp(-progress * ln(start / end))): from `start` at progress 0 to `end` at progress 1."""
-    if start <= 0 or end <= 0 or start <= end:
-        return max(start, end) if start <= end and start > 0 else start
-    return max(end, start * math.exp(-progress * math.log(start / end)))
+    """max(end, start * exp(-progress * ln(start / end))): from `start` at progress 0 to `end` at progress 1.
+
+    A start of 0 is switched off and stays so; a decay to 0 would never arrive.
+    """
+    if start == 0:
+        return 0.0
+    if end <= 0:
+        raise ValueError(f"cannot decay from {start} to {end}: the end must be above zero")
+    return max(end, start * math.exp(-progress * math.log(start / end))) if start > end else end
 
 
 def mix(outcome: list[Floats], process: list[Floats], alpha: float) -> list[Floats]:
@@ -22,7 +27,7 @@ def mix(outcome: list[Floats], process: list[Floats], alpha: float) -> list[Floa
 
 
 def rms(arrays: list[Floats]) -> float:
-    """Root mean square over all entries that are not zero in any sense of padding: the trained tokens."""
+    """Root mean square over all entries."""
     pooled = np.concatenate(arrays) if arrays else np.zeros(0)
     return float(np.sqrt(np.mean(np.square(pooled)))) if len(pooled) else 0.0
 

@@ -76,6 +76,10 @@ class Objective(BaseModel):
             raise ValueError(f"clip='{self.clip}' needs a ratio")
         if self.is_min > self.is_max:
             raise ValueError("is_min is larger than is_max")
+        if self.dual_clip is not None and self.clip != "ppo":
+            raise ValueError("dual_clip needs clip='ppo'")
+        if self.kl_in == "loss" and self.kl == "k1" and self.kl_coef:
+            raise ValueError("kl='k1' in the loss has expected gradient zero; use k2 or k3, or kl_in='reward'")
         if self.kl_in == "reward" and self.kl != "k1":
             raise ValueError("kl_in='reward' needs kl='k1': in a reward only k1 is an unbiased estimate")
         return self
