@@ -18,7 +18,7 @@ $(STAMP): pyproject.toml constraints.txt
 	touch $(STAMP)
 
 demo: $(STAMP)
-	$(BIN)/milonga run tango --config examples/demo.toml
+	HF_HUB_OFFLINE=1 $(BIN)/milonga run tango
 
 test: lint types contract unit
 

@@ -124,7 +124,7 @@ def test_later_layers_win(tmp_path: Path) -> None:
     file = tmp_path / "run.toml"
     file.write_text('turns = 7\nseed = 7\n[task]\nname = "chain"\nops = 3\n[batch]\nrollouts = 4\n')
     plain = plan_run("tango").config
-    assert (plain.turns, plain.seed, plain.batch.rollouts, plain.task) == (100, 0, 8, {"name": "chain"})
+    assert (plain.turns, plain.seed, plain.batch.rollouts, plain.task) == (30, 0, 8, {"name": "chain"})
     read = plan_run("tango", config=file).config
     assert (read.turns, read.seed, read.batch.rollouts) == (7, 7, 4)
     flagged = plan_run("tango", config=file, turns=8, seed=8).config

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -81,8 +82,11 @@ def new_folder(recipe: str) -> Path:
 
 def start(plan: Plan, out: Path, quiet: bool = False) -> Report:
     """Run a plan in a new folder."""
+    from milonga.engine.local.threads import choose_threads
     from milonga.run.folder import RunFolder
 
+    if plan.config.threads is None:
+        plan = replace(plan, config=plan.config.model_copy(update={"threads": choose_threads()}))
     with RunFolder(out, plan.config.keep.checkpoints) as folder:
         folder.require_new()
         return _loop(plan, folder, quiet, begin=True)
@@ -121,11 +125,15 @@ def _loop(plan: Plan, folder: Any, quiet: bool, begin: bool = False, restore: bo
 
 def make_engine(plan: Plan) -> Any:
     """The engine of a plan, with its models loaded."""
+    import torch
+
     from milonga.engine.local import LocalEngine
     from milonga.engine.local.models import check_model
 
     for section in plan.policies.values():
         check_model(section.model)
+    if plan.config.threads is not None:
+        torch.set_num_threads(plan.config.threads)
     limit = plan.config.sampling.max_tokens or plan.task.max_tokens
     return LocalEngine(plan.policies, plan.config.device, plan.config.sampling.rows, limit)
 

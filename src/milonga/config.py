@@ -49,7 +49,8 @@ class PolicySection(Section):
     """Whether prompts go through the tokenizer's chat template; auto: where it has one."""
     objective: dict[str, Any] = Field(default_factory=lambda: {"preset": "grpo"})
     """`preset` names an objective; any other key overrides one of its switches."""
-    lr: float = Field(3e-5, gt=0)
+    lr: float | None = Field(None, gt=0)
+    """Learning rate. By default 1e-4 for the embedded model (5e-4 with lora) and 1e-6 for others (2e-5 with lora)."""
     betas: tuple[Share, Share] = (0.9, 0.95)
     eps: float = Field(1e-8, gt=0)
     weight_decay: float = Field(0.0, ge=0)
@@ -63,6 +64,15 @@ class PolicySection(Section):
     depend on it."""
     ema: float | None = Field(None, gt=0, lt=1)
     """Decay of a running average of the weights, addressed as policy@ema."""
+
+    @property
+    def learning_rate(self) -> float:
+        """As given, or what is usual for the size of the model: a miniature learns a hundred times faster than a large one."""
+        if self.lr is not None:
+            return self.lr
+        if self.model == "embedded":
+            return 5e-4 if self.lora else 1e-4
+        return 2e-5 if self.lora else 1e-6
 
 
 class BatchSection(Section):
@@ -125,7 +135,7 @@ class Config(Section):
     recipe: str
     task: dict[str, Any] = Field(default_factory=lambda: {"name": "chain"})
     """`name`, and the options of that task."""
-    turns: int = Field(100, ge=1)
+    turns: int = Field(30, ge=1)
     """Turns of the recipe's lead seat. Warm-up and the other seats' turns come on top."""
     budget: dict[Literal["tokens", "flops"], Annotated[float, Field(gt=0)]] = Field(default_factory=dict)
     """Stop when the ledger reaches this much compute (of either, where both are given) instead of counting turns."""
@@ -135,6 +145,8 @@ class Config(Section):
     dialect: Literal["auto", "terse", "tagged"] = "auto"
     """auto: terse where every model is the embedded one, tagged otherwise."""
     device: str = "auto"
+    threads: int | None = Field(None, ge=1)
+    """CPU threads; the idle cores by default. Written into the run's config: a resumed run uses the same number."""
     control: Literal["none", "shuffled"] = "none"
     """shuffled: permute the rewards among the rows, as the control that any real learning must beat."""
     options: dict[str, Any] = Field(default_factory=dict)

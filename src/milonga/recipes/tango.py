@@ -30,7 +30,7 @@ class TangoOptions(RecipeOptions):
     """Generator turns in a cycle."""
     n_verifier: int = Field(1, ge=0)
     """Verifier turns in a cycle."""
-    warmup: int = Field(10, ge=0)
+    warmup: int = Field(6, ge=0)
     """Verifier turns before the first cycle; the paper has 40."""
     alpha: float = Field(0.3, ge=0, le=1)
     """Weight of the step credit at the start. The paper's 0.1 goes with step_norm = "paper", whose sums are K times larger."""

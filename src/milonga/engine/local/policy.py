@@ -78,7 +78,9 @@ class Policy:
 
     def new_optimiser(self) -> torch.optim.AdamW:
         s = self.section
-        return torch.optim.AdamW(self.parameters, lr=s.lr, betas=s.betas, eps=s.eps, weight_decay=s.weight_decay, fused=True)
+        return torch.optim.AdamW(
+            self.parameters, lr=s.learning_rate, betas=s.betas, eps=s.eps, weight_decay=s.weight_decay, fused=True
+        )
 
     def _compute_dtype(self) -> torch.dtype:
         if self.section.dtype != "auto":
