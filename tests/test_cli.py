@@ -27,6 +27,7 @@ from milonga.types import Grade, Problem, Reading, Solution, Trace, Verification
 
 TINY = {
     "device": "cpu",
+    "threads": 1,
     "task": {"name": "chain", "ops": 2},
     "batch": {"problems": 4, "rollouts": 2},
     "eval": {"problems": 4, "samples": 2, "bench": 8},

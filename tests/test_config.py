@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers import PROPERTY
 from hypothesis import given
 from hypothesis import strategies as st
 
 import milonga
+from helpers import PROPERTY
 from milonga.api import plan_run
 from milonga.config import merge, parse_setting, read_toml, to_toml
 from milonga.errors import ConfigError

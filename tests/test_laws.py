@@ -23,7 +23,7 @@ def engine() -> Any:
 
 
 def plan(**settings: Any) -> Plan:
-    return resolve([{"recipe": "tango", "task": TASK, "device": "cpu"}, settings])
+    return resolve([{"recipe": "tango", "task": TASK, "device": "cpu", "threads": 1}, settings])
 
 
 def table(turn: int = 1, learner: str = "generator", seed: int = 0, **settings: Any) -> Table:
@@ -142,10 +142,10 @@ def test_verifications_are_compared_among_those_of_the_same_solution(preset: str
     }
     recipe: Any = plan(**settings).recipe
     one = table(learner="verifier")
-    played = recipe.play(one)
-    checks = played.keep(lambda t: t.seat == "verifier")
-    assert set(map(checks.subjects.count, checks.subjects)) == {recipe.rollouts}
-    (lesson,) = recipe.credit(one, played)
+    # Two solutions of each problem: their verifications share a problem, and still are not compared with each other.
+    solutions = one.ask("generator", one.problems(), 2)
+    checks = one.ask("verifier", solutions, recipe.rollouts)
+    (lesson,) = recipe.credit(one, Traces([*solutions, *checks]))
     assert lesson.policy == "verifier" and list(lesson.traces) == list(checks)
     advantages = scalar(lesson.advantages, checks)
     assert np.abs(advantages).max() > 0

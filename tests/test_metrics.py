@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import PROPERTY
 from hypothesis import given
 from hypothesis import strategies as st
 
+from helpers import PROPERTY
 from milonga.errors import DataError
 from milonga.evals import make_bench, read_processbench
 from milonga.evals.evaluate import bench_metrics, gap_metrics, judge_metrics, pass_metrics, solver_metrics

@@ -26,7 +26,7 @@ PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload(["milonga.loop", "milonga.engine.local", "transformers.models.llama.modeling_llama", "peft"])
 
 MOMENTS = {
-    "sampling": ("transformers.models.llama.modeling_llama", "LlamaForCausalLM.forward"),
+    "sampling": ("milonga.engine.local.sampler", "pick"),
     "learning": ("torch.optim", "AdamW.step"),
     "publishing": ("milonga.engine.local", "LocalEngine.publish"),
     "a row": ("milonga.run.files", "JsonLines.append"),
@@ -40,6 +40,7 @@ MOMENTS = {
 
 TINY: dict[str, Any] = {
     "device": "cpu",
+    "threads": 1,
     "task": {"name": "chain", "ops": 2},
     "batch": {"problems": 4, "rollouts": 4},
     "eval": {"problems": 4, "samples": 2, "every": 2, "bench": 4, "greedy": False},

@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import make_trace
 
 import milonga
+from helpers import make_trace
 from milonga.errors import ConfigError, RunFolderError
 from milonga.resolve import resolve
 from milonga.run.checkpoints import MARKER, Checkpoints, damage, require_room
@@ -53,6 +53,7 @@ def settings(tiny: str, **more: Any) -> dict[str, Any]:
         "policies": {"generator": policy},
         "dialect": "terse",
         "device": "cpu",
+        "threads": 1,
         "task": {"name": "chain", "ops": 2},
         "batch": {"problems": 2, "rollouts": 2},
         "eval": {"problems": 2, "samples": 2, "every": 2, "greedy": False},
@@ -294,7 +295,7 @@ def test_a_checkpoint_that_does_not_fit_leaves_the_last_good_one(small_disk: Pat
         save_file({"weights": torch.zeros(150_000)}, draft / "policy.safetensors")
 
     good = checkpoints.save(1, {"place": 1}, save_engine)
-    with pytest.raises(RunFolderError, match="the disk is full.*turn-000002.*milonga resume"):
+    with pytest.raises(RunFolderError, match=r"the disk is full.*turn-000002.*milonga resume"):
         checkpoints.save(2, {"place": 2}, save_engine)
     assert [path.name for path in small_disk.iterdir()] == ["turn-000001"]
     assert checkpoints.newest() == (good, {"place": 1})
@@ -325,8 +326,7 @@ def test_a_run_on_a_full_disk_ends_in_one_line_and_resumes(tmp_path: Path, tiny:
     # The first checkpoint holds the weights alone; the next ones hold two moments more, and do not fit.
     limit = 2 * (Path(tiny) / "model.safetensors").stat().st_size
     program = (
-        f"import resource; resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}))\n"
-        "from milonga.cli import main; main()"
+        f"import resource; resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}))\nfrom milonga.cli import main; main()"
     )
     config = tmp_path / "run.toml"
     from milonga.config import to_toml

@@ -7,14 +7,15 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from helpers import PROPERTY
 from hypothesis import given
 from hypothesis import strategies as st
 
+from helpers import PROPERTY
 from milonga.resolve import resolve
 from milonga.schedule import Cursor, Gate, Phase, Plateau, Schedule, alternate, always, until, warm_up
 
 Rows = list[dict[str, Any]]
+START = Cursor()
 
 
 def walk(schedule: Schedule, turns: int, measure: Callable[[int], float | None] = lambda turn: None) -> list[str]:
@@ -26,7 +27,7 @@ def steps(
     schedule: Schedule,
     turns: int,
     measure: Callable[[int], float | None] = lambda turn: None,
-    cursor: Cursor = Cursor(),
+    cursor: Cursor = START,
     rows: Sequence[dict[str, Any]] = ({"turn": 0},),
 ) -> list[tuple[str, Cursor]]:
     """As the loop does it: advance, learn, count; each turn's learner and the cursor that a checkpoint would hold."""

@@ -156,13 +156,13 @@ def evaluate(
     found = Checkpoints(Path(path) / "checkpoints", 1).newest()
     if found is None:
         raise RunFolderError(f"'{path}' holds no complete checkpoint")
-    engine = make_engine(plan)
-    engine.load(found[0])
     solver = next(role for role in plan.roles.values() if isinstance(role, StepSolver))
     if processbench is not None:
         bench = read_processbench(Path(processbench), solver)
     else:
         bench = make_bench(plan.task, solver, plan.config.eval.bench, plan.config.eval.split)
+    engine = make_engine(plan)
+    engine.load(found[0])
     setting = Setting(
         engine, plan.task, plan.roles, plan.seats, plan.config.sampling, plan.config.seed, plan.config.batch.problems
     )

@@ -1,0 +1,60 @@
+"""Curves of one or more runs, side by side: the pictures of the README and the docs.
+
+    python scripts/plot_runs.py docs/images/demo.png runs/tango-… --metrics eval/generator/accuracy eval/verifier/f1
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use("Agg")
+from matplotlib import pyplot as plt
+
+from milonga.run.files import JsonLines
+
+TITLES = {
+    "eval/generator/accuracy": "generator: held-out accuracy",
+    "eval/generator/sound_accuracy": "generator: answer and every step right",
+    "eval/generator/step_accuracy": "steps that are right",
+    "eval/verifier/step_positive_rate": "steps the verifier calls right",
+    "eval/verifier/balanced_accuracy": "verifier: balanced accuracy",
+    "eval/verifier/f1": "verifier: F1 on first errors",
+    "eval/hacking_gap": "hacking gap",
+    "eval/step_hacking_gap": "step hacking gap",
+    "rollouts/generator/accuracy": "generator: accuracy while training",
+}
+
+
+def curve(run: Path, metric: str) -> tuple[list[int], list[float]]:
+    rows = [row for row in JsonLines(run / "metrics.jsonl").rows() if row.get(metric) is not None]
+    return [row["turn"] for row in rows], [row[metric] for row in rows]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("runs", nargs="+", help="run folders, each as DIR or NAME=DIR")
+    parser.add_argument("--metrics", nargs="+", required=True)
+    args = parser.parse_args()
+    figure, panels = plt.subplots(1, len(args.metrics), figsize=(3.6 * len(args.metrics), 2.8), squeeze=False)
+    for panel, metric in zip(panels[0], args.metrics, strict=True):
+        for text in args.runs:
+            name, _, folder = text.rpartition("=")
+            turns, values = curve(Path(folder), metric)
+            panel.plot(turns, values, marker="o", markersize=3, label=name or Path(folder).name)
+        panel.set_title(TITLES.get(metric, metric), fontsize=9)
+        panel.set_xlabel("turn", fontsize=8)
+        panel.tick_params(labelsize=8)
+        panel.grid(alpha=0.3)
+    if len(args.runs) > 1:
+        panels[0][0].legend(fontsize=8)
+    figure.tight_layout()
+    args.out.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(args.out, dpi=130)
+
+
+if __name__ == "__main__":
+    main()
