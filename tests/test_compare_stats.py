@@ -78,7 +78,7 @@ def test_too_few_values_give_no_number(values: list[float]) -> None:
     assert stats.t_interval(values) is None
     assert stats.t_test(values) is None
     assert stats.smallest_effect(values) is None
-    assert stats.verdict(0.4, None) == "undecided"
+    assert stats.verdict(0.4, None, 5, None) == "undecided"
 
 
 def test_smallest_effect_by_hand() -> None:
@@ -109,9 +109,15 @@ def test_holm_by_hand() -> None:
 
 
 def test_verdicts() -> None:
-    assert stats.verdict(0.1, 0.01) == "higher"
-    assert stats.verdict(-0.1, 0.01) == "lower"
-    assert stats.verdict(0.1, 0.051) == "undecided"
+    assert stats.verdict(0.1, 0.01, 5, None) == "higher"
+    assert stats.verdict(-0.1, 0.01, 5, (-0.2, -0.05)) == "lower"
+    assert stats.verdict(0.1, 0.051, 5, None) == "undecided"
+
+
+def test_two_pairs_that_agree_by_chance_decide_nothing() -> None:
+    """Differences of -2/512 in both of two seeds have no spread: p is 0, and means nothing."""
+    assert stats.verdict(-2 / 512, 0.0, 2, None) == "undecided"
+    assert stats.verdict(-2 / 512, 0.0, 5, (-0.011, 0.002)) == "undecided"
 
 
 def test_bootstrap_is_deterministic_and_paired_over_seeds() -> None:

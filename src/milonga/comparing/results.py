@@ -178,7 +178,7 @@ def differences(outcomes: Outcomes, metrics: Sequence[str], baseline: str) -> li
     tested = [difference for difference in found if difference["p"] is not None]
     for difference, adjusted in zip(tested, stats.holm([d["p"] for d in tested]), strict=True):
         difference["p_holm"] = adjusted
-        difference["verdict"] = stats.verdict(difference["mean"], adjusted)
+        difference["verdict"] = stats.verdict(difference["mean"], adjusted, len(difference["values"]), difference["problems"])
     return found
 
 

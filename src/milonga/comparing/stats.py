@@ -20,6 +20,8 @@ Points = Sequence[tuple[float, float]]
 """A curve: (how far the run was, what was measured), in the order of the run."""
 Verdict = Literal["higher", "lower", "undecided"]
 
+FEWEST_PAIRS = 3
+"""A verdict needs at least this many paired seeds."""
 LEVEL = 0.95
 POWER = 0.8
 ROUNDS = 4000
@@ -147,9 +149,16 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return adjusted
 
 
-def verdict(difference: float, adjusted: float | None) -> Verdict:
-    """What may be said about a difference at 5 % after Holm's correction."""
-    if adjusted is None or adjusted >= 1 - LEVEL:
+def verdict(difference: float, adjusted: float | None, pairs: int, problems: tuple[float, float] | None) -> Verdict:
+    """What may be said about a difference at 5 % after Holm's correction.
+
+    Two further guards: accuracies are counted in whole problems, so that a few pairs can agree to the last digit by chance and
+    leave a t test with no spread at all. It takes at least three pairs, and where problems can be resampled, their interval
+    must lie on the same side of zero.
+    """
+    if adjusted is None or adjusted >= 1 - LEVEL or pairs < FEWEST_PAIRS:
+        return "undecided"
+    if problems is not None and problems[0] <= 0 <= problems[1]:
         return "undecided"
     return "higher" if difference > 0 else "lower"
 
