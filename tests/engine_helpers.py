@@ -35,9 +35,7 @@ CORPUS = [
     "the quick brown fox jumps over the lazy dog. the answer is 42; is it right? step 1: 3+4=7. step 2: 7*2=14.",
     "naïve café déjà vu — 東京タワー 🙂👍🏽 Ünïcödé",
 ]
-TEMPLATE = (
-    "{% for m in messages %}<|user|>{{ m['content'] }}\n{% endfor %}{% if add_generation_prompt %}<|model|>{% endif %}"
-)
+TEMPLATE = "{% for m in messages %}<|user|>{{ m['content'] }}\n{% endfor %}{% if add_generation_prompt %}<|model|>{% endif %}"
 
 
 @cache

@@ -109,9 +109,7 @@ def test_foreign_text_never_becomes_a_special_token(kind: str, name: str) -> Non
 
 
 @fixed
-@given(
-    st.sampled_from(KINDS), st.lists(st.sampled_from([*SPECIALS, "<", "|", ">", "the", " ", "eos", "a"]), max_size=9)
-)
+@given(st.sampled_from(KINDS), st.lists(st.sampled_from([*SPECIALS, "<", "|", ">", "the", " ", "eos", "a"]), max_size=9))
 def test_foreign_text_made_of_special_names_stays_text(kind: str, parts: list[str]) -> None:
     text = "".join(parts)
     ids = codec(kind).encode_foreign(text)

@@ -138,9 +138,7 @@ def test_the_learner_computes_what_the_adapted_model_computes(root: Path, lora: 
     ids = torch.from_numpy(row.ids)[None]
     policy.activate()
     with torch.no_grad():
-        logp = (
-            torch.log_softmax(policy.model(input_ids=ids).logits[0, :-1], -1).gather(1, ids[0, 1:, None])[:, 0].numpy()
-        )
+        logp = torch.log_softmax(policy.model(input_ids=ids).logits[0, :-1], -1).gather(1, ids[0, 1:, None])[:, 0].numpy()
     assert np.allclose(engine.score("p", Traces([row]))[0][1:], np.where(row.mask[1:], logp, 0), atol=1e-5)
 
 

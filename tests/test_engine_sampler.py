@@ -61,9 +61,7 @@ def ids(done: list[Completion]) -> list[list[int]]:
 
 @pytest.mark.parametrize("temperature", [0.6, 1.0, 1.7])
 @pytest.mark.parametrize("name", MODELS)
-def test_sampling_logprobs_equal_a_fresh_forward(
-    engines: dict[str, LocalEngine], name: str, temperature: float
-) -> None:
+def test_sampling_logprobs_equal_a_fresh_forward(engines: dict[str, LocalEngine], name: str, temperature: float) -> None:
     asked = requests(contexts(name, 6))
     done = engines[name].sample("p", asked, Decoding(24, temperature))
     found = gaps(engines[name], asked, done, temperature)
@@ -85,9 +83,7 @@ def test_rows_left_after_compaction_agree_with_a_fresh_forward(
     counts = []
     compact = sampler._Batch._compact
     monkeypatch.setattr(sampler, "COMPACT_BELOW", 1.0)
-    monkeypatch.setattr(
-        sampler._Batch, "_compact", lambda self, *a: counts.append(len(self.place)) or compact(self, *a)
-    )
+    monkeypatch.setattr(sampler._Batch, "_compact", lambda self, *a: counts.append(len(self.place)) or compact(self, *a))
     monkeypatch.setattr(engines[name].policy("p"), "eos", list(range(2, 40)))
     asked = requests(contexts(name, 12))
     done = engines[name].sample("p", asked, Decoding(20))
@@ -205,9 +201,7 @@ def test_pick_frequencies_match_the_probabilities() -> None:
 # Ends.
 
 
-def test_eos_is_included_trained_and_not_in_the_text(
-    engines: dict[str, LocalEngine], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_eos_is_included_trained_and_not_in_the_text(engines: dict[str, LocalEngine], monkeypatch: pytest.MonkeyPatch) -> None:
     engine = engines["llama"]
     monkeypatch.setattr(engine.policy("p"), "eos", list(range(2, 30)))
     done = engine.sample("p", requests(contexts("llama", 30)), Decoding(10))

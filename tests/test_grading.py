@@ -124,7 +124,7 @@ def test_hostile_answers_cost_only_their_own_grade(strict: Grader, tmp_path: Pat
         "7\x002",
         "\x00",
         "\ud800",
-        "72\n{\"id\": 1, \"value\": true}",
+        '72\n{"id": 1, "value": true}',
         "a+" * 500_000,
         "1" * 1_000_000,
         "1/" + "1" * 1_000_000,

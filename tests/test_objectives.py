@@ -325,9 +325,7 @@ def join(batches: list[list[dict[str, Tensor]]]) -> list[dict[str, Tensor]]:
     return [row for batch in batches for row in batch]
 
 
-def part_loss(
-    objective: Objective, part: list[dict[str, Tensor]], over: Denominators
-) -> tuple[float, dict[str, float]]:
+def part_loss(objective: Objective, part: list[dict[str, Tensor]], over: Denominators) -> tuple[float, dict[str, float]]:
     lengths = torch.tensor([len(row["logp"]) for row in part])
     rows = torch.repeat_interleave(torch.arange(len(part)), lengths)
     columns = {key: torch.cat([row[key] for row in part]) for key in part[0]}

@@ -145,7 +145,9 @@ def whole(folder: Path, config: dict[str, Any]) -> tuple[Path, float]:
     began = time.monotonic()
     finish(folder, config)
     rows = JsonLines(folder / "metrics.jsonl").rows()
-    assert all(row["learn/grad_norm"] > 0 for row in rows[1:]), "a run in which nothing is learned proves nothing"
+    assert all(row[f"learn/{row['learner']}/grad_norm"] > 0 for row in rows[1:]), (
+        "a run in which nothing is learned proves nothing"
+    )
     return folder, time.monotonic() - began
 
 

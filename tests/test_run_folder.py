@@ -433,7 +433,7 @@ def test_tensorboard_goes_on_after_a_resume(tmp_path: Path, tiny: str) -> None:
     milonga.resume(out, quiet=True)
     events = EventAccumulator(str(out / "tensorboard")).Reload()
     rows = JsonLines(out / "metrics.jsonl").rows()
-    losses = [(event.step, event.value) for event in events.Scalars("learn/loss")]
-    assert losses == [(row["turn"], pytest.approx(row["learn/loss"], rel=1e-5)) for row in rows if row["turn"]]
+    losses = [(event.step, event.value) for event in events.Scalars("learn/generator/loss")]
+    assert losses == [(row["turn"], pytest.approx(row["learn/generator/loss"], rel=1e-5)) for row in rows if row["turn"]]
     accuracy = [event.step for event in events.Scalars("eval/generator/accuracy")]
     assert accuracy == [row["turn"] for row in rows if "eval/generator/accuracy" in row]

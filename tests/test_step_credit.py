@@ -87,13 +87,19 @@ class TestReinforcePlusPlusForm:
     @pytest.mark.parametrize(("gamma", "returns"), [(1.0, [0, 0, -0.5, 0, 1, 0]), (0.5, [0.125, 0.25, -0.5, 0, 1, 0])])
     def test_is_the_return_over_tokens_whitened_over_the_batch(self, gamma: float, returns: list[float]) -> None:
         expected = (np.array(returns) - np.mean(returns)) / np.std(returns)
-        found = credit("reinforce_pp", VERDICTS, self.traces, gamma=gamma)
+        found = credit("reinforce_pp", VERDICTS, self.traces, gamma=gamma, norm="paper")
         assert [x for row in found for x in row] == pytest.approx(expected, abs=1e-5)
 
     def test_by_numbers(self) -> None:
-        found = credit("reinforce_pp", VERDICTS, self.traces)
+        found = credit("reinforce_pp", VERDICTS, self.traces, norm="paper")
         assert found[0] == pytest.approx([-0.1857, -0.1857, -1.2999, -0.1857], abs=1e-4)
         assert found[1] == pytest.approx([2.0426, -0.1857], abs=1e-4)
+
+    def test_by_numbers_with_whitened_verdicts(self) -> None:
+        """Verdicts less their mean 1/3, over K, as returns: -1/3, -1/3, -2/3, 0 and 2/3, 0, with a std of 0.41574."""
+        found = credit("reinforce_pp", VERDICTS, self.traces, norm="verdict")
+        assert found[0] == pytest.approx([-0.80178, -0.80178, -1.60357, 0], abs=1e-4)
+        assert found[1] == pytest.approx([1.60357, 0], abs=1e-4)
 
     @pytest.mark.parametrize("preset", ["reinforce_pp", "reinforce_pp_baseline"])
     def test_a_solution_without_verdicts_is_neither_punished_nor_counted(self, preset: str) -> None:
@@ -111,7 +117,7 @@ class TestTraps:
         assert [row[0] for row in found] == pytest.approx([5.6 * sign, 2.4 * sign, -4.0 * sign, -4.0 * sign], abs=0.05)
 
     @pytest.mark.parametrize("sign", [1.0, -1.0])
-    @pytest.mark.parametrize("preset", GROUP_PRESETS)
+    @pytest.mark.parametrize("preset", [*GROUP_PRESETS, "reinforce_pp", "reinforce_pp_baseline"])
     def test_whitening_verdicts_gives_a_flat_group_nothing(self, preset: str, sign: float) -> None:
         found = credit(preset, *unanimous([2, 4, 8, 8], sign), norm="verdict")
         assert all(value == 0 for row in found for value in row)
@@ -249,9 +255,7 @@ class TestShares:
     def test_are_root_mean_squares_of_the_weighted_sources(self) -> None:
         outcome, process, masks = self.arrays()
         found = shares(outcome, process, 0.1, masks)
-        assert found == pytest.approx(
-            {"alpha": 0.1, "advantage_outcome": 0.9, "advantage_step": 0.3, "step_share": 0.25}
-        )
+        assert found == pytest.approx({"alpha": 0.1, "advantage_outcome": 0.9, "advantage_step": 0.3, "step_share": 0.25})
 
     def test_of_nothing_are_zero(self) -> None:
         nothing = [np.zeros(3)]

@@ -62,8 +62,10 @@ class Loop:
         self.trackers: list[Tracker] = []
 
     def prepare(self) -> None:
-        """What can fail before anything is written: room on the disk, and the trackers."""
+        """What can fail before anything is written: room on the disk, and the trackers; and what the task says of itself."""
         self.check_disk()
+        for key, value in self.plan.task.describe().items():
+            self.view.say(f"{self.plan.task.name}: {key} {value}")
         self.trackers = open_trackers(
             self.config.keep.trackers,
             self.folder.path,
@@ -147,8 +149,8 @@ class Loop:
 
     def measured(self, phase: Phase) -> bool:
         """Evaluations come every few turns of the lead seat, so that arms are measured at the same points; before its first
-        turn, in a warm-up, every few turns of whoever learns."""
-        if self.place.lead_turns == 0:
+        turn, and in phases that wait for a metric, every few turns of whoever learns."""
+        if self.place.lead_turns == 0 or (phase.until is not None and phase.learner != self.recipe.lead):
             return self.place.turn % self.config.eval.every == 0
         return phase.learner == self.recipe.lead and self.place.lead_turns % self.config.eval.every == 0
 
@@ -173,13 +175,16 @@ class Loop:
                 lesson = shuffled(lesson, self.config.seed, self.place.turn)
             report = self.engine.learn(lesson)
             version = self.engine.publish(lesson.policy)
-            row |= {f"learn/{key}": value for key, value in report_numbers(report).items()}
-            row |= {f"credit/{key}": value for key, value in lesson.notes.items()}
-            row["learn/version"] = version
+            row |= {f"learn/{lesson.policy}/{key}": value for key, value in report_numbers(report).items()}
+            row |= {f"credit/{lesson.policy}/{key}": value for key, value in lesson.notes.items()}
+            row[f"learn/{lesson.policy}/version"] = version
             if report.skipped:
                 self.view.say(f"turn {table.turn}: {report.skipped}")
         row |= rollout_metrics(played)
         row["dropped"] = sum(table.dropped.values())
+        if table.dropped:
+            reasons = ", ".join(f"{reason} ({count})" for reason, count in sorted(table.dropped.items()))
+            self.view.say(f"turn {table.turn}: left out: {reasons}")
         for what in ("tokens", "flops"):
             row[f"compute/{what}"] = self.engine.ledger.total(what)
         return row

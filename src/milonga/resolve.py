@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
@@ -14,6 +15,9 @@ from milonga.objectives import Objective, make_objective
 from milonga.recipes import RECIPES, Recipe
 from milonga.roles import Dialect, Role
 from milonga.tasks import Task, make_task
+
+PATHS = ("path", "dev_path", "test_path")
+"""Options of tasks that name files."""
 
 
 @dataclass(frozen=True)
@@ -45,8 +49,15 @@ def resolve(layers: Sequence[Mapping[str, Any]]) -> Plan:
         raise ConfigError(
             f"recipe '{config.recipe}' needs the exact truth of each step, which task '{task.name}' does not know"
         )
+    if task.size(config.eval.split) == 0:
+        raise ConfigError(
+            f"task '{task.name}' has no {config.eval.split} problems to measure on; give it some, or another split"
+        )
     policies = {name: config.policies[name] for name in dict.fromkeys(seats.values())}
     objectives = {seat: objective_of(seat, policies[policy]) for seat, policy in seats.items()}
+    for seat, role in recipe_class.seats.items():
+        limit = (config.sampling.max_tokens or task.max_tokens) * (2 if role.judges else 1)
+        objectives[seat] = with_length(objectives[seat], limit)
     try:
         options = recipe_class.Options.model_validate(config.options)
     except ValidationError as error:
@@ -82,12 +93,36 @@ def complete(config: Config, recipe: type[Recipe], seats: Mapping[str, str]) -> 
     if dialect == "auto":
         dialect = "terse" if all(p.model == "embedded" for p in policies.values()) else "tagged"
     options = {**recipe.Options().model_dump(), **config.options}
-    return config.model_copy(update={"policies": policies, "dialect": dialect, "options": options})
+    derived = {"policies": policies, "dialect": dialect, "options": options, "task": with_whole_paths(config.task)}
+    return config.model_copy(update=derived)
+
+
+def with_whole_paths(task: Mapping[str, Any]) -> dict[str, Any]:
+    """Files of a task by their whole paths, so that a run can be resumed from another folder."""
+
+    def whole(path: str) -> str:
+        return str(Path(path).expanduser().absolute())
+
+    out = {key: whole(value) if key in PATHS and isinstance(value, str) else value for key, value in task.items()}
+    file, colon, attribute = str(out["name"]).rpartition(":")
+    if file.endswith(".py"):
+        out["name"] = f"{whole(file)}{colon}{attribute}"
+    return out
+
+
+def with_length(objective: Objective, limit: int) -> Objective:
+    """Dr.GRPO's constant, where none was given, is the seat's own limit."""
+    if objective.aggregate != "constant" or objective.length is not None:
+        return objective
+    return objective.model_copy(update={"length": limit})
 
 
 def objective_of(seat: str, section: PolicySection) -> Objective:
     overrides = dict(section.objective)
     try:
-        return make_objective(str(overrides.pop("preset", "grpo")), overrides)
+        objective = make_objective(str(overrides.pop("preset", "grpo")), overrides)
     except ConfigError as error:
         raise ConfigError(f"policies.{seat}.objective: {error}") from None
+    if objective.kind != "policy_gradient":
+        raise ConfigError(f"policies.{seat}.objective: '{objective.kind}' learns from given texts, not from rewarded rollouts")
+    return objective

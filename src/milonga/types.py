@@ -47,10 +47,10 @@ class Grade:
 
     @property
     def sound(self) -> bool | None:
-        """Answer and every step right; None where the task does not know its steps."""
+        """Answer and every step right; a bare answer is a guess. None where the task does not know its steps."""
         if self.correct is None or self.steps is None:
             return None
-        return self.correct and all(self.steps)
+        return self.correct and bool(self.steps) and all(self.steps)
 
     @property
     def first_error(self) -> int | None:

@@ -57,8 +57,14 @@ def costs(result: Result) -> Sheet:
 
 def outcomes(result: Result, metric: str) -> Sheet:
     found = {difference["arm"]: difference for difference in result["differences"] if difference["metric"] == metric}
+    areas = {d["arm"]: d for d in result["differences"] if d["metric"] == f"area of {metric}"}
     rows = [
-        (name, *measured(arm["metrics"][metric]), *(judged(found[name]) if name in found else empty(name, result)))
+        (
+            name,
+            *measured(arm["metrics"][metric]),
+            area_judged(areas.get(name)),
+            *(judged(found[name]) if name in found else empty(name, result)),
+        )
         for name, arm in result["arms"].items()
         if metric in arm["metrics"]
     ]
@@ -66,6 +72,7 @@ def outcomes(result: Result, metric: str) -> Sheet:
         "arm",
         "final",
         "area",
+        "its difference",
         f"difference to {result['baseline']}",
         "over problems",
         "p (Holm)",
@@ -86,6 +93,13 @@ def judged(difference: Mapping[str, Any]) -> tuple[str, ...]:
     seen = number(difference["smallest_effect"]) if said == "undecided" else ""
     mean = f"{difference['mean']:+.3f} {interval(difference['interval'])}".strip()
     return mean, interval(difference["problems"]) or "—", chance(difference["p_holm"]), said, seen
+
+
+def area_judged(difference: Mapping[str, Any] | None) -> str:
+    if difference is None:
+        return ""
+    said = "" if difference["verdict"] == "undecided" else f" {difference['verdict']}"
+    return f"{difference['mean']:+.3f} {interval(difference['interval'])}".strip() + said
 
 
 def empty(name: str, result: Result) -> tuple[str, ...]:

@@ -86,7 +86,7 @@ def analyse(comparison: Comparison, out: Path, failed: Mapping[Run, str], notes:
         "target": target,
         "axis": AXES[comparison.match],
         "arms": {arm.name: describe(arm, outcomes[arm.name], metrics, comparison, target) for arm in comparison.arms},
-        "differences": differences(outcomes, metrics, comparison.baseline),
+        "differences": differences(outcomes, metrics, comparison.baseline, AXES[comparison.match]),
         "failed": [{"arm": run.arm, "seed": run.seed, "error": error} for run, error in failed.items()],
         "notes": [*notes, *gaps(comparison, outcomes, metrics)],
     }
@@ -114,6 +114,10 @@ def gaps(comparison: Comparison, outcomes: Outcomes, metrics: Sequence[str]) -> 
     if missing:
         lacks = f"the baseline '{comparison.baseline}' has no {', '.join(missing)}"
         notes.append(f"{lacks}: differences in that need another --baseline")
+    for name, runs in outcomes.items():
+        absent = [str(seed) for seed in comparison.seeds if seed not in runs]
+        if absent:
+            notes.append(f"{name} has no result for seed {', '.join(absent)}: its means are over the other seeds")
     if len(comparison.seeds) < 2:
         notes.append("one seed allows no interval and no verdict: use --seeds 5")
     return notes
@@ -167,19 +171,34 @@ def band(curves: Sequence[stats.Points]) -> dict[str, list[float]]:
     return {name: [float(v) for v in column] for name, column in columns.items()}
 
 
-def differences(outcomes: Outcomes, metrics: Sequence[str], baseline: str) -> list[dict[str, Any]]:
-    """Every arm against the baseline in every metric that both have, judged together."""
-    found = [
+def differences(outcomes: Outcomes, metrics: Sequence[str], baseline: str, axis: str) -> list[dict[str, Any]]:
+    """Every arm against the baseline in every metric that both have, final values and areas, judged together."""
+    others = [(metric, arm, runs) for metric in metrics for arm, runs in outcomes.items() if arm != baseline]
+    base = outcomes[baseline]
+    finals_and_areas = [
         difference
-        for metric in metrics
-        for arm, runs in outcomes.items()
-        if arm != baseline and (difference := differ(arm, metric, runs, outcomes[baseline])) is not None
+        for metric, arm, runs in others
+        for difference in (differ(arm, metric, runs, base), differ_area(arm, metric, runs, base, axis))
     ]
+    found = [difference for difference in finals_and_areas if difference is not None]
     tested = [difference for difference in found if difference["p"] is not None]
     for difference, adjusted in zip(tested, stats.holm([d["p"] for d in tested]), strict=True):
         difference["p_holm"] = adjusted
         difference["verdict"] = stats.verdict(difference["mean"], adjusted, len(difference["values"]), difference["problems"])
     return found
+
+
+def differ_area(
+    arm: str, metric: str, runs: Mapping[int, Outcome], baseline: Mapping[int, Outcome], axis: str
+) -> dict[str, Any] | None:
+    """A paired difference of the areas under the curves: who was better on the way."""
+    pairs = {}
+    for seed in runs:
+        if seed in baseline:
+            mine, theirs = (stats.area(found[seed].points(metric, axis)) for found in (runs, baseline))
+            if mine is not None and theirs is not None:
+                pairs[seed] = mine - theirs
+    return difference_of(arm, f"area of {metric}", pairs, None) if pairs else None
 
 
 def differ(arm: str, metric: str, runs: Mapping[int, Outcome], baseline: Mapping[int, Outcome]) -> dict[str, Any] | None:
@@ -193,8 +212,12 @@ def differ(arm: str, metric: str, runs: Mapping[int, Outcome], baseline: Mapping
     }
     if not pairs:
         return None
-    values = list(pairs.values())
     per_problem = problem_table(metric, [runs[seed] for seed in pairs], [baseline[seed] for seed in pairs])
+    return difference_of(arm, metric, pairs, stats.problem_interval(per_problem))
+
+
+def difference_of(arm: str, metric: str, pairs: Mapping[int, float], problems: tuple[float, float] | None) -> dict[str, Any]:
+    values = list(pairs.values())
     return {
         "arm": arm,
         "metric": metric,
@@ -202,7 +225,7 @@ def differ(arm: str, metric: str, runs: Mapping[int, Outcome], baseline: Mapping
         "values": values,
         "mean": stats.average(values),
         "interval": stats.t_interval(values),
-        "problems": stats.problem_interval(per_problem),
+        "problems": problems,
         "p": stats.t_test(values),
         "p_holm": None,
         "verdict": "undecided",

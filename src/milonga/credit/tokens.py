@@ -120,17 +120,23 @@ class StepCredit:
         return list(parts) if paper else [part / len(part) for part in parts]
 
     def _whitened(self, verdicts: Sequence[Sequence[float] | None], traces: Traces) -> list[Floats]:
-        """REINFORCE++ form: return-to-go of the step rewards over the token axis, whitened over the judged traces."""
+        """REINFORCE++ form: return-to-go of the step rewards over the token axis, whitened over the judged traces.
+
+        With `verdict` the mean verdict of the batch is taken off first and nothing after, so that unanimous verdicts give 0.
+        """
+        paper = self.norm == "paper"
+        known = [value for verdict in verdicts if verdict for value in verdict]
+        middle = 0.0 if paper or not known else float(np.mean(known))
         returns, judged = [], []
         for verdict, trace in zip(verdicts, traces, strict=True):
             tokens = np.zeros(len(trace.ids))
             if verdict:
                 for value, (_, end) in zip(verdict, trace.steps, strict=True):
-                    tokens[end - 1] += value / len(verdict)
+                    tokens[end - 1] += (value - middle) / len(verdict)
             returns.append(returns_to_go(tokens, trace.mask, self.gamma))
             # A return of 0 for want of verdicts, once shifted, would be a penalty.
             judged.append(trace.mask & bool(verdict))
-        return [self.scale * array for array in whiten(returns, judged, shift=True)]
+        return [self.scale * array for array in whiten(returns, judged, shift=paper)]
 
 
 def to_tokens(step_rewards: Floats, trace: Trace) -> Floats:

@@ -53,10 +53,11 @@ class LearnReport:
 
     loss: float = 0.0
     grad_norm: float = 0.0
-    entropy: float = 0.0
+    entropy: float | None = None
+    """Of the tokens that could move the weights; None, as the three below, where there were none."""
     kl: float | None = None
-    clip_fraction: float = 0.0
-    mismatch: float = 0.0
+    clip_fraction: float | None = None
+    mismatch: float | None = None
     """Mean absolute difference between sampling and learning log-probabilities before the first step."""
     tokens: int = 0
     steps: int = 0

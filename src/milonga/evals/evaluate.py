@@ -10,7 +10,17 @@ from dataclasses import dataclass
 import numpy as np
 
 from milonga.config import EvalSection
-from milonga.evals.metrics import calibration_error, first_wrong, mean, pass_at_k, process_f1, trivial_f1, vote
+from milonga.evals.metrics import (
+    bootstrap_interval,
+    calibration_error,
+    detection_f1,
+    first_wrong,
+    mean,
+    pass_at_k,
+    process_f1,
+    trivial_f1,
+    vote,
+)
 from milonga.table import Setting, Table
 from milonga.types import Trace, Traces, Verification
 
@@ -47,9 +57,15 @@ class Evaluator:
             ledger.paused = False
         return problem_metrics(solutions)
 
+    @property
+    def held_out(self) -> int:
+        """How many problems are measured: what was asked for, or all there are; none is taken twice."""
+        size = self.setting.task.size(self.section.split)
+        return self.section.problems if size is None else min(self.section.problems, size)
+
     def _measure(self) -> Metrics:
         table = Table(self.setting, "eval", "", split=self.section.split)
-        problems = table.problems(self.section.problems)
+        problems = table.problems(self.held_out)
         solutions = table.ask("generator", problems, self.section.samples)
         out = prefixed("generator", solver_metrics(solutions))
         out |= prefixed("generator", pass_metrics(solutions, self.section.samples))
@@ -174,6 +190,8 @@ def bench_metrics(greedy: Traces, sampled: Traces) -> Metrics:
     `f1` is of sampled verifications, as they are used for rewards; `greedy_f1` and `vote_f1` are of the same weights.
     """
     out: Metrics = dict(process_f1(*_predicted(sampled)))
+    out["f1_low"], out["f1_high"] = bootstrap_interval(*_predicted(sampled))
+    out["detection_f1"] = detection_f1(*_predicted(sampled))
     labels = [_label(t) for t in greedy]
     out["greedy_f1"] = process_f1(*_predicted(greedy))["f1"]
     hidden = [t for t in sampled if _label(t) != -1 and t.subject.correct == 1.0]

@@ -93,14 +93,22 @@ def vote(predictions: Sequence[int | None]) -> int | None:
     return counts.most_common(1)[0][0] if counts else None
 
 
+def detection_f1(predictions: Sequence[int | None], labels: Sequence[int]) -> float | None:
+    """Error or no error, wherever it is: harmonic mean of the shares of both classes that are recognised."""
+    found = [p is not None and p != -1 for p, label in zip(predictions, labels, strict=True) if label != -1]
+    cleared = [p == -1 for p, label in zip(predictions, labels, strict=True) if label == -1]
+    return harmonic(float(np.mean(found)), float(np.mean(cleared))) if found and cleared else None
+
+
 def bootstrap_interval(
     predictions: Sequence[int | None], labels: Sequence[int], rounds: int = 1000, seed: int = 0
 ) -> tuple[float, float]:
     """95 % percentile interval of the F1 over the items."""
-    rng = np.random.default_rng(seed)
-    values = []
-    for _ in range(rounds):
-        chosen = rng.integers(0, len(labels), len(labels))
-        values.append(process_f1([predictions[i] for i in chosen], [labels[i] for i in chosen])["f1"] or 0.0)
-    low, high = np.quantile(values, [0.025, 0.975])
+    hit = np.array([p == label for p, label in zip(predictions, labels, strict=True)])
+    wrong = np.array(labels) != -1
+    chosen = np.random.default_rng(seed).integers(0, len(labels), (rounds, len(labels)))
+    hits, wrongs = hit[chosen], wrong[chosen]
+    a = (hits & wrongs).sum(1) / np.maximum(1, wrongs.sum(1))
+    b = (hits & ~wrongs).sum(1) / np.maximum(1, (~wrongs).sum(1))
+    low, high = np.quantile(2 * a * b / np.maximum(a + b, 1e-12), [0.025, 0.975])
     return float(low), float(high)

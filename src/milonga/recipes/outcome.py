@@ -33,13 +33,22 @@ def keep_mixed(solutions: Traces) -> Traces:
     return Traces(trace for trace, kept in zip(solutions, keep, strict=True) if kept)
 
 
-def outcome_credit(table: Table, solutions: Traces, objective: Objective) -> list[Floats]:
-    """Advantages of the answers: right or wrong, less what the objective says about length and KL."""
+def outcome_rewards(table: Table, solutions: Traces, objective: Objective) -> Floats:
+    """Right or wrong, less what the objective says about length; NaN where a solution carries no credit at all.
+
+    With shaping, rewards are +1 and -1 as in DAPO: beside 0 and 1 the length term would weigh twice as much.
+    """
     rewards = solutions.correct
     limit = table.setting.limit(solutions[0].seat)
     if objective.overlong_buffer:
-        rewards = rewards + np.array([overlong_penalty(t.length, limit, objective.overlong_buffer) for t in solutions])
+        shaping = np.array([overlong_penalty(t.length, limit, objective.overlong_buffer) for t in solutions])
+        rewards = 2 * rewards - 1 + shaping
     if objective.overlong_filter:
         rewards = np.where([t.finish == "length" for t in solutions], np.nan, rewards)
-    penalties = table.penalties(solutions, objective)
-    return outcome_advantages(rewards, solutions, solutions.problems, objective, penalties)
+    return rewards
+
+
+def outcome_credit(table: Table, solutions: Traces, objective: Objective) -> list[Floats]:
+    """Advantages of the answers, by the objective's rules on length and KL."""
+    rewards = outcome_rewards(table, solutions, objective)
+    return outcome_advantages(rewards, solutions, solutions.problems, objective, table.penalties(solutions, objective))

@@ -1,8 +1,7 @@
 """RL Tango (arXiv 2505.15034): a generator and a generative step verifier learn in turns.
 
 The verifier learns only from whether its final verdict matches the answer's correctness; its step verdicts become a decaying
-dense reward for the generator. Nobody ever sees a step label. The arms it is compared with are at the end: the same
-algorithm with the verifier frozen, with the exact truth in its place, and with only the verifier learning.
+dense reward for the generator. Nobody ever sees a step label. At the end: the arms it is compared with.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from pydantic import Field
 from milonga.credit import ClassBalance, StepCredit, decay, mix, normalise, shares, spread
 from milonga.credit.baselines import Normaliser, mixed
 from milonga.recipes.base import RECIPES, Recipe, RecipeOptions
-from milonga.recipes.outcome import outcome_credit, solve
+from milonga.recipes.outcome import outcome_credit, outcome_rewards, solve
 from milonga.roles import StepSolver, StepVerifier
 from milonga.schedule import Schedule, alternate, always, warm_up
 from milonga.table import Table
@@ -91,7 +90,7 @@ class Tango(Recipe):
         checks = played.keep(lambda t: t.seat == "verifier")
         if table.learner == "generator":
             return [self.credit_generator(table, solutions, verdicts_of(solutions, checks))]
-        return [self.credit_verifier(checks)]
+        return [self.credit_verifier(table, checks)]
 
     def credit_generator(self, table: Table, solutions: Traces, verdicts: Verdicts) -> Lesson:
         """A = (1 - alpha) A_outcome + alpha A_step: each source is normalised within the problem first, then mixed."""
@@ -99,9 +98,10 @@ class Tango(Recipe):
         outcome = outcome_credit(table, solutions, objective)
         steps = StepCredit(self.options.step_norm, self.options.step_scale, self.options.step_gamma)
         process = steps.advantages(verdicts, solutions, solutions.problems, objective)
+        keep = ~np.isnan(outcome_rewards(table, solutions, objective))
         if self.options.mask_step_if_flat:
-            keep = mixed(solutions.correct, solutions.problems)
-            process = [array * kept for array, kept in zip(process, keep, strict=True)]
+            keep &= mixed(solutions.correct, solutions.problems)
+        process = [array * kept for array, kept in zip(process, keep, strict=True)]
         alpha = self.alpha(table.progress)
         notes = shares(outcome, process, alpha, [t.mask for t in solutions])
         return self.lesson("generator", solutions, advantages=mix(outcome, process, alpha), notes=notes)
@@ -111,15 +111,18 @@ class Tango(Recipe):
             return self.options.alpha
         return decay(self.options.alpha, self.options.alpha_min, progress)
 
-    def credit_verifier(self, checks: Traces) -> Lesson:
+    def credit_verifier(self, table: Table, checks: Traces) -> Lesson:
         """r = [final verdict == answer correct] + gamma * format, compared among checks of the same solution."""
         objective = self.objectives["verifier"]
         correct = np.array([t.subject.correct for t in checks])
         rewards = np.array([self.verifier_reward(t) for t in checks])
+        notes = {"verifier_reward": float(np.nanmean(rewards)) if len(rewards) else 0.0}
+        penalties = table.penalties(checks, objective)
+        if penalties is not None:
+            rewards = rewards - np.array([p.sum() for p in penalties])
         # Always within the checks of one solution (law 4); the whitened forms, which have no groups, take the paper's z-score.
         grouped = objective.advantage in ("zscore", "centre", "leave_one_out")
         advantage = normalise(rewards, checks.subjects, cast(Normaliser, objective.advantage if grouped else "zscore"))
-        notes = {"verifier_reward": float(np.nanmean(rewards)) if len(rewards) else 0.0}
         if self.options.reweight:
             balance = ClassBalance(self.options.ema, **self.state.get("balance", {}))
             balance.update(checks.about.correct)

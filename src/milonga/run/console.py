@@ -22,7 +22,7 @@ COLUMNS = {
     "eval/generator/sound_accuracy": "sound",
     "eval/verifier/f1": "F1",
     "eval/hacking_gap": "gap",
-    "learn/entropy": "entropy",
+    "learn/generator/entropy": "entropy",
 }
 SHOWN = 12
 

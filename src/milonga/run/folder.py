@@ -9,7 +9,7 @@ import fcntl
 import re
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any
+from typing import IO
 
 from milonga.config import Config, parse, read_toml, to_toml
 from milonga.errors import RunFolderError
@@ -17,6 +17,9 @@ from milonga.run.checkpoints import Checkpoints
 from milonga.run.files import JsonLines, disk_errors, write_atomically
 from milonga.run.traces import write_traces
 from milonga.types import Traces
+
+OURS_BEFORE_A_RUN = ("lock", "tracker-id", "error.txt", "tensorboard")
+"""What a start that failed, or a comparison, may have left in a folder that holds no run yet."""
 
 
 class RunFolder:
@@ -50,6 +53,8 @@ class RunFolder:
             raise RunFolderError(
                 f"'{self.path}' already holds a run; continue it with 'milonga resume {self.path}' or choose another --out"
             )
+        if any(path.name not in OURS_BEFORE_A_RUN for path in self.path.iterdir()):
+            raise RunFolderError(f"'{self.path}' is not empty and holds no run; choose another --out")
 
     def begin(self, config: Config) -> None:
         """Write the resolved config: from here on the folder holds a run."""
@@ -68,10 +73,6 @@ class RunFolder:
 
     def save_traces(self, turn: int, traces: Traces) -> None:
         write_traces(self.path / "traces" / f"turn-{turn:06d}.parquet", traces)
-
-    def note(self, name: str, data: dict[str, Any]) -> None:
-        """A small TOML file beside the config, such as the trackers' run ids."""
-        write_atomically(self.path / name, to_toml(data))
 
 
 def read_config(path: Path) -> Config:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 from milonga.errors import MissingExtra
+from milonga.run.files import write_atomically
 
 
 class Tracker(Protocol):
@@ -42,9 +44,9 @@ class _Wandb:
             self.module: Any = __import__(module)
         except ImportError:
             raise MissingExtra(f"the tracker '{module}'", module) from None
-        extra: dict[str, Any] = {"dir": str(folder), "id": run_id(folder)} if module == "wandb" else {}
-        # The id is the folder's name: the same run folder is always the same run.
-        self.module.init(project=project, name=run_id(folder), config=config, resume="allow", **extra)
+        name = run_id(folder)
+        extra: dict[str, Any] = {"dir": str(folder), "id": name} if module == "wandb" else {}
+        self.module.init(project=project, name=name, config=config, resume="allow", **extra)
 
     def log(self, turn: int, numbers: Mapping[str, float]) -> None:
         self.module.log(dict(numbers), step=turn)
@@ -54,7 +56,12 @@ class _Wandb:
 
 
 def run_id(folder: Path) -> str:
-    return "".join(c if c.isalnum() else "-" for c in folder.resolve().name)
+    """The run's name in a tracker: made once and kept in the folder, so that a resumed run is the same run."""
+    file = folder / "tracker-id"
+    if not file.exists():
+        plain = "".join(c if c.isalnum() else "-" for c in folder.resolve().name)
+        write_atomically(file, f"{plain}-{secrets.token_hex(4)}")
+    return file.read_text().strip()
 
 
 def open_trackers(names: Sequence[str], folder: Path, project: str, config: dict[str, Any], start: int) -> list[Tracker]:

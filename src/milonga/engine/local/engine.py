@@ -29,8 +29,10 @@ def choose_device(name: str) -> torch.device:
         device = torch.device(name)
     except RuntimeError:
         raise ConfigError(f"unknown device '{name}': use auto, cpu, cuda or cuda:N") from None
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise ConfigError(f"device '{name}' was asked for, but torch sees no CUDA device")
+    if device.type not in ("cpu", "cuda"):
+        raise ConfigError(f"device '{name}' is not supported: use auto, cpu, cuda or cuda:N")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise ConfigError(f"device '{name}' was asked for, but torch sees {torch.cuda.device_count()} CUDA devices")
     return device
 
 

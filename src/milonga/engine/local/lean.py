@@ -23,6 +23,7 @@ def fits(policy: Policy, cache: Any) -> bool:
     """Whether the written-out step computes what this policy's model computes."""
     return (
         type(policy.causal).__name__ in SHAPES
+        and policy.causal.config.hidden_act == "silu"
         and policy.adapter is None
         and policy.plain_head
         and all(type(layer) is RoomyLayer for layer in cache.layers)

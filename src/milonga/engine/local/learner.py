@@ -172,13 +172,15 @@ class _Update:
         return 2.0 if self.policy.adapter else 3.0
 
     def _finish(self) -> LearnReport:
-        report, sums, tokens = self.report, self.sums, max(1, self.sums.tokens)
+        report, sums, tokens = self.report, self.sums, self.sums.tokens
         report.loss = sums.loss / max(1, len(self.norms))
         report.grad_norm = float(np.mean(self.norms)) if self.norms else 0.0
-        report.entropy = sums.entropy / tokens
-        report.kl = sums.kl / tokens if self.reference is not None else None
-        report.clip_fraction = sums.clipped / tokens
-        report.mismatch = sums.drift / max(1, sums.drift_tokens)
+        if tokens:
+            report.entropy = sums.entropy / tokens
+            report.kl = sums.kl / tokens if self.reference is not None else None
+            report.clip_fraction = sums.clipped / tokens
+        if sums.drift_tokens:
+            report.mismatch = sums.drift / sums.drift_tokens
         report.tokens = sums.tokens
         self.policy.updates += 1
         return report

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from torch import nn
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -16,6 +17,10 @@ from milonga.errors import ConfigError
 EMBEDDED = "embedded"
 SMALL = 50_000_000
 """Models with fewer parameters compute in float32 everywhere: nothing is gained by rounding them."""
+
+
+UNLOADABLE = (OSError, ValueError, KeyError, RuntimeError, ImportError, SafetensorError)
+"""What a missing, foreign or damaged model raises, in all the ways there are."""
 
 
 def model_path(name: str) -> str:
@@ -31,7 +36,7 @@ def load_model(name: str) -> nn.Module:
         model: nn.Module = AutoModelForCausalLM.from_pretrained(
             model_path(name), dtype=torch.float32, use_safetensors=True, trust_remote_code=False
         )
-    except (OSError, ValueError, KeyError, RuntimeError) as error:
+    except UNLOADABLE as error:
         raise ConfigError(f"model '{name}' cannot be loaded: {first_line(error)}") from None
     return model
 
@@ -39,7 +44,7 @@ def load_model(name: str) -> nn.Module:
 def load_tokenizer(name: str) -> Any:
     try:
         tokenizer = AutoTokenizer.from_pretrained(model_path(name), trust_remote_code=False)
-    except (OSError, ValueError, KeyError, RuntimeError) as error:
+    except UNLOADABLE as error:
         raise ConfigError(f"tokenizer of '{name}' cannot be loaded: {first_line(error)}") from None
     if tokenizer.eos_token_id is None:
         raise ConfigError(f"tokenizer of '{name}' has no end-of-sequence token; nothing could ever stop")
