@@ -1,6 +1,6 @@
 """Curves of one or more runs, side by side: the pictures of the README and the docs.
 
-    python scripts/plot_runs.py docs/images/demo.png runs/tango-… --metrics eval/generator/accuracy eval/verifier/f1
+python scripts/plot_runs.py docs/images/demo.png runs/tango-… --metrics eval/generator/accuracy eval/verifier/f1
 """
 
 from __future__ import annotations
