@@ -242,3 +242,42 @@ def test_public_signatures_are_frozen() -> None:
         for function in (milonga.run, milonga.resume, milonga.evaluate)
         for parameter in list(inspect.signature(function).parameters.values())[1:]
     )
+
+
+def test_files_of_a_task_are_kept_by_their_whole_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that was started with a relative path can be resumed from anywhere."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text("def add(rng):\n    a = rng.randrange(10**6)\n    return f'{a}+1', str(a + 1)\n")
+    (tmp_path / "some.jsonl").write_text("".join(f'{{"question": "what is {n}?", "answer": "{n}"}}\n' for n in range(60)))
+    assert plan_run("grpo", task="mine.py:add").config.task["name"] == f"{tmp_path / 'mine.py'}:add"
+    assert plan_run("grpo", task={"name": "jsonl", "path": "some.jsonl"}).config.task["path"] == str(tmp_path / "some.jsonl")
+
+
+def test_an_objective_without_rewards_is_refused() -> None:
+    text = refusal(lambda: resolve([{"recipe": "grpo", "policies": {"generator": {"objective": {"preset": "cross_entropy"}}}}]))
+    assert "policies.generator.objective" in text and "rollouts" in text
+
+
+def test_the_length_constant_is_each_seats_own_limit() -> None:
+    policies = {seat: {"objective": {"preset": "dr_grpo"}} for seat in ("generator", "verifier")}
+    objectives = resolve([{"recipe": "tango", "policies": policies, "sampling": {"max_tokens": 50}}]).recipe.objectives
+    assert (objectives["generator"].length, objectives["verifier"].length) == (50, 100)
+
+
+def test_devices_that_are_not_there_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    from milonga.engine.local.engine import choose_device
+
+    for name in ("mps", "cuda:99", "gpu"):
+        assert f"'{name}'" in refusal(lambda name=name: choose_device(name))
+
+
+def test_threads_follow_the_environment_or_the_idle_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    from milonga.engine.local import threads
+
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    assert threads.choose_threads() == threads.torch.get_num_threads()
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    for most, idle, expected in ((8, 2.6, 3), (8, 0.1, 1), (2, 7.9, 2), (4, None, 4)):
+        monkeypatch.setattr(threads.torch, "get_num_threads", lambda most=most: most)
+        monkeypatch.setattr(threads, "idle_cores", lambda idle=idle: idle)
+        assert threads.choose_threads() == expected

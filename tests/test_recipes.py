@@ -20,6 +20,7 @@ from milonga.api import make_engine
 from milonga.loop import Loop
 from milonga.objectives import OBJECTIVES
 from milonga.recipes import RECIPES, Grpo
+from milonga.recipes.outcome import outcome_rewards
 from milonga.resolve import Plan, resolve
 from milonga.roles import ROLES, StepSolver
 from milonga.run.console import LiveView
@@ -227,6 +228,27 @@ def test_dynamic_sampling_gives_up_after_its_tries_and_goes_on_with_what_there_i
     before = weights()
     assert one_turn(cold, tmp_path)["learn/generator/steps"] == 0
     assert all(torch.equal(a, b) for a, b in zip(weights(), before, strict=True))
+
+
+def test_length_shaping_stands_beside_rewards_of_plus_and_minus_one() -> None:
+    """As in DAPO: beside 0 and 1 it would weigh twice as much, and a right answer at the limit would look wrong."""
+    objective = {"preset": "dapo", "overlong_buffer": 10}
+    p = plan("grpo", policies={"generator": {"objective": objective}})
+    one = table(p)
+    played = one.ask("generator", one.problems(), 2)
+    limit = one.setting.limit("generator")
+    rewards = outcome_rewards(one, played, p.recipe.objectives["generator"])
+    expected = [2 * t.correct - 1 + min(0.0, (limit - 10 - t.length) / 10) for t in played]
+    assert rewards == pytest.approx(expected)
+
+
+def test_a_truncated_solution_that_is_filtered_gets_no_step_credit_either() -> None:
+    p = plan("oracle", policies={"generator": {"objective": {"preset": "dapo"}}}, sampling={"max_tokens": 12})
+    one = table(p)
+    played = one.ask("generator", one.problems(), 4)
+    assert all(t.finish == "length" for t in played) and any(t.steps for t in played)
+    (lesson,) = p.recipe.credit(one, played)
+    assert lesson.advantages is not None and not any(a.any() for a in lesson.advantages)
 
 
 # The way a run ends, and phases.

@@ -137,3 +137,11 @@ def test_a_wrong_section_is_one_clear_line(section: dict[str, Any], message: str
     with pytest.raises(ConfigError, match=message) as caught:
         make_task(section)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("task", [Chain(), LastLetter()], ids=lambda task: task.name)
+def test_a_bare_answer_is_right_but_not_sound(task: Task) -> None:
+    """Where answers can be guessed, an answer without steps is a guess."""
+    problem = task.problem("train", 0)
+    grade = task.grade(problem, problem.answer, [])
+    assert grade.correct is True and grade.sound is False

@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Column, Table
 
 from milonga.errors import ConfigError, RunFolderError, nearest
 
@@ -120,11 +120,11 @@ def show_run(folder: Path, transcripts: int, console: Console) -> None:
     if not rows:
         raise RunFolderError(f"'{folder}' holds no metrics yet")
     console.print(f"[bold]{escape(config.recipe)}[/bold] on {escape(str(config.task['name']))}, turn {rows[-1]['turn']}")
-    table = Table("metric", "start", "now", "curve")
+    table = Table(Column("metric", no_wrap=True, overflow="fold"), "start", "now", Column("curve", no_wrap=True))
     for key in sorted({k for row in rows for k in row if k.startswith(("eval/", "rollouts/", "learn/", "credit/"))}):
         values = [float(row[key]) for row in rows if isinstance(row.get(key), int | float)]
         if len(values) > 1:
-            table.add_row(escape(key), number(values[0]), number(values[-1]), spark(values[-40:]))
+            table.add_row(escape(key), number(values[0]), number(values[-1]), spark(values[-16:]))
     console.print(table)
     show_transcripts(folder, transcripts, console)
 
