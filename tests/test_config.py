@@ -255,7 +255,7 @@ def test_files_of_a_task_are_kept_by_their_whole_paths(tmp_path: Path, monkeypat
 
 def test_an_objective_without_rewards_is_refused() -> None:
     text = refusal(lambda: resolve([{"recipe": "grpo", "policies": {"generator": {"objective": {"preset": "cross_entropy"}}}}]))
-    assert "policies.generator.objective" in text and "rollouts" in text
+    assert "policies.generator.objective" in text and "policy_gradient, not cross_entropy" in text
 
 
 def test_the_length_constant_is_each_seats_own_limit() -> None:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from helpers import PROPERTY
 from milonga.errors import DataError
 from milonga.evals import make_bench, read_processbench
-from milonga.evals.evaluate import bench_metrics, gap_metrics, judge_metrics, pass_metrics, solver_metrics
+from milonga.evals.evaluate import bench_metrics, gap_metrics, judge_metrics, pass_metrics, ranking_metrics, solver_metrics
 from milonga.evals.metrics import (
     bootstrap_interval,
     calibration_error,
@@ -154,11 +154,11 @@ def test_the_hacking_gap_is_the_score_less_the_truth() -> None:
 def test_best_of_k_takes_the_final_verdict_then_the_share_of_steps() -> None:
     wrong, right = solution("a", False, (True, False), "p"), solution("b", True, (True, True), "p")
     picks_right = [check(wrong, (True, True), False), check(right, (False, False), True)]
-    assert gap_metrics(Traces([wrong, right]), Traces(picks_right))["verifier/best_of_k"] == 1.0
+    assert ranking_metrics(Traces([wrong, right]), Traces(picks_right))["best_of_k"] == 1.0
     by_steps = [check(wrong, (True, False), True), check(right, (True, True), True)]
-    assert gap_metrics(Traces([wrong, right]), Traces(by_steps))["verifier/best_of_k"] == 1.0
+    assert ranking_metrics(Traces([wrong, right]), Traces(by_steps))["best_of_k"] == 1.0
     unreadable = [check(wrong, (True, True), True), check(right, None, None)]
-    assert gap_metrics(Traces([wrong, right]), Traces(unreadable))["verifier/best_of_k"] == 0.0
+    assert ranking_metrics(Traces([wrong, right]), Traces(unreadable))["best_of_k"] == 0.0
 
 
 def test_both_classes_are_reported_apart() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import shutil
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -355,7 +356,8 @@ def test_prompts_hold_the_reference_answer_only_where_the_solution_does(role: st
         return "".join(part.text for part in seat.prompt(problem, solution if seat.judges else None))
 
     assert "SECRET" not in prompt("7")
-    assert ("SECRET-ANSWER" in prompt("SECRET-ANSWER")) == ROLES.get(role).judges
+    shown = ROLES.get(role).judges and ROLES.get(role).kind == "generative"  # a scorer reads the solution behind its prompt
+    assert ("SECRET-ANSWER" in prompt("SECRET-ANSWER")) == shown
 
 
 @pytest.mark.parametrize("task", ["chain", "last_letter"])
@@ -400,8 +402,7 @@ def judged(solution: Trace) -> Trace:
     """A verification by hand: the first step is right, the others are not."""
     steps = tuple(k == 0 for k in range(len(solution.steps)))
     check = Trace.given(f"{solution.id}/check", "verifier", solution.problem, "", Reading(Verification(steps, False), 1.0))
-    check.about = (solution,)
-    return check
+    return replace(check, about=(solution,), origin="sampled")
 
 
 def test_step_verdicts_reach_the_tokens_of_their_steps() -> None:

@@ -40,6 +40,8 @@ class PolicySection(Section):
 
     model: str = "embedded"
     """`embedded`, a Hugging Face folder, or a hub name."""
+    kind: Literal["generative", "scalar"] = "generative"
+    """scalar: a value head on the model, which judges and is never sampled from. Follows from the seat."""
     adapter: str | None = None
     """A folder with a saved adapter to start from; needs `lora`."""
     lora: LoraSection | None = None

@@ -177,6 +177,7 @@ class Loop:
             version = self.engine.publish(lesson.policy)
             row |= {f"learn/{lesson.policy}/{key}": value for key, value in report_numbers(report).items()}
             row |= {f"credit/{lesson.policy}/{key}": value for key, value in lesson.notes.items()}
+            row |= {f"flow/{source}>{lesson.policy}": share for source, share in lesson.sources.items()}
             row[f"learn/{lesson.policy}/version"] = version
             if report.skipped:
                 self.view.say(f"turn {table.turn}: {report.skipped}")

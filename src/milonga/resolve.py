@@ -54,7 +54,7 @@ def resolve(layers: Sequence[Mapping[str, Any]]) -> Plan:
             f"task '{task.name}' has no {config.eval.split} problems to measure on; give it some, or another split"
         )
     policies = {name: config.policies[name] for name in dict.fromkeys(seats.values())}
-    objectives = {seat: objective_of(seat, policies[policy]) for seat, policy in seats.items()}
+    objectives = {seat: objective_of(seat, policies[policy], recipe_class) for seat, policy in seats.items()}
     for seat, role in recipe_class.seats.items():
         limit = (config.sampling.max_tokens or task.max_tokens) * (2 if role.judges else 1)
         objectives[seat] = with_length(objectives[seat], limit)
@@ -64,8 +64,7 @@ def resolve(layers: Sequence[Mapping[str, Any]]) -> Plan:
         raise explain(error, recipe_class.Options, "options") from None
     recipe = recipe_class(options, objectives, seats, config.batch.rollouts)
     dialect: Dialect = "terse" if config.dialect == "terse" else "tagged"
-    roles = {seat: role(dialect) for seat, role in recipe_class.seats.items()}
-    return Plan(config, recipe, task, roles, seats, policies)
+    return Plan(config, recipe, task, recipe.roles(dialect), seats, policies)
 
 
 def bind(recipe: type[Recipe], config: Config) -> dict[str, str]:
@@ -89,6 +88,11 @@ def complete(config: Config, recipe: type[Recipe], seats: Mapping[str, str]) -> 
         models = {p.model for p in policies.values()}
         if len(models) > 1:
             raise ConfigError(f"binding 'lora' shares one base, but the policies name {', '.join(sorted(models))}")
+    kinds = {seats[seat]: "scalar" if role.kind == "scalar" else "generative" for seat, role in recipe.seats.items()}
+    for name, section in policies.items():
+        if "kind" in section.model_fields_set and section.kind != kinds[name]:
+            raise ConfigError(f"policies.{name}.kind follows from the seat: it is '{kinds[name]}' in '{recipe.name}'")
+        policies[name] = section.model_copy(update={"kind": kinds[name]})
     dialect = config.dialect
     if dialect == "auto":
         dialect = "terse" if all(p.model == "embedded" for p in policies.values()) else "tagged"
@@ -117,12 +121,14 @@ def with_length(objective: Objective, limit: int) -> Objective:
     return objective.model_copy(update={"length": limit})
 
 
-def objective_of(seat: str, section: PolicySection) -> Objective:
+def objective_of(seat: str, section: PolicySection, recipe: type[Recipe]) -> Objective:
     overrides = dict(section.objective)
     try:
         objective = make_objective(str(overrides.pop("preset", "grpo")), overrides)
     except ConfigError as error:
         raise ConfigError(f"policies.{seat}.objective: {error}") from None
-    if objective.kind != "policy_gradient":
-        raise ConfigError(f"policies.{seat}.objective: '{objective.kind}' learns from given texts, not from rewarded rollouts")
+    fitting = recipe.learns.get(seat, ("policy_gradient",))
+    if objective.kind not in fitting:
+        wanted = " or ".join(fitting)
+        raise ConfigError(f"policies.{seat}.objective: the {seat} of '{recipe.name}' learns by {wanted}, not {objective.kind}")
     return objective

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from milonga.config import SamplingSection
 from milonga.credit import kl_penalties
@@ -18,7 +19,7 @@ from milonga.engine import Completion, Decoding, Engine, Request
 from milonga.errors import UserError
 from milonga.objectives import Objective
 from milonga.randomness import key64
-from milonga.roles import Role
+from milonga.roles import Role, Scorer
 from milonga.tasks import Task
 from milonga.types import Floats, Problem, Reading, Segment, Split, Trace, Traces
 
@@ -46,12 +47,13 @@ class Setting:
 
 @dataclass(frozen=True)
 class _Asked:
-    """One output that a seat was asked for."""
+    """One output that a seat was asked for. `prefix` is a solution that it goes on from, and where to cut it."""
 
     id: str
     problem: Problem
     about: Trace | None
     request: Request
+    prefix: tuple[Trace, int] | None = None
 
 
 @dataclass
@@ -83,38 +85,108 @@ class Table:
         self, seat: str, subjects: Sequence[Problem] | Traces, n: int = 1, greedy: bool = False, tag: str = "live"
     ) -> Traces:
         """`n` outputs of a seat for each subject: problems for a solver, traces for a judge; adjacent for each subject."""
-        role = self.setting.roles[seat]
-        policy = self.setting.policies[seat]
         asked: list[_Asked] = []
         for subject in subjects:
-            problem, about = (subject, None) if isinstance(subject, Problem) else (subject.problem, subject)
-            context = self.setting.engine.encode(policy, role.prompt(problem, about))
-            if len(context) + 1 > self.setting.engine.context_limit(policy):
-                self.dropped[f"{seat}: prompt longer than the model's context"] += n
-                continue
-            for _ in range(n):
-                name = f"{subject.id}/{self.asked[seat, subject.id, greedy]}"
-                self.asked[seat, subject.id, greedy] += 1
-                request = Request(context, key64(self.setting.seed, self.turn, seat, name, greedy))
-                asked.append(_Asked(f"{self.turn}/{seat}/{name}", problem, about, request))
+            problem, about = apart(subject)
+            context = self._context(seat, problem, about, n)
+            if context is not None:
+                named = self._names(seat, subject.id, n, greedy)
+                asked += [_Asked(id, problem, about, Request(context, key)) for id, key in named]
+        self._require(seat, subjects, asked)
+        traces = self._sample(seat, asked, greedy, tag)
+        return Traces(traces if self.setting.roles[seat].judges else self._graded(traces))
+
+    def complete(self, seat: str, prefixes: Sequence[tuple[Trace, int]], n: int = 1, tag: str = "live") -> Traces:
+        """`n` solutions that go on from the first steps of a given one: `(solution, 3)` keeps its first three.
+
+        The prefix is cut in token space, where the third step ends; it is never encoded again.
+        """
+        asked: list[_Asked] = []
+        for solution, count in prefixes:
+            cut = solution.steps[count - 1][1] if count else solution.segments[-1].start
+            named = self._names(seat, f"{solution.id}+{count}", n, False)
+            asked += [
+                _Asked(id, solution.problem, solution, Request(solution.ids[:cut], key), (solution, count)) for id, key in named
+            ]
+        return Traces(self._graded(self._sample(seat, asked, False, tag)))
+
+    def write(self, seat: str, subjects: Sequence[Problem] | Traces, texts: Sequence[str]) -> Traces:
+        """Given texts as if the seat had written them: to be imitated, or read by a value head. Never for a policy gradient."""
+        role, policy, engine = self.setting.roles[seat], self.setting.policies[seat], self.setting.engine
+        made = Segment(seat, 0, 0, policy, engine.version(policy), trained=True)
+        traces = []
+        items: list[Problem | Trace] = list(subjects)
+        for subject, text in zip(items, texts, strict=True):
+            problem, about = apart(subject)
+            # What was cut off at the limit has no end to be imitated.
+            whole = about is None or about.text != text or about.finish != "length"
+            answer = engine.transcribe(policy, text, whole)
+            context = self._context(seat, problem, about, 1, len(answer.ids))
+            if context is not None:
+                id, key = self._names(seat, f"{subject.id}=", 1, False)[0]
+                trace = self._trace(_Asked(id, problem, about, Request(context, key)), answer, made, 1.0)
+                traces.append(replace(trace, origin="given"))
+        return Traces(traces if role.judges else self._graded(traces))
+
+    def judge(self, seat: str, solutions: Traces, n: int = 1, greedy: bool = False, tag: str = "live") -> Traces:
+        """Verifications of solutions by whatever sits on the seat: a writer is sampled, a scorer reads them once."""
+        role = self.setting.roles[seat]
+        if not isinstance(role, Scorer):
+            return self.ask(seat, solutions, n, greedy, tag)
+        written = self.write(seat, solutions, [t.text for t in solutions])
+        numbers = self.numbers(seat, written, tag)
+        return Traces(replace(t, reading=role.judge(t, found)) for t, found in zip(written, numbers, strict=True))
+
+    def numbers(self, seat: str, traces: Traces, tag: str = "live") -> list[Floats]:
+        """What a scorer says at each token: its value head, or its log-ratio to its own start."""
+        engine, policy = self.setting.engine, self.setting.policies[seat]
+        if self.setting.roles[seat].kind == "scalar":
+            return engine.values(policy, traces, tag)
+        live, start = engine.score(policy, traces, tag), engine.score(policy, traces, "ref")
+        return [mine - base for mine, base in zip(live, start, strict=True)]
+
+    def _context(self, seat: str, problem: Problem, about: Trace | None, n: int, room: int = 1) -> NDArray[np.int64] | None:
+        """The ids of a seat's prompt; None, and counted, where it leaves no room for an output."""
+        policy = self.setting.policies[seat]
+        context = self.setting.engine.encode(policy, self.setting.roles[seat].prompt(problem, about))
+        if len(context) + room > self.setting.engine.context_limit(policy):
+            self.dropped[f"{seat}: prompt longer than the model's context"] += n
+            return None
+        return context
+
+    def _names(self, seat: str, subject: str, n: int, greedy: bool) -> list[tuple[str, int]]:
+        """Ids of the next outputs of a seat about a subject, each with the key of its randomness."""
+        found = []
+        for _ in range(n):
+            name = f"{subject}/{self.asked[seat, subject, greedy]}"
+            self.asked[seat, subject, greedy] += 1
+            found.append((f"{self.turn}/{seat}/{name}", key64(self.setting.seed, self.turn, seat, name, greedy)))
+        return found
+
+    def _require(self, seat: str, subjects: Sequence[Problem] | Traces, asked: list[_Asked]) -> None:
         if subjects and not asked:
-            limit = self.setting.engine.context_limit(policy)
+            limit = self.setting.engine.context_limit(self.setting.policies[seat])
             raise UserError(
                 f"no prompt of the {seat} fits into the {limit} tokens of its model; use another, or shorter problems"
             )
-        decoding = Decoding(self.setting.limit(seat), 1.0 if greedy else self.setting.sampling.temperature, role.stop, greedy)
+
+    def _sample(self, seat: str, asked: list[_Asked], greedy: bool, tag: str) -> list[Trace]:
+        policy, role = self.setting.policies[seat], self.setting.roles[seat]
+        temperature = 1.0 if greedy else self.setting.sampling.temperature
+        decoding = Decoding(self.setting.limit(seat), temperature, role.stop, greedy)
         answers = self.setting.engine.sample(policy, [a.request for a in asked], decoding, tag)
         # Only what the live policy sampled untruncated may enter a policy gradient (law 2).
         made = Segment(seat, 0, 0, policy, self.setting.engine.version(policy), trained=tag == "live" and not greedy)
-        traces = [self._trace(one, answer, made, decoding) for one, answer in zip(asked, answers, strict=True)]
-        return Traces(traces if role.judges else self._graded(traces))
+        return [self._trace(one, answer, made, temperature) for one, answer in zip(asked, answers, strict=True)]
 
-    def _trace(self, asked: _Asked, answer: Completion, made: Segment, decoding: Decoding) -> Trace:
+    def _trace(self, asked: _Asked, answer: Completion, made: Segment, temperature: float) -> Trace:
         """An output as a trace; `made` says by whom, and is put in its place here."""
         start = len(asked.request.context)
         end = start + len(answer.ids)
-        reading = self.setting.roles[made.producer].read(answer.text, asked.about)
-        steps = step_spans(reading, answer, start)
+        before, known, earlier = beginning(asked)
+        text = before + answer.text
+        reading = self.setting.roles[made.producer].read(text, asked.about)
+        steps = step_spans(reading, answer, start, known, len(before))
         if len(steps) != len(reading.value.ends):
             reading = Reading(reading.value, reading.format, "two steps end in the same token")
         return Trace(
@@ -122,14 +194,14 @@ class Table:
             seat=made.producer,
             problem=asked.problem,
             ids=np.concatenate([asked.request.context, answer.ids]),
-            segments=(Segment("prompt", 0, start), replace(made, start=start, end=end)),
+            segments=(*earlier, replace(made, start=start, end=end)),
             logprobs=np.concatenate([np.zeros(start), answer.logprobs]),
-            text=answer.text,
+            text=text,
             reading=reading,
             steps=steps,
             about=() if asked.about is None else (asked.about,),
             finish=answer.finish,
-            temperature=decoding.temperature,
+            temperature=temperature,
         )
 
     def _graded(self, traces: list[Trace]) -> list[Trace]:
@@ -149,9 +221,32 @@ class Table:
         return kl_penalties(traces, reference, objective.kl_coef)
 
 
-def step_spans(reading: Reading, answer: Completion, start: int) -> tuple[tuple[int, int], ...]:
-    """Token spans of the steps, from where each ends in the text as it was sampled; () unless all ends are distinct tokens."""
-    ends = [start + int(np.searchsorted(answer.ends, end)) + 1 for end in reading.value.ends]
+def apart(subject: Problem | Trace) -> tuple[Problem, Trace | None]:
+    """The problem, and the trace about it that a judge is asked about."""
+    return (subject, None) if isinstance(subject, Problem) else (subject.problem, subject)
+
+
+def beginning(asked: _Asked) -> tuple[str, tuple[tuple[int, int], ...], tuple[Segment, ...]]:
+    """What stands before an output: the text and the steps of a prefix that it goes on from, and the segments so far."""
+    start = len(asked.request.context)
+    if asked.prefix is None:
+        return "", (), (Segment("prompt", 0, start),)
+    solution, count = asked.prefix
+    text = solution.text[: solution.reading.value.ends[count - 1]] if count else ""
+    own = solution.segments[-1]
+    segments = (Segment("prompt", 0, own.start), replace(own, end=start, trained=False))
+    return text, solution.steps[:count], segments
+
+
+def step_spans(
+    reading: Reading, answer: Completion, start: int, known: tuple[tuple[int, int], ...] = (), before: int = 0
+) -> tuple[tuple[int, int], ...]:
+    """Token spans of the steps, from where each ends in the text as it was sampled; () unless all ends are distinct tokens.
+
+    `known` are the spans of a prefix of `before` characters that the output goes on from.
+    """
+    own = [end - before for end in reading.value.ends[len(known) :]]
+    ends = [start + int(np.searchsorted(answer.ends, end)) + 1 for end in own]
     if len(set(ends)) != len(ends):
         return ()
-    return tuple(zip([start, *ends[:-1]], ends, strict=False))
+    return (*known, *zip([start, *ends[:-1]], ends, strict=False))

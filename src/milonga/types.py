@@ -72,11 +72,23 @@ class Solution:
 
 @dataclass(frozen=True)
 class Verification:
-    """A verifier's text, read. `steps` is None unless there is exactly one verdict for each step that was asked about."""
+    """What a verifier of any kind says. `steps` is None unless there is exactly one verdict for each step of the solution."""
 
     steps: tuple[bool, ...] | None
     final: bool | None
     ends: tuple[int, ...] = ()
+    score: float | None = None
+    """How sure it is that the solution is right, from 0 to 1; None where it gives verdicts alone."""
+    step_scores: tuple[float, ...] | None = None
+    """The same for each step."""
+
+    @property
+    def rank(self) -> float:
+        """What solutions of one problem are ordered by. Of verdicts the final one decides; among equals, the share of steps
+        judged right."""
+        if self.score is not None:
+            return self.score
+        return float(self.final is True) + (sum(self.steps) / len(self.steps) if self.steps else 0.0) / 2
 
 
 @dataclass(frozen=True)
@@ -219,23 +231,37 @@ class Lesson:
     """What a recipe hands to a learner: who learns, by which objective, from which rows with which targets.
 
     Exactly the targets that the objective needs are set. Rows that share a unit (a pair, a trajectory) are never split by
-    packing; without units every row is its own.
+    packing; without units every row is its own. A policy gradient takes only rows that were sampled (law 2).
     """
 
     policy: str
     objective: Objective
     traces: Traces
     advantages: list[Floats] | None = None
+    """Per token: what a policy gradient weighs it with."""
+    targets: list[Floats] | None = None
+    """Per token: what a value head should say there, from 0 to 1; NaN where it is not asked."""
     labels: list[float] | None = None
+    """Per row: how right it is, from 0 to 1; of the two rows of a pair, the one with the higher label should win."""
     units: list[int] | None = None
+    weights: list[float] | None = None
+    """Per row: a factor on its part of the loss, the same for both rows of a pair; rows of weight 0 cost nothing."""
+    sources: dict[str, float] = field(default_factory=dict)
+    """Where the credit came from: each source (`answers`, `steps`, a seat) with its share. The edges of the reward flow."""
     notes: dict[str, float] = field(default_factory=dict)
     """Figures about the credit itself (shares, class counts) that belong into the turn's metrics row."""
 
     def __post_init__(self) -> None:
-        for name in ("advantages", "labels", "units"):
+        for name in ("advantages", "targets", "labels", "units", "weights"):
             column = getattr(self, name)
             if column is not None and len(column) != len(self.traces):
                 raise ValueError(f"lesson for '{self.policy}': {len(column)} {name} for {len(self.traces)} traces")
-        for trace, advantage in zip(self.traces, self.advantages or [], strict=False):
-            if len(advantage) != len(trace.ids):
-                raise ValueError(f"advantages of trace {trace.id} are not aligned with its ids")
+        for name in ("advantages", "targets"):
+            for trace, array in zip(self.traces, getattr(self, name) or [], strict=False):
+                if len(array) != len(trace.ids):
+                    raise ValueError(f"{name} of trace {trace.id} are not aligned with its ids")
+        missing = [name for name in self.objective.needs if getattr(self, name) is None]
+        if missing:
+            raise ValueError(f"lesson for '{self.policy}': '{self.objective.kind}' needs {', '.join(missing)}")
+        if self.objective.kind == "policy_gradient" and any(t.origin == "given" for t in self.traces):
+            raise ValueError(f"lesson for '{self.policy}': given texts cannot enter a policy gradient, only what was sampled")

@@ -6,21 +6,47 @@ from dataclasses import replace
 
 import numpy as np
 
+from milonga.objectives.spec import PAIRED
 from milonga.randomness import key64
 from milonga.types import Floats, Lesson
 
 
 def shuffled(lesson: Lesson, seed: int, turn: int) -> Lesson:
-    """The lesson with its targets permuted among the rows. An advantage along tokens is stretched to its new row's length."""
-    order = np.random.default_rng(key64("shuffled", seed, turn, lesson.policy)).permutation(len(lesson.traces))
-    labels = [lesson.labels[i] for i in order] if lesson.labels is not None else None
+    """The lesson with its targets permuted: nothing is left that says which row deserved what.
+
+    An advantage along tokens is stretched to its new row's length; targets of single tokens change places with each other;
+    the two sides of a pair change places by the toss of a coin.
+    """
+    rng = np.random.default_rng(key64("shuffled", seed, turn, lesson.policy))
+    order = rng.permutation(len(lesson.traces))
+    if lesson.objective.kind in PAIRED:
+        return replace(lesson, labels=_tossed(lesson, rng))
+    columns: dict[str, list[float] | None] = {"labels": lesson.labels, "weights": lesson.weights}
+    moved = {name: [column[i] for i in order] if column is not None else None for name, column in columns.items()}
     advantages = None
     if lesson.advantages is not None:
         advantages = []
         for row, other in enumerate(order):
             source = lesson.advantages[other][lesson.traces[other].mask]
             advantages.append(_stretched(source, lesson.traces[row].mask))
-    return replace(lesson, advantages=advantages, labels=labels)
+    targets = _mixed_up(lesson.targets, rng) if lesson.targets is not None else None
+    return replace(lesson, advantages=advantages, targets=targets, labels=moved["labels"], weights=moved["weights"])
+
+
+def _tossed(lesson: Lesson, rng: np.random.Generator) -> list[float]:
+    assert lesson.labels is not None and lesson.units is not None
+    swap = {unit: rng.random() < 0.5 for unit in dict.fromkeys(lesson.units)}
+    return [1.0 - label if swap[unit] else label for label, unit in zip(lesson.labels, lesson.units, strict=True)]
+
+
+def _mixed_up(targets: list[Floats], rng: np.random.Generator) -> list[Floats]:
+    asked = [~np.isnan(row) for row in targets]
+    pool = rng.permutation(np.concatenate([row[mask] for row, mask in zip(targets, asked, strict=True)]))
+    parts = np.split(pool, np.cumsum([mask.sum() for mask in asked])[:-1])
+    out = [row.copy() for row in targets]
+    for row, mask, part in zip(out, asked, parts, strict=True):
+        row[mask] = part
+    return out
 
 
 def _stretched(source: Floats, mask: np.ndarray) -> Floats:

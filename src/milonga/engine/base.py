@@ -57,6 +57,8 @@ class LearnReport:
     """Of the tokens that could move the weights; None, as the three below, where there were none."""
     kl: float | None = None
     clip_fraction: float | None = None
+    accuracy: float | None = None
+    """Share of the labels, or pairs, that the learner's score had right before each step."""
     mismatch: float | None = None
     """Mean absolute difference between sampling and learning log-probabilities before the first step."""
     tokens: int = 0
@@ -117,6 +119,14 @@ class Engine(ABC):
         """The token ids of a prompt for this policy's tokenizer; foreign parts never become special tokens."""
 
     @abstractmethod
+    def transcribe(self, policy: str, text: str, end: bool = True) -> Completion:
+        """A given text as this policy would have sampled it, closed by the end-of-sequence token if `end`."""
+
+    @abstractmethod
+    def same_tokens(self, policy: str, other: str) -> bool:
+        """Whether two policies read the same ids as the same text."""
+
+    @abstractmethod
     def context_limit(self, policy: str) -> int:
         """Most tokens, prompt and output together, that the model can look at."""
 
@@ -126,6 +136,10 @@ class Engine(ABC):
     @abstractmethod
     def score(self, policy: str, traces: Traces, tag: str = "live") -> list[Floats]:
         """Log-probabilities of each trace's trained tokens under policy@tag, aligned with its ids."""
+
+    @abstractmethod
+    def values(self, policy: str, traces: Traces, tag: str = "live") -> list[Floats]:
+        """What policy@tag's value head says at every token (a logit), aligned with each trace's ids."""
 
     @abstractmethod
     def learn(self, lesson: Lesson) -> LearnReport: ...

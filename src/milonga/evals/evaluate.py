@@ -16,6 +16,7 @@ from milonga.evals.metrics import (
     detection_f1,
     first_wrong,
     mean,
+    order_accuracy,
     pass_at_k,
     process_f1,
     trivial_f1,
@@ -73,9 +74,10 @@ class Evaluator:
             greedy = table.ask("generator", problems, greedy=True)
             out["generator/greedy_accuracy"] = mean(greedy.correct)
         if "verifier" in self.setting.roles:
-            checks = table.ask("verifier", solutions)
+            checks = table.judge("verifier", solutions)
             out |= prefixed("verifier", judge_metrics(checks))
             out |= gap_metrics(solutions, checks)
+            out |= prefixed("verifier", ranking_metrics(solutions, checks))
             out |= prefixed("verifier", self._bench_metrics(table))
         out["dropped"] = float(sum(table.dropped.values()))
         return out
@@ -84,9 +86,10 @@ class Evaluator:
         if not self.bench:
             return {"f1": None}
         subjects = Traces(self.bench)
-        greedy = table.ask("verifier", subjects, greedy=True)
-        sampled = table.ask("verifier", subjects, self.section.checks)
-        return bench_metrics(greedy, sampled)
+        greedy = table.judge("verifier", subjects, greedy=True)
+        if self.setting.roles["verifier"].kind != "generative":
+            return bench_metrics(greedy, greedy)  # a scorer says the same every time
+        return bench_metrics(greedy, table.judge("verifier", subjects, self.section.checks))
 
 
 def prefixed(prefix: str, metrics: Metrics) -> Metrics:
@@ -170,17 +173,28 @@ def gap_metrics(solutions: Traces, checks: Traces) -> Metrics:
     judged = [v.steps for _, v in known if v.steps is not None]
     said = mean([right for steps in judged for right in steps])
     exact = mean([right for s, v in known if v.steps is not None and s.grade and s.grade.steps for right in s.grade.steps])
-    groups: dict[str, list[tuple[float, float]]] = {}
-    for solution, value in known:
-        steps = value.steps or ()
-        # The final verdict decides; among equals, the share of steps judged right.
-        rank = float(value.final is True) + (sum(steps) / len(steps) if steps else 0.0) / 2
-        groups.setdefault(solution.problem.id, []).append((rank, solution.correct))
-    best = [max(group, key=lambda pair: pair[0])[1] for group in groups.values()]
     return {
         "hacking_gap": None if score is None or accuracy is None else score - accuracy,
         "step_hacking_gap": None if said is None or exact is None else said - exact,
-        "verifier/best_of_k": mean(best),
+    }
+
+
+def ranking_metrics(solutions: Traces, checks: Traces) -> Metrics:
+    """How well the verifier orders solutions: best of k by its rank, within pairs of one problem, and over all problems."""
+    ranks = {c.subject.id: c.reading.value.rank for c in checks}
+    groups: dict[str, list[tuple[float, Trace]]] = {}
+    for solution in solutions:
+        if solution.id in ranks and not np.isnan(solution.correct):
+            groups.setdefault(solution.problem.id, []).append((ranks[solution.id], solution))
+    best = [max(group, key=lambda pair: pair[0])[1] for group in groups.values()]
+    sound = [float("nan") if t.grade is None or t.grade.sound is None else float(t.grade.sound) for t in best]
+    ordered = [order_accuracy([r for r, _ in group], [t.correct for _, t in group]) for group in groups.values()]
+    pooled = [pair for group in groups.values() for pair in group]
+    return {
+        "best_of_k": mean([t.correct for t in best]),
+        "best_of_k_sound": mean(sound),
+        "pair_accuracy": mean([value for value in ordered if value is not None]),
+        "auroc": order_accuracy([r for r, _ in pooled], [t.correct for _, t in pooled]),
     }
 
 
@@ -205,12 +219,24 @@ def bench_metrics(greedy: Traces, sampled: Traces) -> Metrics:
     for trace in sampled:
         repeated.setdefault(trace.subject.id, []).append(trace)
     groups = list(repeated.values())
-    confidence = [sum(c.reading.value.final is True for c in group) / len(group) for group in groups]
+    confidence = [sum(sureness(c.reading.value) for c in group) / len(group) for group in groups]
     out["calibration_error"] = calibration_error(confidence, [g[0].subject.correct == 1.0 for g in groups])
     votes = [vote([first_wrong(c.reading.value.steps) for c in group]) for group in groups]
     out["vote_f1"] = process_f1(votes, [_label(g[0]) for g in groups])["f1"]
+    out["last_is_lowest"] = last_is_lowest(sampled)
     out["bench_invalid_rate"] = mean([not t.reading.valid for t in sampled])
     return out
+
+
+def sureness(value: Verification) -> float:
+    """How sure a verifier is that a solution is right: its score, or its verdict."""
+    return float(value.final is True) if value.score is None else value.score
+
+
+def last_is_lowest(checks: Traces) -> float | None:
+    """How often the lowest step score stands on the last step: a step verifier that does this looks at the answer alone."""
+    scores = [c.reading.value.step_scores for c in checks if c.reading.value.step_scores]
+    return mean([min(steps) == steps[-1] for steps in scores if len(steps) > 1])
 
 
 def _predicted(checks: Traces) -> tuple[list[int | None], list[int]]:

@@ -24,6 +24,19 @@ def pass_at_k(right: int, total: int, k: int) -> float:
     return 1.0 - math.comb(total - right, k) / math.comb(total, k)
 
 
+def order_accuracy(scores: Sequence[float], right: Sequence[float]) -> float | None:
+    """Share of (right, wrong) pairs in which the right one scores higher, ties counted half: the area under the ROC curve.
+
+    None where there is no such pair.
+    """
+    above = np.array([s for s, r in zip(scores, right, strict=True) if r == 1.0])
+    below = np.array([s for s, r in zip(scores, right, strict=True) if r == 0.0])
+    if not len(above) or not len(below):
+        return None
+    difference = above[:, None] - below[None, :]
+    return float((difference > 0).mean() + (difference == 0).mean() / 2)
+
+
 def first_wrong(verdicts: Sequence[bool] | None) -> int | None:
     """Index of the first step judged wrong, -1 if none is, None where the verification is unreadable."""
     if verdicts is None:

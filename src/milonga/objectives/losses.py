@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from milonga.objectives.spec import Objective
 
@@ -23,9 +24,11 @@ class Denominators:
     """The counts of the whole batch of one optimiser step."""
 
     tokens: int
+    """Those that the objective is about: trained ones, or those with a target for a value head."""
     sequences: int
     limit: int
     """The sampling limit, the default constant of Dr.GRPO."""
+    pairs: int = 0
 
 
 def token_weights(objective: Objective, rows: Tensor, lengths: Tensor, over: Denominators) -> Tensor:
@@ -92,26 +95,42 @@ def kl_estimate(kind: str, logp: Tensor, reference: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
+class Rows:
+    """What belongs to whole rows of a micro-batch."""
+
+    lengths: Tensor
+    """Number of tokens of each row that the objective is about."""
+    weights: Tensor | None = None
+    labels: Tensor | None = None
+    pairs: Tensor | None = None
+    """Winner and loser of each pair, as row numbers."""
+
+
+@dataclass(frozen=True)
 class TokenTerms:
-    """Everything about one micro-batch of tokens that an objective may look at."""
+    """Everything about the trained tokens of one micro-batch that an objective may look at."""
 
     logp: Tensor
     entropy: Tensor
     old: Tensor
     rows: Tensor
-    lengths: Tensor
+    of_rows: Rows
     advantage: Tensor | None = None
     reference: Tensor | None = None
 
 
 def loss(objective: Objective, terms: TokenTerms, over: Denominators) -> tuple[Tensor, dict[str, float]]:
     """The part of the batch's loss that these tokens contribute, and sums of statistics over them."""
-    weights = token_weights(objective, terms.rows, terms.lengths, over)
+    if objective.on_ratio:
+        return ratio_loss(objective, terms, over)
+    weights = token_weights(objective, terms.rows, terms.of_rows.lengths, over)
+    if terms.of_rows.weights is not None:
+        weights = weights * terms.of_rows.weights[terms.rows]
     if objective.kind == "cross_entropy":
         return -(weights * terms.logp).sum(), {}
     if terms.advantage is None:
         raise ValueError("a policy gradient needs advantages")
-    value, cut = policy_gradient(objective, terms.logp, terms.old, terms.advantage, terms.rows, terms.lengths)
+    value, cut = policy_gradient(objective, terms.logp, terms.old, terms.advantage, terms.rows, terms.of_rows.lengths)
     total = -value
     sums = {"clipped": float(cut.sum())}
     if terms.reference is not None:
@@ -122,3 +141,46 @@ def loss(objective: Objective, terms: TokenTerms, over: Denominators) -> tuple[T
     if objective.entropy_coef:
         total = total - objective.entropy_coef * terms.entropy
     return (weights * total).sum(), sums
+
+
+def ratio_loss(objective: Objective, terms: TokenTerms, over: Denominators) -> tuple[Tensor, dict[str, float]]:
+    """The score of a row is beta * log(pi / ref), summed over its tokens: against its label, or against its partner's."""
+    if terms.reference is None:
+        raise ValueError(f"'{objective.kind}' needs the reference's log-probabilities")
+    lengths = terms.of_rows.lengths
+    ratios = objective.beta * (terms.logp - terms.reference)
+    scores = torch.zeros(len(lengths), dtype=ratios.dtype, device=ratios.device).index_add(0, terms.rows, ratios)
+    if objective.kind == "dpo":
+        return pair_loss(objective, scores, terms.of_rows, over)
+    assert terms.of_rows.labels is not None
+    losses = functional.binary_cross_entropy_with_logits(scores, terms.of_rows.labels, terms.of_rows.weights, reduction="sum")
+    hits = ((scores > 0) == (terms.of_rows.labels > 0.5)).sum()
+    return losses / over.sequences, {"hits": float(hits), "judged": float(len(scores))}
+
+
+def pair_loss(objective: Objective, scores: Tensor, rows: Rows, over: Denominators) -> tuple[Tensor, dict[str, float]]:
+    """Of each pair the winner should score higher. Divided by all pairs; terms of different kinds are told apart by weights."""
+    assert rows.pairs is not None
+    winners, losers = rows.pairs.unbind(1)
+    margin = scores[winners] - scores[losers]
+    losses = -functional.logsigmoid(margin) if objective.pair_loss == "ranking" else -margin
+    if rows.weights is not None:
+        losses = losses * rows.weights[winners]
+    return losses.sum() / over.pairs, {"hits": float((margin > 0).sum()), "judged": float(len(margin))}
+
+
+def value_loss(
+    objective: Objective, values: Tensor, targets: Tensor | None, rows: Tensor, of_rows: Rows, over: Denominators
+) -> tuple[Tensor, dict[str, float]]:
+    """Of a value head, whose value is a logit. `values` are at the tokens that have a target, or at the ends of pairs."""
+    if objective.kind == "bradley_terry":
+        return pair_loss(objective, values, of_rows, over)
+    assert targets is not None
+    weights = token_weights(objective, rows, of_rows.lengths, over)
+    if of_rows.weights is not None:
+        weights = weights * of_rows.weights[rows]
+    hits = ((values > 0) == (targets > 0.5)).sum()
+    counted = {"hits": float(hits), "judged": float(len(values))}
+    if objective.kind == "value_mse":
+        return (weights * (values.sigmoid() - targets).square()).sum(), counted
+    return functional.binary_cross_entropy_with_logits(values, targets, weights, reduction="sum"), counted

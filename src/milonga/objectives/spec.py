@@ -6,6 +6,7 @@ clipped, whether clipped tokens keep a gradient, and what the sum over tokens is
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -14,13 +15,36 @@ from milonga.config import explain
 from milonga.errors import ConfigError, nearest
 from milonga.registry import Registry
 
+Kind = Literal["policy_gradient", "cross_entropy", "value_bce", "value_mse", "bradley_terry", "implicit_bce", "dpo"]
+"""policy_gradient: from advantages. cross_entropy: imitate. value_bce, value_mse: a head's values against targets at single
+tokens. bradley_terry: a head's values at the ends of a pair. implicit_bce, dpo: the log-ratio to the reference as the score of
+a row, against its label or against its partner's."""
+NEEDS: Mapping[Kind, tuple[str, ...]] = {
+    "policy_gradient": ("advantages",),
+    "cross_entropy": (),
+    "value_bce": ("targets",),
+    "value_mse": ("targets",),
+    "bradley_terry": ("labels", "units"),
+    "implicit_bce": ("labels",),
+    "dpo": ("labels", "units"),
+}
+"""The targets of a lesson that an objective cannot do without."""
+PAIRED: tuple[Kind, ...] = ("bradley_terry", "dpo")
+"""Objectives whose units are pairs of rows."""
+ON_VALUES: tuple[Kind, ...] = ("value_bce", "value_mse", "bradley_terry")
+"""Objectives of a value head, rather than of a language model's probabilities."""
+
 
 class Objective(BaseModel):
     """What a learner minimises. A preset fills in every field; any of them can be overridden in the config."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    kind: Literal["policy_gradient", "cross_entropy"] = "policy_gradient"
+    kind: Kind = "policy_gradient"
+    beta: float = Field(0.05, gt=0)
+    """Scale of the log-ratio to the reference, where that is the score: `implicit_bce` and `dpo`."""
+    pair_loss: Literal["ranking", "difference"] = "ranking"
+    """Of a pair's margin m: ranking is -log sigmoid(m); difference is -m, which needs something else to bound the scores."""
 
     # Switch 1: baseline and scale of the advantage (used by credit, before the learner).
     advantage: Literal["zscore", "centre", "leave_one_out", "whiten", "whiten_baseline"] = "zscore"
@@ -85,6 +109,19 @@ class Objective(BaseModel):
         return self
 
     @property
+    def needs(self) -> tuple[str, ...]:
+        return NEEDS[self.kind]
+
+    @property
+    def on_values(self) -> bool:
+        return self.kind in ON_VALUES
+
+    @property
+    def on_ratio(self) -> bool:
+        """Whether a row's score is its log-ratio to the reference."""
+        return self.kind in ("implicit_bce", "dpo")
+
+    @property
     def regularised(self) -> bool:
         """Whether rows without any advantage still move the weights."""
         return self.entropy_coef != 0 or (self.kl_coef != 0 and self.kl_in == "loss")
@@ -103,6 +140,11 @@ for _name, _objective in {
     "aipo": Objective(advantage="centre", clip="detached", is_min=0.0, is_max=4.0, aggregate="token_mean"),
     "aipo_a": Objective(advantage="centre", clip="capped", is_max=4.0, aggregate="token_mean"),
     "cross_entropy": Objective(kind="cross_entropy", aggregate="token_mean"),
+    "value_bce": Objective(kind="value_bce", aggregate="token_mean"),
+    "value_mse": Objective(kind="value_mse", aggregate="token_mean"),
+    "bradley_terry": Objective(kind="bradley_terry"),
+    "implicit_bce": Objective(kind="implicit_bce"),
+    "dpo": Objective(kind="dpo", beta=0.1),
 }.items():
     OBJECTIVES.add(_name, _objective)
 

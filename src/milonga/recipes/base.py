@@ -13,9 +13,9 @@ from typing import Any, ClassVar
 from pydantic import BaseModel, ConfigDict
 
 from milonga.config import Binding
-from milonga.objectives import Objective
+from milonga.objectives import Kind, Objective
 from milonga.registry import Registry
-from milonga.roles import Role
+from milonga.roles import Dialect, Role
 from milonga.schedule import Schedule
 from milonga.table import Table
 from milonga.types import Lesson, Traces
@@ -47,6 +47,8 @@ class Recipe(ABC):
     """Config values that this recipe starts from, below the user's own."""
     needs_steps: ClassVar[bool] = False
     """Whether the task must know the exact truth of each step."""
+    learns: ClassVar[Mapping[str, tuple[Kind, ...]]] = {}
+    """Seats that learn by something else than a policy gradient, with the kinds of objectives that fit."""
 
     def __init__(self, options: Any, objectives: Mapping[str, Objective], policies: Mapping[str, str], rollouts: int) -> None:
         self.options = options
@@ -65,6 +67,10 @@ class Recipe(ABC):
 
     @abstractmethod
     def credit(self, table: Table, played: Traces) -> list[Lesson]: ...
+
+    def roles(self, dialect: Dialect) -> dict[str, Role]:
+        """Who sits where; recipes whose options shape a role override this."""
+        return {seat: role(dialect) for seat, role in self.seats.items()}
 
     def lesson(self, seat: str, traces: Traces, **targets: Any) -> Lesson:
         """A lesson for the policy that sits on a seat, by that seat's objective."""

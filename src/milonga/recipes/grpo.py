@@ -35,4 +35,4 @@ class Grpo(Recipe):
 
     def credit(self, table: Table, played: Traces) -> list[Lesson]:
         advantages = outcome_credit(table, played, self.objectives["generator"])
-        return [self.lesson("generator", played, advantages=advantages)]
+        return [self.lesson("generator", played, advantages=advantages, sources={"answers": 1.0})]

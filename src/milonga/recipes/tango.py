@@ -1,7 +1,7 @@
 """RL Tango (arXiv 2505.15034): a generator and a generative step verifier learn in turns.
 
 The verifier learns only from whether its final verdict matches the answer's correctness; its step verdicts become a decaying
-dense reward for the generator. Nobody ever sees a step label. At the end: the arms it is compared with.
+dense reward for the generator. Nobody ever sees a step label. The arms it is compared with are in `tango_arms`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from milonga.credit.baselines import Normaliser, mixed
 from milonga.recipes.base import RECIPES, Recipe, RecipeOptions
 from milonga.recipes.outcome import outcome_credit, outcome_rewards, solve
 from milonga.roles import StepSolver, StepVerifier
-from milonga.schedule import Schedule, alternate, always, warm_up
+from milonga.schedule import Schedule, alternate, warm_up
 from milonga.table import Table
 from milonga.types import Lesson, Trace, Traces, Verification
 
@@ -72,6 +72,8 @@ class Tango(Recipe):
     }
     Options = TangoOptions
     options: TangoOptions
+    judge = "verifier"
+    """Who judges the steps."""
 
     def schedule(self) -> Schedule:
         turns = alternate(generator=self.options.n_generator, verifier=self.options.n_verifier)
@@ -104,7 +106,8 @@ class Tango(Recipe):
         process = [array * kept for array, kept in zip(process, keep, strict=True)]
         alpha = self.alpha(table.progress)
         notes = shares(outcome, process, alpha, [t.mask for t in solutions])
-        return self.lesson("generator", solutions, advantages=mix(outcome, process, alpha), notes=notes)
+        sources = {"answers": 1 - notes["step_share"], self.judge: notes["step_share"]}
+        return self.lesson("generator", solutions, advantages=mix(outcome, process, alpha), sources=sources, notes=notes)
 
     def alpha(self, progress: float) -> float:
         if self.options.alpha_schedule == "constant":
@@ -129,7 +132,8 @@ class Tango(Recipe):
             self.state["balance"] = {"right": balance.right, "wrong": balance.wrong}
             advantage = advantage * balance.weights(correct)
             notes |= {"class_right": float(balance.right or 0), "class_wrong": float(balance.wrong or 0)}
-        return self.lesson("verifier", checks, advantages=spread(advantage, checks), notes=notes)
+        credit = spread(advantage, checks)
+        return self.lesson("verifier", checks, advantages=credit, sources={"answers": 1.0}, notes=notes)
 
     def verifier_reward(self, check: Trace) -> float:
         """NaN where the solution's correctness is unknown; 0 where no final verdict can be read."""
@@ -154,47 +158,3 @@ def signs(verdicts: tuple[bool, ...] | None, solution: Trace) -> list[float] | N
     if not verdicts or len(verdicts) != len(solution.steps):
         return None
     return [1.0 if right else -1.0 for right in verdicts]
-
-
-@RECIPES.register("frozen")
-class Frozen(Tango):
-    """Tango with the verifier as it started: step rewards that cannot adapt, and so can be hacked."""
-
-    name = "frozen"
-    paradigm = "frozen verifier"
-
-    def schedule(self) -> Schedule:
-        return always("generator")
-
-
-@RECIPES.register("oracle")
-class Oracle(Tango):
-    """Tango with the exact truth of each step in the verifier's place: the most that step rewards can give."""
-
-    name = "oracle"
-    paradigm = "single policy"
-    truth = "answers and steps"
-    seats = {"generator": StepSolver}
-    bindings = {"own": "", "lora": "", "shared": ""}
-    needs_steps = True
-
-    def schedule(self) -> Schedule:
-        return always("generator")
-
-    def play(self, table: Table) -> Traces:
-        return solve(table, "generator", self.objectives["generator"], self.rollouts)
-
-    def credit(self, table: Table, played: Traces) -> list[Lesson]:
-        return [self.credit_generator(table, played, [signs(t.grade.steps if t.grade else None, t) for t in played])]
-
-
-@RECIPES.register("verifier_only")
-class VerifierOnly(Tango):
-    """Tango with the generator as it started: only the verifier learns."""
-
-    name = "verifier_only"
-    paradigm = "verifier training"
-    lead = "verifier"
-
-    def schedule(self) -> Schedule:
-        return always("verifier")

@@ -22,6 +22,8 @@ class Role(ABC):
     name: ClassVar[str]
     judges: ClassVar[bool]
     """Whether the role is given other traces to judge, rather than problems."""
+    kind: ClassVar[Literal["generative", "scalar", "implicit"]] = "generative"
+    """How a policy speaks in this role: by writing, by a value head, or by its log-ratio to its own start."""
 
     def __init__(self, dialect: Dialect) -> None:
         self.dialect = dialect

@@ -18,7 +18,7 @@ from milonga.types import Floats, Trace
 
 @dataclass(frozen=True)
 class MicroBatch:
-    """Right-padded rows, and the flat axis of their trained tokens."""
+    """Right-padded rows, and the flat axis of the tokens that matter: the trained ones, or those where a value is asked for."""
 
     members: list[int]
     """Positions of the rows in the list they were cut from."""
@@ -76,12 +76,26 @@ def cut(traces: Sequence[Trace], budget: int, units: Sequence[int] | None = None
         yield batch
 
 
-def build(traces: Sequence[Trace], members: list[int], pad: int, device: torch.device) -> MicroBatch:
+def last_token(trace: Trace) -> NDArray[np.bool_]:
+    """True at the very last token: where a head has read everything."""
+    mask = np.zeros(len(trace.ids), dtype=bool)
+    mask[-1:] = True
+    return mask
+
+
+def build(
+    traces: Sequence[Trace],
+    members: list[int],
+    pad: int,
+    device: torch.device,
+    masks: Sequence[NDArray[np.bool_]] | None = None,
+) -> MicroBatch:
+    """`masks` says which tokens of each trace matter; the trained ones where it is not given."""
     chosen = [traces[i] for i in members]
     longest = max(len(t.ids) for t in chosen)
     ids = np.full((len(chosen), longest), pad, dtype=np.int64)
     mask = np.zeros((len(chosen), longest), dtype=np.int64)
-    trained = [trained_tokens(trace) for trace in chosen]
+    trained = [trained_tokens(traces[i]) if masks is None else masks[i] for i in members]
     for i, trace in enumerate(chosen):
         ids[i, : len(trace.ids)] = trace.ids
         mask[i, : len(trace.ids)] = 1

@@ -20,6 +20,9 @@ from milonga.engine.local.policy import Policy
 from milonga.errors import ConfigError, MissingExtra, RunFolderError, nearest
 from milonga.types import Floats, Lesson, Prompt, Traces
 
+VALUE_HEAD = "value_head.safetensors"
+"""Beside an exported policy of the scalar kind: the head that reads its last hidden states."""
+
 
 def choose_device(name: str) -> torch.device:
     """`auto` is the first CUDA device where there is one."""
@@ -93,16 +96,34 @@ class LocalEngine(Engine):
     def encode(self, policy: str, prompt: Prompt) -> NDArray[np.int64]:
         return self.policy(policy).codec.encode(prompt)
 
+    def transcribe(self, policy: str, text: str, end: bool = True) -> Completion:
+        chosen = self.policy(policy)
+        ids = np.array(chosen.codec.encode_foreign(text), dtype=np.int64)
+        spelt, ends = chosen.codec.spell(ids)
+        if end:
+            ids = np.append(ids, int(chosen.codec.tokenizer.eos_token_id))
+            ends = np.append(ends, len(spelt))
+        return Completion(ids, np.zeros(len(ids)), "eos" if end else "length", text, ends)
+
+    def same_tokens(self, policy: str, other: str) -> bool:
+        mine, theirs = (self.policy(name).codec.tokenizer.get_vocab() for name in (policy, other))
+        return bool(mine == theirs)
+
     def context_limit(self, policy: str) -> int:
         return self.policy(policy).context
 
     def sample(self, policy: str, requests: Sequence[Request], decoding: Decoding, tag: str = "live") -> list[Completion]:
         chosen = self.policy(policy)
+        if chosen.head is not None:
+            raise ValueError(f"policy '{policy}' has a value head: it judges, and cannot be sampled from")
         with chosen.at(tag):
             return sampler.sample(chosen, requests, decoding, self.rows, self.ledger)
 
     def score(self, policy: str, traces: Traces, tag: str = "live") -> list[Floats]:
         return learner.score(self.policy(policy), traces, tag, self.ledger)
+
+    def values(self, policy: str, traces: Traces, tag: str = "live") -> list[Floats]:
+        return learner.values(self.policy(policy), traces, tag, self.ledger)
 
     def learn(self, lesson: Lesson) -> LearnReport:
         return learner.learn(self.policy(lesson.policy), lesson, self.limit, self.ledger)
@@ -166,6 +187,8 @@ class LocalEngine(Engine):
             adapters.export(chosen.model, chosen.adapter, folder)
         else:
             chosen.model.save_pretrained(folder)
+        if chosen.head is not None:
+            save_file({name: t.contiguous().cpu() for name, t in chosen.head.state_dict().items()}, folder / VALUE_HEAD)
         chosen.codec.tokenizer.save_pretrained(folder)
 
     def checkpoint_bytes(self) -> int:

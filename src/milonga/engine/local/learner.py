@@ -12,13 +12,15 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from milonga.engine.base import LearnReport, Ledger
-from milonga.engine.local.batches import MicroBatch, build, cut, trained_tokens
+from milonga.engine.local.batches import MicroBatch, build, cut, last_token, trained_tokens
 from milonga.engine.local.head import chunked_head, full_head
 from milonga.engine.local.policy import Policy
-from milonga.objectives.losses import Denominators, TokenTerms, loss
+from milonga.objectives.losses import Denominators, Rows, TokenTerms, loss, value_loss
+from milonga.objectives.spec import PAIRED
 from milonga.randomness import key64
 from milonga.types import Floats, Lesson, Trace
 
@@ -37,6 +39,28 @@ def token_logprobs(policy: Policy, batch: MicroBatch) -> tuple[Tensor, Tensor]:
             return chunked_head(hidden[batch.rows, before], head.weight, bias, batch.targets, batch.temperature)
         logits = policy.model(input_ids=batch.ids, use_cache=False).logits
         return full_head(logits[batch.rows, before], batch.targets, batch.temperature)
+
+
+def head_values(policy: Policy, batch: MicroBatch) -> Tensor:
+    """What the value head says after reading each of the batch's tokens and all before it."""
+    with policy.computing():
+        hidden = policy.backbone(input_ids=batch.ids, use_cache=False).last_hidden_state
+    return policy.value(hidden[batch.rows, batch.columns])
+
+
+@torch.no_grad()
+def values(policy: Policy, traces: Sequence[Trace], tag: str, ledger: Ledger) -> list[Floats]:
+    """The value at every token under policy@tag, aligned with each trace's ids."""
+    out = [np.zeros(len(t.ids)) for t in traces]
+    everywhere = [np.ones(len(t.ids), dtype=bool) for t in traces]
+    with policy.at(tag):
+        for members in cut(traces, policy.micro_tokens):
+            batch = build(traces, members, policy.pad, policy.device, everywhere)
+            found = head_values(policy, batch).cpu().numpy()
+            ledger.charge(policy.name, "score", batch.tokens, policy.flops(batch.tokens, batch.attended))
+            for member, value in zip(members, np.split(found, np.cumsum(batch.lengths.cpu())[:-1]), strict=True):
+                out[member][:] = value
+    return out
 
 
 @torch.no_grad()
@@ -67,6 +91,8 @@ class _Sums:
     tokens: int = 0
     drift: float = 0.0
     drift_tokens: int = 0
+    hits: float = 0.0
+    judged: float = 0.0
 
 
 class _Update:
@@ -76,11 +102,22 @@ class _Update:
         self.policy, self.lesson, self.ledger, self.limit = policy, lesson, ledger, limit
         self.objective = lesson.objective
         self.reference: list[Floats] | None = None
-        if self.objective.kl_coef and self.objective.kl_in == "loss" and self.objective.kind == "policy_gradient":
+        regularised = self.objective.kl_coef and self.objective.kl_in == "loss" and self.objective.kind == "policy_gradient"
+        if regularised or self.objective.on_ratio:
             self.reference = score(policy, lesson.traces, "ref", ledger)
+        self.masks = [self._mask(row) for row in range(len(lesson.traces))]
         self.sums = _Sums()
         self.report = LearnReport()
         self.norms: list[float] = []
+
+    def _mask(self, row: int) -> NDArray[np.bool_]:
+        """The tokens of a row that the objective is about."""
+        trace = self.lesson.traces[row]
+        if self.objective.kind == "bradley_terry":
+            return last_token(trace)
+        if self.objective.on_values and self.lesson.targets is not None:
+            return ~np.isnan(self.lesson.targets[row])
+        return trained_tokens(trace)
 
     def run(self) -> LearnReport:
         section = self.policy.section
@@ -109,14 +146,15 @@ class _Update:
 
     def _step(self, rows: list[int], fresh: bool) -> bool:
         """One optimiser step; False if it was refused."""
-        traces = [self.lesson.traces[r] for r in rows]
-        over = Denominators(max(1, sum(int(trained_tokens(t).sum()) for t in traces)), len(rows), self.limit)
+        pairs = len({self.lesson.units[r] for r in rows}) if self.lesson.units else 0
+        over = Denominators(max(1, sum(int(self.masks[r].sum()) for r in rows)), len(rows), self.limit, pairs)
         working = [r for r in rows if self._moves(r)]
         chosen = [self.lesson.traces[r] for r in working]
+        masks = [self.masks[r] for r in working]
         units = [self.lesson.units[r] for r in working] if self.lesson.units else None
         total = 0.0
         for members in cut(chosen, self.policy.micro_tokens, units):
-            batch = build(chosen, members, self.policy.pad, self.policy.device)
+            batch = build(chosen, members, self.policy.pad, self.policy.device, masks)
             total += self._backward(batch, [working[m] for m in members], over, fresh)
         norm = float(torch.nn.utils.clip_grad_norm_(self.policy.parameters, self.policy.section.grad_clip))
         self.sums.loss += total
@@ -135,37 +173,77 @@ class _Update:
 
     def _moves(self, row: int) -> bool:
         """Whether a row can move the weights at all; rows that cannot cost nothing."""
-        trained = trained_tokens(self.lesson.traces[row])
+        if self.lesson.weights is not None and self.lesson.weights[row] == 0:
+            return False
+        mask = self.masks[row]
         if self.objective.kind != "policy_gradient" or self.objective.regularised or self.lesson.advantages is None:
-            return bool(trained.any())
-        return bool(np.any(self.lesson.advantages[row][trained]))
+            return bool(mask.any())
+        return bool(np.any(self.lesson.advantages[row][mask]))
 
     def _backward(self, batch: MicroBatch, rows: list[int], over: Denominators, fresh: bool) -> float:
-        device = self.policy.device
+        value, sums = (self._of_values if self.objective.on_values else self._of_tokens)(batch, rows, over, fresh)
+        value.backward()  # type: ignore[no-untyped-call]
+        flops = self._learn_factor() * self.policy.flops(batch.tokens, batch.attended)
+        self.ledger.charge(self.policy.name, "learn", batch.tokens, flops)
+        self.sums.tokens += len(batch.rows)
+        for name, amount in sums.items():
+            setattr(self.sums, name, getattr(self.sums, name) + amount)
+        return float(value.detach())
+
+    def _of_tokens(
+        self, batch: MicroBatch, rows: list[int], over: Denominators, fresh: bool
+    ) -> tuple[Tensor, dict[str, float]]:
+        """The loss of a language model's probabilities."""
         logp, entropy = token_logprobs(self.policy, batch)
-        old = batch.flat([self.lesson.traces[r].logprobs for r in rows], device)
+        old = batch.flat([self.lesson.traces[r].logprobs for r in rows], self.policy.device)
         given = self.lesson.advantages
         terms = TokenTerms(
             logp=logp,
             entropy=entropy,
             old=old,
             rows=batch.rows,
-            lengths=batch.lengths,
-            advantage=batch.flat([given[r] for r in rows], device) if given is not None else None,
-            reference=batch.flat([self.reference[r] for r in rows], device) if self.reference is not None else None,
+            of_rows=self._rows(batch, rows),
+            advantage=self._flat(batch, given, rows),
+            reference=self._flat(batch, self.reference, rows),
         )
         value, sums = loss(self.objective, terms, over)
-        value.backward()  # type: ignore[no-untyped-call]
-        flops = self._learn_factor() * self.policy.flops(batch.tokens, batch.attended)
-        self.ledger.charge(self.policy.name, "learn", batch.tokens, flops)
-        self.sums.tokens += len(logp)
-        self.sums.entropy += float(entropy.detach().sum())
-        self.sums.kl += sums.get("kl", 0.0)
-        self.sums.clipped += sums.get("clipped", 0.0)
+        sums["entropy"] = float(entropy.detach().sum())
         if fresh and self.objective.kind == "policy_gradient":
-            self.sums.drift += float((logp.detach() - old).abs().sum())
-            self.sums.drift_tokens += len(logp)
-        return float(value.detach())
+            sums |= {"drift": float((logp.detach() - old).abs().sum()), "drift_tokens": len(logp)}
+        return value, sums
+
+    def _of_values(
+        self, batch: MicroBatch, rows: list[int], over: Denominators, fresh: bool
+    ) -> tuple[Tensor, dict[str, float]]:
+        """The loss of a value head."""
+        found = head_values(self.policy, batch)
+        targets = self._flat(batch, self.lesson.targets, rows)
+        return value_loss(self.objective, found, targets, batch.rows, self._rows(batch, rows), over)
+
+    def _flat(self, batch: MicroBatch, arrays: list[Floats] | None, rows: list[int]) -> Tensor | None:
+        return None if arrays is None else batch.flat([arrays[r] for r in rows], self.policy.device)
+
+    def _rows(self, batch: MicroBatch, rows: list[int]) -> Rows:
+        """What the lesson says of whole rows, for the rows of a micro-batch."""
+
+        def column(values: list[float] | None) -> Tensor | None:
+            return None if values is None else torch.tensor([values[r] for r in rows], device=self.policy.device)
+
+        pairs = None
+        if self.objective.kind in PAIRED:
+            pairs = torch.tensor(self._pairs(rows), device=self.policy.device)
+        return Rows(batch.lengths, column(self.lesson.weights), column(self.lesson.labels), pairs)
+
+    def _pairs(self, rows: list[int]) -> list[tuple[int, int]]:
+        """Winner and loser of each unit, as places in a micro-batch."""
+        units, labels = self.lesson.units, self.lesson.labels
+        assert units is not None and labels is not None
+        found: dict[int, list[int]] = {}
+        for place, row in enumerate(rows):
+            found.setdefault(units[row], []).append(place)
+        if any(len(pair) != 2 for pair in found.values()):
+            raise ValueError(f"lesson for '{self.policy.name}': a unit of '{self.objective.kind}' is a pair of two rows")
+        return [(a, b) if labels[rows[a]] > labels[rows[b]] else (b, a) for a, b in found.values()]
 
     def _learn_factor(self) -> float:
         """Forward and backward in forwards: a frozen base needs no gradient of its weights."""
@@ -175,10 +253,12 @@ class _Update:
         report, sums, tokens = self.report, self.sums, self.sums.tokens
         report.loss = sums.loss / max(1, len(self.norms))
         report.grad_norm = float(np.mean(self.norms)) if self.norms else 0.0
-        if tokens:
+        if tokens and not self.objective.on_values:
             report.entropy = sums.entropy / tokens
-            report.kl = sums.kl / tokens if self.reference is not None else None
+            report.kl = sums.kl / tokens if self.reference is not None and not self.objective.on_ratio else None
             report.clip_fraction = sums.clipped / tokens
+        if sums.judged:
+            report.accuracy = sums.hits / sums.judged
         if sums.drift_tokens:
             report.mismatch = sums.drift / sums.drift_tokens
         report.tokens = sums.tokens

@@ -35,6 +35,7 @@ class Policy:
         self.version = 0
         self.updates = 0
         self.activate()
+        self.head = self._value_head() if section.kind == "scalar" else None
         self.names, self.parameters = self._trainable()
         self.optimiser = self.new_optimiser()
         self.tags: dict[str, list[Tensor]] = {"ref": self.clone()}
@@ -74,7 +75,23 @@ class Policy:
             for parameter in self.model.parameters():
                 parameter.requires_grad_(True)
         pairs = [(n, p) for n, p in self.model.named_parameters() if p.requires_grad]
+        if self.head is not None:
+            pairs += [(f"value_head.{n}", p) for n, p in self.head.named_parameters()]
         return [n for n, _ in pairs], [p for _, p in pairs]
+
+    def _value_head(self) -> nn.Linear:
+        """One number from each hidden state. It starts at zero: a judge that knows nothing says one half to everything."""
+        weights = next(self.model.parameters())
+        head = nn.Linear(self.causal.config.get_text_config().hidden_size, 1, device=weights.device)
+        nn.init.zeros_(head.weight)
+        nn.init.zeros_(head.bias)
+        return head
+
+    def value(self, hidden: Tensor) -> Tensor:
+        if self.head is None:
+            raise ValueError(f"policy '{self.name}' has no value head")
+        values: Tensor = self.head(hidden.to(self.head.weight.dtype))[:, 0]
+        return values
 
     def new_optimiser(self) -> torch.optim.AdamW:
         s = self.section

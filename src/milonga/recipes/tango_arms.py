@@ -1,0 +1,56 @@
+"""The arms that RL Tango is compared with: the verifier as it started, exact steps in its place, the generator as it started."""
+
+from __future__ import annotations
+
+from milonga.recipes.base import RECIPES
+from milonga.recipes.outcome import solve
+from milonga.recipes.tango import Tango, signs
+from milonga.roles import StepSolver
+from milonga.schedule import Schedule, always
+from milonga.table import Table
+from milonga.types import Lesson, Traces
+
+
+@RECIPES.register("frozen")
+class Frozen(Tango):
+    """Tango with the verifier as it started: step rewards that cannot adapt, and so can be hacked."""
+
+    name = "frozen"
+    paradigm = "frozen verifier"
+
+    def schedule(self) -> Schedule:
+        return always("generator")
+
+
+@RECIPES.register("oracle")
+class Oracle(Tango):
+    """Tango with the exact truth of each step in the verifier's place: the most that step rewards can give."""
+
+    name = "oracle"
+    paradigm = "single policy"
+    truth = "answers and steps"
+    seats = {"generator": StepSolver}
+    bindings = {"own": "", "lora": "", "shared": ""}
+    needs_steps = True
+    judge = "steps"
+
+    def schedule(self) -> Schedule:
+        return always("generator")
+
+    def play(self, table: Table) -> Traces:
+        return solve(table, "generator", self.objectives["generator"], self.rollouts)
+
+    def credit(self, table: Table, played: Traces) -> list[Lesson]:
+        return [self.credit_generator(table, played, [signs(t.grade.steps if t.grade else None, t) for t in played])]
+
+
+@RECIPES.register("verifier_only")
+class VerifierOnly(Tango):
+    """Tango with the generator as it started: only the verifier learns."""
+
+    name = "verifier_only"
+    paradigm = "verifier training"
+    lead = "verifier"
+
+    def schedule(self) -> Schedule:
+        return always("verifier")

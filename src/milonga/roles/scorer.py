@@ -1,0 +1,103 @@
+"""Judges that write nothing: they read a solution as the solver wrote it, and a number at each place says what they think.
+
+`StepScorer` has a value head; `ImplicitScorer` is a language model whose log-ratio to its own start is the number. Both see the
+solution behind the solver's prompt, in their own tokens: verdicts map to steps by index.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Literal
+
+from milonga.roles.base import ROLES, Dialect, Role
+from milonga.roles.solver import StepSolver
+from milonga.types import Floats, Problem, Prompt, Reading, Trace, Verification
+
+Aggregate = Literal["product", "min", "geometric", "last"]
+
+
+class Scorer(Role):
+    """A judge of this kind is asked about a solution, never sampled."""
+
+    judges = True
+
+    def __init__(self, dialect: Dialect) -> None:
+        super().__init__(dialect)
+        self.solver = StepSolver(dialect)
+
+    @property
+    def stop(self) -> tuple[str, ...]:
+        return ()
+
+    def prompt(self, problem: Problem, about: Trace | None) -> Prompt:
+        return self.solver.prompt(problem)
+
+    def read(self, text: str, about: Trace | None) -> Reading:
+        """Where the steps of the solution end: the places at which a number is looked up."""
+        return self.solver.read(text)
+
+    @abstractmethod
+    def judge(self, written: Trace, numbers: Floats) -> Reading:
+        """What the numbers, one for each token of the solution as the judge read it, say of its steps and of the whole."""
+
+
+@ROLES.register("scorer")
+class StepScorer(Scorer):
+    """A value head: how likely the step that ends here, or the solution, is right.
+
+    `aggregate` makes one score of a solution out of those of its steps; `last` looks at the end of the solution alone, as an
+    outcome model does. The product favours short solutions, the minimum is decided by one outlier.
+    """
+
+    name = "scorer"
+    kind = "scalar"
+
+    def __init__(self, dialect: Dialect, aggregate: Aggregate = "product") -> None:
+        super().__init__(dialect)
+        self.aggregate = aggregate
+
+    def judge(self, written: Trace, numbers: Floats) -> Reading:
+        steps = [sigmoid(float(numbers[end - 1])) for _, end in written.steps]
+        whole = aggregated(steps, sigmoid(float(numbers[-1])), self.aggregate)
+        return verdicts(steps, whole, written)
+
+
+@ROLES.register("implicit_scorer")
+class ImplicitScorer(Scorer):
+    """beta * log(pi / ref), summed over the tokens of a step or of the whole solution, as the logit of being right."""
+
+    name = "implicit_scorer"
+    kind = "implicit"
+
+    def __init__(self, dialect: Dialect, beta: float = 0.05) -> None:
+        super().__init__(dialect)
+        self.beta = beta
+
+    def judge(self, written: Trace, numbers: Floats) -> Reading:
+        rewards = self.beta * numbers
+        steps = [sigmoid(float(rewards[start:end].sum())) for start, end in written.steps]
+        return verdicts(steps, sigmoid(float(rewards.sum())), written)
+
+
+def verdicts(steps: Sequence[float], whole: float, written: Trace) -> Reading:
+    """Scores as a verification: what is at least as likely right as wrong is judged right."""
+    readable = bool(steps) and len(steps) == len(written.reading.value.steps)
+    said = tuple(score >= 0.5 for score in steps) if readable else None
+    value = Verification(said, whole >= 0.5, score=whole, step_scores=tuple(steps) if readable else None)
+    return Reading(value, 1.0, None if readable else "the steps of the solution cannot be told apart")
+
+
+def aggregated(steps: Sequence[float], last: float, how: Aggregate) -> float:
+    if how == "last" or not steps:
+        return last
+    if how == "min":
+        return min(steps)
+    product = math.prod(steps)
+    return product if how == "product" else product ** (1 / len(steps))
+
+
+def sigmoid(value: float) -> float:
+    """Without overflow, for logits of any size."""
+    return 1 / (1 + math.exp(-value)) if value >= 0 else math.exp(value) / (1 + math.exp(value))
