@@ -156,17 +156,15 @@ def evaluate(
     found = Checkpoints(Path(path) / "checkpoints", 1).newest()
     if found is None:
         raise RunFolderError(f"'{path}' holds no complete checkpoint")
-    solver = next(role for role in plan.roles.values() if isinstance(role, StepSolver))
+    bench = make_bench(plan.task, plan.roles.get("generator"), plan.config.eval.bench, plan.config.eval.split)
     if processbench is not None:
-        bench = read_processbench(Path(processbench), solver)
-    else:
-        bench = make_bench(plan.task, solver, plan.config.eval.bench, plan.config.eval.split)
+        bench = read_processbench(Path(processbench), StepSolver("terse" if plan.config.dialect == "terse" else "tagged"))
     engine = make_engine(plan)
     engine.load(found[0])
     setting = Setting(
         engine, plan.task, plan.roles, plan.seats, plan.config.sampling, plan.config.seed, plan.config.batch.problems
     )
-    metrics = Evaluator(setting, plan.config.eval, tuple(bench))()
+    metrics = Evaluator(setting, plan.config.eval, tuple(bench), plan.recipe.measure)()
     return {"run": str(path), "recipe": config.recipe, "turn": found[1]["place"]["turn"], "split": split} | {
         key.removeprefix("eval/"): value for key, value in metrics.items()
     }

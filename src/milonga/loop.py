@@ -17,7 +17,6 @@ from milonga.engine import Engine, LearnReport
 from milonga.errors import RunFolderError
 from milonga.evals import Evaluator, judge_metrics, make_bench, output_metrics, solver_metrics
 from milonga.resolve import Plan
-from milonga.roles import StepSolver
 from milonga.run.checkpoints import require_room
 from milonga.run.console import LiveView
 from milonga.run.files import disk_errors, free_bytes, to_json, write_atomically
@@ -53,9 +52,8 @@ class Loop:
         self.setting = Setting(
             engine, plan.task, plan.roles, plan.seats, self.config.sampling, self.config.seed, self.config.batch.problems
         )
-        solver = next(role for role in plan.roles.values() if isinstance(role, StepSolver))
-        bench = make_bench(plan.task, solver, self.config.eval.bench, self.config.eval.split)
-        self.evaluate = Evaluator(self.setting, self.config.eval, tuple(bench))
+        bench = make_bench(plan.task, plan.roles.get("generator"), self.config.eval.bench, self.config.eval.split)
+        self.evaluate = Evaluator(self.setting, self.config.eval, tuple(bench), plan.recipe.measure)
         self.place = Place()
         self.problem_cursors: dict[str, int] = {}
         self.rows: list[dict[str, Any]] = []

@@ -110,13 +110,12 @@ class Table:
             ]
         return Traces(self._graded(self._sample(seat, asked, False, tag)))
 
-    def write(self, seat: str, subjects: Sequence[Problem] | Traces, texts: Sequence[str]) -> Traces:
+    def write(self, seat: str, subjects: Sequence[Problem | Trace] | Traces, texts: Sequence[str]) -> Traces:
         """Given texts as if the seat had written them: to be imitated, or read by a value head. Never for a policy gradient."""
         role, policy, engine = self.setting.roles[seat], self.setting.policies[seat], self.setting.engine
         made = Segment(seat, 0, 0, policy, engine.version(policy), trained=True)
         traces = []
-        items: list[Problem | Trace] = list(subjects)
-        for subject, text in zip(items, texts, strict=True):
+        for subject, text in zip(subjects, texts, strict=True):
             problem, about = apart(subject)
             # What was cut off at the limit has no end to be imitated.
             whole = about is None or about.text != text or about.finish != "length"

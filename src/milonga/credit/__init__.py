@@ -2,6 +2,7 @@
 
 from milonga.credit.balance import ClassBalance
 from milonga.credit.baselines import mixed, normalise, normalise_each
+from milonga.credit.labels import balanced, outcome_targets, step_targets, until_first_error
 from milonga.credit.mixing import decay, mix, shares
 from milonga.credit.shaping import overlong_penalty
 from milonga.credit.tokens import StepCredit, kl_penalties, outcome_advantages, spread
@@ -9,6 +10,7 @@ from milonga.credit.tokens import StepCredit, kl_penalties, outcome_advantages, 
 __all__ = [
     "ClassBalance",
     "StepCredit",
+    "balanced",
     "decay",
     "kl_penalties",
     "mix",
@@ -16,7 +18,10 @@ __all__ = [
     "normalise",
     "normalise_each",
     "outcome_advantages",
+    "outcome_targets",
     "overlong_penalty",
     "shares",
     "spread",
+    "step_targets",
+    "until_first_error",
 ]

@@ -11,7 +11,7 @@ import json
 from pathlib import Path
 
 from milonga.errors import DataError
-from milonga.roles import StepSolver
+from milonga.roles import Role, StepSolver
 from milonga.roles.demonstrate import as_trace
 from milonga.tasks import Task, keyed
 from milonga.types import Grade, Problem, Split, Trace
@@ -20,9 +20,9 @@ OFFSET = 1_000_000
 """Bench problems are drawn far behind those on which the generator is measured."""
 
 
-def make_bench(task: Task, solver: StepSolver, count: int, split: Split) -> list[Trace]:
-    """`count` solutions of held-out problems; the same for every run of the task."""
-    if not task.knows_steps or type(task).demonstrate is Task.demonstrate:
+def make_bench(task: Task, solver: Role | None, count: int, split: Split) -> list[Trace]:
+    """`count` solutions of held-out problems; the same for every run of the task. None where nobody solves it by steps."""
+    if not isinstance(solver, StepSolver) or not task.knows_steps or type(task).demonstrate is Task.demonstrate:
         return []
     bench = []
     for i in range(count):

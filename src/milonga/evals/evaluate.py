@@ -5,6 +5,7 @@ Invariant: evaluations are not charged to the compute ledger, draw nothing from 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,6 +23,7 @@ from milonga.evals.metrics import (
     trivial_f1,
     vote,
 )
+from milonga.roles import StepSolver
 from milonga.table import Setting, Table
 from milonga.types import Trace, Traces, Verification
 
@@ -35,6 +37,8 @@ class Evaluator:
     setting: Setting
     section: EvalSection
     bench: tuple[Trace, ...]
+    more: Callable[[Table], Metrics] = lambda table: {}
+    """What the recipe measures for itself."""
 
     def __call__(self) -> Metrics:
         ledger = self.setting.engine.ledger
@@ -52,11 +56,18 @@ class Evaluator:
         ledger = self.setting.engine.ledger
         ledger.paused = True
         try:
+            if not self.solves:
+                return {}
             table = Table(self.setting, "eval", "", split=self.section.split)
             solutions = table.ask("generator", table.problems(self.section.problems), self.section.samples)
         finally:
             ledger.paused = False
         return problem_metrics(solutions)
+
+    @property
+    def solves(self) -> bool:
+        """Whether there is a generator that solves problems; not every recipe has one."""
+        return isinstance(self.setting.roles.get("generator"), StepSolver)
 
     @property
     def held_out(self) -> int:
@@ -66,6 +77,13 @@ class Evaluator:
 
     def _measure(self) -> Metrics:
         table = Table(self.setting, "eval", "", split=self.section.split)
+        out = self._pair_metrics(table) if self.solves else {}
+        out |= self.more(Table(self.setting, "eval/more", "", split=self.section.split))
+        out["dropped"] = float(sum(table.dropped.values()))
+        return out
+
+    def _pair_metrics(self, table: Table) -> Metrics:
+        """The generator, and the verifier where there is one."""
         problems = table.problems(self.held_out)
         solutions = table.ask("generator", problems, self.section.samples)
         out = prefixed("generator", solver_metrics(solutions))
@@ -79,7 +97,6 @@ class Evaluator:
             out |= gap_metrics(solutions, checks)
             out |= prefixed("verifier", ranking_metrics(solutions, checks))
             out |= prefixed("verifier", self._bench_metrics(table))
-        out["dropped"] = float(sum(table.dropped.values()))
         return out
 
     def _bench_metrics(self, table: Table) -> Metrics:

@@ -68,6 +68,10 @@ class Recipe(ABC):
     @abstractmethod
     def credit(self, table: Table, played: Traces) -> list[Lesson]: ...
 
+    def measure(self, table: Table) -> dict[str, float | None]:
+        """What this recipe measures at every evaluation besides the metrics of all; `table` draws held-out problems."""
+        return {}
+
     def roles(self, dialect: Dialect) -> dict[str, Role]:
         """Who sits where; recipes whose options shape a role override this."""
         return {seat: role(dialect) for seat, role in self.seats.items()}

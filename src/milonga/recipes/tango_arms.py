@@ -1,4 +1,4 @@
-"""The arms that RL Tango is compared with: the verifier as it started, exact steps in its place, the generator as it started."""
+"""What RL Tango is compared with: the verifier as it started, exact steps in its place, the generator as it started."""
 
 from __future__ import annotations
 

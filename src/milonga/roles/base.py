@@ -6,10 +6,12 @@ accept what the parser rejects. `write` is the inverse of `read`: reading a writ
 
 from __future__ import annotations
 
+import random
 from abc import ABC, abstractmethod
 from typing import ClassVar, Literal
 
 from milonga.registry import Registry
+from milonga.tasks.base import Task
 from milonga.types import Problem, Prompt, Reading, Trace
 
 Dialect = Literal["terse", "tagged"]
@@ -38,6 +40,10 @@ class Role(ABC):
 
     @abstractmethod
     def read(self, text: str, about: Trace | None) -> Reading: ...
+
+    def demonstrate(self, task: Task, problem: Problem, rng: random.Random) -> tuple[Trace | None, str]:
+        """What a noisy teacher would be asked about (None: the problem itself) and would write; `read` accepts the text."""
+        raise TypeError(f"nobody can demonstrate the role '{self.name}'")
 
 
 ROLES: Registry[type[Role]] = Registry("role")

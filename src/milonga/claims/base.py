@@ -1,0 +1,41 @@
+"""A claim: what a paper says, as a comparison that can be run. Arms, metric and budget are written before any result."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from milonga.registry import Registry
+
+
+@dataclass(frozen=True)
+class Claim:
+    """The first arm is claimed to be better than the second in the metric; a third, if there is one, stands beside them."""
+
+    recipe: str
+    says: str
+    """The claim in one sentence."""
+    arms: tuple[str, ...]
+    """Two or three, as `milonga compare` takes them: RECIPE or RECIPE:key=value,key=value."""
+    metric: str
+    turns: int
+    task: Mapping[str, Any]
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """Config of all arms. Evaluations are on `test`."""
+    higher: bool = True
+    """Whether better means a higher metric."""
+    area: bool = False
+    """Whether the whole curve counts, rather than its end."""
+    more: tuple[str, ...] = ()
+    """Further arms, with `--full`."""
+    gpu: bool = False
+    """Whether five seeds take more than half an hour on two cores."""
+
+
+CLAIMS: Registry[Claim] = Registry("claim")
+
+
+def claim(name: str, **fields: Any) -> Claim:
+    """State the claim of a recipe."""
+    return CLAIMS.add(name, Claim(recipe=name, **fields))

@@ -1,0 +1,55 @@
+"""From labels of steps and solutions to the targets of a value head.
+
+Invariant: every array is aligned with `trace.ids`; NaN means that the head is not asked there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from milonga.types import Floats, Traces
+
+
+def until_first_error(labels: Sequence[float]) -> list[float]:
+    """Labels up to and including the first that is wrong; what comes after it was never labelled, and is NaN."""
+    first = next((k for k, label in enumerate(labels) if label < 0.5), len(labels))
+    return [float(label) if k <= first else float("nan") for k, label in enumerate(labels)]
+
+
+def step_targets(labels: Sequence[Sequence[float] | None], traces: Traces) -> list[Floats]:
+    """One label at the last token of each step; nothing for a trace without labels, or whose steps are not as many."""
+    out = []
+    for label, trace in zip(labels, traces, strict=True):
+        row = np.full(len(trace.ids), np.nan)
+        if label is not None and len(label) == len(trace.steps):
+            for value, (_, end) in zip(label, trace.steps, strict=True):
+                row[end - 1] = value
+        out.append(row)
+    return out
+
+
+def outcome_targets(labels: Sequence[float] | Floats, traces: Traces) -> list[Floats]:
+    """One label at the last token of each trace; NaN stays NaN."""
+    out = []
+    for label, trace in zip(labels, traces, strict=True):
+        row = np.full(len(trace.ids), np.nan)
+        row[-1] = label
+        out.append(row)
+    return out
+
+
+def balanced(labels: Sequence[float] | Floats) -> list[float]:
+    """Weights under which right (>= 0.5) and wrong rows count alike, 1 on average; 1 where there is only one kind.
+
+    Unknown labels (NaN) weigh nothing.
+    """
+    values = np.asarray(labels, dtype=float)
+    known = ~np.isnan(values)
+    right = known & (values >= 0.5)
+    count, rights = int(known.sum()), int(right.sum())
+    if not rights or rights == count:
+        return [float(k) for k in known]
+    share = np.where(right, count / (2 * rights), count / (2 * (count - rights)))
+    return [float(w) for w in np.where(known, share, 0.0)]
