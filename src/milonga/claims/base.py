@@ -25,6 +25,8 @@ class Claim:
     """Config of all arms. Evaluations are on `test`."""
     higher: bool = True
     """Whether better means a higher metric."""
+    matters: float = 0.01
+    """The smallest difference that would matter: where the whole interval lies below it, the claim does not hold."""
     area: bool = False
     """Whether the whole curve counts, rather than its end."""
     more: tuple[str, ...] = ()

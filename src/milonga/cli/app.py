@@ -1,4 +1,4 @@
-"""`milonga`: run, resume, eval, compare, list, show, doctor.
+"""`milonga`: run, resume, eval, compare, claim, list, show, doctor.
 
 Invariants: a user's mistake is one line on stderr and exit code 2, never a traceback; progress goes to stderr; with
 `--json` the last line of stdout is one JSON object.
@@ -171,6 +171,27 @@ def compare(
     if json:
         print_json(result)
     if result.get("failed"):
+        raise typer.Exit(1)
+
+
+@app.command()
+def claim(
+    name: Annotated[str | None, typer.Argument(help="A recipe whose claim to test: see --list.")] = None,
+    seeds: Annotated[str, typer.Option(help="How many seeds (from 100 on), or a list such as 100,101,102.")] = "5",
+    full: Annotated[bool, typer.Option("--full", help="With all arms, not only those the claim is about.")] = False,
+    out: Annotated[Path | None, typer.Option(help="The folder of its runs; runs/claim-NAME by default.")] = None,
+    device: Device = None,
+    jobs: Annotated[int | None, typer.Option(help="Runs side by side: all cores, or 1 on a GPU, by default.")] = None,
+    list_: Annotated[bool, typer.Option("--list", help="List the claims.")] = False,
+    json: AsJson = False,
+) -> None:
+    """Test what a paper claims, in miniature. The same command goes on where it stopped."""
+    from milonga.cli.claims import list_claims, try_claim
+
+    found = list_claims(console) if list_ or name is None else try_claim(name, seeds, full, out, device, jobs, console)
+    if json:
+        print_json(found)
+    if found.get("failed"):
         raise typer.Exit(1)
 
 

@@ -113,6 +113,7 @@ def spark(values: list[float]) -> str:
 
 def show_run(folder: Path, transcripts: int, console: Console) -> None:
     from milonga.run.files import JsonLines
+    from milonga.run.flow import flow_of
     from milonga.run.folder import read_config
 
     config = read_config(folder)
@@ -126,6 +127,8 @@ def show_run(folder: Path, transcripts: int, console: Console) -> None:
         if len(values) > 1:
             table.add_row(escape(key), number(values[0]), number(values[-1]), spark(values[-16:]))
     console.print(table)
+    for (source, policy), share in flow_of(rows).items():
+        console.print(f"  {escape(policy)} had {share:.0%} of its credit from {escape(source)}", highlight=False)
     show_transcripts(folder, transcripts, console)
 
 

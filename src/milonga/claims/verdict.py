@@ -1,0 +1,94 @@
+"""Running a claim, and what may be said of it afterwards.
+
+Invariants: the claim's one difference is tested at 5 %, two-sided, over paired seeds; a claim holds only where the interval
+lies on its side of zero, and does not hold only where the interval leaves no room for an effect that would matter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from milonga.claims.base import Claim
+from milonga.comparing import stats
+from milonga.comparing.arms import Comparison, plan_comparison
+from milonga.comparing.comparison import conduct
+from milonga.config import merge
+from milonga.run.files import to_json, write_atomically
+
+Verdict = Literal["holds", "does not hold", "undecided"]
+COMMON: Mapping[str, Any] = {"eval": {"split": "test", "greedy": False}, "keep": {"traces_every": 0, "checkpoint_every": 1000}}
+"""Below a claim's own settings."""
+
+
+def plan_claim(claim: Claim, seeds: int | str = 5, full: bool = False, device: str | None = None) -> Comparison:
+    """The claim as a comparison, checked; nothing loaded or written."""
+    arms = [*claim.arms, *(claim.more if full else ())]
+    return plan_comparison(
+        arms,
+        task=claim.task,
+        seeds=seeds,
+        turns=claim.turns,
+        metric=claim.metric,
+        baseline=claim.arms[1],
+        device=device,
+        settings=[merge(COMMON, claim.settings)],
+    )
+
+
+def run_claim(claim: Claim, comparison: Comparison, out: Path, jobs: int | None = None, quiet: bool = False) -> dict[str, Any]:
+    """Run what is missing, judge, and write OUT/claim.json."""
+    result = conduct(comparison, out, jobs, quiet)
+    found = summary(claim, result)
+    write_atomically(out / "claim.json", to_json(found) + "\n")
+    return found
+
+
+def summary(claim: Claim, result: Mapping[str, Any]) -> dict[str, Any]:
+    """The claim's own difference out of a comparison, with its verdict and what each arm used."""
+    metric = f"area of {result['metric']}" if claim.area else result["metric"]
+    difference = next((d for d in result["differences"] if d["arm"] == claim.arms[0] and d["metric"] == metric), None)
+    verdict, interval = "undecided", None
+    if difference is not None:
+        interval = difference["interval"]
+        verdict = judge(claim, interval, len(difference["values"]), difference["problems"])
+    return {
+        "claim": claim.recipe,
+        "says": claim.says,
+        "arms": list(result["arms"]),
+        "metric": metric,
+        "better": "higher" if claim.higher else "lower",
+        "matters": claim.matters,
+        "seeds": result["seeds"],
+        "difference": None if difference is None else difference["mean"],
+        "interval": interval,
+        "p": None if difference is None else difference["p"],
+        "smallest_effect": None if difference is None else difference["smallest_effect"],
+        "verdict": verdict,
+        "values": {name: measured(arm, claim, result["metric"]) for name, arm in result["arms"].items()},
+        "compute": {name: {cost: arm[cost] for cost in ("turns", "tokens", "flops")} for name, arm in result["arms"].items()},
+        "failed": result["failed"],
+        "out": result["out"],
+    }
+
+
+def measured(arm: Mapping[str, Any], claim: Claim, metric: str) -> float | None:
+    found = arm["metrics"].get(metric)
+    return None if found is None else found["area" if claim.area else "final"]
+
+
+def judge(
+    claim: Claim, interval: tuple[float, float] | None, pairs: int, problems: tuple[float, float] | None = None
+) -> Verdict:
+    """Where problems can be resampled, their interval must lie on the same side for the claim to hold."""
+    if interval is None or pairs < stats.FEWEST_PAIRS:
+        return "undecided"
+    low, high = interval if claim.higher else (-interval[1], -interval[0])
+    if high < claim.matters:
+        return "does not hold"
+    if low <= 0:
+        return "undecided"
+    if problems is not None and problems[0] <= 0 <= problems[1]:
+        return "undecided"
+    return "holds"

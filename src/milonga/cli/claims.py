@@ -1,0 +1,62 @@
+"""The body of `milonga claim`: list the claims, or test one and say what came out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from milonga.cli.views import number
+
+
+def list_claims(console: Console) -> dict[str, Any]:
+    from milonga.claims import CLAIMS
+
+    table = Table("claim", "says", "arms", "metric", "turns", "wants a GPU")
+    rows = []
+    for name in CLAIMS:
+        claim = CLAIMS.get(name)
+        row = {"claim": name, "says": claim.says, "arms": list(claim.arms), "metric": claim.metric, "turns": claim.turns}
+        rows.append(row | {"more": list(claim.more), "gpu": claim.gpu})
+        arms = "\n".join(claim.arms)
+        table.add_row(name, claim.says, escape(arms), claim.metric, str(claim.turns), "yes" if claim.gpu else "")
+    console.print(table)
+    return {"claims": rows}
+
+
+def try_claim(
+    name: str, seeds: str, full: bool, out: Path | None, device: str | None, jobs: int | None, console: Console
+) -> dict[str, Any]:
+    from milonga.claims import CLAIMS
+    from milonga.claims.verdict import plan_claim, run_claim
+
+    claim = CLAIMS.get(name)
+    comparison = plan_claim(claim, seeds, full, device)
+    if claim.gpu and comparison.reference.plan.config.device == "cpu":
+        console.print(f"the claim of '{name}' wants a GPU: on a CPU it takes hours")
+    found = run_claim(claim, comparison, out if out is not None else Path("runs") / f"claim-{name}", jobs)
+    print_claim(found, console)
+    return found
+
+
+def print_claim(found: dict[str, Any], console: Console) -> None:
+    console.print(f"[bold]{escape(found['claim'])}[/bold]: {escape(found['says'])}")
+    table = Table("arm", found["metric"], "turns", "tokens", "FLOPs")
+    for arm in found["arms"]:
+        used = found["compute"][arm]
+        table.add_row(
+            escape(arm), number(found["values"][arm]), *(f"{used[cost]:,.3g}" for cost in ("turns", "tokens", "flops"))
+        )
+    console.print(table)
+    if found["interval"] is not None:
+        low, high = found["interval"]
+        console.print(
+            f"difference of the first two: {found['difference']:+.3f} [{low:+.3f}, {high:+.3f}], "
+            f"{len(found['seeds'])} seeds; {found['better']} is better; could be seen: {number(found['smallest_effect'])}",
+            soft_wrap=True,
+            markup=False,
+        )
+    console.print(f"verdict: [bold]{found['verdict']}[/bold]")

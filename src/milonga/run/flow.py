@@ -1,0 +1,35 @@
+"""The reward flow of a run: from whom each policy had its credit, and how much. Derived from the lessons of real turns.
+
+Every lesson names the sources of its credit with their shares; the loop writes them into the metrics as `flow/SOURCE>POLICY`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+Flow = dict[tuple[str, str], float]
+"""(source, policy) to the mean share of the policy's credit, over the turns in which it had any from there."""
+PREFIX = "flow/"
+
+
+def flow_of(rows: Iterable[Mapping[str, Any]]) -> Flow:
+    found: dict[tuple[str, str], list[float]] = {}
+    for row in rows:
+        for key, share in row.items():
+            if key.startswith(PREFIX):
+                source, _, policy = key.removeprefix(PREFIX).partition(">")
+                found.setdefault((source, policy), []).append(float(share))
+    return {edge: sum(shares) / len(shares) for edge, shares in found.items()}
+
+
+def mermaid(flow: Flow) -> str:
+    """As a Mermaid graph: policies are boxes, what comes from outside is round."""
+    learners = {policy for _, policy in flow}
+    outside = ("answers", "steps", "demonstrations", "text", "preferences")
+    lines = ["graph LR"]
+    for node in dict.fromkeys(name for edge in flow for name in edge):
+        shape = f"({node})" if node in outside else f"[{node}, frozen]" if node not in learners else f"[{node}]"
+        lines.append(f"    {node}{shape}")
+    lines += [f"    {source} -->|{share:.2f}| {policy}" for (source, policy), share in flow.items()]
+    return "\n".join(lines)

@@ -1,0 +1,71 @@
+"""Targets of value heads, and weights of classes, against numbers worked by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from helpers import PROPERTY, make_trace
+from milonga.credit import balanced, outcome_targets, step_targets, until_first_error
+from milonga.types import Traces
+
+NAN = float("nan")
+
+
+def test_labels_stop_at_the_first_error() -> None:
+    assert until_first_error([1, 1, 0, 1, 0])[:3] == [1.0, 1.0, 0.0]
+    assert np.isnan(until_first_error([1, 1, 0, 1, 0])[3:]).all()
+    assert until_first_error([1, 1]) == [1.0, 1.0]
+    assert until_first_error([]) == []
+
+
+@PROPERTY
+@given(st.lists(st.booleans(), max_size=8), st.lists(st.booleans(), max_size=8))
+def test_what_follows_the_first_error_changes_nothing(before: list[bool], after: list[bool]) -> None:
+    head = [True] * len(before) + [False]
+    first = until_first_error([float(x) for x in head + before])
+    second = until_first_error([float(x) for x in head + after])
+    assert first[: len(head)] == second[: len(head)]
+    assert np.isnan(first[len(head) :]).all()
+
+
+def test_step_targets_stand_at_the_ends_of_steps() -> None:
+    trace = make_trace(2, 6, step_ends=[2, 5])
+    (row,) = step_targets([[1.0, 0.0]], Traces([trace]))
+    assert row[3] == 1.0 and row[6] == 0.0
+    assert np.isnan(np.delete(row, [3, 6])).all()
+
+
+def test_labels_that_do_not_match_the_steps_ask_for_nothing() -> None:
+    trace = make_trace(2, 6, step_ends=[2, 5])
+    for labels in ([1.0], None, [1.0, 1.0, 1.0]):
+        assert np.isnan(step_targets([labels], Traces([trace]))[0]).all()
+
+
+def test_outcome_targets_stand_at_the_end() -> None:
+    rows = outcome_targets([1.0, NAN], Traces([make_trace(2, 3), make_trace(1, 2)]))
+    assert rows[0][-1] == 1.0 and np.isnan(rows[0][:-1]).all()
+    assert np.isnan(rows[1]).all()
+
+
+def test_balanced_weights_by_hand() -> None:
+    # One right and three wrong: 4 / 2 = 2 for the right one, 4 / 6 for each wrong one.
+    assert balanced([1, 0, 0, 0]) == pytest.approx([2, 2 / 3, 2 / 3, 2 / 3])
+    assert balanced([1, 1]) == [1.0, 1.0]
+    assert balanced([1, NAN, 0]) == [1.0, 0.0, 1.0]
+    assert balanced([]) == []
+
+
+@PROPERTY
+@given(st.lists(st.sampled_from([0.0, 1.0, NAN]), min_size=1, max_size=20))
+def test_balanced_classes_count_alike_and_one_on_average(labels: list[float]) -> None:
+    weights = np.array(balanced(labels))
+    known = [w for w, label in zip(weights, labels, strict=True) if not np.isnan(label)]
+    right = [w for w, label in zip(weights, labels, strict=True) if label == 1.0]
+    wrong = [w for w, label in zip(weights, labels, strict=True) if label == 0.0]
+    if known:
+        assert np.mean(known) == pytest.approx(1.0)
+    if right and wrong:
+        assert sum(right) == pytest.approx(sum(wrong))
