@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from milonga.claims import CLAIMS
 from milonga.cli import main
 from milonga.config import to_toml
 from milonga.objectives import OBJECTIVES
@@ -166,10 +167,18 @@ def test_everything_can_be_listed(milonga: Command, kind: str, names: list[str])
     assert milonga("list", kind).out == "".join(line + "\n" for line in done.out.splitlines()[:-1])
 
 
+def test_claims_can_be_listed_and_a_wrong_name_is_one_line(milonga: Command, tmp_path: Path) -> None:
+    done = milonga("claim", "--list", "--json")
+    assert done.code == 0 and {row["claim"] for row in done.json["claims"]} == set(CLAIMS)
+    wrong = milonga("claim", "tangoo")
+    assert wrong.code == 2 and "unknown claim 'tangoo'" in wrong.err and len(wrong.err.splitlines()) == 1
+
+
 def test_show_draws_curves_and_transcripts(milonga: Command, finished: tuple[Path, Done]) -> None:
     done = milonga("show", finished[0], "--transcripts", "2")
     assert done.code == 0
     assert "tango" in done.out and "eval/generator/accuracy" in done.out
+    assert "generator had" in done.out and "of its credit from answers" in done.out
     assert done.out.count("verifier says") == 2 and ("✓" in done.out or "✗" in done.out)
     assert "verifier says" not in milonga("show", finished[0], "--transcripts", "0").out
 
