@@ -45,6 +45,11 @@ def fast(settings: dict[str, Any], *policies: str) -> dict[str, Any]:
     return settings | {"policies": dict.fromkeys(policies, FAST)}
 
 
+LABELLED = JUDGED | {
+    "batch": {"problems": 8, "rollouts": 8},
+    "policies": {"verifier": {"minibatches": 8}},
+}
+"""For verifiers with a value head, whose lessons are cheap and whose start knows nothing."""
 BOTH = {"generator", "verifier"}
 SOLVED, FOUND = "eval/generator/accuracy", "eval/verifier/f1"
 
@@ -57,5 +62,33 @@ CASES: dict[str, Case] = {
     "grpo": Case(fast(QUICK, "generator"), 6, SOLVED, {"generator"}, 0.12),
     "frozen": Case(fast(QUICK, "generator"), 5, SOLVED, {"generator"}, 0.12),
     "oracle": Case(fast(QUICK, "generator"), 6, SOLVED, {"generator"}, 0.12),
+    # Over six seeds the generator gained 0.15 to 0.26 in four turns, its controls -0.30 to +0.05.
+    "prime": Case(
+        fast(QUICK | {"task": TINY["task"], "options": {"accuracy_low": 0.0, "accuracy_high": 1.0}}, *BOTH),
+        4,
+        SOLVED,
+        BOTH,
+        0.12,
+    ),
+    "rlp": Case(fast(QUICK | {"task": TINY["task"]}, "generator"), 6, SOLVED, {"generator"}, 0.1),
+    # A head that says one half to everything has an F1 of 0. Over six seeds the ends were 0.46 to 0.67, the controls 0.
+    "lets_verify": Case(LABELLED | {"options": {"label_budget": 8}}, 8, FOUND, {"verifier"}, 0.25),
+    # Half of the teacher's checks are corrupted, and only the filter tells which. The AUROC on 192 solutions has a standard
+    # error of about 0.035, start and end on the same ones. Over seeds 4 to 7 the gains were 0.095 to 0.109, those of the
+    # controls -0.095 to -0.009.
+    "genrm": Case(
+        QUICK
+        | {
+            "task": TINY["task"],
+            "batch": {"problems": 16, "rollouts": 8},
+            "options": {"rationales": 1, "corrupt": 0.5, "consistent": True, "generation": 0.0},
+            "policies": {"verifier": {"lr": 4e-4}},
+            "eval": QUICK["eval"] | {"problems": 48},
+        },
+        6,
+        "eval/verifier/auroc",
+        {"verifier"},
+        0.06,
+    ),
     "verifier_only": Case(fast(JUDGED, "verifier"), 8, FOUND, {"verifier"}, 0.05),
 }

@@ -66,6 +66,9 @@ class PolicySection(Section):
     depend on it."""
     ema: float | None = Field(None, gt=0, lt=1)
     """Decay of a running average of the weights, addressed as policy@ema."""
+    optimism: bool = False
+    """Hand 2 g_t - g_(t-1) to the optimiser instead of the gradient g_t (OGDA): in a game of two learners plain ones cycle.
+    Of independent noise it takes in five times the variance: use it with large batches."""
 
     @property
     def learning_rate(self) -> float:

@@ -24,7 +24,7 @@ from milonga.run.folder import RunFolder
 from milonga.run.trackers import Tracker, numbers_of, open_trackers
 from milonga.schedule import Action, Cursor, Phase
 from milonga.table import Setting, Table
-from milonga.types import Traces
+from milonga.types import Traces, Verification
 
 
 @dataclass
@@ -121,6 +121,7 @@ class Loop:
                 self.setting,
                 self.place.turn + 1,
                 phase.learner,
+                phase.name,
                 start=self.problem_cursors.get(phase.learner, 0),
                 progress=self.progress,
             )
@@ -254,7 +255,7 @@ def rollout_metrics(played: Traces) -> dict[str, Any]:
     out: dict[str, Any] = {}
     for seat in dict.fromkeys(t.seat for t in played):
         traces = played.keep(lambda t, seat=seat: t.seat == seat)  # type: ignore[misc]
-        if traces[0].about:
+        if isinstance(traces[0].reading.value, Verification):
             numbers = judge_metrics(traces)
         elif traces[0].grade is not None:
             numbers = solver_metrics(traces)

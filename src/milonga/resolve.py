@@ -45,10 +45,6 @@ def resolve(layers: Sequence[Mapping[str, Any]]) -> Plan:
     seats = bind(recipe_class, config)
     config = complete(config, recipe_class, seats)
     task = make_task(config.task)
-    if recipe_class.needs_steps and not task.knows_steps:
-        raise ConfigError(
-            f"recipe '{config.recipe}' needs the exact truth of each step, which task '{task.name}' does not know"
-        )
     if task.size(config.eval.split) == 0:
         raise ConfigError(
             f"task '{task.name}' has no {config.eval.split} problems to measure on; give it some, or another split"
@@ -56,13 +52,17 @@ def resolve(layers: Sequence[Mapping[str, Any]]) -> Plan:
     policies = {name: config.policies[name] for name in dict.fromkeys(seats.values())}
     objectives = {seat: objective_of(seat, policies[policy], recipe_class) for seat, policy in seats.items()}
     for seat, role in recipe_class.seats.items():
-        limit = (config.sampling.max_tokens or task.max_tokens) * (2 if role.judges else 1)
+        limit = (config.sampling.max_tokens or task.max_tokens) * role.room()
         objectives[seat] = with_length(objectives[seat], limit)
     try:
         options = recipe_class.Options.model_validate(config.options)
     except ValidationError as error:
         raise explain(error, recipe_class.Options, "options") from None
     recipe = recipe_class(options, objectives, seats, config.batch.rollouts)
+    if recipe.needs_steps and not task.knows_steps:
+        raise ConfigError(
+            f"recipe '{config.recipe}' needs the exact truth of each step, which task '{task.name}' does not know"
+        )
     dialect: Dialect = "terse" if config.dialect == "terse" else "tagged"
     return Plan(config, recipe, task, recipe.roles(dialect), seats, policies)
 

@@ -69,6 +69,8 @@ class Phase:
     turns: int | None = None
     until: Condition | None = None
     enter: tuple[Action, ...] = ()
+    name: str = ""
+    """What is learned, where a seat learns several things: the recipe finds it at the table."""
 
     def over(self, done: int, rows: Sequence[Row]) -> bool:
         return (self.turns is not None and done >= self.turns) or (self.until is not None and done > 0 and self.until(rows))

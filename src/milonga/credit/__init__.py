@@ -1,18 +1,40 @@
 """Credit: pure functions from rewards to per-token advantages."""
 
+from milonga.credit.attacks import AttackReward, balanced_accuracy
 from milonga.credit.balance import ClassBalance
 from milonga.credit.baselines import mixed, normalise, normalise_each
-from milonga.credit.labels import balanced, outcome_targets, step_targets, until_first_error
+from milonga.credit.implicit import ImplicitCredit, accuracy_within, contributions, rescaled, weighed
+from milonga.credit.labels import balanced, label_agreement, outcome_targets, step_targets, until_first_error
 from milonga.credit.mixing import decay, mix, shares
+from milonga.credit.reach import after_zero, first_zero, hard_labels, step_reward_credit
+from milonga.credit.selection import convincing_wrong
 from milonga.credit.shaping import overlong_penalty
+from milonga.credit.slices import SliceReward, approval, by_solution, is_reference, step_votes
 from milonga.credit.tokens import StepCredit, kl_penalties, outcome_advantages, spread
+from milonga.credit.weights import balanced_within, best_rows, term_weights
 
 __all__ = [
+    "AttackReward",
     "ClassBalance",
+    "ImplicitCredit",
+    "SliceReward",
     "StepCredit",
+    "accuracy_within",
+    "after_zero",
+    "approval",
     "balanced",
+    "balanced_accuracy",
+    "balanced_within",
+    "best_rows",
+    "by_solution",
+    "contributions",
+    "convincing_wrong",
     "decay",
+    "first_zero",
+    "hard_labels",
+    "is_reference",
     "kl_penalties",
+    "label_agreement",
     "mix",
     "mixed",
     "normalise",
@@ -20,8 +42,13 @@ __all__ = [
     "outcome_advantages",
     "outcome_targets",
     "overlong_penalty",
+    "rescaled",
     "shares",
     "spread",
+    "step_reward_credit",
     "step_targets",
+    "step_votes",
+    "term_weights",
     "until_first_error",
+    "weighed",
 ]

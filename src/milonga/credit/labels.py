@@ -53,3 +53,17 @@ def balanced(labels: Sequence[float] | Floats) -> list[float]:
         return [float(k) for k in known]
     share = np.where(right, count / (2 * rights), count / (2 * (count - rights)))
     return [float(w) for w in np.where(known, share, 0.0)]
+
+
+def label_agreement(pairs: Sequence[tuple[Sequence[float], Sequence[bool] | None]]) -> float | None:
+    """Share of step labels that say what is true of their prefix: right until the first error, wrong from it on.
+
+    None where no truth is known. For watching labels, never for making them.
+    """
+    hits = []
+    for labels, truth in pairs:
+        if truth is None or len(labels) != len(truth):
+            continue
+        reached = np.minimum.accumulate(np.asarray(truth, dtype=bool)) if len(truth) else np.zeros(0, dtype=bool)
+        hits += [(label >= 0.5) == right for label, right in zip(labels, reached, strict=True) if not np.isnan(label)]
+    return float(np.mean(hits)) if hits else None

@@ -153,7 +153,7 @@ class Engine(ABC):
 
     @abstractmethod
     def snapshot(self, policy: str, tag: str) -> None:
-        """Keep the live weights under a name."""
+        """Keep the live weights under a name; under `ema` the running average starts anew from them."""
 
     @abstractmethod
     def copy(self, policy: str, source: str, tag: str = "live") -> None:

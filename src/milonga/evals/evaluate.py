@@ -5,7 +5,7 @@ Invariant: evaluations are not charged to the compute ledger, draw nothing from 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -147,13 +147,31 @@ def output_metrics(traces: Traces) -> Metrics:
 
 
 def pass_metrics(solutions: Traces, samples: int) -> Metrics:
-    """pass@k for k = all samples of a problem."""
+    """pass@k for k = all samples of a problem, and the majority of their answers."""
     rights: dict[str, list[float]] = {}
     for trace in solutions:
         rights.setdefault(trace.problem.id, []).append(trace.correct)
     known = [[r for r in group if not np.isnan(r)] for group in rights.values()]
     values = [pass_at_k(int(sum(g)), len(g), min(samples, len(g))) for g in known if g]
-    return {f"pass@{samples}": mean(values)}
+    groups: dict[str, list[tuple[float, Trace]]] = {}
+    for trace in solutions:
+        groups.setdefault(trace.problem.id, []).append((1.0, trace))
+    return {f"pass@{samples}": mean(values), "majority": mean([voted(group) for group in groups.values()])}
+
+
+def voted(group: Sequence[tuple[float, Trace]]) -> float:
+    """Whether the answer of a problem with the most weight behind it is right, the first seen on a tie.
+
+    Answers are told apart by their text; 0 where there is none to vote for, NaN where the grader could not tell.
+    """
+    votes: dict[str, float] = {}
+    right: dict[str, float] = {}
+    for weight, trace in group:
+        answer = trace.reading.value.answer
+        if answer is not None:
+            votes[answer] = votes.get(answer, 0.0) + weight
+            right.setdefault(answer, trace.correct)
+    return right[max(votes, key=lambda answer: votes[answer])] if votes else 0.0
 
 
 def judge_metrics(checks: Traces) -> Metrics:
@@ -210,6 +228,7 @@ def ranking_metrics(solutions: Traces, checks: Traces) -> Metrics:
     return {
         "best_of_k": mean([t.correct for t in best]),
         "best_of_k_sound": mean(sound),
+        "weighted_vote": mean([voted(group) for group in groups.values()]),
         "pair_accuracy": mean([value for value in ordered if value is not None]),
         "auroc": order_accuracy([r for r, _ in pooled], [t.correct for _, t in pooled]),
     }

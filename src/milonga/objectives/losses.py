@@ -8,6 +8,7 @@ whole batch of an optimiser step before any micro-batching, so that the result d
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -169,10 +170,37 @@ def pair_loss(objective: Objective, scores: Tensor, rows: Rows, over: Denominato
     return losses.sum() / over.pairs, {"hits": float((margin > 0).sum()), "judged": float(len(margin))}
 
 
+def optimistic(now: Any, before: Any) -> Any:
+    """2 g_t - g_(t-1), of tensors, arrays or numbers: the gradient where the game will be, if it goes on as it did (OGDA)."""
+    return 2 * now - before
+
+
+def bernoulli_entropy(logits: Tensor) -> Tensor:
+    """Of right against wrong, in nats, from the logit of being right."""
+    return functional.softplus(logits) - logits * logits.sigmoid()
+
+
+def bernoulli_kl(logits: Tensor, reference: Tensor) -> Tensor:
+    """KL(p || q) of right against wrong, from the logits of both; exact, where a language model's is an estimate."""
+    p = logits.sigmoid()
+    right = functional.softplus(-reference) - functional.softplus(-logits)
+    wrong = functional.softplus(reference) - functional.softplus(logits)
+    return p * right + (1 - p) * wrong
+
+
 def value_loss(
-    objective: Objective, values: Tensor, targets: Tensor | None, rows: Tensor, of_rows: Rows, over: Denominators
+    objective: Objective,
+    values: Tensor,
+    targets: Tensor | None,
+    rows: Tensor,
+    of_rows: Rows,
+    over: Denominators,
+    reference: Tensor | None = None,
 ) -> tuple[Tensor, dict[str, float]]:
-    """Of a value head, whose value is a logit. `values` are at the tokens that have a target, or at the ends of pairs."""
+    """Of a value head, whose value is a logit. `values` are at the tokens that have a target, or at the ends of pairs.
+
+    `reference` are the values of an earlier version there, for objectives that must not go far from it.
+    """
     if objective.kind == "bradley_terry":
         return pair_loss(objective, values, of_rows, over)
     assert targets is not None
@@ -182,5 +210,13 @@ def value_loss(
     hits = ((values > 0) == (targets > 0.5)).sum()
     counted = {"hits": float(hits), "judged": float(len(values))}
     if objective.kind == "value_mse":
-        return (weights * (values.sigmoid() - targets).square()).sum(), counted
-    return functional.binary_cross_entropy_with_logits(values, targets, weights, reduction="sum"), counted
+        total = (weights * (values.sigmoid() - targets).square()).sum()
+    else:
+        total = functional.binary_cross_entropy_with_logits(values, targets, weights, reduction="sum")
+    if objective.entropy_coef:
+        total = total - objective.entropy_coef * (weights * bernoulli_entropy(values)).sum()
+    if reference is not None:
+        divergence = bernoulli_kl(values, reference)
+        counted["kl"] = float(divergence.detach().sum())
+        total = total + objective.kl_coef * (weights * divergence).sum()
+    return total, counted

@@ -79,7 +79,10 @@ class Objective(BaseModel):
     kl: Literal["k1", "k2", "k3"] = "k3"
     kl_coef: float = Field(0.0, ge=0)
     kl_in: Literal["loss", "reward"] = "loss"
+    kl_from: str = "ref"
+    """The version of the policy that the KL is measured from: `ref`, its start, or a snapshot that the schedule takes."""
     entropy_coef: float = 0.0
+    """Of a language model's tokens; of a value head, the entropy of right against wrong."""
 
     # How DAPO treats its batch (used while playing and crediting).
     dynamic_sampling: bool = False

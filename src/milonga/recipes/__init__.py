@@ -1,8 +1,40 @@
 """Recipes: one file per published system."""
 
+from milonga.recipes.apo import Apo
+from milonga.recipes.aprm import Aprm
+from milonga.recipes.asl import Asl
 from milonga.recipes.base import RECIPES, Recipe, RecipeOptions
+from milonga.recipes.deepseek_math_v2 import DeepSeekMathV2
+from milonga.recipes.gar import Gar
+from milonga.recipes.genrm import Genrm
 from milonga.recipes.grpo import Grpo
+from milonga.recipes.lets_verify import LetsVerify
+from milonga.recipes.math_shepherd import MathShepherd, MathShepherdRl
+from milonga.recipes.prime import Prime
+from milonga.recipes.qwen_prm import QwenPrm
+from milonga.recipes.rlp import Rlp
 from milonga.recipes.tango import Tango
 from milonga.recipes.tango_arms import Frozen, Oracle, VerifierOnly
 
-__all__ = ["RECIPES", "Frozen", "Grpo", "Oracle", "Recipe", "RecipeOptions", "Tango", "VerifierOnly"]
+__all__ = [
+    "RECIPES",
+    "Asl",
+    "Apo",
+    "Aprm",
+    "DeepSeekMathV2",
+    "Frozen",
+    "Gar",
+    "Genrm",
+    "Grpo",
+    "LetsVerify",
+    "MathShepherd",
+    "MathShepherdRl",
+    "Oracle",
+    "Prime",
+    "QwenPrm",
+    "Recipe",
+    "RecipeOptions",
+    "Rlp",
+    "Tango",
+    "VerifierOnly",
+]

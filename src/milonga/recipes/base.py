@@ -7,7 +7,7 @@ A recipe opens no files, touches no device and imports no torch. It reads as its
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict
@@ -45,8 +45,8 @@ class Recipe(ABC):
     Options: ClassVar[type[RecipeOptions]] = RecipeOptions
     defaults: ClassVar[Mapping[str, Any]] = {}
     """Config values that this recipe starts from, below the user's own."""
-    needs_steps: ClassVar[bool] = False
-    """Whether the task must know the exact truth of each step."""
+    needs_steps: bool = False
+    """Whether the task must know the exact truth of each step. Where that follows from the options, the instance says so."""
     learns: ClassVar[Mapping[str, tuple[Kind, ...]]] = {}
     """Seats that learn by something else than a policy gradient, with the kinds of objectives that fit."""
 
@@ -66,7 +66,8 @@ class Recipe(ABC):
         """The turn's traces, for `table.learner` to learn from."""
 
     @abstractmethod
-    def credit(self, table: Table, played: Traces) -> list[Lesson]: ...
+    def credit(self, table: Table, played: Traces) -> Iterable[Lesson]:
+        """The turn's lessons. Each is learned before the next is asked for: a recipe that yields them can score in between."""
 
     def measure(self, table: Table) -> dict[str, float | None]:
         """What this recipe measures at every evaluation besides the metrics of all; `table` draws held-out problems."""

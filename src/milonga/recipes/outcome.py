@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from milonga.credit import mixed, outcome_advantages, overlong_penalty
@@ -11,20 +13,27 @@ from milonga.types import Floats, Traces
 
 
 def solve(table: Table, seat: str, objective: Objective, n: int) -> Traces:
-    """`n` solutions of each problem of the turn.
+    """`n` solutions of each problem of the turn; with dynamic sampling (DAPO) of problems with both outcomes.
 
-    With dynamic sampling (DAPO) groups whose outcomes are all equal are replaced by new problems, for a number of tries; then
-    the turn goes on with what there is. Correctness decides, not the shaped reward: a length penalty alone would pass.
+    Correctness decides, not the shaped reward: a length penalty alone would pass.
+    """
+    if not objective.dynamic_sampling:
+        return table.ask(seat, table.problems(), n)
+    return solve_until(table, seat, keep_mixed, objective.max_tries, n)
+
+
+def solve_until(table: Table, seat: str, keep: Callable[[Traces], Traces], tries: int, n: int) -> Traces:
+    """`n` solutions of each problem, of as many problems as a turn has, from groups that `keep` leaves.
+
+    The others are replaced by new problems, for a number of tries; then the turn goes on with what there is.
     """
     solutions = table.ask(seat, table.problems(), n)
-    if not objective.dynamic_sampling:
-        return solutions
-    useful = keep_mixed(solutions)
-    for _ in range(objective.max_tries - 1):
+    useful = keep(solutions)
+    for _ in range(tries - 1):
         missing = table.setting.batch - len(useful) // n
         if missing <= 0:
             break
-        useful = Traces([*useful, *keep_mixed(table.ask(seat, table.problems(missing), n))])
+        useful = Traces([*useful, *keep(table.ask(seat, table.problems(missing), n))])
     return useful if len(useful) else solutions
 
 

@@ -1,18 +1,34 @@
 """Roles: who sits at the table. Add a role by subclassing `Role` and registering it in `ROLES`."""
 
 from milonga.roles.base import DIALECTS, ROLES, Dialect, Role
+from milonga.roles.corruptor import Corruptor
+from milonga.roles.proofs import DefectVerifier, MetaVerifier, ProofWriter
+from milonga.roles.proposer import Proposal, Proposer
 from milonga.roles.scorer import ImplicitScorer, Scorer, StepScorer
+from milonga.roles.slices import SliceJudge
 from milonga.roles.solver import StepSolver
+from milonga.roles.thinker import Predictor, Thinker
 from milonga.roles.verifier import StepVerifier
+from milonga.roles.yes_no import YesNoVerifier
 
 __all__ = [
     "DIALECTS",
     "ROLES",
+    "Corruptor",
+    "DefectVerifier",
     "Dialect",
     "ImplicitScorer",
+    "MetaVerifier",
+    "Predictor",
+    "ProofWriter",
+    "Proposal",
+    "Proposer",
     "Role",
     "Scorer",
+    "SliceJudge",
     "StepScorer",
     "StepSolver",
     "StepVerifier",
+    "Thinker",
+    "YesNoVerifier",
 ]

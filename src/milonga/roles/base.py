@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import ClassVar, Literal
 
 from milonga.registry import Registry
@@ -40,6 +41,19 @@ class Role(ABC):
 
     @abstractmethod
     def read(self, text: str, about: Trace | None) -> Reading: ...
+
+    def parts(self, solution: Trace) -> list[Trace] | None:
+        """The pieces of a solution that this judge is asked about one by one; None where it is shown the whole at once."""
+        return None
+
+    def whole(self, solution: Trace, verdicts: Sequence[Trace]) -> Reading:
+        """What its verdicts on the pieces, in their order, say of the solution; pieces without a verdict are missing."""
+        raise TypeError(f"the role '{self.name}' does not judge in parts")
+
+    @classmethod
+    def room(cls) -> int:
+        """How many times a solution's length an output may have. Who judges a solution may write twice as much as its writer."""
+        return 2 if cls.judges else 1
 
     def demonstrate(self, task: Task, problem: Problem, rng: random.Random) -> tuple[Trace | None, str]:
         """What a noisy teacher would be asked about (None: the problem itself) and would write; `read` accepts the text."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from milonga.roles.solver import StepSolver
 from milonga.roles.verifier import StepVerifier
+from milonga.roles.yes_no import YesNoVerifier
 from milonga.tasks.base import Demonstration, Task
 from milonga.types import Grade, Problem, Prompt, Trace
 
@@ -52,3 +53,19 @@ def verify(task: Task, problem: Problem, roles: tuple[StepSolver, StepVerifier],
     verdicts = [right != (rng.random() < flip) for right in shown.truth]
     solution = as_trace(shown, problem, solver, "demonstration")
     return Example(verifier.prompt(problem, solution), verifier.write(verdicts, all(verdicts), shown.checks))
+
+
+def recheck(task: Task, solution: Trace, verifier: StepVerifier | YesNoVerifier, corrupt: float, rng: random.Random) -> str:
+    """A check of a solution that somebody else wrote: each step done again and compared; the final verdict follows.
+
+    With probability `corrupt` the verdict on one step is turned round, as an annotator's slip: some of these end in the wrong
+    final verdict and can be found by it, others are right for the wrong reasons.
+    """
+    if solution.grade is None or not solution.grade.steps:
+        raise ValueError(f"solution {solution.id} has no steps with a known truth")
+    verdicts = list(solution.grade.steps)
+    if rng.random() < corrupt:
+        turned = rng.randrange(len(verdicts))
+        verdicts[turned] = not verdicts[turned]
+    steps = solution.reading.value.steps
+    return verifier.write(verdicts, all(verdicts), task.redo(solution.problem, steps))

@@ -15,7 +15,7 @@ from milonga.roles.base import ROLES, Dialect, Role
 from milonga.roles.solver import StepSolver
 from milonga.types import Floats, Problem, Prompt, Reading, Trace, Verification
 
-Aggregate = Literal["product", "min", "geometric", "last"]
+Aggregate = Literal["product", "min", "geometric", "last_step", "last"]
 
 
 class Scorer(Role):
@@ -48,7 +48,8 @@ class StepScorer(Scorer):
     """A value head: how likely the step that ends here, or the solution, is right.
 
     `aggregate` makes one score of a solution out of those of its steps; `last` looks at the end of the solution alone, as an
-    outcome model does. The product favours short solutions, the minimum is decided by one outlier.
+    outcome model does. The product favours short solutions, the minimum is decided by one outlier, and the last step's
+    score is the whole only where scores are values of prefixes.
     """
 
     name = "scorer"
@@ -92,6 +93,8 @@ def verdicts(steps: Sequence[float], whole: float, written: Trace) -> Reading:
 def aggregated(steps: Sequence[float], last: float, how: Aggregate) -> float:
     if how == "last" or not steps:
         return last
+    if how == "last_step":
+        return steps[-1]
     if how == "min":
         return min(steps)
     product = math.prod(steps)

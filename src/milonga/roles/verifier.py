@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from milonga.roles.base import ROLES, Role
@@ -132,11 +132,12 @@ def _verdict(body: str) -> bool | None:
     return found[1] == "CORRECT" if found else None
 
 
-def parse_tagged(text: str) -> _Parsed:
-    frame = find_frame(text, "step_verification", "final_verification")
+def parse_tagged(text: str, last: str = "final_verification", word: Callable[[str], bool | None] = _verdict) -> _Parsed:
+    """Checks in the first tag, each with its boxed verdict; in the `last` one the final verdict, as `word` reads it."""
+    frame = find_frame(text, "step_verification", last)
     if frame is None:
         return _Parsed(False, [], [], None, False)
     checks = find_tags(frame[1], "step", frame.start(1))
     outside = re.sub(r"<step>.*?</step>", "", frame[1], flags=re.DOTALL).strip()
     verdicts = [_verdict(check.body) for check in checks]
-    return _Parsed(True, verdicts, [check.end for check in checks], _verdict(frame[2]), not outside)
+    return _Parsed(True, verdicts, [check.end for check in checks], word(frame[2]), not outside)

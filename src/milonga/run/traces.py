@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from milonga.run.files import disk_errors
-from milonga.types import Trace
+from milonga.types import Trace, Verification
 
 
 def write_traces(path: Path, traces: Iterable[Trace]) -> None:
@@ -31,7 +31,7 @@ def read_traces(path: Path) -> list[dict[str, Any]]:
 
 def row_of(trace: Trace) -> dict[str, Any]:
     value = trace.reading.value
-    verdicts = value.steps if trace.about else None
+    verdicts = value.steps if isinstance(value, Verification) else None
     return {
         "id": trace.id,
         "seat": trace.seat,

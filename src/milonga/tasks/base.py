@@ -51,6 +51,8 @@ class Task(ABC):
     Options: ClassVar[type[TaskOptions]] = TaskOptions
     knows_steps: ClassVar[bool] = False
     """Whether `grade` fills in the truth of each step, and `demonstrate` can write solutions."""
+    families: ClassVar[tuple[str, ...]] = ()
+    """Kinds of mistakes that `corrupt` can put into a right step."""
     max_tokens: int = 1024
     """A solution longer than this is cut and flagged; a recipe's config may override it."""
 
@@ -78,6 +80,21 @@ class Task(ABC):
     def compensated(self, problem: Problem, rng: random.Random) -> Demonstration | None:
         """A solution with wrong steps and a right answer; None where the task cannot write one."""
         return None
+
+    def redo(self, problem: Problem, steps: Sequence[str]) -> tuple[str, ...]:
+        """What someone who does each step of a solution again, given the steps before it, writes down as its result.
+
+        As `Demonstration.checks`, for a solution that somebody else wrote; empty where there is nothing to do again.
+        """
+        raise TypeError(f"task '{self.name}' has no exact steps and cannot do them again")
+
+    def is_step(self, text: str) -> bool:
+        """Whether a text looks like a step of this task at all, right or wrong."""
+        return bool(text.strip())
+
+    def corrupt(self, problem: Problem, steps: Sequence[str], at: int, family: str, rng: random.Random) -> str | None:
+        """The step `at` of a solution, made wrong in the way that a name of `families` says; None where that cannot be."""
+        raise TypeError(f"task '{self.name}' knows no families of corruptions")
 
     def step_count(self, problem: Problem) -> int:
         """How many steps a demonstration of this problem has."""

@@ -13,6 +13,7 @@ from collections.abc import Collection, Sequence
 from pydantic import Field, model_validator
 
 from milonga.tasks.base import TASKS, Demonstration, Task, TaskOptions, keyed, split_of
+from milonga.tasks.corruption import CHAIN_FAMILIES, ChainStep
 from milonga.types import Grade, Problem, Split
 
 OPERATIONS = "+-*"
@@ -47,6 +48,7 @@ class Chain(Task):
     name = "chain"
     Options = ChainOptions
     knows_steps = True
+    families = tuple(CHAIN_FAMILIES)
     options: ChainOptions
 
     def __init__(self, options: ChainOptions | None = None) -> None:
@@ -85,6 +87,30 @@ class Chain(Task):
         if truth and len(steps) < len(chain):
             truth[-1] = False
         return Grade(answer is not None and answer == problem.answer, tuple(truth))
+
+    def redo(self, problem: Problem, steps: Sequence[str]) -> tuple[str, ...]:
+        chain, mod = problem.data["chain"], problem.data["mod"]
+        value = problem.data["start"]
+        out = []
+        for k, text in enumerate(steps):
+            operation, operand = chain[k] if k < len(chain) else ("", 0)
+            out.append(str(compute(value, operation, operand, mod)) if operation else "")
+            read = STEP.fullmatch(text)
+            value = int(read[4]) if read else value
+        return tuple(out)
+
+    def is_step(self, text: str) -> bool:
+        return STEP.fullmatch(text) is not None
+
+    def corrupt(self, problem: Problem, steps: Sequence[str], at: int, family: str, rng: random.Random) -> str | None:
+        values = [problem.data["start"], *(int(read[4]) for text in steps[:at] if (read := STEP.fullmatch(text)))]
+        operation, operand = problem.data["chain"][at]
+        step = ChainStep(values[-1], operation, operand, problem.data["mod"], values[:-1])
+        for _ in range(8):
+            text = CHAIN_FAMILIES[family](step, rng)
+            if text is not None and text != step.text():
+                return text
+        return None
 
     def step_count(self, problem: Problem) -> int:
         return len(problem.data["chain"])

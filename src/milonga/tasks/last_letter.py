@@ -72,6 +72,10 @@ class LastLetter(Task):
             truth[-1] = False
         return Grade(answer is not None and answer == problem.answer, tuple(truth))
 
+    def redo(self, problem: Problem, steps: Sequence[str]) -> tuple[str, ...]:
+        words = problem.data["words"]
+        return tuple(words[k][-1] if k < len(words) else "" for k in range(len(steps)))
+
     def step_count(self, problem: Problem) -> int:
         return len(problem.data["words"])
 

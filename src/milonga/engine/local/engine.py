@@ -139,9 +139,9 @@ class LocalEngine(Engine):
         return self.policy(policy).version
 
     def snapshot(self, policy: str, tag: str) -> None:
-        if tag in ("live", "ref", "ema") or "/" in tag:
-            raise ValueError(f"'{tag}' is not a name for a snapshot")
         chosen = self.policy(policy)
+        if tag in ("live", "ref") or "/" in tag or (tag == "ema" and chosen.section.ema is None):
+            raise ValueError(f"'{tag}' is not a name for a snapshot")
         chosen.tags[tag] = chosen.clone()
 
     def copy(self, policy: str, source: str, tag: str = "live") -> None:
@@ -151,7 +151,7 @@ class LocalEngine(Engine):
         if not shapes:
             raise ConfigError(f"policy '{policy}' cannot take the weights of '{source}': their shapes differ")
         target.assign(tensors)
-        target.optimiser = target.new_optimiser()
+        target.optimiser, target.gradients = target.new_optimiser(), None
 
     def save(self, folder: Path) -> None:
         for name, policy in self.policies.items():
@@ -196,5 +196,5 @@ class LocalEngine(Engine):
         total = 0
         for policy in self.policies.values():
             size = sum(p.numel() * p.element_size() for p in policy.parameters)
-            total += size * (3 + len(policy.tags) - 1)
+            total += size * (3 + policy.section.optimism + len(policy.tags) - 1)
         return total

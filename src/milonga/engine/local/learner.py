@@ -102,9 +102,13 @@ class _Update:
         self.policy, self.lesson, self.ledger, self.limit = policy, lesson, ledger, limit
         self.objective = lesson.objective
         self.reference: list[Floats] | None = None
-        regularised = self.objective.kl_coef and self.objective.kl_in == "loss" and self.objective.kind == "policy_gradient"
-        if regularised or self.objective.on_ratio:
+        regularised = self.objective.kl_coef and self.objective.kl_in == "loss"
+        if regularised and lesson.targets is not None and self.objective.on_values:
+            self.reference = values(policy, lesson.traces, self.objective.kl_from, ledger)
+        elif self.objective.on_ratio:
             self.reference = score(policy, lesson.traces, "ref", ledger)
+        elif regularised and self.objective.kind == "policy_gradient":
+            self.reference = score(policy, lesson.traces, self.objective.kl_from, ledger)
         self.masks = [self._mask(row) for row in range(len(lesson.traces))]
         self.sums = _Sums()
         self.report = LearnReport()
@@ -156,6 +160,7 @@ class _Update:
         for members in cut(chosen, self.policy.micro_tokens, units):
             batch = build(chosen, members, self.policy.pad, self.policy.device, masks)
             total += self._backward(batch, [working[m] for m in members], over, fresh)
+        gradients = self.policy.look_ahead() if working and self.policy.section.optimism else None
         norm = float(torch.nn.utils.clip_grad_norm_(self.policy.parameters, self.policy.section.grad_clip))
         self.sums.loss += total
         if not np.isfinite(total) or not np.isfinite(norm):
@@ -166,6 +171,7 @@ class _Update:
             return False
         if working:
             self.policy.optimiser.step()
+            self.policy.gradients = gradients
             self.report.steps += 1
         self.policy.optimiser.zero_grad(set_to_none=True)
         self.norms.append(norm)
@@ -218,7 +224,8 @@ class _Update:
         """The loss of a value head."""
         found = head_values(self.policy, batch)
         targets = self._flat(batch, self.lesson.targets, rows)
-        return value_loss(self.objective, found, targets, batch.rows, self._rows(batch, rows), over)
+        reference = self._flat(batch, self.reference, rows)
+        return value_loss(self.objective, found, targets, batch.rows, self._rows(batch, rows), over, reference)
 
     def _flat(self, batch: MicroBatch, arrays: list[Floats] | None, rows: list[int]) -> Tensor | None:
         return None if arrays is None else batch.flat([arrays[r] for r in rows], self.policy.device)
@@ -253,9 +260,10 @@ class _Update:
         report, sums, tokens = self.report, self.sums, self.sums.tokens
         report.loss = sums.loss / max(1, len(self.norms))
         report.grad_norm = float(np.mean(self.norms)) if self.norms else 0.0
+        if tokens and self.reference is not None and not self.objective.on_ratio:
+            report.kl = sums.kl / tokens
         if tokens and not self.objective.on_values:
             report.entropy = sums.entropy / tokens
-            report.kl = sums.kl / tokens if self.reference is not None and not self.objective.on_ratio else None
             report.clip_fraction = sums.clipped / tokens
         if sums.judged:
             report.accuracy = sums.hits / sums.judged

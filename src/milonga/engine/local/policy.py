@@ -19,6 +19,7 @@ from milonga.config import PolicySection
 from milonga.engine.local.codec import Codec
 from milonga.engine.local.models import SMALL, eos_ids, matmul_parameters
 from milonga.errors import UserError, nearest
+from milonga.objectives.losses import optimistic
 
 
 class Policy:
@@ -38,6 +39,8 @@ class Policy:
         self.head = self._value_head() if section.kind == "scalar" else None
         self.names, self.parameters = self._trainable()
         self.optimiser = self.new_optimiser()
+        self.gradients: list[Tensor] | None = None
+        """Of the last step, before they were looked ahead from; only with `optimism`."""
         self.tags: dict[str, list[Tensor]] = {"ref": self.clone()}
         if section.ema is not None:
             self.tags["ema"] = self.clone()
@@ -170,6 +173,14 @@ class Policy:
             parameter.copy_(other)
 
     @torch.no_grad()
+    def look_ahead(self) -> list[Tensor]:
+        """Put 2 g_t - g_(t-1) into the place of each gradient g_t, and return the g_t; the first g_(t-1) is g_t itself."""
+        now = [torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in self.parameters]
+        for parameter, gradient, before in zip(self.parameters, now, self.gradients or now, strict=True):
+            parameter.grad = optimistic(gradient, before)
+        return now
+
+    @torch.no_grad()
     def average(self) -> None:
         """Move the running average a step towards the live weights."""
         if self.section.ema is not None:
@@ -202,6 +213,7 @@ class Policy:
         for name, parameter in zip(self.names, self.parameters, strict=True):
             for key, value in self.optimiser.state.get(parameter, {}).items():
                 out[f"optimiser:{key}/{name}"] = value
+        out |= {f"gradient/{n}": g for n, g in zip(self.names, self.gradients or (), strict=self.gradients is not None)}
         return {key: tensor.contiguous().cpu() for key, tensor in out.items()}
 
     def load_state(self, state: dict[str, Tensor]) -> None:
@@ -211,6 +223,7 @@ class Policy:
         self.tags = {tag: tensors for tag, tensors in self.tags.items() if tag in ("ref", "ema")}
         for tag in sorted(kind.removeprefix("tag:") for kind in kinds if kind.startswith("tag:")):
             self.tags[tag] = [state[f"tag:{tag}/{n}"].to(self.device) for n in self.names]
+        self.gradients = [state[f"gradient/{n}"].to(self.device) for n in self.names] if "gradient" in kinds else None
         self.optimiser = self.new_optimiser()
         for kind in sorted(kind for kind in kinds if kind.startswith("optimiser:")):
             for name, parameter in zip(self.names, self.parameters, strict=True):

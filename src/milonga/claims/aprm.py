@@ -1,0 +1,25 @@
+"""APRM: a scorer that played against a corruptor, against one that saw random corruptions."""
+
+from milonga.claims.base import claim
+
+PLAIN = ",".join(
+    f"policies.{seat}.{setting}"
+    for seat in ("corruptor", "verifier")
+    for setting in ("optimism=false", "objective.kl_coef=0", "objective.entropy_coef=0")
+)
+
+claim(
+    "aprm",
+    says="a step scorer trained against a corruptor, with optimism, KL and entropy, tells steps corrupted in two held-out ways "
+    "from right ones better than one trained on as many random corruptions of the other four",
+    task={"name": "chain", "ops": 3},
+    arms=("aprm", "aprm:options.attack=random", f"aprm:{PLAIN}"),
+    more=("aprm:options.updates=alternating", "aprm:options.replay=0"),
+    metric="eval/held_out_accuracy",
+    turns=30,
+    settings={
+        "batch": {"problems": 48, "rollouts": 4},
+        "options": {"sft": 20, "sft_steps": 64, "warmup": 10, "measured": 128},
+        "eval": {"problems": 32, "samples": 8, "every": 1000, "bench": 64, "checks": 1, "greedy": False},
+    },
+)

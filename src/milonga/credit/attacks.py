@@ -1,0 +1,38 @@
+"""Credit of a game in which one side makes right steps wrong and the other finds out (APRM). Pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class AttackReward:
+    """What a rewritten step is worth to who wrote it: `top` if it is wrong and accepted, `middle` if it is wrong and caught,
+    `bottom` if nothing was corrupted or it is no step at all.
+
+    The bottom must lie below the middle: otherwise a corruptor that repeats the step has won without corrupting.
+    """
+
+    top: float = 1.0
+    middle: float = 0.0
+    bottom: float = -1.0
+
+    def __post_init__(self) -> None:
+        if not self.bottom < self.middle < self.top:
+            raise ValueError(f"rewards of a corruptor must rise from bottom to top: {self.bottom}, {self.middle}, {self.top}")
+
+    def __call__(self, right: bool | None, accepted: bool) -> float:
+        """`right` is what the oracle says of the rewritten step; None where it is no step, and was shown to nobody."""
+        if right is None or right:
+            return self.bottom
+        return self.top if accepted else self.middle
+
+
+def balanced_accuracy(said: Sequence[bool], truth: Sequence[bool]) -> float | None:
+    """Mean of the shares of right and of wrong that are recognised; None where one of the two is missing."""
+    right = [s for s, t in zip(said, truth, strict=True) if t]
+    wrong = [not s for s, t in zip(said, truth, strict=True) if not t]
+    return float(np.mean(right) + np.mean(wrong)) / 2 if right and wrong else None

@@ -1,0 +1,57 @@
+"""Labels and rewards from how often a solution can still be finished: values of prefixes under one completer.
+
+Such a number says whether the right answer can be reached from here, not whether the step is right: a wrong step that is often
+repaired has a high one, a right step of a hard problem a low one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import Literal
+
+import numpy as np
+
+from milonga.credit.baselines import members
+from milonga.credit.tokens import StepCredit, to_tokens
+from milonga.objectives import Objective
+from milonga.types import Floats, Traces
+
+StepReward = Literal["centred", "difference", "raw"]
+
+
+def hard_labels(reached: Sequence[float], tau: float = 0.0) -> list[float]:
+    """1 where more than a share tau of the completions arrived, 0 elsewhere; unknown stays NaN.
+
+    With tau = 0 one success is enough, so that labels rise with the number of completions: 1 - (1 - v)^n for a true rate v.
+    """
+    return [float("nan") if np.isnan(share) else float(share > tau) for share in reached]
+
+
+def first_zero(labels: Sequence[float]) -> int:
+    """Index of the first label that is 0 (or verdict that is False), -1 where there is none."""
+    return next((k for k, label in enumerate(labels) if label == 0), -1)
+
+
+def after_zero(labels: Sequence[float], fill: float) -> list[float]:
+    """Whatever follows the first 0 becomes `fill`: 0, since nothing leads back from a dead end, or NaN, for no label."""
+    first = first_zero(labels)
+    return [label if first == -1 or k <= first else fill for k, label in enumerate(labels)]
+
+
+def step_reward_credit(
+    scores: Sequence[Sequence[float] | None], traces: Traces, groups: Sequence[Hashable], objective: Objective, how: StepReward
+) -> list[Floats]:
+    """Step scores p_1 … p_K of a verifier as advantages: each token gets the rewards of the steps that end at or after it.
+
+    centred: whitened over the steps of the group, divided by K, so that more steps are worth nothing by themselves. difference:
+    p_k - p_{k-1}, where p_0 is the group's mean of p_1; they telescope to p_K - p_0. raw: p_k, which pays for every step.
+    """
+    if how == "centred":
+        return StepCredit().advantages(scores, traces, groups, objective)
+    out = [np.zeros(len(trace.ids)) for trace in traces]
+    for rows in members(groups):
+        judged = [(row, np.asarray(scores[row], dtype=float)) for row in rows if scores[row]]
+        start = float(np.mean([values[0] for _, values in judged])) if judged else 0.0
+        for row, values in judged:
+            out[row] = to_tokens(values if how == "raw" else np.diff(values, prepend=start), traces[row])
+    return out

@@ -1,0 +1,26 @@
+"""Which solutions are worth a label."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Hashable, Sequence
+
+from milonga.credit.baselines import members
+from milonga.types import Floats
+
+
+def convincing_wrong(
+    scores: Sequence[float], correct: Floats, groups: Sequence[Hashable], count: int, share: float, rng: random.Random
+) -> list[int]:
+    """`count` rows of each group: a share of them wrong ones that score highest, the rest drawn from what is left.
+
+    Convincing wrong solutions alone would teach that everything is wrong; rows drawn without looking keep the balance. Where
+    a group has fewer wrong rows than its share, more are drawn; a row whose outcome is unknown (NaN) is never called wrong.
+    """
+    chosen: list[int] = []
+    for rows in members(groups):
+        wrong = sorted((r for r in rows if correct[r] == 0), key=lambda r: -scores[r])
+        taken = wrong[: round(share * min(count, len(rows)))]
+        rest = [r for r in rows if r not in taken]
+        chosen += taken + rng.sample(rest, min(len(rest), count - len(taken)))
+    return sorted(chosen)

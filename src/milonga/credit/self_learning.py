@@ -1,0 +1,59 @@
+"""Credit of agentic self-learning (ASL): verdicts without ambiguity, the entropy reward of a proposer, balanced pairs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TypeVar
+
+Item = TypeVar("Item")
+
+
+def strict_verdict(conclusion: str, words: tuple[str, str]) -> bool | None:
+    """True for the first word, False for the second, None for anything else: both, neither, or more than the word."""
+    said = conclusion.strip()
+    return None if said not in words else said == words[0]
+
+
+def substring_verdict(conclusion: str, words: tuple[str, str]) -> bool | None:
+    """The trap, kept to be shown: whatever contains the word for "right" means right, also what contains both."""
+    return True if words[0] in conclusion else False if words[1] in conclusion else None
+
+
+def substring_agrees(conclusion: str, label: bool, words: tuple[str, str]) -> bool:
+    """The trap on the other side: a conclusion that contains both words agrees with either label."""
+    return words[0 if label else 1] in conclusion
+
+
+def verdict_entropy(verdicts: Sequence[bool]) -> float:
+    """-sum p ln p over the two verdicts: 0 where all agree, ln 2 where they are split in halves."""
+    shares = [sum(verdicts) / len(verdicts), 1 - sum(verdicts) / len(verdicts)] if verdicts else []
+    return -sum(p * math.log(p) for p in shares if p > 0)
+
+
+def proposal_reward(
+    verdicts: Sequence[Sequence[bool]], own: Sequence[bool], threshold: float = 0.8, subtract_noise: bool = False
+) -> float:
+    """The entropy of the majority verdicts on the attempts; 0 unless the proposer's own answer is accepted often enough.
+
+    `verdicts` are those on each attempt, unreadable ones left out. With `subtract_noise` the mean entropy within an attempt is
+    taken off: a judge that contradicts itself on one and the same attempt shows nothing about the question.
+    """
+    judged = [said for said in verdicts if said]
+    if not own or sum(own) < threshold * len(own) - 1e-9 or not judged:
+        return 0.0
+    entropy = verdict_entropy([2 * sum(said) > len(said) for said in judged])
+    noise = sum(verdict_entropy(said) for said in judged) / len(judged) if subtract_noise else 0.0
+    return max(0.0, entropy - noise)
+
+
+def balanced_pairs(items: Sequence[Item], labels: Sequence[bool]) -> list[tuple[Item, bool]]:
+    """As many items with the one label as with the other, the first of each; nothing where all labels are the same."""
+    count = min(sum(labels), len(labels) - sum(labels))
+    kept: list[tuple[Item, bool]] = []
+    left = {True: count, False: count}
+    for item, label in zip(items, labels, strict=True):
+        if left[label]:
+            left[label] -= 1
+            kept.append((item, label))
+    return kept

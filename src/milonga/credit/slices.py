@@ -1,0 +1,78 @@
+"""Credit of a generator and a judge of slices that learn against each other (GAR). Pure functions.
+
+The judge is paid for telling reference slices from generated ones, and for agreeing with the answer of what it judges; the
+generator for the share of its slices that are accepted.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from milonga.types import Trace, Traces
+
+Verdict = bool | None
+"""Yes, no, or unreadable."""
+
+
+@dataclass(frozen=True)
+class SliceReward:
+    """What a verdict on one slice is worth: origin * R_d + agreement * R_a.
+
+    R_d pays for naming the origin: yes to reference slices, no to generated ones. R_a pays for saying what the answer of the
+    generated trace turned out to be. The two disagree about right slices of right traces: with `z0_only_wrong` generated slices
+    count as such only in traces whose answer is wrong.
+    """
+
+    origin: float = 1.0
+    agreement: float = 0.5
+    z0_only_wrong: bool = False
+    on_reference: bool = False
+    """Whether R_a is paid on reference slices too, whose answer is right."""
+
+    def __call__(self, verdict: Verdict, reference: bool, correct: float, sure: float | None = None) -> float:
+        """`sure` is the log-probability of naming the origin, where that is paid instead of the verdict. An unreadable verdict
+        earns nothing; NaN, no credit at all, where the answer's correctness is unknown."""
+        if not reference and math.isnan(correct):
+            return float("nan")
+        if verdict is None:
+            return 0.0
+        named = float(verdict == reference) if sure is None else bounded(sure)
+        exempt = self.z0_only_wrong and not reference and correct == 1.0
+        agrees = float(verdict == bool(reference or correct)) * (not reference or self.on_reference)
+        return self.origin * named * (not exempt) + self.agreement * agrees
+
+
+def bounded(logprob: float, lowest: float = -5.0) -> float:
+    """A log-probability from 0 to 1: without a bound, one certain error would outweigh everything else."""
+    return 1.0 - min(max(logprob, lowest), 0.0) / lowest
+
+
+def approval(slices: Sequence[Sequence[Verdict]]) -> float:
+    """R_s: the share of yes, first within the verdicts on each slice, then over the slices. Unreadable is not yes; a solution
+    without slices has shown nothing to approve of."""
+    return float(np.mean([np.mean([said is True for said in verdicts]) for verdicts in slices])) if slices else 0.0
+
+
+def is_reference(piece: Trace) -> bool:
+    """Whether a slice was cut from a reference solution, rather than from one that was sampled."""
+    return piece.subject.origin == "given"
+
+
+def by_solution(verdicts: Traces) -> dict[str, list[list[Verdict]]]:
+    """For each solution, by its id, the verdicts on each of its slices, in their order."""
+    found: dict[str, dict[str, list[Verdict]]] = {}
+    for verdict in verdicts:
+        piece = verdict.subject
+        found.setdefault(piece.subject.id, {}).setdefault(piece.id, []).append(verdict.reading.value.final)
+    return {solution: list(pieces.values()) for solution, pieces in found.items()}
+
+
+def step_votes(slices: Sequence[Sequence[Verdict]], solution: Trace, size: int) -> list[float] | None:
+    """From -1 to 1 for each step: what the verdicts on its slice say on average. None where steps and slices do not match."""
+    votes = [2 * approval([verdicts]) - 1 for verdicts in slices for _ in range(size)]
+    count = len(solution.steps)
+    return votes[:count] if count and len(votes) - size < count <= len(votes) else None

@@ -1,0 +1,60 @@
+"""Weights of rows: classes that count alike within each problem, and terms of a loss that do not dilute each other."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from milonga.credit.baselines import members
+from milonga.credit.labels import balanced
+from milonga.types import Floats
+
+
+def balanced_within(labels: Sequence[float] | Floats, groups: Sequence[Hashable]) -> list[float]:
+    """Weights under which right and wrong rows count alike within every group, 1 on average there.
+
+    A group with one kind alone weighs nothing: it would teach which problems are hard, not which solutions are right. Unknown
+    labels (NaN) weigh nothing either.
+    """
+    values = np.asarray(labels, dtype=float)
+    out = np.zeros(len(values))
+    for rows in members(groups):
+        known = values[rows][~np.isnan(values[rows])]
+        if len({bool(label >= 0.5) for label in known}) == 2:
+            out[rows] = balanced(values[rows])
+    return [float(weight) for weight in out]
+
+
+def term_weights(
+    terms: Sequence[str],
+    factors: Mapping[str, float],
+    weights: Sequence[float] | None = None,
+    sizes: Sequence[float] | None = None,
+) -> list[float]:
+    """Weights of the rows of a loss with several terms: each term is the mean over its own rows, times its factor.
+
+    The learner divides by the sizes of all rows together; a row's weight undoes that and divides by those of its own term, so
+    that rows of another kind change nothing. `weights` tell the rows of one term apart: those of weight 0 are not counted.
+    `sizes` are what the objective sums over: tokens of a row, or 1 for a row (or a pair) that counts once.
+    """
+    size = np.ones(len(terms)) if sizes is None else np.asarray(sizes, dtype=float)
+    own = np.ones(len(terms)) if weights is None else np.asarray(weights, dtype=float)
+    out = np.zeros(len(terms))
+    for rows in members(terms):
+        count = float((own[rows] * size[rows]).sum())
+        if count:
+            out[rows] = factors[terms[rows[0]]] * own[rows] * float(size.sum()) / count
+    return [float(weight) for weight in out]
+
+
+def best_rows(scores: Sequence[float] | Floats, groups: Sequence[Hashable]) -> NDArray[np.bool_]:
+    """True at the highest score of each group, the first among equals; a score that is not known (NaN) is never the highest."""
+    values = np.asarray(scores, dtype=float)
+    out = np.zeros(len(values), dtype=bool)
+    for rows in members(groups):
+        known = [row for row in rows if not np.isnan(values[row])]
+        if known:
+            out[max(known, key=lambda row: values[row])] = True
+    return out

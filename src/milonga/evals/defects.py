@@ -1,0 +1,36 @@
+"""How honest analyses of proofs are: what they report against what is there."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple
+
+from milonga.credit.proofs import analysis_quality, deserved
+from milonga.evals.metrics import mean
+
+
+class Finding(NamedTuple):
+    """One analysis beside the truth. `said` is None where it could not be read."""
+
+    reported: Collection[int]
+    said: float | None
+    flaws: Mapping[int, float]
+
+
+def defect_metrics(findings: Sequence[Finding]) -> dict[str, float | None]:
+    """Precision and recall of the reported defects, pooled over flawed proofs; quality by the exact rubric; and the scores.
+
+    A verifier that reports nothing has no precision, and a recall of 0: the two are read together.
+    """
+    flawed = [f for f in findings if f.flaws]
+    readable = [f for f in findings if f.said is not None]
+    reported = [k in f.flaws for f in flawed for k in f.reported]
+    true = [k in f.reported for f in flawed for k in f.flaws]
+    return {
+        "defect_precision": mean(reported),
+        "defect_recall": mean(true),
+        "false_alarm_rate": mean([bool(f.reported) for f in findings if not f.flaws]),
+        "analysis_quality": mean([analysis_quality(f.reported, f.said or 0.0, f.flaws) for f in readable]),
+        "score_accuracy": mean([f.said == deserved(f.flaws.values()) for f in findings]),
+        "analysis_unreadable": mean([f.said is None for f in findings]),
+    }

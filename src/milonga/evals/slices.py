@@ -1,0 +1,69 @@
+"""What a judge of slices is measured by: the exact truth of slices, their origin, and what style alone would tell."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from milonga.credit import is_reference
+from milonga.evals.metrics import detection_f1, mean, order_accuracy
+from milonga.types import Trace, Traces
+
+Metrics = dict[str, float | None]
+
+
+def slice_metrics(verdicts: Traces) -> Metrics:
+    """`slice_f1` is about generated slices whose steps have a known truth: error or no error, both classes alike."""
+    made = verdicts.keep(lambda v: not is_reference(v.subject))
+    known = [(v.reading.value.final, sound) for v in made if (sound := is_sound(v.subject)) is not None]
+    said = [None if final is None else -int(final) for final, _ in known]
+    slices, references = made.about, verdicts.keep(lambda v: is_reference(v.subject)).about
+    return {
+        "slice_f1": detection_f1(said, [-int(sound) for _, sound in known]),
+        "slice_steps": mean([float(len(piece.reading.value.steps)) for piece in slices]),
+        "slice_length": mean([float(len(piece.text)) for piece in slices]),
+        "origin_auc": origin_auc([piece.text for piece in references], [piece.text for piece in slices]),
+    } | yes_rates(verdicts)
+
+
+def is_sound(piece: Trace) -> bool | None:
+    """Whether every step of a slice is right; None where that is not known."""
+    return None if piece.grade is None or piece.grade.steps is None else all(piece.grade.steps)
+
+
+def yes_rates(verdicts: Traces) -> Metrics:
+    """Share of yes by origin, and on generated slices by their truth. Near 0 or 1 everywhere, the judge has collapsed."""
+    kinds: dict[str, list[bool]] = {"reference": [], "right": [], "wrong": []}
+    for verdict in verdicts:
+        sound = True if is_reference(verdict.subject) else is_sound(verdict.subject)
+        if sound is not None:
+            kind = "reference" if is_reference(verdict.subject) else "right" if sound else "wrong"
+            kinds[kind].append(verdict.reading.value.final is True)
+    return {f"yes_on_{kind}": mean(said) for kind, said in kinds.items()}
+
+
+def origin_auc(reference: Sequence[str], generated: Sequence[str]) -> float | None:
+    """How well a bag of characters alone tells the two sources apart: 0.5 is not at all, 1 is by style alone.
+
+    Naive Bayes with add-one smoothing; each half of the texts is scored by the other half's counts. None with under four of
+    either kind.
+    """
+    if min(len(reference), len(generated)) < 4:
+        return None
+    areas = []
+    for half in (0, 1):
+        odds = log_odds(reference[1 - half :: 2], generated[1 - half :: 2])
+        texts = [*reference[half::2], *generated[half::2]]
+        labels = [1.0] * len(reference[half::2]) + [0.0] * len(generated[half::2])
+        scores = [sum(odds.get(c, 0.0) for c in text) / max(1, len(text)) for text in texts]
+        areas.append(order_accuracy(scores, labels) or 0.0)
+    return sum(areas) / 2
+
+
+def log_odds(first: Iterable[str], second: Iterable[str]) -> dict[str, float]:
+    """Of each character, that a text with it is of the first source."""
+    one, two = (Counter(c for text in texts for c in text) for texts in (first, second))
+    letters = one.keys() | two.keys()
+    ones, twos = one.total() + len(letters), two.total() + len(letters)
+    return {c: math.log((one[c] + 1) / ones) - math.log((two[c] + 1) / twos) for c in letters}

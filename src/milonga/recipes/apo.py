@@ -1,0 +1,161 @@
+"""APO (arXiv 2311.08045): a reward model that is retrained against the policy's own answers, and a policy that follows it.
+
+In each round the reward model starts anew and learns from pairs: what people preferred, and a gold answer against the policy's
+own. Then the policy learns the best of its samples by the new reward model, and so the reward model never goes stale.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+from pydantic import Field
+
+from milonga.credit import best_rows, term_weights
+from milonga.evals.metrics import mean, order_accuracy
+from milonga.recipes.base import RECIPES, Recipe, RecipeOptions
+from milonga.recipes.preferences import Pair, Weak, half_of, human_pair, in_pairs, written
+from milonga.roles import Dialect, Role, StepScorer, StepSolver
+from milonga.schedule import Action, Phase, Schedule
+from milonga.table import Table
+from milonga.types import Lesson, Problem, Trace, Traces
+
+
+class ApoOptions(RecipeOptions):
+    rm: Literal["apo", "human", "fixed"] = "apo"
+    """apo: each round from human pairs and the policy's own answers. human: each round from human pairs alone. fixed: once,
+    from human pairs, before the first round."""
+    rm_turns: int = Field(8, ge=1)
+    """Turns of the reward model in a round."""
+    llm_turns: int = Field(2, ge=1)
+    """Turns of the policy in a round. N turns are N / llm_turns rounds; the paper has two or three, as far as known."""
+    rm_restart: Literal["base", "continue"] = "base"
+    """Whether the reward model of a round starts from the base model, or from that of the round before."""
+    human_weight: float = Field(1.0, ge=0)
+    """c_h: weight of the term of human pairs."""
+    own_weight: float = Field(0.1, ge=0)
+    """c_a: weight of the term of gold answers against own ones. A large one makes the reward model forget the human pairs."""
+    flip: float = Field(0.15, ge=0, le=0.5)
+    """Share of the human pairs that prefer the wrong solution."""
+    weak: Weak = "first"
+    """Where the wrong solutions of the human pairs go wrong: in the first step alone, or anywhere. What they never show, a
+    reward model made of them does not know."""
+    drop_correct: bool = True
+    """Whether own answers that are right lose against the gold one all the same (False), or are left out (True)."""
+    gold_source: Literal["teacher", "human_chosen"] = "teacher"
+    """What own answers must lose against: a reference solution, or what people preferred."""
+
+
+@RECIPES.register("apo")
+class Apo(Recipe):
+    """Reward model and policy in rounds: gold answers must beat the policy's own (APO, arXiv 2311.08045)."""
+
+    name = "apo"
+    paper = "arXiv 2311.08045"
+    paradigm = "adversarial"
+    granularity = "sequence"
+    truth = "preferences and gold answers"
+    seats = {"generator": StepSolver, "verifier": StepScorer}
+    lead = "generator"
+    bindings = {
+        "own": "",
+        "lora": "",
+        "shared": "the reward model has a value head and restarts each round; the policy does neither",
+    }
+    needs_steps = True
+    learns = {"generator": ("cross_entropy", "dpo"), "verifier": ("bradley_terry",)}
+    defaults = {
+        "policies": {
+            "generator": {"objective": {"preset": "cross_entropy"}},
+            "verifier": {"objective": {"preset": "bradley_terry"}, "lr": 3e-4},
+        },
+        "batch": {"rollouts": 4},
+    }
+    Options = ApoOptions
+    options: ApoOptions
+
+    def roles(self, dialect: Dialect) -> dict[str, Role]:
+        return {"generator": StepSolver(dialect), "verifier": StepScorer(dialect, "last")}
+
+    def schedule(self) -> Schedule:
+        options = self.options
+        anew = (Action("reset", self.policies["verifier"]),) if options.rm_restart == "base" else ()
+        model = Phase("verifier", options.rm_turns, enter=anew)
+        policy = Phase("generator", options.llm_turns)
+        return Schedule((model,), (policy,)) if options.rm == "fixed" else Schedule((), (model, policy))
+
+    def play(self, table: Table) -> Traces:
+        """Always with the current policy: own answers of an earlier one are not what the reward model must tell apart."""
+        return table.ask("generator", self.problems(table), self.rollouts)
+
+    def problems(self, table: Table) -> list[Problem]:
+        """Reward model and policy learn on different problems, told apart by their text."""
+        found: list[Problem] = []
+        for _ in range(64):
+            missing = table.setting.batch - len(found)
+            found += [p for p in table.problems(missing) if half_of(p.text) == table.learner] if missing else []
+        return found
+
+    def credit(self, table: Table, played: Traces) -> list[Lesson]:
+        return [self.credit_policy(table, played) if table.learner == "generator" else self.credit_model(table, played)]
+
+    def credit_model(self, table: Table, own: Traces) -> Lesson:
+        """c_h * mean over human pairs + c_a * mean over own pairs of -log sigmoid(r(winner) - r(loser))."""
+        human = {t.problem.id: human_pair(table, t.problem, self.options.weak, self.options.flip) for t in own}
+        pairs: list[Pair] = [("human", *pair) for pair in human.values() if pair is not None]
+        losing = [t for t in own if t.correct != 1.0] if self.options.drop_correct else list(own)
+        if self.options.rm == "apo":
+            pairs += [
+                ("own", gold, t) for t in losing if (gold := self.gold(table, t.problem, human[t.problem.id])) is not None
+            ]
+        sides = [side for _, winner, loser in pairs for side in (winner, loser)]
+        rows, kept = in_pairs(table.write("verifier", sides, [t.text for t in sides]), pairs)
+        kinds = [kind for kind, _, _ in kept for _ in range(2)]
+        factors = {"human": self.options.human_weight, "own": self.options.own_weight}
+        weights = term_weights(kinds, factors)
+        labels = [1.0, 0.0] * len(kept)
+        units = [number for number in range(len(kept)) for _ in range(2)]
+        told = {"answers": factors["human"], "demonstrations": factors["own"] if "own" in kinds else 0.0}
+        sources = {name: factor / (sum(told.values()) or 1.0) for name, factor in told.items()}
+        notes = {"dropped_correct": 1 - len(losing) / max(1, len(own)), "own_pairs": kinds.count("own") / 2}
+        return self.lesson("verifier", rows, labels=labels, units=units, weights=weights, sources=sources, notes=notes)
+
+    def gold(self, table: Table, problem: Problem, human: tuple[Trace, Trace] | None) -> Trace | None:
+        if self.options.gold_source == "human_chosen":
+            return human[0] if human is not None else None
+        return written(table, problem, set(), "gold")
+
+    def credit_policy(self, table: Table, solutions: Traces) -> Lesson:
+        """The best of each problem's samples by the reward model is imitated, or preferred to the worst (dpo)."""
+        judged = table.judge("verifier", solutions)
+        ranks = {t.subject.id: t.reading.value.rank for t in judged}
+        scores = np.array([ranks.get(t.id, np.nan) for t in solutions])
+        best, worst = best_rows(scores, solutions.problems), best_rows(-scores, solutions.problems)
+        notes = {"chosen_accuracy": float(np.nanmean(solutions.correct[best])), "score": float(np.nanmean(scores))}
+        sources = {"verifier": 1.0}
+        if self.objectives["generator"].kind == "cross_entropy":
+            sizes = [float(t.length) for t in solutions]
+            weights = term_weights(["best"] * len(solutions), {"best": 1.0}, [float(b) for b in best], sizes)
+            return self.lesson("generator", solutions, weights=weights, sources=sources, notes=notes)
+        apart = np.flatnonzero(best ^ worst)  # two neighbours of each problem, unless all its samples score alike
+        labels, units = [float(best[row]) for row in apart], [number // 2 for number in range(len(apart))]
+        rows = Traces(solutions[int(row)] for row in apart)
+        return self.lesson("generator", rows, labels=labels, units=units, sources=sources, notes=notes)
+
+    def measure(self, table: Table) -> dict[str, float | None]:
+        """Does the reward model still know the human pairs, and could it play its game by length alone? Where are errors?"""
+        problems = table.problems(table.setting.batch)
+        human = [pair for p in problems if (pair := human_pair(table, p, self.options.weak)) is not None]
+        sides = Traces(side for pair in human for side in pair)
+        scores = {t.subject.id: t.reading.value.rank for t in table.judge("verifier", sides)}
+        found = [
+            order_accuracy([scores[t.id] for t in pair], [1.0, 0.0]) for pair in human if all(t.id in scores for t in pair)
+        ]
+        own = table.ask("generator", problems)
+        lengths = [float(-len(t.text)) for t in (*own, *(good for good, _ in human))]
+        wrong = [t.grade.first_error for t in own if t.correct == 0.0 and t.grade is not None]
+        return {
+            "verifier/human_accuracy": mean([value for value in found if value is not None]),
+            "verifier/length_alone": order_accuracy(lengths, [0.0] * len(own) + [1.0] * len(human)),
+            "generator/late_errors": mean([first is not None and first > 0 for first in wrong]),
+        }

@@ -1,0 +1,180 @@
+"""APRM (arXiv 2511.22888): a corruptor learns to make right steps wrong so that a step scorer accepts them; the scorer learns
+to catch them; an exact oracle tells both the truth.
+
+A general-sum game: the corruptor also loses where it corrupts nothing, which the scorer does not gain from. KL and entropy in
+the objectives, and optimistic gradients (`policies.X.optimism`), keep it from going round in circles. The scorer is what is
+kept.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Literal
+
+import numpy as np
+from pydantic import Field
+
+from milonga.credit import AttackReward, balanced, outcome_advantages
+from milonga.recipes.attacks import (
+    Attack,
+    attack_metrics,
+    attacks,
+    family_metrics,
+    gold_steps,
+    labelled,
+    right_steps,
+    shown,
+)
+from milonga.recipes.base import RECIPES
+from milonga.recipes.imitation import demonstrations, imitation
+from milonga.recipes.scoring import Labelled, Scoring, ScoringOptions, as_rows
+from milonga.roles import Corruptor, Dialect, Role, StepScorer, StepSolver
+from milonga.roles.scorer import Aggregate
+from milonga.schedule import Action, Phase, Schedule
+from milonga.table import Table
+from milonga.tasks.base import keyed
+from milonga.types import Lesson, Traces
+
+HELD = {"kl_coef": 0.05, "kl_from": "begin", "entropy_coef": 0.01}
+"""Both players stay near where the game began, and undecided."""
+
+
+class AprmOptions(ScoringOptions):
+    replay: float = Field(1 / 3, ge=0)
+    """Rewrites of earlier turns that the scorer learns from again, for each new one; a third makes them 25 % of all."""
+    attack: Literal["learned", "random"] = "learned"
+    """Who rewrites: the corruptor, or chance among the allowed families, to which no scorer need adapt."""
+    held_out: tuple[str, ...] = ("carry_drop", "stale_operand")
+    """Families of mistakes that are in nobody's training: the scorer is measured on them."""
+    sft: int = Field(20, ge=0)
+    """Turns in which the corruptor first imitates a teacher who knows the allowed families."""
+    sft_steps: int = Field(64, ge=1)
+    """Rewrites in each of them."""
+    measured: int = Field(64, ge=1)
+    """Held-out problems, of each of which one step is corrupted in every way, to measure the scorer."""
+    warmup: int = Field(10, ge=0)
+    """Turns in which the scorer first learns from random corruptions; they count as its turns."""
+    updates: Literal["simultaneous", "alternating"] = "simultaneous"
+    """Both players learn from the same play, or each from a play of its own, in turns."""
+    top: float = 1.0
+    """Corruptor: reward of a wrong step that was accepted."""
+    middle: float = 0.0
+    """Corruptor: reward of a wrong step that was caught."""
+    bottom: float = -1.0
+    """Corruptor: reward where nothing was corrupted, or no step was written."""
+
+
+@RECIPES.register("aprm")
+class Aprm(Scoring):
+    """A corruptor and a step scorer play against each other before an exact oracle (APRM, arXiv 2511.22888)."""
+
+    name = "aprm"
+    paper = "arXiv 2511.22888"
+    paradigm = "adversarial"
+    truth = "steps"
+    needs_steps = True
+    seats = {"generator": StepSolver, "corruptor": Corruptor, "verifier": StepScorer}
+    bindings = {
+        "own": "",
+        "lora": "",
+        "shared": "a corruptor that shares the scorer's weights would be paid for fooling itself",
+    }
+    defaults = {
+        "policies": {
+            "corruptor": {"objective": HELD | {"kl": "k2"}, "optimism": True},
+            "verifier": {"objective": HELD | {"preset": "value_bce"}, "optimism": True, "lr": 3e-4, "minibatches": 4},
+        }
+    }
+    Options = AprmOptions
+    options: AprmOptions
+
+    @property
+    def fitting(self) -> Aggregate:
+        return "min"
+
+    def roles(self, dialect: Dialect) -> dict[str, Role]:
+        return super().roles(dialect) | {"corruptor": Corruptor(dialect, leave_out=self.options.held_out)}
+
+    def schedule(self) -> Schedule:
+        """The corruptor imitates, the scorer warms up, and from where both then stand the game begins."""
+        o, learned = self.options, self.options.attack == "learned"
+        intro = [Phase("corruptor", o.sft, name="imitate")] if learned and o.sft else []
+        intro += [Phase("verifier", o.warmup, name="warm up")] if o.warmup else []
+        begin = tuple(Action("snapshot", self.policies[seat], "begin") for seat in ("corruptor", "verifier"))
+        moves = ("corruptor", "verifier") if learned and o.updates == "alternating" else ("verifier",)
+        first = tuple(Phase(seat, 1, enter=begin if seat == moves[0] else (), name="game") for seat in moves)
+        return Schedule((*intro, *first), tuple(Phase(seat, 1, name="game") for seat in moves))
+
+    def play(self, table: Table) -> Traces:
+        """One right step of each solution, rewritten several times: by the corruptor, or by chance."""
+        if table.phase == "imitate":
+            return demonstrations(table, "corruptor", self.options.sft_steps)
+        solutions = table.ask("generator", table.problems())
+        rng = keyed("target", table.setting.seed, table.turn)
+        targets = Traces(rng.choice(steps) for steps in right_steps(table, solutions) if steps)
+        if self.learned(table):
+            return Traces([*solutions, *table.ask("corruptor", targets, self.rollouts)])
+        return Traces([*solutions, *self.by_chance(table, Traces(t for t in targets for _ in range(self.rollouts)))])
+
+    def learned(self, table: Table) -> bool:
+        return self.options.attack == "learned" and table.phase == "game"
+
+    def by_chance(self, table: Table, targets: Traces) -> Traces:
+        """Corruptions of random allowed families, as the corruptor would write them."""
+        corruptor = table.setting.roles["corruptor"]
+        assert isinstance(corruptor, Corruptor)
+        rng = keyed("chance", table.setting.seed, table.turn)
+        texts = [corruptor.write(corruptor.corrupted(table.setting.task, target, rng)) for target in targets]
+        return table.write("corruptor", targets, texts)
+
+    def credit(self, table: Table, played: Traces) -> list[Lesson]:
+        if table.phase == "imitate":
+            return [imitation(self, "corruptor", played)]
+        found = attacks(table, played.keep(lambda t: t.seat == "corruptor"))
+        solutions = played.keep(lambda t: t.seat == "generator")
+        lessons = []
+        if self.learned(table) and (table.learner == "corruptor" or self.options.updates == "simultaneous"):
+            lessons.append(self.credit_corruptor(table, found))
+        if table.learner == "verifier":
+            lessons.append(self.credit_verifier(table, solutions, found))
+        return lessons
+
+    def credit_corruptor(self, table: Table, found: list[Attack]) -> Lesson:
+        """Wrong and accepted above wrong and caught above not corrupted, compared among the rewrites of one step."""
+        o, objective = self.options, self.objectives["corruptor"]
+        reward, rewrites = AttackReward(o.top, o.middle, o.bottom), Traces(a.rewrite for a in found)
+        rewards = np.array([reward(a.right, a.accepted) for a in found])
+        penalties = table.penalties(rewrites, objective)
+        credit = outcome_advantages(rewards, rewrites, rewrites.subjects, objective, penalties)
+        return self.lesson("corruptor", rewrites, advantages=credit, sources={"steps": 0.5, "verifier": 0.5})
+
+    def credit_verifier(self, table: Table, solutions: Traces, found: list[Attack]) -> Lesson:
+        """Rewritten steps, some of earlier turns among them, and as many untouched ones; both classes count alike."""
+        fresh = {a.shown.id: labelled(a.shown, a.right) for a in found if a.shown is not None and a.right is not None}
+        rewritten = [*fresh.values(), *self.recall(table, len(fresh))]
+        self.remember(list(fresh.values()))
+        untouched, rng = self.label(table, solutions), keyed("untouched", table.setting.seed, table.turn)
+        chosen = rng.sample(untouched, min(len(untouched), len(rewritten)))
+        rows, targets = as_rows(table, [*rewritten, *chosen])
+        labels = [float(np.append(target[~np.isnan(target)], np.nan)[0]) for target in targets]
+        notes = {key: value for key, value in attack_metrics(found).items() if value is not None}
+        weights = balanced(labels)
+        lesson = self.lesson("verifier", rows, targets=targets, weights=weights, sources=self.sources(), notes=notes)
+        if table.phase == "game":
+            return lesson
+        return replace(lesson, objective=lesson.objective.model_copy(update={"kl_coef": 0.0}))  # nothing to stay near yet
+
+    def label(self, table: Table, solutions: Traces) -> list[Labelled]:
+        """Untouched steps that are right."""
+        return [labelled(shown(table, piece), True) for steps in right_steps(table, solutions) for piece in steps]
+
+    def sources(self) -> dict[str, float]:
+        return {"steps": 1.0}
+
+    def measure(self, table: Table) -> dict[str, float | None]:
+        """The scorer on every family of mistakes, the held-out ones apart; and the corruptor against it."""
+        targets = gold_steps(table, self.options.measured)
+        out = family_metrics(table, targets, self.options.held_out)
+        if self.options.attack == "learned":
+            out |= attack_metrics(attacks(table, table.ask("corruptor", targets)))
+        return out

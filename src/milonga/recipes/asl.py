@@ -1,0 +1,193 @@
+"""Agentic Self-Learning (arXiv 2510.14253): one model proposes questions, solves them and judges the solutions.
+
+Proposer, judge and solver learn in phases, each from what the phases before left behind. No answer of the task is a reward; the
+truth is computed to be looked at: the gap between what the judge pays and what is right is the alarm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+import numpy as np
+from pydantic import Field
+
+from milonga.credit import outcome_advantages
+from milonga.credit.self_learning import proposal_reward, substring_agrees
+from milonga.evals.metrics import mean
+from milonga.recipes.base import RECIPES, Recipe, RecipeOptions
+from milonga.recipes.imitation import imitation
+from milonga.recipes.self_questions import WORDS, Memory, audit, conclusion, gold_pairs, problem_of, solution_of, teach, verdict
+from milonga.roles import StepSolver, StepVerifier
+from milonga.roles.proposer import Proposer
+from milonga.schedule import Action, Phase, Plateau, Schedule
+from milonga.table import Table
+from milonga.types import Lesson, Trace, Traces
+
+Said = Mapping[str, list[bool]]
+"""The readable verdicts on each solution, by its id."""
+
+
+class AslOptions(RecipeOptions):
+    formats: int = Field(30, ge=0)
+    """Turns in which the model imitates a noisy proposer: the one format that the embedded model does not know."""
+    n_proposer: int = Field(3, ge=1)
+    """Turns of the proposer in a cycle."""
+    n_verifier: int = Field(4, ge=0)
+    """Turns of the judge in a cycle, at most."""
+    n_generator: int = Field(8, ge=1)
+    """Turns of the solver in a cycle, at most."""
+    patience: int = Field(0, ge=0)
+    """End a phase of judge or solver early when its best reward is so many turns old; 0 for never."""
+    grm: Literal["cotrained", "frozen"] = "cotrained"
+    """frozen: the judge stays as it was before the first cycle, also where it shares its weights with the others."""
+    grm_label_source: Literal["self", "pg_answer", "gold_mix"] = "self"
+    """What the judge learns to say: its own earlier verdict; whether the attempt has the proposer's answer; or its own verdict
+    and, late in the run, a dose of solutions whose truth is known."""
+    inject_start: float = Field(2 / 3, ge=0, le=1)
+    """Share of the run after which gold_mix begins; unconfirmed, as the next."""
+    inject_fraction: float = Field(0.05, ge=0, le=1)
+    """Share of the judge's pairs that are of known truth then."""
+    attempts: int = Field(10, ge=2)
+    """Solutions of a proposed question, by whose verdicts the proposer is paid."""
+    judgements: int = Field(1, ge=1)
+    """Verdicts on each of them; the majority counts."""
+    subtract_noise: bool = False
+    """Take the judge's disagreement with itself off the proposer's reward; needs several judgements. Not in the paper."""
+    self_checks: int = Field(5, ge=1)
+    """Verdicts on the proposer's own answer."""
+    accept: float = Field(0.8, ge=0, le=1)
+    """Share of them that must accept it."""
+    format_bonus: float = Field(0.05, ge=0, le=0.1)
+    """Reward for the format in all seats; the paper's reaches 0.5, which rivals the reward itself."""
+    parser: Literal["strict", "substring"] = "strict"
+    """substring: how the released code reads verdicts, so that one string satisfies every label; to show that trap alone."""
+    keep: int = Field(512, ge=1)
+    """Most questions, and most pairs, that are remembered; the newest stay."""
+    audit: int = Field(64, ge=1)
+    """Held-out problems on which the judge that pays is compared with the truth."""
+
+
+@RECIPES.register("asl")
+class Asl(Recipe):
+    """Proposer, generative reward model and solver in one model, trained in phases (ASL, arXiv 2510.14253)."""
+
+    name = "asl"
+    paper = "arXiv 2510.14253"
+    paradigm = "self-play"
+    granularity = "sequence"
+    truth = "none"
+    seats = {"proposer": Proposer, "generator": StepSolver, "verifier": StepVerifier}
+    lead = "generator"
+    bindings = {"own": "", "lora": "", "shared": ""}
+    Options = AslOptions
+    options: AslOptions
+    defaults = {"binding": "shared"}
+
+    def schedule(self) -> Schedule:
+        o = self.options
+        over = {
+            seat: Plateau(f"credit/{policy}/reward", o.patience) if o.patience else None
+            for seat, policy in self.policies.items()
+        }
+        others = (
+            Phase("verifier", o.n_verifier if o.grm == "cotrained" else 0, over["verifier"]),
+            Phase("generator", o.n_generator, over["generator"]),
+        )
+        start = Phase("proposer", o.n_proposer, enter=(Action("snapshot", self.policies["verifier"], "grm"),))
+        intro = (Phase("proposer", o.formats, name="formats"), start, *others)
+        return Schedule(intro, (Phase("proposer", o.n_proposer), *others))
+
+    @property
+    def tag(self) -> str:
+        """The weights that pay: the judge's own, or those it had before the first cycle."""
+        return "grm" if self.options.grm == "frozen" and "tasks" in self.state else "live"
+
+    @property
+    def memory(self) -> Memory:
+        return Memory(self.state, self.options.keep)
+
+    def play(self, table: Table) -> Traces:
+        o = self.options
+        if table.phase == "formats":
+            return teach(table)
+        if table.learner == "proposer":
+            made = table.ask("proposer", self.memory.old_questions(table), self.rollouts)
+            posed = {trace.id: problem for trace in made if (problem := problem_of(table, trace)) is not None}
+            own = [solution_of(table, posed[t.id], t.reading.value.work, f"{t.id}/own") for t in made if t.id in posed]
+            tried = table.ask("generator", list(posed.values()), o.attempts)
+            checks = table.ask("verifier", tried, o.judgements, tag=self.tag)
+            return Traces([*made, *tried, *checks, *table.ask("verifier", Traces(own), o.self_checks, tag=self.tag)])
+        if table.learner == "verifier":
+            return table.ask("verifier", self.pairs(table), self.rollouts)
+        solutions = table.ask("generator", self.memory.questions(table), self.rollouts)
+        return Traces([*solutions, *table.ask("verifier", solutions, tag=self.tag)])
+
+    def pairs(self, table: Table) -> Traces:
+        """Attempts with what the judge should say of them, which stands in the state by their ids."""
+        o, labelled = self.options, self.memory.pairs(table)
+        if o.grm_label_source == "pg_answer":
+            labelled = [(trace, bool(trace.correct)) for trace, _ in labelled]
+        if o.grm_label_source == "gold_mix" and table.progress >= o.inject_start and labelled:
+            gold = gold_pairs(table, max(1, round(o.inject_fraction * len(labelled))))
+            labelled[: len(gold)] = gold
+        self.state["labels"] = {trace.id: label for trace, label in labelled}
+        return Traces(trace for trace, _ in labelled)
+
+    def credit(self, table: Table, played: Traces) -> list[Lesson]:
+        if table.phase == "formats":
+            return [imitation(self, "proposer", played)]
+        rows = played.keep(lambda trace: trace.seat == table.learner)
+        if not len(rows):
+            return []  # no question has divided the judge yet: there is nothing to tell apart
+        sources, groups = {"verifier": 1.0}, rows.problems
+        if table.learner == "verifier":
+            rewards, groups = [self.agrees(check, table) for check in rows], rows.subjects
+            sources = {"proposer" if self.options.grm_label_source == "pg_answer" else "verifier": 1.0}
+        elif table.learner == "proposer":
+            rewards = self.pay_proposer(rows, played, self.said(table, played))
+        else:
+            rewards = self.pay_solver(rows, self.said(table, played))
+        bonus = self.options.format_bonus * np.array([trace.reading.format for trace in rows])
+        objective = self.objectives[table.learner]
+        advantages = outcome_advantages(np.array(rewards) + bonus, rows, groups, objective, table.penalties(rows, objective))
+        notes = {"reward": mean(rewards) or 0.0} | self.memory.sizes()
+        return [self.lesson(table.learner, rows, advantages=advantages, sources=sources, notes=notes)]
+
+    def said(self, table: Table, played: Traces) -> Said:
+        out: dict[str, list[bool]] = {}
+        for check in played.keep(lambda trace: trace.seat == "verifier"):
+            found = verdict(check, self.options.parser, table.setting.roles["verifier"].dialect)
+            out.setdefault(check.subject.id, []).extend([] if found is None else [found])
+        return out
+
+    def agrees(self, check: Trace, table: Table) -> float:
+        """The judge's reward: exactly the label's word. What can be read both ways is invalid, and earns nothing."""
+        label, dialect = self.state["labels"][check.subject.id], table.setting.roles["verifier"].dialect
+        if self.options.parser == "substring":
+            return float(substring_agrees(conclusion(check, dialect), label, WORDS[dialect]))
+        return float(verdict(check, "strict", dialect) == label)
+
+    def pay_proposer(self, proposals: Traces, played: Traces, said: Said) -> list[float]:
+        """R_PG for each proposal; what it leaves behind is remembered: questions that divide, and attempts with verdicts."""
+        rewards = []
+        for proposal in proposals:
+            attempts = played.keep(lambda t, id=proposal.id: t.seat == "generator" and t.problem.source == id)  # type: ignore[misc]
+            votes = [said.get(attempt.id, []) for attempt in attempts]
+            own = said.get(f"{proposal.id}/own", [])
+            rewards.append(proposal_reward(votes, own, self.options.accept, self.options.subtract_noise))
+            judged = [(attempt, 2 * sum(vote) > len(vote)) for attempt, vote in zip(attempts, votes, strict=True) if vote]
+            self.memory.remember(proposal, rewards[-1], judged)
+        return rewards
+
+    def pay_solver(self, solutions: Traces, said: Said) -> list[float]:
+        """One verdict; nothing for what has no answer, unknown where the verdict cannot be read."""
+        rewards = []
+        for solution in solutions:
+            votes = said.get(solution.id, [])
+            rewards.append(0.0 if not solution.reading.valid else float(votes[0]) if votes else float("nan"))
+        self.memory.rate(solutions, rewards)
+        return rewards
+
+    def measure(self, table: Table) -> dict[str, float | None]:
+        return audit(table, self.options.audit, self.tag)

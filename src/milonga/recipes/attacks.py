@@ -1,0 +1,124 @@
+"""Attacks on a step scorer: right steps, rewritten; what an exact oracle says of them, and whether the scorer accepts them.
+
+The scorer sees the problem and the steps up to the rewritten one, never the original beside it: at use there is none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+
+from milonga.credit import balanced_accuracy
+from milonga.evals.metrics import mean
+from milonga.recipes.scoring import Labelled
+from milonga.recipes.slicing import gold
+from milonga.roles import StepSolver
+from milonga.roles.slices import slices
+from milonga.table import Table
+from milonga.tasks.base import keyed
+from milonga.types import Solution, Trace, Traces
+
+
+@dataclass(frozen=True)
+class Attack:
+    """One rewritten step. `right` is what the oracle says; None where it is no step, which is shown to nobody."""
+
+    rewrite: Trace
+    right: bool | None
+    shown: Trace | None
+    accepted: bool = False
+
+
+def labelled(shown: Trace, right: bool) -> Labelled:
+    """A label on the last step of what is shown alone."""
+    count = len(shown.reading.value.steps)
+    return Labelled(shown, [float("nan")] * (count - 1) + [float(right)])
+
+
+def right_steps(table: Table, solutions: Traces) -> list[list[Trace]]:
+    """For each solution its right steps, each as a slice of one; a step is right given the steps before it."""
+    dialect = table.setting.roles["generator"].dialect
+    pieces = [slices(solution, 1, dialect) for solution in solutions]
+    return [[piece for piece in some if piece.grade is not None and piece.grade.steps == (True,)] for some in pieces]
+
+
+def shown(table: Table, piece: Trace, step: str | None = None) -> Trace:
+    """The work up to a step, which may have been rewritten, in the words of the solver; it goes no further."""
+    solver, value = table.setting.roles["generator"], piece.reading.value
+    assert isinstance(solver, StepSolver)
+    whole = solver.write([*value.before, value.steps[0] if step is None else step], "")
+    read: Solution = solver.read(whole).value
+    text = whole[: read.ends[len(value.before)]]
+    made = Trace.given(f"{piece.id}>{step or ''}", "generator", piece.problem, text, solver.read(text))
+    return replace(made, finish="length")
+
+
+def oracle(table: Table, piece: Trace, step: str) -> bool | None:
+    """Whether a rewritten step is right where it stands. The steps after it stay as they were: a solution that stops early is
+    wrong where it stops."""
+    solution, at = piece.subject.reading.value, len(piece.reading.value.before)
+    steps = [*solution.steps[:at], step, *solution.steps[at + 1 :]]
+    truth = table.setting.task.grade(piece.problem, solution.answer, steps).steps
+    return None if truth is None else truth[at]
+
+
+def accepted(table: Table, works: Sequence[Trace]) -> dict[str, bool]:
+    """Whether the scorer takes the last step of each of these for right, by their ids."""
+    distinct = {work.id: work for work in works}
+    checks = table.judge("verifier", Traces(distinct.values()))
+    found = {check.subject.id: check.reading.value.step_scores for check in checks}
+    return {id: scores[-1] >= 0.5 for id, scores in found.items() if scores}
+
+
+def attacks(table: Table, rewrites: Traces) -> list[Attack]:
+    """What became of each rewritten step. What does not look like a step is no attack: nobody learns to catch it."""
+    found = []
+    for rewrite in rewrites:
+        piece, step = rewrite.subject, next(iter(rewrite.reading.value.steps), None)
+        if step is None or not rewrite.reading.valid or not table.setting.task.is_step(step):
+            found.append(Attack(rewrite, None, None))
+        else:
+            found.append(Attack(rewrite, oracle(table, piece, step), shown(table, piece, step)))
+    said = accepted(table, [attack.shown for attack in found if attack.shown is not None])
+    return [replace(a, accepted=a.shown is not None and said.get(a.shown.id, False)) for a in found]
+
+
+def attack_metrics(found: Sequence[Attack]) -> dict[str, float | None]:
+    """Of the rewrites that are wrong, how many are accepted; of all, how many are not wrong, or no steps."""
+    return {
+        "fool_rate": mean([attack.accepted for attack in found if attack.right is False]),
+        "invalid_rate": mean([attack.right is not False for attack in found]),
+        "malformed_rate": mean([attack.right is None for attack in found]),
+    }
+
+
+def gold_steps(table: Table, count: int) -> Traces:
+    """One step of the reference solution of each of the next problems."""
+    pieces = []
+    for problem in table.problems(count):
+        solution = gold(table, problem)
+        pieces.append(keyed("measured", problem.id).choice(slices(solution, 1, table.setting.roles["generator"].dialect)))
+    return Traces(pieces)
+
+
+def family_metrics(table: Table, targets: Traces, held_out: Collection[str]) -> dict[str, float | None]:
+    """Balanced accuracy of the scorer on untouched steps against each family of mistakes; means over those held out or not."""
+    task = table.setting.task
+    works: dict[str, list[Trace]] = {name: [] for name in ("untouched", *task.families)}
+    for piece in targets:
+        value, rng = piece.reading.value, keyed("corrupted", piece.problem.id)
+        works["untouched"].append(shown(table, piece))
+        for family in task.families:
+            text = task.corrupt(piece.problem, [*value.before, *value.steps], len(value.before), family, rng)
+            works[family] += [] if text is None else [shown(table, piece, text)]
+    said = accepted(table, [work for some in works.values() for work in some])
+    yes = {name: [said[work.id] for work in some if work.id in said] for name, some in works.items()}
+    out = {
+        name: balanced_accuracy(yes["untouched"] + yes[name], [True] * len(yes["untouched"]) + [False] * len(yes[name]))
+        for name in task.families
+    }
+    apart = {True: "held_out_accuracy", False: "allowed_accuracy"}
+    means = {
+        label: mean([v for n, v in out.items() if v is not None and (n in held_out) == held]) for held, label in apart.items()
+    }
+    return {f"accuracy_on_{name}": value for name, value in out.items()} | means | {"accepts_untouched": mean(yes["untouched"])}

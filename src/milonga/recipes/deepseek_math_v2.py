@@ -1,0 +1,193 @@
+"""DeepSeekMath-V2 (arXiv 2511.22570): a verifier lists defects, a meta-verifier keeps it honest, a generator grades itself.
+
+The verifier learns to score proofs, then to score them for reasons that the meta-verifier confirms. The generator starts from
+the verifier's weights, writes a proof and grades it; it is paid for the verifier's score and for an honest grade. From the
+second iteration on the verifier also learns from the generator's proofs, with labels made by voting.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Literal
+
+import numpy as np
+from pydantic import Field
+
+from milonga.credit import outcome_advantages
+from milonga.credit.proofs import MetaMode, generator_reward, score_reward, verifier_reward
+from milonga.evals.metrics import mean
+from milonga.recipes.base import RECIPES, Recipe, RecipeOptions
+from milonga.recipes.imitation import demonstrations, imitation
+from milonga.recipes.proof_labels import audit, graded, mean_scores, readable, true_quality, voted
+from milonga.roles.proofs import DefectVerifier, MetaVerifier, ProofWriter, self_analysis
+from milonga.schedule import Action, Gate, Phase, Schedule
+from milonga.table import Table
+from milonga.types import Lesson, Trace, Traces
+
+
+class DeepSeekMathV2Options(RecipeOptions):
+    formats: int = Field(140, ge=0)
+    """Turns in which one model imitates a noisy teacher in all three seats, before anything is rewarded."""
+    n_score: int = Field(10, ge=1)
+    """Verifier turns with R_score alone."""
+    recall_gate: float = Field(0.0, ge=0, le=1)
+    """End those turns early once this share of the flaws is reported (at an evaluation); 0 for never."""
+    n_quality: int = Field(10, ge=0)
+    """Turns of the meta-verifier, on analyses whose quality is known."""
+    n_verifier: int = Field(10, ge=1)
+    """Verifier turns with R_meta in an iteration."""
+    n_generator: int = Field(10, ge=0)
+    """Generator turns in an iteration."""
+    meta: Literal["learned", "oracle", "none"] = "learned"
+    """Where R_meta comes from: the meta-verifier, the exact rubric, or nowhere (R_score alone to the end)."""
+    meta_mode: MetaMode = "multiply"
+    """multiply: R_score * R_meta. floor: R_score * max(R_meta, meta_floor), which leaves a right score some reward."""
+    meta_floor: float = Field(0.5, ge=0, le=1)
+    beta_self: float = Field(0.24, ge=0, le=1)
+    """Weight of the self-analysis in the generator's reward."""
+    n_reward_analyses: int = Field(1, ge=1)
+    """Analyses of a proof, and judgements of a self-analysis, that are averaged for the generator's reward; unconfirmed."""
+    auto_share: float = Field(0.5, ge=0, le=1)
+    """Share of the verifier's proofs that the generator wrote, with labels made by voting, from the second iteration on."""
+    auto_n: int = Field(8, ge=1)
+    """Analyses that vote on a label; unconfirmed, as the two below."""
+    auto_m: int = Field(3, ge=1)
+    """Judgements of each analysis that found something."""
+    auto_k: int = Field(2, ge=1)
+    """Confirmed analyses that the lowest score needs."""
+    confirm_at: float = Field(0.5, gt=0, le=1)
+    """The quality from which on a judgement confirms an analysis."""
+    audit: int = Field(96, ge=3)
+    """Held-out derivations, a third of each score, on which the verifier is measured."""
+
+
+@RECIPES.register("deepseek_math_v2")
+class DeepSeekMathV2(Recipe):
+    """Verifier, meta-verifier and self-verifying generator, in phases (DeepSeekMath-V2, arXiv 2511.22570)."""
+
+    name = "deepseek_math_v2"
+    paper = "arXiv 2511.22570"
+    paradigm = "verifier, then generator"
+    granularity = "sequence"
+    truth = "scores of proofs and of analyses"
+    seats = {"generator": ProofWriter, "verifier": DefectVerifier, "meta_verifier": MetaVerifier}
+    lead = "verifier"
+    bindings = {
+        "own": "",
+        "lora": "",
+        "shared": "the verifier that pays a generator stands still meanwhile; with one set of weights it would move along",
+    }
+    Options = DeepSeekMathV2Options
+    options: DeepSeekMathV2Options
+    defaults = {"policies": {"generator": {"lr": 3e-4}, "verifier": {"lr": 2e-4}, "meta_verifier": {"lr": 2e-4}}}
+    needs_steps = True
+
+    def schedule(self) -> Schedule:
+        o, p = self.options, self.policies
+        gate = Gate("eval/verifier/defect_recall", o.recall_gate) if o.recall_gate else None
+        start = (Action("copy", p["verifier"], p["generator"]), Action("copy", p["meta_verifier"], p["generator"]))
+        inherit = (Action("copy", p["generator"], p["verifier"]),)
+        return Schedule(
+            intro=(
+                Phase("generator", o.formats, name="formats"),
+                Phase("verifier", o.n_score, gate, start, name="score"),
+                Phase("meta_verifier", o.n_quality if o.meta == "learned" else 0, name="quality"),
+            ),
+            cycle=(
+                Phase("verifier", o.n_verifier, name="analysis"),
+                Phase("generator", o.n_generator, enter=inherit, name="proof"),
+            ),
+        )
+
+    def play(self, table: Table) -> Traces:
+        if table.phase == "formats":
+            taught = [seat for seat in self.seats if seat != "generator" or self.options.n_generator]
+            return Traces([trace for seat in taught for trace in demonstrations(table, seat)])
+        if table.learner == "generator":
+            self.state["iterated"] = True
+            proofs = table.ask("generator", table.problems(), self.rollouts)
+            checks = table.ask("verifier", proofs, self.options.n_reward_analyses)
+            own = Traces(self_analysis(proof) for proof in proofs if proof.reading.valid)
+            return Traces([*proofs, *checks, *table.ask("meta_verifier", own, self.options.n_reward_analyses)])
+        proofs = self.proofs(table)
+        if table.learner == "meta_verifier":
+            checks = readable(table.ask("verifier", proofs))
+            return Traces([*checks, *table.ask("meta_verifier", checks, self.rollouts)])
+        checks = table.ask("verifier", proofs, self.rollouts)
+        if table.phase == "score" or self.options.meta != "learned":
+            return checks
+        judged = table.ask("meta_verifier", readable(checks))
+        # Beside D_v the paper goes on training on D_mv: of each proof one analysis is judged as often as it takes to learn.
+        again = Traces({check.subject.id: check for check in readable(checks)}.values())
+        return Traces([*checks, *judged, *table.ask("meta_verifier", again, self.rollouts)])
+
+    def proofs(self, table: Table) -> Traces:
+        """The turn's proofs to be judged. What each is worth stands in the state, by its id."""
+        problems, o = table.problems(), self.options
+        own = round(o.auto_share * len(problems)) if table.learner == "verifier" and self.state.get("iterated") else 0
+        labelled = graded(table, problems[own:])
+        if own:
+            labelled += voted(table, problems[:own], (o.auto_n, o.auto_m, o.auto_k), o.confirm_at)
+        self.state["labels"] = {proof.id: label for proof, label in labelled}
+        return Traces(proof for proof, _ in labelled)
+
+    def credit(self, table: Table, played: Traces) -> list[Lesson]:
+        if table.phase == "formats":
+            return [imitation(self, "generator", played)]  # all formats into one model: the others start as its copies
+        seats = {seat: played.keep(lambda t, seat=seat: t.seat == seat) for seat in self.seats}  # type: ignore[misc]
+        proofs, checks, judged = seats["generator"], seats["verifier"], seats["meta_verifier"]
+        half = self.options.beta_self / 2
+        if table.learner == "generator":
+            rewards = self.generator_rewards(proofs, mean_scores(checks), mean_scores(judged))
+            sources = {"verifier": 1 - half, "meta_verifier": half}
+            return [self.reinforce(table, "generator", proofs, rewards, proofs.problems, sources)]
+        often = Counter(judged.subjects)
+        learned = judged.keep(lambda judgement: often[judgement.subject.id] > 1)
+        known = [right(judgement, true_quality(judgement.subject)) for judgement in learned]
+        lessons = [self.reinforce(table, "meta_verifier", learned, known, learned.subjects, {"steps": 1.0})] if known else []
+        if table.learner == "verifier":
+            rewards = self.verifier_rewards(table, checks, mean_scores(judged))
+            sources = {"steps": 0.5, "meta_verifier": 0.5} if len(judged) else {"steps": 1.0}
+            lessons.append(self.reinforce(table, "verifier", checks, rewards, checks.subjects, sources))
+        return lessons
+
+    def reinforce(
+        self, table: Table, seat: str, traces: Traces, rewards: list[float], groups: list[str], sources: dict[str, float]
+    ) -> Lesson:
+        """GRPO on these rewards, for all three seats alike."""
+        objective = self.objectives[seat]
+        advantages = outcome_advantages(np.array(rewards), traces, groups, objective, table.penalties(traces, objective))
+        notes = {"reward": mean(rewards) or 0.0}
+        return self.lesson(seat, traces, advantages=advantages, sources=sources, notes=notes)
+
+    def verifier_rewards(self, table: Table, analyses: Traces, judged: Mapping[str, float]) -> list[float]:
+        """R_format * R_score * R_meta; unknown where the meta-verifier could not be read."""
+        out = []
+        for analysis in analyses:
+            score, quality = right(analysis, self.state["labels"][analysis.subject.id]), 1.0
+            if score and table.phase == "analysis" and self.options.meta != "none":
+                exact = self.options.meta == "oracle"
+                quality = true_quality(analysis) if exact else judged.get(analysis.id, float("nan"))
+            out.append(verifier_reward(score, quality, self.options.meta_mode, self.options.meta_floor))
+        return out
+
+    def generator_rewards(self, proofs: Traces, scores: Mapping[str, float], judged: Mapping[str, float]) -> list[float]:
+        """R_format * (0.76 R_Y + 0.24 R_Z); unknown where the verifier, or the meta-verifier, could not be read."""
+        out = []
+        for proof in proofs:
+            if not proof.reading.valid:
+                out.append(0.0)
+                continue
+            quality = judged.get(f"{proof.id}/self", float("nan"))
+            claimed = proof.reading.value.analysis.value.score
+            out.append(generator_reward(scores.get(proof.id, float("nan")), claimed, quality, self.options.beta_self))
+        return out
+
+    def measure(self, table: Table) -> dict[str, float | None]:
+        return audit(table, self.options.audit, generator=self.options.n_generator > 0)
+
+
+def right(judgement: Trace, true: float) -> float:
+    """R_format * R_score of an analysis, or of a judgement of one."""
+    return score_reward(judgement.reading.value.score, true) if judgement.reading.valid else 0.0

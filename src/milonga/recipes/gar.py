@@ -1,0 +1,182 @@
+"""GAR (arXiv 2512.16917): a generator and a discriminator of slices are trained together, each against the other.
+
+The discriminator's yes or no on each slice is a dense part of the generator's reward; the discriminator is paid for telling
+reference slices from generated ones and for agreeing with the answer. Verdicts are averaged into one number for each trace:
+this is a shaped outcome, not credit for single steps (`slice_advantage` makes it that).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+from pydantic import Field
+
+from milonga.credit import (
+    SliceReward,
+    StepCredit,
+    approval,
+    balanced,
+    by_solution,
+    is_reference,
+    normalise,
+    outcome_advantages,
+    step_votes,
+)
+from milonga.credit.mixing import rms
+from milonga.evals.slices import slice_metrics, yes_rates
+from milonga.recipes.base import RECIPES, Recipe, RecipeOptions
+from milonga.recipes.imitation import demonstrations, imitation
+from milonga.recipes.outcome import outcome_rewards, solve
+from milonga.recipes.slicing import certainty, gold, slices_of
+from milonga.roles import Dialect, Role, SliceJudge, StepSolver
+from milonga.schedule import Schedule, always, warm_up
+from milonga.table import Table
+from milonga.types import Lesson, Traces
+
+STYLE = "~"
+"""What marks the steps of references with `ref_source = "gold_marked"`: a style that gives their origin away."""
+
+
+class GarOptions(RecipeOptions):
+    sft: int = Field(60, ge=0)
+    """Turns of stage 1, in which the discriminator learns from a teacher's verdicts; the paper has 500 steps."""
+    sft_slices: int = Field(128, ge=1)
+    """Slices in each of them, half of them right."""
+    slice_steps: int = Field(2, ge=1)
+    """Steps in a slice; the paper cuts at about 320 tokens."""
+    context: Literal["slice", "prefix"] = "prefix"
+    """Whether the discriminator sees the steps before the slice."""
+    analysis: bool = True
+    """Whether the teacher of stage 1 writes down what the steps should have given before its verdict."""
+    lambda1: float = Field(1.0, ge=0)
+    """Generator: weight of the answer, R_m."""
+    lambda2: float = Field(1.0, ge=0)
+    """Generator: weight of the accepted share of slices, R_s."""
+    lambda3: float = Field(1.0, ge=0)
+    """Discriminator: weight of telling reference from generated, R_d."""
+    lambda4: float = Field(0.5, ge=0)
+    """Discriminator: weight of agreeing with the answer, R_a."""
+    disc_group: int = Field(4, ge=2)
+    """Verdicts on each slice; their share of yes is the slice's reward, and they are each other's baseline."""
+    ref_source: Literal["gold_same_style", "gold_marked", "none"] = "gold_same_style"
+    """Reference slices: gold steps written as the generator writes, the same with a mark of style, or none and no R_d."""
+    rd: Literal["verdict", "logprob"] = "verdict"
+    """R_d by the verdict, or by the bounded log-probability of the right one after the same analysis. Without an analysis that
+    is equal for all verdicts on a slice, and teaches nothing."""
+    z0_only_wrong: bool = False
+    """Generated slices count as generated only in traces whose answer is wrong; right ones are then no contradiction."""
+    ra_on_reference: bool = False
+    """Whether R_a is paid on reference slices too."""
+    normalise: Literal["sum", "per_reward"] = "sum"
+    """Generator: normalise the sum of its rewards, or each of them before they are summed."""
+    slice_advantage: bool = False
+    """Generator: slice verdicts as credit of their own steps, instead of one number for each trace; not in the paper."""
+    frozen: bool = False
+    """Leave the discriminator as it is after stage 1."""
+
+
+@RECIPES.register("gar")
+class Gar(Recipe):
+    """A generator and a slice discriminator learn jointly and adversarially (GAR, arXiv 2512.16917)."""
+
+    name = "gar"
+    paper = "arXiv 2512.16917"
+    paradigm = "adversarial"
+    granularity = "sequence"
+    truth = "answers and reference solutions"
+    needs_steps = True
+    seats = {"generator": StepSolver, "verifier": SliceJudge}
+    lead = "generator"
+    bindings = {
+        "own": "",
+        "lora": "",
+        "shared": "the discriminator is paid for recognising what the generator wrote: with one set of weights, itself",
+    }
+    Options = GarOptions
+    options: GarOptions
+    # A z-score would make every slice count alike and so undo lambda3 and lambda4: only the order of two rewards would be left.
+    defaults = {"policies": {"verifier": {"lr": 3e-4, "objective": {"advantage": "centre"}}}}
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.needs_steps = self.options.sft > 0 or self.options.ref_source != "none"
+
+    def roles(self, dialect: Dialect) -> dict[str, Role]:
+        o = self.options
+        return {"generator": StepSolver(dialect), "verifier": SliceJudge(dialect, o.slice_steps, o.context, o.analysis)}
+
+    def schedule(self) -> Schedule:
+        return warm_up("verifier", self.options.sft) + always("generator")
+
+    def play(self, table: Table) -> Traces:
+        """Stage 1: a teacher's verdicts. Stage 2: traces of the generator, and verdicts on their slices and on references'."""
+        if table.learner == "verifier":
+            return demonstrations(table, "verifier", self.options.sft_slices)
+        solutions = solve(table, "generator", self.objectives["generator"], self.rollouts)
+        return Traces([*solutions, *self.verdicts(table, solutions, self.options.disc_group)])
+
+    def verdicts(self, table: Table, solutions: Traces, n: int) -> Traces:
+        """On every slice of the solutions, and of one reference for each problem."""
+        problems = {t.problem.id: t.problem for t in solutions}.values() if self.options.ref_source != "none" else ()
+        marked = STYLE if self.options.ref_source == "gold_marked" else ""
+        return table.ask("verifier", slices_of(table, [*solutions, *(gold(table, p, marked) for p in problems)]), n)
+
+    def credit(self, table: Table, played: Traces) -> list[Lesson]:
+        """Both players learn in the same turn, each from its own groups."""
+        if table.learner == "verifier":
+            return [imitation(self, "verifier", played)]
+        solutions = played.keep(lambda t: t.seat == "generator")
+        verdicts = played.keep(lambda t: t.seat == "verifier")
+        lessons = [self.credit_generator(table, solutions, verdicts)]
+        return lessons if self.options.frozen else [*lessons, self.credit_verifier(table, verdicts)]
+
+    def credit_generator(self, table: Table, solutions: Traces, verdicts: Traces) -> Lesson:
+        """R_rea = lambda1 * R_m + lambda2 * R_s, compared among the traces of a problem."""
+        o, objective, groups = self.options, self.objectives["generator"], solutions.problems
+        said = by_solution(verdicts)
+        answers = outcome_rewards(table, solutions, objective)
+        approved = np.array([approval(said.get(t.id, [])) for t in solutions]) + 0 * answers  # unknown stays unknown
+        penalties = table.penalties(solutions, objective)
+        if o.normalise == "sum" and not o.slice_advantage:
+            total = o.lambda1 * answers + o.lambda2 * approved
+            credit = outcome_advantages(total, solutions, groups, objective, penalties)
+        else:
+            first = outcome_advantages(answers, solutions, groups, objective, penalties)
+            second = outcome_advantages(approved, solutions, groups, objective)
+            if o.slice_advantage:
+                known = [said.get(t.id, []) if not np.isnan(a) else [] for t, a in zip(solutions, answers, strict=True)]
+                votes = [step_votes(slices, t, o.slice_steps) for slices, t in zip(known, solutions, strict=True)]
+                second = StepCredit().advantages(votes, solutions, groups, objective)
+            credit = [o.lambda1 * a + o.lambda2 * b for a, b in zip(first, second, strict=True)]
+        parts = [rms([w * normalise(r, groups, "centre")]) for w, r in ((o.lambda1, answers), (o.lambda2, approved))]
+        share = parts[1] / sum(parts) if sum(parts) else 0.0
+        notes = {"approved": float(np.nanmean(approved)), "approval_share": share}
+        sources = {"answers": 1 - share, "verifier": share}
+        return self.lesson("generator", solutions, advantages=credit, sources=sources, notes=notes)
+
+    def credit_verifier(self, table: Table, verdicts: Traces) -> Lesson:
+        """R_dis = lambda3 * R_d + lambda4 * R_a, compared among the verdicts on one slice; both origins count alike."""
+        o, objective = self.options, self.objectives["verifier"]
+        reward = SliceReward(o.lambda3 * (o.ref_source != "none"), o.lambda4, o.z0_only_wrong, o.ra_on_reference)
+        sure = certainty(table, verdicts) if o.rd == "logprob" else {}
+        origins = [is_reference(v.subject) for v in verdicts]
+        rewards = [
+            reward(v.reading.value.final, origin, v.subject.correct, sure.get(v.id))
+            for v, origin in zip(verdicts, origins, strict=True)
+        ]
+        penalties = table.penalties(verdicts, objective)
+        credit = outcome_advantages(np.array(rewards), verdicts, verdicts.subjects, objective, penalties)
+        share = o.lambda3 / (o.lambda3 + o.lambda4) if o.lambda3 + o.lambda4 and o.ref_source != "none" else 0.0
+        return self.lesson(
+            "verifier",
+            verdicts,
+            advantages=credit,
+            weights=balanced([float(origin) for origin in origins]),
+            sources={"demonstrations": share, "answers": 1 - share},
+            notes={key: rate for key, rate in yes_rates(verdicts).items() if rate is not None},
+        )
+
+    def measure(self, table: Table) -> dict[str, float | None]:
+        """The discriminator on slices of the generator as it is now, against their exact truth."""
+        return slice_metrics(self.verdicts(table, table.ask("generator", table.problems(), self.rollouts), 1))

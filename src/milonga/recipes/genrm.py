@@ -1,0 +1,142 @@
+"""GenRM (arXiv 2408.15240): a verifier that learns by plain imitation to check a solution and then to say Yes or No.
+
+Its score is the chance of the word Yes, averaged over several checks that it writes. The generator stays as it is: its
+solutions are what the verifier learns on, and what it chooses from afterwards.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+from pydantic import Field
+
+from milonga.credit import balanced, balanced_within, term_weights
+from milonga.errors import ConfigError
+from milonga.recipes.base import RECIPES, Recipe, RecipeOptions
+from milonga.roles import Dialect, Role, StepSolver, YesNoVerifier
+from milonga.roles.demonstrate import recheck
+from milonga.roles.yes_no import Form, Voting
+from milonga.schedule import Schedule, always
+from milonga.table import Table
+from milonga.tasks.base import keyed
+from milonga.types import Floats, Lesson, Trace, Traces
+
+
+class GenrmOptions(RecipeOptions):
+    form: Form = "cot"
+    """cot: check the steps in writing, then the word. direct: the word alone."""
+    rationales: int = Field(8, ge=1)
+    """K: checks that a score is averaged over when solutions are judged; the paper's number is not known, 32 is likely."""
+    voting: Voting = "mean_prob"
+    """mean_prob: the mean of the chances of Yes, which the paper calls majority voting. vote: the share of Yes sampled."""
+    normalise: bool = True
+    """Whether the chance of Yes is taken against that of No alone."""
+    source: Literal["teacher", "own"] = "teacher"
+    """Who writes the checks to learn from: a teacher who does each step again, or the verifier itself."""
+    per_solution: int = Field(1, ge=1)
+    """Checks written for each solution."""
+    corrupt: float = Field(0.1, ge=0, le=1)
+    """Share of the teacher's checks in which the verdict on one step is turned round, and the final one with it."""
+    consistent: bool = False
+    """Whether a check must be right about every step to be kept, not only about the answer; needs exact steps."""
+    balance: Literal["problem", "batch", "none"] = "problem"
+    """Where right and wrong solutions count alike. By problem, those with one kind of solution are not learned from."""
+    generation: float = Field(0.33, ge=0)
+    """lambda: weight of learning to write the right solutions too, beside judging them."""
+
+
+@RECIPES.register("genrm")
+class Genrm(Recipe):
+    """Reward modelling as next-token prediction: the chance of Yes, after written checks (GenRM, arXiv 2408.15240)."""
+
+    name = "genrm"
+    paper = "arXiv 2408.15240"
+    paradigm = "verifier training"
+    granularity = "sequence"
+    truth = "answers and a teacher's checks"
+    seats = {"generator": StepSolver, "verifier": YesNoVerifier}
+    lead = "verifier"
+    bindings = {"own": "", "lora": "", "shared": ""}
+    learns = {"generator": ("cross_entropy", "policy_gradient"), "verifier": ("cross_entropy",)}
+    defaults = {"policies": {"verifier": {"objective": {"preset": "cross_entropy"}, "lr": 3e-4}}}
+    Options = GenrmOptions
+    options: GenrmOptions
+
+    def roles(self, dialect: Dialect) -> dict[str, Role]:
+        judge = YesNoVerifier(dialect, self.options.form, self.options.rationales, self.options.voting, self.options.normalise)
+        return {"generator": StepSolver(dialect), "verifier": judge}
+
+    def schedule(self) -> Schedule:
+        return always("verifier")
+
+    def play(self, table: Table) -> Traces:
+        """Solutions of the generator, and for each of them texts that the verifier might have written."""
+        solutions = table.ask("generator", table.problems(), self.rollouts)
+        return Traces([*solutions, *self.checks(table, solutions)])
+
+    def checks(self, table: Table, solutions: Traces) -> Traces:
+        """Nobody looks at the answer here: which of these are worth learning is for credit to say."""
+        role, options = table.setting.roles["verifier"], self.options
+        assert isinstance(role, YesNoVerifier)
+        if options.form == "direct":
+            both = [(solution, role.write((), said)) for solution in solutions for said in (True, False)]
+            return table.write("verifier", [solution for solution, _ in both], [text for _, text in both])
+        if options.source == "own":
+            return table.ask("verifier", solutions, options.per_solution)
+        if not table.setting.task.knows_steps:
+            raise ConfigError(f"options.source: nobody can check the steps of '{table.setting.task.name}'; set it to 'own'")
+        readable = [s for s in solutions if s.grade is not None and s.grade.steps for _ in range(options.per_solution)]
+        texts = []
+        for number, solution in enumerate(readable):
+            rng = keyed("check", table.setting.seed, table.turn, solution.id, number)
+            texts.append(recheck(table.setting.task, solution, role, options.corrupt, rng))
+        return table.write("verifier", readable, texts)
+
+    def credit(self, table: Table, played: Traces) -> list[Lesson]:
+        """L = L_verify + lambda L_generate, each the mean over its own tokens; what is not kept weighs nothing."""
+        solutions = played.keep(lambda t: t.seat == "generator")
+        checks = played.keep(lambda t: t.seat == "verifier")
+        labels = kept(checks, self.options.consistent)
+        own = [*self.balanced(labels, checks), *(float(right) for right in np.nan_to_num(solutions.correct))]
+        rows = Traces([*checks, *solutions])
+        terms = ["verify"] * len(checks) + ["generate"] * len(solutions)
+        objective = self.objectives["verifier"]
+        sizes = [float(t.length) for t in rows] if objective.aggregate == "token_mean" else None
+        weights = term_weights(terms, {"verify": 1.0, "generate": self.options.generation}, own, sizes)
+        if self.options.generation and not table.setting.engine.same_tokens(*(self.policies[s] for s in self.seats)):
+            raise ConfigError("options.generation: generator and verifier have different tokenizers; set it to 0")
+        by = "demonstrations" if self.options.source == "teacher" and self.options.form == "cot" else "answers"
+        share = self.options.generation / (1 + self.options.generation)
+        sources = {"answers": share, by: 1 - share} if by != "answers" else {"answers": 1.0}
+        return [self.lesson("verifier", rows, weights=weights, sources=sources, notes=notes(checks, labels))]
+
+    def balanced(self, labels: Floats, checks: Traces) -> list[float]:
+        if self.options.balance == "problem":
+            return balanced_within(labels, checks.problems)
+        return balanced(labels) if self.options.balance == "batch" else [float(known) for known in ~np.isnan(labels)]
+
+
+def kept(checks: Traces, consistent: bool = False) -> Floats:
+    """The label of each check's solution; NaN where the check is dropped because its verdict is not that label."""
+    labels = np.array([t.subject.correct for t in checks])
+    agree = np.array([t.reading.value.final == bool(label) for t, label in zip(checks, labels, strict=True)], dtype=bool)
+    if consistent:
+        agree &= np.array([right_reasons(t) is not False for t in checks], dtype=bool)
+    return np.where(agree, labels, np.nan)
+
+
+def right_reasons(check: Trace) -> bool | None:
+    """Whether a check is right about every step; None where that cannot be told."""
+    said, grade = check.reading.value.steps, check.subject.grade
+    return None if said is None or grade is None or grade.steps is None else said == grade.steps
+
+
+def notes(checks: Traces, labels: Floats) -> dict[str, float]:
+    """How much the filter keeps, of which label, and how much of it is right for the wrong reasons."""
+    known = ~np.isnan(labels)
+    reasons = [r for t, keep in zip(checks, known, strict=True) if keep and (r := right_reasons(t)) is not None]
+    found = {"kept": float(known.mean()) if len(labels) else 0.0}
+    if known.any():
+        found["kept_right"] = float(labels[known].mean())
+    return found | ({"wrong_reasons": 1 - sum(reasons) / len(reasons)} if reasons else {})

@@ -1,0 +1,73 @@
+"""Let's Verify Step by Step (arXiv 2305.20050): a verifier that learns the truth of each step ranks solutions better than one
+that learns only whether the answer is right; and labels go further when convincing wrong solutions are labelled."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field
+
+from milonga.credit import convincing_wrong, until_first_error
+from milonga.recipes.base import RECIPES
+from milonga.recipes.scoring import Labelled, Scoring, ScoringOptions
+from milonga.roles.scorer import Aggregate
+from milonga.table import Table
+from milonga.tasks.base import keyed
+from milonga.types import Trace, Traces
+
+
+class LetsVerifyOptions(ScoringOptions):
+    labels: Literal["process", "outcome"] = "process"
+    """process: the truth of each step, up to the first error. outcome: whether the answer is right, at the last token."""
+    stop_at_error: bool = True
+    """Whether labelling stops at the first error. What comes after it was never labelled in the paper."""
+    label_budget: int = Field(4, ge=1)
+    """Solutions of a problem that are labelled, out of the turn's rollouts."""
+    convincing_fraction: float = Field(0.8, ge=0, le=1)
+    """Share of them that are wrong answers the verifier finds most convincing; the others are drawn uniformly."""
+
+
+@RECIPES.register("lets_verify")
+class LetsVerify(Scoring):
+    """Each turn is a round: sample, choose by the present verifier, label, learn from all rounds (arXiv 2305.20050)."""
+
+    name = "lets_verify"
+    paper = "arXiv 2305.20050"
+    truth = "steps"
+    needs_steps = True
+    Options = LetsVerifyOptions
+    options: LetsVerifyOptions
+
+    def __init__(self, *settings: Any) -> None:
+        super().__init__(*settings)
+        self.needs_steps = self.options.labels == "process"
+
+    @property
+    def fitting(self) -> Aggregate:
+        return "product" if self.options.labels == "process" else "last"
+
+    def label(self, table: Table, solutions: Traces) -> list[Labelled]:
+        return [self.labelled(solution) for solution in self.chosen(table, solutions)]
+
+    def chosen(self, table: Table, solutions: Traces) -> Traces:
+        """Convincing wrong solutions and some others. All of them where the labels last for all."""
+        if self.options.label_budget >= self.rollouts:
+            return solutions
+        scores = [0.0] * len(solutions)
+        if self.options.convincing_fraction:
+            found = {check.subject.id: check.reading.value.rank for check in table.judge("verifier", solutions)}
+            scores = [found.get(solution.id, 0.0) for solution in solutions]
+        rng = keyed("uniform", table.setting.seed, table.turn)
+        budget, share = self.options.label_budget, self.options.convincing_fraction
+        rows = convincing_wrong(scores, solutions.correct, solutions.problems, budget, share, rng)
+        return Traces(solutions[row] for row in rows)
+
+    def labelled(self, solution: Trace) -> Labelled:
+        if self.options.labels == "outcome":
+            return Labelled(solution, end=solution.correct)
+        truth = solution.grade.steps if solution.grade else None
+        labels = [float(right) for right in truth or ()]
+        return Labelled(solution, until_first_error(labels) if self.options.stop_at_error else labels)
+
+    def sources(self) -> dict[str, float]:
+        return {"steps": 1.0} if self.options.labels == "process" else {"answers": 1.0}

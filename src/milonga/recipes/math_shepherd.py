@@ -1,0 +1,113 @@
+"""Math-Shepherd (arXiv 2312.08935): a step is as good as the completions that go on from it. Nobody labels any step.
+
+The verifier learns how often the right answer can still be reached after each step; it ranks solutions, and in the second
+recipe its scores are step rewards of the generator.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+from pydantic import Field
+
+from milonga.credit import after_zero, hard_labels, mix, shares, step_reward_credit
+from milonga.credit.reach import StepReward
+from milonga.recipes.base import RECIPES
+from milonga.recipes.outcome import outcome_credit, outcome_rewards, solve
+from milonga.recipes.scoring import Labelled, Scoring, ScoringOptions, reached
+from milonga.roles.scorer import Aggregate
+from milonga.schedule import Schedule, alternate, warm_up
+from milonga.table import Table
+from milonga.types import Lesson, Traces
+
+
+class MathShepherdOptions(ScoringOptions):
+    labels: Literal["hard", "soft"] = "hard"
+    """hard: whether any completion arrives at the right answer. soft: the share that does."""
+    completions: int = Field(8, ge=1)
+    """Completions from each prefix. Hard labels of different numbers are not comparable."""
+    tau: float = Field(0.0, ge=0, lt=1)
+    """Share of the completions that must be exceeded for a hard label of 1; 0: one is enough."""
+    isotonic: bool = False
+    """Whether all steps after the first that nothing arrives from count as such."""
+    drop_unsolved: bool = True
+    """Leave out problems that no rollout of the turn solved: what the completer cannot do at all would look wrong."""
+
+
+@RECIPES.register("math_shepherd")
+class MathShepherd(Scoring):
+    """Step labels by completions from each prefix, learned by a verifier with a value head (arXiv 2312.08935)."""
+
+    name = "math_shepherd"
+    paper = "arXiv 2312.08935"
+    truth = "answers"
+    Options = MathShepherdOptions
+    options: MathShepherdOptions
+
+    @property
+    def fitting(self) -> Aggregate:
+        return "min"
+
+    def label(self, table: Table, solutions: Traces) -> list[Labelled]:
+        if self.options.drop_unsolved:
+            solved = {solution.problem.id for solution in solutions if solution.correct == 1}
+            solutions = solutions.keep(lambda t: t.problem.id in solved)
+        values = reached(table, solutions, self.options.completions)
+        return [Labelled(solution, self.made(rates)) for solution, rates in zip(solutions, values, strict=True)]
+
+    def made(self, rates: list[float]) -> list[float]:
+        labels = hard_labels(rates, self.options.tau) if self.options.labels == "hard" else rates
+        return after_zero(labels, 0.0) if self.options.isotonic else labels
+
+    def sources(self) -> dict[str, float]:
+        return {"answers": 1.0}
+
+
+class MathShepherdRlOptions(MathShepherdOptions):
+    labels: Literal["hard", "soft"] = "soft"
+    """hard or soft; rewards inherit the noise of hard labels."""
+    warmup: int = Field(10, ge=0)
+    """Verifier turns before the generator's first."""
+    refresh: int = Field(0, ge=0)
+    """Generator turns between new verifier turns, with the generator of then as the completer; 0: it stays frozen."""
+    step_reward: StepReward = "centred"
+    """centred, difference, or raw: the sum of the scores themselves, which pays for more steps."""
+    alpha: float = Field(0.3, ge=0, le=1)
+    """Weight of the step rewards beside the outcome. At 1 nothing but the verifier is left, and it will be hacked."""
+
+
+@RECIPES.register("math_shepherd_rl")
+class MathShepherdRl(MathShepherd):
+    """The generator learns from its answers and from the step scores of a verifier made as above (arXiv 2312.08935)."""
+
+    name = "math_shepherd_rl"
+    paradigm = "frozen verifier"
+    lead = "generator"
+    Options = MathShepherdRlOptions
+    options: MathShepherdRlOptions
+
+    def schedule(self) -> Schedule:
+        turns = alternate(generator=self.options.refresh or 1, verifier=1 if self.options.refresh else 0)
+        return warm_up("verifier", self.options.warmup) + turns
+
+    def play(self, table: Table) -> Traces:
+        if table.learner == "verifier":
+            return super().play(table)
+        return solve(table, "generator", self.objectives["generator"], self.rollouts)
+
+    def credit(self, table: Table, played: Traces) -> list[Lesson]:
+        if table.learner == "verifier":
+            return super().credit(table, played)
+        objective, alpha = self.objectives["generator"], self.options.alpha
+        found = {check.subject.id: check.reading.value.step_scores for check in table.judge("verifier", played)}
+        scores = [found.get(solution.id) for solution in played]
+        # Scores count only where their steps are the generator's own, and where the solution carries credit at all.
+        carries = ~np.isnan(outcome_rewards(table, played, objective))
+        fitting = [s if s and len(s) == len(t.steps) and c else None for s, t, c in zip(scores, played, carries, strict=True)]
+        outcome = outcome_credit(table, played, objective)
+        process = step_reward_credit(fitting, played, played.problems, objective, self.options.step_reward)
+        notes = shares(outcome, process, alpha, [t.mask for t in played])
+        notes["step_score"] = float(np.mean([x for s in fitting if s for x in s] or [0.0]))
+        sources = {"answers": 1 - notes["step_share"], "verifier": notes["step_share"]}
+        return [self.lesson("generator", played, advantages=mix(outcome, process, alpha), sources=sources, notes=notes)]

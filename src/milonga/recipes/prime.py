@@ -1,0 +1,177 @@
+"""PRIME (arXiv 2502.01456): a second language model learns online which answers are right; its log-ratio rewards every token.
+
+The implicit reward model is trained as a classifier of outcomes alone, on the rollouts of the turn. The score it learns is a
+sum over tokens, so that each token's piece of it is a dense reward for the generator, next to the outcome. No step is labelled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Literal, cast
+
+import numpy as np
+from pydantic import Field, model_validator
+
+from milonga.credit import ImplicitCredit, accuracy_within, contributions, rescaled, weighed
+from milonga.credit.baselines import Normaliser
+from milonga.credit.implicit import Level, Loo, ProcessNorm, Whitening
+from milonga.errors import ConfigError
+from milonga.evals.metrics import mean, order_accuracy
+from milonga.recipes.base import RECIPES, Recipe, RecipeOptions
+from milonga.recipes.outcome import outcome_credit, outcome_rewards, solve_until
+from milonga.roles import Dialect, ImplicitScorer, Role, StepSolver
+from milonga.schedule import Schedule, always, warm_up
+from milonga.table import Table
+from milonga.types import Floats, Lesson, Traces
+
+
+class PrimeOptions(RecipeOptions):
+    prm_update: Literal["after", "before", "none"] = "after"
+    """after: rewards come from the reward model before its update. before: update first, then score. none: frozen."""
+    prm_warmup: int = Field(0, ge=0)
+    """Turns before the first, in which the reward model alone learns from the generator as it started; the paper has none."""
+    outcome_weight: float = Field(1.0, ge=0)
+    process_weight: float = Field(1.0, ge=0)
+    """0 leaves the outcome alone, and a reward model that only watches."""
+    accuracy_low: float = Field(0.2, ge=0, le=1)
+    """Problems with a smaller share of right rollouts are replaced by new ones. 0 and 1 keep every problem."""
+    accuracy_high: float = Field(0.8, ge=0, le=1)
+    """Likewise with a larger share."""
+    loo: Loo = "formula"
+    """formula: as the paper describes its baseline. code: as the public code has it."""
+    level: Level = "token_mean"
+    """What the others of a group put into the baseline: their reward per token, or their whole score (not in the paper)."""
+    length_norm: bool = False
+    """Divide the process credit by the length; not in the paper, whose process credit grows with it."""
+    process_norm: ProcessNorm = "none"
+    """Rescale the token rewards by the batch's largest return (the public code), by its std, or not at all."""
+    whitening: Whitening = "off"
+    """Whiten the final advantages over all tokens: the public code does it in full, the paper's formula does not."""
+    gamma: float = Field(1.0, gt=0, le=1)
+    """Discount per token of the process rewards."""
+
+    @model_validator(mode="after")
+    def _ordered(self) -> PrimeOptions:
+        if self.accuracy_low > self.accuracy_high:
+            raise ValueError(f"accuracy_low={self.accuracy_low} is larger than accuracy_high={self.accuracy_high}")
+        return self
+
+
+@RECIPES.register("prime")
+class Prime(Recipe):
+    """Generator and implicit reward model learn in the same turn, from the same rollouts (PRIME, arXiv 2502.01456)."""
+
+    name = "prime"
+    paper = "arXiv 2502.01456"
+    paradigm = "cooperative"
+    granularity = "token"
+    truth = "answers"
+    seats = {"generator": StepSolver, "verifier": ImplicitScorer}
+    lead = "generator"
+    bindings = {
+        "own": "",
+        "lora": "",
+        "shared": "generator and reward model are two sets of weights in PRIME: one would reward whatever made it likelier",
+    }
+    defaults = {
+        "policies": {
+            "generator": {"objective": {"preset": "grpo", "advantage": "leave_one_out"}},
+            "verifier": {"objective": {"preset": "implicit_bce"}, "grad_clip": 10.0},
+        }
+    }
+    learns = {"verifier": ("implicit_bce",)}
+    Options = PrimeOptions
+    options: PrimeOptions
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        baseline = self.objectives["generator"].advantage
+        if baseline not in ("zscore", "centre", "leave_one_out"):
+            raise ConfigError(f"policies.generator.objective: token rewards have no form for advantage '{baseline}' in 'prime'")
+
+    def roles(self, dialect: Dialect) -> dict[str, Role]:
+        """One beta: that of the loss is that of the rewards."""
+        return super().roles(dialect) | {"verifier": ImplicitScorer(dialect, self.objectives["verifier"].beta)}
+
+    def schedule(self) -> Schedule:
+        return warm_up("verifier", self.options.prm_warmup) + always("generator")
+
+    def play(self, table: Table) -> Traces:
+        """Rollouts of problems that are neither solved nor hopeless."""
+        if not table.setting.engine.same_tokens(self.policies["generator"], self.policies["verifier"]):
+            raise ConfigError("'prime' rewards the generator's tokens: generator and verifier need models of one vocabulary")
+        tries = self.objectives["generator"].max_tries
+        return solve_until(table, "generator", self.keep, tries, self.rollouts)
+
+    def keep(self, solutions: Traces) -> Traces:
+        return Traces(trace for trace, kept in zip(solutions, self.kept(solutions), strict=True) if kept)
+
+    def kept(self, solutions: Traces) -> np.ndarray:
+        low, high = self.options.accuracy_low, self.options.accuracy_high
+        return accuracy_within(solutions.correct, solutions.problems, low, high)
+
+    def credit(self, table: Table, played: Traces) -> Iterator[Lesson]:
+        """Each lesson is learned before the next is asked for: `before` scores with what was just learned."""
+        if table.learner == "verifier" or self.options.prm_update == "before":
+            yield self.credit_verifier(played, self.token_rewards(table, played))
+        if table.learner == "generator":
+            rewards = self.token_rewards(table, played)
+            yield self.credit_generator(table, played, rewards)
+            if self.options.prm_update == "after":
+                yield self.credit_verifier(played, rewards)
+
+    def token_rewards(self, table: Table, solutions: Traces) -> list[Floats]:
+        """r_t = beta log(phi(y_t) / ref(y_t)), of all rollouts at once, on the very tokens that were sampled."""
+        beta = self.objectives["verifier"].beta
+        return [beta * ratio for ratio in table.numbers("verifier", solutions)]
+
+    def credit_verifier(self, solutions: Traces, rewards: list[Floats]) -> Lesson:
+        """Cross-entropy of sigmoid(sum of r_t) against the outcome. Where all outcomes are alike there is nothing to learn."""
+        known = ~np.isnan(solutions.correct) & self.kept(solutions)
+        labels = [float(label) for label in np.nan_to_num(solutions.correct)]
+        lesson = self.lesson("verifier", solutions, labels=labels, weights=[float(k) for k in known], sources={"answers": 1.0})
+        lesson.notes |= pair_notes(rewards, solutions)
+        return lesson
+
+    def credit_generator(self, table: Table, solutions: Traces, rewards: list[Floats]) -> Lesson:
+        """A = A_outcome + A_process: each source has its own baseline within the problem, then they are summed."""
+        o, objective = self.options, self.objectives["generator"]
+        kept = self.kept(solutions)
+        outcomes = np.where(kept, outcome_rewards(table, solutions, objective), np.nan)
+        outcome = [array * k for array, k in zip(outcome_credit(table, solutions, objective), kept, strict=True)]
+        form = ImplicitCredit(cast(Normaliser, objective.advantage), o.loo, o.level, o.length_norm, o.gamma)
+        process = form.advantages(rescaled(rewards, solutions, o.process_norm), outcomes, solutions, solutions.problems)
+        weights = (o.outcome_weight, o.process_weight)
+        advantages = weighed(outcome, process, weights, solutions, o.whitening)
+        notes = contributions(outcome, process, weights, solutions)
+        sources = {"answers": 1 - notes["process_share"], "verifier": notes["process_share"]}
+        return self.lesson("generator", solutions, advantages=advantages, sources=sources, notes=notes)
+
+    def measure(self, table: Table) -> dict[str, float | None]:
+        """Whether the implicit rewards, which saw no step label, find the first wrong step: its area under the ROC curve."""
+        checks = table.judge("verifier", table.ask("generator", table.problems(), 2))
+        return {"verifier/step_auroc": step_auroc(checks)}
+
+
+def pair_notes(rewards: list[Floats], solutions: Traces) -> dict[str, float]:
+    """How often, of a right and a wrong rollout of one problem, the right one scores higher; nothing without such pairs."""
+    groups: dict[str, list[tuple[float, float]]] = {}
+    for reward, solution in zip(rewards, solutions, strict=True):
+        groups.setdefault(solution.problem.id, []).append((float(reward.sum()), solution.correct))
+    ordered = [order_accuracy([s for s, _ in group], [c for _, c in group]) for group in groups.values()]
+    found = mean([value for value in ordered if value is not None])
+    return {} if found is None else {"pair_accuracy": found}
+
+
+def step_auroc(checks: Traces) -> float | None:
+    """Right steps against first wrong ones, by the judge's step scores; what follows an error is not counted."""
+    scores: list[float] = []
+    right: list[float] = []
+    for check in checks:
+        given, grade = check.reading.value.step_scores, check.subject.grade
+        if given is None or grade is None or grade.steps is None or len(given) != len(grade.steps):
+            continue
+        counted = len(given) if all(grade.steps) else grade.steps.index(False) + 1
+        scores += given[:counted]
+        right += [float(step) for step in grade.steps[:counted]]
+    return order_accuracy(scores, right)

@@ -1,0 +1,96 @@
+"""Proofs with what each is worth: derivations whose truth is known, a generator's proofs labelled by votes; and the audit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from milonga.credit.proofs import LEVELS, analysis_quality, auto_label, majority
+from milonga.evals.defects import Finding, defect_metrics
+from milonga.evals.metrics import mean
+from milonga.roles.derivations import Examination, examine
+from milonga.roles.proofs import Analysis, given_proof
+from milonga.table import Table
+from milonga.tasks.base import keyed
+from milonga.types import Problem, Trace, Traces
+
+Labelled = list[tuple[Trace, float]]
+
+
+def truth(proof: Trace) -> Examination:
+    """What is exactly true of a proof."""
+    return examine(proof.problem, proof.reading.value.steps, proof.reading.value.answer)
+
+
+def true_quality(analysis: Trace) -> float:
+    """How good an analysis is by the exact rubric."""
+    said: Analysis = analysis.reading.value
+    return analysis_quality(said.defects, said.score or 0.0, truth(analysis.subject).flaws)
+
+
+def graded(table: Table, problems: Sequence[Problem]) -> Labelled:
+    """A derivation of each problem, as many of each score, with the score that an expert would give it."""
+    out = []
+    for number, problem in enumerate(problems):
+        rng = keyed("derivation", table.setting.seed, table.turn, problem.id)
+        score = LEVELS[number % len(LEVELS)]
+        dialect = table.setting.roles["verifier"].dialect
+        proof = given_proof(table.setting.task, problem, rng, score, dialect, f"{table.turn}/proof/{problem.id}")
+        out.append((proof, score))
+    return out
+
+
+def voted(table: Table, problems: Sequence[Problem], votes: tuple[int, int, int], confirm_at: float) -> Labelled:
+    """Proofs by the generator, labelled by `n` analyses with `m` judgements of each that found something; see `auto_label`.
+
+    Proofs on which the votes do not settle are left out, and counted.
+    """
+    n, m, k = votes
+    proofs = table.ask("generator", problems)
+    analyses = readable(table.ask("verifier", proofs, n))
+    judged = readable(table.ask("meta_verifier", analyses.keep(lambda a: a.reading.value.score < 1), m))
+    confirms: dict[str, list[bool]] = {}
+    for judgement in judged:
+        confirms.setdefault(judgement.subject.id, []).append(judgement.reading.value.score >= confirm_at)
+    out: Labelled = []
+    for proof in proofs:
+        mine = [a for a in analyses if a.subject is proof]
+        label = auto_label([a.reading.value.score for a in mine], [majority(confirms.get(a.id, [])) for a in mine], k)
+        if label is None:
+            table.dropped["generator: no label by votes"] += 1
+        else:
+            out.append((proof, label))
+    return out
+
+
+def readable(traces: Traces) -> Traces:
+    return traces.keep(lambda trace: trace.reading.valid)
+
+
+def mean_scores(traces: Traces) -> dict[str, float]:
+    """The mean of the readable scores given to each subject, by its id; subjects without any are missing."""
+    found: dict[str, list[float]] = {}
+    for trace in readable(traces):
+        found.setdefault(trace.subject.id, []).append(trace.reading.value.score)
+    return {subject: sum(scores) / len(scores) for subject, scores in found.items()}
+
+
+def audit(table: Table, count: int, generator: bool) -> dict[str, float | None]:
+    """Verifier and meta-verifier against the exact truth of `count` derivations; of a generator that grades itself, whether
+    it claims more than its proofs are worth, and whether the verifier gives them more than they are worth."""
+    problems = table.problems(count)
+    checks = table.ask("verifier", Traces(proof for proof, _ in graded(table, problems)))
+    said = [(check.reading.value, check.reading.valid, truth(check.subject).flaws) for check in checks]
+    found = defect_metrics([Finding(value.defects, value.score if valid else None, flaws) for value, valid, flaws in said])
+    judged = mean_scores(table.ask("meta_verifier", readable(checks)))
+    out = {f"verifier/{name}": value for name, value in found.items()}
+    out["meta_verifier/accuracy"] = mean([judged.get(check.id) == true_quality(check) for check in readable(checks)])
+    if not generator:
+        return out
+    proofs = table.ask("generator", problems)
+    given = mean_scores(table.ask("verifier", proofs))
+    flawed = readable(proofs).keep(lambda proof: truth(proof).score < 1)
+    return out | {
+        "generator/proof_score": mean([truth(proof).score for proof in proofs]),
+        "generator/over_claim": mean([proof.reading.value.analysis.value.score == 1 for proof in flawed]),
+        "verifier/score_gap": mean([given[proof.id] - truth(proof).score for proof in proofs if proof.id in given]),
+    }

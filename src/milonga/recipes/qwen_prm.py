@@ -1,0 +1,98 @@
+"""Lessons of developing process reward models (Qwen2.5-Math-PRM, arXiv 2501.07301): completions say whether a step can still be
+rescued, a judge says whether it is right. Solutions on whose first error both agree make the better labels, and fewer."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any, Literal
+
+from pydantic import Field
+
+from milonga.credit import after_zero, first_zero, hard_labels
+from milonga.recipes.base import RECIPES
+from milonga.recipes.scoring import NAN, Labelled, Scoring, ScoringOptions, reached
+from milonga.roles import StepScorer, StepSolver, StepVerifier
+from milonga.roles.scorer import Aggregate
+from milonga.table import Table
+from milonga.types import Traces
+
+VALUES = ("mc_hard", "mc_soft")
+"""Labels that are values of prefixes; the others say what is right, and the two never meet in one head."""
+
+
+class QwenPrmOptions(ScoringOptions):
+    labels: Literal["consensus_hard", "consensus_soft", "mc_hard", "mc_soft", "judge", "truth"] = "consensus_hard"
+    """consensus: of solutions on whose first error completions and judge agree. mc: of completions alone. judge: of the judge
+    alone. truth: exact, the most that labels can give. soft: the share of completions that arrive, rather than 0 or 1."""
+    completions: int = Field(8, ge=1)
+    """Completions from each prefix."""
+    tau: float = Field(0.0, ge=0, lt=1)
+    """Share of the completions that must be exceeded for a step to count as right; the paper's best is 0."""
+    votes: int = Field(1, ge=1)
+    """Verifications by the judge, of whose first errors the most frequent counts; one is greedy."""
+    solutions: int = Field(0, ge=0)
+    """Solutions learned from in a turn, at most, after filtering, so that arms learn from equally many; 0: all."""
+
+
+@RECIPES.register("qwen_prm")
+class QwenPrm(Scoring):
+    """Completions and a frozen judge must agree about the first error of a solution; the others are dropped (2501.07301)."""
+
+    name = "qwen_prm"
+    paper = "arXiv 2501.07301"
+    truth = "answers"
+    seats = {"generator": StepSolver, "verifier": StepScorer, "judge": StepVerifier}
+    Options = QwenPrmOptions
+    options: QwenPrmOptions
+
+    def __init__(self, *settings: Any) -> None:
+        super().__init__(*settings)
+        self.needs_steps = self.options.labels == "truth"
+
+    @property
+    def fitting(self) -> Aggregate:
+        return "last_step" if self.options.labels in VALUES else "product"
+
+    def label(self, table: Table, solutions: Traces) -> list[Labelled]:
+        readable = solutions.keep(lambda t: len(t.steps) > 0)
+        labels = self.labels(table, readable)
+        kept = [Labelled(t, steps) for t, steps in zip(readable, labels, strict=True) if steps is not None]
+        return kept[: self.options.solutions or None]
+
+    def labels(self, table: Table, solutions: Traces) -> list[list[float] | None]:
+        """One label for each step up to the first error, and NaN after it; None for a solution that is dropped."""
+        how = self.options.labels
+        if how == "truth":
+            return [until(len(t.steps), t.grade.first_error if t.grade else None) for t in solutions]
+        judged = self.judged(table, solutions) if how not in VALUES else []
+        if how == "judge":
+            return [until(len(t.steps), first) for t, first in zip(solutions, judged, strict=True)]
+        rates = reached(table, solutions, self.options.completions)
+        hard = [after_zero(hard_labels(r, self.options.tau), NAN) for r in rates]
+        # Soft labels stop where the hard ones do.
+        soft = [[r if h == h else NAN for r, h in zip(*both, strict=True)] for both in zip(rates, hard, strict=True)]
+        labels: list[list[float] | None] = list(soft if how.endswith("soft") else hard)
+        if how in VALUES:
+            return labels
+        agree = [first_zero(h) == first for h, first in zip(hard, judged, strict=True)]
+        return [steps if same else None for steps, same in zip(labels, agree, strict=True)]
+
+    def judged(self, table: Table, solutions: Traces) -> list[int | None]:
+        """The first error of each solution as the judge sees it, -1 for none, None where it said nothing readable."""
+        votes, found = self.options.votes, dict[str, Counter[int]]()
+        for check in table.judge("judge", solutions, votes, greedy=votes == 1):
+            if check.reading.value.steps is not None:
+                found.setdefault(check.subject.id, Counter())[first_zero(check.reading.value.steps)] += 1
+        return [found[t.id].most_common(1)[0][0] if t.id in found else None for t in solutions]
+
+    def sources(self) -> dict[str, float]:
+        how = self.options.labels
+        alone = {"truth": "steps", "judge": "judge", "mc_hard": "answers", "mc_soft": "answers"}
+        return {alone[how]: 1.0} if how in alone else {"answers": 0.5, "judge": 0.5}
+
+
+def until(count: int, first: int | None) -> list[float] | None:
+    """Labels of a solution whose first error is known."""
+    if first is None:
+        return None
+    return [float(k != first) if first == -1 or k <= first else NAN for k in range(count)]

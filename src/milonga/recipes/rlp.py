@@ -1,0 +1,162 @@
+"""RLP (arXiv 2510.01265): reinforcement as a pretraining objective.
+
+On plain text the model writes a short thought before the next token. The thought is rewarded by how much likelier it makes the
+token that truly follows, compared with a slow copy of the model that does not think. No verifier, no labels: the text is all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Literal
+
+import numpy as np
+from pydantic import Field
+
+from milonga.credit import outcome_advantages
+from milonga.errors import UserError
+from milonga.evals.metrics import mean
+from milonga.objectives import OBJECTIVES
+from milonga.recipes.base import RECIPES, Recipe, RecipeOptions
+from milonga.recipes.imitation import imitation
+from milonga.recipes.thinking import Pick, copy_rate, cut, exchanged, foretold, plain, spreads, think
+from milonga.roles import Predictor, Thinker
+from milonga.schedule import Action, Phase, Schedule, always
+from milonga.table import Table
+from milonga.tasks.base import keyed
+from milonga.types import Lesson, Problem, Traces
+
+FORMAT = "format"
+
+
+class RlpOptions(RecipeOptions):
+    format_turns: int = Field(20, ge=0)
+    """Turns of imitation before the first thought is rewarded: a model that never uses the tags learns nothing by thinking."""
+    format_lines: int = Field(64, ge=1)
+    """Lines in each of them."""
+    format_share: float = Field(0.5, ge=0, le=1)
+    """Share of those lines that have a scratchpad in tags; the others are plain."""
+    pick: Pick = "random"
+    """Where a line is cut: after a random token, or before its answer."""
+    target_span: int = Field(1, ge=1)
+    """How many tokens after a thought it is rewarded for."""
+    next_token: Literal["none", "also", "only"] = "none"
+    """Next-token training on the same lines: not at all, as a step of its own after that of the thoughts, or in their place."""
+    least_spread: float = Field(1e-3, ge=0)
+    """Refuse to begin where the rewards of one line's thoughts differ by less than this: nothing could be learned."""
+    measured: int = Field(64, ge=2)
+    """Held-out lines in an evaluation."""
+
+
+@RECIPES.register("rlp")
+class Rlp(Recipe):
+    """A thought is worth what it adds to the log-probability of the true next token (RLP, arXiv 2510.01265)."""
+
+    name = "rlp"
+    paper = "arXiv 2510.01265"
+    paradigm = "single policy"
+    granularity = "sequence"
+    truth = "text"
+    seats = {"generator": Thinker, "predictor": Predictor}
+    lead = "generator"
+    bindings = {
+        "own": "thinker and predictor are one model in RLP: a thought is worth what its writer makes of it",
+        "lora": "thinker and predictor are one model in RLP: a thought is worth what its writer makes of it",
+        "shared": "",
+    }
+    defaults = {
+        "binding": "shared",
+        "policies": {"generator": {"objective": {"preset": "grpo", "advantage": "leave_one_out"}, "ema": 0.999}},
+    }
+    Options = RlpOptions
+    options: RlpOptions
+
+    def schedule(self) -> Schedule:
+        """The format first; then the slow copy starts anew from there, and thoughts are rewarded."""
+        imitate = Phase("predictor", self.options.format_turns, name=FORMAT)
+        begin = Phase("generator", 1, enter=(Action("snapshot", self.policies["generator"], "ema"),))
+        return Schedule((imitate, begin)) + always("generator")
+
+    def play(self, table: Table) -> Traces:
+        """Thoughts about one place in each line. They see only what stands before it."""
+        if table.phase == FORMAT:
+            return self.shown(table)
+        places = cut(table, table.problems(), self.options.pick, self.options.target_span)
+        return self.lines(table, places) if self.options.next_token == "only" else think(table, places, self.rollouts)
+
+    def shown(self, table: Table) -> Traces:
+        """What a model may have met in its pretraining: plain lines, and some with a scratchpad in tags."""
+        places = cut(table, table.problems(self.options.format_lines), "answer")
+        count = round(self.options.format_share * len(places))
+        teacher, task = table.setting.roles["generator"], table.setting.task
+        keys = [keyed("demonstration", table.setting.seed, table.turn, place.id) for place in places[:count]]
+        texts = [teacher.demonstrate(task, place, key)[1] for place, key in zip(places, keys, strict=False)]
+        return Traces([*table.write("generator", places[:count], texts), *self.lines(table, places[count:])])
+
+    def lines(self, table: Table, places: list[Problem]) -> Traces:
+        """The whole lines, plain: text to be predicted from its beginning, not an answer to be graded."""
+        written = table.write("predictor", [replace(p, text="") for p in places], [str(p.data["line"]) for p in places])
+        return Traces(replace(trace, grade=None) for trace in written)
+
+    def credit(self, table: Table, played: Traces) -> Iterator[Lesson]:
+        if table.phase == FORMAT:
+            yield imitation(self, "generator", played)
+            return
+        if self.options.next_token != "only":
+            yield self.credit_thoughts(table, played)
+        if self.options.next_token != "none":
+            places = list({t.problem.id: t.problem for t in played}.values())
+            objective = OBJECTIVES.get("cross_entropy")
+            yield Lesson(self.policies["generator"], objective, self.lines(table, places), sources={"text": 1.0})
+
+    def credit_thoughts(self, table: Table, thoughts: Traces) -> Lesson:
+        """r(c) = log p(x_t | x_<t, c) - log p_ema(x_t | x_<t), against the other thoughts about the same place.
+
+        The second term is the same for all of them: it says what thinking gains, and cancels in the advantage.
+        """
+        places = {t.problem.id: t.problem for t in thoughts}
+        known = dict(zip(places, foretold(table, plain(table, list(places.values())), "ema"), strict=True))
+        after, before = foretold(table, thoughts), np.array([known[id] for id in thoughts.problems])
+        rewards = after - before
+        spread = spreads(rewards, thoughts.problems)
+        self.require_signal(float(spread.mean()))
+        objective = self.objectives["generator"]
+        penalties = table.penalties(thoughts, objective)
+        advantages = outcome_advantages(rewards, thoughts, thoughts.problems, objective, penalties)
+        notes = {
+            "reward": float(rewards.mean()),
+            "reward_spread": float(spread.mean()),
+            "flat_groups": float((spread < self.options.least_spread).mean()),
+            "ce_thought": -float(after.mean()),
+            "ce_baseline": -float(before.mean()),
+            "copy_rate": copy_rate(thoughts),
+        }
+        return self.lesson("generator", thoughts, advantages=advantages, sources={"text": 1.0}, notes=notes)
+
+    def require_signal(self, spread: float) -> None:
+        """Asked once, at the first thoughts."""
+        if not self.state.get("begun") and spread < self.options.least_spread:
+            raise UserError(
+                f"the thoughts make no difference to the next token (rewards within a line differ by {spread:.1e}): show the "
+                "model the format first (options.format_turns), or set options.least_spread = 0"
+            )
+        self.state["begun"] = True
+
+    def measure(self, table: Table) -> dict[str, float | None]:
+        """Cross-entropies of the answer's first tokens on held-out lines: after the own thought, after that of another line,
+        without one, and of the slow copy without one; and how often the line then ends in the right answer."""
+        places = cut(table, table.problems(self.options.measured), "answer", self.options.target_span)
+        thoughts, bare = think(table, places, 1), plain(table, places)
+        ended = table.complete("generator", [(t, 1) for t in thoughts if t.steps])
+        found = {
+            "ce_thought": -foretold(table, thoughts),
+            "ce_shuffled": -foretold(table, exchanged(thoughts)),
+            "ce_plain": -foretold(table, bare),
+            "ce_baseline": -foretold(table, bare, "ema"),
+        }
+        out = {f"generator/{key}": mean(values) for key, values in found.items()}
+        out["generator/gain"] = mean(found["ce_baseline"] - found["ce_thought"])
+        out["generator/accuracy"] = float(np.nansum(ended.correct)) / len(thoughts)
+        out["generator/copy_rate"] = copy_rate(thoughts)
+        out["generator/thought_length"] = mean([float(t.length) for t in thoughts])
+        return out

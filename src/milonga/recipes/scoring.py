@@ -1,0 +1,150 @@
+"""What recipes of step verifiers with a value head share: they differ only in where the labels of the steps come from.
+
+A frozen generator solves the turn's problems; the recipe labels the solutions; the verifier reads them in its own tokens, and
+its head learns the labels at the ends of the steps. Labelled solutions are kept, and learned from again in later turns.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from pydantic import Field
+
+from milonga.credit import label_agreement, outcome_targets, step_targets
+from milonga.recipes.base import Recipe, RecipeOptions
+from milonga.roles import Dialect, Role, StepScorer, StepSolver
+from milonga.roles.scorer import Aggregate
+from milonga.schedule import Schedule, always
+from milonga.table import Table
+from milonga.tasks.base import keyed
+from milonga.types import Lesson, Problem, Trace, Traces
+
+NAN = float("nan")
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """A solution with what a head should say at the end of each step, or at the end of all; NaN where nobody labelled it."""
+
+    solution: Trace
+    steps: Sequence[float] = ()
+    end: float = NAN
+
+    def to_json(self) -> dict[str, Any]:
+        problem, finish = self.solution.problem, self.solution.finish
+        known = [None if math.isnan(x) else x for x in (*self.steps, self.end)]
+        return {"problem": problem.id, "text": problem.text, "solution": self.solution.text, "finish": finish, "labels": known}
+
+    @classmethod
+    def from_json(cls, kept: dict[str, Any], solver: StepSolver, number: int) -> Labelled:
+        *steps, end = [NAN if x is None else float(x) for x in kept["labels"]]
+        problem = Problem(kept["problem"], kept["text"], "")
+        again = Trace.given(f"again/{number}", "generator", problem, kept["solution"], solver.read(kept["solution"]))
+        return cls(replace(again, finish=kept["finish"]), steps, end)
+
+
+class ScoringOptions(RecipeOptions):
+    aggregate: Literal["auto"] | Aggregate = "auto"
+    """How a solution's score follows from those of its steps; auto: what fits the labels."""
+    replay: float = Field(1.0, ge=0)
+    """Solutions of earlier turns that are learned from again, for each one that is labelled now."""
+    memory: int = Field(2000, ge=0)
+    """Labelled solutions that are kept, the newest."""
+
+
+class Scoring(Recipe):
+    """A recipe of this kind says how it labels; the rest is here."""
+
+    paradigm = "verifier training"
+    granularity = "step"
+    seats: ClassVar[dict[str, type[Role]]] = {"generator": StepSolver, "verifier": StepScorer}
+    lead = "verifier"
+    bindings = {
+        "own": "",
+        "lora": "",
+        "shared": "the generator stays as it is while the verifier learns, so they cannot be the same weights",
+    }
+    learns = {"verifier": ("value_bce", "value_mse")}
+    defaults = {"policies": {"verifier": {"objective": {"preset": "value_bce"}, "lr": 3e-4, "minibatches": 4}}}
+    Options = ScoringOptions
+    options: Any
+
+    @property
+    @abstractmethod
+    def fitting(self) -> Aggregate:
+        """The aggregation that fits the labels: the last score for values, a product or minimum for correctness."""
+
+    @abstractmethod
+    def label(self, table: Table, solutions: Traces) -> list[Labelled]: ...
+
+    @abstractmethod
+    def sources(self) -> dict[str, float]:
+        """Where the labels come from."""
+
+    def roles(self, dialect: Dialect) -> dict[str, Role]:
+        how = self.fitting if self.options.aggregate == "auto" else self.options.aggregate
+        return super().roles(dialect) | {"verifier": StepScorer(dialect, how)}
+
+    def schedule(self) -> Schedule:
+        return always("verifier")
+
+    def play(self, table: Table) -> Traces:
+        return table.ask("generator", table.problems(), self.rollouts)
+
+    def credit(self, table: Table, played: Traces) -> list[Lesson]:
+        """A lesson in what was labelled now, and in some of what was labelled before; none where nothing was."""
+        labelled = self.label(table, played)
+        if not labelled:
+            return []
+        rows, targets = as_rows(table, [*labelled, *self.recall(table, len(labelled))])
+        self.remember(labelled)
+        notes = label_notes(labelled)
+        return [self.lesson("verifier", rows, targets=targets, sources=self.sources(), notes=notes)]
+
+    def remember(self, labelled: list[Labelled]) -> None:
+        kept = [*self.state.get("labelled", []), *(one.to_json() for one in labelled)]
+        self.state["labelled"] = kept[max(0, len(kept) - self.options.memory) :]
+
+    def recall(self, table: Table, count: int) -> list[Labelled]:
+        kept, solver = self.state.get("labelled", []), table.setting.roles["generator"]
+        assert isinstance(solver, StepSolver)
+        rng = keyed("recall", table.setting.seed, table.turn)
+        chosen = rng.sample(range(len(kept)), min(len(kept), round(self.options.replay * count)))
+        return [Labelled.from_json(kept[i], solver, i) for i in sorted(chosen)]
+
+
+def reached(table: Table, solutions: Traces, n: int) -> list[list[float]]:
+    """For each step of each solution, the share of n completions from it that arrive at the right answer.
+
+    The last step needs none: what can be reached from it is the solution's own answer. Unknown grades count neither way.
+    """
+    prefixes = [(solution, k) for solution in solutions for k in range(1, len(solution.steps))]
+    arrived = table.complete("generator", prefixes, n).correct.reshape(len(prefixes), n)
+    known = (~np.isnan(arrived)).sum(1)
+    rates = iter(np.where(known > 0, np.nansum(arrived, 1) / np.maximum(known, 1), np.nan))
+    return [[*(float(next(rates)) for _ in t.steps[1:]), *([t.correct] if t.steps else [])] for t in solutions]
+
+
+def as_rows(table: Table, labelled: Sequence[Labelled]) -> tuple[Traces, list[np.ndarray]]:
+    """The labelled solutions in the verifier's tokens, and the targets of its head. Labels map to steps by index."""
+    found = {one.solution.id: one for one in labelled}
+    rows = table.write("verifier", [one.solution for one in labelled], [one.solution.text for one in labelled])
+    of_steps = step_targets([found[row.subject.id].steps for row in rows], rows)
+    of_ends = outcome_targets([found[row.subject.id].end for row in rows], rows)
+    return rows, [np.where(np.isnan(end), steps, end) for steps, end in zip(of_steps, of_ends, strict=True)]
+
+
+def label_notes(labelled: Sequence[Labelled]) -> dict[str, float]:
+    """How many labels there are and how many say right; where the steps' truth is known, how many agree with it."""
+    pairs = [(one.steps, None if one.solution.grade is None else one.solution.grade.steps) for one in labelled]
+    values = np.array([x for one in labelled for x in (*one.steps, one.end) if not math.isnan(x)])
+    notes = {"solutions": float(len(labelled)), "labels": float(len(values))}
+    if len(values):
+        notes["labels_right"] = float(np.mean(values >= 0.5))
+    agreement = label_agreement(pairs)
+    return notes if agreement is None else notes | {"label_agreement": agreement}

@@ -1,0 +1,160 @@
+"""Questions that the players ask themselves: proposing, remembering and restoring them, verdicts on them, and the audit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from milonga.credit.self_learning import balanced_pairs, substring_verdict
+from milonga.evals.metrics import mean
+from milonga.roles import StepSolver
+from milonga.roles.demonstrate import as_trace
+from milonga.roles.proposer import Proposer, request
+from milonga.table import Table
+from milonga.tasks.base import keyed, normalised
+from milonga.tasks.invention import invented, true_answer, varied
+from milonga.types import Problem, Trace, Traces
+
+SLIP = 0.2
+"""How often a step of the proposer's teacher is wrong: what it claims is often not so."""
+WORDS = {"terse": ("+", "-"), "tagged": ("CORRECT", "INCORRECT")}
+Parser = Literal["strict", "substring"]
+
+
+def teach(table: Table) -> Traces:
+    """Proposals of a noisy teacher, for half of the turn's problems harder than they are, for the others easier."""
+    role, task = table.setting.roles["proposer"], table.setting.task
+    assert isinstance(role, Proposer)
+    asked, texts = [], []
+    for number, problem in enumerate(table.problems()):
+        rng = keyed("proposal", table.setting.seed, table.turn, problem.id)
+        new = varied(task, problem, number % 2 == 0, rng)
+        shown = task.demonstrate(new, rng, {k for k in range(task.step_count(new)) if rng.random() < SLIP})
+        asked.append(request(problem, number % 2 == 0))
+        texts.append(role.write(new.text, role.solver.write(shown.steps, shown.answer)))
+    return table.write("proposer", asked, texts)
+
+
+def problem_of(table: Table, proposal: Trace) -> Problem | None:
+    """The problem that a proposal poses, with the answer it claims; None where it is malformed, or none of the task's."""
+    value = proposal.reading.value
+    if not proposal.reading.valid or value.answer is None:
+        return None
+    return invented(table.setting.task, value.question, value.answer, proposal.id)
+
+
+def solution_of(table: Table, problem: Problem, work: str, id: str) -> Trace:
+    """A text of an earlier turn, or of a proposer, as a solution that can be judged."""
+    reading = table.setting.roles["generator"].read(work, None)
+    grade = table.setting.task.grade(problem, reading.value.answer, reading.value.steps)
+    return Trace.given(id, "generator", problem, work, reading, grade)
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What the phases leave to each other, inside the state of the recipe: plain lists, the newest `keep` entries of each.
+
+    tasks: question, claimed answer, id of the proposal, share of attempts judged right. pairs: question, claimed answer, id,
+    attempt, verdict.
+    """
+
+    state: dict[str, Any]
+    keep: int
+
+    def drawn(self, what: str, table: Table) -> list[Any]:
+        """As many as a turn has problems, by the turn's own key; all of them where there are fewer."""
+        items, count = self.state.get(what, []), table.setting.batch
+        return list(items) if len(items) <= count else keyed(what, table.setting.seed, table.turn).sample(items, count)
+
+    def questions(self, table: Table) -> list[Problem]:
+        """Remembered questions with their claimed answers; the task's own while there are none."""
+        found = [invented(table.setting.task, *task[:3]) for task in self.drawn("tasks", table)]
+        return [problem for problem in found if problem is not None] or table.problems()
+
+    def old_questions(self, table: Table) -> list[Problem]:
+        """For the proposer: what most attempts were judged to solve should become harder, the rest easier. The task's own
+        questions fill up the turn."""
+        old = []
+        for text, claimed, source, rate in self.drawn("tasks", table):
+            problem = invented(table.setting.task, text, claimed, source)
+            old += [request(problem, rate >= 0.5)] if problem is not None else []
+        more = table.problems(table.setting.batch - len(old)) if len(old) < table.setting.batch else []
+        return old + [request(problem, number % 2 == 0) for number, problem in enumerate(more)]
+
+    def pairs(self, table: Table) -> list[tuple[Trace, bool]]:
+        """Earlier attempts with the verdicts on them."""
+        out = []
+        for number, (text, claimed, source, work, said) in enumerate(self.drawn("pairs", table)):
+            problem = invented(table.setting.task, text, claimed, source)
+            if problem is not None:
+                out.append((solution_of(table, problem, work, f"{table.turn}/pair/{number}"), bool(said)))
+        return out
+
+    def remember(self, proposal: Trace, reward: float, judged: Sequence[tuple[Trace, bool]]) -> None:
+        """A question that divides becomes a task, once; of its attempts as many judged right as wrong become pairs."""
+        value = proposal.reading.value
+        tasks, pairs = self.state.setdefault("tasks", []), self.state.setdefault("pairs", [])
+        verdicts = [right for _, right in judged]
+        if reward > 0 and normalised(value.question) not in {normalised(task[0]) for task in tasks}:
+            tasks.append([value.question, value.answer, proposal.id, mean(verdicts)])
+        for attempt, right in balanced_pairs([attempt for attempt, _ in judged], verdicts):
+            pairs.append([value.question, value.answer, proposal.id, attempt.text, right])
+        self.state["tasks"], self.state["pairs"] = tasks[-self.keep :], pairs[-self.keep :]
+
+    def rate(self, solutions: Traces, rewards: Sequence[float]) -> None:
+        """How often the solver was paid on each question: what the proposer will be told."""
+        paid: dict[str | None, list[float]] = {}
+        for solution, reward in zip(solutions, rewards, strict=True):
+            paid.setdefault(solution.problem.source, []).append(reward)
+        for task in self.state.get("tasks", []):
+            rate = mean(paid.get(task[2], []))
+            task[3] = task[3] if rate is None else rate
+
+    def sizes(self) -> dict[str, float]:
+        return {f"remembered_{what}": float(len(self.state.get(what, []))) for what in ("tasks", "pairs")}
+
+
+def gold_pairs(table: Table, count: int) -> list[tuple[Trace, bool]]:
+    """Solutions of the task's own problems whose truth is known, right and wrong in turn: the only place where truth enters."""
+    solver, out = table.setting.roles["generator"], []
+    assert isinstance(solver, StepSolver)
+    for number, problem in enumerate(table.problems(count)):
+        rng = keyed("gold", table.setting.seed, table.turn, problem.id)
+        wrong = {rng.randrange(table.setting.task.step_count(problem))} if number % 2 else ()
+        shown = table.setting.task.demonstrate(problem, rng, wrong)
+        out.append((as_trace(shown, problem, solver, f"{table.turn}/gold/{problem.id}"), shown.correct))
+    return out
+
+
+def conclusion(check: Trace, dialect: str) -> str:
+    """The part of a verification that holds its final verdict, whatever it says there."""
+    mark = "=" if dialect == "terse" else "<final_verification>"
+    return check.text.rpartition(mark)[2].partition("</final_verification>")[0]
+
+
+def verdict(check: Trace, parser: Parser, dialect: Literal["terse", "tagged"]) -> bool | None:
+    """What a verification concludes: by the grammar, or by the substring that occurs."""
+    said: bool | None = check.reading.value.final
+    return said if parser == "strict" else substring_verdict(conclusion(check, dialect), WORDS[dialect])
+
+
+def audit(table: Table, count: int, tag: str) -> dict[str, float | None]:
+    """Who pays against what is right: the judge as it pays (policy@tag) on held-out problems, and the proposer's claims."""
+    problems = table.problems(count)
+    solutions = table.ask("generator", problems)
+    checks = table.ask("verifier", solutions, tag=tag)
+    paid = mean([check.reading.value.final is True for check in checks])
+    right = mean(solutions.correct)
+    on_right = mean([c.reading.value.final is True for c in checks if c.subject.correct == 1])
+    on_wrong = mean([c.reading.value.final is False for c in checks if c.subject.correct == 0])
+    old = [request(problem, number % 2 == 0) for number, problem in enumerate(problems)]
+    posed = [problem_of(table, proposal) for proposal in table.ask("proposer", old)]
+    well = [problem for problem in posed if problem is not None]
+    return {
+        "grm/reward": paid,
+        "grm/hacking_gap": None if paid is None or right is None else paid - right,
+        "grm/gold_accuracy": None if on_right is None or on_wrong is None else (on_right + on_wrong) / 2,
+        "proposer/well_formed": len(well) / len(posed) if posed else None,
+        "proposer/claim_right": mean([problem.answer == true_answer(problem) for problem in well]),
+    }

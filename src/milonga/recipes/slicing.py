@@ -1,0 +1,45 @@
+"""What recipes with a judge of slices share: cutting, references to judge beside, and how sure a verdict was."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+import numpy as np
+
+from milonga.credit import is_reference
+from milonga.roles import SliceJudge, StepSolver
+from milonga.roles.demonstrate import as_trace
+from milonga.table import Table
+from milonga.tasks.base import keyed
+from milonga.types import Problem, Trace, Traces
+
+
+def slices_of(table: Table, solutions: Iterable[Trace]) -> Traces:
+    """All slices of all solutions, as the verifier's seat cuts them."""
+    judge = table.setting.roles["verifier"]
+    return Traces(piece for solution in solutions for piece in judge.parts(solution) or ())
+
+
+def gold(table: Table, problem: Problem, mark: str = "") -> Trace:
+    """The reference solution of a problem in the generator's own words: it should not be known by its style. `mark`, behind
+    each of its steps, is such a style."""
+    solver = table.setting.roles["generator"]
+    assert isinstance(solver, StepSolver)
+    shown = table.setting.task.demonstrate(problem, keyed("reference", table.setting.seed, problem.id))
+    marked = replace(shown, steps=tuple(f"{step}{mark}" for step in shown.steps))
+    return as_trace(marked, problem, solver, f"reference/{problem.id}")
+
+
+def certainty(table: Table, verdicts: Traces) -> dict[str, float]:
+    """For each readable verdict, by its id, the log-probability of naming the origin of its slice after the same analysis."""
+    judge, readable = table.setting.roles["verifier"], verdicts.keep(lambda v: v.reading.valid)
+    assert isinstance(judge, SliceJudge)
+    texts = [text for v in readable for text in (v.text, judge.reversed(v.text))]
+    both = table.write("verifier", [v.subject for v in readable for _ in range(2)], texts)
+    scores = [float(row.sum()) for row in table.setting.engine.score(table.setting.policies["verifier"], both)]
+    out = {}
+    for verdict, said, other in zip(readable, scores[::2], scores[1::2], strict=True):
+        right = verdict.reading.value.final == is_reference(verdict.subject)
+        out[verdict.id] = (said if right else other) - float(np.logaddexp(said, other))
+    return out

@@ -1,0 +1,105 @@
+"""Thoughts before the next token: lines of text cut at a place, and what a thought does to the prediction that follows it.
+
+Everything after a thought happens in token space: what was sampled is never encoded again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import replace
+from typing import Literal
+
+import numpy as np
+
+from milonga.credit.baselines import members
+from milonga.roles.thinker import Thinker
+from milonga.table import Table
+from milonga.tasks.base import keyed
+from milonga.types import Floats, Problem, Reading, Segment, Trace, Traces
+
+Pick = Literal["random", "answer"]
+
+
+def cut(table: Table, problems: Sequence[Problem], pick: Pick, span: int = 1) -> list[Problem]:
+    """Problems as lines of text (question and answer, no work), each cut at one place.
+
+    What stands before the place is the new problem's text; the next `span` tokens are in `data["next"]` and the whole line in
+    `data["line"]`, which no prompt shows. `answer` cuts before the answer; `random` after any token but the last.
+    """
+    thinker, engine = table.setting.roles["generator"], table.setting.engine
+    policy = table.setting.policies["generator"]
+    assert isinstance(thinker, Thinker)
+    out = []
+    for problem in problems:
+        line = thinker.question(problem) + problem.answer
+        place = len(line) - len(problem.answer)
+        if pick == "random":
+            ends = engine.transcribe(policy, line, end=False).ends
+            place = int(ends[keyed("place", table.setting.seed, table.turn, problem.id).randrange(max(1, len(ends) - 1))])
+        ends = engine.transcribe(policy, line[place:], end=False).ends
+        following = line[place:][: int(ends[min(span, len(ends)) - 1])]
+        data = {**problem.data, "next": following, "line": line}
+        out.append(replace(problem, id=f"{problem.id}@{place}", text=line[:place], data=data))
+    return out
+
+
+def think(table: Table, places: Sequence[Problem], n: int) -> Traces:
+    """`n` thoughts about each place. They answer nothing yet, and so have no grade."""
+    return Traces(replace(trace, grade=None) for trace in table.ask("generator", places, n))
+
+
+def plain(table: Table, places: Sequence[Problem]) -> Traces:
+    """The same places without a thought: the line's beginning alone, in a template without tags."""
+    engine, policy, role = table.setting.engine, table.setting.policies["predictor"], table.setting.roles["predictor"]
+    out = []
+    for place in places:
+        ids = engine.encode(policy, role.prompt(place, None))
+        prompt = (Segment("prompt", 0, len(ids)),)
+        reading = Reading(None, 1.0)
+        out.append(Trace(place.id, "predictor", place, ids, prompt, np.zeros(len(ids)), "", reading, origin="given"))
+    return Traces(out)
+
+
+def foretold(table: Table, traces: Traces, tag: str = "live") -> Floats:
+    """log p of what truly follows each trace, under policy@tag."""
+    engine, policy = table.setting.engine, table.setting.policies["generator"]
+    asked = Traces(followed(table, trace) for trace in traces)
+    return np.array([float(found.sum()) for found in engine.score(policy, asked, tag)])
+
+
+def followed(table: Table, trace: Trace) -> Trace:
+    """The trace with what truly follows, of which alone the chance is asked. A thought that was not closed gets its closing
+    tag, unscored; an end-of-sequence token goes."""
+    engine, policy = table.setting.engine, table.setting.policies["generator"]
+    thinker = table.setting.roles["generator"]
+    assert isinstance(thinker, Thinker)
+    kept = trace.ids[: len(trace.ids) - (trace.origin == "sampled" and trace.finish == "eos")]
+    closing = engine.transcribe(policy, "" if trace.reading.valid else thinker.close, end=False).ids
+    target = engine.transcribe(policy, str(trace.problem.data["next"]), end=False).ids
+    ids = np.concatenate([kept, closing, target]).astype(np.int64)
+    start = len(ids) - len(target)
+    segments = (Segment("prompt", 0, start), Segment(trace.seat, start, len(ids), policy, trained=True))
+    return replace(trace, ids=ids, segments=segments, logprobs=np.zeros(len(ids)), steps=(), origin="given", temperature=1.0)
+
+
+def exchanged(thoughts: Traces) -> Traces:
+    """Every line with the thought of the next one: what a thought is worth beyond being there."""
+    out = []
+    for trace, other in zip(thoughts, [*thoughts[1:], *thoughts[:1]], strict=True):
+        own, foreign = trace.segments[-1], other.segments[-1]
+        ids = np.concatenate([trace.ids[: own.start], other.ids[foreign.start : foreign.end]])
+        segments = (*trace.segments[:-1], replace(own, end=len(ids)))
+        moved = replace(trace, ids=ids, segments=segments, logprobs=np.zeros(len(ids)), text=other.text)
+        out.append(replace(moved, reading=other.reading, finish=other.finish, steps=()))
+    return Traces(out)
+
+
+def copy_rate(thoughts: Traces) -> float:
+    """Share of the thoughts that say nothing, or only repeat a piece of the line."""
+    said = [(t.reading.value.steps[0], t.problem.text) for t in thoughts if t.reading.valid]
+    return float(np.mean([thought in text for thought, text in said])) if said else 0.0
+
+
+def spreads(rewards: Floats, groups: Sequence[Hashable]) -> Floats:
+    """The standard deviation of the rewards within each group."""
+    return np.array([rewards[rows].std() for rows in members(groups)])

@@ -1,0 +1,94 @@
+"""The corruptor: question, the steps so far and one right step in; the same step rewritten, and meant to be wrong, out."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+from milonga.errors import ConfigError, nearest
+from milonga.roles.base import ROLES, Dialect, Role
+from milonga.roles.demonstrate import as_trace
+from milonga.roles.slices import Slice, lines, slices
+from milonga.roles.solver import StepSolver
+from milonga.roles.tags import find_tags
+from milonga.tasks.base import Task
+from milonga.types import Part, Problem, Prompt, Reading, Solution, Trace
+
+TAGGED_TASK = """\
+You are given a problem, the work on it so far, and its next step, which is right. Rewrite this one step so that it is wrong \
+but looks right to someone who checks the work. Keep its form. Write only the rewritten step, inside <step> and </step>.
+
+Problem:
+"""
+
+
+@ROLES.register("corruptor")
+class Corruptor(Role):
+    """Rewrites one right step into a wrong one.
+
+    terse: one line. tagged: one `<step>…</step>`. It is asked about a slice of one step; the value of its reading is a solution
+    of one step. Its teacher knows all families of mistakes of a task but those in `leave_out`.
+    """
+
+    name = "corruptor"
+    judges = True  # it is given traces, not problems, and what it writes is no solution to grade
+
+    def __init__(self, dialect: Dialect, leave_out: Sequence[str] = ()) -> None:
+        super().__init__(dialect)
+        self.solver, self.leave_out = StepSolver(dialect), tuple(leave_out)
+
+    @property
+    def stop(self) -> tuple[str, ...]:
+        return ("\n",) if self.dialect == "terse" else ("</step>",)
+
+    def prompt(self, problem: Problem, about: Trace | None) -> Prompt:
+        if about is None:
+            raise ValueError("a corruptor needs a step to rewrite")
+        before = about.reading.value.before if isinstance(about.reading.value, Slice) else ()
+        shown = Part(f"{lines(before, self.dialect)}\n" if before else "", foreign=True)
+        own = Part(about.text, foreign=True)
+        if self.dialect == "terse":
+            return (Part("~"), Part(problem.text, foreign=True), Part("\n"), shown, Part("/"), own, Part("\n!"))
+        question = (Part(TAGGED_TASK), Part(problem.text, foreign=True), Part("\n\nWork so far:\n<work>\n"), shown)
+        return (*question, Part("</work>\n\nNext step:\n"), own, Part("\n\nRewritten step:\n"))
+
+    def read(self, text: str, about: Trace | None) -> Reading:
+        step = parse_terse(text) if self.dialect == "terse" else parse_tagged(text)
+        if step is None:
+            return Reading(Solution((), (), None), 0.0, "not one step")
+        return Reading(Solution((step,), (), None), 1.0)
+
+    def write(self, step: str) -> str:
+        """The text that reads back as this step."""
+        return f"{step}\n" if self.dialect == "terse" else f"<step>{step}</step>"
+
+    def demonstrate(self, task: Task, problem: Problem, rng: random.Random) -> tuple[Trace | None, str]:
+        """A step of a gold solution, corrupted in one of the ways that the teacher knows."""
+        gold = as_trace(task.demonstrate(problem, rng), problem, self.solver, f"demonstration/{problem.id}")
+        piece = rng.choice(slices(gold, 1, self.dialect))
+        return piece, self.write(self.corrupted(task, piece, rng))
+
+    def corrupted(self, task: Task, piece: Trace, rng: random.Random) -> str:
+        """A right step, made wrong in one of the allowed ways, taken at random among those that are possible."""
+        value, families = piece.reading.value, self.allowed(task)
+        steps, at = [*value.before, *value.steps], len(value.before)
+        order = rng.sample(families, len(families))
+        return next(text for name in order if (text := task.corrupt(piece.problem, steps, at, name, rng)) is not None)
+
+    def allowed(self, task: Task) -> list[str]:
+        """The families that are not left out."""
+        for name in self.leave_out:
+            if name not in task.families:
+                raise ConfigError(f"task '{task.name}' knows no family '{name}' to hold out: {nearest(name, task.families)}")
+        return [name for name in task.families if name not in self.leave_out]
+
+
+def parse_terse(text: str) -> str | None:
+    """One line that is no answer line; its end may be missing, where the model ended instead."""
+    line = text.removesuffix("\n")
+    return line if line and "\n" not in line and not line.startswith("#") else None
+
+
+def parse_tagged(text: str) -> str | None:
+    found = find_tags(text, "step")
+    return found[0].body.strip() or None if len(found) == 1 and text.strip() == f"<step>{found[0].body}</step>" else None

@@ -1,0 +1,291 @@
+"""Proofs that are graded in three levels: who writes them and judges them, and who judges the judgement (DeepSeekMath-V2).
+
+One grammar serves all three: a remark and a mark for each step, then a score. The score says what the whole is worth; the steps
+marked as wrong are the reported defects.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from milonga.credit.proofs import LEVELS, analysis_quality
+from milonga.roles.base import ROLES, Dialect, Role
+from milonga.roles.derivations import GAP, derive, examine
+from milonga.roles.solver import StepSolver
+from milonga.roles.tags import find_tags
+from milonga.roles.verifier import VERDICT
+from milonga.tasks.base import Task
+from milonga.types import Grade, Part, Problem, Prompt, Reading, Solution, Trace, Verification
+
+OPENING, CLOSING = "Evaluation:", "Overall score:"
+"""The fixed phrases of the tagged dialect: prompt, reward and parser all take them from here."""
+NOTATION = f"""\
+Begin with the line "{OPENING}". Then write one remark for each step, inside <step> and </step>, each ending in \
+\\boxed{{CORRECT}} or \\boxed{{INCORRECT}}. End with the line "{CLOSING} \\boxed{{ }}" with 0, 0.5 or 1 in the box"""
+WRITER_TASK = f"""\
+Prove the result asked for below. Work inside <think> and </think>, and put every step into its own <step> and </step>. \
+Then give only the result inside <answer>\\boxed{{ }}</answer>. After it, judge your own proof. {NOTATION}: 1 if the proof is \
+complete, 0.5 if a step is missing, 0 if anything is wrong. An honest low score is better than a false high one.
+
+Problem:
+"""
+VERIFIER_TASK = f"""\
+Judge the proof below step by step; a value that nobody derived is a defect too. {NOTATION}: 1 if the proof is complete, \
+0.5 if it is sound but for one missing step, 0 if anything is wrong.
+
+Problem:
+"""
+META_TASK = f"""\
+Below are a problem, a proof, and somebody's evaluation of the proof. Judge the evaluation, and only what it reports: a \
+remark is INCORRECT if it reports a defect that is not there; a defect that it missed does not count. {NOTATION}: 0 if \
+nothing that is reported is there, 0.5 if some of it is not or if the score does not follow from it, 1 otherwise.
+
+Problem:
+"""
+MARKS = {1.0: "+", GAP: "~", 0.0: "-"}
+FLIP = 0.15
+"""How often a teacher's mark, or score, is not what it should be. The score does not follow from the marks: what is wrong is
+often seen without seeing where."""
+SLIP, SKIP = 0.2, 0.1
+"""How often a step of the writer's teacher is wrong, and how often one is left out."""
+
+
+@dataclass(frozen=True)
+class Analysis(Verification):
+    """A verification that ends in one of three scores."""
+
+    @property
+    def defects(self) -> tuple[int, ...]:
+        """The steps that are reported as defective."""
+        return tuple(k for k, right in enumerate(self.steps or ()) if not right)
+
+
+SILENT = Reading(Analysis(None, None), 0.0, "no self-analysis")
+
+
+@dataclass(frozen=True)
+class Proof(Solution):
+    """A solution with what its writer thinks of it. `body` is the text without that."""
+
+    body: str = ""
+    remarks: str = ""
+    """The text of the self-analysis."""
+    analysis: Reading = SILENT
+
+
+def write_analysis(dialect: Dialect, marks: Sequence[bool], score: float, notes: Sequence[str]) -> str:
+    """The text that reads back as these marks and this score."""
+    if dialect == "terse":
+        return (
+            "".join(f"{note}{'+' if right else '-'}\n" for note, right in zip(notes, marks, strict=True)) + f"={MARKS[score]}"
+        )
+    word = {True: "\\boxed{CORRECT}", False: "\\boxed{INCORRECT}"}
+    lines = [f"<step>{note} {word[right]}</step>\n" for note, right in zip(notes, marks, strict=True)]
+    return f"{OPENING}\n{''.join(lines)}{CLOSING} \\boxed{{{score:g}}}"
+
+
+def read_analysis(dialect: Dialect, text: str, count: int) -> Reading:
+    """Exactly one mark for each of `count` steps and one score of the three levels; anything else is invalid, format 0."""
+    marks, ends, score = read_terse(text) if dialect == "terse" else read_tagged(text)
+    if score is None:
+        return Reading(Analysis(None, None), 0.0, "not one mark for each step followed by one score")
+    if len(marks) != count:
+        return Reading(Analysis(None, score == 1, score=score), 0.0, f"{len(marks)} marks for {count} steps")
+    # Nothing can be said of the steps of a text that has none, but what it is worth can.
+    return Reading(Analysis(tuple(marks) if count else None, score == 1, tuple(ends), score), 1.0)
+
+
+def read_terse(text: str) -> tuple[list[bool], list[int], float | None]:
+    frame = re.fullmatch(r"(?P<steps>(?:[^=\n][^\n]*(?<=[+-])\n)*)=(?P<score>[+~-])", text)
+    if frame is None:
+        return [], [], None
+    lines = list(re.finditer(r"[^\n]*([+-])\n", frame["steps"]))
+    return (
+        [m[1] == "+" for m in lines],
+        [m.end() for m in lines],
+        next(s for s, mark in MARKS.items() if mark == frame["score"]),
+    )
+
+
+def read_tagged(text: str) -> tuple[list[bool], list[int], float | None]:
+    frame = re.fullmatch(rf"\s*{OPENING}(.*){CLOSING}\s*\\boxed\{{\s*(0|0\.5|1)\s*\}}[\s.]*", text, re.DOTALL)
+    if frame is None or text.count(OPENING) != 1 or text.count(CLOSING) != 1:
+        return [], [], None
+    found = find_tags(frame[1], "step", frame.start(1))
+    boxes = [tag.body.find("\\boxed{") for tag in found]
+    said = [VERDICT.fullmatch(tag.body, box) if box >= 0 else None for tag, box in zip(found, boxes, strict=True)]
+    marks = [match[1] == "CORRECT" for match in said if match]
+    if len(marks) != len(found) or re.sub(r"<step>.*?</step>", "", frame[1], flags=re.DOTALL).strip():
+        return [], [], None
+    return marks, [tag.end for tag in found], float(frame[2])
+
+
+def body_of(proof: Trace) -> str:
+    """The proof as others see it: without what its writer thinks of it."""
+    return proof.reading.value.body if isinstance(proof.reading.value, Proof) else proof.text
+
+
+@ROLES.register("proof_writer")
+class ProofWriter(StepSolver):
+    """A solver that then judges its own solution, in the verifier's words.
+
+    terse: the solution, a line that begins with `!`, and the analysis. tagged: the analysis follows the answer.
+    """
+
+    name = "proof_writer"
+
+    @classmethod
+    def room(cls) -> int:
+        return 2
+
+    @property
+    def stop(self) -> tuple[str, ...]:
+        return ()
+
+    @property
+    def seam(self) -> str:
+        """What stands between the proof and the analysis."""
+        return "\n!" if self.dialect == "terse" else f"\n{OPENING}"
+
+    def prompt(self, problem: Problem, about: Trace | None = None) -> Prompt:
+        if self.dialect == "terse":
+            return super().prompt(problem)
+        return (Part(WRITER_TASK), Part(problem.text, foreign=True), Part("\n\nProof:\n"))
+
+    def read(self, text: str, about: Trace | None = None) -> Reading:
+        body, seam, rest = text.partition(self.seam)
+        remarks = rest if self.dialect == "terse" else seam[1:] + rest
+        solution = super().read(body)
+        value: Solution = solution.value
+        analysis = read_analysis(self.dialect, remarks, len(value.steps)) if seam else SILENT
+        proof = Proof(value.steps, value.ends, value.answer, body, remarks, analysis)
+        return Reading(proof, (solution.format + analysis.format) / 2, solution.invalid or analysis.invalid)
+
+    def write(self, steps: Sequence[str], answer: str, analysis: str = "") -> str:
+        """The text that reads back as this proof, with this analysis if there is one."""
+        body = super().write(steps, answer)
+        return body + (self.seam + analysis.removeprefix(OPENING) if analysis else "")
+
+    def demonstrate(self, task: Task, problem: Problem, rng: random.Random) -> tuple[Trace | None, str]:
+        """A proof with slips and gaps, judged by somebody who would rather see it right."""
+        places = range(task.step_count(problem))
+        shown = task.demonstrate(problem, rng, {k for k in places if rng.random() < SLIP})
+        gone = rng.choice(places[:-1]) if len(places) > 1 and rng.random() < SKIP * len(places) else None
+        steps = tuple(step for k, step in enumerate(shown.steps) if k != gone)
+        found = examine(problem, steps, shown.answer)
+        claimed = found.score if rng.random() < 0.6 else 1.0
+        marks = noisy([k not in found.flaws for k in range(len(steps))], rng)
+        return None, self.write(steps, shown.answer, write_analysis(self.dialect, marks, claimed, found.checks))
+
+
+@ROLES.register("defect_verifier")
+class DefectVerifier(Role):
+    """Marks each step of a proof, reports the defective ones so, and gives a score of 0, 0.5 or 1.
+
+    terse: a line per step that ends in `+` or `-`, then `=+`, `=~` or `=-`. tagged: boxed marks between two fixed phrases.
+    """
+
+    name = "defect_verifier"
+    judges = True
+
+    @property
+    def stop(self) -> tuple[str, ...]:
+        return ()
+
+    def prompt(self, problem: Problem, about: Trace | None) -> Prompt:
+        if about is None:
+            raise ValueError("a verifier needs a proof to judge")
+        shown = Part(body_of(about), foreign=True)
+        if self.dialect == "terse":
+            return (Part("?"), Part(problem.text, foreign=True), Part("\n"), shown, Part("\n!"))
+        opened, closed = Part("\n\nProof:\n<proof>\n"), Part("\n</proof>\n\n")
+        return (Part(VERIFIER_TASK), Part(problem.text, foreign=True), opened, shown, closed)
+
+    def read(self, text: str, about: Trace | None) -> Reading:
+        if about is None:
+            raise ValueError("an analysis is read against the proof it judges")
+        return read_analysis(self.dialect, text, len(about.reading.value.steps))
+
+    def demonstrate(self, task: Task, problem: Problem, rng: random.Random) -> tuple[Trace | None, str]:
+        proof = given_proof(task, problem, rng, rng.choice(LEVELS), self.dialect, "demonstration")
+        return proof, analyse(proof, self.dialect, rng)
+
+
+@ROLES.register("meta_verifier")
+class MetaVerifier(Role):
+    """Judges an analysis: a mark for each of its remarks, and a score of 0, 0.5 or 1 for the whole.
+
+    It sees the proof that the analysis is about, and then the analysis.
+    """
+
+    name = "meta_verifier"
+    judges = True
+
+    @property
+    def stop(self) -> tuple[str, ...]:
+        return ()
+
+    def prompt(self, problem: Problem, about: Trace | None) -> Prompt:
+        if about is None:
+            raise ValueError("a meta-verifier needs an analysis to judge")
+        proof = Part("\n".join(body_of(one) for one in about.about), foreign=True)
+        analysis = Part(about.text, foreign=True)
+        if self.dialect == "terse":
+            return (Part("&"), Part(problem.text, foreign=True), Part("\n"), proof, Part("\n!"), analysis, Part("\n&"))
+        opened, between, closed = "\n\nProof:\n<proof>\n", "\n</proof>\n\n<evaluation>\n", "\n</evaluation>\n\n"
+        return (Part(META_TASK), Part(problem.text, foreign=True), Part(opened), proof, Part(between), analysis, Part(closed))
+
+    def read(self, text: str, about: Trace | None) -> Reading:
+        if about is None:
+            raise ValueError("a judgement of an analysis is read against it")
+        return read_analysis(self.dialect, text, len(about.reading.value.steps or ()))
+
+    def demonstrate(self, task: Task, problem: Problem, rng: random.Random) -> tuple[Trace | None, str]:
+        proof = given_proof(task, problem, rng, rng.choice(LEVELS), self.dialect, "demonstration")
+        found = examine(problem, proof.reading.value.steps, proof.reading.value.answer)
+        text = analyse(proof, self.dialect, rng, flip=rng.choice((FLIP, 0.4)))
+        analysis = as_analysis(proof, text, read_analysis(self.dialect, text, len(found.checks)), "demonstration")
+        said: Analysis = analysis.reading.value
+        quality = analysis_quality(said.defects, said.score or 0.0, found.flaws)
+        score = quality if rng.random() >= FLIP else rng.choice(LEVELS)
+        # The teacher thinks aloud: what the step should come to, whether it does, what was said of it; and then judges that.
+        does = noisy([k not in found.flaws for k in range(len(found.checks))], rng, FLIP / 2)
+        sign = {True: "+", False: "-"}
+        notes = [f"{c}{sign[own]}{sign[their]}" for c, own, their in zip(found.checks, does, said.steps or (), strict=True)]
+        marks = [their or not own for own, their in zip(does, said.steps or (), strict=True)]
+        return analysis, write_analysis(self.dialect, marks, score, notes)
+
+
+def noisy(marks: Sequence[bool], rng: random.Random, flip: float = FLIP) -> list[bool]:
+    return [right != (rng.random() < flip) for right in marks]
+
+
+def given_proof(task: Task, problem: Problem, rng: random.Random, score: float, dialect: Dialect, id: str) -> Trace:
+    """A derivation that deserves this score, as a proof to be judged."""
+    steps, answer = derive(task, problem, rng, score)
+    writer = ProofWriter(dialect)
+    text = writer.write(steps, answer)
+    grade = Grade(answer == problem.answer, tuple(k not in examine(problem, steps, answer).flaws for k in range(len(steps))))
+    return Trace.given(id, "generator", problem, text, writer.read(text), grade)
+
+
+def analyse(proof: Trace, dialect: Dialect, rng: random.Random, flip: float = FLIP) -> str:
+    """What a noisy teacher writes of a proof: right checks, marks that are flipped now and then, a score apart from them."""
+    found = examine(proof.problem, proof.reading.value.steps, proof.reading.value.answer)
+    score = found.score if rng.random() >= FLIP else rng.choice(LEVELS)
+    marks = noisy([k not in found.flaws for k in range(len(found.checks))], rng, flip)
+    return write_analysis(dialect, marks, score, found.checks)
+
+
+def as_analysis(proof: Trace, text: str, reading: Reading, id: str) -> Trace:
+    """A text as an analysis of a proof, for the meta-verifier to judge."""
+    return replace(Trace.given(id, "verifier", proof.problem, text, reading), about=(proof,))
+
+
+def self_analysis(proof: Trace) -> Trace:
+    """What the writer of a proof thinks of it, as an analysis like any other."""
+    value: Proof = proof.reading.value
+    return as_analysis(proof, value.remarks, value.analysis, f"{proof.id}/self")

@@ -1,0 +1,78 @@
+"""The proposer: from an old question it makes a harder or an easier one, and answers it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from milonga.roles.base import ROLES, Dialect, Role
+from milonga.roles.solver import StepSolver
+from milonga.types import Part, Problem, Prompt, Reading, Trace
+
+HARDER, EASIER = "^", "_"
+"""The first character of an old question as it is put to a proposer: what the new one should be."""
+TAGGED_TASK = """\
+Below is an old question. Write a new one of the same form that is {how}, inside <question> and </question>. Then solve it: \
+work inside <think> and </think>, every step in its own <step> and </step>, and the result inside <answer>\\boxed{{ }}</answer>.
+
+Old question:
+"""
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """A new question, with a solution in the solver's words and the answer that is claimed."""
+
+    question: str
+    answer: str | None
+    work: str
+    ends: tuple[int, ...] = ()
+
+
+@ROLES.register("proposer")
+class Proposer(Role):
+    """Writes a question, and then a solution of it as the solver would.
+
+    terse: the question on the first line, then the solution. tagged: the question in its tag, then the solution.
+    """
+
+    name = "proposer"
+    judges = False
+
+    def __init__(self, dialect: Dialect) -> None:
+        super().__init__(dialect)
+        self.solver = StepSolver(dialect)
+
+    @classmethod
+    def room(cls) -> int:
+        return 2
+
+    @property
+    def stop(self) -> tuple[str, ...]:
+        return self.solver.stop
+
+    def prompt(self, problem: Problem, about: Trace | None = None) -> Prompt:
+        """`problem` is the old question, its text marked with what the new one should be."""
+        if self.dialect == "terse":
+            return (Part("<"), Part(problem.text, foreign=True), Part("\n"))
+        how = "easier" if problem.text.startswith(EASIER) else "harder"
+        old = problem.text.removeprefix(EASIER).removeprefix(HARDER)
+        return (Part(TAGGED_TASK.format(how=how)), Part(old, foreign=True), Part("\n\n"))
+
+    def read(self, text: str, about: Trace | None = None) -> Reading:
+        head, seam, work = text.partition("\n" if self.dialect == "terse" else "</question>")
+        opening = "" if self.dialect == "terse" else "<question>"
+        question = head.strip().removeprefix(opening).strip()
+        solution = self.solver.read(work.removeprefix("\n"))
+        value = Proposal(question, solution.value.answer, work.removeprefix("\n"))
+        if not seam or not question or not head.strip().startswith(opening):
+            return Reading(value, 0.0, "no question")
+        return Reading(value, solution.format, solution.invalid)
+
+    def write(self, question: str, work: str) -> str:
+        """The text that reads back as this question and this solution."""
+        return f"{question}\n{work}" if self.dialect == "terse" else f"<question>{question}</question>\n{work}"
+
+
+def request(problem: Problem, harder: bool) -> Problem:
+    """An old question as it is put to a proposer. What is claimed as its answer stays behind."""
+    return Problem(problem.id, (HARDER if harder else EASIER) + problem.text, "", problem.data, problem.source)

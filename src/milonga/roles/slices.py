@@ -1,0 +1,150 @@
+"""The slice judge: question, what came before, and a slice of a few steps in; one yes or no about the slice out.
+
+A slice is a given trace about its solution, so that verdicts are about slices and slices about solutions. A judge of slices is
+asked about a whole solution by asking about each of its slices: all steps of a slice share its verdict.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from milonga.roles.base import ROLES, Dialect, Role
+from milonga.roles.demonstrate import as_trace
+from milonga.roles.solver import StepSolver
+from milonga.roles.tags import find_frame
+from milonga.tasks.base import Task
+from milonga.types import Grade, Part, Problem, Prompt, Reading, Solution, Trace, Verification
+
+Context = Literal["slice", "prefix"]
+FLIP = 0.1
+"""How often the teacher of demonstrations is wrong about a step."""
+TAGGED_TASK = """\
+You are given a problem and a slice of the work on it. Judge only the slice: is every step of it right, given what came \
+before it?
+Think briefly inside <analysis> and </analysis>, then write only YES or NO inside <verdict> and </verdict>.
+
+Problem:
+"""
+
+
+@dataclass(frozen=True)
+class Slice(Solution):
+    """Some neighbouring steps of a solution, and the steps before them."""
+
+    before: tuple[str, ...] = ()
+
+
+def slices(solution: Trace, size: int, dialect: Dialect) -> list[Trace]:
+    """The slices of a solution, `size` steps each; the last may be shorter. A solution without steps has none."""
+    steps: tuple[str, ...] = solution.reading.value.steps
+    grade, found = solution.grade, []
+    for number, at in enumerate(range(0, len(steps), size)):
+        own = slice(at, at + size)
+        known = None if grade is None else Grade(grade.correct, None if grade.steps is None else grade.steps[own])
+        reading = Reading(Slice(steps[own], (), None, steps[:at]), 1.0)
+        text, id = lines(steps[own], dialect), f"{solution.id}:{number}"
+        made = Trace.given(id, solution.seat, solution.problem, text, reading, known)
+        found.append(replace(made, about=(solution,)))
+    return found
+
+
+def lines(steps: Sequence[str], dialect: Dialect) -> str:
+    """Steps as the solver writes them."""
+    return "\n".join(step if dialect == "terse" else f"<step>{step}</step>" for step in steps)
+
+
+@ROLES.register("slice_judge")
+class SliceJudge(Role):
+    """Says whether a slice of a solution is sound.
+
+    terse: an analysis, which may be empty, in lines, then `=+` or `=-`. tagged: `<analysis>…</analysis><verdict>YES</verdict>`.
+    `size` is the number of steps of a slice; `context` says whether the judge sees the steps before it: a slice may depend on
+    an earlier error. With `analysis` the teacher of demonstrations writes down what the steps should have given.
+    """
+
+    name = "slice_judge"
+    judges = True
+
+    def __init__(self, dialect: Dialect, size: int = 2, context: Context = "prefix", analysis: bool = True) -> None:
+        super().__init__(dialect)
+        self.solver = StepSolver(dialect)
+        self.size, self.context, self.analysis = size, context, analysis
+
+    @property
+    def stop(self) -> tuple[str, ...]:
+        return () if self.dialect == "terse" else ("</verdict>",)
+
+    def parts(self, solution: Trace) -> list[Trace]:
+        return slices(solution, self.size, self.dialect)
+
+    def prompt(self, problem: Problem, about: Trace | None) -> Prompt:
+        """Of a whole solution all of the text is the slice."""
+        if about is None:
+            raise ValueError("a judge of slices needs a slice to judge")
+        before = about.reading.value.before if isinstance(about.reading.value, Slice) and self.context == "prefix" else ()
+        shown = Part(f"{lines(before, self.dialect)}\n" if before else "", foreign=True)
+        own = Part(about.text, foreign=True)
+        if self.dialect == "terse":
+            return (Part("?"), Part(problem.text, foreign=True), Part("\n"), shown, Part("/"), own, Part("\n!"))
+        question = (Part(TAGGED_TASK), Part(problem.text, foreign=True))
+        earlier = (Part("\n\nBefore the slice:\n<before>\n"), shown, Part("</before>")) if self.context == "prefix" else ()
+        return (*question, *earlier, Part("\n\nSlice:\n<slice>\n"), own, Part("\n</slice>\n\nJudgement:\n"))
+
+    def read(self, text: str, about: Trace | None) -> Reading:
+        if about is None:
+            raise ValueError("a verdict is read against the slice it judges")
+        said = parse_terse(text) if self.dialect == "terse" else parse_tagged(text)
+        if said is None:
+            return Reading(Verification(None, None), 0.0, "not an analysis followed by one verdict")
+        count = len(about.reading.value.steps)
+        return Reading(Verification((said,) * count if count else None, said), 1.0)
+
+    def write(self, verdict: bool, analysis: str = "") -> str:
+        """The text that reads back as this verdict."""
+        if self.dialect == "terse":
+            return (f"{analysis}\n" if analysis else "") + ("=+" if verdict else "=-")
+        return f"<analysis>{analysis}</analysis>\n<verdict>{'YES' if verdict else 'NO'}</verdict>"
+
+    def reversed(self, text: str) -> str:
+        """The same analysis with the other verdict; only for texts that can be read."""
+        if self.dialect == "terse":
+            return text[:-1] + ("-" if text[-1] == "+" else "+")
+        at = text.rindex("<verdict>")
+        return text[:at] + (text[at:].replace("YES", "NO") if "YES" in text[at:] else text[at:].replace("NO", "YES"))
+
+    def whole(self, solution: Trace, verdicts: Sequence[Trace]) -> Reading:
+        """Each step shares the verdict on its slice, and a solution is right if all of its slices are."""
+        readings = [verdict.reading.value for verdict in verdicts]
+        judged = [step for reading in readings for step in reading.steps or ()]
+        if not judged or len(judged) != len(solution.reading.value.steps):
+            return Reading(Verification(None, None), 0.0, "not one readable verdict for each slice")
+        return Reading(Verification(tuple(judged), all(judged)), 1.0)
+
+    def demonstrate(self, task: Task, problem: Problem, rng: random.Random) -> tuple[Trace | None, str]:
+        """A slice anywhere in a solution, right in half of the cases; the steps before it may be wrong in either."""
+        count = task.step_count(problem)
+        at = rng.randrange(0, count, self.size)
+        own = range(at, min(count, at + self.size))
+        errors = {k for k in range(at) if rng.random() < 0.2}
+        if rng.random() < 0.5:
+            errors |= {k for k in own if rng.random() < 0.3} or {rng.choice(own)}
+        shown = task.demonstrate(problem, rng, errors)
+        piece = self.parts(as_trace(shown, problem, self.solver, f"demonstration/{problem.id}"))[at // self.size]
+        said = [(k not in errors) != (rng.random() < FLIP) for k in own]
+        checks = "\n".join(f"{shown.checks[k]}{'+' if s else '-'}" for k, s in zip(own, said, strict=True))
+        return piece, self.write(all(said), checks if self.analysis else "")
+
+
+def parse_terse(text: str) -> bool | None:
+    found = re.fullmatch(r"(?:[^=\n][^\n]*\n)*=([+-])", text)
+    return found[1] == "+" if found else None
+
+
+def parse_tagged(text: str) -> bool | None:
+    frame = find_frame(text, "analysis", "verdict")
+    said = frame[2].strip() if frame else ""
+    return said == "YES" if said in ("YES", "NO") else None

@@ -1,0 +1,86 @@
+"""Who reads text: a thinker that writes a thought before the next token, and a predictor that does without.
+
+Both see the beginning of a line, which is the problem's text here; what follows in the line never enters a prompt. Two roles
+are two templates: the tags of a thought are in the one's context, and never in the other's.
+"""
+
+from __future__ import annotations
+
+import random
+
+from milonga.roles.base import ROLES, Role
+from milonga.tasks.base import Task
+from milonga.types import Part, Problem, Prompt, Reading, Solution, Trace
+
+SLIP = 0.25
+"""How often a step of a demonstrated thought is wrong: noisy teachers leave something to learn."""
+
+
+@ROLES.register("predictor")
+class Predictor(Role):
+    """Goes on with a line as it is."""
+
+    name = "predictor"
+    judges = False
+
+    @property
+    def stop(self) -> tuple[str, ...]:
+        return ()
+
+    def prompt(self, problem: Problem, about: Trace | None = None) -> Prompt:
+        return (Part(problem.text, foreign=True),)
+
+    def read(self, text: str, about: Trace | None = None) -> Reading:
+        return Reading(Solution((), (), text or None), 1.0, None if text else "the line does not go on")
+
+    def write(self, rest: str) -> str:
+        return rest
+
+
+@ROLES.register("thinker")
+class Thinker(Role):
+    """Writes a thought, closes it, and then goes on with the line.
+
+    terse: a thought takes the place of the equals sign, begins on a new line and is closed by `#`, as the work of the terse
+    solver is. tagged: between `<think>` and `</think>`. The opening tag is in the prompt. A thought reads as one step, which
+    ends with its closing tag; what stands behind it is the answer.
+    """
+
+    name = "thinker"
+    judges = False
+
+    @property
+    def open(self) -> str:
+        return "\n" if self.dialect == "terse" else "<think>"
+
+    @property
+    def close(self) -> str:
+        return "#" if self.dialect == "terse" else "</think>"
+
+    def question(self, problem: Problem) -> str:
+        """The part of a plain line of text before the answer."""
+        return f">{problem.text}=" if self.dialect == "terse" else f"{problem.text}\nAnswer: "
+
+    @property
+    def stop(self) -> tuple[str, ...]:
+        return (self.close,)
+
+    def prompt(self, problem: Problem, about: Trace | None = None) -> Prompt:
+        before = problem.text.removesuffix("=") if self.dialect == "terse" else problem.text
+        return (Part(before, foreign=True), Part(self.open))
+
+    def read(self, text: str, about: Trace | None = None) -> Reading:
+        thought, closed, rest = text.partition(self.close)
+        if not closed:
+            return Reading(Solution((), (), None), 0.0, "the thought is not closed")
+        return Reading(Solution((thought,), (len(thought) + len(closed),), rest or None), 1.0)
+
+    def write(self, thought: str, rest: str = "") -> str:
+        """The text that reads back as this thought and what follows it."""
+        return f"{thought}{self.close}{rest}"
+
+    def demonstrate(self, task: Task, problem: Problem, rng: random.Random) -> tuple[Trace | None, str]:
+        """A scratchpad: the steps of a solution, each wrong with probability `SLIP`, and the answer that follows from them."""
+        errors = {k for k in range(task.step_count(problem)) if rng.random() < SLIP}
+        shown = task.demonstrate(problem, rng, errors)
+        return None, self.write("".join(f"{step}\n" for step in shown.steps), shown.answer)

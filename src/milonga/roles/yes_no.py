@@ -1,0 +1,133 @@
+"""A verifier whose score is the chance of one word: "Yes" after a written check, or at once (GenRM, arXiv 2408.15240).
+
+Both forms write an ordinary verdict, so that both learn by plain imitation. What the verdict would have been is not sampled but
+looked up: the chance of the one word against the other, after as many written checks as `rationales` says.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Literal
+
+from milonga.roles.base import ROLES, Dialect, Role
+from milonga.roles.verifier import StepVerifier, judge, parse_tagged
+from milonga.types import Part, Problem, Prompt, Reading, Solution, Trace, Verification
+
+Form = Literal["cot", "direct"]
+Voting = Literal["mean_prob", "vote"]
+
+TAGGED_COT = """\
+You are given a problem and a solution made of {count} steps. Check the steps one by one; do not trust the result.
+Inside <step_verification> and </step_verification> write exactly {count} checks, each inside <step> and </step>, each \
+ending in \\boxed{{CORRECT}} or \\boxed{{INCORRECT}}. Then say inside <verdict> and </verdict> whether the final answer is \
+right, as the one word Yes or No on a line of its own.
+
+Problem:
+"""
+TAGGED_DIRECT = """\
+You are given a problem and a solution. Say whether the final answer of the solution is right: answer with the one word Yes \
+or No and nothing else.
+
+Problem:
+"""
+
+
+@ROLES.register("yes_no")
+class YesNoVerifier(Role):
+    """Judges a solution by one word.
+
+    terse: `+` or `-`. The form `cot` is that of the step verifier, whose last line `=+` or `=-` holds the word; the form
+    `direct` asks `=` and gets the word alone. tagged: Yes or No, behind checks in tags or alone.
+    The word stands on a line of its own, where no tokenizer can join it to what comes before.
+    """
+
+    name = "yes_no"
+    judges = True
+
+    def __init__(
+        self,
+        dialect: Dialect,
+        form: Form = "cot",
+        rationales: int = 8,
+        voting: Voting = "mean_prob",
+        normalise: bool = True,
+    ) -> None:
+        super().__init__(dialect)
+        self.form, self.voting, self.normalise = form, voting, normalise
+        self.rationales = rationales if form == "cot" else 1
+        self.steps = StepVerifier(dialect)
+
+    @property
+    def words(self) -> tuple[str, str]:
+        """Right and wrong; each must be one token of the model."""
+        return ("+", "-") if self.dialect == "terse" else ("Yes", "No")
+
+    @property
+    def stop(self) -> tuple[str, ...]:
+        return ("</verdict>",) if self.dialect == "tagged" and self.form == "cot" else ()
+
+    def prompt(self, problem: Problem, about: Trace | None) -> Prompt:
+        """The two forms ask differently: the chance of a word without its check means nothing to who learned to check."""
+        if about is None:
+            raise ValueError("a verifier needs a solution to judge")
+        if self.dialect == "terse":
+            asked = self.steps.prompt(problem, about)
+            return asked if self.form == "cot" else (*asked[:-1], Part("\n="))
+        solution: Solution = about.reading.value
+        task = TAGGED_COT.format(count=len(solution.steps)) if self.form == "cot" else TAGGED_DIRECT
+        return (
+            Part(task),
+            Part(problem.text, foreign=True),
+            Part("\n\nSolution:\n<solution>\n"),
+            Part(about.text, foreign=True),
+            Part("\n</solution>\n\nVerification:\n" if self.form == "cot" else "\n</solution>\n\nIs the final answer right?\n"),
+        )
+
+    def read(self, text: str, about: Trace | None) -> Reading:
+        if about is None:
+            raise ValueError("a verification is read against the solution it judges")
+        if self.form == "direct":
+            said = self.word(text)
+            return Reading(Verification(None, said), float(said is not None), None if said is not None else "not one word")
+        if self.dialect == "terse":
+            return self.steps.read(text, about)
+        solution = about.reading
+        return judge(parse_tagged(text, "verdict", self.word), len(solution.value.steps), solution.format)
+
+    def word(self, text: str) -> bool | None:
+        found = {self.words[0]: True, self.words[1]: False}
+        return found.get(text if self.dialect == "terse" else text.strip())
+
+    def write(self, verdicts: Sequence[bool], final: bool, analyses: Sequence[str] | None = None) -> str:
+        """The text that reads back as these verdicts; of the direct form as the final one alone."""
+        word = self.words[0] if final else self.words[1]
+        if self.form == "direct":
+            return word
+        text = self.steps.write(verdicts, final, analyses)
+        if self.dialect == "terse":
+            return text
+        return text[: text.rindex("<final_verification>")] + f"<verdict>\n{word}\n</verdict>"
+
+    def weigh(self, readings: Sequence[Reading], chances: Sequence[float]) -> Reading:
+        """One judgement from several written checks and the chance of the right word after each.
+
+        mean_prob is the mean of the chances, vote the share of checks that said so. Checks without a verdict (a chance of NaN)
+        have no part in it; without any, there is no judgement.
+        """
+        counted = [(r.value, c) for r, c in zip(readings, chances, strict=True) if not math.isnan(c)]
+        form = sum(r.format for r in readings) / len(readings)
+        if not counted:
+            return Reading(Verification(None, None), form, "no check ends in a verdict")
+        said = [c if self.voting == "mean_prob" else float(v.final is True) for v, c in counted]
+        score = sum(said) / len(said)
+        judged = [v.steps for v, _ in counted if v.steps is not None]
+        shares = tuple(sum(column) / len(judged) for column in zip(*judged, strict=True)) if judged else None
+        steps = tuple(share >= 0.5 for share in shares) if shares is not None else None
+        unclear = "no check judges every step" if steps is None and self.form == "cot" else None
+        return Reading(Verification(steps, score >= 0.5, score=score, step_scores=shares), form, unclear)
+
+
+def chance(yes: float, no: float, normalise: bool = True) -> float:
+    """p(yes) from the two log-probabilities; normalised, what is left of both whatever else the model could have said."""
+    return 1 / (1 + math.exp(min(no - yes, 700.0))) if normalise else math.exp(yes)

@@ -1,0 +1,52 @@
+"""Problems that a model invented: chain arithmetic read from a text, with the answer that its inventor claims.
+
+The claimed answer may be wrong: it is what the problem is graded by, and the truth is computed only to look at. Only texts of
+the train split are taken, so that nobody can invent a held-out problem.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+
+from milonga.errors import UserError
+from milonga.tasks.base import Task, split_of
+from milonga.tasks.chain import OPERATIONS, Chain, compute
+from milonga.types import Problem
+
+CHAIN = re.compile(r"(0|[1-9][0-9]{0,2})((?:[+*-][2-9])+)%([0-9]{1,4})")
+LINK = re.compile(r"([+*-])([2-9])")
+
+
+def invented(task: Task, text: str, claimed: str, source: str) -> Problem | None:
+    """The problem with this text and this claimed answer, by the trace `source`; None where it is none of the task's."""
+    if not isinstance(task, Chain):
+        raise UserError(f"invented problems are chain arithmetic here, which task '{task.name}' is not; use task.name=chain")
+    read = CHAIN.fullmatch(text)
+    if read is None or int(read[3]) != task.options.mod or int(read[1]) >= task.options.mod:
+        return None
+    chain = [(operation, int(operand)) for operation, operand in LINK.findall(read[2])]
+    if len(chain) > task.options.ops or split_of(text) != "train":
+        return None
+    data = {"start": int(read[1]), "chain": chain, "mod": task.options.mod}
+    return Problem(f"invented/{source}", text, claimed, data, source)
+
+
+def true_answer(problem: Problem) -> str:
+    """What the answer really is; for looking at, never a reward."""
+    value = problem.data["start"]
+    for operation, operand in problem.data["chain"]:
+        value = compute(value, operation, operand, problem.data["mod"])
+    return str(value)
+
+
+def varied(task: Task, problem: Problem, harder: bool, rng: random.Random) -> Problem:
+    """A new problem like an old one: other numbers, and one operation more or less, as far as the task goes."""
+    assert isinstance(task, Chain)
+    count = max(1, min(task.options.ops, len(problem.data["chain"]) + (1 if harder else -1)))
+    while True:
+        chain = "".join(f"{rng.choice(OPERATIONS)}{rng.randint(2, 9)}" for _ in range(count))
+        text = f"{rng.randrange(task.options.mod)}{chain}%{task.options.mod}"
+        made = invented(task, text, "", "demonstration")
+        if made is not None:
+            return made

@@ -1,0 +1,453 @@
+"""APRM: the game's rewards, its oracle and corruptions, optimistic gradients, and the traps of playing against a scorer."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cases import TINY
+from engine_helpers import constant, engine_of, lesson, model_folder, rollouts, same_bits, weights
+from helpers import PROPERTY
+from milonga.api import make_engine
+from milonga.config import merge
+from milonga.credit import AttackReward, balanced_accuracy
+from milonga.errors import ConfigError
+from milonga.objectives import make_objective
+from milonga.objectives.losses import (
+    Denominators,
+    Rows,
+    bernoulli_entropy,
+    bernoulli_kl,
+    optimistic,
+    value_loss,
+)
+from milonga.recipes.attacks import (
+    accepted,
+    attack_metrics,
+    attacks,
+    family_metrics,
+    gold_steps,
+    labelled,
+    oracle,
+    right_steps,
+    shown,
+)
+from milonga.resolve import Plan, resolve
+from milonga.roles import DIALECTS, Corruptor, Dialect, StepSolver
+from milonga.roles.slices import slices
+from milonga.table import Setting, Table
+from milonga.tasks import keyed, make_task
+from milonga.types import Problem, Reading, Solution, Trace, Traces
+from test_resume import assert_same, die, finish, whole
+
+# -- The toy game ----------------------------------------------------------------------------------
+
+
+def distance(tau: float, ahead: bool, at_once: bool = True, rate: float = 0.2, steps: int = 400) -> float:
+    """How far from (0, 0) play ends on f = xy + tau x^2 / 2 - tau y^2 / 2: x descends, y ascends, from (1, 1)."""
+    x = y = 1.0
+    last: tuple[float, float] | None = None
+    for _ in range(steps):
+        g = (y + tau * x, x - tau * y)
+        move = [optimistic(now, before) for now, before in zip(g, last or g, strict=True)] if ahead else list(g)
+        last, x = g, x - rate * move[0]
+        y += rate * (move[1] if at_once else x - tau * y)
+    return float(np.hypot(x, y))
+
+
+@pytest.mark.parametrize(
+    ("tau", "ahead", "at_once", "expected"),
+    [
+        (0.0, False, True, 3607.0),  # plain simultaneous play spirals outwards
+        (0.1, False, True, 1.53),
+        (0.0, True, True, 2.9e-4),
+        (0.1, True, True, 5.3e-8),
+        (0.0, False, False, 1.28),  # alternating play hides it: a bounded orbit that never arrives
+        (0.1, False, False, 4.2e-4),
+    ],
+)
+def test_optimism_makes_the_toy_game_converge(tau: float, ahead: bool, at_once: bool, expected: float) -> None:
+    assert distance(tau, ahead, at_once) == pytest.approx(expected, rel=0.05)
+
+
+@PROPERTY
+@given(gradient=st.floats(-1e6, 1e6))
+def test_looking_ahead_from_a_constant_gradient_changes_nothing(gradient: float) -> None:
+    assert optimistic(gradient, gradient) == gradient
+
+
+def test_optimism_takes_in_five_times_the_variance_of_independent_noise() -> None:
+    noise = np.random.default_rng(0).normal(size=200_001)
+    assert np.var(optimistic(noise[1:], noise[:-1])) == pytest.approx(5.0, rel=0.02)
+
+
+# -- Optimism in the learner -----------------------------------------------------------------------
+
+
+def seen_by_the_optimiser(engine: Any, one: Any) -> list[torch.Tensor]:
+    policy, found = engine.policy("p"), []
+    step = policy.optimiser.step
+    try:
+        policy.optimiser.step = lambda: found.extend(p.grad.clone() for p in policy.parameters)
+        engine.learn(one)
+    finally:
+        policy.optimiser.step = step
+    return found
+
+
+def test_the_optimiser_is_handed_twice_the_gradient_less_the_one_before(tmp_path: Path) -> None:
+    folder = model_folder(tmp_path)
+    plain, ahead = engine_of(folder, grad_clip=1e9), engine_of(folder, grad_clip=1e9, optimism=True)
+    traces = rollouts(plain)
+    lessons = [lesson(traces, values) for values in ([1.0, -1.0] * 4, [0.5, 0.5, -0.5, -0.5] * 2, [1.0, -1.0] * 4)]
+    g = [seen_by_the_optimiser(plain, one) for one in lessons]  # no step is taken: all at the same weights
+    found = [seen_by_the_optimiser(ahead, one) for one in lessons]
+    assert all(torch.allclose(a, b, atol=1e-7) for a, b in zip(found[0], g[0], strict=True))
+    for t in (1, 2):
+        assert all(torch.allclose(f, 2 * a - b, atol=1e-6) for f, a, b in zip(found[t], g[t], g[t - 1], strict=True))
+
+
+def test_gradients_are_clipped_after_they_were_combined(tmp_path: Path) -> None:
+    ahead = engine_of(model_folder(tmp_path), grad_clip=1e-3, optimism=True)
+    traces = rollouts(ahead)
+    for values in ([1.0, -1.0] * 4, [-1.0, 1.0] * 4):
+        found = seen_by_the_optimiser(ahead, lesson(traces, values))
+        assert float(torch.cat([f.flatten() for f in found]).norm()) == pytest.approx(1e-3, rel=1e-3)
+
+
+def test_a_refused_step_does_not_change_what_is_looked_ahead_from(tmp_path: Path) -> None:
+    ahead = engine_of(model_folder(tmp_path), optimism=True)
+    traces = rollouts(ahead)
+    ahead.learn(lesson(traces, [1.0, -1.0] * 4))
+    before = [g.clone() for g in ahead.policy("p").gradients or ()]
+    report = ahead.learn(replace(lesson(traces, [1.0] * 8), advantages=constant(traces, [float("inf")] * 8)))
+    assert report.skipped and same_bits(before, ahead.policy("p").gradients or ())
+
+
+def test_the_last_gradient_is_saved_and_forgotten_with_the_optimiser(tmp_path: Path) -> None:
+    folder = model_folder(tmp_path)
+    one, other = engine_of(folder, optimism=True), engine_of(folder, optimism=True)
+    traces = rollouts(one)
+    one.learn(lesson(traces, [1.0, -1.0] * 4))
+    (tmp_path / "saved").mkdir()
+    one.save(tmp_path / "saved")
+    other.load(tmp_path / "saved")
+    for engine in (one, other):
+        engine.learn(lesson(traces, [1.0, 1.0, -1.0, -1.0] * 2))
+    assert same_bits(weights(one), weights(other))
+    one.copy("p", "p", "ref")
+    assert one.policy("p").gradients is None
+
+
+# -- Regularised heads -----------------------------------------------------------------------------
+
+
+@PROPERTY
+@given(logit=st.floats(-30, 30), other=st.floats(-30, 30))
+def test_entropy_and_divergence_of_a_head_are_those_of_a_coin(logit: float, other: float) -> None:
+    v, u = torch.tensor([logit, other], dtype=torch.float64)
+    p, q = torch.distributions.Bernoulli(logits=v), torch.distributions.Bernoulli(logits=u)
+    assert float(bernoulli_entropy(v)) == pytest.approx(float(p.entropy()), abs=1e-8)  # softplus is linear beyond 20
+    assert float(bernoulli_kl(v, u)) == pytest.approx(float(torch.distributions.kl_divergence(p, q)), abs=1e-7)
+
+
+def test_a_regularised_head_by_hand() -> None:
+    objective = make_objective("value_bce", {"entropy_coef": 0.5, "kl_coef": 2.0})
+    values, targets, rows = torch.tensor([0.0, 2.0]), torch.tensor([1.0, 0.0]), torch.tensor([0, 1])
+    over = Denominators(2, 2, 16)
+    total, sums = value_loss(objective, values, targets, rows, Rows(torch.tensor([1, 1])), over, torch.zeros(2))
+    cross = (np.log(2) + np.log(1 + np.exp(2.0))) / 2
+    p = 1 / (1 + np.exp(-2.0))
+    entropy = [np.log(2), -p * np.log(p) - (1 - p) * np.log(1 - p)]
+    divergence = [0.0, np.log(2) - entropy[1]]  # from a fair coin
+    assert float(total) == pytest.approx(cross - 0.5 * np.mean(entropy) + 2.0 * np.mean(divergence), abs=1e-6)
+    assert sums["kl"] == pytest.approx(divergence[1], abs=1e-6)
+
+
+# -- Rewards ---------------------------------------------------------------------------------------
+
+
+def test_the_rewards_of_the_four_cases_and_of_no_step() -> None:
+    reward = AttackReward()
+    table = {(right, said): reward(right, said) for right in (True, False) for said in (True, False)}
+    assert table == {(False, True): 1.0, (False, False): 0.0, (True, True): -1.0, (True, False): -1.0}
+    assert reward(None, False) == -1.0
+
+
+def test_a_corruptor_that_corrupts_nothing_may_not_be_paid_as_one_that_was_caught() -> None:
+    with pytest.raises(ValueError, match="rise"):
+        AttackReward(1.0, 0.0, 0.0)
+
+
+def test_balanced_accuracy_does_not_reward_saying_wrong_to_all() -> None:
+    assert balanced_accuracy([False] * 10, [True] + [False] * 9) == 0.5
+    assert balanced_accuracy([True, False, False, True], [True, True, False, False]) == 0.5
+    assert balanced_accuracy([True], [True]) is None
+
+
+# -- Families of corruptions -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mod", [20, 100])
+def test_every_family_makes_well_formed_steps_that_are_wrong(mod: int) -> None:
+    task = make_task({"name": "chain", "ops": 4, "mod": mod})
+    made = dict.fromkeys(task.families, 0)
+    for problem in task.draw("train", 0, 60):
+        steps = task.demonstrate(problem, keyed("x")).steps
+        for family in task.families:
+            for at in range(4):
+                text = task.corrupt(problem, steps, at, family, keyed(problem.id, family, at))
+                if text is not None:
+                    changed = [*steps[:at], text, *steps[at + 1 :]]
+                    truth = task.grade(problem, None, changed).steps
+                    assert task.is_step(text) and text != steps[at] and truth is not None and not truth[at]
+                    made[family] += 1
+    assert all(count > 60 for count in made.values())
+
+
+def test_families_by_hand() -> None:
+    task = make_task({"name": "chain", "ops": 3})
+    problem = Problem("p", "10+5*3-4%100", "41", {"start": 10, "chain": [("+", 5), ("*", 3), ("-", 4)], "mod": 100})
+    steps = ["10+5=15", "15*3=45", "45-4=41"]
+
+    def corrupted(family: str, at: int) -> str | None:
+        return task.corrupt(problem, steps, at, family, keyed(0))
+
+    assert corrupted("carry_drop", 0) == "10+5=5" and corrupted("carry_drop", 2) == "45-4=51"
+    assert corrupted("sign_flip", 0) == "10+5=5" and corrupted("sign_flip", 1) == "15*3=55"
+    assert corrupted("stale_operand", 1) == "10*3=30" and corrupted("stale_operand", 0) is None
+    assert corrupted("digit_slip", 1) in {f"15*3=4{d}" for d in range(10) if d != 5}
+    assert corrupted("operand_copy", 0) in {f"10+{d}={10 + d}" for d in (2, 3, 4, 6, 7, 8, 9)}
+    assert corrupted("operator_swap", 0) in {"10-5=5", "10*5=50"}
+
+
+def test_held_out_families_are_in_no_demonstration() -> None:
+    task, held = make_task({"name": "chain", "ops": 4}), ("carry_drop", "stale_operand")
+    role = Corruptor("terse", held)
+    assert set(role.allowed(task)) == set(task.families) - set(held)
+    for problem in task.draw("train", 0, 300):
+        piece, text = role.demonstrate(task, problem, keyed("d", problem.id))
+        assert piece is not None
+        value = piece.reading.value
+        steps, at = (*value.before, *value.steps), len(value.before)
+        carry, flip = (task.corrupt(problem, steps, at, family, keyed(0)) for family in ("carry_drop", "sign_flip"))
+        step = text.removesuffix("\n")
+        assert step != carry or step == flip  # with an operand of 5 a flipped sign looks the same
+        numbers = re.compile(r"[0-9]+")
+        assert numbers.match(step)[0] == numbers.match(piece.text)[0]  # type: ignore[index]
+
+
+def test_a_family_that_the_task_does_not_know_is_an_error() -> None:
+    with pytest.raises(ConfigError, match="carry_drop"):
+        Corruptor("terse", ("carry_drp",)).allowed(make_task({"name": "chain"}))
+
+
+# -- The role --------------------------------------------------------------------------------------
+
+CORRUPTORS = {dialect: Corruptor(dialect) for dialect in DIALECTS}
+STEPS = {
+    "terse": st.text(st.characters(codec="utf-8", exclude_characters="\n"), min_size=1, max_size=12).filter(
+        lambda x: x[0] != "#"
+    ),
+    "tagged": st.text(st.characters(codec="utf-8", exclude_characters="<>"), min_size=1, max_size=12)
+    .map(str.strip)
+    .filter(bool),
+}
+
+
+@PROPERTY
+@given(dialect=st.sampled_from(DIALECTS), data=st.data())
+def test_a_written_step_reads_back(dialect: Dialect, data: Any) -> None:
+    step = data.draw(STEPS[dialect])
+    reading = CORRUPTORS[dialect].read(CORRUPTORS[dialect].write(step), None)
+    assert reading.valid and reading.format == 1.0 and reading.value.steps == (step,)
+
+
+@PROPERTY
+@given(dialect=st.sampled_from(DIALECTS), text=st.text(max_size=30) | st.text("#\n<step>/0+=", max_size=40))
+def test_whatever_is_read_is_one_step_or_none(dialect: Dialect, text: str) -> None:
+    reading = CORRUPTORS[dialect].read(text, None)
+    assert reading.valid == (len(reading.value.steps) == 1) == (reading.format == 1.0)
+    assert not reading.valid or all((step and "\n" not in step) or dialect == "tagged" for step in reading.value.steps)
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_the_corruptor_sees_the_steps_so_far_and_no_further(dialect: Dialect) -> None:
+    solver = StepSolver(dialect)
+    text = solver.write(["FIRST", "SECOND", "THIRD"], "ANSWER")
+    piece = slices(Trace.given("s", "generator", Problem("p", "QUESTION", "x"), text, solver.read(text)), 1, dialect)[1]
+    seen = "".join(part.text for part in CORRUPTORS[dialect].prompt(piece.problem, piece))
+    assert "QUESTION" in seen and "FIRST" in seen and "SECOND" in seen and "THIRD" not in seen and "ANSWER" not in seen
+
+
+# -- At the table ----------------------------------------------------------------------------------
+
+
+def plan(**settings: Any) -> Plan:
+    return resolve([{"recipe": "aprm"}, merge(TINY, {"task": {"ops": 3}}), settings])
+
+
+@cache
+def engine() -> Any:
+    return make_engine(plan())
+
+
+def table(p: Plan, phase: str = "game", learner: str = "verifier") -> Table:
+    sampling, seed, problems = p.config.sampling, p.config.seed, p.config.batch.problems
+    return Table(Setting(engine(), p.task, p.roles, p.seats, sampling, seed, problems), 1, learner, phase)
+
+
+def rewrite(piece: Trace, step: str, number: int = 0) -> Trace:
+    made = Trace.given(f"{piece.id}/{number}", "corruptor", piece.problem, step, Reading(Solution((step,), (), None), 1.0))
+    return replace(made, about=(piece,))
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_the_scorer_sees_the_rewritten_step_and_never_the_original(dialect: Dialect) -> None:
+    one = table(plan(dialect=dialect))
+    for piece in gold_steps(one, 12):
+        value = piece.reading.value
+        work = shown(one, piece, "1+2=REWRITTEN")
+        assert value.steps[0] not in work.text or value.steps[0] in "".join(value.before)
+        assert work.reading.value.steps == (*value.before, "1+2=REWRITTEN") and work.finish == "length"
+        assert shown(one, piece).reading.value.steps == (*value.before, *value.steps)
+        # What the solver writes begins just so: a prefix is not another format.
+        solver = one.setting.roles["generator"]
+        assert isinstance(solver, StepSolver)
+        assert piece.subject.text.startswith(shown(one, piece).text)
+
+
+def test_the_oracle_judges_a_step_where_it_stands() -> None:
+    """Work that stops at the step would be wrong there for stopping: the steps after it stay as they were."""
+    one = table(plan())
+    for piece in gold_steps(one, 12):
+        value = piece.reading.value
+        assert oracle(one, piece, value.steps[0]) is True
+        wrong = one.setting.task.corrupt(piece.problem, value.before + value.steps, len(value.before), "digit_slip", keyed(0))
+        assert wrong is not None and oracle(one, piece, wrong) is False
+
+
+def test_what_is_no_step_is_shown_to_nobody_and_repeating_is_not_corrupting() -> None:
+    one = table(plan())
+    piece = gold_steps(one, 1)[0]
+    left = piece.text.split("=")[0]
+    texts = ["gibberish", piece.text, f"{left}=0{piece.text.split('=')[1]}", f"{left}=999"]
+    found = attacks(one, Traces(rewrite(piece, text, k) for k, text in enumerate(texts)))
+    assert [attack.right for attack in found] == [None, True, True, False]
+    assert found[0].shown is None and all(attack.shown is not None for attack in found[1:])
+    # A head at its start says one half to everything, which is yes.
+    assert [attack.accepted for attack in found] == [False, True, True, True]
+    assert attack_metrics(found) == {"fool_rate": 1.0, "invalid_rate": 0.75, "malformed_rate": 0.25}
+    rewards = [AttackReward()(attack.right, attack.accepted) for attack in found]
+    assert rewards == [-1.0, -1.0, -1.0, 1.0]
+
+
+def test_the_scorer_learns_both_classes_alike_and_only_at_the_step_in_question() -> None:
+    p = plan(batch={"problems": 8, "rollouts": 4})
+    one = table(p)
+    played = replace_corruptor(p, one)
+    (lesson_,) = [x for x in p.recipe.credit(one, played) if x.policy == "verifier"]
+    assert lesson_.targets is not None and lesson_.weights is not None
+    labels = []
+    for row, target in zip(lesson_.traces, lesson_.targets, strict=True):
+        asked = np.flatnonzero(~np.isnan(target))
+        assert asked.tolist() == [row.steps[-1][1] - 1]
+        labels.append(target[asked[0]])
+    heavy = np.array(lesson_.weights)
+    assert heavy[np.array(labels) == 1].sum() == pytest.approx(heavy[np.array(labels) == 0].sum())
+    assert 0.3 < np.mean(labels) < 0.7  # as many untouched steps as rewritten ones, not weights alone
+    assert all("gibberish" not in row.text for row in lesson_.traces)
+
+
+def replace_corruptor(p: Plan, one: Table) -> Traces:
+    """A play whose corruptor writes random corruptions, and now and then no step."""
+    solutions = one.ask("generator", one.problems())
+    pieces = [steps[-1] for steps in right_steps(one, solutions) if steps]
+    role = one.setting.roles["corruptor"]
+    assert isinstance(role, Corruptor)
+    texts = [[role.corrupted(p.task, piece, keyed(piece.id, k)) for k in range(3)] + ["gibberish"] for piece in pieces]
+    given = one.write("corruptor", [piece for piece in pieces for _ in range(4)], [t for some in texts for t in some])
+    return Traces([*solutions, *(replace(t, origin="sampled") for t in given)])
+
+
+def test_rewrites_are_compared_with_those_of_the_same_step() -> None:
+    p = plan(batch={"problems": 8, "rollouts": 4})
+    one = table(p)
+    (first, _) = p.recipe.credit(one, replace_corruptor(p, one))
+    assert first.policy == "corruptor" and first.advantages is not None
+    by_step: dict[str, list[float]] = {}
+    for trace, advantage in zip(first.traces, first.advantages, strict=True):
+        by_step.setdefault(trace.subject.id, []).append(float(advantage[trace.mask][0]))
+    # Three wrong steps, accepted by a head that knows nothing, and one that is no step.
+    assert all(sum(values) == pytest.approx(0.0) and values[3] < 0 < min(values[:3]) for values in by_step.values())
+
+
+def test_old_rewrites_come_back_as_a_quarter() -> None:
+    p = plan(batch={"problems": 8, "rollouts": 4})
+    p.recipe.state = {}
+    one = table(p)
+    played = replace_corruptor(p, one)
+    fresh = len({a.shown.id for a in attacks(one, played.keep(lambda t: t.seat == "corruptor")) if a.shown is not None})
+    list(p.recipe.credit(one, played))
+    assert len(p.recipe.state["labelled"]) == fresh
+    later = list(p.recipe.credit(one, played))[-1]
+    again = [row for row in later.traces if row.subject.id.startswith("again/")]
+    assert len(again) == round(fresh / 3)
+    p.recipe.state = {}
+
+
+def test_random_attacks_teach_the_scorer_alone_and_warming_up_has_nothing_to_stay_near() -> None:
+    p = plan(options={"attack": "random"})
+    one = table(p)
+    played = p.recipe.play(one)
+    rewrites = played.keep(lambda t: t.seat == "corruptor")
+    assert len(rewrites) and all(attack.right is False for attack in attacks(one, rewrites))
+    (alone,) = p.recipe.credit(one, played)
+    assert alone.policy == "verifier" and alone.objective.kl_coef == 0.05
+    (warm,) = plan().recipe.credit(table(plan(), "warm up"), played)
+    assert warm.objective.kl_coef == 0.0 and warm.objective.entropy_coef == 0.01
+
+
+def test_families_are_measured_apart() -> None:
+    one = table(plan())
+    targets = gold_steps(one, 20)
+    found = family_metrics(one, targets, ("carry_drop", "stale_operand"))
+    assert found["held_out_accuracy"] == found["allowed_accuracy"] == 0.5  # a head that says yes to everything
+    assert found["accepts_untouched"] == 1.0
+    assert set(one.setting.task.families) == {n.removeprefix("accuracy_on_") for n in found if n.startswith("accuracy_on_")}
+    said = accepted(one, [shown(one, targets[0])])
+    assert said == {shown(one, targets[0]).id: True}
+    assert labelled(shown(one, targets[0]), False).steps[-1] == 0.0
+
+
+# -- Resume ----------------------------------------------------------------------------------------
+
+RUN: dict[str, Any] = merge(
+    TINY,
+    {
+        "recipe": "aprm",
+        "turns": 4,
+        "options": {"sft": 1, "sft_steps": 8, "warmup": 1, "measured": 4},
+        "eval": {"every": 2},
+        "keep": {"checkpoint_every": 1, "traces_every": 2},
+    },
+)
+
+
+def test_a_game_killed_at_several_moments_ends_in_the_same_bits(tmp_path: Path) -> None:
+    """Replay, snapshots and the last gradients are all part of where a run stands."""
+    expected, _ = whole(tmp_path / "whole", RUN)
+    folder = tmp_path / "run"
+    for moment, count in (("learning", 2), ("a file of a checkpoint", 2), ("learning", 3), ("publishing", 2), ("a row", 1)):
+        die(folder, RUN, moment, count)
+    finish(folder, RUN)
+    assert_same(folder, expected)

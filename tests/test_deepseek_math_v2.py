@@ -1,0 +1,412 @@
+"""DeepSeekMath-V2: the reward table, the rubric, labels by voting, the grammar, and derivations with their exact truth."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import milonga
+from cases import TINY
+from helpers import PROPERTY
+from milonga.credit.proofs import (
+    LEVELS,
+    analysis_quality,
+    auto_label,
+    deserved,
+    generator_reward,
+    majority,
+    score_reward,
+    verifier_reward,
+)
+from milonga.evals.defects import Finding, defect_metrics
+from milonga.recipes import RECIPES
+from milonga.resolve import resolve
+from milonga.roles import DIALECTS, DefectVerifier, Dialect, MetaVerifier, ProofWriter, StepSolver
+from milonga.roles.derivations import GAP, MISTAKE, derive, examine
+from milonga.roles.proofs import (
+    CLOSING,
+    OPENING,
+    as_analysis,
+    given_proof,
+    read_analysis,
+    self_analysis,
+    write_analysis,
+)
+from milonga.run.files import JsonLines
+from milonga.tasks import keyed, make_task
+from milonga.types import Problem, Trace
+
+dialects = st.sampled_from(DIALECTS)
+levels = st.sampled_from(LEVELS)
+CHAIN = make_task({"name": "chain", "ops": 5})
+PROBLEM = Problem("p", "37+5*3-4%100", "22", {"start": 37, "chain": [("+", 5), ("*", 3), ("-", 4)], "mod": 100})
+
+
+# The reward table of honest and dishonest players, worked by hand from the paper's formulas.
+
+
+@pytest.mark.parametrize(
+    ("true", "silent", "lies", "honest"),
+    [(1.0, 1.0, 1.00, 1.00), (0.5, 0.5, 0.50, 0.62), (0.0, 0.0, 0.00, 0.24)],
+)
+def test_the_reward_table(true: float, silent: float, lies: float, honest: float) -> None:
+    # A verifier that claims 1 and reports nothing: by the rubric its analysis is always fine.
+    flaws = {} if true == 1 else {0: true}
+    quality = analysis_quality((), 1.0, flaws)
+    assert quality == 1.0
+    assert verifier_reward(score_reward(1.0, true), quality) == silent
+    # A verifier that says what is true earns what its analysis is worth.
+    for ms in LEVELS:
+        assert verifier_reward(score_reward(true, true), ms) == ms
+    # A generator that claims 1: nothing is reported, so that R_meta is 1 and only R_score costs something.
+    assert generator_reward(true, 1.0, 1.0) == pytest.approx(lies if true == 1 else true * 0.76 + 0.24 * (1 - abs(1 - true)))
+    assert generator_reward(true, 1.0, 1.0) == pytest.approx(lies)
+    assert generator_reward(true, true, 1.0) == pytest.approx(honest)
+
+
+def test_lying_about_a_half_right_proof_costs_half_of_beta() -> None:
+    for beta in (0.0, 0.24, 0.5, 1.0):
+        assert generator_reward(0.5, 0.5, 1.0, beta) - generator_reward(0.5, 1.0, 1.0, beta) == pytest.approx(beta / 2)
+    assert generator_reward(0.5, 0.5, 1.0) - generator_reward(0.5, 1.0, 1.0) == pytest.approx(0.12)
+
+
+def test_silence_pays_half_on_a_gap_so_that_reporting_must_be_confirmed_half_of_the_time() -> None:
+    """The trap of multiplying: below an expected quality of 0.5 a verifier earns more by seeing nothing."""
+    silent = verifier_reward(score_reward(1.0, 0.5), 1.0)
+    for expected in (0.4, 0.6):
+        reporting = expected * verifier_reward(score_reward(0.5, 0.5), 1.0)
+        assert (reporting > silent) == (expected > 0.5)
+
+
+def test_a_floor_leaves_a_right_score_some_reward() -> None:
+    assert verifier_reward(1.0, 0.0) == 0.0
+    assert verifier_reward(1.0, 0.0, "floor", 0.3) == 0.3 and verifier_reward(1.0, 0.5, "floor", 0.3) == 0.5
+    assert verifier_reward(0.0, 0.0, "floor", 0.3) == 0.0  # a wrong score earns nothing either way
+
+
+def test_without_the_meta_reward_invented_defects_cost_nothing() -> None:
+    flaws = {2: MISTAKE}
+    invented, found = analysis_quality((0,), 0.0, flaws), analysis_quality((2,), 0.0, flaws)
+    right = score_reward(0.0, 0.0)
+    assert verifier_reward(right) == verifier_reward(right) == 1.0
+    assert verifier_reward(right, invented) == 0.0 and verifier_reward(right, found) == 1.0
+
+
+# The rubric.
+
+
+@pytest.mark.parametrize(
+    ("reported", "said", "flaws", "expected"),
+    [
+        ((), 1.0, {}, 1.0),
+        ((), 1.0, {1: MISTAKE}, 1.0),  # what was missed is never punished
+        ((), 0.0, {1: MISTAKE}, 0.5),  # a low score for no reason does not follow
+        ((0,), 0.0, {1: MISTAKE}, 0.0),  # all that is reported is unfounded
+        ((0, 1), 0.0, {1: MISTAKE}, 0.5),  # mixed
+        ((1,), 0.0, {1: MISTAKE}, 1.0),
+        ((1,), 0.5, {1: MISTAKE}, 0.5),  # a mistake is not a gap
+        ((1,), 0.5, {1: GAP}, 1.0),
+        ((1,), 1.0, {1: GAP}, 0.5),
+        ((1,), 0.5, {1: GAP, 2: GAP}, 1.0),  # one of two gaps was seen, and judged as one gap
+        ((1, 2), 0.0, {1: GAP, 2: GAP}, 1.0),
+        ((0,), 0.0, {}, 0.0),
+    ],
+)
+def test_the_rubric(reported: tuple[int, ...], said: float, flaws: dict[int, float], expected: float) -> None:
+    assert analysis_quality(reported, said, flaws) == expected
+
+
+@PROPERTY
+@given(
+    flaws=st.dictionaries(st.integers(0, 5), st.sampled_from([GAP, MISTAKE])), said=levels, reported=st.sets(st.integers(0, 5))
+)
+def test_the_rubric_never_punishes_what_was_missed(flaws: dict[int, float], said: float, reported: set[int]) -> None:
+    seen = {k: v for k, v in flaws.items() if k in reported}
+    assert analysis_quality(reported, said, flaws) == analysis_quality(reported, said, seen)
+    assert analysis_quality(flaws, deserved(flaws.values()), flaws) == 1.0  # the whole truth is always fine
+
+
+# Labels by voting.
+
+
+@pytest.mark.parametrize(
+    ("scores", "confirmed", "k", "label"),
+    [
+        ([1, 1, 1], [False] * 3, 2, 1.0),
+        ([0, 1, 1], [False] * 3, 2, 1.0),  # a defect that nobody confirms is none
+        ([0, 0, 1], [True, True, False], 2, 0.0),
+        ([0, 0, 1], [True, False, False], 2, None),  # too few at the lowest score
+        ([0, 0, 1], [True, False, False], 1, 0.0),
+        ([0.5, 0.5, 0], [True, True, False], 2, None),  # the lowest score is 0, and nobody confirmed it
+        ([0.5, 0.5, 1], [True, True, False], 2, 0.5),
+        ([], [], 1, None),
+    ],
+)
+def test_labels_by_voting(scores: list[float], confirmed: list[bool], k: int, label: float | None) -> None:
+    assert auto_label(scores, confirmed, k) == label
+
+
+def test_a_majority_is_more_than_half_and_needs_votes() -> None:
+    assert majority([True, True, False]) and not majority([True, False]) and not majority([])
+
+
+def test_more_votes_agree_more_often_with_the_truth() -> None:
+    """Check 3 in closed form: analyses that are right with probability 0.7, judgements with 0.8; the truth is a mistake."""
+
+    def agreement(n: int, m: int, k: int) -> tuple[float, float]:
+        sure = sum(math.comb(m, i) * 0.8**i * 0.2 ** (m - i) for i in range(m + 1) if 2 * i > m)
+        right = settled = 0.0
+        for kinds in itertools.product(("confirmed", "doubted", "missed"), repeat=n):
+            p = math.prod({"confirmed": 0.7 * sure, "doubted": 0.7 * (1 - sure), "missed": 0.3}[kind] for kind in kinds)
+            label = auto_label([1.0 if kind == "missed" else 0.0 for kind in kinds], [kind == "confirmed" for kind in kinds], k)
+            settled += p * (label is not None)
+            right += p * (label == 0.0)
+        return right / settled, 1 - settled
+
+    one, eight = agreement(1, 1, 1), agreement(8, 3, 2)
+    assert one[0] == pytest.approx(0.7 * 0.8) and one[1] == 0
+    assert eight[0] > 0.99 and 0 < eight[1] < 0.05
+
+
+# Derivations.
+
+
+@pytest.mark.parametrize(
+    ("steps", "answer", "flaws", "score"),
+    [
+        (["37+5=42", "42*3=26", "26-4=22"], "22", {}, 1.0),
+        (["37+5=42", "26-4=22"], "22", {1: GAP}, 0.5),
+        (["42*3=26", "26-4=22"], "22", {0: GAP}, 0.5),
+        (["37+5=42", "42*3=26"], "22", {1: GAP}, 0.5),  # the last operation was done in the head
+        (["37+5=42", "42*3=26"], "26", {1: MISTAKE}, 0.0),  # or not at all
+        (["37+5=43", "43*3=29", "29-4=25"], "25", {0: MISTAKE}, 0.0),
+        (["37+5=42", "42*3=26", "26-4=22"], "23", {2: MISTAKE}, 0.0),
+        (["26-4=22"], "22", {0: MISTAKE}, 0.0),  # two steps are missing
+        (["42*3=26"], "22", {0: MISTAKE}, 0.0),  # one before, one after
+        (["37+5=42", "42*3=26", "26-4=22", "22+0=22"], "22", {3: MISTAKE}, 0.0),
+        (["hello"], "22", {0: MISTAKE}, 0.0),
+        ([], "22", {0: MISTAKE}, 0.0),
+        (["37+5=42", "42*3=26", "26-4=22"], None, {2: MISTAKE}, 0.0),
+    ],
+)
+def test_the_flaws_of_a_derivation(steps: list[str], answer: str | None, flaws: dict[int, float], score: float) -> None:
+    found = examine(PROBLEM, steps, answer)
+    assert found.flaws == flaws and found.score == score and len(found.checks) == len(steps)
+
+
+def test_what_a_step_should_have_come_to_is_computed_from_the_steps_before_it() -> None:
+    assert examine(PROBLEM, ["37+5=42", "26-4=22"], "22").checks == ("42", "26")
+    assert examine(PROBLEM, ["37+5=43", "43*3=29", "29-4=25", "1+1=2"], "25").checks == ("42", "29", "25", "?")
+
+
+@PROPERTY
+@given(index=st.integers(0, 500), score=levels, seed=st.integers(0, 10))
+def test_a_derivation_deserves_the_score_it_was_made_for(index: int, score: float, seed: int) -> None:
+    problem = CHAIN.problem("train", index)
+    steps, answer = derive(CHAIN, problem, random.Random(seed), score)
+    found = examine(problem, steps, answer)
+    assert found.score == score
+    assert len(steps) == (4 if score == 0.5 else 5)
+    assert list(found.flaws.values()) == [GAP] if score == 0.5 else all(v == MISTAKE for v in found.flaws.values())
+    if score == 1.0:  # the chain task agrees with itself
+        assert CHAIN.grade(problem, answer, steps).sound
+
+
+@PROPERTY
+@given(steps=st.lists(st.text(max_size=8), max_size=6), answer=st.none() | st.text(max_size=4))
+def test_any_text_can_be_examined(steps: list[str], answer: str | None) -> None:
+    found = examine(PROBLEM, steps, answer)
+    assert found.score in LEVELS and set(found.flaws) <= set(range(max(1, len(steps))))
+
+
+# The grammar.
+
+notes = st.text(st.characters(codec="utf-8", exclude_characters="\n=<{}\\"), max_size=6)
+
+
+@PROPERTY
+@given(dialect=dialects, marks=st.lists(st.tuples(st.booleans(), notes), max_size=5), score=levels)
+def test_a_written_analysis_reads_back(dialect: Dialect, marks: list[tuple[bool, str]], score: float) -> None:
+    text = write_analysis(dialect, [m for m, _ in marks], score, [n for _, n in marks])
+    reading = read_analysis(dialect, text, len(marks))
+    assert reading.valid and reading.format == 1.0
+    assert (reading.value.steps or ()) == tuple(m for m, _ in marks) and reading.value.score == score
+    assert reading.value.defects == tuple(k for k, (right, _) in enumerate(marks) if not right)
+    assert reading.value.final == (score == 1.0)
+    assert not read_analysis(dialect, text, len(marks) + 1).valid  # a mark for a step that is not there
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"{OPENING}\n<step>a \\boxed{{CORRECT}}</step>\n{CLOSING} \\boxed{{0.75}}",  # not one of the three levels
+        f"{OPENING}\n<step>a \\boxed{{CORRECT}}</step>\n{CLOSING} \\boxed{{1}} \\boxed{{0}}",
+        f"{OPENING}\n<step>a \\boxed{{CORRECT}}</step>\n{CLOSING} \\boxed{{1}}\n{CLOSING} \\boxed{{0}}",
+        f"<step>a \\boxed{{CORRECT}}</step>\n{CLOSING} \\boxed{{1}}",
+        f"{OPENING}\n<step>a \\boxed{{CORRECT}}</step>\n\\boxed{{1}}",
+        f"{OPENING}\n<step>a</step>\n{CLOSING} \\boxed{{1}}",
+        f"{OPENING}\n<step>a \\boxed{{CORRECT}}</step>\nand so on {CLOSING} \\boxed{{1}}",
+    ],
+)
+def test_what_breaks_the_format_of_an_analysis(text: str) -> None:
+    assert read_analysis("tagged", f"{OPENING}\n<step>a \\boxed{{CORRECT}}</step>\n{CLOSING} \\boxed{{1}}", 1).valid
+    reading = read_analysis("tagged", text, 1)
+    assert not reading.valid and reading.format == 0.0
+
+
+@pytest.mark.parametrize("text", ["42+\n=", "42+\n=+-", "42+\n=+\n", "42\n=+", "=+\n42+", "42+\n=1", "42+\n=~~"])
+def test_what_breaks_the_terse_format(text: str) -> None:
+    assert read_analysis("terse", "42+\n=~", 1).value.score == 0.5
+    assert not read_analysis("terse", text, 1).valid
+
+
+@pytest.mark.parametrize("seat", [ProofWriter, DefectVerifier, MetaVerifier])
+def test_the_phrases_that_are_asked_for_are_the_phrases_that_are_read(seat: type[Any]) -> None:
+    proof = given_proof(CHAIN, CHAIN.problem("train", 0), random.Random(0), 1.0, "tagged", "id")
+    about = None if seat is ProofWriter else proof
+    prompt = "".join(part.text for part in seat("tagged").prompt(proof.problem, about))
+    assert OPENING in prompt and CLOSING in prompt
+
+
+@PROPERTY
+@given(dialect=dialects, seat=st.sampled_from([ProofWriter, DefectVerifier, MetaVerifier]), index=st.integers(0, 200))
+def test_demonstrations_can_be_read(dialect: Dialect, seat: type[Any], index: int) -> None:
+    role = seat(dialect)
+    about, text = role.demonstrate(CHAIN, CHAIN.problem("train", index), keyed("test", index))
+    reading = role.read(text, about)
+    assert reading.valid and reading.format == 1.0
+    assert (about is None) == (seat is ProofWriter)
+
+
+@PROPERTY
+@given(dialect=dialects, text=st.text(st.sampled_from("12+-=~#!\n\\boxed{}<step>/ CORRECT.5Evaluation:"), max_size=60))
+def test_no_text_breaks_a_reader(dialect: Dialect, text: str) -> None:
+    proof = ProofWriter(dialect).read(text)
+    assert proof.valid == (proof.format == 1.0) or proof.value.steps  # stray text costs format, not validity
+    assert not proof.valid or proof.value.analysis.valid
+    about = given_proof(CHAIN, CHAIN.problem("train", 0), random.Random(0), 1.0, dialect, "id")
+    reading = DefectVerifier(dialect).read(text, about)
+    assert reading.format == float(reading.valid)
+    assert reading.value.score is None or reading.value.score in LEVELS
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_a_proof_is_judged_without_what_its_writer_thinks_of_it(dialect: Dialect) -> None:
+    writer = ProofWriter(dialect)
+    analysis = write_analysis(dialect, [True, False], 0.5, ["SECRET", "SECRET"])
+    text = writer.write(["3+4=7", "7+1=8"], "8", analysis)
+    reading = writer.read(text)
+    assert reading.valid and reading.value.steps == ("3+4=7", "7+1=8") and reading.value.answer == "8"
+    assert reading.value.analysis.value.defects == (1,) and reading.value.analysis.value.score == 0.5
+    # The bare proof is what a plain solver writes.
+    assert reading.value.body == StepSolver(dialect).write(["3+4=7", "7+1=8"], "8") == writer.write(["3+4=7", "7+1=8"], "8")
+    proof = Trace.given("p", "generator", PROBLEM, text, reading)
+    shown = "".join(part.text for part in DefectVerifier(dialect).prompt(PROBLEM, proof))
+    assert "7+1=8" in shown and "SECRET" not in shown
+    # The meta-verifier sees both, the analysis after the proof.
+    both = "".join(part.text for part in MetaVerifier(dialect).prompt(PROBLEM, self_analysis(proof)))
+    assert both.index("7+1=8") < both.index("SECRET") and both.count("SECRET") == 2
+    assert not writer.read(writer.write(["3+4=7"], "7")).valid  # without a self-analysis it earns nothing
+
+
+def test_a_meta_verifier_marks_the_remarks_of_an_analysis() -> None:
+    proof = given_proof(CHAIN, CHAIN.problem("train", 0), random.Random(0), 1.0, "terse", "id")
+    text = write_analysis("terse", [True] * 5, 1.0, [""] * 5)
+    analysis = as_analysis(proof, text, read_analysis("terse", text, 5), "a")
+    role = MetaVerifier("terse")
+    assert role.read("+\n" * 5 + "=~", analysis).value.score == 0.5
+    assert not role.read("+\n" * 4 + "=~", analysis).valid
+
+
+# Measuring.
+
+
+def test_precision_and_recall_of_defects_by_hand() -> None:
+    found = defect_metrics(
+        [
+            Finding((0, 1), 0.0, {1: MISTAKE}),  # one right, one invented
+            Finding((), 1.0, {2: GAP}),  # missed
+            Finding((3,), 0.5, {3: GAP}),
+            Finding((0,), 1.0, {}),  # a false alarm, not on a flawed proof
+            Finding((), None, {0: MISTAKE}),  # unreadable: it found nothing
+        ]
+    )
+    assert found["defect_precision"] == pytest.approx(2 / 3)
+    assert found["defect_recall"] == pytest.approx(2 / 4)
+    assert found["false_alarm_rate"] == 1.0
+    assert found["score_accuracy"] == pytest.approx(3 / 5)
+    assert found["analysis_quality"] == pytest.approx((0.5 + 1 + 1 + 0) / 4)
+    assert found["analysis_unreadable"] == pytest.approx(1 / 5)
+    assert defect_metrics([Finding((), 1.0, {0: MISTAKE})])["defect_precision"] is None
+
+
+# The recipe.
+
+OPTIONS = {"formats": 1, "n_score": 1, "n_quality": 1, "n_verifier": 1, "n_generator": 1, "auto_n": 2, "auto_m": 1, "audit": 3}
+
+
+def settings(**options: Any) -> dict[str, Any]:
+    batch = {"problems": 4, "rollouts": 4}
+    return TINY | {"batch": batch, "options": OPTIONS | options, "keep": {"checkpoint_every": 1, "traces_every": 0}}
+
+
+def test_the_phases_come_in_the_papers_order(tmp_path: Path) -> None:
+    milonga.run("deepseek_math_v2", turns=3, out=tmp_path / "run", settings=settings(), quiet=True)
+    rows = JsonLines(tmp_path / "run" / "metrics.jsonl").rows()[1:]
+    assert [row["learner"] for row in rows] == ["generator", "verifier", "meta_verifier", "verifier", "generator", "verifier"]
+    sources = [{key.removeprefix("flow/") for key in row if key.startswith("flow/")} for row in rows]
+    assert sources[0] == {"demonstrations>generator"} and sources[1] == {"steps>verifier"}
+    assert sources[2] == {"steps>meta_verifier"}
+    assert sources[4] == {"verifier>generator", "meta_verifier>generator"}
+
+
+def test_a_run_goes_on_in_the_same_bits(tmp_path: Path) -> None:
+    """The iteration and the labels are in the state: a run that is cut into two ends as one that is not."""
+    more = settings()
+    milonga.run("deepseek_math_v2", turns=3, out=tmp_path / "whole", settings=more, quiet=True)
+    whole = JsonLines(tmp_path / "whole" / "metrics.jsonl").rows()
+    folder = tmp_path / "cut"
+    milonga.run("deepseek_math_v2", turns=3, out=folder, settings=more, quiet=True)
+    for path in sorted((folder / "checkpoints").iterdir())[1:]:  # back to the older of the two that are kept
+        for file in sorted(path.iterdir()):
+            file.unlink()
+        path.rmdir()
+    milonga.resume(folder, quiet=True)
+    assert JsonLines(folder / "metrics.jsonl").rows() == whole
+    for policy in ("generator", "verifier", "meta_verifier"):
+        name = f"models/{policy}/model.safetensors"
+        assert (folder / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+
+
+def test_only_the_arm_without_meta_reward_pays_for_invented_defects() -> None:
+    rewards = {}
+    for meta in ("none", "oracle"):
+        p = resolve([{"recipe": "deepseek_math_v2"}, settings(meta=meta)])
+        proof = given_proof(p.task, p.task.problem("train", 1), random.Random(1), 0.0, "terse", "proof")
+        flaws = examine(proof.problem, proof.reading.value.steps, proof.reading.value.answer).flaws
+        count = len(proof.reading.value.steps)
+        p.recipe.state["labels"] = {"proof": 0.0}
+        found = [
+            as_verification(proof, [k not in flaws for k in range(count)]),
+            as_verification(proof, [k in flaws for k in range(count)]),
+        ]
+        table: Any = type("Phase", (), {"phase": "analysis"})
+        rewards[meta] = p.recipe.verifier_rewards(table, found, {})  # type: ignore[attr-defined]
+    assert rewards == {"none": [1.0, 1.0], "oracle": [1.0, 0.0]}
+
+
+def as_verification(proof: Trace, marks: list[bool]) -> Trace:
+    text = write_analysis("terse", marks, 0.0, [""] * len(marks))
+    return replace(as_analysis(proof, text, read_analysis("terse", text, len(marks)), f"a{marks}"), origin="sampled")
+
+
+def test_one_model_in_all_seats_is_refused() -> None:
+    assert RECIPES.get("deepseek_math_v2").bindings["shared"]

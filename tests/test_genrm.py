@@ -1,0 +1,339 @@
+"""GenRM: the chance of a word, by hand and against the model; the filter, the balance, and what may not leak."""
+
+from __future__ import annotations
+
+import math
+import random
+from functools import cache
+from typing import Any, Literal
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cases import TINY
+from helpers import PROPERTY
+from milonga.api import make_engine
+from milonga.credit import balanced_within, term_weights
+from milonga.errors import ConfigError, UserError
+from milonga.recipes.genrm import kept, notes, right_reasons
+from milonga.resolve import Plan, resolve
+from milonga.roles import DIALECTS, Dialect, StepSolver, YesNoVerifier
+from milonga.roles.demonstrate import as_trace, recheck
+from milonga.roles.yes_no import chance
+from milonga.table import Setting, Table
+from milonga.tasks import make_task
+from milonga.types import Grade, Problem, Reading, Solution, Trace, Traces, Verification
+
+FORMS: tuple[Literal["cot", "direct"], ...] = ("cot", "direct")
+
+
+@cache
+def engine() -> Any:
+    return make_engine(resolve([{"recipe": "genrm"}, TINY]))
+
+
+def plan(**settings: Any) -> Plan:
+    return resolve([{"recipe": "genrm"}, TINY, settings])
+
+
+def table(p: Plan, turn: int = 1) -> Table:
+    sampling, seed, problems = p.config.sampling, p.config.seed, p.config.batch.problems
+    return Table(Setting(engine(), p.task, p.roles, p.seats, sampling, seed, problems), turn, "verifier")
+
+
+def solution(steps: int = 2, text: str = "a solution") -> Trace:
+    value = Solution(tuple("s" for _ in range(steps)), tuple(range(1, steps + 1)), "1")
+    return Trace.given("s", "generator", Problem("p", "a problem", "1"), text, Reading(value, 1.0))
+
+
+# The role.
+
+
+@PROPERTY
+@given(dialect=st.sampled_from(DIALECTS), form=st.sampled_from(FORMS), data=st.data())
+def test_what_is_written_reads_back(dialect: Dialect, form: Any, data: st.DataObject) -> None:
+    role = YesNoVerifier(dialect, form)
+    verdicts = data.draw(st.lists(st.booleans(), min_size=1, max_size=5))
+    final = data.draw(st.booleans())
+    note = st.text(st.characters(codec="utf-8", exclude_characters="\n=<{}\\"), max_size=8).map(str.strip)
+    notes = data.draw(st.none() | st.lists(note, min_size=len(verdicts), max_size=len(verdicts)))
+    reading = role.read(role.write(verdicts, final, notes), solution(len(verdicts)))
+    assert reading.valid and reading.format == 1.0
+    assert reading.value.final is final
+    assert reading.value.steps == (tuple(verdicts) if form == "cot" else None)
+
+
+@PROPERTY
+@given(dialect=st.sampled_from(DIALECTS), form=st.sampled_from(FORMS), text=st.text(max_size=60))
+def test_no_output_breaks_the_reader(dialect: Dialect, form: Any, text: str) -> None:
+    role = YesNoVerifier(dialect, form)
+    reading = role.read(text, solution())
+    assert 0 <= reading.format <= 1 and reading.value.final in (True, False, None)
+    assert reading.valid or reading.format < 1
+
+
+@pytest.mark.parametrize(
+    ("text", "final"),
+    [("Yes", True), (" No\n", False), ("yes", None), ("Yes, it is", None), ("YesNo", None), ("", None), ("+", None)],
+)
+def test_only_the_word_itself_is_a_verdict(text: str, final: bool | None) -> None:
+    assert YesNoVerifier("tagged", "direct").read(text, solution()).value.final is final
+    checks = "<step_verification><step>\\boxed{CORRECT}</step><step>\\boxed{CORRECT}</step></step_verification>"
+    assert YesNoVerifier("tagged").read(f"{checks}\n<verdict>{text}</verdict>", solution()).value.final is final
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_the_two_forms_ask_differently(dialect: Dialect) -> None:
+    """A model that learned to check first must never be scored without its check, nor the other way round."""
+    prompts = [YesNoVerifier(dialect, form).prompt(Problem("p", "1+1%10", "2"), solution()) for form in FORMS]
+    assert prompts[0] != prompts[1]
+
+
+# The score.
+
+
+def test_the_chance_of_yes_by_hand() -> None:
+    yes, no = math.log(0.3), math.log(0.1)
+    assert chance(yes, no) == pytest.approx(0.75)
+    assert chance(yes, no, normalise=False) == pytest.approx(0.3)
+    assert chance(-1000.0, 0.0) == pytest.approx(0.0) and chance(0.0, -1000.0) == 1.0
+
+
+@PROPERTY
+@given(st.floats(-50, 0), st.floats(-50, 0), st.floats(0, 20))
+def test_the_normalised_chance_does_not_see_other_tokens(yes: float, no: float, lost: float) -> None:
+    assert chance(yes, no) == pytest.approx(chance(yes - lost, no - lost), abs=1e-9)
+    assert chance(yes, no) + chance(no, yes) == pytest.approx(1)
+
+
+def check(final: bool | None, steps: tuple[bool, ...] | None = (True, True)) -> Reading:
+    return Reading(Verification(steps, final), 1.0, None if final is not None else "unreadable")
+
+
+def test_the_mean_of_chances_is_not_a_vote() -> None:
+    """Three checks that said yes, yes, no, with chances 0.6, 0.6 and 0.01: the vote is 2/3, the mean 0.4033."""
+    said, chances = [check(True), check(True), check(False)], [0.6, 0.6, 0.01]
+    mean = YesNoVerifier("terse").weigh(said, chances).value
+    vote = YesNoVerifier("terse", voting="vote").weigh(said, chances).value
+    assert mean.score == pytest.approx(1.21 / 3) and mean.final is False
+    assert vote.score == pytest.approx(2 / 3) and vote.final is True
+    # They differ for a single check too.
+    assert YesNoVerifier("terse").weigh([check(True)], [0.6]).value.score == pytest.approx(0.6)
+    assert YesNoVerifier("terse", voting="vote").weigh([check(True)], [0.6]).value.score == 1.0
+
+
+def test_a_check_without_a_verdict_has_no_part_in_the_score() -> None:
+    role = YesNoVerifier("terse")
+    weighed = role.weigh([check(True), check(None, None)], [0.9, float("nan")])
+    assert weighed.value.score == pytest.approx(0.9) and weighed.valid
+    nothing = role.weigh([check(None, None)], [float("nan")])
+    assert nothing.value.score is None and nothing.value.final is None and not nothing.valid
+
+
+def test_steps_are_judged_by_the_majority_of_the_checks() -> None:
+    said = [check(True, (True, True)), check(False, (True, False)), check(False, (False, False))]
+    value = YesNoVerifier("terse").weigh(said, [0.9, 0.2, 0.1]).value
+    assert value.step_scores == pytest.approx((2 / 3, 1 / 3)) and value.steps == (True, False)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_the_score_is_what_the_model_says_at_the_verdict(form: Any) -> None:
+    """Against log-probabilities of whole written verdicts, which the learner's own forward gives."""
+    p = plan(options={"form": form, "rationales": 1})
+    one = table(p)
+    solutions = one.ask("generator", one.problems(), 2)
+    judged = one.judge("verifier", solutions)
+    role = p.roles["verifier"]
+    assert isinstance(role, YesNoVerifier)
+    for found in judged:
+        if found.reading.value.final is None:
+            continue
+        ends = [found.text[:-1] + word for word in role.words]
+        written = one.write("verifier", [found.subject] * 2, ends)
+        yes, no = (float(row[-2]) for row in engine().score("verifier", written))  # the last is the end of the text
+        assert found.reading.value.score == pytest.approx(chance(yes, no), abs=1e-5)
+        assert found.reading.value.final == (found.reading.value.score >= 0.5)
+    assert any(found.reading.value.score is not None for found in judged)
+
+
+def test_several_checks_are_sampled_apart_and_averaged() -> None:
+    p = plan(options={"rationales": 4})
+    solutions = table(p).ask("generator", table(p).problems(), 2)
+    judged = table(p).judge("verifier", solutions, n=2)
+    assert len(judged) == 2 * len(solutions)
+    again = table(p)
+    checks = again.ask("verifier", solutions, 8)
+    chances = again.chances("verifier", checks)
+    for row, found in enumerate(judged):
+        known = [c for c in chances[4 * row : 4 * row + 4] if not math.isnan(c)]
+        assert found.reading.value.score == pytest.approx(np.mean(known)) if known else found.reading.value.score is None
+        assert found.subject.id == checks[4 * row].subject.id
+    assert len(table(p).judge("verifier", solutions, greedy=True)) == len(solutions)
+
+
+def test_a_word_of_several_tokens_is_refused() -> None:
+    p = plan(dialect="tagged", options={"form": "direct"})
+    one = table(p)
+    text = StepSolver("tagged").write(["1+1=2"], "2")
+    given_one = as_trace_of(text, p)
+    with pytest.raises(UserError, match="'Yes' as 3 tokens"):
+        one.judge("verifier", Traces([given_one]))
+
+
+def as_trace_of(text: str, p: Plan) -> Trace:
+    return Trace.given(
+        "s", "generator", p.task.problem("train", 0), text, StepSolver("tagged").read(text), Grade(True, (True,))
+    )
+
+
+# Learning: the filter, the balance, the terms.
+
+
+def test_the_filter_keeps_checks_whose_verdict_is_the_label() -> None:
+    right, wrong = solution(), solution()
+    right.grade, wrong.grade = Grade(True, (True, True)), Grade(False, (True, False))
+    rows = [
+        (right, check(True, (True, True))),
+        (right, check(False, (True, False))),
+        (wrong, check(False, (False, False))),  # right for the wrong reasons
+        (wrong, check(None, None)),
+    ]
+    checks = Traces(Trace.given(f"c{i}", "verifier", about.problem, "", reading) for i, (about, reading) in enumerate(rows))
+    for trace, (about, _) in zip(checks, rows, strict=True):
+        trace.about = (about,)
+    assert kept(checks) == pytest.approx(np.array([1, np.nan, 0, np.nan]), nan_ok=True)
+    assert kept(checks, consistent=True) == pytest.approx(np.array([1, np.nan, np.nan, np.nan]), nan_ok=True)
+    assert [right_reasons(t) for t in checks] == [True, False, False, None]
+    assert notes(checks, kept(checks)) == {"kept": 0.5, "kept_right": 0.5, "wrong_reasons": 0.5}
+
+
+def test_classes_count_alike_within_each_problem() -> None:
+    nan = float("nan")
+    labels = [1, 0, 0, 0, nan, 1, 1]
+    weights = balanced_within(labels, ["a"] * 5 + ["b"] * 2)
+    assert weights == pytest.approx([2, 2 / 3, 2 / 3, 2 / 3, 0, 0, 0])
+
+
+@PROPERTY
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from([0.0, 1.0, float("nan")])), max_size=20))
+def test_balanced_weights_of_every_problem_sum_alike(rows: list[tuple[str, float]]) -> None:
+    weights = np.array(balanced_within([label for _, label in rows], [group for group, _ in rows]))
+    for group in "abc":
+        sums = [sum(w for w, (g, label) in zip(weights, rows, strict=True) if g == group and label == kind) for kind in (0, 1)]
+        assert sums[0] == pytest.approx(sums[1])
+
+
+def loss_of(
+    terms: list[str], factors: dict[str, float], weights: list[float], sizes: list[float], losses: list[float]
+) -> float:
+    """As the learner sums it: losses of single tokens, alike within a row, over the tokens of all rows."""
+    found = term_weights(terms, factors, weights, sizes)
+    return sum(w * s * x for w, s, x in zip(found, sizes, losses, strict=True)) / sum(sizes)
+
+
+def test_each_term_is_the_mean_over_its_own_tokens() -> None:
+    losses, sizes, weights = [1.0, 4.0, 9.0], [3.0, 1.0, 2.0], [1.0, 1.0, 1.0]
+    total = loss_of(["verify", "verify", "generate"], {"verify": 1.0, "generate": 0.33}, weights, sizes, losses)
+    assert total == pytest.approx((3 * 1 + 4) / 4 + 0.33 * 9)
+
+
+@PROPERTY
+@given(st.integers(1, 6), st.integers(0, 6), st.randoms(use_true_random=False))
+def test_rows_of_another_kind_do_not_change_a_term(own: int, other: int, rng: random.Random) -> None:
+    sizes = [float(rng.randint(1, 9)) for _ in range(own + other)]
+    losses = [rng.random() if i < own else 0.0 for i in range(own + other)]
+    weights = [rng.choice([0.0, 1.0, 2.0]) for _ in range(own + other)]
+    terms = ["a"] * own + ["b"] * other
+    together = loss_of(terms, {"a": 1.0, "b": 0.5}, weights, sizes, losses)
+    alone = loss_of(terms[:own], {"a": 1.0}, weights[:own], sizes[:own], losses[:own])
+    assert together == pytest.approx(alone)
+
+
+@pytest.mark.parametrize("options", [{"form": "direct"}, {"source": "own"}, {"source": "teacher", "corrupt": 0.5}])
+def test_what_is_kept_agrees_with_the_label_and_nothing_else_weighs(options: dict[str, Any]) -> None:
+    p = plan(options=options | {"generation": 0.33})
+    one = table(p)
+    (lesson,) = p.recipe.credit(one, p.recipe.play(one))
+    assert lesson.weights is not None
+    verify = [(t, w) for t, w in zip(lesson.traces, lesson.weights, strict=True) if t.seat == "verifier"]
+    generate = [(t, w) for t, w in zip(lesson.traces, lesson.weights, strict=True) if t.seat == "generator"]
+    assert any(w > 0 for _, w in verify) and any(w == 0 for _, w in verify) and any(w > 0 for _, w in generate)
+    assert all(t.reading.value.final == bool(t.subject.correct) for t, w in verify if w > 0)
+    assert all((w > 0) == (t.correct == 1.0) for t, w in generate)
+    for problem in {t.problem.id for t, _ in verify}:
+        by_label = [sum(w for t, w in verify if t.problem.id == problem and t.subject.correct == kind) for kind in (0.0, 1.0)]
+        assert by_label[0] == pytest.approx(by_label[1])
+    # The control must have something to mix up: where the label picks a text, the other text is there too.
+    if options.get("form") == "direct":
+        assert sum(t.reading.value.final for t, _ in verify) * 2 == len(verify)
+
+
+def test_the_terms_reach_the_learner_as_they_are_meant() -> None:
+    """lambda = 0 and lambda > 0 have the same verification loss; the difference is lambda times the generation loss."""
+
+    def loss(generation: float) -> float:
+        engine().copy("verifier", "verifier", "ref")
+        p = plan(options={"generation": generation})
+        one = table(p)
+        (lesson,) = p.recipe.credit(one, p.recipe.play(one))
+        return float(engine().learn(lesson).loss)
+
+    none, some, more = loss(0.0), loss(0.5), loss(1.0)
+    assert none > 0 and some > none
+    assert more - none == pytest.approx(2 * (some - none), rel=1e-4)
+
+
+# The teacher.
+
+
+@pytest.mark.parametrize("task", ["chain", "last_letter"])
+def test_a_teacher_does_every_step_again(task: str) -> None:
+    """Of what the task itself wrote, it finds what the task says; of what others wrote, exactly the wrong steps."""
+    made, role = make_task({"name": task}), YesNoVerifier("terse")
+    for index in range(30):
+        problem = made.problem("train", index)
+        rng = random.Random(index)
+        shown = made.demonstrate(problem, rng, {k for k in range(made.step_count(problem)) if rng.random() < 0.3})
+        about = as_trace(shown, problem, StepSolver("terse"), "d")
+        assert made.redo(problem, shown.steps) == shown.checks
+        reading = role.read(recheck(made, about, role, 0.0, rng), about)
+        assert reading.value.steps == shown.truth and reading.value.final == all(shown.truth)
+        corrupted = role.read(recheck(made, about, role, 1.0, rng), about)
+        assert sum(a != b for a, b in zip(corrupted.value.steps, shown.truth, strict=True)) == 1
+
+
+def test_redoing_goes_on_from_what_was_written_however_odd() -> None:
+    chain = make_task({"name": "chain", "ops": 2})
+    problem = Problem("p", "3+4*2%100", "14", {"start": 3, "chain": [("+", 4), ("*", 2)], "mod": 100})
+    assert chain.redo(problem, ["3+4=9", "nonsense", "1+1=2"]) == ("7", "18", "")
+    assert chain.redo(problem, ["nonsense", "3*2=6"]) == ("7", "6")
+    assert chain.redo(problem, []) == ()
+
+
+def test_a_task_without_steps_needs_the_verifiers_own_checks() -> None:
+    p = plan()
+    one = table(p)
+    solutions = one.ask("generator", one.problems(), 1)
+    type(p.task).knows_steps = False
+    try:
+        with pytest.raises(ConfigError, match=r"options\.source"):
+            p.recipe.checks(one, solutions)  # type: ignore[attr-defined]
+    finally:
+        type(p.task).knows_steps = True
+
+
+def test_the_reference_answer_reaches_no_prompt_of_the_verifier() -> None:
+    """A verifier whose prompt held it would be trivially right in training and lost afterwards."""
+    p = plan()
+    one = table(p)
+    solutions = one.ask("generator", one.problems(), 2)
+    hidden = Traces(
+        Trace.given(t.id, t.seat, Problem(t.problem.id, t.problem.text, "ZZZ", t.problem.data), t.text, t.reading, t.grade)
+        for t in solutions
+    )
+    for form in FORMS:
+        role = YesNoVerifier("terse", form)
+        for ours, theirs in zip(solutions, hidden, strict=True):
+            assert role.prompt(ours.problem, ours) == role.prompt(theirs.problem, theirs)

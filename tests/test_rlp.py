@@ -1,0 +1,335 @@
+"""RLP: what a thought is worth, by hand and with a real model; the two templates; and the traps."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import milonga
+from cases import FAST, TINY
+from helpers import PROPERTY, make_traces
+from milonga.api import make_engine
+from milonga.credit import outcome_advantages
+from milonga.errors import ConfigError, UserError
+from milonga.recipes.rlp import Rlp
+from milonga.recipes.thinking import copy_rate, cut, exchanged, followed, foretold, plain, spreads, think
+from milonga.resolve import Plan, resolve
+from milonga.roles import Predictor, Thinker
+from milonga.run.files import JsonLines
+from milonga.table import Setting, Table
+from milonga.tasks import make_task
+from milonga.types import Problem, Reading, Solution, Trace, Traces
+from test_resume import assert_same, die, finish
+
+torch.set_num_threads(1)
+SMALL: dict[str, Any] = TINY | {"options": {"format_turns": 1, "format_lines": 4, "pick": "answer", "measured": 4}}
+
+
+def plan(**settings: Any) -> Plan:
+    return resolve([{"recipe": "rlp"}, SMALL, {"policies": {"generator": FAST}}, settings])
+
+
+@cache
+def engine() -> Any:
+    return make_engine(plan())
+
+
+def fresh(p: Plan, turn: int = 1) -> Table:
+    """A table with the policy, and its average, as they start."""
+    engine().copy("generator", "generator", "ref")
+    engine().snapshot("generator", "ema")
+    sampling, seed, problems = p.config.sampling, p.config.seed, p.config.batch.problems
+    return Table(Setting(engine(), p.task, p.roles, p.seats, sampling, seed, problems), turn, "generator")
+
+
+def weights() -> list[torch.Tensor]:
+    return [parameter.detach().clone() for parameter in engine().policy("generator").parameters]
+
+
+def text_of(ids: np.ndarray) -> str:
+    return str(engine().policy("generator").codec.text([int(i) for i in ids]))
+
+
+# The roles.
+
+
+words = st.text(alphabet="ab 0#<>/\n=thinkanswer", max_size=12)
+
+
+@PROPERTY
+@given(words, words, st.sampled_from(["terse", "tagged"]))
+def test_a_written_thought_reads_back(thought: str, rest: str, dialect: Any) -> None:
+    role = Thinker(dialect)
+    thought = thought.replace(role.close, "")
+    found = role.read(role.write(thought, rest))
+    if role.close in (thought + role.close)[: -len(role.close)]:
+        return  # taking a closing tag out may have made another
+    assert found.valid and found.value.steps == (thought,) and found.value.answer == (rest or None)
+    assert role.write(thought, rest)[: found.value.ends[0]].endswith(role.close)
+    assert Predictor(dialect).read(Predictor(dialect).write(rest)).value.answer == (rest or None)
+
+
+@PROPERTY
+@given(st.text(max_size=40), st.sampled_from(["terse", "tagged"]))
+def test_any_text_can_be_read(text: str, dialect: Any) -> None:
+    role = Thinker(dialect)
+    found = role.read(text)
+    assert found.valid == (role.close in text) == bool(found.value.steps)
+    assert all(0 < end <= len(text) for end in found.value.ends)
+
+
+@pytest.mark.parametrize("dialect", ["terse", "tagged"])
+def test_the_tags_of_a_thought_are_in_one_template_alone(dialect: Any) -> None:
+    thinker, predictor = Thinker(dialect), Predictor(dialect)
+    place = Problem("p", thinker.question(Problem("q", "3+4%10", "7")), "7")
+    before = "".join(part.text for part in thinker.prompt(place))
+    without = "".join(part.text for part in predictor.prompt(place))
+    assert without == place.text
+    assert before == (without[:-1] if dialect == "terse" else without) + thinker.open
+    assert thinker.open not in without and thinker.close not in without
+    assert all(part.foreign for part in predictor.prompt(place)) and not thinker.prompt(place)[-1].foreign
+    assert thinker.stop == (thinker.close,) and predictor.stop == ()
+
+
+@pytest.mark.parametrize("dialect", ["terse", "tagged"])
+def test_a_demonstrated_thought_can_be_read(dialect: Any) -> None:
+    task, role = make_task({"name": "chain", "ops": 3}), Thinker(dialect)
+    from milonga.tasks.base import keyed
+
+    for problem in task.draw("train", 0, 20):
+        about, text = role.demonstrate(task, problem, keyed("test", problem.id))
+        found = role.read(text)
+        assert about is None and found.valid
+        # The answer is what the last step came to, right or wrong.
+        assert found.value.steps[0].splitlines()[-1].endswith(f"={found.value.answer}")
+
+
+# Lines and places.
+
+
+def test_a_line_is_cut_before_its_answer_or_at_any_token() -> None:
+    p = plan()
+    table = fresh(p)
+    problems = table.problems(40)
+    for problem, place in zip(problems, cut(table, problems, "answer", 2), strict=True):
+        assert place.text == f">{problem.text}=" and place.data["next"] == problem.answer[:2]
+        assert place.data["line"] == place.text + problem.answer and place.answer == problem.answer
+    places = cut(table, problems, "random")
+    assert all(p.data["line"].startswith(p.text + p.data["next"]) for p in places)
+    assert all(len(p.data["next"]) == 1 and 0 < len(p.text) < len(p.data["line"]) for p in places)
+    assert len({len(p.text) for p in places}) > 5
+    assert places == cut(table, problems, "random") and len({p.id for p in places}) == 40
+
+
+def test_what_follows_never_changes_the_thoughts() -> None:
+    """The trap of a leak: thoughts are sampled from what stands before the place alone."""
+    p = plan()
+    thoughts = []
+    for answer in ("11", "99"):
+        table = fresh(p)
+        problems = [replace(problem, answer=answer) for problem in table.problems()]
+        thoughts.append(think(table, cut(table, problems, "answer"), 2))
+    assert [t.problem.data["next"] for t in thoughts[0]] != [t.problem.data["next"] for t in thoughts[1]]
+    assert all(np.array_equal(a.ids, b.ids) for a, b in zip(*thoughts, strict=True))
+
+
+# The reward.
+
+
+def test_a_prediction_is_scored_behind_the_closing_tag_in_the_very_tokens_of_the_thought() -> None:
+    p = plan()
+    table = fresh(p)
+    thoughts = think(table, cut(table, table.problems(8), "answer"), 2)
+    closed, loose = thoughts.keep(lambda t: t.reading.valid), thoughts.keep(lambda t: not t.reading.valid)
+    assert len(closed)
+    for trace in closed:
+        asked = followed(table, trace)
+        assert np.array_equal(asked.ids[: len(trace.ids)], trace.ids)
+        assert text_of(asked.ids[asked.mask]) == trace.problem.data["next"]
+    cutoff = replace(closed[0], text="3", reading=Reading(Solution((), (), None), 0.0, "not closed"), finish="length")
+    for trace in [*loose, cutoff]:
+        asked = followed(table, trace)
+        assert text_of(asked.ids).endswith("#" + trace.problem.data["next"]) and asked.mask.sum() == 1
+        assert int(engine().policy("generator").codec.tokenizer.eos_token_id) not in asked.ids
+    # The same number as that of the whole text, of which the first part is known.
+    trace = closed[0]
+    role = p.roles["generator"]
+    assert isinstance(role, Thinker)
+    (given_,) = table.write("generator", [trace.problem], [trace.text + trace.problem.data["next"]])
+    expected = engine().score("generator", Traces([given_]))[0][len(trace.ids)]
+    assert foretold(table, Traces([trace]))[0] == pytest.approx(expected, abs=1e-5)
+
+
+def test_without_a_thought_only_the_beginning_of_the_line_is_seen() -> None:
+    p = plan()
+    table = fresh(p)
+    places = cut(table, table.problems(), "answer")
+    for place, bare in zip(places, plain(table, places), strict=True):
+        asked = followed(table, bare)
+        assert text_of(asked.ids).removeprefix("<bos>") == place.text + place.data["next"]
+        assert text_of(asked.ids[asked.mask]) == place.data["next"]
+
+
+def test_leave_one_out_by_hand() -> None:
+    traces = make_traces([3, 5, 2, 4])
+    objective = plan().recipe.objectives["generator"]
+    found = outcome_advantages(np.array([0.2, -0.1, 0.5, 0.0]), traces, ["p"] * 4, objective)
+    assert [a[-1] for a in found] == pytest.approx([0.0667, -0.3333, 0.4667, -0.2], abs=1e-4)
+    # No division by the std, and the mean over a thought's own tokens: neither noise nor length is blown up.
+    assert objective.advantage == "leave_one_out" and objective.aggregate == "sequence_mean"
+    assert (objective.clip_low, objective.clip_high, objective.kl_coef, objective.entropy_coef) == (0.2, 0.2, 0.0, 0.0)
+
+
+def test_equal_rewards_move_nothing() -> None:
+    p = plan()
+    table = fresh(p)
+    thoughts = think(table, cut(table, table.problems(), "answer"), 4)
+    objective = p.recipe.objectives["generator"]
+    advantages = outcome_advantages(np.full(len(thoughts), 0.7), thoughts, thoughts.problems, objective)
+    before = weights()
+    engine().learn(p.recipe.lesson("generator", thoughts, advantages=advantages))
+    assert all(torch.equal(a, b) for a, b in zip(before, weights(), strict=True))
+
+
+def test_only_the_tokens_of_the_thought_are_trained() -> None:
+    """The reward has no gradient: the token that it is about is not in the lesson at all."""
+    p = plan()
+    table = fresh(p)
+    played = p.recipe.play(table)
+    (lesson,) = p.recipe.credit(table, played)
+    assert lesson.policy == "generator" and lesson.sources == {"text": 1.0} and lesson.advantages is not None
+    assert any(a.any() for a in lesson.advantages)
+    for trace, advantage in zip(lesson.traces, lesson.advantages, strict=True):
+        assert trace.grade is None and trace.origin == "sampled"
+        own = trace.segments[-1]
+        assert text_of(trace.ids[: own.start]).removeprefix("<bos>") == trace.problem.text[:-1] + "\n"
+        assert own.end == len(trace.ids) and not advantage[: own.start].any()
+    assert lesson.notes["reward"] == pytest.approx(lesson.notes["ce_baseline"] - lesson.notes["ce_thought"])
+
+
+def test_the_slow_copy_says_what_thinking_gains_and_cancels_in_the_advantage() -> None:
+    p = plan()
+    table = fresh(p)
+    played = p.recipe.play(table)
+    (one,) = p.recipe.credit(table, played)
+    for tensor in engine().policy("generator").tags["ema"]:
+        tensor.mul_(0.9)
+    (other,) = p.recipe.credit(table, played)
+    assert other.notes["ce_baseline"] != one.notes["ce_baseline"] and other.notes["ce_thought"] == one.notes["ce_thought"]
+    assert one.advantages is not None and other.advantages is not None
+    assert all(a == pytest.approx(b, abs=1e-9) for a, b in zip(one.advantages, other.advantages, strict=True))
+
+
+def test_the_average_decays_towards_the_weights_and_can_start_anew() -> None:
+    made = make_engine(plan(policies={"generator": {"ema": 0.9}}))
+    policy = made.policy("generator")
+    live = policy.clone()
+    policy.tags["ema"] = [tensor + 1.0 for tensor in live]
+    for _ in range(3):
+        made.publish("generator")
+    for mean, tensor in zip(policy.tags["ema"], live, strict=True):
+        assert torch.allclose(mean - tensor, torch.full_like(tensor, 0.9**3), atol=1e-5)
+    made.snapshot("generator", "ema")
+    assert all(torch.equal(mean, tensor) for mean, tensor in zip(policy.tags["ema"], live, strict=True))
+    with pytest.raises(ValueError, match="not a name"):
+        make_engine(resolve([{"recipe": "grpo"}, TINY])).snapshot("generator", "ema")
+
+
+# Figures.
+
+
+def test_thoughts_change_places_between_lines() -> None:
+    p = plan()
+    table = fresh(p)
+    thoughts = think(table, cut(table, table.problems(3), "answer"), 1)
+    moved = exchanged(thoughts)
+    for trace, other, got in zip(thoughts, [*thoughts[1:], thoughts[0]], moved, strict=True):
+        assert got.problem == trace.problem and got.text == other.text
+        start = trace.segments[-1].start
+        assert np.array_equal(got.ids[:start], trace.ids[:start])
+        assert np.array_equal(got.ids[start:], other.ids[other.segments[-1].start :])
+    assert np.isfinite(foretold(table, moved)).all()
+
+
+def test_copied_and_empty_thoughts_are_counted() -> None:
+    def thought(text: str) -> Trace:
+        reading = Thinker("terse").read(text)
+        return Trace.given("t", "generator", Problem("p", ">3+4%10=", "7"), text, reading)
+
+    assert copy_rate(Traces([thought("3+4#"), thought("#"), thought("3+4=7\n#"), thought("3+")])) == pytest.approx(2 / 3)
+    assert copy_rate(Traces([])) == 0.0
+    assert spreads(np.array([1.0, 3.0, 5.0, 5.0]), ["a", "a", "b", "b"]).tolist() == [1.0, 0.0]
+
+
+def test_a_model_whose_thoughts_make_no_difference_is_refused() -> None:
+    cold = plan(sampling={"temperature": 1e-4})  # all thoughts about a place are alike
+    table = fresh(cold)
+    played = cold.recipe.play(table)
+    with pytest.raises(UserError, match="make no difference"):
+        list(cold.recipe.credit(table, played))
+    cold.recipe.state["begun"] = True
+    assert len(list(cold.recipe.credit(table, played))) == 1
+
+
+# Runs.
+
+
+def test_the_format_comes_first_and_the_slow_copy_starts_behind_it(tmp_path: Path) -> None:
+    settings = SMALL | {
+        "options": SMALL["options"] | {"format_turns": 2},
+        "policies": {"generator": FAST},
+        "eval": TINY["eval"] | {"every": 1},
+    }
+    milonga.run("rlp", turns=2, out=tmp_path / "run", settings=settings, quiet=True)
+    rows = JsonLines(tmp_path / "run" / "metrics.jsonl").rows()
+    assert [row["learner"] for row in rows[1:]] == ["predictor", "predictor", "generator", "generator"]
+    assert [row["lead_turn"] for row in rows[1:]] == [0, 0, 1, 2]
+    assert rows[1]["flow/demonstrations>generator"] == 1.0 and rows[3]["flow/text>generator"] == 1.0
+    assert all(row["learn/generator/grad_norm"] > 0 for row in rows[1:])
+    # Behind the format the average is far away; it then starts anew, and is one small step behind after the first turn.
+    apart = [abs(row["eval/generator/ce_baseline"] - row["eval/generator/ce_plain"]) for row in rows]
+    assert apart[2] > 10 * apart[3] > 0
+    last = rows[-1]
+    assert last["eval/generator/gain"] == pytest.approx(last["eval/generator/ce_baseline"] - last["eval/generator/ce_thought"])
+
+
+@pytest.mark.parametrize(("mode", "kinds"), [("only", ["cross_entropy"]), ("also", ["policy_gradient", "cross_entropy"])])
+def test_next_token_training_on_the_same_lines(mode: str, kinds: list[str]) -> None:
+    p = plan(options={"next_token": mode})
+    table = fresh(p)
+    lessons = list(p.recipe.credit(table, p.recipe.play(table)))
+    assert [lesson.objective.kind for lesson in lessons] == kinds
+    lines = lessons[-1].traces
+    assert len(lines) == 4 and len({t.problem.id for t in lines}) == 4
+    assert all(t.text == t.problem.data["line"] and text_of(t.ids[t.mask]).startswith(t.text) for t in lines)
+
+
+def test_thinker_and_predictor_are_one_model() -> None:
+    with pytest.raises(ConfigError, match="one model"):
+        plan(binding="own")
+    assert set(plan().seats.values()) == {"generator"} and isinstance(plan().recipe, Rlp)
+
+
+def test_a_killed_run_ends_in_the_same_bits(tmp_path: Path) -> None:
+    config = SMALL | {
+        "recipe": "rlp",
+        "turns": 2,
+        "policies": {"generator": FAST},
+        "keep": {"checkpoint_every": 1, "traces_every": 1},
+    }
+    finish(tmp_path / "whole", config)
+    for moment, count in (("learning", 2), ("a row", 1), ("sampling", 20)):
+        die(tmp_path / "run", config, moment, count)
+    finish(tmp_path / "run", config)
+    assert_same(tmp_path / "run", tmp_path / "whole")
+    states = [path.read_text() for path in itertools.islice((tmp_path / "run").rglob("state.json"), 1)]
+    assert all('"begun"' in state for state in states)
