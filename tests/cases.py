@@ -50,6 +50,21 @@ LABELLED = JUDGED | {
     "policies": {"verifier": {"minibatches": 8}},
 }
 """For verifiers with a value head, whose lessons are cheap and whose start knows nothing."""
+SLICED = fast(QUICK, "generator", "verifier") | {
+    "batch": {"problems": 6, "rollouts": 6},
+    "options": {"sft": 3, "sft_slices": 16, "disc_group": 2, "slice_steps": 3},
+    "eval": QUICK["eval"] | {"samples": 3},
+}
+ATTACKED = TINY | {
+    "batch": {"problems": 32, "rollouts": 2},
+    "options": {
+        "sft": 1,
+        "sft_steps": 8,
+        "warmup": 7,
+        "measured": 24,
+        "held_out": ["digit_slip", "carry_drop", "sign_flip", "operator_swap", "stale_operand"],
+    },
+}
 BOTH = {"generator", "verifier"}
 SOLVED, FOUND = "eval/generator/accuracy", "eval/verifier/f1"
 
@@ -90,5 +105,25 @@ CASES: dict[str, Case] = {
         {"verifier"},
         0.06,
     ),
+    # Over three seeds the generator gained 0.23 to 0.29 in five turns, its controls -0.20 to -0.06.
+    "gar": Case(SLICED, 5, SOLVED, BOTH, 0.12),
+    # The verifier alone, paid by the exact rubric: to teach a meta-verifier its format takes longer than a test may. Quality of
+    # 96 analyses; over seeds 4 to 7 the gains were 0.09 to 0.17, the controls lost 0.17 to 0.24.
+    "deepseek_math_v2": Case(
+        QUICK
+        | {
+            "batch": {"problems": 10, "rollouts": 8},
+            "eval": QUICK["eval"] | {"problems": 4, "samples": 1},
+            "options": {"formats": 0, "n_score": 1, "n_generator": 0, "meta": "oracle", "audit": 96},
+            "policies": {"verifier": {"lr": 3e-4}},
+        },
+        5,
+        "eval/verifier/analysis_quality",
+        {"verifier"},
+        0.05,
+    ),
+    # A head that says one half to everything has a balanced accuracy of 0.5. Over four seeds the ends on the one allowed family
+    # were 0.94 to 1.0, those of the controls 0.5.
+    "aprm": Case(ATTACKED, 8, "eval/allowed_accuracy", {"corruptor", "verifier"}, 0.25),
     "verifier_only": Case(fast(JUDGED, "verifier"), 8, FOUND, {"verifier"}, 0.05),
 }

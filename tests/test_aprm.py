@@ -396,12 +396,18 @@ def test_old_rewrites_come_back_as_a_quarter() -> None:
     p.recipe.state = {}
     one = table(p)
     played = replace_corruptor(p, one)
-    fresh = len({a.shown.id for a in attacks(one, played.keep(lambda t: t.seat == "corruptor")) if a.shown is not None})
+    found = attacks(one, played.keep(lambda t: t.seat == "corruptor"))
+    fresh = len({a.shown.id for a in found if a.shown is not None})
     list(p.recipe.credit(one, played))
     assert len(p.recipe.state["labelled"]) == fresh
     later = list(p.recipe.credit(one, played))[-1]
     again = [row for row in later.traces if row.subject.id.startswith("again/")]
-    assert len(again) == round(fresh / 3)
+    assert len(again) == round(len(found) / 3)
+    # A corruptor that writes only gibberish stops nobody from learning: what it wrote before is still there.
+    silent = played.keep(lambda t: t.seat != "corruptor" or t.text.startswith("gibberish"))
+    twice = Traces([*silent, *(replace(t, id=f"{t.id}/again") for t in silent if t.seat == "corruptor")])
+    only = [row.subject.id for row in list(p.recipe.credit(one, twice))[-1].traces]
+    assert any(id.startswith("again/") for id in only)
     p.recipe.state = {}
 
 

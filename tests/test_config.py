@@ -163,9 +163,13 @@ def test_what_follows_from_the_rest_is_derived() -> None:
 
 @pytest.mark.parametrize("recipe", list(RECIPES))
 def test_a_resolved_config_resolves_to_itself(recipe: str) -> None:
+    found = RECIPES.get(recipe)
+    binding = "lora" if not found.bindings["lora"] else next(name for name, why in found.bindings.items() if not why)
+    gradient = "policy_gradient" in found.learns.get(found.lead, ("policy_gradient",))
+    objective = {"preset": "dapo", "clip_high": 0.3} if gradient else {"kl_coef": 0.125}
     layers: list[Mapping[str, Any]] = [
-        {"recipe": recipe, "binding": "lora", "task": {"name": "chain", "ops": 3}, "budget": {"tokens": 1e6}},
-        {"policies": {RECIPES.get(recipe).lead: {"objective": {"preset": "dapo", "clip_high": 0.3}, "lr": 1e-5}}},
+        {"recipe": recipe, "binding": binding, "task": {"name": "chain", "ops": 3}, "budget": {"tokens": 1e6}},
+        {"policies": {found.lead: {"objective": objective, "lr": 1e-5}}},
         {"keep": {"trackers": ["tensorboard"], "project": 'quoted "and\\ so\n on"'}},
     ]
     config = resolve(layers).config

@@ -417,6 +417,7 @@ DEFAULTS: dict[str, Any] = {
     "kl": "k3",
     "kl_coef": 0.0,
     "kl_in": "loss",
+    "kl_from": "ref",
     "entropy_coef": 0.0,
     "dynamic_sampling": False,
     "max_tries": 10,

@@ -146,9 +146,7 @@ class Table:
         numbers = self.numbers(seat, written, tag)
         return Traces(replace(t, reading=role.judge(t, found)) for t, found in zip(written, numbers, strict=True))
 
-    def _joined(
-        self, seat: str, solutions: Traces, pieces: Sequence[list[Trace] | None], verdicts: Traces, n: int
-    ) -> Traces:
+    def _joined(self, seat: str, solutions: Traces, pieces: Sequence[list[Trace] | None], verdicts: Traces, n: int) -> Traces:
         """Of a judge that was asked about the pieces of solutions: `n` verifications of each whole, not to be trained on."""
         role = self.setting.roles[seat]
         found: dict[str, list[Trace]] = {}

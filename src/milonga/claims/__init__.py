@@ -1,7 +1,9 @@
 """Claims of the papers as comparisons, one file for each recipe. `milonga claim NAME` runs one."""
 
 from milonga.claims import apo as _apo  # noqa: F401
+from milonga.claims import aprm as _aprm  # noqa: F401
 from milonga.claims import deepseek_math_v2 as _deepseek_math_v2  # noqa: F401
+from milonga.claims import gar as _gar  # noqa: F401
 from milonga.claims import genrm as _genrm  # noqa: F401
 from milonga.claims import lets_verify as _lets_verify  # noqa: F401
 from milonga.claims import prime as _prime  # noqa: F401

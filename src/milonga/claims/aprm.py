@@ -10,8 +10,8 @@ PLAIN = ",".join(
 
 claim(
     "aprm",
-    says="a step scorer trained against a corruptor, with optimism, KL and entropy, tells steps corrupted in two held-out ways "
-    "from right ones better than one trained on as many random corruptions of the other four",
+    says="A step scorer trained against a corruptor, with optimism, KL and entropy, tells steps corrupted in two held-out ways "
+    "from right ones better than one trained on as many random corruptions of the other four.",
     task={"name": "chain", "ops": 3},
     arms=("aprm", "aprm:options.attack=random", f"aprm:{PLAIN}"),
     more=("aprm:options.updates=alternating", "aprm:options.replay=0"),

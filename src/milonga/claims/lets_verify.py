@@ -4,8 +4,8 @@ from milonga.claims.base import claim
 
 claim(
     "lets_verify",
-    says="a verifier trained on the truth of steps picks sound solutions out of 16 better than one trained on the same "
-    "solutions' answers",
+    says="A verifier trained on the truth of steps picks sound solutions out of 16 better than one trained on the same "
+    "solutions' answers.",
     # Answers modulo 20 can be guessed: more than half of the right ones come from wrong steps.
     task={"name": "chain", "ops": 3, "mod": 20},
     arms=(

@@ -18,9 +18,9 @@ from milonga.recipes.tango_arms import Frozen, Oracle, VerifierOnly
 
 __all__ = [
     "RECIPES",
-    "Asl",
     "Apo",
     "Aprm",
+    "Asl",
     "DeepSeekMathV2",
     "Frozen",
     "Gar",

@@ -44,7 +44,7 @@ class AprmOptions(ScoringOptions):
     """Rewrites of earlier turns that the scorer learns from again, for each new one; a third makes them 25 % of all."""
     attack: Literal["learned", "random"] = "learned"
     """Who rewrites: the corruptor, or chance among the allowed families, to which no scorer need adapt."""
-    held_out: tuple[str, ...] = ("carry_drop", "stale_operand")
+    held_out: list[str] = ["carry_drop", "stale_operand"]
     """Families of mistakes that are in nobody's training: the scorer is measured on them."""
     sft: int = Field(20, ge=0)
     """Turns in which the corruptor first imitates a teacher who knows the allowed families."""
@@ -151,7 +151,7 @@ class Aprm(Scoring):
     def credit_verifier(self, table: Table, solutions: Traces, found: list[Attack]) -> Lesson:
         """Rewritten steps, some of earlier turns among them, and as many untouched ones; both classes count alike."""
         fresh = {a.shown.id: labelled(a.shown, a.right) for a in found if a.shown is not None and a.right is not None}
-        rewritten = [*fresh.values(), *self.recall(table, len(fresh))]
+        rewritten = [*fresh.values(), *self.recall(table, len(found))]
         self.remember(list(fresh.values()))
         untouched, rng = self.label(table, solutions), keyed("untouched", table.setting.seed, table.turn)
         chosen = rng.sample(untouched, min(len(untouched), len(rewritten)))

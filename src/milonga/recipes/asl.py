@@ -30,7 +30,7 @@ Said = Mapping[str, list[bool]]
 
 class AslOptions(RecipeOptions):
     formats: int = Field(30, ge=0)
-    """Turns in which the model imitates a noisy proposer: the one format that the embedded model does not know."""
+    """Turns in which a noisy teacher is imitated in all three seats; the embedded model does not know the proposer's format."""
     n_proposer: int = Field(3, ge=1)
     """Turns of the proposer in a cycle."""
     n_verifier: int = Field(4, ge=0)

@@ -8,8 +8,8 @@ from typing import Any, Literal
 
 from milonga.credit.self_learning import balanced_pairs, substring_verdict
 from milonga.evals.metrics import mean
-from milonga.roles import StepSolver
-from milonga.roles.demonstrate import as_trace
+from milonga.roles import StepSolver, StepVerifier
+from milonga.roles.demonstrate import as_trace, solve
 from milonga.roles.proposer import Proposer, request
 from milonga.table import Table
 from milonga.tasks.base import keyed, normalised
@@ -17,23 +17,33 @@ from milonga.tasks.invention import invented, true_answer, varied
 from milonga.types import Problem, Trace, Traces
 
 SLIP = 0.2
-"""How often a step of the proposer's teacher is wrong: what it claims is often not so."""
+"""How often a step of the teacher is wrong, as proposer and as solver: what is claimed is often not so."""
+FLIP = 0.15
+"""How often a verdict of the teacher is not what it should be."""
 WORDS = {"terse": ("+", "-"), "tagged": ("CORRECT", "INCORRECT")}
 Parser = Literal["strict", "substring"]
 
 
 def teach(table: Table) -> Traces:
-    """Proposals of a noisy teacher, for half of the turn's problems harder than they are, for the others easier."""
-    role, task = table.setting.roles["proposer"], table.setting.task
-    assert isinstance(role, Proposer)
-    asked, texts = [], []
-    for number, problem in enumerate(table.problems()):
-        rng = keyed("proposal", table.setting.seed, table.turn, problem.id)
+    """The three formats by a noisy teacher, so that learning one does not cost the others: of each problem of the turn a new
+    one that is harder or easier, a solution, and a verification of one that is right half of the time."""
+    proposer, solver, judge = (table.setting.roles[seat] for seat in ("proposer", "generator", "verifier"))
+    assert isinstance(proposer, Proposer) and isinstance(solver, StepSolver) and isinstance(judge, StepVerifier)
+    task, problems = table.setting.task, table.problems()
+    asked, posed, solved, judged, checks = [], [], [], [], []
+    for number, problem in enumerate(problems):
+        rng = keyed("teacher", table.setting.seed, table.turn, problem.id)
         new = varied(task, problem, number % 2 == 0, rng)
-        shown = task.demonstrate(new, rng, {k for k in range(task.step_count(new)) if rng.random() < SLIP})
         asked.append(request(problem, number % 2 == 0))
-        texts.append(role.write(new.text, role.solver.write(shown.steps, shown.answer)))
-    return table.write("proposer", asked, texts)
+        posed.append(proposer.write(new.text, solve(task, new, solver, SLIP, rng).completion))
+        solved.append(solve(task, problem, solver, SLIP, rng).completion)
+        errors = {rng.randrange(task.step_count(problem))} if rng.random() < 0.5 else set()
+        shown = task.demonstrate(problem, rng, errors)
+        verdicts = [right != (rng.random() < FLIP) for right in shown.truth]
+        judged.append(as_trace(shown, problem, solver, f"{table.turn}/shown/{problem.id}"))
+        checks.append(judge.write(verdicts, all(verdicts), shown.checks))
+    texts = [table.write("proposer", asked, posed), table.write("generator", problems, solved)]
+    return Traces([trace for some in (*texts, table.write("verifier", judged, checks)) for trace in some])
 
 
 def problem_of(table: Table, proposal: Trace) -> Problem | None:

@@ -32,7 +32,8 @@ class Proposal:
 class Proposer(Role):
     """Writes a question, and then a solution of it as the solver would.
 
-    terse: the question on the first line, then the solution. tagged: the question in its tag, then the solution.
+    terse: `>` and the question on the first line, as the solver is asked it, then the solution. tagged: the question in its tag,
+    then the solution.
     """
 
     name = "proposer"
@@ -60,7 +61,7 @@ class Proposer(Role):
 
     def read(self, text: str, about: Trace | None = None) -> Reading:
         head, seam, work = text.partition("\n" if self.dialect == "terse" else "</question>")
-        opening = "" if self.dialect == "terse" else "<question>"
+        opening = ">" if self.dialect == "terse" else "<question>"
         question = head.strip().removeprefix(opening).strip()
         solution = self.solver.read(work.removeprefix("\n"))
         value = Proposal(question, solution.value.answer, work.removeprefix("\n"))
@@ -70,7 +71,7 @@ class Proposer(Role):
 
     def write(self, question: str, work: str) -> str:
         """The text that reads back as this question and this solution."""
-        return f"{question}\n{work}" if self.dialect == "terse" else f"<question>{question}</question>\n{work}"
+        return f">{question}\n{work}" if self.dialect == "terse" else f"<question>{question}</question>\n{work}"
 
 
 def request(problem: Problem, harder: bool) -> Problem:

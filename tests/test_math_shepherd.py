@@ -1,0 +1,249 @@
+"""Math-Shepherd: labels by completions, their traps, and step rewards that do not pay for steps."""
+
+from __future__ import annotations
+
+from functools import cache
+from math import comb
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cases import TINY
+from helpers import PROPERTY, make_trace
+from milonga.api import make_engine
+from milonga.credit import after_zero, first_zero, hard_labels, step_reward_credit
+from milonga.engine.local import LocalEngine
+from milonga.objectives import OBJECTIVES
+from milonga.recipes.scoring import NAN, reached
+from milonga.resolve import Plan, resolve
+from milonga.roles.scorer import StepScorer
+from milonga.table import Setting, Table
+from milonga.types import Grade, Lesson, Traces
+
+
+def plan(recipe: str = "math_shepherd", **options: Any) -> Plan:
+    more = {"completions": 3, "replay": 0.0} | options
+    return resolve([{"recipe": recipe, "options": more}, TINY, {"task": {"ops": 3}}])
+
+
+@cache
+def engine() -> LocalEngine:
+    made = make_engine(plan())
+    assert isinstance(made, LocalEngine)
+    return made
+
+
+def table(p: Plan, learner: str = "verifier") -> Table:
+    setting = Setting(engine(), p.task, p.roles, p.seats, p.config.sampling, p.config.seed, p.config.batch.problems)
+    return Table(setting, 1, learner)
+
+
+def lesson_of(p: Plan, one: Table, played: Traces) -> Lesson:
+    (lesson,) = p.recipe.credit(one, played)
+    return lesson
+
+
+# Labels.
+
+
+def test_labels_by_hand() -> None:
+    rates = [1.0, 0.25, 0.0, 0.125, NAN]
+    assert hard_labels(rates)[:4] == [1.0, 1.0, 0.0, 1.0] and np.isnan(hard_labels(rates)[4])
+    assert hard_labels(rates, tau=0.5)[:4] == [1.0, 0.0, 0.0, 0.0]
+    assert after_zero(hard_labels(rates), 0.0) == [1.0, 1.0, 0.0, 0.0, 0.0]
+    assert after_zero([0.5, 0.2], 0.0) == [0.5, 0.2]
+    assert first_zero([1.0, 0.0, 0.0]) == 1 and first_zero([1.0, 0.5]) == first_zero([]) == -1
+
+
+@pytest.mark.parametrize("rate", [0.05, 0.1, 0.2, 0.3])
+@pytest.mark.parametrize("n", [8, 64])
+def test_a_hard_label_rises_with_the_number_of_completions(rate: float, n: int) -> None:
+    """1 - (1 - v)^n: labels made with different numbers of completions are not comparable."""
+    chance = [comb(n, k) * rate**k * (1 - rate) ** (n - k) for k in range(n + 1)]
+    expected = sum(p * hard_labels([k / n])[0] for k, p in enumerate(chance))
+    assert expected == pytest.approx(1 - (1 - rate) ** n)
+
+
+@PROPERTY
+@given(st.lists(st.sampled_from([0.0, 0.25, 1.0, NAN]), max_size=8), st.floats(0, 0.9))
+def test_cleaned_labels_never_come_back_from_zero(rates: list[float], tau: float) -> None:
+    labels = after_zero(hard_labels(rates, tau), 0.0)
+    assert len(labels) == len(rates)
+    first = first_zero(labels)
+    assert first == -1 or not any(labels[first:])
+    assert first == first_zero(hard_labels(rates, tau))
+
+
+def test_completions_keep_the_prefix_and_the_last_label_is_the_answer() -> None:
+    p = plan()
+    one = table(p)
+    played = p.recipe.play(one)
+    rates = reached(one, played, 3)
+    assert [len(r) for r in rates] == [len(t.steps) for t in played]
+    for solution, found in zip(played, rates, strict=True):
+        assert found[-1] == solution.correct
+        assert all(3 * rate == pytest.approx(round(3 * rate)) for rate in found[:-1])
+    # The same completions, asked for one by one from a fresh table: token for token the same prefix and randomness.
+    solution = played[0]
+    again = table(p).complete("generator", [(solution, 2)], 3)
+    cut = solution.steps[1][1]
+    assert all(np.array_equal(t.ids[:cut], solution.ids[:cut]) for t in again)
+    assert rates[0][1] == pytest.approx(float(np.mean(again.correct)))
+
+
+def test_right_prefixes_are_reached_from_more_often_than_wrong_ones() -> None:
+    p = plan()
+    one = Table(table(p).setting, 1, "verifier")
+    played = one.ask("generator", one.problems(12), 4)
+    rates = reached(one, played, 4)
+    right = [
+        r for t, rate in zip(played, rates, strict=True) for r, k in zip(rate[:-1], prefix_truth(t.grade), strict=False) if k
+    ]
+    wrong = [
+        r
+        for t, rate in zip(played, rates, strict=True)
+        for r, k in zip(rate[:-1], prefix_truth(t.grade), strict=False)
+        if not k
+    ]
+    assert len(right) > 20 and len(wrong) > 10
+    assert np.mean(right) > np.mean(wrong) + 0.3
+
+
+def prefix_truth(grade: Grade | None) -> list[bool]:
+    assert grade is not None and grade.steps is not None
+    return [all(grade.steps[: k + 1]) for k in range(len(grade.steps))]
+
+
+def test_a_solution_without_steps_or_answer_has_no_labels_of_steps() -> None:
+    p = plan()
+    one = table(p)
+    bare = make_trace(2, 3, correct=True)
+    assert reached(one, Traces([bare]), 3) == [[]]
+
+
+def test_problems_that_nobody_solved_are_left_out() -> None:
+    p = plan()
+    played = p.recipe.play(table(p))
+    unsolved = played[0].problem.id
+    for solution in played:
+        assert solution.grade is not None
+        solution.grade = Grade(solution.problem.id != unsolved, solution.grade.steps)
+    lesson = lesson_of(p, table(p), played)
+    assert {row.problem.id for row in lesson.traces} == set(played.problems) - {unsolved}
+    every = lesson_of(plan(drop_unsolved=False), table(p), played)
+    assert len(every.traces) == len(played)
+    for solution in played:
+        solution.grade = Grade(False, None)
+    assert list(p.recipe.credit(table(p), played)) == []
+
+
+def test_the_truth_of_steps_is_watched_and_never_learned() -> None:
+    p = plan()
+    played = p.recipe.play(table(p))
+    before = lesson_of(p, table(p), played)
+    for solution in played:
+        assert solution.grade is not None
+        solution.grade = Grade(solution.grade.correct, tuple(not right for right in solution.grade.steps or ()))
+    after = lesson_of(p, table(p), played)
+    assert before.targets is not None and after.targets is not None
+    assert all(np.array_equal(a, b, equal_nan=True) for a, b in zip(before.targets, after.targets, strict=True))
+    assert before.notes["label_agreement"] != after.notes["label_agreement"]
+    assert before.sources == {"answers": 1.0} and before.notes["label_agreement"] > 0.7
+
+
+def test_soft_labels_are_shares_and_hard_ones_are_not() -> None:
+    played = (p := plan()).recipe.play(table(p))
+    soft, hard = plan(labels="soft"), plan()
+    values = {x for row in lesson_of(soft, table(soft), played).targets or [] for x in row if not np.isnan(x)}
+    assert {0.0, 1.0} < values <= {0.0, 1 / 3, 2 / 3, 1.0}
+    assert {x for row in lesson_of(hard, table(hard), played).targets or [] for x in row if not np.isnan(x)} == {0.0, 1.0}
+
+
+def test_the_minimum_over_steps_ranks() -> None:
+    role = plan().roles["verifier"]
+    assert isinstance(role, StepScorer) and role.aggregate == "min"
+
+
+def test_completions_are_charged_to_the_generator() -> None:
+    p = plan()
+    one = table(p)
+    played = p.recipe.play(one)
+    before = engine().ledger.policies["generator"].decode
+    lesson_of(p, one, played)
+    assert engine().ledger.policies["generator"].decode > before
+
+
+# Step rewards.
+
+GRPO = OBJECTIVES.get("grpo")
+
+
+def pair(first: int, second: int) -> Traces:
+    """Two solutions of one problem with so many steps of two tokens each."""
+    ends = [[2 * (k + 1) for k in range(count)] for count in (first, second)]
+    made = [make_trace(1, 2 * len(e), step_ends=e, id=str(i)) for i, e in enumerate(ends)]
+    return Traces(made)
+
+
+def test_raw_scores_pay_for_more_steps_and_centred_ones_do_not() -> None:
+    traces, groups = pair(2, 6), ["p", "p"]
+    alike = [[0.9] * 2, [0.9] * 6]
+    raw = step_reward_credit(alike, traces, groups, GRPO, "raw")
+    assert raw[0][1] == pytest.approx(1.8) and raw[1][1] == pytest.approx(5.4)
+    for how in ("centred", "difference"):
+        credit = step_reward_credit(alike, traces, groups, GRPO, how)  # type: ignore[arg-type]
+        assert all(np.allclose(array, 0) for array in credit)
+
+
+def test_differences_telescope_by_hand() -> None:
+    traces = pair(3, 1)
+    credit = step_reward_credit([[0.8, 0.2, 0.6], [0.4]], traces, ["p", "p"], GRPO, "difference")
+    # p_0 = (0.8 + 0.4) / 2 = 0.6: the first token gets 0.6 - 0.6, after the first step 0.6 - 0.8, after the second 0.6 - 0.2.
+    assert credit[0] == pytest.approx([0, 0.0, 0.0, -0.2, -0.2, 0.4, 0.4])
+    assert credit[1] == pytest.approx([0, -0.2, -0.2])
+
+
+SCORES = st.lists(st.lists(st.floats(0, 1), min_size=1, max_size=6), min_size=2, max_size=6)
+
+
+@PROPERTY
+@given(SCORES)
+def test_differences_sum_to_the_last_score_less_the_start(scores: list[list[float]]) -> None:
+    traces = Traces(make_trace(1, len(s), step_ends=range(1, len(s) + 1), id=str(i)) for i, s in enumerate(scores))
+    credit = step_reward_credit(scores, traces, ["p"] * len(scores), GRPO, "difference")
+    start = np.mean([s[0] for s in scores])
+    assert [array[1] for array in credit] == pytest.approx([s[-1] - start for s in scores])
+
+
+def test_solutions_that_were_not_judged_have_no_step_credit() -> None:
+    for how in ("centred", "difference", "raw"):
+        credit = step_reward_credit([None, [0.3, 0.9]], pair(2, 2), ["p", "p"], GRPO, how)  # type: ignore[arg-type]
+        assert not credit[0].any() and (how == "difference" or credit[1].any())
+
+
+def test_the_generator_learns_from_answers_and_scores() -> None:
+    p = plan("math_shepherd_rl", alpha=0.5, step_reward="raw")
+    one = table(p, "generator")
+    played = p.recipe.play(one)
+    lesson = lesson_of(p, one, played)
+    assert lesson.policy == "generator" and lesson.advantages is not None
+    assert set(lesson.sources) == {"answers", "verifier"} and sum(lesson.sources.values()) == pytest.approx(1)
+    assert lesson.sources["verifier"] > 0 and lesson.notes["step_score"] == pytest.approx(0.5)  # a head that knows nothing
+    alone = plan("math_shepherd_rl", alpha=0.0)
+    outcome = lesson_of(alone, table(alone, "generator"), played)
+    assert outcome.sources == {"answers": 1.0, "verifier": 0.0}
+
+
+def test_the_verifier_comes_first_and_may_be_refreshed() -> None:
+    frozen, fresh = (
+        plan("math_shepherd_rl", warmup=2).recipe.schedule(),
+        plan("math_shepherd_rl", warmup=1, refresh=3).recipe.schedule(),
+    )
+    assert [phase.learner for phase in frozen.intro] == ["verifier"] and [phase.learner for phase in frozen.cycle] == [
+        "generator"
+    ]
+    assert frozen.turns_until("generator", 4) == 6
+    assert [(phase.learner, phase.turns) for phase in fresh.cycle] == [("generator", 3), ("verifier", 1)]
