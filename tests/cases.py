@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from milonga.config import merge
+
 FAST = {"lr": 2e-4}
 QUICK: dict[str, Any] = {
     "device": "cpu",
@@ -65,6 +67,11 @@ ATTACKED = TINY | {
         "held_out": ["digit_slip", "carry_drop", "sign_flip", "operator_swap", "stale_operand"],
     },
 }
+THOUGHT = QUICK | {
+    "task": {"name": "chain", "ops": 2},
+    "batch": {"problems": 24, "rollouts": 4},
+    "options": {"format_turns": 1, "format_lines": 16, "pick": "answer", "target_span": 2, "measured": 96},
+}
 BOTH = {"generator", "verifier"}
 SOLVED, FOUND = "eval/generator/accuracy", "eval/verifier/f1"
 
@@ -85,7 +92,9 @@ CASES: dict[str, Case] = {
         BOTH,
         0.12,
     ),
-    "rlp": Case(fast(QUICK | {"task": TINY["task"]}, "generator"), 6, SOLVED, {"generator"}, 0.1),
+    # One answer behind a thought for each of 96 held-out lines, start and end on the same ones. Over three seeds the gains in
+    # six turns were 0.18 to 0.31; in eight turns, over five seeds, 0.26 to 0.34, and those of the controls -0.34 to +0.04.
+    "rlp": Case(fast(THOUGHT, "generator"), 6, SOLVED, {"generator"}, 0.12),
     # A head that says one half to everything has an F1 of 0. Over six seeds the ends were 0.46 to 0.67, the controls 0.
     "lets_verify": Case(LABELLED | {"options": {"label_budget": 8}}, 8, FOUND, {"verifier"}, 0.25),
     # Half of the teacher's checks are corrupted, and only the filter tells which. The AUROC on 192 solutions has a standard
@@ -125,5 +134,21 @@ CASES: dict[str, Case] = {
     # A head that says one half to everything has a balanced accuracy of 0.5. Over four seeds the ends on the one allowed family
     # were 0.94 to 1.0, those of the controls 0.5.
     "aprm": Case(ATTACKED, 8, "eval/allowed_accuracy", {"corruptor", "verifier"}, 0.25),
+    # Over five seeds the ends were 0.35 to 0.44, the controls 0.
+    "math_shepherd": Case(
+        merge(LABELLED, {"options": {"completions": 3}, "policies": {"verifier": {"lr": 5e-4}}}), 6, FOUND, {"verifier"}, 0.2
+    ),
+    # Over four seeds the generator gained 0.14 to 0.26, its controls -0.27 to -0.02.
+    "math_shepherd_rl": Case(
+        fast(QUICK | {"task": TINY["task"], "options": {"completions": 2, "warmup": 2}}, "generator"), 4, SOLVED, BOTH, 0.12
+    ),
+    # Over four seeds the ends were 0.26 to 0.61, the controls 0.
+    "qwen_prm": Case(
+        merge(LABELLED, {"options": {"completions": 2}, "policies": {"verifier": {"lr": 4e-4, "minibatches": 12}}}),
+        5,
+        FOUND,
+        {"verifier"},
+        0.2,
+    ),
     "verifier_only": Case(fast(JUDGED, "verifier"), 8, FOUND, {"verifier"}, 0.05),
 }

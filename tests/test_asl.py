@@ -1,4 +1,4 @@
-"""Agentic self-learning: verdicts that cannot be read two ways, the proposer's reward, balanced pairs, invented problems, phases."""
+"""Agentic self-learning: verdicts that cannot be read two ways, the proposer's reward, pairs, invented problems, phases."""
 
 from __future__ import annotations
 

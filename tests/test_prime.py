@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import shutil
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -21,11 +22,11 @@ from helpers import PROPERTY, make_trace
 from milonga.api import make_engine
 from milonga.credit import ImplicitCredit, accuracy_within, contributions, rescaled, weighed
 from milonga.errors import ConfigError
-from milonga.recipes.prime import Prime, PrimeOptions
+from milonga.recipes.prime import Prime, PrimeOptions, pair_notes, step_auroc
 from milonga.resolve import Plan, resolve
 from milonga.run.files import JsonLines
 from milonga.table import Setting, Table
-from milonga.types import Floats, Grade, Lesson, Traces
+from milonga.types import Floats, Grade, Lesson, Problem, Reading, Trace, Traces, Verification
 
 torch.set_num_threads(1)
 EMBEDDED = Path(milonga.__file__).parent / "embedded" / "base"
@@ -170,6 +171,26 @@ def test_the_filter_includes_its_bounds() -> None:
     assert kept.tolist() == [True] * 10 + [False] * 10
     assert accuracy_within(correct, groups, 0.0, 1.0).all()
     assert not accuracy_within(np.array([np.nan, np.nan]), ["a", "a"], 0.0, 1.0).any()
+
+
+def test_pairs_are_taken_within_problems() -> None:
+    rewards, traces = rows([1.0], [0.5], [9.0], [10.0], groups="aabb")  # right, wrong, right, wrong
+    assert pair_notes(rewards, traces) == {"pair_accuracy": 0.5}
+    assert pair_notes(rewards[:1], traces[:1]) == {}
+
+
+def test_the_first_wrong_step_is_held_against_the_right_ones() -> None:
+    """What follows an error is not counted: the low score of the last step here is nobody's fault."""
+
+    def check(scores: tuple[float, ...], truth: tuple[bool, ...]) -> Trace:
+        solution = Trace.given("s", "generator", Problem("p", "p", "a"), "", Reading(None, 1.0), Grade(all(truth), truth))
+        found = Trace.given("c", "verifier", solution.problem, "", Reading(Verification(None, True, step_scores=scores), 1.0))
+        return replace(found, about=(solution,))
+
+    one, other = check((0.9, 0.2, 0.1), (True, False, True)), check((0.6, 0.1), (True, True))
+    assert step_auroc(Traces([one])) == 1.0
+    assert step_auroc(Traces([one, other])) == pytest.approx(2 / 3)
+    assert step_auroc(Traces([other])) is None
 
 
 # With real models.

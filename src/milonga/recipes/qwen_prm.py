@@ -14,6 +14,7 @@ from milonga.recipes.scoring import NAN, Labelled, Scoring, ScoringOptions, reac
 from milonga.roles import StepScorer, StepSolver, StepVerifier
 from milonga.roles.scorer import Aggregate
 from milonga.table import Table
+from milonga.tasks.base import keyed
 from milonga.types import Traces
 
 VALUES = ("mc_hard", "mc_soft")
@@ -57,7 +58,9 @@ class QwenPrm(Scoring):
         readable = solutions.keep(lambda t: len(t.steps) > 0)
         labels = self.labels(table, readable)
         kept = [Labelled(t, steps) for t, steps in zip(readable, labels, strict=True) if steps is not None]
-        return kept[: self.options.solutions or None]
+        # Drawn, not the first: they would be of the first problems alone.
+        rng = keyed("solutions", table.setting.seed, table.turn)
+        return rng.sample(kept, min(len(kept), self.options.solutions or len(kept)))
 
     def labels(self, table: Table, solutions: Traces) -> list[list[float] | None]:
         """One label for each step up to the first error, and NaN after it; None for a solution that is dropped."""

@@ -144,7 +144,8 @@ class Rlp(Recipe):
 
     def measure(self, table: Table) -> dict[str, float | None]:
         """Cross-entropies of the answer's first tokens on held-out lines: after the own thought, after that of another line,
-        without one, and of the slow copy without one; and how often the line then ends in the right answer."""
+        without one, and of the slow copy without one; and how often a line ends in the right answer, with a thought and
+        without."""
         places = cut(table, table.problems(self.options.measured), "answer", self.options.target_span)
         thoughts, bare = think(table, places, 1), plain(table, places)
         ended = table.complete("generator", [(t, 1) for t in thoughts if t.steps])
@@ -157,6 +158,7 @@ class Rlp(Recipe):
         out = {f"generator/{key}": mean(values) for key, values in found.items()}
         out["generator/gain"] = mean(found["ce_baseline"] - found["ce_thought"])
         out["generator/accuracy"] = float(np.nansum(ended.correct)) / len(thoughts)
+        out["generator/plain_accuracy"] = mean(table.ask("predictor", places).correct)
         out["generator/copy_rate"] = copy_rate(thoughts)
         out["generator/thought_length"] = mean([float(t.length) for t in thoughts])
         return out
