@@ -4,8 +4,8 @@ from milonga.claims.base import claim
 
 claim(
     "apo",
-    says="After the rounds, a reward model that was retrained each round on the policy's own answers orders right and wrong solutions "
-    "of the current policy better than one that was trained once on human pairs.",
+    says="After the rounds, a reward model that was retrained each round on the policy's own answers orders right and wrong "
+    "solutions of the current policy better than one that was trained once on human pairs.",
     arms=("apo", "apo:options.rm=fixed", "apo:options.rm=human"),
     metric="eval/verifier/pair_accuracy",
     turns=8,

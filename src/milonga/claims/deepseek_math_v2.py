@@ -1,4 +1,4 @@
-"""What DeepSeekMath-V2 says of its meta-verifier: a verifier paid for confirmed defects too reports fewer that are not there."""
+"""What DeepSeekMath-V2 says of its meta-verifier: a verifier paid for confirmed defects reports fewer that are not there."""
 
 from milonga.claims.base import claim
 

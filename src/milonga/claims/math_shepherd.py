@@ -4,8 +4,8 @@ from milonga.claims.base import claim
 
 claim(
     "math_shepherd",
-    says="a verifier trained on labels by completions picks sound solutions out of 16 better than one trained on the same "
-    "solutions' answers",
+    says="A verifier trained on labels by completions picks sound solutions out of 16 better than one trained on the same "
+    "solutions' answers.",
     # Modulo 100 lucky answers are rare, so that what a prefix can still reach says much about whether it is right.
     task={"name": "chain", "ops": 3, "mod": 100},
     arms=(
@@ -28,8 +28,8 @@ claim(
 
 claim(
     "math_shepherd_rl",
-    says="step rewards of a verifier trained on completions, beside the outcome, teach the generator faster than the outcome "
-    "alone",
+    says="Step rewards of a verifier trained on completions, beside the outcome, teach the generator faster than the outcome "
+    "alone.",
     # Eight steps: few answers are right at the start, so that steps can say what answers do not.
     task={"name": "chain", "ops": 8},
     arms=(

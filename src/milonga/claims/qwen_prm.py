@@ -4,8 +4,8 @@ from milonga.claims.base import claim
 
 claim(
     "qwen_prm",
-    says="from equally many solutions, labels on which completions and a judge agree make a verifier that finds first errors "
-    "better than labels by completions alone",
+    says="From equally many solutions, labels on which completions and a judge agree make a verifier that finds first errors "
+    "better than labels by completions alone.",
     # Modulo 20 answers can be guessed: completions often arrive from wrong steps.
     task={"name": "chain", "ops": 3, "mod": 20},
     arms=(

@@ -52,7 +52,7 @@ class Role(ABC):
 
     @classmethod
     def room(cls) -> int:
-        """How many times a solution's length an output may have. Who judges a solution may write twice as much as its writer."""
+        """How many times a solution's length an output may have. Who judges one may write twice as much as its writer."""
         return 2 if cls.judges else 1
 
     def demonstrate(self, task: Task, problem: Problem, rng: random.Random) -> tuple[Trace | None, str]:
