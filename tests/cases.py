@@ -116,6 +116,21 @@ CASES: dict[str, Case] = {
     ),
     # Over three seeds the generator gained 0.23 to 0.29 in five turns, its controls -0.20 to -0.06.
     "gar": Case(SLICED, 5, SOLVED, BOTH, 0.12),
+    # The solver alone, paid by the judge as it starts: to teach a proposer takes longer than a test may, so the questions are
+    # the task's. No answer is a reward, yet accuracy rises while the judge is not hacked yet. Over seeds 4 to 7 the gains
+    # were 0.15 to 0.20, those of the controls -0.20 to +0.01.
+    "asl": Case(
+        QUICK
+        | {
+            "options": {"formats": 0, "n_proposer": 1, "n_verifier": 0, "n_generator": 9, "attempts": 2, "self_checks": 1}
+            | {"grm": "frozen", "audit": 8},
+            "policies": {"generator": FAST},
+        },
+        5,
+        SOLVED,
+        {"generator"},
+        0.1,
+    ),
     # The verifier alone, paid by the exact rubric: to teach a meta-verifier its format takes longer than a test may. Quality of
     # 96 analyses; over seeds 4 to 7 the gains were 0.09 to 0.17, the controls lost 0.17 to 0.24.
     "deepseek_math_v2": Case(
@@ -149,6 +164,22 @@ CASES: dict[str, Case] = {
         FOUND,
         {"verifier"},
         0.2,
+    ),
+    # One round. The head starts at one half for everything. Over seeds 4 to 7 the reward model's pair accuracy went from 0.5
+    # to 0.83 to 0.90, that of the controls to 0.50 to 0.64; on 48 problems it has a standard error of about 0.05.
+    "apo": Case(
+        QUICK
+        | {
+            "task": {"name": "chain", "ops": 1},
+            "batch": {"problems": 128, "rollouts": 2},
+            "options": {"rm_turns": 4, "llm_turns": 1, "own_weight": 1.0, "weak": "any", "flip": 0.0},
+            "policies": {"generator": FAST, "verifier": {"lr": 2e-4, "minibatches": 6}},
+            "eval": QUICK["eval"] | {"problems": 48},
+        },
+        1,
+        "eval/verifier/pair_accuracy",
+        BOTH,
+        0.12,
     ),
     "verifier_only": Case(fast(JUDGED, "verifier"), 8, FOUND, {"verifier"}, 0.05),
 }

@@ -22,6 +22,7 @@ from milonga.credit.self_learning import (
     substring_verdict,
     verdict_entropy,
 )
+from milonga.recipes import Asl
 from milonga.recipes.self_questions import Memory, conclusion, verdict
 from milonga.resolve import resolve
 from milonga.roles import DIALECTS, Dialect, Proposal, Proposer, StepSolver, StepVerifier
@@ -268,17 +269,33 @@ def test_the_phases_go_round_and_a_frozen_judge_has_none(tmp_path: Path) -> None
     assert learners["frozen"] == ["proposer", *["proposer", "generator"] * 2]
 
 
-def test_a_run_goes_on_in_the_same_bits(tmp_path: Path) -> None:
-    """Questions, pairs and labels are in the state; a model that cannot propose yet is given some."""
+def test_a_run_goes_on_in_the_same_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Questions, pairs and labels are in the state. The runs begin with some: in so few turns nobody learns to propose."""
+    begin = Asl.__init__
+    task = make_task({"name": "chain", "ops": 2})
+    known = [task.problem("train", index) for index in range(6)]
+
+    def with_questions(self: Asl, *args: Any) -> None:
+        begin(self, *args)
+        self.state["tasks"] = [[p.text, p.answer, f"s{n}", 0.5] for n, p in enumerate(known)]
+        for n, p in enumerate(known):
+            for wrong in ((), {1}):
+                shown = task.demonstrate(p, random.Random(n), wrong)
+                work = StepSolver("terse").write(shown.steps, shown.answer)
+                self.state.setdefault("pairs", []).append([p.text, p.answer, f"s{n}", work, not wrong])
+
+    monkeypatch.setattr(Asl, "__init__", with_questions)
     more = settings()
     milonga.run("asl", turns=2, out=tmp_path / "whole", settings=more, quiet=True)
     whole = JsonLines(tmp_path / "whole" / "metrics.jsonl").rows()
+    assert all(row["learn/generator/grad_norm"] > 0 for row in whole if row["learner"] in ("verifier", "generator"))
     folder = tmp_path / "cut"
     milonga.run("asl", turns=2, out=folder, settings=more, quiet=True)
     for path in sorted((folder / "checkpoints").iterdir())[1:]:  # back to the older of the two that are kept
         for file in sorted(path.iterdir()):
             file.unlink()
         path.rmdir()
+    monkeypatch.undo()  # what is gone on with comes from the checkpoint alone
     milonga.resume(folder, quiet=True)
     assert JsonLines(folder / "metrics.jsonl").rows() == whole
     name = "models/generator/model.safetensors"

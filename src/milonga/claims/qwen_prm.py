@@ -19,7 +19,7 @@ claim(
         "qwen_prm:options.labels=truth",
     ),
     metric="eval/verifier/f1",
-    turns=20,
+    turns=16,
     settings={
         "batch": {"problems": 12, "rollouts": 8},
         "options": {"completions": 8, "solutions": 40},

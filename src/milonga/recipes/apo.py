@@ -20,6 +20,9 @@ from milonga.schedule import Action, Phase, Schedule
 from milonga.table import Table
 from milonga.types import Lesson, Problem, Trace, Traces
 
+MEASURED = 64
+"""Held-out problems, at most, of which the recipe measures human pairs and errors for itself."""
+
 
 class ApoOptions(RecipeOptions):
     rm: Literal["apo", "human", "fixed"] = "apo"
@@ -144,7 +147,7 @@ class Apo(Recipe):
 
     def measure(self, table: Table) -> dict[str, float | None]:
         """Does the reward model still know the human pairs, and could it play its game by length alone? Where are errors?"""
-        problems = table.problems(table.setting.batch)
+        problems = table.problems(min(table.setting.batch, MEASURED))
         human = [pair for p in problems if (pair := human_pair(table, p, self.options.weak)) is not None]
         sides = Traces(side for pair in human for side in pair)
         scores = {t.subject.id: t.reading.value.rank for t in table.judge("verifier", sides)}

@@ -60,7 +60,8 @@ class QwenPrm(Scoring):
         kept = [Labelled(t, steps) for t, steps in zip(readable, labels, strict=True) if steps is not None]
         # Drawn, not the first: they would be of the first problems alone.
         rng = keyed("solutions", table.setting.seed, table.turn)
-        return rng.sample(kept, min(len(kept), self.options.solutions or len(kept)))
+        chosen = rng.sample(range(len(kept)), min(len(kept), self.options.solutions or len(kept)))
+        return [kept[i] for i in sorted(chosen)]
 
     def labels(self, table: Table, solutions: Traces) -> list[list[float] | None]:
         """One label for each step up to the first error, and NaN after it; None for a solution that is dropped."""

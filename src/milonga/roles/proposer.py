@@ -32,8 +32,8 @@ class Proposal:
 class Proposer(Role):
     """Writes a question, and then a solution of it as the solver would.
 
-    terse: `>` and the question on the first line, as the solver is asked it, then the solution. tagged: the question in its tag,
-    then the solution.
+    terse: `>` and the question on the first line, as the solver is asked it, then the solution. tagged: the question in its
+    tag, then the solution.
     """
 
     name = "proposer"
