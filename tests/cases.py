@@ -95,7 +95,7 @@ CASES: dict[str, Case] = {
     # One answer behind a thought for each of 96 held-out lines, start and end on the same ones. Over three seeds the gains in
     # six turns were 0.18 to 0.31; in eight turns, over five seeds, 0.26 to 0.34, and those of the controls -0.34 to +0.04.
     "rlp": Case(fast(THOUGHT, "generator"), 6, SOLVED, {"generator"}, 0.12),
-    # A head that says one half to everything has an F1 of 0. Over six seeds the ends were 0.46 to 0.67, the controls 0.
+    # A head that says one half to everything has an F1 of 0. Over five seeds the ends were 0.46 to 0.67, the controls 0.
     "lets_verify": Case(LABELLED | {"options": {"label_budget": 8}}, 8, FOUND, {"verifier"}, 0.25),
     # Half of the teacher's checks are corrupted, and only the filter tells which. The AUROC on 192 solutions has a standard
     # error of about 0.035, start and end on the same ones. Over seeds 4 to 7 the gains were 0.095 to 0.109, those of the
@@ -149,7 +149,7 @@ CASES: dict[str, Case] = {
     # A head that says one half to everything has a balanced accuracy of 0.5. Over four seeds the ends on the one allowed family
     # were 0.94 to 1.0, those of the controls 0.5.
     "aprm": Case(ATTACKED, 8, "eval/allowed_accuracy", {"corruptor", "verifier"}, 0.25),
-    # Over five seeds the ends were 0.35 to 0.44, the controls 0.
+    # Over four seeds the ends were 0.35 to 0.44, the controls 0.
     "math_shepherd": Case(
         merge(LABELLED, {"options": {"completions": 3}, "policies": {"verifier": {"lr": 5e-4}}}), 6, FOUND, {"verifier"}, 0.2
     ),
