@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import milonga
-from milonga.comparing.arms import claim, parse_arm, parse_seeds, plan_comparison
+from milonga.comparing.arms import parse_arm, parse_seeds, plan_comparison, write_plan
 from milonga.comparing.pool import Pool, Run
 from milonga.comparing.progress import turn_of
 from milonga.comparing.report import to_markdown
@@ -200,7 +200,7 @@ def test_matched_tokens_and_a_run_that_fails(tmp_path: Path) -> None:
 def claim_first(out: Path) -> None:
     """What the command itself writes first, so that the folder may hold something else already."""
     out.mkdir()
-    claim(out, plan_comparison(["frozen", "grpo"], turns=2, seeds=2, match="tokens", settings=[TINY]))
+    write_plan(out, plan_comparison(["frozen", "grpo"], turns=2, seeds=2, match="tokens", settings=[TINY]))
 
 
 def test_a_process_that_dies_is_an_answer(tmp_path: Path) -> None:

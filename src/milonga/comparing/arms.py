@@ -240,7 +240,7 @@ def check_folder(out: Path) -> None:
         raise RunFolderError(f"'{out}' is not empty and holds no comparison; choose another --out")
 
 
-def claim(out: Path, comparison: Comparison) -> list[str]:
+def write_plan(out: Path, comparison: Comparison) -> list[str]:
     """Write what is compared into its folder, before any run. A folder that holds another comparison is refused.
 
     Another metric or baseline needs no new runs: it is allowed, and said.

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from milonga import api
-from milonga.comparing.arms import METRIC, Arm, Comparison, check_folder, claim, plan_comparison
+from milonga.comparing.arms import METRIC, Arm, Comparison, check_folder, plan_comparison, write_plan
 from milonga.comparing.pool import Pool, Run, cores, is_cpu
 from milonga.errors import UserError
 from milonga.run.files import write_atomically
@@ -69,7 +69,7 @@ def conduct(comparison: Comparison, out: Path, jobs: int | None = None, quiet: b
         raise UserError(f"--jobs must be at least 1, not {jobs}")
     check_folder(out)
     with RunFolder(out, 1):  # only for its lock
-        notes = claim(out, comparison)
+        notes = write_plan(out, comparison)
         failed = run_all(comparison, out, jobs, quiet)
         result = analyse(comparison, out, failed, notes)
         write_report(result, out)

@@ -23,7 +23,6 @@ class MicroBatch:
     members: list[int]
     """Positions of the rows in the list they were cut from."""
     ids: Tensor
-    mask: Tensor
     rows: Tensor
     """Row of each trained token, counted within this micro-batch."""
     columns: Tensor
@@ -94,14 +93,12 @@ def build(
     chosen = [traces[i] for i in members]
     longest = max(len(t.ids) for t in chosen)
     ids = np.full((len(chosen), longest), pad, dtype=np.int64)
-    mask = np.zeros((len(chosen), longest), dtype=np.int64)
     trained = [trained_tokens(traces[i]) if masks is None else masks[i] for i in members]
     for i, trace in enumerate(chosen):
         ids[i, : len(trace.ids)] = trace.ids
-        mask[i, : len(trace.ids)] = 1
     lengths = np.array([row.sum() for row in trained], dtype=np.int64)
     rows = np.repeat(np.arange(len(chosen)), lengths)
     columns = np.concatenate([np.flatnonzero(row) for row in trained])
     temperature = np.array([t.temperature for t in chosen], dtype=np.float32)[rows]
-    move = [torch.from_numpy(a).to(device) for a in (ids, mask, rows, columns, lengths, temperature)]
-    return MicroBatch(members, move[0], move[1], move[2], move[3], move[4], move[5], trained)
+    move = [torch.from_numpy(a).to(device) for a in (ids, rows, columns, lengths, temperature)]
+    return MicroBatch(members, move[0], move[1], move[2], move[3], move[4], trained)
