@@ -36,20 +36,22 @@ def curve(run: Path, metric: str) -> tuple[list[int], list[float]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
-    parser.add_argument("runs", nargs="+", help="run folders, each as DIR or NAME=DIR")
+    parser.add_argument("runs", nargs="+", help="run folders, each as DIR or NAME=DIR; runs of one name share a colour")
     parser.add_argument("--metrics", nargs="+", required=True)
     args = parser.parse_args()
     figure, panels = plt.subplots(1, len(args.metrics), figsize=(3.6 * len(args.metrics), 2.8), squeeze=False)
+    runs = [(name or Path(folder).name, Path(folder)) for name, _, folder in (text.rpartition("=") for text in args.runs)]
+    names = list(dict.fromkeys(name for name, _ in runs))
     for panel, metric in zip(panels[0], args.metrics, strict=True):
-        for text in args.runs:
-            name, _, folder = text.rpartition("=")
-            turns, values = curve(Path(folder), metric)
-            panel.plot(turns, values, marker="o", markersize=3, label=name or Path(folder).name)
+        for i, (name, folder) in enumerate(runs):
+            turns, values = curve(folder, metric)
+            label = name if name not in [before for before, _ in runs[:i]] else None
+            panel.plot(turns, values, f"C{names.index(name)}o-", markersize=3, linewidth=1, label=label)
         panel.set_title(TITLES.get(metric, metric), fontsize=9)
         panel.set_xlabel("turn", fontsize=8)
         panel.tick_params(labelsize=8)
         panel.grid(alpha=0.3)
-    if len(args.runs) > 1:
+    if len(names) > 1:
         panels[0][0].legend(fontsize=8)
     figure.tight_layout()
     args.out.parent.mkdir(parents=True, exist_ok=True)
