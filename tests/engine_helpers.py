@@ -20,6 +20,8 @@ from transformers import (
     PreTrainedTokenizerFast,
     Qwen2Config,
     Qwen2ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
 )
 
 from milonga.config import LoraSection, PolicySection
@@ -129,6 +131,29 @@ def make_model(arch: str, seed: int = 0) -> Any:
 
 
 ARCHITECTURES = ("llama", "qwen2", "gpt2", "gemma2")
+
+
+def kernel_model(arch: str, layers: int = 2, seed: int = 0) -> Any:
+    """Random weights in the shapes that the CUDA kernels know: grouped heads, biases, norms of heads, odd numbers of heads."""
+    torch.manual_seed(seed)
+    shape = TINY | {"hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": layers, "max_position_embeddings": 256}
+    heads = {"num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 16}
+    if arch == "llama":
+        model: Any = LlamaForCausalLM(LlamaConfig(**shape, **heads, tie_word_embeddings=True))
+    elif arch == "qwen2":
+        four = {"hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2}
+        model = Qwen2ForCausalLM(Qwen2Config(**shape | four, tie_word_embeddings=False))
+    elif arch == "qwen3":
+        model = Qwen3ForCausalLM(Qwen3Config(**shape, **heads, tie_word_embeddings=True))
+    else:
+        raise ValueError(arch)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() > 1:
+                parameter.mul_(6.0)
+            else:
+                parameter.add_(torch.randn_like(parameter), alpha=0.3)
+    return model.eval()
 
 
 def model_folder(root: Path, arch: str = "llama", kind: str = "bytes", seed: int = 0) -> str:

@@ -32,6 +32,8 @@ class Codec:
         self.chat = has_template and chat != "off"
         self.head, self.tail = self._template() if self.chat else (self._start(), [])
         self.pieces = byte_pieces(tokenizer)
+        self.sizes = np.array([len(piece) for piece in self.pieces or ()], dtype=np.int64)
+        self.ascii = np.array([piece.isascii() for piece in self.pieces or ()], dtype=bool)
         self.special = special_ids(tokenizer)
         self._enders: dict[tuple[str, ...], frozenset[int]] = {}
 
@@ -97,12 +99,24 @@ class Codec:
 
     def spell(self, ids: Sequence[int] | NDArray[np.int64]) -> tuple[str, NDArray[np.int64]]:
         """The text of sampled ids, and for each token how many characters are complete after it."""
+        if self.pieces is not None and (plain := self._plain(np.asarray(ids, dtype=np.int64))) is not None:
+            return plain
         ids = [int(i) for i in ids]
         text = self.text(ids)
         ends = self._byte_ends(ids) if self.pieces is not None else self._window_ends(ids, text)
         if ends is None:
             ends = self._prefix_ends(ids)
         return text, np.minimum(np.maximum.accumulate(np.array(ends, dtype=np.int64)), len(text))
+
+    def _plain(self, ids: NDArray[np.int64]) -> tuple[str, NDArray[np.int64]] | None:
+        """The same where every byte is a character of its own; None where one is not."""
+        assert self.pieces is not None
+        known = ids < len(self.pieces)  # ids beyond the tokenizer's have no text
+        if not self.ascii[ids[known]].all():
+            return None
+        sizes = np.zeros(len(ids), dtype=np.int64)
+        sizes[known] = self.sizes[ids[known]]
+        return b"".join([self.pieces[i] for i in ids[known].tolist()]).decode(), np.cumsum(sizes)
 
     def _byte_ends(self, ids: list[int]) -> list[int]:
         assert self.pieces is not None

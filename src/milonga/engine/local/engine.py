@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -19,6 +20,9 @@ from milonga.engine.local.models import load_model, load_tokenizer
 from milonga.engine.local.policy import Policy
 from milonga.errors import ConfigError, MissingExtra, RunFolderError, nearest
 from milonga.types import Floats, Lesson, Prompt, Traces
+
+if TYPE_CHECKING:
+    from milonga.engine.local.cuda.sampler import CudaSampler
 
 VALUE_HEAD = "value_head.safetensors"
 """Beside an exported policy of the scalar kind: the head that reads its last hidden states."""
@@ -48,6 +52,7 @@ class LocalEngine(Engine):
         self.limit = limit
         self.ledger = Ledger()
         self.bases: dict[str, Any] = {}
+        self.samplers: dict[str, CudaSampler | None] = {}
         self.policies = {name: self._make(name, section) for name, section in policies.items()}
 
     def _make(self, name: str, section: PolicySection) -> Policy:
@@ -117,7 +122,32 @@ class LocalEngine(Engine):
         if chosen.head is not None:
             raise ValueError(f"policy '{policy}' has a value head: it judges, and cannot be sampled from")
         with chosen.at(tag):
+            fast = self._fast(chosen)
+            if fast is not None and requests:
+                return fast.sample(requests, decoding, self.rows, self.ledger)
             return sampler.sample(chosen, requests, decoding, self.rows, self.ledger)
+
+    def _fast(self, policy: Policy) -> CudaSampler | None:
+        """The sampler with kernels, on a CUDA device and for models that it knows; otherwise it says why not, once."""
+        if self.device.type != "cuda":
+            return None
+        if policy.name not in self.samplers:
+            self.samplers[policy.name] = self._make_fast(policy)
+        return self.samplers[policy.name]
+
+    def _make_fast(self, policy: Policy) -> CudaSampler | None:
+        try:
+            from milonga.engine.local.cuda.sampler import CudaSampler
+            from milonga.engine.local.cuda.weights import misfit
+        except ImportError:
+            why: str | None = "triton is not installed"
+        else:
+            why = misfit(policy)
+        if why is not None:
+            warnings.warn(f"policy '{policy.name}' is sampled by the slower, general path: {why}", stacklevel=2)
+            return None
+        waiting = [name for name, p in self.policies.items() if p.head is None and name not in self.samplers]
+        return CudaSampler(policy, len(waiting) - 1)
 
     def score(self, policy: str, traces: Traces, tag: str = "live") -> list[Floats]:
         return learner.score(self.policy(policy), traces, tag, self.ledger)

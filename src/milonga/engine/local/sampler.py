@@ -47,7 +47,7 @@ def pick(logp: Tensor, chance: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class _Written:
+class Written:
     """One finished output: ids and log-probabilities as they were sampled."""
 
     ids: list[int]
@@ -58,14 +58,14 @@ class _Written:
 def sample(policy: Policy, requests: Sequence[Request], decoding: Decoding, rows: int, ledger: Ledger) -> list[Completion]:
     """Continue every request. Sorted by length, so that little padding is computed; answers keep their order."""
     order = sorted(range(len(requests)), key=lambda i: len(requests[i].context))
-    done: dict[int, _Written] = {}
+    done: dict[int, Written] = {}
     for at in range(0, len(order), rows):
         chunk = order[at : at + rows]
         done.update(zip(chunk, _Batch(policy, [requests[i] for i in chunk], decoding, ledger).run(), strict=True))
-    return [_completion(policy.codec, done[i], decoding) for i in range(len(requests))]
+    return [completion(policy.codec, done[i], decoding) for i in range(len(requests))]
 
 
-def _completion(codec: Codec, row: _Written, decoding: Decoding) -> Completion:
+def completion(codec: Codec, row: Written, decoding: Decoding) -> Completion:
     spoken = row.ids[:-1] if row.finish == "eos" else row.ids
     text, ends = codec.spell(spoken)
     if row.finish == "stop":
@@ -73,6 +73,38 @@ def _completion(codec: Codec, row: _Written, decoding: Decoding) -> Completion:
     full = np.full(len(row.ids), len(text), dtype=np.int64)
     full[: len(spoken)] = np.minimum(ends, len(text))
     return Completion(np.array(row.ids, dtype=np.int64), row.logprobs, row.finish, text, full)
+
+
+def most_tokens(policy: Policy, requests: Sequence[Request], decoding: Decoding) -> list[int]:
+    """Most tokens of each output: what was asked for, or what the model's context leaves."""
+    return [max(1, min(decoding.max_tokens, policy.context - len(r.context))) for r in requests]
+
+
+def ender_mask(policy: Policy, stop: tuple[str, ...]) -> NDArray[np.bool_] | None:
+    """True for the tokens that can complete a stop string: only after those the text is looked at."""
+    if not stop:
+        return None
+    possible = policy.codec.enders(stop)
+    watched = np.full(policy.causal.config.get_text_config().vocab_size, possible is None)
+    watched[[i for i in possible or () if i < len(watched)]] = True
+    return watched
+
+
+def stopped(codec: Codec, ids: list[int], stop: tuple[str, ...]) -> bool:
+    """Whether a stop string is in the text: looked for near its end, where it would be new, then in all of it."""
+    tail = max(len(s.encode()) for s in stop) + 8
+    near = codec.text(ids[-tail:])
+    return any(s in near and s in codec.text(ids) for s in stop)
+
+
+def charge(policy: Policy, ledger: Ledger, contexts: Sequence[NDArray[np.int64]], lengths: Sequence[int]) -> None:
+    """What the outputs needed, by their own lengths: not by how long their neighbours kept them company. A prompt that several
+    share is counted once."""
+    prompts = [len(context) for context in {c.tobytes(): c for c in contexts}.values()]
+    ledger.charge(policy.name, "prefill", sum(prompts), policy.flops(sum(prompts), sum(n**2 / 2 for n in prompts)))
+    passes = [length - 1 for length in lengths]
+    attended = sum(n * len(c) + n * (n + 1) / 2 for n, c in zip(passes, contexts, strict=True))
+    ledger.charge(policy.name, "decode", sum(passes), policy.flops(sum(passes), attended))
 
 
 class _Batch:
@@ -88,8 +120,7 @@ class _Batch:
         self.device = policy.device
         self.contexts = [r.context for r in requests]
         starts = [len(c) for c in self.contexts]
-        # Most tokens of each output: what was asked for, or what the model's context leaves.
-        rooms = [max(1, min(decoding.max_tokens, policy.context - start)) for start in starts]
+        rooms = most_tokens(policy, requests, decoding)
         self.longest, self.steps = max(starts), max(rooms)
         self.cache = roomy_cache(policy.causal.config, self.longest + self.steps)
         self.lean = lean.fits(policy, self.cache)
@@ -102,21 +133,12 @@ class _Batch:
         self.logprobs = torch.zeros((len(requests), self.steps), device=self.device)
         self.lengths = self.rooms.clone()
         self.eos = torch.tensor(policy.eos, device=self.device)
-        self.enders = self._enders()
+        enders = ender_mask(policy, decoding.stop)
+        self.enders = None if enders is None else torch.from_numpy(enders).to(self.device)
         self.stopped: set[int] = set()
 
-    def _enders(self) -> Tensor | None:
-        """True for the tokens that can complete a stop string: only after those the text is looked at."""
-        if not self.decoding.stop:
-            return None
-        possible = self.policy.codec.enders(self.decoding.stop)
-        size = self.policy.causal.config.get_text_config().vocab_size
-        watched = torch.full((size,), possible is None)
-        watched[[i for i in possible or () if i < size]] = True
-        return watched.to(self.device)
-
     @torch.no_grad()
-    def run(self) -> list[_Written]:
+    def run(self) -> list[Written]:
         with self.policy.computing():
             logits, mask = self._prefill()
             for step in range(self.steps):
@@ -127,21 +149,15 @@ class _Batch:
                 if going < COMPACT_BELOW * len(self.done):
                     tokens, mask = self._compact(tokens, mask)
                 logits = self._forward(tokens, mask, step)
-        self._charge()
+        charge(self.policy, self.ledger, self.contexts, self.lengths.tolist())
         return self._written()
 
-    def _charge(self) -> None:
-        """What the outputs needed, by their own lengths: not by how long their neighbours kept them company."""
-        passes = [length - 1 for length in self.lengths.tolist()]
-        attended = sum(n * len(c) + n * (n + 1) / 2 for n, c in zip(passes, self.contexts, strict=True))
-        self.ledger.charge(self.policy.name, "decode", sum(passes), self.policy.flops(sum(passes), attended))
-
-    def _written(self) -> list[_Written]:
+    def _written(self) -> list[Written]:
         ids, logprobs, eos = self.ids.tolist(), self.logprobs.double().cpu().numpy(), set(self.policy.eos)
         out = []
         for row, length in enumerate(self.lengths.tolist()):
             finish: Finish = "stop" if row in self.stopped else "eos" if ids[row][length - 1] in eos else "length"
-            out.append(_Written(ids[row][:length], logprobs[row, :length], finish))
+            out.append(Written(ids[row][:length], logprobs[row, :length], finish))
         return out
 
     def _prefill(self) -> tuple[Tensor, Tensor]:
@@ -164,8 +180,6 @@ class _Batch:
             use_cache=True,
             logits_to_keep=1,
         )
-        tokens = sum(len(c) for c in unique)
-        self.ledger.charge(self.policy.name, "prefill", tokens, self.policy.flops(tokens, sum(len(c) ** 2 / 2 for c in unique)))
         spread = torch.tensor(place, device=self.device)
         if len(unique) < len(place):
             select_rows(self.cache, spread)
@@ -186,19 +200,12 @@ class _Batch:
         if self.enders is not None:
             for at in torch.nonzero(self.enders[tokens] & ~ended & ~self.done)[:, 0].tolist():
                 row = int(self.place[at])
-                if self._stops(row, step):
+                if stopped(self.policy.codec, self.ids[row, : step + 1].tolist(), self.decoding.stop):
                     self.stopped.add(row)
                     ended[at] = True
         self.lengths[self.place[ended & ~self.done]] = step + 1
         self.done |= ended | (self.rooms <= step + 1)
         return len(self.done) - int(self.done.sum())
-
-    def _stops(self, row: int, step: int) -> bool:
-        """Whether a stop string is in the text: looked for near its end, where it would be new, then in all of it."""
-        tail = max(len(s.encode()) for s in self.decoding.stop) + 8
-        ids = self.ids[row, : step + 1].tolist()
-        near = self.policy.codec.text(ids[-tail:])
-        return any(s in near and s in self.policy.codec.text(ids) for s in self.decoding.stop)
 
     def _compact(self, tokens: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         """Finished rows leave the batch."""

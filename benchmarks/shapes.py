@@ -1,0 +1,92 @@
+"""Models of real shapes with random weights, as policies; and what the device can do: its bandwidth and its matrix peak."""
+
+from __future__ import annotations
+
+import platform
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import torch
+import transformers
+from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
+
+from milonga.config import PolicySection
+from milonga.engine.local.models import model_path
+from milonga.engine.local.policy import Policy
+
+QWEN = {
+    "vocab_size": 151936, "hidden_size": 1536, "intermediate_size": 8960, "num_hidden_layers": 28, "num_attention_heads": 12,
+    "num_key_value_heads": 2, "max_position_embeddings": 32768, "rope_theta": 1e6, "tie_word_embeddings": True,
+}  # fmt: skip
+SMOLLM = {
+    "vocab_size": 49152, "hidden_size": 576, "intermediate_size": 1536, "num_hidden_layers": 30, "num_attention_heads": 9,
+    "num_key_value_heads": 3, "max_position_embeddings": 8192, "rope_theta": 1e5, "tie_word_embeddings": True,
+}  # fmt: skip
+TINY = SMOLLM | {
+    "vocab_size": 512, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+}  # fmt: skip
+ENDS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+SHAPES: dict[str, Callable[[], Any]] = {
+    "qwen2.5-1.5b": lambda: Qwen2ForCausalLM(Qwen2Config(**QWEN, **ENDS)),
+    "smollm2-135m": lambda: LlamaForCausalLM(LlamaConfig(**SMOLLM, **ENDS)),
+    "tiny": lambda: LlamaForCausalLM(LlamaConfig(**TINY, **ENDS)),
+}
+
+
+def make_policy(shape: str, device: str, **options: Any) -> Policy:
+    """Random weights; the embedded tokenizer, whose text does not matter here."""
+    torch.manual_seed(0)
+    with torch.device(device):
+        model = SHAPES[shape]().float().eval()
+    tokenizer = AutoTokenizer.from_pretrained(model_path("embedded"))
+    return Policy("p", PolicySection(model=shape, **options), model, tokenizer, adapter=None)
+
+
+def wait(device: str) -> None:
+    if device == "cuda":
+        torch.cuda.synchronize()
+
+
+def timed(work: Callable[[], Any], device: str) -> float:
+    """Seconds of one call."""
+    wait(device)
+    start = time.perf_counter()
+    work()
+    wait(device)
+    return time.perf_counter() - start
+
+
+def bandwidth(device: str) -> float:
+    """Bytes read plus written in a second by a large copy."""
+    source = torch.empty(1 << (30 if device == "cuda" else 24), dtype=torch.uint8, device=device)
+    target = torch.empty_like(source)
+    seconds = statistics.median(timed(lambda: target.copy_(source), device) for _ in range(12))
+    return 2 * source.numel() / seconds
+
+
+def matrix_peak(device: str) -> float:
+    """FLOPs in a second of a large bfloat16 product of random numbers."""
+    size = 8192 if device == "cuda" else 512
+    dtype = torch.bfloat16 if device == "cuda" else torch.float32
+    left, right = (torch.randn((size, size), device=device, dtype=dtype) for _ in range(2))
+    seconds = statistics.median(timed(lambda: left @ right, device) for _ in range(20))
+    return 2 * size**3 / seconds
+
+
+def conditions(device: str) -> dict[str, Any]:
+    """What a result was measured on, with what, when and how."""
+    return {
+        "hardware": torch.cuda.get_device_name() if device == "cuda" else platform.processor() or platform.machine(),
+        "versions": {"torch": torch.__version__, "transformers": transformers.__version__, "python": platform.python_version()},
+        "date": datetime.now(UTC).date().isoformat(),
+        "command": "python " + " ".join(sys.argv),
+    }
+
+
+def spread(values: list[float]) -> dict[str, float]:
+    return {"median": statistics.median(values), "least": min(values), "most": max(values)}

@@ -1,0 +1,125 @@
+"""On a CUDA device: the sampler with kernels against the portable one on the CPU, and against the learner.
+
+    python scripts/check_gpu.py [--out docs/results/gpu-check.json]
+
+Random models of the shapes that the kernels know, in float32 (same tokens, log-probabilities within 1e-4 of the CPU's) and
+in bfloat16 (log-probabilities near those of a fresh forward pass). Exit code 1 if anything is off.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
+sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
+from engine_helpers import kernel_model, prompts, requests, section, tokenizer, trace_of
+from milonga.engine import Completion, Decoding
+from milonga.engine.local import LocalEngine
+from milonga.types import Traces
+from shapes import conditions
+
+ARCHITECTURES = ("llama", "qwen2", "qwen3")
+FLOAT32, BFLOAT16 = 1e-4, 0.05
+"""Of the worst token, and of the mean token."""
+
+
+def folder(root: Path, arch: str) -> str:
+    place = root / arch
+    kernel_model(arch).save_pretrained(place)
+    tokenizer("bytes").save_pretrained(place)
+    return str(place)
+
+
+def engine(model: str, device: str, rows: int = 512, **options: Any) -> LocalEngine:
+    made = LocalEngine({"p": section(model, **options)}, device=device, rows=rows, limit=16)
+    for name, parameter in zip(made.policy("p").names, made.policy("p").parameters, strict=True):
+        if "lora_B" in name:  # an adapter that changes something, the same on every device
+            values = np.random.default_rng(len(name)).normal(0, 0.05, tuple(parameter.shape))
+            parameter.data.copy_(torch.from_numpy(values))
+    return made
+
+
+def compare(left: list[Completion], right: list[Completion]) -> dict[str, float]:
+    """Share of rows with the same ids, and the worst difference of log-probabilities in them."""
+    same = [
+        a.ids.tolist() == b.ids.tolist() and a.finish == b.finish and a.text == b.text for a, b in zip(left, right, strict=True)
+    ]
+    gaps = [np.abs(a.logprobs - b.logprobs).max() for a, b, ok in zip(left, right, same, strict=True) if ok]
+    return {"same rows": float(np.mean(same)), "worst gap": float(max(gaps, default=1.0))}
+
+
+def exact(root: Path, arch: str, lora: dict[str, Any] | None) -> dict[str, dict[str, float]]:
+    """float32: the same rows as on the CPU, in many situations."""
+    model = folder(root, arch)
+    here, there = engine(model, "cpu", lora=lora), engine(model, "cuda", rows=24, lora=lora)
+    many = [context for context in prompts(24, seed=1, longest=60) for _ in range(4)]
+    asked = requests(many)
+    found = {}
+    cases = {
+        "sampled": Decoding(48), "cold": Decoding(40, temperature=0.5), "greedy": Decoding(24, greedy=True),
+        "stop strings": Decoding(48, temperature=0.8, stop=("e", "th")),
+    }  # fmt: skip
+    for name, decoding in cases.items():
+        found[name] = compare(here.sample("p", asked, decoding), there.sample("p", asked, decoding))
+    graphs = dict(there.samplers["p"].decoder.graphs)  # type: ignore[union-attr]
+    for made in (here, there):
+        for i, parameter in enumerate(made.policy("p").parameters):
+            noise = np.random.default_rng(i).normal(1.0, 0.2, tuple(parameter.shape))
+            parameter.data.mul_(torch.from_numpy(noise).to(parameter))
+    found["new weights"] = compare(here.sample("p", asked, Decoding(48)), there.sample("p", asked, Decoding(48)))
+    again = there.samplers["p"].decoder.graphs  # type: ignore[union-attr]
+    found["graphs kept"] = {"same rows": float(all(again[key] is graph for key, graph in graphs.items())), "worst gap": 0.0}
+    found["start"] = compare(here.sample("p", asked, Decoding(16), "ref"), there.sample("p", asked, Decoding(16), "ref"))
+    return found
+
+
+def rounded(root: Path, arch: str) -> dict[str, float]:
+    """bfloat16: how far sampling is from a fresh pass of the learner, and from a float32 pass on the CPU."""
+    model = folder(root, arch)
+    there, here = engine(model, "cuda", dtype="bfloat16"), engine(model, "cpu")
+    asked = requests([context for context in prompts(16, seed=2, longest=60) for _ in range(4)])
+    done = there.sample("p", asked, Decoding(48))
+    traces = Traces(trace_of(r.context, d) for r, d in zip(asked, done, strict=True))
+    mean = {}
+    for name, made in (("learner", there), ("float32", here)):
+        scores = made.score("p", traces)
+        mean[name] = float(
+            np.mean(np.concatenate([np.abs(s - t.logprobs)[t.mask] for s, t in zip(scores, traces, strict=True)]))
+        )
+    return mean
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path)
+    args = parser.parse_args()
+    result: dict[str, Any] = conditions("cuda")
+    wrong = []
+    with tempfile.TemporaryDirectory() as temporary:
+        for arch in ARCHITECTURES:
+            for lora in (None, {"rank": 4, "alpha": 8}):
+                for name, found in exact(Path(temporary), arch, lora).items():
+                    result[f"{arch}{' lora' if lora else ''}, {name}"] = found
+                    if found["same rows"] < 0.95 or found["worst gap"] > FLOAT32:
+                        wrong.append(f"{arch} {name}: {found}")
+            result[f"{arch}, bfloat16"] = gaps = rounded(Path(temporary), arch)
+            if max(gaps.values()) > BFLOAT16:
+                wrong.append(f"{arch} bfloat16: {gaps}")
+    result["wrong"] = wrong
+    text = json.dumps(result, indent=1)
+    print(text)
+    if args.out:
+        args.out.write_text(text + "\n")
+    sys.exit(bool(wrong))
+
+
+if __name__ == "__main__":
+    main()

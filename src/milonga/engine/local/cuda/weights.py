@@ -1,0 +1,159 @@
+"""Working weights: a policy's weights in the dtype they are multiplied in, joined where one product can do the work of several.
+
+Invariant: `refresh` writes into the same memory every time, so that captured graphs see new weights without being captured
+again. Adapters are folded in: sampling costs the same with and without.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from milonga.engine.local.policy import Policy
+
+SHAPES = ("LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
+SIZES = (16, 32, 64, 128, 256)
+"""Of heads that the kernels can multiply."""
+
+
+def misfit(policy: Policy) -> str | None:
+    """Why this policy's model cannot be sampled by the kernels; None if it can."""
+    causal, config = policy.causal, policy.causal.config
+    name = type(causal).__name__
+    if name not in SHAPES:
+        return f"{name} is none of {', '.join(SHAPES)}"
+    if config.hidden_act != "silu":
+        return f"its activation is {config.hidden_act}"
+    if not policy.plain_head or causal.get_output_embeddings().bias is not None:
+        return "its head is not a plain linear map"
+    if set(getattr(config, "layer_types", None) or ["full_attention"]) != {"full_attention"}:
+        return "not all of its layers attend to everything"
+    rope = getattr(config, "rope_parameters", None) or {}
+    if rope.get("rope_type") in ("dynamic", "longrope"):
+        return "its rotary positions depend on the length"
+    size = causal.model.layers[0].self_attn.head_dim
+    return None if size in SIZES else f"its heads have {size} dimensions"
+
+
+@dataclass(frozen=True)
+class Joined:
+    """Linear maps of the same input as one; each part is a module of the model."""
+
+    parts: tuple[Any, ...]
+    weight: Tensor
+    bias: Tensor | None
+
+    @staticmethod
+    def of(parts: tuple[Any, ...], dtype: torch.dtype) -> Joined:
+        bases = [plain(part) for part in parts]
+        device = bases[0].weight.device
+        width = sum(base.out_features for base in bases)
+        biased = any(base.bias is not None for base in bases)
+        bias = torch.zeros(width, dtype=dtype, device=device) if biased else None
+        return Joined(parts, torch.empty((width, bases[0].in_features), dtype=dtype, device=device), bias)
+
+    def refresh(self, adapter: str | None) -> None:
+        at = 0
+        for part in self.parts:
+            base = plain(part)
+            rows = slice(at, at + base.out_features)
+            self.weight[rows] = folded(part, adapter)
+            if base.bias is not None:
+                assert self.bias is not None
+                self.bias[rows] = base.bias
+            at += base.out_features
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return nn.functional.linear(x, self.weight, self.bias)
+
+
+def plain(linear: Any) -> nn.Linear:
+    """The linear layer itself, without an adapter's wrapping."""
+    found: nn.Linear = getattr(linear, "base_layer", linear)
+    return found
+
+
+def folded(linear: Any, adapter: str | None) -> Tensor:
+    """The weight that a linear layer with an adapter amounts to."""
+    weight: Tensor = plain(linear).weight
+    if adapter is None or adapter not in getattr(linear, "lora_A", {}):
+        return weight
+    change: Tensor = linear.lora_B[adapter].weight @ linear.lora_A[adapter].weight
+    return weight + float(linear.scaling[adapter]) * change
+
+
+@dataclass(frozen=True)
+class Layer:
+    qkv: Joined
+    out: Joined
+    gate_up: Joined
+    down: Joined
+    before_attention: Tensor
+    before_mlp: Tensor
+    head_norms: tuple[Tensor, Tensor] | None
+
+    @property
+    def joined(self) -> tuple[Joined, ...]:
+        return self.qkv, self.out, self.gate_up, self.down
+
+
+class Weights:
+    """All working weights of one policy."""
+
+    def __init__(self, policy: Policy) -> None:
+        self.policy = policy
+        self.dtype = policy.compute_dtype
+        body = policy.backbone
+        self.layers = [self._layer(layer) for layer in body.layers]
+        self.embedding = self._like(body.embed_tokens.weight)
+        head = policy.causal.get_output_embeddings().weight
+        self.head = self.embedding if head is body.embed_tokens.weight else self._like(head)
+        self.norm = self._like(body.norm.weight)
+        attention = body.layers[0].self_attn
+        self.eps = float(body.norm.variance_epsilon)
+        self.scale = float(attention.scaling)
+        self.head_size = int(attention.head_dim)
+        self.kv_heads = int(policy.causal.config.num_key_value_heads)
+
+    def _like(self, parameter: Tensor) -> Tensor:
+        return torch.empty_like(parameter, dtype=self.dtype, requires_grad=False)
+
+    def _layer(self, layer: Any) -> Layer:
+        attention, mlp = layer.self_attn, layer.mlp
+        head_norms = None
+        if hasattr(attention, "q_norm"):
+            head_norms = (self._like(attention.q_norm.weight), self._like(attention.k_norm.weight))
+        return Layer(
+            qkv=Joined.of((attention.q_proj, attention.k_proj, attention.v_proj), self.dtype),
+            out=Joined.of((attention.o_proj,), self.dtype),
+            gate_up=Joined.of((mlp.gate_proj, mlp.up_proj), self.dtype),
+            down=Joined.of((mlp.down_proj,), self.dtype),
+            before_attention=self._like(layer.input_layernorm.weight),
+            before_mlp=self._like(layer.post_attention_layernorm.weight),
+            head_norms=head_norms,
+        )
+
+    @torch.no_grad()
+    def refresh(self) -> None:
+        """Take over the weights that the policy computes with at this moment."""
+        body = self.policy.backbone
+        for mine, theirs in zip(self.layers, body.layers, strict=True):
+            for joined in mine.joined:
+                joined.refresh(self.policy.adapter)
+            mine.before_attention.copy_(theirs.input_layernorm.weight)
+            mine.before_mlp.copy_(theirs.post_attention_layernorm.weight)
+            if mine.head_norms is not None:
+                mine.head_norms[0].copy_(theirs.self_attn.q_norm.weight)
+                mine.head_norms[1].copy_(theirs.self_attn.k_norm.weight)
+        self.embedding.copy_(body.embed_tokens.weight)
+        if self.head is not self.embedding:
+            self.head.copy_(self.policy.causal.get_output_embeddings().weight)
+        self.norm.copy_(body.norm.weight)
+
+    @property
+    def token_bytes(self) -> int:
+        """Of the cache, for one token in all layers."""
+        return 2 * len(self.layers) * self.kv_heads * self.head_size * self.embedding.element_size()
