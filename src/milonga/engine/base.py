@@ -61,6 +61,8 @@ class LearnReport:
     """Share of the labels, or pairs, that the learner's score had right before each step."""
     mismatch: float | None = None
     """Mean absolute difference between sampling and learning log-probabilities before the first step."""
+    peak_gib: float | None = None
+    """Most memory of the device that was held at once; None on a CPU."""
     tokens: int = 0
     steps: int = 0
     skipped: str | None = None

@@ -18,6 +18,8 @@ from milonga.objectives.spec import Objective
 
 LOG_RATIO_LIMIT = 20.0
 """Log-ratios are clamped before exp: beyond this a ratio is a defect, not information."""
+Sums = dict[str, Tensor | float]
+"""Statistics summed over tokens, still on the device: reading one would make the host wait for it."""
 
 
 @dataclass(frozen=True)
@@ -120,7 +122,7 @@ class TokenTerms:
     reference: Tensor | None = None
 
 
-def loss(objective: Objective, terms: TokenTerms, over: Denominators) -> tuple[Tensor, dict[str, float]]:
+def loss(objective: Objective, terms: TokenTerms, over: Denominators) -> tuple[Tensor, Sums]:
     """The part of the batch's loss that these tokens contribute, and sums of statistics over them."""
     if objective.on_ratio:
         return ratio_loss(objective, terms, over)
@@ -133,10 +135,10 @@ def loss(objective: Objective, terms: TokenTerms, over: Denominators) -> tuple[T
         raise ValueError("a policy gradient needs advantages")
     value, cut = policy_gradient(objective, terms.logp, terms.old, terms.advantage, terms.rows, terms.of_rows.lengths)
     total = -value
-    sums = {"clipped": float(cut.sum())}
+    sums: Sums = {"clipped": cut.sum()}
     if terms.reference is not None:
         divergence = kl_estimate(objective.kl, terms.logp, terms.reference)
-        sums["kl"] = float(kl_estimate("k3", terms.logp.detach(), terms.reference).sum())
+        sums["kl"] = kl_estimate("k3", terms.logp.detach(), terms.reference).sum()
         if objective.kl_in == "loss":
             total = total + objective.kl_coef * divergence
     if objective.entropy_coef:
@@ -144,7 +146,7 @@ def loss(objective: Objective, terms: TokenTerms, over: Denominators) -> tuple[T
     return (weights * total).sum(), sums
 
 
-def ratio_loss(objective: Objective, terms: TokenTerms, over: Denominators) -> tuple[Tensor, dict[str, float]]:
+def ratio_loss(objective: Objective, terms: TokenTerms, over: Denominators) -> tuple[Tensor, Sums]:
     """The score of a row is beta * log(pi / ref), summed over its tokens: against its label, or against its partner's."""
     if terms.reference is None:
         raise ValueError(f"'{objective.kind}' needs the reference's log-probabilities")
@@ -156,10 +158,10 @@ def ratio_loss(objective: Objective, terms: TokenTerms, over: Denominators) -> t
     assert terms.of_rows.labels is not None
     losses = functional.binary_cross_entropy_with_logits(scores, terms.of_rows.labels, terms.of_rows.weights, reduction="sum")
     hits = ((scores > 0) == (terms.of_rows.labels > 0.5)).sum()
-    return losses / over.sequences, {"hits": float(hits), "judged": float(len(scores))}
+    return losses / over.sequences, {"hits": hits, "judged": float(len(scores))}
 
 
-def pair_loss(objective: Objective, scores: Tensor, rows: Rows, over: Denominators) -> tuple[Tensor, dict[str, float]]:
+def pair_loss(objective: Objective, scores: Tensor, rows: Rows, over: Denominators) -> tuple[Tensor, Sums]:
     """Of each pair the winner should score higher. Divided by all pairs; terms of different kinds are told apart by weights."""
     assert rows.pairs is not None
     winners, losers = rows.pairs.unbind(1)
@@ -167,7 +169,7 @@ def pair_loss(objective: Objective, scores: Tensor, rows: Rows, over: Denominato
     losses = -functional.logsigmoid(margin) if objective.pair_loss == "ranking" else -margin
     if rows.weights is not None:
         losses = losses * rows.weights[winners]
-    return losses.sum() / over.pairs, {"hits": float((margin > 0).sum()), "judged": float(len(margin))}
+    return losses.sum() / over.pairs, {"hits": (margin > 0).sum(), "judged": float(len(margin))}
 
 
 def optimistic(now: Any, before: Any) -> Any:
@@ -196,7 +198,7 @@ def value_loss(
     of_rows: Rows,
     over: Denominators,
     reference: Tensor | None = None,
-) -> tuple[Tensor, dict[str, float]]:
+) -> tuple[Tensor, Sums]:
     """Of a value head, whose value is a logit. `values` are at the tokens that have a target, or at the ends of pairs.
 
     `reference` are the values of an earlier version there, for objectives that must not go far from it.
@@ -208,7 +210,7 @@ def value_loss(
     if of_rows.weights is not None:
         weights = weights * of_rows.weights[rows]
     hits = ((values > 0) == (targets > 0.5)).sum()
-    counted = {"hits": float(hits), "judged": float(len(values))}
+    counted: Sums = {"hits": hits, "judged": float(len(values))}
     if objective.kind == "value_mse":
         total = (weights * (values.sigmoid() - targets).square()).sum()
     else:
@@ -217,6 +219,6 @@ def value_loss(
         total = total - objective.entropy_coef * (weights * bernoulli_entropy(values)).sum()
     if reference is not None:
         divergence = bernoulli_kl(values, reference)
-        counted["kl"] = float(divergence.detach().sum())
+        counted["kl"] = divergence.detach().sum()
         total = total + objective.kl_coef * (weights * divergence).sum()
     return total, counted

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,24 +18,45 @@ from milonga.types import Floats, Trace
 
 
 @dataclass(frozen=True)
+class Packing:
+    """How rows lie behind one another on one axis of tokens."""
+
+    positions: Tensor
+    """Of each token within its row."""
+    starts: Tensor
+    """Where each row begins, and at last where all end (int32, as attention kernels want it)."""
+    longest: int
+    grid: Tensor
+    """Place of each token among rows that are padded to the longest."""
+
+    @property
+    def rows(self) -> int:
+        return len(self.starts) - 1
+
+
+@dataclass(frozen=True)
 class MicroBatch:
-    """Right-padded rows, and the flat axis of the tokens that matter: the trained ones, or those where a value is asked for."""
+    """Rows side by side, padded on the right, or packed; and the flat axis of the tokens that matter: the trained ones, or
+    those where a value is asked for."""
 
     members: list[int]
     """Positions of the rows in the list they were cut from."""
     ids: Tensor
+    """Rows by columns, or one axis of tokens where the batch is packed."""
     rows: Tensor
     """Row of each trained token, counted within this micro-batch."""
-    columns: Tensor
+    places: Tensor
+    """Of the trained tokens in the flattened ids."""
     lengths: Tensor
     """Number of trained tokens of each row."""
     temperature: Tensor
     trained: list[NDArray[np.bool_]]
     """The trained tokens of each row, as a mask of its ids."""
+    packing: Packing | None = None
 
     @property
     def targets(self) -> Tensor:
-        return self.ids[self.rows, self.columns]
+        return self.ids.flatten().index_select(0, self.places)
 
     @property
     def tokens(self) -> int:
@@ -48,7 +70,13 @@ class MicroBatch:
     def flat(self, arrays: Sequence[Floats], device: torch.device) -> Tensor:
         """Per-token arrays, one for each row, on the flat axis of trained tokens."""
         values = np.concatenate([array[mask] for array, mask in zip(arrays, self.trained, strict=True)])
-        return torch.from_numpy(values.astype(np.float32)).to(device)
+        return on_device(values.astype(np.float32), device)
+
+
+def on_device(array: NDArray[Any], device: torch.device) -> Tensor:
+    """A copy on the device that the host does not wait for: it goes on preparing while the device computes."""
+    tensor = torch.from_numpy(array)
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
 
 
 def trained_tokens(trace: Trace) -> NDArray[np.bool_]:
@@ -58,16 +86,19 @@ def trained_tokens(trace: Trace) -> NDArray[np.bool_]:
     return mask
 
 
-def cut(traces: Sequence[Trace], budget: int, units: Sequence[int] | None = None) -> Iterator[list[int]]:
-    """Rows in order of length, in batches of at most `budget` tokens with padding. A unit of rows is never split."""
+def cut(
+    traces: Sequence[Trace], budget: int, units: Sequence[int] | None = None, packed: bool = False
+) -> Iterator[list[int]]:
+    """Rows in order of length, in batches of at most `budget` tokens, padding included where there is any. A unit of rows is
+    never split."""
     grouped: dict[int, list[int]] = {}
     for i in range(len(traces)):
         grouped.setdefault(units[i] if units is not None else i, []).append(i)
     blocks = sorted(grouped.values(), key=lambda block: max(len(traces[i].ids) for i in block))
     batch: list[int] = []
     for block in blocks:
-        longest = max(len(traces[i].ids) for i in block)
-        if batch and longest * (len(batch) + len(block)) > budget:
+        lengths = [len(traces[i].ids) for i in batch + block]
+        if batch and (sum(lengths) if packed else max(lengths) * len(lengths)) > budget:
             yield batch
             batch = []
         batch = batch + block
@@ -88,17 +119,31 @@ def build(
     pad: int,
     device: torch.device,
     masks: Sequence[NDArray[np.bool_]] | None = None,
+    packed: bool = False,
 ) -> MicroBatch:
     """`masks` says which tokens of each trace matter; the trained ones where it is not given."""
     chosen = [traces[i] for i in members]
-    longest = max(len(t.ids) for t in chosen)
-    ids = np.full((len(chosen), longest), pad, dtype=np.int64)
     trained = [trained_tokens(traces[i]) if masks is None else masks[i] for i in members]
-    for i, trace in enumerate(chosen):
-        ids[i, : len(trace.ids)] = trace.ids
+    sizes = np.array([len(t.ids) for t in chosen], dtype=np.int64)
+    longest = int(sizes.max())
+    starts = np.concatenate([[0], np.cumsum(sizes)]) if packed else np.arange(len(chosen)) * longest
+    if packed:
+        ids = np.concatenate([t.ids for t in chosen]).astype(np.int64)
+    else:
+        ids = np.full((len(chosen), longest), pad, dtype=np.int64)
+        for i, trace in enumerate(chosen):
+            ids[i, : len(trace.ids)] = trace.ids
     lengths = np.array([row.sum() for row in trained], dtype=np.int64)
     rows = np.repeat(np.arange(len(chosen)), lengths)
-    columns = np.concatenate([np.flatnonzero(row) for row in trained])
+    places = np.concatenate([np.flatnonzero(row) + start for row, start in zip(trained, starts, strict=False)])
     temperature = np.array([t.temperature for t in chosen], dtype=np.float32)[rows]
-    move = [torch.from_numpy(a).to(device) for a in (ids, rows, columns, lengths, temperature)]
-    return MicroBatch(members, move[0], move[1], move[2], move[3], move[4], trained)
+    move = [on_device(a, device) for a in (ids, rows, places, lengths, temperature)]
+    packing = _packing(sizes, starts, device) if packed else None
+    return MicroBatch(members, move[0], move[1], move[2], move[3], move[4], trained, packing)
+
+
+def _packing(sizes: NDArray[np.int64], starts: NDArray[np.int64], device: torch.device) -> Packing:
+    positions = np.arange(starts[-1]) - np.repeat(starts[:-1], sizes)
+    grid = positions + np.repeat(np.arange(len(sizes)) * sizes.max(), sizes)
+    move = [on_device(a, device) for a in (positions, starts.astype(np.int32), grid)]
+    return Packing(move[0], move[1], int(sizes.max()), move[2])

@@ -1,90 +1,127 @@
 """Log-probability and entropy of given tokens without holding full logits.
 
 The vocabulary is by far the widest axis of a language model. Logits are computed for a chunk of tokens at a time,
-reduced to two numbers per token, and computed again in the backward pass: memory is chunk x vocabulary, not tokens x
+reduced to three numbers per token, and computed again in the backward pass: memory is chunk x vocabulary, not tokens x
 vocabulary.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
+
+from milonga.engine.local.fused import fused, product, wide
 
 CHUNK_ELEMENTS = 1 << 25
 """Logits held at a time: 128 MiB in float32."""
+CUDA_CHUNKS = 16
+"""How many times as many on a GPU, where a product of few rows would leave it idle: 1 GiB in bfloat16."""
 
 
 def chunk_rows(vocabulary: int) -> int:
     return max(64, CHUNK_ELEMENTS // vocabulary)
 
 
+def _chunks(count: int, weight: Tensor) -> Iterator[slice]:
+    """Equal parts of the tokens: a small rest at the end would cost nearly as much as a whole chunk."""
+    most = chunk_rows(len(weight)) * (CUDA_CHUNKS if weight.is_cuda else 1)
+    parts = -(-count // most)
+    size = -(-count // parts) if parts else 1
+    return (slice(start, start + size) for start in range(0, count, size))
+
+
 class _ChunkedHead(torch.autograd.Function):
+    """`weight` is where the gradient goes; `working`, the same numbers in the precision of computing."""
+
     @staticmethod
     def forward(
-        ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, scale: Tensor
+        ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, scale: Tensor, working: Tensor
     ) -> tuple[Tensor, Tensor]:
-        ctx.dtype = _computing_dtype(weight)
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(hidden, weight, bias, targets, scale)
-        weight, logps, entropies = weight.to(ctx.dtype), [], []
-        for part in range(0, len(hidden), rows := chunk_rows(len(weight))):
-            cut = slice(part, part + rows)
-            logp = _log_softmax(hidden[cut], weight, bias, scale[cut])
-            logps.append(logp.gather(1, targets[cut, None])[:, 0])
-            entropies.append(-(logp.exp() * logp).sum(1))
-        return torch.cat(logps), torch.cat(entropies)
+        reduced = [
+            _reduce(_logits(hidden[cut], working, bias), targets[cut, None], scale[cut, None])
+            for cut in _chunks(len(hidden), working)
+        ]
+        logp, total, entropy = (torch.cat(column) for column in zip(*reduced, strict=True))
+        ctx.save_for_backward(hidden, bias, targets, scale, working, logp, total, entropy)
+        return logp, entropy
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor, Tensor | None, Tensor | None, None, None]:
-        hidden, weight, bias, targets, scale = ctx.saved_tensors
-        of_hidden = torch.empty_like(hidden)
-        of_weight = torch.zeros_like(weight) if ctx.needs_input_grad[1] else None
-        of_bias = torch.zeros_like(bias) if bias is not None and ctx.needs_input_grad[2] else None
-        weight = weight.to(ctx.dtype)
-        for part in range(0, len(hidden), rows := chunk_rows(len(weight))):
-            cut = slice(part, part + rows)
-            logp = _log_softmax(hidden[cut], weight, bias, scale[cut])
-            of_logp, of_entropy = (g[cut, None] if g is not None else None for g in gradients)
-            of_logits = _of_logits(logp, targets[cut, None], of_logp, of_entropy)
-            of_logits = (of_logits * scale[cut, None]).to(weight.dtype)
-            of_hidden[cut] = (of_logits @ weight).to(hidden.dtype)
-            if of_weight is not None:
-                of_weight += of_logits.T @ hidden[cut].to(weight.dtype)
-            if of_bias is not None:
-                of_bias += of_logits.sum(0)
-        return of_hidden, of_weight, of_bias, None, None
+    def backward(ctx: Any, of_logp: Tensor | None, of_entropy: Tensor | None) -> tuple[Tensor | None, ...]:
+        hidden, bias, targets, scale, working, logp, total, entropy = ctx.saved_tensors
+        of_logp = torch.zeros_like(logp) if of_logp is None else of_logp
+        of_hidden, of_weight, of_bias = torch.empty_like(hidden), None, None
+        for cut in _chunks(len(hidden), working):
+            column = [None if t is None else t[cut, None] for t in (scale, total, of_logp, of_entropy, entropy)]
+            of_logits = _of_logits(_logits(hidden[cut], working, bias), *column)
+            at_target = _at_target(logp[cut, None], *(column[i] for i in (0, 2, 3, 4)))
+            of_logits.scatter_(1, targets[cut, None], at_target.to(of_logits.dtype))
+            of_hidden[cut] = of_logits @ working
+            if ctx.needs_input_grad[1]:
+                part = product(of_logits.T, hidden[cut].to(working.dtype))
+                of_weight = part if of_weight is None else of_weight.add_(part)
+            if bias is not None and ctx.needs_input_grad[2]:
+                part = of_logits.sum(0, dtype=bias.dtype)
+                of_bias = part if of_bias is None else of_bias.add_(part)
+        return of_hidden, of_weight, of_bias, None, None, None
 
 
-def _of_logits(logp: Tensor, targets: Tensor, of_logp: Tensor | None, of_entropy: Tensor | None) -> Tensor:
-    """d logp[target] = onehot - p;  d entropy = -p (logp + entropy)."""
-    p = logp.exp()
-    out = torch.zeros_like(p) if of_logp is None else p * -of_logp
-    if of_logp is not None:
-        out.scatter_add_(1, targets, of_logp.to(out.dtype))
+def _logits(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    return F.linear(hidden.to(weight.dtype), weight, None if bias is None else bias.to(weight.dtype))
+
+
+@fused
+def _reduce(logits: Tensor, targets: Tensor, scale: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Of each row: log-probability of its target, logarithm of the sum of all exponentials, entropy."""
+    scaled = wide(logits) * scale
+    logp = torch.log_softmax(scaled, dim=-1)
+    chosen = logp.gather(1, targets)
+    total = scaled.gather(1, targets) - chosen
+    return chosen[:, 0], total[:, 0], -(logp.exp() * logp).sum(1)
+
+
+@fused
+def _of_logits(
+    logits: Tensor, scale: Tensor, total: Tensor, of_logp: Tensor, of_entropy: Tensor | None, entropy: Tensor
+) -> Tensor:
+    """The gradient everywhere but at the targets: d logp[target] = -p;  d entropy = -p (logp + entropy)."""
+    logp = wide(logits) * scale - total
+    pull = of_logp if of_entropy is None else of_logp + of_entropy * (logp + entropy)
+    return (logp.exp() * pull * -scale).to(logits.dtype)
+
+
+def _at_target(logp: Tensor, scale: Tensor, of_logp: Tensor, of_entropy: Tensor | None, entropy: Tensor) -> Tensor:
+    """The gradient at the targets, where d logp[target] = 1 - p: rounded once, not as a sum of two rounded parts."""
+    out = -torch.expm1(logp) * of_logp
     if of_entropy is not None:
-        out -= of_entropy * p * (logp - (p * logp).sum(1, keepdim=True))
-    return out
+        out = out - of_entropy * logp.exp() * (logp + entropy)
+    return out * scale
 
 
 def _computing_dtype(weight: Tensor) -> torch.dtype:
-    """The backward pass runs outside of autocast: it computes the logits again in the precision of the forward pass."""
     kind = weight.device.type
     return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else weight.dtype
 
 
-def _log_softmax(hidden: Tensor, weight: Tensor, bias: Tensor | None, scale: Tensor) -> Tensor:
-    bias = bias.to(weight.dtype) if bias is not None else None
-    logits = torch.nn.functional.linear(hidden.to(weight.dtype), weight, bias)
-    return torch.log_softmax(logits.to(torch.promote_types(logits.dtype, torch.float32)) * scale[:, None], dim=-1)
-
-
 def chunked_head(
-    hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, temperature: Tensor
+    hidden: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    targets: Tensor,
+    temperature: Tensor,
+    working: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Log-probability of each target and entropy of each distribution, at the temperature of each token."""
-    logp, entropy = _ChunkedHead.apply(hidden, weight, bias, targets, 1.0 / temperature)  # type: ignore[no-untyped-call]
+    """Log-probability of each target and entropy of each distribution, at the temperature of each token.
+
+    `working` is a copy of the weight in the precision to compute in; made here, as autocast says, where it is not given.
+    """
+    if working is None:
+        working = weight.detach().to(_computing_dtype(weight))
+    logp, entropy = _ChunkedHead.apply(hidden, weight, bias, targets, 1.0 / temperature, working)  # type: ignore[no-untyped-call]
     return logp, entropy
 
 

@@ -35,7 +35,7 @@ def step(causal: Any, tokens: Tensor, positions: Tensor, mask: Tensor, cache: An
     body = causal.model
     x = F.embedding(tokens, body.embed_tokens.weight)
     cos, sin = (table[:, None] for table in body.rotary_emb(x, positions[:, None]))
-    sin = _signed(sin)
+    sin = signed(sin)
     seen = mask[:, None, None]
     for layer, room in zip(body.layers, cache.layers, strict=True):
         x = x + _attention(layer.self_attn, _norm(layer.input_layernorm, x), cos, sin, seen, room)
@@ -49,18 +49,18 @@ def _attention(attention: Any, h: Tensor, cos: Tensor, sin: Tensor, seen: Tensor
     q, k, v = (
         _linear(project, h).view(len(h), -1, 1, size) for project in (attention.q_proj, attention.k_proj, attention.v_proj)
     )
-    keys, values = room.update(_rotated(k, cos, sin), v)
+    keys, values = room.update(rotated(k, cos, sin), v)
     grouped = q.shape[1] != keys.shape[1]
-    out = F.scaled_dot_product_attention(_rotated(q, cos, sin), keys, values, attn_mask=seen, enable_gqa=grouped)
+    out = F.scaled_dot_product_attention(rotated(q, cos, sin), keys, values, attn_mask=seen, enable_gqa=grouped)
     return _linear(attention.o_proj, out.reshape(len(h), -1))
 
 
-def _rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+def rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Rotary positions: the two halves of a head turn into each other."""
     return x * cos + x.roll(x.shape[-1] // 2, -1) * sin
 
 
-def _signed(sin: Tensor) -> Tensor:
+def signed(sin: Tensor) -> Tensor:
     """A roll swaps the halves of a head; the first of them comes with a minus."""
     first, second = sin.chunk(2, -1)
     return torch.cat([-first, second], -1)

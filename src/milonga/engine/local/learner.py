@@ -7,8 +7,10 @@ weights as they were before its step, and ends the lesson.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,36 +18,59 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from milonga.engine.base import LearnReport, Ledger
-from milonga.engine.local.batches import MicroBatch, build, cut, last_token, trained_tokens
+from milonga.engine.local.batches import MicroBatch, build, cut, last_token, on_device, trained_tokens
 from milonga.engine.local.head import chunked_head, full_head
+from milonga.engine.local.packed import Working, working
 from milonga.engine.local.policy import Policy
-from milonga.objectives.losses import Denominators, Rows, TokenTerms, loss, value_loss
+from milonga.objectives.losses import Denominators, Rows, Sums, TokenTerms, loss, value_loss
 from milonga.objectives.spec import PAIRED
 from milonga.randomness import key64
 from milonga.types import Floats, Lesson, Trace
 
 
-def token_logprobs(policy: Policy, batch: MicroBatch) -> tuple[Tensor, Tensor]:
-    """Log-probability and entropy at every trained token of a micro-batch.
+def last_hidden(policy: Policy, batch: MicroBatch, places: Tensor, working: Working | None) -> Tensor:
+    """Hidden states at some places of a micro-batch, by the packed pass or by the model's own.
 
-    No attention mask: rows are padded on the right, and a causal model never looks there from a real token.
+    No attention mask: padded rows are padded on the right, and a causal model never looks there from a real token.
     """
-    with policy.computing():
-        before = batch.columns - 1
+    if working is not None:
+        assert batch.packing is not None
+        return working.hidden(batch.ids, batch.packing, places)
+    hidden: Tensor = policy.backbone(input_ids=batch.ids, use_cache=False).last_hidden_state
+    return hidden.flatten(0, 1).index_select(0, places)
+
+
+def token_logprobs(policy: Policy, batch: MicroBatch, working: Working | None = None) -> tuple[Tensor, Tensor]:
+    """Log-probability and entropy at every trained token of a micro-batch."""
+    before = batch.places - 1
+    with nullcontext() if working is not None else policy.computing():
         if policy.plain_head:
-            hidden = policy.backbone(input_ids=batch.ids, use_cache=False).last_hidden_state
+            hidden = last_hidden(policy, batch, before, working)
             head = policy.causal.get_output_embeddings()
-            bias = getattr(head, "bias", None)
-            return chunked_head(hidden[batch.rows, before], head.weight, bias, batch.targets, batch.temperature)
+            given = None if working is None else working.head
+            return chunked_head(hidden, head.weight, head.bias, batch.targets, batch.temperature, given)
         logits = policy.model(input_ids=batch.ids, use_cache=False).logits
-        return full_head(logits[batch.rows, before], batch.targets, batch.temperature)
+        return full_head(logits.flatten(0, 1).index_select(0, before), batch.targets, batch.temperature)
 
 
-def head_values(policy: Policy, batch: MicroBatch) -> Tensor:
+def head_values(policy: Policy, batch: MicroBatch, working: Working | None = None) -> Tensor:
     """What the value head says after reading each of the batch's tokens and all before it."""
-    with policy.computing():
-        hidden = policy.backbone(input_ids=batch.ids, use_cache=False).last_hidden_state
-    return policy.value(hidden[batch.rows, batch.columns])
+    with nullcontext() if working is not None else policy.computing():
+        hidden = last_hidden(policy, batch, batch.places, working)
+    return policy.value(hidden)
+
+
+def batches(
+    policy: Policy,
+    traces: Sequence[Trace],
+    masks: Sequence[NDArray[np.bool_]] | None,
+    working: Working | None,
+    units: Sequence[int] | None = None,
+) -> Iterator[MicroBatch]:
+    """The rows cut by the policy's budget: packed where there is a packed pass, padded elsewhere."""
+    packed = working is not None
+    for members in cut(traces, policy.micro_tokens, units, packed):
+        yield build(traces, members, policy.pad, policy.device, masks, packed)
 
 
 @torch.no_grad()
@@ -54,11 +79,12 @@ def values(policy: Policy, traces: Sequence[Trace], tag: str, ledger: Ledger) ->
     out = [np.zeros(len(t.ids)) for t in traces]
     everywhere = [np.ones(len(t.ids), dtype=bool) for t in traces]
     with policy.at(tag):
-        for members in cut(traces, policy.micro_tokens):
-            batch = build(traces, members, policy.pad, policy.device, everywhere)
-            found = head_values(policy, batch).cpu().numpy()
+        ready = working(policy)
+        for batch in batches(policy, traces, everywhere, ready):
+            found = head_values(policy, batch, ready).cpu().numpy()
             ledger.charge(policy.name, "score", batch.tokens, policy.flops(batch.tokens, batch.attended))
-            for member, value in zip(members, np.split(found, np.cumsum(batch.lengths.cpu())[:-1]), strict=True):
+            ends = np.cumsum([len(row) for row in batch.trained])
+            for member, value in zip(batch.members, np.split(found, ends[:-1]), strict=True):
                 out[member][:] = value
     return out
 
@@ -70,29 +96,34 @@ def score(policy: Policy, traces: Sequence[Trace], tag: str, ledger: Ledger) -> 
     asked = [i for i, t in enumerate(traces) if trained_tokens(t).any()]
     chosen = [traces[i] for i in asked]
     with policy.at(tag):
-        for members in cut(chosen, policy.micro_tokens):
-            batch = build(chosen, members, policy.pad, policy.device)
-            logp, _ = token_logprobs(policy, batch)
+        ready = working(policy)
+        for batch in batches(policy, chosen, None, ready):
+            logp, _ = token_logprobs(policy, batch, ready)
             ledger.charge(policy.name, "score", batch.tokens, policy.flops(batch.tokens, batch.attended))
             values = np.split(logp.cpu().numpy(), np.cumsum([row.sum() for row in batch.trained])[:-1])
-            for member, mask, value in zip(members, batch.trained, values, strict=True):
+            for member, mask, value in zip(batch.members, batch.trained, values, strict=True):
                 out[asked[member]][mask] = value
     return out
 
 
 @dataclass
 class _Sums:
-    """What is summed over the tokens of a lesson, to be divided once at the end."""
+    """What is summed over the tokens of a lesson, to be divided once at the end. Sums of what the device computed stay there
+    until then."""
 
     loss: float = 0.0
-    entropy: float = 0.0
-    kl: float = 0.0
-    clipped: float = 0.0
+    entropy: Tensor | float = 0.0
+    kl: Tensor | float = 0.0
+    clipped: Tensor | float = 0.0
     tokens: int = 0
-    drift: float = 0.0
+    drift: Tensor | float = 0.0
     drift_tokens: int = 0
-    hits: float = 0.0
+    hits: Tensor | float = 0.0
     judged: float = 0.0
+
+    def add(self, sums: Sums) -> None:
+        for name, amount in sums.items():
+            setattr(self, name, getattr(self, name) + (amount.double() if isinstance(amount, Tensor) else amount))
 
 
 class _Update:
@@ -110,6 +141,8 @@ class _Update:
         elif regularised and self.objective.kind == "policy_gradient":
             self.reference = score(policy, lesson.traces, self.objective.kl_from, ledger)
         self.masks = [self._mask(row) for row in range(len(lesson.traces))]
+        self.ready: Working | None = None
+        """The weights of the step that is being taken, for packed passes."""
         self.sums = _Sums()
         self.report = LearnReport()
         self.norms: list[float] = []
@@ -125,6 +158,8 @@ class _Update:
 
     def run(self) -> LearnReport:
         section = self.policy.section
+        if self.policy.device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(self.policy.device)
         self.policy.activate()
         self.policy.optimiser.zero_grad(set_to_none=True)  # what an update that was interrupted may have left
         for epoch in range(section.epochs):
@@ -152,16 +187,19 @@ class _Update:
         """One optimiser step; False if it was refused."""
         pairs = len({self.lesson.units[r] for r in rows}) if self.lesson.units else 0
         over = Denominators(max(1, sum(int(self.masks[r].sum()) for r in rows)), len(rows), self.limit, pairs)
-        working = [r for r in rows if self._moves(r)]
-        chosen = [self.lesson.traces[r] for r in working]
-        masks = [self.masks[r] for r in working]
-        units = [self.lesson.units[r] for r in working] if self.lesson.units else None
-        total = 0.0
-        for members in cut(chosen, self.policy.micro_tokens, units):
-            batch = build(chosen, members, self.policy.pad, self.policy.device, masks)
-            total += self._backward(batch, [working[m] for m in members], over, fresh)
-        gradients = self.policy.look_ahead() if working and self.policy.section.optimism else None
-        norm = float(torch.nn.utils.clip_grad_norm_(self.policy.parameters, self.policy.section.grad_clip))
+        moving = [r for r in rows if self._moves(r)]
+        chosen = [self.lesson.traces[r] for r in moving]
+        masks = [self.masks[r] for r in moving]
+        units = [self.lesson.units[r] for r in moving] if self.lesson.units else None
+        parts = []
+        self.ready = working(self.policy) if moving else None
+        for batch in batches(self.policy, chosen, masks, self.ready, units):
+            parts.append(self._backward(batch, [moving[m] for m in batch.members], over, fresh))
+        gradients = self.policy.look_ahead() if moving and self.policy.section.optimism else None
+        size = self.policy.gradient_norm()
+        # The one place of a step where the host waits for the device.
+        total, norm = torch.stack([sum(parts, torch.zeros_like(size, dtype=torch.float64)), size.double()]).tolist()
+        self.policy.clip(size, norm)
         self.sums.loss += total
         if not np.isfinite(total) or not np.isfinite(norm):
             self.policy.optimiser.zero_grad(set_to_none=True)
@@ -169,7 +207,7 @@ class _Update:
             when = f" after {self.report.steps} steps" if self.report.steps else ""
             self.report.skipped = f"{what} is not finite: the update was stopped{when}, the weights left as they were"
             return False
-        if working:
+        if moving:
             self.policy.optimiser.step()
             self.policy.gradients = gradients
             self.report.steps += 1
@@ -186,21 +224,20 @@ class _Update:
             return bool(mask.any())
         return bool(np.any(self.lesson.advantages[row][mask]))
 
-    def _backward(self, batch: MicroBatch, rows: list[int], over: Denominators, fresh: bool) -> float:
+    def _backward(self, batch: MicroBatch, rows: list[int], over: Denominators, fresh: bool) -> Tensor:
         value, sums = (self._of_values if self.objective.on_values else self._of_tokens)(batch, rows, over, fresh)
         value.backward()  # type: ignore[no-untyped-call]
         flops = self._learn_factor() * self.policy.flops(batch.tokens, batch.attended)
         self.ledger.charge(self.policy.name, "learn", batch.tokens, flops)
         self.sums.tokens += len(batch.rows)
-        for name, amount in sums.items():
-            setattr(self.sums, name, getattr(self.sums, name) + amount)
-        return float(value.detach())
+        self.sums.add(sums)
+        return value.detach().double()
 
     def _of_tokens(
         self, batch: MicroBatch, rows: list[int], over: Denominators, fresh: bool
-    ) -> tuple[Tensor, dict[str, float]]:
+    ) -> tuple[Tensor, Sums]:
         """The loss of a language model's probabilities."""
-        logp, entropy = token_logprobs(self.policy, batch)
+        logp, entropy = token_logprobs(self.policy, batch, self.ready)
         old = batch.flat([self.lesson.traces[r].logprobs for r in rows], self.policy.device)
         given = self.lesson.advantages
         terms = TokenTerms(
@@ -213,16 +250,16 @@ class _Update:
             reference=self._flat(batch, self.reference, rows),
         )
         value, sums = loss(self.objective, terms, over)
-        sums["entropy"] = float(entropy.detach().sum())
+        sums["entropy"] = entropy.detach().sum()
         if fresh and self.objective.kind == "policy_gradient":
-            sums |= {"drift": float((logp.detach() - old).abs().sum()), "drift_tokens": len(logp)}
+            sums |= {"drift": (logp.detach() - old).abs().sum(), "drift_tokens": len(logp)}
         return value, sums
 
     def _of_values(
         self, batch: MicroBatch, rows: list[int], over: Denominators, fresh: bool
-    ) -> tuple[Tensor, dict[str, float]]:
+    ) -> tuple[Tensor, Sums]:
         """The loss of a value head."""
-        found = head_values(self.policy, batch)
+        found = head_values(self.policy, batch, self.ready)
         targets = self._flat(batch, self.lesson.targets, rows)
         reference = self._flat(batch, self.reference, rows)
         return value_loss(self.objective, found, targets, batch.rows, self._rows(batch, rows), over, reference)
@@ -234,12 +271,15 @@ class _Update:
         """What the lesson says of whole rows, for the rows of a micro-batch."""
 
         def column(values: list[float] | None) -> Tensor | None:
-            return None if values is None else torch.tensor([values[r] for r in rows], device=self.policy.device)
+            return None if values is None else self._row([values[r] for r in rows], np.float32)
 
         pairs = None
         if self.objective.kind in PAIRED:
-            pairs = torch.tensor(self._pairs(rows), device=self.policy.device)
+            pairs = self._row(self._pairs(rows), np.int64)
         return Rows(batch.lengths, column(self.lesson.weights), column(self.lesson.labels), pairs)
+
+    def _row(self, values: Sequence[Any], dtype: type[np.generic]) -> Tensor:
+        return on_device(np.array(values, dtype=dtype), self.policy.device)
 
     def _pairs(self, rows: list[int]) -> list[tuple[int, int]]:
         """Winner and loser of each unit, as places in a micro-batch."""
@@ -261,15 +301,17 @@ class _Update:
         report.loss = sums.loss / max(1, len(self.norms))
         report.grad_norm = float(np.mean(self.norms)) if self.norms else 0.0
         if tokens and self.reference is not None and not self.objective.on_ratio:
-            report.kl = sums.kl / tokens
+            report.kl = float(sums.kl) / tokens
         if tokens and not self.objective.on_values:
-            report.entropy = sums.entropy / tokens
-            report.clip_fraction = sums.clipped / tokens
+            report.entropy = float(sums.entropy) / tokens
+            report.clip_fraction = float(sums.clipped) / tokens
         if sums.judged:
-            report.accuracy = sums.hits / sums.judged
+            report.accuracy = float(sums.hits) / sums.judged
         if sums.drift_tokens:
-            report.mismatch = sums.drift / sums.drift_tokens
+            report.mismatch = float(sums.drift) / sums.drift_tokens
         report.tokens = sums.tokens
+        if self.policy.device.type == "cuda":
+            report.peak_gib = torch.cuda.max_memory_allocated(self.policy.device) / 2**30
         self.policy.updates += 1
         return report
 

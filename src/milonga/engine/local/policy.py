@@ -62,7 +62,7 @@ class Policy:
     @property
     def micro_tokens(self) -> int:
         """Tokens in one pass of the learner: what fits a CPU's caches, or fills a GPU."""
-        return self.section.micro_tokens or (8192 if self.device.type == "cpu" else 32768)
+        return self.section.micro_tokens or (8192 if self.device.type == "cpu" else 16384)
 
     @property
     def device(self) -> torch.device:
@@ -171,6 +171,14 @@ class Policy:
     def assign(self, tensors: list[Tensor]) -> None:
         for parameter, other in zip(self.parameters, tensors, strict=True):
             parameter.copy_(other)
+
+    def clip(self, norm: Tensor, size: float) -> None:
+        """Scale the gradients down to the norm that is allowed; `size` is their norm as a number."""
+        if size + 1e-6 > self.section.grad_clip:
+            torch.nn.utils.clip_grads_with_norm_(self.parameters, self.section.grad_clip, norm)
+
+    def gradient_norm(self) -> Tensor:
+        return torch.nn.utils.get_total_norm([p.grad for p in self.parameters if p.grad is not None])
 
     @torch.no_grad()
     def look_ahead(self) -> list[Tensor]:

@@ -1,0 +1,288 @@
+"""The learner's forward pass of Llama-shaped models over packed rows.
+
+Rows lie behind one another on one axis of tokens, so that nothing is computed for padding. It is the computation of the model's
+own forward pass, with the weights of its own modules:
+- products are taken in a working copy of the weights, made once for an optimiser step; layers that read the same input (q, k
+  and v; gate and up) are one product. Gradients go to the float32 masters, in float32;
+- the residual stream stays in float32;
+- what lies between products is fused (see `fused.py`).
+A working copy costs two bytes per parameter in bfloat16. Other architectures go through their own forward pass, padded.
+"""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from milonga.engine.local import lean
+from milonga.engine.local.batches import Packing
+from milonga.engine.local.fused import HALF, fused, product, wide
+from milonga.engine.local.policy import Policy
+
+SHAPES = (*lean.SHAPES, "Qwen3ForCausalLM")
+WANDERING = ("dynamic", "longrope")
+"""Rotary positions that depend on the longest row of a batch."""
+
+
+def fits(policy: Policy) -> bool:
+    """Whether the packed pass computes what this policy's model computes."""
+    causal = policy.causal
+    if type(causal).__name__ not in SHAPES or not policy.plain_head:
+        return False
+    return (
+        causal.config.hidden_act == "silu"
+        and set(getattr(causal.config, "layer_types", None) or ["full_attention"]) == {"full_attention"}
+        and causal.model.rotary_emb.rope_type not in WANDERING
+        and all(type(_base(linear)) is nn.Linear for layer in causal.model.layers for linear in _linears(layer))
+    )
+
+
+def working(policy: Policy) -> Working | None:
+    """The policy's weights for packed passes; None where its model's own forward pass must do."""
+    if fits(policy):
+        return Working(policy)
+    if policy.device.type == "cuda":
+        kind = type(policy.causal).__name__
+        warnings.warn(f"policy '{policy.name}': no packed pass for {kind}, its rows are padded: slower", stacklevel=2)
+    return None
+
+
+def _linears(layer: Any) -> list[Any]:
+    attention, mlp = layer.self_attn, layer.mlp
+    return [attention.q_proj, attention.k_proj, attention.v_proj, attention.o_proj, mlp.gate_proj, mlp.up_proj, mlp.down_proj]
+
+
+def _base(linear: Any) -> Any:
+    """The linear layer itself, beneath adapters that may sit on it."""
+    return getattr(linear, "base_layer", linear)
+
+
+@dataclass(frozen=True)
+class _Adapter:
+    """LoRA on some of a group's outputs: y += scale * (x A') B'."""
+
+    outputs: slice
+    ranks: slice
+    """Its columns among the inner ones of all adapters of the group."""
+    up: Tensor
+    """B, times the scale."""
+    scale: float
+
+
+class _Group:
+    """Linear layers that read the same input, as one product in the precision of computing."""
+
+    def __init__(self, linears: Sequence[Any], adapter: str | None, dtype: torch.dtype) -> None:
+        bases = [_base(linear) for linear in linears]
+        self.sizes = [base.out_features for base in bases]
+        self.weight = _joined([base.weight for base in bases], dtype)
+        self.bias = None if bases[0].bias is None else _joined([base.bias for base in bases], dtype)
+        self.masters = [p for base in bases for p in (base.weight, base.bias) if p is not None and p.requires_grad]
+        self.adapters: list[_Adapter] = []
+        self.down: Tensor | None = None
+        if adapter is not None:
+            self._adapt(linears, adapter, dtype)
+
+    def _adapt(self, linears: Sequence[Any], adapter: str, dtype: torch.dtype) -> None:
+        downs: list[Tensor] = []
+        output = rank = 0
+        for linear, size in zip(linears, self.sizes, strict=True):
+            if adapter in getattr(linear, "lora_A", ()):
+                a, b, scale = linear.lora_A[adapter].weight, linear.lora_B[adapter].weight, float(linear.scaling[adapter])
+                outputs, ranks = slice(output, output + size), slice(rank, rank + len(a))
+                self.adapters.append(_Adapter(outputs, ranks, (b.detach() * scale).to(dtype), scale))
+                self.masters += [a, b]
+                downs.append(a)
+                rank += len(a)
+            output += size
+        self.down = _joined(downs, dtype) if downs else None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        y: Tensor = _Product.apply(x, self, *self.masters)  # type: ignore[no-untyped-call]
+        return y
+
+
+def _joined(parts: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
+    """Rows of several tensors in one, cast on the way; a single one that needs no cast is taken as it is."""
+    if len(parts) == 1:
+        return parts[0].detach().to(dtype)
+    out = torch.empty((sum(len(p) for p in parts), *parts[0].shape[1:]), dtype=dtype, device=parts[0].device)
+    for part, place in zip(parts, out.split([len(p) for p in parts]), strict=True):
+        place.copy_(part.detach())
+    return out
+
+
+class _Product(torch.autograd.Function):
+    """x W' + b of a group, with its adapters. The masters are given so that their gradients find them."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, group: _Group, *masters: Tensor) -> Tensor:
+        y = F.linear(x, group.weight, group.bias)
+        inner = None if group.down is None else x @ group.down.T
+        for adapter in group.adapters:
+            y[:, adapter.outputs].addmm_(inner[:, adapter.ranks], adapter.up.T)
+        ctx.group = group
+        ctx.save_for_backward(x, inner)
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, of_y: Tensor) -> tuple[Tensor | None, ...]:
+        x, inner = ctx.saved_tensors
+        group: _Group = ctx.group
+        of_x = of_y @ group.weight if ctx.needs_input_grad[0] else None
+        if group.down is None:
+            return of_x, None, *(_of_masters(group, x, of_y) if group.masters else ())
+        of_inner = torch.cat([of_y[:, a.outputs] @ a.up for a in group.adapters], 1)
+        if of_x is not None:
+            of_x.addmm_(of_inner, group.down)
+        of_down = product(of_inner.T, x)
+        found = []
+        for a in group.adapters:
+            found += [of_down[a.ranks], product(of_y[:, a.outputs].T, inner[:, a.ranks]) * a.scale]
+        return of_x, None, *found
+
+
+def _of_masters(group: _Group, x: Tensor, of_y: Tensor) -> list[Tensor]:
+    """Gradients of the weights and biases, in the order of the masters."""
+    weights = product(of_y.T, x).split(group.sizes)
+    if group.bias is None:
+        return list(weights)
+    biases = of_y.sum(0, dtype=weights[0].dtype).split(group.sizes)
+    return [gradient for pair in zip(weights, biases, strict=True) for gradient in pair]
+
+
+class _Layer:
+    """One decoder layer with its working weights."""
+
+    def __init__(self, layer: Any, adapter: str | None, dtype: torch.dtype) -> None:
+        q, k, v, o, gate, up, down = _linears(layer)
+        self.dtype = dtype
+        self.qkv, self.out = _Group([q, k, v], adapter, dtype), _Group([o], adapter, dtype)
+        self.up, self.down = _Group([gate, up], adapter, dtype), _Group([down], adapter, dtype)
+        self.before, self.between = layer.input_layernorm, layer.post_attention_layernorm
+        self.size = layer.self_attn.head_dim
+        self.heads = [n // self.size for n in self.qkv.sizes]
+        norms = [getattr(layer.self_attn, name, None) for name in ("q_norm", "k_norm")]
+        self.norms = [None if norm is None else norm.weight for norm in norms]
+        self.eps = self.before.variance_epsilon
+
+    def __call__(
+        self, x: Tensor, branch: Tensor | None, cos: Tensor, sin: Tensor, packing: Packing
+    ) -> tuple[Tensor, Tensor]:
+        """`branch` is what the layer before adds to the residual stream x: it is added where x is read next."""
+        x, h = _add_norm(x, branch, self.before.weight, self.eps, self.dtype)
+        q, k, v = _rotate(self.qkv(h), cos, sin, *self.norms, *self.heads, self.eps)
+        x, h = _add_norm(x, self.out(attend(q, k, v, packing).flatten(1)), self.between.weight, self.eps, self.dtype)
+        return x, self.down(_gate(self.up(h)))
+
+
+class Working:
+    """A policy's weights as they are now, ready for packed passes. It does not follow later changes: make one for every
+    optimiser step, and for every version that is scored."""
+
+    def __init__(self, policy: Policy) -> None:
+        body, dtype = policy.causal.model, policy.compute_dtype
+        self.layers = [_Layer(layer, policy.adapter, dtype) for layer in body.layers]
+        self.embedding, self.rotary, self.norm = body.embed_tokens.weight, body.rotary_emb, body.norm
+        self.dtype, self.recompute = dtype, policy.section.recompute
+        head = policy.causal.get_output_embeddings()
+        self.head = _joined([head.weight], dtype) if policy.head is None else None
+
+    def hidden(self, ids: Tensor, packing: Packing, places: Tensor) -> Tensor:
+        """The last hidden states at some places of the packed axis."""
+        x, branch = F.embedding(ids, self.embedding), None
+        cos, sin = (table[0] for table in self.rotary(x, packing.positions[None]))
+        sin = lean.signed(sin)
+        for layer in self.layers:
+            if self.recompute and torch.is_grad_enabled():
+                x, branch = checkpoint(layer, x, branch, cos, sin, packing, use_reentrant=False)
+            else:
+                x, branch = layer(x, branch, cos, sin, packing)
+        branch = None if branch is None else branch.index_select(0, places)
+        x = x.index_select(0, places)
+        return _add_norm(x, branch, self.norm.weight, self.norm.variance_epsilon, self.dtype)[1]
+
+
+@fused
+def _add_norm(x: Tensor, branch: Tensor | None, weight: Tensor, eps: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """The residual stream with a branch added to it, and its norm in the precision of computing."""
+    if branch is not None:
+        x = x + branch
+    return x, _norm(x, weight, eps).to(dtype)
+
+
+@fused
+def _rotate(
+    y: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    q_norm: Tensor | None,
+    k_norm: Tensor | None,
+    heads: int,
+    keys: int,
+    values: int,
+    eps: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries, keys and values from their joint product; the first two turned by their positions."""
+    size = cos.shape[-1]
+    q, k, v = y.view(len(y), -1, size).split([heads, keys, values], 1)
+    q, k = (wide(t) if norm is None else _norm(wide(t), norm, eps) for t, norm in ((q, q_norm), (k, k_norm)))
+    cos, sin = cos[:, None], sin[:, None]
+    return lean.rotated(q, cos, sin).to(y.dtype), lean.rotated(k, cos, sin).to(y.dtype), v.contiguous()
+
+
+@fused
+def _gate(y: Tensor) -> Tensor:
+    gate, up = y.chunk(2, -1)
+    return F.silu(gate) * up
+
+
+def _norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps) * weight
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor, packing: Packing) -> Tensor:
+    """Causal attention of every row to itself alone. All three are tokens x heads x size."""
+    if _flash(q):
+        return _varlen(q, k, v, packing)
+    shape = (packing.rows, packing.longest)
+
+    def padded(x: Tensor) -> Tensor:
+        room = x.new_zeros((shape[0] * shape[1], *x.shape[1:]))
+        return room.index_copy(0, packing.grid, x).unflatten(0, shape).transpose(1, 2)
+
+    out = F.scaled_dot_product_attention(
+        padded(q), padded(k), padded(v), is_causal=True, enable_gqa=q.shape[1] != k.shape[1]
+    )
+    return out.transpose(1, 2).flatten(0, 1).index_select(0, packing.grid)
+
+
+def _flash(q: Tensor) -> bool:
+    """Whether torch's flash attention for rows of different lengths can be asked."""
+    able = q.is_cuda and q.dtype in HALF and q.shape[-1] % 8 == 0 and q.shape[-1] <= 256
+    return able and torch.cuda.get_device_capability(q.device) >= (8, 0)
+
+
+def _varlen(q: Tensor, k: Tensor, v: Tensor, packing: Packing) -> Tensor:
+    from torch.nn.attention.varlen import varlen_attn
+
+    ends, most = packing.starts, packing.longest
+    out: Tensor = varlen_attn(q, k, v, ends, ends, most, most, window_size=(-1, 0), **_grouped())
+    return out
+
+
+@cache
+def _grouped() -> dict[str, bool]:
+    """Fewer heads of keys than of queries are taken as they come by torch 2.11, and must be announced from 2.12 on."""
+    from torch.nn.attention.varlen import varlen_attn
+
+    return {"enable_gqa": True} if "enable_gqa" in inspect.signature(varlen_attn).parameters else {}
