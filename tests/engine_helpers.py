@@ -116,6 +116,9 @@ def make_model(arch: str, seed: int = 0) -> Any:
     elif arch == "qwen2":
         config = Qwen2Config(**SMALL, num_key_value_heads=2, tie_word_embeddings=False, max_position_embeddings=256)
         model = Qwen2ForCausalLM(config)
+    elif arch == "qwen3":
+        extra = {"num_key_value_heads": 2, "head_dim": 16, "attention_bias": True, "tie_word_embeddings": True}
+        model = Qwen3ForCausalLM(Qwen3Config(**SMALL, **extra, max_position_embeddings=256))
     elif arch == "gpt2":
         model = GPT2LMHeadModel(GPT2Config(**TINY, n_embd=32, n_layer=2, n_head=4, n_positions=96))
     elif arch == "gemma2":
@@ -232,3 +235,59 @@ def weights(engine: LocalEngine, policy: str = "p") -> list[torch.Tensor]:
 
 def same_bits(left: Sequence[torch.Tensor], right: Sequence[torch.Tensor]) -> bool:
     return len(left) == len(right) and all(torch.equal(a, b) for a, b in zip(left, right, strict=True))
+
+
+def mixed_rows(count: int = 9, longest: int = 40) -> Traces:
+    """Rows of very different lengths, with made-up log-probabilities."""
+    contexts, outputs = prompts(count, 0, 1, 12), prompts(count, 1, 1, longest)
+    pairs = zip(contexts, outputs, strict=True)
+    return Traces(trace(c, o, np.full(len(o), -3.0), 0.9, f"t{i}") for i, (c, o) in enumerate(pairs))
+
+
+def stirred(engine: LocalEngine, size: float = 0.2) -> LocalEngine:
+    """An adapter's B starts at zero, a value head too: nothing would be seen of them."""
+    torch.manual_seed(1)
+    with torch.no_grad():
+        for name, parameter in zip(engine.policy("p").names, engine.policy("p").parameters, strict=True):
+            if "lora_" in name or "value_head" in name:
+                parameter.normal_(std=size)
+    return engine
+
+
+def gradients(engine: LocalEngine, taught: Lesson) -> list[torch.Tensor]:
+    """What a step would be taken with; the step itself is not taken."""
+    found: list[torch.Tensor] = []
+    policy = engine.policy(taught.policy)
+    step = policy.optimiser.step
+
+    def keep() -> None:
+        found.extend(torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in policy.parameters)
+
+    try:
+        policy.optimiser.step = keep  # type: ignore
+        engine.learn(taught)
+    finally:
+        policy.optimiser.step = step  # type: ignore
+    return found
+
+
+def gap(left: list[torch.Tensor], right: list[torch.Tensor]) -> float:
+    """Of all gradients, and the worst of single tensors: one that is missing or in the wrong place would hide in the sum."""
+    total = torch.sqrt(sum((b.double() ** 2).sum() for b in right))
+    apart = [(a.double() - b.double()).norm() for a, b in zip(left, right, strict=True)]
+    worst = max(float(d / b.double().norm().clamp(min=1e-3 * total)) for d, b in zip(apart, right, strict=True))
+    return max(worst, float(torch.stack(apart).norm() / total))
+
+
+def soft_folder(root: Path) -> str:
+    """Weights of the usual size: the sharp distributions of the other models would make rounding look worse than it is."""
+    folder = root / "soft"
+    if not folder.exists():
+        model = make_model("qwen2")
+        with torch.no_grad():
+            for parameter in model.parameters():
+                if parameter.dim() > 1:
+                    parameter.mul_(4.0 / 9.0)
+        model.save_pretrained(folder)
+        tokenizer("bytes").save_pretrained(folder)
+    return str(folder)

@@ -86,9 +86,7 @@ def trained_tokens(trace: Trace) -> NDArray[np.bool_]:
     return mask
 
 
-def cut(
-    traces: Sequence[Trace], budget: int, units: Sequence[int] | None = None, packed: bool = False
-) -> Iterator[list[int]]:
+def cut(traces: Sequence[Trace], budget: int, units: Sequence[int] | None = None, packed: bool = False) -> Iterator[list[int]]:
     """Rows in order of length, in batches of at most `budget` tokens, padding included where there is any. A unit of rows is
     never split."""
     grouped: dict[int, list[int]] = {}

@@ -56,9 +56,9 @@ class _ChunkedHead(torch.autograd.Function):
         of_logp = torch.zeros_like(logp) if of_logp is None else of_logp
         of_hidden, of_weight, of_bias = torch.empty_like(hidden), None, None
         for cut in _chunks(len(hidden), working):
-            column = [None if t is None else t[cut, None] for t in (scale, total, of_logp, of_entropy, entropy)]
-            of_logits = _of_logits(_logits(hidden[cut], working, bias), *column)
-            at_target = _at_target(logp[cut, None], *(column[i] for i in (0, 2, 3, 4)))
+            pulls = of_logp[cut, None], None if of_entropy is None else of_entropy[cut, None], entropy[cut, None]
+            of_logits = _of_logits(_logits(hidden[cut], working, bias), total[cut, None], scale[cut, None], *pulls)
+            at_target = _at_target(logp[cut, None], scale[cut, None], *pulls)
             of_logits.scatter_(1, targets[cut, None], at_target.to(of_logits.dtype))
             of_hidden[cut] = of_logits @ working
             if ctx.needs_input_grad[1]:
@@ -86,7 +86,7 @@ def _reduce(logits: Tensor, targets: Tensor, scale: Tensor) -> tuple[Tensor, Ten
 
 @fused
 def _of_logits(
-    logits: Tensor, scale: Tensor, total: Tensor, of_logp: Tensor, of_entropy: Tensor | None, entropy: Tensor
+    logits: Tensor, total: Tensor, scale: Tensor, of_logp: Tensor, of_entropy: Tensor | None, entropy: Tensor
 ) -> Tensor:
     """The gradient everywhere but at the targets: d logp[target] = -p;  d entropy = -p (logp + entropy)."""
     logp = wide(logits) * scale - total

@@ -195,6 +195,7 @@ class _Update:
         self.ready = working(self.policy) if moving else None
         for batch in batches(self.policy, chosen, masks, self.ready, units):
             parts.append(self._backward(batch, [moving[m] for m in batch.members], over, fresh))
+        self.ready = None
         gradients = self.policy.look_ahead() if moving and self.policy.section.optimism else None
         size = self.policy.gradient_norm()
         # The one place of a step where the host waits for the device.
@@ -233,9 +234,7 @@ class _Update:
         self.sums.add(sums)
         return value.detach().double()
 
-    def _of_tokens(
-        self, batch: MicroBatch, rows: list[int], over: Denominators, fresh: bool
-    ) -> tuple[Tensor, Sums]:
+    def _of_tokens(self, batch: MicroBatch, rows: list[int], over: Denominators, fresh: bool) -> tuple[Tensor, Sums]:
         """The loss of a language model's probabilities."""
         logp, entropy = token_logprobs(self.policy, batch, self.ready)
         old = batch.flat([self.lesson.traces[r].logprobs for r in rows], self.policy.device)
@@ -255,9 +254,7 @@ class _Update:
             sums |= {"drift": (logp.detach() - old).abs().sum(), "drift_tokens": len(logp)}
         return value, sums
 
-    def _of_values(
-        self, batch: MicroBatch, rows: list[int], over: Denominators, fresh: bool
-    ) -> tuple[Tensor, Sums]:
+    def _of_values(self, batch: MicroBatch, rows: list[int], over: Denominators, fresh: bool) -> tuple[Tensor, Sums]:
         """The loss of a value head."""
         found = head_values(self.policy, batch, self.ready)
         targets = self._flat(batch, self.lesson.targets, rows)

@@ -116,7 +116,7 @@ def _joined(parts: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
     if len(parts) == 1:
         return parts[0].detach().to(dtype)
     out = torch.empty((sum(len(p) for p in parts), *parts[0].shape[1:]), dtype=dtype, device=parts[0].device)
-    for part, place in zip(parts, out.split([len(p) for p in parts]), strict=True):
+    for part, place in zip(parts, torch.split(out, [len(p) for p in parts]), strict=True):
         place.copy_(part.detach())
     return out
 
@@ -127,9 +127,11 @@ class _Product(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, group: _Group, *masters: Tensor) -> Tensor:
         y = F.linear(x, group.weight, group.bias)
-        inner = None if group.down is None else x @ group.down.T
-        for adapter in group.adapters:
-            y[:, adapter.outputs].addmm_(inner[:, adapter.ranks], adapter.up.T)
+        inner = None
+        if group.down is not None:
+            inner = x @ group.down.T
+            for adapter in group.adapters:
+                y[:, adapter.outputs].addmm_(inner[:, adapter.ranks], adapter.up.T)
         ctx.group = group
         ctx.save_for_backward(x, inner)
         return y
@@ -153,10 +155,10 @@ class _Product(torch.autograd.Function):
 
 def _of_masters(group: _Group, x: Tensor, of_y: Tensor) -> list[Tensor]:
     """Gradients of the weights and biases, in the order of the masters."""
-    weights = product(of_y.T, x).split(group.sizes)
+    weights = torch.split(product(of_y.T, x), group.sizes)
     if group.bias is None:
         return list(weights)
-    biases = of_y.sum(0, dtype=weights[0].dtype).split(group.sizes)
+    biases = torch.split(of_y.sum(0, dtype=weights[0].dtype), group.sizes)
     return [gradient for pair in zip(weights, biases, strict=True) for gradient in pair]
 
 
@@ -169,18 +171,16 @@ class _Layer:
         self.qkv, self.out = _Group([q, k, v], adapter, dtype), _Group([o], adapter, dtype)
         self.up, self.down = _Group([gate, up], adapter, dtype), _Group([down], adapter, dtype)
         self.before, self.between = layer.input_layernorm, layer.post_attention_layernorm
-        self.size = layer.self_attn.head_dim
-        self.heads = [n // self.size for n in self.qkv.sizes]
-        norms = [getattr(layer.self_attn, name, None) for name in ("q_norm", "k_norm")]
-        self.norms = [None if norm is None else norm.weight for norm in norms]
+        size = layer.self_attn.head_dim
+        self.heads = [n // size for n in self.qkv.sizes]
+        q_norm, k_norm = (getattr(getattr(layer.self_attn, name, None), "weight", None) for name in ("q_norm", "k_norm"))
+        self.norms = (q_norm, k_norm)
         self.eps = self.before.variance_epsilon
 
-    def __call__(
-        self, x: Tensor, branch: Tensor | None, cos: Tensor, sin: Tensor, packing: Packing
-    ) -> tuple[Tensor, Tensor]:
+    def __call__(self, x: Tensor, branch: Tensor | None, cos: Tensor, sin: Tensor, packing: Packing) -> tuple[Tensor, Tensor]:
         """`branch` is what the layer before adds to the residual stream x: it is added where x is read next."""
         x, h = _add_norm(x, branch, self.before.weight, self.eps, self.dtype)
-        q, k, v = _rotate(self.qkv(h), cos, sin, *self.norms, *self.heads, self.eps)
+        q, k, v = _rotate(self.qkv(h), cos, sin, self.norms, self.heads, self.eps)
         x, h = _add_norm(x, self.out(attend(q, k, v, packing).flatten(1)), self.between.weight, self.eps, self.dtype)
         return x, self.down(_gate(self.up(h)))
 
@@ -222,20 +222,12 @@ def _add_norm(x: Tensor, branch: Tensor | None, weight: Tensor, eps: float, dtyp
 
 @fused
 def _rotate(
-    y: Tensor,
-    cos: Tensor,
-    sin: Tensor,
-    q_norm: Tensor | None,
-    k_norm: Tensor | None,
-    heads: int,
-    keys: int,
-    values: int,
-    eps: float,
+    y: Tensor, cos: Tensor, sin: Tensor, norms: tuple[Tensor | None, Tensor | None], heads: list[int], eps: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Queries, keys and values from their joint product; the first two turned by their positions."""
     size = cos.shape[-1]
-    q, k, v = y.view(len(y), -1, size).split([heads, keys, values], 1)
-    q, k = (wide(t) if norm is None else _norm(wide(t), norm, eps) for t, norm in ((q, q_norm), (k, k_norm)))
+    q, k, v = torch.split(y.view(len(y), -1, size), heads, 1)
+    q, k = (wide(t) if norm is None else _norm(wide(t), norm, eps) for t, norm in zip((q, k), norms, strict=True))
     cos, sin = cos[:, None], sin[:, None]
     return lean.rotated(q, cos, sin).to(y.dtype), lean.rotated(k, cos, sin).to(y.dtype), v.contiguous()
 
@@ -255,15 +247,17 @@ def attend(q: Tensor, k: Tensor, v: Tensor, packing: Packing) -> Tensor:
     if _flash(q):
         return _varlen(q, k, v, packing)
     shape = (packing.rows, packing.longest)
+    even = len(q) == packing.rows * packing.longest
 
     def padded(x: Tensor) -> Tensor:
+        if even:
+            return x.view(*shape, *x.shape[1:]).transpose(1, 2)
         room = x.new_zeros((shape[0] * shape[1], *x.shape[1:]))
-        return room.index_copy(0, packing.grid, x).unflatten(0, shape).transpose(1, 2)
+        return room.index_copy(0, packing.grid, x).view(*shape, *x.shape[1:]).transpose(1, 2)
 
-    out = F.scaled_dot_product_attention(
-        padded(q), padded(k), padded(v), is_causal=True, enable_gqa=q.shape[1] != k.shape[1]
-    )
-    return out.transpose(1, 2).flatten(0, 1).index_select(0, packing.grid)
+    out = F.scaled_dot_product_attention(padded(q), padded(k), padded(v), is_causal=True, enable_gqa=q.shape[1] != k.shape[1])
+    out = out.transpose(1, 2).flatten(0, 1)
+    return out if even else out.index_select(0, packing.grid)
 
 
 def _flash(q: Tensor) -> bool:
@@ -276,12 +270,13 @@ def _varlen(q: Tensor, k: Tensor, v: Tensor, packing: Packing) -> Tensor:
     from torch.nn.attention.varlen import varlen_attn
 
     ends, most = packing.starts, packing.longest
-    out: Tensor = varlen_attn(q, k, v, ends, ends, most, most, window_size=(-1, 0), **_grouped())
+    out = varlen_attn(q, k, v, ends, ends, most, most, window_size=(-1, 0), **_grouped())
+    assert isinstance(out, Tensor)
     return out
 
 
 @cache
-def _grouped() -> dict[str, bool]:
+def _grouped() -> dict[str, Any]:
     """Fewer heads of keys than of queries are taken as they come by torch 2.11, and must be announced from 2.12 on."""
     from torch.nn.attention.varlen import varlen_attn
 

@@ -1,0 +1,246 @@
+"""How fast one GPU learns: one GRPO step through `engine.learn`, as a share of the measured peak of its matrix products.
+
+A model of the shape of Qwen2.5-1.5B with random weights; 16,384 tokens a step in rows of 64 to 1,024 tokens; advantages that
+are never zero. The peak is that of a large bfloat16 product, measured in the same run. Operations are counted on real tokens:
+six per multiplied parameter and token (the head only where it is asked, at trained tokens) and those of causal attention; what
+is computed again in the backward pass is not counted. With LoRA it is four per parameter: a frozen weight has no gradient.
+
+    python benchmarks/learn.py --out benchmarks/results/learn.json
+    python benchmarks/learn.py --lora 16 --out benchmarks/results/learn-lora.json
+    python benchmarks/learn.py --tiny            # the script itself, on a CPU, in seconds
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+from torch.profiler import ProfilerActivity, profile
+from transformers import AutoTokenizer, Qwen2Config, Qwen2ForCausalLM
+
+from milonga.config import LoraSection, PolicySection
+from milonga.engine.local import LocalEngine
+from milonga.engine.local.learner import batches
+from milonga.engine.local.models import model_path
+from milonga.engine.local.packed import working
+from milonga.engine.local.policy import Policy
+from milonga.objectives import make_objective
+from milonga.types import Lesson, Problem, Reading, Segment, Trace, Traces
+
+SHAPES: dict[str, dict[str, int]] = {
+    "qwen2.5-1.5b": {
+        "hidden_size": 1536, "num_hidden_layers": 28, "num_attention_heads": 12, "num_key_value_heads": 2,
+        "intermediate_size": 8960, "vocab_size": 151936,
+    },
+    "tiny": {
+        "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+        "intermediate_size": 160, "vocab_size": 1000,
+    },
+}  # fmt: skip
+PROMPT = 64
+"""Tokens of a row that are read and not trained, at most; never more than a quarter of it."""
+GROUPS: dict[str, tuple[str, ...]] = {
+    "attention": ("flash", "fmha", "attention"),
+    "matmul": ("gemm", "nvjet", "cutlass", "cublas", "xmma", "splitk", "addmm", "aten::mm"),
+    "optimiser": ("adam", "multi_tensor", "lpnorm", "foreach"),
+    "head": ("softmax", "scatter", "gather"),
+    "copies": ("memcpy", "memset", "copy", "catarray"),
+}
+"""Kernels by parts of their names, the first group that matches; the rest is element-wise. The head's products are products."""
+HEAD = ("log_softmax", "gather", "exp_")
+"""The same for compiled functions: those of the head, among the other element-wise ones."""
+
+
+def make_model(folder: Path, shape: dict[str, int], device: str) -> None:
+    """Random weights in an ordinary folder, in bfloat16 as most published weights; with the embedded tokenizer."""
+    tokenizer = AutoTokenizer.from_pretrained(model_path("embedded"))
+    torch.manual_seed(0)
+    config = Qwen2Config(**shape, tie_word_embeddings=True, max_position_embeddings=32768, pad_token_id=0, eos_token_id=2)
+    with torch.device(device):
+        model = Qwen2ForCausalLM(config)
+    model.to(torch.bfloat16).cpu().save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+def lengths_of(tokens: int, shortest: int, longest: int) -> list[int]:
+    """Lengths drawn evenly from a range, which sum up to `tokens`."""
+    rng, left, lengths = np.random.default_rng(0), tokens, []
+    while left > longest + shortest:
+        lengths.append(int(rng.integers(shortest, longest + 1)))
+        left -= lengths[-1]
+    return [*lengths, left] if left <= longest else [*lengths, left // 2, left - left // 2]
+
+
+def make_lesson(engine: LocalEngine, tokens: int, vocabulary: int, longest: int) -> Lesson:
+    """Random rows with the log-probabilities of the policy itself, as if it had sampled them."""
+    rng, rows = np.random.default_rng(1), []
+    for i, length in enumerate(lengths_of(tokens, 64, longest)):
+        prompt = min(PROMPT, length // 4)
+        segments = (Segment("prompt", 0, prompt), Segment("g", prompt, length, "g", 0, trained=True))
+        ids, reading = rng.integers(3, vocabulary, length), Reading(None, 0.0)
+        rows.append(Trace(str(i), "g", Problem("p", "", ""), ids, segments, np.zeros(length), "", reading))
+    traces = Traces(rows)
+    for trace, logprobs in zip(traces, engine.score("g", traces), strict=True):
+        trace.logprobs = logprobs
+    advantages = [rng.choice([-1.0, 1.0]) * rng.uniform(0.5, 1.5) * trace.mask for trace in traces]
+    return Lesson("g", make_objective("grpo"), traces, advantages=advantages)
+
+
+def wait(device: str) -> None:
+    if device == "cuda":
+        torch.cuda.synchronize()
+
+
+def seconds(action: Callable[[], Any], device: str, repeats: int) -> list[float]:
+    """Wall-clock time of each of several runs, after one that is not counted."""
+    found = []
+    for _ in range(repeats + 1):
+        wait(device)
+        began = time.perf_counter()
+        action()
+        wait(device)
+        found.append(time.perf_counter() - began)
+    return found[1:]
+
+
+def summary(values: list[float]) -> dict[str, float]:
+    return {"median": statistics.median(values), "least": min(values), "most": max(values)}
+
+
+def peaks(device: str) -> dict[str, float]:
+    """What the hardware gives: TFLOP/s of a large product, GB/s of a large copy (read and written bytes)."""
+    size, dtype = (8192, torch.bfloat16) if device == "cuda" else (1024, torch.float32)
+    left, right = (torch.randn(size, size, device=device, dtype=dtype) for _ in range(2))
+    times = 20 if device == "cuda" else 3
+    product = statistics.median(seconds(lambda: [left @ right for _ in range(times)], device, 5)) / times
+    source = torch.empty(1 << (31 if device == "cuda" else 25), dtype=torch.uint8, device=device)
+    target = torch.empty_like(source)
+    copy = statistics.median(seconds(lambda: [target.copy_(source) for _ in range(times)], device, 5)) / times
+    return {"tflops": 2 * size**3 / product / 1e12, "gb_per_s": 2 * source.numel() / copy / 1e9}
+
+
+def operations(policy: Policy, lesson: Lesson) -> dict[str, float]:
+    """TFLOP of one step. `strict` counts the head only where it is computed; `six_n` counts it at every token."""
+    config = policy.causal.config
+    tokens = sum(len(t.ids) for t in lesson.traces)
+    trained = sum(int(t.mask.sum()) for t in lesson.traces)
+    factor = 2 if policy.adapter else 3
+    whole = factor * policy.flops(tokens, sum(len(t.ids) ** 2 / 2 for t in lesson.traces))
+    idle_head = factor * 2 * config.vocab_size * config.hidden_size * (tokens - trained)
+    return {"strict": (whole - idle_head) / 1e12, "six_n": whole / 1e12}
+
+
+def real_share(policy: Policy, lesson: Lesson) -> float:
+    """Real tokens among those that are computed."""
+    cut = list(batches(policy, lesson.traces, None, working(policy)))
+    return sum(batch.tokens for batch in cut) / sum(batch.ids.numel() for batch in cut)
+
+
+def group_of(kernel: str) -> str:
+    name = kernel.lower()
+    if name.startswith("triton_"):  # compiled from our own functions, and named after all that was fused into it
+        return "head" if any(part in name for part in HEAD) else "element-wise"
+    return next((group for group, parts in GROUPS.items() if any(part in name for part in parts)), "element-wise")
+
+
+def breakdown(action: Callable[[], Any], device: str, step: float) -> dict[str, Any]:
+    """Milliseconds of one step by kind of kernel; idle is what is left of the step's time measured without a profiler."""
+    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if device == "cuda" else [])]
+    with profile(activities=activities) as found:
+        action()
+        wait(device)
+    spent: dict[str, float] = {}
+    for event in found.key_averages():
+        if event.is_user_annotation:  # spans of others, which would count twice
+            continue
+        if device == "cuda" and event.device_type == torch.autograd.DeviceType.CUDA:
+            spent[event.key] = spent.get(event.key, 0.0) + event.self_device_time_total / 1e3
+        elif device == "cpu":
+            spent[event.key] = spent.get(event.key, 0.0) + event.self_cpu_time_total / 1e3
+    groups: dict[str, float] = {}
+    for kernel, milliseconds in spent.items():
+        groups[group_of(kernel)] = groups.get(group_of(kernel), 0.0) + milliseconds
+    groups["idle"] = max(0.0, step * 1e3 - sum(groups.values()))
+    top = sorted(spent.items(), key=lambda item: -item[1])[:25]
+    return {"groups_ms": {k: round(v, 2) for k, v in groups.items()}, "top_ms": {k[:110]: round(v, 2) for k, v in top}}
+
+
+def measure(args: argparse.Namespace) -> dict[str, Any]:
+    device = "cpu" if args.tiny or not torch.cuda.is_available() else "cuda"
+    shape = SHAPES["tiny" if args.tiny else "qwen2.5-1.5b"]
+    tokens, longest = (2048, 256) if args.tiny else (args.tokens, 1024)
+    peak = peaks(device)
+    with tempfile.TemporaryDirectory() as scratch:
+        make_model(Path(scratch), shape, device)
+        lora = LoraSection(rank=args.lora, alpha=2.0 * args.lora) if args.lora else None
+        options = {"lora": lora, "recompute": args.recompute, "micro_tokens": args.micro_tokens}
+        engine = LocalEngine({"g": PolicySection(model=scratch, lr=1e-6, **options)}, device=device)
+    policy = engine.policy("g")
+    lesson = make_lesson(engine, tokens, shape["vocab_size"], longest)
+    reports = []
+    times = seconds(lambda: reports.append(engine.learn(lesson)), device, args.repeats)
+    assert all(report.steps == 1 and report.skipped is None for report in reports)
+    scoring = seconds(lambda: engine.score("g", lesson.traces), device, 3)
+    work, step = operations(policy, lesson), statistics.median(times)
+    return {
+        "what": f"one GRPO step over {tokens} tokens in {len(lesson.traces)} rows of 64 to {longest}",
+        "command": " ".join(["python", "benchmarks/learn.py", *sys.argv[1:]]),
+        "date": time.strftime("%Y-%m-%d"),
+        "hardware": torch.cuda.get_device_name() if device == "cuda" else f"CPU, {torch.get_num_threads()} threads",
+        "versions": {
+            "python": platform.python_version(), "torch": torch.__version__, "transformers": transformers.__version__,
+        },
+        "parameters": sum(p.numel() for p in policy.causal.parameters()),
+        "trained_parameters": sum(p.numel() for p in policy.parameters),
+        "computing": str(policy.compute_dtype).removeprefix("torch."),
+        "measured_peak": peak,
+        "seconds": summary(times),
+        "tokens_per_second": tokens / step,
+        "tflop": work,
+        "share_of_peak": {
+            **summary([work["strict"] / t / peak["tflops"] for t in times]),
+            "counting_the_head_at_every_token": work["six_n"] / step / peak["tflops"],
+        },
+        "real_token_share": real_share(policy, lesson),
+        "score_seconds": summary(scoring),
+        "peak_memory_gib": reports[-1].peak_gib,
+        "grad_norm": reports[-1].grad_norm,
+        "mismatch": reports[0].mismatch,
+        "breakdown": breakdown(lambda: engine.learn(lesson), device, step),
+    }  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tokens", type=int, default=16384)
+    parser.add_argument("--repeats", type=int, default=9)
+    parser.add_argument("--lora", type=int, default=0, metavar="RANK", help="train an adapter instead of all weights")
+    parser.add_argument("--recompute", action="store_true", help="compute activations again in the backward pass")
+    parser.add_argument("--micro-tokens", type=int, help="tokens in one pass; by default the engine's own choice")
+    parser.add_argument("--tiny", action="store_true", help="a tiny shape on the CPU, to try the script")
+    parser.add_argument("--out", type=Path)
+    args = parser.parse_args()
+    result = measure(args)
+    text = json.dumps(result, indent=1)
+    sys.stdout.write(text + "\n")
+    if args.out:
+        args.out.parent.mkdir(parents=True, exist_ok=True)
+        args.out.write_text(text + "\n")
+
+
+if __name__ == "__main__":
+    # Some virtual machines announce AMX and then refuse its instructions; it is read when the first product is computed.
+    os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
+    main()

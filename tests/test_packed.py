@@ -1,0 +1,204 @@
+"""The packed pass: what the model's own forward pass computes, on padded rows, without computing any padding."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch._dynamo.utils import counters
+from transformers import AutoConfig
+
+from engine_helpers import (
+    engine_of,
+    gap,
+    gradients,
+    lesson,
+    make_model,
+    mixed_rows,
+    model_folder,
+    soft_folder,
+    stirred,
+    tokenizer,
+)
+from milonga.engine.local import fused, learner, packed
+from milonga.engine.local.batches import build, cut
+from milonga.objectives import make_objective
+from milonga.types import Lesson, Traces
+
+PACKED = ("llama", "qwen2", "qwen3")
+LORA = {"rank": 3, "alpha": 7.0}
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("models")
+
+
+def unpacked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(learner, "working", lambda policy: None)
+
+
+@pytest.mark.parametrize("lora", [None, LORA, {**LORA, "targets": ["q_proj", "v_proj", "down_proj"]}])
+@pytest.mark.parametrize("arch", PACKED)
+def test_gradients_and_scores_are_those_of_the_padded_pass(
+    root: Path, arch: str, lora: dict[str, Any] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = stirred(engine_of(model_folder(root, arch), lora=lora, grad_clip=1e9, micro_tokens=120))
+    rows = mixed_rows()
+    taught = lesson(rows, [1.0, -0.5, 2.0, 0.3, -1.5, 0.7, -0.1, 1.2, -1.0], entropy_coef=0.01, kl_coef=0.1)
+    assert packed.fits(engine.policy("p"))
+    ours = gradients(engine, taught), engine.score("p", rows), engine.score("p", rows, "ref")
+    unpacked(monkeypatch)
+    theirs = gradients(engine, taught), engine.score("p", rows), engine.score("p", rows, "ref")
+    assert gap(ours[0], theirs[0]) < 2e-5
+    for mine, other in zip(ours[1] + ours[2], theirs[1] + theirs[2], strict=True):
+        assert np.allclose(mine, other, atol=1e-5)
+
+
+def test_value_heads_read_packed_rows(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = stirred(engine_of(model_folder(root, "qwen2"), kind="scalar", grad_clip=1e9))
+    rows = mixed_rows()
+    rng = np.random.default_rng(0)
+    targets = [np.where(rng.random(len(t.ids)) < 0.4, 1.0, np.nan) for t in rows]
+    taught = Lesson("p", make_objective("value_bce"), rows, targets=targets)
+    ours = gradients(engine, taught), engine.values("p", rows)
+    unpacked(monkeypatch)
+    assert gap(ours[0], gradients(engine, taught)) < 1e-5
+    assert all(np.allclose(a, b, atol=1e-5) for a, b in zip(ours[1], engine.values("p", rows), strict=True))
+
+
+def test_a_row_does_not_see_its_neighbours(root: Path) -> None:
+    engine, rows = engine_of(model_folder(root, "qwen2")), mixed_rows()
+    alone = [engine.score("p", Traces([row]))[0] for row in rows]
+    assert all(np.allclose(a, b, atol=1e-5) for a, b in zip(alone, engine.score("p", rows), strict=True))
+
+
+def test_packed_batches_hold_no_padding_and_stay_within_the_budget() -> None:
+    rows = list(mixed_rows(40))
+    batches = [build(rows, members, 0, torch.device("cpu"), packed=True) for members in cut(rows, 120, packed=True)]
+    assert sum(batch.ids.numel() for batch in batches) == sum(len(t.ids) for t in rows)
+    assert all(batch.ids.numel() == batch.tokens <= 120 for batch in batches)
+    assert sorted(i for batch in batches for i in batch.members) == list(range(40))
+    for batch in batches:
+        expected = np.concatenate([rows[i].ids[rows[i].mask] for i in batch.members])
+        assert np.array_equal(batch.targets.numpy(), expected)
+
+
+@pytest.mark.parametrize("lora", [None, LORA])
+def test_recomputing_changes_memory_and_not_gradients(root: Path, lora: dict[str, Any] | None) -> None:
+    options = {"lora": lora, "grad_clip": 1e9}
+    plain, thrifty = (stirred(engine_of(model_folder(root, "qwen3"), recompute=r, **options)) for r in (False, True))
+    held = []
+
+    def hold(tensor: torch.Tensor) -> torch.Tensor:
+        held[-1] += tensor.numel()
+        return tensor
+
+    found = []
+    for engine in (plain, thrifty):
+        held.append(0)
+        with torch.autograd.graph.saved_tensors_hooks(hold, lambda tensor: tensor):
+            found.append(gradients(engine, lesson(mixed_rows(), None, "cross_entropy")))
+    assert gap(found[1], found[0]) < 1e-6
+    assert held[1] < 0.6 * held[0]
+
+
+# Half precision.
+
+
+@pytest.mark.parametrize("lora", [None, LORA])
+def test_half_precision_is_as_near_to_float32_as_the_padded_pass_under_any_cut(
+    root: Path, lora: dict[str, Any] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Gradients reach the masters in float32; micro-batches are summed there."""
+
+    def found(dtype: str, micro_tokens: int) -> list[torch.Tensor]:
+        engine = stirred(engine_of(soft_folder(root), dtype=dtype, lora=lora, grad_clip=1e9, micro_tokens=micro_tokens))
+        return gradients(engine, lesson(mixed_rows(), None, "cross_entropy"))
+
+    exact, whole, pieces = found("float32", 10_000), found("bfloat16", 10_000), found("bfloat16", 60)
+    assert all(g.dtype == torch.float32 for g in whole)
+    unpacked(monkeypatch)
+    assert 0 < gap(whole, exact) < 1.5 * gap(found("bfloat16", 10_000), exact) < 0.15
+    assert gap(pieces, whole) < 0.02
+
+
+def test_the_working_copy_is_made_once_for_a_step(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = engine_of(model_folder(root), micro_tokens=60, minibatches=2)
+    made = []
+    monkeypatch.setattr(learner, "working", lambda policy: made.append(packed.working(policy)) or made[-1])
+    assert engine.learn(lesson(mixed_rows(), [1.0] * 9)).steps == len(made) == 2
+
+
+# Fused functions.
+
+
+@pytest.fixture
+def compiling(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compile on the CPU, as on a GPU, but without the compiler's last stage."""
+    monkeypatch.setattr(fused, "_worthwhile", lambda args: True)
+    through = functools.partial(fused.compile_for_any_length, backend="aot_eager")
+    monkeypatch.setattr(fused, "compile_for_any_length", through)
+
+
+@pytest.mark.usefixtures("compiling")
+def test_compiled_functions_compute_the_same_and_are_compiled_once_for_all_lengths(root: Path) -> None:
+    options = {"grad_clip": 1e9, "micro_tokens": 100_000}
+    engine = engine_of(model_folder(root, "qwen3"), **options)
+    found, graphs = [], []
+    for count in (9, 7, 5, 3):
+        taught = lesson(mixed_rows(count), [1.0] * count)
+        found.append((taught, gradients(engine, taught)))
+        graphs.append(counters["stats"]["unique_graphs"])
+    assert graphs[1] == graphs[3] > 0, "other numbers of tokens need no other kernels"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fused, "_worthwhile", lambda args: False)
+        for taught, ours in found:
+            assert gap(ours, gradients(engine, taught)) < 1e-5
+
+
+def test_what_cannot_be_compiled_runs_as_it_is_written_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(graph: Any, inputs: Any) -> Any:
+        raise RuntimeError("no compiler here")
+
+    monkeypatch.setattr(fused, "_worthwhile", lambda args: True)
+    through = functools.partial(fused.compile_for_any_length, backend=broken)
+    monkeypatch.setattr(fused, "compile_for_any_length", through)
+
+    @fused.fused
+    def double(x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    with pytest.warns(UserWarning, match="'double' cannot be compiled"):
+        assert torch.equal(double(torch.ones(3, 2)), torch.full((3, 2), 2.0))
+    assert torch.equal(double(torch.ones(2, 2)), torch.full((2, 2), 2.0))
+
+
+# What does not fit.
+
+
+@pytest.mark.parametrize("arch", ["gpt2", "gemma2"])
+def test_other_architectures_go_their_own_way(root: Path, arch: str) -> None:
+    policy = engine_of(model_folder(root, arch)).policy("p")
+    assert not packed.fits(policy) and packed.working(policy) is None
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 1, "layer_types": None},
+        {"hidden_act": "gelu"},
+        {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0}},
+    ],
+)
+def test_what_the_packed_pass_does_not_compute_is_left_to_the_model(root: Path, tmp_path: Path, change: dict[str, Any]) -> None:
+    original = model_folder(root, "qwen2")
+    config = AutoConfig.from_pretrained(original)
+    model = type(make_model("qwen2"))(type(config)(**{**config.to_dict(), **change}))
+    model.save_pretrained(tmp_path)
+    tokenizer("bytes").save_pretrained(tmp_path)
+    assert packed.fits(engine_of(original).policy("p")) and not packed.fits(engine_of(str(tmp_path)).policy("p"))
