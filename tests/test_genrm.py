@@ -20,7 +20,8 @@ from milonga.errors import ConfigError, UserError
 from milonga.recipes.genrm import kept, notes, right_reasons
 from milonga.resolve import Plan, resolve
 from milonga.roles import DIALECTS, Dialect, StepSolver, YesNoVerifier
-from milonga.roles.demonstrate import as_trace, recheck
+from milonga.roles.demonstrate import recheck
+from milonga.roles.solver import as_trace
 from milonga.roles.yes_no import chance
 from milonga.table import Setting, Table
 from milonga.tasks import make_task

@@ -43,7 +43,7 @@ class PolicySection(Section):
     kind: Literal["generative", "scalar"] = "generative"
     """scalar: a value head on the model, which judges and is never sampled from. Follows from the seat."""
     adapter: str | None = None
-    """A folder with a saved adapter to start from; needs `lora`."""
+    """A folder with a saved adapter to start from, such as RUN/models/generator; needs `lora`. It is the KL reference too."""
     lora: LoraSection | None = None
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """auto: float32 on a CPU, bfloat16 on a GPU except for models under 50M parameters."""

@@ -63,6 +63,10 @@ def resolve(layers: Sequence[Mapping[str, Any]]) -> Plan:
         raise ConfigError(
             f"recipe '{config.recipe}' needs the exact truth of each step, which task '{task.name}' does not know"
         )
+    if recipe.needs_demonstrations and not task.demonstrates:
+        raise ConfigError(
+            f"recipe '{config.recipe}' needs worked solutions, which task '{task.name}' does not have for all problems"
+        )
     dialect: Dialect = "terse" if config.dialect == "terse" else "tagged"
     return Plan(config, recipe, task, recipe.roles(dialect), seats, policies)
 
@@ -92,7 +96,8 @@ def complete(config: Config, recipe: type[Recipe], seats: Mapping[str, str]) -> 
     for name, section in policies.items():
         if "kind" in section.model_fields_set and section.kind != kinds[name]:
             raise ConfigError(f"policies.{name}.kind follows from the seat: it is '{kinds[name]}' in '{recipe.name}'")
-        policies[name] = section.model_copy(update={"kind": kinds[name]})
+        start = None if section.adapter is None else whole(section.adapter)
+        policies[name] = section.model_copy(update={"kind": kinds[name], "adapter": start})
     dialect = config.dialect
     if dialect == "auto":
         dialect = "terse" if all(p.model == "embedded" for p in policies.values()) else "tagged"
@@ -103,15 +108,15 @@ def complete(config: Config, recipe: type[Recipe], seats: Mapping[str, str]) -> 
 
 def with_whole_paths(task: Mapping[str, Any]) -> dict[str, Any]:
     """Files of a task by their whole paths, so that a run can be resumed from another folder."""
-
-    def whole(path: str) -> str:
-        return str(Path(path).expanduser().absolute())
-
     out = {key: whole(value) if key in PATHS and isinstance(value, str) else value for key, value in task.items()}
     file, colon, attribute = str(out["name"]).rpartition(":")
     if file.endswith(".py"):
         out["name"] = f"{whole(file)}{colon}{attribute}"
     return out
+
+
+def whole(path: str) -> str:
+    return str(Path(path).expanduser().absolute())
 
 
 def with_length(objective: Objective, limit: int) -> Objective:

@@ -1,8 +1,8 @@
 """Fixed sets of solutions with known first errors, on which verifiers are measured by the ProcessBench protocol.
 
-Tasks that know their steps make their own set: about half of the solutions are right, the others have one wrong step and go on
-consistently from it; where the task can, a fifth of these reach the right answer all the same. ProcessBench files are
-read as they are.
+Tasks that can write solutions make their own set: about half of the solutions are right, the others have one wrong step and go
+on consistently from it; where the task can, a fifth of these reach the right answer all the same. ProcessBench files
+are read as they are.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from milonga.errors import DataError
 from milonga.roles import Role, StepSolver
-from milonga.roles.demonstrate import as_trace
+from milonga.roles.solver import as_trace
 from milonga.tasks import Task, keyed
 from milonga.types import Grade, Problem, Split, Trace
 
@@ -22,7 +22,7 @@ OFFSET = 1_000_000
 
 def make_bench(task: Task, solver: Role | None, count: int, split: Split) -> list[Trace]:
     """`count` solutions of held-out problems; the same for every run of the task. None where nobody solves it by steps."""
-    if not isinstance(solver, StepSolver) or not task.knows_steps or type(task).demonstrate is Task.demonstrate:
+    if not isinstance(solver, StepSolver) or not task.demonstrates:
         return []
     bench = []
     for i in range(count):
@@ -30,7 +30,7 @@ def make_bench(task: Task, solver: Role | None, count: int, split: Split) -> lis
         rng = keyed("bench", task.name, problem.id)
         shown = task.demonstrate(problem, rng)
         if i % 2:
-            shown = task.demonstrate(problem, rng, {rng.randrange(task.step_count(problem))})
+            shown = task.flawed(problem, rng) or shown
             if i % 10 == 1:
                 shown = task.compensated(problem, rng) or shown
         bench.append(as_trace(shown, problem, solver, f"bench/{i}"))

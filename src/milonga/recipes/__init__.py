@@ -13,6 +13,7 @@ from milonga.recipes.math_shepherd import MathShepherd, MathShepherdRl
 from milonga.recipes.prime import Prime
 from milonga.recipes.qwen_prm import QwenPrm
 from milonga.recipes.rlp import Rlp
+from milonga.recipes.sft import Sft
 from milonga.recipes.tango import Tango
 from milonga.recipes.tango_arms import Frozen, Oracle, VerifierOnly
 
@@ -35,6 +36,7 @@ __all__ = [
     "Recipe",
     "RecipeOptions",
     "Rlp",
+    "Sft",
     "Tango",
     "VerifierOnly",
 ]

@@ -47,6 +47,8 @@ class Recipe(ABC):
     """Config values that this recipe starts from, below the user's own."""
     needs_steps: bool = False
     """Whether the task must know the exact truth of each step. Where that follows from the options, the instance says so."""
+    needs_demonstrations: ClassVar[bool] = False
+    """Whether the task must be able to write solutions."""
     learns: ClassVar[Mapping[str, tuple[Kind, ...]]] = {}
     """Seats that learn by something else than a policy gradient, with the kinds of objectives that fit."""
 

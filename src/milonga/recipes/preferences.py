@@ -6,7 +6,7 @@ from typing import Literal
 
 from milonga.randomness import key64
 from milonga.roles import StepSolver
-from milonga.roles.demonstrate import as_trace
+from milonga.roles.solver import as_trace
 from milonga.table import Table
 from milonga.tasks.base import keyed
 from milonga.types import Problem, Trace, Traces

@@ -9,8 +9,9 @@ from typing import Any, Literal
 from milonga.credit.self_learning import balanced_pairs, substring_verdict
 from milonga.evals.metrics import mean
 from milonga.roles import StepSolver, StepVerifier
-from milonga.roles.demonstrate import as_trace, solve
+from milonga.roles.demonstrate import solve
 from milonga.roles.proposer import Proposer, request
+from milonga.roles.solver import as_trace
 from milonga.table import Table
 from milonga.tasks.base import keyed, normalised
 from milonga.tasks.invention import invented, true_answer, varied

@@ -9,7 +9,7 @@ import numpy as np
 
 from milonga.credit import is_reference
 from milonga.roles import SliceJudge, StepSolver
-from milonga.roles.demonstrate import as_trace
+from milonga.roles.solver import as_trace
 from milonga.table import Table
 from milonga.tasks.base import keyed
 from milonga.types import Problem, Trace, Traces

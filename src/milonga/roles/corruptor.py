@@ -7,9 +7,8 @@ from collections.abc import Sequence
 
 from milonga.errors import ConfigError, nearest
 from milonga.roles.base import ROLES, Dialect, Role
-from milonga.roles.demonstrate import as_trace
 from milonga.roles.slices import Slice, lines, slices
-from milonga.roles.solver import StepSolver
+from milonga.roles.solver import StepSolver, as_trace
 from milonga.roles.tags import find_tags
 from milonga.tasks.base import Task
 from milonga.types import Part, Problem, Prompt, Reading, Solution, Trace

@@ -9,11 +9,11 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-from milonga.roles.solver import StepSolver
+from milonga.roles.solver import StepSolver, as_trace
 from milonga.roles.verifier import StepVerifier
 from milonga.roles.yes_no import YesNoVerifier
-from milonga.tasks.base import Demonstration, Task
-from milonga.types import Grade, Problem, Prompt, Trace
+from milonga.tasks.base import Task
+from milonga.types import Problem, Prompt, Trace
 
 
 @dataclass(frozen=True)
@@ -22,13 +22,6 @@ class Example:
 
     prompt: Prompt
     completion: str
-
-
-def as_trace(demonstration: Demonstration, problem: Problem, solver: StepSolver, id: str) -> Trace:
-    """A demonstration as a solution that a verifier can be asked about."""
-    text = solver.write(demonstration.steps, demonstration.answer)
-    grade = Grade(demonstration.correct, demonstration.truth)
-    return Trace.given(id, "generator", problem, text, solver.read(text), grade)
 
 
 def solve(task: Task, problem: Problem, solver: StepSolver, slip: float, rng: random.Random) -> Example:

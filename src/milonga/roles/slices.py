@@ -13,8 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from milonga.roles.base import ROLES, Dialect, Role
-from milonga.roles.demonstrate import as_trace
-from milonga.roles.solver import StepSolver
+from milonga.roles.solver import StepSolver, as_trace
 from milonga.roles.tags import find_frame
 from milonga.tasks.base import Task
 from milonga.types import Grade, Part, Problem, Prompt, Reading, Solution, Trace, Verification

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import random
 import re
 from collections.abc import Sequence
 
-from milonga.roles.base import ROLES, Role
+from milonga.roles.base import ROLES, Dialect, Role
 from milonga.roles.tags import boxed, find_frame, find_tags
-from milonga.types import Part, Problem, Prompt, Reading, Solution, Trace
+from milonga.tasks.base import Demonstration, Task
+from milonga.types import Grade, Part, Problem, Prompt, Reading, Solution, Trace
 
 TAGGED_TASK = """\
 Solve the problem below. Work inside <think> and </think>, and put every logical step of the work into its own \
@@ -22,10 +24,15 @@ class StepSolver(Role):
     """Writes a solution as steps with an answer.
 
     terse: one step per line, then `#answer`. tagged: `<think><step>…</step>…</think><answer>\\boxed{…}</answer>`.
+    `noise` is how often the teacher of demonstrations shows a wrong solution.
     """
 
     name = "solver"
     judges = False
+
+    def __init__(self, dialect: Dialect, noise: float = 0.0) -> None:
+        super().__init__(dialect)
+        self.noise = noise
 
     @property
     def stop(self) -> tuple[str, ...]:
@@ -45,6 +52,19 @@ class StepSolver(Role):
             return "".join(f"{step}\n" for step in steps) + f"#{answer}"
         work = "\n".join(f"<step>{step}</step>" for step in steps)
         return f"<think>\n{work}\n</think>\n<answer>\\boxed{{{answer}}}</answer>"
+
+    def demonstrate(self, task: Task, problem: Problem, rng: random.Random) -> tuple[Trace | None, str]:
+        """The task's own solution, or one with a wrong step."""
+        flawed = task.flawed(problem, rng) if rng.random() < self.noise else None
+        shown = flawed or task.demonstrate(problem, rng)
+        return None, self.write(shown.steps, shown.answer)
+
+
+def as_trace(demonstration: Demonstration, problem: Problem, solver: StepSolver, id: str) -> Trace:
+    """A demonstration as a solution that a verifier can be asked about."""
+    text = solver.write(demonstration.steps, demonstration.answer)
+    grade = Grade(demonstration.correct, demonstration.truth)
+    return Trace.given(id, "generator", problem, text, solver.read(text), grade)
 
 
 def read_terse(text: str) -> Reading:

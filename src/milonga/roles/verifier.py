@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import random
 import re
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from milonga.roles.base import ROLES, Role
+from milonga.roles.base import ROLES, Dialect, Role
+from milonga.roles.solver import StepSolver, as_trace
 from milonga.roles.tags import find_frame, find_tags
+from milonga.tasks.base import Task
 from milonga.types import Part, Problem, Prompt, Reading, Solution, Trace, Verification
 
 TAGGED_TASK = """\
@@ -39,10 +42,15 @@ class StepVerifier(Role):
     """Judges each step of a solution and then the whole.
 
     terse: a line per step, `analysis` then `+` or `-`, and a last line `=+` or `=-`. tagged: boxed verdicts in two tags.
+    `noise` is how often the teacher of demonstrations is wrong about one step.
     """
 
     name = "verifier"
     judges = True
+
+    def __init__(self, dialect: Dialect, noise: float = 0.0) -> None:
+        super().__init__(dialect)
+        self.noise = noise
 
     @property
     def stop(self) -> tuple[str, ...]:
@@ -84,6 +92,18 @@ class StepVerifier(Role):
         word = {True: "\\boxed{CORRECT}", False: "\\boxed{INCORRECT}"}
         steps = "\n".join(f"<step>{note} {word[right]}</step>" for note, right in zip(notes, verdicts, strict=True))
         return f"<step_verification>\n{steps}\n</step_verification>\n<final_verification>{word[final]}</final_verification>"
+
+    def demonstrate(self, task: Task, problem: Problem, rng: random.Random) -> tuple[Trace | None, str]:
+        """A solution of the task, wrong in one step in half of the cases, and its check: each step done again, a verdict on
+        it, and a final verdict that follows from them. Rare errors would teach to say "correct" to everything."""
+        flawed = task.flawed(problem, rng) if rng.random() < 0.5 else None
+        shown = flawed or task.demonstrate(problem, rng)
+        verdicts = list(shown.truth)
+        if rng.random() < self.noise:
+            turned = rng.randrange(len(verdicts))
+            verdicts[turned] = not verdicts[turned]
+        solution = as_trace(shown, problem, StepSolver(self.dialect), f"demonstration/{problem.id}")
+        return solution, self.write(verdicts, all(verdicts), shown.checks)
 
 
 def judge(parsed: _Parsed, count: int, solution_format: float) -> Reading:

@@ -50,7 +50,7 @@ class Task(ABC):
     name: ClassVar[str]
     Options: ClassVar[type[TaskOptions]] = TaskOptions
     knows_steps: ClassVar[bool] = False
-    """Whether `grade` fills in the truth of each step, and `demonstrate` can write solutions."""
+    """Whether `grade` fills in the truth of each step."""
     families: ClassVar[tuple[str, ...]] = ()
     """Kinds of mistakes that `corrupt` can put into a right step."""
     max_tokens: int = 1024
@@ -75,7 +75,16 @@ class Task(ABC):
 
     def demonstrate(self, problem: Problem, rng: random.Random, errors: Collection[int] = ()) -> Demonstration:
         """A solution that is wrong in exactly the steps `errors` (each given the steps before it) and right elsewhere."""
-        raise TypeError(f"task '{self.name}' has no exact steps and cannot demonstrate")
+        raise TypeError(f"task '{self.name}' has no worked solutions and cannot demonstrate")
+
+    @property
+    def demonstrates(self) -> bool:
+        """Whether the task can write solutions itself."""
+        return type(self).demonstrate is not Task.demonstrate
+
+    def flawed(self, problem: Problem, rng: random.Random) -> Demonstration | None:
+        """A solution with exactly one wrong step; None where the task cannot write one for this problem."""
+        return self.demonstrate(problem, rng, {rng.randrange(self.step_count(problem))})
 
     def compensated(self, problem: Problem, rng: random.Random) -> Demonstration | None:
         """A solution with wrong steps and a right answer; None where the task cannot write one."""

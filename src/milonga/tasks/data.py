@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import random
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,8 @@ from typing import Any
 from pydantic import Field, model_validator
 
 from milonga.errors import DataError, MissingExtra, nearest
-from milonga.tasks.base import TASKS, Task, TaskOptions, keyed, normalised
+from milonga.tasks import worked
+from milonga.tasks.base import TASKS, Demonstration, Task, TaskOptions, keyed, normalised
 from milonga.tasks.grading import Grader, require, shared_grader
 from milonga.types import SPLITS, Grade, Problem, Split
 
@@ -83,6 +85,8 @@ class Row:
     number: int
     question: str
     answer: str
+    worked: str = ""
+    """The way to the answer, where the source has one: what stands before the marker of the final answer."""
 
 
 @dataclass(frozen=True)
@@ -99,25 +103,26 @@ class Fields:
         question = self._value(record, self.question, where)
         if not isinstance(question, str) or not question.strip():
             raise DataError(f"{where}: field '{self.question}' is not a text with something in it")
-        return Row(number, question.strip(), self._final(self._value(record, self.answer, where), where))
+        worked, answer = self._parts(self._value(record, self.answer, where), where)
+        return Row(number, question.strip(), answer, worked)
 
     def _value(self, record: Mapping[Any, Any], field: str, where: str) -> Any:
         if field not in record:
             raise DataError(f"{where}: field '{field}' is missing; {nearest(field, map(str, record))}")
         return record[field]
 
-    def _final(self, answer: Any, where: str) -> str:
-        """The answer as text: numbers are converted, and what stands before the marker is the way to it."""
+    def _parts(self, answer: Any, where: str) -> tuple[str, str]:
+        """The way to the answer, which stands before the marker, and the answer as text: numbers are converted."""
         if isinstance(answer, bool) or not isinstance(answer, str | int | float):
             raise DataError(f"{where}: field '{self.answer}' is neither a text nor a number")
-        text = str(answer)
+        way, text = "", str(answer)
         if self.answer_after is not None:
-            _, marker, text = text.rpartition(self.answer_after)
+            way, marker, text = text.rpartition(self.answer_after)
             if not marker:
                 raise DataError(f"{where}: field '{self.answer}' has no '{self.answer_after}' before its final answer")
         if not text.strip():
             raise DataError(f"{where}: field '{self.answer}' is empty")
-        return text.strip()
+        return way.strip(), text.strip()
 
 
 def read_jsonl(path: Path, fields: Fields) -> list[Row]:
@@ -234,7 +239,23 @@ class DataTask(Task):
         if not order:
             raise DataError(f"task '{self.name}' has no {split} problems: name their source, or raise {split}_share")
         row = self.splits.rows[split][order[index % len(order)]]
-        return Problem(f"{self.name}/{split}/{row.number}", row.question, row.answer)
+        return Problem(f"{self.name}/{split}/{row.number}", row.question, row.answer, {"worked": row.worked})
+
+    @property
+    def demonstrates(self) -> bool:
+        """Whether every row shows the way to its answer."""
+        return all(row.worked for split in SPLITS for row in self.splits.rows[split])
+
+    def step_count(self, problem: Problem) -> int:
+        return len(worked.steps_of(problem.data["worked"]))
+
+    def demonstrate(self, problem: Problem, rng: random.Random, errors: Collection[int] = ()) -> Demonstration:
+        if errors:
+            raise TypeError(f"task '{self.name}' cannot choose which step is wrong; `flawed` takes one that can be")
+        return worked.right(problem.data["worked"], problem.answer)
+
+    def flawed(self, problem: Problem, rng: random.Random) -> Demonstration | None:
+        return worked.flawed(problem.data["worked"], problem.answer, problem.text, rng)
 
     def grade(self, problem: Problem, answer: str | None, steps: Sequence[str]) -> Grade:
         return self.grade_all([(problem, answer, steps)])[0]

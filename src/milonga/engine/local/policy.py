@@ -2,7 +2,8 @@
 
 A version is a list of tensors, one for each trainable parameter: the whole model in full fine-tuning, the adapter with
 LoRA. To score under another version, the parameters point to it for a moment. One mechanism serves the KL reference,
-averages, snapshots, full weights and adapters alike; with LoRA the untouched start of an adapter is the bare base.
+averages, snapshots, full weights and adapters alike; with LoRA the untouched start of an adapter is the bare base, and
+the start of one that begins from a saved adapter is that adapter.
 """
 
 from __future__ import annotations

@@ -1,0 +1,75 @@
+"""SFT: both seats imitate worked examples, before anything is rewarded. What other recipes start from.
+
+The generator learns to write the task's own solutions, step by step, in the dialect of the run. The verifier learns to check
+such solutions, half of them wrong in one step, by doing every step again. Verdicts are known by construction.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import Field
+
+from milonga.recipes.base import RECIPES, Recipe, RecipeOptions
+from milonga.recipes.imitation import demonstrations
+from milonga.roles import Dialect, Role, StepSolver, StepVerifier
+from milonga.schedule import Schedule, alternate
+from milonga.table import Table
+from milonga.types import Lesson, Trace, Traces
+
+
+class SftOptions(RecipeOptions):
+    n_generator: int = Field(1, ge=1)
+    """Generator turns in a cycle."""
+    n_verifier: int = Field(1, ge=0)
+    """Verifier turns in a cycle; 0 to warm up the generator alone."""
+    noise: float = Field(0.0, ge=0, le=1)
+    """Share of the examples that the teacher spoils: a solution with a wrong step, a check with a wrong verdict. They are found
+    by the exact truth and weigh nothing; without them the control with shuffled rewards would learn the same."""
+
+
+@RECIPES.register("sft")
+class Sft(Recipe):
+    """Generator and verifier imitate worked examples: the warm start of other recipes."""
+
+    name = "sft"
+    paper = "none: the usual first stage"
+    paradigm = "imitation"
+    granularity = "token"
+    truth = "worked solutions"
+    needs_demonstrations = True
+    seats = {"generator": StepSolver, "verifier": StepVerifier}
+    lead = "generator"
+    bindings = {"own": "", "lora": "", "shared": "a warm start is kept for each seat of the runs that begin from it"}
+    learns = {"generator": ("cross_entropy",), "verifier": ("cross_entropy",)}
+    defaults = {
+        "policies": {seat: {"objective": {"preset": "cross_entropy"}, "lr": 2e-4} for seat in ("generator", "verifier")},
+    }
+    Options = SftOptions
+    options: SftOptions
+
+    def roles(self, dialect: Dialect) -> dict[str, Role]:
+        noise = self.options.noise
+        return {"generator": StepSolver(dialect, noise), "verifier": StepVerifier(dialect, noise)}
+
+    def schedule(self) -> Schedule:
+        return alternate(generator=self.options.n_generator, verifier=self.options.n_verifier)
+
+    def play(self, table: Table) -> Traces:
+        """One example of the learner for each problem of the turn."""
+        return demonstrations(table, table.learner)
+
+    def credit(self, table: Table, played: Traces) -> list[Lesson]:
+        """Cross-entropy on the examples that are right; the others weigh nothing."""
+        weights = [float(is_right(trace)) for trace in played]
+        lesson: dict[str, Any] = {"weights": weights, "sources": {"demonstrations": 1.0}}
+        return [self.lesson(table.learner, played, **lesson, notes={"kept": sum(weights) / max(1, len(weights))})]
+
+
+def is_right(example: Trace) -> bool:
+    """A solution with the right answer and no wrong step; a check that says of every step, and of the whole, what is true."""
+    if example.seat == "generator":
+        return example.correct == 1.0 and (example.grade is None or example.grade.sound is not False)
+    truth = example.subject.grade.steps if example.subject.grade else None
+    value = example.reading.value
+    return truth is not None and value.steps == truth and value.final == all(truth)

@@ -1,0 +1,159 @@
+"""Worked solutions of a data set: one step a line, sums marked `<<48/2=24>>` in the way of GSM8K.
+
+The marks never reach a model. They tell what each step computes, so that one step can be made wrong and the steps after it
+go on consistently from the wrong value: the label of such a solution is known by construction.
+
+Invariant: `flawed` gives a solution with exactly one wrong step and a wrong answer, or none at all. Where a number could
+mean two things (it stands in the question too, or is computed twice) it is left alone.
+"""
+
+from __future__ import annotations
+
+import ast
+import operator
+import random
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+from milonga.tasks.base import Demonstration
+
+MARK = re.compile(r"<<([^<>=]*)=([^<>=]*)>>")
+NUMBER = re.compile(r"\d+(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d+)?|\.\d+")
+OPERATIONS: Mapping[type[ast.operator], Callable[[Fraction, Fraction], Fraction]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+}
+
+
+def steps_of(worked: str) -> list[str]:
+    """The lines of a worked solution, marks included."""
+    return [line.strip() for line in worked.splitlines() if line.strip()]
+
+
+def right(worked: str, answer: str) -> Demonstration:
+    """The solution as it stands."""
+    steps = steps_of(worked)
+    checks = tuple("; ".join(f"{m[1]}={m[2]}" for m in MARK.finditer(step)) for step in steps)
+    return Demonstration(tuple(MARK.sub("", s) for s in steps), (True,) * len(steps), checks, answer, correct=True)
+
+
+def flawed(worked: str, answer: str, question: str, rng: random.Random) -> Demonstration | None:
+    """The solution with one sum done wrong, taken at random among those that can be; None where none can."""
+    steps = steps_of(worked)
+    sums = [(at, number) for at, step in enumerate(steps) for number in range(len(MARK.findall(step)))]
+    for at, number in rng.sample(sums, len(sums)):
+        found = _Rewriting(question, steps, at, number, rng).demonstration(answer)
+        if found is not None:
+            return found
+    return None
+
+
+class _Ambiguous(Exception):
+    """This sum cannot be made wrong without doubt about what follows from it."""
+
+
+@dataclass
+class _Rewriting:
+    """A solution written anew from left to right, in which one sum is done wrong."""
+
+    question: str
+    steps: list[str]
+    at: int
+    number: int
+    """The wrong sum: its step, and its number within the step."""
+    rng: random.Random
+    changed: dict[Fraction, Fraction] = field(default_factory=dict)
+    """Values of the right solution that are others in this one."""
+    seen: set[Fraction] = field(default_factory=set)
+    """Values that stood somewhere before: to change one of them would change its other meaning too."""
+
+    def demonstration(self, answer: str) -> Demonstration | None:
+        self.seen |= values(self.question)
+        try:
+            written = [self.step(at, step) for at, step in enumerate(self.steps)]
+            final = self.changed[value(answer)]  # a wrong step that does not reach the answer is of no use
+            ending = shown(final)
+        except (_Ambiguous, KeyError):
+            return None
+        truth = tuple(at != self.at for at in range(len(self.steps)))
+        texts, checks = zip(*written, strict=True)
+        return Demonstration(texts, truth, checks, ending, correct=False)
+
+    def step(self, at: int, step: str) -> tuple[str, str]:
+        """The step as it is written now, and the check of someone who does its sums again."""
+        text, checks, end = "", [], 0
+        for number, mark in enumerate(MARK.finditer(step)):
+            text += self.rewritten(step[end : mark.start()])
+            end = mark.end()
+            expression, old = self.rewritten(mark[1]), value(mark[2])
+            if computed(mark[1]) != old:
+                raise _Ambiguous  # rounded, or not a sum
+            result = computed(expression)
+            checks.append(f"{expression}={shown(result)}")
+            self.change(old, slip(result, self.rng) if (at, number) == (self.at, self.number) else result)
+        return text + self.rewritten(step[end:]), "; ".join(checks)
+
+    def change(self, old: Fraction, new: Fraction) -> None:
+        if old in self.seen and self.changed.get(old, old) != new:
+            raise _Ambiguous
+        if new != old:
+            self.changed[old] = new
+        self.seen.add(old)
+
+    def rewritten(self, text: str) -> str:
+        """The text with changed values in place of the old ones."""
+        self.seen |= values(text)
+        return NUMBER.sub(lambda m: shown(self.changed[v]) if (v := value(m[0])) in self.changed else m[0], text)
+
+
+def values(text: str) -> set[Fraction]:
+    return {value(number) for number in NUMBER.findall(text)}
+
+
+def value(text: str) -> Fraction:
+    """The number that a text is."""
+    try:
+        return Fraction(text.replace(",", "").replace("$", "").strip())
+    except (ValueError, ZeroDivisionError):
+        raise _Ambiguous from None
+
+
+def shown(number: Fraction) -> str:
+    """A number of at most two decimals, as people write it."""
+    if number < 0 or (number * 100).denominator != 1:
+        raise _Ambiguous
+    if number.denominator == 1:
+        return str(number.numerator)
+    return f"{float(number):.2f}".rstrip("0")
+
+
+def slip(result: Fraction, rng: random.Random) -> Fraction:
+    """A plausible wrong result: off by one, ten or a hundred, or by a factor of two or ten. Positive, and whole where the
+    right one is."""
+    if result <= 0:
+        raise _Ambiguous
+    steps = [step for step in (1, 10, 100) if step <= result]
+    offers = [result + sign * step for step in steps for sign in (1, -1)] + [result * 2, result / 2, result * 10]
+    return rng.choice([offer for offer in offers if offer > 0 and offer.denominator <= result.denominator])
+
+
+def computed(expression: str) -> Fraction:
+    """The value of a sum of numbers, without ever evaluating a text as a program."""
+    try:
+        return _value(ast.parse(expression.replace(",", "").strip(), mode="eval").body)
+    except (SyntaxError, ValueError, ZeroDivisionError, RecursionError, MemoryError):
+        raise _Ambiguous from None
+
+
+def _value(node: ast.expr) -> Fraction:
+    if isinstance(node, ast.Constant) and type(node.value) in (int, float):
+        return Fraction(str(node.value))
+    if isinstance(node, ast.BinOp) and type(node.op) in OPERATIONS:
+        return OPERATIONS[type(node.op)](_value(node.left), _value(node.right))
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        return -_value(node.operand)
+    raise _Ambiguous

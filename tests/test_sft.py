@@ -1,0 +1,183 @@
+"""SFT: worked solutions and their flaws by hand, what the teachers write, the filter, and runs that begin from the kept."""
+
+from __future__ import annotations
+
+import json
+import random
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import milonga
+from cases import TINY
+from milonga.api import make_engine
+from milonga.errors import ConfigError
+from milonga.evals import make_bench
+from milonga.recipes.sft import is_right
+from milonga.resolve import Plan, resolve
+from milonga.roles import DIALECTS, Dialect, StepSolver, StepVerifier
+from milonga.run.files import JsonLines
+from milonga.run.folder import read_config
+from milonga.table import Setting, Table
+from milonga.tasks import make_task, worked
+from test_tasks_data import shared_data
+
+QUESTION = "Ann has 48 clips and sells half of them for $3 each. She pays 20 for a bus. What is left?"
+WORKED = """\
+She sells 48/2 = <<48/2=24>>24 clips.
+She gets 24 x $3 = $<<24*3=72>>72 for the 24 clips.
+A bus is not free.
+So $72 - 20 = $<<72-20=52>>52 is left."""
+
+
+def flaws(answer: str = "52", solution: str = WORKED, question: str = QUESTION) -> list[Any]:
+    return [worked.flawed(solution, answer, question, random.Random(i)) for i in range(60)]
+
+
+# Worked solutions.
+
+
+def test_marks_are_not_shown_and_become_checks() -> None:
+    shown = worked.right(WORKED, "52")
+    assert shown.steps[1] == "She gets 24 x $3 = $72 for the 24 clips." and shown.steps[2] == "A bus is not free."
+    assert shown.checks == ("48/2=24", "24*3=72", "", "72-20=52")
+    assert shown.truth == (True,) * 4 and shown.correct and shown.answer == "52"
+
+
+def test_one_sum_is_wrong_and_the_rest_goes_on_from_it() -> None:
+    found = {shown.first_error: shown for shown in flaws()}
+    assert set(found) == {0, 1, 3}, "a step without a sum cannot be made wrong"
+    first = found[0]
+    wrong = int(first.steps[0].split("= ")[1].split()[0])
+    assert wrong != 24 and first.truth == (False, True, True, True) and not first.correct
+    assert first.steps[1] == f"She gets {wrong} x $3 = ${3 * wrong} for the {wrong} clips."
+    assert first.steps[3] == f"So ${3 * wrong} - 20 = ${3 * wrong - 20} is left." and first.answer == str(3 * wrong - 20)
+    assert first.checks == ("48/2=24", f"{wrong}*3={3 * wrong}", "", f"{3 * wrong}-20={3 * wrong - 20}")
+    assert found[3].steps[:3] == worked.right(WORKED, "52").steps[:3] and found[3].checks[3] == "72-20=52"
+
+
+@pytest.mark.parametrize(
+    ("solution", "answer", "question"),
+    [
+        ("It is <<6*4=24>>24.", "24", "Why 24?"),  # the number has a meaning already
+        ("It is <<6*4=24>>24.\nAnd <<8*3=24>>24.", "24", "?"),  # and here it gets a second one
+        ("It is <<10/3=3.33>>3.33.", "3.33", "?"),  # rounded
+        ("It is <<6*4=24>>24.", "7", "?"),  # the answer does not depend on it
+        ("It is 24.", "24", "?"),
+        ("It is <<__import__('os')=24>>24, <<2**9=24>>24, <<=24>>24.", "24", "?"),
+        ("It is <<1-1=0>>0.", "0", "?"),
+    ],
+)
+def test_what_is_in_doubt_is_left_alone(solution: str, answer: str, question: str) -> None:
+    assert set(flaws(answer, solution, question)) == {None}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("1,200*.5", "600"), ("(3+4)*2-1", "13"), ("7/2", "7/2"), ("-3+5", "2"), ("0.1+0.2", "3/10")],
+)
+def test_sums_are_exact(text: str, expected: str) -> None:
+    assert worked.computed(text) == Fraction(expected)
+
+
+def test_the_flaws_of_gsm8k_are_flaws() -> None:
+    """Every one is graded wrong, has one wrong step, and all of its other sums can be done again."""
+    task = make_task({"name": "gsm8k", "path": str(shared_data("gsm8k"))})
+    problems = task.draw("train", 0, 400)
+    found = [(p, shown) for p in problems if (shown := task.flawed(p, random.Random(p.id))) is not None]
+    assert len(found) > 0.7 * len(problems) and task.demonstrates
+    grades = task.grade_all([(p, shown.answer, shown.steps) for p, shown in found])
+    assert not any(grade.correct for grade in grades)
+    for problem, shown in found:
+        assert sum(shown.truth) == len(shown.truth) - 1 == task.step_count(problem) - 1
+        assert "<<" not in "".join(shown.steps) and shown.steps != task.demonstrate(problem, random.Random(0)).steps
+        sums = [check.split("=") for checks in shown.checks for check in checks.split("; ") if check]
+        assert sums and all(worked.computed(left) == Fraction(result) for left, result in sums)
+    bench = make_bench(task, StepSolver("tagged"), 40, "dev")
+    assert len(bench) == 40 and 10 <= sum(t.grade is not None and t.grade.first_error != -1 for t in bench) <= 20
+
+
+def test_only_tasks_with_worked_solutions_can_be_imitated(tmp_path: Path) -> None:
+    path = tmp_path / "problems.jsonl"
+    path.write_text("".join(json.dumps({"question": f"{n}?", "answer": f"I say\n#### {n}"}) + "\n" for n in range(90)))
+    jsonl = {"name": "jsonl", "path": str(path)}
+    assert not make_task(jsonl).demonstrates
+    with pytest.raises(ConfigError, match="needs worked solutions, which task 'jsonl'"):
+        resolve([{"recipe": "sft"}, {"task": jsonl}])
+    marked = make_task(jsonl | {"answer_after": "####"})
+    assert marked.demonstrates and marked.demonstrate(marked.problem("train", 0), random.Random(0)).steps == ("I say",)
+    with pytest.raises(ConfigError, match="kept for each seat"):
+        resolve([{"recipe": "sft", "binding": "shared"}])
+
+
+# The teachers.
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize("name", ["chain", "last_letter"])
+def test_teachers_write_what_reads_back_as_the_truth(dialect: Dialect, name: str) -> None:
+    task, solver, verifier = make_task({"name": name}), StepSolver(dialect), StepVerifier(dialect)
+    wrong = 0
+    for index in range(40):
+        problem = task.problem("train", index)
+        about, text = solver.demonstrate(task, problem, random.Random(index))
+        value = solver.read(text).value
+        assert about is None and task.grade(problem, value.answer, value.steps).sound
+        solution, check = verifier.demonstrate(task, problem, random.Random(index))
+        assert solution is not None and solution.grade is not None
+        reading = verifier.read(check, solution)
+        assert reading.valid and reading.format == 1.0 and reading.value.steps == solution.grade.steps
+        assert reading.value.final == all(solution.grade.steps)
+        wrong += not reading.value.final
+    assert 10 < wrong < 30, "about half of the solutions have a wrong step"
+
+
+def plan(**settings: Any) -> Plan:
+    return resolve([{"recipe": "sft"}, TINY, settings])
+
+
+@pytest.mark.parametrize("seat", ["generator", "verifier"])
+def test_spoilt_examples_are_found_and_weigh_nothing(seat: str) -> None:
+    made = plan(options={"noise": 0.5}, batch={"problems": 32, "rollouts": 2})
+    sampling, seed = made.config.sampling, made.config.seed
+    table = Table(Setting(make_engine(made), made.task, made.roles, made.seats, sampling, seed, 32), 1, seat)
+    played = made.recipe.play(table)
+    (lesson,) = made.recipe.credit(table, played)
+    assert lesson.weights is not None and lesson.objective.kind == "cross_entropy" and lesson.policy == seat
+    assert 8 < sum(lesson.weights) < 28 and lesson.notes["kept"] == sum(lesson.weights) / 32
+    for trace, weight in zip(lesson.traces, lesson.weights, strict=True):
+        assert trace.origin == "given" and trace.segments[-1].trained and weight == is_right(trace)
+        assert trace.reading.valid, "a spoilt example is well formed: only the truth tells"
+        if seat == "generator":
+            assert bool(weight) == bool(trace.grade and trace.grade.sound)
+        else:
+            assert bool(weight) == (trace.subject.grade is not None and trace.reading.value.steps == trace.subject.grade.steps)
+
+
+# What is kept is a start.
+
+
+def test_a_run_begins_from_the_adapters_that_were_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The start of tango is the end of sft, to the same figures; and its KL is measured from there."""
+    pytest.importorskip("peft")
+    monkeypatch.chdir(tmp_path)
+    lora = {"lora": {"rank": 4}, "lr": 1e-3}
+    common = TINY | {"binding": "lora"}
+    milonga.run("sft", turns=2, out="sft", settings=common | {"policies": {"generator": lora, "verifier": lora}}, quiet=True)
+    starts = {seat: lora | {"adapter": f"sft/models/{seat}"} for seat in ("generator", "verifier")}
+    starts["generator"]["objective"] = {"preset": "grpo", "kl_coef": 0.1}
+    settings = common | {"policies": starts, "options": {"warmup": 0}}
+    milonga.run("tango", turns=1, out="tango", settings=settings, quiet=True)
+    end, start = JsonLines(Path("sft/metrics.jsonl")).rows()[-1], JsonLines(Path("tango/metrics.jsonl")).rows()[0]
+    same = [key for key in start if key.startswith("eval/")]
+    assert len(same) > 20 and all(start[key] == end[key] for key in same)
+    before = JsonLines(Path("sft/metrics.jsonl")).rows()[0]
+    assert any(before[key] != end[key] for key in same), "and sft had moved them"
+    learned = JsonLines(Path("tango/metrics.jsonl")).rows()[-1]
+    assert learned["learn/generator/kl"] == pytest.approx(0.0, abs=1e-6), "before its first step it is at its reference"
+    kept = read_config(Path("tango")).policies["generator"].adapter
+    assert kept == str(tmp_path / "sft" / "models" / "generator"), "a run can be resumed from another folder"
+    monkeypatch.chdir("/")
+    assert milonga.resume(tmp_path / "tango", quiet=True)["turns"] == 1
