@@ -132,9 +132,25 @@ def test_eval_reads_processbench_files(milonga: Command, finished: tuple[Path, D
     wrong = item | {"steps": ["7+5=13", "13*3=39"], "label": 0, "final_answer_correct": False}
     path = tmp_path / "bench.json"
     path.write_text(json.dumps([item, wrong]))
-    done = milonga("eval", finished[0], "--problems", "2", "--processbench", path, "--json")
+    done = milonga("eval", finished[0], "--processbench", path, "--json")
     assert done.code == 0 and 0 <= done.json["verifier/f1"] <= 1
     assert done.json["verifier/trivial/error_modal"] == 1.0
+    assert [done.json[key] for key in ("recipe", "turn", "items", "errors", "dropped")] == ["tango", 4, 2, 1, 0]
+    assert not any(key.startswith("generator") for key in done.json), "nobody solves anything"
+    # A solution that does not fit is wrong in its own class; here it is the only one without an error.
+    path.write_text(json.dumps([item | {"problem": "7+5*3%100" + " " * 600}, wrong]))
+    done = milonga("eval", finished[0], "--processbench", path, "--json")
+    assert done.json["dropped"] == 3 and done.json["verifier/right_accuracy"] == 0 == done.json["verifier/f1"]
+
+
+def test_a_model_without_a_run_is_measured_on_processbench_too(milonga: Command, tmp_path: Path) -> None:
+    steps = {"problem": "7+5*3%100", "steps": ["7+5=12", "12*3=36"]}
+    labels = [-1, 0, 1, -1, 0, 1]
+    path = tmp_path / "bench.json"
+    path.write_text(json.dumps([steps | {"id": n, "label": k, "final_answer_correct": True} for n, k in enumerate(labels)]))
+    done = milonga("eval", "embedded", "--processbench", path, "--limit", "3", "--json")
+    assert done.code == 0 and done.json["model"] == "embedded"
+    assert (done.json["items"], done.json["errors"]) == (3, 2), "items 0, 2 and 4"
 
 
 def test_a_dry_run_prints_a_config_that_resolves_to_itself(
@@ -261,6 +277,9 @@ def test_a_mistake_is_one_line_and_exit_code_2(
         (["eval", "RUN", "--split", "train"], "'eval.split'"),
         (["eval", "RUN", "--problems", "0"], "'eval.problems'"),
         (["eval", "RUN", "--processbench", "none.json"], "none.json"),
+        (["eval", "RUN", "--processbench", "none.json", "--problems", "3"], "use --limit"),
+        (["eval", "RUN", "--limit", "3"], "use --problems"),
+        (["eval", "RUN", "--processbench", "none.json", "--limit", "0"], "--limit"),
         (["run", "tango", "--out", "RUN"], "already holds a run"),
     ],
 )

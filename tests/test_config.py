@@ -240,7 +240,7 @@ def test_public_signatures_are_frozen() -> None:
     options = ["*task", "*turns", "*seed", "*out", "*device", "*models", "*config", "*settings", "*quiet"]
     assert names(milonga.run) == ["recipe", *options]
     assert names(milonga.resume) == ["path", "quiet"]
-    assert names(milonga.evaluate) == ["path", "*split", "*problems", "*processbench"]
+    assert names(milonga.evaluate) == ["path", "*split", "*problems", "*processbench", "*limit"]
     assert all(
         parameter.default is not inspect.Parameter.empty
         for function in (milonga.run, milonga.resume, milonga.evaluate)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,15 @@ from hypothesis import strategies as st
 from helpers import PROPERTY
 from milonga.errors import DataError
 from milonga.evals import make_bench, read_processbench
-from milonga.evals.evaluate import bench_metrics, gap_metrics, judge_metrics, pass_metrics, ranking_metrics, solver_metrics
+from milonga.evals.evaluate import (
+    bench_metrics,
+    gap_metrics,
+    judge_metrics,
+    pass_metrics,
+    ranking_metrics,
+    solver_metrics,
+    whole_bench,
+)
 from milonga.evals.metrics import (
     bootstrap_interval,
     calibration_error,
@@ -27,7 +36,7 @@ from milonga.evals.metrics import (
     trivial_f1,
     vote,
 )
-from milonga.roles import StepSolver
+from milonga.roles import StepSolver, StepVerifier
 from milonga.tasks import make_task
 from milonga.types import Grade, Problem, Reading, Solution, Trace, Traces, Verification
 
@@ -296,3 +305,27 @@ def test_our_own_bench_has_both_classes_and_hidden_errors() -> None:
     assert sum(t.correct == 1.0 for t in bench) > 20
     again = make_bench(make_task({"name": "chain", "ops": 3}), StepSolver("terse"), 40, "dev")
     assert [t.text for t in again] == [t.text for t in bench]
+
+
+def test_processbench_by_hand(tmp_path: Path) -> None:
+    """Errors at 0 and 2, two solutions without one. Found, named too early, cleared, and not read at all."""
+    items = [
+        GOOD | {"id": f"i{n}", "steps": ["a", "b", "c"], "label": label, "final_answer_correct": label == -1}
+        for n, label in enumerate([0, 2, -1, -1])
+    ]
+    path = tmp_path / "bench.json"
+    path.write_text(json.dumps(items))
+    bench, judge = Traces(read_processbench(path, StepSolver("tagged"))), StepVerifier("tagged")
+    said = [[False, True, True], [True, False, False], [True, True, True]]
+    texts = [judge.write(verdicts, all(verdicts)) for verdicts in said]
+    checks = Traces(
+        replace(Trace.given(f"c{n}", "verifier", item.problem, text, judge.read(text, item)), about=(item,))
+        for n, (item, text) in enumerate(zip(bench, texts, strict=False))
+    )
+    whole = whole_bench(checks, bench, 1)
+    found = bench_metrics(whole, whole)
+    assert (found["error_accuracy"], found["right_accuracy"], found["f1"]) == (0.5, 0.5, 0.5)
+    assert found["detection_f1"] == pytest.approx(harmonic(1.0, 0.5)) and found["bench_invalid_rate"] == 0.25
+    assert found["index_shift"] == -0.5
+    assert found["trivial/error_modal"] == pytest.approx(harmonic(0.5, 1.0)) == found["trivial/answer_modal"]
+    assert found["trivial/answer_last"] == pytest.approx(harmonic(0.5, 1.0))

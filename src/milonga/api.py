@@ -6,13 +6,18 @@ import datetime as dt
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from milonga.config import read_toml
 from milonga.errors import ConfigError, RunFolderError
 from milonga.resolve import Plan, resolve
 
+if TYPE_CHECKING:
+    from milonga.table import Setting
+
 Report = dict[str, Any]
+BARE_TOKENS = 1024
+"""Of a solution, where a model is measured that comes from no run; a verification may have twice as many."""
 
 
 def plan_run(
@@ -139,32 +144,76 @@ def make_engine(plan: Plan) -> Any:
 
 
 def evaluate(
-    path: str | Path, *, split: str = "test", problems: int | None = None, processbench: str | Path | None = None
+    path: str | Path,
+    *,
+    split: str = "test",
+    problems: int | None = None,
+    processbench: str | Path | None = None,
+    limit: int | None = None,
 ) -> Report:
-    """Measure a run's newest checkpoint on held-out problems, or its verifier on a ProcessBench file."""
-    from milonga.evals import Evaluator, make_bench, read_processbench
-    from milonga.roles import StepSolver
-    from milonga.run.checkpoints import Checkpoints
-    from milonga.run.folder import read_config
-    from milonga.table import Setting
+    """Measure a run's newest checkpoint on held-out problems; or, with a ProcessBench file, its verifier on that.
 
-    config = read_config(Path(path))
-    section = config.eval.model_dump() | {"split": split} | ({} if problems is None else {"problems": problems})
-    plan = resolve([config.model_dump(mode="json", exclude_none=True), {"eval": section}])
-    if processbench is not None and "verifier" not in plan.roles:
-        raise ConfigError(f"recipe '{config.recipe}' has no verifier to measure on '{processbench}'")
-    found = Checkpoints(Path(path) / "checkpoints", 1).newest()
-    if found is None:
-        raise RunFolderError(f"'{path}' holds no complete checkpoint")
-    bench = make_bench(plan.task, plan.roles.get("generator"), plan.config.eval.bench, plan.config.eval.split)
+    For ProcessBench the path may also be a model (a folder or a name), asked as it is to verify steps.
+    """
     if processbench is not None:
-        bench = read_processbench(Path(processbench), StepSolver("terse" if plan.config.dialect == "terse" else "tagged"))
-    engine = make_engine(plan)
-    engine.load(found[0])
-    setting = Setting(
-        engine, plan.task, plan.roles, plan.seats, plan.config.sampling, plan.config.seed, plan.config.batch.problems
-    )
+        return _processbench(Path(path), Path(processbench), limit)
+    from milonga.evals import Evaluator, make_bench
+
+    plan, found = _finished(Path(path), {"split": split} | ({} if problems is None else {"problems": problems}))
+    bench = make_bench(plan.task, plan.roles.get("generator"), plan.config.eval.bench, plan.config.eval.split)
+    setting = _seated(plan, found[0])
     metrics = Evaluator(setting, plan.config.eval, tuple(bench), plan.recipe.measure)()
-    return {"run": str(path), "recipe": config.recipe, "turn": found[1]["place"]["turn"], "split": split} | {
+    return {"run": str(path), "recipe": plan.config.recipe, "turn": found[1]["place"]["turn"], "split": split} | {
         key.removeprefix("eval/"): value for key, value in metrics.items()
     }
+
+
+def _processbench(path: Path, file: Path, limit: int | None) -> Report:
+    """F1 by the protocol beside what trivial verifiers get. Only the verifier's weights are loaded."""
+    from milonga.evals import judge_bench, read_processbench
+    from milonga.roles import StepSolver
+    from milonga.table import Table
+
+    report: Report
+    if (path / "config.toml").exists():
+        plan, found = _finished(path, {})
+        weights, report = found[0], {"run": str(path), "recipe": plan.config.recipe, "turn": found[1]["place"]["turn"]}
+    else:
+        model = {"model": str(path)}
+        settings = {"policies": {"generator": model, "verifier": model}, "sampling": {"max_tokens": BARE_TOKENS}}
+        plan, weights, report = resolve([{"recipe": "verifier_only"}, settings]), None, {"model": str(path)}
+    if "verifier" not in plan.roles:
+        raise ConfigError(f"recipe '{plan.config.recipe}' has no verifier to measure on '{file}'")
+    bench = read_processbench(file, StepSolver("terse" if plan.config.dialect == "terse" else "tagged"), limit)
+    policy = plan.seats["verifier"]
+    setting = _seated(replace(plan, policies={policy: plan.policies[policy]}), weights)
+    table = Table(setting, "processbench", "")
+    metrics = judge_bench(table, bench, plan.config.eval.checks)
+    labels = [item.grade.first_error for item in bench if item.grade is not None]
+    report |= {"processbench": str(file), "items": len(bench), "errors": sum(label != -1 for label in labels)}
+    report |= {"checks": plan.config.eval.checks, "dropped": sum(table.dropped.values())}
+    return report | {f"verifier/{key}": value for key, value in metrics.items()}
+
+
+def _finished(path: Path, section: Mapping[str, Any]) -> tuple[Plan, tuple[Path, dict[str, Any]]]:
+    """The plan of a run, with these keys of `[eval]`, and its newest checkpoint: folder and state."""
+    from milonga.run.checkpoints import Checkpoints
+    from milonga.run.folder import read_config
+
+    config = read_config(path)
+    plan = resolve([config.model_dump(mode="json", exclude_none=True), {"eval": config.eval.model_dump() | dict(section)}])
+    found = Checkpoints(path / "checkpoints", 1).newest()
+    if found is None:
+        raise RunFolderError(f"'{path}' holds no complete checkpoint")
+    return plan, found
+
+
+def _seated(plan: Plan, weights: Path | None) -> Setting:
+    """The plan's setting, with the weights of a checkpoint."""
+    from milonga.table import Setting
+
+    engine = make_engine(plan)
+    if weights is not None:
+        engine.load(weights)
+    config = plan.config
+    return Setting(engine, plan.task, plan.roles, plan.seats, config.sampling, config.seed, config.batch.problems)

@@ -114,17 +114,24 @@ def resume(
 
 @app.command(name="eval")
 def eval_(
-    folder: Annotated[Path, typer.Argument(help="A run folder.")],
+    folder: Annotated[Path, typer.Argument(help="A run folder; with --processbench also a model: a folder or a name.")],
     split: Annotated[str, typer.Option(help="dev or test.")] = "test",
     problems: Annotated[int | None, typer.Option(help="How many held-out problems.")] = None,
-    processbench: Annotated[Path | None, typer.Option(help="Measure the verifier on a ProcessBench file.")] = None,
+    processbench: Annotated[
+        Path | None, typer.Option(help="Measure the verifier, and only it, on a ProcessBench file.")
+    ] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="How many items of that file, taken evenly over it.")] = None,
     json: AsJson = False,
 ) -> None:
     """Measure a run's newest checkpoint on held-out problems."""
     from milonga import api
     from milonga.cli.views import print_metrics
 
-    metrics = api.evaluate(folder, split=split, problems=problems, processbench=processbench)
+    if limit is not None and processbench is None:
+        raise UserError("--limit counts items of a --processbench file; use --problems for held-out problems")
+    if problems is not None and processbench is not None:
+        raise UserError("--problems does not apply to a --processbench file; use --limit")
+    metrics = api.evaluate(folder, split=split, problems=problems, processbench=processbench, limit=limit)
     print_metrics(metrics, console)
     if json:
         print_json(metrics)

@@ -1,6 +1,15 @@
 """Evaluations: what is measured at both sides of the table."""
 
 from milonga.evals.bench import make_bench, read_processbench
-from milonga.evals.evaluate import Evaluator, Metrics, judge_metrics, output_metrics, solver_metrics
+from milonga.evals.evaluate import Evaluator, Metrics, judge_bench, judge_metrics, output_metrics, solver_metrics
 
-__all__ = ["Evaluator", "Metrics", "judge_metrics", "make_bench", "output_metrics", "read_processbench", "solver_metrics"]
+__all__ = [
+    "Evaluator",
+    "Metrics",
+    "judge_bench",
+    "judge_metrics",
+    "make_bench",
+    "output_metrics",
+    "read_processbench",
+    "solver_metrics",
+]

@@ -37,8 +37,9 @@ def make_bench(task: Task, solver: Role | None, count: int, split: Split) -> lis
     return bench
 
 
-def read_processbench(path: Path, solver: StepSolver) -> list[Trace]:
-    """A ProcessBench file. Labels are 0-based indices of the first wrong step, -1 if there is none."""
+def read_processbench(path: Path, solver: StepSolver, limit: int | None = None) -> list[Trace]:
+    """A ProcessBench file, or `limit` of its items, taken evenly over the file. Labels are 0-based indices of the first wrong
+    step, -1 if there is none."""
     try:
         items = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -47,7 +48,8 @@ def read_processbench(path: Path, solver: StepSolver) -> list[Trace]:
         raise DataError(f"ProcessBench file '{path}': {error}") from None
     if not isinstance(items, list) or not items:
         raise DataError(f"ProcessBench file '{path}' holds no list of items")
-    return [_item(path, number, item, solver) for number, item in enumerate(items)]
+    chosen = range(len(items)) if limit is None else [i * len(items) // limit for i in range(min(limit, len(items)))]
+    return [_item(path, number, items[number], solver) for number in chosen]
 
 
 def _item(path: Path, number: int, item: object, solver: StepSolver) -> Trace:

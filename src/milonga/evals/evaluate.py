@@ -6,7 +6,7 @@ Invariant: evaluations are not charged to the compute ledger, draw nothing from 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -25,7 +25,7 @@ from milonga.evals.metrics import (
 )
 from milonga.roles import StepSolver
 from milonga.table import Setting, Table
-from milonga.types import Trace, Traces, Verification
+from milonga.types import Reading, Trace, Traces, Verification
 
 Metrics = dict[str, float | None]
 
@@ -100,13 +100,7 @@ class Evaluator:
         return out
 
     def _bench_metrics(self, table: Table) -> Metrics:
-        if not self.bench:
-            return {"f1": None}
-        subjects = Traces(self.bench)
-        greedy = table.judge("verifier", subjects, greedy=True)
-        if self.setting.roles["verifier"].kind != "generative":
-            return bench_metrics(greedy, greedy)  # a scorer says the same every time
-        return bench_metrics(greedy, table.judge("verifier", subjects, self.section.checks))
+        return judge_bench(table, self.bench, self.section.checks) if self.bench else {"f1": None}
 
 
 def prefixed(prefix: str, metrics: Metrics) -> Metrics:
@@ -234,6 +228,29 @@ def ranking_metrics(solutions: Traces, checks: Traces) -> Metrics:
     }
 
 
+def judge_bench(table: Table, bench: Sequence[Trace], checks: int) -> Metrics:
+    """The verifier at the table on solutions with known first errors, judged greedily and `checks` times by sampling."""
+    subjects = Traces(bench)
+    greedy = whole_bench(table.judge("verifier", subjects, greedy=True), subjects, 1)
+    if table.setting.roles["verifier"].kind != "generative":
+        return bench_metrics(greedy, greedy)  # a scorer says the same every time
+    return bench_metrics(greedy, whole_bench(table.judge("verifier", subjects, checks), subjects, checks))
+
+
+def whole_bench(checks: Traces, subjects: Traces, n: int) -> Traces:
+    """With an unreadable verification for each solution that was left out, as too long for the verifier's context: what it
+    cannot read it gets wrong, and a bench is never made easier in silence."""
+    judged = {check.subject.id for check in checks}
+    nothing = Reading(Verification(None, None), 0.0, "longer than the model's context")
+    missing = [
+        replace(Trace.given(f"{subject.id}!{number}", "verifier", subject.problem, "", nothing), about=(subject,))
+        for subject in subjects
+        if subject.id not in judged
+        for number in range(n)
+    ]
+    return Traces([*checks, *missing])
+
+
 def bench_metrics(greedy: Traces, sampled: Traces) -> Metrics:
     """F1 on solutions with known first errors, in three decoding modes, beside what trivial verifiers get.
 
@@ -261,6 +278,7 @@ def bench_metrics(greedy: Traces, sampled: Traces) -> Metrics:
     out["vote_f1"] = process_f1(votes, [_label(g[0]) for g in groups])["f1"]
     out["last_is_lowest"] = last_is_lowest(sampled)
     out["bench_invalid_rate"] = mean([not t.reading.valid for t in sampled])
+    out["bench_truncated_rate"] = mean([t.finish == "length" for t in sampled])
     return out
 
 
