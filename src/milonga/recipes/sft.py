@@ -53,7 +53,8 @@ class Sft(Recipe):
         return {"generator": StepSolver(dialect, noise), "verifier": StepVerifier(dialect, noise)}
 
     def schedule(self) -> Schedule:
-        return alternate(generator=self.options.n_generator, verifier=self.options.n_verifier)
+        # The lead comes last in a cycle: a run of N turns ends when both have had theirs.
+        return alternate(verifier=self.options.n_verifier, generator=self.options.n_generator)
 
     def play(self, table: Table) -> Traces:
         """One example of the learner for each problem of the turn."""
