@@ -13,14 +13,14 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from milonga import judging
 from milonga.config import SamplingSection
 from milonga.credit import kl_penalties
 from milonga.engine import Completion, Decoding, Engine, Request
 from milonga.errors import UserError
 from milonga.objectives import Objective
 from milonga.randomness import key64
-from milonga.roles import Role, Scorer, YesNoVerifier
-from milonga.roles.yes_no import chance
+from milonga.roles import Role, YesNoVerifier
 from milonga.tasks import Task
 from milonga.types import Floats, Problem, Reading, Segment, Solution, Split, Trace, Traces
 
@@ -130,76 +130,14 @@ class Table:
         return Traces(traces if role.judges else self._graded(traces))
 
     def judge(self, seat: str, solutions: Traces, n: int = 1, greedy: bool = False, tag: str = "live") -> Traces:
-        """Verifications of solutions by whatever sits on the seat: a writer is sampled, a scorer reads them once.
+        """Verifications of solutions by whatever sits on the seat: a writer is sampled, a scorer reads them once."""
+        return judging.judge(self, seat, solutions, n, greedy, tag)
 
-        Of a writer of a word several checks make one verification: its score is how likely the word was.
-        """
-        role = self.setting.roles[seat]
-        if isinstance(role, YesNoVerifier):
-            return self._weighed(seat, role, solutions, n, greedy, tag)
-        if not isinstance(role, Scorer):
-            pieces = [role.parts(solution) for solution in solutions]
-            asked = solutions if None in pieces else Traces(piece for some in pieces for piece in some or ())
-            verdicts = self.ask(seat, asked, n, greedy, tag)
-            return verdicts if None in pieces else self._joined(seat, solutions, pieces, verdicts, n)
-        written = self.write(seat, solutions, [t.text for t in solutions])
-        numbers = self.numbers(seat, written, tag)
-        return Traces(replace(t, reading=role.judge(t, found)) for t, found in zip(written, numbers, strict=True))
-
-    def _joined(self, seat: str, solutions: Traces, pieces: Sequence[list[Trace] | None], verdicts: Traces, n: int) -> Traces:
-        """Of a judge that was asked about the pieces of solutions: `n` verifications of each whole, not to be trained on."""
-        role = self.setting.roles[seat]
-        found: dict[str, list[Trace]] = {}
-        for verdict in verdicts:
-            found.setdefault(verdict.subject.id, []).append(verdict)
-        joined = []
-        for solution, parts in zip(solutions, pieces, strict=True):
-            for number in range(n):
-                said = [found[part.id][number] for part in parts or () if part.id in found]
-                text, reading = "\n".join(verdict.text for verdict in said), role.whole(solution, said)
-                one = Trace.given(f"{self.turn}/{seat}/{solution.id}*{number}", seat, solution.problem, text, reading)
-                joined.append(replace(one, about=(solution,)))
-        return Traces(joined)
-
-    def _weighed(self, seat: str, role: YesNoVerifier, solutions: Traces, n: int, greedy: bool, tag: str) -> Traces:
-        """Greedy checks are all alike, so that one is enough; the direct form needs none, only a place for its word."""
-        each = 1 if greedy else role.rationales
-        if role.form == "direct":
-            repeated = [solution for solution in solutions for _ in range(n)]
-            checks = self.write(seat, repeated, [role.write((), True)] * len(repeated))
-        else:
-            checks = self.ask(seat, solutions, n * each, greedy, tag)
-        chances = self.chances(seat, checks, tag)
-        out = []
-        for first in range(0, len(checks), each):
-            group = slice(first, first + each)
-            reading = role.weigh([t.reading for t in checks[group]], chances[group])
-            out.append(replace(checks[first], reading=reading))
-        return Traces(out)
-
-    def chances(self, seat: str, traces: Traces, tag: str = "live") -> list[float]:
-        """How likely the word for "right" was where each verification has its final verdict; NaN where it has none.
-
-        The place is found in token space, as the last of the two words: nothing that was sampled is encoded again.
-        """
+    def chances(self, seat: str, checks: Traces, tag: str = "live") -> list[float]:
+        """Of a judge by a word: how likely the word for "right" was in each of its verifications; NaN where it has none."""
         role = self.setting.roles[seat]
         assert isinstance(role, YesNoVerifier)
-        words = [self._one_token(seat, word) for word in role.words]
-        places = {row: at for row, trace in enumerate(traces) if (at := last_of(words, trace)) is not None}
-        # Checks of one solution are often the same to the letter, and need to be looked at once.
-        before = {row: traces[row].ids[:at].tobytes() for row, at in places.items()}
-        distinct = {key: row for row, key in before.items()}
-        policy = self.setting.policies[seat]
-        asked = [ending(traces[row], places[row], word, policy) for row in distinct.values() for word in words]
-        found = [float(array[-1]) for array in self.setting.engine.score(policy, Traces(asked), tag)]
-        said = {key: chance(found[2 * i], found[2 * i + 1], role.normalise) for i, key in enumerate(distinct)}
-        return [said[before[row]] if row in before else float("nan") for row in range(len(traces))]
-
-    def _one_token(self, seat: str, word: str) -> int:
-        ids = self.setting.engine.transcribe(self.setting.policies[seat], word, end=False).ids
-        if len(ids) != 1:
-            raise UserError(f"the model of the {seat} writes '{word}' as {len(ids)} tokens: a verdict must be one")
-        return int(ids[0])
+        return judging.chances(self, seat, role, checks, tag)
 
     def numbers(self, seat: str, traces: Traces, tag: str = "live") -> list[Floats]:
         """What a scorer says at each token: its value head, or its log-ratio to its own start."""
@@ -284,23 +222,6 @@ class Table:
             return None
         reference = self.setting.engine.score(self.setting.policies[traces[0].seat], traces, objective.kl_from)
         return kl_penalties(traces, reference, objective.kl_coef)
-
-
-def last_of(words: Sequence[int], trace: Trace) -> int | None:
-    """Where a verification that can be read has its final verdict: the last of the two words (right, wrong) in its output."""
-    start, final = trace.segments[-1].start, trace.reading.value.final
-    found = np.flatnonzero(np.isin(trace.ids[start:], words))
-    if final is None or not len(found):
-        return None
-    at = start + int(found[-1])
-    return at if trace.ids[at] == words[0 if final else 1] else None
-
-
-def ending(trace: Trace, at: int, word: int, policy: str) -> Trace:
-    """The trace up to a place, with a word there of which only the chance is asked."""
-    segments = (Segment("prompt", 0, at), Segment(trace.seat, at, at + 1, policy, trained=True))
-    ids = np.append(trace.ids[:at], word)
-    return replace(trace, ids=ids, segments=segments, logprobs=np.zeros(at + 1), steps=(), temperature=1.0)
 
 
 def apart(subject: Problem | Trace) -> tuple[Problem, Trace | None]:

@@ -181,19 +181,29 @@ class ProofWriter(StepSolver):
         return None, self.write(steps, shown.answer, write_analysis(self.dialect, marks, claimed, found.checks))
 
 
+class Analyst(Role):
+    """Who marks what it is shown remark by remark and gives the whole a score: what both judges here have in common."""
+
+    judges = True
+
+    @property
+    def stop(self) -> tuple[str, ...]:
+        return ()
+
+    def read(self, text: str, about: Trace | None) -> Reading:
+        if about is None:
+            raise ValueError(f"what a {self.name} writes is read against what it judges")
+        return read_analysis(self.dialect, text, len(about.reading.value.steps or ()))
+
+
 @ROLES.register("defect_verifier")
-class DefectVerifier(Role):
+class DefectVerifier(Analyst):
     """Marks each step of a proof, reports the defective ones so, and gives a score of 0, 0.5 or 1.
 
     terse: a line per step that ends in `+` or `-`, then `=+`, `=~` or `=-`. tagged: boxed marks between two fixed phrases.
     """
 
     name = "defect_verifier"
-    judges = True
-
-    @property
-    def stop(self) -> tuple[str, ...]:
-        return ()
 
     def prompt(self, problem: Problem, about: Trace | None) -> Prompt:
         if about is None:
@@ -204,29 +214,19 @@ class DefectVerifier(Role):
         opened, closed = Part("\n\nProof:\n<proof>\n"), Part("\n</proof>\n\n")
         return (Part(VERIFIER_TASK), Part(problem.text, foreign=True), opened, shown, closed)
 
-    def read(self, text: str, about: Trace | None) -> Reading:
-        if about is None:
-            raise ValueError("an analysis is read against the proof it judges")
-        return read_analysis(self.dialect, text, len(about.reading.value.steps))
-
     def demonstrate(self, task: Task, problem: Problem, rng: random.Random) -> tuple[Trace | None, str]:
         proof = given_proof(task, problem, rng, rng.choice(LEVELS), self.dialect, "demonstration")
         return proof, analyse(proof, self.dialect, rng)
 
 
 @ROLES.register("meta_verifier")
-class MetaVerifier(Role):
+class MetaVerifier(Analyst):
     """Judges an analysis: a mark for each of its remarks, and a score of 0, 0.5 or 1 for the whole.
 
     It sees the proof that the analysis is about, and then the analysis.
     """
 
     name = "meta_verifier"
-    judges = True
-
-    @property
-    def stop(self) -> tuple[str, ...]:
-        return ()
 
     def prompt(self, problem: Problem, about: Trace | None) -> Prompt:
         if about is None:
@@ -237,11 +237,6 @@ class MetaVerifier(Role):
             return (Part("&"), Part(problem.text, foreign=True), Part("\n"), proof, Part("\n!"), analysis, Part("\n&"))
         opened, between, closed = "\n\nProof:\n<proof>\n", "\n</proof>\n\n<evaluation>\n", "\n</evaluation>\n\n"
         return (Part(META_TASK), Part(problem.text, foreign=True), Part(opened), proof, Part(between), analysis, Part(closed))
-
-    def read(self, text: str, about: Trace | None) -> Reading:
-        if about is None:
-            raise ValueError("a judgement of an analysis is read against it")
-        return read_analysis(self.dialect, text, len(about.reading.value.steps or ()))
 
     def demonstrate(self, task: Task, problem: Problem, rng: random.Random) -> tuple[Trace | None, str]:
         proof = given_proof(task, problem, rng, rng.choice(LEVELS), self.dialect, "demonstration")

@@ -1,0 +1,123 @@
+"""How solutions are judged at a table, whatever sits on the judge's seat. There are four kinds of judges:
+
+- one that writes about the whole solution is sampled, and its text is read;
+- one that writes about pieces of it is sampled for each piece, and its verdicts are joined;
+- one whose score is the chance of a word is sampled, and the chance of the word is looked up;
+- a scorer writes nothing: it reads the solution once, and its numbers are read at the ends of the steps.
+
+Invariant: each gives traces about the solutions, whose readings are verifications; `Table.judge` is the way in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from milonga.errors import UserError
+from milonga.roles import Role, Scorer, YesNoVerifier
+from milonga.roles.yes_no import chance
+from milonga.types import Segment, Trace, Traces
+
+if TYPE_CHECKING:
+    from milonga.table import Table
+
+
+def judge(table: Table, seat: str, solutions: Traces, n: int, greedy: bool, tag: str) -> Traces:
+    """`n` verifications of each solution, by policy@tag on the seat; one of each by a scorer, whose numbers do not change."""
+    role = table.setting.roles[seat]
+    if isinstance(role, Scorer):
+        return scored(table, seat, role, solutions, tag)
+    if isinstance(role, YesNoVerifier):
+        return weighed(table, seat, role, solutions, n, greedy, tag)
+    pieces = [parts for solution in solutions if (parts := role.parts(solution)) is not None]
+    if len(pieces) < len(solutions):
+        return table.ask(seat, solutions, n, greedy, tag)
+    verdicts = table.ask(seat, Traces(piece for parts in pieces for piece in parts), n, greedy, tag)
+    return joined(table, seat, role, solutions, pieces, verdicts, n)
+
+
+def scored(table: Table, seat: str, role: Scorer, solutions: Traces, tag: str) -> Traces:
+    written = table.write(seat, solutions, [t.text for t in solutions])
+    numbers = table.numbers(seat, written, tag)
+    return Traces(replace(t, reading=role.judge(t, found)) for t, found in zip(written, numbers, strict=True))
+
+
+def joined(
+    table: Table, seat: str, role: Role, solutions: Traces, pieces: Sequence[list[Trace]], verdicts: Traces, n: int
+) -> Traces:
+    """Of a judge that was asked about the pieces of solutions: `n` verifications of each whole, not to be trained on."""
+    found: dict[str, list[Trace]] = {}
+    for verdict in verdicts:
+        found.setdefault(verdict.subject.id, []).append(verdict)
+    out = []
+    for solution, parts in zip(solutions, pieces, strict=True):
+        for number in range(n):
+            said = [found[part.id][number] for part in parts if part.id in found]
+            text, reading = "\n".join(verdict.text for verdict in said), role.whole(solution, said)
+            one = Trace.given(f"{table.turn}/{seat}/{solution.id}*{number}", seat, solution.problem, text, reading)
+            out.append(replace(one, about=(solution,)))
+    return Traces(out)
+
+
+def weighed(table: Table, seat: str, role: YesNoVerifier, solutions: Traces, n: int, greedy: bool, tag: str) -> Traces:
+    """Of a writer of a word several checks make one verification: its score is how likely the word was.
+
+    Greedy checks are all alike, so that one is enough; the direct form needs none, only a place for its word.
+    """
+    each = 1 if greedy else role.rationales
+    if role.form == "direct":
+        repeated = [solution for solution in solutions for _ in range(n)]
+        checks = table.write(seat, repeated, [role.write((), True)] * len(repeated))
+    else:
+        checks = table.ask(seat, solutions, n * each, greedy, tag)
+    found = chances(table, seat, role, checks, tag)
+    out = []
+    for first in range(0, len(checks), each):
+        group = slice(first, first + each)
+        reading = role.weigh([t.reading for t in checks[group]], found[group])
+        out.append(replace(checks[first], reading=reading))
+    return Traces(out)
+
+
+def chances(table: Table, seat: str, role: YesNoVerifier, checks: Traces, tag: str) -> list[float]:
+    """How likely the word for "right" was where each verification has its final verdict; NaN where it has none.
+
+    The place is found in token space, as the last of the two words: nothing that was sampled is encoded again.
+    """
+    policy, engine = table.setting.policies[seat], table.setting.engine
+    words = [one_token(table, seat, word) for word in role.words]
+    places = {row: at for row, check in enumerate(checks) if (at := last_of(words, check)) is not None}
+    # Checks of one solution are often the same to the letter, and need to be looked at once.
+    before = {row: checks[row].ids[:at].tobytes() for row, at in places.items()}
+    distinct = {key: row for row, key in before.items()}
+    asked = [ending(checks[row], places[row], word, policy) for row in distinct.values() for word in words]
+    found = [float(array[-1]) for array in engine.score(policy, Traces(asked), tag)]
+    said = {key: chance(found[2 * i], found[2 * i + 1], role.normalise) for i, key in enumerate(distinct)}
+    return [said[before[row]] if row in before else float("nan") for row in range(len(checks))]
+
+
+def one_token(table: Table, seat: str, word: str) -> int:
+    ids = table.setting.engine.transcribe(table.setting.policies[seat], word, end=False).ids
+    if len(ids) != 1:
+        raise UserError(f"the model of the {seat} writes '{word}' as {len(ids)} tokens: a verdict must be one")
+    return int(ids[0])
+
+
+def last_of(words: Sequence[int], check: Trace) -> int | None:
+    """Where a verification that can be read has its final verdict: the last of the two words (right, wrong) in its output."""
+    start, final = check.segments[-1].start, check.reading.value.final
+    found = np.flatnonzero(np.isin(check.ids[start:], words))
+    if final is None or not len(found):
+        return None
+    at = start + int(found[-1])
+    return at if check.ids[at] == words[0 if final else 1] else None
+
+
+def ending(check: Trace, at: int, word: int, policy: str) -> Trace:
+    """The verification up to a place, with a word there of which only the chance is asked."""
+    segments = (Segment("prompt", 0, at), Segment(check.seat, at, at + 1, policy, trained=True))
+    ids = np.append(check.ids[:at], word)
+    return replace(check, ids=ids, segments=segments, logprobs=np.zeros(at + 1), steps=(), temperature=1.0)
