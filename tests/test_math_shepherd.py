@@ -154,6 +154,23 @@ def test_the_truth_of_steps_is_watched_and_never_learned() -> None:
     assert before.sources == {"answers": 1.0} and before.notes["label_agreement"] > 0.7
 
 
+def test_exact_labels_need_no_completions_and_say_so() -> None:
+    p = plan(labels="truth")
+    one = table(p)
+    played = p.recipe.play(one)
+    before = engine().ledger.policies["generator"].decode
+    lesson = lesson_of(p, one, played)
+    assert engine().ledger.policies["generator"].decode == before
+    assert p.recipe.needs_steps and not plan().recipe.needs_steps
+    assert lesson.sources == {"steps": 1.0} and lesson.notes["label_agreement"] == 1.0
+    assert lesson.targets is not None
+    for row, targets in zip(lesson.traces, lesson.targets, strict=True):
+        grade = row.subject.grade
+        assert grade is not None and grade.steps is not None
+        wanted = grade.steps if all(grade.steps) else grade.steps[: grade.steps.index(False) + 1]
+        assert targets[~np.isnan(targets)].tolist() == [float(right) for right in wanted]
+
+
 def test_soft_labels_are_shares_and_hard_ones_are_not() -> None:
     played = (p := plan()).recipe.play(table(p))
     soft, hard = plan(labels="soft"), plan()

@@ -7,9 +7,9 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from milonga.credit import convincing_wrong, until_first_error
+from milonga.credit import convincing_wrong
 from milonga.recipes.base import RECIPES
-from milonga.recipes.scoring import Labelled, Scoring, ScoringOptions
+from milonga.recipes.scoring import Labelled, Scoring, ScoringOptions, exact_labels
 from milonga.roles.scorer import Aggregate
 from milonga.table import Table
 from milonga.tasks.base import keyed
@@ -65,9 +65,7 @@ class LetsVerify(Scoring):
     def labelled(self, solution: Trace) -> Labelled:
         if self.options.labels == "outcome":
             return Labelled(solution, end=solution.correct)
-        truth = solution.grade.steps if solution.grade else None
-        labels = [float(right) for right in truth or ()]
-        return Labelled(solution, until_first_error(labels) if self.options.stop_at_error else labels)
+        return Labelled(solution, exact_labels(solution, self.options.stop_at_error))
 
     def sources(self) -> dict[str, float]:
         return {"steps": 1.0} if self.options.labels == "process" else {"answers": 1.0}

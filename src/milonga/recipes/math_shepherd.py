@@ -6,7 +6,7 @@ recipe its scores are step rewards of the generator.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from pydantic import Field
@@ -15,16 +15,19 @@ from milonga.credit import after_zero, hard_labels, mix, shares, step_reward_cre
 from milonga.credit.reach import StepReward
 from milonga.recipes.base import RECIPES
 from milonga.recipes.outcome import outcome_credit, outcome_rewards, solve
-from milonga.recipes.scoring import Labelled, Scoring, ScoringOptions, reached
+from milonga.recipes.scoring import Labelled, Scoring, ScoringOptions, exact_labels, reached
 from milonga.roles.scorer import Aggregate
 from milonga.schedule import Schedule, alternate, warm_up
 from milonga.table import Table
 from milonga.types import Lesson, Traces
 
+Labels = Literal["hard", "soft", "truth"]
+
 
 class MathShepherdOptions(ScoringOptions):
-    labels: Literal["hard", "soft"] = "hard"
-    """hard: whether any completion arrives at the right answer. soft: the share that does."""
+    labels: Labels = "hard"
+    """hard: whether any completion arrives at the right answer. soft: the share that does. truth: exact, without completions,
+    up to the first error: the most that labels can give."""
     completions: int = Field(8, ge=1)
     """Completions from each prefix. Hard labels of different numbers are not comparable."""
     tau: float = Field(0.0, ge=0, lt=1)
@@ -45,11 +48,17 @@ class MathShepherd(Scoring):
     Options = MathShepherdOptions
     options: MathShepherdOptions
 
+    def __init__(self, *settings: Any) -> None:
+        super().__init__(*settings)
+        self.needs_steps = self.options.labels == "truth"
+
     @property
     def fitting(self) -> Aggregate:
-        return "min"
+        return "product" if self.options.labels == "truth" else "min"
 
     def label(self, table: Table, solutions: Traces) -> list[Labelled]:
+        if self.options.labels == "truth":
+            return [Labelled(solution, exact_labels(solution)) for solution in solutions]
         if self.options.drop_unsolved:
             solved = {solution.problem.id for solution in solutions if solution.correct == 1}
             solutions = solutions.keep(lambda t: t.problem.id in solved)
@@ -61,12 +70,12 @@ class MathShepherd(Scoring):
         return after_zero(labels, 0.0) if self.options.isotonic else labels
 
     def sources(self) -> dict[str, float]:
-        return {"answers": 1.0}
+        return {"steps": 1.0} if self.options.labels == "truth" else {"answers": 1.0}
 
 
 class MathShepherdRlOptions(MathShepherdOptions):
-    labels: Literal["hard", "soft"] = "soft"
-    """hard or soft; rewards inherit the noise of hard labels."""
+    labels: Labels = "soft"
+    """hard, soft or truth; rewards inherit the noise of hard labels."""
     warmup: int = Field(10, ge=0)
     """Verifier turns before the generator's first."""
     refresh: int = Field(0, ge=0)

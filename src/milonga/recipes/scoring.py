@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from milonga.credit import label_agreement, outcome_targets, step_targets
+from milonga.credit import label_agreement, outcome_targets, step_targets, until_first_error
 from milonga.recipes.base import Recipe, RecipeOptions
 from milonga.roles import Dialect, Role, StepScorer, StepSolver
 from milonga.roles.scorer import Aggregate
@@ -116,6 +116,13 @@ class Scoring(Recipe):
         rng = keyed("recall", table.setting.seed, table.turn)
         chosen = rng.sample(range(len(kept)), min(len(kept), round(self.options.replay * count)))
         return [Labelled.from_json(kept[i], solver, i) for i in sorted(chosen)]
+
+
+def exact_labels(solution: Trace, stop_at_error: bool = True) -> list[float]:
+    """The truth of each step, where the task knows it; what follows the first error has no label unless it is wanted."""
+    truth = solution.grade.steps if solution.grade else None
+    labels = [float(right) for right in truth or ()]
+    return until_first_error(labels) if stop_at_error else labels
 
 
 def reached(table: Table, solutions: Traces, n: int) -> list[list[float]]:
