@@ -17,6 +17,7 @@ from typing import Any, Literal, cast, get_args
 
 from milonga.config import merge, parse_setting, read_toml, to_toml
 from milonga.errors import ConfigError, RunFolderError, nearest
+from milonga.evals import metric_names
 from milonga.recipes import RECIPES
 from milonga.resolve import Plan, resolve
 from milonga.run.files import write_atomically
@@ -120,6 +121,7 @@ def plan_comparison(
     chosen = parse_seeds(seeds)
     arms = tuple(plan_arm(name, own, common, list(named), chosen[0]) for name, own in named.items())
     check_same(arms)
+    check_metric(full_name(metric), arms)
     return Comparison(arms, chosen, cast(Match, match), full_name(metric), find_baseline(baseline, list(named)))
 
 
@@ -221,6 +223,20 @@ SAME: Mapping[str, Callable[[Plan], Any]] = {
 
 def full_name(metric: str) -> str:
     return metric if metric.startswith("eval/") else f"eval/{metric}"
+
+
+def check_metric(metric: str, arms: Sequence[Arm]) -> None:
+    """A metric that no arm measures would be found out only after all runs."""
+    known = set[str]().union(*(measured_by(arm.plan) for arm in arms))
+    if metric not in known:
+        raise ConfigError(f"no arm measures '{metric}': {nearest(metric, known)}")
+
+
+def measured_by(plan: Plan) -> set[str]:
+    """The names of all that an evaluation of this plan gives."""
+    section = plan.config.eval
+    bench = section.bench > 0 and plan.task.demonstrates
+    return metric_names(plan.roles, section, bench) | {f"eval/{name}" for name in plan.recipe.measures}
 
 
 def find_baseline(name: str | None, names: Sequence[str]) -> str:

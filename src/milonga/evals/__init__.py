@@ -1,7 +1,15 @@
 """Evaluations: what is measured at both sides of the table."""
 
 from milonga.evals.bench import make_bench, read_processbench
-from milonga.evals.evaluate import Evaluator, Metrics, judge_bench, judge_metrics, output_metrics, solver_metrics
+from milonga.evals.evaluate import (
+    Evaluator,
+    Metrics,
+    judge_bench,
+    judge_metrics,
+    metric_names,
+    output_metrics,
+    solver_metrics,
+)
 
 __all__ = [
     "Evaluator",
@@ -9,6 +17,7 @@ __all__ = [
     "judge_bench",
     "judge_metrics",
     "make_bench",
+    "metric_names",
     "output_metrics",
     "read_processbench",
     "solver_metrics",

@@ -5,7 +5,7 @@ Invariant: evaluations are not charged to the compute ledger, draw nothing from 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -23,7 +23,7 @@ from milonga.evals.metrics import (
     trivial_f1,
     vote,
 )
-from milonga.roles import StepSolver
+from milonga.roles import Role, StepSolver
 from milonga.table import Setting, Table
 from milonga.types import Reading, Trace, Traces, Verification
 
@@ -101,6 +101,23 @@ class Evaluator:
 
     def _bench_metrics(self, table: Table) -> Metrics:
         return judge_bench(table, self.bench, self.section.checks) if self.bench else {"f1": None}
+
+
+def metric_names(roles: Mapping[str, Role], section: EvalSection, bench: bool) -> set[str]:
+    """The names of all that an evaluation with these roles measures, but for what the recipe measures for itself.
+
+    They are read off the functions that measure, from what these say of no traces at all. `bench` is whether there is one.
+    """
+    out: Metrics = {"dropped": None}
+    nothing = Traces([])
+    if isinstance(roles.get("generator"), StepSolver):
+        out |= prefixed("generator", solver_metrics(nothing) | pass_metrics(nothing, section.samples))
+        out |= {"generator/greedy_accuracy": None} if section.greedy else {}
+        if "verifier" in roles:
+            out |= gap_metrics(nothing, nothing)
+            out |= prefixed("verifier", judge_metrics(nothing) | ranking_metrics(nothing, nothing))
+            out |= prefixed("verifier", bench_metrics(nothing, nothing) if bench else {"f1": None})
+    return {f"eval/{name}" for name in out}
 
 
 def prefixed(prefix: str, metrics: Metrics) -> Metrics:

@@ -116,7 +116,9 @@ def detection_f1(predictions: Sequence[int | None], labels: Sequence[int]) -> fl
 def bootstrap_interval(
     predictions: Sequence[int | None], labels: Sequence[int], rounds: int = 1000, seed: int = 0
 ) -> tuple[float, float]:
-    """95 % percentile interval of the F1 over the items."""
+    """95 % percentile interval of the F1 over the items; NaN where there are none."""
+    if not labels:
+        return float("nan"), float("nan")
     hit = np.array([p == label for p, label in zip(predictions, labels, strict=True)])
     wrong = np.array(labels) != -1
     chosen = np.random.default_rng(seed).integers(0, len(labels), (rounds, len(labels)))

@@ -67,6 +67,7 @@ class Apo(Recipe):
     }
     needs_steps = True
     learns = {"generator": ("cross_entropy", "dpo"), "verifier": ("bradley_terry",)}
+    measures = ("verifier/human_accuracy", "verifier/length_alone", "generator/late_errors")
     defaults = {
         "policies": {
             "generator": {"objective": {"preset": "cross_entropy"}},

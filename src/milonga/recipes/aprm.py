@@ -20,6 +20,7 @@ from milonga.recipes.attacks import (
     attack_metrics,
     attacks,
     family_metrics,
+    family_names,
     gold_steps,
     labelled,
     right_steps,
@@ -33,6 +34,7 @@ from milonga.roles.scorer import Aggregate
 from milonga.schedule import Action, Phase, Schedule
 from milonga.table import Table
 from milonga.tasks.base import keyed
+from milonga.tasks.corruption import CHAIN_FAMILIES
 from milonga.types import Lesson, Traces
 
 HELD = {"kl_coef": 0.05, "kl_from": "begin", "entropy_coef": 0.01}
@@ -87,6 +89,7 @@ class Aprm(Scoring):
     }
     Options = AprmOptions
     options: AprmOptions
+    measures = (*family_names(CHAIN_FAMILIES), *attack_metrics([]))
 
     @property
     def fitting(self) -> Aggregate:

@@ -83,6 +83,7 @@ class Asl(Recipe):
     Options = AslOptions
     options: AslOptions
     defaults = {"binding": "shared"}
+    measures = ("grm/reward", "grm/hacking_gap", "grm/gold_accuracy", "proposer/well_formed", "proposer/claim_right")
 
     def schedule(self) -> Schedule:
         o = self.options

@@ -5,7 +5,7 @@ The scorer sees the problem and the steps up to the rewritten one, never the ori
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from milonga.credit import balanced_accuracy
@@ -99,6 +99,11 @@ def gold_steps(table: Table, count: int) -> Traces:
         solution = gold(table, problem)
         pieces.append(keyed("measured", problem.id).choice(slices(solution, 1, table.setting.roles["generator"].dialect)))
     return Traces(pieces)
+
+
+def family_names(families: Iterable[str]) -> tuple[str, ...]:
+    """What `family_metrics` measures."""
+    return (*(f"accuracy_on_{name}" for name in families), "held_out_accuracy", "allowed_accuracy", "accepts_untouched")
 
 
 def family_metrics(table: Table, targets: Traces, held_out: Collection[str]) -> dict[str, float | None]:

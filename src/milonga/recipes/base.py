@@ -52,6 +52,9 @@ class Recipe(ABC):
     learns: ClassVar[Mapping[str, tuple[Kind, ...]]] = {}
     """Seats that learn by something else than a policy gradient, with the kinds of objectives that fit."""
 
+    measures: ClassVar[tuple[str, ...]] = ()
+    """The names of what `measure` may give, so that a comparison can refuse a misspelt metric before anything runs."""
+
     def __init__(self, options: Any, objectives: Mapping[str, Objective], policies: Mapping[str, str], rollouts: int) -> None:
         self.options = options
         self.objectives = objectives

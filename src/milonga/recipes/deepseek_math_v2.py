@@ -19,7 +19,7 @@ from milonga.credit.proofs import MetaMode, generator_reward, score_reward, veri
 from milonga.evals.metrics import mean
 from milonga.recipes.base import RECIPES, Recipe, RecipeOptions
 from milonga.recipes.imitation import demonstrations, imitation
-from milonga.recipes.proof_labels import audit, graded, mean_scores, readable, true_quality, voted
+from milonga.recipes.proof_labels import AUDITED, audit, graded, mean_scores, readable, true_quality, voted
 from milonga.roles.proofs import DefectVerifier, MetaVerifier, ProofWriter, self_analysis
 from milonga.schedule import Action, Gate, Phase, Schedule
 from milonga.table import Table
@@ -82,6 +82,7 @@ class DeepSeekMathV2(Recipe):
     options: DeepSeekMathV2Options
     defaults = {"policies": {"generator": {"lr": 3e-4}, "verifier": {"lr": 2e-4}, "meta_verifier": {"lr": 2e-4}}}
     needs_steps = True
+    measures = AUDITED
 
     def schedule(self) -> Schedule:
         o, p = self.options, self.policies

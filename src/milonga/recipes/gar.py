@@ -95,6 +95,7 @@ class Gar(Recipe):
     }
     Options = GarOptions
     options: GarOptions
+    measures = tuple(slice_metrics(Traces([])))
     # A z-score would make every slice count alike and so undo lambda3 and lambda4: only the order of two rewards would be left.
     defaults = {"policies": {"verifier": {"lr": 3e-4, "objective": {"advantage": "centre"}}}}
 

@@ -80,6 +80,7 @@ class Prime(Recipe):
         }
     }
     learns = {"verifier": ("implicit_bce",)}
+    measures = ("verifier/step_auroc",)
     Options = PrimeOptions
     options: PrimeOptions
 

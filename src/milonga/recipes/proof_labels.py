@@ -74,6 +74,14 @@ def mean_scores(traces: Traces) -> dict[str, float]:
     return {subject: sum(scores) / len(scores) for subject, scores in found.items()}
 
 
+AUDITED = (
+    *(f"verifier/{name}" for name in (*defect_metrics([]), "score_gap")),
+    "meta_verifier/accuracy",
+    "generator/proof_score",
+    "generator/over_claim",
+)
+
+
 def audit(table: Table, count: int, generator: bool) -> dict[str, float | None]:
     """Verifier and meta-verifier against the exact truth of `count` derivations; of a generator that grades itself, whether
     it claims more than its proofs are worth, and whether the verifier gives them more than they are worth."""

@@ -70,6 +70,10 @@ class Rlp(Recipe):
     }
     Options = RlpOptions
     options: RlpOptions
+    measures = (
+        *(f"generator/ce_{what}" for what in ("thought", "shuffled", "plain", "baseline")),
+        *(f"generator/{what}" for what in ("gain", "accuracy", "plain_accuracy", "copy_rate", "thought_length")),
+    )
 
     def schedule(self) -> Schedule:
         """The format first; then the slow copy starts anew from there, and thoughts are rewarded."""
