@@ -1,0 +1,76 @@
+"""The shortest run of each recipe in which every seat that learns has learned: seconds, to see who moves and from where."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from copy import deepcopy
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from cases import TINY
+from milonga.api import make_engine
+from milonga.loop import Loop
+from milonga.resolve import resolve
+from milonga.run.console import LiveView
+from milonga.run.folder import RunFolder
+
+
+@dataclass(frozen=True)
+class Short:
+    """So few turns of a recipe that every seat that learns has learned, and which seats these are."""
+
+    turns: int
+    learners: tuple[str, ...]
+    options: dict[str, Any] = field(default_factory=dict)
+    state: dict[str, Any] = field(default_factory=dict)
+    """What earlier turns would have left to these."""
+
+
+GENERATOR, VERIFIER = ("generator",), ("verifier",)
+BOTH = (*GENERATOR, *VERIFIER)
+SHORT: dict[str, Short] = {
+    "tango": Short(2, BOTH, {"warmup": 0, "n_generator": 1}),
+    "grpo": Short(1, GENERATOR),
+    "frozen": Short(1, GENERATOR),
+    "oracle": Short(1, GENERATOR),
+    "verifier_only": Short(1, VERIFIER),
+    "prime": Short(1, BOTH, {"accuracy_low": 0.0, "accuracy_high": 1.0}),
+    "genrm": Short(1, VERIFIER, {"rationales": 1}),
+    "lets_verify": Short(1, VERIFIER),
+    "math_shepherd": Short(1, VERIFIER, {"completions": 1}),
+    "math_shepherd_rl": Short(2, BOTH, {"completions": 1, "warmup": 1}),
+    "qwen_prm": Short(1, VERIFIER, {"completions": 1}),
+    "gar": Short(2, BOTH, {"sft": 1, "sft_slices": 8, "disc_group": 2}),
+    "apo": Short(2, BOTH, {"rm_turns": 1, "llm_turns": 1}),
+    "aprm": Short(3, ("corruptor", "verifier"), {"sft": 1, "sft_steps": 8, "warmup": 1, "measured": 4}),
+    "rlp": Short(2, GENERATOR, {"format_turns": 1, "format_lines": 8, "measured": 4}),
+    # To pose problems that can be read takes longer to learn than a test may: the judge learns from what is remembered.
+    "asl": Short(
+        4,
+        ("proposer", *BOTH),
+        {"formats": 1, "n_proposer": 1, "n_verifier": 1, "n_generator": 1, "attempts": 2, "self_checks": 1, "audit": 4},
+        {
+            "pairs": [
+                ["3+4*5%100", "35", "earlier", work, work.endswith("#35")]
+                for work in ("3+4=7\n7*5=35\n#35", "3+4=8\n8*5=40\n#40")
+            ]
+        },
+    ),
+    "deepseek_math_v2": Short(
+        5,
+        (*BOTH, "meta_verifier"),
+        {"formats": 1, "n_score": 1, "n_quality": 1, "n_verifier": 1, "n_generator": 1, "audit": 4},
+    ),
+}
+
+
+@contextmanager
+def short_loop(recipe: str, folder: Path, settings: Mapping[str, Any] | None = None) -> Iterator[Loop]:
+    """The real loop of such a run before its first turn; it measures nothing."""
+    short = SHORT[recipe]
+    plan = resolve([TINY, {"recipe": recipe, "turns": 100, "options": short.options}, settings or {}])
+    plan.recipe.state |= deepcopy(short.state)
+    with RunFolder(folder, 1) as opened, LiveView("", None, quiet=True) as view:
+        yield Loop(plan, make_engine(plan), opened, view)
