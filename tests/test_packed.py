@@ -26,6 +26,7 @@ from engine_helpers import (
 )
 from milonga.engine.local import fused, learner, packed
 from milonga.engine.local.batches import build, cut
+from milonga.engine.local.shapes import misfit
 from milonga.objectives import make_objective
 from milonga.types import Lesson, Traces
 
@@ -50,7 +51,7 @@ def test_gradients_and_scores_are_those_of_the_padded_pass(
     engine = stirred(engine_of(model_folder(root, arch), lora=lora, grad_clip=1e9, micro_tokens=120))
     rows = mixed_rows()
     taught = lesson(rows, [1.0, -0.5, 2.0, 0.3, -1.5, 0.7, -0.1, 1.2, -1.0], entropy_coef=0.01, kl_coef=0.1)
-    assert packed.fits(engine.policy("p"))
+    assert misfit(engine.policy("p")) is None
     ours = gradients(engine, taught), engine.score("p", rows), engine.score("p", rows, "ref")
     unpacked(monkeypatch)
     theirs = gradients(engine, taught), engine.score("p", rows), engine.score("p", rows, "ref")
@@ -184,7 +185,7 @@ def test_what_cannot_be_compiled_runs_as_it_is_written_and_says_so(monkeypatch: 
 @pytest.mark.parametrize("arch", ["gpt2", "gemma2"])
 def test_other_architectures_go_their_own_way(root: Path, arch: str) -> None:
     policy = engine_of(model_folder(root, arch)).policy("p")
-    assert not packed.fits(policy) and packed.working(policy) is None
+    assert misfit(policy) is not None and packed.working(policy) is None
 
 
 @pytest.mark.parametrize(
@@ -201,4 +202,5 @@ def test_what_the_packed_pass_does_not_compute_is_left_to_the_model(root: Path, 
     model = type(make_model("qwen2"))(type(config)(**{**config.to_dict(), **change}))
     model.save_pretrained(tmp_path)
     tokenizer("bytes").save_pretrained(tmp_path)
-    assert packed.fits(engine_of(original).policy("p")) and not packed.fits(engine_of(str(tmp_path)).policy("p"))
+    assert misfit(engine_of(original).policy("p")) is None
+    assert misfit(engine_of(str(tmp_path)).policy("p")) is not None

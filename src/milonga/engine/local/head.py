@@ -52,7 +52,9 @@ class _ChunkedHead(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, of_logp: Tensor | None, of_entropy: Tensor | None) -> tuple[Tensor | None, ...]:
-        hidden, bias, targets, scale, working, logp, total, entropy = ctx.saved_tensors
+        # Detached: the compiler refuses tensors that stand in the middle of a graph.
+        saved: list[Any] = [tensor if tensor is None else tensor.detach() for tensor in ctx.saved_tensors]
+        hidden, bias, targets, scale, working, logp, total, entropy = saved
         of_logp = torch.zeros_like(logp) if of_logp is None else of_logp
         of_hidden, of_weight, of_bias = torch.empty_like(hidden), None, None
         for cut in _chunks(len(hidden), working):

@@ -20,50 +20,24 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from milonga.engine.local import lean
 from milonga.engine.local.batches import Packing
 from milonga.engine.local.fused import HALF, fused, product, wide
 from milonga.engine.local.policy import Policy
-
-SHAPES = (*lean.SHAPES, "Qwen3ForCausalLM")
-WANDERING = ("dynamic", "longrope")
-"""Rotary positions that depend on the longest row of a batch."""
-
-
-def fits(policy: Policy) -> bool:
-    """Whether the packed pass computes what this policy's model computes."""
-    causal = policy.causal
-    if type(causal).__name__ not in SHAPES or not policy.plain_head:
-        return False
-    return (
-        causal.config.hidden_act == "silu"
-        and set(getattr(causal.config, "layer_types", None) or ["full_attention"]) == {"full_attention"}
-        and causal.model.rotary_emb.rope_type not in WANDERING
-        and all(type(_base(linear)) is nn.Linear for layer in causal.model.layers for linear in _linears(layer))
-    )
+from milonga.engine.local.shapes import base_layer, linears, misfit
 
 
 def working(policy: Policy) -> Working | None:
     """The policy's weights for packed passes; None where its model's own forward pass must do."""
-    if fits(policy):
+    why = misfit(policy)
+    if why is None:
         return Working(policy)
     if policy.device.type == "cuda":
-        kind = type(policy.causal).__name__
-        warnings.warn(f"policy '{policy.name}': no packed pass for {kind}, its rows are padded: slower", stacklevel=2)
+        warnings.warn(f"policy '{policy.name}' learns from padded rows, which is slower: {why}", stacklevel=2)
     return None
-
-
-def _linears(layer: Any) -> list[Any]:
-    attention, mlp = layer.self_attn, layer.mlp
-    return [attention.q_proj, attention.k_proj, attention.v_proj, attention.o_proj, mlp.gate_proj, mlp.up_proj, mlp.down_proj]
-
-
-def _base(linear: Any) -> Any:
-    """The linear layer itself, beneath adapters that may sit on it."""
-    return getattr(linear, "base_layer", linear)
 
 
 @dataclass(frozen=True)
@@ -82,7 +56,7 @@ class _Group:
     """Linear layers that read the same input, as one product in the precision of computing."""
 
     def __init__(self, linears: Sequence[Any], adapter: str | None, dtype: torch.dtype) -> None:
-        bases = [_base(linear) for linear in linears]
+        bases = [base_layer(linear) for linear in linears]
         self.sizes = [base.out_features for base in bases]
         self.weight = _joined([base.weight for base in bases], dtype)
         self.bias = None if bases[0].bias is None else _joined([base.bias for base in bases], dtype)
@@ -166,7 +140,7 @@ class _Layer:
     """One decoder layer with its working weights."""
 
     def __init__(self, layer: Any, adapter: str | None, dtype: torch.dtype) -> None:
-        q, k, v, o, gate, up, down = _linears(layer)
+        q, k, v, o, gate, up, down = linears(layer)
         self.dtype = dtype
         self.qkv, self.out = _Group([q, k, v], adapter, dtype), _Group([o], adapter, dtype)
         self.up, self.down = _Group([gate, up], adapter, dtype), _Group([down], adapter, dtype)

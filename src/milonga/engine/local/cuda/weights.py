@@ -12,29 +12,22 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from milonga.engine.local import shapes
 from milonga.engine.local.policy import Policy
+from milonga.engine.local.shapes import base_layer, linears
 
-SHAPES = ("LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
 SIZES = (16, 32, 64, 128, 256)
 """Of heads that the kernels can multiply."""
 
 
 def misfit(policy: Policy) -> str | None:
     """Why this policy's model cannot be sampled by the kernels; None if it can."""
-    causal, config = policy.causal, policy.causal.config
-    name = type(causal).__name__
-    if name not in SHAPES:
-        return f"{name} is none of {', '.join(SHAPES)}"
-    if config.hidden_act != "silu":
-        return f"its activation is {config.hidden_act}"
-    if not policy.plain_head or causal.get_output_embeddings().bias is not None:
-        return "its head is not a plain linear map"
-    if set(getattr(config, "layer_types", None) or ["full_attention"]) != {"full_attention"}:
-        return "not all of its layers attend to everything"
-    rope = getattr(config, "rope_parameters", None) or {}
-    if rope.get("rope_type") in ("dynamic", "longrope"):
-        return "its rotary positions depend on the length"
-    size = causal.model.layers[0].self_attn.head_dim
+    why = shapes.misfit(policy)
+    if why is not None:
+        return why
+    if policy.causal.get_output_embeddings().bias is not None:
+        return "its head has a bias"
+    size = policy.backbone.layers[0].self_attn.head_dim
     return None if size in SIZES else f"its heads have {size} dimensions"
 
 
@@ -48,7 +41,7 @@ class Joined:
 
     @staticmethod
     def of(parts: tuple[Any, ...], dtype: torch.dtype) -> Joined:
-        bases = [plain(part) for part in parts]
+        bases = [base_layer(part) for part in parts]
         device = bases[0].weight.device
         width = sum(base.out_features for base in bases)
         biased = any(base.bias is not None for base in bases)
@@ -58,7 +51,7 @@ class Joined:
     def refresh(self, adapter: str | None) -> None:
         at = 0
         for part in self.parts:
-            base = plain(part)
+            base = base_layer(part)
             rows = slice(at, at + base.out_features)
             self.weight[rows] = folded(part, adapter)
             if base.bias is not None:
@@ -70,15 +63,9 @@ class Joined:
         return nn.functional.linear(x, self.weight, self.bias)
 
 
-def plain(linear: Any) -> nn.Linear:
-    """The linear layer itself, without an adapter's wrapping."""
-    found: nn.Linear = getattr(linear, "base_layer", linear)
-    return found
-
-
 def folded(linear: Any, adapter: str | None) -> Tensor:
     """The weight that a linear layer with an adapter amounts to."""
-    weight: Tensor = plain(linear).weight
+    weight: Tensor = base_layer(linear).weight
     if adapter is None or adapter not in getattr(linear, "lora_A", {}):
         return weight
     change: Tensor = linear.lora_B[adapter].weight @ linear.lora_A[adapter].weight
@@ -122,15 +109,16 @@ class Weights:
         return torch.empty_like(parameter, dtype=self.dtype, requires_grad=False)
 
     def _layer(self, layer: Any) -> Layer:
-        attention, mlp = layer.self_attn, layer.mlp
+        attention = layer.self_attn
+        q, k, v, o, gate, up, down = linears(layer)
         head_norms = None
         if hasattr(attention, "q_norm"):
             head_norms = (self._like(attention.q_norm.weight), self._like(attention.k_norm.weight))
         return Layer(
-            qkv=Joined.of((attention.q_proj, attention.k_proj, attention.v_proj), self.dtype),
-            out=Joined.of((attention.o_proj,), self.dtype),
-            gate_up=Joined.of((mlp.gate_proj, mlp.up_proj), self.dtype),
-            down=Joined.of((mlp.down_proj,), self.dtype),
+            qkv=Joined.of((q, k, v), self.dtype),
+            out=Joined.of((o,), self.dtype),
+            gate_up=Joined.of((gate, up), self.dtype),
+            down=Joined.of((down,), self.dtype),
             before_attention=self._like(layer.input_layernorm.weight),
             before_mlp=self._like(layer.post_attention_layernorm.weight),
             head_norms=head_norms,

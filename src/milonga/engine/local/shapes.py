@@ -1,0 +1,43 @@
+"""Which models have the shape that is written out here: for training over packed rows, and for sampling with kernels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+
+from milonga.engine.local.policy import Policy
+
+SHAPES = ("LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
+WANDERING = ("dynamic", "longrope")
+"""Rotary positions that depend on the longest row of a batch."""
+
+
+def misfit(policy: Policy) -> str | None:
+    """Why this policy's model must go through its own forward pass; None if it need not."""
+    causal = policy.causal
+    name = type(causal).__name__
+    if name not in SHAPES:
+        return f"{name} is none of {', '.join(SHAPES)}"
+    if causal.config.hidden_act != "silu":
+        return f"its activation is {causal.config.hidden_act}"
+    if not policy.plain_head:
+        return "its head is not a plain linear map"
+    if set(getattr(causal.config, "layer_types", None) or ["full_attention"]) != {"full_attention"}:
+        return "not all of its layers attend to everything"
+    if causal.model.rotary_emb.rope_type in WANDERING:
+        return "its rotary positions depend on the length"
+    if any(type(base_layer(linear)) is not nn.Linear for layer in causal.model.layers for linear in linears(layer)):
+        return "some of its layers are not plain linear maps"
+    return None
+
+
+def linears(layer: Any) -> list[Any]:
+    """The linear layers of a decoder layer: q, k, v, output, gate, up, down."""
+    attention, mlp = layer.self_attn, layer.mlp
+    return [attention.q_proj, attention.k_proj, attention.v_proj, attention.o_proj, mlp.gate_proj, mlp.up_proj, mlp.down_proj]
+
+
+def base_layer(linear: Any) -> Any:
+    """The linear layer itself, beneath adapters that may sit on it."""
+    return getattr(linear, "base_layer", linear)
