@@ -29,9 +29,9 @@ from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 from milonga.config import PolicySection
 from milonga.engine.local import LocalEngine
-from milonga.engine.local.batches import build, cut
-from milonga.engine.local.learner import token_logprobs
+from milonga.engine.local.learner import batches, token_logprobs
 from milonga.engine.local.models import model_path
+from milonga.engine.local.packed import working
 from milonga.objectives import make_objective
 from milonga.types import Lesson, Problem, Reading, Segment, Solution, Trace, Traces
 
@@ -86,9 +86,9 @@ class Milonga:
         """The floor: one forward and one backward over the same tokens, and nothing else."""
         policy = self.engine.policy("generator")
         total = 0.0
-        for members in cut(self.lesson.traces, policy.micro_tokens):
-            batch = build(self.lesson.traces, members, policy.pad, policy.device)
-            logp, _ = token_logprobs(policy, batch)
+        ready = working(policy)
+        for batch in batches(policy, self.lesson.traces, None, ready):
+            logp, _ = token_logprobs(policy, batch, ready)
             logp.sum().backward()
             total += float(logp.detach().sum())
         policy.optimiser.zero_grad(set_to_none=True)

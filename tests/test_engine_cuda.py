@@ -19,7 +19,7 @@ pytest.importorskip("triton", reason="the kernels are written in Triton")
 
 from milonga.engine.local.cuda import memory, sampler
 from milonga.engine.local.cuda.decoder import CHUNK, Piece, _passes
-from milonga.engine.local.cuda.weights import misfit
+from milonga.engine.local.cuda.weights import unsuited
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +54,7 @@ def test_the_kernels_sample_what_the_portable_sampler_samples(
 ) -> None:
     engine = engines[arch]
     policy = engine.policy("p")
-    assert misfit(policy) is None
+    assert unsuited(policy) is None
     contexts = prompts(3, seed=1, longest=6)
     asked = requests([contexts[0], contexts[1], contexts[1], contexts[2], contexts[0]])
     engine.ledger = Ledger()
@@ -69,9 +69,9 @@ def test_the_kernels_sample_what_the_portable_sampler_samples(
 
 def test_other_architectures_are_refused_with_the_reason(tmp_path: Path) -> None:
     policy = engine_of(model_folder(tmp_path, "gpt2")).policy("p")
-    assert "GPT2LMHeadModel is none of" in (misfit(policy) or "")
+    assert "GPT2LMHeadModel is none of" in (unsuited(policy) or "")
     odd = engine_of(model_folder(tmp_path, "llama")).policy("p")
-    assert misfit(odd) == "its heads have 8 dimensions"
+    assert unsuited(odd) == "its heads have 8 dimensions"
 
 
 def test_long_prompts_are_cut_into_passes_and_go_on_in_order() -> None:

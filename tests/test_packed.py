@@ -27,6 +27,7 @@ from engine_helpers import (
 from milonga.engine.local import fused, learner, packed
 from milonga.engine.local.batches import build, cut
 from milonga.engine.local.shapes import misfit
+from milonga.errors import ConfigError
 from milonga.objectives import make_objective
 from milonga.types import Lesson, Traces
 
@@ -186,6 +187,11 @@ def test_what_cannot_be_compiled_runs_as_it_is_written_and_says_so(monkeypatch: 
 def test_other_architectures_go_their_own_way(root: Path, arch: str) -> None:
     policy = engine_of(model_folder(root, arch)).policy("p")
     assert misfit(policy) is not None and packed.working(policy) is None
+
+
+def test_recomputing_is_refused_where_the_model_goes_its_own_way(root: Path) -> None:
+    with pytest.raises(ConfigError, match=r"policies\.p\.recompute: GPT2LMHeadModel is none of"):
+        engine_of(model_folder(root, "gpt2"), recompute=True)
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from milonga.engine.base import Completion, Decoding, Engine, LearnReport, Ledge
 from milonga.engine.local import learner, sampler
 from milonga.engine.local.models import load_model, load_tokenizer
 from milonga.engine.local.policy import Policy
+from milonga.engine.local.shapes import misfit
 from milonga.errors import ConfigError, MissingExtra, RunFolderError, nearest
 from milonga.types import Floats, Lesson, Prompt, Traces
 
@@ -54,6 +55,9 @@ class LocalEngine(Engine):
         self.bases: dict[str, Any] = {}
         self.samplers: dict[str, CudaSampler | None] = {}
         self.policies = {name: self._make(name, section) for name, section in policies.items()}
+        for name, policy in self.policies.items():
+            if policy.section.recompute and (why := misfit(policy)) is not None:
+                raise ConfigError(f"policies.{name}.recompute: {why}; set it to false and lower micro_tokens")
 
     def _make(self, name: str, section: PolicySection) -> Policy:
         tokenizer = load_tokenizer(section.model)
@@ -137,12 +141,11 @@ class LocalEngine(Engine):
 
     def _make_fast(self, policy: Policy) -> CudaSampler | None:
         try:
-            from milonga.engine.local.cuda.sampler import CudaSampler
-            from milonga.engine.local.cuda.weights import misfit
+            from milonga.engine.local.cuda.sampler import CudaSampler, unsuited
         except ImportError:
             why: str | None = "triton is not installed"
         else:
-            why = misfit(policy)
+            why = unsuited(policy)
         if why is not None:
             warnings.warn(f"policy '{policy.name}' is sampled by the slower, general path: {why}", stacklevel=2)
             return None

@@ -17,11 +17,13 @@ from numpy.typing import NDArray
 from milonga.engine.base import Completion, Decoding, Ledger, Request
 from milonga.engine.local.cuda.decoder import Decoder, Piece
 from milonga.engine.local.cuda.memory import cache_bytes
-from milonga.engine.local.cuda.weights import Weights
+from milonga.engine.local.cuda.weights import Weights, unsuited
 from milonga.engine.local.policy import Policy
 from milonga.engine.local.sampler import Written, charge, completion, ender_mask, most_tokens, stopped
 from milonga.errors import UserError
 from milonga.types import Finish
+
+__all__ = ["CudaSampler", "unsuited"]
 
 STRIDE = 16
 """Decoding steps between two looks at what was written: each look waits for the device."""

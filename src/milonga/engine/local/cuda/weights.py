@@ -12,17 +12,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from milonga.engine.local import shapes
 from milonga.engine.local.policy import Policy
-from milonga.engine.local.shapes import base_layer, linears
+from milonga.engine.local.shapes import base_layer, linears, misfit
 
 SIZES = (16, 32, 64, 128, 256)
 """Of heads that the kernels can multiply."""
 
 
-def misfit(policy: Policy) -> str | None:
+def unsuited(policy: Policy) -> str | None:
     """Why this policy's model cannot be sampled by the kernels; None if it can."""
-    why = shapes.misfit(policy)
+    why = misfit(policy)
     if why is not None:
         return why
     if policy.causal.get_output_embeddings().bias is not None:
