@@ -246,11 +246,11 @@ def mixed_rows(count: int = 9, longest: int = 40) -> Traces:
 
 def stirred(engine: LocalEngine, size: float = 0.2) -> LocalEngine:
     """An adapter's B starts at zero, a value head too: nothing would be seen of them."""
-    torch.manual_seed(1)
+    drawn = torch.Generator().manual_seed(1)  # on the CPU: the same numbers for every device
     with torch.no_grad():
         for name, parameter in zip(engine.policy("p").names, engine.policy("p").parameters, strict=True):
             if "lora_" in name or "value_head" in name:
-                parameter.normal_(std=size)
+                parameter.copy_(size * torch.randn(parameter.shape, generator=drawn))
     return engine
 
 

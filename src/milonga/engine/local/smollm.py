@@ -59,9 +59,11 @@ BLOCK_NAMES = {
 
 
 def check() -> None:
-    """Fail early, and in one line, where the model is neither converted already nor installed."""
-    if not is_whole(cache_folder()):
+    """Fail early, and in one line, where the model is neither converted already nor installed with what converts it."""
+    if not (cache_folder() / MARKER).exists():
         gguf_file()
+        if importlib.util.find_spec("gguf") is None:
+            raise MissingExtra(f"model '{SMOLLM}'", "smollm")
 
 
 def state() -> str:
