@@ -36,6 +36,7 @@ SHORT: dict[str, Short] = {
     "frozen": Short(1, GENERATOR),
     "oracle": Short(1, GENERATOR),
     "verifier_only": Short(1, VERIFIER),
+    "sft": Short(2, BOTH),
     "prime": Short(1, BOTH, {"accuracy_low": 0.0, "accuracy_high": 1.0}),
     "genrm": Short(1, VERIFIER, {"rationales": 1}),
     "lets_verify": Short(1, VERIFIER),

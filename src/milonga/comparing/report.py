@@ -182,24 +182,41 @@ def draw(result: Result, path: Path) -> bool:
     """The mean curves of all arms, each with the band of its t interval; False where matplotlib is not installed."""
     try:
         from matplotlib.figure import Figure
+        from matplotlib.lines import Line2D
     except ImportError:
         return False
-    shown = [m for m in DRAWN if any(m in arm["metrics"] for arm in result["arms"].values())] or [result["metric"]]
-    figure = Figure(figsize=(5.5 * len(shown), 4), layout="constrained")
+    chosen = result["metric"]
+    others = [m for m in DRAWN if m != chosen and any(m in arm["metrics"] for arm in result["arms"].values())]
+    shown = [chosen, *others]
+    figure = Figure(figsize=(5.5 * len(shown), 4.4), layout="constrained")
+    short = short_names(list(result["arms"]))
     for place, metric in enumerate(shown):
         axes = figure.add_subplot(1, len(shown), place + 1)
-        for name, arm in result["arms"].items():
+        for at, arm in enumerate(result["arms"].values()):
             if metric not in arm["metrics"]:
                 continue
             curve = arm["metrics"][metric]["curve"]
-            axes.plot(curve["x"], curve["mean"], label=name.replace("$", r"\$"))
+            axes.plot(curve["x"], curve["mean"], f"C{at}o-", markersize=3)
             low, high = (np.array(curve[side]) for side in ("low", "high"))
             # A share lies between 0 and 1, however few seeds its interval comes from.
-            axes.fill_between(curve["x"], *(np.clip((low, high), 0, 1) if metric in DRAWN else (low, high)), alpha=0.2)
+            edges = np.clip((low, high), 0, 1) if metric in DRAWN else (low, high)
+            axes.fill_between(curve["x"], *edges, color=f"C{at}", alpha=0.2)
         axes.set_title(f"{metric} ({result['split']})")
         axes.set_xlabel(AXIS_NAMES[result["axis"]])
         axes.grid(alpha=0.3)
-        axes.legend()
+    lines = [Line2D([], [], color=f"C{at}", label=short[name].replace("$", r"\$")) for at, name in enumerate(short)]
+    figure.legend(handles=lines, loc="outside lower left", ncols=max(1, min(len(lines), 80 // max(map(len, short.values())))))
     with disk_errors(path):
         figure.savefig(path, dpi=120)
     return True
+
+
+def short_names(arms: Sequence[str]) -> dict[str, str]:
+    """What tells each arm from the others: settings that all arms of its recipe share say nothing."""
+    settings = {arm: (arm.partition(":")[0], arm.partition(":")[2].split(",")) for arm in arms}
+    out = {}
+    for arm, (recipe, own) in settings.items():
+        kin = [theirs for other, (theirs_of, theirs) in settings.items() if theirs_of == recipe and other != arm]
+        telling = [s for s in own if s and not (kin and all(s in theirs for theirs in kin))]
+        out[arm] = f"{recipe}: {', '.join(s.removeprefix('options.') for s in telling)}" if telling else recipe
+    return out
