@@ -87,14 +87,14 @@ def chances(table: Table, seat: str, role: YesNoVerifier, checks: Traces, tag: s
 
     The place is found in token space, as the last of the two words: nothing that was sampled is encoded again.
     """
-    policy, engine = table.setting.policies[seat], table.setting.engine
+    policy = table.setting.policies[seat]
     words = [one_token(table, seat, word) for word in role.words]
     places = {row: at for row, check in enumerate(checks) if (at := last_of(words, check)) is not None}
     # Checks of one solution are often the same to the letter, and need to be looked at once.
     before = {row: checks[row].ids[:at].tobytes() for row, at in places.items()}
     distinct = {key: row for row, key in before.items()}
     asked = [ending(checks[row], places[row], word, policy) for row in distinct.values() for word in words]
-    found = [float(array[-1]) for array in engine.score(policy, Traces(asked), tag)]
+    found = [float(array[-1]) for array in table.logprobs(seat, Traces(asked), tag)]
     said = {key: chance(found[2 * i], found[2 * i + 1], role.normalise) for i, key in enumerate(distinct)}
     return [said[before[row]] if row in before else float("nan") for row in range(len(checks))]
 

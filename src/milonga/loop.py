@@ -6,7 +6,7 @@ One turn, one direction: task.draw -> recipe.play -> recipe.credit -> engine.lea
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -115,20 +115,18 @@ class Loop:
         phase = self.schedule.phase(cursor.phase)
         assert phase is not None
         self.enter(phase, cursor)
-        timing: dict[str, float] = {}
-        with stopwatch(timing, "play_s"):
-            table = Table(
-                self.setting,
-                self.place.turn + 1,
-                phase.learner,
-                phase.name,
-                start=self.problem_cursors.get(phase.learner, 0),
-                progress=self.progress,
-            )
-            played = self.recipe.play(table)
+        table = Table(
+            self.setting,
+            self.place.turn + 1,
+            phase.learner,
+            phase.name,
+            start=self.problem_cursors.get(phase.learner, 0),
+            progress=self.progress,
+        )
+        played = self.recipe.play(table)
         self.problem_cursors[phase.learner] = table.start + table.drawn
-        with stopwatch(timing, "learn_s"):
-            row = self.learn(table, played)
+        row = self.learn(table, played)
+        timing = table.timeline.row()
         self.place = Place(
             self.place.turn + 1,
             self.place.lead_turns + (phase.learner == self.recipe.lead),
@@ -138,8 +136,9 @@ class Loop:
         row = {"turn": self.place.turn, "learner": phase.learner, "lead_turn": self.place.lead_turns, **row}
         self.rows.append(row)  # before asking whether this was the last turn: conditions look at it
         if self.measured(phase) or self.finished():
-            with stopwatch(timing, "eval_s"):
-                row |= self.evaluate()
+            began = time.monotonic()
+            row |= self.evaluate()
+            timing["eval_s"] = time.monotonic() - began
         if self.config.keep.traces_every and self.place.turn % self.config.keep.traces_every == 0:
             self.folder.save_traces(self.place.turn, played)
         self.record(row, {"turn": self.place.turn, **timing})
@@ -172,8 +171,10 @@ class Loop:
         for lesson in self.recipe.credit(table, played):
             if self.config.control == "shuffled":
                 lesson = shuffled(lesson, self.config.seed, self.place.turn)
-            report = self.engine.learn(lesson)
-            version = self.engine.publish(lesson.policy)
+            with table.timeline.spend("learn"):
+                report = self.engine.learn(lesson)
+            with table.timeline.spend("publish"):
+                version = self.engine.publish(lesson.policy)
             row |= {f"learn/{lesson.policy}/{key}": value for key, value in report_numbers(report).items()}
             row |= {f"credit/{lesson.policy}/{key}": value for key, value in lesson.notes.items()}
             row |= {f"flow/{source}>{lesson.policy}": share for source, share in lesson.sources.items()}
@@ -227,21 +228,15 @@ class Loop:
         final = {"turn": self.place.turn, "split": self.config.eval.split, "problems": self.evaluate.per_problem()}
         write_atomically(self.folder.path / "final.json", to_json(final) + "\n")
         report = make_report(self.config.recipe, str(self.folder.path), self.place, self.rows, self.engine)
+        report["seconds"] = total_seconds(self.folder.timing.rows())
         write_atomically(self.folder.path / "report.json", to_json(report) + "\n")
         return report
 
 
-class stopwatch:
-    """Seconds of a block, into a mapping: timings live in a file of their own, never in the metrics."""
-
-    def __init__(self, into: dict[str, float], name: str) -> None:
-        self.into, self.name = into, name
-
-    def __enter__(self) -> None:
-        self.began = time.monotonic()
-
-    def __exit__(self, *_: object) -> None:
-        self.into[self.name] = time.monotonic() - self.began
+def total_seconds(timings: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Where the time of all turns went, by kind of work."""
+    kinds = dict.fromkeys(key for row in timings for key in row if key.endswith("_s"))
+    return {kind.removesuffix("_s"): round(sum(row.get(kind, 0.0) for row in timings), 3) for kind in kinds}
 
 
 def report_numbers(report: LearnReport) -> dict[str, Any]:

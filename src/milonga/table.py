@@ -22,6 +22,7 @@ from milonga.objectives import Objective
 from milonga.randomness import key64
 from milonga.roles import Role, YesNoVerifier
 from milonga.tasks import Task
+from milonga.timeline import Timeline
 from milonga.types import Floats, Problem, Reading, Segment, Solution, Split, Trace, Traces
 
 
@@ -75,6 +76,7 @@ class Table:
     """Samples that were left out, by reason."""
     asked: Counter[tuple[str, str, bool]] = field(default_factory=Counter)
     """Outputs of each seat for each subject: one that is asked about again gets new rollouts, not the same ones."""
+    timeline: Timeline = field(default_factory=Timeline)
 
     def problems(self, count: int | None = None) -> list[Problem]:
         """The next problems. Each learner has its own cursor: arms of a comparison see the same problems in the same order."""
@@ -141,11 +143,16 @@ class Table:
 
     def numbers(self, seat: str, traces: Traces, tag: str = "live") -> list[Floats]:
         """What a scorer says at each token: its value head, or its log-ratio to its own start."""
-        engine, policy = self.setting.engine, self.setting.policies[seat]
         if self.setting.roles[seat].kind == "scalar":
-            return engine.values(policy, traces, tag)
-        live, start = engine.score(policy, traces, tag), engine.score(policy, traces, "ref")
+            with self.timeline.spend("score"):
+                return self.setting.engine.values(self.setting.policies[seat], traces, tag)
+        live, start = self.logprobs(seat, traces, tag), self.logprobs(seat, traces, "ref")
         return [mine - base for mine, base in zip(live, start, strict=True)]
+
+    def logprobs(self, seat: str, traces: Traces, tag: str = "live") -> list[Floats]:
+        """How likely the seat's policy finds the trained tokens of given traces."""
+        with self.timeline.spend("score"):
+            return self.setting.engine.score(self.setting.policies[seat], traces, tag)
 
     def _context(self, seat: str, problem: Problem, about: Trace | None, n: int, room: int = 1) -> NDArray[np.int64] | None:
         """The ids of a seat's prompt; None, and counted, where it leaves no room for an output."""
@@ -176,7 +183,8 @@ class Table:
         policy, role = self.setting.policies[seat], self.setting.roles[seat]
         temperature = 1.0 if greedy else self.setting.sampling.temperature
         decoding = Decoding(self.setting.limit(seat), temperature, role.stop, greedy)
-        answers = self.setting.engine.sample(policy, [a.request for a in asked], decoding, tag)
+        with self.timeline.spend("verify" if role.judges else "sample"):
+            answers = self.setting.engine.sample(policy, [a.request for a in asked], decoding, tag)
         # Only what the live policy sampled untruncated may enter a policy gradient (law 2).
         made = Segment(seat, 0, 0, policy, self.setting.engine.version(policy), trained=tag == "live" and not greedy)
         return [self._trace(one, answer, made, temperature) for one, answer in zip(asked, answers, strict=True)]
@@ -220,7 +228,7 @@ class Table:
         """The KL cost inside the reward, for objectives that have it there."""
         if not objective.kl_coef or objective.kl_in != "reward" or not traces:
             return None
-        reference = self.setting.engine.score(self.setting.policies[traces[0].seat], traces, objective.kl_from)
+        reference = self.logprobs(traces[0].seat, traces, objective.kl_from)
         return kl_penalties(traces, reference, objective.kl_coef)
 
 

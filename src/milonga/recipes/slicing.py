@@ -37,7 +37,7 @@ def certainty(table: Table, verdicts: Traces) -> dict[str, float]:
     assert isinstance(judge, SliceJudge)
     texts = [text for v in readable for text in (v.text, judge.reversed(v.text))]
     both = table.write("verifier", [v.subject for v in readable for _ in range(2)], texts)
-    scores = [float(row.sum()) for row in table.setting.engine.score(table.setting.policies["verifier"], both)]
+    scores = [float(row.sum()) for row in table.logprobs("verifier", both)]
     out = {}
     for verdict, said, other in zip(readable, scores[::2], scores[1::2], strict=True):
         right = verdict.reading.value.final == is_reference(verdict.subject)

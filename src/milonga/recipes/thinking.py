@@ -62,9 +62,8 @@ def plain(table: Table, places: Sequence[Problem]) -> Traces:
 
 def foretold(table: Table, traces: Traces, tag: str = "live") -> Floats:
     """log p of what truly follows each trace, under policy@tag."""
-    engine, policy = table.setting.engine, table.setting.policies["generator"]
     asked = Traces(followed(table, trace) for trace in traces)
-    return np.array([float(found.sum()) for found in engine.score(policy, asked, tag)])
+    return np.array([float(found.sum()) for found in table.logprobs("generator", asked, tag)])
 
 
 def followed(table: Table, trace: Trace) -> Trace:
