@@ -61,7 +61,7 @@ MATTERS = 0.05
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("runs/attacks"))
-    parser.add_argument("--seeds", default="0,1,2")
+    parser.add_argument("--seeds", default="0,1")
     parser.add_argument("--turns", type=int, default=12)
     parser.add_argument("--jobs", type=int, default=1)
     args = parser.parse_args()
@@ -133,8 +133,8 @@ def plot(found: dict[str, Any], out: Path) -> None:
         panel.set_xlabel("generator turn", fontsize=8)
         panel.tick_params(labelsize=8)
         panel.grid(alpha=0.3)
-    panels[0].legend(fontsize=7)
-    figure.tight_layout()
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="lower center", ncols=len(found), fontsize=8, frameon=False)
+    figure.tight_layout(rect=(0, 0.07, 1, 1))
     figure.savefig(out, dpi=130)
 
 
