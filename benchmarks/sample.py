@@ -89,7 +89,7 @@ def main() -> None:
     if device == "cuda":
         from milonga.engine.local.cuda.sampler import CudaSampler
 
-        ours = CudaSampler(policy, 0)
+        ours = CudaSampler(policy)
         token_bytes = ours.weights.token_bytes
         sample = lambda: ours.sample(requests, decoding, args.rows, Ledger())  # noqa: E731
     else:

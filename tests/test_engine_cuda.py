@@ -10,14 +10,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from engine_helpers import engine_of, kernel_model, model_folder, prompts, requests, tokenizer
+from engine_helpers import engine_of, kernel_model, model_folder, prompts, requests, section, tokenizer
 from milonga.engine import Decoding
 from milonga.engine.base import Ledger
 from milonga.engine.local import LocalEngine
+from milonga.errors import UserError
 
 pytest.importorskip("triton", reason="the kernels are written in Triton")
 
-from milonga.engine.local.cuda import memory, sampler
+from milonga.engine.local import memory
+from milonga.engine.local.cuda import sampler
 from milonga.engine.local.cuda.decoder import CHUNK, Piece, _passes
 from milonga.engine.local.cuda.weights import unsuited
 
@@ -60,7 +62,7 @@ def test_the_kernels_sample_what_the_portable_sampler_samples(
     engine.ledger = Ledger()
     expected = engine.sample("p", asked, decoding)
     books = Ledger()
-    found = sampler.CudaSampler(policy, 0).sample(asked, decoding, 2, books)
+    found = sampler.CudaSampler(policy).sample(asked, decoding, 2, books)
     assert [d.ids.tolist() for d in found] == [d.ids.tolist() for d in expected]
     assert [(d.finish, d.text) for d in found] == [(d.finish, d.text) for d in expected]
     assert max(np.abs(a.logprobs - b.logprobs).max() for a, b in zip(found, expected, strict=True)) < 1e-5
@@ -85,13 +87,39 @@ def test_long_prompts_are_cut_into_passes_and_go_on_in_order() -> None:
     assert _passes([Piece(0, 0, np.arange(0))]) == []
 
 
-def test_memory_is_shared_and_what_learning_will_want_is_kept() -> None:
-    assert memory.share(free=100, total=100, promises=0, others=0) == 45
-    assert memory.share(free=100, total=100, promises=0, others=1) == 22
-    assert memory.share(free=100, total=100, promises=50, others=0) == 20
-    assert memory.share(free=30, total=100, promises=50, others=0) == 0
+def test_caches_share_what_learning_will_not_want() -> None:
+    assert memory.share(free=100, total=100, promises=0, waiting=0) == 45
+    assert memory.share(free=100, total=100, promises=0, waiting=1) == 22
+    assert memory.share(free=100, total=100, promises=50, waiting=0) == 20
+    assert memory.share(free=30, total=100, promises=50, waiting=0) == 0
 
 
 def test_what_learning_will_allocate_is_a_gradient_and_two_moments(engines: dict[str, LocalEngine]) -> None:
-    policy = engines["llama"].policy("p")
-    assert memory.promised(policy) == 3 * 4 * sum(p.numel() for p in policy.parameters)
+    policies = [engines[name].policy("p") for name in ("llama", "qwen2")]
+    assert memory.promised(policies) == 3 * 4 * sum(p.numel() for policy in policies for p in policy.parameters)
+
+
+def test_weights_are_counted_before_they_are_moved() -> None:
+    model = kernel_model("llama", layers=1)
+    count = sum(p.numel() for p in model.parameters())
+    half = {"dtype": "bfloat16"}
+    # float32: weights, start, gradient, two moments; bfloat16: a copy to learn with and one to sample with.
+    assert memory.weight_bytes(section("m", **half), model, False) == count * (5 * 4 + 2 * 2)
+    assert memory.weight_bytes(section("m", ema=0.9, **half), model, False) == count * (6 * 4 + 2 * 2)
+    assert memory.weight_bytes(section("m", lora={"rank": 2}, **half), model, False) == count * (4 + 2 * 2)
+    assert memory.weight_bytes(section("m", lora={"rank": 2}, **half), model, True) == count * 2 * 2
+
+
+def test_policies_that_do_not_fit_are_refused_with_the_numbers() -> None:
+    needs = {"generator": 40 * 2**30, "verifier": 40 * 2**30}
+    memory.require_room("verifier", needs, 100 * 2**30)
+    with pytest.raises(UserError, match=r"80\.0 GiB \(generator 40\.0, verifier 40\.0\), and 72\.0 of the device's 80\.0 GiB"):
+        memory.require_room("verifier", needs, 80 * 2**30)
+
+
+def test_a_cache_that_does_not_fit_is_refused_with_the_numbers(
+    engines: dict[str, LocalEngine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sampler, "cache_bytes", lambda *_: 1000)
+    with pytest.raises(UserError, match=r"policy 'p' cannot be sampled: the keys and values of a row of 64 tokens need"):
+        sampler.CudaSampler(engines["llama"].policy("p")).sample(requests(prompts(1)), Decoding(4), 2, Ledger())

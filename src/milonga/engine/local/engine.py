@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,14 +13,15 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
+from torch import nn
 
 from milonga.config import LoraSection, PolicySection
 from milonga.engine.base import Completion, Decoding, Engine, LearnReport, Ledger, Request
-from milonga.engine.local import learner, sampler
-from milonga.engine.local.models import load_model, load_tokenizer
+from milonga.engine.local import learner, memory, sampler
+from milonga.engine.local.models import first_line, load_model, load_tokenizer
 from milonga.engine.local.policy import Policy
 from milonga.engine.local.shapes import misfit
-from milonga.errors import ConfigError, MissingExtra, RunFolderError, nearest
+from milonga.errors import ConfigError, MissingExtra, RunFolderError, UserError, nearest
 from milonga.types import Floats, Lesson, Prompt, Traces
 
 if TYPE_CHECKING:
@@ -44,6 +46,17 @@ def choose_device(name: str) -> torch.device:
     return device
 
 
+@contextmanager
+def out_of_memory(policy: str, work: str, advice: str) -> Iterator[None]:
+    """A device that is full is the user's to mend: say what was being done, and what would need less."""
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        raise UserError(
+            f"policy '{policy}' ran out of the device's memory while {work}: {advice} ({first_line(error)})"
+        ) from None
+
+
 class LocalEngine(Engine):
     """Policies in this process. Policies with LoRA on the same model share one base."""
 
@@ -54,6 +67,8 @@ class LocalEngine(Engine):
         self.ledger = Ledger()
         self.bases: dict[str, Any] = {}
         self.samplers: dict[str, CudaSampler | None] = {}
+        self.needs: dict[str, int] = {}
+        """Bytes of the device that each policy's weights will take."""
         self.policies = {name: self._make(name, section) for name, section in policies.items()}
         for name, policy in self.policies.items():
             if policy.section.recompute and (why := misfit(policy)) is not None:
@@ -64,10 +79,20 @@ class LocalEngine(Engine):
         if section.lora is None:
             if section.adapter is not None:
                 raise ConfigError(f"policies.{name}: an adapter to start from needs lora")
-            model = load_model(section.model).to(self.device).eval()
+            model = self._moved(name, section, load_model(section.model)).eval()
             return Policy(name, section, model, tokenizer, adapter=None)
         model = self._adapted(name, section, section.lora)
         return Policy(name, section, model, tokenizer, adapter=name)
+
+    def _moved(self, name: str, section: PolicySection, model: nn.Module) -> nn.Module:
+        """The model on the engine's device, if all policies fit there."""
+        self._require_room(name, section, model, False)
+        return model.to(self.device)
+
+    def _require_room(self, name: str, section: PolicySection, model: nn.Module, shared: bool) -> None:
+        if self.device.type == "cuda":
+            self.needs[name] = memory.weight_bytes(section, model, shared)
+            memory.require_room(name, self.needs, torch.cuda.get_device_properties(self.device).total_memory)
 
     def _adapted(self, name: str, section: PolicySection, lora: LoraSection) -> Any:
         """The shared base with this policy's adapter on it; adapters start alike for every policy of one rank."""
@@ -88,10 +113,11 @@ class LocalEngine(Engine):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
             if shared is None:
-                base = load_model(section.model).to(self.device).eval()
+                base = self._moved(name, section, load_model(section.model)).eval()
                 shared = peft.get_peft_model(base, config, adapter_name=name)
                 self.bases[section.model] = shared
             else:
+                self._require_room(name, section, shared.get_base_model(), True)
                 shared.add_adapter(name, config)
         if section.adapter is not None:
             adapters.load(shared, name, Path(section.adapter).expanduser())
@@ -125,7 +151,7 @@ class LocalEngine(Engine):
         chosen = self.policy(policy)
         if chosen.head is not None:
             raise ValueError(f"policy '{policy}' has a value head: it judges, and cannot be sampled from")
-        with chosen.at(tag):
+        with out_of_memory(policy, "sampling", "lower sampling.rows or sampling.max_tokens"), chosen.at(tag):
             fast = self._fast(chosen)
             if fast is not None and requests:
                 return fast.sample(requests, decoding, self.rows, self.ledger)
@@ -149,8 +175,8 @@ class LocalEngine(Engine):
         if why is not None:
             warnings.warn(f"policy '{policy.name}' is sampled by the slower, general path: {why}", stacklevel=2)
             return None
-        waiting = [name for name, p in self.policies.items() if p.head is None and name not in self.samplers]
-        return CudaSampler(policy, len(waiting) - 1)
+        beside = [p for p in self.policies.values() if p is not policy]
+        return CudaSampler(policy, beside, sum(p.head is None and p.name not in self.samplers for p in beside))
 
     def score(self, policy: str, traces: Traces, tag: str = "live") -> list[Floats]:
         return learner.score(self.policy(policy), traces, tag, self.ledger)
@@ -159,7 +185,9 @@ class LocalEngine(Engine):
         return learner.values(self.policy(policy), traces, tag, self.ledger)
 
     def learn(self, lesson: Lesson) -> LearnReport:
-        return learner.learn(self.policy(lesson.policy), lesson, self.limit, self.ledger)
+        advice = f"lower policies.{lesson.policy}.micro_tokens, or set policies.{lesson.policy}.recompute=true"
+        with out_of_memory(lesson.policy, "learning", advice):
+            return learner.learn(self.policy(lesson.policy), lesson, self.limit, self.ledger)
 
     def publish(self, policy: str) -> int:
         """Sampler and learner share the weights here: publishing counts the version and moves the average."""

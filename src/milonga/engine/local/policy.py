@@ -23,6 +23,13 @@ from milonga.errors import UserError, nearest
 from milonga.objectives.losses import optimistic
 
 
+def computing_dtype(section: PolicySection, parameters: int, device: str) -> torch.dtype:
+    """The precision in which a policy computes: what its section says; else float32 on a CPU and for small models."""
+    if section.dtype != "auto":
+        return getattr(torch, section.dtype)  # type: ignore[no-any-return]
+    return torch.float32 if device == "cpu" or parameters < SMALL else torch.bfloat16
+
+
 class Policy:
     """Weights, tokenizer, optimiser, versions."""
 
@@ -45,7 +52,7 @@ class Policy:
         self.tags: dict[str, list[Tensor]] = {"ref": self.clone()}
         if section.ema is not None:
             self.tags["ema"] = self.clone()
-        self.compute_dtype = self._compute_dtype()
+        self.compute_dtype = computing_dtype(section, sum(p.numel() for p in self.causal.parameters()), self.device.type)
         self.plain_head = self._probe_head()
         self.matmuls = matmul_parameters(self.causal, self.parameters)
         self.start = ""
@@ -102,12 +109,6 @@ class Policy:
         return torch.optim.AdamW(
             self.parameters, lr=s.learning_rate, betas=s.betas, eps=s.eps, weight_decay=s.weight_decay, fused=True
         )
-
-    def _compute_dtype(self) -> torch.dtype:
-        if self.section.dtype != "auto":
-            return getattr(torch, self.section.dtype)  # type: ignore[no-any-return]
-        small = sum(p.numel() for p in self.causal.parameters()) < SMALL
-        return torch.float32 if self.device.type == "cpu" or small else torch.bfloat16
 
     def computing(self) -> Any:
         """The precision in which this policy computes; the master weights stay float32."""

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from milonga.engine.base import Completion, Decoding, Ledger, Request
 from milonga.engine.local.cuda.decoder import Decoder, Piece
-from milonga.engine.local.cuda.memory import cache_bytes
 from milonga.engine.local.cuda.weights import Weights, unsuited
+from milonga.engine.local.memory import cache_bytes
 from milonga.engine.local.policy import Policy
 from milonga.engine.local.sampler import Written, charge, completion, ender_mask, most_tokens, stopped
 from milonga.errors import UserError
@@ -47,10 +47,12 @@ class _Row:
 class CudaSampler:
     """The sampler of one policy. The decoder is kept from call to call and built anew only where it is too small."""
 
-    def __init__(self, policy: Policy, others: int) -> None:
+    def __init__(self, policy: Policy, beside: Sequence[Policy] = (), waiting: int = 0) -> None:
         self.policy = policy
-        self.others = others
-        """Policies that may yet want a cache on the same device."""
+        self.beside = beside
+        """The other policies on the same device."""
+        self.waiting = waiting
+        """How many of them may yet want a cache."""
         self.weights = Weights(policy)
         self.decoder: Decoder | None = None
 
@@ -81,7 +83,7 @@ class CudaSampler:
     def _fitting(self, slots: int, room: int) -> int:
         """As many slots as fit: fewer only take longer."""
         each = room * self.weights.token_bytes
-        allowed = cache_bytes(self.policy, self.others)
+        allowed = cache_bytes(self.policy.device, [self.policy, *self.beside], self.waiting)
         if allowed < 2 * each:  # one slot, and the one that belongs to nobody
             raise UserError(
                 f"policy '{self.policy.name}' cannot be sampled: the keys and values of a row of {room} tokens need "

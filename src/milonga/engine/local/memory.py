@@ -1,0 +1,69 @@
+"""What fits on a CUDA device: the weights of all policies before anything is put there, and the caches of their samplers.
+
+Invariant: what cannot fit is refused with the numbers before it is tried; what may fit only in part (a cache) takes a share
+that leaves room for learning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import torch
+from torch import nn
+
+from milonga.config import PolicySection
+from milonga.engine.local.policy import Policy, computing_dtype
+from milonga.errors import UserError
+
+KEPT = 0.1
+"""Share of the device that stays free: fragments, other libraries."""
+SHARE = 0.5
+"""Of what is then free, for caches; the rest is for the learner's activations."""
+GIB = 2**30
+
+
+def weight_bytes(section: PolicySection, model: nn.Module, shared: bool) -> int:
+    """Of one policy, on a CUDA device: the float32 weights, and a working copy each for learning and for sampling. Full
+    fine-tuning adds the start, gradients and two moments; with LoRA these are small, and a base may be there already."""
+    count = sum(p.numel() for p in model.parameters())
+    working = 2 * computing_dtype(section, count, "cuda").itemsize
+    if section.lora is not None:
+        return count * (working + (0 if shared else 4))
+    return count * (working + 4 * (5 + (section.ema is not None)))
+
+
+def require_room(name: str, needs: Mapping[str, int], total: int) -> None:
+    """`needs` are the bytes of all policies so far, this one last."""
+    allowed = int((1 - KEPT) * total)
+    if sum(needs.values()) > allowed:
+        listed = ", ".join(f"{policy} {size / GIB:.1f}" for policy, size in needs.items())
+        all_of_them = f"{sum(needs.values()) / GIB:.1f} GiB ({listed})"
+        raise UserError(
+            f"policy '{name}' does not fit: weights, gradients and moments need {all_of_them}, "
+            f"and {allowed / GIB:.1f} of the device's {total / GIB:.1f} GiB may be used; "
+            "set binding=lora, or use smaller models"
+        )
+
+
+def promised(policies: Iterable[Policy]) -> int:
+    """Bytes that learning will allocate and has not yet: a gradient and two moments for each parameter that has none."""
+    total = 0
+    for policy in policies:
+        for parameter in policy.parameters:
+            size = parameter.numel() * parameter.element_size()
+            total += size * (parameter.grad is None) + 2 * size * (parameter not in policy.optimiser.state)
+    return total
+
+
+def share(free: int, total: int, promises: int, waiting: int) -> int:
+    """Bytes for one policy's cache, where `waiting` others have none yet and want as much."""
+    return max(0, int(SHARE * (free - KEPT * total - promises) / (1 + waiting)))
+
+
+def cache_bytes(device: torch.device, policies: Sequence[Policy], waiting: int) -> int:
+    """How large the next cache may be, beside all that these policies have and will want."""
+    if device.type != "cuda":
+        return 1 << 40  # only the kernels' tests sample this way without a CUDA device
+    free, total = torch.cuda.mem_get_info(device)
+    reusable = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return share(free + reusable, total, promised(policies), waiting)
