@@ -103,11 +103,12 @@ def test_weights_are_counted_before_they_are_moved() -> None:
     model = kernel_model("llama", layers=1)
     count = sum(p.numel() for p in model.parameters())
     half = {"dtype": "bfloat16"}
-    # float32: weights, start, gradient, two moments; bfloat16: a copy to learn with and one to sample with.
-    assert memory.weight_bytes(section("m", **half), model, False) == count * (5 * 4 + 2 * 2)
-    assert memory.weight_bytes(section("m", ema=0.9, **half), model, False) == count * (6 * 4 + 2 * 2)
-    assert memory.weight_bytes(section("m", lora={"rank": 2}, **half), model, False) == count * (4 + 2 * 2)
-    assert memory.weight_bytes(section("m", lora={"rank": 2}, **half), model, True) == count * 2 * 2
+    # float32: weights and start; bfloat16: a copy to sample with.
+    assert memory.weight_bytes(section("m", **half), model, False) == count * (2 * 4 + 2)
+    assert memory.weight_bytes(section("m", ema=0.9, **half), model, False) == count * (3 * 4 + 2)
+    assert memory.weight_bytes(section("m", kind="scalar", **half), model, False) == count * 2 * 4
+    assert memory.weight_bytes(section("m", lora={"rank": 2}, **half), model, False) == count * (4 + 2)
+    assert memory.weight_bytes(section("m", lora={"rank": 2}, **half), model, True) == count * 2
 
 
 def test_policies_that_do_not_fit_are_refused_with_the_numbers() -> None:
@@ -123,3 +124,16 @@ def test_a_cache_that_does_not_fit_is_refused_with_the_numbers(
     monkeypatch.setattr(sampler, "cache_bytes", lambda *_: 1000)
     with pytest.raises(UserError, match=r"policy 'p' cannot be sampled: the keys and values of a row of 64 tokens need"):
         sampler.CudaSampler(engines["llama"].policy("p")).sample(requests(prompts(1)), Decoding(4), 2, Ledger())
+
+
+def test_a_decoder_is_kept_where_memory_has_made_it_smaller_than_was_asked(
+    engines: dict[str, LocalEngine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = sampler.CudaSampler(engines["llama"].policy("p"))
+    monkeypatch.setattr(sampler, "cache_bytes", lambda *_: 3 * 64 * made.weights.token_bytes)
+    asked = requests(prompts(4, longest=4))
+    made.sample(asked, Decoding(2), 4, Ledger())
+    first = made.decoder
+    assert first is not None and first.slots == 2
+    made.sample(asked, Decoding(2), 4, Ledger())
+    assert made.decoder is first

@@ -22,6 +22,7 @@ from engine_helpers import (
     trace_of,
 )
 from milonga.engine import Completion, Decoding, Request
+from milonga.engine.base import Ledger
 from milonga.engine.local import LocalEngine, sampler
 from milonga.engine.local.sampler import pick, uniform
 from milonga.types import Part, Traces
@@ -303,3 +304,14 @@ def test_sampling_under_a_tag_uses_that_version(root: Path) -> None:
     engine.policy("p").assign([p.detach() for p in other.parameters()])
     assert ids(engine.sample("p", requests(prompts(4)), Decoding(10))) != before
     assert ids(engine.sample("p", requests(prompts(4)), Decoding(10), tag="ref")) == before
+
+
+def test_the_books_do_not_depend_on_how_many_rows_are_decoded_side_by_side(engines: dict[str, LocalEngine]) -> None:
+    engine = engines["llama"]
+    asked = requests([context for context in contexts("llama", 3) for _ in range(4)])
+    policy, books = engine.policy("p"), []
+    for rows in (512, 4):
+        ledger = Ledger()
+        sampler.sample(policy, asked, Decoding(6), rows, ledger)
+        books.append(ledger.to_json())
+    assert books[0] == books[1] and books[0]["p"]["prefill"] == sum(len(r.context) for r in asked[::4])

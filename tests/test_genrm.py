@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from cases import TINY
 from helpers import PROPERTY
+from milonga import judging
 from milonga.api import make_engine
 from milonga.credit import balanced_within, term_weights
 from milonga.errors import ConfigError, UserError
@@ -166,7 +167,9 @@ def test_several_checks_are_sampled_apart_and_averaged() -> None:
     assert len(judged) == 2 * len(solutions)
     again = table(p)
     checks = again.ask("verifier", solutions, 8)
-    chances = again.chances("verifier", checks)
+    role = p.roles["verifier"]
+    assert isinstance(role, YesNoVerifier)
+    chances = judging.chances(again, "verifier", role, checks, "live")
     for row, found in enumerate(judged):
         known = [c for c in chances[4 * row : 4 * row + 4] if not math.isnan(c)]
         assert found.reading.value.score == pytest.approx(np.mean(known)) if known else found.reading.value.score is None

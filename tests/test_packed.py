@@ -23,6 +23,7 @@ from engine_helpers import (
     soft_folder,
     stirred,
     tokenizer,
+    trace,
 )
 from milonga.engine.local import fused, learner, packed
 from milonga.engine.local.batches import build, cut
@@ -61,6 +62,30 @@ def test_gradients_and_scores_are_those_of_the_padded_pass(
         assert np.allclose(mine, other, atol=1e-5)
 
 
+def test_where_attention_pads_padding_counts_against_the_budget(root: Path) -> None:
+    """One long row among many short ones: without that, all of them would be padded to its length."""
+    policy = engine_of(model_folder(root, "llama"), micro_tokens=400).policy("p")
+    rows = [trace(range(5, 5 + length), range(5, 9)) for length in [4] * 60 + [90]]
+    ready = packed.working(policy)
+    assert ready is not None and not ready.padless
+    for batch in learner.batches(policy, rows, None, ready):
+        assert len(batch.members) * max(len(rows[i].ids) for i in batch.members) <= 400
+
+
+def test_the_padding_row_of_the_embedding_gets_no_gradient(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = engine_of(model_folder(root, "qwen2"), grad_clip=1e9)
+    pad = engine.policy("p").backbone.embed_tokens.padding_idx
+    rows = Traces([trace([pad, 7, pad, 9], [11, 12, pad, 13]), trace([6, 8], [pad, 10])])
+    ours = gradients(engine, lesson(rows, [1.0, -0.5]))
+    unpacked(monkeypatch)
+    assert gap(ours, gradients(engine, lesson(rows, [1.0, -0.5]))) < 2e-5
+
+
+def test_an_adapted_embedding_is_left_to_the_model(root: Path) -> None:
+    policy = engine_of(model_folder(root, "llama"), lora={**LORA, "targets": ["embed_tokens", "q_proj"]}).policy("p")
+    assert misfit(policy) == "its embedding is not a plain table" and packed.working(policy) is None
+
+
 def test_value_heads_read_packed_rows(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = stirred(engine_of(model_folder(root, "qwen2"), kind="scalar", grad_clip=1e9))
     rows = mixed_rows()
@@ -81,7 +106,7 @@ def test_a_row_does_not_see_its_neighbours(root: Path) -> None:
 
 def test_packed_batches_hold_no_padding_and_stay_within_the_budget() -> None:
     rows = list(mixed_rows(40))
-    batches = [build(rows, members, 0, torch.device("cpu"), packed=True) for members in cut(rows, 120, packed=True)]
+    batches = [build(rows, members, 0, torch.device("cpu"), packed=True) for members in cut(rows, 120, padless=True)]
     assert sum(batch.ids.numel() for batch in batches) == sum(len(t.ids) for t in rows)
     assert all(batch.ids.numel() == batch.tokens <= 120 for batch in batches)
     assert sorted(i for batch in batches for i in batch.members) == list(range(40))

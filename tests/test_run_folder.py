@@ -442,11 +442,9 @@ def test_tensorboard_goes_on_after_a_resume(tmp_path: Path, tiny: str) -> None:
 def test_the_time_of_a_turn_is_accounted_for(tmp_path: Path, tiny: str) -> None:
     out = tmp_path / "run"
     both = settings(tiny, options={"warmup": 0}) | {"policies": {seat: {"model": tiny} for seat in ("generator", "verifier")}}
-    report = milonga.run("tango", out=out, turns=2, settings=both, quiet=True)
+    milonga.run("tango", out=out, turns=2, settings=both, quiet=True)
     turns = [row for row in JsonLines(out / "timing.jsonl").rows() if row["turn"] > 0]
     for row in turns:
         works = [row[f"{work}_s"] for work in ("sample", "verify", "learn", "publish")]
         assert min(works) >= 0 and row["sample_s"] > 0 and row["learn_s"] > 0
         assert sum(works) + row["idle_s"] == pytest.approx(row["turn_s"], abs=1e-6)
-    for work in ("sample", "verify", "learn", "idle"):
-        assert report["seconds"][work] == pytest.approx(sum(row[f"{work}_s"] for row in turns), abs=2e-3)

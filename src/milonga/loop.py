@@ -6,7 +6,7 @@ One turn, one direction: task.draw -> recipe.play -> recipe.credit -> engine.lea
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -228,15 +228,8 @@ class Loop:
         final = {"turn": self.place.turn, "split": self.config.eval.split, "problems": self.evaluate.per_problem()}
         write_atomically(self.folder.path / "final.json", to_json(final) + "\n")
         report = make_report(self.config.recipe, str(self.folder.path), self.place, self.rows, self.engine)
-        report["seconds"] = total_seconds(self.folder.timing.rows())
         write_atomically(self.folder.path / "report.json", to_json(report) + "\n")
         return report
-
-
-def total_seconds(timings: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Where the time of all turns went, by kind of work."""
-    kinds = dict.fromkeys(key for row in timings for key in row if key.endswith("_s"))
-    return {kind.removesuffix("_s"): round(sum(row.get(kind, 0.0) for row in timings), 3) for kind in kinds}
 
 
 def report_numbers(report: LearnReport) -> dict[str, Any]:

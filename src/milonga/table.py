@@ -20,7 +20,7 @@ from milonga.engine import Completion, Decoding, Engine, Request
 from milonga.errors import UserError
 from milonga.objectives import Objective
 from milonga.randomness import key64
-from milonga.roles import Role, YesNoVerifier
+from milonga.roles import Role
 from milonga.tasks import Task
 from milonga.timeline import Timeline
 from milonga.types import Floats, Problem, Reading, Segment, Solution, Split, Trace, Traces
@@ -134,12 +134,6 @@ class Table:
     def judge(self, seat: str, solutions: Traces, n: int = 1, greedy: bool = False, tag: str = "live") -> Traces:
         """Verifications of solutions by whatever sits on the seat: a writer is sampled, a scorer reads them once."""
         return judging.judge(self, seat, solutions, n, greedy, tag)
-
-    def chances(self, seat: str, checks: Traces, tag: str = "live") -> list[float]:
-        """Of a judge by a word: how likely the word for "right" was in each of its verifications; NaN where it has none."""
-        role = self.setting.roles[seat]
-        assert isinstance(role, YesNoVerifier)
-        return judging.chances(self, seat, role, checks, tag)
 
     def numbers(self, seat: str, traces: Traces, tag: str = "live") -> list[Floats]:
         """What a scorer says at each token: its value head, or its log-ratio to its own start."""

@@ -86,9 +86,9 @@ def trained_tokens(trace: Trace) -> NDArray[np.bool_]:
     return mask
 
 
-def cut(traces: Sequence[Trace], budget: int, units: Sequence[int] | None = None, packed: bool = False) -> Iterator[list[int]]:
-    """Rows in order of length, in batches of at most `budget` tokens, padding included where there is any. A unit of rows is
-    never split."""
+def cut(traces: Sequence[Trace], budget: int, units: Sequence[int] | None = None, padless: bool = False) -> Iterator[list[int]]:
+    """Rows in order of length, in batches of at most `budget` tokens; padding counts unless nothing is computed for it. A unit
+    of rows is never split."""
     grouped: dict[int, list[int]] = {}
     for i in range(len(traces)):
         grouped.setdefault(units[i] if units is not None else i, []).append(i)
@@ -96,7 +96,7 @@ def cut(traces: Sequence[Trace], budget: int, units: Sequence[int] | None = None
     batch: list[int] = []
     for block in blocks:
         lengths = [len(traces[i].ids) for i in batch + block]
-        if batch and (sum(lengths) if packed else max(lengths) * len(lengths)) > budget:
+        if batch and (sum(lengths) if padless else max(lengths) * len(lengths)) > budget:
             yield batch
             batch = []
         batch = batch + block

@@ -62,6 +62,8 @@ class LocalEngine(Engine):
 
     def __init__(self, policies: Mapping[str, PolicySection], device: str = "auto", rows: int = 512, limit: int = 1024) -> None:
         self.device = choose_device(device)
+        if self.device.index is not None:
+            torch.cuda.set_device(self.device)  # kernels and streams are those of the current device
         self.rows = rows
         self.limit = limit
         self.ledger = Ledger()
@@ -176,13 +178,15 @@ class LocalEngine(Engine):
             warnings.warn(f"policy '{policy.name}' is sampled by the slower, general path: {why}", stacklevel=2)
             return None
         beside = [p for p in self.policies.values() if p is not policy]
-        return CudaSampler(policy, beside, sum(p.head is None and p.name not in self.samplers for p in beside))
+        return CudaSampler(policy, beside, lambda: sum(p.head is None and p.name not in self.samplers for p in beside))
 
     def score(self, policy: str, traces: Traces, tag: str = "live") -> list[Floats]:
-        return learner.score(self.policy(policy), traces, tag, self.ledger)
+        with out_of_memory(policy, "scoring", f"lower policies.{policy}.micro_tokens"):
+            return learner.score(self.policy(policy), traces, tag, self.ledger)
 
     def values(self, policy: str, traces: Traces, tag: str = "live") -> list[Floats]:
-        return learner.values(self.policy(policy), traces, tag, self.ledger)
+        with out_of_memory(policy, "scoring", f"lower policies.{policy}.micro_tokens"):
+            return learner.values(self.policy(policy), traces, tag, self.ledger)
 
     def learn(self, lesson: Lesson) -> LearnReport:
         advice = f"lower policies.{lesson.policy}.micro_tokens, or set policies.{lesson.policy}.recompute=true"

@@ -48,6 +48,9 @@ def fused(function: Callable[P, T]) -> Callable[P, T]:
 def compile_for_any_length(function: Callable[P, T], **options: Any) -> Callable[P, T]:
     """Compiled once for all numbers of tokens, but for fixed widths: those make better kernels."""
     torch._dynamo.config.recompile_limit = max(VARIANTS, torch._dynamo.config.recompile_limit)
+    if hasattr(torch._functorch.config, "force_non_lazy_backward_lowering"):
+        # Both passes are compiled at once: a backward pass that cannot be is found out where the plain function can step in.
+        torch._functorch.config.force_non_lazy_backward_lowering = True
     compiled = torch.compile(function, **options)
 
     @functools.wraps(function)
@@ -66,7 +69,8 @@ def _worthwhile(args: tuple[Any, ...]) -> bool:
 
 
 def product(left: Tensor, right: Tensor) -> Tensor:
-    """A matrix product in float32 of factors in any precision: gradients of weights are summed over micro-batches."""
+    """A matrix product of factors in any precision, given out in float32, and on a GPU not rounded before: gradients of weights
+    are summed over micro-batches."""
     if left.is_cuda and left.dtype in HALF:
         return torch.mm(left, right, out_dtype=torch.float32)
     return wide(left @ right)

@@ -14,12 +14,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from milonga.engine.local.fused import fused, product, wide
+from milonga.engine.local.fused import HALF, fused, product, wide
 
 CHUNK_ELEMENTS = 1 << 25
 """Logits held at a time: 128 MiB in float32."""
 CUDA_CHUNKS = 16
-"""How many times as many on a GPU, where a product of few rows would leave it idle: 1 GiB in bfloat16."""
+"""How many times as many in half precision on a GPU, where few rows would leave it idle and the rest is fused: 1 GiB."""
 
 
 def chunk_rows(vocabulary: int) -> int:
@@ -28,7 +28,7 @@ def chunk_rows(vocabulary: int) -> int:
 
 def _chunks(count: int, weight: Tensor) -> Iterator[slice]:
     """Equal parts of the tokens: a small rest at the end would cost nearly as much as a whole chunk."""
-    most = chunk_rows(len(weight)) * (CUDA_CHUNKS if weight.is_cuda else 1)
+    most = chunk_rows(len(weight)) * (CUDA_CHUNKS if weight.is_cuda and weight.dtype in HALF else 1)
     parts = -(-count // most)
     size = -(-count // parts) if parts else 1
     return (slice(start, start + size) for start in range(0, count, size))

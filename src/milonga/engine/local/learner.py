@@ -68,9 +68,9 @@ def batches(
     units: Sequence[int] | None = None,
 ) -> Iterator[MicroBatch]:
     """The rows cut by the policy's budget: packed where there is a packed pass, padded elsewhere."""
-    packed = working is not None
-    for members in cut(traces, policy.micro_tokens, units, packed):
-        yield build(traces, members, policy.pad, policy.device, masks, packed)
+    padless = working is not None and working.padless
+    for members in cut(traces, policy.micro_tokens, units, padless):
+        yield build(traces, members, policy.pad, policy.device, masks, working is not None)
 
 
 @torch.no_grad()

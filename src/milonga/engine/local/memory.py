@@ -23,23 +23,24 @@ GIB = 2**30
 
 
 def weight_bytes(section: PolicySection, model: nn.Module, shared: bool) -> int:
-    """Of one policy, on a CUDA device: the float32 weights, and a working copy each for learning and for sampling. Full
-    fine-tuning adds the start, gradients and two moments; with LoRA these are small, and a base may be there already."""
+    """What one policy holds at least on a CUDA device, learning or not: its float32 weights, its start (with LoRA these
+    are small, and the base may be there already), an average if it keeps one, and a copy to sample with."""
     count = sum(p.numel() for p in model.parameters())
-    working = 2 * computing_dtype(section, count, "cuda").itemsize
+    sampling = 0 if section.kind == "scalar" else computing_dtype(section, count, "cuda").itemsize
     if section.lora is not None:
-        return count * (working + (0 if shared else 4))
-    return count * (working + 4 * (5 + (section.ema is not None)))
+        return count * (sampling + (0 if shared else 4))
+    return count * (sampling + 4 * (2 + (section.ema is not None)))
 
 
 def require_room(name: str, needs: Mapping[str, int], total: int) -> None:
-    """`needs` are the bytes of all policies so far, this one last."""
+    """`needs` are the bytes of all policies so far, this one last. What is refused could not even be loaded: gradients and
+    moments, which only policies that learn need, come on top."""
     allowed = int((1 - KEPT) * total)
     if sum(needs.values()) > allowed:
         listed = ", ".join(f"{policy} {size / GIB:.1f}" for policy, size in needs.items())
         all_of_them = f"{sum(needs.values()) / GIB:.1f} GiB ({listed})"
         raise UserError(
-            f"policy '{name}' does not fit: weights, gradients and moments need {all_of_them}, "
+            f"policy '{name}' does not fit: weights, before anything is learned, need {all_of_them}, "
             f"and {allowed / GIB:.1f} of the device's {total / GIB:.1f} GiB may be used; "
             "set binding=lora, or use smaller models"
         )

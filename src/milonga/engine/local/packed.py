@@ -167,13 +167,17 @@ class Working:
         body, dtype = policy.causal.model, policy.compute_dtype
         self.layers = [_Layer(layer, policy.adapter, dtype) for layer in body.layers]
         self.embedding, self.rotary, self.norm = body.embed_tokens.weight, body.rotary_emb, body.norm
+        self.pad = body.embed_tokens.padding_idx
+        """The row of the embedding that gets no gradient, as in the model's own pass."""
         self.dtype, self.recompute = dtype, policy.section.recompute
+        self.padless = _flash(policy.device, dtype, policy.causal.model.layers[0].self_attn.head_dim)
+        """Whether attention, too, computes nothing for padding."""
         head = policy.causal.get_output_embeddings()
         self.head = _joined([head.weight], dtype) if policy.head is None else None
 
     def hidden(self, ids: Tensor, packing: Packing, places: Tensor) -> Tensor:
         """The last hidden states at some places of the packed axis."""
-        x, branch = F.embedding(ids, self.embedding), None
+        x, branch = F.embedding(ids, self.embedding, self.pad), None
         cos, sin = (table[0] for table in self.rotary(x, packing.positions[None]))
         sin = lean.signed(sin)
         for layer in self.layers:
@@ -218,7 +222,7 @@ def _norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 
 def attend(q: Tensor, k: Tensor, v: Tensor, packing: Packing) -> Tensor:
     """Causal attention of every row to itself alone. All three are tokens x heads x size."""
-    if _flash(q):
+    if _flash(q.device, q.dtype, q.shape[-1]):
         return _varlen(q, k, v, packing)
     shape = (packing.rows, packing.longest)
     even = len(q) == packing.rows * packing.longest
@@ -234,10 +238,10 @@ def attend(q: Tensor, k: Tensor, v: Tensor, packing: Packing) -> Tensor:
     return out if even else out.index_select(0, packing.grid)
 
 
-def _flash(q: Tensor) -> bool:
+def _flash(device: torch.device, dtype: torch.dtype, size: int) -> bool:
     """Whether torch's flash attention for rows of different lengths can be asked."""
-    able = q.is_cuda and q.dtype in HALF and q.shape[-1] % 8 == 0 and q.shape[-1] <= 256
-    return able and torch.cuda.get_device_capability(q.device) >= (8, 0)
+    able = device.type == "cuda" and dtype in HALF and size % 8 == 0 and size <= 256
+    return able and torch.cuda.get_device_capability(device) >= (8, 0)
 
 
 def _varlen(q: Tensor, k: Tensor, v: Tensor, packing: Packing) -> Tensor:

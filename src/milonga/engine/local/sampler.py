@@ -61,7 +61,8 @@ def sample(policy: Policy, requests: Sequence[Request], decoding: Decoding, rows
     done: dict[int, Written] = {}
     for at in range(0, len(order), rows):
         chunk = order[at : at + rows]
-        done.update(zip(chunk, _Batch(policy, [requests[i] for i in chunk], decoding, ledger).run(), strict=True))
+        done.update(zip(chunk, _Batch(policy, [requests[i] for i in chunk], decoding).run(), strict=True))
+    charge(policy, ledger, [r.context for r in requests], [len(done[i].ids) for i in range(len(requests))])
     return [completion(policy.codec, done[i], decoding) for i in range(len(requests))]
 
 
@@ -115,8 +116,8 @@ class _Batch:
     fixed.
     """
 
-    def __init__(self, policy: Policy, requests: list[Request], decoding: Decoding, ledger: Ledger) -> None:
-        self.policy, self.decoding, self.ledger = policy, decoding, ledger
+    def __init__(self, policy: Policy, requests: list[Request], decoding: Decoding) -> None:
+        self.policy, self.decoding = policy, decoding
         self.device = policy.device
         self.contexts = [r.context for r in requests]
         starts = [len(c) for c in self.contexts]
@@ -149,7 +150,6 @@ class _Batch:
                 if going < COMPACT_BELOW * len(self.done):
                     tokens, mask = self._compact(tokens, mask)
                 logits = self._forward(tokens, mask, step)
-        charge(self.policy, self.ledger, self.contexts, self.lengths.tolist())
         return self._written()
 
     def _written(self) -> list[Written]:

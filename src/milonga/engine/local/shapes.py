@@ -27,6 +27,8 @@ def misfit(policy: Policy) -> str | None:
         return "not all of its layers attend to everything"
     if causal.model.rotary_emb.rope_type in WANDERING:
         return "its rotary positions depend on the length"
+    if type(causal.get_input_embeddings()) is not nn.Embedding:
+        return "its embedding is not a plain table"
     if any(type(base_layer(linear)) is not nn.Linear for layer in causal.model.layers for linear in linears(layer)):
         return "some of its layers are not plain linear maps"
     return None

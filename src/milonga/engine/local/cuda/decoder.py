@@ -71,14 +71,14 @@ class Decoder:
         """Hidden states after the last norm."""
         w = self.weights
         x = torch.nn.functional.embedding(tokens, w.embedding).float()
-        h = kernels.add_norm(x, None, w.layers[0].before_attention, w.eps)
+        h = kernels.add_norm(x, None, w.layers[0].before_attention, w.eps, w.dtype)
         nexts = [layer.before_attention for layer in w.layers[1:]] + [w.norm]
         for layer, cache, following in zip(w.layers, self.cache, nexts, strict=True):
             q = kernels.rotate_and_store(layer.qkv(h), cache, slots, positions, self.rope, layer.head_norms, w.eps)
             starts, counts, most = tiles
             mixed = kernels.attend(q, cache, slots, positions, starts, counts, w.scale, most)
-            h = kernels.add_norm(x, layer.out(mixed), layer.before_mlp, w.eps)
-            h = kernels.add_norm(x, layer.down(kernels.gate(layer.gate_up(h))), following, w.eps)
+            h = kernels.add_norm(x, layer.out(mixed), layer.before_mlp, w.eps, w.dtype)
+            h = kernels.add_norm(x, layer.down(kernels.gate(layer.gate_up(h))), following, w.eps, w.dtype)
         return h
 
     def prefill(self, pieces: Sequence[Piece]) -> None:

@@ -6,6 +6,7 @@ of the cache and has a position in it. The cache of one layer is [2, slots, kv_h
 
 from __future__ import annotations
 
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -30,10 +31,10 @@ def _add_norm(x, delta, weight, out, size, eps, ADD: tl.constexpr, BLOCK: tl.con
     tl.store(out + row * size + at, scaled.to(out.dtype.element_ty), mask=inside)
 
 
-def add_norm(x: Tensor, delta: Tensor | None, weight: Tensor, eps: float) -> Tensor:
-    """Add `delta` to the residual stream in place; returns its root-mean-square norm, ready to be multiplied."""
+def add_norm(x: Tensor, delta: Tensor | None, weight: Tensor, eps: float, dtype: torch.dtype) -> Tensor:
+    """Add `delta` to the residual stream in place; returns its root-mean-square norm in the dtype to be multiplied in."""
     rows, size = x.shape
-    out = x.new_empty(x.shape, dtype=weight.dtype)
+    out = x.new_empty(x.shape, dtype=dtype)
     block = triton.next_power_of_2(size)
     warps = min(8, max(1, block // 256))
     _add_norm[(rows,)](x, x if delta is None else delta, weight, out, size, eps, delta is not None, block, num_warps=warps)

@@ -7,7 +7,7 @@ beside it, changes at most the last bits of a sum. Prompts of one group are comp
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -47,12 +47,14 @@ class _Row:
 class CudaSampler:
     """The sampler of one policy. The decoder is kept from call to call and built anew only where it is too small."""
 
-    def __init__(self, policy: Policy, beside: Sequence[Policy] = (), waiting: int = 0) -> None:
+    def __init__(self, policy: Policy, beside: Sequence[Policy] = (), waiting: Callable[[], int] = lambda: 0) -> None:
         self.policy = policy
         self.beside = beside
         """The other policies on the same device."""
         self.waiting = waiting
-        """How many of them may yet want a cache."""
+        """How many of them have no cache yet."""
+        self.wanted = 0
+        """Slots that the decoder was asked for; it may have fewer, where memory is short."""
         self.weights = Weights(policy)
         self.decoder: Decoder | None = None
 
@@ -69,21 +71,21 @@ class CudaSampler:
 
     def _decoder(self, slots: int, room: int, steps: int) -> Decoder:
         old = self.decoder
-        if old is not None and old.slots >= slots and old.room >= room and old.steps >= steps:
+        if old is not None and self.wanted >= slots and old.room >= room and old.steps >= steps:
             return old
         room, steps = (-(-n // GRAIN) * GRAIN for n in (room, steps))
         if old is not None:
-            slots, room, steps = max(slots, old.slots), max(room, old.room), max(steps, old.steps)
+            room, steps = max(room, old.room), max(steps, old.steps)
+        self.wanted = max(slots, self.wanted)
         self.decoder = None
         del old  # its cache makes room for the new one
-        slots = self._fitting(slots, room)
-        self.decoder = Decoder(self.weights, slots, room, steps, self.policy.eos)
+        self.decoder = Decoder(self.weights, self._fitting(self.wanted, room), room, steps, self.policy.eos)
         return self.decoder
 
     def _fitting(self, slots: int, room: int) -> int:
         """As many slots as fit: fewer only take longer."""
         each = room * self.weights.token_bytes
-        allowed = cache_bytes(self.policy.device, [self.policy, *self.beside], self.waiting)
+        allowed = cache_bytes(self.policy.device, [self.policy, *self.beside], self.waiting())
         if allowed < 2 * each:  # one slot, and the one that belongs to nobody
             raise UserError(
                 f"policy '{self.policy.name}' cannot be sampled: the keys and values of a row of {room} tokens need "

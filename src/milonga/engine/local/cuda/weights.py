@@ -97,7 +97,7 @@ class Weights:
         self.embedding = self._like(body.embed_tokens.weight)
         head = policy.causal.get_output_embeddings().weight
         self.head = self.embedding if head is body.embed_tokens.weight else self._like(head)
-        self.norm = self._like(body.norm.weight)
+        self.norm = self._norm(body.norm.weight)
         attention = body.layers[0].self_attn
         self.eps = float(body.norm.variance_epsilon)
         self.scale = float(attention.scaling)
@@ -107,19 +107,23 @@ class Weights:
     def _like(self, parameter: Tensor) -> Tensor:
         return torch.empty_like(parameter, dtype=self.dtype, requires_grad=False)
 
+    def _norm(self, parameter: Tensor) -> Tensor:
+        """Weights of norms stay in float32: near one, steps of bfloat16 are larger than what is learned."""
+        return torch.empty_like(parameter, dtype=torch.float32, requires_grad=False)
+
     def _layer(self, layer: Any) -> Layer:
         attention = layer.self_attn
         q, k, v, o, gate, up, down = linears(layer)
         head_norms = None
         if hasattr(attention, "q_norm"):
-            head_norms = (self._like(attention.q_norm.weight), self._like(attention.k_norm.weight))
+            head_norms = (self._norm(attention.q_norm.weight), self._norm(attention.k_norm.weight))
         return Layer(
             qkv=Joined.of((q, k, v), self.dtype),
             out=Joined.of((o,), self.dtype),
             gate_up=Joined.of((gate, up), self.dtype),
             down=Joined.of((down,), self.dtype),
-            before_attention=self._like(layer.input_layernorm.weight),
-            before_mlp=self._like(layer.post_attention_layernorm.weight),
+            before_attention=self._norm(layer.input_layernorm.weight),
+            before_mlp=self._norm(layer.post_attention_layernorm.weight),
             head_norms=head_norms,
         )
 
