@@ -70,22 +70,17 @@ def main() -> None:
     parser.add_argument("--new", type=int, default=256)
     parser.add_argument("--groups", type=int, default=1, help="rows that share a prompt")
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument(
-        "--theirs", type=int, default=48, help="new tokens for transformers' generate: its speed hardly depends on it"
-    )
+    parser.add_argument("--theirs", type=int, help="new tokens for transformers' generate; as many as ours by default")
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
+    args.theirs = args.theirs or args.new
     device = "cuda" if torch.cuda.is_available() else "cpu"
     policy = make_policy(args.shape, device)
     policy.eos = []
     requests = make_requests(args.rows, args.prompt, args.groups, policy.causal.config.vocab_size)
     decoding, tokens = Decoding(args.new), args.rows * args.new
-    result: dict[str, Any] = conditions(device) | {
-        "shape": args.shape,
-        "rows": args.rows,
-        "prompt": args.prompt,
-        "new": args.new,
-    }
+    given = {name: getattr(args, name) for name in ("shape", "rows", "prompt", "new", "theirs")}
+    result: dict[str, Any] = conditions(device) | given
     if device == "cuda":
         from milonga.engine.local.cuda.sampler import CudaSampler
 
@@ -115,6 +110,7 @@ def main() -> None:
         decoder.rows["positions"].fill_(args.prompt + args.new // 2)
         decoder.rows["counts"].zero_()
         result["step ms"] = 1e3 * timed(lambda: [decoder.step(args.rows, False) for _ in range(64)], device) / 64
+        decoder.rows["positions"].fill_(args.prompt + args.new // 2)
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as prof:
             timed(lambda: [decoder.step(args.rows, False) for _ in range(8)], device)
         result["step ms by kind"] = {kind: ms / 8 for kind, ms in kinds(prof).items()}

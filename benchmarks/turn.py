@@ -74,7 +74,9 @@ class Milonga:
         engine = make_engine(plan)
         assert isinstance(engine, LocalEngine)
         for policy in engine.policies.values():
-            policy.eos = []  # nothing ends early
+            policy.eos = []  # nothing ends early: no end of sequence, and no stop strings
+        sample = engine.sample
+        engine.sample = lambda p, r, d, tag="live": sample(p, r, replace(d, stop=()), tag)  # type: ignore[method-assign]
         self.loop = Loop(plan, engine, folder, view)
         credit = self.loop.recipe.credit
         self.loop.recipe.credit = lambda *turn: map(tossed, credit(*turn))  # type: ignore[method-assign]

@@ -13,8 +13,15 @@ from typing import Any
 from milonga.claims import CLAIMS
 from milonga.comparing.report import draw, short_names
 from milonga.comparing.stats import holm
+from milonga.run.files import JsonLines
 
 DOCS = Path(__file__).parent.parent / "docs"
+KEPT = {
+    "generator/accuracy", "generator/sound_accuracy", "generator/plain_accuracy", "generator/ce_plain", "hacking_gap",
+    *(f"verifier/{name}" for name in ("auroc", "balanced_accuracy", "f1", "pair_accuracy", "best_of_k", "best_of_k_sound")),
+    *(f"verifier/{name}" for name in ("score_accuracy", "defect_precision")), "held_out_auroc", "plain_accuracy", "ce_plain",
+}  # fmt: skip
+"""What is kept of every arm, beside the metric of the claim."""
 BEGIN, END = "<!-- result: made by scripts/keep_claims.py -->", "<!-- end of the result -->"
 HEAD = """\
 # Claims
@@ -35,17 +42,22 @@ def number(value: float | None) -> str:
     return "—" if value is None else f"{value:.3f}"
 
 
+def change_of(found: dict[str, Any]) -> str:
+    if found["interval"] is None:
+        return "—"
+    low, high = found["interval"]
+    return f"{found['difference']:+.3f} [{low:+.3f}, {high:+.3f}]"
+
+
 def row(found: dict[str, Any], p: float | None) -> str:
-    low, high = found["interval"] or (None, None)
-    change = "—" if found["difference"] is None else f"{found['difference']:+.3f} [{low:+.3f}, {high:+.3f}]"
     values = list(found["values"].values())
     cells = [
-        f"[{found['claim']}](recipes/{found['claim']}.md)",
+        f"[{found['claim']}](recipes/{page_of(found['claim']).name})",
         found["says"],
         "<br>".join(f"`{arm}`" for arm in found["arms"]),
         f"`{found['metric'].replace('eval/', '')}`, {found['better']} is better",
         " · ".join(number(value) for value in values[:2]),
-        change,
+        change_of(found),
         number(found["smallest_effect"]),
         number(p),
         f"**{found['verdict']}**",
@@ -58,16 +70,36 @@ def keep(folder: Path) -> None:
     found = json.loads((folder / "claim.json").read_text())
     name = found["claim"]
     found["out"] = f"runs/claim-{name}"
+    result = json.loads((folder / "compare.json").read_text())
+    # What the pages say about the arms beside the claim's own metric is read off these.
+    found["measured"] = {arm: measured(folder / about["folder"]) for arm, about in result["arms"].items()}
     (DOCS / "claims").mkdir(exist_ok=True)
     (DOCS / "claims" / f"{name}.json").write_text(json.dumps(found, indent=1) + "\n")
-    draw(json.loads((folder / "compare.json").read_text()), DOCS / "images" / f"claim-{name}.png")
-    page = DOCS / "recipes" / f"{name.removesuffix('_rl')}.md"
+    draw(result, DOCS / "images" / f"claim-{name}.png")
+    page = page_of(name)
     page.write_text(inserted(page.read_text(), paragraph(found), name))
 
 
+def measured(arm: Path) -> dict[str, dict[str, list[float]]]:
+    """Of what was evaluated in every run of an arm: the values at its start and at its end, seed by seed."""
+    out: dict[str, dict[str, list[float]]] = {}
+    for run in sorted(arm.glob("seed-*")):
+        rows = [row for row in JsonLines(run / "metrics.jsonl").rows() if row.get("eval/dropped") is not None]
+        for key, value in rows[-1].items():
+            if key.startswith("eval/") and key.removeprefix("eval/").partition("@")[0] in KEPT and value is not None:
+                both = out.setdefault(key, {"start": [], "end": []})
+                both["start"].append(round(float(rows[0][key]), 4))
+                both["end"].append(round(float(value), 4))
+    return out
+
+
+def page_of(name: str) -> Path:
+    """A recipe and its form for reinforcement learning share a page."""
+    return DOCS / "recipes" / f"{name.removesuffix('_rl')}.md"
+
+
 def paragraph(found: dict[str, Any]) -> str:
-    low, high = found["interval"]
-    change, least = f"{found['difference']:+.3f} [{low:+.3f}, {high:+.3f}]", number(found["smallest_effect"])
+    change, least = change_of(found), number(found["smallest_effect"])
     short = short_names(found["arms"])
     values = ", ".join(f"`{short[arm]}` {number(found['values'][arm])}" for arm in found["arms"])
     verdict, name = found["verdict"].capitalize(), found["claim"]

@@ -134,6 +134,7 @@ def test_eval_reads_processbench_files(milonga: Command, finished: tuple[Path, D
     path.write_text(json.dumps([item, wrong]))
     done = milonga("eval", finished[0], "--processbench", path, "--json")
     assert done.code == 0 and 0 <= done.json["verifier/f1"] <= 1
+    assert done.json["verifier/bench_invalid_rate"] < 1, "the verifier can read what it is shown"
     assert done.json["verifier/trivial/error_modal"] == 1.0
     assert [done.json[key] for key in ("recipe", "turn", "items", "errors", "dropped")] == ["tango", 4, 2, 1, 0]
     assert not any(key.startswith("generator") for key in done.json), "nobody solves anything"

@@ -216,10 +216,14 @@ def test_bench_metrics_by_hand() -> None:
 def test_the_interval_holds_the_score_and_is_the_same_every_time() -> None:
     labels = [0, -1] * 20
     predictions: list[int | None] = [0, -1] * 15 + [1, 0] * 5
-    low, high = bootstrap_interval(predictions, labels, rounds=200)
+    items = [str(i) for i in range(40)]
+    low, high = bootstrap_interval(predictions, labels, items, rounds=200)
     score = f1(predictions, labels)
-    assert score is not None and 0 < low <= score <= high < 1
-    assert bootstrap_interval(predictions, labels, rounds=200) == (low, high)
+    assert score is not None and low is not None and high is not None and 0 < low <= score <= high < 1
+    assert bootstrap_interval(predictions, labels, items, rounds=200) == (low, high)
+    # Asking about every item again in vain makes nothing surer; with one class alone there is no F1.
+    assert bootstrap_interval(predictions * 8, labels * 8, items * 8, rounds=200) == (low, high)
+    assert bootstrap_interval([0, 1], [0, 0], ["a", "b"]) == (None, None)
 
 
 def test_trivial_verifiers_by_hand() -> None:

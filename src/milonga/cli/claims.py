@@ -16,6 +16,9 @@ def list_claims(console: Console) -> dict[str, Any]:
     from milonga.claims import CLAIMS
 
     table = Table("claim", "says", "arms", "metric", "turns", "wants a GPU")
+    for column in table.columns:
+        column.overflow = "fold"  # a name that is cut says nothing
+    table.columns[0].min_width = max(len(name) for name in CLAIMS)
     rows = []
     for name in CLAIMS:
         claim = CLAIMS.get(name)

@@ -97,8 +97,8 @@ def shown(text: str) -> str:
 
 def print_listing(kind: str, rows: list[dict[str, str]], console: Console) -> None:
     table = Table(title=kind, title_justify="left")
-    for key in rows[0]:
-        table.add_column(key)
+    for at, key in enumerate(rows[0]):
+        table.add_column(key, no_wrap=at == 0, min_width=max(len(row[key]) for row in rows) if at == 0 else None)
     for row in rows:
         table.add_row(*(escape(value) for value in row.values()))
     console.print(table)

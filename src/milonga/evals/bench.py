@@ -14,18 +14,21 @@ from milonga.errors import DataError
 from milonga.roles import Role, StepSolver
 from milonga.roles.solver import as_trace
 from milonga.tasks import Task, keyed
+from milonga.tasks.worked import NUMBER
 from milonga.types import Grade, Problem, Split, Trace
 
 OFFSET = 1_000_000
-"""Bench problems are drawn far behind those on which the generator is measured."""
+"""Bench problems are drawn far behind those on which the generator is measured, where a task has no end of them."""
 
 
 def make_bench(task: Task, solver: Role | None, count: int, split: Split) -> list[Trace]:
-    """`count` solutions of held-out problems; the same for every run of the task. None where nobody solves it by steps."""
+    """`count` solutions of held-out problems, or one of each where there are fewer; the same for every run of the task. None
+    where nobody solves it by steps."""
     if not isinstance(solver, StepSolver) or not task.demonstrates:
         return []
     bench = []
-    for i in range(count):
+    size = task.size(split)
+    for i in range(count if size is None else min(count, size)):
         problem = task.problem(split, OFFSET + i)
         rng = keyed("bench", task.name, problem.id)
         shown = task.demonstrate(problem, rng)
@@ -63,7 +66,8 @@ def _item(path: Path, number: int, item: object, solver: StepSolver) -> Trace:
         raise DataError(f"ProcessBench file '{path}', item {number}: label {label} is not a step of {len(steps)}")
     problem = Problem(str(item.get("id", f"processbench/{number}")), item["problem"], "")
     # Only the steps are there: the answer stands in the last of them. Truth after the first error is not labelled.
-    text = solver.write([one_line(step) for step in steps], "see the last step")
+    numbers = NUMBER.findall(steps[-1]) if steps else []
+    text = solver.write([one_line(step) for step in steps], numbers[-1] if numbers else "?")
     reading = solver.read(text)
     if len(reading.value.steps) != len(steps):
         raise DataError(f"ProcessBench file '{path}', item {number}: its steps hold marks of the {solver.dialect} dialect")

@@ -59,7 +59,7 @@ class Evaluator:
             if not self.solves:
                 return {}
             table = Table(self.setting, "eval", "", split=self.section.split)
-            solutions = table.ask("generator", table.problems(self.section.problems), self.section.samples)
+            solutions = table.ask("generator", table.problems(self.held_out), self.section.samples)
         finally:
             ledger.paused = False
         return problem_metrics(solutions)
@@ -274,7 +274,7 @@ def bench_metrics(greedy: Traces, sampled: Traces) -> Metrics:
     `f1` is of sampled verifications, as they are used for rewards; `greedy_f1` and `vote_f1` are of the same weights.
     """
     out: Metrics = dict(process_f1(*_predicted(sampled)))
-    out["f1_low"], out["f1_high"] = bootstrap_interval(*_predicted(sampled))
+    out["f1_low"], out["f1_high"] = bootstrap_interval(*_predicted(sampled), [t.subject.id for t in sampled])
     out["detection_f1"] = detection_f1(*_predicted(sampled))
     labels = [_label(t) for t in greedy]
     out["greedy_f1"] = process_f1(*_predicted(greedy))["f1"]

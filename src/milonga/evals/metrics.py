@@ -114,16 +114,21 @@ def detection_f1(predictions: Sequence[int | None], labels: Sequence[int]) -> fl
 
 
 def bootstrap_interval(
-    predictions: Sequence[int | None], labels: Sequence[int], rounds: int = 1000, seed: int = 0
-) -> tuple[float, float]:
-    """95 % percentile interval of the F1 over the items; NaN where there are none."""
-    if not labels:
-        return float("nan"), float("nan")
-    hit = np.array([p == label for p, label in zip(predictions, labels, strict=True)])
-    wrong = np.array(labels) != -1
-    chosen = np.random.default_rng(seed).integers(0, len(labels), (rounds, len(labels)))
-    hits, wrongs = hit[chosen], wrong[chosen]
-    a = (hits & wrongs).sum(1) / np.maximum(1, wrongs.sum(1))
-    b = (hits & ~wrongs).sum(1) / np.maximum(1, (~wrongs).sum(1))
+    predictions: Sequence[int | None], labels: Sequence[int], items: Sequence[str], rounds: int = 1000, seed: int = 0
+) -> tuple[float | None, float | None]:
+    """95 % percentile interval of the F1 over the items, each drawn with all its predictions: asking about one again makes no
+    new item. None where the F1 is."""
+    names = list(dict.fromkeys(items))
+    wrong = np.array([labels[items.index(name)] != -1 for name in names], dtype=bool)
+    if wrong.all() or not wrong.any():
+        return None, None
+    hits: dict[str, list[bool]] = {name: [] for name in names}
+    for name, predicted, label in zip(items, predictions, labels, strict=True):
+        hits[name].append(predicted == label)
+    share = np.array([np.mean(hits[name]) for name in names])
+    chosen = np.random.default_rng(seed).integers(0, len(names), (rounds, len(names)))
+    drawn, wrongs = share[chosen], wrong[chosen]
+    a = (drawn * wrongs).sum(1) / np.maximum(1, wrongs.sum(1))
+    b = (drawn * ~wrongs).sum(1) / np.maximum(1, (~wrongs).sum(1))
     low, high = np.quantile(2 * a * b / np.maximum(a + b, 1e-12), [0.025, 0.975])
     return float(low), float(high)

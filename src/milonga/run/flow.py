@@ -24,12 +24,10 @@ def flow_of(rows: Iterable[Mapping[str, Any]]) -> Flow:
 
 
 def mermaid(flow: Flow) -> str:
-    """As a Mermaid graph: policies are boxes, what comes from outside is round."""
-    learners = {policy for _, policy in flow}
+    """As a Mermaid graph: policies, and seats that judge, are boxes; what comes from outside is round."""
     outside = ("answers", "steps", "demonstrations", "text", "preferences")
     lines = ["graph LR"]
     for node in dict.fromkeys(name for edge in flow for name in edge):
-        shape = f"({node})" if node in outside else f"[{node}, frozen]" if node not in learners else f"[{node}]"
-        lines.append(f"    {node}{shape}")
+        lines.append(f"    {node}({node})" if node in outside else f"    {node}[{node}]")
     lines += [f"    {source} -->|{share:.2f}| {policy}" for (source, policy), share in flow.items()]
     return "\n".join(lines)

@@ -105,8 +105,12 @@ class _Rewriting:
         self.seen.add(old)
 
     def rewritten(self, text: str) -> str:
-        """The text with changed values in place of the old ones."""
-        self.seen |= values(text)
+        """The text with changed values in place of the old ones. A sum without a mark is not done again, so that it must not
+        be changed: it would be wrong, and labelled right."""
+        found = values(text)
+        self.seen |= found
+        if "=" in text and not found.isdisjoint(self.changed):
+            raise _Ambiguous
         return NUMBER.sub(lambda m: shown(self.changed[v]) if (v := value(m[0])) in self.changed else m[0], text)
 
 

