@@ -15,18 +15,15 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import statistics
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-import transformers
 from torch.profiler import ProfilerActivity, profile
 from transformers import AutoTokenizer, Qwen2Config, Qwen2ForCausalLM
 
@@ -38,17 +35,8 @@ from milonga.engine.local.packed import working
 from milonga.engine.local.policy import Policy
 from milonga.objectives import make_objective
 from milonga.types import Lesson, Problem, Reading, Segment, Trace, Traces
+from shapes import ENDS, QWEN, TINY, conditions, peaks, repeated, spread, wait
 
-SHAPES: dict[str, dict[str, int]] = {
-    "qwen2.5-1.5b": {
-        "hidden_size": 1536, "num_hidden_layers": 28, "num_attention_heads": 12, "num_key_value_heads": 2,
-        "intermediate_size": 8960, "vocab_size": 151936,
-    },
-    "tiny": {
-        "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
-        "intermediate_size": 160, "vocab_size": 1000,
-    },
-}  # fmt: skip
 PROMPT = 64
 """Tokens of a row that are read and not trained, at most; never more than a quarter of it."""
 GROUPS: dict[str, tuple[str, ...]] = {
@@ -63,11 +51,11 @@ HEAD = ("log_softmax", "gather", "exp_")
 """The same for compiled functions: those of the head, among the other element-wise ones."""
 
 
-def make_model(folder: Path, shape: dict[str, int], device: str) -> None:
+def make_model(folder: Path, shape: dict[str, Any], device: str) -> None:
     """Random weights in an ordinary folder, in bfloat16 as most published weights; with the embedded tokenizer."""
     tokenizer = AutoTokenizer.from_pretrained(model_path("embedded"))
     torch.manual_seed(0)
-    config = Qwen2Config(**shape, tie_word_embeddings=True, max_position_embeddings=32768, pad_token_id=0, eos_token_id=2)
+    config = Qwen2Config(**shape, **ENDS)
     with torch.device(device):
         model = Qwen2ForCausalLM(config)
     model.to(torch.bfloat16).cpu().save_pretrained(folder)
@@ -96,39 +84,6 @@ def make_lesson(engine: LocalEngine, tokens: int, vocabulary: int, longest: int)
         trace.logprobs = logprobs
     advantages = [rng.choice([-1.0, 1.0]) * rng.uniform(0.5, 1.5) * trace.mask for trace in traces]
     return Lesson("g", make_objective("grpo"), traces, advantages=advantages)
-
-
-def wait(device: str) -> None:
-    if device == "cuda":
-        torch.cuda.synchronize()
-
-
-def seconds(action: Callable[[], Any], device: str, repeats: int) -> list[float]:
-    """Wall-clock time of each of several runs, after one that is not counted."""
-    found = []
-    for _ in range(repeats + 1):
-        wait(device)
-        began = time.perf_counter()
-        action()
-        wait(device)
-        found.append(time.perf_counter() - began)
-    return found[1:]
-
-
-def summary(values: list[float]) -> dict[str, float]:
-    return {"median": statistics.median(values), "least": min(values), "most": max(values)}
-
-
-def peaks(device: str) -> dict[str, float]:
-    """What the hardware gives: TFLOP/s of a large product, GB/s of a large copy (read and written bytes)."""
-    size, dtype = (8192, torch.bfloat16) if device == "cuda" else (1024, torch.float32)
-    left, right = (torch.randn(size, size, device=device, dtype=dtype) for _ in range(2))
-    times = 20 if device == "cuda" else 3
-    product = statistics.median(seconds(lambda: [left @ right for _ in range(times)], device, 5)) / times
-    source = torch.empty(1 << (31 if device == "cuda" else 25), dtype=torch.uint8, device=device)
-    target = torch.empty_like(source)
-    copy = statistics.median(seconds(lambda: [target.copy_(source) for _ in range(times)], device, 5)) / times
-    return {"tflops": 2 * size**3 / product / 1e12, "gb_per_s": 2 * source.numel() / copy / 1e9}
 
 
 def operations(policy: Policy, lesson: Lesson) -> dict[str, float]:
@@ -179,7 +134,7 @@ def breakdown(action: Callable[[], Any], device: str, step: float) -> dict[str, 
 
 def measure(args: argparse.Namespace) -> dict[str, Any]:
     device = "cpu" if args.tiny or not torch.cuda.is_available() else "cuda"
-    shape = SHAPES["tiny" if args.tiny else "qwen2.5-1.5b"]
+    shape = TINY if args.tiny else QWEN
     tokens, longest = (2048, 256) if args.tiny else (args.tokens, 1024)
     peak = peaks(device)
     with tempfile.TemporaryDirectory() as scratch:
@@ -190,31 +145,26 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
     policy = engine.policy("g")
     lesson = make_lesson(engine, tokens, shape["vocab_size"], longest)
     reports = []
-    times = seconds(lambda: reports.append(engine.learn(lesson)), device, args.repeats)
+    times = repeated(lambda: reports.append(engine.learn(lesson)), device, args.repeats)
     assert all(report.steps == 1 and report.skipped is None for report in reports)
-    scoring = seconds(lambda: engine.score("g", lesson.traces), device, 3)
+    scoring = repeated(lambda: engine.score("g", lesson.traces), device, 3)
     work, step = operations(policy, lesson), statistics.median(times)
     return {
         "what": f"one GRPO step over {tokens} tokens in {len(lesson.traces)} rows of 64 to {longest}",
-        "command": " ".join(["python", "benchmarks/learn.py", *sys.argv[1:]]),
-        "date": time.strftime("%Y-%m-%d"),
-        "hardware": torch.cuda.get_device_name() if device == "cuda" else f"CPU, {torch.get_num_threads()} threads",
-        "versions": {
-            "python": platform.python_version(), "torch": torch.__version__, "transformers": transformers.__version__,
-        },
+        **conditions(device),
         "parameters": sum(p.numel() for p in policy.causal.parameters()),
         "trained_parameters": sum(p.numel() for p in policy.parameters),
         "computing": str(policy.compute_dtype).removeprefix("torch."),
         "measured_peak": peak,
-        "seconds": summary(times),
+        "seconds": spread(times),
         "tokens_per_second": tokens / step,
         "tflop": work,
         "share_of_peak": {
-            **summary([work["strict"] / t / peak["tflops"] for t in times]),
+            **spread([work["strict"] / t / peak["tflops"] for t in times]),
             "counting_the_head_at_every_token": work["six_n"] / step / peak["tflops"],
         },
         "real_token_share": real_share(policy, lesson),
-        "score_seconds": summary(scoring),
+        "score_seconds": spread(scoring),
         "peak_memory_gib": reports[-1].peak_gib,
         "grad_norm": reports[-1].grad_norm,
         "mismatch": reports[0].mismatch,

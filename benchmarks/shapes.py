@@ -61,27 +61,27 @@ def timed(work: Callable[[], Any], device: str) -> float:
     return time.perf_counter() - start
 
 
-def bandwidth(device: str) -> float:
-    """Bytes read plus written in a second by a large copy."""
-    source = torch.empty(1 << (30 if device == "cuda" else 24), dtype=torch.uint8, device=device)
+def repeated(work: Callable[[], Any], device: str, repeats: int) -> list[float]:
+    """Seconds of each of several calls, after one that is not counted."""
+    return [timed(work, device) for _ in range(repeats + 1)][1:]
+
+
+def peaks(device: str) -> dict[str, float]:
+    """What the hardware gives: TFLOP/s of a large product of random numbers, GB/s of a large copy (read and written bytes)."""
+    size, dtype = (8192, torch.bfloat16) if device == "cuda" else (1024, torch.float32)
+    left, right = (torch.randn(size, size, device=device, dtype=dtype) for _ in range(2))
+    times = 20 if device == "cuda" else 3
+    product = statistics.median(repeated(lambda: [left @ right for _ in range(times)], device, 5)) / times
+    source = torch.empty(1 << (31 if device == "cuda" else 25), dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
-    seconds = statistics.median(timed(lambda: target.copy_(source), device) for _ in range(12))
-    return 2 * source.numel() / seconds
-
-
-def matrix_peak(device: str) -> float:
-    """FLOPs in a second of a large bfloat16 product of random numbers."""
-    size = 8192 if device == "cuda" else 512
-    dtype = torch.bfloat16 if device == "cuda" else torch.float32
-    left, right = (torch.randn((size, size), device=device, dtype=dtype) for _ in range(2))
-    seconds = statistics.median(timed(lambda: left @ right, device) for _ in range(20))
-    return 2 * size**3 / seconds
+    copy = statistics.median(repeated(lambda: [target.copy_(source) for _ in range(times)], device, 5)) / times
+    return {"tflops": 2 * size**3 / product / 1e12, "gb_per_s": 2 * source.numel() / copy / 1e9}
 
 
 def conditions(device: str) -> dict[str, Any]:
     """What a result was measured on, with what, when and how."""
     return {
-        "hardware": torch.cuda.get_device_name() if device == "cuda" else platform.processor() or platform.machine(),
+        "hardware": torch.cuda.get_device_name() if device == "cuda" else f"CPU, {torch.get_num_threads()} threads",
         "versions": {"torch": torch.__version__, "transformers": transformers.__version__, "python": platform.python_version()},
         "date": datetime.now(UTC).date().isoformat(),
         "command": "python " + " ".join(sys.argv),
