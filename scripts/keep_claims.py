@@ -88,8 +88,9 @@ def measured(arm: Path) -> dict[str, dict[str, list[float]]]:
         for key, value in rows[-1].items():
             if key.startswith("eval/") and key.removeprefix("eval/").partition("@")[0] in KEPT and value is not None:
                 both = out.setdefault(key, {"start": [], "end": []})
-                both["start"].append(round(float(rows[0][key]), 4))
                 both["end"].append(round(float(value), 4))
+                if rows[0].get(key) is not None:
+                    both["start"].append(round(float(rows[0][key]), 4))
     return out
 
 
