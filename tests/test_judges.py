@@ -150,7 +150,7 @@ def test_completions_do_not_depend_on_their_company() -> None:
 
 def test_nobody_demonstrates_a_role_without_a_teacher() -> None:
     with pytest.raises(TypeError, match="demonstrate"):
-        demonstrations(table(), "generator")
+        demonstrations(table(verifier=StepScorer("terse")), "verifier")
 
 
 def test_written_solutions_are_graded_and_trained() -> None:
@@ -226,7 +226,7 @@ def test_the_flow_is_the_mean_share_over_the_turns_that_had_it() -> None:
     assert flow == {("answers", "generator"): 0.7, ("verifier", "generator"): 0.5, ("answers", "verifier"): 1.0}
     drawn = mermaid(flow)
     assert "answers(answers)" in drawn and "verifier[verifier]" in drawn and "verifier -->|0.50| generator" in drawn
-    assert "verifier[verifier, frozen]" in mermaid({("verifier", "generator"): 1.0})
+    assert "verifier[verifier]" in mermaid({("verifier", "generator"): 1.0})
 
 
 # Claims.
