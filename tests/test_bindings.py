@@ -7,8 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from cases import TINY
 from milonga.engine.local import LocalEngine
+from milonga.errors import ConfigError
 from milonga.recipes import RECIPES
+from milonga.resolve import resolve
 from short import SHORT, short_loop
 
 torch.set_num_threads(1)
@@ -44,3 +47,15 @@ def bases(engine: LocalEngine) -> list[torch.Tensor]:
 
 def differ(left: list[torch.Tensor], right: list[torch.Tensor]) -> bool:
     return any(not torch.equal(a, b) for a, b in zip(left, right, strict=True))
+
+
+@pytest.mark.parametrize("recipe", sorted(SHORT))
+def test_a_recipe_runs_on_another_task_or_refuses_it(recipe: str, tmp_path: Path) -> None:
+    other = {"task": {"name": "last_letter"}}
+    if RECIPES.get(recipe).tasks:
+        with pytest.raises(ConfigError, match="of chain alone"):
+            resolve([TINY, {"recipe": recipe}, other])
+        return
+    with short_loop(recipe, tmp_path / "run", other) as loop:
+        loop.turn()
+        assert loop.rows and loop.rows[0]["turn"] == 1

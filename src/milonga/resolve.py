@@ -59,6 +59,8 @@ def resolve(layers: Sequence[Mapping[str, Any]]) -> Plan:
     except ValidationError as error:
         raise explain(error, recipe_class.Options, "options") from None
     recipe = recipe_class(options, objectives, seats, config.batch.rollouts)
+    if recipe.tasks and task.name not in recipe.tasks:
+        raise ConfigError(f"recipe '{config.recipe}' knows how to pose or spoil problems of {', '.join(recipe.tasks)} alone")
     if recipe.needs_steps and not task.knows_steps:
         raise ConfigError(
             f"recipe '{config.recipe}' needs the exact truth of each step, which task '{task.name}' does not know"

@@ -76,6 +76,7 @@ class Aprm(Scoring):
     truth = "steps"
     needs_steps = True
     seats = {"generator": StepSolver, "corruptor": Corruptor, "verifier": StepScorer}
+    tasks = ("chain",)
     bindings = {
         "own": "",
         "lora": "",

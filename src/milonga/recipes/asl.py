@@ -79,6 +79,7 @@ class Asl(Recipe):
     truth = "none"
     seats = {"proposer": Proposer, "generator": StepSolver, "verifier": StepVerifier}
     lead = "generator"
+    tasks = ("chain",)
     bindings = {"own": "", "lora": "", "shared": ""}
     Options = AslOptions
     options: AslOptions

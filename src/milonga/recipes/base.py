@@ -49,6 +49,8 @@ class Recipe(ABC):
     """Whether the task must know the exact truth of each step. Where that follows from the options, the instance says so."""
     needs_demonstrations: ClassVar[bool] = False
     """Whether the task must be able to write solutions."""
+    tasks: ClassVar[tuple[str, ...]] = ()
+    """The only tasks that can serve it, where it must know how their problems are made; any where none is named."""
     learns: ClassVar[Mapping[str, tuple[Kind, ...]]] = {}
     """Seats that learn by something else than a policy gradient, with the kinds of objectives that fit."""
 

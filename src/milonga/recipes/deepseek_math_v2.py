@@ -73,6 +73,7 @@ class DeepSeekMathV2(Recipe):
     truth = "scores of proofs and of analyses"
     seats = {"generator": ProofWriter, "verifier": DefectVerifier, "meta_verifier": MetaVerifier}
     lead = "verifier"
+    tasks = ("chain",)
     bindings = {
         "own": "",
         "lora": "",
