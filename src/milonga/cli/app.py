@@ -32,6 +32,7 @@ TaskName = Annotated[
 ]
 ConfigFile = Annotated[Path | None, typer.Option(help="A TOML file with any keys of the config.")]
 Device = Annotated[str | None, typer.Option(help="auto, cpu, cuda or cuda:N.")]
+Sampler = Annotated[str | None, typer.Option(help="auto: our own; vllm: an engine of vLLM, where it is installed.")]
 
 
 def print_json(data: dict[str, Any]) -> None:
@@ -58,6 +59,7 @@ def run(
     seed: Annotated[int | None, typer.Option()] = None,
     out: Annotated[Path | None, typer.Option(help="The run folder; runs/RECIPE-TIME by default.")] = None,
     device: Device = None,
+    sampler: Sampler = None,
     config: ConfigFile = None,
     set_: Settings = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the resolved config and stop.")] = False,
@@ -80,6 +82,7 @@ def run(
         turns=turns,
         seed=seed,
         device=device,
+        sampler=sampler,
         models={seat: model for seat, model in named.items() if model is not None},
         config=config,
         settings=settings_of(set_),
@@ -152,6 +155,7 @@ def compare(
     ] = None,
     out: Annotated[Path | None, typer.Option(help="The folder of the comparison; runs/compare-TIME by default.")] = None,
     device: Device = None,
+    sampler: Sampler = None,
     config: ConfigFile = None,
     set_: Settings = None,
     jobs: Annotated[int | None, typer.Option(help="Runs side by side: all cores, or 1 on a GPU, by default.")] = None,
@@ -171,6 +175,7 @@ def compare(
         baseline=baseline,
         out=out,
         device=device,
+        sampler=sampler,
         config=config,
         settings=settings_of(set_),
         jobs=jobs,
@@ -190,6 +195,7 @@ def claim(
     full: Annotated[bool, typer.Option("--full", help="With all arms, not only those the claim is about.")] = False,
     out: Annotated[Path | None, typer.Option(help="The folder of its runs; runs/claim-NAME by default.")] = None,
     device: Device = None,
+    sampler: Sampler = None,
     jobs: Annotated[int | None, typer.Option(help="Runs side by side: all cores, or 1 on a GPU, by default.")] = None,
     list_: Annotated[bool, typer.Option("--list", help="List the claims.")] = False,
     json: AsJson = False,
@@ -197,7 +203,8 @@ def claim(
     """Test what a paper claims, in miniature. The same command goes on where it stopped."""
     from milonga.cli.claims import list_claims, try_claim
 
-    found = list_claims(console) if list_ or name is None else try_claim(name, seeds, full, out, device, jobs, console)
+    asked = None if list_ else name
+    found = list_claims(console) if asked is None else try_claim(asked, seeds, full, out, device, sampler, jobs, console)
     if json:
         print_json(found)
     if found.get("failed"):

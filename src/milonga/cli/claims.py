@@ -31,13 +31,20 @@ def list_claims(console: Console) -> dict[str, Any]:
 
 
 def try_claim(
-    name: str, seeds: str, full: bool, out: Path | None, device: str | None, jobs: int | None, console: Console
+    name: str,
+    seeds: str,
+    full: bool,
+    out: Path | None,
+    device: str | None,
+    sampler: str | None,
+    jobs: int | None,
+    console: Console,
 ) -> dict[str, Any]:
     from milonga.claims import CLAIMS
     from milonga.claims.verdict import plan_claim, run_claim
 
     claim = CLAIMS.get(name)
-    comparison = plan_claim(claim, seeds, full, device)
+    comparison = plan_claim(claim, seeds, full, device, sampler)
     if claim.gpu and comparison.reference.plan.config.device == "cpu":
         console.print(f"the claim of '{name}' wants a GPU: on a CPU it takes hours")
     found = run_claim(claim, comparison, out if out is not None else Path("runs") / f"claim-{name}", jobs)

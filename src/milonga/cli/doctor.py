@@ -45,7 +45,7 @@ def examine(console: Console) -> None:
     for name in CORE:
         table.add_row(name, version_of(name) or "[red]missing[/red]", "core")
     for name, extra in EXTRAS.items():
-        found = version_of(name)
+        found = version_of(name) or version_of(f"{name}-cpu")  # vLLM is packaged apart for machines without a GPU
         table.add_row(name, found or "—", extra if found else f"pip install 'milonga\\[{extra}]'")
     console.print(table)
     device = choose_device("auto")

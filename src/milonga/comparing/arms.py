@@ -98,6 +98,7 @@ def plan_comparison(
     metric: str = METRIC,
     baseline: str | None = None,
     device: str | None = None,
+    sampler: str | None = None,
     config: str | Path | None = None,
     settings: Sequence[Tree] = (),
 ) -> Comparison:
@@ -108,6 +109,7 @@ def plan_comparison(
     if len(named) < max(2, len(recipes)):
         raise ConfigError("a comparison needs at least two arms, each named once")
     flags = {"turns": turns, "device": device, "task": {"name": task} if isinstance(task, str) else task}
+    flags["sampling"] = None if sampler is None else {"sampler": sampler}
     layers = [
         {k: v for k, v in read_toml(Path(config)).items() if k not in OURS} if config is not None else {},
         {k: v for k, v in flags.items() if v is not None},

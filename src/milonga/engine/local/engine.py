@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from milonga.config import LoraSection, PolicySection
+from milonga.config import LoraSection, PolicySection, VllmSection
 from milonga.engine.base import Completion, Decoding, Engine, LearnReport, Ledger, Request
 from milonga.engine.local import learner, memory, sampler
 from milonga.engine.local.models import first_line, load_model, load_tokenizer
@@ -26,6 +26,7 @@ from milonga.types import Floats, Lesson, Prompt, Traces
 
 if TYPE_CHECKING:
     from milonga.engine.local.cuda.sampler import CudaSampler
+    from milonga.engine.local.vllm_sampler import VllmSampler
 
 VALUE_HEAD = "value_head.safetensors"
 """Beside an exported policy of the scalar kind: the head that reads its last hidden states."""
@@ -60,15 +61,27 @@ def out_of_memory(policy: str, work: str, advice: str) -> Iterator[None]:
 class LocalEngine(Engine):
     """Policies in this process. Policies with LoRA on the same model share one base."""
 
-    def __init__(self, policies: Mapping[str, PolicySection], device: str = "auto", rows: int = 512, limit: int = 1024) -> None:
+    def __init__(
+        self,
+        policies: Mapping[str, PolicySection],
+        device: str = "auto",
+        rows: int = 512,
+        limit: int = 1024,
+        vllm: VllmSection | None = None,
+    ) -> None:
         self.device = choose_device(device)
         if self.device.index is not None:
             torch.cuda.set_device(self.device)  # kernels and streams are those of the current device
         self.rows = rows
         self.limit = limit
+        self.vllm = vllm
+        """How vLLM is to sample; None: our own samplers do."""
+        sampled = sum(section.kind == "generative" for section in policies.values())
+        self.lent = 0.0 if vllm is None else vllm.gpu_memory_utilization * sampled
+        """Share of a GPU that vLLM will take."""
         self.ledger = Ledger()
         self.bases: dict[str, Any] = {}
-        self.samplers: dict[str, CudaSampler | None] = {}
+        self.samplers: dict[str, CudaSampler | VllmSampler | None] = {}
         self.needs: dict[str, int] = {}
         """Bytes of the device that each policy's weights will take."""
         self.policies = {name: self._make(name, section) for name, section in policies.items()}
@@ -93,8 +106,8 @@ class LocalEngine(Engine):
 
     def _require_room(self, name: str, section: PolicySection, model: nn.Module, shared: bool) -> None:
         if self.device.type == "cuda":
-            self.needs[name] = memory.weight_bytes(section, model, shared)
-            memory.require_room(name, self.needs, torch.cuda.get_device_properties(self.device).total_memory)
+            self.needs[name] = memory.weight_bytes(section, model, shared, copied=self.vllm is None)
+            memory.require_room(name, self.needs, torch.cuda.get_device_properties(self.device).total_memory, self.lent)
 
     def _adapted(self, name: str, section: PolicySection, lora: LoraSection) -> Any:
         """The shared base with this policy's adapter on it; adapters start alike for every policy of one rank."""
@@ -159,13 +172,19 @@ class LocalEngine(Engine):
                 return fast.sample(requests, decoding, self.rows, self.ledger)
             return sampler.sample(chosen, requests, decoding, self.rows, self.ledger)
 
-    def _fast(self, policy: Policy) -> CudaSampler | None:
-        """The sampler with kernels, on a CUDA device and for models that it knows; otherwise it says why not, once."""
-        if self.device.type != "cuda":
+    def _fast(self, policy: Policy) -> CudaSampler | VllmSampler | None:
+        """vLLM where it was asked for. Else the sampler with kernels, on a CUDA device and for models that it knows; otherwise
+        it says why not, once."""
+        if self.vllm is None and self.device.type != "cuda":
             return None
         if policy.name not in self.samplers:
-            self.samplers[policy.name] = self._make_fast(policy)
+            self.samplers[policy.name] = self._make_fast(policy) if self.vllm is None else self._make_vllm(policy, self.vllm)
         return self.samplers[policy.name]
+
+    def _make_vllm(self, policy: Policy, section: VllmSection) -> VllmSampler:
+        from milonga.engine.local.vllm_sampler import VllmSampler
+
+        return VllmSampler(policy, section)
 
     def _make_fast(self, policy: Policy) -> CudaSampler | None:
         try:
@@ -263,3 +282,10 @@ class LocalEngine(Engine):
             size = sum(p.numel() * p.element_size() for p in policy.parameters)
             total += size * (3 + policy.section.optimism + len(policy.tags) - 1)
         return total
+
+    def close(self) -> None:
+        """The engines of vLLM are more than memory that goes when nobody points to it."""
+        for made in self.samplers.values():
+            if made is not None:
+                made.close()
+        self.samplers = {}

@@ -22,27 +22,29 @@ SHARE = 0.5
 GIB = 2**30
 
 
-def weight_bytes(section: PolicySection, model: nn.Module, shared: bool) -> int:
+def weight_bytes(section: PolicySection, model: nn.Module, shared: bool, copied: bool = True) -> int:
     """What one policy holds at least on a CUDA device, learning or not: its float32 weights, its start (with LoRA these
-    are small, and the base may be there already), an average if it keeps one, and a copy to sample with."""
+    are small, and the base may be there already), an average if it keeps one, and, where it is `copied` (vLLM has its own, in
+    what is lent to it), a copy to sample with."""
     count = sum(p.numel() for p in model.parameters())
-    sampling = 0 if section.kind == "scalar" else computing_dtype(section, count, "cuda").itemsize
+    copied &= section.kind != "scalar"
+    sampling = computing_dtype(section, count, "cuda").itemsize if copied else 0
     if section.lora is not None:
         return count * (sampling + (0 if shared else 4))
     return count * (sampling + 4 * (2 + (section.ema is not None)))
 
 
-def require_room(name: str, needs: Mapping[str, int], total: int) -> None:
-    """`needs` are the bytes of all policies so far, this one last. What is refused could not even be loaded: gradients and
-    moments, which only policies that learn need, come on top."""
-    allowed = int((1 - KEPT) * total)
+def require_room(name: str, needs: Mapping[str, int], total: int, lent: float = 0.0) -> None:
+    """`needs` are the bytes of all policies so far, this one last; `lent` is the share of the device that vLLM will take. What
+    is refused could not even be loaded: gradients and moments, which only policies that learn need, come on top."""
+    allowed = int(max(0.0, 1 - KEPT - lent) * total)
     if sum(needs.values()) > allowed:
         listed = ", ".join(f"{policy} {size / GIB:.1f}" for policy, size in needs.items())
         all_of_them = f"{sum(needs.values()) / GIB:.1f} GiB ({listed})"
         raise UserError(
             f"policy '{name}' does not fit: weights, before anything is learned, need {all_of_them}, "
             f"and {allowed / GIB:.1f} of the device's {total / GIB:.1f} GiB may be used; "
-            "set binding=lora, or use smaller models"
+            f"set binding=lora, or use smaller models{', or lower sampling.vllm.gpu_memory_utilization' if lent else ''}"
         )
 
 

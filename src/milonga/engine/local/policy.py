@@ -9,7 +9,7 @@ the start of one that begins from a saved adapter is that adapter.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
@@ -28,6 +28,11 @@ def computing_dtype(section: PolicySection, parameters: int, device: str) -> tor
     if section.dtype != "auto":
         return getattr(torch, section.dtype)  # type: ignore[no-any-return]
     return torch.float32 if device == "cpu" or parameters < SMALL else torch.bfloat16
+
+
+def bit_sums(tensors: Iterable[Tensor]) -> list[int]:
+    """For each float32 tensor its bits, summed as integers: the same on every device and with any number of threads."""
+    return [int(t.detach().contiguous().view(torch.int32).sum(dtype=torch.int64)) for t in tensors]
 
 
 class Policy:
@@ -198,14 +203,11 @@ class Policy:
                 mean.lerp_(parameter, 1 - self.section.ema)
 
     def fingerprint(self) -> str:
-        """A short name of the policy's start, frozen base included, to notice a resumed run whose start has changed.
-
-        Bits are summed as integers: the same on every device and with any number of threads.
-        """
+        """A short name of the policy's start, frozen base included, to notice a resumed run whose start has changed."""
         if not self.start:
             frozen = {n: p.detach() for n, p in self.causal.named_parameters() if self.adapter and "lora_" not in n}
             tensors = frozen | dict(zip(self.names, self.tags["ref"], strict=True))
-            sums = [f"{n}:{int(t.contiguous().view(torch.int32).sum(dtype=torch.int64))}" for n, t in tensors.items()]
+            sums = [f"{n}:{bits}" for n, bits in zip(tensors, bit_sums(tensors.values()), strict=True)]
             self.start = hashlib.blake2b("\n".join(sums).encode(), digest_size=8).hexdigest()
         return self.start
 

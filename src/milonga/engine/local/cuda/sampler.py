@@ -69,6 +69,10 @@ class CudaSampler:
         charge(self.policy, ledger, [r.context for r in requests], [len(d.ids) for d in done])
         return done
 
+    def close(self) -> None:
+        """Give back the cache."""
+        self.decoder = None
+
     def _decoder(self, slots: int, room: int, steps: int) -> Decoder:
         old = self.decoder
         if old is not None and self.wanted >= slots and old.room >= room and old.steps >= steps:

@@ -1,0 +1,259 @@
+"""Sampling by an engine of vLLM in this process: its cache and kernels; our weights, stop strings and learning.
+
+Invariants: token ids go in and come out, never text. Log-probabilities are those of the distribution that was sampled from.
+Before a call samples, vLLM holds the weights that the policy computes with at that moment, adapters folded in; whenever they
+were handed over, a probe has compared its log-probabilities with ours. What a request gets depends on its context, its key
+and the weights; who is computed beside it changes at most the last bits of a sum.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from milonga.config import VllmSection
+from milonga.engine.base import Completion, Decoding, Ledger, Request
+from milonga.engine.local.cuda.weights import folded
+from milonga.engine.local.models import model_path
+from milonga.engine.local.policy import Policy, bit_sums
+from milonga.engine.local.sampler import Written, charge, completion, ender_mask, most_tokens, stopped
+from milonga.engine.local.shapes import base_layer
+from milonga.errors import ConfigError, UserError
+from milonga.types import Finish
+
+TOLERANCES = {torch.float32: 1e-3, torch.bfloat16: 0.2}
+"""Mean absolute difference of log-probabilities that a probe allows. Half precision hides small differences (a 135M model in
+bfloat16 and the same under autocast lie 0.07 apart): there it finds wrong weights, but not those of a small step before."""
+PROBES, PROBE_CONTEXT, PROBE_TOKENS = 4, 8, 12
+ON_CPU = {"enforce_eager": True, "enable_chunked_prefill": False}
+"""Compiling costs more there than it gains; and a seeded request whose prompt is computed in parts ends in an error, since vLLM
+would turn back a generator that cannot be turned back. Whole prompts must then fit into one pass."""
+MOST_AT_ONCE, LONGEST = 4096, 1 << 17
+FAILURES = (ValueError, RuntimeError, OSError, ImportError, KeyError, AssertionError, NotImplementedError)
+"""What vLLM raises where it cannot serve a model or has too little memory."""
+
+
+@dataclass
+class _Row:
+    """One request on its way."""
+
+    ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    finish: Finish | None = None
+
+    def written(self) -> Written:
+        assert self.finish is not None
+        return Written(self.ids, np.array(self.logprobs, dtype=np.float64), self.finish)
+
+
+class VllmSampler:
+    """The sampler of one policy. vLLM is started by the first call, and kept."""
+
+    def __init__(self, policy: Policy, section: VllmSection) -> None:
+        require_plain_adapters(policy)
+        self.policy = policy
+        self.section = section
+        self.tolerance = section.tolerance or TOLERANCES[policy.compute_dtype]
+        self.engine: Any = None
+        self.held: list[int] | None = None
+        """The bits, summed, of the weights that vLLM holds; None where it holds none that were probed."""
+        self.calls = 0
+
+    @torch.no_grad()
+    def sample(self, requests: Sequence[Request], decoding: Decoding, rows: int, ledger: Ledger) -> list[Completion]:
+        with refusals(self.policy):
+            if self.engine is None:
+                self.engine = start(self.policy, self.section, rows)
+            self._hand_over()
+        done = self._write(requests, decoding)
+        charge(self.policy, ledger, [r.context for r in requests], [len(row.ids) for row in done])
+        return [completion(self.policy.codec, row, decoding) for row in done]
+
+    def _hand_over(self) -> None:
+        """Give vLLM the weights of this moment, unless it has them: learning, another tag and a copy all change their bits."""
+        wanted = bit_sums(self.policy.parameters)
+        if wanted == self.held:
+            return
+        self.held = None
+        self.engine.collective_rpc("reload_weights", kwargs={"weights_iterator": checkpoint(self.policy)})
+        self._probe()
+        self.held = wanted
+
+    def _probe(self) -> None:
+        """Let vLLM continue a few fixed contexts, and ask our own model about the tokens it chose."""
+        drawn = np.random.default_rng(0)
+        contexts = drawn.integers(0, len(self.policy.codec.tokenizer), (PROBES, PROBE_CONTEXT))
+        requests = [Request(context, key) for key, context in enumerate(contexts)]
+        done = self._write(requests, Decoding(PROBE_TOKENS))
+        ours = [fresh_logprobs(self.policy, r.context, row.ids) for r, row in zip(requests, done, strict=True)]
+        apart = np.abs(np.concatenate(ours) - np.concatenate([row.logprobs for row in done]))
+        if not apart.mean() <= self.tolerance:  # so that NaN is refused too
+            raise UserError(
+                f"policy '{self.policy.name}': vLLM does not compute what the policy computes. Over {len(apart)} tokens the "
+                f"log-probabilities differ by {apart.mean():.2g} on average and {apart.max():.2g} at most, and "
+                f"{self.tolerance:.2g} on average is allowed (sampling.vllm.tolerance); use sampler=auto for this model"
+            )
+
+    def _write(self, requests: Sequence[Request], decoding: Decoding) -> list[Written]:
+        """Continue every request, looking for stop strings after every step."""
+        rows = {str(i): _Row() for i in range(len(requests))}
+        enders = ender_mask(self.policy, decoding.stop)
+        try:
+            self._add(requests, decoding)
+            while self.engine.has_unfinished_requests():
+                outputs = self.engine.step()
+                for output in outputs:
+                    self._take(rows[output.request_id], output, decoding, enders)
+                self.engine.abort_request([o.request_id for o in outputs if rows[o.request_id].finish == "stop"])
+        finally:  # interrupted: the next call must not meet what is left of this one
+            self.engine.abort_request([name for name, row in rows.items() if row.finish is None])
+        return [row.written() for row in rows.values()]
+
+    def _add(self, requests: Sequence[Request], decoding: Decoding) -> None:
+        from vllm.inputs import tokens_input
+
+        self.calls += 1
+        most = int(self.engine.model_config.max_model_len)
+        for name, (request, room) in enumerate(zip(requests, most_tokens(self.policy, requests, decoding), strict=True)):
+            if len(request.context) + room > most:
+                raise UserError(
+                    f"policy '{self.policy.name}': {len(request.context)} tokens of prompt and {room} of output are more than "
+                    f"the {most} that vLLM has room for; raise sampling.vllm.gpu_memory_utilization (on a CPU cpu_cache_gib), "
+                    "or lower sampling.max_tokens"
+                )
+            # Prompts are shared within a call and never beyond it: keys and values of other weights would be wrong.
+            prompt = tokens_input(request.context.tolist(), cache_salt=str(self.calls))
+            self.engine.add_request(str(name), prompt, self._parameters(request.key, room, decoding))
+
+    def _parameters(self, key: int, room: int, decoding: Decoding) -> Any:
+        from vllm import SamplingParams
+        from vllm.sampling_params import RequestOutputKind
+
+        return SamplingParams(
+            temperature=0.0 if decoding.greedy else decoding.temperature,
+            seed=key,
+            max_tokens=room,
+            logprobs=0,  # of the sampled token alone
+            ignore_eos=True,  # what vLLM takes for the end; the policy's own list follows
+            stop_token_ids=self.policy.eos,
+            detokenize=False,
+            output_kind=RequestOutputKind.DELTA,
+        )
+
+    def _take(self, row: _Row, output: Any, decoding: Decoding, enders: Any) -> None:
+        new = output.outputs[0]
+        for token, logprobs in zip(new.token_ids, new.logprobs, strict=True):
+            row.ids.append(token)
+            row.logprobs.append(logprobs[token].logprob)
+            if token in self.policy.eos:
+                row.finish = "eos"
+            elif enders is not None and enders[token] and stopped(self.policy.codec, row.ids, decoding.stop):
+                row.finish = "stop"
+                return
+        if output.finished and row.finish is None:
+            row.finish = "length"
+
+    def close(self) -> None:
+        """Give back vLLM's memory. What its engines share in a process ends too: all of them are closed, or none."""
+        if self.engine is not None:
+            self.engine.engine_core.shutdown()
+            self.engine = self.held = None
+
+
+@contextmanager
+def refusals(policy: Policy) -> Iterator[None]:
+    """A model that vLLM does not know, or has no room for, is the user's to mend."""
+    try:
+        yield
+    except FAILURES as error:
+        told = " ".join(str(error).split())[:400] or type(error).__name__
+        raise UserError(f"policy '{policy.name}' cannot be sampled by vLLM: {told}; use sampler=auto") from None
+
+
+def start(policy: Policy, section: VllmSection, rows: int) -> Any:
+    """An engine of vLLM for this policy's model, in this process, with weights that are not the policy's yet."""
+    # Weights can be handed over only within a process. The log goes where progress goes, and nothing is reported to anyone.
+    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+    os.environ.setdefault("VLLM_LOGGING_STREAM", "ext://sys.stderr")
+    os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
+    os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")  # the learner's threads are these too
+    set_threads = torch.set_num_threads
+    try:
+        from vllm import EngineArgs, LLMEngine
+
+        require_device(policy.device)
+        return LLMEngine.from_engine_args(EngineArgs(**arguments(policy, section, rows)))
+    finally:
+        torch.set_num_threads = set_threads  # type: ignore[assignment]  # on a CPU vLLM puts one there that does nothing
+
+
+def arguments(policy: Policy, section: VllmSection, rows: int) -> dict[str, Any]:
+    on_cpu = policy.device.type == "cpu"
+    if not on_cpu:
+        torch.cuda.empty_cache()  # what our own allocator only keeps looks taken to vLLM
+    return {
+        "model": model_path(policy.section.model),
+        "skip_tokenizer_init": True,
+        "generation_config": "vllm",  # a model's own would bring truncated sampling with it
+        "load_format": "dummy",  # the policy's weights come before the first token
+        "dtype": str(policy.compute_dtype).removeprefix("torch."),
+        "logprobs_mode": "processed_logprobs",  # by default those before the temperature
+        "max_model_len": -1,  # the model's own, or what the cache has room for
+        "max_num_seqs": rows,
+        "gpu_memory_utilization": section.gpu_memory_utilization,
+        "kv_cache_memory_bytes": int(section.cpu_cache_gib * 2**30) if on_cpu else None,
+        "disable_log_stats": True,
+        "seed": 0,
+    } | (ON_CPU | {"max_num_batched_tokens": max(MOST_AT_ONCE, min(policy.context, LONGEST))} if on_cpu else {})
+
+
+def require_device(device: torch.device) -> None:
+    from vllm.platforms import current_platform
+
+    if current_platform.device_type != device.type:
+        raise ConfigError(
+            f"the vLLM installed here is for {current_platform.device_type or 'another device'}, and the run computes on "
+            f"{device.type}: set device={current_platform.device_type}, or use sampler=auto"
+        )
+    if device.index:
+        raise ConfigError(f"vLLM uses the first CUDA device it sees: set CUDA_VISIBLE_DEVICES={device.index} and device=cuda")
+
+
+def require_plain_adapters(policy: Policy) -> None:
+    """Adapters are folded into weights that are multiplied from the left; others have no place in what vLLM is given."""
+    for name, module in policy.causal.named_modules():
+        if policy.adapter in getattr(module, "lora_A", {}) and type(base_layer(module)) is not nn.Linear:
+            kind = type(base_layer(module)).__name__
+            raise ConfigError(f"policies.{policy.name}.lora: '{name}' is a {kind}; for vLLM adapters must sit on nn.Linear")
+
+
+def checkpoint(policy: Policy) -> Iterator[tuple[str, Tensor]]:
+    """The weights by the names of a Hugging Face folder, adapters folded in. A head that shares the embedding's weights is
+    named too: vLLM would keep its old one. Each is a copy: nothing that learning writes to may be held by vLLM."""
+    causal = policy.causal
+    for name, parameter in causal.named_parameters(remove_duplicate=False):
+        if "lora_" in name:
+            continue
+        owner, _, kind = name.rpartition(".")
+        weight: Tensor = parameter
+        if owner.endswith(".base_layer"):
+            owner = owner.removesuffix(".base_layer")
+            weight = folded(causal.get_submodule(owner), policy.adapter) if kind == "weight" else parameter
+        yield f"{owner}.{kind}", weight.detach().to(policy.compute_dtype, copy=True)
+
+
+def fresh_logprobs(policy: Policy, context: np.ndarray[Any, Any], output: list[int]) -> np.ndarray[Any, Any]:
+    """Of these tokens after this context, at temperature 1, by the model's own forward pass."""
+    ids = torch.tensor([*context.tolist(), *output], device=policy.device)
+    with policy.computing():
+        logits = policy.model(input_ids=ids[None], attention_mask=torch.ones_like(ids)[None]).logits[0]
+    logp = torch.log_softmax(logits[len(context) - 1 : -1].float(), dim=-1)
+    return logp.gather(1, ids[len(context) :, None])[:, 0].double().cpu().numpy()
