@@ -68,6 +68,7 @@ def test_one_sum_is_wrong_and_the_rest_goes_on_from_it() -> None:
         ("It is 24.", "24", "?"),
         ("It is <<__import__('os')=24>>24, <<2**9=24>>24, <<=24>>24.", "24", "?"),
         ("It is <<1-1=0>>0.", "0", "?"),
+        ("Half is 48/2 = <<48/2=24>>24.\nIn all 48+24 = 72, or <<24*3=72>>72.", "72", "48"),  # a sum without a mark
     ],
 )
 def test_what_is_in_doubt_is_left_alone(solution: str, answer: str, question: str) -> None:

@@ -21,6 +21,8 @@ from milonga.tasks.base import Demonstration
 
 MARK = re.compile(r"<<([^<>=]*)=([^<>=]*)>>")
 NUMBER = re.compile(r"\d+(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d+)?|\.\d+")
+UNMARKED = re.compile(r"=\s*\$?\s*[\d.]")
+"""The result of a sum that no mark precedes: behind a mark the result stands alone."""
 OPERATIONS: Mapping[type[ast.operator], Callable[[Fraction, Fraction], Fraction]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -109,7 +111,7 @@ class _Rewriting:
         be changed: it would be wrong, and labelled right."""
         found = values(text)
         self.seen |= found
-        if "=" in text and not found.isdisjoint(self.changed):
+        if UNMARKED.search(text) and not found.isdisjoint(self.changed):
             raise _Ambiguous
         return NUMBER.sub(lambda m: shown(self.changed[v]) if (v := value(m[0])) in self.changed else m[0], text)
 
