@@ -13,10 +13,8 @@ is computed again in the backward pass is not counted. With LoRA it is four per 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import statistics
-import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -35,7 +33,7 @@ from milonga.engine.local.packed import working
 from milonga.engine.local.policy import Policy
 from milonga.objectives import make_objective
 from milonga.types import Lesson, Problem, Reading, Segment, Trace, Traces
-from shapes import ENDS, QWEN, TINY, conditions, peaks, repeated, spread, wait
+from shapes import ENDS, QWEN, TINY, conditions, keep, peaks, repeated, spread, wait
 
 PROMPT = 64
 """Tokens of a row that are read and not trained, at most; never more than a quarter of it."""
@@ -183,11 +181,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     result = measure(args)
-    text = json.dumps(result, indent=1)
-    sys.stdout.write(text + "\n")
-    if args.out:
-        args.out.parent.mkdir(parents=True, exist_ok=True)
-        args.out.write_text(text + "\n")
+    keep(result, args.out)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ all weights and the live part of the cache once, over the bandwidth of a large c
 from __future__ import annotations
 
 import argparse
-import json
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ import torch
 from milonga.engine.base import Decoding, Ledger, Request
 from milonga.engine.local import sampler
 from milonga.engine.local.policy import Policy
-from shapes import SHAPES, conditions, make_policy, peaks, spread, timed
+from shapes import SHAPES, conditions, keep, make_policy, peaks, spread, timed
 
 
 def make_requests(rows: int, prompt: int, groups: int, vocabulary: int) -> list[Request]:
@@ -118,10 +117,7 @@ def main() -> None:
             timed(sample, device)
         result["call ms by kind"] = kinds(prof)
         result["peak memory GiB"] = torch.cuda.max_memory_allocated() / 2**30
-    print(json.dumps(result, indent=1))
-    if args.out:
-        args.out.parent.mkdir(parents=True, exist_ok=True)
-        args.out.write_text(json.dumps(result, indent=1) + "\n")
+    keep(result, args.out)
 
 
 if __name__ == "__main__":

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import platform
 import statistics
 import sys
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -90,3 +92,12 @@ def conditions(device: str) -> dict[str, Any]:
 
 def spread(values: list[float]) -> dict[str, float]:
     return {"median": statistics.median(values), "least": min(values), "most": max(values)}
+
+
+def keep(result: dict[str, Any], out: Path | None) -> None:
+    """Print a result, and write it where it was asked for."""
+    text = json.dumps(result, indent=1) + "\n"
+    sys.stdout.write(text)
+    if out is not None:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_text(text)

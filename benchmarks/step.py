@@ -11,7 +11,6 @@ measured in processes of their own, one for each side.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import platform
 import statistics
@@ -34,6 +33,7 @@ from milonga.engine.local.models import model_path
 from milonga.engine.local.packed import working
 from milonga.objectives import make_objective
 from milonga.types import Lesson, Problem, Reading, Segment, Solution, Trace, Traces
+from shapes import keep
 
 ROWS, PROMPT, COMPLETION = 256, 16, 64
 LEARNING_RATE = 1e-5
@@ -217,11 +217,7 @@ def main() -> None:
         sys.stdout.write(f"{own_peak():.0f}\n")
         return
     result = measure(args)
-    text = json.dumps(result, indent=1)
-    sys.stdout.write(text + "\n")
-    if args.out:
-        args.out.parent.mkdir(parents=True, exist_ok=True)
-        args.out.write_text(text + "\n")
+    keep(result, args.out)
 
 
 if __name__ == "__main__":

@@ -35,7 +35,7 @@ from milonga.resolve import resolve
 from milonga.run.console import LiveView
 from milonga.run.folder import RunFolder
 from milonga.types import Lesson
-from shapes import conditions, spread, timed
+from shapes import conditions, keep, spread, timed
 
 
 def write_problems(path: Path, count: int) -> None:
@@ -193,11 +193,7 @@ def main() -> None:
     args.device = "cuda" if torch.cuda.is_available() else "cpu"
     given = {key: getattr(args, key) for key in ("model", "problems", "rollouts", "new", "micro")}
     result = conditions(args.device) | given | dict(measure(args))
-    text = json.dumps(result, indent=1)
-    print(text)
-    if args.out:
-        args.out.parent.mkdir(parents=True, exist_ok=True)
-        args.out.write_text(text + "\n")
+    keep(result, args.out)
 
 
 if __name__ == "__main__":

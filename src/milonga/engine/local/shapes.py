@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from milonga.engine.local.policy import Policy
 
@@ -43,3 +43,12 @@ def linears(layer: Any) -> list[Any]:
 def base_layer(linear: Any) -> Any:
     """The linear layer itself, beneath adapters that may sit on it."""
     return getattr(linear, "base_layer", linear)
+
+
+def folded(linear: Any, adapter: str | None) -> Tensor:
+    """The weight that a linear layer with an adapter amounts to."""
+    weight: Tensor = base_layer(linear).weight
+    if adapter is None or adapter not in getattr(linear, "lora_A", {}):
+        return weight
+    change: Tensor = linear.lora_B[adapter].weight @ linear.lora_A[adapter].weight
+    return weight + float(linear.scaling[adapter]) * change

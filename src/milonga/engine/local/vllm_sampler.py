@@ -20,11 +20,10 @@ from torch import Tensor, nn
 
 from milonga.config import VllmSection
 from milonga.engine.base import Completion, Decoding, Ledger, Request
-from milonga.engine.local.cuda.weights import folded
 from milonga.engine.local.models import model_path
 from milonga.engine.local.policy import Policy, bit_sums
 from milonga.engine.local.sampler import Written, charge, completion, ender_mask, most_tokens, stopped
-from milonga.engine.local.shapes import base_layer
+from milonga.engine.local.shapes import base_layer, folded
 from milonga.errors import ConfigError, UserError
 from milonga.types import Finish
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from milonga.engine.local.policy import Policy
-from milonga.engine.local.shapes import base_layer, linears, misfit
+from milonga.engine.local.shapes import base_layer, folded, linears, misfit
 
 SIZES = (16, 32, 64, 128, 256)
 """Of heads that the kernels can multiply."""
@@ -60,15 +60,6 @@ class Joined:
 
     def __call__(self, x: Tensor) -> Tensor:
         return nn.functional.linear(x, self.weight, self.bias)
-
-
-def folded(linear: Any, adapter: str | None) -> Tensor:
-    """The weight that a linear layer with an adapter amounts to."""
-    weight: Tensor = base_layer(linear).weight
-    if adapter is None or adapter not in getattr(linear, "lora_A", {}):
-        return weight
-    change: Tensor = linear.lora_B[adapter].weight @ linear.lora_A[adapter].weight
-    return weight + float(linear.scaling[adapter]) * change
 
 
 @dataclass(frozen=True)
