@@ -114,6 +114,12 @@ def test_folders_that_hold_no_run_are_named(tmp_path: Path) -> None:
         milonga.resume(tmp_path)
 
 
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs a file system in which nothing can be made")
+def test_a_place_where_nothing_can_be_made_is_the_users_to_mend() -> None:
+    with pytest.raises(RunFolderError, match="choose another --out"), RunFolder(Path("/proc/milonga"), 1):
+        pass
+
+
 def test_a_file_in_the_way_is_the_users_to_mend(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     for path in (tmp_path / "file", tmp_path / "file" / "run"):
