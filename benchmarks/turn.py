@@ -3,7 +3,8 @@
 GRPO of Milonga beside TRL's GRPOTrainer with its default generation (transformers' `generate`, no vLLM): the same model, the
 same prompts, as many rollouts of as many tokens with no early end, advantages that are never zero, so that the same number of
 tokens is trained. And a Tango turn beside a GRPO turn: the same generator work, and a verification of every solution that is
-at least as long as it. Where each turn's time goes is read off its timeline.
+as long as it; the verifier's own turn (one solution and eight verifications of each problem) is timed beside it.
+Where each turn's time goes is read off its timeline.
 
     pip install 'milonga[bench]'
     python benchmarks/turn.py --out benchmarks/results/turn.json
@@ -64,7 +65,7 @@ class Milonga:
             "task": {"name": "jsonl", "path": str(scratch / "problems.jsonl"), **share},
             "batch": {"problems": args.problems, "rollouts": args.rollouts},
             "sampling": {"max_tokens": args.new, "rows": args.problems * args.rollouts},
-            "options": {"warmup": 0, "n_generator": 10_000} if recipe == "tango" else {},
+            "options": {"warmup": 0, "n_generator": 1, "n_verifier": 1} if recipe == "tango" else {},
             "eval": {"problems": 2, "samples": 1, "bench": 0, "every": 100_000},
             "keep": {"traces_every": 0, "checkpoint_every": 100_000},
         }
@@ -76,16 +77,17 @@ class Milonga:
         for policy in engine.policies.values():
             policy.eos = []  # nothing ends early: no end of sequence, and no stop strings
         sample = engine.sample
-        engine.sample = lambda p, r, d, tag="live": sample(p, r, replace(d, stop=()), tag)  # type: ignore[method-assign]
+        # Verifications may be twice as long as solutions; here they are as long, so that the work of both can be compared.
+        whole = {"stop": (), "max_tokens": args.new}
+        engine.sample = lambda p, r, d, tag="live": sample(p, r, replace(d, **whole), tag)  # type: ignore[method-assign]
         self.loop = Loop(plan, engine, folder, view)
         credit = self.loop.recipe.credit
         self.loop.recipe.credit = lambda *turn: map(tossed, credit(*turn))  # type: ignore[method-assign]
 
-    def turn(self) -> None:
-        self.loop.turn()
-
-    def timelines(self) -> list[dict[str, float]]:
-        return self.loop.folder.timing.rows()
+    def turn(self, device: str) -> tuple[str, float, dict[str, float]]:
+        """Who learned, how long it took, and where the time went."""
+        seconds = timed(self.loop.turn, device)
+        return self.loop.rows[-1]["learner"], seconds, self.loop.folder.timing.rows()[-1]
 
     def prompts(self, count: int) -> list[str]:
         """What TRL is given: the prompts of the generator, letter by letter."""
@@ -153,18 +155,27 @@ class Trl:
         return [after - before for before, after in pairwise(moments)]
 
 
+def middle_line(lines: list[dict[str, float]]) -> dict[str, float]:
+    """The median of each kind of work, and of the share of the turn in which nothing computed."""
+    kinds = dict.fromkeys(key for line in lines for key in line if key.endswith("_s"))
+    out = {kind: statistics.median(line.get(kind, 0.0) for line in lines) for kind in kinds}
+    return out | {"idle share": statistics.median(line["idle_s"] / line["turn_s"] for line in lines)}
+
+
 def measure(args: argparse.Namespace) -> Iterator[tuple[str, Any]]:
     with tempfile.TemporaryDirectory() as temporary, ExitStack() as stack:
         scratch = Path(temporary)
         write_problems(scratch / "problems.jsonl", 8 * args.problems + 40)
         seconds: dict[str, list[float]] = {}
-        for recipe in ("grpo", "tango"):
+        for recipe, seats in (("grpo", ["generator"]), ("tango", ["generator", "verifier"])):
             side = Milonga(recipe, args, scratch, stack)
-            side.turn()
-            seconds[recipe] = [timed(side.turn, args.device) for _ in range(args.repeats)]
-            lines = side.timelines()[1:]
-            kinds = dict.fromkeys(key for line in lines for key in line if key.endswith("_s"))
-            yield f"{recipe} timeline", {k: statistics.median(line.get(k, 0.0) for line in lines) for k in kinds}
+            for _ in seats:
+                side.turn(args.device)
+            turns = [side.turn(args.device) for _ in range(args.repeats * len(seats))]
+            for seat in seats:
+                name = recipe if seat == "generator" else f"{recipe}, the verifier's turn"
+                seconds[name] = [took for learner, took, _ in turns if learner == seat]
+                yield f"{name}: timeline", middle_line([line for learner, _, line in turns if learner == seat])
             if recipe == "grpo":
                 prompts = side.prompts(args.problems)
             del side
@@ -176,6 +187,7 @@ def measure(args: argparse.Namespace) -> Iterator[tuple[str, Any]]:
         if not args.alone:
             yield "trl over milonga", middle["trl"] / middle["grpo"]
         tokens = args.problems * args.rollouts * args.new
+        # In each of these turns as many rows of as many tokens are learned: solutions, or verifications.
         yield "trained tokens/s", {name: tokens / value for name, value in middle.items()}
 
 
