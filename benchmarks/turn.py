@@ -204,8 +204,12 @@ def main() -> None:
     args = parser.parse_args()
     args.device = "cuda" if torch.cuda.is_available() else "cpu"
     given = {key: getattr(args, key) for key in ("model", "problems", "rollouts", "new", "micro")}
-    result = conditions(args.device) | given | dict(measure(args))
-    keep(result, args.out)
+    result = conditions(args.device) | given
+    try:
+        for what, found in measure(args):
+            result[what] = found
+    finally:
+        keep(result, args.out)  # what was measured until then, should the other side fail
 
 
 if __name__ == "__main__":

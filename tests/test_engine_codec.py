@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from itertools import groupby
 
 import numpy as np
 import pytest
@@ -148,6 +149,22 @@ def test_neighbouring_parts_of_one_kind_are_encoded_together() -> None:
     parts = (Part("the ans"), Part("wer"), Part("the ", foreign=True), Part("answer", foreign=True))
     joined = (Part("the answer"), Part("the answer", foreign=True))
     assert codec("bytes").encode(parts).tolist() == codec("bytes").encode(joined).tolist()
+
+
+@fixed
+@given(
+    st.sampled_from(KINDS),
+    st.lists(st.lists(st.builds(Part, st.sampled_from((*TEXTS, *SPECIALS)), st.booleans()), max_size=3), max_size=4),
+)
+def test_many_prompts_are_encoded_as_each_alone(kind: str, prompts: list[list[Part]]) -> None:
+    """By the tokenizer's own single calls; the same text may stand in one prompt as ours and in another as foreign."""
+    one, own = codec(kind), tokenizer(kind)
+    for prompt, ids in zip(prompts, one.encode_all([tuple(prompt) for prompt in prompts]), strict=True):
+        expected = list(one.head)
+        for foreign, parts in groupby(prompt, key=lambda part: part.foreign):
+            text = "".join(part.text for part in parts)
+            expected += one.encode_foreign(text) if foreign else own.encode(text, add_special_tokens=False)
+        assert ids.tolist() == expected
 
 
 # Beginnings and chat templates.

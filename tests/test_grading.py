@@ -15,8 +15,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import milonga
 from helpers import PROPERTY
-from milonga.errors import MissingExtra
+from milonga.errors import MissingExtra, UserError
+from milonga.tasks import grading
 from milonga.tasks.grading import Cache, Grader, decoded, plain, quick, scrubbed
 
 LIMIT = 1.0
@@ -211,6 +213,7 @@ def test_nothing_third_party_is_imported_here() -> None:
     script = """
 import sys
 import milonga.tasks
+from milonga.tasks import grading
 from milonga.tasks.grading import shared_grader
 shared_grader().equal([("1/2", "2/4"), ("72", "__import__('os')")])
 heavy = {"torch", "transformers", "datasets", "reasoning_gym", "math_verify", "sympy"} & set(sys.modules)
@@ -249,3 +252,19 @@ def test_plain_leaves_nothing_to_strip(text: str) -> None:
 def test_no_line_from_a_worker_breaks_us(line: bytes) -> None:
     assert decoded(line) is None or isinstance(decoded(line), dict)
     assert decoded(b"[" * 100_000) is None
+
+
+def test_a_grader_that_cannot_start_ends_a_run_before_anything_is_trained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Numbers are compared without it: it would be missed only at the first answer that is none."""
+    (tmp_path / "math_verify.py").write_text('raise ImportError("half installed")')
+    monkeypatch.syspath_prepend(tmp_path)
+    rows = "".join(f'{{"question": "{n} and 1?", "answer": "{n + 1}"}}\n' for n in range(40))
+    (tmp_path / "sums.jsonl").write_text(rows)
+    with Grader() as broken:
+        monkeypatch.setattr(grading, "_shared", broken)
+        task = {"name": "jsonl", "path": str(tmp_path / "sums.jsonl")}
+        with pytest.raises(UserError, match=r"math-verify did not start: ImportError: half installed; install"):
+            milonga.run("grpo", task=task, turns=1, out=tmp_path / "run", quiet=True)
+    assert not (tmp_path / "run" / "config.toml").exists()

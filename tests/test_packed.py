@@ -27,6 +27,7 @@ from engine_helpers import (
 )
 from milonga.engine.local import fused, learner, packed
 from milonga.engine.local.batches import build, cut
+from milonga.engine.local.policy import PASS_TOKENS, fitting_tokens
 from milonga.engine.local.shapes import misfit
 from milonga.errors import ConfigError
 from milonga.objectives import make_objective
@@ -113,6 +114,16 @@ def test_packed_batches_hold_no_padding_and_stay_within_the_budget() -> None:
     for batch in batches:
         expected = np.concatenate([rows[i].ids[rows[i].mask] for i in batch.members])
         assert np.array_equal(batch.targets.numpy(), expected)
+
+
+def test_a_pass_is_as_long_as_the_memory_allows() -> None:
+    """Llama's shape with one layer, eight wide, two heads with one of keys, and 16 inside: for each token 8 x 8 bytes for the
+    stream, and 2 x 8 + 2 x (2 + 1) x 4 + 3 x 16 numbers in the precision of computing."""
+    sizes = {"hidden_size": 8, "intermediate_size": 16, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 4}
+    config = AutoConfig.for_model("llama", num_hidden_layers=1, **sizes)
+    assert fitting_tokens(10_000 * (64 + 2 * 88), config, torch.bfloat16) == 10_000
+    assert fitting_tokens(10_000 * (64 + 4 * 88), config, torch.float32) == 10_000
+    assert (fitting_tokens(0.0, config, torch.bfloat16), fitting_tokens(1e15, config, torch.bfloat16)) == PASS_TOKENS
 
 
 @pytest.mark.parametrize("lora", [None, LORA])

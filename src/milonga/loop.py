@@ -60,8 +60,9 @@ class Loop:
         self.trackers: list[Tracker] = []
 
     def prepare(self) -> None:
-        """What can fail before anything is written: room on the disk, and the trackers; and what the task says of itself."""
+        """What can fail before anything is written: room on the disk, graders, trackers; and what the task says of itself."""
         self.check_disk()
+        self.plan.task.make_ready()
         for key, value in self.plan.task.describe().items():
             self.view.say(f"{self.plan.task.name}: {key} {value}")
         self.trackers = open_trackers(

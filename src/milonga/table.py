@@ -90,12 +90,11 @@ class Table:
     ) -> Traces:
         """`n` outputs of a seat for each subject: problems for a solver, traces for a judge; adjacent for each subject."""
         asked: list[_Asked] = []
-        for subject in subjects:
-            problem, about = apart(subject)
-            context = self._context(seat, problem, about, n)
+        everyone: list[Problem | Trace] = list(subjects)
+        for subject, context in zip(everyone, self._contexts(seat, everyone, n), strict=True):
             if context is not None:
                 named = self._names(seat, subject.id, n, greedy)
-                asked += [_Asked(id, problem, about, Request(context, key)) for id, key in named]
+                asked += [_Asked(id, *apart(subject), Request(context, key)) for id, key in named]
         self._require(seat, subjects, asked)
         traces = self._sample(seat, asked, greedy, tag)
         return Traces(traces if self.setting.roles[seat].judges else self._graded(traces))
@@ -118,16 +117,18 @@ class Table:
         """Given texts as if the seat had written them: to be imitated, or read by a value head. Never for a policy gradient."""
         role, policy, engine = self.setting.roles[seat], self.setting.policies[seat], self.setting.engine
         made = Segment(seat, 0, 0, policy, engine.version(policy), trained=True)
-        traces = []
+        answers = []
         for subject, text in zip(subjects, texts, strict=True):
-            problem, about = apart(subject)
+            about = apart(subject)[1]
             # What was cut off at the limit has no end to be imitated.
             whole = about is None or about.text != text or about.finish != "length"
-            answer = engine.transcribe(policy, text, whole)
-            context = self._context(seat, problem, about, 1, len(answer.ids))
+            answers.append(engine.transcribe(policy, text, whole))
+        traces = []
+        contexts = self._contexts(seat, subjects, 1, [len(answer.ids) for answer in answers])
+        for subject, answer, context in zip(subjects, answers, contexts, strict=True):
             if context is not None:
                 id, key = self._names(seat, f"{subject.id}=", 1, False)[0]
-                trace = self._trace(_Asked(id, problem, about, Request(context, key)), answer, made, 1.0)
+                trace = self._trace(_Asked(id, *apart(subject), Request(context, key)), answer, made, 1.0)
                 traces.append(replace(trace, origin="given"))
         return Traces(traces if role.judges else self._graded(traces))
 
@@ -148,14 +149,17 @@ class Table:
         with self.timeline.spend("score"):
             return self.setting.engine.score(self.setting.policies[seat], traces, tag)
 
-    def _context(self, seat: str, problem: Problem, about: Trace | None, n: int, room: int = 1) -> NDArray[np.int64] | None:
-        """The ids of a seat's prompt; None, and counted, where it leaves no room for an output."""
-        policy = self.setting.policies[seat]
-        context = self.setting.engine.encode(policy, self.setting.roles[seat].prompt(problem, about))
-        if len(context) + room > self.setting.engine.context_limit(policy):
-            self.dropped[f"{seat}: prompt longer than the model's context"] += n
-            return None
-        return context
+    def _contexts(
+        self, seat: str, subjects: Sequence[Problem | Trace] | Traces, n: int, rooms: Sequence[int] | None = None
+    ) -> list[NDArray[np.int64] | None]:
+        """The ids of a seat's prompts; None, and counted, where one leaves no room for an output (one token, or `rooms`)."""
+        policy, engine = self.setting.policies[seat], self.setting.engine
+        contexts = engine.encode_all(policy, [self.setting.roles[seat].prompt(*apart(subject)) for subject in subjects])
+        limit = engine.context_limit(policy)
+        fit = [len(ids) + room <= limit for ids, room in zip(contexts, rooms or [1] * len(contexts), strict=True)]
+        if not all(fit):
+            self.dropped[f"{seat}: prompt longer than the model's context"] += n * fit.count(False)
+        return [context if fits else None for context, fits in zip(contexts, fit, strict=True)]
 
     def _names(self, seat: str, subject: str, n: int, greedy: bool) -> list[tuple[str, int]]:
         """Ids of the next outputs of a seat about a subject, each with the key of its randomness."""

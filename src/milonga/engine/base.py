@@ -117,8 +117,12 @@ class Engine(ABC):
     ledger: Ledger
 
     @abstractmethod
+    def encode_all(self, policy: str, prompts: Sequence[Prompt]) -> list[NDArray[np.int64]]:
+        """The token ids of prompts for this policy's tokenizer; foreign parts never become special tokens."""
+
     def encode(self, policy: str, prompt: Prompt) -> NDArray[np.int64]:
-        """The token ids of a prompt for this policy's tokenizer; foreign parts never become special tokens."""
+        """The same for a single prompt."""
+        return self.encode_all(policy, [prompt])[0]
 
     @abstractmethod
     def transcribe(self, policy: str, text: str, end: bool = True) -> Completion:

@@ -112,6 +112,9 @@ class Task(ABC):
     def draw(self, split: Split, start: int, count: int) -> list[Problem]:
         return [self.problem(split, start + i) for i in range(count)]
 
+    def make_ready(self) -> None:
+        """Start what grading will need, so that it fails before anything is trained and not at the first answer."""
+
     def describe(self) -> dict[str, Any]:
         """Figures for the run's record, such as sizes and overlaps between the splits."""
         return {}

@@ -222,6 +222,9 @@ class DataTask(Task):
             raise DataError(f"task '{self.name}': nothing is left to train on; every row is in dev or test")
         self._order = {split: self._permutation(split) for split in SPLITS}
 
+    def make_ready(self) -> None:
+        self.grader.start("math")
+
     @abstractmethod
     def load(self) -> dict[Split, list[Row]]:
         """The splits that the source has; train always."""

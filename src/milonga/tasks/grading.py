@@ -29,7 +29,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any, Literal
 
-from milonga.errors import MissingExtra
+from milonga.errors import MissingExtra, UserError
 
 Kind = Literal["math", "gym"]
 NEEDS: Mapping[Kind, tuple[str, str]] = {
@@ -80,10 +80,10 @@ class Worker:
         try:
             self.ask("ready", [], start_limit)
         except WorkerLostError as lost:
-            raise RuntimeError(f"the grader for {product} did not start: {lost}") from None
+            raise UserError(f"the grader for {product} did not start: {lost}; try again, or install {product} anew") from None
         except WorkerError as error:
             self.close()
-            raise RuntimeError(f"the grader for {product} did not start: {error}") from None
+            raise UserError(f"the grader for {product} did not start: {error}; install {product} anew") from None
 
     def ask(self, operation: str, arguments: Sequence[Any], limit: float) -> Any:
         """The operation's value; `WorkerError` if it raised, `WorkerLostError` if the worker is gone for good."""
@@ -287,6 +287,11 @@ class Grader:
                 worker.close()
             worker = self._workers[kind] = Worker(kind, self.memory)
         return worker
+
+    def start(self, kind: Kind) -> None:
+        """Start the worker of a kind now, and not when it is first asked."""
+        with self._lock:
+            self._worker(kind)
 
     def close(self) -> None:
         with self._lock:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import codecs
 import json
 from collections.abc import Sequence
-from itertools import groupby
+from itertools import chain, groupby
 from typing import Any
 
 import numpy as np
@@ -57,22 +57,44 @@ class Codec:
         )
 
     def encode(self, prompt: Prompt) -> NDArray[np.int64]:
-        """Neighbouring parts of one kind are encoded together: ours may hold special tokens, foreign ones not."""
-        ids: list[int] = list(self.head)
-        for foreign, parts in groupby(prompt, key=lambda part: part.foreign):
-            text = "".join(part.text for part in parts)
-            ids += self.encode_foreign(text) if foreign else self._encode_own(text)
-        return np.array(ids + self.tail, dtype=np.int64)
+        return self.encode_all([prompt])[0]
 
-    def _encode_own(self, text: str) -> list[int]:
-        return list(self.tokenizer.encode(text, add_special_tokens=False))
+    def encode_all(self, prompts: Sequence[Prompt]) -> list[NDArray[np.int64]]:
+        """Neighbouring parts of one kind are encoded together: ours may hold special tokens, foreign ones not.
+
+        A text that stands in many prompts is encoded once, and different ones side by side on all cores: a GPU waits meanwhile.
+        """
+        rows = [
+            [
+                (foreign, "".join(part.text for part in parts))
+                for foreign, parts in groupby(prompt, key=lambda part: part.foreign)
+            ]
+            for prompt in prompts
+        ]
+        distinct = dict.fromkeys(piece for row in rows for piece in row)
+        own = [text for foreign, text in distinct if not foreign]
+        others = [text for foreign, text in distinct if foreign]
+        ids = dict(zip(((False, text) for text in own), self._encode_own(own), strict=True))
+        ids |= zip(((True, text) for text in others), self._encode_foreign(others), strict=True)
+        return [np.array([*self.head, *chain(*(ids[piece] for piece in row)), *self.tail], dtype=np.int64) for row in rows]
+
+    def _encode_own(self, texts: list[str]) -> list[list[int]]:
+        return list(self.tokenizer(texts, add_special_tokens=False)["input_ids"]) if texts else []
 
     def encode_foreign(self, text: str) -> list[int]:
         """Text we did not write: a special token spelt out in it is encoded as ordinary characters."""
-        ids = list(self.tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True))
+        return self._encode_foreign([text])[0]
+
+    def _encode_foreign(self, texts: list[str]) -> list[list[int]]:
+        if not texts:
+            return []
+        found = self.tokenizer(texts, add_special_tokens=False, split_special_tokens=True)["input_ids"]
+        return [self._ordinary(ids) for ids in found]
+
+    def _ordinary(self, ids: list[int]) -> list[int]:
+        """Some vocabularies hold the names of special tokens as ordinary words too: those are taken apart."""
         if self.special.isdisjoint(ids):
             return ids
-        # Some vocabularies hold the names of special tokens as ordinary words too: those are taken apart.
         return [part for token in ids for part in (self._apart(token) if token in self.special else [token])]
 
     def _apart(self, token: int) -> list[int]:

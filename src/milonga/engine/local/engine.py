@@ -143,8 +143,8 @@ class LocalEngine(Engine):
             raise ConfigError(f"unknown policy '{name}': {nearest(name, self.policies)}")
         return self.policies[name]
 
-    def encode(self, policy: str, prompt: Prompt) -> NDArray[np.int64]:
-        return self.policy(policy).codec.encode(prompt)
+    def encode_all(self, policy: str, prompts: Sequence[Prompt]) -> list[NDArray[np.int64]]:
+        return self.policy(policy).codec.encode_all(prompts)
 
     def transcribe(self, policy: str, text: str, end: bool = True) -> Completion:
         chosen = self.policy(policy)
