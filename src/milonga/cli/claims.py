@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from milonga.cli.views import number
+from milonga.text import number
 
 
 def list_claims(console: Console) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from rich.markup import escape
 from rich.table import Column, Table
 
 from milonga.errors import ConfigError, RunFolderError, nearest
+from milonga.text import number, visible
 
 SUMMARY = (
     ("generator accuracy (sampled)", ("generator", "accuracy")),
@@ -19,10 +20,6 @@ SUMMARY = (
     ("hacking gap (verifier's score - true accuracy)", ("hacking_gap",)),
 )
 BLOCKS = " ▁▂▃▄▅▆▇█"
-
-
-def number(value: Any) -> str:
-    return "—" if value is None else f"{value:.3f}" if isinstance(value, float) else str(value)
 
 
 def print_summary(report: dict[str, Any], console: Console) -> None:
@@ -91,8 +88,7 @@ def first_line(thing: Any) -> str:
 
 def shown(text: str) -> str:
     """Foreign text for the terminal: no markup, and no control characters that could steer it."""
-    plain = "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
-    return escape(plain)
+    return escape(visible(text, lines=True))
 
 
 def print_listing(kind: str, rows: list[dict[str, str]], console: Console) -> None:

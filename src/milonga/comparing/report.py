@@ -17,6 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from milonga.run.files import disk_errors, to_json, write_atomically
+from milonga.text import amount, number
 
 Result = Mapping[str, Any]
 DRAWN = ("eval/generator/accuracy", "eval/generator/sound_accuracy")
@@ -106,26 +107,12 @@ def empty(name: str, result: Result) -> tuple[str, ...]:
     return ("baseline" if name == result["baseline"] else "—", "", "", "", "")
 
 
-def number(value: float | None) -> str:
-    return "—" if value is None else f"{value:.3f}"
-
-
 def chance(value: float | None) -> str:
     return "<0.001" if value is not None and value < 0.001 else number(value)
 
 
 def interval(value: Sequence[float] | None) -> str:
     return "" if value is None else f"[{value[0]:+.3f}, {value[1]:+.3f}]"
-
-
-def amount(value: float | None) -> str:
-    """A count with three digits that matter: 12, 4.5k, 89.5G."""
-    if value is None:
-        return "—"
-    for size, unit in ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if abs(value) >= size:
-            return f"{value / size:.3g}{unit}"
-    return f"{value:.4g}"
 
 
 def remarks(result: Result) -> list[str]:

@@ -1,0 +1,596 @@
+"""Charts as SVG: lines with bands, paths in a plane, bars, reliability diagrams. For pages, reports and files.
+
+Invariants: the same numbers give the same bytes; any text gives well-formed XML; a value that is None, not finite, or not
+positive on a logarithmic axis is a gap, never a zero. Colours come from `STYLE`, which follows the reader's light or dark
+scheme: a page holds it once, and `standalone` puts it into a chart that is to be a file of its own. Nothing in a chart needs a
+script; the value of a point is its tooltip.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from html import escape
+
+from milonga.text import UNITS, amount, clipped, visible
+
+Value = float | None
+COLOURS = 7
+"""Of the palette, which people who confuse red and green can tell apart (Okabe and Ito's). More series repeat it, dashed."""
+MOST_POINTS = 240
+"""Of a line; a longer one keeps the lowest and the highest of every stretch."""
+MOST_MARKS = 60
+LARGEST, SMALLEST = 1e300, 1e-300
+"""Numbers beyond are drawn there, so that no difference of two overflows."""
+CHARACTER = 6.1
+"""Mean width of a character at the size of the labels, in pixels."""
+FAR = 10_000.0
+"""Pixels outside of the frame, beyond which the edge of a band need not be followed."""
+WIDTH, HEIGHT = 520.0, 260.0
+
+_LIGHT = "--ink:#1f2328;--soft:#59636e;--grid:#dfe3e8;--paper:#ffffff"
+_DARK = "--ink:#e6edf3;--soft:#9aa4af;--grid:#30363d;--paper:#0d1117"
+_LIGHT_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#b8579a", "#b87f00", "#3d9bd6", "#59636e")
+_DARK_COLOURS = ("#4ea8e0", "#f08a45", "#2fc49b", "#e39ac8", "#f0b23c", "#93d0f5", "#aab4bf")
+
+
+def _variables(base: str, colours: Sequence[str]) -> str:
+    return base + "".join(f";--c{k}:{colour}" for k, colour in enumerate(colours))
+
+
+STYLE = (
+    f".chart{{{_variables(_LIGHT, _LIGHT_COLOURS)};max-width:100%;height:auto;display:block}}\n"
+    f"@media screen and (prefers-color-scheme:dark){{.chart{{{_variables(_DARK, _DARK_COLOURS)}}}}}\n"
+    ".chart text{font:11px system-ui,-apple-system,'Segoe UI',sans-serif;fill:var(--soft)}\n"
+    ".chart .name{font-size:12.5px;font-weight:600;fill:var(--ink)}\n"
+    ".chart .grid{stroke:var(--grid);stroke-width:1;shape-rendering:crispEdges}\n"
+    ".chart .zero{stroke:var(--soft);stroke-width:1;shape-rendering:crispEdges}\n"
+    ".chart .ideal{stroke:var(--soft);stroke-dasharray:4 4;fill:none}\n"
+    ".chart .line{fill:none;stroke:var(--c);stroke-width:1.8;stroke-linejoin:round;stroke-linecap:round}\n"
+    ".chart .dashed .line{stroke-dasharray:6 4}\n"
+    ".chart .thin{stroke-width:1;opacity:.55}\n"
+    ".chart .band{fill:var(--c);opacity:.16}\n"
+    ".chart .dot,.chart .bar{fill:var(--c)}\n"
+    ".chart .hollow{fill:var(--paper);stroke:var(--c);stroke-width:1.8}\n"
+    ".chart .whisker{stroke:var(--ink);stroke-width:1;opacity:.75}\n"
+    ".chart .paper{fill:var(--paper)}\n"
+) + "".join(f".chart .s{k}{{--c:var(--c{k})}}\n" for k in range(COLOURS))
+
+
+@dataclass(frozen=True)
+class Series:
+    """A curve by its points, in order; `low` and `high` are the edges of its band."""
+
+    name: str
+    x: Sequence[Value]
+    y: Sequence[Value]
+    low: Sequence[Value] = ()
+    high: Sequence[Value] = ()
+
+    def __post_init__(self) -> None:
+        lengths = {len(self.x), len(self.y)} | {len(edge) for edge in (self.low, self.high) if edge}
+        if len(lengths) > 1 or bool(self.low) != bool(self.high):
+            raise ValueError(f"series '{self.name}': x, y, low and high must have one length; they have {sorted(lengths)}")
+
+
+@dataclass(frozen=True)
+class Bars:
+    """One bar in every category."""
+
+    name: str
+    values: Sequence[Value]
+    low: Sequence[Value] = ()
+    high: Sequence[Value] = ()
+
+
+@dataclass(frozen=True)
+class Bin:
+    """Of a reliability diagram: what was said in the mean, how often it was so, and over how many."""
+
+    said: float
+    true: float
+    count: int
+
+
+def line_chart(
+    title: str,
+    series: Sequence[Series],
+    *,
+    x_label: str = "",
+    y_label: str = "",
+    log_x: bool = False,
+    log_y: bool = False,
+    y_range: tuple[float, float] | None = None,
+    width: float = WIDTH,
+    height: float = HEIGHT,
+) -> str:
+    """Curves over a common axis. `y_range` is widened where a curve leaves it; bands are cut off at the frame."""
+    drawn = [thinned(one, log_x, log_y) for one in series]
+    heights = [v for one in drawn for v in one.y]
+    x = axis_of((v for one in drawn for v in one.x), log_x, x_label)
+    y = axis_of([*heights, *(_band_reach(drawn, heights) if y_range is None else y_range)], log_y, y_label, outward=True)
+    frame = Frame(title, [one.name for one in series], x, y, width, height)
+    body = []
+    for k, one in enumerate(drawn):
+        marks = sum(p is not None for p in one.y) <= MOST_MARKS
+        body.append(f'<g class="{series_class(k)}">{_band(frame, one)}{_line(frame, one)}{_dots(frame, one, marks)}</g>')
+    return frame.svg("Line chart", summaries(series), "".join(body))
+
+
+def path_chart(
+    title: str,
+    series: Sequence[Series],
+    *,
+    x_label: str = "",
+    y_label: str = "",
+    x_range: tuple[float, float] | None = None,
+    y_range: tuple[float, float] | None = None,
+    width: float = WIDTH,
+    height: float = 320.0,
+) -> str:
+    """Ways through a plane: a hollow point where each begins, points that grow darker with time, a large one where it ends."""
+    drawn = [thinned(one) for one in series]
+    x = axis_of([*(v for one in drawn for v in one.x), *(x_range or ())], label=x_label, outward=True)
+    y = axis_of([*(v for one in drawn for v in one.y), *(y_range or ())], label=y_label, outward=True)
+    frame = Frame(title, [one.name for one in series], x, y, width, height)
+    body = []
+    for k, one in enumerate(drawn):
+        points = [(*place, px, py) for px, py, place in frame.places(one.x, one.y) if place is not None]
+        dots = []
+        for at, (left, top, px, py) in enumerate(points):
+            first, last = at == 0, at == len(points) - 1
+            shape = "hollow" if first else "dot"
+            fade = "" if first or last else f' opacity="{0.25 + 0.6 * at / len(points):.2f}"'
+            when = ", start" if first else ", end" if last else f", point {at + 1} of {len(points)}"
+            dots.append(
+                dot(left, top, 5 if last else 4 if first else 2.5, shape, f"{one.name}: {at_point(px, py)}{when}", fade)
+            )
+        line = _line(frame, one).replace('class="line"', 'class="line thin"')
+        body.append(f'<g class="{series_class(k)}">{line}{"".join(dots)}</g>')
+    return frame.svg("Path", summaries(series), "".join(body))
+
+
+def reliability_chart(
+    title: str,
+    curves: Sequence[tuple[str, Sequence[Bin]]],
+    *,
+    x_label: str = "said",
+    y_label: str = "true",
+    width: float = 360.0,
+    height: float = 340.0,
+) -> str:
+    """How often it was so against what was said. On the dashed line saying and being agree; an area is a count."""
+    unit = axis_of((0.0, 1.0), label=x_label)
+    frame = Frame(title, [name for name, _ in curves], unit, axis_of((0.0, 1.0), label=y_label), width, height)
+    most = max((b.count for _, bins in curves for b in bins), default=1) or 1
+    a, b = frame.place(0.0, 0.0), frame.place(1.0, 1.0)
+    assert a is not None and b is not None
+    body = [f'<path class="ideal" d="M{_pair(*a)}L{_pair(*b)}"/>']
+    for k, (name, bins) in enumerate(curves):
+        line = Series(name, [one.said for one in bins], [one.true for one in bins])
+        dots = []
+        for one, (_, _, place) in zip(bins, frame.places(line.x, line.y), strict=True):
+            if place is not None:
+                radius = 2 + 6 * math.sqrt(max(one.count, 0) / most)
+                dots.append(dot(*place, radius, "dot", f"{name}: {at_point(one.said, one.true)}, {one.count} cases"))
+        body.append(f'<g class="{series_class(k)}">{_line(frame, line)}{"".join(dots)}</g>')
+    said = [f"{name}, {sum(one.count for one in bins)} cases in {len(bins)} bins" for name, bins in curves]
+    return frame.svg("Reliability diagram", said, "".join(body))
+
+
+def bar_chart(
+    title: str,
+    categories: Sequence[str],
+    bars: Sequence[Bars],
+    *,
+    x_label: str = "",
+    stacked: bool = False,
+    value_range: tuple[float, float] | None = None,
+    width: float = WIDTH,
+) -> str:
+    """Bars that lie, so that names of any length can be read; side by side within a category, or end to end."""
+    thick, gap = (16.0, 7.0) if stacked or len(bars) == 1 else (11.0, 9.0)
+    each = thick * (1 if stacked else max(len(bars), 1)) + gap
+    x = axis_of([0.0, *_bar_ends(categories, bars, stacked), *(value_range or ())], label=x_label, outward=True)
+    names = [one.name for one in bars] if len(bars) > 1 or stacked else []
+    frame = Frame(title, names, x, Rows(categories), width, each * len(categories), fixed=True)
+    body = []
+    for row in range(len(categories)):
+        ends = [0.0, 0.0]  # of the stack below and above zero
+        for k, one in enumerate(bars):
+            value = usable(one.values[row] if row < len(one.values) else None)
+            if value is None:
+                continue
+            start = ends[value >= 0] if stacked else 0.0
+            ends[value >= 0] = start + value
+            top = frame.top + row * each + gap / 2 + (0 if stacked else k * thick)
+            body.append(_bar(frame, k, one, row, (start, start + value), top, thick if stacked else thick - 1, len(bars) == 1))
+    zero = frame.across(0.0)
+    if zero is not None and x.low < 0:
+        body.append(f'<path class="zero" d="M{_n(zero)} {_n(frame.top)}V{_n(frame.bottom)}"/>')
+    said = [f"{one.name}: " + ", ".join(shown_value(v) for v in one.values[:12]) for one in bars]
+    return frame.svg("Bar chart", [", ".join(categories[:12]), *said], "".join(body))
+
+
+def standalone(svg: str) -> str:
+    """A chart as a file of its own: with its colours and a ground that fits them."""
+    head, _, rest = svg.partition(">")
+    return f'{head}><style>{STYLE}</style><rect class="paper" width="100%" height="100%"/>{rest}\n'
+
+
+# --- numbers ---------------------------------------------------------------------------------------------------------------
+
+
+def usable(value: Value, log: bool = False) -> float | None:
+    """The number as it is drawn; None for a gap."""
+    if value is None or not math.isfinite(value) or (log and value <= 0):
+        return None
+    size = min(abs(float(value)), LARGEST)
+    if log:
+        return max(size, SMALLEST)
+    return 0.0 if size < SMALLEST else math.copysign(size, value)
+
+
+def thinned(one: Series, log_x: bool = False, log_y: bool = False) -> Series:
+    """At most about MOST_POINTS points: of every stretch its ends, its lowest, its highest and a gap, if it has one."""
+    x, y = [usable(v, log_x) for v in one.x], [usable(v, log_y) for v in one.y]
+    low, high = [usable(v, log_y) for v in one.low], [usable(v, log_y) for v in one.high]
+    kept = list(range(len(x)))
+    if len(x) > MOST_POINTS:
+        size = math.ceil(len(x) / (MOST_POINTS // 4))
+        kept = sorted({at for start in range(0, len(x), size) for at in _telling(y, start, min(start + size, len(x)))})
+
+    def pick(values: list[float | None]) -> list[float | None]:
+        return [values[at] for at in kept] if values else []
+
+    return Series(one.name, pick(x), pick(y), pick(low), pick(high))
+
+
+def _telling(y: Sequence[float | None], start: int, end: int) -> set[int]:
+    known = [(v, at) for at in range(start, end) if (v := y[at]) is not None]
+    gaps = [at for at in range(start, end) if y[at] is None][:1]
+    return {start, end - 1, *gaps, *((min(known)[1], max(known)[1]) if known else ())}
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A range of numbers with its ticks; `low < high`."""
+
+    low: float
+    high: float
+    ticks: Sequence[float]
+    names: Sequence[str]
+    label: str = ""
+    log: bool = False
+
+    def part(self, value: float) -> float:
+        """Where a number lies, from 0 at `low` to 1 at `high`."""
+        if self.log:
+            return (math.log10(value) - math.log10(self.low)) / (math.log10(self.high) - math.log10(self.low))
+        return (value - self.low) / (self.high - self.low)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """In the place of a vertical axis: categories, from the top."""
+
+    names: Sequence[str]
+    label: str = ""
+
+
+def axis_of(values: Iterable[Value], log: bool = False, label: str = "", outward: bool = False) -> Axis:
+    """An axis that holds all values. `outward` lets it begin and end at a tick."""
+    known = [v for value in values if (v := usable(value, log)) is not None]
+    if log:
+        return _log_axis(known, label)
+    low, high = min(known, default=0.0), max(known, default=1.0)
+    size = max(abs(low), abs(high))
+    if high - low <= size * 1e-9:  # one value, or too near for floating point to tell ticks apart
+        around = size * 0.1 or 1.0
+        low, high = low - around, high + around
+    step = nice_step(high - low, 5)
+    if all(v == round(v) for v in known) and high - low > 1:  # counts; 0 and 1 alone may be the ends of a share
+        step = max(step, 1.0)
+    if outward:
+        low, high = math.floor(low / step + 1e-9) * step, math.ceil(high / step - 1e-9) * step
+    ticks = [k * step for k in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)]
+    return Axis(low, high, ticks, tick_names(ticks, step), label)
+
+
+def nice_step(span: float, about: int) -> float:
+    """1, 2, 2.5 or 5 times a power of ten, so that there are about so many steps."""
+    raw = span / about
+    power = 10.0 ** math.floor(math.log10(raw))
+    return next((m * power for m in (1.0, 2.0, 2.5, 5.0) if m * power >= raw * (1 - 1e-9)), 10.0 * power)
+
+
+def tick_names(ticks: Sequence[float], step: float) -> list[str]:
+    """All of one form: the same unit and as many decimals as the step needs."""
+    largest = max((abs(tick) for tick in ticks), default=0.0)
+    unit, name = next(((size, name) for size, name in UNITS if 1e4 <= largest < 1e21 and largest >= size), (1.0, ""))
+    whole = (places for places in range(7) if math.isclose(scaled := step / unit * 10**places, round(scaled), rel_tol=1e-6))
+    decimals = next(whole, None)
+    if decimals is None or largest >= 1e21:
+        digits = max(1, math.ceil(math.log10(largest / step)) + 1) if largest else 1
+        return [f"{tick:.{min(digits, 12)}g}" for tick in ticks]
+    return ["0" if tick == 0 else f"{tick / unit:.{decimals}f}{name}" for tick in ticks]
+
+
+def _log_axis(known: Sequence[float], label: str) -> Axis:
+    low, high = min(known, default=1.0), max(known, default=10.0)
+    if high / low < 1.5:
+        low, high = low / 1.5, high * 1.5
+    first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
+    every = max(1, math.ceil((last - first) / 6))
+    factors = (1, 2, 5) if last - first <= 2 else (1,)
+    ticks = [m * 10.0**e for e in range(first, last + 1, every) for m in factors if low * 0.999 <= m * 10.0**e <= high * 1.001]
+    ticks = ticks or [low, high]
+    return Axis(min(low, ticks[0]), max(high, ticks[-1]), ticks, [log_name(tick) for tick in ticks], label, log=True)
+
+
+def log_name(tick: float) -> str:
+    return amount(tick) if 1e-3 <= tick < 1e21 else f"{tick:.3g}"
+
+
+# --- drawing ---------------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Frame:
+    """Title, legend, axes and grid of a chart, and the way from numbers to pixels."""
+
+    title: str
+    names: Sequence[str]
+    x: Axis
+    y: Axis | Rows
+    width: float
+    height: float
+    fixed: bool = False
+    """The height is that of the inner field, not of the whole."""
+    left: float = field(init=False)
+    top: float = field(init=False)
+    right: float = field(init=False)
+    bottom: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        longest = max((text_width(name) for name in self.y.names), default=0.0)
+        self.left = 10 + min(longest, self.width * 0.42)
+        last = text_width(self.x.names[-1]) / 2 if self.x.names else 0.0
+        self.right = self.width - max(10.0, last + 4) - (34 if isinstance(self.y, Rows) else 0)
+        self.entries = legend(self.names, self.width)
+        self.top = 26 + 17 * (self.entries[-1][1] + 1 if self.entries else 0) + (15 if self.y.label else 2)
+        below = 22 + (14 if self.x.label else 0)
+        if self.fixed:
+            self.height += self.top + below
+        self.bottom = max(self.height - below, self.top + 20)
+        self.height = self.bottom + below
+
+    def across(self, x: float | None) -> float | None:
+        value = usable(x, self.x.log)
+        return None if value is None else self.left + self.x.part(value) * (self.right - self.left)
+
+    def place(self, x: Value, y: Value) -> tuple[float, float] | None:
+        """Pixels of a point; None for a gap."""
+        assert isinstance(self.y, Axis)
+        left, value = self.across(x), usable(y, self.y.log)
+        return None if left is None or value is None else (left, self.bottom - self.y.part(value) * (self.bottom - self.top))
+
+    def places(self, x: Sequence[Value], y: Sequence[Value]) -> list[tuple[Value, Value, tuple[float, float] | None]]:
+        return [(a, b, self.place(a, b)) for a, b in zip(x, y, strict=True)]
+
+    def svg(self, kind: str, said: Sequence[str], body: str) -> str:
+        label = f"{kind}: {self.title}." + "".join(f" {text};" for text in said)
+        return (
+            f'<svg xmlns="http://www.w3.org/2000/svg" class="chart" role="img" aria-label="{attribute(clipped(label, 600))}" '
+            f'viewBox="0 0 {_n(self.width)} {_n(self.height)}" width="{_n(self.width)}" height="{_n(self.height)}">'
+            f"{self._words()}{self._grid()}{body}</svg>"
+        )
+
+    def _words(self) -> str:
+        out = [text_at(2, 14, fitting(self.title, self.width * 0.92), kind="name", full=self.title)]
+        for k, (left, row, name) in enumerate(self.entries):
+            top = 32 + 17 * row
+            sample = f'<path class="line" d="M{_n(left)} {_n(top - 4)}h16"/>'
+            out.append(f'<g class="{series_class(k)}">{sample}{text_at(left + 21, top, name, full=self.names[k])}</g>')
+        if self.y.label:
+            out.append(text_at(2, self.top - 7, self.y.label))
+        if self.x.label:
+            out.append(text_at((self.left + self.right) / 2, self.height - 5, self.x.label, "middle"))
+        return "".join(out)
+
+    def _grid(self) -> str:
+        out = []
+        for tick, name in zip(self.x.ticks, self.x.names, strict=True):
+            left = self.across(tick)
+            assert left is not None
+            out.append(f'<path class="grid" d="M{_n(left)} {_n(self.top)}V{_n(self.bottom)}"/>')
+            out.append(text_at(left, self.bottom + 15, name, "middle"))
+        if isinstance(self.y, Rows):
+            each = (self.bottom - self.top) / max(len(self.y.names), 1)
+            for k, name in enumerate(self.y.names):
+                short = fitting(name, self.left - 10)
+                out.append(text_at(self.left - 6, self.top + (k + 0.5) * each + 4, short, "end", full=name))
+            return "".join(out)
+        for tick, name in zip(self.y.ticks, self.y.names, strict=True):
+            top = self.bottom - self.y.part(tick) * (self.bottom - self.top)
+            kind = "zero" if tick == 0 and self.y.low < 0 else "grid"
+            out.append(f'<path class="{kind}" d="M{_n(self.left)} {_n(top)}H{_n(self.right)}"/>')
+            out.append(text_at(self.left - 6, top + 4, name, "end"))
+        return "".join(out)
+
+
+def legend(names: Sequence[str], width: float) -> list[tuple[float, int, str]]:
+    """Where each entry stands (left edge, row) and how much of its name fits."""
+    out: list[tuple[float, int, str]] = []
+    left, row = 2.0, 0
+    for name in names:
+        short = fitting(name, min(240.0, width - 30))
+        needed = 21 + text_width(short) + 16
+        if out and left + needed > width:
+            left, row = 2.0, row + 1
+        out.append((left, row, short))
+        left += needed
+    return out
+
+
+def _segments(places: Iterable[tuple[float, float] | None]) -> list[list[tuple[float, float]]]:
+    """What lies between gaps."""
+    out: list[list[tuple[float, float]]] = [[]]
+    for place in places:
+        if place is None:
+            out.append([])
+        else:
+            out[-1].append(place)
+    return [segment for segment in out if segment]
+
+
+def _line(frame: Frame, one: Series) -> str:
+    parts = _segments(place for _, _, place in frame.places(one.x, one.y))
+    way = "".join("M" + "L".join(_pair(*point) for point in part) for part in parts if len(part) > 1)
+    return f'<path class="line" d="{way}"/>' if way else ""
+
+
+def _dots(frame: Frame, one: Series, marks: bool) -> str:
+    """A mark at each point; of a long line only those that a gap on both sides would hide."""
+    places = frame.places(one.x, one.y)
+    out = []
+    for at, (x, y, place) in enumerate(places):
+        around = [p for _, _, p in places[max(at - 1, 0) : at + 2]]
+        alone = sum(p is not None for p in around) == 1
+        if place is not None and (marks or alone):
+            out.append(dot(*place, 2.6, "dot", f"{one.name}: {at_point(x, y)}"))
+    return "".join(out)
+
+
+def _band_reach(drawn: Sequence[Series], heights: Sequence[Value]) -> list[float]:
+    """How far bands may widen the axis: by what the curves span, lest the band of two seeds flatten every curve."""
+    edges = [edge for one in drawn for edge in (*one.low, *one.high) if edge is not None]
+    known = [v for v in heights if v is not None] or edges
+    if not edges:
+        return []
+    low, high = min(known), max(known)
+    span = (high - low) or abs(high) or 1.0
+    return [max(min(edges), low - span), min(max(edges), high + span)]
+
+
+def _band(frame: Frame, one: Series) -> str:
+    """Cut off at the frame by a viewport of its own: that needs no name that must be unique on a page."""
+    if not one.low:
+        return ""
+    assert isinstance(frame.y, Axis)
+    edges = [
+        None if a is None or b is None else (a, b)
+        for (_, _, a), (_, _, b) in zip(frame.places(one.x, one.low), frame.places(one.x, one.high), strict=True)
+    ]
+    shapes, part = [], []
+    for edge in [*edges, None]:
+        if edge is not None:
+            part.append(edge)
+        elif part:
+            around = [low for low, _ in part] + [high for _, high in reversed(part)]
+            near = [(x - frame.left, min(max(y - frame.top, -FAR), FAR)) for x, y in around]
+            shapes.append("M" + "L".join(_pair(*point) for point in near) + "Z")
+            part = []
+    if not shapes:
+        return ""
+    place = f'x="{_n(frame.left)}" y="{_n(frame.top)}"'
+    size = f'width="{_n(frame.right - frame.left)}" height="{_n(frame.bottom - frame.top)}"'
+    return f'<svg {place} {size} overflow="hidden"><path class="band" d="{"".join(shapes)}"/></svg>'
+
+
+def _bar(frame: Frame, k: int, one: Bars, row: int, reach: tuple[float, float], top: float, thick: float, alone: bool) -> str:
+    a, b = frame.across(reach[0]), frame.across(reach[1])
+    assert a is not None and b is not None and isinstance(frame.y, Rows)
+    value = reach[1] - reach[0]
+    left, right = min(a, b), max(a, b)
+    tip = tooltip(f"{frame.y.names[row]}, {one.name}: {shown_value(value)}")
+    out = f'<rect class="bar" x="{_n(left)}" y="{_n(top)}" width="{_n(right - left)}" height="{_n(thick)}" rx="1">{tip}</rect>'
+    edges = [frame.across(edge[row]) if row < len(edge) else None for edge in (one.low, one.high)]
+    inside = [min(max(edge, frame.left), frame.right) for edge in edges if edge is not None]
+    if len(inside) == 2:
+        out += f'<path class="whisker" d="M{_n(inside[0])} {_n(top + thick / 2)}H{_n(inside[1])}"/>'
+        right = max(right, *inside)
+    if alone:
+        out += text_at(right + 4, top + thick / 2 + 4, shown_value(value))
+    return f'<g class="{series_class(k)}">{out}</g>'
+
+
+def _bar_ends(categories: Sequence[str], bars: Sequence[Bars], stacked: bool) -> list[float]:
+    """What the axis of a bar chart must hold. Whiskers may be cut off: of two seeds they reach anywhere."""
+    out: list[float] = []
+    for row in range(len(categories)):
+        values = [v for one in bars if row < len(one.values) and (v := usable(one.values[row])) is not None]
+        signs = ([v for v in values if v >= 0], [v for v in values if v < 0])
+        out += [sum(part) for part in signs] if stacked else values
+    return out
+
+
+# --- text ------------------------------------------------------------------------------------------------------------------
+
+
+def attribute(text: str) -> str:
+    return escape(visible(text), quote=True)
+
+
+def tooltip(text: str) -> str:
+    return f"<title>{attribute(clipped(text, 200))}</title>"
+
+
+def text_at(left: float, top: float, text: str, anchor: str = "start", kind: str = "", full: str = "") -> str:
+    """A label; where it had to be cut, `full` is its tooltip."""
+    tip = tooltip(full) if full and full != text else ""
+    side = "" if anchor == "start" else f' text-anchor="{anchor}"'
+    look = f' class="{kind}"' if kind else ""
+    return f'<text x="{_n(left)}" y="{_n(top)}"{side}{look}>{attribute(text)}{tip}</text>'
+
+
+def dot(left: float, top: float, radius: float, kind: str, tip: str, more: str = "") -> str:
+    return f'<circle class="{kind}" cx="{_n(left)}" cy="{_n(top)}" r="{_n(radius)}"{more}>{tooltip(tip)}</circle>'
+
+
+def text_width(text: str) -> float:
+    """About how wide a label is: letters of East Asia are twice as wide as those of Europe."""
+    return sum(CHARACTER * (2 if ord(c) > 0x2E7F else 1) for c in visible(text))
+
+
+def fitting(text: str, width: float) -> str:
+    """As much of a text as fits."""
+    plain = clipped(visible(text), int(width))  # no letter is narrower than a pixel
+    keep = len(plain)
+    while keep > 1 and text_width(clipped(plain, keep)) > width:
+        keep -= 1
+    return clipped(plain, keep)
+
+
+def series_class(k: int) -> str:
+    return f"s{k % COLOURS}" + (" dashed" if k // COLOURS % 2 else "")
+
+
+def shown_value(value: Value) -> str:
+    return "no value" if value is None or not math.isfinite(value) else f"{value:.4g}"
+
+
+def at_point(x: Value, y: Value) -> str:
+    return f"{shown_value(y)} at {shown_value(x)}"
+
+
+def summaries(series: Sequence[Series]) -> list[str]:
+    """What a reader who cannot see the chart is told of each curve."""
+    out = []
+    for one in series:
+        known = [v for v in one.y if v is not None and math.isfinite(v)]
+        out.append(
+            f"{one.name} from {shown_value(known[0])} to {shown_value(known[-1])}" if known else f"{one.name} has no value"
+        )
+    return out
+
+
+def _n(value: float) -> str:
+    """A coordinate: two decimals are finer than any screen."""
+    text = f"{value:.2f}".rstrip("0").rstrip(".")
+    return "0" if text in ("-0", "") else text
+
+
+def _pair(x: float, y: float) -> str:
+    return f"{_n(x)} {_n(y)}"

@@ -1,0 +1,34 @@
+"""How foreign text and numbers are shown, wherever people read them: terminal, page, picture."""
+
+from __future__ import annotations
+
+from typing import Any
+
+UNITS = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+
+
+def visible(text: str, lines: bool = False) -> str:
+    """Text in which nothing hides: what steers a terminal, turns the reading direction or has no shape is written out.
+
+    Invariant: every character of the result is printable (with `lines`, a line break stays one), so it is also legal in XML.
+    """
+    return "".join(c if c.isprintable() or (lines and c == "\n") else c.encode("unicode_escape").decode() for c in text)
+
+
+def number(value: Any) -> str:
+    return "—" if value is None else f"{value:.3f}" if isinstance(value, float) else str(value)
+
+
+def amount(value: float | None) -> str:
+    """A count with three digits that matter: 12, 4.5k, 89.5G."""
+    if value is None:
+        return "—"
+    for size, unit in UNITS:
+        if abs(value) >= size:
+            return f"{value / size:.3g}{unit}"
+    return f"{value:.4g}"
+
+
+def clipped(text: str, most: int) -> str:
+    """At most so many characters; what is missing is said by an ellipsis."""
+    return text if len(text) <= most else text[: max(most - 1, 0)] + "…"

@@ -1,0 +1,136 @@
+"""Charts: well-formed whatever they are given, gaps where nothing was measured, ticks that people would choose."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from xml.etree import ElementTree
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from milonga.charts import (
+    COLOURS,
+    LARGEST,
+    MOST_POINTS,
+    Bars,
+    Bin,
+    Series,
+    axis_of,
+    bar_chart,
+    line_chart,
+    path_chart,
+    reliability_chart,
+    standalone,
+    thinned,
+    usable,
+)
+from milonga.text import visible
+
+SVG = "{http://www.w3.org/2000/svg}"
+VALUES = st.none() | st.floats() | st.integers(-(10**6), 10**6)
+POINTS = st.lists(st.tuples(VALUES, VALUES, VALUES, VALUES), max_size=12)
+ANY_SERIES = st.builds(
+    lambda name, points: Series(name, *([point[k] for point in points] for k in range(4))), st.text(max_size=40), POINTS
+)
+CHARTS: dict[str, Callable[[str, list[Series]], str]] = {
+    "lines": lambda text, series: line_chart(text, series, x_label=text, y_label=text),
+    "logarithmic": lambda text, series: line_chart(text, series, log_x=True, log_y=True),
+    "share": lambda text, series: line_chart(text, series, y_range=(0, 1)),
+    "path": lambda text, series: path_chart(text, series, x_label=text),
+    "bars": lambda text, series: bar_chart(text, ["a", text, "c"], [Bars(s.name, s.y, s.low, s.high) for s in series]),
+    "stack": lambda text, series: bar_chart(text, ["a", text], [Bars(s.name, s.y) for s in series], stacked=True),
+}
+
+
+def coordinates(svg: str) -> list[float]:
+    """Every number that says where something is."""
+    said = re.findall(r' (?:d|x|y|cx|cy|r|width|height|viewBox)="([^"]*)"', svg)
+    return [float(text) for one in said for text in re.findall(r"-?[\d.]+(?:e[+-]?\d+)?|nan|inf", one) if text != "100"]
+
+
+@pytest.mark.parametrize("kind", list(CHARTS))
+@settings(max_examples=60, deadline=None)
+@given(text=st.text(max_size=60), series=st.lists(ANY_SERIES, max_size=4))
+def test_any_text_and_any_numbers_give_a_well_formed_chart(kind: str, text: str, series: list[Series]) -> None:
+    svg = CHARTS[kind](text, series)
+    root = ElementTree.fromstring(svg)
+    ElementTree.fromstring(standalone(svg))
+    words = {element.text for element in root.iter() if element.tag in (f"{SVG}text", f"{SVG}title")}
+    assert all(word is None or word == visible(word) for word in words)
+    assert all(math.isfinite(value) and abs(value) < 1e6 for value in coordinates(svg)), "all of it lies on the picture"
+    assert svg == CHARTS[kind](text, series)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.builds(Bin, st.floats(), st.floats(), st.integers(0, 10**9)), max_size=12), st.text(max_size=20))
+def test_a_reliability_diagram_is_well_formed(bins: list[Bin], name: str) -> None:
+    svg = reliability_chart("calibration", [(name, bins)])
+    assert 'class="ideal"' in svg
+    ElementTree.fromstring(svg)
+
+
+def test_hostile_text_stays_text() -> None:
+    hostile = "<script>alert(1)</script>\"'&\x1b[2J\u202egnp.exe\x00"
+    svg = line_chart(hostile, [Series(hostile, [0, 1], [0, 1])], x_label=hostile, y_label=hostile)
+    root = ElementTree.fromstring(svg)
+    assert not [element for element in root.iter() if element.tag.endswith("script")]
+    assert "\u202e" not in svg and "\\u202e" in svg and "\x1b" not in svg
+
+
+def test_what_was_not_measured_is_a_gap() -> None:
+    svg = line_chart("gaps", [Series("a", [0, 1, 2, 3, 4, 5], [0.1, 0.2, None, math.nan, 0.3, 0.4])])
+    way = re.search(r'<path class="line" d="(M[^"h]*)"', svg.partition("</text></g>")[2])
+    assert way is not None and way[1].count("M") == 2
+    assert len(re.findall("<circle", svg)) == 4
+    logarithmic = line_chart("log", [Series("a", [0, 1, 2], [0.0, 1.0, 10.0])], log_y=True)
+    assert len(re.findall("<circle", logarithmic)) == 2
+
+
+def test_an_empty_chart_still_has_its_axes() -> None:
+    for svg in (line_chart("none", []), line_chart("none", [Series("a", [], [])]), bar_chart("none", [], [])):
+        assert "<text" in svg and "<circle" not in svg
+
+
+def test_a_long_line_keeps_what_stands_out() -> None:
+    y = [0.5 + 0.001 * (k % 7) for k in range(100_000)]
+    y[41_234], y[77_777] = 0.99, 0.01
+    series = thinned(Series("a", list(range(len(y))), y))
+    assert len(series.y) <= MOST_POINTS + 4 and {0.99, 0.01} <= set(series.y)
+    assert series.x[0] == 0 and series.x[-1] == len(y) - 1
+    assert len(line_chart("long", [Series("a", list(range(len(y))), y)])) < 20_000
+
+
+@pytest.mark.parametrize(
+    ("values", "names"),
+    [
+        ((0.0, 1.0), ["0", "0.2", "0.4", "0.6", "0.8", "1.0"]),
+        ((0, 45), ["0", "10", "20", "30", "40"]),
+        ((0, 3), ["0", "1", "2", "3"]),
+        ((0, 2_000_000), ["0", "0.5M", "1.0M", "1.5M", "2.0M"]),
+        ((-0.35, -0.1), ["-0.35", "-0.30", "-0.25", "-0.20", "-0.15", "-0.10"]),
+    ],
+)
+def test_ticks_are_those_that_people_would_choose(values: tuple[float, float], names: list[str]) -> None:
+    assert list(axis_of(values).names) == names
+
+
+@given(st.lists(st.floats(-LARGEST, LARGEST), min_size=1, max_size=5), st.booleans(), st.booleans())
+def test_an_axis_holds_its_values_and_few_ticks_that_differ(values: list[float], log: bool, outward: bool) -> None:
+    axis = axis_of(values, log=log, outward=outward)
+    drawn = [v for value in values if (v := usable(value, log)) is not None]
+    assert axis.low < axis.high and all(-1e-6 <= axis.part(v) <= 1 + 1e-6 for v in drawn)
+    assert 1 <= len(axis.ticks) <= 16 and len(set(axis.names)) == len(axis.names)
+    assert all(-1e-6 <= axis.part(tick) <= 1 + 1e-6 for tick in axis.ticks)
+
+
+def test_colours_repeat_dashed() -> None:
+    svg = line_chart("many", [Series(str(k), [0, 1], [k, k]) for k in range(COLOURS + 2)])
+    assert 'class="s1 dashed"' in svg and 'class="s1"' in svg
+
+
+def test_series_of_unequal_length_are_refused() -> None:
+    with pytest.raises(ValueError, match="one length"):
+        Series("a", [1, 2], [1])
