@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from helpers import PROPERTY
 from milonga.charts import (
     COLOURS,
     LARGEST,
@@ -20,6 +21,7 @@ from milonga.charts import (
     Series,
     axis_of,
     bar_chart,
+    flow_chart,
     line_chart,
     path_chart,
     reliability_chart,
@@ -41,6 +43,7 @@ CHARTS: dict[str, Callable[[str, list[Series]], str]] = {
     "share": lambda text, series: line_chart(text, series, y_range=(0, 1)),
     "path": lambda text, series: path_chart(text, series, x_label=text),
     "bars": lambda text, series: bar_chart(text, ["a", text, "c"], [Bars(s.name, s.y, s.low, s.high) for s in series]),
+    "flow": lambda text, series: flow_chart(text, {(text, s.name): (s.y or [None])[0] for s in series}),
     "stack": lambda text, series: bar_chart(text, ["a", text], [Bars(s.name, s.y) for s in series], stacked=True),
 }
 
@@ -52,7 +55,7 @@ def coordinates(svg: str) -> list[float]:
 
 
 @pytest.mark.parametrize("kind", list(CHARTS))
-@settings(max_examples=60, deadline=None)
+@settings(PROPERTY, max_examples=60)
 @given(text=st.text(max_size=60), series=st.lists(ANY_SERIES, max_size=4))
 def test_any_text_and_any_numbers_give_a_well_formed_chart(kind: str, text: str, series: list[Series]) -> None:
     svg = CHARTS[kind](text, series)
@@ -64,7 +67,7 @@ def test_any_text_and_any_numbers_give_a_well_formed_chart(kind: str, text: str,
     assert svg == CHARTS[kind](text, series)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(PROPERTY, max_examples=60)
 @given(st.lists(st.builds(Bin, st.floats(), st.floats(), st.integers(0, 10**9)), max_size=12), st.text(max_size=20))
 def test_a_reliability_diagram_is_well_formed(bins: list[Bin], name: str) -> None:
     svg = reliability_chart("calibration", [(name, bins)])
@@ -117,6 +120,7 @@ def test_ticks_are_those_that_people_would_choose(values: tuple[float, float], n
     assert list(axis_of(values).names) == names
 
 
+@PROPERTY
 @given(st.lists(st.floats(-LARGEST, LARGEST), min_size=1, max_size=5), st.booleans(), st.booleans())
 def test_an_axis_holds_its_values_and_few_ticks_that_differ(values: list[float], log: bool, outward: bool) -> None:
     axis = axis_of(values, log=log, outward=outward)

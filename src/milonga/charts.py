@@ -1,4 +1,4 @@
-"""Charts as SVG: lines with bands, paths in a plane, bars, reliability diagrams. For pages, reports and files.
+"""Charts as SVG: lines with bands, paths in a plane, bars, reliability diagrams, flows. For pages, reports and files.
 
 Invariants: the same numbers give the same bytes; any text gives well-formed XML; a value that is None, not finite, or not
 positive on a logarithmic axis is a gap, never a zero. Colours come from `STYLE`, which follows the reader's light or dark
@@ -9,7 +9,7 @@ script; the value of a point is its tooltip.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 
@@ -54,6 +54,9 @@ STYLE = (
     ".chart .dot,.chart .bar{fill:var(--c)}\n"
     ".chart .hollow{fill:var(--paper);stroke:var(--c);stroke-width:1.8}\n"
     ".chart .whisker{stroke:var(--ink);stroke-width:1;opacity:.75}\n"
+    ".chart .stream+text{fill:var(--ink)}\n"
+    ".chart .stream{fill:none;stroke:var(--c);opacity:.45}\n"
+    ".chart .node{fill:var(--paper);stroke:var(--soft)}\n"
     ".chart .paper{fill:var(--paper)}\n"
 ) + "".join(f".chart .s{k}{{--c:var(--c{k})}}\n" for k in range(COLOURS))
 
@@ -110,7 +113,7 @@ def line_chart(
     heights = [v for one in drawn for v in one.y]
     x = axis_of((v for one in drawn for v in one.x), log_x, x_label)
     y = axis_of([*heights, *(_band_reach(drawn, heights) if y_range is None else y_range)], log_y, y_label, outward=True)
-    frame = Frame(title, [one.name for one in series], x, y, width, height)
+    frame = Frame(title, [named(one) for one in drawn], x, y, width, height)
     body = []
     for k, one in enumerate(drawn):
         marks = sum(p is not None for p in one.y) <= MOST_MARKS
@@ -133,7 +136,7 @@ def path_chart(
     drawn = [thinned(one) for one in series]
     x = axis_of([*(v for one in drawn for v in one.x), *(x_range or ())], label=x_label, outward=True)
     y = axis_of([*(v for one in drawn for v in one.y), *(y_range or ())], label=y_label, outward=True)
-    frame = Frame(title, [one.name for one in series], x, y, width, height)
+    frame = Frame(title, [named(one) for one in drawn], x, y, width, height)
     body = []
     for k, one in enumerate(drawn):
         points = [(*place, px, py) for px, py, place in frame.places(one.x, one.y) if place is not None]
@@ -213,6 +216,35 @@ def bar_chart(
     return frame.svg("Bar chart", [", ".join(categories[:12]), *said], "".join(body))
 
 
+def flow_chart(title: str, shares: Mapping[tuple[str, str], Value], *, width: float = WIDTH) -> str:
+    """From whom to whom how much went: senders on the left, receivers on the right, a stroke as wide as its share."""
+    known = {edge: share for edge, value in shares.items() if (share := usable(value)) is not None}
+    sides = [list(dict.fromkeys(edge[side] for edge in known)) for side in (0, 1)]
+    top, box = 28.0, 130.0
+    height = top + 56 * max(*map(len, sides), 1)
+
+    def middle(side: int, name: str) -> float:
+        return top + (height - top) * (sides[side].index(name) + 0.5) / len(sides[side])
+
+    def end(side: int, edge: tuple[str, str]) -> float:
+        """Strokes that meet at a box do so one below the other, in the order of their other ends."""
+        there = sorted((one for one in known if one[side] == edge[side]), key=lambda one: middle(1 - side, one[1 - side]))
+        return middle(side, edge[side]) + (there.index(edge) - (len(there) - 1) / 2) * min(16.0, 40 / len(there))
+
+    edges = []
+    for edge, share in known.items():
+        a, b, bend = end(0, edge), end(1, edge), width / 2
+        way = f"M{_pair(box, a)}C{_pair(bend, a)} {_pair(bend, b)} {_pair(width - box, b)}"
+        tip = tooltip(f"{edge[1]} had {share:.1%} from {edge[0]}")
+        stroke = f'<path class="stream" stroke-width="{_n(1.5 + 9 * min(max(share, 0.0), 1.0))}" d="{way}">{tip}</path>'
+        label = text_at(width - box - 8, b + 4, shown_value(round(share, 3)), "end")
+        edges.append(f'<g class="{series_class(sides[0].index(edge[0]))}">{stroke}{label}</g>')
+    boxes = [node(side * (width - box), middle(side, name), name, box) for side in (0, 1) for name in sides[side]]
+    said = [f"{receiver} had {share:.0%} from {sender}" for (sender, receiver), share in known.items()]
+    head = text_at(2, 14, fitting(title, width), kind="name", full=title)
+    return svg_of("Flow", title, said, width, height, head + "".join(edges) + "".join(boxes))
+
+
 def standalone(svg: str) -> str:
     """A chart as a file of its own: with its colours and a ground that fits them."""
     head, _, rest = svg.partition(">")
@@ -289,20 +321,19 @@ def axis_of(values: Iterable[Value], log: bool = False, label: str = "", outward
     if high - low <= size * 1e-9:  # one value, or too near for floating point to tell ticks apart
         around = size * 0.1 or 1.0
         low, high = low - around, high + around
-    step = nice_step(high - low, 5)
-    if all(v == round(v) for v in known) and high - low > 1:  # counts; 0 and 1 alone may be the ends of a share
-        step = max(step, 1.0)
+    counts = all(v == round(v) for v in known) and high - low > 1  # 0 and 1 alone may be the ends of a share
+    step = max(nice_step(high - low, 5, (1.0, 2.0, 5.0)), 1.0) if counts else nice_step(high - low, 5)
     if outward:
         low, high = math.floor(low / step + 1e-9) * step, math.ceil(high / step - 1e-9) * step
     ticks = [k * step for k in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)]
     return Axis(low, high, ticks, tick_names(ticks, step), label)
 
 
-def nice_step(span: float, about: int) -> float:
-    """1, 2, 2.5 or 5 times a power of ten, so that there are about so many steps."""
+def nice_step(span: float, about: int, nice: Sequence[float] = (1.0, 2.0, 2.5, 5.0)) -> float:
+    """A nice number times a power of ten, so that there are about so many steps."""
     raw = span / about
     power = 10.0 ** math.floor(math.log10(raw))
-    return next((m * power for m in (1.0, 2.0, 2.5, 5.0) if m * power >= raw * (1 - 1e-9)), 10.0 * power)
+    return next((m * power for m in nice if m * power >= raw * (1 - 1e-9)), 10.0 * power)
 
 
 def tick_names(ticks: Sequence[float], step: float) -> list[str]:
@@ -341,7 +372,8 @@ class Frame:
     """Title, legend, axes and grid of a chart, and the way from numbers to pixels."""
 
     title: str
-    names: Sequence[str]
+    names: Sequence[str | None]
+    """Of the series; None for one that has nothing to show: it keeps its colour, and the legend leaves it out."""
     x: Axis
     y: Axis | Rows
     width: float
@@ -359,7 +391,7 @@ class Frame:
         last = text_width(self.x.names[-1]) / 2 if self.x.names else 0.0
         self.right = self.width - max(10.0, last + 4) - (34 if isinstance(self.y, Rows) else 0)
         self.entries = legend(self.names, self.width)
-        self.top = 26 + 17 * (self.entries[-1][1] + 1 if self.entries else 0) + (15 if self.y.label else 2)
+        self.top = 26 + 17 * (self.entries[-1][2] + 1 if self.entries else 0) + (20 if self.y.label else 2)
         below = 22 + (14 if self.x.label else 0)
         if self.fixed:
             self.height += self.top + below
@@ -380,21 +412,16 @@ class Frame:
         return [(a, b, self.place(a, b)) for a, b in zip(x, y, strict=True)]
 
     def svg(self, kind: str, said: Sequence[str], body: str) -> str:
-        label = f"{kind}: {self.title}." + "".join(f" {text};" for text in said)
-        return (
-            f'<svg xmlns="http://www.w3.org/2000/svg" class="chart" role="img" aria-label="{attribute(clipped(label, 600))}" '
-            f'viewBox="0 0 {_n(self.width)} {_n(self.height)}" width="{_n(self.width)}" height="{_n(self.height)}">'
-            f"{self._words()}{self._grid()}{body}</svg>"
-        )
+        return svg_of(kind, self.title, said, self.width, self.height, self._words() + self._grid() + body)
 
     def _words(self) -> str:
         out = [text_at(2, 14, fitting(self.title, self.width * 0.92), kind="name", full=self.title)]
-        for k, (left, row, name) in enumerate(self.entries):
+        for k, left, row, name in self.entries:
             top = 32 + 17 * row
             sample = f'<path class="line" d="M{_n(left)} {_n(top - 4)}h16"/>'
-            out.append(f'<g class="{series_class(k)}">{sample}{text_at(left + 21, top, name, full=self.names[k])}</g>')
+            out.append(f'<g class="{series_class(k)}">{sample}{text_at(left + 21, top, name, full=self.names[k] or "")}</g>')
         if self.y.label:
-            out.append(text_at(2, self.top - 7, self.y.label))
+            out.append(text_at(2, self.top - 11, self.y.label))
         if self.x.label:
             out.append(text_at((self.left + self.right) / 2, self.height - 5, self.x.label, "middle"))
         return "".join(out)
@@ -420,18 +447,39 @@ class Frame:
         return "".join(out)
 
 
-def legend(names: Sequence[str], width: float) -> list[tuple[float, int, str]]:
-    """Where each entry stands (left edge, row) and how much of its name fits."""
-    out: list[tuple[float, int, str]] = []
+def svg_of(kind: str, title: str, said: Sequence[str], width: float, height: float, body: str) -> str:
+    """The element around a chart, with what a reader who cannot see it is told."""
+    label = f"{kind}: {title}." + "".join(f" {text};" for text in said)
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" class="chart" role="img" aria-label="{attribute(clipped(label, 600))}" '
+        f'viewBox="0 0 {_n(width)} {_n(height)}" width="{_n(width)}" height="{_n(height)}">{body}</svg>'
+    )
+
+
+def node(left: float, middle: float, name: str, width: float) -> str:
+    """A box of a flow with its name."""
+    rect = f'<rect class="node" x="{_n(left + 1)}" y="{_n(middle - 20)}" width="{_n(width - 2)}" height="40" rx="5"/>'
+    return rect + text_at(left + width / 2, middle + 4, fitting(name, width - 12), "middle", full=name)
+
+
+def legend(names: Sequence[str | None], width: float) -> list[tuple[int, float, int, str]]:
+    """Of each entry its series, where it stands (left edge, row), and how much of its name fits."""
+    out: list[tuple[int, float, int, str]] = []
     left, row = 2.0, 0
-    for name in names:
+    for k, name in enumerate(names):
+        if name is None:
+            continue
         short = fitting(name, min(240.0, width - 30))
         needed = 21 + text_width(short) + 16
         if out and left + needed > width:
             left, row = 2.0, row + 1
-        out.append((left, row, short))
+        out.append((k, left, row, short))
         left += needed
     return out
+
+
+def named(one: Series) -> str | None:
+    return one.name if any(v is not None for v in one.y) else None
 
 
 def _segments(places: Iterable[tuple[float, float] | None]) -> list[list[tuple[float, float]]]:
