@@ -122,8 +122,8 @@ def die(folder: Path, config: dict[str, Any], moment: str, count: int) -> None:
 
 
 def outcome(folder: Path) -> dict[str, bytes]:
-    """Every file that a run leaves, but timings, the lock, and the report, which names the folder."""
-    apart = {"timing.jsonl", "lock", "report.json"}
+    """Every file that a run leaves, but timings, the lock, the machine, and the reports, which name the folder."""
+    apart = {"timing.jsonl", "lock", "machine.jsonl", "report.json", "report.html"}
     return {
         str(path.relative_to(folder)): path.read_bytes()
         for path in folder.rglob("*")

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import platform
-from importlib import metadata
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
+
+from milonga.run.machine import CORE, version_of
 
 EXTRAS = {
     "peft": "lora",
@@ -23,14 +24,6 @@ EXTRAS = {
     "wandb": "wandb",
     "trackio": "trackio",
 }
-CORE = ("milonga", "torch", "transformers", "safetensors", "numpy", "pydantic", "pyarrow", "typer", "rich")
-
-
-def version_of(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
 
 
 def examine(console: Console) -> None:

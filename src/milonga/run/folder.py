@@ -29,6 +29,7 @@ class RunFolder:
         self.path = path
         self.metrics = JsonLines(path / "metrics.jsonl")
         self.timing = JsonLines(path / "timing.jsonl")
+        self.machine = JsonLines(path / "machine.jsonl")
         self.checkpoints = Checkpoints(path / "checkpoints", keep)
         self._lock: IO[str] | None = None
 

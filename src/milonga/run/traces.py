@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from milonga.errors import RunFolderError
 from milonga.run.files import disk_errors
 from milonga.types import Trace, Verification
 
@@ -22,11 +23,33 @@ def write_traces(path: Path, traces: Iterable[Trace]) -> None:
         draft.replace(path)
 
 
-def read_traces(path: Path) -> list[dict[str, Any]]:
+def read_traces(path: Path, columns: Sequence[str] | None = None, most: int | None = None) -> list[dict[str, Any]]:
+    """The rows of a dump, or these columns of them. Of more than `most` rows those of the last problems, whole problems."""
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
-    rows: list[dict[str, Any]] = pq.read_table(path).to_pylist()
+    try:
+        table = pq.read_table(path, columns=None if columns is None else list(columns))
+    except (pa.ArrowException, OSError) as error:
+        raise RunFolderError(f"'{path}' cannot be read: {' '.join(str(error).split())}") from None
+    rows: list[dict[str, Any]] = (table if most is None else last_problems(table, most)).to_pylist()
     return rows
+
+
+def last_problems(table: Any, most: int) -> Any:
+    """So many of a table's last problems that it has at most `most` rows; one problem at least."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if table.num_rows <= most:
+        return table
+    counts = {one["values"]: one["counts"] for one in pc.value_counts(table["problem"]).to_pylist()}
+    kept: list[str] = []
+    for problem in reversed(counts):
+        if kept and sum(counts[one] for one in kept) + counts[problem] > most:
+            break
+        kept.append(problem)
+    return table.filter(pc.is_in(table["problem"], value_set=pa.array(kept)))
 
 
 def row_of(trace: Trace) -> dict[str, Any]:

@@ -1,0 +1,68 @@
+"""On what a run was made: versions, hardware, the command. Written beside the metrics, never among them: it is not the run."""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+import platform
+import shlex
+import sys
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+CORE = ("milonga", "torch", "transformers", "safetensors", "numpy", "pydantic", "pyarrow", "typer", "rich")
+
+
+def version_of(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def describe_machine(turn: int) -> dict[str, Any]:
+    """A row of machine.jsonl: a process begins, or goes on, at this turn."""
+    return {
+        "turn": turn,
+        "started": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
+        "command": command(),
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "processor": processor(),
+        "cores": os.cpu_count(),
+        "memory_gib": memory_gib(),
+        "gpus": gpus(),
+        "versions": {name: found for name in CORE if (found := version_of(name))},
+    }
+
+
+def command() -> str | None:
+    """The line that started this process, if it was ours; a user's own program is none of a run's business."""
+    name = Path(sys.argv[0])
+    ours = name.name == "milonga" or name.parent.name == "milonga"  # python -m milonga
+    return shlex.join(["milonga", *sys.argv[1:]]) if ours else None
+
+
+def processor() -> str:
+    """The name of the processor, where the system tells it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.processor())
+
+
+def memory_gib() -> float | None:
+    try:
+        return round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1)
+    except (ValueError, OSError):  # not every system tells it
+        return None
+
+
+def gpus() -> list[str]:
+    """Names of the devices that are there. Torch is asked only where something else has loaded it: it takes a second."""
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_available():
+        return []
+    return [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]

@@ -1,0 +1,143 @@
+"""Solutions with what a verifier said of each step beside the truth, and which of them are worth reading first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from milonga.config import Config
+from milonga.roles import StepSolver
+from milonga.run.traces import read_traces
+from milonga.types import Solution
+
+MOST_TRACES = 20_000
+"""Of a dump that are read: of the last problems, with all that was written about them."""
+COLUMNS = (
+    *("id", "seat", "problem", "question", "about", "text", "invalid"),
+    *("answer", "final_verdict", "step_verdicts", "correct", "step_truth"),
+)
+
+
+@dataclass(frozen=True)
+class Step:
+    text: str
+    verdict: bool | None
+    truth: bool | None
+
+    @property
+    def disputed(self) -> bool:
+        return self.verdict is not None and self.truth is not None and self.verdict != self.truth
+
+
+@dataclass(frozen=True)
+class Transcript:
+    """A solution and one verification of it, where there is one."""
+
+    id: str
+    turn: int
+    seat: str
+    problem: str
+    question: str
+    text: str
+    steps: Sequence[Step]
+    """Empty where the text has none that can be read."""
+    answer: str | None
+    correct: bool | None
+    invalid: str | None
+    """Why it could not be read."""
+    checked: bool = False
+    says_right: bool | None = None
+    """The verification's final verdict; None where none can be read."""
+    check_text: str = ""
+    agreeing: tuple[int, int] = field(default=(0, 0))
+    """Of all verifications of this solution, how many call it right, and how many there are."""
+
+    @property
+    def disputed(self) -> int:
+        """Steps that were judged against the truth."""
+        return sum(step.disputed for step in self.steps)
+
+    @property
+    def fooled(self) -> bool:
+        return self.correct is False and self.says_right is True
+
+    @property
+    def contradicts(self) -> bool:
+        """The final verdict is not what the verdicts on the steps say."""
+        verdicts = [step.verdict for step in self.steps if step.verdict is not None]
+        return self.says_right is not None and bool(verdicts) and all(verdicts) != self.says_right
+
+
+def read_transcripts(folder: Path, config: Config) -> list[Transcript]:
+    """Those of the last dump of traces, in its order; none where no traces were kept."""
+    files = sorted((folder / "traces").glob("turn-*.parquet"))
+    if not files:
+        return []
+    rows = read_traces(files[-1], COLUMNS, MOST_TRACES)
+    turn = int(files[-1].stem.removeprefix("turn-"))
+    solver = StepSolver("terse" if config.dialect == "terse" else "tagged")
+    checks: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        for about in row["about"]:
+            checks.setdefault(about, []).append(row)
+    return [transcript_of(row, checks.get(row["id"], []), solver, turn) for row in rows if not row["about"]]
+
+
+def transcript_of(row: Mapping[str, Any], checks: Sequence[Mapping[str, Any]], solver: StepSolver, turn: int) -> Transcript:
+    """Of several verifications the one that is furthest from the truth is shown: the others are counted."""
+    truth = row["step_truth"] or []
+    check = max(checks, key=lambda one: distance(one, row["correct"], truth), default=None)
+    verdicts = (check["step_verdicts"] if check is not None else None) or []
+    read = solver.read(row["text"]).value
+    texts = read.steps if isinstance(read, Solution) else ()
+    steps = [
+        Step(text, verdicts[k] if k < len(verdicts) else None, truth[k] if k < len(truth) else None)
+        for k, text in enumerate(texts)
+    ]
+    return Transcript(
+        id=row["id"],
+        turn=turn,
+        seat=row["seat"],
+        problem=row["problem"],
+        question=row["question"],
+        text=row["text"],
+        steps=steps,
+        answer=row["answer"],
+        correct=row["correct"],
+        invalid=row["invalid"],
+        checked=check is not None,
+        says_right=None if check is None else check["final_verdict"],
+        check_text="" if check is None else check["text"],
+        agreeing=(sum(one["final_verdict"] is True for one in checks), len(checks)),
+    )
+
+
+def distance(check: Mapping[str, Any], correct: bool | None, truth: Sequence[bool]) -> tuple[int, int]:
+    """How far a verification is from the truth: in its final verdict first, then in the number of steps."""
+    final = check["final_verdict"]
+    wrong = final is not None and correct is not None and final != correct
+    verdicts = check["step_verdicts"] or []
+    return int(wrong), sum(a != b for a, b in zip(verdicts, truth, strict=False))
+
+
+KINDS: tuple[tuple[str, Callable[[Transcript], int]], ...] = (
+    ("the verifier was fooled: it calls a wrong solution right", lambda one: one.fooled),
+    ("largest disagreement with the truth of the steps", lambda one: one.disputed),
+    ("contradiction: the final verdict is not what the step verdicts say", lambda one: one.contradicts),
+    ("an error among the last", lambda one: one.correct is False),
+)
+"""Why a transcript is worth reading, and how much so; 0 for not at all."""
+
+
+def choose(transcripts: Sequence[Transcript], each: int) -> list[tuple[str, Transcript]]:
+    """Those worth reading first, with the reason: at most so many of each kind, none twice, the last ones first."""
+    out: list[tuple[str, Transcript]] = []
+    taken: set[str] = set()
+    for why, measure in KINDS:
+        found = [one for one in reversed(transcripts) if one.id not in taken and measure(one)]
+        chosen = sorted(found, key=measure, reverse=True)[:each]
+        taken |= {one.id for one in chosen}
+        out += [(why, one) for one in chosen]
+    return out
