@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from milonga.claims import CLAIMS
-from milonga.comparing.report import draw, short_names
 from milonga.comparing.stats import holm
+from milonga.comparing.tables import draw
+from milonga.report.sheets import short_names
 from milonga.run.files import JsonLines
 
 DOCS = Path(__file__).parent.parent / "docs"

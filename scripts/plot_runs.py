@@ -13,24 +13,8 @@ import matplotlib
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt
 
-from milonga.run.files import JsonLines
-
-TITLES = {
-    "eval/generator/accuracy": "generator: held-out accuracy",
-    "eval/generator/sound_accuracy": "generator: answer and every step right",
-    "eval/generator/step_accuracy": "steps that are right",
-    "eval/verifier/step_positive_rate": "steps the verifier calls right",
-    "eval/verifier/balanced_accuracy": "verifier: balanced accuracy",
-    "eval/verifier/f1": "verifier: F1 on first errors",
-    "eval/hacking_gap": "hacking gap",
-    "eval/step_hacking_gap": "step hacking gap",
-    "rollouts/generator/accuracy": "generator: accuracy while training",
-}
-
-
-def curve(run: Path, metric: str) -> tuple[list[int], list[float]]:
-    rows = [row for row in JsonLines(run / "metrics.jsonl").rows() if row.get(metric) is not None]
-    return [row["turn"] for row in rows], [row[metric] for row in rows]
+from milonga.report.curves import TITLES
+from milonga.run.record import read_record
 
 
 def main() -> None:
@@ -44,7 +28,7 @@ def main() -> None:
     names = list(dict.fromkeys(name for name, _ in runs))
     for panel, metric in zip(panels[0], args.metrics, strict=True):
         for i, (name, folder) in enumerate(runs):
-            turns, values = curve(folder, metric)
+            turns, values = read_record(folder).curve(metric)
             label = name if name not in [before for before, _ in runs[:i]] else None
             panel.plot(turns, values, f"C{names.index(name)}o-", markersize=3, linewidth=1, label=label)
         panel.set_title(TITLES.get(metric, metric), fontsize=9)

@@ -18,7 +18,7 @@ import milonga
 from milonga.comparing.arms import parse_arm, parse_seeds, plan_comparison, write_plan
 from milonga.comparing.pool import Pool, Run
 from milonga.comparing.progress import turn_of
-from milonga.comparing.report import to_markdown
+from milonga.comparing.tables import to_markdown
 from milonga.errors import ConfigError, RunFolderError
 from milonga.run.files import JsonLines
 from milonga.run.folder import RunFolder
@@ -290,13 +290,13 @@ def test_arms_are_shown_as_they_are_written(plain: tuple[Path, dict[str, Any]]) 
 
     from rich.console import Console
 
-    from milonga.comparing.report import print_report
+    from milonga.comparing.tables import print_tables
 
     _, result = plain
     name = "grpo:dialect=[red]a|b"
     arms = {name if key == "grpo" else key: value for key, value in result["arms"].items()}
     odd = result | {"arms": arms, "baseline": name}
     screen = StringIO()
-    print_report(odd, Console(file=screen, width=200))
+    print_tables(odd, Console(file=screen, width=200))
     assert name in screen.getvalue()
     assert "\\[red\\]a\\|b" in to_markdown(odd)

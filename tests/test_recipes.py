@@ -58,6 +58,7 @@ def test_a_recipe_learns_and_its_shuffled_control_does_not(recipe: str, tmp_path
     assert case.sign * (end - control) > case.margin
     moved = {policy.name for policy in (tmp_path / "none" / "models").iterdir() if has_moved(policy)}
     assert moved == case.learners
+    assert "turns. Folder:" in (tmp_path / "none" / "report.html").read_text(encoding="utf-8"), "it ends with a report"
 
 
 def has_moved(folder: Path) -> bool:

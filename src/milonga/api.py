@@ -117,7 +117,9 @@ def resume(path: str | Path, quiet: bool = False) -> Report:
 
 def _loop(plan: Plan, folder: Any, quiet: bool, begin: bool = False, restore: bool = False) -> Report:
     from milonga.loop import Loop
+    from milonga.report import leave_report
     from milonga.run.console import LiveView
+    from milonga.run.machine import describe_machine
 
     total = plan.recipe.schedule().turns_until(plan.recipe.lead, plan.config.turns) if not plan.config.budget else None
     title = f"{plan.config.recipe} on {plan.task.name} → {folder.path}"
@@ -129,7 +131,10 @@ def _loop(plan: Plan, folder: Any, quiet: bool, begin: bool = False, restore: bo
         if begin:
             # Only now: a model that is not there, or a full disk, leaves no run behind that would have to be resumed.
             folder.begin(plan.config)
-        return loop.run()
+        folder.machine.append(describe_machine(loop.place.turn))
+        report = loop.run()
+        leave_report(folder.path, view.say)
+        return report
 
 
 def make_engine(plan: Plan) -> Any:

@@ -228,7 +228,7 @@ class Loop:
         # Before the report, which says that the run is finished.
         final = {"turn": self.place.turn, "split": self.config.eval.split, "problems": self.evaluate.per_problem()}
         write_atomically(self.folder.path / "final.json", to_json(final) + "\n")
-        report = make_report(self.config.recipe, str(self.folder.path), self.place, self.rows, self.engine)
+        report = summary_of(self.config.recipe, str(self.folder.path), self.place, self.rows, self.engine)
         write_atomically(self.folder.path / "report.json", to_json(report) + "\n")
         return report
 
@@ -263,7 +263,7 @@ def groups_of(traces: Traces) -> dict[str, list[float]]:
     return groups
 
 
-def make_report(recipe: str, path: str, place: Place, rows: list[dict[str, Any]], engine: Engine) -> dict[str, Any]:
+def summary_of(recipe: str, path: str, place: Place, rows: list[dict[str, Any]], engine: Engine) -> dict[str, Any]:
     """Start and end of what matters, and what it cost."""
     measured = [row for row in rows if any(key.startswith("eval/") for key in row)]
     first, last = measured[0], measured[-1]

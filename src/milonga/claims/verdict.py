@@ -13,8 +13,9 @@ from typing import Any, Literal
 from milonga.claims.base import Claim
 from milonga.comparing import stats
 from milonga.comparing.arms import Comparison, plan_comparison
-from milonga.comparing.comparison import conduct
+from milonga.comparing.comparison import conduct, warn
 from milonga.config import merge
+from milonga.report import leave_report
 from milonga.run.files import to_json, write_atomically
 
 Verdict = Literal["holds", "does not hold", "undecided"]
@@ -45,6 +46,7 @@ def run_claim(claim: Claim, comparison: Comparison, out: Path, jobs: int | None 
     result = conduct(comparison, out, jobs, quiet)
     found = summary(claim, result)
     write_atomically(out / "claim.json", to_json(found) + "\n")
+    leave_report(out, warn)  # again: now with the verdict
     return found
 
 

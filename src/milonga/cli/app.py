@@ -1,4 +1,4 @@
-"""`milonga`: run, resume, eval, compare, claim, list, show, doctor.
+"""`milonga`: run, resume, eval, compare, claim, list, show, report, doctor.
 
 Invariants: a user's mistake is one line on stderr and exit code 2, never a traceback; progress goes to stderr; with
 `--json` the last line of stdout is one JSON object.
@@ -234,6 +234,22 @@ def show(
     from milonga.cli.views import show_run
 
     show_run(folder, transcripts, console)
+
+
+@app.command()
+def report(
+    folders: Annotated[list[Path], typer.Argument(help="Run folders, or folders of comparisons and claims.")],
+    out: Annotated[Path | None, typer.Option(help="The HTML file; DIR/report.html, or report.html for several.")] = None,
+    md: Annotated[bool, typer.Option("--md", help="Markdown too, beside it.")] = False,
+    pdf: Annotated[bool, typer.Option("--pdf", help="PDF too, printed by a browser that is installed.")] = False,
+    json: AsJson = False,
+) -> None:
+    """Write what happened in a run, a comparison, or several side by side, as one HTML file that needs nothing else."""
+    from milonga.cli.report import report_on
+
+    written = report_on(folders, out, md, pdf, console)
+    if json:
+        print_json(written)
 
 
 @app.command()

@@ -24,7 +24,7 @@ def run_comparison(
     from milonga import api
     from milonga.comparing.arms import plan_comparison
     from milonga.comparing.comparison import conduct
-    from milonga.comparing.report import print_report
+    from milonga.comparing.tables import print_tables
     from milonga.config import to_toml
 
     comparison = plan_comparison(recipes, settings=settings, **asked)
@@ -38,5 +38,5 @@ def run_comparison(
         sys.stderr.write(f"milonga: stopped; the same command with --out {folder} goes on from there\n")
         sys.exit(130)  # past the handler of all commands, whose advice is for single runs
     # A pipe or a file is as wide as it needs to be.
-    print_report(result, console if console.is_terminal else Console(width=140))
+    print_tables(result, console if console.is_terminal else Console(width=140))
     return result

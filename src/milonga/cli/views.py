@@ -9,30 +9,25 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
 
-from milonga.errors import ConfigError, RunFolderError, nearest
+from milonga.errors import ConfigError, nearest
+from milonga.run.record import HEADLINE, read_record
 from milonga.text import number, visible
 
-SUMMARY = (
-    ("generator accuracy (sampled)", ("generator", "accuracy")),
-    ("generator accuracy, answer and every step right", ("generator", "sound_accuracy")),
-    ("verifier F1 on first errors (sampled)", ("verifier", "f1")),
-    ("verifier balanced accuracy", ("verifier", "balanced_accuracy")),
-    ("hacking gap (verifier's score - true accuracy)", ("hacking_gap",)),
-)
 BLOCKS = " ▁▂▃▄▅▆▇█"
 
 
 def print_summary(report: dict[str, Any], console: Console) -> None:
     table = Table("", "before", "after", title=f"{report['recipe']}, {report['turns']} turns", title_justify="left")
-    for label, path in SUMMARY:
+    for label, metric in HEADLINE:
         value: Any = report
-        for key in path:
+        for key in metric.split("/"):
             value = value[key]
         if value["start"] is not None or value["end"] is not None:
             table.add_row(label, number(value["start"]), number(value["end"]))
     console.print(table)
     run = escape(report["run"])
     console.print(f"run folder: {run}  (models to keep: {run}/models)", soft_wrap=True)
+    console.print(f"report: {run}/report.html", soft_wrap=True)
     console.print("what to try next:")
     console.print(f"  milonga show {run}", soft_wrap=True)
     console.print(f"  milonga eval {run} --split test", soft_wrap=True)
@@ -108,54 +103,39 @@ def spark(values: list[float]) -> str:
 
 
 def show_run(folder: Path, transcripts: int, console: Console) -> None:
-    from milonga.run.files import JsonLines
     from milonga.run.flow import flow_of
-    from milonga.run.folder import read_config
 
-    config = read_config(folder)
-    rows = JsonLines(folder / "metrics.jsonl").rows()
-    if not rows:
-        raise RunFolderError(f"'{folder}' holds no metrics yet")
-    console.print(f"[bold]{escape(config.recipe)}[/bold] on {escape(str(config.task['name']))}, turn {rows[-1]['turn']}")
+    record = read_record(folder)
+    config = record.config
+    console.print(f"[bold]{escape(config.recipe)}[/bold] on {escape(str(config.task['name']))}, turn {record.last['turn']}")
     table = Table(Column("metric", no_wrap=True, overflow="fold"), "start", "now", Column("curve", no_wrap=True))
-    for key in sorted({k for row in rows for k in row if k.startswith(("eval/", "rollouts/", "learn/", "credit/"))}):
-        values = [float(row[key]) for row in rows if isinstance(row.get(key), int | float)]
+    for key in sorted(record.metrics("eval/", "rollouts/", "learn/", "credit/")):
+        values = record.curve(key)[1]
         if len(values) > 1:
             table.add_row(escape(key), number(values[0]), number(values[-1]), spark(values[-16:]))
     console.print(table)
-    for (source, policy), share in flow_of(rows).items():
+    for (source, policy), share in flow_of(record.rows).items():
         console.print(f"  {escape(policy)} had {share:.0%} of its credit from {escape(source)}", highlight=False)
     show_transcripts(folder, transcripts, console)
 
 
 def show_transcripts(folder: Path, count: int, console: Console) -> None:
     """Solutions of the last dump of traces with the verdict and, where it is known, the truth beside each step."""
-    from milonga.roles import StepSolver
     from milonga.run.folder import read_config
-    from milonga.run.traces import read_traces
+    from milonga.run.transcripts import read_transcripts
 
-    files = sorted((folder / "traces").glob("turn-*.parquet"))
-    if not files or count <= 0:
+    if count <= 0:
         return
-    rows = read_traces(files[-1])
-    checks = {about: row for row in rows for about in row["about"]}
-    solutions = [row for row in rows if not row["about"]][-count:]
-    solver = StepSolver("terse" if read_config(folder).dialect == "terse" else "tagged")
-    for solution in solutions:
-        console.rule(shown(solution["id"]), align="left")
-        console.print(shown(solution["question"]))
-        check = checks.get(solution["id"])
-        verdicts = (check or {}).get("step_verdicts") or []
-        truth = solution["step_truth"] or []
-        read = solver.read(solution["text"]).value
-        for k, step in enumerate(read.steps):
-            said = "" if k >= len(verdicts) else "[green]✓[/green]" if verdicts[k] else "[red]✗[/red]"
-            true = "" if k >= len(truth) else "right" if truth[k] else "wrong"
-            console.print(f"  {shown(step):<40} {said:<3} [dim]{true}[/dim]", highlight=False)
-        answer = "no answer" if read.answer is None else f"answer {shown(read.answer)}"
-        grade = {True: "right", False: "wrong", None: "could not be graded"}[solution["correct"]]
-        final = {True: "right", False: "wrong", None: "nothing readable"}[None if check is None else check["final_verdict"]]
-        verdict = "" if check is None else f"; verifier says {final}"
-        console.print(f"  {answer}: {grade}{verdict}", highlight=False)
-        if solution["invalid"]:
-            console.print(f"  [dim]as it was written:[/dim] {shown(solution['text'])}", highlight=False)
+    for one in read_transcripts(folder, read_config(folder))[-count:]:
+        console.rule(shown(one.id), align="left")
+        console.print(shown(one.question))
+        for step in one.steps:
+            said = {None: "", True: "[green]✓[/green]", False: "[red]✗[/red]"}[step.verdict]
+            true = {None: "", True: "right", False: "wrong"}[step.truth]
+            console.print(f"  {shown(step.text):<40} {said:<3} [dim]{true}[/dim]", highlight=False)
+        answer = "no answer" if one.answer is None else f"answer {shown(one.answer)}"
+        grade = {True: "right", False: "wrong", None: "could not be graded"}[one.correct]
+        final = {True: "right", False: "wrong", None: "nothing readable"}[one.says_right]
+        console.print(f"  {answer}: {grade}" + (f"; verifier says {final}" if one.checked else ""), highlight=False)
+        if one.invalid:
+            console.print(f"  [dim]as it was written:[/dim] {shown(one.text)}", highlight=False)

@@ -7,6 +7,7 @@ fails is reported with its arm and seed and stops nobody else; the result depend
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -61,19 +62,27 @@ def compare(
 
 def conduct(comparison: Comparison, out: Path, jobs: int | None = None, quiet: bool = False) -> dict[str, Any]:
     """Run a planned comparison in a folder, or what is missing of it, and write its results there."""
-    from milonga.comparing.report import write_report
     from milonga.comparing.results import analyse
+    from milonga.comparing.tables import write_results
+    from milonga.report import leave_report
     from milonga.run.folder import RunFolder
+    from milonga.run.machine import describe_machine
 
     if jobs is not None and jobs < 1:
         raise UserError(f"--jobs must be at least 1, not {jobs}")
     check_folder(out)
-    with RunFolder(out, 1):  # only for its lock
+    with RunFolder(out, 1) as folder:  # only for its lock and the machine's description
         notes = write_plan(out, comparison)
+        folder.machine.append(describe_machine(0))
         failed = run_all(comparison, out, jobs, quiet)
         result = analyse(comparison, out, failed, notes)
-        write_report(result, out)
+        write_results(result, out)
+        leave_report(out, warn)
     return result
+
+
+def warn(text: str) -> None:
+    sys.stderr.write(f"{text}\n")
 
 
 def runs_of(comparison: Comparison, out: Path) -> list[Run]:

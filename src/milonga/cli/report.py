@@ -1,0 +1,20 @@
+"""The body of `milonga report`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from milonga.report import PAGE, write_report
+
+
+def report_on(folders: Sequence[Path], out: Path | None, markdown: bool, pdf: bool, console: Console) -> dict[str, Any]:
+    """Returns what `--json` prints: the files that were written."""
+    place = out if out is not None else folders[0] / PAGE if len(folders) == 1 else Path(PAGE)
+    written = write_report(folders, place, markdown, pdf)
+    for path in written:
+        console.print(f"report: {path}", markup=False, highlight=False, soft_wrap=True)
+    return {"reports": [str(path) for path in written]}

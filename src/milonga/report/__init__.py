@@ -1,0 +1,61 @@
+"""Reports: one page that shows a run, a comparison, or several of them; for people, where report.json is for programs.
+
+`write_report` is what `milonga report` does; `leave_report` is how runs and comparisons end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from milonga.errors import UserError
+from milonga.report.blocks import Report
+from milonga.report.comparisons import comparison_chapter, is_comparison
+from milonga.report.html import to_html
+from milonga.report.markdown import to_markdown
+from milonga.report.pdf import find_browser, print_pdf
+from milonga.report.runs import run_chapter
+from milonga.report.together import together_chapter
+from milonga.run.files import disk_errors, write_atomically
+from milonga.run.record import Record, read_record
+
+PAGE = "report.html"
+MOST_CHAPTERS = 12
+"""Of runs; more of them are only seen side by side."""
+
+
+def compose(folders: Sequence[Path]) -> Report:
+    """All that is said of these folders: each is a run or a comparison."""
+    found: list[Path | Record] = [folder if is_comparison(folder) else read_record(folder) for folder in folders]
+    records = [one for one in found if isinstance(one, Record)]
+    own = found if len(records) <= MOST_CHAPTERS else [one for one in found if isinstance(one, Path)]
+    chapters = [together_chapter(records)] if len(records) > 1 else []
+    chapters += [run_chapter(one) if isinstance(one, Record) else comparison_chapter(one) for one in own]
+    return Report(chapters[0].title if len(chapters) == 1 else "Milonga report", chapters)
+
+
+def write_report(folders: Sequence[Path], out: Path, markdown: bool = False, pdf: bool = False) -> list[Path]:
+    """Write the page, and beside it the other forms that are asked for; returns what was written."""
+    if out.is_dir() or out.suffix not in (".html", ".htm"):
+        raise UserError(f"--out names the HTML file to write, such as report.html, not '{out}'; other forms lie beside it")
+    browser = find_browser() if pdf else None  # before any work
+    report = compose(folders)
+    with disk_errors(out):
+        out.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(out, to_html(report))
+    written = [out]
+    if markdown:
+        written.append(out.with_suffix(".md"))
+        write_atomically(written[-1], to_markdown(report))
+    if browser is not None:
+        written.append(out.with_suffix(".pdf"))
+        print_pdf(out, written[-1], browser)
+    return written
+
+
+def leave_report(folder: Path, say: Callable[[str], None]) -> None:
+    """The report of a folder whose work is done. Whatever goes wrong here is said: it must not undo what is finished."""
+    try:
+        write_report([folder], folder / PAGE)
+    except Exception as error:
+        say(f"no {PAGE} was written ({type(error).__name__}: {' '.join(str(error).split())}); 'milonga report' tries again")

@@ -1,0 +1,131 @@
+"""What a report says of a comparison, or of a claim that was tested by one: tables with paired intervals, curves with bands."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from milonga.charts import Series, line_chart
+from milonga.config import read_toml
+from milonga.errors import RunFolderError, UserError
+from milonga.report.blocks import Block, Chapter, Code, Figure, Figures, Folded, Points, Section, Sheet, Text
+from milonga.report.curves import F1, GENERATOR, TITLES, pair_chart, said_of
+from milonga.report.sheets import AXIS_NAMES, Result, interval, remarks, sheets, short_names
+from milonga.run.record import read_json, read_rows
+from milonga.text import amount, number
+
+NOWHERE: Mapping[str, Any] = {"x": [], "mean": [], "low": [], "high": []}
+"""The curve of an arm that lacks a metric: it keeps its colour for the others."""
+PLAN, RESULT, CLAIM = "compare.toml", "compare.json", "claim.json"
+
+
+def is_comparison(folder: Path) -> bool:
+    return (folder / PLAN).exists() or (folder / RESULT).exists()
+
+
+def comparison_chapter(folder: Path) -> Chapter:
+    result = read_json(folder / RESULT)
+    if result is None:
+        raise RunFolderError(
+            f"'{folder}' holds a comparison without results; the command that started it, with --out {folder}, goes on with it"
+        )
+    try:
+        return chapter_of(folder, result, read_json(folder / CLAIM))
+    except (KeyError, TypeError, AttributeError, IndexError, ValueError) as error:
+        what = f"{type(error).__name__}: {error}"
+        raise RunFolderError(f"'{folder / RESULT}' is not what 'milonga compare' writes ({what})") from None
+
+
+def chapter_of(folder: Path, result: Result, claim: Mapping[str, Any] | None) -> Chapter:
+    names = list(result["arms"])
+    task = ", ".join(f"{k}={v}" if k != "name" else str(v) for k, v in result["task"].items())
+    seeds = ", ".join(str(seed) for seed in result["seeds"])
+    fair = f"{result['match']} matched, measured on {result['split']}"
+    lead = f"{len(names)} arms on {task}, seeds {seeds}, {fair}. Folder: {folder}"
+    costs, *outcomes = sheets(result)
+    said = remarks(result)
+    sections = [
+        *([claim_section(claim)] if claim is not None else []),
+        Section("Outcomes", [Text(EXPLAINED.format(baseline=result["baseline"])), *outcomes]),
+        Section("Curves", [Figures(figures(result))]),
+        Section("What each arm used", [costs, runs_sheet(result), *([Points(said)] if said else [])]),
+        Section("How to reproduce it", reproduce(folder, result)),
+    ]
+    title = f"claim of {claim['claim']}" if claim is not None else " against ".join(short_names(names).values())
+    return Chapter(f"{title}: {folder.resolve().name}", lead, sections)
+
+
+EXPLAINED = (
+    "Differences to {baseline} are paired by seed, with 95 % t intervals; “over problems” resamples the held-out problems; p "
+    "is corrected after Holm over the table; “could see” is the smallest effect that so few seeds could have shown."
+)
+
+
+def claim_section(claim: Mapping[str, Any]) -> Section:
+    difference = "no difference could be taken"
+    if claim["difference"] is not None:
+        bounds = interval(claim["interval"])
+        difference = f"difference {claim['difference']:+.3f} {bounds} in {claim['metric']}, {claim['better']} is better"
+    points = [
+        f"It says: {claim['says']}",
+        f"Verdict: {claim['verdict']}; {difference}.",
+        f"An effect matters from {number(claim['matters'])} on; {number(claim['smallest_effect'])} could have been seen.",
+    ]
+    return Section("The claim", [Points(points)])
+
+
+def figures(result: Result) -> list[Figure]:
+    """The mean curve of every arm in each metric, with its band, and the ways of the pairs."""
+    short = short_names(list(result["arms"]))
+    metrics = dict.fromkeys([result["metric"], *(m for arm in result["arms"].values() for m in arm["metrics"])])
+    out = []
+    for metric in metrics:
+        arms = {short[name]: arm["metrics"].get(metric) for name, arm in result["arms"].items()}
+        curves = {name: NOWHERE if found is None else found["curve"] for name, found in arms.items()}
+        series = [Series(name, c["x"], c["mean"], c["low"], c["high"]) for name, c in curves.items()]
+        if any(one.x for one in series):
+            title = TITLES.get(metric, metric)
+            shares = None if "gap" in metric else (0.0, 1.0)
+            svg = line_chart(title, series, x_label=AXIS_NAMES[result["axis"]], y_range=shares)
+            out.append(Figure(svg, title, [said_of(one) for one in series if one.x]))
+    pair = pair_figure(result, short)
+    return out if pair is None else [*out, pair]
+
+
+def pair_figure(result: Result, short: Mapping[str, str]) -> Figure | None:
+    series = []
+    for name, arm in result["arms"].items():
+        found = [arm["metrics"].get(metric) for metric in (GENERATOR, F1)]
+        x, y = (NOWHERE if one is None else one["curve"] for one in found)
+        series.append(Series(short[name], x["mean"], y["mean"]) if x["x"] == y["x"] else Series(short[name], [], []))
+    if not any(one.x for one in series):
+        return None
+    title = "The ways of the pairs, means over seeds"
+    return Figure(pair_chart(title, series), title, [said_of(one) for one in series if one.x])
+
+
+def runs_sheet(result: Result) -> Sheet:
+    """Every run, with the folder where its own report lies."""
+    metric = result["metric"]
+    rows = []
+    for arm in result["arms"].values():
+        finals = {}
+        if metric in arm["metrics"]:
+            found = arm["metrics"][metric]
+            finals = dict(zip(found["seeds"], found["values"], strict=True))
+        for run in arm["runs"]:
+            costs = (str(run["turns"]), amount(run["tokens"]), amount(run["flops"]))
+            rows.append((f"{arm['folder']}/seed-{run['seed']}", number(finals.get(run["seed"])), *costs))
+    return Sheet("The runs", ("run", metric, "turns", "tokens", "FLOPs"), rows)
+
+
+def reproduce(folder: Path, result: Result) -> list[Block]:
+    commands = list(dict.fromkeys(str(row["command"]) for row in read_rows(folder / "machine.jsonl") if row.get("command")))
+    blocks: list[Block] = [Text("As it was typed:"), Code("\n".join(commands))] if commands else []
+    blocks.append(Text("The runs lie in OUT/ARM/seed-S; each has the config that gives it again, and a report of its own."))
+    try:
+        read_toml(folder / PLAN)
+    except UserError:
+        return blocks
+    return [*blocks, Folded(PLAN, Code((folder / PLAN).read_text(encoding="utf-8")))]

@@ -1,0 +1,188 @@
+"""The charts of a run, or of several on top of each other: which metrics belong together, and what they are called."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from milonga.charts import Bars, Series, bar_chart, flow_chart, line_chart, path_chart
+from milonga.report.blocks import Figure
+from milonga.run.flow import flow_of
+from milonga.run.record import Record, as_number
+from milonga.text import number
+
+TITLES = {
+    "eval/generator/accuracy": "generator: held-out accuracy",
+    "eval/generator/sound_accuracy": "generator: answer and every step right",
+    "eval/generator/step_accuracy": "steps that are right",
+    "eval/verifier/step_positive_rate": "steps the verifier calls right",
+    "eval/verifier/balanced_accuracy": "verifier: balanced accuracy",
+    "eval/verifier/f1": "verifier: F1 on first errors",
+    "eval/hacking_gap": "hacking gap",
+    "eval/step_hacking_gap": "step hacking gap",
+    "rollouts/generator/accuracy": "generator: accuracy while training",
+}
+SIDE_BY_SIDE = (
+    "eval/generator/accuracy",
+    "eval/generator/sound_accuracy",
+    "eval/verifier/f1",
+    "eval/verifier/balanced_accuracy",
+    "eval/hacking_gap",
+    "rollouts/generator/accuracy",
+)
+"""What several runs are drawn by, one chart each."""
+GENERATOR, F1 = "eval/generator/accuracy", "eval/verifier/f1"
+WORK = ("sample", "verify", "score", "learn", "publish", "idle")
+"""Kinds of work in the order of a turn; others that a run has come after them."""
+
+
+@dataclass(frozen=True)
+class Panel:
+    """A chart of one run: metrics with the names of their curves."""
+
+    title: str
+    metrics: Mapping[str, str]
+    share: bool = True
+    """All of them lie between 0 and 1."""
+    every: str = ""
+    """Draw all metrics that begin with `learn/` and end so, one for each policy, instead of those named."""
+
+
+PANELS = (
+    Panel(
+        "Generator on held-out problems",
+        {
+            "eval/generator/accuracy": "accuracy",
+            "eval/generator/sound_accuracy": "every step right too",
+            "eval/generator/majority": "majority of its samples",
+            "eval/verifier/best_of_k": "best by the verifier",
+        },
+    ),
+    Panel(
+        "Verifier",
+        {
+            "eval/verifier/f1": "F1 on first errors",
+            "eval/verifier/balanced_accuracy": "balanced accuracy",
+            "eval/verifier/auroc": "area under ROC",
+            "eval/verifier/trivial/error_modal": "F1 that needs no steps",
+        },
+    ),
+    Panel("Hacking gap", {"eval/hacking_gap": "solutions", "eval/step_hacking_gap": "steps"}, share=False),
+    Panel(
+        "While training",
+        {
+            "rollouts/generator/accuracy": "generator: accuracy",
+            "rollouts/verifier/balanced_accuracy": "verifier: balanced accuracy",
+        },
+    ),
+    Panel("Entropy of a token", {}, share=False, every="/entropy"),
+    Panel("Norm of the gradient", {}, share=False, every="/grad_norm"),
+)
+BANDS = {F1: ("eval/verifier/f1_low", "eval/verifier/f1_high")}
+Y_LABELS = {"Hacking gap": "share called right − share that is right"}
+
+
+def run_figures(record: Record) -> list[Figure]:
+    """The curves of a run, without those it has no numbers for."""
+    found = [panel_figure(record, panel) for panel in PANELS]
+    return [figure for figure in [*found[:2], pair_figure([record], [record.name]), *found[2:]] if figure is not None]
+
+
+def panel_figure(record: Record, panel: Panel) -> Figure | None:
+    metrics = panel.metrics
+    if panel.every:
+        names = sorted(name for name in record.metrics("learn/") if name.endswith(panel.every))
+        metrics = {name: name.split("/")[1] for name in names}
+    series = [one for metric, name in metrics.items() if (one := series_of(record, metric, name)).x]
+    if not series:
+        return None
+    shares = (0.0, 1.0) if panel.share else None
+    svg = line_chart(panel.title, series, x_label="turn", y_label=Y_LABELS.get(panel.title, ""), y_range=shares)
+    return Figure(svg, panel.title, [said_of(one) for one in series])
+
+
+def series_of(record: Record, metric: str, name: str) -> Series:
+    """A metric over the turns in which it was measured, with its interval where the run has one."""
+    turns, values = record.curve(metric)
+    edges = [dict(zip(*record.curve(edge), strict=True)) for edge in BANDS.get(metric, ())]
+    low, high = ([edge.get(turn) for turn in turns] for edge in edges) if all(edges) and edges else ((), ())
+    return Series(name, turns, values, low, high)
+
+
+def said_of(one: Series) -> str:
+    return f"{one.name} {number(one.y[0])} → {number(one.y[-1])}"
+
+
+def pair_figure(records: Sequence[Record], names: Sequence[str]) -> Figure | None:
+    """The way of generator and verifier together: accuracy of the one against F1 of the other."""
+    series = []
+    for name, record in zip(names, records, strict=True):
+        points = [(as_number(row.get(GENERATOR)), as_number(row.get(F1))) for row in record.rows]
+        known = [(x, y) for x, y in points if x is not None and y is not None]
+        series.append(Series(name, [x for x, _ in known], [y for _, y in known]))
+    if not any(one.x for one in series):
+        return None
+    title = "The way of the pair"
+    svg = pair_chart(title, series)
+    said = [
+        f"{one.name} from ({number(one.x[0])}, {number(one.y[0])}) to ({number(one.x[-1])}, {number(one.y[-1])})"
+        for one in series
+        if one.x
+    ]
+    return Figure(svg, f"{title} (generator accuracy, verifier F1)", said)
+
+
+def pair_chart(title: str, series: Sequence[Series]) -> str:
+    """Always on the whole square, so that two reports can be laid beside each other."""
+    x_label, y_label = TITLES[GENERATOR], TITLES[F1]
+    return path_chart(title, series, x_label=x_label, y_label=y_label, x_range=(0.0, 1.0), y_range=(0.0, 1.0))
+
+
+def side_by_side(records: Sequence[Record], names: Sequence[str]) -> list[Figure]:
+    """Each metric of several runs in one chart."""
+    out = []
+    for metric in SIDE_BY_SIDE:
+        curves = [(name, record.curve(metric)) for name, record in zip(names, records, strict=True)]
+        series = [Series(name, turns, values) for name, (turns, values) in curves]
+        if any(one.x for one in series):
+            shares = None if metric.endswith("gap") else (0.0, 1.0)
+            svg = line_chart(TITLES[metric], series, x_label="turn", y_range=shares)
+            out.append(Figure(svg, TITLES[metric], [said_of(one) for one in series if one.x]))
+    return out
+
+
+def flow_figure(record: Record) -> Figure | None:
+    flow = flow_of(record.rows)
+    if not flow:
+        return None
+    title = "Reward flow: shares of each policy's credit"
+    said = [f"{policy} had {share:.1%} of its credit from {source}" for (source, policy), share in flow.items()]
+    return Figure(flow_chart(title, flow), title, said)
+
+
+def turn_seconds(record: Record) -> dict[str, dict[str, float]]:
+    """By who learns, the mean seconds of each kind of work in a turn; evaluations by themselves."""
+    learners = {row["turn"]: str(row["learner"]) for row in record.rows if row.get("learner")}
+    turns: dict[str, list[Mapping[str, float]]] = {}
+    for row in record.timing:
+        if row["turn"] in learners:
+            seconds = {key.removesuffix("_s"): value for key, raw in row.items() if (value := as_number(raw)) is not None}
+            turns.setdefault(learners[row["turn"]], []).append(seconds)
+    out = {}
+    for learner, rows in turns.items():
+        kinds = dict.fromkeys([*WORK, *(kind for row in rows for kind in row)])
+        means = {kind: sum(row.get(kind, 0.0) for row in rows) / len(rows) for kind in kinds}
+        out[f"{learner} learns"] = {k: v for k, v in means.items() if k not in ("turn", "eval") and v > 0}
+    return out
+
+
+def time_figure(record: Record) -> Figure | None:
+    found = turn_seconds(record)
+    if not found:
+        return None
+    title = "Where the seconds of a turn go"
+    kinds = list(dict.fromkeys(kind for seconds in found.values() for kind in seconds))
+    bars = [Bars(kind, [seconds.get(kind) for seconds in found.values()]) for kind in kinds]
+    svg = bar_chart(title, list(found), bars, x_label="seconds, mean over turns", stacked=True)
+    said = [f"{name}: " + ", ".join(f"{kind} {value:.2f} s" for kind, value in parts.items()) for name, parts in found.items()]
+    return Figure(svg, title, said)

@@ -1,0 +1,177 @@
+"""A report as one HTML file that needs nothing else: no script, no picture, no font, no address.
+
+Invariant: all text goes through `text_of`, so that nothing a model or a user wrote is ever markup, and nothing in it hides.
+The policy in its head forbids everything but the one style sheet, named by its checksum.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Sequence
+from html import escape
+
+from milonga import charts
+from milonga.report.blocks import Block, Chapter, Code, Facts, Figures, Folded, Points, Report, Sheet, Talk, Talks, Text
+from milonga.report.words import MOST_STEP, MOST_STEPS, answer_line, bounded, verdict_word
+from milonga.text import visible
+
+STYLE = (
+    """
+:root{color-scheme:light dark;--ink:#1f2328;--soft:#59636e;--line:#dfe3e8;--paper:#fff;--card:#f6f8fa;--good:#00734f;
+--bad:#b34700;--mark:#fff3dc}
+@media screen and (prefers-color-scheme:dark){:root{--ink:#e6edf3;--soft:#9aa4af;--line:#30363d;--paper:#0d1117;--card:#151b23;
+--good:#2fc49b;--bad:#f08a45;--mark:#3a2c12}}
+*{box-sizing:border-box}
+body{margin:0 auto;max-width:1120px;padding:28px 24px 60px;background:var(--paper);color:var(--ink);
+font:15px/1.5 system-ui,-apple-system,'Segoe UI',Roboto,sans-serif}
+h1{font-size:26px;line-height:1.25;margin:0 0 4px;overflow-wrap:anywhere}
+h2{font-size:21px;margin:44px 0 4px;overflow-wrap:anywhere}
+h3{font-size:16px;margin:34px 0 10px;padding-bottom:5px;border-bottom:1px solid var(--line)}
+h4{font-size:13.5px;margin:0 0 6px;color:var(--bad);font-weight:600}
+p,ul{margin:6px 0 12px;max-width:80ch}
+ul{padding-left:20px}
+.lead{color:var(--soft);max-width:none}
+nav{margin:14px 0 0;font-size:13.5px;color:var(--soft)}
+nav a{color:inherit;margin-right:14px;white-space:nowrap}
+.wide{overflow-x:auto;margin:0 0 18px}
+table{border-collapse:collapse;font-size:13.5px;font-variant-numeric:tabular-nums}
+caption{text-align:left;font-weight:600;padding:0 0 5px;white-space:nowrap}
+th,td{padding:4px 14px 4px 0;text-align:left;vertical-align:top;border-bottom:1px solid var(--line)}
+th{font-weight:500;color:var(--soft)}
+.sheet th+th,.sheet td+td{text-align:right;padding:4px 0 4px 18px;white-space:nowrap}
+.sheet th{vertical-align:bottom}
+.sheet th+th{white-space:normal;max-width:17ch}
+.facts{width:100%}
+.facts td{width:100%}
+.facts th{white-space:nowrap;padding-right:22px}
+.facts td{overflow-wrap:anywhere}
+.figures{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,460px),1fr));gap:22px 30px;margin:0 0 20px}
+figure{margin:0;min-width:0}
+pre{margin:0 0 12px;padding:10px 12px;background:var(--card);border-radius:6px;overflow-x:auto;white-space:pre-wrap;
+overflow-wrap:anywhere}
+pre,code{font:12.5px/1.45 ui-monospace,SFMono-Regular,Menlo,Consolas,monospace}
+details{margin:0 0 14px}
+summary{cursor:pointer;color:var(--soft);font-size:13.5px;margin-bottom:8px}
+.talks{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,460px),1fr));gap:16px}
+.talk{border:1px solid var(--line);border-radius:8px;padding:12px 14px;min-width:0;break-inside:avoid}
+.talk p{margin:6px 0 0;font-size:13.5px}
+.talk .where{color:var(--soft);margin:0 0 8px;overflow-wrap:anywhere}
+.talk table{width:100%}
+.talk td:first-child{font:12.5px/1.45 ui-monospace,SFMono-Regular,Menlo,Consolas,monospace;overflow-wrap:anywhere;
+white-space:pre-wrap}
+.talk td+td,.talk th+th{white-space:nowrap;width:1%}
+.right{color:var(--good)}.wrong{color:var(--bad)}
+.disputed td{background:var(--mark)}
+footer{margin-top:44px;padding-top:10px;border-top:1px solid var(--line);color:var(--soft);font-size:13px}
+@media (max-width:600px){body{padding:18px 14px 40px}h1{font-size:21px}}
+@media print{body{max-width:none;padding:0;font-size:10.5pt}nav{display:none}figure,tr,pre{break-inside:avoid}
+h2,h3,caption{break-after:avoid}.figures,.talks{grid-template-columns:1fr 1fr;gap:14px 18px}table{font-size:9pt}}
+"""
+    + charts.STYLE
+)
+
+
+def to_html(report: Report) -> str:
+    several = len(report.chapters) > 1
+    body = "".join(chapter_of(chapter, at, several) for at, chapter in enumerate(report.chapters))
+    checksum = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()
+    policy = f"default-src 'none'; style-src 'sha256-{checksum}'; base-uri 'none'; form-action 'none'"
+    return (
+        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
+        '<meta name="viewport" content="width=device-width,initial-scale=1">\n<meta name="referrer" content="no-referrer">\n'
+        f"<title>{text_of(report.title)}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n"
+        f"<header><h1>{text_of(report.title)}</h1>{contents(report)}</header>\n<main>{body}</main>\n"
+        "<footer>Written by <code>milonga report</code>. Every number comes from the folder itself.</footer>\n"
+        "</body>\n</html>\n"
+    )
+
+
+def contents(report: Report) -> str:
+    """Where to go: the chapters, or the sections of the only one."""
+    if len(report.chapters) > 1:
+        places = [(f"c{at}", chapter.title) for at, chapter in enumerate(report.chapters)]
+    else:
+        places = [(f"c0s{at}", section.title) for at, section in enumerate(report.chapters[0].sections)]
+    return "<nav>" + " ".join(f'<a href="#{place}">{text_of(title)}</a>' for place, title in places) + "</nav>"
+
+
+def chapter_of(chapter: Chapter, at: int, several: bool) -> str:
+    head = f'<h2 id="c{at}">{text_of(chapter.title)}</h2>' if several else ""
+    sections = "".join(
+        f'<section id="c{at}s{k}"><h3>{text_of(section.title)}</h3>{"".join(map(dressed, section.blocks))}</section>\n'
+        for k, section in enumerate(chapter.sections)
+    )
+    return f'{head}<p class="lead">{text_of(chapter.lead)}</p>\n{sections}'
+
+
+def dressed(block: Block) -> str:
+    if isinstance(block, Sheet):
+        return sheet_of(block)
+    if isinstance(block, Facts):
+        rows = "".join(f"<tr><th scope=row>{text_of(name)}</th><td>{text_of(what)}</td></tr>" for name, what in block.rows)
+        return f'<div class="wide"><table class="facts">{rows}</table></div>'
+    if isinstance(block, Text):
+        return f"<p>{text_of(block.text)}</p>"
+    if isinstance(block, Points):
+        return "<ul>" + "".join(f"<li>{text_of(text)}</li>" for text in block.texts) + "</ul>"
+    if isinstance(block, Figures):
+        return '<div class="figures">' + "".join(f"<figure>{one.svg}</figure>" for one in block.figures) + "</div>"
+    if isinstance(block, Code):
+        return f"<pre>{text_of(block.text, lines=True)}</pre>"
+    if isinstance(block, Folded):
+        return f"<details><summary>{text_of(block.title)}</summary>{dressed(block.block)}</details>"
+    assert isinstance(block, Talks)
+    return '<div class="talks">' + "".join(talk_of(one) for one in block.talks) + "</div>"
+
+
+def sheet_of(sheet: Sheet) -> str:
+    caption = f"<caption>{text_of(sheet.title)}</caption>" if sheet.title else ""
+    return (
+        f'<div class="wide"><table class="sheet">{caption}{head_of(sheet.head)}{"".join(map(row_of, sheet.rows))}</table></div>'
+    )
+
+
+def head_of(names: Sequence[str]) -> str:
+    return "<thead><tr>" + "".join(f"<th scope=col>{text_of(name)}</th>" for name in names) + "</tr></thead>"
+
+
+def row_of(cells: Sequence[str]) -> str:
+    return "<tr>" + "".join(f"<td>{text_of(cell)}</td>" for cell in cells) + "</tr>"
+
+
+def talk_of(talk: Talk) -> str:
+    one = talk.transcript
+    where = f"{one.id}, turn {one.turn}" + (f", unreadable: {one.invalid}" if one.invalid else "")
+    if one.steps:
+        rows = "".join(
+            f"<tr{' class=disputed' if step.disputed else ''}><td>{text_of(bounded(step.text, MOST_STEP))}</td>"
+            f"{verdict_cell(step.verdict)}{verdict_cell(step.truth)}</tr>"
+            for step in one.steps[:MOST_STEPS]
+        )
+        left = len(one.steps) - MOST_STEPS
+        more = f"<p>… and {left} more steps</p>" if left > 0 else ""
+        work = f"<table>{head_of(('step', 'verifier', 'truth'))}{rows}</table>{more}"
+    else:
+        work = f"<pre>{text_of(bounded(one.text), lines=True)}</pre>"
+    check = one.check_text.strip()
+    said = (
+        f"<details><summary>the verification</summary><pre>{text_of(bounded(check), lines=True)}</pre></details>"
+        if check
+        else ""
+    )
+    return (
+        f'<article class="talk"><h4>{text_of(talk.why)}</h4><p class="where">{text_of(where)}</p>'
+        f"<pre>{text_of(bounded(one.question), lines=True)}</pre>{work}<p>{text_of(answer_line(one))}</p>{said}</article>"
+    )
+
+
+def verdict_cell(value: bool | None) -> str:
+    if value is None:
+        return "<td>—</td>"
+    return f'<td class="{verdict_word(value)}">{"✓" if value else "✗"} {verdict_word(value)}</td>'
+
+
+def text_of(text: str, lines: bool = False) -> str:
+    return escape(visible(text, lines), quote=True)

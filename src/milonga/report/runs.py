@@ -1,0 +1,241 @@
+"""What a report says of a run: what was run and on what, how it went, what is worth reading, how to do it again."""
+
+from __future__ import annotations
+
+import shlex
+
+from milonga.config import Config, PolicySection, to_toml
+from milonga.errors import UserError
+from milonga.recipes import RECIPES
+from milonga.report.blocks import Block, Chapter, Code, Facts, Figures, Folded, Points, Section, Sheet, Talk, Talks, Text
+from milonga.report.curves import flow_figure, run_figures, time_figure
+from milonga.report.words import duration
+from milonga.run.record import HEADLINE, Record, as_number
+from milonga.run.transcripts import choose, read_transcripts
+from milonga.text import amount, number
+
+TALKS = 2
+"""Transcripts of each kind."""
+VERIFIER = (
+    ("F1 on first errors (sampled)", "f1"),
+    ("F1, greedy", "greedy_f1"),
+    ("F1, majority of its verifications", "vote_f1"),
+    ("finds the first error where there is one", "error_accuracy"),
+    ("clears solutions without one", "right_accuracy"),
+    ("finds it where the answer is right", "hidden_error_accuracy"),
+    ("right solutions called right", "accuracy_on_right"),
+    ("wrong solutions called wrong", "accuracy_on_wrong"),
+    ("balanced accuracy", "balanced_accuracy"),
+    ("area under ROC", "auroc"),
+    ("calibration error", "calibration_error"),
+    ("contradictions", "contradiction_rate"),
+    ("unreadable", "invalid_rate"),
+    ("trivial F1: knows nothing", "trivial/no_knowledge"),
+    ("trivial F1: knows whether there is an error", "trivial/error_modal"),
+    ("trivial F1: knows whether the answer is right", "trivial/answer_modal"),
+)
+
+GROUPS = {
+    "every metric of the evaluations": ("eval/",),
+    "every metric of the turns": ("rollouts/", "learn/", "credit/", "compute/", "flow/"),
+}
+
+TOO_KIND = "more of the solutions right than are right: the generator may be fooling it"
+TOO_STRICT = "fewer of the solutions right than are right: it is too strict"
+
+
+def run_chapter(record: Record) -> Chapter:
+    config = record.config
+    turn = record.last["turn"]
+    state = f"finished after {turn} turns" if record.summary is not None else f"not finished: turn {turn}"
+    lead = f"{config.recipe} on {config.task['name']}, seed {config.seed}, {state}. Folder: {record.folder}"
+    sections = [
+        Section("In short", [headline(record), *remark_blocks(record)]),
+        Section("What was run", [Facts(facts(record))]),
+        Section("Curves", [Figures(run_figures(record))]),
+        *verifier_section(record),
+        *inside_section(record),
+        *talk_section(record),
+        Section("All measurements", [Folded(name, all_metrics(record, *prefixes)) for name, prefixes in GROUPS.items()]),
+        Section("How to reproduce it", reproduce(record)),
+    ]
+    return Chapter(f"{config.recipe} on {config.task['name']}: {record.name}", lead, sections)
+
+
+def headline(record: Record) -> Sheet:
+    rows = [(label, *ends(record, f"eval/{metric}")) for label, metric in HEADLINE if record.curve(f"eval/{metric}")[0]]
+    return Sheet("", (f"on {record.config.eval.split}", "start", "end", "change"), rows)
+
+
+def ends(record: Record, metric: str) -> tuple[str, str, str]:
+    """First and last value of a metric, and the change where there are two."""
+    values = record.curve(metric)[1]
+    if not values:
+        return "—", "—", ""
+    return number(values[0]), number(values[-1]), f"{values[-1] - values[0]:+.3f}" if len(values) > 1 else ""
+
+
+def remark_blocks(record: Record) -> list[Block]:
+    found = remarks(record)
+    return [Points(found)] if found else []
+
+
+def remarks(record: Record) -> list[str]:
+    """What a careful reader would ask about, where the numbers give a reason to."""
+
+    def end(metric: str) -> float | None:
+        values = record.curve(metric)[1]
+        return values[-1] if values else None
+
+    out = []
+    f1, trivial = end("eval/verifier/f1"), end("eval/verifier/trivial/error_modal")
+    if f1 is not None and trivial is not None and f1 <= trivial:
+        out.append(
+            f"The verifier's F1 ({f1:.3f}) is not above {trivial:.3f}, which needs no look at the steps: "
+            "knowing whether there is an error, and naming the most common place."
+        )
+    gap = end("eval/hacking_gap")
+    if gap is not None and abs(gap) > 0.1:
+        out.append(f"The verifier calls {abs(gap):.1%} {TOO_KIND if gap > 0 else TOO_STRICT}.")
+    accuracy, sound = end("eval/generator/accuracy"), end("eval/generator/sound_accuracy")
+    if accuracy is not None and sound is not None and accuracy - sound > 0.1:
+        out.append(f"{accuracy - sound:.1%} of the solutions have a right answer and a wrong step: answers may be guessed.")
+    for metric in record.metrics("eval/"):
+        value = end(metric)
+        if metric.endswith("/invalid_rate") and value is not None and value > 0.05:
+            out.append(f"{value:.1%} of what the {metric.split('/')[1]} writes cannot be read.")
+    skipped = sum(as_number(value) or 0 for row in record.rows for key, value in row.items() if key.endswith("/skipped"))
+    if skipped:
+        out.append(f"{skipped:.0f} updates were skipped because something in them was not finite.")
+    dropped = sum(as_number(row.get("dropped")) or 0 for row in record.rows)
+    if dropped:
+        out.append(f"{dropped:.0f} samples were left out of the turns (too long, or their grader failed).")
+    return out
+
+
+def facts(record: Record) -> list[tuple[str, str]]:
+    config = record.config
+    seconds = sum(as_number(row.get(key)) or 0.0 for row in record.timing for key in ("turn_s", "eval_s"))
+    used = {what: record.curve(f"compute/{what}")[1] for what in ("tokens", "flops")}
+    rows = [
+        *recipe_facts(config),
+        ("task", ", ".join([str(config.task["name"]), *(f"{k}={v}" for k, v in config.task.items() if k != "name")])),
+        *((f"policy {name}", policy_line(section)) for name, section in config.policies.items()),
+        ("binding", config.binding),
+        ("turns", turns_line(record)),
+        (
+            "a turn",
+            f"{config.batch.problems} problems, {config.batch.rollouts} rollouts, temperature {config.sampling.temperature}",
+        ),
+        ("options", ", ".join(f"{key}={value}" for key, value in config.options.items()) or "none"),
+        ("evaluation", evaluation_line(config)),
+        ("seed", str(config.seed)),
+        ("control", "rewards shuffled among the rows" if config.control == "shuffled" else ""),
+        ("time", f"{duration(seconds)}, evaluations included" if seconds else ""),
+        ("tokens", amount(used["tokens"][-1]) if used["tokens"] else ""),
+        ("FLOPs", amount(used["flops"][-1]) if used["flops"] else ""),
+        *machine_facts(record),
+    ]
+    return [(name, what) for name, what in rows if what]
+
+
+def recipe_facts(config: Config) -> list[tuple[str, str]]:
+    """The recipe with its paper and seats; a recipe of the user's own, which is not loaded here, by its name."""
+    try:
+        recipe = RECIPES.get(config.recipe)
+    except UserError:
+        return [("recipe", config.recipe)]
+    what = (recipe.__doc__ or "").strip().partition("\n")[0]
+    seats = ", ".join(f"{seat} ({role.name})" for seat, role in recipe.seats.items())
+    return [("recipe", f"{config.recipe}: {what}"), ("paper", recipe.paper), ("seats", seats)]
+
+
+def policy_line(section: PolicySection) -> str:
+    parts = [section.model, section.kind, f"learning rate {section.learning_rate:g}"]
+    if section.objective:
+        parts.append("objective " + ", ".join(str(value) for value in section.objective.values()))
+    if section.lora:
+        parts.append(f"LoRA of rank {section.lora.rank}")
+    return ", ".join(parts)
+
+
+def turns_line(record: Record) -> str:
+    asked = ", ".join(f"{amount(value)} {what}" for what, value in record.config.budget.items())
+    learned: dict[str, int] = {}
+    for row in record.rows:
+        if row.get("learner"):
+            learned[str(row["learner"])] = learned.get(str(row["learner"]), 0) + 1
+    who = ", ".join(f"{count} of the {seat}" for seat, count in learned.items())
+    return f"{record.last['turn']}" + (f": {who}" if who else "") + (f"; budget {asked}" if asked else "")
+
+
+def evaluation_line(config: Config) -> str:
+    what = config.eval
+    bench = f", {what.bench} solutions with known errors for the verifier" if what.bench else ""
+    return f"every {what.every} turns of the lead seat on {what.problems} {what.split} problems × {what.samples} samples{bench}"
+
+
+def machine_facts(record: Record) -> list[tuple[str, str]]:
+    if not record.machine:
+        return []
+    last = record.machine[-1]
+    gpus = ", ".join(str(name) for name in last.get("gpus") or [])
+    memory = f", {last['memory_gib']} GiB memory" if last.get("memory_gib") else ""
+    versions = last.get("versions") or {}
+    again = [row for row in record.machine[1:] if row["turn"] > 0]
+    return [
+        (
+            "hardware",
+            f"{last.get('processor') or last.get('system')}, {last.get('cores')} cores{memory}" + (f"; {gpus}" if gpus else ""),
+        ),
+        ("device", record.config.device),
+        ("versions", ", ".join([f"python {last.get('python')}", *(f"{name} {version}" for name, version in versions.items())])),
+        ("started", str(record.machine[0].get("started"))),
+        ("resumed", ", ".join(f"at turn {row['turn']} ({row.get('started')})" for row in again)),
+    ]
+
+
+def verifier_section(record: Record) -> list[Section]:
+    rows = [
+        (label, *ends(record, f"eval/verifier/{name}")) for label, name in VERIFIER if record.curve(f"eval/verifier/{name}")[0]
+    ]
+    if not rows:
+        return []
+    low, high = (record.curve(f"eval/verifier/f1_{side}")[1] for side in ("low", "high"))
+    note = (
+        f"95 % bootstrap interval of the last F1 over the items: {number(low[-1])} to {number(high[-1])}."
+        if low and high
+        else ""
+    )
+    blocks: list[Block] = [Sheet("", ("verifier", "start", "end", "change"), rows)]
+    return [Section("The verifier", [*blocks, Text(note)] if note else blocks)]
+
+
+def inside_section(record: Record) -> list[Section]:
+    """From whom the credit came, and where the time went."""
+    found = [figure for figure in (flow_figure(record), time_figure(record)) if figure is not None]
+    return [Section("Inside a turn", [Figures(found)])] if found else []
+
+
+def talk_section(record: Record) -> list[Section]:
+    transcripts = read_transcripts(record.folder, record.config)
+    chosen = choose(transcripts, TALKS)
+    if not chosen:
+        return []
+    said = f"From the {len(transcripts)} solutions of turn {transcripts[0].turn}, the last whose traces were kept."
+    return [Section("Transcripts worth reading", [Text(said), Talks([Talk(why, one) for why, one in chosen])])]
+
+
+def all_metrics(record: Record, *prefixes: str) -> Sheet:
+    rows = [(name, *ends(record, name)) for name in sorted(record.metrics(*prefixes))]
+    return Sheet("", ("metric", "first", "last", "change"), rows)
+
+
+def reproduce(record: Record) -> list[Block]:
+    """The command that was typed, where it is known, and one that needs nothing but the config."""
+    commands = [str(row["command"]) for row in record.machine if row.get("command")]
+    config = shlex.quote(str(record.folder / "config.toml"))
+    anew = f"milonga run {shlex.quote(record.config.recipe)} --config {config} --out NEW"
+    blocks: list[Block] = [Text("As it was typed:"), Code("\n".join(dict.fromkeys(commands)))] if commands else []
+    blocks += [Text("From the resolved config alone, on a CPU with the same versions to the same bits:"), Code(anew)]
+    return [*blocks, Folded("config.toml", Code(to_toml(record.config.model_dump(mode="json"))))]

@@ -1,0 +1,110 @@
+"""Tables of a comparison before they are dressed for a terminal or a page. Pure functions of what compare.json holds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from milonga.report.blocks import Sheet
+from milonga.text import amount, number
+
+Result = Mapping[str, Any]
+AXIS_NAMES = {"lead_turn": "turns of the lead seat", "compute/tokens": "tokens", "compute/flops": "FLOPs"}
+
+
+def sheets(result: Result) -> list[Sheet]:
+    metrics = dict.fromkeys(metric for arm in result["arms"].values() for metric in arm["metrics"])
+    order = [result["metric"], *(metric for metric in metrics if metric != result["metric"])]
+    return [costs(result), *(outcomes(result, metric) for metric in order)]
+
+
+def costs(result: Result) -> Sheet:
+    """What each arm used, so that nothing it got on top goes unnoticed."""
+    target = number(result["target"])
+    head = ("arm", "seeds", "lead turns", "all turns", "tokens", "FLOPs", f"lead turns to reach {target}")
+    rows = [
+        (
+            name + (" (reference)" if name == result["reference"] and result["match"] != "turns" else ""),
+            str(len(arm["runs"])),
+            *(amount(arm[cost]) for cost in ("lead_turns", "turns", "tokens", "flops")),
+            "not reached" if arm["turns_to_reach"] is None else amount(arm["turns_to_reach"]),
+        )
+        for name, arm in result["arms"].items()
+    ]
+    return Sheet(f"What each arm used (mean over seeds; {result['match']} matched)", head, rows)
+
+
+def outcomes(result: Result, metric: str) -> Sheet:
+    found = {difference["arm"]: difference for difference in result["differences"] if difference["metric"] == metric}
+    areas = {d["arm"]: d for d in result["differences"] if d["metric"] == f"area of {metric}"}
+    rows = [
+        (
+            name,
+            *measured(arm["metrics"][metric]),
+            area_judged(areas.get(name)),
+            *(judged(found[name]) if name in found else empty(name, result)),
+        )
+        for name, arm in result["arms"].items()
+        if metric in arm["metrics"]
+    ]
+    head = (
+        "arm",
+        "final",
+        "area",
+        "its difference",
+        f"difference to {result['baseline']}",
+        "over problems",
+        "p (Holm)",
+        "verdict",
+        "could see",
+    )
+    return Sheet(f"{metric} on {result['split']}, 95 % intervals over seeds", head, rows)
+
+
+def measured(values: Mapping[str, Any]) -> tuple[str, str]:
+    half = "" if values["interval"] is None else f" ± {(values['interval'][1] - values['interval'][0]) / 2:.3f}"
+    return number(values["final"]) + half, number(values["area"])
+
+
+def judged(difference: Mapping[str, Any]) -> tuple[str, ...]:
+    """With the smallest effect that could have been seen beside every "undecided"."""
+    said = difference["verdict"]
+    seen = number(difference["smallest_effect"]) if said == "undecided" else ""
+    mean = f"{difference['mean']:+.3f} {interval(difference['interval'])}".strip()
+    return mean, interval(difference["problems"]) or "—", chance(difference["p_holm"]), said, seen
+
+
+def area_judged(difference: Mapping[str, Any] | None) -> str:
+    if difference is None:
+        return ""
+    said = "" if difference["verdict"] == "undecided" else f" {difference['verdict']}"
+    return f"{difference['mean']:+.3f} {interval(difference['interval'])}".strip() + said
+
+
+def empty(name: str, result: Result) -> tuple[str, ...]:
+    return ("baseline" if name == result["baseline"] else "—", "", "", "", "")
+
+
+def chance(value: float | None) -> str:
+    return "<0.001" if value is not None and value < 0.001 else number(value)
+
+
+def interval(value: Sequence[float] | None) -> str:
+    return "" if value is None else f"[{value[0]:+.3f}, {value[1]:+.3f}]"
+
+
+def remarks(result: Result) -> list[str]:
+    """What must be said beside the tables."""
+    runs = [f"failed: {run['arm']} seed {run['seed']}: {run['error']}" for run in result["failed"]]
+    return [*runs, *result["notes"]]
+
+
+def short_names(arms: Sequence[str]) -> dict[str, str]:
+    """What tells each arm from the others: settings that all arms of its recipe share say nothing."""
+    settings = {arm: (arm.partition(":")[0], arm.partition(":")[2].split(",")) for arm in arms}
+    out = {}
+    for arm, (recipe, own) in settings.items():
+        kin = [theirs for other, (theirs_of, theirs) in settings.items() if theirs_of == recipe and other != arm]
+        telling = [s for s in own if s and not (kin and all(s in theirs for theirs in kin))]
+        out[arm] = f"{recipe}: {', '.join(s.removeprefix('options.') for s in telling)}" if telling else recipe
+    return out

@@ -1,0 +1,76 @@
+"""Several runs side by side: where their settings differ, how they ended, their curves on top of each other.
+
+No interval is taken here: runs that were not planned as pairs give none. `milonga compare` does that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from milonga.report.blocks import Chapter, Figures, Section, Sheet
+from milonga.report.curves import pair_figure, side_by_side
+from milonga.run.record import HEADLINE, Record
+from milonga.text import amount, clipped, number
+
+MOST_SETTINGS = 40
+
+
+def together_chapter(records: Sequence[Record]) -> Chapter:
+    names = distinct([record.name for record in records])
+    pair = pair_figure(records, names)
+    sections = [
+        Section("How they ended", [outcomes(records, names)]),
+        *([Section("Settings that differ", [found])] if (found := settings(records, names)).rows else []),
+        Section("Curves", [Figures([*side_by_side(records, names), *([pair] if pair is not None else [])])]),
+    ]
+    return Chapter("Side by side", f"{len(records)} runs: {', '.join(names)}", sections)
+
+
+def distinct(names: Sequence[str]) -> list[str]:
+    """Folders of one name in different places are numbered."""
+    seen: dict[str, int] = {}
+    out = []
+    for name in names:
+        seen[name] = seen.get(name, 0) + 1
+        out.append(name if seen[name] == 1 else f"{name} ({seen[name]})")
+    return out
+
+
+def outcomes(records: Sequence[Record], names: Sequence[str]) -> Sheet:
+    measured = [(label, f"eval/{metric}") for label, metric in HEADLINE if any(r.curve(f"eval/{metric}")[0] for r in records)]
+    rows = []
+    for name, record in zip(names, records, strict=True):
+        ends = [record.curve(metric)[1] for _, metric in measured]
+        values = [f"{number(v[0])} → {number(v[-1])}" if v else "—" for v in ends]
+        costs = [record.curve(f"compute/{what}")[1] for what in ("tokens", "flops")]
+        rows.append(
+            (name, record.config.recipe, str(record.last["turn"]), *values, *(amount(c[-1] if c else None) for c in costs))
+        )
+    return Sheet("", ("run", "recipe", "turns", *(label for label, _ in measured), "tokens", "FLOPs"), rows)
+
+
+def settings(records: Sequence[Record], names: Sequence[str]) -> Sheet:
+    """The keys of the configs that are not the same in all runs, but for what only one recipe or policy has at all."""
+    flats = [flat(record.config.model_dump(mode="json")) for record in records]
+    keys = dict.fromkeys(key for one in flats for key in one)
+    policies = set.intersection(*(set(record.config.policies) for record in records))
+    recipes = {record.config.recipe for record in records}
+
+    def shared(key: str) -> bool:
+        section, name, *_ = [*key.split("."), ""]
+        if section == "options" and len(recipes) > 1:
+            return all(key in one for one in flats)
+        return section != "policies" or name in policies
+
+    differing = [key for key in keys if shared(key) and len({one.get(key) for one in flats}) > 1][:MOST_SETTINGS]
+    rows = [(key, *(clipped(one.get(key, "—"), 60) for one in flats)) for key in differing]
+    return Sheet("", ("setting", *names), rows)
+
+
+def flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    out: dict[str, str] = {}
+    for key, value in tree.items():
+        name = f"{prefix}{key}"
+        out |= flat(value, f"{name}.") if isinstance(value, Mapping) else {} if value is None else {name: str(value)}
+    return out

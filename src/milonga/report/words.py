@@ -1,0 +1,38 @@
+"""Words that the page and the Markdown of a report share."""
+
+from __future__ import annotations
+
+from milonga.run.transcripts import Transcript
+from milonga.text import clipped
+
+MOST_TEXT = 1500
+"""Characters of one text of a model that a report shows."""
+MOST_STEP = 400
+MOST_STEPS = 30
+
+
+def bounded(text: str, most: int = MOST_TEXT) -> str:
+    return clipped(text, most)
+
+
+def duration(seconds: float) -> str:
+    for size, unit in ((3600, "hours"), (60, "minutes")):
+        if seconds >= 1.5 * size:
+            return f"{seconds / size:.1f} {unit}"
+    return f"{seconds:.0f} seconds"
+
+
+def verdict_word(value: bool | None) -> str:
+    return {True: "right", False: "wrong", None: "—"}[value]
+
+
+def answer_line(one: Transcript) -> str:
+    """How a solution ends: its answer, its grade, and what the verifier says of it."""
+    answer = "No answer" if one.answer is None else f"Answer {clipped(one.answer, 200)}"
+    grade = {True: "right", False: "wrong", None: "could not be graded"}[one.correct]
+    if not one.checked:
+        return f"{answer}: {grade}."
+    said = {True: "right", False: "wrong", None: "nothing that can be read"}[one.says_right]
+    right, asked = one.agreeing
+    more = f" ({right} of {asked} verifications call it right)" if asked > 1 else ""
+    return f"{answer}: {grade}. The verifier says {said}{more}."

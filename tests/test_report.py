@@ -1,0 +1,364 @@
+"""Reports of real runs and of a real comparison: the numbers are those of the folder, and text stays text."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+import shutil
+import sys
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import milonga
+from helpers import PROPERTY
+from milonga.cli import main
+from milonga.config import parse, read_toml
+from milonga.errors import UserError
+from milonga.report import compose, leave_report, write_report
+from milonga.report.blocks import Chapter, Code, Facts, Folded, Points, Report, Section, Sheet, Talk, Talks, Text
+from milonga.report.html import to_html
+from milonga.report.markdown import to_markdown
+from milonga.report.pdf import print_pdf
+from milonga.run.files import JsonLines, to_json
+from milonga.run.record import read_record
+from milonga.run.traces import read_traces, write_traces
+from milonga.run.transcripts import Step, Transcript, choose, read_transcripts
+from milonga.text import number
+from milonga.types import Grade, Problem, Reading, Solution, Trace, Verification
+
+TINY: dict[str, Any] = {
+    "device": "cpu",
+    "threads": 1,
+    "task": {"name": "chain", "ops": 2},
+    "batch": {"problems": 4, "rollouts": 2},
+    "eval": {"problems": 4, "samples": 2, "bench": 4, "greedy": False, "checks": 1, "every": 1},
+    "options": {"warmup": 1, "n_generator": 1},
+    "keep": {"traces_every": 1},
+}
+HOSTILE = "</pre><script>alert(1)</script><img src=x onerror=alert(1)>\x1b[2J\u202e| `````` [a](javascript:x)"
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs") / "tango"
+    milonga.run("tango", turns=1, seed=3, out=folder, settings=TINY, quiet=True)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def comparison(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("compare") / "two"
+    arms = ["frozen", "grpo"]
+    plain = {key: value for key, value in TINY.items() if key != "options"}
+    milonga.compare(arms, seeds=2, turns=1, out=out, settings=plain, jobs=1, quiet=True)
+    return out
+
+
+@pytest.fixture
+def copy(run: Path, tmp_path: Path) -> Path:
+    """The run, to be spoilt."""
+    return Path(shutil.copytree(run, tmp_path / "run", ignore=shutil.ignore_patterns("checkpoints", "models")))
+
+
+class Reader(HTMLParser):
+    """What a browser would make of a page: its elements, their attributes, and its text."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.attributes: list[tuple[str, str]] = []
+        self.cells: list[str] = []
+        self.words: list[str] = []
+        self.inside = False
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes += [(name, value or "") for name, value in attrs]
+        self.inside = tag in ("td", "th")
+        if self.inside:
+            self.cells.append("")
+
+    def handle_endtag(self, tag: str) -> None:
+        self.inside = False
+
+    def handle_data(self, data: str) -> None:
+        self.words.append(data)
+        if self.inside:
+            self.cells[-1] += data
+
+
+def command(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    """What `milonga` exits with and prints."""
+    capsys.readouterr()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["milonga", *arguments])
+        with pytest.raises(SystemExit) as exit:
+            main()
+    out, err = capsys.readouterr()
+    return int(exit.value.code or 0), out, err
+
+
+def page_of(*folders: Path) -> str:
+    return to_html(compose(folders))
+
+
+def test_a_run_ends_with_a_page_that_says_what_its_metrics_say(run: Path) -> None:
+    page = Reader((run / "report.html").read_text(encoding="utf-8"))
+    rows = JsonLines(run / "metrics.jsonl").rows()
+    for metric in ("eval/generator/accuracy", "eval/verifier/f1", "eval/hacking_gap", "rollouts/verifier/length"):
+        known = [row[metric] for row in rows if row.get(metric) is not None]
+        at = page.cells.index(metric)
+        change = f"{known[-1] - known[0]:+.3f}"
+        assert page.cells[at + 1 : at + 4] == [number(known[0]), number(known[-1]), change]
+    names = {key for row in rows for key, value in row.items() if "/" in key and isinstance(value, float)}
+    assert names <= set(page.cells), "every metric is there"
+
+
+def test_a_page_tells_what_was_run_and_how_to_run_it_again(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = " ".join(Reader(page_of(run)).words)
+    for said in ("arXiv 2505.15034", "generator (solver)", "embedded, generative", "torch 2", "cores", "FLOPs", "seed 3"):
+        assert said in words
+    config = run / "config.toml"
+    assert f"milonga run tango --config {config} --out NEW" in words
+    code, out, _ = command(capsys, "run", "tango", "--config", str(config), "--dry-run", "--json")
+    again = json.loads(out.splitlines()[-1])["config"]
+    assert code == 0 and parse(again) == parse(read_toml(config))
+
+
+def test_a_page_needs_nothing_but_itself(run: Path, comparison: Path) -> None:
+    for page in (page_of(run), page_of(comparison), page_of(run, comparison, run)):
+        read = Reader(page)
+        assert not {"script", "link", "img", "iframe", "object", "embed", "form", "base"} & set(read.tags)
+        assert all(value.startswith("#") for name, value in read.attributes if name in ("href", "src", "action", "xlink:href"))
+        assert not [name for name, _ in read.attributes if name.startswith("on") or name == "style"]
+        assert set(re.findall(r"[a-z]+://[^\"' <]*", page)) == {"http://www.w3.org/2000/svg"}, "a name, not an address"
+        style = page.partition("<style>")[2].partition("</style>")[0]
+        checksum = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+        policy = next(value for _, value in read.attributes if value.startswith("default-src"))
+        assert policy.startswith(f"default-src 'none'; style-src 'sha256-{checksum}'") and "url(" not in style
+
+
+def test_hostile_text_stays_text(copy: Path) -> None:
+    read = Reading(Solution((HOSTILE,), (1,), HOSTILE), 1.0)
+    text = f"{HOSTILE}\n#{HOSTILE}"
+    solution = Trace.given(HOSTILE, "generator", Problem("p", HOSTILE, "7"), text, read, Grade(False, (False,)))
+    said = Reading(Verification((True,), True), 1.0)
+    check = Trace.given("check", "verifier", solution.problem, HOSTILE, said)
+    check.about = (solution,)
+    write_traces(copy / "traces" / "turn-000099.parquet", [solution, check])
+    report = compose([copy])
+    page, text = to_html(report), to_markdown(report)
+    assert not {"script", "img"} & set(Reader(page).tags) and page.count("&lt;script&gt;") >= 4
+    for form in (page, text):
+        assert "\x1b" not in form and "\u202e" not in form and "\\u202e" in form
+    outside = re.sub(r"^(`{3,})text\n.*?\n\1$", "", text, flags=re.DOTALL | re.MULTILINE)
+    assert "<script>" not in outside.replace("\\<", "") and "[a](" not in outside
+
+
+def page_with(text: str) -> str:
+    """A page in which every kind of block says this."""
+    one = Transcript(text, 1, text, text, text, text, [Step(text, True, False)], text, False, text, True, True, text)
+    bare = replace(one, steps=[])
+    sheet = Sheet(text, (text, text), [(text, text)])
+    blocks = [Text(text), Code(text), Points([text]), Facts([(text, text)]), sheet, Folded(text, Code(text))]
+    section = Section(text, [*blocks, Talks([Talk(text, one), Talk(text, bare)])])
+    return to_html(Report(text, [Chapter(text, text, [section])]))
+
+
+@PROPERTY
+@given(st.text(max_size=30), st.sampled_from(["", "<b>", "</pre>", '" onload="x', "</style><script>", "&lt;", "<!--"]))
+def test_no_text_changes_the_elements_of_a_page(text: str, more: str) -> None:
+    page, harmless = page_with(f"x{text}{more}"), page_with("x")
+    assert Reader(page).tags == Reader(harmless).tags
+    assert [name for name, _ in Reader(page).attributes] == [name for name, _ in Reader(harmless).attributes]
+    assert all(c.isprintable() or c == "\n" for c in page)
+
+
+def test_a_comparison_ends_with_a_page_of_its_tables(comparison: Path) -> None:
+    result = json.loads((comparison / "compare.json").read_text())
+    page = Reader((comparison / "report.html").read_text(encoding="utf-8"))
+    difference = next(d for d in result["differences"] if d["metric"] == "eval/generator/accuracy")
+    low, high = difference["interval"]
+    assert f"{difference['mean']:+.3f} [{low:+.3f}, {high:+.3f}]" in page.cells and "undecided" in page.cells
+    for arm in result["arms"].values():
+        for run in arm["runs"]:
+            assert f"{arm['folder']}/seed-{run['seed']}" in page.cells
+            assert (comparison / arm["folder"] / f"seed-{run['seed']}" / "report.html").exists()
+    assert "compare.toml" in page.words
+
+
+def test_a_claim_is_said_with_its_verdict(comparison: Path, tmp_path: Path) -> None:
+    from milonga.claims import CLAIMS
+    from milonga.claims.verdict import summary
+
+    folder = Path(shutil.copytree(comparison, tmp_path / "claim", ignore=shutil.ignore_patterns("frozen", "grpo")))
+    found = summary(CLAIMS.get("prime"), json.loads((folder / "compare.json").read_text()))
+    (folder / "claim.json").write_text(to_json(found))
+    words = " ".join(Reader(page_of(folder)).words)
+    assert found["says"] in words and f"Verdict: {found['verdict']}" in words
+
+
+def test_several_folders_stand_side_by_side(run: Path, copy: Path, comparison: Path) -> None:
+    config = (copy / "config.toml").read_text().replace("seed = 3", "seed = 4")
+    (copy / "config.toml").write_text(config)
+    report = compose([run, copy, comparison])
+    assert report.chapters[0].title == "Side by side" and len(report.chapters) == 4
+    page = Reader(to_html(report))
+    at = page.cells.index("setting")
+    assert page.cells[at : at + 6] == ["setting", "tango", "run", "seed", "3", "4"], "nothing else differs"
+    many = compose([run] * 20)
+    assert len(many.chapters) == 1 and len(to_html(many)) < 2e6
+
+
+def test_markdown_has_the_same_numbers(run: Path, tmp_path: Path) -> None:
+    written = write_report([run], tmp_path / "sub" / "page.html", markdown=True)
+    assert [path.name for path in written] == ["page.html", "page.md"]
+    text = written[1].read_text()
+    for row in Reader(written[0].read_text()).cells:
+        if re.fullmatch(r"-?\d+\.\d{3}", row):
+            assert row in text
+    table = re.search(r"\| generator accuracy \(sampled\) \|.*", text)
+    values = read_record(run).curve("eval/generator/accuracy")[1]
+    assert table is not None and f"| {number(values[0])} | {number(values[-1])} |" in table[0]
+
+
+def test_a_long_run_gives_a_small_page(copy: Path) -> None:
+    rows = JsonLines(copy / "metrics.jsonl").rows()
+    timing = JsonLines(copy / "timing.jsonl").rows()
+    long = [rows[1 + at % (len(rows) - 1)] | {"turn": at} for at in range(2_000)]
+    (copy / "metrics.jsonl").write_text("".join(to_json(row) + "\n" for row in long))
+    (copy / "timing.jsonl").write_text("".join(to_json(timing[-1] | {"turn": at}) + "\n" for at in range(2_000)))
+    assert len(page_of(copy)) < 500_000
+
+
+def spoil_config(run: Path) -> None:
+    (run / "config.toml").write_text("recipe = [")
+
+
+def spoil_metrics(run: Path) -> None:
+    (run / "metrics.jsonl").write_text("[1, 2]\n")
+
+
+def spoil_half(run: Path) -> None:
+    (run / "metrics.jsonl").write_text('{"turn": 0, "eval/gen')
+
+
+def spoil_traces(run: Path) -> None:
+    sorted((run / "traces").iterdir())[-1].write_bytes(b"PAR1 and no more")
+
+
+def spoil_summary(run: Path) -> None:
+    (run / "report.json").write_text("{")
+
+
+def spoil_all(run: Path) -> None:
+    for path in run.iterdir():
+        if path.is_file():
+            path.unlink()
+
+
+SPOILT = {
+    spoil_config: "config",
+    spoil_metrics: "line 1",
+    spoil_half: "no metrics yet",
+    spoil_traces: "parquet",
+    spoil_summary: "report.json",
+    spoil_all: "not a run folder",
+}
+
+
+@pytest.mark.parametrize("spoil", list(SPOILT), ids=lambda one: one.__name__)
+def test_a_broken_folder_is_one_line(spoil: Any, copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    spoil(copy)
+    code, _, error = command(capsys, "report", str(copy), "--out", str(copy / "page.html"))
+    assert code == 2 and len(error.splitlines()) == 1 and SPOILT[spoil] in error and not (copy / "page.html").exists()
+
+
+def test_a_broken_comparison_is_one_line(comparison: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "compare"
+    folder.mkdir()
+    shutil.copy(comparison / "compare.toml", folder)
+    code, _, error = command(capsys, "report", str(folder))
+    assert code == 2 and "goes on with it" in error and len(error.splitlines()) == 1
+    (folder / "compare.json").write_text('{"arms": {"a": 1}}')
+    code, _, error = command(capsys, "report", str(folder))
+    assert code == 2 and "is not what 'milonga compare' writes" in error and len(error.splitlines()) == 1
+
+
+def test_a_run_in_progress_can_be_reported(copy: Path) -> None:
+    (copy / "report.json").unlink()
+    rows = (copy / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (copy / "metrics.jsonl").write_text("".join(rows[:2]) + rows[2][:40])
+    assert "not finished: turn 1" in page_of(copy)
+
+
+def test_what_goes_wrong_while_leaving_a_report_is_said_and_nothing_more(copy: Path) -> None:
+    spoil_traces(copy)
+    said: list[str] = []
+    leave_report(copy, said.append)
+    assert len(said) == 1 and said[0].startswith("no report.html was written") and "milonga report" in said[0]
+
+
+def test_pdf_is_printed_by_a_browser_or_refused_in_one_line(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    code, _, error = command(capsys, "report", str(run), "--pdf", "--out", str(tmp_path / "page.html"))
+    assert code == 2 and "needs a browser" in error and len(error.splitlines()) == 1 and not (tmp_path / "page.html").exists()
+    broken = tmp_path / "chromium"
+    broken.write_text("#!/bin/sh\nexit 1\n")
+    broken.chmod(0o755)
+    with pytest.raises(UserError, match="could not print"):
+        print_pdf(run / "report.html", tmp_path / "page.pdf", str(broken))
+
+
+def transcript(id: str, correct: bool | None, says: bool | None, steps: list[tuple[bool | None, bool | None]]) -> Transcript:
+    made = [Step("s", verdict, truth) for verdict, truth in steps]
+    return Transcript(id, 1, "generator", "p", "q", "t", made, "7", correct, None, says is not None, says)
+
+
+def test_transcripts_are_chosen_for_what_they_show() -> None:
+    fine = transcript("fine", True, True, [(True, True)])
+    fooled = transcript("fooled", False, True, [(True, True), (True, False)])
+    strict = transcript("strict", True, False, [(False, True), (False, True)])
+    torn = transcript("torn", True, True, [(False, False), (True, True)])
+    wrong = transcript("wrong", False, False, [(False, False)])
+    chosen = choose([fine, fooled, strict, torn, wrong, wrong], 1)
+    assert [one.id for _, one in chosen] == ["fooled", "strict", "torn", "wrong"]
+    assert choose([fine], 3) == [] and choose([], 3) == []
+
+
+def test_transcripts_are_those_of_the_traces(run: Path) -> None:
+    record = read_record(run)
+    found = read_transcripts(run, record.config)
+    rows = {row["id"]: row for row in read_traces(sorted((run / "traces").iterdir())[-1])}
+    assert found and all(rows[one.id]["correct"] == one.correct for one in found)
+    for one in found:
+        checks = [row for row in rows.values() if one.id in row["about"]]
+        assert one.agreeing == (sum(row["final_verdict"] is True for row in checks), len(checks))
+        assert [step.truth for step in one.steps] == rows[one.id]["step_truth"]
+        verdicts = [step.verdict for step in one.steps]
+        assert any(verdicts == (row["step_verdicts"] or [None] * len(verdicts)) for row in checks)
+
+
+def test_of_a_large_dump_whole_problems_are_read(run: Path) -> None:
+    path = sorted((run / "traces").iterdir())[-1]
+    rows = read_traces(path)
+    some = read_traces(path, most=len(rows) - 1)
+    kept = {row["problem"] for row in some}
+    assert 0 < len(some) < len(rows) and some == [row for row in rows if row["problem"] in kept]
+
+
+def test_a_page_is_written_to_an_html_file_only(run: Path, tmp_path: Path) -> None:
+    for place in (tmp_path, tmp_path / "page.md"):
+        with pytest.raises(UserError, match="names the HTML file"):
+            write_report([run], place)
