@@ -2,6 +2,9 @@
 
 import os
 import signal
+from pathlib import Path
+
+import pytest
 
 # Some virtual machines announce AMX and then refuse its instructions: bfloat16 products would end the process.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
@@ -9,3 +12,14 @@ os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 os.environ.setdefault("TRITON_INTERPRET", "1")
 # A shell starts background jobs with interrupts ignored, and children inherit that: tests of Ctrl-C would wait in vain.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A real, tiny run of tango that has ended: to be read, never changed."""
+    from cases import TINY
+    from milonga.api import run
+
+    folder = tmp_path_factory.mktemp("trained") / "tango"
+    run("tango", turns=1, seed=3, out=folder, settings=TINY | {"options": {"warmup": 1, "n_generator": 1}}, quiet=True)
+    return folder

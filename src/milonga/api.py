@@ -7,18 +7,14 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from milonga.config import VllmSection, read_toml
-from milonga.errors import ConfigError, RunFolderError
+from milonga.config import read_toml
+from milonga.errors import ConfigError
+from milonga.pair import bare_plan, finished, make_engine, only, seated
 from milonga.resolve import Plan, resolve
 
-if TYPE_CHECKING:
-    from milonga.table import Setting
-
 Report = dict[str, Any]
-BARE_TOKENS = 1024
-"""Of a solution, where a model is measured that comes from no run; a verification may have twice as many."""
 
 
 def plan_run(
@@ -137,22 +133,6 @@ def _loop(plan: Plan, folder: Any, quiet: bool, begin: bool = False, restore: bo
         return report
 
 
-def make_engine(plan: Plan) -> Any:
-    """The engine of a plan, with its models loaded."""
-    import torch
-
-    from milonga.engine.local import LocalEngine
-    from milonga.engine.local.models import check_model
-
-    for section in plan.policies.values():
-        check_model(section.model)
-    if plan.config.threads is not None:
-        torch.set_num_threads(plan.config.threads)
-    sampling = plan.config.sampling
-    vllm = (sampling.vllm or VllmSection()) if sampling.sampler == "vllm" else None
-    return LocalEngine(plan.policies, plan.config.device, sampling.rows, sampling.max_tokens or plan.task.max_tokens, vllm)
-
-
 def evaluate(
     path: str | Path,
     *,
@@ -169,11 +149,11 @@ def evaluate(
         return _processbench(Path(path), Path(processbench), limit)
     from milonga.evals import Evaluator, make_bench
 
-    plan, found = _finished(Path(path), {"split": split} | ({} if problems is None else {"problems": problems}))
+    found = finished(Path(path), {"eval": {"split": split} | ({} if problems is None else {"problems": problems})})
+    plan = found.plan
     bench = make_bench(plan.task, plan.roles.get("generator"), plan.config.eval.bench, plan.config.eval.split)
-    setting = _seated(plan, found[0])
-    metrics = Evaluator(setting, plan.config.eval, tuple(bench), plan.recipe.measure)()
-    return {"run": str(path), "recipe": plan.config.recipe, "turn": found[1]["place"]["turn"], "split": split} | {
+    metrics = Evaluator(seated(plan, found.weights), plan.config.eval, tuple(bench), plan.recipe.measure)()
+    return {"run": str(path), "recipe": plan.config.recipe, "turn": found.turn, "split": split} | {
         key.removeprefix("eval/"): value for key, value in metrics.items()
     }
 
@@ -186,44 +166,17 @@ def _processbench(path: Path, file: Path, limit: int | None) -> Report:
 
     report: Report
     if (path / "config.toml").exists():
-        plan, found = _finished(path, {})
-        weights, report = found[0], {"run": str(path), "recipe": plan.config.recipe, "turn": found[1]["place"]["turn"]}
+        found = finished(path)
+        plan, weights = found.plan, found.weights
+        report = {"run": str(path), "recipe": plan.config.recipe, "turn": found.turn}
     else:
-        model = {"model": str(path)}
-        settings = {"policies": {"generator": model, "verifier": model}, "sampling": {"max_tokens": BARE_TOKENS}}
-        plan, weights, report = resolve([{"recipe": "verifier_only"}, settings]), None, {"model": str(path)}
+        plan, weights, report = bare_plan(str(path), str(path)), None, {"model": str(path)}
     if "verifier" not in plan.roles:
         raise ConfigError(f"recipe '{plan.config.recipe}' has no verifier to measure on '{file}'")
     bench = read_processbench(file, StepSolver("terse" if plan.config.dialect == "terse" else "tagged"), limit)
-    policy = plan.seats["verifier"]
-    setting = _seated(replace(plan, policies={policy: plan.policies[policy]}), weights)
-    table = Table(setting, "processbench", "")
+    table = Table(seated(only(plan, ["verifier"]), weights), "processbench", "")
     metrics = judge_bench(table, bench, plan.config.eval.checks)
     labels = [item.grade.first_error for item in bench if item.grade is not None]
     report |= {"processbench": str(file), "items": len(bench), "errors": sum(label != -1 for label in labels)}
     report |= {"checks": plan.config.eval.checks, "dropped": sum(table.dropped.values())}
     return report | {f"verifier/{key}": value for key, value in metrics.items()}
-
-
-def _finished(path: Path, section: Mapping[str, Any]) -> tuple[Plan, tuple[Path, dict[str, Any]]]:
-    """The plan of a run, with these keys of `[eval]`, and its newest checkpoint: folder and state."""
-    from milonga.run.checkpoints import Checkpoints
-    from milonga.run.folder import read_config
-
-    config = read_config(path)
-    plan = resolve([config.model_dump(mode="json", exclude_none=True), {"eval": config.eval.model_dump() | dict(section)}])
-    found = Checkpoints(path / "checkpoints", 1).newest()
-    if found is None:
-        raise RunFolderError(f"'{path}' holds no complete checkpoint")
-    return plan, found
-
-
-def _seated(plan: Plan, weights: Path | None) -> Setting:
-    """The plan's setting, with the weights of a checkpoint."""
-    from milonga.table import Setting
-
-    engine = make_engine(plan)
-    if weights is not None:
-        engine.load(weights)
-    config = plan.config
-    return Setting(engine, plan.task, plan.roles, plan.seats, config.sampling, config.seed, config.batch.problems)

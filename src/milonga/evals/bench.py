@@ -8,6 +8,7 @@ are read as they are.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 from milonga.errors import DataError
@@ -65,14 +66,24 @@ def _item(path: Path, number: int, item: object, solver: StepSolver) -> Trace:
     if not -1 <= label < len(steps):
         raise DataError(f"ProcessBench file '{path}', item {number}: label {label} is not a step of {len(steps)}")
     problem = Problem(str(item.get("id", f"processbench/{number}")), item["problem"], "")
-    # Only the steps are there: the answer stands in the last of them. Truth after the first error is not labelled.
-    numbers = NUMBER.findall(steps[-1]) if steps else []
-    text = solver.write([one_line(step) for step in steps], numbers[-1] if numbers else "?")
-    reading = solver.read(text)
-    if len(reading.value.steps) != len(steps):
+    truth = tuple(label == -1 or k < label for k in range(len(steps)))  # truth after the first error is not labelled
+    trace = rewritten(solver, problem.id, problem, steps, grade=Grade(item["final_answer_correct"], truth))
+    if trace is None:
         raise DataError(f"ProcessBench file '{path}', item {number}: its steps hold marks of the {solver.dialect} dialect")
-    truth = tuple(label == -1 or k < label for k in range(len(steps)))
-    return Trace.given(problem.id, "generator", problem, text, reading, Grade(item["final_answer_correct"], truth))
+    return trace
+
+
+def rewritten(
+    solver: StepSolver, id: str, problem: Problem, steps: Sequence[str], answer: str | None = None, grade: Grade | None = None
+) -> Trace | None:
+    """Somebody else's steps as a solution in the solver's dialect; None where marks of the dialect stand in them.
+
+    Without an answer, the last number of the last step stands for it: that is where most solutions have theirs.
+    """
+    numbers = NUMBER.findall(steps[-1]) if steps else []
+    text = solver.write([one_line(step) for step in steps], answer or (numbers[-1] if numbers else "?"))
+    reading = solver.read(text)
+    return Trace.given(id, "generator", problem, text, reading, grade) if len(reading.value.steps) == len(steps) else None
 
 
 def one_line(step: str) -> str:

@@ -1,0 +1,254 @@
+"""A trained pair, to be used: its generator solves problems, its verifier judges solutions.
+
+`Pair.open("runs/tango-…")` takes the newest whole checkpoint of a run, `Pair.bare(verifier="a/model")` models as they are.
+
+Invariants: only the weights of the seats that were asked for are loaded; what is said of a problem or a solution depends on the
+seed and its id alone, never on what else is asked along with it; nothing is learned, and the run folder is only read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from milonga.config import VllmSection
+from milonga.errors import ConfigError, DataError, RunFolderError
+from milonga.evals.bench import rewritten
+from milonga.evals.evaluate import sureness, whole_bench
+from milonga.evals.metrics import first_wrong, mean, vote
+from milonga.resolve import Plan, resolve
+from milonga.roles import StepSolver
+from milonga.run.checkpoints import Checkpoints
+from milonga.run.folder import read_config
+from milonga.table import Setting, Table
+from milonga.tasks.foreign import WithForeign
+from milonga.types import Problem, Trace, Traces, Verification
+
+if TYPE_CHECKING:
+    from milonga.engine import Engine
+
+BARE_TOKENS = 1024
+"""Of a solution, where a model is used that comes from no run; a verification may have twice as many."""
+SEATS = ("generator", "verifier")
+
+
+def make_engine(plan: Plan) -> Any:
+    """The engine of a plan, with its models loaded."""
+    import torch
+
+    from milonga.engine.local import LocalEngine
+    from milonga.engine.local.models import check_model
+
+    for section in plan.policies.values():
+        check_model(section.model)
+    if plan.config.threads is not None:
+        torch.set_num_threads(plan.config.threads)
+    sampling = plan.config.sampling
+    vllm = (sampling.vllm or VllmSection()) if sampling.sampler == "vllm" else None
+    return LocalEngine(plan.policies, plan.config.device, sampling.rows, sampling.max_tokens or plan.task.max_tokens, vllm)
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A run that can be used: its plan, and its newest whole checkpoint."""
+
+    plan: Plan
+    weights: Path
+    turn: int
+
+
+def finished(path: Path, layer: Mapping[str, Any] | None = None) -> Finished:
+    """The run in a folder, with these keys of its config changed."""
+    config = read_config(path)
+    plan = resolve([config.model_dump(mode="json", exclude_none=True), layer or {}])
+    found = Checkpoints(path / "checkpoints", 1).newest()
+    if found is None:
+        raise RunFolderError(f"'{path}' holds no complete checkpoint")
+    return Finished(plan, found[0], found[1]["place"]["turn"])
+
+
+def bare_plan(generator: str, verifier: str, layer: Mapping[str, Any] | None = None) -> Plan:
+    """A plan for models that come from no run."""
+    models = {"generator": {"model": generator}, "verifier": {"model": verifier}}
+    return resolve([{"recipe": "verifier_only", "policies": models, "sampling": {"max_tokens": BARE_TOKENS}}, layer or {}])
+
+
+def only(plan: Plan, seats: Collection[str]) -> Plan:
+    """The plan with the policies of these seats alone: what is not needed is not loaded."""
+    names = {plan.seats[seat] for seat in seats}
+    return replace(plan, policies={name: section for name, section in plan.policies.items() if name in names})
+
+
+def seated(plan: Plan, weights: Path | None) -> Setting:
+    """The plan's setting, with the weights of a checkpoint."""
+    engine = make_engine(plan)
+    if weights is not None:
+        engine.load(weights)
+    config = plan.config
+    return Setting(engine, plan.task, plan.roles, plan.seats, config.sampling, config.seed, config.batch.problems)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What repeated verification says of one solution. Checks that cannot be read have no part in it, but are counted."""
+
+    solution: Trace
+    checks: tuple[Trace, ...]
+
+    @property
+    def values(self) -> list[Verification]:
+        return [check.reading.value for check in self.checks]
+
+    @property
+    def readable(self) -> int:
+        """How many checks end in a verdict."""
+        return sum(value.final is not None for value in self.values)
+
+    @property
+    def probability(self) -> float | None:
+        """How likely the solution is right: the share of the readable checks that say so, or the mean of their scores."""
+        return mean([sureness(value) for value in self.values if value.final is not None])
+
+    @property
+    def final(self) -> bool | None:
+        """What is at least as likely right as wrong is judged right; None where no check can be read."""
+        return None if self.probability is None else self.probability >= 0.5
+
+    @property
+    def steps(self) -> tuple[float, ...] | None:
+        """The same for each step; None where no check judges every step."""
+        said = [v.step_scores or tuple(map(float, v.steps)) for v in self.values if v.steps is not None]
+        return tuple(sum(column) / len(said) for column in zip(*said, strict=True)) if said else None
+
+    @property
+    def first_error(self) -> int | None:
+        """The first wrong step as ProcessBench counts: from 0, -1 if there is none, None where nothing can be read.
+
+        The checks vote on it. It need not be the first step that most of them judge wrong.
+        """
+        return vote([first_wrong(value.steps) for value in self.values])
+
+    @property
+    def rank(self) -> float:
+        """What solutions of one problem are ordered by, as in evaluations: the mean rank of all checks, unreadable ones 0."""
+        return mean([value.rank for value in self.values]) or 0.0
+
+
+class Pair:
+    """A generator and a verifier with their weights; either may be missing. Use it in a `with`, or call `close`."""
+
+    def __init__(self, plan: Plan, weights: Path | None, seats: Collection[str], turn: int | None = None) -> None:
+        for seat in seats:
+            if seat not in plan.roles:
+                raise ConfigError(f"recipe '{plan.config.recipe}' has no {seat}; its seats are {', '.join(plan.roles)}")
+        if "generator" in seats and not isinstance(plan.roles["generator"], StepSolver):
+            raise ConfigError(f"the generator of recipe '{plan.config.recipe}' does not solve problems by steps")
+        self.plan, self.turn = plan, turn
+        self.seats = tuple(seats)
+        self.setting = replace(seated(only(plan, seats), weights), task=WithForeign(plan.task))
+        self.solver = StepSolver("terse" if plan.config.dialect == "terse" else "tagged")
+
+    @classmethod
+    def open(
+        cls,
+        path: str | Path,
+        seats: Collection[str] | None = None,
+        *,
+        seed: int | None = None,
+        device: str | None = None,
+        temperature: float | None = None,
+    ) -> Pair:
+        """The newest whole checkpoint of a run, or a folder with a model, which then sits on every seat.
+
+        Without `seats`, those of generator and verifier that the recipe has. Seed, device and temperature are the run's.
+        """
+        path, layer = Path(path), changes(seed, device, temperature)
+        if not (path / "config.toml").exists() and (path / "config.json").exists():
+            return cls(bare_plan(str(path), str(path), layer), None, SEATS if seats is None else seats)
+        found = finished(path, layer)
+        return cls(found.plan, found.weights, present(found.plan) if seats is None else seats, found.turn)
+
+    @classmethod
+    def bare(
+        cls,
+        *,
+        generator: str | None = None,
+        verifier: str | None = None,
+        seed: int | None = None,
+        device: str | None = None,
+        temperature: float | None = None,
+    ) -> Pair:
+        """Models that come from no run, asked as they are: folders, hub names, `embedded` or `smollm2-135m`."""
+        named = {seat: model for seat, model in zip(SEATS, (generator, verifier), strict=True) if model is not None}
+        if not named:
+            raise ConfigError("a pair needs a generator or a verifier")
+        other = next(iter(named.values()))
+        plan = bare_plan(named.get("generator", other), named.get("verifier", other), changes(seed, device, temperature))
+        return cls(plan, None, tuple(named))
+
+    @property
+    def solves(self) -> bool:
+        return "generator" in self.seats
+
+    @property
+    def judges(self) -> bool:
+        return "verifier" in self.seats
+
+    @property
+    def engine(self) -> Engine:
+        return self.setting.engine
+
+    def __enter__(self) -> Pair:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self.engine.close()
+
+    def solve(self, problems: Sequence[Problem], n: int = 1, greedy: bool = False) -> Traces:
+        """`n` solutions of each problem, in one batch, graded where an answer is known; adjacent for each problem.
+
+        Problems that do not fit into the model's context have none; if that is so for all of them it is an error.
+        """
+        distinct("problem", [problem.id for problem in problems])
+        return Table(self.setting, "use", "").ask("generator", problems, n, greedy)
+
+    def verify(self, solutions: Sequence[Trace] | Traces, checks: int = 1, greedy: bool = False) -> list[Verdict]:
+        """A verdict on each solution from `checks` verifications of it, in one batch. A scorer is asked once: it says the same
+        every time. Of what does not fit into the model's context every check is unreadable."""
+        distinct("solution", [solution.id for solution in solutions])
+        subjects = Traces(solutions)
+        judged = whole_bench(Table(self.setting, "use", "").judge("verifier", subjects, checks, greedy), subjects, checks)
+        found: dict[str, list[Trace]] = {}
+        for check in judged:
+            found.setdefault(check.subject.id, []).append(check)
+        return [Verdict(solution, tuple(found[solution.id])) for solution in subjects]
+
+    def given(self, problem: Problem, steps: Sequence[str], answer: str | None = None, id: str | None = None) -> Trace:
+        """Somebody else's solution in this pair's dialect, to be verified. Without an answer, the last number of the last step
+        stands for it."""
+        trace = rewritten(self.solver, id or problem.id, problem, steps, answer)
+        if trace is None:
+            raise DataError(f"solution '{id or problem.id}': its steps hold marks of the {self.solver.dialect} dialect")
+        return trace
+
+
+def changes(seed: int | None, device: str | None, temperature: float | None) -> dict[str, Any]:
+    """What the user of a pair may change in its config."""
+    out: dict[str, Any] = {} if seed is None else {"seed": seed}
+    out |= {} if device is None else {"device": device}
+    return out | ({} if temperature is None else {"sampling": {"temperature": temperature}})
+
+
+def present(plan: Plan) -> tuple[str, ...]:
+    return tuple(seat for seat in SEATS if seat in plan.roles)
+
+
+def distinct(what: str, ids: Sequence[str]) -> None:
+    """Ids key the randomness, and tell the results apart."""
+    if len(set(ids)) != len(ids):
+        raise ValueError(f"two {what}s have the same id")

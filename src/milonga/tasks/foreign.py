@@ -1,0 +1,57 @@
+"""Problems from outside a task: a question somebody asks, with its answer where that is known.
+
+A run's task cannot grade them by its own means (chain arithmetic wants its operations, say). Their answers are compared as
+text, as decimals and, where the grader for mathematics is installed, as mathematics.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Sequence
+
+from milonga.tasks.base import Task
+from milonga.tasks.grading import NEEDS, plain, quick, shared_grader
+from milonga.types import Grade, Problem, Split
+
+MARK = "foreign"
+"""The key of `Problem.data` that tells a problem from outside."""
+
+
+def foreign(id: str, question: str, answer: str | None = None) -> Problem:
+    """A problem from outside. Without an answer nothing can be said about who solved it."""
+    return Problem(id, question, "" if answer is None else answer, {MARK: True})
+
+
+class WithForeign(Task):
+    """A task that grades problems from outside too; its own it leaves to the task it stands for."""
+
+    name = "foreign"
+
+    def __init__(self, own: Task) -> None:
+        self.own = own
+        self.options = own.options
+        self.max_tokens = own.max_tokens
+
+    def problem(self, split: Split, index: int) -> Problem:
+        return self.own.problem(split, index)
+
+    def size(self, split: Split) -> int | None:
+        return self.own.size(split)
+
+    def grade(self, problem: Problem, answer: str | None, steps: Sequence[str]) -> Grade:
+        return self.grade_all([(problem, answer, steps)])[0]
+
+    def grade_all(self, items: Sequence[tuple[Problem, str | None, Sequence[str]]]) -> list[Grade]:
+        own = iter(self.own.grade_all([item for item in items if MARK not in item[0].data]))
+        return [Grade(same(p.answer, answer)) if MARK in p.data else next(own) for p, answer, _ in items]
+
+
+def same(gold: str, answer: str | None) -> bool | None:
+    """Whether an answer is the known one; None where none is known, or only a grader that is not installed could tell."""
+    if not gold:
+        return None
+    if answer is None:
+        return False
+    if importlib.util.find_spec(NEEDS["math"][0]) is None:
+        return quick(plain(gold), plain(answer))
+    return shared_grader().equal([(gold, answer)])[0]

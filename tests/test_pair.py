@@ -1,0 +1,190 @@
+"""A trained pair in use: what it says depends on the seed and the ids alone, and only what is needed is loaded."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from helpers import PROPERTY
+from milonga.errors import ConfigError, DataError, RunFolderError, UserError
+from milonga.pair import Pair, Verdict
+from milonga.run.checkpoints import Checkpoints
+from milonga.tasks.foreign import foreign, same
+from milonga.types import Problem, Reading, Trace, Verification
+
+PROBLEMS = [foreign("a", "3+4*5%100", "35"), foreign("b", "50-6+2%100"), foreign("c", "9*9%100", "wrong")]
+
+
+@pytest.fixture(scope="module")
+def pair(trained: Path) -> Pair:
+    return Pair.open(trained)
+
+
+def test_solutions_are_graded_by_the_known_answer_alone(pair: Pair) -> None:
+    solutions = pair.solve(PROBLEMS, n=4)
+    assert solutions.problems == ["a"] * 4 + ["b"] * 4 + ["c"] * 4
+    for trace in solutions:
+        grade = trace.grade
+        assert grade is not None and grade.steps is None
+        expected = {"a": trace.reading.value.answer == "35", "b": None, "c": False}[trace.problem.id]
+        assert grade.correct is expected
+
+
+def test_a_problem_of_the_task_is_graded_by_the_task(pair: Pair) -> None:
+    solutions = pair.solve(pair.plan.task.draw("test", 0, 3), n=2)
+    assert all(t.grade is not None and t.grade.steps is not None for t in solutions)
+
+
+def test_what_is_said_does_not_depend_on_what_else_is_asked(pair: Pair) -> None:
+    together = pair.solve(PROBLEMS, n=3)
+    alone = pair.solve(PROBLEMS[1:2], n=3)
+    assert [t.text for t in together[3:6]] == [t.text for t in alone]
+    checked, one = pair.verify(together, checks=3), pair.verify(alone, checks=3)
+    assert [[c.text for c in v.checks] for v in checked[3:6]] == [[c.text for c in v.checks] for v in one]
+
+
+def test_the_seed_decides(trained: Path, pair: Pair) -> None:
+    def texts(seed: int | None) -> list[str]:
+        with Pair.open(trained, ["generator"], seed=seed) as opened:
+            return [t.text for t in opened.solve(PROBLEMS, n=4)]
+
+    assert texts(None) == [t.text for t in pair.solve(PROBLEMS, n=4)]
+    assert texts(5) == texts(5) != texts(None)
+
+
+def test_only_the_weights_that_are_needed_are_loaded(trained: Path) -> None:
+    with Pair.open(trained, ["verifier"]) as judge:
+        assert list(judge.engine.policies) == ["verifier"]  # type: ignore[attr-defined]
+        assert judge.judges and not judge.solves
+        assert judge.verify([judge.given(PROBLEMS[0], ["3+4=7", "7*5=35"])])[0].steps is not None
+
+
+def test_the_weights_are_those_of_the_newest_checkpoint(trained: Path, pair: Pair) -> None:
+    from safetensors.torch import load_file
+
+    found = Checkpoints(trained / "checkpoints", 1).newest()
+    assert found is not None and pair.turn == found[1]["place"]["turn"]
+    saved = load_file(found[0] / "generator.safetensors")
+    policy = pair.engine.policies["generator"]  # type: ignore[attr-defined]
+    for name, parameter in zip(policy.names, policy.parameters, strict=True):
+        assert np.array_equal(parameter.detach().numpy(), saved[f"live/{name}"].numpy())
+
+
+def test_foreign_solutions_are_judged_step_by_step(pair: Pair) -> None:
+    solution = pair.given(PROBLEMS[0], ["3+4=7", "7*5=36"], id="theirs")
+    assert solution.reading.value.answer == "36" and solution.id == "theirs"
+    verdict = pair.verify([solution], checks=8)[0]
+    assert len(verdict.checks) == 8 and verdict.solution is solution
+    assert verdict.steps is not None and len(verdict.steps) == 2 and all(0 <= p <= 1 for p in verdict.steps)
+    assert verdict.first_error in (-1, 0, 1)
+
+
+def test_what_does_not_fit_is_unreadable_not_wrong(pair: Pair) -> None:
+    long = pair.given(foreign("long", "1+1%100"), ["1+1=2"] * 2000)
+    fits = pair.given(PROBLEMS[0], ["3+4=7", "7*5=35"])
+    verdicts = pair.verify([long, fits], checks=2)
+    assert (verdicts[0].readable, verdicts[0].probability, verdicts[0].final, verdicts[0].first_error) == (0, None, None, None)
+    assert "context" in str(verdicts[0].checks[0].reading.invalid) and verdicts[1].checks[0].text
+    with pytest.raises(UserError, match="no prompt of the verifier fits"):
+        pair.verify([long])
+
+
+def test_a_model_as_it_is_sits_on_the_seats_that_are_named() -> None:
+    with Pair.bare(verifier="embedded", device="cpu") as judge:
+        assert list(judge.engine.policies) == ["verifier"]  # type: ignore[attr-defined]
+        assert judge.verify([judge.given(PROBLEMS[0], ["3+4=7", "7*5=35"])])[0].readable <= 1
+
+
+def test_mistakes_are_named(trained: Path, tmp_path: Path, pair: Pair) -> None:
+    with pytest.raises(RunFolderError, match="does not exist"):
+        Pair.open(tmp_path / "nothing")
+    with pytest.raises(ConfigError, match="has no judge; its seats are generator, verifier"):
+        Pair.open(trained, ["judge"])
+    with pytest.raises(ConfigError, match="a generator or a verifier"):
+        Pair.bare()
+    with pytest.raises(ValueError, match="the same id"):
+        pair.solve([PROBLEMS[0], PROBLEMS[0]])
+
+
+def test_steps_that_hold_marks_of_the_dialect_are_refused() -> None:
+    with Pair.bare(verifier="embedded", device="cpu") as terse:
+        tagged = replace_solver(terse)
+        with pytest.raises(DataError, match="marks of the tagged dialect"):
+            tagged.given(PROBLEMS[0], ["a</step><step>b"])
+
+
+def replace_solver(pair: Pair) -> Pair:
+    from milonga.roles import StepSolver
+
+    pair.solver = StepSolver("tagged")
+    return pair
+
+
+def verdict_of(*values: Verification) -> Verdict:
+    nobody = Problem("p", "", "")
+    solution = Trace.given("s", "generator", nobody, "", Reading(None, 1.0))
+    made = [
+        replace(Trace.given(f"c{i}", "verifier", nobody, "", Reading(v, 1.0)), about=(solution,)) for i, v in enumerate(values)
+    ]
+    return Verdict(solution, tuple(made))
+
+
+def test_a_verdict_counts_readable_checks_alone() -> None:
+    verdict = verdict_of(
+        Verification((True, False), False),
+        Verification(None, None),
+        Verification((True, True), True),
+        Verification((True,) * 2, True),
+    )
+    assert verdict.probability == pytest.approx(2 / 3) and verdict.final is True and verdict.readable == 3
+    assert verdict.steps == pytest.approx((1.0, 2 / 3)) and verdict.first_error == -1
+    # The unreadable check counts as nothing in the order, as it does in evaluations.
+    assert verdict.rank == pytest.approx((0.25 + 0 + 1.5 + 1.5) / 4)
+
+
+def test_scores_are_averaged_where_a_verifier_gives_them() -> None:
+    verdict = verdict_of(
+        Verification((False,), False, score=0.2, step_scores=(0.4,)), Verification((True,), True, score=0.7, step_scores=(0.8,))
+    )
+    assert verdict.probability == pytest.approx(0.45) and verdict.final is False
+    assert verdict.steps == pytest.approx((0.6,)) and verdict.first_error == 0  # a tie goes to the first seen
+
+
+def test_a_verdict_without_a_readable_check_says_nothing() -> None:
+    verdict = verdict_of(Verification(None, None), Verification(None, None))
+    assert (verdict.probability, verdict.final, verdict.steps, verdict.first_error, verdict.rank) == (None,) * 4 + (0.0,)
+
+
+@PROPERTY
+@given(st.lists(st.tuples(st.lists(st.booleans(), min_size=3, max_size=3), st.sampled_from([True, False, None])), min_size=1))
+def test_a_verdict_stays_between_its_checks(said: list[tuple[list[bool], bool | None]]) -> None:
+    verdict = verdict_of(*(Verification(tuple(steps), final) for steps, final in said))
+    finals = [final for _, final in said if final is not None]
+    assert verdict.probability == (None if not finals else pytest.approx(sum(finals) / len(finals)))
+    assert verdict.first_error in [next((k for k, right in enumerate(steps) if not right), -1) for steps, _ in said]
+
+
+@pytest.mark.parametrize(
+    ("gold", "answer", "equal"),
+    [
+        ("", "7", None),
+        ("7", None, False),
+        ("7", "7.0", True),
+        ("1,000", "1000", True),
+        ("Oslo", " oslo", True),
+        ("7", "8", False),
+    ],
+)
+def test_foreign_answers_are_compared(gold: str, answer: str | None, equal: bool | None) -> None:
+    assert same(gold, answer) is equal
+
+
+def test_without_the_grader_for_mathematics_some_answers_cannot_be_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert same("1/2", "0.5") is True
+    monkeypatch.setattr("milonga.tasks.foreign.importlib.util.find_spec", lambda name: None)
+    assert same("1/2", "0.5") is None and same("7", "7.0") is True
