@@ -177,7 +177,7 @@ class Config(Section):
     binding: Binding = "own"
     """own: weights per seat. lora: an adapter per seat on a shared base. shared: one model in every seat."""
     dialect: Literal["auto", "terse", "tagged"] = "auto"
-    """auto: terse where every model is the embedded one, tagged otherwise."""
+    """auto: terse where every model is the embedded one, or was exported from a run that was terse; tagged otherwise."""
     device: str = "auto"
     threads: int | None = Field(None, ge=1)
     """CPU threads; the idle cores by default. Written into the run's config: a resumed run uses the same number."""

@@ -21,6 +21,7 @@ from milonga.run.checkpoints import require_room
 from milonga.run.console import LiveView
 from milonga.run.files import disk_errors, free_bytes, to_json, write_atomically
 from milonga.run.folder import RunFolder
+from milonga.run.note import note_of
 from milonga.run.trackers import Tracker, numbers_of, open_trackers
 from milonga.schedule import Action, Cursor, Phase
 from milonga.table import Setting, Table
@@ -225,6 +226,8 @@ class Loop:
             target = self.folder.path / "models" / policy
             with disk_errors(target):
                 self.engine.export(policy, target)
+            seats = [seat for seat, name in self.plan.seats.items() if name == policy]
+            note_of(self.config, policy, seats, self.place.turn).write(target)
         # Before the report, which says that the run is finished.
         final = {"turn": self.place.turn, "split": self.config.eval.split, "problems": self.evaluate.per_problem()}
         write_atomically(self.folder.path / "final.json", to_json(final) + "\n")

@@ -159,12 +159,14 @@ class Pair:
         seed: int | None = None,
         device: str | None = None,
         temperature: float | None = None,
+        sampler: str | None = None,
     ) -> Pair:
         """The newest whole checkpoint of a run, or a folder with a model, which then sits on every seat.
 
-        Without `seats`, those of generator and verifier that the recipe has. Seed, device and temperature are the run's.
+        Without `seats`, those of generator and verifier that the recipe has. Seed, device, temperature and sampler are
+        the run's, where none are given.
         """
-        path, layer = Path(path), changes(seed, device, temperature)
+        path, layer = Path(path), changes(seed, device, temperature, sampler)
         if not (path / "config.toml").exists() and (path / "config.json").exists():
             return cls(bare_plan(str(path), str(path), layer), None, SEATS if seats is None else seats)
         found = finished(path, layer)
@@ -179,13 +181,16 @@ class Pair:
         seed: int | None = None,
         device: str | None = None,
         temperature: float | None = None,
+        sampler: str | None = None,
     ) -> Pair:
         """Models that come from no run, asked as they are: folders, hub names, `embedded` or `smollm2-135m`."""
         named = {seat: model for seat, model in zip(SEATS, (generator, verifier), strict=True) if model is not None}
         if not named:
             raise ConfigError("a pair needs a generator or a verifier")
         other = next(iter(named.values()))
-        plan = bare_plan(named.get("generator", other), named.get("verifier", other), changes(seed, device, temperature))
+        plan = bare_plan(
+            named.get("generator", other), named.get("verifier", other), changes(seed, device, temperature, sampler)
+        )
         return cls(plan, None, tuple(named))
 
     @property
@@ -233,15 +238,19 @@ class Pair:
         stands for it."""
         trace = rewritten(self.solver, id or problem.id, problem, steps, answer)
         if trace is None:
-            raise DataError(f"solution '{id or problem.id}': its steps hold marks of the {self.solver.dialect} dialect")
+            raise DataError(f"the steps of a solution hold marks of the {self.solver.dialect} dialect")
         return trace
 
 
-def changes(seed: int | None, device: str | None, temperature: float | None) -> dict[str, Any]:
+def changes(seed: int | None, device: str | None, temperature: float | None, sampler: str | None) -> dict[str, Any]:
     """What the user of a pair may change in its config."""
-    out: dict[str, Any] = {} if seed is None else {"seed": seed}
-    out |= {} if device is None else {"device": device}
-    return out | ({} if temperature is None else {"sampling": {"temperature": temperature}})
+    known = {"seed": seed, "device": device}
+    sampling = {"temperature": temperature, "sampler": sampler}
+    return given(known) | ({"sampling": given(sampling)} if given(sampling) else {})
+
+
+def given(options: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in options.items() if value is not None}
 
 
 def present(plan: Plan) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ from milonga.errors import ConfigError, MissingExtra, nearest
 from milonga.objectives import Objective, make_objective
 from milonga.recipes import RECIPES, Recipe
 from milonga.roles import Dialect, Role
+from milonga.run.note import dialect_of, origin_of
 from milonga.tasks import Task, make_task
 
 PATHS = ("path", "dev_path", "test_path")
@@ -109,13 +110,21 @@ def complete(config: Config, recipe: type[Recipe], seats: Mapping[str, str]) -> 
         if "kind" in section.model_fields_set and section.kind != kinds[name]:
             raise ConfigError(f"policies.{name}.kind follows from the seat: it is '{kinds[name]}' in '{recipe.name}'")
         start = None if section.adapter is None else whole(section.adapter)
-        policies[name] = section.model_copy(update={"kind": kinds[name], "adapter": start})
+        policies[name] = section.model_copy(update={"kind": kinds[name], "adapter": start, "lr": rate(section)})
     dialect = config.dialect
     if dialect == "auto":
-        dialect = "terse" if all(p.model == "embedded" for p in policies.values()) else "tagged"
+        dialect = "terse" if all(dialect_of(p.model) == "terse" for p in policies.values()) else "tagged"
     options = {**recipe.Options().model_dump(), **config.options}
     derived = {"policies": policies, "dialect": dialect, "options": options, "task": with_whole_paths(config.task)}
     return config.model_copy(update=derived)
+
+
+def rate(section: PolicySection) -> float | None:
+    """The learning rate as given; of a model that was exported from a run, that of the model it began with."""
+    origin = origin_of(section.model)
+    if section.lr is not None or origin == section.model:
+        return section.lr
+    return section.model_copy(update={"model": origin}).learning_rate
 
 
 def with_whole_paths(task: Mapping[str, Any]) -> dict[str, Any]:

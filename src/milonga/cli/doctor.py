@@ -18,6 +18,7 @@ EXTRAS = {
     "datasets": "hub",
     "matplotlib": "plot",
     "gguf": "smollm",
+    "fastapi": "serve",
     "ray": "ray",
     "vllm": "vllm",
     "tensorboard": "tensorboard",

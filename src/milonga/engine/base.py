@@ -172,8 +172,9 @@ class Engine(ABC):
     def load(self, folder: Path) -> None: ...
 
     @abstractmethod
-    def export(self, policy: str, folder: Path) -> None:
-        """Write a policy as an ordinary Hugging Face folder (or peft adapter) to keep."""
+    def export(self, policy: str, folder: Path, merged: bool = False) -> None:
+        """Write a policy as an ordinary Hugging Face folder to keep; of adapters a peft folder, unless they are to be merged
+        into their base."""
 
     @abstractmethod
     def checkpoint_bytes(self) -> int:

@@ -141,11 +141,15 @@ def read_jsonl(path: Path, fields: Fields) -> list[Row]:
 
 def _parse(line: bytes, path: Path, number: int, fields: Fields) -> Row:
     where = f"{path}, line {number}"
+    return fields.read(parse_json(line, where), where, number)
+
+
+def parse_json(text: bytes, where: str) -> Any:
+    """Strict JSON, or an error that names its place."""
     try:
-        record = json.loads(line.decode("utf-8-sig"), parse_constant=_no_constant)
+        return json.loads(text.decode("utf-8-sig"), parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
         raise DataError(f"{where}: not JSON ({error})") from None
-    return fields.read(record, where, number)
 
 
 def _no_constant(name: str) -> Any:

@@ -42,6 +42,13 @@ def export(shared: Any, name: str, folder: Path) -> None:
     config.save_pretrained(str(folder))
 
 
+def merged(shared: Any, name: str) -> Any:
+    """The plain model that the base with one adapter amounts to. It is a copy: the base and its other adapters stay."""
+    model = copy.deepcopy(shared)
+    model.set_adapter(name)
+    return model.merge_and_unload(adapter_names=[name])
+
+
 def weights(shared: Any, name: str) -> dict[str, Tensor]:
     found: dict[str, Tensor] = peft.get_peft_model_state_dict(shared, adapter_name=name, save_embedding_layers=False)
     return found

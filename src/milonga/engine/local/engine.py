@@ -262,13 +262,16 @@ class LocalEngine(Engine):
             policy.load_state(load_file(folder / f"{name}.safetensors"))
             policy.version, policy.updates = saved["version"], saved["updates"]
 
-    def export(self, policy: str, folder: Path) -> None:
+    def export(self, policy: str, folder: Path, merged: bool = False) -> None:
         chosen = self.policy(policy)
         folder.mkdir(parents=True, exist_ok=True)
         if chosen.adapter:
             from milonga.engine.local import adapters  # needs peft, which is optional
 
-            adapters.export(chosen.model, chosen.adapter, folder)
+            if merged:
+                adapters.merged(chosen.model, chosen.adapter).save_pretrained(folder)
+            else:
+                adapters.export(chosen.model, chosen.adapter, folder)
         else:
             chosen.model.save_pretrained(folder)
         if chosen.head is not None:

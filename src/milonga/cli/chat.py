@@ -1,0 +1,85 @@
+"""The body of `milonga chat`: a question in, the solution appears, then the verdict on each of its steps."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import sys
+from collections.abc import Iterator
+
+from rich.console import Console
+
+from milonga.cli.views import shown
+from milonga.errors import UserError
+from milonga.pair import Pair, Verdict
+from milonga.tasks.foreign import foreign
+from milonga.types import Solution, Trace
+from milonga.using.answers import answers
+
+
+def chat(pair: Pair, console: Console, best_of: int, checks: int) -> None:
+    """Until the questions end. What cannot be answered is said, and the next question is read."""
+    with contextlib.suppress(KeyboardInterrupt):
+        for number, question in enumerate(questions(), 1):
+            try:
+                converse(pair, question, f"chat/{number}", console, best_of, checks)
+            except UserError as error:
+                console.print(f"[red]{shown(str(error))}[/red]", highlight=False)
+    console.print()
+
+
+def questions() -> Iterator[str]:
+    """Lines from the terminal, with a prompt, or from whatever stands in its place, without one; blank ones are passed over."""
+    if isinstance(sys.stdin, io.TextIOWrapper):
+        sys.stdin.reconfigure(errors="replace")
+    ask = "? " if sys.stdin.isatty() else ""
+    while True:
+        try:
+            line = input(ask)
+        except EOFError:
+            return
+        if line.strip():
+            yield line.strip()
+
+
+def converse(pair: Pair, question: str, id: str, console: Console, best_of: int, checks: int) -> None:
+    """One question. A single solution is shown before it is judged; which of several is the best is known only then."""
+    problem = foreign(id, question)
+    if best_of > 1:
+        best = answers(pair, [problem], best_of, "verifier" if pair.judges else "vote", checks)[0].best
+        assert best is not None, "a problem that does not fit, asked alone, is an error"
+        solution, verdict = best.solution, best.verdict
+        show_solution(solution, console)
+    else:
+        solution = pair.solve([problem], greedy=True)[0]
+        show_solution(solution, console)
+        verdict = pair.verify([solution], checks)[0] if pair.judges else None
+    if verdict is not None:
+        show_verdict(verdict, console)
+
+
+def show_solution(solution: Trace, console: Console) -> None:
+    value: Solution = solution.reading.value
+    for number, step in enumerate(value.steps, 1):
+        console.print(f"  {number}. {shown(step)}", highlight=False, soft_wrap=True)
+    if value.answer is None:
+        console.print(
+            f"  [yellow]no answer[/yellow] ({shown(str(solution.reading.invalid))}), as it was written:", highlight=False
+        )
+        console.print(f"  {shown(solution.text)}", highlight=False, soft_wrap=True)
+    else:
+        console.print(f"  [bold]{shown(value.answer)}[/bold]", highlight=False, soft_wrap=True)
+
+
+def show_verdict(verdict: Verdict, console: Console) -> None:
+    """A mark for each step with the share of checks behind it, and the chance that the answer is right."""
+    said = "  ".join(
+        f"{number}. {'[green]✓[/green]' if share >= 0.5 else '[red]✗[/red]'} {share:.2f}"
+        for number, share in enumerate(verdict.steps or (), 1)
+    )
+    console.print(f"  verifier: {said or 'no verdict on the steps'}", highlight=False, soft_wrap=True)
+    if verdict.probability is None:
+        console.print("  nothing readable about the whole", highlight=False)
+    else:
+        word = "[green]right[/green]" if verdict.final else "[red]wrong[/red]"
+        console.print(f"  the whole: {word} ({verdict.probability:.2f})", highlight=False)

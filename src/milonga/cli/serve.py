@@ -1,0 +1,60 @@
+"""The body of `milonga serve`: a socket, a pair, and the HTTP service between them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import sys
+from pathlib import Path
+
+from milonga.errors import ConfigError, MissingExtra
+from milonga.pair import Pair
+from milonga.using.gate import Limits, find_token, is_loopback
+from milonga.using.service import Service
+
+LINGER = 5
+"""Seconds that requests under way have to end when the service is stopped."""
+
+
+def serve(folder: Path, host: str, port: int, token_file: Path | None, rate: float, waiting: int, device: str | None) -> None:
+    """Until it is interrupted or told to end. What can be refused is refused before a model is loaded."""
+    try:
+        import uvicorn
+
+        from milonga.using.http import make_app
+    except ImportError:
+        raise MissingExtra("'milonga serve'", "serve") from None
+    token = find_token(host, token_file, os.environ.get("MILONGA_TOKEN"))
+    limits = Limits(rate=rate, waiting=waiting)
+    with bound(host, port) as listener:
+        service = Service(Pair.open(folder, device=device), limits.waiting)
+        app = make_app(service, limits, token, is_loopback(host))
+        config = uvicorn.Config(
+            app,
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,  # whoever could set them could be any client
+            timeout_graceful_shutdown=LINGER,
+        )
+        # uvicorn ends well on both signals, and then sends them on to whoever had them before.
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+        sys.stderr.write(f"serving {folder} on {address(listener)}; Ctrl-C ends it\n")
+        with contextlib.suppress(KeyboardInterrupt):
+            uvicorn.Server(config).run(sockets=[listener])
+
+
+def bound(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=128)
+    except (OSError, OverflowError) as error:
+        why = error.strerror if isinstance(error, OSError) and error.strerror else error
+        raise ConfigError(f"cannot listen on --host {host} --port {port}: {why}") from None
+
+
+def address(listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

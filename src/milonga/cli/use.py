@@ -1,0 +1,144 @@
+"""The bodies of `milonga solve` and `milonga verify`: a file in, JSON lines out, a summary on stderr."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import IO, Any, TypeVar
+
+from milonga.errors import ConfigError, UserError
+from milonga.evals.metrics import mean, process_f1
+from milonga.pair import Pair
+from milonga.run.files import disk_errors, to_json
+from milonga.tasks.foreign import foreign
+from milonga.types import Problem, Trace
+from milonga.using.answers import RANKS, Rank, answer_row, answers, verdict_row
+from milonga.using.items import Given, ProblemItem, SolutionItem, read_items
+
+AT_ONCE = 256
+"""Items that are worked on together; their rows are written before the next ones are begun."""
+T = TypeVar("T")
+
+
+def rank_of(name: str) -> Rank:
+    found = next((rank for rank in RANKS if rank == name), None)
+    if found is None:
+        raise ConfigError(f"unknown --rank '{name}': use {', '.join(RANKS)}")
+    return found
+
+
+def open_ranked(folder: Path, rank: Rank, **changes: Any) -> Pair:
+    """The pair that answers need: a vote needs no verifier, and loads none."""
+    if rank == "vote":
+        return Pair.open(folder, ["generator"], **changes)
+    try:
+        return Pair.open(folder, ["generator", "verifier"], **changes)
+    except ConfigError as error:
+        hint = "; --rank vote needs none" if "has no verifier" in str(error) else ""
+        raise ConfigError(f"{error}{hint}") from None
+
+
+def solve_file(
+    folder: Path, file: Path, *, best_of: int, rank: Rank, checks: int, out: Path | None, **changes: Any
+) -> dict[str, Any]:
+    """Answers to all problems of a file; returns the summary."""
+    given = read_items(file, ProblemItem)
+    rights: list[float] = []
+    failed = 0
+    with open_ranked(folder, rank, **changes) as pair, writer(out) as target:
+        for some in batched(given):
+            for one, answer in zip(some, answers(pair, [problem_of(g) for g in some], best_of, rank, checks), strict=True):
+                row = named(one) | answer_row(answer)
+                correct = None if answer.best is None else answer.best.solution.correct
+                failed += answer.best is None
+                if one.item.answer is not None:
+                    right = 0.0 if correct is None else correct
+                    rights.append(right)
+                    row |= {"expected": one.item.answer, "correct": None if right != right else bool(right)}
+                target.write(to_json(row) + "\n")
+            target.flush()
+            progress(some[-1].number, len(given), "problems")
+    graded = [right for right in rights if right == right]
+    summary = {"problems": len(given), "left_out": failed, "rank": rank, "best_of": best_of, "checks": checks}
+    return summary | {"graded": len(graded), "accuracy": mean(graded)}
+
+
+def verify_file(folder: Path, file: Path, *, checks: int, out: Path | None, **changes: Any) -> dict[str, Any]:
+    """Verdicts on all solutions of a file; returns the summary, with ProcessBench's F1 where items have labels."""
+    given = read_items(file, SolutionItem)
+    predictions: list[int | None] = []
+    readable = 0
+    with Pair.open(folder, ["verifier"], **changes) as pair, writer(out) as target:
+        for some in batched(given):
+            for one, verdict in zip(some, pair.verify([solution_of(pair, g) for g in some], checks), strict=True):
+                row = one.record | verdict_row(verdict)
+                if one.item.label is not None:
+                    row["match"] = verdict.first_error == one.item.label
+                predictions.append(verdict.first_error)
+                readable += verdict.readable > 0
+                target.write(to_json(row) + "\n")
+            target.flush()
+            progress(some[-1].number, len(given), "solutions")
+    labels = [one.item.label for one in given]
+    labelled = [(p, label) for p, label in zip(predictions, labels, strict=True) if label is not None]
+    summary = {"solutions": len(given), "readable": readable, "checks": checks, "labelled": len(labelled)}
+    return summary | process_f1([p for p, _ in labelled], [label for _, label in labelled])
+
+
+def problem_of(given: Given[ProblemItem]) -> Problem:
+    answer = given.item.answer
+    return foreign(f"{given.number}", given.item.question, None if answer is None else str(answer).strip())
+
+
+def solution_of(pair: Pair, given: Given[SolutionItem]) -> Trace:
+    item = given.item
+    answer = None if item.answer is None else str(item.answer).strip()
+    try:
+        return pair.given(foreign(f"{given.number}", item.question), item.steps, answer)
+    except UserError as error:
+        raise UserError(f"{given.where}: {error}") from None
+
+
+def named(given: Given[ProblemItem]) -> dict[str, Any]:
+    """The item's own id; its number where it has none."""
+    return {"id": given.number if given.item.id is None else given.item.id}
+
+
+def batched(items: Sequence[T]) -> Iterator[Sequence[T]]:
+    for start in range(0, len(items), AT_ONCE):
+        yield items[start : start + AT_ONCE]
+
+
+@contextlib.contextmanager
+def writer(out: Path | None) -> Iterator[IO[str]]:
+    """Where the rows go: stdout, or a file."""
+    if out is None:
+        yield sys.stdout
+        return
+    with disk_errors(out):
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with out.open("w", encoding="utf-8") as file:
+            yield file
+
+
+def progress(done: int, total: int, what: str) -> None:
+    if total > AT_ONCE:
+        sys.stderr.write(f"{done} of {total} {what}\n")
+
+
+def report_solved(summary: dict[str, Any]) -> None:
+    text = f"{summary['problems']} problems, best of {summary['best_of']} by {summary['rank']}"
+    if summary["graded"]:
+        text += f"; accuracy {summary['accuracy']:.3f} on {summary['graded']} with a known answer"
+    sys.stderr.write(text + (f"; {summary['left_out']} too long for the model" if summary["left_out"] else "") + "\n")
+
+
+def report_verified(summary: dict[str, Any]) -> None:
+    text = (
+        f"{summary['solutions']} solutions, {summary['checks']} checks of each, {summary['readable']} with a readable verdict"
+    )
+    if summary["f1"] is not None:
+        text += f"; F1 {summary['f1']:.3f} on {summary['labelled']} with a label"
+    sys.stderr.write(text + "\n")

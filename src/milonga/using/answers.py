@@ -1,0 +1,113 @@
+"""Best of n: from several solutions of a problem to one answer with a score.
+
+Three ways to choose, with n solutions of a problem:
+- `verifier`: the solution that the verifier ranks highest. The score is the probability that it is right.
+- `vote`: the answer that most solutions have. The score is its share of the solutions.
+- `both`, a weighted vote: each solution votes for its answer with the weight of its rank, and the answer with the greatest sum
+  wins. The score is its share of all weights. Answers are told apart by their text, as in evaluations.
+
+Invariant: on a tie the first seen wins, and a solution without an answer is chosen only where none has one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from milonga.pair import Pair, Verdict
+from milonga.types import Problem, Solution, Trace
+
+Rank = Literal["verifier", "vote", "both"]
+RANKS: tuple[Rank, ...] = ("verifier", "vote", "both")
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A solution, and what the verifier says of it; None where it was not asked."""
+
+    solution: Trace
+    verdict: Verdict | None = None
+
+    @property
+    def answer(self) -> str | None:
+        value: Solution = self.solution.reading.value
+        return value.answer
+
+    @property
+    def weight(self) -> float:
+        return 1.0 if self.verdict is None else self.verdict.rank
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What was chosen for a problem. `best` is None where the problem did not fit into the model's context."""
+
+    problem: Problem
+    rank: Rank
+    best: Candidate | None
+    score: float | None
+    candidates: tuple[Candidate, ...]
+
+
+def answers(pair: Pair, problems: Sequence[Problem], best_of: int, rank: Rank, checks: int) -> list[Answer]:
+    """One answer to each problem. A single solution is decoded greedily; several are sampled."""
+    solutions = pair.solve(problems, best_of, greedy=best_of == 1)
+    verdicts = pair.verify(solutions, checks) if rank != "vote" else [None] * len(solutions)
+    groups: dict[str, list[Candidate]] = {problem.id: [] for problem in problems}
+    for solution, verdict in zip(solutions, verdicts, strict=True):
+        groups[solution.problem.id].append(Candidate(solution, verdict))
+    return [choose(problem, rank, groups[problem.id]) for problem in problems]
+
+
+def choose(problem: Problem, rank: Rank, candidates: Sequence[Candidate]) -> Answer:
+    """Pure: the same candidates in the same order give the same answer."""
+    able = [c for c in candidates if c.answer is not None] or list(candidates)
+    if not able:
+        return Answer(problem, rank, None, None, ())
+    if rank == "verifier":
+        best = max(able, key=lambda c: c.weight)
+        return Answer(problem, rank, best, None if best.verdict is None else best.verdict.probability, tuple(candidates))
+    sums: dict[str | None, float] = {}
+    for candidate in able:
+        sums[candidate.answer] = sums.get(candidate.answer, 0.0) + candidate.weight
+    winner = max(sums, key=lambda answer: sums[answer])
+    best = max((c for c in able if c.answer == winner), key=lambda c: c.weight)
+    total = sum(c.weight for c in candidates)
+    return Answer(problem, rank, best, sums[winner] / total if total else 0.0, tuple(candidates))
+
+
+def answer_row(answer: Answer) -> dict[str, Any]:
+    """An answer as JSON: what was chosen, why, and what else there was. It can be given to `milonga verify` as it is."""
+    row: dict[str, Any] = {"question": answer.problem.text}
+    if answer.best is None:
+        return row | {"answer": None, "score": None, "error": "longer than the model's context"}
+    value: Solution = answer.best.solution.reading.value
+    row |= {"answer": value.answer, "score": answer.score, "rank": answer.rank, "steps": list(value.steps)}
+    row |= {"solution": answer.best.solution.text, "invalid": answer.best.solution.reading.invalid}
+    row |= {} if answer.best.verdict is None else verdict_row(answer.best.verdict)
+    return row | {"candidates": [candidate_row(c) for c in answer.candidates]}
+
+
+def candidate_row(candidate: Candidate) -> dict[str, Any]:
+    row: dict[str, Any] = {"answer": candidate.answer}
+    return (
+        row if candidate.verdict is None else row | {"probability": candidate.verdict.probability, "weight": candidate.weight}
+    )
+
+
+def verdict_row(verdict: Verdict) -> dict[str, Any]:
+    """A verdict as JSON. `prediction` is the first wrong step as ProcessBench counts: from 0, -1 if there is none, null where
+    nothing could be read."""
+    steps = verdict.steps
+    row: dict[str, Any] = {
+        "verdict": verdict.final,
+        "probability": verdict.probability,
+        "step_verdicts": None if steps is None else [share >= 0.5 for share in steps],
+        "step_probabilities": None if steps is None else list(steps),
+        "prediction": verdict.first_error,
+        "checks": len(verdict.checks),
+        "readable": verdict.readable,
+    }
+    why = next((check.reading.invalid for check in verdict.checks if not check.reading.valid), None)
+    return row if why is None else row | {"check_invalid": why}

@@ -1,0 +1,193 @@
+"""The model card of an exported seat, filled from its run: what it is, how it was trained, what was measured, how to ask it.
+
+Invariant: nothing of the trainer's machine but versions stands in it, and what a model wrote stays inside blocks of code.
+"""
+
+from __future__ import annotations
+
+import platform
+import re
+from collections.abc import Mapping, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from milonga.config import to_toml
+from milonga.pair import Finished
+from milonga.resolve import Plan
+from milonga.roles import Scorer, StepSolver
+from milonga.roles.solver import as_trace
+from milonga.run.files import JsonLines
+from milonga.run.note import FILE
+from milonga.table import Setting, Table
+from milonga.tasks import keyed
+from milonga.types import Prompt, Trace, Traces
+
+PACKAGES = ("milonga", "torch", "transformers", "peft", "safetensors")
+
+
+def seats_of(plan: Plan, policy: str) -> list[str]:
+    """The seats that sit on a policy: several, where one model sits on all of them."""
+    return [seat for seat, name in plan.seats.items() if name == policy]
+
+
+def card(path: Path, found: Finished, setting: Setting, seat: str, adapters: bool) -> str:
+    """The card of a seat; `setting` has its weights, to show what it answers."""
+    plan, config = found.plan, found.plan.config
+    section = plan.policies[plan.seats[seat]]
+    kind = "an adapter for" if adapters else "trained from"
+    facts = {
+        "seat": f"{', '.join(seats_of(plan, plan.seats[seat]))} (role `{plan.roles[seat].name}`)",
+        "recipe": f"{config.recipe}, {plan.recipe.paper}" if plan.recipe.paper else config.recipe,
+        "task": inline(config.task),
+        "turns": f"{found.turn} in all, {config.turns} asked for of the {plan.recipe.lead}",
+        "start": short(section.model),
+        "weights": "all" if section.lora is None else f"LoRA of rank {section.lora.rank}" + ("" if adapters else ", merged"),
+        "learning rate": f"{section.learning_rate:g}",
+        "binding": config.binding,
+        "dialect": config.dialect,
+        "seed": str(config.seed),
+        "versions": ", ".join(f"{name} {version}" for name, version in versions().items()),
+    }
+    blocks = [
+        front(config.recipe, seat, section.model, adapters),
+        f"# The {seat} of a {config.recipe} run",
+        f"A language model, {kind} `{short(section.model)}` by milonga, together with the "
+        f"other seats of its run ({', '.join(plan.seats)}).",
+        "## How it was trained",
+        table(("", ""), list(facts.items())),
+        "<details><summary>The resolved config</summary>",
+        fenced(to_toml(without_places(config.model_dump(mode="json"))), "toml"),
+        "</details>",
+        "## What was measured",
+        measured(path, seat, found),
+        "## How it is asked",
+        asked(plan, setting, seat),
+        "## How to use it",
+        usage(plan, seat, adapters),
+    ]
+    return "\n\n".join(blocks) + "\n"
+
+
+def front(recipe: str, seat: str, model: str, adapters: bool) -> str:
+    """What a hub reads. A base is named only where it is the name of one there."""
+    lines = ["library_name: " + ("peft" if adapters else "transformers"), "pipeline_tag: text-generation"]
+    lines += ["tags:", *(f"- {tag}" for tag in ("milonga", recipe, seat))]
+    if re.fullmatch(r"[\w.-]+/[\w.-]+", model) and not Path(model).exists():
+        lines.append(f"base_model: {model}")
+    return "\n".join(["---", *lines, "---"])
+
+
+def measured(path: Path, seat: str, found: Finished) -> str:
+    """The seat's metrics at the start, and at the last evaluation that the weights have seen."""
+    rows = [row for row in JsonLines(path / "metrics.jsonl").rows() if row["turn"] <= found.turn]
+    rows = [row for row in rows if any(key.startswith("eval/") for key in row)]
+    config = found.plan.config
+    if not rows:
+        return "Nothing was measured."
+    names = [key for key in rows[-1] if key.startswith(f"eval/{seat}/") and rows[-1][key] is not None]
+    names += [key for key in ("eval/hacking_gap",) if rows[-1].get(key) is not None]
+    lines = [(name.removeprefix("eval/"), shown(rows[0].get(name)), shown(rows[-1][name])) for name in names]
+    text = f"On {config.eval.problems} held-out problems ({config.eval.split}), {config.eval.samples} samples of each."
+    heads = ("metric", f"turn {rows[0]['turn']}", f"turn {rows[-1]['turn']}")
+    return f"{text}\n\n{table(heads, lines)}" if lines else f"{text} Nothing of it is about the {seat}."
+
+
+def asked(plan: Plan, setting: Setting, seat: str) -> str:
+    """The prompt as the model sees it, for a held-out problem, and what it writes, most likely word by word."""
+    role = plan.roles[seat]
+    if isinstance(role, Scorer):
+        return (
+            "It writes nothing. It reads a solution behind the solver's prompt, and a number at the end of each step says how "
+            "likely the step is right: " + scorer_number(role)
+        )
+    subject = example(plan, seat)
+    if subject is None:
+        return f"As the role `{role.name}` of milonga writes its prompts, in the dialect {plan.config.dialect}."
+    about = subject if role.judges else None
+    output = Table(setting, "card", "").ask(seat, Traces([subject]) if role.judges else [subject.problem], greedy=True)[0]
+    prompt = prompt_text(setting, plan.seats[seat], role.prompt(subject.problem, about))
+    literal = "\n".join(["PROMPT = (", *(f"    {line!r}" for line in prompt.splitlines(keepends=True)), ")"])
+    return f"The prompt, to the letter:\n\n{fenced(literal, 'python')}\n\nWhat it answers, greedily:\n\n{fenced(output.text)}"
+
+
+def scorer_number(role: Scorer) -> str:
+    if role.kind == "scalar":
+        return (
+            "the sigmoid of the linear map in `value_head.safetensors` (`weight`, `bias`) of the last hidden state there. "
+            "Other programs load the model without that head, and milonga starts a new one from zero."
+        )
+    return "the sigmoid of beta times the step's log-probability here, less that under the model training began with."
+
+
+def example(plan: Plan, seat: str) -> Trace | None:
+    """A worked solution of a held-out problem; None where the task cannot write one, or the seat is not asked about one."""
+    role = plan.roles[seat]
+    if not (role.judges or isinstance(role, StepSolver)) or not plan.task.demonstrates or seat not in ("generator", "verifier"):
+        return None
+    problem = plan.task.problem(plan.config.eval.split, 0)
+    solver = StepSolver("terse" if plan.config.dialect == "terse" else "tagged")
+    return as_trace(plan.task.demonstrate(problem, keyed("card")), problem, solver, "card")
+
+
+def prompt_text(setting: Setting, policy: str, prompt: Prompt) -> str:
+    engine: Any = setting.engine
+    return str(engine.policy(policy).codec.text([int(i) for i in engine.encode(policy, prompt)]))
+
+
+def usage(plan: Plan, seat: str, adapters: bool) -> str:
+    """One line for each way; FOLDER is where the card lies."""
+    if adapters:
+        base = short(plan.policies[plan.seats[seat]].model)
+        load = f"PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained({base!r}), 'FOLDER')"
+        again = f"To train on from it, beside the same base and rank: `--set policies.{seat}.adapter=FOLDER`."
+        return f"{fenced(load, 'python')}\n\n{again}"
+    ask = "pipeline('text-generation', 'FOLDER')(PROMPT, add_special_tokens=False, return_full_text=False)"
+    again = f"milonga run {plan.config.recipe} --{seat} FOLDER"
+    return (
+        f"{fenced(ask, 'python')}\n\n{fenced('vllm serve FOLDER', 'sh')}\n\n"
+        f"To train on from it (`{FILE}` says what milonga needs to know):\n\n{fenced(again, 'sh')}"
+    )
+
+
+def versions() -> dict[str, str]:
+    found = {"python": platform.python_version()}
+    for name in PACKAGES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def without_places(value: Any) -> Any:
+    """Plain data with whole paths cut to their last part: where a file lay on the trainer's machine is nobody's business."""
+    if isinstance(value, Mapping):
+        return {key: without_places(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [without_places(inner) for inner in value]
+    return short(value) if isinstance(value, str) else value
+
+
+def short(text: str) -> str:
+    return Path(text).name if text.startswith(("/", "~", ".")) else text
+
+
+def inline(section: Mapping[str, Any]) -> str:
+    options = ", ".join(f"{key}={without_places(value)}" for key, value in section.items() if key != "name")
+    return short(str(section["name"])) + (f" ({options})" if options else "")
+
+
+def shown(value: Any) -> str:
+    return "—" if value is None else f"{value:.3f}" if isinstance(value, float) else str(value)
+
+
+def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [heads, ["---"] * len(heads), *rows]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in line) + " |" for line in lines)
+
+
+def fenced(text: str, language: str = "") -> str:
+    """Text as a block of code that nothing in it can end: what a model wrote stays text."""
+    ticks = "`" * max(3, 1 + max((len(run) for run in re.findall(r"`+", text)), default=0))
+    return f"{ticks}{language}\n{text.rstrip()}\n{ticks}"

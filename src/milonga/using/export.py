@@ -1,0 +1,42 @@
+"""A seat of a run as a folder to give away: an ordinary Hugging Face model, its note, and a card filled from the run."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+from milonga.errors import ConfigError, RunFolderError, nearest
+from milonga.pair import finished, only, seated
+from milonga.run.files import disk_errors
+from milonga.run.note import note_of
+from milonga.using.card import card, seats_of
+
+
+def export(path: str | Path, seat: str, out: str | Path, *, adapters: bool = False) -> dict[str, Any]:
+    """Write the newest checkpoint of a seat as a folder that `AutoModelForCausalLM` and vLLM load, with a card.
+
+    Adapters are merged into their base; with `adapters` the folder is that of the adapter alone. Returns what was written.
+    """
+    path, out = Path(path), Path(out)
+    found = finished(path, {"sampling": {"sampler": "auto"}})
+    plan = found.plan
+    if seat not in plan.seats:
+        raise ConfigError(f"recipe '{plan.config.recipe}' has no seat '{seat}': {nearest(seat, plan.seats)}")
+    policy = plan.seats[seat]
+    if adapters and plan.policies[policy].lora is None:
+        raise ConfigError(f"the {seat} of '{path}' was trained with all its weights: it has no adapter to keep")
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise RunFolderError(f"'{out}' already exists; choose another folder to export to")
+    setting = seated(only(plan, [seat]), found.weights)
+    draft = out.with_name(out.name + ".draft")
+    with disk_errors(out):
+        shutil.rmtree(draft, ignore_errors=True)
+        setting.engine.export(policy, draft, merged=not adapters)
+        note_of(plan.config, policy, seats_of(plan, policy), found.turn).write(draft)
+        (draft / "README.md").write_text(card(path, found, setting, seat, adapters), encoding="utf-8")
+        if out.exists():
+            out.rmdir()
+        draft.replace(out)
+    size = sum(file.stat().st_size for file in out.iterdir())
+    return {"folder": str(out), "seat": seat, "turn": found.turn, "adapters": adapters, "bytes": size}

@@ -1,0 +1,191 @@
+"""What stands before the service: who may ask, how often, and how much. Plain ASGI, so that nothing is read before it.
+
+In this order: the Host header (a page of another site must not reach a loopback service through a name that it owns), the
+token, the rate of the client, the kind and the size of the body. A refusal is one JSON object.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import ipaddress
+import json
+import math
+import time
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, MutableMapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from milonga.errors import ConfigError
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+OPEN = ("/health",)
+"""What may be asked without a token, and as often as one likes."""
+SHORTEST_TOKEN = 16
+CLIENTS = 4096
+"""Clients whose rate is remembered; of more, those that asked last."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How much one may ask for."""
+
+    body: int = 1 << 20
+    """Bytes of a request."""
+    seconds: float = 30.0
+    """For the body to arrive."""
+    items: int = 64
+    """Problems or solutions of a request."""
+    text: int = 20_000
+    """Characters of a question, and of all steps of a solution together."""
+    steps: int = 256
+    best_of: int = 64
+    checks: int = 64
+    outputs: int = 2048
+    """Outputs that a request may cost: items times solutions, and those times checks."""
+    waiting: int = 1024
+    """Items in the queue; then 503."""
+    rate: float = 120.0
+    """Requests of one client in a minute; then 429."""
+
+
+class Gate:
+    """The application behind it sees only requests that may be answered."""
+
+    def __init__(self, app: App, limits: Limits, token: str | None, loopback: bool) -> None:
+        self.app, self.limits, self.loopback = app, limits, loopback
+        self.token = None if token is None else token.encode()
+        self.rates = Rates(limits.rate)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self.app(scope, receive, send)
+        elif scope["type"] == "http":  # there are no web sockets here
+            await self._http(scope, receive, send)
+
+    async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = {name.lower(): value for name, value in scope["headers"]}
+        refusal = self._refusal(scope, headers)
+        if refusal is not None:
+            await refuse(send, *refusal)
+            return
+        body = await self._body(receive)
+        if isinstance(body, tuple):
+            await refuse(send, *body)
+            return
+        await self.app(scope, once(body, receive), send)
+
+    def _refusal(self, scope: Scope, headers: dict[bytes, bytes]) -> tuple[int, str, dict[str, str]] | None:
+        """Status, reason and headers of a refusal that needs no look at the body."""
+        if self.loopback and not is_local(headers.get(b"host", b"").decode("latin-1")):
+            return 421, "this service answers to localhost only", {}
+        if scope["path"] in OPEN:
+            return None
+        if self.token is not None and not hmac.compare_digest(headers.get(b"authorization", b""), b"Bearer " + self.token):
+            return 401, "a token is needed: Authorization: Bearer TOKEN", {"WWW-Authenticate": "Bearer"}
+        wait = self.rates.wait(scope["client"][0] if scope.get("client") else "")
+        if wait > 0:
+            return 429, f"more than {self.limits.rate:g} requests a minute", {"Retry-After": str(math.ceil(wait))}
+        # A page of another site can send a form here unasked, but no JSON.
+        if scope["method"] == "POST" and headers.get(b"content-type", b"").split(b";")[0].strip() != b"application/json":
+            return 415, "send application/json", {}
+        announced = headers.get(b"content-length", b"0")
+        if not announced.isdigit() or int(announced) > self.limits.body:
+            return self._too_large()
+        return None
+
+    def _too_large(self) -> tuple[int, str, dict[str, str]]:
+        return 413, f"a request has at most {self.limits.body} bytes", {}
+
+    async def _body(self, receive: Receive) -> bytes | tuple[int, str, dict[str, str]]:
+        """The whole body, or why not: its length need not be as announced, and it need not ever end."""
+        chunks, size = [], 0
+        try:
+            async with asyncio.timeout(self.limits.seconds):
+                while True:
+                    message = await receive()
+                    chunks.append(message.get("body", b""))
+                    size += len(chunks[-1])
+                    if size > self.limits.body:
+                        return self._too_large()
+                    if not message.get("more_body", False):
+                        return b"".join(chunks)
+        except TimeoutError:
+            return 408, f"the request took more than {self.limits.seconds:g} seconds to arrive", {}
+
+
+class Rates:
+    """A bucket of tokens for each client, as large as what it may ask for in a minute."""
+
+    def __init__(self, rate: float) -> None:
+        self.rate = rate
+        self._clients: OrderedDict[str, tuple[float, float]] = OrderedDict()
+
+    def wait(self, client: str, now: float | None = None) -> float:
+        """Seconds until the client may ask; 0: it may now, and this counts."""
+        now = time.monotonic() if now is None else now
+        left, before = self._clients.pop(client, (self.rate, now))
+        left = min(self.rate, left + (now - before) * self.rate / 60)
+        allowed = left >= 1
+        self._clients[client] = (left - allowed, now)
+        if len(self._clients) > CLIENTS:
+            self._clients.popitem(last=False)
+        return 0.0 if allowed else (1 - left) * 60 / self.rate
+
+
+async def refuse(send: Send, status: int, why: str, headers: dict[str, str]) -> None:
+    body = json.dumps({"error": why}).encode()
+    fields = {"content-type": "application/json", "content-length": str(len(body)), "connection": "close"} | headers
+    raw = [(name.lower().encode(), value.encode()) for name, value in fields.items()]
+    await send({"type": "http.response.start", "status": status, "headers": raw})
+    await send({"type": "http.response.body", "body": body})
+
+
+def once(body: bytes, receive: Receive) -> Receive:
+    """The body that was read, and then whatever else there is to be told, such as that the client has gone."""
+    waiting = [body]
+
+    async def again() -> MutableMapping[str, Any]:
+        if waiting:
+            return {"type": "http.request", "body": waiting.pop(), "more_body": False}
+        return await receive()
+
+    return again
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address, or a name, can be reached from this machine alone."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def is_local(header: str) -> bool:
+    """Whether a Host header names this machine by one of its own names, with any port."""
+    name = header.rpartition("]")[0].removeprefix("[") if header.startswith("[") else header.partition(":")[0]
+    return is_loopback(name.lower())
+
+
+def find_token(host: str, file: Path | None, variable: str | None) -> str | None:
+    """The token, from a file or the environment: what stands in a command is seen by everybody on the machine."""
+    try:
+        token = variable if file is None else file.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"--token-file '{file}' cannot be read: {error}") from None
+    if not token:
+        if file is not None:
+            raise ConfigError(f"--token-file '{file}' is empty")
+        if not is_loopback(host):
+            raise ConfigError(f"--host {host} can be reached by others: set a token with MILONGA_TOKEN or --token-file")
+        return None
+    if len(token) < SHORTEST_TOKEN or not token.isascii() or not token.isprintable() or " " in token:
+        raise ConfigError(f"a token has at least {SHORTEST_TOKEN} characters, all of them printable ASCII and no spaces")
+    return token

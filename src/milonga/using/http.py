@@ -1,0 +1,152 @@
+"""The HTTP service: `/solve`, `/verify` and `/health` around a `Service`, behind a `Gate`. FastAPI reads and checks requests.
+
+Invariant: every answer is JSON, and no answer shows where in our code something went wrong.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, Literal
+
+from fastapi import FastAPI, HTTPException, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.exceptions import HTTPException as StarletteHTTPException
+
+from milonga.errors import UserError
+from milonga.using.answers import Rank
+from milonga.using.gate import Gate, Limits
+from milonga.using.items import Item, SolutionItem
+from milonga.using.service import BusyError, Service
+
+RETRY = "1"
+"""Seconds after which it may be worth asking again, where the queue is full."""
+log = logging.getLogger("milonga.serve")
+
+
+class Asked(BaseModel):
+    """What both kinds of requests have. Unknown keys are errors: a misspelt one would be ignored in silence."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    checks: int = Field(1, ge=1)
+    """Verifications of each solution."""
+    seed: int = 0
+    """The same request with the same seed has the same answer."""
+
+
+class SolveRequest(Asked):
+    problems: list[Item] = Field(min_length=1)
+    best_of: int = Field(8, ge=1)
+    rank: Rank | None = None
+    """By default the verifier, where there is one, and a vote otherwise."""
+
+
+class VerifyRequest(Asked):
+    solutions: list[SolutionItem] = Field(min_length=1)
+
+
+class Rows(BaseModel):
+    results: list[dict[str, Any]]
+    """One for each item, in their order; each has the item's `id`, where it had one."""
+
+
+class Health(BaseModel):
+    status: Literal["ok"] = "ok"
+    queued: int
+
+
+def make_app(service: Service, limits: Limits, token: str | None, loopback: bool) -> Gate:
+    """The whole application; starting and stopping it starts and stops the service."""
+
+    @asynccontextmanager
+    async def life(_: FastAPI) -> AsyncIterator[None]:
+        service.start()
+        yield
+        await asyncio.to_thread(service.close)
+
+    # The pages that explain the service need the net; what they explain is at /openapi.json.
+    app = FastAPI(title="milonga", lifespan=life, docs_url=None, redoc_url=None)
+    app.add_exception_handler(Exception, broken)
+    app.add_exception_handler(StarletteHTTPException, refused)
+    app.add_exception_handler(RequestValidationError, misspelt)
+    app.add_exception_handler(UserError, impossible)
+
+    @app.get("/health")
+    async def health() -> Health:
+        return Health(queued=service.queued)
+
+    @app.post("/solve")
+    async def solve(asked: SolveRequest) -> Rows:
+        rank: Rank = asked.rank or ("verifier" if service.pair.judges else "vote")
+        if not service.pair.solves or (rank != "vote" and not service.pair.judges):
+            raise HTTPException(422, f"this pair cannot solve by rank '{rank}': it has {' and '.join(service.pair.seats)}")
+        within("best_of", asked.best_of, limits.best_of)
+        within("checks", asked.checks, limits.checks)
+        fits(asked.problems, asked.best_of * (1 if rank == "vote" else 1 + asked.checks), limits)
+        questions = [item.question for item in asked.problems]
+        rows = await asyncio.wrap_future(service.solve(questions, asked.best_of, rank, asked.checks, asked.seed))
+        return results(asked.problems, rows)
+
+    @app.post("/verify")
+    async def verify(asked: VerifyRequest) -> Rows:
+        if not service.pair.judges:
+            raise HTTPException(422, "this pair has no verifier")
+        within("checks", asked.checks, limits.checks)
+        fits(asked.solutions, asked.checks, limits)
+        solutions = [(s.question, s.steps, None if s.answer is None else str(s.answer)) for s in asked.solutions]
+        rows = await asyncio.wrap_future(service.verify(solutions, asked.checks, asked.seed))
+        return results(asked.solutions, rows)
+
+    return Gate(app, limits, token, loopback)
+
+
+def results(items: list[Any], rows: list[dict[str, Any]]) -> Rows:
+    return Rows(results=[({} if i.id is None else {"id": i.id}) | row for i, row in zip(items, rows, strict=True)])
+
+
+def within(name: str, value: int, most: int) -> None:
+    if value > most:
+        raise HTTPException(422, f"'{name}' is at most {most}, not {value}")
+
+
+def fits(items: list[Any], each: int, limits: Limits) -> None:
+    """Refuse what costs more than one request may, before anything is encoded."""
+    within("items of a request", len(items), limits.items)
+    within("outputs of a request", len(items) * each, limits.outputs)
+    for item in items:
+        steps = item.steps if isinstance(item, SolutionItem) else []
+        within("steps of a solution", len(steps), limits.steps)
+        answer = str(getattr(item, "answer", None) or "")
+        within("characters of an item", len(item.question) + len(answer) + sum(map(len, steps)), limits.text)
+
+
+def failure(status: int, why: str, headers: dict[str, str] | None = None) -> JSONResponse:
+    return JSONResponse({"error": why}, status, headers)
+
+
+async def broken(request: Request, error: Exception) -> JSONResponse:
+    log.error("%s failed", request.url.path, exc_info=error)
+    return failure(500, "internal error")
+
+
+async def refused(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, StarletteHTTPException)
+    return failure(error.status_code, str(error.detail), dict(error.headers or {}))
+
+
+async def impossible(request: Request, error: Exception) -> JSONResponse:
+    """What whoever asked can mend: another time, or another question."""
+    return failure(503, str(error), {"Retry-After": RETRY}) if isinstance(error, BusyError) else failure(422, str(error))
+
+
+async def misspelt(request: Request, error: Exception) -> JSONResponse:
+    """The first thing that is wrong with a request, without what was sent."""
+    assert isinstance(error, RequestValidationError)
+    first = error.errors()[0]
+    place = ".".join(str(part) for part in first["loc"][1:])
+    return failure(422, f"'{place}': {first['msg']}" if place else str(first["msg"]))

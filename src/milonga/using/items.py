@@ -1,0 +1,103 @@
+"""Problems to solve and solutions to judge, as they come from outside: one JSON object each, from a file or over HTTP.
+
+Invariant: whatever is wrong with one is a line that names its place, the field and what it should be.
+"""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Generic, TypeVar
+
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+
+from milonga.config import explain
+from milonga.errors import DataError
+from milonga.tasks.data import parse_json
+
+Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
+Name = str | int | None
+Question = Field(validation_alias=AliasChoices("question", "problem"))
+
+
+class Item(BaseModel):
+    """Fields that are not known are let through: ProcessBench's items have more than we need."""
+
+    model_config = ConfigDict(strict=True, frozen=True, allow_inf_nan=False)
+
+    id: Name = None
+    question: Text = Question
+
+
+class ProblemItem(Item):
+    """`question` (or `problem`), and `answer` where it is known."""
+
+    answer: str | int | float | None = None
+
+
+class SolutionItem(Item):
+    """`problem` (or `question`) and `steps`; `answer` where it is not in the last step; `label` where the truth is known."""
+
+    steps: list[Text] = Field(min_length=1)
+    answer: str | int | float | None = None
+    label: int | None = Field(None, ge=-1)
+
+
+T = TypeVar("T", bound=Item)
+
+
+@dataclass(frozen=True)
+class Given(Generic[T]):
+    """An item with its place: `number` counts lines, or items of a list, from 1; `record` is all that stood there."""
+
+    number: int
+    where: str
+    item: T
+    record: dict[str, Any]
+
+
+def read_items(path: Path, kind: type[T]) -> list[Given[T]]:
+    """The items of a file, one JSON object a line; or of one JSON list, as ProcessBench is published."""
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        raise DataError(f"data file '{path}' does not exist") from None
+    except OSError as error:
+        raise DataError(f"data file '{path}' cannot be read: {error.strerror}") from None
+    items = [Given(number, where, check(kind, record, where), record) for number, where, record in _records(path, data)]
+    if not items:
+        raise DataError(f"data file '{path}' is empty")
+    return items
+
+
+def _records(path: Path, data: bytes) -> Iterator[tuple[int, str, Any]]:
+    """What stands on each line, or in the list that the file is. Blank lines are allowed, and count as lines."""
+    if data.removeprefix(codecs.BOM_UTF8).lstrip().startswith(b"["):
+        for number, record in enumerate(parse_json(data, str(path)), 1):
+            yield number, f"{path}, item {number}", record
+        return
+    for number, line in enumerate(data.split(b"\n"), 1):
+        if line.strip():
+            where = f"{path}, line {number}"
+            yield number, where, parse_json(line, where)
+
+
+def check(kind: type[T], record: Any, where: str) -> T:
+    """One record as an item, or one line that says what is wrong with it."""
+    if not isinstance(record, dict):
+        raise DataError(f"{where}: not a JSON object but {type(record).__name__}")
+    try:
+        item = kind.model_validate(record)
+    except ValidationError as error:
+        raise DataError(f"{where}: {complaint(error, kind)}") from None
+    if isinstance(item, SolutionItem) and item.label is not None and item.label >= len(item.steps):
+        raise DataError(f"{where}: label {item.label} is not a step of {len(item.steps)}")
+    return item
+
+
+def complaint(error: ValidationError, kind: type[BaseModel]) -> str:
+    """The first thing that is wrong, short: what was sent may be long."""
+    text = str(explain(error, kind))
+    return text if len(text) <= 300 else f"{text[:300]}…"

@@ -1,0 +1,153 @@
+"""A pair behind a queue: requests that wait at the same time are answered by one batch of the engine.
+
+One thread owns the pair. It takes the oldest request, and with it all others in the queue that ask the same way (as many
+solutions, as many checks), up to `AT_ONCE` items. While it works, the next ones gather: the busier, the larger the batches.
+
+Invariants: what is answered depends on the item and the seed of its request alone, not on who else asked; the queue is bounded,
+and whoever does not fit is told to come back; after `close` nothing is left waiting.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any
+
+from milonga.errors import UserError
+from milonga.pair import Pair
+from milonga.tasks.foreign import foreign
+from milonga.types import Problem, Trace
+from milonga.using.answers import Rank, answer_row, answers, verdict_row
+
+AT_ONCE = 256
+"""Most items of one batch; a larger request is a batch of its own."""
+GATHER = 0.005
+"""Seconds that an idle worker waits for others to arrive together with the first."""
+Row = dict[str, Any]
+
+
+class BusyError(UserError):
+    """The queue is full."""
+
+
+@dataclass(frozen=True)
+class Way:
+    """How items are to be worked on. Without `best_of` they are solutions to be verified."""
+
+    checks: int
+    best_of: int | None = None
+    rank: Rank = "verifier"
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """Items of one request. Jobs with the same `way` can be worked on together."""
+
+    way: Way
+    items: Sequence[Problem] | Sequence[Trace]
+    done: Future[list[Row]] = field(default_factory=Future)
+
+
+class Service:
+    """Answers by a pair, batched. `start` and `close` once each."""
+
+    def __init__(self, pair: Pair, waiting: int) -> None:
+        self.pair = pair
+        self.waiting = waiting
+        """Most items in the queue."""
+        self.batches = 0
+        self._queue: deque[Job] = deque()
+        self._changed = threading.Condition()
+        self._closed = False
+        self._worker = threading.Thread(target=self._work, name="milonga-pair", daemon=True)
+
+    def start(self) -> None:
+        self._worker.start()
+
+    def close(self) -> None:
+        """End the batch that is being worked on, refuse the rest, and give back what the pair holds."""
+        with self._changed:
+            self._closed = True
+            left, self._queue = list(self._queue), deque()
+            self._changed.notify_all()
+        for job in left:
+            if job.done.set_running_or_notify_cancel():
+                job.done.set_exception(BusyError("the service is stopping"))
+        self._worker.join()
+        self.pair.close()
+
+    @property
+    def queued(self) -> int:
+        """Items that wait."""
+        return sum(len(job.items) for job in self._queue)
+
+    def solve(self, questions: Sequence[str], best_of: int, rank: Rank, checks: int, seed: int) -> Future[list[Row]]:
+        """An answer to each question; see `milonga.using.answers`."""
+        return self._submit(Job(Way(checks, best_of, rank), [foreign(key(seed, text), text) for text in questions]))
+
+    def verify(self, solutions: Sequence[tuple[str, Sequence[str], str | None]], checks: int, seed: int) -> Future[list[Row]]:
+        """A verdict on each (question, steps, answer)."""
+        given = self.pair.given
+        traces = [given(foreign(key(seed, *item), item[0]), item[1], item[2]) for item in solutions]
+        return self._submit(Job(Way(checks), traces))
+
+    def _submit(self, job: Job) -> Future[list[Row]]:
+        with self._changed:
+            if self._closed:
+                raise BusyError("the service is stopping")
+            # An empty queue takes any request: one that is larger than the queue could otherwise never be answered.
+            if self._queue and self.queued + len(job.items) > self.waiting:
+                raise BusyError("too many requests are waiting")
+            self._queue.append(job)
+            self._changed.notify_all()
+        return job.done
+
+    def _work(self) -> None:
+        while (taken := self._next()) is not None:
+            # Who has gone away meanwhile is not worked for; who has not cannot go away any more.
+            jobs = [job for job in taken if job.done.set_running_or_notify_cancel()]
+            if not jobs:
+                continue
+            self.batches += 1
+            try:
+                rows = self._answer(jobs)
+            except Exception as error:
+                for job in jobs:
+                    job.done.set_exception(error)
+            else:
+                for job in jobs:
+                    job.done.set_result([rows[item.id] for item in job.items])
+
+    def _next(self) -> list[Job] | None:
+        """The oldest job and those that can go with it; None once the service is closed."""
+        with self._changed:
+            if not self._queue and not self._closed:
+                self._changed.wait_for(lambda: self._queue or self._closed)
+                self._changed.wait_for(lambda: self._closed, timeout=GATHER)
+            if self._closed:
+                return None
+            first = self._queue[0]
+            taken, size = [first], len(first.items)
+            for job in list(self._queue)[1:]:
+                if job.way == first.way and size + len(job.items) <= AT_ONCE:
+                    taken.append(job)
+                    size += len(job.items)
+            self._queue = deque(job for job in self._queue if job not in taken)
+            return taken
+
+    def _answer(self, jobs: Sequence[Job]) -> dict[str, Row]:
+        """The rows of all items by their ids; what several ask alike is worked on once."""
+        items: dict[str, Any] = {item.id: item for job in jobs for item in job.items}
+        way, distinct = jobs[0].way, list(items.values())
+        if way.best_of is None:
+            return {v.solution.id: verdict_row(v) for v in self.pair.verify(distinct, way.checks)}
+        return {a.problem.id: answer_row(a) for a in answers(self.pair, distinct, way.best_of, way.rank, way.checks)}
+
+
+def key(*parts: object) -> str:
+    """The id of an item: the same whenever the same is asked with the same seed."""
+    return hashlib.blake2b(repr(parts).encode("utf-8", "backslashreplace"), digest_size=16).hexdigest()
