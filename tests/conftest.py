@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,8 @@ os.environ.setdefault("TRITON_INTERPRET", "1")
 # A shell starts background jobs with interrupts ignored, and children inherit that: tests of Ctrl-C would wait in vain.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
+from helpers import Command, Done
+
 
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -23,3 +26,19 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("trained") / "tango"
     run("tango", turns=1, seed=3, out=folder, settings=TINY | {"options": {"warmup": 1, "n_generator": 1}}, quiet=True)
     return folder
+
+
+@pytest.fixture
+def milonga(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Command:
+    """The command in this process: what it prints, and the code it exits with."""
+    from milonga.cli import main
+
+    def call(*arguments: str | Path) -> Done:
+        monkeypatch.setattr(sys, "argv", ["milonga", *map(str, arguments)])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as exit:
+            main()
+        out, err = capsys.readouterr()
+        return Done(exit.value.code if isinstance(exit.value.code, int) else -1, out, err)
+
+    return call

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+import json
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from hypothesis import settings
@@ -12,6 +14,20 @@ from milonga.types import Grade, Problem, Reading, Segment, Solution, Trace, Tra
 
 PROPERTY = settings(derandomize=True, deadline=None, max_examples=100)
 """Property tests are deterministic: the same examples on every machine."""
+
+
+class Done(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out.splitlines()[-1])
+
+
+Command = Callable[..., Done]
+"""The command line in this process: see the fixture `milonga`."""
 
 
 def make_trace(

@@ -9,14 +9,12 @@ import subprocess
 import sys
 import time
 import tomllib
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import pytest
 
+from helpers import Command, Done
 from milonga.claims import CLAIMS
-from milonga.cli import main
 from milonga.config import to_toml
 from milonga.objectives import OBJECTIVES
 from milonga.recipes import RECIPES
@@ -35,34 +33,6 @@ TINY = {
     "options": {"warmup": 1, "n_generator": 1},
     "keep": {"traces_every": 1},
 }
-
-
-class Done(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.out.splitlines()[-1])
-
-
-Command = Callable[..., Done]
-
-
-@pytest.fixture
-def milonga(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Command:
-    """The command in this process: what it prints, and the code it exits with."""
-
-    def call(*arguments: str | Path) -> Done:
-        monkeypatch.setattr(sys, "argv", ["milonga", *map(str, arguments)])
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as exit:
-            main()
-        out, err = capsys.readouterr()
-        return Done(exit.value.code if isinstance(exit.value.code, int) else -1, out, err)
-
-    return call
 
 
 @pytest.fixture(scope="module")

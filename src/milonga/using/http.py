@@ -148,5 +148,7 @@ async def misspelt(request: Request, error: Exception) -> JSONResponse:
     """The first thing that is wrong with a request, without what was sent."""
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
+    if first["type"] == "json_invalid":
+        return failure(422, "the body is not JSON")
     place = ".".join(str(part) for part in first["loc"][1:])
     return failure(422, f"'{place}': {first['msg']}" if place else str(first["msg"]))

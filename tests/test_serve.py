@@ -1,0 +1,390 @@
+"""The service: real requests to a real server on loopback. Batched, bounded, and closed to whoever has no business there."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import uvicorn
+from hypothesis import given
+from hypothesis import strategies as st
+
+from helpers import PROPERTY
+from milonga.cli.serve import bound
+from milonga.errors import ConfigError
+from milonga.pair import Pair
+from milonga.using.gate import CLIENTS, Limits, Rates, find_token, is_local, is_loopback
+from milonga.using.http import make_app
+from milonga.using.service import BusyError, Service
+
+TOKEN = "a-token-of-some-length"
+PROBLEMS = [{"question": f"{n}+4*5%100"} for n in range(12)]
+SOLUTION = {"problem": "3+4*5%100", "steps": ["3+4=7", "7*5=36"]}
+
+
+class Reply(NamedTuple):
+    status: int
+    body: Any
+    headers: dict[str, str]
+
+
+class Client:
+    """Requests to a port of this machine, each on a connection of its own."""
+
+    def __init__(self, port: int, service: Service | None = None) -> None:
+        self.port, self.service = port, service
+
+    def ask(self, method: str, path: str, body: bytes | None = None, **headers: str) -> Reply:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        try:
+            connection.request(method, path, body, {name.replace("_", "-"): value for name, value in headers.items()})
+            answer = connection.getresponse()
+            return Reply(answer.status, json.loads(answer.read()), {k.lower(): v for k, v in answer.getheaders()})
+        finally:
+            connection.close()
+
+    def post(self, path: str, data: Any, **headers: str) -> Reply:
+        return self.ask("POST", path, json.dumps(data).encode(), **({"Content_Type": "application/json"} | headers))
+
+
+@contextmanager
+def serving(pair: Pair, limits: Limits, token: str | None = None, loopback: bool = True) -> Iterator[Client]:
+    """The application in this process, by uvicorn in a thread; at the end it must have stopped."""
+    service = Service(pair, limits.waiting)
+    listener = bound("127.0.0.1", 0)
+    config = uvicorn.Config(make_app(service, limits, token, loopback), log_level="critical", proxy_headers=False)
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+    thread.start()
+    while not server.started:
+        assert thread.is_alive()
+        time.sleep(0.01)
+    try:
+        yield Client(listener.getsockname()[1], service)
+    finally:
+        server.should_exit = True
+        thread.join(timeout=30)
+        assert not thread.is_alive() and not service._worker.is_alive()
+
+
+@pytest.fixture(scope="module")
+def pair(trained: Path) -> Pair:
+    return Pair.open(trained)
+
+
+@pytest.fixture(scope="module")
+def client(pair: Pair) -> Iterator[Client]:
+    with serving(pair, Limits(rate=10_000)) as made:
+        yield made
+
+
+def test_health_needs_nothing(client: Client) -> None:
+    assert client.ask("GET", "/health")[:2] == (200, {"status": "ok", "queued": 0})
+
+
+def test_solve_gives_the_verifiers_best_of_several(client: Client) -> None:
+    done = client.post("/solve", {"problems": [{"question": "3+4*5%100", "id": "mine"}, {"problem": "1+1%100"}], "best_of": 4})
+    assert done.status == 200, done.body
+    first, second = done.body["results"]
+    assert first["id"] == "mine" and "id" not in second and first["rank"] == "verifier"
+    assert len(first["candidates"]) == 4 and max(c["weight"] for c in first["candidates"]) > 0
+    best = max(first["candidates"], key=lambda c: c["weight"] if c["answer"] is not None else -1)
+    assert (first["answer"], first["score"]) == (best["answer"], best["probability"])
+
+
+def test_verify_gives_a_verdict_for_each_step(client: Client) -> None:
+    done = client.post("/verify", {"solutions": [SOLUTION], "checks": 4})
+    row = done.body["results"][0]
+    assert done.status == 200 and row["checks"] == 4 and row["prediction"] in (-1, 0, 1, None)
+    assert row["step_verdicts"] is None or len(row["step_verdicts"]) == 2
+
+
+def test_answers_depend_on_the_question_and_the_seed_alone(client: Client) -> None:
+    def texts(**more: Any) -> list[str]:
+        answered = client.post("/solve", {"problems": PROBLEMS[:3], "best_of": 4, "rank": "vote"} | more).body["results"]
+        return [str(row["candidates"]) + row["solution"] for row in answered]
+
+    assert texts() == texts() != texts(seed=1)
+    alone = client.post("/solve", {"problems": PROBLEMS[1:2], "best_of": 4, "rank": "vote"}).body["results"]
+    assert str(alone[0]["candidates"]) + alone[0]["solution"] == texts()[1]
+
+
+def test_requests_that_arrive_together_share_a_batch_and_change_nothing(client: Client) -> None:
+    assert client.service is not None
+    asked = [{"problems": [problem], "best_of": 3} for problem in PROBLEMS]
+    alone = [client.post("/solve", one).body for one in asked]
+    before = client.service.batches
+    with ThreadPoolExecutor(len(asked)) as pool:
+        together = list(pool.map(lambda one: client.post("/solve", one).body, asked))
+    assert together == alone
+    assert client.service.batches - before < len(asked) / 2
+
+
+def test_the_same_question_twice_is_worked_on_once_and_answered_twice(client: Client) -> None:
+    done = client.post("/solve", {"problems": [PROBLEMS[0], PROBLEMS[0] | {"id": 2}], "best_of": 2})
+    first, second = done.body["results"]
+    assert second == first | {"id": 2}
+
+
+@pytest.mark.parametrize(
+    ("path", "data", "says"),
+    [
+        ("/solve", {}, "'problems': Field required"),
+        ("/solve", {"problems": []}, "at least 1 item"),
+        ("/solve", {"problems": ["x"]}, "'problems.0'"),
+        ("/solve", {"problems": [{"question": " "}]}, "at least 1 character"),
+        ("/solve", {"problems": PROBLEMS, "bestof": 3}, "'bestof': Extra inputs"),
+        ("/solve", {"problems": PROBLEMS, "best_of": "3"}, "valid integer"),
+        ("/solve", {"problems": PROBLEMS, "best_of": 0}, "greater than or equal to 1"),
+        ("/solve", {"problems": PROBLEMS, "best_of": 1000}, "'best_of' is at most 64, not 1000"),
+        ("/solve", {"problems": PROBLEMS, "rank": "luck"}, "'rank'"),
+        ("/solve", {"problems": PROBLEMS * 6}, "'items of a request' is at most 64, not 72"),
+        ("/solve", {"problems": PROBLEMS, "best_of": 64, "checks": 64}, "'outputs of a request' is at most 2048"),
+        ("/solve", {"problems": [{"question": "9" * 20_001}]}, "'characters of an item' is at most 20000"),
+        ("/solve", {"problems": [{"question": "9" * 3000}]}, "no prompt of the generator fits"),
+        ("/verify", {"solutions": [SOLUTION | {"steps": ["1"] * 257}]}, "'steps of a solution' is at most 256, not 257"),
+        ("/verify", {"solutions": [SOLUTION | {"steps": []}]}, "at least 1 item"),
+        ("/verify", {"solutions": [SOLUTION], "checks": 65}, "'checks' is at most 64"),
+    ],
+)
+def test_what_cannot_be_answered_is_one_json_line(client: Client, path: str, data: Any, says: str) -> None:
+    done = client.post(path, data)
+    assert done.status == 422 and list(done.body) == ["error"] and says in done.body["error"], done.body
+    assert "Traceback" not in done.body["error"] and len(done.body["error"]) < 300
+
+
+def test_one_item_that_does_not_fit_spoils_no_other(client: Client) -> None:
+    done = client.post("/solve", {"problems": [{"question": "9" * 3000}, PROBLEMS[0]], "best_of": 2})
+    assert done.status == 200
+    assert done.body["results"][0]["error"] == "longer than the model's context" and done.body["results"][1]["solution"]
+
+
+@pytest.mark.parametrize(
+    ("call", "status"),
+    [
+        (lambda c: c.ask("POST", "/solve", b"{", Content_Type="application/json"), 422),
+        (lambda c: c.ask("POST", "/solve", b"\xff", Content_Type="application/json"), 400),
+        (lambda c: c.ask("POST", "/solve", b"{}", Content_Type="text/plain"), 415),
+        (lambda c: c.ask("POST", "/solve", b"{}"), 415),
+        (lambda c: c.ask("GET", "/solve"), 405),
+        (lambda c: c.ask("GET", "/docs"), 404),
+        (lambda c: c.ask("POST", "/solve", b"{", Content_Type="application/json", Content_Length=str((1 << 20) + 1)), 413),
+        (lambda c: c.ask("GET", "/health", Host="attacker.example"), 421),
+        (lambda c: c.ask("GET", "/health", Host="127.0.0.1.attacker.example"), 421),
+        (lambda c: c.ask("GET", "/health", Host="LocalHost:1"), 200),
+        (lambda c: c.ask("GET", "/health", Host="[::1]:80"), 200),
+    ],
+)
+def test_refusals_have_their_own_codes(client: Client, call: Callable[[Client], Reply], status: int) -> None:
+    done = call(client)
+    assert done.status == status and (status == 200 or list(done.body) == ["error"])
+
+
+def test_a_body_that_does_not_announce_its_length_is_counted(client: Client) -> None:
+    with socket.create_connection(("127.0.0.1", client.port), timeout=30) as raw:
+        raw.sendall(b"POST /solve HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n")
+        raw.sendall(b"Transfer-Encoding: chunked\r\n\r\n")
+        for size in [0x10000] * 16 + [1]:
+            raw.sendall(f"{size:x}\r\n".encode() + b" " * size + b"\r\n")
+        assert b" 413 " in raw.recv(1000)
+
+
+def test_a_body_that_never_comes_is_not_waited_for(pair: Pair) -> None:
+    with serving(opened(pair), Limits(seconds=0.2)) as client, socket.create_connection(("127.0.0.1", client.port)) as raw:
+        raw.settimeout(30)
+        head = b"POST /solve HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n"
+        raw.sendall(head)
+        assert b" 408 " in raw.recv(1000)
+
+
+def opened(pair: Pair) -> Pair:
+    """Another pair on the same weights: closing a service closes its pair."""
+    again = object.__new__(Pair)
+    again.__dict__.update(pair.__dict__)
+    return again
+
+
+def test_a_token_is_asked_for_and_other_hosts_are_then_welcome(pair: Pair) -> None:
+    with serving(opened(pair), Limits(), TOKEN, loopback=False) as client:
+        for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": TOKEN}, {"Authorization": "Bearer "}):
+            done = client.post("/verify", {"solutions": [SOLUTION]}, **headers)
+            assert done.status == 401 and done.headers["www-authenticate"] == "Bearer" and TOKEN not in str(done.body)
+        assert (
+            client.post("/verify", {"solutions": [SOLUTION]}, Authorization=f"Bearer {TOKEN}", Host="far.example").status == 200
+        )
+        assert client.ask("GET", "/health").status == 200 and client.ask("GET", "/openapi.json").status == 401
+
+
+def test_who_asks_too_often_is_told_when_to_come_back(pair: Pair) -> None:
+    with serving(opened(pair), Limits(rate=2)) as client:
+        codes = [client.ask("GET", "/openapi.json") for _ in range(3)]
+        assert [reply.status for reply in codes] == [200, 200, 429]
+        assert 1 <= int(codes[-1].headers["retry-after"]) <= 30
+        assert client.ask("GET", "/health").status == 200
+
+
+class Slow(Pair):
+    """A pair that waits for leave before it answers."""
+
+    leave: threading.Event
+
+    def verify(self, *arguments: Any, **options: Any) -> Any:
+        self.leave.wait(30)
+        return super().verify(*arguments, **options)
+
+
+def slow(pair: Pair) -> Slow:
+    made = object.__new__(Slow)
+    made.__dict__.update(pair.__dict__, leave=threading.Event())
+    return made
+
+
+def test_a_full_queue_is_said_and_the_others_are_answered(pair: Pair) -> None:
+    held = slow(pair)
+    with serving(held, Limits(waiting=1)) as client, ThreadPoolExecutor(2) as pool:
+        assert client.service is not None
+        first = pool.submit(client.post, "/verify", {"solutions": [SOLUTION]})
+        wait_until(lambda: client.service.batches == 1)
+        second = pool.submit(client.post, "/verify", {"solutions": [SOLUTION]})
+        wait_until(lambda: client.service.queued == 1)
+        refused = client.post("/verify", {"solutions": [SOLUTION]})
+        assert refused.status == 503 and refused.headers["retry-after"] == "1"
+        assert refused.body == {"error": "too many requests are waiting"}
+        held.leave.set()
+        assert first.result().status == second.result().status == 200
+
+
+def test_who_waits_when_the_service_stops_is_told_so(pair: Pair) -> None:
+    held = slow(pair)
+    service = Service(held, 10)
+    service.start()
+    under_way = service.verify([("1+1%100", ["1+1=2"], None)], 1, 0)
+    wait_until(lambda: service.batches == 1)
+    waiting, gone = (service.verify([("1+1%100", ["1+1=2"], None)], 1, seed) for seed in (1, 2))
+    assert gone.cancel()
+    threading.Timer(0.1, held.leave.set).start()
+    service.close()
+    assert under_way.result()[0]["checks"] == 1
+    with pytest.raises(BusyError, match="stopping"):
+        waiting.result()
+    with pytest.raises(BusyError, match="stopping"):
+        service.solve(["1+1%100"], 1, "vote", 1, 0)
+
+
+def test_a_defect_of_ours_is_one_line_to_others_and_the_service_lives_on(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = opened(pair)
+    with serving(broken, Limits()) as client:
+        monkeypatch.setattr(broken, "verify", lambda *a, **k: 1 / 0, raising=False)
+        done = client.post("/verify", {"solutions": [SOLUTION]})
+        assert (done.status, done.body) == (500, {"error": "internal error"})
+        monkeypatch.undo()
+        assert client.post("/verify", {"solutions": [SOLUTION]}).status == 200
+
+
+def wait_until(so: Callable[[], bool]) -> None:
+    end = time.monotonic() + 30
+    while not so():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def test_the_command_serves_and_ends_well_on_both_signals(trained: Path) -> None:
+    environment = {k: v for k, v in os.environ.items() if k != "MILONGA_TOKEN"}
+    command = [sys.executable, "-m", "milonga", "serve", str(trained), "--port", "0"]
+    endings = (signal.SIGTERM, signal.SIGINT)
+    servers = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) for _ in endings]
+    try:
+        for server, ending in zip(servers, endings, strict=True):
+            assert server.stderr is not None
+            said = server.stderr.readline()
+            assert said.startswith(f"serving {trained} on http://127.0.0.1:"), said
+            client = Client(int(said.partition(";")[0].rpartition(":")[2]))
+            assert client.ask("GET", "/health").status == 200
+            server.send_signal(ending)
+            assert server.wait(timeout=30) == 0 and server.stderr.read() == ""
+    finally:
+        for server in servers:
+            server.kill()
+            server.wait()
+
+
+# The gate's parts.
+
+
+def test_only_loopback_goes_without_a_token(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text(f"{TOKEN}\n")
+    assert find_token("127.0.0.1", None, None) is None and find_token("localhost", None, "") is None
+    assert find_token("0.0.0.0", file, None) == find_token("::", None, TOKEN) == TOKEN
+    assert find_token("::1", file, "another-token-from-the-environment") == TOKEN
+    (tmp_path / "empty").write_text(" \n")
+    for host, path, variable, says in (
+        ("0.0.0.0", None, None, "set a token"),
+        ("example.org", None, "", "set a token"),
+        ("127.0.0.1", tmp_path / "nothing", None, "cannot be read"),
+        ("127.0.0.1", tmp_path / "empty", None, "is empty"),
+        ("127.0.0.1", None, "short", "at least 16 characters"),
+        ("127.0.0.1", None, "with a space and long enough", "no spaces"),
+    ):
+        with pytest.raises(ConfigError, match=says):
+            find_token(host, path, variable)
+
+
+@pytest.mark.parametrize("header", ["localhost", "127.0.0.1:80", "127.8.9.1", "[::1]", "[::1]:8000", "LOCALHOST"])
+def test_host_headers_of_this_machine(header: str) -> None:
+    assert is_local(header)
+
+
+@pytest.mark.parametrize(
+    "header", ["", "[::1", "::1", "localhost.evil.org", "evil.org:127.0.0.1", "[evil.org]:80", "0.0.0.0", "127.0.0.1.evil.org"]
+)
+def test_host_headers_of_others(header: str) -> None:
+    assert not is_local(header)
+
+
+@PROPERTY
+@given(st.text(max_size=30))
+def test_any_host_header_is_judged(header: str) -> None:
+    if is_local(header):
+        assert "localhost" in header.lower() or "127." in header or "::" in header or "0:" in header
+    assert is_loopback(header) in (True, False)
+
+
+@PROPERTY
+@given(st.lists(st.floats(0, 10), max_size=60), st.integers(1, 20))
+def test_no_client_gets_more_than_its_rate(pauses: list[float], rate: int) -> None:
+    rates, now, allowed = Rates(rate), 0.0, []
+    for pause in pauses:
+        now += pause
+        wait = rates.wait("me", now)
+        assert 0 <= wait <= 60 / rate + 1e-9
+        if wait == 0:
+            allowed.append(now)
+    # A full bucket, and what flows into it meanwhile.
+    assert len(allowed) <= rate + now * rate / 60 + 1e-9
+    assert rates.wait("another", now) == 0
+
+
+def test_clients_are_forgotten_before_they_fill_the_memory() -> None:
+    rates = Rates(1)
+    for n in range(CLIENTS + 10):
+        rates.wait(str(n), 0.0)
+    assert len(rates._clients) == CLIENTS
+
+
+def test_a_port_that_is_taken_is_named() -> None:
+    with bound("127.0.0.1", 0) as taken, pytest.raises(ConfigError, match=r"cannot listen on .* in use"):
+        bound("127.0.0.1", taken.getsockname()[1])

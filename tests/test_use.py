@@ -1,0 +1,330 @@
+"""Problems and solutions from files: answers with scores, verdicts with probabilities, and mistakes as one line."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from helpers import PROPERTY, Command
+from milonga.errors import DataError
+from milonga.evals.evaluate import ranking_metrics, voted
+from milonga.pair import Verdict
+from milonga.tasks.foreign import foreign
+from milonga.types import Grade, Reading, Solution, Trace, Traces, Verification
+from milonga.using.answers import RANKS, Candidate, Rank, answer_row, choose
+from milonga.using.items import ProblemItem, SolutionItem, check, read_items
+
+PROBLEM = foreign("p", "3+4*5%100", "35")
+
+
+def candidate(number: int, answer: str | None, *verdicts: bool) -> Candidate:
+    """A solution with an answer; judged, if verdicts are given, once for each."""
+    reading = Reading(Solution(("s",), (1,), answer), 1.0)
+    solution = Trace.given(f"s{number}", "generator", PROBLEM, "", reading, Grade(answer == "35"))
+    checks = [
+        replace(Trace.given(f"c{number}{i}", "verifier", PROBLEM, "", Reading(Verification((v,), v), 1.0)), about=(solution,))
+        for i, v in enumerate(verdicts)
+    ]
+    return Candidate(solution, Verdict(solution, tuple(checks)) if verdicts else None)
+
+
+def candidates(*told: tuple[str | None, tuple[bool, ...]]) -> list[Candidate]:
+    return [candidate(i, answer, *verdicts) for i, (answer, verdicts) in enumerate(told)]
+
+
+def test_the_three_ways_choose_differently() -> None:
+    told = candidates(
+        ("1", (False, False)), ("1", (True, False)), ("1", (False, False)), ("2", (True, True)), (None, (True, True))
+    )
+    chosen = {rank: choose(PROBLEM, rank, told) for rank in RANKS}
+    answers = {rank: (found.best.answer, found.score) for rank, found in chosen.items() if found.best}
+    assert answers["verifier"] == ("2", 1.0)
+    # Ranks are 1.5 for a check that finds all right and 0 for one that finds all wrong.
+    assert answers["both"] == ("2", pytest.approx(1.5 / 3.75))
+    unjudged = [Candidate(c.solution) for c in told]
+    voted = choose(PROBLEM, "vote", unjudged)
+    assert voted.best is not None and (voted.best.answer, voted.score) == ("1", 3 / 5)
+
+
+def test_a_weighted_vote_can_overrule_the_best_single_solution() -> None:
+    told = candidates(("1", (True, False)), ("1", (True, False)), ("1", (True, False)), ("2", (True, True)))
+    best = {rank: choose(PROBLEM, rank, told).best for rank in RANKS}
+    assert best["verifier"] is told[3] and best["both"] is told[0]
+
+
+def test_nothing_to_choose_from_is_said() -> None:
+    empty = choose(PROBLEM, "both", [])
+    assert empty.best is None and answer_row(empty)["error"] == "longer than the model's context"
+    wordless = choose(PROBLEM, "vote", candidates((None, ()), (None, ())))
+    assert wordless.best is not None and answer_row(wordless)["answer"] is None
+
+
+TOLD = st.lists(
+    st.tuples(st.sampled_from(["35", "1", "2", None]), st.tuples(st.booleans(), st.booleans())), min_size=1, max_size=8
+)
+
+
+@PROPERTY
+@given(TOLD, st.sampled_from(RANKS))
+def test_what_is_chosen_is_there_and_its_score_is_a_share(told: list[tuple[str | None, tuple[bool, ...]]], rank: Rank) -> None:
+    made = candidates(*told)
+    found = choose(PROBLEM, rank, made)
+    assert found.best in made and found.score is not None and 0 <= found.score <= 1 + 1e-12
+    assert (found.best.answer is None) == all(answer is None for answer, _ in told)
+
+
+@PROPERTY
+@given(TOLD)
+def test_choosing_agrees_with_the_metrics_of_evaluations(told: list[tuple[str | None, tuple[bool, ...]]]) -> None:
+    """With one check of each, `both` is the metric weighted_vote and `vote` the metric majority."""
+    made = candidates(*((answer, verdicts[:1]) for answer, verdicts in told))
+    weighted = choose(PROBLEM, "both", made).best
+    checks = Traces(c.verdict.checks[0] for c in made if c.verdict)
+    assert weighted is not None
+    assert weighted.solution.correct == ranking_metrics(Traces(c.solution for c in made), checks)["weighted_vote"]
+    plain = choose(PROBLEM, "vote", [Candidate(c.solution) for c in made]).best
+    assert plain is not None and plain.solution.correct == voted([(1.0, c.solution) for c in made])
+
+
+# Items.
+
+RIGHT_PROBLEM = {"question": "1+1%100"}
+RIGHT_SOLUTION = {"problem": "1+1%100", "steps": ["1+1=2"]}
+
+
+@pytest.mark.parametrize(
+    ("kind", "line", "says"),
+    [
+        (ProblemItem, "{", "line 2: not JSON"),
+        (ProblemItem, "[]", "line 2: not a JSON object but list"),
+        (ProblemItem, "7", "line 2: not a JSON object but int"),
+        (ProblemItem, "{}", "line 2: 'question' is missing"),
+        (ProblemItem, '{"question": 7}', "line 2: 'question'"),
+        (ProblemItem, '{"problem": "  "}', "line 2: 'problem': String should have at least 1 character"),
+        (ProblemItem, '{"question": "x", "answer": [1]}', "line 2: 'answer"),
+        (ProblemItem, '{"question": "x", "answer": NaN}', "NaN is not a value of JSON"),
+        (ProblemItem, '{"question": "x", "id": {}}', "line 2: 'id"),
+        (ProblemItem, '{"question": "\\ud800"}', "line 2: 'question'"),
+        (SolutionItem, '{"problem": "x"}', "line 2: 'steps' is missing"),
+        (SolutionItem, '{"problem": "x", "steps": []}', "line 2: 'steps': List should have at least 1 item"),
+        (SolutionItem, '{"problem": "x", "steps": ["a", 3]}', "line 2: 'steps.1'"),
+        (SolutionItem, '{"problem": "x", "steps": "a"}', "line 2: 'steps': Input should be a valid list"),
+        (SolutionItem, '{"problem": "x", "steps": ["a"], "label": 1}', "line 2: label 1 is not a step of 1"),
+        (SolutionItem, '{"problem": "x", "steps": ["a"], "label": -2}', "line 2: 'label'"),
+        (SolutionItem, '{"problem": "x", "steps": ["a"], "label": true}', "line 2: 'label'"),
+    ],
+)
+def test_a_wrong_line_is_named(tmp_path: Path, kind: type[Any], line: str, says: str) -> None:
+    path = tmp_path / "items.jsonl"
+    path.write_text(json.dumps(RIGHT_PROBLEM | RIGHT_SOLUTION) + f"\n{line}\n")
+    with pytest.raises(DataError) as error:
+        read_items(path, kind)
+    assert str(error.value).startswith(str(path)) and says in str(error.value) and "\n" not in str(error.value)
+
+
+def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
+    (tmp_path / "empty").write_text("\n \n")
+    for name, says in (("nothing", "does not exist"), ("empty", "is empty"), (".", "cannot be read")):
+        with pytest.raises(DataError, match=says):
+            read_items(tmp_path / name, ProblemItem)
+
+
+def test_a_processbench_file_is_one_list(tmp_path: Path) -> None:
+    path = tmp_path / "bench.json"
+    path.write_text(
+        json.dumps([RIGHT_SOLUTION | {"id": "a-0", "generator": "x", "label": -1}, RIGHT_SOLUTION | {"label": 0}], indent=1)
+    )
+    found = read_items(path, SolutionItem)
+    assert [g.item.label for g in found] == [-1, 0] and found[0].item.question == "1+1%100"
+    assert found[1].where == f"{path}, item 2" and found[0].record["generator"] == "x"
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+    max_leaves=6,
+)
+FIELDS = st.dictionaries(st.sampled_from(["id", "question", "problem", "steps", "answer", "label", "other"]), JSON, max_size=7)
+
+
+@PROPERTY
+@given(FIELDS | JSON, st.sampled_from([ProblemItem, SolutionItem]))
+def test_any_record_is_an_item_or_one_line(record: Any, kind: type[Any]) -> None:
+    try:
+        item = check(kind, record, "here, line 1")
+    except DataError as error:
+        complaint = str(error)
+    else:
+        complaint = "here, line 1: none"
+        item.question.encode()  # no half characters, which no tokenizer takes
+        assert item.question == item.question.strip() != ""
+        assert kind is ProblemItem or (item.steps and all(step.strip() for step in item.steps))
+    assert complaint.startswith("here, line 1: ") and len(complaint) < 400
+
+
+@PROPERTY
+@given(st.binary(max_size=60))
+def test_any_file_is_read_or_refused(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
+    path = tmp_path_factory.getbasetemp() / "any.jsonl"
+    path.write_bytes(data)
+    with pytest.raises(DataError, match=r"any\.jsonl"):
+        read_items(path, SolutionItem)
+
+
+# The commands.
+
+
+def lines(path: Path, rows: Sequence[dict[str, Any]]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def test_solve_writes_answers_with_scores_and_reports_accuracy(milonga: Command, trained: Path, tmp_path: Path) -> None:
+    rows = [{"question": "3+4%100", "answer": 7}, {"problem": "5*5%100", "id": "five"}, {"question": "1+1%100", "answer": "no"}]
+    file = lines(tmp_path / "problems.jsonl", rows)
+    done = milonga("solve", trained, file, "--best-of", "4", "--rank", "both", "--json")
+    assert done.code == 0, done.err
+    answers = [json.loads(line) for line in done.out.splitlines()[:-1]]
+    assert [row["id"] for row in answers] == [1, "five", 3] and all(len(row["candidates"]) == 4 for row in answers)
+    assert answers[0]["correct"] == (answers[0]["answer"] == "7") and answers[2]["correct"] is False
+    assert "correct" not in answers[1] and 0 <= answers[1]["score"] <= 1
+    assert done.json["graded"] == 2 and done.json["accuracy"] == answers[0]["correct"] / 2
+    assert f"accuracy {done.json['accuracy']:.3f} on 2 with a known answer" in done.err
+    again = milonga("solve", trained, file, "--best-of", "4", "--rank", "both", "--out", tmp_path / "deep" / "out.jsonl")
+    assert again.code == 0 and again.out == ""
+    assert [json.loads(line) for line in (tmp_path / "deep" / "out.jsonl").read_text().splitlines()] == answers
+
+
+def test_what_was_solved_can_be_verified(milonga: Command, trained: Path, tmp_path: Path) -> None:
+    file = lines(tmp_path / "problems.jsonl", [{"question": "3+4*5%100"}, {"question": "20-3+6%100"}])
+    assert milonga("solve", trained, file, "--rank", "vote", "--out", tmp_path / "solved.jsonl").code == 0
+    solved = [json.loads(line) for line in (tmp_path / "solved.jsonl").read_text().splitlines()]
+    done = milonga("verify", trained, tmp_path / "solved.jsonl", "--checks", "3")
+    assert done.code == 0, done.err
+    judged = [json.loads(line) for line in done.out.splitlines()]
+    assert [row["answer"] for row in judged] == [row["answer"] for row in solved]
+    assert all(row["checks"] == 3 and row["readable"] <= 3 for row in judged)
+
+
+def test_verify_keeps_processbenchs_fields_and_adds_its_own(milonga: Command, trained: Path, tmp_path: Path) -> None:
+    items = [
+        {
+            "id": "a-0",
+            "generator": "x",
+            "problem": "3+4*5%100",
+            "steps": ["3+4=7", "7*5=36"],
+            "final_answer_correct": False,
+            "label": 1,
+        },
+        {
+            "id": "a-1",
+            "generator": "x",
+            "problem": "3+4*5%100",
+            "steps": ["3+4=7", "7*5=35"],
+            "final_answer_correct": True,
+            "label": -1,
+        },
+    ]
+    path = tmp_path / "bench.json"
+    path.write_text(json.dumps(items))
+    done = milonga("verify", trained, path, "--checks", "5", "--json")
+    assert done.code == 0, done.err
+    rows = [json.loads(line) for line in done.out.splitlines()[:-1]]
+    for item, row in zip(items, rows, strict=True):
+        assert {key: row[key] for key in item} == item
+        assert row["prediction"] in (-1, 0, 1, None) and row["match"] == (row["prediction"] == item["label"])
+        assert len(row["step_verdicts"]) == 2 and row["verdict"] == (row["probability"] >= 0.5)
+    assert done.json["labelled"] == 2 and "on 2 with a label" in done.err
+    expected = {"error_accuracy": float(rows[0]["match"]), "right_accuracy": float(rows[1]["match"])}
+    assert {key: done.json[key] for key in expected} == expected
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["solve", "{run}", "{file}", "--rank", "nobody"], "unknown --rank 'nobody': use verifier, vote, both"),
+        (["solve", "{run}", "nothing.jsonl"], "'nothing.jsonl' does not exist"),
+        (["solve", "nowhere", "{file}"], "run folder 'nowhere' does not exist"),
+        (["verify", "{run}", "{file}"], "line 1: 'steps' is missing"),
+        (["solve", "{run}", "{file}", "--out", "{file}/x"], "cannot be written: "),
+        (["export", "{run}", "generatr", "x"], "did you mean 'generator'?"),
+        (["serve", "{run}", "--host", "0.0.0.0"], "--host 0.0.0.0 can be reached by others: set a token"),
+    ],
+)
+def test_mistakes_are_one_line(
+    milonga: Command, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], says: str
+) -> None:
+    monkeypatch.delenv("MILONGA_TOKEN", raising=False)
+    file = lines(tmp_path / "problems.jsonl", [RIGHT_PROBLEM])
+    done = milonga(*(a.format(run=trained, file=file) for a in arguments))
+    # A model that is loaded before the mistake shows may draw its bar here, where transformers was imported before.
+    said = [line for line in done.err.splitlines() if line and not line.startswith("Loading weights")]
+    assert done.code == 2 and len(said) == 1 and says in said[0], done.err
+
+
+def test_a_pair_without_a_verifier_says_what_it_can(milonga: Command, tmp_path: Path) -> None:
+    from cases import TINY
+    from milonga.api import run
+
+    run("grpo", turns=1, out=tmp_path / "run", settings=TINY, quiet=True)
+    file = lines(tmp_path / "problems.jsonl", [RIGHT_PROBLEM])
+    done = milonga("solve", tmp_path / "run", file)
+    assert done.code == 2 and "has no verifier" in done.err and "--rank vote needs none" in done.err
+    assert milonga("solve", tmp_path / "run", file, "--rank", "vote").code == 0
+    solutions = lines(tmp_path / "solutions.jsonl", [RIGHT_SOLUTION])
+    assert "recipe 'grpo' has no verifier" in milonga("verify", tmp_path / "run", solutions).err
+
+
+# Chat.
+
+
+@pytest.fixture
+def talk(milonga: Command, monkeypatch: pytest.MonkeyPatch) -> Command:
+    def call(text: bytes, *arguments: str | Path) -> Any:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text), encoding="utf-8"))
+        return milonga("chat", *arguments)
+
+    return call
+
+
+def test_chat_shows_the_answer_and_then_each_verdict(talk: Command, trained: Path) -> None:
+    done = talk(b"3+4*5%100\n\n7*7%100", trained, "--checks", "4")
+    assert done.code == 0
+    said = done.out.splitlines()
+    assert said[0].startswith("  1. ") and sum(line.startswith("  verifier: 1. ") for line in said) == 2
+    assert "the whole: " in done.out
+
+
+def test_chat_neutralises_what_models_write_and_outlives_hostile_questions(talk: Command, trained: Path) -> None:
+    done = talk(b"\x1b[31m\xff[red]\n" + b"9" * 3000 + b"\n1+1%100\n", trained, "--best-of", "2")
+    assert done.code == 0 and "\x1b" not in done.out
+    assert "no prompt of the generator fits" in done.out and done.out.count("verifier: ") == 2
+
+
+def test_text_of_models_cannot_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    from rich.console import Console
+
+    from milonga.cli.chat import show_solution
+
+    reading = Reading(Solution(("\x1b[2J[red]evil[/red]",), (1,), "\x07[bold]7"), 1.0)
+    show_solution(Trace.given("s", "generator", PROBLEM, "", reading), Console(force_terminal=True, color_system="standard"))
+    out = capsys.readouterr().out
+    assert "\x1b[2J" not in out and "\x07" not in out and "[red]evil[/red]" in out and "\\x1b" in out
+
+
+def test_chat_ends_at_an_interrupt(milonga: Command, trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(prompt: str = "") -> str:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("builtins.input", interrupted)
+    done = milonga("chat", trained)
+    assert done.code == 0 and "stopped" not in done.err and "Traceback" not in done.err
