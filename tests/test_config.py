@@ -226,6 +226,7 @@ def test_public_names_are_frozen() -> None:
         "DataError",
         "Grade",
         "MissingExtra",
+        "Pair",
         "Problem",
         "Report",
         "RunFolderError",
@@ -249,6 +250,9 @@ def test_public_signatures_are_frozen() -> None:
     assert names(milonga.run) == ["recipe", *options]
     assert names(milonga.resume) == ["path", "quiet"]
     assert names(milonga.evaluate) == ["path", "*split", "*problems", "*processbench", "*limit"]
+    assert names(milonga.Pair.open) == ["path", "seats", "*seed", "*device", "*temperature", "*sampler"]
+    assert names(milonga.Pair.solve) == ["self", "problems", "n", "greedy"]
+    assert names(milonga.Pair.verify) == ["self", "solutions", "checks", "greedy"]
     assert all(
         parameter.default is not inspect.Parameter.empty
         for function in (milonga.run, milonga.resume, milonga.evaluate)

@@ -10,9 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import milonga
+from cases import TINY
 from helpers import PROPERTY
 from milonga.errors import ConfigError, DataError, RunFolderError, UserError
 from milonga.pair import Pair, Verdict
+from milonga.resolve import resolve
 from milonga.run.checkpoints import Checkpoints
 from milonga.tasks.foreign import foreign, same
 from milonga.types import Problem, Reading, Trace, Verification
@@ -58,10 +61,11 @@ def test_the_seed_decides(trained: Path, pair: Pair) -> None:
 
 
 def test_only_the_weights_that_are_needed_are_loaded(trained: Path) -> None:
-    with Pair.open(trained, ["verifier"]) as judge:
+    with milonga.Pair.open(trained, ["verifier"]) as judge:
         assert list(judge.engine.policies) == ["verifier"]  # type: ignore[attr-defined]
         assert judge.judges and not judge.solves
-        assert judge.verify([judge.given(PROBLEMS[0], ["3+4=7", "7*5=35"])])[0].steps is not None
+        theirs = judge.given(judge.problem("3+4*5%100"), ["3+4=7", "7*5=35"])
+        assert theirs.id == "3+4*5%100" and judge.verify([theirs])[0].steps is not None
 
 
 def test_the_weights_are_those_of_the_newest_checkpoint(trained: Path, pair: Pair) -> None:
@@ -94,6 +98,22 @@ def test_what_does_not_fit_is_unreadable_not_wrong(pair: Pair) -> None:
         pair.verify([long])
 
 
+@pytest.mark.parametrize("recipe", ["genrm", "gar", "lets_verify", "prime", "deepseek_math_v2"])
+def test_verifiers_of_every_kind_can_be_used(recipe: str) -> None:
+    """One that is scored by a word, one asked about pieces, a value head, a log-ratio, and one with three scores."""
+    plan = resolve([TINY, {"recipe": recipe}])
+    with Pair(plan, None, ("generator", "verifier")) as pair:
+        verdicts = pair.verify([*pair.solve(PROBLEMS, n=2), pair.given(PROBLEMS[0], ["3+4=7", "7*5=36"])], checks=2)
+        assert len(verdicts) == 7 and all(1 <= len(v.checks) <= 2 for v in verdicts)
+        assert verdicts[-1].steps is not None and len(verdicts[-1].steps) == 2
+        assert verdicts[-1].probability is not None and 0 <= verdicts[-1].probability <= 1
+
+
+def test_who_does_not_solve_by_steps_is_refused() -> None:
+    with pytest.raises(ConfigError, match="the generator of recipe 'rlp' does not solve problems by steps"):
+        Pair(resolve([TINY, {"recipe": "rlp"}]), None, ("generator",))
+
+
 def test_a_model_as_it_is_sits_on_the_seats_that_are_named() -> None:
     with Pair.bare(verifier="embedded", device="cpu") as judge:
         assert list(judge.engine.policies) == ["verifier"]  # type: ignore[attr-defined]
@@ -112,17 +132,9 @@ def test_mistakes_are_named(trained: Path, tmp_path: Path, pair: Pair) -> None:
 
 
 def test_steps_that_hold_marks_of_the_dialect_are_refused() -> None:
-    with Pair.bare(verifier="embedded", device="cpu") as terse:
-        tagged = replace_solver(terse)
-        with pytest.raises(DataError, match="marks of the tagged dialect"):
-            tagged.given(PROBLEMS[0], ["a</step><step>b"])
-
-
-def replace_solver(pair: Pair) -> Pair:
-    from milonga.roles import StepSolver
-
-    pair.solver = StepSolver("tagged")
-    return pair
+    plan = resolve([TINY, {"recipe": "tango", "dialect": "tagged"}])
+    with Pair(plan, None, ("verifier",)) as tagged, pytest.raises(DataError, match="marks of the tagged dialect"):
+        tagged.given(PROBLEMS[0], ["a</step><step>b"])
 
 
 def verdict_of(*values: Verification) -> Verdict:

@@ -4,6 +4,7 @@ from milonga import api
 from milonga.api import Report, evaluate, resume
 from milonga.comparing import compare
 from milonga.errors import ConfigError, DataError, MissingExtra, RunFolderError, UserError
+from milonga.pair import Pair
 from milonga.tasks import Task, TaskOptions
 from milonga.types import Grade, Problem
 
@@ -17,6 +18,7 @@ __all__ = [
     "DataError",
     "Grade",
     "MissingExtra",
+    "Pair",
     "Problem",
     "Report",
     "RunFolderError",

@@ -23,7 +23,7 @@ from milonga.roles import StepSolver
 from milonga.run.checkpoints import Checkpoints
 from milonga.run.folder import read_config
 from milonga.table import Setting, Table
-from milonga.tasks.foreign import WithForeign
+from milonga.tasks.foreign import WithForeign, foreign
 from milonga.types import Problem, Trace, Traces, Verification
 
 if TYPE_CHECKING:
@@ -213,6 +213,11 @@ class Pair:
 
     def close(self) -> None:
         self.engine.close()
+
+    @staticmethod
+    def problem(question: str, answer: str | None = None, id: str | None = None) -> Problem:
+        """A problem from outside; without an id, its text is one."""
+        return foreign(id or question, question, answer)
 
     def solve(self, problems: Sequence[Problem], n: int = 1, greedy: bool = False) -> Traces:
         """`n` solutions of each problem, in one batch, graded where an answer is known; adjacent for each problem.
