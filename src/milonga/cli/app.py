@@ -387,7 +387,8 @@ def guarded(command: Callable[[], Any]) -> int:
             raise
         return complain(f"{error.format_message()} (see --help)")  # the parser's own: a wrong command, option or value
     if code == STOPPED:
-        sys.stderr.write("milonga: stopped; 'milonga resume DIR' goes on from the last checkpoint\n")
+        trains = sys.argv[1:2] in (["run"], ["resume"])
+        sys.stderr.write("milonga: stopped" + ("; 'milonga resume DIR' goes on from the last checkpoint\n" if trains else "\n"))
     return code if isinstance(code, int) else 0
 
 
