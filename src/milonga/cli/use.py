@@ -14,7 +14,7 @@ from milonga.pair import Pair
 from milonga.run.files import disk_errors, to_json
 from milonga.tasks.foreign import foreign
 from milonga.types import Problem, Trace
-from milonga.using.answers import RANKS, Rank, answer_row, answers, verdict_row
+from milonga.using.answers import RANKS, Answer, Rank, answer_row, answers, verdict_row
 from milonga.using.items import Given, ProblemItem, SolutionItem, read_items
 
 AT_ONCE = 256
@@ -45,24 +45,28 @@ def solve_file(
 ) -> dict[str, Any]:
     """Answers to all problems of a file; returns the summary."""
     given = read_items(file, ProblemItem)
-    rights: list[float] = []
-    failed = 0
+    rights: list[bool] = []
+    left_out = 0
     with open_ranked(folder, rank, **changes) as pair, writer(out) as target:
         for some in batched(given):
-            for one, answer in zip(some, answers(pair, [problem_of(g) for g in some], best_of, rank, checks), strict=True):
+            found = answers(pair, [problem_of(one) for one in some], best_of, rank, checks)
+            for one, answer in zip(some, found, strict=True):
                 row = named(one) | answer_row(answer)
-                correct = None if answer.best is None else answer.best.solution.correct
-                failed += answer.best is None
                 if one.item.answer is not None:
-                    right = 0.0 if correct is None else correct
-                    rights.append(right)
-                    row |= {"expected": one.item.answer, "correct": None if right != right else bool(right)}
+                    row |= {"expected": one.item.answer, "correct": correct(answer)}
+                    rights += [] if row["correct"] is None else [row["correct"]]
+                left_out += answer.best is None
                 target.write(to_json(row) + "\n")
             target.flush()
             progress(some[-1].number, len(given), "problems")
-    graded = [right for right in rights if right == right]
-    summary = {"problems": len(given), "left_out": failed, "rank": rank, "best_of": best_of, "checks": checks}
-    return summary | {"graded": len(graded), "accuracy": mean(graded)}
+    summary = {"problems": len(given), "left_out": left_out, "rank": rank, "best_of": best_of, "checks": checks}
+    return summary | {"graded": len(rights), "accuracy": mean(rights)}
+
+
+def correct(answer: Answer) -> bool | None:
+    """Whether an answer is the known one; None where the grader could not tell. No answer is a wrong one."""
+    grade = None if answer.best is None else answer.best.solution.grade
+    return False if grade is None else grade.correct
 
 
 def verify_file(folder: Path, file: Path, *, checks: int, out: Path | None, **changes: Any) -> dict[str, Any]:

@@ -78,7 +78,7 @@ def choose(problem: Problem, rank: Rank, candidates: Sequence[Candidate]) -> Ans
 
 
 def answer_row(answer: Answer) -> dict[str, Any]:
-    """An answer as JSON: what was chosen, why, and what else there was. It can be given to `milonga verify` as it is."""
+    """An answer as JSON: what was chosen, why, and what else there was. With steps, `milonga verify` takes it as it is."""
     row: dict[str, Any] = {"question": answer.problem.text}
     if answer.best is None:
         return row | {"answer": None, "score": None, "error": "longer than the model's context"}

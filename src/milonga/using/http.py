@@ -6,7 +6,6 @@ Invariant: every answer is JSON, and no answer shows where in our code something
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, Literal
@@ -25,7 +24,6 @@ from milonga.using.service import BusyError, Service
 
 RETRY = "1"
 """Seconds after which it may be worth asking again, where the queue is full."""
-log = logging.getLogger("milonga.serve")
 
 
 class Asked(BaseModel):
@@ -130,7 +128,7 @@ def failure(status: int, why: str, headers: dict[str, str] | None = None) -> JSO
 
 
 async def broken(request: Request, error: Exception) -> JSONResponse:
-    log.error("%s failed", request.url.path, exc_info=error)
+    """A defect of ours. The server writes it to its log; who asked learns only that there is one."""
     return failure(500, "internal error")
 
 

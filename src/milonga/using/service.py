@@ -83,7 +83,8 @@ class Service:
     @property
     def queued(self) -> int:
         """Items that wait."""
-        return sum(len(job.items) for job in self._queue)
+        with self._changed:
+            return sum(len(job.items) for job in self._queue)
 
     def solve(self, questions: Sequence[str], best_of: int, rank: Rank, checks: int, seed: int) -> Future[list[Row]]:
         """An answer to each question; see `milonga.using.answers`."""
