@@ -162,6 +162,25 @@ def test_an_exported_adapter_is_an_ordinary_peft_folder(root: Path, tmp_path: Pa
         assert torch.equal(theirs(input_ids=ids).logits, engine.policy("p").model(input_ids=ids).logits)
 
 
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+def test_a_merged_adapter_is_an_ordinary_model_and_the_shared_base_stays(root: Path, tmp_path: Path, arch: str) -> None:
+    engine = pair(model_folder(root, arch))
+    rows = rollouts(engine)
+    engine.learn(lesson(rows, MIXED))
+    before, base = engine.score("p", rows), base_weights(engine)
+    engine.export("p", tmp_path / "p", merged=True)
+    theirs = AutoModelForCausalLM.from_pretrained(tmp_path / "p")
+    ids = torch.arange(5, 25)[None]
+    engine.policy("p").activate()
+    with torch.no_grad():
+        ours = engine.policy("p").model(input_ids=ids).logits
+        start = AutoModelForCausalLM.from_pretrained(model_folder(root, arch))(input_ids=ids).logits
+        assert torch.allclose(theirs(input_ids=ids).logits, ours, atol=1e-4)
+        assert not torch.allclose(start, ours, atol=1e-3)
+    assert equal(engine.score("p", rows), before)
+    assert all(torch.equal(t, base[n]) for n, t in base_weights(engine).items())
+
+
 def test_a_policy_starts_from_a_saved_adapter_and_that_is_its_reference(root: Path, tmp_path: Path) -> None:
     first = pair(model_folder(root))
     rows = rollouts(first)
