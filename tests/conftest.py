@@ -1,9 +1,15 @@
-"""Set before torch is loaded, for every test."""
+"""Set before torch is loaded, for every test; and what several test files share.
+
+Nothing but pytest is imported here: the tests in with_vllm run where less is installed.
+"""
+
+from __future__ import annotations
 
 import os
 import signal
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -14,7 +20,8 @@ os.environ.setdefault("TRITON_INTERPRET", "1")
 # A shell starts background jobs with interrupts ignored, and children inherit that: tests of Ctrl-C would wait in vain.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-from helpers import Command, Done
+if TYPE_CHECKING:
+    from helpers import Command, Done
 
 
 @pytest.fixture(scope="session")
@@ -31,6 +38,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def milonga(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Command:
     """The command in this process: what it prints, and the code it exits with."""
+    from helpers import Done
     from milonga.cli import main
 
     def call(*arguments: str | Path) -> Done:
