@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from milonga.types import Floats
+
+Interval = tuple[float | None, float | None]
+ROUNDS = 1000
+"""Draws of a bootstrap."""
 
 
 def mean(values: Sequence[float] | Sequence[bool] | Floats) -> float | None:
@@ -76,10 +80,10 @@ def trivial_f1(labels: Sequence[int], answers_right: Sequence[bool], counts: Seq
 
     always_modal = [modal] * len(labels)
     wrong_answer = [not right for right in answers_right]
-    # Saying -1 with probability q: acc_right = q, acc_error = (1 - q) hit; the best q of the harmonic mean.
-    best = max(harmonic(q, (1 - q) * hit) for q in np.linspace(0, 1, 1001))
+    # Saying -1 with probability q: acc_right = q, acc_error = (1 - q) hit. Their harmonic mean is largest at
+    # q = sqrt(hit) / (1 + sqrt(hit)).
     return {
-        "no_knowledge": float(best),
+        "no_knowledge": 2 * hit / (1 + math.sqrt(hit)) ** 2,
         "answer_modal": judged(wrong_answer, always_modal),
         "error_modal": judged([label != -1 for label in labels], always_modal),
         "answer_last": judged(wrong_answer, [count - 1 for count in counts]),
@@ -114,21 +118,79 @@ def detection_f1(predictions: Sequence[int | None], labels: Sequence[int]) -> fl
 
 
 def bootstrap_interval(
-    predictions: Sequence[int | None], labels: Sequence[int], items: Sequence[str], rounds: int = 1000, seed: int = 0
-) -> tuple[float | None, float | None]:
-    """95 % percentile interval of the F1 over the items, each drawn with all its predictions: asking about one again makes no
-    new item. None where the F1 is."""
-    names = list(dict.fromkeys(items))
-    wrong = np.array([labels[items.index(name)] != -1 for name in names], dtype=bool)
-    if wrong.all() or not wrong.any():
+    predictions: Sequence[int | None], labels: Sequence[int], items: Sequence[str], rounds: int = ROUNDS, seed: int = 0
+) -> Interval:
+    """95 % interval of the F1 over the items, each drawn with all its predictions: asking about one again makes no new item."""
+    hits = [predicted == label for predicted, label in zip(predictions, labels, strict=True)]
+    return class_interval(hits, [label != -1 for label in labels], items, harmonics, rounds, seed)
+
+
+def class_interval(
+    hits: Sequence[bool],
+    first: Sequence[bool],
+    items: Sequence[str],
+    join: Callable[[Floats, Floats], Floats],
+    rounds: int = ROUNDS,
+    seed: int = 0,
+) -> Interval:
+    """95 % percentile interval of `join`(share of hits in the first class, in the second), over items drawn with all that is
+    theirs. None where a class is empty; draws that leave one empty are left out."""
+    if all(first) or not any(first):
         return None, None
-    hits: dict[str, list[bool]] = {name: [] for name in names}
-    for name, predicted, label in zip(items, predictions, labels, strict=True):
-        hits[name].append(predicted == label)
-    share = np.array([np.mean(hits[name]) for name in names])
-    chosen = np.random.default_rng(seed).integers(0, len(names), (rounds, len(names)))
-    drawn, wrongs = share[chosen], wrong[chosen]
-    a = (drawn * wrongs).sum(1) / np.maximum(1, wrongs.sum(1))
-    b = (drawn * ~wrongs).sum(1) / np.maximum(1, (~wrongs).sum(1))
-    low, high = np.quantile(2 * a * b / np.maximum(a + b, 1e-12), [0.025, 0.975])
+    place = {name: i for i, name in enumerate(dict.fromkeys(items))}
+    counts = np.zeros((len(place), 2, 2))
+    for name, hit, own in zip(items, hits, first, strict=True):
+        counts[place[name], int(not own)] += (hit, 1)
+    drawn = np.random.default_rng(seed).integers(0, len(place), (rounds, len(place)))
+    sums = np.array([np.bincount(row, minlength=len(place)) for row in drawn]) @ counts.reshape(len(place), 4)
+    sums = sums[(sums[:, 1] > 0) & (sums[:, 3] > 0)]
+    return quantiles(join(sums[:, 0] / sums[:, 1], sums[:, 2] / sums[:, 3]))
+
+
+def mean_interval(values: Sequence[float], rounds: int = ROUNDS, seed: int = 0) -> Interval:
+    """95 % percentile interval of the mean over problems; None for fewer than two."""
+    if len(values) < 2:
+        return None, None
+    known = np.asarray(values, dtype=float)
+    return quantiles(known[np.random.default_rng(seed).integers(0, len(known), (rounds, len(known)))].mean(1))
+
+
+def quantiles(drawn: Floats) -> Interval:
+    if not len(drawn):
+        return None, None
+    low, high = np.quantile(drawn, [0.025, 0.975])
     return float(low), float(high)
+
+
+def harmonics(a: Floats, b: Floats) -> Floats:
+    """`harmonic` of many pairs."""
+    return 2 * a * b / np.maximum(a + b, 1e-12)
+
+
+def best_threshold(scores: Sequence[Sequence[float] | None], labels: Sequence[int]) -> float | None:
+    """The tau of the largest F1, where the prediction is the first step that scores below tau; the lowest of several.
+
+    With m_k the lowest score up to step k, a first error at k is found by m_k < tau <= m_(k-1), and a solution without one is
+    cleared by tau <= its lowest score: only the right ends of these ranges need to be tried. None where a class is empty.
+    """
+    ranges: dict[bool, list[tuple[float, float]]] = {True: [], False: []}
+    for steps, label in zip(scores, labels, strict=True):
+        # What could not be scored is wrong whatever tau is.
+        lowest = [math.inf, *np.minimum.accumulate(steps)] if steps else [-math.inf, -math.inf]
+        at = label if steps else 0
+        ranges[label != -1].append((-math.inf, lowest[-1]) if label == -1 else (lowest[at + 1], lowest[at]))
+    if not ranges[True] or not ranges[False]:
+        return None
+    error, right = np.array(ranges[True]), np.array(ranges[False])
+    tried = np.unique(np.concatenate([error[:, 1], right[:, 1]]))
+    tried = tried[np.isfinite(tried)]
+    if not len(tried):
+        return None
+    found = [((error[:, 0] < tau) & (tau <= error[:, 1])).mean() for tau in tried]
+    cleared = [(tau <= right[:, 1]).mean() for tau in tried]
+    return float(tried[int(np.argmax(harmonics(np.array(found), np.array(cleared))))])
+
+
+def first_below(scores: Sequence[float] | None, threshold: float) -> int | None:
+    """Index of the first step that scores below the threshold, -1 if none does, None where there are no scores."""
+    return first_wrong(None if scores is None else [score >= threshold for score in scores])
