@@ -16,10 +16,12 @@ from milonga.roles import Role, StepSolver
 from milonga.roles.solver import as_trace
 from milonga.tasks import Task, keyed
 from milonga.tasks.worked import NUMBER
-from milonga.types import Grade, Problem, Split, Trace
+from milonga.types import Grade, Problem, Reading, Solution, Split, Trace
 
 OFFSET = 1_000_000
 """Bench problems are drawn far behind those on which the generator is measured, where a task has no end of them."""
+RELEASED = {"gsm8k": (207, 193), "math": (594, 406), "olympiadbench": (661, 339), "omnimath": (759, 241)}
+"""Items with and without an error in the files of ProcessBench."""
 
 
 def make_bench(task: Task, solver: Role | None, count: int, split: Split) -> list[Trace]:
@@ -41,9 +43,12 @@ def make_bench(task: Task, solver: Role | None, count: int, split: Split) -> lis
     return bench
 
 
-def read_processbench(path: Path, solver: StepSolver, limit: int | None = None) -> list[Trace]:
-    """A ProcessBench file, or `limit` of its items, taken evenly over the file. Labels are 0-based indices of the first wrong
-    step, -1 if there is none."""
+def read_processbench(path: Path, solver: StepSolver | None, limit: int | None = None) -> list[Trace]:
+    """A ProcessBench file, or `limit` of its items, taken evenly over the file, in the solver's dialect; without one as the
+    paragraphs they are. Labels are 0-based indices of the first wrong step, -1 if there is none.
+
+    A file with the name of a released one must hold as many items with and without errors as that does.
+    """
     try:
         items = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -52,11 +57,20 @@ def read_processbench(path: Path, solver: StepSolver, limit: int | None = None) 
         raise DataError(f"ProcessBench file '{path}': {error}") from None
     if not isinstance(items, list) or not items:
         raise DataError(f"ProcessBench file '{path}' holds no list of items")
-    chosen = range(len(items)) if limit is None else [i * len(items) // limit for i in range(min(limit, len(items)))]
-    return [_item(path, number, items[number], solver) for number in chosen]
+    traces = [_item(path, number, item, solver) for number, item in enumerate(items)]
+    if len({trace.id for trace in traces}) < len(traces):
+        raise DataError(f"ProcessBench file '{path}': two items have the same id")
+    errors = sum(trace.grade is not None and trace.grade.first_error != -1 for trace in traces)
+    found = (errors, len(traces) - errors)
+    if found != RELEASED.get(path.stem, found):
+        raise DataError(
+            f"ProcessBench file '{path}' holds {found[0]} items with an error and {found[1]} without, the released "
+            f"'{path.stem}' {RELEASED[path.stem][0]} and {RELEASED[path.stem][1]}; give a file of yours another name"
+        )
+    return traces if limit is None else [traces[i * len(traces) // limit] for i in range(min(limit, len(traces)))]
 
 
-def _item(path: Path, number: int, item: object, solver: StepSolver) -> Trace:
+def _item(path: Path, number: int, item: object, solver: StepSolver | None) -> Trace:
     fields = {"problem": str, "steps": list, "label": int, "final_answer_correct": bool}
     for name, kind in fields.items():
         if not isinstance(item, dict) or not isinstance(item.get(name), kind):
@@ -67,7 +81,10 @@ def _item(path: Path, number: int, item: object, solver: StepSolver) -> Trace:
         raise DataError(f"ProcessBench file '{path}', item {number}: label {label} is not a step of {len(steps)}")
     problem = Problem(str(item.get("id", f"processbench/{number}")), item["problem"], "")
     truth = tuple(label == -1 or k < label for k in range(len(steps)))  # truth after the first error is not labelled
-    trace = rewritten(solver, problem.id, problem, steps, grade=Grade(item["final_answer_correct"], truth))
+    grade = Grade(item["final_answer_correct"], truth)
+    if solver is None:
+        return Trace.given(problem.id, "generator", problem, "\n\n".join(steps), paragraphs(steps), grade)
+    trace = rewritten(solver, problem.id, problem, steps, grade=grade)
     if trace is None:
         raise DataError(f"ProcessBench file '{path}', item {number}: its steps hold marks of the {solver.dialect} dialect")
     return trace
@@ -84,6 +101,11 @@ def rewritten(
     text = solver.write([one_line(step) for step in steps], answer or (numbers[-1] if numbers else "?"))
     reading = solver.read(text)
     return Trace.given(id, "generator", problem, text, reading, grade) if len(reading.value.steps) == len(steps) else None
+
+
+def paragraphs(steps: Sequence[str]) -> Reading:
+    """Steps that are read as they stand; the answer is somewhere among them."""
+    return Reading(Solution(tuple(steps), (), None), 1.0)
 
 
 def one_line(step: str) -> str:

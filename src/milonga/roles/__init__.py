@@ -2,6 +2,7 @@
 
 from milonga.roles.base import DIALECTS, ROLES, Dialect, Role
 from milonga.roles.corruptor import Corruptor
+from milonga.roles.critic import Critic
 from milonga.roles.proofs import DefectVerifier, MetaVerifier, ProofWriter
 from milonga.roles.proposer import Proposal, Proposer
 from milonga.roles.scorer import ImplicitScorer, Scorer, StepScorer
@@ -15,6 +16,7 @@ __all__ = [
     "DIALECTS",
     "ROLES",
     "Corruptor",
+    "Critic",
     "DefectVerifier",
     "Dialect",
     "ImplicitScorer",

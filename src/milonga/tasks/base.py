@@ -105,6 +105,10 @@ class Task(ABC):
         """The step `at` of a solution, made wrong in the way that a name of `families` says; None where that cannot be."""
         raise TypeError(f"task '{self.name}' knows no families of corruptions")
 
+    def harder(self) -> Task | None:
+        """Problems of the same kind with up to twice as many steps, to see how far a skill reaches; None if there are none."""
+        return None
+
     def step_count(self, problem: Problem) -> int:
         """How many steps a demonstration of this problem has."""
         raise TypeError(f"task '{self.name}' has no exact steps")

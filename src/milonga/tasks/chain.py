@@ -17,11 +17,12 @@ from milonga.tasks.corruption import CHAIN_FAMILIES, ChainStep
 from milonga.types import Grade, Problem, Split
 
 OPERATIONS = "+-*"
+MOST_OPS = 64
 STEP = re.compile(r"([0-9]{1,9})([+*-])([0-9]{1,9})=([0-9]{1,9})")
 
 
 class ChainOptions(TaskOptions):
-    ops: int = Field(6, ge=1, le=64)
+    ops: int = Field(6, ge=1, le=MOST_OPS)
     """The number of operations; the largest one where `min_ops` is given."""
     min_ops: int | None = Field(None, ge=1)
     """Draw the number of operations from min_ops to ops."""
@@ -54,6 +55,10 @@ class Chain(Task):
     def __init__(self, options: ChainOptions | None = None) -> None:
         super().__init__(options)
         self.max_tokens = 10 * self.options.ops + 8
+
+    def harder(self) -> Task | None:
+        ops = min(MOST_OPS, 2 * self.options.ops)
+        return Chain(self.options.model_copy(update={"min_ops": None, "ops": ops})) if ops > self.options.ops else None
 
     def problem(self, split: Split, index: int) -> Problem:
         rng = keyed("chain", self.options.model_dump_json(), split, index)

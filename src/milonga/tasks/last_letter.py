@@ -14,13 +14,14 @@ from pydantic import Field, model_validator
 from milonga.tasks.base import TASKS, Demonstration, Task, TaskOptions, keyed, split_of
 from milonga.types import Grade, Problem, Split
 
+MOST_WORDS = 64
 CONSONANTS, VOWELS = "bcdfghjklmnprstvwz", "aeiou"
 
 
 class LastLetterOptions(TaskOptions):
     min_words: int = Field(2, ge=1)
-    max_words: int = Field(10, ge=1, le=64)
-    test_max_words: int = Field(12, ge=1, le=64)
+    max_words: int = Field(10, ge=1, le=MOST_WORDS)
+    test_max_words: int = Field(12, ge=1, le=MOST_WORDS)
     """Dev and test go further than train, as in the small study of the Tango paper."""
     seed: int = 0
 
@@ -50,6 +51,14 @@ class LastLetter(Task):
         super().__init__(options)
         most = max(self.options.max_words, self.options.test_max_words)
         self.max_tokens = most * (most + 3) // 2 + most + 16
+
+    def harder(self) -> Task | None:
+        """Longer than anything in training, up to twice as long as in dev and test."""
+        low, high = self.options.test_max_words, min(MOST_WORDS, 2 * self.options.test_max_words)
+        if high <= low:
+            return None
+        words = {"min_words": low + 1, "max_words": high, "test_max_words": high}
+        return LastLetter(self.options.model_copy(update=words))
 
     def problem(self, split: Split, index: int) -> Problem:
         rng = keyed("last_letter", self.options.model_dump_json(), split, index)
