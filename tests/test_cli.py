@@ -16,6 +16,7 @@ import pytest
 from helpers import Command, Done
 from milonga.claims import CLAIMS
 from milonga.config import to_toml
+from milonga.evals.suites import SUITES
 from milonga.objectives import OBJECTIVES
 from milonga.recipes import RECIPES
 from milonga.resolve import resolve
@@ -97,31 +98,21 @@ def test_eval_measures_the_newest_checkpoint(milonga: Command, finished: tuple[P
     assert test.code == 0 and test.json["split"] == "test" and "generator/pass@2" in test.json
 
 
-def test_eval_reads_processbench_files(milonga: Command, finished: tuple[Path, Done], tmp_path: Path) -> None:
+def test_eval_by_a_suite_prints_a_table_and_draws(milonga: Command, finished: tuple[Path, Done], tmp_path: Path) -> None:
     item = {"problem": "7+5*3%100", "steps": ["7+5=12", "12*3=36"], "label": -1, "final_answer_correct": True}
     wrong = item | {"steps": ["7+5=13", "13*3=39"], "label": 0, "final_answer_correct": False}
-    path = tmp_path / "bench.json"
-    path.write_text(json.dumps([item, wrong]))
-    done = milonga("eval", finished[0], "--processbench", path, "--json")
-    assert done.code == 0 and 0 <= done.json["verifier/f1"] <= 1
-    assert done.json["verifier/bench_invalid_rate"] < 1, "the verifier can read what it is shown"
-    assert done.json["verifier/trivial/error_modal"] == 1.0
-    assert [done.json[key] for key in ("recipe", "turn", "items", "errors", "dropped")] == ["tango", 4, 2, 1, 0]
-    assert not any(key.startswith("generator") for key in done.json), "nobody solves anything"
-    # A solution that does not fit is wrong in its own class; here it is the only one without an error.
-    path.write_text(json.dumps([item | {"problem": "7+5*3%100" + " " * 600}, wrong]))
-    done = milonga("eval", finished[0], "--processbench", path, "--json")
-    assert done.json["dropped"] == 3 and done.json["verifier/right_accuracy"] == 0 == done.json["verifier/f1"]
-
-
-def test_a_model_without_a_run_is_measured_on_processbench_too(milonga: Command, tmp_path: Path) -> None:
-    steps = {"problem": "7+5*3%100", "steps": ["7+5=12", "12*3=36"]}
-    labels = [-1, 0, 1, -1, 0, 1]
-    path = tmp_path / "bench.json"
-    path.write_text(json.dumps([steps | {"id": n, "label": k, "final_answer_correct": True} for n, k in enumerate(labels)]))
-    done = milonga("eval", "embedded", "--processbench", path, "--limit", "3", "--json")
-    assert done.code == 0 and done.json["model"] == "embedded"
-    assert (done.json["items"], done.json["errors"]) == (3, 2), "items 0, 2 and 4"
+    for name in ("one", "two"):
+        (tmp_path / f"{name}.json").write_text(json.dumps([item, wrong]))
+    files = ("--file", tmp_path / "one.json", "--file", tmp_path / "two.json")
+    done = milonga("eval", finished[0], "processbench", *files, "--checks", "2", "--plot", tmp_path / "p.svg", "--json")
+    assert done.code == 0, done.err
+    assert [done.json[key] for key in ("recipe", "turn", "suite", "items")] == ["tango", 4, "processbench", 4]
+    assert [row["subset"] for row in done.json["rows"]] == ["one"] * 3 + ["two"] * 3 + ["average"] * 3
+    assert "vote of 2" in done.out and "in per cent" in done.out
+    assert done.out.count("trivial:") == 12, "four baselines below every subset, and below the average"
+    assert (tmp_path / "p.svg").read_text().startswith("<svg")
+    shown = milonga("eval", finished[0], "pass_at_k", "--problems", "2", "--samples", "2", "--split", "dev", "--json")
+    assert shown.code == 0 and shown.json["options"] == {"split": "dev", "problems": 2, "samples": 2}
 
 
 def test_a_dry_run_prints_a_config_that_resolves_to_itself(
@@ -144,6 +135,7 @@ def test_a_dry_run_prints_a_config_that_resolves_to_itself(
         ("tasks", ["chain", "gsm8k", "jsonl", "last_letter", "reasoning_gym:NAME", "file.py:attribute"]),
         ("roles", list(ROLES)),
         ("objectives", list(OBJECTIVES)),
+        ("suites", list(SUITES)),
     ],
 )
 def test_everything_can_be_listed(milonga: Command, kind: str, names: list[str]) -> None:
@@ -247,10 +239,10 @@ def test_a_mistake_is_one_line_and_exit_code_2(
     [
         (["eval", "RUN", "--split", "train"], "'eval.split'"),
         (["eval", "RUN", "--problems", "0"], "'eval.problems'"),
-        (["eval", "RUN", "--processbench", "none.json"], "none.json"),
-        (["eval", "RUN", "--processbench", "none.json", "--problems", "3"], "use --limit"),
-        (["eval", "RUN", "--limit", "3"], "use --problems"),
-        (["eval", "RUN", "--processbench", "none.json", "--limit", "0"], "--limit"),
+        (["eval", "RUN", "processbench", "--file", "none.json"], "none.json"),
+        (["eval", "RUN", "processbench", "--file", "none.json", "--split", "bogus"], "'split' does not apply"),
+        (["eval", "RUN", "--limit", "3"], "'limit' does not apply to an evaluation without a suite"),
+        (["eval", "RUN", "best-of-n"], "did you mean 'best_of_n'?"),
         (["run", "tango", "--out", "RUN"], "already holds a run"),
     ],
 )

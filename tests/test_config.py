@@ -249,14 +249,15 @@ def test_public_signatures_are_frozen() -> None:
     options = ["*task", "*turns", "*seed", "*out", "*device", "*models", "*config", "*settings", "*quiet"]
     assert names(milonga.run) == ["recipe", *options]
     assert names(milonga.resume) == ["path", "quiet"]
-    assert names(milonga.evaluate) == ["path", "*split", "*problems", "*processbench", "*limit"]
     assert names(milonga.Pair.open) == ["path", "seats", "*seed", "*device", "*temperature", "*sampler"]
     assert names(milonga.Pair.solve) == ["self", "problems", "n", "greedy"]
     assert names(milonga.Pair.verify) == ["self", "solutions", "checks", "greedy"]
+    assert names(milonga.evaluate) == ["path", "suite", "*plot", "options"]
     assert all(
         parameter.default is not inspect.Parameter.empty
         for function in (milonga.run, milonga.resume, milonga.evaluate)
         for parameter in list(inspect.signature(function).parameters.values())[1:]
+        if parameter.kind is not inspect.Parameter.VAR_KEYWORD
     )
 
 

@@ -12,7 +12,7 @@ from milonga.api import make_engine
 from milonga.cli import main
 from milonga.comparing.arms import measured_by, plan_comparison
 from milonga.errors import ConfigError
-from milonga.evals import Evaluator, make_bench
+from milonga.loop import evaluator
 from milonga.recipes import RECIPES
 from milonga.resolve import resolve
 from milonga.table import Setting
@@ -24,10 +24,8 @@ SMALL = {"asl": {"audit": 4}, "deepseek_math_v2": {"audit": 4}, "rlp": {"measure
 def test_an_evaluation_gives_exactly_the_names_that_were_known_before(recipe: str, greedy: bool) -> None:
     more = {"eval": {"bench": 4 if greedy else 0, "greedy": greedy}, "options": SMALL.get(recipe, {})}
     plan = resolve([TINY, {"recipe": recipe}, more])
-    section = plan.config.eval
     setting = Setting(make_engine(plan), plan.task, plan.roles, plan.seats, plan.config.sampling, 0, 4)
-    bench = tuple(make_bench(plan.task, plan.roles.get("generator"), section.bench, section.split))
-    assert set(Evaluator(setting, section, bench, plan.recipe.measure)()) == measured_by(plan)
+    assert set(evaluator(plan, setting)()) == measured_by(plan)
 
 
 def test_a_misspelt_metric_is_refused_before_anything_runs(

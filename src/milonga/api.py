@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from milonga.config import read_toml
-from milonga.errors import ConfigError
-from milonga.pair import bare_plan, finished, make_engine, only, seated
+from milonga.pair import finished, make_engine, seated
 from milonga.resolve import Plan, resolve
 
 Report = dict[str, Any]
@@ -133,50 +132,25 @@ def _loop(plan: Plan, folder: Any, quiet: bool, begin: bool = False, restore: bo
         return report
 
 
-def evaluate(
-    path: str | Path,
-    *,
-    split: str = "test",
-    problems: int | None = None,
-    processbench: str | Path | None = None,
-    limit: int | None = None,
-) -> Report:
-    """Measure a run's newest checkpoint on held-out problems; or, with a ProcessBench file, its verifier on that.
+def evaluate(path: str | Path, suite: str | None = None, *, plot: str | Path | None = None, **options: Any) -> Report:
+    """Measure a run's newest checkpoint on held-out problems, or by a suite: see `milonga list suites`.
 
-    For ProcessBench the path may also be a model (a folder or a name), asked as it is to verify steps.
+        milonga.evaluate("runs/tango", split="dev")
+        milonga.evaluate("runs/tango", "best_of_n", samples=16, plot="best.svg")
+
+    Options are those of the suite; without one, `split` and `problems`. For `processbench` the path may also be a model (a
+    folder or a name), asked as it is. `plot` names an SVG file to be written.
     """
-    if processbench is not None:
-        return _processbench(Path(path), Path(processbench), limit)
-    from milonga.evals import Evaluator, make_bench
+    from milonga.loop import evaluator
+    from milonga.measuring import by_suite, refuse_others
 
-    found = finished(Path(path), {"eval": {"split": split} | ({} if problems is None else {"problems": problems})})
-    plan = found.plan
-    bench = make_bench(plan.task, plan.roles.get("generator"), plan.config.eval.bench, plan.config.eval.split)
-    metrics = Evaluator(seated(plan, found.weights), plan.config.eval, tuple(bench), plan.recipe.measure)()
-    return {"run": str(path), "recipe": plan.config.recipe, "turn": found.turn, "split": split} | {
-        key.removeprefix("eval/"): value for key, value in metrics.items()
-    }
-
-
-def _processbench(path: Path, file: Path, limit: int | None) -> Report:
-    """F1 by the protocol beside what trivial verifiers get. Only the verifier's weights are loaded."""
-    from milonga.evals import judge_bench, read_processbench
-    from milonga.roles import StepSolver
-    from milonga.table import Table
-
-    report: Report
-    if (path / "config.toml").exists():
-        found = finished(path)
-        plan, weights = found.plan, found.weights
-        report = {"run": str(path), "recipe": plan.config.recipe, "turn": found.turn}
-    else:
-        plan, weights, report = bare_plan(str(path), str(path)), None, {"model": str(path)}
-    if "verifier" not in plan.roles:
-        raise ConfigError(f"recipe '{plan.config.recipe}' has no verifier to measure on '{file}'")
-    bench = read_processbench(file, StepSolver("terse" if plan.config.dialect == "terse" else "tagged"), limit)
-    table = Table(seated(only(plan, ["verifier"]), weights), "processbench", "")
-    metrics = judge_bench(table, bench, plan.config.eval.checks)
-    labels = [item.grade.first_error for item in bench if item.grade is not None]
-    report |= {"processbench": str(file), "items": len(bench), "errors": sum(label != -1 for label in labels)}
-    report |= {"checks": plan.config.eval.checks, "dropped": sum(table.dropped.values())}
-    return report | {f"verifier/{key}": value for key, value in metrics.items()}
+    given = {key: value for key, value in options.items() if value is not None}
+    if suite is not None:
+        return by_suite(Path(path), suite, given, None if plot is None else Path(plot))
+    refuse_others("an evaluation without a suite", given if plot is None else {**given, "plot": plot}, ("split", "problems"))
+    found = finished(Path(path), {"eval": {"split": "test"} | given})
+    setting = seated(found.plan, found.weights)
+    with closing(setting.engine):
+        metrics = evaluator(found.plan, setting)()
+    head = {"run": str(path), "recipe": found.plan.config.recipe, "turn": found.turn, "split": found.plan.config.eval.split}
+    return head | {key.removeprefix("eval/"): value for key, value in metrics.items()}

@@ -43,6 +43,13 @@ class Place:
         return Cursor(self.phase, self.done)
 
 
+def evaluator(plan: Plan, setting: Setting) -> Evaluator:
+    """What measures a plan's policies, as they are in this setting."""
+    recipe, section = plan.recipe, plan.config.eval
+    bench = make_bench(plan.task, plan.roles.get(recipe.solving), section.bench, section.split)
+    return Evaluator(setting, section, tuple(bench), recipe.measure, recipe.solving, recipe.judging)
+
+
 class Loop:
     """A run in progress."""
 
@@ -53,8 +60,7 @@ class Loop:
         self.setting = Setting(
             engine, plan.task, plan.roles, plan.seats, self.config.sampling, self.config.seed, self.config.batch.problems
         )
-        bench = make_bench(plan.task, plan.roles.get("generator"), self.config.eval.bench, self.config.eval.split)
-        self.evaluate = Evaluator(self.setting, self.config.eval, tuple(bench), plan.recipe.measure)
+        self.evaluate = evaluator(plan, self.setting)
         self.place = Place()
         self.problem_cursors: dict[str, int] = {}
         self.rows: list[dict[str, Any]] = []

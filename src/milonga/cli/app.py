@@ -120,27 +120,48 @@ def resume(
 
 @app.command(name="eval")
 def eval_(
-    folder: Annotated[Path, typer.Argument(help="A run folder; with --processbench also a model: a folder or a name.")],
-    split: Annotated[str, typer.Option(help="dev or test.")] = "test",
-    problems: Annotated[int | None, typer.Option(help="How many held-out problems.")] = None,
-    processbench: Annotated[
-        Path | None, typer.Option(help="Measure the verifier, and only it, on a ProcessBench file.")
+    folder: Annotated[Path, typer.Argument(help="A run folder; for processbench also a model: a folder or a name.")],
+    suite: Annotated[
+        str | None, typer.Argument(help="processbench, best_of_n, pass_at_k, transfer or calibration; by default none of them.")
     ] = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="How many items of that file, taken evenly over it.")] = None,
+    split: Annotated[str | None, typer.Option(help="dev or test, which is the default.")] = None,
+    problems: Annotated[int | None, typer.Option(help="How many held-out problems.")] = None,
+    samples: Annotated[int | None, typer.Option(help="Solutions of each problem: the largest N, or k.")] = None,
+    checks: Annotated[int | None, typer.Option(help="Verifications of each solution.")] = None,
+    file: Annotated[
+        list[Path] | None, typer.Option(help="processbench: a file, or a folder of files. May be repeated.")
+    ] = None,
+    limit: Annotated[int | None, typer.Option(help="processbench: items of each file, taken evenly over it.")] = None,
+    style: Annotated[str | None, typer.Option(help="processbench: own, paragraphs or auto.")] = None,
+    tokens: Annotated[int | None, typer.Option(help="processbench: most tokens of a verification.")] = None,
+    generator: Annotated[
+        list[str] | None, typer.Option(help="transfer: another run, or a model, whose solutions to judge. May be repeated.")
+    ] = None,
+    task: Annotated[list[str] | None, typer.Option(help="transfer: another task, as chain,ops=12. May be repeated.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw what a suite found: FILE.svg.")] = None,
     json: AsJson = False,
 ) -> None:
-    """Measure a run's newest checkpoint on held-out problems."""
-    from milonga import api
-    from milonga.cli.views import print_metrics
+    """Measure a run's newest checkpoint on held-out problems, or by a suite: 'milonga list suites' has the options of each."""
+    from milonga.cli.evals import run_evaluation
 
-    if limit is not None and processbench is None:
-        raise UserError("--limit counts items of a --processbench file; use --problems for held-out problems")
-    if problems is not None and processbench is not None:
-        raise UserError("--problems does not apply to a --processbench file; use --limit")
-    metrics = api.evaluate(folder, split=split, problems=problems, processbench=processbench, limit=limit)
-    print_metrics(metrics, console)
+    report = run_evaluation(
+        folder,
+        suite,
+        plot,
+        console,
+        split=split,
+        problems=problems,
+        samples=samples,
+        checks=checks,
+        file=file,
+        limit=limit,
+        style=style,
+        tokens=tokens,
+        generator=generator,
+        task=task,
+    )
     if json:
-        print_json(metrics)
+        print_json(report)
 
 
 @app.command()
@@ -326,7 +347,7 @@ def export(
 
 @app.command(name="list")
 def list_(
-    kind: Annotated[str, typer.Argument(help="recipes, tasks, roles or objectives.")],
+    kind: Annotated[str, typer.Argument(help="recipes, tasks, roles, objectives or suites.")],
     json: AsJson = False,
 ) -> None:
     """List what there is."""

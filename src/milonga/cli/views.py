@@ -43,6 +43,7 @@ def print_metrics(metrics: dict[str, Any], console: Console) -> None:
 
 def listing(kind: str) -> list[dict[str, str]]:
     """Rows of `milonga list KIND`."""
+    from milonga.evals.suites import SUITES
     from milonga.objectives import OBJECTIVES
     from milonga.recipes import RECIPES
     from milonga.roles import ROLES
@@ -74,7 +75,10 @@ def listing(kind: str) -> list[dict[str, str]]:
     if kind == "objectives":
         fields = ("advantage", "ratio", "clip", "aggregate")
         return [{"name": n, **{f: str(getattr(OBJECTIVES.get(n), f)) for f in fields}} for n in OBJECTIVES]
-    raise ConfigError(f"unknown kind '{kind}': {nearest(kind, ['recipes', 'tasks', 'roles', 'objectives'])}")
+    if kind == "suites":
+        suites = [SUITES.get(name) for name in SUITES]
+        return [{"name": s.name, "options": ", ".join(s.Options.model_fields), "what": first_line(s)} for s in suites]
+    raise ConfigError(f"unknown kind '{kind}': {nearest(kind, ['recipes', 'tasks', 'roles', 'objectives', 'suites'])}")
 
 
 def first_line(thing: Any) -> str:

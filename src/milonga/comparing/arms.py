@@ -238,7 +238,8 @@ def measured_by(plan: Plan) -> set[str]:
     """The names of all that an evaluation of this plan gives."""
     section = plan.config.eval
     bench = section.bench > 0 and plan.task.demonstrates
-    return metric_names(plan.roles, section, bench) | {f"eval/{name}" for name in plan.recipe.measures}
+    solver, judge = plan.roles.get(plan.recipe.solving), plan.roles.get(plan.recipe.judging)
+    return metric_names(solver, judge, section, bench) | {f"eval/{name}" for name in plan.recipe.measures}
 
 
 def find_baseline(name: str | None, names: Sequence[str]) -> str:

@@ -5,7 +5,7 @@ Invariant: evaluations are not charged to the compute ledger, draw nothing from 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -28,6 +28,8 @@ from milonga.table import Setting, Table
 from milonga.types import Reading, Trace, Traces, Verification
 
 Metrics = dict[str, float | None]
+TOO_LONG = "longer than the model's context"
+"""Why a solution was never judged."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,10 @@ class Evaluator:
     bench: tuple[Trace, ...]
     more: Callable[[Table], Metrics] = lambda table: {}
     """What the recipe measures for itself."""
+    solving: str = "generator"
+    """The seat that is measured as the generator, where it solves by steps."""
+    judging: str = "verifier"
+    """The seat that is measured as the verifier, where there is one."""
 
     def __call__(self) -> Metrics:
         ledger = self.setting.engine.ledger
@@ -59,7 +65,7 @@ class Evaluator:
             if not self.solves:
                 return {}
             table = Table(self.setting, "eval", "", split=self.section.split)
-            solutions = table.ask("generator", table.problems(self.held_out), self.section.samples)
+            solutions = table.ask(self.solving, table.problems(self.held_out), self.section.samples)
         finally:
             ledger.paused = False
         return problem_metrics(solutions)
@@ -67,7 +73,7 @@ class Evaluator:
     @property
     def solves(self) -> bool:
         """Whether there is a generator that solves problems; not every recipe has one."""
-        return isinstance(self.setting.roles.get("generator"), StepSolver)
+        return isinstance(self.setting.roles.get(self.solving), StepSolver)
 
     @property
     def held_out(self) -> int:
@@ -85,14 +91,14 @@ class Evaluator:
     def _pair_metrics(self, table: Table) -> Metrics:
         """The generator, and the verifier where there is one."""
         problems = table.problems(self.held_out)
-        solutions = table.ask("generator", problems, self.section.samples)
+        solutions = table.ask(self.solving, problems, self.section.samples)
         out = prefixed("generator", solver_metrics(solutions))
         out |= prefixed("generator", pass_metrics(solutions, self.section.samples))
         if self.section.greedy:
-            greedy = table.ask("generator", problems, greedy=True)
+            greedy = table.ask(self.solving, problems, greedy=True)
             out["generator/greedy_accuracy"] = mean(greedy.correct)
-        if "verifier" in self.setting.roles:
-            checks = table.judge("verifier", solutions)
+        if self.judging in self.setting.roles:
+            checks = table.judge(self.judging, solutions)
             out |= prefixed("verifier", judge_metrics(checks))
             out |= gap_metrics(solutions, checks)
             out |= prefixed("verifier", ranking_metrics(solutions, checks))
@@ -100,20 +106,20 @@ class Evaluator:
         return out
 
     def _bench_metrics(self, table: Table) -> Metrics:
-        return judge_bench(table, self.bench, self.section.checks) if self.bench else {"f1": None}
+        return judge_bench(table, self.judging, self.bench, self.section.checks) if self.bench else {"f1": None}
 
 
-def metric_names(roles: Mapping[str, Role], section: EvalSection, bench: bool) -> set[str]:
-    """The names of all that an evaluation with these roles measures, but for what the recipe measures for itself.
+def metric_names(solver: Role | None, judge: Role | None, section: EvalSection, bench: bool) -> set[str]:
+    """The names of all that an evaluation of these two roles measures, but for what the recipe measures for itself.
 
     They are read off the functions that measure, from what these say of no traces at all. `bench` is whether there is one.
     """
     out: Metrics = {"dropped": None}
     nothing = Traces([])
-    if isinstance(roles.get("generator"), StepSolver):
+    if isinstance(solver, StepSolver):
         out |= prefixed("generator", solver_metrics(nothing) | pass_metrics(nothing, section.samples))
         out |= {"generator/greedy_accuracy": None} if section.greedy else {}
-        if "verifier" in roles:
+        if judge is not None:
             out |= gap_metrics(nothing, nothing)
             out |= prefixed("verifier", judge_metrics(nothing) | ranking_metrics(nothing, nothing))
             out |= prefixed("verifier", bench_metrics(nothing, nothing) if bench else {"f1": None})
@@ -245,20 +251,20 @@ def ranking_metrics(solutions: Traces, checks: Traces) -> Metrics:
     }
 
 
-def judge_bench(table: Table, bench: Sequence[Trace], checks: int) -> Metrics:
-    """The verifier at the table on solutions with known first errors, judged greedily and `checks` times by sampling."""
+def judge_bench(table: Table, seat: str, bench: Sequence[Trace], checks: int) -> Metrics:
+    """Who judges on a seat, on solutions with known first errors, greedily and `checks` times by sampling."""
     subjects = Traces(bench)
-    greedy = whole_bench(table.judge("verifier", subjects, greedy=True), subjects, 1)
-    if table.setting.roles["verifier"].kind != "generative":
+    greedy = whole_bench(table.judge(seat, subjects, greedy=True), subjects, 1)
+    if table.setting.roles[seat].kind != "generative":
         return bench_metrics(greedy, greedy)  # a scorer says the same every time
-    return bench_metrics(greedy, whole_bench(table.judge("verifier", subjects, checks), subjects, checks))
+    return bench_metrics(greedy, whole_bench(table.judge(seat, subjects, checks), subjects, checks))
 
 
 def whole_bench(checks: Traces, subjects: Traces, n: int) -> Traces:
     """With an unreadable verification for each solution that was left out, as too long for the verifier's context: what it
     cannot read it gets wrong, and a bench is never made easier in silence."""
     judged = {check.subject.id for check in checks}
-    nothing = Reading(Verification(None, None), 0.0, "longer than the model's context")
+    nothing = Reading(Verification(None, None), 0.0, TOO_LONG)
     missing = [
         replace(Trace.given(f"{subject.id}!{number}", "verifier", subject.problem, "", nothing), about=(subject,))
         for subject in subjects

@@ -38,6 +38,10 @@ class Recipe(ABC):
     truth: ClassVar[str]
     """The ground truth it needs."""
     seats: ClassVar[Mapping[str, type[Role]]]
+    solving: ClassVar[str] = "generator"
+    """The seat whose solutions are measured; as `generator/...`, whatever it is called."""
+    judging: ClassVar[str] = "verifier"
+    """The seat whose verifications are; as `verifier/...`."""
     lead: ClassVar[str]
     """The seat whose turns are counted: a run of N turns has N turns of this seat."""
     bindings: ClassVar[Mapping[Binding, str]]

@@ -1,0 +1,68 @@
+"""The body of `milonga eval`: measure, and show what a suite found as a table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from milonga.cli.views import print_metrics
+from milonga.evals.suites import SUITES, Suite
+from milonga.text import number, visible
+
+Report = dict[str, Any]
+
+
+def run_evaluation(folder: Path, suite: str | None, plot: Path | None, console: Console, **options: Any) -> Report:
+    """Options that were not given are None, or empty where they may be repeated."""
+    from milonga import api
+
+    given = {key: value for key, value in options.items() if value not in (None, [])}
+    report = api.evaluate(folder, suite, plot=plot, **given)
+    if suite is None:
+        print_metrics(report, console)
+    else:
+        print_finding(report, SUITES.get(suite), console)
+    if plot is not None:
+        console.print(f"chart: {escape(str(plot))}", soft_wrap=True)
+    return report
+
+
+def print_finding(report: Report, suite: type[Suite], console: Console) -> None:
+    """The figures of the whole one a line, and the rows as a table; of these the columns that hold anything."""
+    for key, value in report.items():
+        if key not in ("options", "rows"):
+            console.print(f"{visible(key)}: {said(value)}", markup=False, soft_wrap=True)
+    rows = suite.shown(report["rows"])
+    shown = [name for name in suite.columns if any(row.get(name) is not None for row in rows)]
+    title = "in per cent" if suite.percent else None
+    table = Table(title=title, title_justify="left")
+    for name in shown:
+        table.add_column(escape(heading(name)), overflow="fold")
+    for row in rows:
+        table.add_row(*(escape(visible(cell(row, name, suite.percent))) for name in shown))
+    console.print(table)
+
+
+def heading(name: str) -> str:
+    return name.replace("trivial/", "trivial ").replace("_", " ")
+
+
+def cell(row: Mapping[str, Any], name: str, percent: bool = False) -> str:
+    """A figure, with its interval where it has one."""
+    value, low, high = (
+        f"{100 * v:.1f}" if percent and isinstance(v := row.get(name + end), float) else number(row.get(name + end))
+        for end in ("", "_low", "_high")
+    )
+    return value if row.get(f"{name}_low") is None else f"{value} [{low}, {high}]"
+
+
+def said(value: Any) -> str:
+    """A figure of the whole; those of several things with their names."""
+    if isinstance(value, Mapping):
+        return ", ".join(f"{visible(str(key))} {number(inner)}" for key, inner in value.items())
+    return visible(number(value))

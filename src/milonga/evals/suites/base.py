@@ -1,0 +1,181 @@
+"""What a suite is: one question about a trained pair, asked at length and answered with intervals.
+
+Add one by subclassing `Suite` and registering it in `SUITES`. Its options are the options of `milonga eval DIR NAME`.
+
+Invariants: a suite opens no weights and writes no file, changes nothing, and draws held-out problems only; the same weights and
+options give the same numbers; what could not be read or judged is counted, never left out in silence.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field
+
+from milonga.charts import Series
+from milonga.config import EvalSection
+from milonga.errors import ConfigError
+from milonga.evals.evaluate import whole_bench
+from milonga.evals.metrics import Interval
+from milonga.registry import Registry
+from milonga.roles import StepSolver
+from milonga.table import Setting, Table
+from milonga.tasks import Task
+from milonga.types import Problem, Split, Trace, Traces
+
+Row = dict[str, Any]
+Seat = Literal["solver", "judge"]
+
+
+class SuiteOptions(BaseModel):
+    """Options of a suite. Unknown keys are errors."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+def several(value: Any) -> Any:
+    """One of what may be several is a list of it."""
+    return [value] if isinstance(value, str | Path) else value
+
+
+class HeldOut(SuiteOptions):
+    """Of suites that measure on the problems of a task."""
+
+    split: Literal["dev", "test"] = "test"
+    """dev or test."""
+    problems: int = Field(EvalSection().problems, ge=1)
+    """How many held-out problems."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """Who is measured: a setting with weights, and the seats that solve and judge in it."""
+
+    setting: Setting
+    solver: str
+    judge: str
+    bare: bool = False
+    """Whether it is a model that comes from no run."""
+    another: Callable[[str], AbstractContextManager[Subject]] | None = None
+    """Opens the generator of another run, or another model, where a suite needs one."""
+
+    def table(self, task: Task | None = None, split: Split = "test") -> Table:
+        """Where the seats meet. All suites share a key: with as many samples they see the same solutions."""
+        setting = self.setting if task is None else replace(self.setting, task=task)
+        return Table(setting, "eval", "", split=split)
+
+    @property
+    def writes(self) -> bool:
+        """Whether the judge writes, and may be asked again; one that gives numbers says the same every time."""
+        return self.setting.roles[self.judge].kind == "generative"
+
+    def refuse(self, options: SuiteOptions, *names: str) -> None:
+        """Options that were given, and would change nothing for a judge that gives numbers."""
+        wrong = next((name for name in names if name in options.model_fields_set), None)
+        if wrong is not None and not self.writes:
+            raise ConfigError(
+                f"option '{wrong}' does not apply: this verifier writes nothing, it gives the same numbers each time"
+            )
+
+    def judged(self, table: Table, solutions: Traces, checks: int = 1) -> list[list[Trace]]:
+        """The verifications of each solution, unreadable ones where it was too long to be judged; one each by a scorer."""
+        n = checks if self.writes else 1
+        found: dict[str, list[Trace]] = {solution.id: [] for solution in solutions}
+        for check in whole_bench(table.judge(self.judge, solutions, n), solutions, n):
+            found[check.subject.id].append(check)
+        return list(found.values())
+
+    @property
+    def moved(self) -> bool:
+        """Whether the solver's policy is another than it was at its start."""
+        return self.setting.engine.version(self.setting.policies[self.solver]) > 0
+
+    def solves_by_steps(self) -> None:
+        if not isinstance(self.setting.roles.get(self.solver), StepSolver):
+            raise ConfigError("nobody here solves problems by steps: there are no solutions to measure on")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What a suite found: figures of the whole, and a table."""
+
+    facts: Row
+    rows: list[Row]
+
+
+class Suite(ABC):
+    """One question. `needs` names the seats whose weights it loads."""
+
+    name: ClassVar[str]
+    needs: ClassVar[tuple[Seat, ...]] = ("solver", "judge")
+    bare: ClassVar[bool] = False
+    """Whether it can measure a model that comes from no run."""
+    Options: ClassVar[type[SuiteOptions]] = HeldOut
+    columns: ClassVar[Sequence[str]]
+    """Of the rows, what is shown in a terminal; JSON holds all. One with `_low` and `_high` is shown with its interval."""
+    percent: ClassVar[bool] = False
+    """Whether these are shown in per cent, as in the paper; JSON holds shares."""
+
+    def __init__(self, options: Any = None) -> None:
+        self.options = options if options is not None else self.Options()
+
+    @classmethod
+    def shown(cls, rows: Sequence[Row]) -> Sequence[Row]:
+        """The rows of the table in a terminal, which is narrow."""
+        return rows
+
+    def check(self) -> None:
+        """Raise what is wrong with the options beyond their types, before any weights are loaded."""
+        return None
+
+    @abstractmethod
+    def measure(self, subject: Subject) -> Finding: ...
+
+    @abstractmethod
+    def chart(self, rows: Sequence[Row]) -> str:
+        """The rows as a picture: SVG."""
+
+
+SUITES: Registry[type[Suite]] = Registry("suite")
+
+
+def with_interval(name: str, value: float | None, interval: Interval) -> Row:
+    """A figure and its 95 % interval as three columns."""
+    return {name: value, f"{name}_low": interval[0], f"{name}_high": interval[1]}
+
+
+def curve(name: str, rows: Sequence[Row], x: str, y: str) -> Series:
+    """A column of the rows, with its interval, over another."""
+    return Series(name, [r[x] for r in rows], *([r[f"{y}{end}"] for r in rows] for end in ("", "_low", "_high")))
+
+
+def held_out(task: Task, split: Split, count: int) -> int:
+    """How many problems there are to measure on: what was asked for, or all; none is taken twice."""
+    size = task.size(split)
+    if size == 0:
+        raise ConfigError(f"task '{task.name}' has no {split} problems to measure on; give it some, or another split")
+    return count if size is None else min(count, size)
+
+
+def graded(solutions: Traces) -> list[list[Trace]]:
+    """The samples of each problem whose grades are all known: a curve over N must be about the same problems at every N."""
+    groups: dict[str, list[Trace]] = {}
+    for solution in solutions:
+        groups.setdefault(solution.problem.id, []).append(solution)
+    whole = [group for group in groups.values() if not np.isnan(Traces(group).correct).any()]
+    if not whole:
+        raise ConfigError("the grader could tell of no problem which solutions are right: nothing can be measured")
+    return whole
+
+
+def draw(subject: Subject, task: Task | None, split: Split, problems: int) -> tuple[Table, list[Problem]]:
+    """A table over held-out problems, and these."""
+    subject.solves_by_steps()
+    table = subject.table(task, split)
+    return table, table.problems(held_out(table.setting.task, split, problems))

@@ -1,0 +1,77 @@
+"""Is the verifier of use to choose among N solutions?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from pydantic import Field
+
+from milonga.charts import line_chart
+from milonga.evals.metrics import mean, mean_interval, pass_at_k
+from milonga.evals.subsets import best_at, sizes, vote_at
+from milonga.evals.suites.base import SUITES, Finding, HeldOut, Row, Subject, Suite, curve, draw, graded, with_interval
+from milonga.types import Trace
+
+Pick = Callable[[list[Trace], list[float], int], float]
+"""Of a problem's solutions and their ranks: how likely the choice among N of them is right."""
+
+
+class BestOptions(HeldOut):
+    samples: int = Field(8, ge=1)
+    """Solutions of each problem; the largest N."""
+    checks: int = Field(1, ge=1)
+    """Verifications of each, whose mean rank is taken."""
+
+
+def rights(group: list[Trace]) -> list[float]:
+    return [trace.correct for trace in group]
+
+
+PICKS: Mapping[str, Pick] = {
+    "verifier": lambda group, ranks, n: best_at(ranks, rights(group), n),
+    "vote": lambda group, ranks, n: vote_at([t.reading.value.answer for t in group], rights(group), [1.0] * len(group), n),
+    "weighted_vote": lambda group, ranks, n: vote_at([t.reading.value.answer for t in group], rights(group), ranks, n),
+    "oracle": lambda group, ranks, n: pass_at_k(int(sum(rights(group))), len(group), n),
+}
+"""Who chooses: the verifier's rank, the most frequent answer, the answer with the largest sum of ranks, the truth."""
+
+
+@SUITES.register("best_of_n")
+class BestOfN(Suite):
+    """The pair: accuracy of the choice among N samples, by verifier, vote, weighted vote and oracle."""
+
+    name = "best_of_n"
+    Options = BestOptions
+    columns = ("n", *PICKS, "verifier_minus_vote")
+    options: BestOptions
+
+    def measure(self, subject: Subject) -> Finding:
+        options = self.options
+        subject.refuse(options, "checks")
+        table, problems = draw(subject, None, options.split, options.problems)
+        solutions = table.ask(subject.solver, problems, options.samples)
+        groups = graded(solutions)
+        checks = subject.judged(table, solutions, options.checks)
+        ranks = {group[0].subject.id: sum(c.reading.value.rank for c in group) / len(group) for group in checks}
+        facts = {
+            "problems": len(groups),
+            "left_out": len(problems) - len(groups),
+            "samples": options.samples,
+            "checks": len(checks[0]),
+            "unreadable_rate": mean([not c.reading.valid for group in checks for c in group]),
+        }
+        return Finding(facts, [chosen(groups, ranks, n) for n in sizes(options.samples)])
+
+    def chart(self, rows: Sequence[Row]) -> str:
+        series = [curve(name.replace("_", " "), rows, "n", name) for name in PICKS]
+        return line_chart("best of N", series, x_label="N", y_label="accuracy", log_x=True, y_range=(0, 1))
+
+
+def chosen(groups: Sequence[list[Trace]], ranks: Mapping[str, float], n: int) -> Row:
+    """Accuracy over the problems of each way to choose among `n`; intervals draw problems, the same for all of them."""
+    values = {name: [pick(group, [ranks[t.id] for t in group], n) for group in groups] for name, pick in PICKS.items()}
+    row: Row = {"n": n}
+    for name, of_problems in values.items():
+        row |= with_interval(name, mean(of_problems), mean_interval(of_problems))
+    gains = [a - b for a, b in zip(values["verifier"], values["vote"], strict=True)]
+    return row | with_interval("verifier_minus_vote", mean(gains), mean_interval(gains))

@@ -1,0 +1,95 @@
+"""Does the verifier know how sure it may be?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+
+from pydantic import Field
+
+from milonga.charts import Bin, reliability_chart
+from milonga.evals.evaluate import sureness
+from milonga.evals.metrics import calibration_error, mean, order_accuracy
+from milonga.evals.reliability import brier, brier_limit, calibration_floor, reliability
+from milonga.evals.suites.base import SUITES, Finding, HeldOut, Row, Subject, Suite, draw
+from milonga.types import Trace
+
+Judged = tuple[list[float], bool]
+"""What repeated verification said of one thing, each from 0 to 1, and whether it was right."""
+
+
+class CalibrationOptions(HeldOut):
+    samples: int = Field(4, ge=1)
+    """Solutions of each problem."""
+    checks: int = Field(8, ge=1)
+    """Verifications of each: the share that says "right" is the confidence. A scorer is asked once."""
+
+
+@SUITES.register("calibration")
+class Calibration(Suite):
+    """The verifier: is what it calls right with some confidence right as often? Of solutions, and of steps."""
+
+    name = "calibration"
+    Options = CalibrationOptions
+    columns = ("of", "low", "high", "count", "confidence", "share")
+    options: CalibrationOptions
+
+    def measure(self, subject: Subject) -> Finding:
+        options = self.options
+        subject.refuse(options, "checks")
+        table, problems = draw(subject, None, options.split, options.problems)
+        solutions = table.ask(subject.solver, problems, options.samples)
+        checks = subject.judged(table, solutions, options.checks)
+        facts: Row = {"problems": len(problems), "solutions": len(solutions), "checks": len(checks[0])}
+        facts["unreadable_rate"] = mean([not c.reading.valid for group in checks for c in group])
+        rows: list[Row] = []
+        for of, judged in (("solution", of_solutions(checks)), ("step", of_steps(checks))):
+            facts |= {f"{of}/{key}": value for key, value in figures(judged).items()}
+            bins = reliability([sum(said) / len(said) for said, _ in judged], [right for _, right in judged])
+            rows += [{"of": of} | asdict(one) for one in bins]
+        return Finding(facts, rows)
+
+    def chart(self, rows: Sequence[Row]) -> str:
+        kinds = dict.fromkeys(row["of"] for row in rows)
+        curves = [(f"{of}s", [Bin(r["confidence"], r["share"], r["count"]) for r in rows if r["of"] == of]) for of in kinds]
+        return reliability_chart("calibration of the verifier", curves, x_label="confidence", y_label="share right")
+
+
+def of_solutions(checks: Sequence[Sequence[Trace]]) -> list[Judged]:
+    """Verdicts on whole solutions with a known grade; those of which no verification can be read say nothing."""
+    out = []
+    for group in checks:
+        said = [sureness(check.reading.value) for check in group if check.reading.value.final is not None]
+        grade = group[0].subject.grade
+        if said and grade is not None and grade.correct is not None:
+            out.append((said, grade.correct))
+    return out
+
+
+def of_steps(checks: Sequence[Sequence[Trace]]) -> list[Judged]:
+    """Verdicts on steps up to the first wrong one: of what comes later, verifiers differ in what they mean by right."""
+    out: list[Judged] = []
+    for group in checks:
+        grade = group[0].subject.grade
+        said = [v.step_scores or tuple(map(float, v.steps)) for c in group if (v := c.reading.value).steps is not None]
+        if said and grade is not None and grade.steps is not None and len(said[0]) == len(grade.steps):
+            last = len(grade.steps) if grade.first_error in (-1, None) else grade.first_error + 1
+            out += [([scores[k] for scores in said], grade.steps[k]) for k in range(last)]
+    return out
+
+
+def figures(judged: Sequence[Judged]) -> Row:
+    """Errors of the confidence, each beside what it must be compared with."""
+    confidence, right = [sum(said) / len(said) for said, _ in judged], [true for _, true in judged]
+    base = mean(right)
+    return {
+        "judged": len(judged),
+        "share_right": base,
+        "mean_confidence": mean(confidence),
+        "calibration_error": calibration_error(confidence, right),
+        "calibration_error_by_chance": calibration_floor(confidence),
+        "brier": brier(confidence, right),
+        "brier_of_base_rate": None if base is None else base * (1 - base),
+        "brier_of_endless_checks": brier_limit([said for said, _ in judged], right),
+        "auroc": order_accuracy(confidence, [float(r) for r in right]),
+    }

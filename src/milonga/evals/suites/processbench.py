@@ -1,0 +1,268 @@
+"""Does the verifier find the first wrong step in solutions of other models, as people labelled it? (arXiv 2412.06559)"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator, Field
+
+from milonga.charts import Bars, bar_chart
+from milonga.errors import ConfigError, DataError
+from milonga.evals.bench import make_bench, read_processbench
+from milonga.evals.evaluate import TOO_LONG, judge_metrics, prefixed, whole_bench
+from milonga.evals.metrics import (
+    best_threshold,
+    bootstrap_interval,
+    detection_f1,
+    first_below,
+    first_wrong,
+    mean,
+    process_f1,
+    trivial_f1,
+    vote,
+)
+from milonga.evals.suites.base import SUITES, Finding, Row, Subject, Suite, SuiteOptions, several, with_interval
+from milonga.roles import Critic, StepSolver
+from milonga.table import Table
+from milonga.tasks import Task, make_task, normalised
+from milonga.types import Trace, Traces, Verification
+
+TUNED_ON = "gsm8k"
+"""The one subset on which the protocol tunes the threshold of a scalar verifier."""
+AVERAGE = "average"
+LENGTHS, MINIATURE, DEV = (3, 5, 8, 12), 500, 256
+"""Of the miniature: operations of each subset, and items. Solutions of the task's dev set that a threshold is tuned on."""
+TRIVIAL = ("trivial/no_knowledge", "trivial/answer_modal", "trivial/error_modal", "trivial/answer_last")
+
+
+class ProcessBenchOptions(SuiteOptions):
+    file: Annotated[list[Path], BeforeValidator(several)] = Field(default_factory=list)
+    """Files of ProcessBench, or folders that hold them; each is a subset. Without any, a miniature of it."""
+    limit: int | None = Field(None, ge=1)
+    """How many items of each file, taken evenly over it; of the miniature, 500 by default."""
+    checks: int = Field(8, ge=1)
+    """Sampled verifications of each item, for the vote."""
+    style: Literal["auto", "own", "paragraphs"] = "auto"
+    """own: as the verifier was trained; paragraphs: as the paper asks a critic; auto: paragraphs for a model from no run."""
+    tokens: int | None = Field(None, ge=1)
+    """Most tokens of a verification; by default as in the run, and 2,048 for a model from no run."""
+
+
+@dataclass(frozen=True)
+class Mode:
+    """A way to come to one prediction for an item: its name, and each item's predictions (several where each counts)."""
+
+    name: str
+    predictions: Mapping[str, Sequence[int | None]]
+    checks: Traces
+    """What the predictions were read from."""
+    tuned_here: bool = False
+    """Whether a threshold was chosen on these very items."""
+
+
+@SUITES.register("processbench")
+class ProcessBench(Suite):
+    """The verifier on ProcessBench: F1 of first errors beside trivial baselines; votes, or tuned thresholds."""
+
+    name = "processbench"
+    needs = ("judge",)
+    bare = True
+    percent = True
+    Options = ProcessBenchOptions
+    columns = ("subset", "decoding", "f1", "error_accuracy", "right_accuracy", "hidden_f1")
+    options: ProcessBenchOptions
+
+    @classmethod
+    def shown(cls, rows: Sequence[Row]) -> Sequence[Row]:
+        """With the baselines of each subset as rows below its own."""
+        out: list[Row] = []
+        for subset in dict.fromkeys(row["subset"] for row in rows):
+            own = [row for row in rows if row["subset"] == subset]
+            trivial = [{"subset": subset, "decoding": words(key), "f1": own[0][key]} for key in TRIVIAL]
+            out += own + trivial
+        return out
+
+    def check(self) -> None:
+        for path in subset_files(self.options.file):
+            read_processbench(path, None)
+
+    def measure(self, subject: Subject) -> Finding:
+        subject = self.dressed(subject)
+        role = subject.setting.roles[subject.judge]
+        solver = None if isinstance(role, Critic) else StepSolver(role.dialect)
+        benches = self.read(subject.setting.task, solver)
+        modes = self.by_writing(subject, benches) if subject.writes else self.by_threshold(subject, benches)
+        facts: Row = {"items": sum(map(len, benches.values())), "style": role.name}
+        facts["checks"] = self.options.checks if subject.writes else 1
+        facts["tokens"] = subject.setting.limit(subject.judge) if subject.writes else None
+        facts["seen_in_training"] = {name: overlap(subject.setting.task, bench) for name, bench in benches.items()}
+        rows = [row for name, bench in benches.items() for row in (measured(name, bench, mode) for mode in modes[name])]
+        return Finding(facts, rows + averages(rows, len(benches)))
+
+    def read(self, task: Task, solver: StepSolver | None) -> dict[str, Traces]:
+        """The subsets by their names."""
+        if not self.options.file:
+            return miniature(task, solver, self.options.limit or MINIATURE)
+        files = subset_files(self.options.file)
+        return {path.stem: Traces(read_processbench(path, solver, self.options.limit)) for path in files}
+
+    def chart(self, rows: Sequence[Row]) -> str:
+        edges = ([row.get(f"f1{end}") for row in rows] for end in ("", "_low", "_high"))
+        baselines = [Bars(words(key), [r[key] for r in rows]) for key in TRIVIAL[:3]]
+        names = [f"{row['subset']}, {row['decoding']}" for row in rows]
+        return bar_chart(
+            "ProcessBench: F1, beside baselines", names, [Bars("verifier", *edges), *baselines], value_range=(0, 1)
+        )
+
+    def dressed(self, subject: Subject) -> Subject:
+        """The subject with the judge asked in the style, and with the room, that was chosen."""
+        setting, options = subject.setting, self.options
+        subject.refuse(options, "checks", "style", "tokens")
+        role = setting.roles[subject.judge]
+        plain = subject.bare and role.dialect == "tagged"
+        if options.style == "paragraphs" or (options.style == "auto" and plain):
+            setting = replace(setting, roles={**setting.roles, subject.judge: Critic(role.dialect)})
+        each = setting.limit(subject.judge) // role.room()
+        if options.tokens is not None:
+            each = -(-options.tokens // role.room())
+        elif not options.file:
+            each = max(each, make_task({"name": "chain", "ops": max(LENGTHS)}).max_tokens)
+        setting = replace(setting, sampling=setting.sampling.model_copy(update={"max_tokens": each}))
+        return replace(subject, setting=setting)
+
+    def by_writing(self, subject: Subject, benches: Mapping[str, Traces]) -> dict[str, list[Mode]]:
+        """Greedy, sampled once, and by vote. Samples are untruncated: the paper's voting has top-p 0.9."""
+        out = {}
+        for name, bench in benches.items():
+            table = Table(subject.setting, f"processbench/{name}", "")
+            greedy = whole_bench(table.judge(subject.judge, bench, greedy=True), bench, 1)
+            sampled = whole_bench(table.judge(subject.judge, bench, self.options.checks), bench, self.options.checks)
+            said = by_item(sampled, lambda value: first_wrong(value.steps))
+            voted = {item: [vote(predictions)] for item, predictions in said.items()}
+            out[name] = [
+                Mode("greedy", by_item(greedy, lambda value: first_wrong(value.steps)), greedy),
+                Mode("sampled", said, sampled),
+                Mode(f"vote of {self.options.checks}", voted, sampled),
+            ]
+        return out
+
+    def by_threshold(self, subject: Subject, benches: Mapping[str, Traces]) -> dict[str, list[Mode]]:
+        """At one half, at the threshold tuned on GSM8K as the protocol has it, and at one tuned on the task's own dev set."""
+        table = Table(subject.setting, "processbench", "")
+        read = {name: whole_bench(table.judge(subject.judge, bench), bench, 1) for name, bench in benches.items()}
+        tuning = TUNED_ON if TUNED_ON in read else next(iter(read))
+        modes = {name: [at_threshold(0.5, "", checks)] for name, checks in read.items()}
+        for source, seen in ((tuning, read[tuning]), ("the task's dev set", self.own_dev(subject, table))):
+            if (tau := tuned(seen)) is not None:
+                for name, checks in read.items():
+                    modes[name].append(at_threshold(tau, f" from {source}", checks, checks is seen))
+        return modes
+
+    def own_dev(self, subject: Subject, table: Table) -> Traces:
+        """The verifier on solutions that the task wrote itself for its dev problems; none where it cannot, or for a model
+        from no run."""
+        task = subject.setting.task
+        count = 0 if subject.bare or task.size("dev") == 0 else DEV
+        bench = make_bench(task, StepSolver(subject.setting.roles[subject.judge].dialect), count, "dev")
+        return table.judge(subject.judge, Traces(bench)) if bench else Traces([])
+
+
+def words(key: str) -> str:
+    return key.replace("trivial/", "trivial: ").replace("_", " ")
+
+
+def miniature(task: Task, solver: StepSolver | None, count: int) -> dict[str, Traces]:
+    """Chain arithmetic of four lengths with known first errors: half of the solutions have one, a fifth of these a right answer
+    all the same. For verifiers of that task, whose other options stay as they are."""
+    if task.name != "chain":
+        raise ConfigError(f"task '{task.name}' needs 'file': ProcessBench files; only for task 'chain' is there a miniature")
+    options = task.options.model_dump() | {"name": task.name, "min_ops": None}
+    solver = solver or StepSolver("tagged")
+    return {f"chain-{k}": Traces(make_bench(make_task(options | {"ops": k}), solver, count, "test")) for k in LENGTHS}
+
+
+def subset_files(given: Sequence[Path]) -> list[Path]:
+    """The files themselves, and those of folders; each subset once."""
+    files = [file for path in given for file in (sorted(path.glob("*.json")) if path.is_dir() else [path])]
+    if given and not files:
+        raise DataError(f"folder '{given[0]}' holds no ProcessBench file: NAME.json")
+    names = [file.stem for file in files]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise DataError(f"two ProcessBench files are called '{twice}': each subset needs a name of its own")
+    return files
+
+
+def by_item(checks: Traces, predict: Callable[[Verification], int | None]) -> dict[str, list[int | None]]:
+    out: dict[str, list[int | None]] = {}
+    for check in checks:
+        out.setdefault(check.subject.id, []).append(predict(check.reading.value))
+    return out
+
+
+def at_threshold(tau: float, source: str, checks: Traces, tuned_here: bool = False) -> Mode:
+    """The first step that scores below tau."""
+    said = by_item(checks, lambda value: first_below(value.step_scores, tau))
+    return Mode(f"threshold {tau:.4g}{source}", said, checks, tuned_here)
+
+
+def tuned(checks: Traces) -> float | None:
+    """The threshold of the largest F1 on these."""
+    return best_threshold([c.reading.value.step_scores for c in checks], [label_of(c.subject) for c in checks])
+
+
+def label_of(item: Trace) -> int:
+    label = None if item.grade is None else item.grade.first_error
+    assert label is not None, "every item has a label"
+    return label
+
+
+def measured(name: str, bench: Traces, mode: Mode) -> Row:
+    """One subset in one mode, by the protocol, with what must stand beside it."""
+    pairs = [(item, prediction) for item in bench for prediction in mode.predictions[item.id]]
+    predictions, labels = [p for _, p in pairs], [label_of(item) for item, _ in pairs]
+    found = process_f1(predictions, labels)
+    # Errors behind a right answer are what a judge of answers cannot see; solutions without an error stay as they are.
+    seen = [(p, label) for (item, p), label in zip(pairs, labels, strict=True) if label == -1 or item.correct == 1.0]
+    shift = [p - label for p, label in zip(predictions, labels, strict=True) if label != -1 and p is not None and p != -1]
+    own = [label_of(item) for item in bench]
+    final = judge_metrics(mode.checks)
+    row: Row = {"subset": name, "decoding": mode.name, "items": len(bench), "errors": sum(label != -1 for label in own)}
+    row |= with_interval("f1", found["f1"], bootstrap_interval(predictions, labels, [item.id for item, _ in pairs]))
+    row |= {key: found[key] for key in ("error_accuracy", "right_accuracy")}
+    row |= {"detection_f1": detection_f1(predictions, labels), "index_shift": mean([float(s) for s in shift])}
+    row["hidden_errors"] = sum(label != -1 and item.correct == 1.0 for item, label in zip(bench, own, strict=True))
+    row["hidden_f1"] = process_f1([p for p, _ in seen], [label for _, label in seen])["f1"]
+    row["unparsed_rate"] = mean([p is None for p in predictions])
+    row["truncated_rate"] = mean([c.finish == "length" for c in mode.checks])
+    row["too_long"] = len({c.subject.id for c in mode.checks if c.reading.invalid == TOO_LONG})
+    row |= {f"final/{key}": final[key] for key in ("accuracy_on_right", "accuracy_on_wrong")}
+    row["tuned_here"] = mode.tuned_here
+    answers, counts = [item.correct == 1.0 for item in bench], [len(item.reading.value.steps) for item in bench]
+    return row | prefixed("trivial", dict(trivial_f1(own, answers, counts)))
+
+
+def averages(rows: Sequence[Row], subsets: int) -> list[Row]:
+    """The unweighted mean of the subsets' F1 in each mode, and of every baseline; nothing where there is one subset."""
+    if subsets < 2:
+        return []
+    out: list[Row] = []
+    for mode in dict.fromkeys(row["decoding"] for row in rows):
+        same = [row for row in rows if row["decoding"] == mode]
+        keys = [key for key in same[0] if key in ("f1", "hidden_f1") or key.startswith("trivial/")]
+        values = {key: [row[key] for row in same] for key in keys}
+        means = {key: None if None in column else mean(column) for key, column in values.items()}
+        out.append({"subset": AVERAGE, "decoding": mode, "items": sum(row["items"] for row in same)} | means)
+    return out
+
+
+def overlap(task: Task, bench: Traces) -> int | None:
+    """How many of the problems are in the task's training set, by normalised text; None where that has no end."""
+    size = task.size("train")
+    if size is None:
+        return None
+    known = {normalised(task.problem("train", i).text) for i in range(size)}
+    return sum(normalised(item.problem.text) in known for item in bench)

@@ -1,0 +1,147 @@
+"""Does the verifier judge others than the generator it grew up with?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Annotated, Any, NamedTuple
+
+from pydantic import BeforeValidator, Field
+
+from milonga.charts import Bars, bar_chart
+from milonga.config import parse_setting
+from milonga.errors import ConfigError
+from milonga.evals.bench import make_bench
+from milonga.evals.evaluate import judge_metrics, prefixed, ranking_metrics
+from milonga.evals.metrics import (
+    bootstrap_interval,
+    class_interval,
+    first_wrong,
+    mean,
+    process_f1,
+    trivial_f1,
+)
+from milonga.evals.suites.base import SUITES, Finding, HeldOut, Row, Subject, Suite, draw, held_out, several, with_interval
+from milonga.tasks import Task, make_task
+from milonga.types import Traces
+
+OWN, ITSELF = "own", "own generator"
+
+
+class TransferOptions(HeldOut):
+    samples: int = Field(4, ge=1)
+    """Solutions of each problem."""
+    generator: Annotated[list[str], BeforeValidator(several)] = Field(default_factory=list)
+    """Other generators: run folders or models."""
+    task: Annotated[list[str], BeforeValidator(several)] = Field(default_factory=list)
+    """Other tasks: NAME or NAME,key=value,..."""
+
+
+class Source(NamedTuple):
+    """Solutions to be judged: of which task, by whom."""
+
+    task: str
+    by: str
+    made: Task
+    solutions: Traces
+
+
+@SUITES.register("transfer")
+class Transfer(Suite):
+    """The verifier on solutions by its own generator, by others, on harder problems and on other tasks."""
+
+    name = "transfer"
+    Options = TransferOptions
+    columns = ("task", "by", "accuracy", "balanced_accuracy", "auroc", "f1", "trivial/no_knowledge", "trivial/error_modal")
+    options: TransferOptions
+
+    def check(self) -> None:
+        for name in self.options.task:
+            make_task(section_of(name))
+
+    def measure(self, subject: Subject) -> Finding:
+        own = subject.setting.task
+        tasks = {name: make_task(section_of(name)) for name in self.options.task}
+        # First what may not be there: nobody should wait for that.
+        others = [Source(OWN, name, own, self.sampled_by(name, subject, own)) for name in self.options.generator]
+        rows = [{"task": s.task, "by": s.by} | judged(subject, s) for s in self.sources(subject, others, tasks)]
+        return Finding({"problems": self.options.problems, "samples": self.options.samples}, rows)
+
+    def chart(self, rows: Sequence[Row]) -> str:
+        names = [f"{row['task']} task: {row['by']}" for row in rows]
+        shown = ("balanced_accuracy", "f1")
+        bars = [Bars(key.replace("_", " "), *([r[key + end] for r in rows] for end in ("", "_low", "_high"))) for key in shown]
+        trivial = Bars("F1 of an error oracle", [row["trivial/error_modal"] for row in rows])
+        return bar_chart("the verifier on solutions of", names, [*bars, trivial], value_range=(0, 1))
+
+    def sources(self, subject: Subject, others: Sequence[Source], tasks: Mapping[str, Task]) -> Iterator[Source]:
+        own = subject.setting.task
+        yield Source(OWN, ITSELF, own, self.sampled(subject, own))
+        if subject.moved:
+            yield Source(OWN, "its start", own, self.sampled(subject, own, "ref"))
+        yield from self.written(subject, OWN, own)
+        yield from others
+        harder = own.harder()
+        for name, task in (tasks if harder is None else {"harder": harder, **tasks}).items():
+            yield Source(name, ITSELF, task, self.sampled(subject, task))
+            yield from self.written(subject, name, task)
+
+    def sampled(self, subject: Subject, task: Task, tag: str = "live") -> Traces:
+        table, problems = draw(subject, task, self.options.split, self.options.problems)
+        return table.ask(subject.solver, problems, self.options.samples, tag=tag)
+
+    def sampled_by(self, name: str, subject: Subject, task: Task) -> Traces:
+        """Another generator's solutions of the same problems, by the same random numbers."""
+        assert subject.another is not None, "who measures transfer can open other generators"
+        with subject.another(name) as other:
+            mine, theirs = (s.setting.roles[s.solver].dialect for s in (subject, other))
+            if mine != theirs:
+                raise ConfigError(f"'{name}' writes in the {theirs} dialect, which a verifier of the {mine} one cannot read")
+            return self.sampled(replace(other, setting=replace(other.setting, seed=subject.setting.seed)), task)
+
+    def written(self, subject: Subject, name: str, task: Task) -> Iterator[Source]:
+        """The task's own solutions, about half of them right, where it can write them."""
+        split = self.options.split
+        bench = make_bench(task, subject.setting.roles[subject.solver], held_out(task, split, self.options.problems), split)
+        if bench:
+            yield Source(name, "the task", task, Traces(bench))
+
+
+def section_of(text: str) -> dict[str, Any]:
+    """`chain,ops=12` as the section of a config."""
+    name, *settings = text.split(",")
+    section: dict[str, Any] = {"name": name}
+    for setting in settings:
+        section |= parse_setting(setting)
+    return section
+
+
+def judged(subject: Subject, source: Source) -> Row:
+    """The verifier on these solutions: whole ones, their order, and first errors, beside what trivial verifiers get."""
+    table = subject.table(source.made)
+    checks = Traces(check for group in subject.judged(table, source.solutions) for check in group)
+    found = judge_metrics(checks)
+    row: Row = {"solutions": len(source.solutions), "accuracy": mean(source.solutions.correct)}
+    known = [c for c in checks if c.subject.correct == c.subject.correct]
+    hits = [c.reading.value.final is (c.subject.correct == 1.0) for c in known]
+    right, items = [c.subject.correct == 1.0 for c in known], [c.problem.id for c in known]
+    interval = class_interval(hits, right, items, lambda a, b: (a + b) / 2)
+    row |= with_interval("balanced_accuracy", found["balanced_accuracy"], interval)
+    row |= {key: found[key] for key in ("accuracy_on_right", "accuracy_on_wrong", "positive_rate", "unparsed_rate")}
+    row["auroc"] = ranking_metrics(source.solutions, checks)["auroc"]
+    return row | first_errors(checks)
+
+
+def first_errors(checks: Traces) -> Row:
+    """The F1 of first errors, over solutions that have steps whose truth is known."""
+    stepped = [(c, grade) for c in checks if (grade := c.subject.grade) is not None and grade.steps]
+    predictions = [first_wrong(c.reading.value.steps) for c, _ in stepped]
+    labels = [-1 if grade.first_error is None else grade.first_error for _, grade in stepped]
+    found = process_f1(predictions, labels)
+    items = [c.problem.id for c, _ in stepped]
+    trivial = trivial_f1(labels, [g.correct is True for _, g in stepped], [len(g.steps or ()) for _, g in stepped])
+    return (
+        with_interval("f1", found["f1"], bootstrap_interval(predictions, labels, items))
+        | {"stepped": len(stepped), "error_accuracy": found["error_accuracy"], "right_accuracy": found["right_accuracy"]}
+        | prefixed("trivial", dict(trivial))
+    )

@@ -1,0 +1,90 @@
+"""How a run, or a model that comes from none, is brought before a suite, and what is said of it afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from milonga.charts import standalone
+from milonga.config import explain
+from milonga.errors import ConfigError
+from milonga.evals.suites import SUITES, Subject, Suite
+from milonga.pair import bare_plan, finished, only, seated
+from milonga.resolve import Plan
+from milonga.run.files import write_atomically
+
+Report = dict[str, Any]
+
+
+def by_suite(path: Path, name: str, given: Mapping[str, Any], plot: Path | None = None) -> Report:
+    """What a suite with these options says of a run's newest checkpoint, or of a model. The rows also as an SVG file."""
+    suite = asked(name, given)
+    suite.check()
+    check_plot(plot)
+    with opened(path, suite.bare, suite.needs) as (head, subject):
+        found = suite.measure(subject)
+    if plot is not None:
+        write_atomically(plot, standalone(suite.chart(found.rows)))
+    return head | {"suite": name, "options": suite.options.model_dump(mode="json")} | found.facts | {"rows": found.rows}
+
+
+def asked(name: str, given: Mapping[str, Any]) -> Suite:
+    """The suite with its options checked."""
+    kind = SUITES.get(name)
+    refuse_others(f"suite '{name}'", given, kind.Options.model_fields)
+    try:
+        return kind(kind.Options.model_validate(given))
+    except ValidationError as error:
+        raise explain(error, kind.Options, name) from None
+
+
+def refuse_others(what: str, given: Iterable[str], known: Collection[str]) -> None:
+    """An option that would change nothing is a mistake, not a detail."""
+    wrong = next((name for name in given if name not in known), None)
+    if wrong is not None:
+        raise ConfigError(f"option '{wrong}' does not apply to {what}: it takes {', '.join(known)}")
+
+
+def check_plot(plot: Path | None) -> None:
+    """What would only be found out after all has been measured."""
+    if plot is not None and plot.suffix != ".svg":
+        raise ConfigError(f"charts are written as SVG: name a file that ends in .svg, not '{plot}'")
+    if plot is not None and not plot.parent.is_dir():
+        raise ConfigError(f"there is no folder '{plot.parent}' to write the chart to")
+
+
+@contextmanager
+def opened(path: Path, bare: bool, needs: Sequence[str]) -> Iterator[tuple[Report, Subject]]:
+    """What a report begins with, and the subject: a run's newest checkpoint, or where that is allowed a model as it is."""
+    if bare and not (path / "config.toml").exists():
+        plan, weights = bare_plan(str(path), str(path)), None
+        head: Report = {"model": str(path)}
+    else:
+        found = finished(path)
+        plan, weights = found.plan, found.weights
+        head = {"run": str(path), "recipe": plan.config.recipe, "turn": found.turn}
+    with subject_of(plan, weights, needs) as subject:
+        yield head, subject
+
+
+@contextmanager
+def subject_of(plan: Plan, weights: Path | None, needs: Sequence[str]) -> Iterator[Subject]:
+    """The seats of a plan that are needed, with their weights; the others are not loaded."""
+    seats = {"solver": plan.recipe.solving, "judge": plan.recipe.judging}
+    for seat in (seats[side] for side in needs):
+        if seat not in plan.roles:
+            raise ConfigError(f"recipe '{plan.config.recipe}' has no {seat} to measure; its seats are {', '.join(plan.roles)}")
+    setting = seated(only(plan, [seats[side] for side in needs]), weights)
+    with closing(setting.engine):
+        yield Subject(setting, seats["solver"], seats["judge"], weights is None, another)
+
+
+@contextmanager
+def another(name: str) -> Iterator[Subject]:
+    """The generator of another run, or another model in its place."""
+    with opened(Path(name), True, ["solver"]) as (_, subject):
+        yield subject
