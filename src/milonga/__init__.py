@@ -1,15 +1,23 @@
-"""Milonga trains language models that learn from each other: a generator and its verifier, and other pairs."""
+"""Milonga trains language models that learn from each other: a generator and its verifier, and other pairs.
 
-from milonga import api
-from milonga.api import Report, evaluate, resume
-from milonga.comparing import compare
-from milonga.errors import ConfigError, DataError, MissingExtra, RunFolderError, UserError
-from milonga.pair import Pair
-from milonga.tasks import Task, TaskOptions
-from milonga.types import Grade, Problem
+Names are loaded when they are first used: the command line completes a word in the time that numpy alone takes to load.
+"""
 
-# The package milonga.run is loaded by now: were it not, its first import would take this name from the function.
-run = api.run
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+import milonga.run
+
+if TYPE_CHECKING:
+    from milonga.api import Report, evaluate, resume, run
+    from milonga.comparing import compare
+    from milonga.errors import ConfigError, DataError, MissingExtra, RunFolderError, UserError
+    from milonga.pair import Pair
+    from milonga.tasks import Task, TaskOptions
+    from milonga.types import Grade, Problem
+else:
+    # The first import of the package milonga.run takes this name, which is that of a function. It is over now.
+    del run
 
 __version__ = "0.1.0"
 
@@ -30,3 +38,19 @@ __all__ = [
     "resume",
     "run",
 ]
+HOMES = {
+    "milonga.api": ("Report", "evaluate", "resume", "run"),
+    "milonga.comparing": ("compare",),
+    "milonga.errors": ("ConfigError", "DataError", "MissingExtra", "RunFolderError", "UserError"),
+    "milonga.pair": ("Pair",),
+    "milonga.tasks": ("Task", "TaskOptions"),
+    "milonga.types": ("Grade", "Problem"),
+}
+"""Where the public names live."""
+
+
+def __getattr__(name: str) -> Any:
+    for module, names in HOMES.items():
+        if name in names:
+            return getattr(import_module(module), name)
+    raise AttributeError(f"module 'milonga' has no attribute '{name}'")

@@ -78,8 +78,8 @@ def run(
 
 
 def new_folder(recipe: str) -> Path:
-    """`runs/tango-20260131-142501`, or the next free name."""
-    base = Path("runs") / f"{recipe}-{dt.datetime.now():%Y%m%d-%H%M%S}"
+    """`runs/tango-20260131-142501`, or the next free name; of a recipe in a file only its own name counts."""
+    base = Path("runs") / f"{recipe.rpartition(':')[2]}-{dt.datetime.now():%Y%m%d-%H%M%S}"
     names = [base, *(base.with_name(f"{base.name}-{n}") for n in range(2, 1000))]
     return next(path for path in names if not path.exists())
 

@@ -222,16 +222,16 @@ def fields_at(model: type[BaseModel], path: Sequence[str]) -> list[str]:
         field = getattr(current, "model_fields", {}).get(part)
         if field is None:
             continue  # the name of a policy: its fields are those of the section it maps to
-        current = _section(field.annotation)
+        current = section_in(field.annotation)
     return list(getattr(current, "model_fields", {}))
 
 
-def _section(annotation: Any) -> Any:
+def section_in(annotation: Any) -> Any:
     """The section class inside an annotation such as `LoraSection | None` or `dict[str, PolicySection]`."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     for inner in getattr(annotation, "__args__", ()):
-        found = _section(inner)
+        found = section_in(inner)
         if found is not None:
             return found
     return None

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
 from milonga.config import Config, LoraSection, PolicySection, explain, merge, parse
 from milonga.errors import ConfigError, MissingExtra, nearest
+from milonga.loading import whole, with_whole_path
 from milonga.objectives import Objective, make_objective
-from milonga.recipes import RECIPES, Recipe
+from milonga.recipes import Recipe, find_recipe
 from milonga.roles import Dialect, Role
 from milonga.run.note import dialect_of, origin_of
 from milonga.tasks import Task, make_task
@@ -42,7 +42,7 @@ def resolve(layers: Sequence[Mapping[str, Any]]) -> Plan:
         raw = merge(raw, layer)
     if "recipe" not in raw:
         raise ConfigError("no recipe was named")
-    recipe_class = RECIPES.get(str(raw["recipe"]))
+    recipe_class = find_recipe(str(raw["recipe"]))
     config = parse(merge(recipe_class.defaults, raw))
     if config.sampling.sampler == "vllm":
         require_vllm()
@@ -116,6 +116,7 @@ def complete(config: Config, recipe: type[Recipe], seats: Mapping[str, str]) -> 
         dialect = "terse" if all(dialect_of(p.model) == "terse" for p in policies.values()) else "tagged"
     options = {**recipe.Options().model_dump(), **config.options}
     derived = {"policies": policies, "dialect": dialect, "options": options, "task": with_whole_paths(config.task)}
+    derived["recipe"] = with_whole_path(config.recipe)
     return config.model_copy(update=derived)
 
 
@@ -130,14 +131,7 @@ def rate(section: PolicySection) -> float | None:
 def with_whole_paths(task: Mapping[str, Any]) -> dict[str, Any]:
     """Files of a task by their whole paths, so that a run can be resumed from another folder."""
     out = {key: whole(value) if key in PATHS and isinstance(value, str) else value for key, value in task.items()}
-    file, colon, attribute = str(out["name"]).rpartition(":")
-    if file.endswith(".py"):
-        out["name"] = f"{whole(file)}{colon}{attribute}"
-    return out
-
-
-def whole(path: str) -> str:
-    return str(Path(path).expanduser().absolute())
+    return out | {"name": with_whole_path(str(out["name"]))}
 
 
 def with_length(objective: Objective, limit: int) -> Objective:

@@ -18,7 +18,7 @@ from typing import Any, Literal, cast, get_args
 from milonga.config import merge, parse_setting, read_toml, to_toml
 from milonga.errors import ConfigError, RunFolderError, nearest
 from milonga.evals import metric_names
-from milonga.recipes import RECIPES
+from milonga.recipes import RECIPES, find_recipe
 from milonga.resolve import Plan, resolve
 from milonga.run.files import write_atomically
 
@@ -129,14 +129,23 @@ def plan_comparison(
 
 def parse_arm(text: str) -> tuple[str, dict[str, Any]]:
     """`frozen:options.alpha=0.9,batch.rollouts=8` as a name and its own settings."""
-    recipe, _, rest = text.partition(":")
-    RECIPES.get(recipe)
+    recipe, rest = split_arm(text)
+    find_recipe(recipe)
     own: dict[str, Any] = {}
     # A comma within a value, as in a list, is not followed by another key.
     for setting in re.split(r",(?=\s*[A-Za-z_][\w.-]*=)", rest) if rest else []:
         own = merge(own, parse_setting(setting))
     refuse(own, OURS | dict.fromkeys(SHARED, "all arms must share it; use --set or a flag"))
     return text, own
+
+
+def split_arm(text: str) -> tuple[str, str]:
+    """The recipe and the settings of an arm: `RECIPE[:settings]`, or `file.py:Class[:settings]`."""
+    recipe, _, rest = text.partition(":")
+    if recipe in RECIPES or not rest:
+        return recipe, rest
+    attribute, _, own = rest.partition(":")
+    return f"{recipe}:{attribute}", own
 
 
 def refuse(layer: Tree, forbidden: Mapping[str, str]) -> None:
@@ -170,7 +179,7 @@ def plan_arm(name: str, own: Tree, common: Tree, names: Sequence[str], seed: int
 
 
 def recipe_of(name: str) -> str:
-    return name.partition(":")[0]
+    return split_arm(name)[0]
 
 
 def fit(common: Tree, recipe: str, recipes: Sequence[str]) -> dict[str, Any]:
@@ -187,7 +196,7 @@ def fit(common: Tree, recipe: str, recipes: Sequence[str]) -> dict[str, Any]:
 
 
 def known_keys(recipe: str, section: str) -> set[str]:
-    found = RECIPES.get(recipe)
+    found = find_recipe(recipe)
     return set(found.seats if section == "policies" else found.Options.model_fields)
 
 

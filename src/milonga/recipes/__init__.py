@@ -1,9 +1,10 @@
-"""Recipes: one file per published system."""
+"""Recipes: one file per published system, and those of the user's own."""
 
 from milonga.recipes.apo import Apo
 from milonga.recipes.aprm import Aprm
 from milonga.recipes.asl import Asl
 from milonga.recipes.base import RECIPES, Recipe, RecipeOptions
+from milonga.recipes.custom import find_recipe
 from milonga.recipes.deepseek_math_v2 import DeepSeekMathV2
 from milonga.recipes.gar import Gar
 from milonga.recipes.genrm import Genrm
@@ -39,4 +40,5 @@ __all__ = [
     "Sft",
     "Tango",
     "VerifierOnly",
+    "find_recipe",
 ]

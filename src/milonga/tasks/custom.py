@@ -11,22 +11,16 @@ risk.
 
 from __future__ import annotations
 
-import hashlib
-import importlib
-import importlib.util
 import inspect
 import random
-import sys
-import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from types import ModuleType
 from typing import Any, ClassVar
 
 from pydantic import Field
 
-from milonga.errors import ConfigError, nearest
+from milonga.errors import ConfigError
+from milonga.loading import explained, load_attribute
 from milonga.tasks.base import Task, TaskOptions, keyed, split_of
 from milonga.types import Grade, Problem, Split
 
@@ -73,7 +67,7 @@ class FunctionTask(Task):
         try:
             made: Any = self.written.make(rng)
         except Exception as error:
-            raise _explained(f"task '{self.written.place}'", error) from None
+            raise explained(f"task '{self.written.place}'", error) from None
         if not isinstance(made, tuple) or [type(part) for part in made] != [str, str]:
             raise ConfigError(f"task '{self.written.place}' must return two texts (question, answer), not {made!r:.80}")
         return made[0], made[1]
@@ -92,14 +86,8 @@ class FunctionTask(Task):
 
 def custom_task(name: str) -> type[Task]:
     """The task class behind `place:attr`."""
-    place, _, attr = name.rpartition(":")
-    if not place or not attr:
-        raise ConfigError(f"task '{name}': a task of your own is named 'path/to/file.py:attr' or 'package.module:attr'")
-    module = _load_file(Path(place)) if place.endswith(".py") else _load_module(place)
-    if not hasattr(module, attr):
-        public = [key for key in vars(module) if not key.startswith("_")]
-        raise ConfigError(f"task '{name}': there is no '{attr}' in '{place}'; {nearest(attr, public)}")
-    found = getattr(module, attr)
+    found, module = load_attribute("task", name)
+    attr = name.rpartition(":")[2]
     if inspect.isclass(found) and issubclass(found, Task):
         return _checked_class(found, name, attr)
     if inspect.isclass(found) or not callable(found):
@@ -116,56 +104,3 @@ def _checked_class(found: type[Task], name: str, attr: str) -> type[Task]:
     if not hasattr(found, "name"):
         found.name = attr
     return found
-
-
-def _load_file(path: Path) -> ModuleType:
-    if not path.is_file():
-        raise ConfigError(f"task file '{path}' does not exist")
-    _importable(path.resolve().parent)
-    # The same file is one module, so that its classes stay identical; two files of one name are two.
-    key = "milonga_task_" + hashlib.blake2b(str(path.resolve()).encode(), digest_size=8).hexdigest()
-    if key in sys.modules:
-        return sys.modules[key]
-    spec = importlib.util.spec_from_file_location(key, path.resolve())
-    assert spec is not None and spec.loader is not None  # a path that ends in .py always has a loader
-    sys.modules[key] = module = importlib.util.module_from_spec(spec)
-    try:
-        spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:
-        del sys.modules[key]
-        raise _explained(f"task file '{path}'", error) from None
-    return module
-
-
-def _load_module(place: str) -> ModuleType:
-    if not all(part.isidentifier() for part in place.split(".")):
-        raise ConfigError(f"'{place}' is neither a file that ends in .py nor the name of a module")
-    _importable(Path.cwd())
-    try:
-        return importlib.import_module(place)
-    except (Exception, SystemExit) as error:
-        # A module that is not there differs from one that imports something that is not there.
-        if isinstance(error, ModuleNotFoundError) and f"{place}.".startswith(f"{error.name}."):
-            raise ConfigError(f"task module '{place}' cannot be found: there is no '{error.name}'") from None
-        raise _explained(f"task module '{place}'", error) from None
-
-
-def _importable(folder: Path) -> None:
-    """Let the user's files import their neighbours. Last in line, so that they never shadow an installed package."""
-    if str(folder) not in sys.path:
-        sys.path.append(str(folder))
-
-
-def _explained(what: str, error: BaseException) -> ConfigError:
-    """One line: what failed, where in the user's file, and why."""
-    message = next(iter(str(error).splitlines()), "")
-    return ConfigError(f"{what} failed{_where(error)}: {type(error).__name__}{': ' if message else ''}{message}")
-
-
-def _where(error: BaseException) -> str:
-    """The outermost line of the user's code: what it calls further down is not what the user has to look at."""
-    if isinstance(error, SyntaxError) and error.filename is not None:
-        return f" in {Path(error.filename).name}, line {error.lineno}"
-    frames = traceback.extract_tb(error.__traceback__)
-    users = [f for f in frames if f.filename != __file__ and "importlib" not in f.filename]
-    return f" in {Path(users[0].filename).name}, line {users[0].lineno}" if users else ""

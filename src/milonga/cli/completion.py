@@ -1,0 +1,201 @@
+"""What the shell offers when Tab is pressed.
+
+Invariant: nothing here loads torch, and names of recipes, tasks and claims load nothing at all: they are read from the
+sources, because importing them takes longer than a finger waits. A test holds these names against the registries.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import io
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
+
+import typer
+
+Offers = list[tuple[str, str]]
+"""Words, each with what it means."""
+PACKAGE = Path(__file__).parents[1]
+ASKED = "_MILONGA_COMPLETE"
+"""The variable by which a shell asks for completions instead of running a command."""
+
+
+def choices(*words: str) -> Callable[[str], list[str]]:
+    """An option with fixed values."""
+    return lambda incomplete: [word for word in words if word.startswith(incomplete)]
+
+
+def declared(folder: str, pattern: str) -> Offers:
+    """Names, and the first sentences of their descriptions, as the package's sources declare them."""
+    files = sorted((PACKAGE / folder).glob("*.py"))
+    return [found for file in files for found in re.findall(pattern, file.read_text(encoding="utf-8"))]
+
+
+def registered(folder: str, registry: str) -> Offers:
+    return declared(folder, rf'@{registry}\.register\("(\w+)"\)\nclass \w+\(.*\):\n    """(.*?)(?:"""|\n)')
+
+
+def recipes(incomplete: str) -> Offers:
+    """Recipes by name, and those of the user's own file: `mine.py:Mine`."""
+    return registered("recipes", "RECIPES") + attributes(incomplete)
+
+
+def tasks(incomplete: str) -> Offers:
+    gym = ("reasoning_gym:", "Any procedural set of reasoning-gym.")
+    return [*registered("tasks", "TASKS"), gym, *attributes(incomplete)]
+
+
+def claims(incomplete: str) -> Offers:
+    del incomplete  # the caller keeps what fits
+    return declared("claims", r'\nclaim\(\n    "(\w+)",\n    says="(.*?)"')
+
+
+def attributes(incomplete: str) -> Offers:
+    """What a file of the user's own defines: it is read, not run."""
+    file, colon, _ = incomplete.rpartition(":")
+    if not colon or not file.endswith(".py") or not Path(file).is_file():
+        return []
+    try:
+        body = ast.parse(Path(file).read_text(encoding="utf-8")).body
+    except (SyntaxError, ValueError, OSError):
+        return []
+    things = [node for node in body if isinstance(node, ast.ClassDef | ast.FunctionDef) and not node.name.startswith("_")]
+    return [(f"{file}:{node.name}", (ast.get_docstring(node) or "").partition("\n")[0]) for node in things]
+
+
+def folders(incomplete: str) -> list[str]:
+    """Run folders, newest first: those in `runs`, and those that begin as the word does."""
+    found = [*Path().glob("runs/*/config.toml"), *Path().glob("runs/*/*/*/config.toml")]
+    if incomplete and not Path(incomplete).is_absolute():
+        found += Path().glob(f"{incomplete}*/config.toml")
+    elif incomplete:
+        found += Path("/").glob(f"{incomplete[1:]}*/config.toml")
+    ordered = sorted({file.parent for file in found}, key=lambda folder: -folder.stat().st_mtime)
+    return [str(folder) for folder in ordered]
+
+
+def arms(incomplete: str) -> Offers:
+    """Recipes, and after `RECIPE:` what an arm may set for itself."""
+    recipe, colon, rest = incomplete.partition(":")
+    if not colon or recipe.endswith(".py"):
+        return recipes(incomplete)
+    before, comma, last = rest.rpartition(",")
+    return [(f"{recipe}:{before}{comma}{word}", help) for word, help in settings_of(recipe, last)]
+
+
+def settings(context: typer.Context, incomplete: str) -> Offers:
+    """Keys of the config, and the values of a key that is whole."""
+    named = context.params.get("recipe") or next(iter(context.params.get("recipes") or ()), None)
+    return settings_of(named, incomplete)
+
+
+def settings_of(recipe: str | None, incomplete: str) -> Offers:
+    from milonga.config import Config
+
+    known = dict(leaves(Config, "", recipe, incomplete))
+    key, equals, _ = incomplete.partition("=")
+    fitting = [name for name in known if (name == key if equals else name.startswith(key))]
+    if len(fitting) > 1:
+        return [(name if name.endswith(".") else f"{name}=", "") for name in fitting]
+    # The bare key comes first: with two words to choose from a shell puts no space behind what they share.
+    return [(f"{name}={value}", "") for name in fitting for value in ("", *known[name])]
+
+
+def leaves(model: type[Any], prefix: str, recipe: str | None, incomplete: str) -> Iterator[tuple[str, list[str]]]:
+    """Dotted keys with values to offer. Tables whose keys take long to find are opened only where they are asked for."""
+    from milonga.config import section_in
+
+    for name, field in model.model_fields.items():
+        key = f"{prefix}{name}"
+        section = section_in(field.annotation)
+        if not prefix and name in ("task", "options", "policies"):
+            if incomplete and (key.startswith(incomplete) or incomplete.startswith(key)):
+                for table, inner in opened(name, recipe):
+                    yield from leaves(inner, f"{table}.", recipe, incomplete)
+            else:
+                yield f"{key}.", []
+        elif name == "objective":
+            yield f"{key}.preset", objectives()
+        elif section is not None:
+            yield from leaves(section, f"{key}.", recipe, incomplete)
+        else:
+            yield key, values_of(field.annotation, field.default)
+
+
+def opened(table: str, recipe: str | None) -> list[tuple[str, type[Any]]]:
+    """The tables whose keys depend on the recipe; and those of every task, for a task's own file is not run."""
+    from milonga.config import PolicySection
+    from milonga.recipes import RECIPES
+    from milonga.tasks import TASKS
+
+    if table == "task":
+        return [("task", TASKS.get(name).Options) for name in TASKS]
+    named = [RECIPES.get(recipe)] if recipe in RECIPES else [RECIPES.get(name) for name in RECIPES]
+    if table == "options":
+        return [("options", found.Options) for found in named]
+    return [(f"policies.{seat}", PolicySection) for seat in dict.fromkeys(seat for found in named for seat in found.seats)]
+
+
+def objectives() -> list[str]:
+    from milonga.objectives import OBJECTIVES
+
+    return OBJECTIVES.names()
+
+
+def values_of(annotation: Any, default: Any) -> list[str]:
+    """The values of a fixed list, or the default as an example."""
+    inner = [annotation, *get_args(annotation)]
+    listed = [str(value) for kind in inner if get_origin(kind) is Literal for value in get_args(kind)]
+    if listed or bool in inner:
+        return listed or ["true", "false"]
+    return [str(default)] if isinstance(default, int | float | str) else []
+
+
+def metrics(context: typer.Context, incomplete: str) -> list[str]:
+    """What the arms named so far measure; of all recipes where none is named."""
+    from milonga.comparing.arms import measured_by, recipe_of
+    from milonga.errors import UserError
+    from milonga.recipes import RECIPES
+    from milonga.resolve import resolve
+
+    names = set[str]()
+    for recipe in [recipe_of(arm) for arm in context.params.get("recipes") or ()] or list(RECIPES):
+        with contextlib.suppress(UserError):  # a misspelt arm is told when the command runs
+            names |= measured_by(resolve([{"recipe": recipe}]))
+    short = {name.removeprefix("eval/") for name in names}
+    return sorted(names if incomplete.startswith("eval/") else short | names)
+
+
+@contextlib.contextmanager
+def whole_words() -> Iterator[None]:
+    """Bash ends words at `=` and `:`. Join them before they are read, and cut what bash has already from the answers."""
+    if os.environ.get(ASKED) != "complete_bash":
+        yield
+        return
+    words, at, had = joined(os.environ.get("COMP_WORDS", "").split("\n"), int(os.environ.get("COMP_CWORD", "0")))
+    os.environ |= {"COMP_WORDS": "\n".join(words), "COMP_CWORD": str(at)}
+    answers = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(answers):
+            yield
+    finally:
+        sys.stdout.write("".join(line.removeprefix(had) + "\n" for line in answers.getvalue().splitlines()))
+
+
+def joined(words: Sequence[str], at: int) -> tuple[list[str], int, str]:
+    """Words as the user typed them, the place of the current one, and the part of it that bash takes for finished."""
+    whole: list[str] = []
+    place, had, open_end = at, "", False
+    for index, word in enumerate(words):
+        ends = word != "" and not word.strip("=:")
+        before = whole.pop() if whole and (ends or open_end) else ""
+        if index == at:
+            place, had = len(whole), before + (word if ends else "")
+        whole.append(before + word)
+        open_end = ends
+    return whole, place, had

@@ -1,0 +1,95 @@
+"""Code of the user's own, named `path/to/file.py:attribute` or `package.module:attribute`, without touching the package.
+
+Invariants: every mistake in the user's file is one line that says where it is; the same file is loaded once. The user's
+code runs in our process and is trusted as such.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.util
+import sys
+import traceback
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from milonga.errors import ConfigError, nearest
+
+PACKAGE = str(Path(__file__).parent)
+
+
+def load_attribute(kind: str, name: str) -> tuple[Any, ModuleType]:
+    """What `place:attribute` names, and the module it lies in. `kind` is what was asked for: a task, a recipe."""
+    place, _, attribute = name.rpartition(":")
+    if not place or not attribute:
+        raise ConfigError(f"{kind} '{name}': a {kind} of your own is named 'path/to/file.py:attr' or 'package.module:attr'")
+    module = _load_file(kind, Path(place)) if place.endswith(".py") else _load_module(kind, place)
+    if not hasattr(module, attribute):
+        public = [key for key in vars(module) if not key.startswith("_")]
+        raise ConfigError(f"{kind} '{name}': there is no '{attribute}' in '{place}'; {nearest(attribute, public)}")
+    return getattr(module, attribute), module
+
+
+def whole(path: str) -> str:
+    return str(Path(path).expanduser().absolute())
+
+
+def with_whole_path(name: str) -> str:
+    """`file.py:attribute` by the file's whole path, so that a run can be resumed from another folder; other names as they are."""
+    file, colon, attribute = name.rpartition(":")
+    return f"{whole(file)}{colon}{attribute}" if file.endswith(".py") else name
+
+
+def explained(what: str, error: BaseException) -> ConfigError:
+    """One line: what failed, where in the user's file, and why."""
+    message = next(iter(str(error).splitlines()), "")
+    return ConfigError(f"{what} failed{_where(error)}: {type(error).__name__}{': ' if message else ''}{message}")
+
+
+def _load_file(kind: str, path: Path) -> ModuleType:
+    if not path.is_file():
+        raise ConfigError(f"{kind} file '{path}' does not exist")
+    _importable(path.resolve().parent)
+    # The same file is one module, so that its classes stay identical; two files of one name are two.
+    key = "milonga_own_" + hashlib.blake2b(str(path.resolve()).encode(), digest_size=8).hexdigest()
+    if key in sys.modules:
+        return sys.modules[key]
+    spec = importlib.util.spec_from_file_location(key, path.resolve())
+    assert spec is not None and spec.loader is not None  # a path that ends in .py always has a loader
+    sys.modules[key] = module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:
+        del sys.modules[key]
+        raise explained(f"{kind} file '{path}'", error) from None
+    return module
+
+
+def _load_module(kind: str, place: str) -> ModuleType:
+    if not all(part.isidentifier() for part in place.split(".")):
+        raise ConfigError(f"'{place}' is neither a file that ends in .py nor the name of a module")
+    _importable(Path.cwd())
+    try:
+        return importlib.import_module(place)
+    except (Exception, SystemExit) as error:
+        # A module that is not there differs from one that imports something that is not there.
+        if isinstance(error, ModuleNotFoundError) and f"{place}.".startswith(f"{error.name}."):
+            raise ConfigError(f"{kind} module '{place}' cannot be found: there is no '{error.name}'") from None
+        raise explained(f"{kind} module '{place}'", error) from None
+
+
+def _importable(folder: Path) -> None:
+    """Let the user's files import their neighbours. Last in line, so that they never shadow an installed package."""
+    if str(folder) not in sys.path:
+        sys.path.append(str(folder))
+
+
+def _where(error: BaseException) -> str:
+    """The outermost line of the user's code: what it calls further down is not what the user has to look at."""
+    if isinstance(error, SyntaxError) and error.filename is not None:
+        return f" in {Path(error.filename).name}, line {error.lineno}"
+    frames = traceback.extract_tb(error.__traceback__)
+    users = [f for f in frames if not f.filename.startswith(PACKAGE) and "importlib" not in f.filename]
+    return f" in {Path(users[0].filename).name}, line {users[0].lineno}" if users else ""

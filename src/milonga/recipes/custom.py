@@ -1,0 +1,28 @@
+"""Recipes by name: registered, or the user's own `path/to/file.py:Class` or `package.module:Class`."""
+
+from __future__ import annotations
+
+import inspect
+
+from milonga.errors import ConfigError
+from milonga.loading import load_attribute
+from milonga.recipes.base import RECIPES, Recipe
+
+NEEDED = ("seats", "lead", "bindings")
+"""What a recipe of the user's own must say of itself; the rest has defaults or serves listings."""
+
+
+def find_recipe(name: str) -> type[Recipe]:
+    """The class behind a name, or one clear error."""
+    if name in RECIPES or ":" not in name:
+        return RECIPES.get(name)
+    found, _ = load_attribute("recipe", name)
+    if not inspect.isclass(found) or not issubclass(found, Recipe):
+        kind = "another class" if inspect.isclass(found) else f"a value of type {type(found).__name__}"
+        raise ConfigError(f"recipe '{name}' is not a Recipe subclass, but {kind}")
+    missing = [*sorted(found.__abstractmethods__), *(needed for needed in NEEDED if not hasattr(found, needed))]
+    if missing:
+        raise ConfigError(f"recipe '{name}' does not define {' and '.join(missing)}")
+    if "name" not in vars(found):
+        found.name = name.rpartition(":")[2]
+    return found
