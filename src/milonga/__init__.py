@@ -6,7 +6,7 @@ Names are loaded when they are first used: the command line completes a word in 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-import milonga.run
+import milonga.run  # noqa: F401
 
 if TYPE_CHECKING:
     from milonga.api import Report, evaluate, resume, run

@@ -37,7 +37,7 @@ def whole(path: str) -> str:
 
 
 def with_whole_path(name: str) -> str:
-    """`file.py:attribute` by the file's whole path, so that a run can be resumed from another folder; other names as they are."""
+    """`file.py:attribute` by the file's whole path, so that a run can be resumed from another folder; other names stay."""
     file, colon, attribute = name.rpartition(":")
     return f"{whole(file)}{colon}{attribute}" if file.endswith(".py") else name
 

@@ -1,7 +1,7 @@
 """The command `milonga`.
 
 Invariants: a user's mistake is one line on stderr and exit code 2, never a traceback; progress goes to stderr; with
-`--json` the last line of stdout is one JSON object.
+`--json` the last line of stdout is one JSON object. Every command ends its help with examples, which a test parses.
 """
 
 from __future__ import annotations
@@ -14,28 +14,67 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from milonga.cli import completion
+from milonga.cli.help import BUILD, LOOK, MEASURE, MODELS, OUTPUT, SETTINGS, TRAIN, USE, examples
 from milonga.errors import UserError
 
 app = typer.Typer(
     name="milonga",
     help="Train language models that learn from each other.",
-    add_completion=False,
+    epilog=examples(
+        "milonga run tango  # a generator and its verifier learn in turns, on a CPU, in minutes",
+        "milonga compare tango grpo --seeds 5  # is it better to train the verifier too?",
+        "milonga run --help  # each command has examples of its own",
+    ),
     pretty_exceptions_enable=False,
 )
 console = Console()
 STOPPED = 130
 
-Settings = Annotated[list[str] | None, typer.Option("--set", help="Any config key: --set batch.rollouts=16. May be repeated.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line of stdout.")]
-TaskName = Annotated[
-    str | None, typer.Option(help="chain, last_letter, gsm8k, jsonl, reasoning_gym:NAME or file.py:attribute.")
+Settings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Any config key: --set batch.rollouts=16. May be repeated.",
+        rich_help_panel=SETTINGS,
+        autocompletion=completion.settings,
+    ),
 ]
-ConfigFile = Annotated[Path | None, typer.Option(help="A TOML file with any keys of the config.")]
-Device = Annotated[str | None, typer.Option(help="auto, cpu, cuda or cuda:N.")]
-Trained = Annotated[Path, typer.Argument(help="A run folder, or a folder with a model.")]
+AsJson = Annotated[
+    bool, typer.Option("--json", help="Print one JSON object as the last line of stdout.", rich_help_panel=OUTPUT)
+]
+TaskName = Annotated[
+    str | None,
+    typer.Option(
+        help="chain, last_letter, gsm8k, jsonl, reasoning_gym:NAME or file.py:attribute.", autocompletion=completion.tasks
+    ),
+]
+ConfigFile = Annotated[Path | None, typer.Option(help="A TOML file with any keys of the config.", rich_help_panel=SETTINGS)]
+Device = Annotated[
+    str | None,
+    typer.Option(
+        help="auto, cpu, cuda or cuda:N.",
+        rich_help_panel=MODELS,
+        autocompletion=completion.choices("auto", "cpu", "cuda"),
+    ),
+]
+Sampler = Annotated[
+    str | None,
+    typer.Option(
+        help="auto: our own; vllm: an engine of vLLM, where it is installed.",
+        rich_help_panel=MODELS,
+        autocompletion=completion.choices("auto", "vllm"),
+    ),
+]
+RunFolder = Annotated[Path, typer.Argument(help="A run folder.", autocompletion=completion.folders)]
+Seeds = Annotated[str, typer.Option(help="How many seeds (from 100 on), or a list such as 100,101,102.")]
+Jobs = Annotated[
+    int | None, typer.Option(help="Runs side by side: all cores, or 1 on a GPU, by default.", rich_help_panel=MODELS)
+]
+Trained = Annotated[Path, typer.Argument(help="A run folder, or a folder with a model.", autocompletion=completion.folders)]
 Checks = Annotated[int, typer.Option(min=1, help="Verifications of each solution; the probability comes from them.")]
 Seed = Annotated[int | None, typer.Option(help="The run's by default; the same one gives the same results.")]
-Sampler = Annotated[str | None, typer.Option(help="auto: our own; vllm: an engine of vLLM, where it is installed.")]
 
 
 def print_json(data: dict[str, Any]) -> None:
@@ -50,32 +89,49 @@ def settings_of(texts: list[str] | None) -> list[dict[str, Any]]:
     return [parse_setting(text) for text in texts or []]
 
 
-@app.command()
+@app.command(
+    rich_help_panel=TRAIN,
+    epilog=examples(
+        "milonga run tango  # the embedded model on chain arithmetic",
+        "milonga run grpo --turns 6 --out runs/first --set batch.problems=16",
+        "milonga run tango --task jsonl --set task.path=problems.jsonl --generator smollm2-135m --verifier smollm2-135m",
+    ),
+)
 def run(
-    recipe: Annotated[str, typer.Argument(help="A recipe: see 'milonga list recipes'.")],
+    recipe: Annotated[
+        str,
+        typer.Argument(
+            help="A recipe (see 'milonga list recipes'), or your own: file.py:Class.", autocompletion=completion.recipes
+        ),
+    ],
     task: TaskName = None,
     generator: Annotated[
-        str | None, typer.Option(help="Model of the generator: embedded, smollm2-135m, a folder or a hub name.")
+        str | None,
+        typer.Option(help="Model of the generator: embedded, smollm2-135m, a folder or a hub name.", rich_help_panel=MODELS),
     ] = None,
-    verifier: Annotated[str | None, typer.Option(help="Model of the verifier.")] = None,
+    verifier: Annotated[str | None, typer.Option(help="Model of the verifier.", rich_help_panel=MODELS)] = None,
     turns: Annotated[int | None, typer.Option(help="Turns of the lead seat.")] = None,
-    seed: Annotated[int | None, typer.Option()] = None,
-    out: Annotated[Path | None, typer.Option(help="The run folder; runs/RECIPE-TIME by default.")] = None,
+    seed: Annotated[int | None, typer.Option(help="All that is drawn follows from it.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="The run folder; runs/RECIPE-TIME by default.", rich_help_panel=OUTPUT)
+    ] = None,
     device: Device = None,
     sampler: Sampler = None,
     config: ConfigFile = None,
     set_: Settings = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the resolved config and stop.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the resolved config and stop.", rich_help_panel=OUTPUT)
+    ] = False,
     json: AsJson = False,
 ) -> None:
     """Train by a recipe."""
     from milonga import api
     from milonga.cli.views import print_summary
     from milonga.config import to_toml
-    from milonga.recipes import RECIPES
+    from milonga.recipes import find_recipe
 
     named = {"generator": generator, "verifier": verifier}
-    seats = RECIPES.get(recipe).seats
+    seats = find_recipe(recipe).seats
     for seat, model in named.items():
         if model is not None and seat not in seats:
             raise UserError(f"recipe '{recipe}' has no {seat}: --{seat} does not apply; its seats are {', '.join(seats)}")
@@ -103,9 +159,15 @@ def run(
         print_json(report)
 
 
-@app.command()
+@app.command(
+    rich_help_panel=TRAIN,
+    epilog=examples(
+        "milonga resume runs/first  # after a crash, a kill or Ctrl-C: nothing else is needed",
+        "milonga resume runs/first --json",
+    ),
+)
 def resume(
-    folder: Annotated[Path, typer.Argument(help="A run folder.")],
+    folder: RunFolder,
     json: AsJson = False,
 ) -> None:
     """Go on with a run from its newest whole checkpoint."""
@@ -118,11 +180,29 @@ def resume(
         print_json(report)
 
 
-@app.command(name="eval")
+@app.command(
+    name="eval",
+    rich_help_panel=MEASURE,
+    epilog=examples(
+        "milonga eval runs/first  # on held-out test problems",
+        "milonga eval runs/first --split dev --problems 256 --json",
+        "milonga eval runs/tango processbench --file gsm8k.json --limit 100  # the verifier on ProcessBench",
+        "milonga eval runs/tango best_of_n --samples 16 --plot best.svg",
+    ),
+)
 def eval_(
-    folder: Annotated[Path, typer.Argument(help="A run folder; for processbench also a model: a folder or a name.")],
+    folder: Annotated[
+        Path,
+        typer.Argument(
+            help="A run folder; for processbench also a model: a folder or a name.", autocompletion=completion.folders
+        ),
+    ],
     suite: Annotated[
-        str | None, typer.Argument(help="processbench, best_of_n, pass_at_k, transfer or calibration; by default none of them.")
+        str | None,
+        typer.Argument(
+            help="processbench, best_of_n, pass_at_k, transfer or calibration; by default none of them.",
+            autocompletion=completion.choices("processbench", "best_of_n", "pass_at_k", "transfer", "calibration"),
+        ),
     ] = None,
     split: Annotated[str | None, typer.Option(help="dev or test, which is the default.")] = None,
     problems: Annotated[int | None, typer.Option(help="How many held-out problems.")] = None,
@@ -164,26 +244,48 @@ def eval_(
         print_json(report)
 
 
-@app.command()
+@app.command(
+    rich_help_panel=MEASURE,
+    epilog=examples(
+        "milonga compare tango grpo frozen --seeds 5  # the same command goes on where it stopped, with --out",
+        "milonga compare tango tango:options.alpha=0.9 --metric verifier/f1 --baseline tango",
+        "milonga compare tango grpo --match flops --task last_letter --dry-run",
+    ),
+)
 def compare(
-    recipes: Annotated[list[str], typer.Argument(help="Two or more arms: RECIPE or RECIPE:key=value[,key=value].")],
+    recipes: Annotated[
+        list[str],
+        typer.Argument(help="Two or more arms: RECIPE or RECIPE:key=value[,key=value].", autocompletion=completion.arms),
+    ],
     task: TaskName = None,
-    seeds: Annotated[str, typer.Option(help="How many seeds (from 100 on), or a list such as 100,101,102.")] = "5",
+    seeds: Seeds = "5",
     turns: Annotated[
         int | None, typer.Option(help="Turns of the lead seat; of the first arm where compute is matched.")
     ] = None,
-    match: Annotated[str, typer.Option(help="What all arms get alike: turns, tokens or flops.")] = "turns",
-    metric: Annotated[str, typer.Option(help="Any metric of the evaluations.")] = "eval/generator/accuracy",
+    match: Annotated[
+        str,
+        typer.Option(
+            help="What all arms get alike: turns, tokens or flops.",
+            autocompletion=completion.choices("turns", "tokens", "flops"),
+        ),
+    ] = "turns",
+    metric: Annotated[
+        str, typer.Option(help="Any metric of the evaluations.", autocompletion=completion.metrics)
+    ] = "eval/generator/accuracy",
     baseline: Annotated[
         str | None, typer.Option(help="The arm that the others are compared with; grpo, or the last one, by default.")
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="The folder of the comparison; runs/compare-TIME by default.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="The folder of the comparison; runs/compare-TIME by default.", rich_help_panel=OUTPUT)
+    ] = None,
     device: Device = None,
     sampler: Sampler = None,
     config: ConfigFile = None,
     set_: Settings = None,
-    jobs: Annotated[int | None, typer.Option(help="Runs side by side: all cores, or 1 on a GPU, by default.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be compared and stop.")] = False,
+    jobs: Jobs = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print what would be compared and stop.", rich_help_panel=OUTPUT)
+    ] = False,
     json: AsJson = False,
 ) -> None:
     """Compare recipes fairly: same start, same problems, paired seeds. The same command goes on where it stopped."""
@@ -212,15 +314,25 @@ def compare(
         raise typer.Exit(1)
 
 
-@app.command()
+@app.command(
+    rich_help_panel=MEASURE,
+    epilog=examples(
+        "milonga claim --list  # what each paper says, and what would be run",
+        "milonga claim prime --seeds 5",
+    ),
+)
 def claim(
-    name: Annotated[str | None, typer.Argument(help="A recipe whose claim to test: see --list.")] = None,
-    seeds: Annotated[str, typer.Option(help="How many seeds (from 100 on), or a list such as 100,101,102.")] = "5",
+    name: Annotated[
+        str | None, typer.Argument(help="A recipe whose claim to test: see --list.", autocompletion=completion.claims)
+    ] = None,
+    seeds: Seeds = "5",
     full: Annotated[bool, typer.Option("--full", help="With all arms, not only those the claim is about.")] = False,
-    out: Annotated[Path | None, typer.Option(help="The folder of its runs; runs/claim-NAME by default.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="The folder of its runs; runs/claim-NAME by default.", rich_help_panel=OUTPUT)
+    ] = None,
     device: Device = None,
     sampler: Sampler = None,
-    jobs: Annotated[int | None, typer.Option(help="Runs side by side: all cores, or 1 on a GPU, by default.")] = None,
+    jobs: Jobs = None,
     list_: Annotated[bool, typer.Option("--list", help="List the claims.")] = False,
     json: AsJson = False,
 ) -> None:
@@ -235,7 +347,13 @@ def claim(
         raise typer.Exit(1)
 
 
-@app.command()
+@app.command(
+    rich_help_panel=USE,
+    epilog=examples(
+        "milonga solve runs/first problems.jsonl --best-of 8 --rank verifier --out answers.jsonl",
+        "milonga solve runs/first problems.jsonl --rank both --json  # a vote weighted by the verifier",
+    ),
+)
 def solve(
     folder: Trained,
     file: Annotated[Path, typer.Argument(help="JSON lines with a question (or problem), and an answer where it is known.")],
@@ -272,7 +390,13 @@ def solve(
         print_json(summary)
 
 
-@app.command()
+@app.command(
+    rich_help_panel=USE,
+    epilog=examples(
+        "milonga verify runs/first solutions.jsonl --checks 8  # verdicts on each step, and how sure",
+        "milonga verify runs/first gsm8k.json --out judged.jsonl  # a file of ProcessBench",
+    ),
+)
 def verify(
     folder: Trained,
     file: Annotated[Path, typer.Argument(help="JSON lines, or a ProcessBench file: a problem and the steps of a solution.")],
@@ -292,7 +416,13 @@ def verify(
         print_json(summary)
 
 
-@app.command()
+@app.command(
+    rich_help_panel=USE,
+    epilog=examples(
+        "milonga chat runs/first",
+        "milonga chat runs/first --best-of 8  # the verifier chooses what is shown",
+    ),
+)
 def chat(
     folder: Trained,
     best_of: Annotated[int, typer.Option(min=1, help="Solutions of each question, of which the verifier's best is shown.")] = 1,
@@ -308,7 +438,13 @@ def chat(
         talk(pair, console, best_of, checks)
 
 
-@app.command()
+@app.command(
+    rich_help_panel=USE,
+    epilog=examples(
+        "milonga serve runs/first --port 8000",
+        "milonga serve runs/first --host 0.0.0.0 --token-file token.txt  # beyond this machine only with a token",
+    ),
+)
 def serve(
     folder: Trained,
     host: Annotated[str, typer.Option(help="Where to listen. Anything but loopback needs a token.")] = "127.0.0.1",
@@ -326,9 +462,15 @@ def serve(
     answer(folder, host, port, token_file, rate, waiting, device)
 
 
-@app.command()
+@app.command(
+    rich_help_panel=USE,
+    epilog=examples(
+        "milonga export runs/first generator out/generator  # then: vllm serve out/generator",
+        "milonga export runs/first verifier out/verifier --adapters",
+    ),
+)
 def export(
-    folder: Annotated[Path, typer.Argument(help="A run folder.")],
+    folder: RunFolder,
     seat: Annotated[str, typer.Argument(help="generator, verifier, or another seat of the recipe.")],
     out: Annotated[Path, typer.Argument(help="The folder to write.")],
     adapters: Annotated[
@@ -345,9 +487,19 @@ def export(
         print_json(found)
 
 
-@app.command(name="list")
+@app.command(
+    name="list",
+    rich_help_panel=LOOK,
+    epilog=examples("milonga list recipes  # each with its paper and what it needs", "milonga list tasks --json"),
+)
 def list_(
-    kind: Annotated[str, typer.Argument(help="recipes, tasks, roles, objectives or suites.")],
+    kind: Annotated[
+        str,
+        typer.Argument(
+            help="recipes, tasks, roles, objectives or suites.",
+            autocompletion=completion.choices("recipes", "tasks", "roles", "objectives", "suites"),
+        ),
+    ],
     json: AsJson = False,
 ) -> None:
     """List what there is."""
@@ -359,9 +511,15 @@ def list_(
         print_json({kind: rows})
 
 
-@app.command()
+@app.command(
+    rich_help_panel=LOOK,
+    epilog=examples(
+        "milonga show runs/first  # curves, and the last solutions with the verdict on each step",
+        "milonga show runs/first --transcripts 20",
+    ),
+)
 def show(
-    folder: Annotated[Path, typer.Argument(help="A run folder.")],
+    folder: RunFolder,
     transcripts: Annotated[int, typer.Option(help="How many of the last transcripts.")] = 3,
 ) -> None:
     """Curves and the last transcripts of a run, with step verdicts."""
@@ -370,9 +528,17 @@ def show(
     show_run(folder, transcripts, console)
 
 
-@app.command()
+@app.command(
+    rich_help_panel=LOOK,
+    epilog=examples(
+        "milonga report runs/first  # written anew; every run ends with one",
+        "milonga report runs/first runs/second --out both.html --md  # side by side",
+    ),
+)
 def report(
-    folders: Annotated[list[Path], typer.Argument(help="Run folders, or folders of comparisons and claims.")],
+    folders: Annotated[
+        list[Path], typer.Argument(help="Run folders, or folders of comparisons and claims.", autocompletion=completion.folders)
+    ],
     out: Annotated[Path | None, typer.Option(help="The HTML file; DIR/report.html, or report.html for several.")] = None,
     md: Annotated[bool, typer.Option("--md", help="Markdown too, beside it.")] = False,
     pdf: Annotated[bool, typer.Option("--pdf", help="PDF too, printed by a browser that is installed.")] = False,
@@ -386,12 +552,34 @@ def report(
         print_json(written)
 
 
-@app.command()
+@app.command(rich_help_panel=LOOK, epilog=examples("milonga doctor  # the first thing to run where something does not work"))
 def doctor() -> None:
     """What is installed, which devices there are, and what would be used."""
     from milonga.cli.doctor import examine
 
     examine(console)
+
+
+@app.command(
+    rich_help_panel=BUILD,
+    epilog=examples(
+        "milonga new task double_sums  # double_sums/: the task, its test, and how to run them",
+        "milonga new recipe short_answers --dir projects/short",
+    ),
+)
+def new(
+    kind: Annotated[str, typer.Argument(help="recipe or task.", autocompletion=completion.choices("recipe", "task"))],
+    name: Annotated[str, typer.Argument(help="A Python name in small letters, such as short_answers.")],
+    dir_: Annotated[Path | None, typer.Option("--dir", help="Where to write; a new folder NAME by default.")] = None,
+    json: AsJson = False,
+) -> None:
+    """Write a recipe or a task of your own that runs at once, with a test that passes. Nothing is overwritten."""
+    from milonga.cli.new import print_written, write_skeleton
+
+    written = write_skeleton(kind, name, dir_ if dir_ is not None else Path(name))
+    print_written(written, console)
+    if json:
+        print_json(written)
 
 
 def guarded(command: Callable[[], Any]) -> int:
@@ -425,4 +613,5 @@ def main() -> None:
     # Loading bars of small models only hide what matters.
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
-    sys.exit(guarded(lambda: app(sys.argv[1:] or ["--help"], standalone_mode=False)))
+    with completion.whole_words():
+        sys.exit(guarded(lambda: app(sys.argv[1:] or ["--help"], standalone_mode=False)))

@@ -90,14 +90,19 @@ def arms(incomplete: str) -> Offers:
 
 def settings(context: typer.Context, incomplete: str) -> Offers:
     """Keys of the config, and the values of a key that is whole."""
-    named = context.params.get("recipe") or next(iter(context.params.get("recipes") or ()), None)
-    return settings_of(named, incomplete)
+    return settings_of(context.params.get("recipe") or next(iter(arms_before(context)), None), incomplete)
+
+
+def arms_before(context: typer.Context) -> list[str]:
+    """The recipes of the arms on the line so far: where a list of them is not complete yet it is not read as such."""
+    return [arm.partition(":")[0] for arm in context.params.get("recipes") or context.args]
 
 
 def settings_of(recipe: str | None, incomplete: str) -> Offers:
     from milonga.config import Config
 
     known = dict(leaves(Config, "", recipe, incomplete))
+    known.pop("recipe")  # it is named as an argument
     key, equals, _ = incomplete.partition("=")
     fitting = [name for name in known if (name == key if equals else name.startswith(key))]
     if len(fitting) > 1:
@@ -158,13 +163,13 @@ def values_of(annotation: Any, default: Any) -> list[str]:
 
 def metrics(context: typer.Context, incomplete: str) -> list[str]:
     """What the arms named so far measure; of all recipes where none is named."""
-    from milonga.comparing.arms import measured_by, recipe_of
+    from milonga.comparing.arms import measured_by
     from milonga.errors import UserError
     from milonga.recipes import RECIPES
     from milonga.resolve import resolve
 
     names = set[str]()
-    for recipe in [recipe_of(arm) for arm in context.params.get("recipes") or ()] or list(RECIPES):
+    for recipe in arms_before(context) or list(RECIPES):
         with contextlib.suppress(UserError):  # a misspelt arm is told when the command runs
             names |= measured_by(resolve([{"recipe": recipe}]))
     short = {name.removeprefix("eval/") for name in names}

@@ -15,10 +15,10 @@ TITLE = "Examples:"
 
 def examples(*lines: str) -> str:
     """The end of a command's help: `epilog=examples("milonga show runs/tango  # curves and transcripts")`."""
-    return "\n\n".join((TITLE, *lines))  # a blank line is what keeps lines apart there
+    return "\n".join((TITLE, *lines))
 
 
 def examples_in(epilog: str | None) -> list[str]:
     """The lines that `examples` was given."""
-    title, *lines = (epilog or "").split("\n\n")
+    title, *lines = (epilog or "").split("\n")
     return lines if title == TITLE else []

@@ -1,0 +1,67 @@
+"""The body of `milonga new`: a recipe or a task of the user's own, its test, and a page that says how to run them.
+
+Invariant: all of it is written or nothing is, and no file that is there is touched.
+"""
+
+from __future__ import annotations
+
+import keyword
+import re
+from pathlib import Path
+from string import Template
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+
+from milonga.errors import ConfigError, RunFolderError, nearest
+
+TEMPLATES = Path(__file__).parent / "templates"
+KINDS = ("recipe", "task")
+LONGEST = 40
+
+
+def write_skeleton(kind: str, name: str, folder: Path) -> dict[str, Any]:
+    """Write the files, and say which, and how they are run."""
+    from milonga.run.files import disk_errors
+
+    if kind not in KINDS:
+        raise ConfigError(f"unknown kind '{kind}': {nearest(kind, KINDS)}")
+    check_name(kind, name)
+    class_name = "".join(part.capitalize() for part in name.split("_"))
+    files = {f"{name}.py": f"{kind}.py", f"test_{name}.py": f"test_{kind}.py", f"{name}.md": f"{kind}.md"}
+    taken = [str(folder / file) for file in files if (folder / file).exists()]
+    if taken:
+        raise RunFolderError(f"nothing was written: {', '.join(taken)} is there already; choose another name or --dir")
+    texts = {file: filled(template, name, class_name) for file, template in files.items()}
+    with disk_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        for file, text in texts.items():
+            (folder / file).write_text(text, encoding="utf-8")
+    place = f"{folder / name}.py:{class_name}"
+    run = f"milonga run {place}" if kind == "recipe" else f"milonga run grpo --task {place}"
+    test = f"pytest {folder / f'test_{name}.py'}"
+    return {"kind": kind, "name": place, "files": [str(folder / file) for file in files], "run": run, "test": test}
+
+
+def check_name(kind: str, name: str) -> None:
+    """It becomes the name of a module and, in capitals, of a class."""
+    fits = re.fullmatch(r"[a-z][a-z0-9]*(_[a-z0-9]+)*", name) is not None and len(name) <= LONGEST
+    if not fits or keyword.iskeyword(name):
+        raise ConfigError(
+            f"'{name}' cannot name a {kind}: use small letters, digits and single underscores, a letter first, "
+            f"at most {LONGEST} of them, and no word of Python's"
+        )
+
+
+def filled(template: str, name: str, class_name: str) -> str:
+    text = (TEMPLATES / f"{template}.txt").read_text(encoding="utf-8")
+    return Template(text).substitute(name=name, class_name=class_name)
+
+
+def print_written(written: dict[str, Any], console: Console) -> None:
+    for file in written["files"]:
+        console.print(f"wrote {escape(file)}", soft_wrap=True, highlight=False)
+    console.print("what to try next:")
+    for command in (written["test"], written["run"]):
+        console.print(f"  {escape(command)}", soft_wrap=True, highlight=False)

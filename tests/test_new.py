@@ -1,0 +1,149 @@
+"""`milonga new`: what it writes passes its own tests, runs, resumes and compares; and recipes of the user's own in general."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from milonga import api
+from milonga.cli import main
+from milonga.cli.new import write_skeleton
+from milonga.comparing.arms import plan_comparison
+from milonga.config import to_toml
+from milonga.errors import ConfigError, RunFolderError
+from milonga.recipes import Grpo, find_recipe
+from milonga.run.folder import read_config
+
+TINY = {
+    "device": "cpu",
+    "threads": 1,
+    "batch": {"problems": 2, "rollouts": 2},
+    "eval": {"problems": 2, "samples": 1, "bench": 4},
+    "keep": {"traces_every": 0},
+}
+
+
+def call(folder: Path, *arguments: str) -> str:
+    done = subprocess.run([sys.executable, "-m", *arguments], cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["recipe", "task"])
+def test_a_skeleton_passes_its_tests_runs_and_resumes(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def milonga(*arguments: str) -> dict[str, Any]:
+        monkeypatch.setattr(sys, "argv", ["milonga", *arguments, "--json"])
+        with pytest.raises(SystemExit) as end:
+            main()
+        out, err = capsys.readouterr()
+        assert end.value.code == 0, err
+        found: dict[str, Any] = json.loads(out.splitlines()[-1])
+        return found
+
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tiny.toml").write_text(to_toml(TINY))
+    written = milonga("new", kind, "first_try")
+    assert [Path(file).is_file() for file in written["files"]] == [True] * 3
+    # In the user's project, by the user's rules: ruff's own, and more.
+    call(tmp_path, "ruff", "check", "--isolated", "--extend-select", "E,F,W,I,B,UP,C4,SIM,RUF,PT,N", "first_try")
+    call(tmp_path, "ruff", "format", "--isolated", "--check", "first_try")
+    assert "passed" in call(tmp_path, "pytest", "-q", "-p", "no:cacheprovider", "first_try")
+    whole = milonga(*written["run"].split()[1:], "--turns", "2", "--config", "tiny.toml", "--out", "run")
+    assert whole["lead_turns"] == 2
+    config = read_config(tmp_path / "run")
+    named = config.recipe if kind == "recipe" else config.task["name"]
+    assert named == f"{tmp_path / 'first_try' / 'first_try.py'}:FirstTry"
+    # From another folder, and from its start: as if it had been killed in its first turn.
+    shutil.rmtree(tmp_path / "run" / "checkpoints" / "turn-000002")
+    monkeypatch.chdir(tmp_path.parent)
+    resumed = milonga("resume", str(tmp_path / "run"))
+    assert {key: resumed[key] for key in resumed if key != "run"} == {key: whole[key] for key in whole if key != "run"}
+
+
+def test_nothing_is_overwritten(tmp_path: Path) -> None:
+    (tmp_path / "test_mine.py").write_text("mine\n")
+    with pytest.raises(RunFolderError, match=r"nothing was written: .*test_mine\.py is there already"):
+        write_skeleton("task", "mine", tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["test_mine.py"]
+    assert write_skeleton("recipe", "other", tmp_path)["name"] == f"{tmp_path / 'other.py'}:Other"
+    assert (tmp_path / "test_mine.py").read_text() == "mine\n"
+
+
+@pytest.mark.parametrize("name", ["", "Mine", "my-task", "../mine", "mine.py", "1st", "a__b", "_a", "class", "x" * 41, "ä"])
+def test_a_name_that_is_none_is_refused(name: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot name a task"):
+        write_skeleton("task", name, tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_wrong_kind_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="did you mean 'recipe'"):
+        write_skeleton("recipes", "mine", tmp_path)
+
+
+OWN = """
+from milonga.recipes import Grpo
+
+
+class Mine(Grpo):
+    defaults = {"turns": 7}
+"""
+
+
+def write(folder: Path, text: str) -> str:
+    (folder / "mine.py").write_text(textwrap.dedent(text))
+    return f"{folder / 'mine.py'}:Mine"
+
+
+def test_a_recipe_in_a_file_is_planned_like_any_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path, OWN)
+    monkeypatch.chdir(tmp_path)
+    plan = api.plan_run("mine.py:Mine")
+    assert isinstance(plan.recipe, Grpo) and plan.recipe.name == "Mine" and plan.config.turns == 7
+    assert plan.config.recipe == f"{tmp_path / 'mine.py'}:Mine", "it can be resumed from another folder"
+    assert api.new_folder("mine.py:Mine").name.startswith("Mine-")
+    assert find_recipe("mine.py:Mine") is find_recipe(str(tmp_path / "mine.py") + ":Mine")
+
+
+def test_a_recipe_in_a_file_is_an_arm_like_any_other(tmp_path: Path) -> None:
+    name = write(tmp_path, OWN)
+    arms = [name, f"{name}:batch.rollouts=4", "grpo", "grpo:batch.rollouts=4"]
+    comparison = plan_comparison(arms, settings=[{"turns": 3}])
+    assert [arm.plan.config.batch.rollouts for arm in comparison.arms] == [8, 4, 8, 4]
+    assert [arm.recipe for arm in comparison.arms] == [name, name, "grpo", "grpo"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("x = 1\n", "there is no 'Mine'"),
+        ("Mine = 3\n", "is not a Recipe subclass, but a value of type int"),
+        ("class Mine: pass\n", "is not a Recipe subclass, but another class"),
+        ("1 / 0\n", r"recipe file '.*' failed in mine\.py, line 1: ZeroDivisionError"),
+        (
+            "from milonga.recipes import Recipe\nclass Mine(Recipe): pass\n",
+            "does not define credit and play and schedule and seats and lead and bindings",
+        ),
+    ],
+)
+def test_a_mistake_in_the_file_is_one_line(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
+        find_recipe(write(tmp_path, text))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_that_is_not_there_is_one_line() -> None:
+    with pytest.raises(ConfigError, match=r"recipe file 'none\.py' does not exist"):
+        find_recipe("none.py:Mine")
+    with pytest.raises(ConfigError, match="did you mean 'tango'"):
+        find_recipe("tengo")
