@@ -9,7 +9,7 @@ THREADS ?= 2
 VLLM := .venv-vllm
 VLLM_STAMP := $(VLLM)/.installed
 
-.PHONY: demo test test-vllm lint types contract unit install clean
+.PHONY: demo docs test test-vllm lint types contract unit install clean
 
 install: $(STAMP)
 
@@ -25,6 +25,12 @@ $(STAMP): pyproject.toml constraints.txt
 
 demo: $(STAMP)
 	HF_HUB_OFFLINE=1 $(BIN)/milonga run tango
+
+# The site (docs/_build/html/index.html) and the man pages (docs/_build/man). Offline; a broken link fails.
+docs: $(STAMP)
+	$(BIN)/python scripts/make_reference.py docs/reference
+	$(BIN)/sphinx-build --quiet --fail-on-warning --builder html docs docs/_build/html
+	$(BIN)/sphinx-build --quiet --fail-on-warning --builder man docs docs/_build/man
 
 test: lint types contract unit
 
@@ -56,4 +62,4 @@ $(VLLM_STAMP): pyproject.toml constraints-vllm.txt
 	touch $(VLLM_STAMP)
 
 clean:
-	rm -rf $(VENV) $(VLLM) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf docs/_build docs/reference $(VENV) $(VLLM) .pytest_cache .mypy_cache .ruff_cache .hypothesis

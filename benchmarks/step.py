@@ -4,7 +4,7 @@ Same tiny model, the same 256 completions of 64 tokens with no early end, random
 dtype and threads, interleaved in one process; and the floor of the forward and backward passes alone. Peak memory is
 measured in processes of their own, one for each side.
 
-    pip install 'milonga[bench]'
+    pip install '.[bench]'
     python benchmarks/step.py --out benchmarks/results/step.json
 """
 

@@ -6,7 +6,7 @@ tokens is trained. And a Tango turn beside a GRPO turn: the same generator work,
 as long as it; the verifier's own turn (one solution and eight verifications of each problem) is timed beside it.
 Where each turn's time goes is read off its timeline.
 
-    pip install 'milonga[bench]'
+    pip install '.[bench]'
     python benchmarks/turn.py --out benchmarks/results/turn.json
     python benchmarks/turn.py --model embedded --problems 2 --rollouts 2 --new 8 --repeats 1      # the script itself, on a CPU
 """

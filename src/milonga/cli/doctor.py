@@ -7,8 +7,10 @@ import platform
 from pathlib import Path
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
+from milonga.errors import install
 from milonga.run.machine import CORE, version_of
 
 EXTRAS = {
@@ -40,7 +42,7 @@ def examine(console: Console) -> None:
         table.add_row(name, version_of(name) or "[red]missing[/red]", "core")
     for name, extra in EXTRAS.items():
         found = version_of(name) or version_of(f"{name}-cpu")  # vLLM is packaged apart for machines without a GPU
-        table.add_row(name, found or "—", extra if found else f"pip install 'milonga\\[{extra}]'")
+        table.add_row(name, found or "—", extra if found else escape(install(extra)))
     console.print(table)
     device = choose_device("auto")
     console.print(f"python {platform.python_version()} on {platform.system()}, {os.cpu_count()} cores")

@@ -15,13 +15,14 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from milonga.errors import install
 from milonga.report.markdown import markdown_table, plain
 from milonga.report.sheets import AXIS_NAMES, remarks, sheets, short_names
 from milonga.run.files import disk_errors, to_json, write_atomically
 
 Result = Mapping[str, Any]
 DRAWN = ("eval/generator/accuracy", "eval/generator/sound_accuracy")
-NO_PLOT = "no plot: it needs matplotlib: pip install 'milonga[plot]'"
+NO_PLOT = f"no plot: it needs matplotlib: {install('plot')}"
 
 
 def print_tables(result: Result, console: Console) -> None:

@@ -41,6 +41,7 @@ class Objective(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     kind: Kind = "policy_gradient"
+    """What is minimised: a policy gradient, or one of the losses on labels and pairs."""
     beta: float = Field(0.05, gt=0)
     """Scale of the log-ratio to the reference, where that is the score: `implicit_bce` and `dpo`."""
     pair_loss: Literal["ranking", "difference"] = "ranking"
@@ -59,7 +60,9 @@ class Objective(BaseModel):
     ratio: Literal["token", "sequence_mean", "sequence_product", "none"] = "token"
     """The importance ratio: per token, exp of the mean log-ratio of a sequence, the product over it, or none."""
     clip_low: float = Field(0.2, ge=0)
+    """Ratios below 1 - clip_low are clipped."""
     clip_high: float = Field(0.2, ge=0)
+    """Ratios above 1 + clip_high are clipped."""
     dual_clip: float | None = Field(None, gt=1)
     """For negative advantages, bound the loss at this many times the advantage."""
 
@@ -68,17 +71,24 @@ class Objective(BaseModel):
     """ppo: min(r A, clip(r) A), no gradient beyond the bounds. detached: sg[clamp(r)] A log pi, always a gradient.
     capped: min(r, is_max) A, no gradient above. none: r A, or A log pi where there is no ratio."""
     is_min: float = Field(0.0, ge=0)
+    """Lower bound of a `detached` ratio."""
     is_max: float = Field(5.0, gt=0)
+    """Upper bound of a `detached` or `capped` ratio."""
 
     # Switch 4: what the sum over tokens is divided by, over the whole batch of an optimiser step.
     aggregate: Literal["token_mean", "sequence_mean", "constant", "sequence_sum"] = "sequence_mean"
+    """token_mean: all tokens. sequence_mean: the tokens of each sequence, then the sequences. constant: sequences times
+    `length`. sequence_sum: sequences."""
     length: int | None = Field(None, ge=1)
     """The constant of `aggregate = "constant"`; the sampling limit where it is not given."""
 
     # Regularisers.
     kl: Literal["k1", "k2", "k3"] = "k3"
+    """The estimator of each token. As a loss only k2 and k3 pull; k1 belongs into the reward."""
     kl_coef: float = Field(0.0, ge=0)
+    """Weight of the KL to `kl_from`; 0 for none."""
     kl_in: Literal["loss", "reward"] = "loss"
+    """A term of the loss, or taken off the reward before advantages are formed."""
     kl_from: str = "ref"
     """The version of the policy that the KL is measured from: `ref`, its start, or a snapshot that the schedule takes."""
     entropy_coef: float = 0.0
@@ -88,6 +98,7 @@ class Objective(BaseModel):
     dynamic_sampling: bool = False
     """Replace groups whose outcomes are all equal by new problems, up to `max_tries` rounds."""
     max_tries: int = Field(10, ge=1)
+    """Rounds of replacing, at most."""
     overlong_filter: bool = False
     """Truncated solutions carry no advantage."""
     overlong_buffer: int = Field(0, ge=0)

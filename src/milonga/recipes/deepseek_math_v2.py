@@ -44,6 +44,7 @@ class DeepSeekMathV2Options(RecipeOptions):
     meta_mode: MetaMode = "multiply"
     """multiply: R_score * R_meta. floor: R_score * max(R_meta, meta_floor), which leaves a right score some reward."""
     meta_floor: float = Field(0.5, ge=0, le=1)
+    """The least that R_meta counts, in the mode `floor`."""
     beta_self: float = Field(0.24, ge=0, le=1)
     """Weight of the self-analysis in the generator's reward."""
     n_reward_analyses: int = Field(1, ge=1)

@@ -31,6 +31,7 @@ class PrimeOptions(RecipeOptions):
     prm_warmup: int = Field(0, ge=0)
     """Turns before the first, in which the reward model alone learns from the generator as it started; the paper has none."""
     outcome_weight: float = Field(1.0, ge=0)
+    """Weight of the answer's advantage."""
     process_weight: float = Field(1.0, ge=0)
     """0 leaves the outcome alone, and a reward model that only watches."""
     accuracy_low: float = Field(0.2, ge=0, le=1)

@@ -36,6 +36,7 @@ class TangoOptions(RecipeOptions):
     alpha_min: float = Field(1e-3, gt=0, le=1)
     """Weight of the step credit at the end."""
     alpha_schedule: Literal["exponential", "constant"] = "exponential"
+    """exponential: from alpha to alpha_min over the run's budget. constant: alpha throughout."""
     step_norm: Literal["verdict", "paper"] = "verdict"
     """verdict: whiten the verdicts, then divide by the number of steps. paper: the other way round, length-biased."""
     step_scale: float = Field(1.0, gt=0)

@@ -29,6 +29,7 @@ class ChainOptions(TaskOptions):
     mod: int = Field(100, ge=2, le=1000)
     """Values are taken modulo this. A small one makes answers guessable."""
     seed: int = 0
+    """Keys the problems."""
 
     @model_validator(mode="after")
     def _ordered(self) -> ChainOptions:

