@@ -229,7 +229,7 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "math_verify", None)
     with Grader() as grader:
         assert grader.equal([("72", "72")]) == [True], "what needs no worker needs no package"
-        with pytest.raises(MissingExtra, match=r"math-verify .*milonga\[math\]"):
+        with pytest.raises(MissingExtra, match=r"math-verify .*\.\[math\]"):
             grader.equal([("1/2", "2/4")])
 
 

@@ -188,7 +188,7 @@ def test_a_wrong_section_is_one_clear_line(section: dict[str, Any], message: str
 
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "reasoning_gym", None)
-    with Grader() as fresh, pytest.raises(MissingExtra, match=r"reasoning-gym .*milonga\[gym\]"):
+    with Grader() as fresh, pytest.raises(MissingExtra, match=r"reasoning-gym .*\.\[gym\]"):
         gym_task("chain_sum", fresh)
 
 

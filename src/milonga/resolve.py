@@ -116,8 +116,7 @@ def complete(config: Config, recipe: type[Recipe], seats: Mapping[str, str]) -> 
         dialect = "terse" if all(dialect_of(p.model) == "terse" for p in policies.values()) else "tagged"
     options = {**recipe.Options().model_dump(), **config.options}
     derived = {"policies": policies, "dialect": dialect, "options": options, "task": with_whole_paths(config.task)}
-    derived["recipe"] = with_whole_path(config.recipe)
-    return config.model_copy(update=derived)
+    return config.model_copy(update=derived | {"recipe": with_whole_path(config.recipe)})
 
 
 def rate(section: PolicySection) -> float | None:

@@ -140,7 +140,7 @@ def opened(table: str, recipe: str | None) -> list[tuple[str, type[Any]]]:
 
     if table == "task":
         return [("task", TASKS.get(name).Options) for name in TASKS]
-    named = [RECIPES.get(recipe)] if recipe in RECIPES else [RECIPES.get(name) for name in RECIPES]
+    named = [RECIPES.get(name) for name in ([recipe] if recipe is not None and recipe in RECIPES else RECIPES)]
     if table == "options":
         return [("options", found.Options) for found in named]
     return [(f"policies.{seat}", PolicySection) for seat in dict.fromkeys(seat for found in named for seat in found.seats)]

@@ -51,7 +51,7 @@ def listing(kind: str) -> list[dict[str, str]]:
 
     if kind == "recipes":
         recipes = [RECIPES.get(name) for name in RECIPES]
-        return [
+        rows = [
             {
                 "name": r.name,
                 "paradigm": r.paradigm,
@@ -62,6 +62,7 @@ def listing(kind: str) -> list[dict[str, str]]:
             }
             for r in recipes
         ]
+        return [*rows, {"name": "file.py:Class", "paradigm": "your own"} | dict.fromkeys(list(rows[0])[2:], "")]
     if kind == "tasks":
         rows = [
             {"name": n, "steps": "exact" if TASKS.get(n).knows_steps else "unknown", "what": first_line(TASKS.get(n))}
