@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from milonga.claims import CLAIMS
-from milonga.cli import completion
+from milonga.cli import completion, main
 from milonga.config import parse_setting, to_toml
 from milonga.recipes import RECIPES
 from milonga.resolve import resolve
@@ -43,15 +43,6 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def ask(*words: str, cursor: int | None = None) -> list[str]:
-    """As bash asks: the words it has broken the line into, and the place of the one under the cursor."""
-    at = len(words) if cursor is None else cursor
-    asked = {completion.ASKED: "complete_bash", "COMP_WORDS": "\n".join(("milonga", *words)), "COMP_CWORD": str(at)}
-    done = subprocess.run(["milonga"], env=os.environ | asked, capture_output=True, text=True, check=False)
-    assert done.returncode == 0 and done.stderr == ""
-    return done.stdout.split()
-
-
 def test_names_read_from_the_sources_are_those_of_the_registries() -> None:
     assert {name for name, _ in completion.recipes("")} == set(RECIPES)
     assert {name for name, _ in completion.tasks("")} == {*TASKS, "reasoning_gym:"}
@@ -65,6 +56,8 @@ CASES: list[tuple[Sequence[str], set[str]]] = [
     (["run", "mine.py", ":"], {"Mine"}),
     (["run", "grpo", "--task", "last"], {"last_letter"}),
     (["show", ""], {"runs/first"}),
+    (["show", "./ru"], set()),
+    (["show", "./runs/f"], {"./runs/first"}),
     (["claim", "prim"], {"prime"}),
     (["eval", "runs/first", "--split", ""], {"dev", "test"}),
     (["run", "tango", "--set", "batch."], {"batch.problems=", "batch.rollouts="}),
@@ -83,8 +76,23 @@ CASES: list[tuple[Sequence[str], set[str]]] = [
 
 
 @pytest.mark.parametrize(("words", "offered"), CASES, ids=[" ".join(words) for words, _ in CASES])
-def test_what_is_offered(place: Path, words: Sequence[str], offered: set[str]) -> None:
-    assert set(ask(*words)) == offered
+def test_what_is_offered(
+    place: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    words: Sequence[str],
+    offered: set[str],
+) -> None:
+    """As bash asks: the words that it has broken the line into, the last of them under the cursor."""
+    asked = {completion.ASKED: "complete_bash", "COMP_WORDS": "\n".join(("milonga", *words)), "COMP_CWORD": str(len(words))}
+    for name, value in asked.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(sys, "argv", ["milonga"])
+    with pytest.raises(SystemExit) as end:
+        main()
+    out, err = capsys.readouterr()
+    assert not end.value.code and err == ""
+    assert set(out.split()) == offered
 
 
 def test_settings_that_are_offered_are_taken() -> None:

@@ -614,4 +614,4 @@ def main() -> None:
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     with completion.whole_words():
-        sys.exit(guarded(lambda: app(sys.argv[1:] or ["--help"], standalone_mode=False)))
+        sys.exit(guarded(lambda: app(sys.argv[1:] or ["--help"], prog_name="milonga", standalone_mode=False)))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import glob
 import io
 import os
 import re
@@ -70,13 +71,9 @@ def attributes(incomplete: str) -> Offers:
 
 def folders(incomplete: str) -> list[str]:
     """Run folders, newest first: those in `runs`, and those that begin as the word does."""
-    found = [*Path().glob("runs/*/config.toml"), *Path().glob("runs/*/*/*/config.toml")]
-    if incomplete and not Path(incomplete).is_absolute():
-        found += Path().glob(f"{incomplete}*/config.toml")
-    elif incomplete:
-        found += Path("/").glob(f"{incomplete[1:]}*/config.toml")
-    ordered = sorted({file.parent for file in found}, key=lambda folder: -folder.stat().st_mtime)
-    return [str(folder) for folder in ordered]
+    patterns = ("runs/*/config.toml", "runs/*/*/*/config.toml", f"{glob.escape(incomplete)}*/config.toml")
+    found = {os.path.dirname(file) for pattern in patterns for file in glob.glob(pattern)}  # as it was typed
+    return sorted(found, key=lambda folder: -os.stat(folder).st_mtime)
 
 
 def arms(incomplete: str) -> Offers:
