@@ -51,7 +51,7 @@ def test_names_read_from_the_sources_are_those_of_the_registries() -> None:
 
 
 CASES: list[tuple[Sequence[str], set[str]]] = [
-    (["re"], {"resume"}),
+    (["re"], {"report", "resume"}),
     (["run", "tan"], {"tango"}),
     (["run", "mine.py", ":"], {"Mine"}),
     (["run", "grpo", "--task", "last"], {"last_letter"}),

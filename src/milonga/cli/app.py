@@ -204,7 +204,10 @@ def eval_(
             autocompletion=completion.choices("processbench", "best_of_n", "pass_at_k", "transfer", "calibration"),
         ),
     ] = None,
-    split: Annotated[str | None, typer.Option(help="dev or test, which is the default.")] = None,
+    split: Annotated[
+        str | None,
+        typer.Option(help="dev or test, which is the default.", autocompletion=completion.choices("dev", "test")),
+    ] = None,
     problems: Annotated[int | None, typer.Option(help="How many held-out problems.")] = None,
     samples: Annotated[int | None, typer.Option(help="Solutions of each problem: the largest N, or k.")] = None,
     checks: Annotated[int | None, typer.Option(help="Verifications of each solution.")] = None,
