@@ -5,22 +5,20 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
-from types import TracebackType
 
-from rich.console import Console, Group
-from rich.live import Live
+from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
 from milonga.comparing.pool import Run
-from milonga.run.console import show_time
+from milonga.run.console import Panel, show_time
 
 
-class Progress:
+class Progress(Panel):
     """A table of the runs in progress on a terminal; a line for each run that begins or ends elsewhere."""
 
     def __init__(self, total: int, done: int, jobs: int, turns: dict[str, int | None], quiet: bool = False) -> None:
-        self.console = Console(stderr=True, quiet=quiet)
+        super().__init__(quiet)
         self.total, self.done, self.failed, self.jobs = total, done, 0, jobs
         self.turns = turns
         """All turns of an arm's run, where they are known."""
@@ -29,20 +27,6 @@ class Progress:
         """Runs done since then, parts of runs included: what the time left is reckoned from."""
         self.running: dict[Run, float] = {}
         """The share of each that was there when it began."""
-        self.live = Live(console=self.console, auto_refresh=False) if self.console.is_terminal and not quiet else None
-
-    def __enter__(self) -> Progress:
-        if self.live:
-            self.live.start()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        if self.live:
-            self.live.stop()
-
-    def say(self, text: str) -> None:
-        """Names and errors hold the user's text: never read as markup."""
-        self.console.print(text, highlight=False, markup=False, soft_wrap=True)
 
     def begin(self, run: Run) -> None:
         self.running[run] = self.share(run)

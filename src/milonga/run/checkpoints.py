@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import json
 import shutil
-import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from milonga.checksum import checksum
 from milonga.errors import RunFolderError
 from milonga.run.files import disk_errors, sync, write_atomically
 
@@ -85,15 +85,7 @@ class Checkpoints:
 
 def _seal(path: Path) -> dict[str, int]:
     sync(path)
-    return {"bytes": path.stat().st_size, "crc32": _checksum(path)}
-
-
-def _checksum(path: Path) -> int:
-    value = 0
-    with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            value = zlib.crc32(block, value)
-    return value
+    return {"bytes": path.stat().st_size, "crc32": checksum(path)}
 
 
 def damage(path: Path) -> str | None:
@@ -108,7 +100,7 @@ def damage(path: Path) -> str | None:
             return f"{name} is missing"
         if file.stat().st_size != seal["bytes"]:
             return f"{name} has {file.stat().st_size} bytes instead of {seal['bytes']}"
-        if _checksum(file) != seal["crc32"]:
+        if checksum(file) != seal["crc32"]:
             return f"{name} does not match its checksum"
     return None
 

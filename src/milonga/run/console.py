@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -38,17 +38,14 @@ def show_time(seconds: float) -> str:
     return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}" if minutes >= 60 else f"{minutes}:{rest:02d}"
 
 
-class LiveView:
-    """A table of the last turns with a bar above it on a terminal; one line a turn elsewhere."""
+class Panel:
+    """What changes in place on a terminal; elsewhere there are only lines. All of it goes to stderr."""
 
-    def __init__(self, title: str, total: int | None, quiet: bool = False) -> None:
+    def __init__(self, quiet: bool = False) -> None:
         self.console = Console(stderr=True, quiet=quiet)
-        self.title, self.total = title, total
-        self.rows: deque[dict[str, Any]] = deque(maxlen=SHOWN)
-        self.began, self.first = time.monotonic(), 0
         self.live = Live(console=self.console, auto_refresh=False) if self.console.is_terminal and not quiet else None
 
-    def __enter__(self) -> LiveView:
+    def __enter__(self) -> Self:
         if self.live:
             self.live.start()
         return self
@@ -58,7 +55,18 @@ class LiveView:
             self.live.stop()
 
     def say(self, text: str) -> None:
+        """A line that stays. Names and errors hold the user's text: never read as markup."""
         self.console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+class LiveView(Panel):
+    """A table of the last turns with a bar above it on a terminal; one line a turn elsewhere."""
+
+    def __init__(self, title: str, total: int | None, quiet: bool = False) -> None:
+        super().__init__(quiet)
+        self.title, self.total = title, total
+        self.rows: deque[dict[str, Any]] = deque(maxlen=SHOWN)
+        self.began, self.first = time.monotonic(), 0
 
     def add(self, row: dict[str, Any]) -> None:
         if not self.rows:

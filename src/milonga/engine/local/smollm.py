@@ -15,7 +15,6 @@ import importlib.util
 import json
 import os
 import shutil
-import zlib
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -28,6 +27,7 @@ from safetensors.torch import save_file
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import GenerationConfig, LlamaConfig, PreTrainedTokenizerFast
 
+from milonga.checksum import checksum
 from milonga.errors import ConfigError, MissingExtra, UserError, install
 
 SMOLLM = "smollm2-135m"
@@ -118,14 +118,6 @@ def seals(folder: Path) -> dict[str, list[int]]:
     """Size and checksum of every file but the marker."""
     files = sorted(path for path in folder.iterdir() if path.name != MARKER)
     return {path.name: [path.stat().st_size, checksum(path)] for path in files}
-
-
-def checksum(path: Path) -> int:
-    total = 0
-    with path.open("rb") as file:
-        while block := file.read(1 << 22):
-            total = zlib.crc32(block, total)
-    return total
 
 
 def gguf_file() -> Path:

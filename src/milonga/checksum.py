@@ -1,0 +1,17 @@
+"""Whether a file is what was written."""
+
+from __future__ import annotations
+
+import zlib
+from pathlib import Path
+
+BLOCK = 1 << 22
+
+
+def checksum(path: Path) -> int:
+    """CRC-32 of a file, read in blocks: it may be larger than the memory."""
+    value = 0
+    with path.open("rb") as file:
+        while block := file.read(BLOCK):
+            value = zlib.crc32(block, value)
+    return value
