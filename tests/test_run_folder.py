@@ -23,7 +23,7 @@ from milonga.resolve import resolve
 from milonga.run.checkpoints import MARKER, Checkpoints, damage, require_room
 from milonga.run.files import JsonLines, to_json, write_atomically
 from milonga.run.folder import RunFolder, read_config
-from milonga.run.traces import read_traces, write_traces
+from milonga.run.traces import read_traces, schema, write_traces
 from milonga.types import Grade, Problem, Reading, Trace, Verification
 
 EMBEDDED = Path(milonga.__file__).parent / "embedded" / "base"
@@ -409,8 +409,14 @@ def test_traces_come_back_as_they_were_written(tmp_path: Path) -> None:
     unreadable = Trace.given("u", "verifier", check.problem, "", Reading(Verification(None, None), 0.0, "no verdict"))
     unreadable.about = (solution,)
     path = tmp_path / "traces" / "turn-000001.parquet"
-    write_traces(path, [solution, check, unreadable])
+    credit = np.linspace(-1, 1, 9).astype("float32")
+    write_traces(path, [solution, check, unreadable], {solution.id: credit, check.id: credit})
     first, second, third = read_traces(path)
+    assert first["advantages"] == credit.tolist() and first["step_chars"] == [2, 4]
+    assert second["advantages"] is None, "an array that does not fit the ids is not theirs"
+    assert [row["verification"] for row in (first, second, third)] == [False, True, True]
+    assert [row["contradiction"] for row in (first, second, third)] == [None, False, None]
+    assert [row["fooled"] for row in (first, second, third)] == [None, False, None]
     assert first["ids"] == solution.ids.tolist() and first["logprobs"] == solution.logprobs.tolist()
     assert (first["trained_from"], first["step_ends"], first["version"]) == (3, [5, 7], 0)
     assert (first["correct"], first["step_truth"], first["answer"], first["about"]) == (True, [True, False], "answer", [])
@@ -426,6 +432,19 @@ def test_a_run_dumps_all_traces_of_a_turn(tmp_path: Path, tiny: str) -> None:
     assert [path.name for path in (tmp_path / "run" / "traces").iterdir()] == ["turn-000002.parquet"]
     rows = read_traces(tmp_path / "run" / "traces" / "turn-000002.parquet")
     assert len(rows) == 4 and len({row["id"] for row in rows}) == 4
+    assert all(len(row["advantages"]) == len(row["chars"]) == len(row["ids"]) for row in rows)
+    for row in rows:  # random bytes may end within a character
+        assert row["chars"] == sorted(row["chars"]) and row["chars"][row["trained_from"] - 1] == 0
+        assert 0 < row["chars"][-1] <= len(row["text"])
+
+
+def test_every_file_of_traces_has_the_same_columns(tmp_path: Path) -> None:
+    import pyarrow.parquet as pq
+
+    plain = make_trace(2, 3, id="a")  # no verdicts, no truth, nobody it is about
+    write_traces(tmp_path / "one.parquet", [plain])
+    write_traces(tmp_path / "none.parquet", [])
+    assert all(pq.read_schema(path).equals(schema()) for path in tmp_path.glob("*.parquet"))
 
 
 def test_tensorboard_goes_on_after_a_resume(tmp_path: Path, tiny: str) -> None:

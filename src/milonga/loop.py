@@ -25,7 +25,7 @@ from milonga.run.note import note_of
 from milonga.run.trackers import Tracker, numbers_of, open_trackers
 from milonga.schedule import Action, Cursor, Phase
 from milonga.table import Setting, Table
-from milonga.types import Traces, Verification
+from milonga.types import Floats, Traces, Verification
 
 
 @dataclass
@@ -133,7 +133,7 @@ class Loop:
         )
         played = self.recipe.play(table)
         self.problem_cursors[phase.learner] = table.start + table.drawn
-        row = self.learn(table, played)
+        row, advantages = self.learn(table, played)
         timing = table.timeline.row()
         self.place = Place(
             self.place.turn + 1,
@@ -148,7 +148,7 @@ class Loop:
             row |= self.evaluate()
             timing["eval_s"] = time.monotonic() - began
         if self.config.keep.traces_every and self.place.turn % self.config.keep.traces_every == 0:
-            self.folder.save_traces(self.place.turn, played)
+            self.folder.save_traces(self.place.turn, played, advantages)
         self.record(row, {"turn": self.place.turn, **timing})
         if self.place.turn % self.config.keep.checkpoint_every == 0:
             self.checkpoint()
@@ -173,9 +173,10 @@ class Loop:
         else:
             self.engine.copy(action.policy, action.policy, "ref")
 
-    def learn(self, table: Table, played: Traces) -> dict[str, Any]:
-        """Credit, learn and publish; returns this turn's figures."""
+    def learn(self, table: Table, played: Traces) -> tuple[dict[str, Any], dict[str, Floats]]:
+        """Credit, learn and publish; returns this turn's figures, and the advantages that were learned from, by trace."""
         row: dict[str, Any] = {}
+        advantages: dict[str, Floats] = {}
         for lesson in self.recipe.credit(table, played):
             if self.config.control == "shuffled":
                 lesson = shuffled(lesson, self.config.seed, self.place.turn)
@@ -183,6 +184,8 @@ class Loop:
                 report = self.engine.learn(lesson)
             with table.timeline.spend("publish"):
                 version = self.engine.publish(lesson.policy)
+            if lesson.advantages is not None:
+                advantages |= {t.id: array for t, array in zip(lesson.traces, lesson.advantages, strict=True)}
             row |= {f"learn/{lesson.policy}/{key}": value for key, value in report_numbers(report).items()}
             row |= {f"credit/{lesson.policy}/{key}": value for key, value in lesson.notes.items()}
             row |= {f"flow/{source}>{lesson.policy}": share for source, share in lesson.sources.items()}
@@ -196,7 +199,7 @@ class Loop:
             self.view.say(f"turn {table.turn}: left out: {reasons}")
         for what in ("tokens", "flops"):
             row[f"compute/{what}"] = self.engine.ledger.total(what)
-        return row
+        return row, advantages
 
     def record(self, row: dict[str, Any], timing: Mapping[str, Any]) -> None:
         self.folder.metrics.append(row)

@@ -210,6 +210,7 @@ class Table:
             about=() if asked.about is None else (asked.about,),
             finish=answer.finish,
             temperature=temperature,
+            chars=np.concatenate([np.zeros(start, dtype=np.int64), len(before) + answer.ends]),
         )
 
     def _graded(self, traces: list[Trace]) -> list[Trace]:

@@ -146,6 +146,8 @@ class Trace:
     finish: Finish = "eos"
     temperature: float = 1.0
     grade: Grade | None = None
+    chars: NDArray[np.int64] | None = None
+    """For each of `ids` how many characters of `text` are complete after it; 0 in the prompt. For showing, never for credit."""
 
     @classmethod
     def given(cls, id: str, seat: str, problem: Problem, text: str, reading: Reading, grade: Grade | None = None) -> Trace:

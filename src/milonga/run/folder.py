@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import fcntl
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import IO
@@ -16,7 +17,7 @@ from milonga.errors import RunFolderError
 from milonga.run.checkpoints import Checkpoints
 from milonga.run.files import JsonLines, disk_errors, write_atomically
 from milonga.run.traces import write_traces
-from milonga.types import Traces
+from milonga.types import Floats, Traces
 
 OURS_BEFORE_A_RUN = ("lock", "tracker-id", "error.txt", "tensorboard")
 """What a start that failed, or a comparison, may have left in a folder that holds no run yet."""
@@ -75,8 +76,8 @@ class RunFolder:
             if found and int(found[1]) > turn:
                 path.unlink()
 
-    def save_traces(self, turn: int, traces: Traces) -> None:
-        write_traces(self.path / "traces" / f"turn-{turn:06d}.parquet", traces)
+    def save_traces(self, turn: int, traces: Traces, advantages: Mapping[str, Floats]) -> None:
+        write_traces(self.path / "traces" / f"turn-{turn:06d}.parquet", traces, advantages)
 
 
 def read_config(path: Path) -> Config:

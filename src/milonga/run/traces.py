@@ -1,25 +1,82 @@
-"""Traces as parquet: one row a trace, with ids, log-probabilities, step spans, readings, and whom it is about."""
+"""Traces as parquet: one row a trace, with ids, log-probabilities, step spans, readings, credit, and whom it is about.
+
+Invariant: every file has all columns of `schema` with the same types, whatever its traces hold, so that many files read as
+one table. Rows lie in small groups: a reader that wants a few traces reads a few groups.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from milonga.errors import RunFolderError
 from milonga.run.files import disk_errors
-from milonga.types import Trace, Verification
+from milonga.types import Floats, Trace, Verification
 
-
-def write_traces(path: Path, traces: Iterable[Trace]) -> None:
-    """Written beside and renamed: a reader never sees half a file."""
+if TYPE_CHECKING:
     import pyarrow as pa
+
+GROUP = 256
+"""Rows that are read together."""
+
+
+@cache
+def schema() -> pa.Schema:
+    import pyarrow as pa
+
+    text, flag, number = pa.string(), pa.bool_(), pa.float32()
+    return pa.schema(
+        {
+            "id": text,
+            "seat": text,
+            "problem": text,
+            "question": text,
+            "about": pa.list_(text),
+            "text": text,
+            "ids": pa.list_(pa.int32()),
+            "logprobs": pa.list_(number),
+            "advantages": pa.list_(number),
+            "chars": pa.list_(pa.int32()),
+            "trained_from": pa.int32(),
+            "policy": text,
+            "version": pa.int32(),
+            "step_ends": pa.list_(pa.int32()),
+            "step_chars": pa.list_(pa.int32()),
+            "finish": text,
+            "invalid": text,
+            "format": pa.float64(),
+            "answer": text,
+            "verification": flag,
+            "final_verdict": flag,
+            "step_verdicts": pa.list_(flag),
+            "score": number,
+            "step_scores": pa.list_(number),
+            "contradiction": flag,
+            "fooled": flag,
+            "correct": flag,
+            "step_truth": pa.list_(flag),
+        }
+    )
+
+
+def write_traces(path: Path, traces: Iterable[Trace], advantages: Mapping[str, Floats] | None = None) -> None:
+    """`advantages` are what was learned from, by the trace's id."""
+    import pyarrow as pa
+
+    credit = advantages or {}
+    write_table(path, pa.Table.from_pylist([row_of(trace, credit.get(trace.id)) for trace in traces], schema=schema()))
+
+
+def write_table(path: Path, table: pa.Table) -> None:
+    """Written beside and renamed: a reader never sees half a file."""
     import pyarrow.parquet as pq
 
     with disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         draft = path.with_name(path.name + ".draft")
-        pq.write_table(pa.Table.from_pylist([row_of(trace) for trace in traces]), draft)
+        pq.write_table(table, draft, row_group_size=GROUP)
         draft.replace(path)
 
 
@@ -52,9 +109,11 @@ def last_problems(table: Any, most: int) -> Any:
     return table.filter(pc.is_in(table["problem"], value_set=pa.array(kept)))
 
 
-def row_of(trace: Trace) -> dict[str, Any]:
+def row_of(trace: Trace, advantages: Floats | None = None) -> dict[str, Any]:
     value = trace.reading.value
-    verdicts = value.steps if isinstance(value, Verification) else None
+    said = value if isinstance(value, Verification) else None
+    if advantages is not None and len(advantages) != len(trace.ids):
+        advantages = None  # a lesson may be about a piece of a trace, under its name
     return {
         "id": trace.id,
         "seat": trace.seat,
@@ -64,16 +123,43 @@ def row_of(trace: Trace) -> dict[str, Any]:
         "text": trace.text,
         "ids": trace.ids.tolist(),
         "logprobs": trace.logprobs.astype("float32").tolist(),
+        "advantages": None if advantages is None else advantages.astype("float32").tolist(),
+        "chars": None if trace.chars is None else trace.chars.tolist(),
         "trained_from": min((s.start for s in trace.segments if s.trained), default=len(trace.ids)),
         "policy": next((s.policy for s in trace.segments if s.trained), None),
         "version": next((s.version for s in trace.segments if s.trained), None),
         "step_ends": [end for _, end in trace.steps],
+        "step_chars": list(getattr(value, "ends", ())),
         "finish": trace.finish,
         "invalid": trace.reading.invalid,
         "format": float(trace.reading.format),
         "answer": getattr(value, "answer", None),
+        "verification": said is not None,
         "final_verdict": getattr(value, "final", None),
-        "step_verdicts": list(verdicts) if verdicts is not None else None,
+        "step_verdicts": listed(said.steps) if said else None,
+        "score": said.score if said else None,
+        "step_scores": listed(said.step_scores) if said else None,
+        "contradiction": contradicts(said.final, said.steps) if said else None,
+        "fooled": fooled(said.final, known(trace.about)) if said else None,
         "correct": None if trace.grade is None else trace.grade.correct,
-        "step_truth": None if trace.grade is None or trace.grade.steps is None else list(trace.grade.steps),
+        "step_truth": None if trace.grade is None else listed(trace.grade.steps),
     }
+
+
+def listed(values: Iterable[Any] | None) -> list[Any] | None:
+    return None if values is None else list(values)
+
+
+def contradicts(final: bool | None, steps: Iterable[bool] | None) -> bool | None:
+    """Whether a final verdict does not follow from the step verdicts; None where one of them is missing."""
+    return None if final is None or steps is None else final != all(steps)
+
+
+def known(about: tuple[Trace, ...]) -> bool | None:
+    """Whether the one solution that is judged is right."""
+    return about[0].grade.correct if len(about) == 1 and about[0].grade is not None else None
+
+
+def fooled(final: bool | None, correct: bool | None) -> bool | None:
+    """Whether a judge called a wrong solution right; None where either is unknown."""
+    return None if final is None or correct is None else final and not correct
