@@ -9,7 +9,7 @@ THREADS ?= 2
 VLLM := .venv-vllm
 VLLM_STAMP := $(VLLM)/.installed
 
-.PHONY: demo docs test test-vllm lint types contract unit install clean
+.PHONY: demo docs test test-vllm lint types contract unit browser install clean
 
 install: $(STAMP)
 
@@ -45,8 +45,17 @@ contract: $(STAMP)
 	$(BIN)/lint-imports --no-cache
 
 # One thread per worker: two torch threads collapse when the other core is busy.
-unit: $(STAMP)
+unit: $(STAMP) browser
 	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/pytest -n $(THREADS)
+
+# The board is tested in Debian's Chromium: installed where it is missing and we may; else those tests are skipped, and say why.
+browser:
+	@command -v chromium >/dev/null && command -v chromedriver >/dev/null || \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	    apt-get install -qq -y chromium chromium-driver >/dev/null 2>&1 || \
+	    { apt-get update -qq && apt-get install -qq -y chromium chromium-driver >/dev/null; } || \
+	    echo "chromium could not be installed: tests of the board's pages are skipped"; \
+	else echo "no chromium: tests of the board's pages are skipped (apt-get install chromium chromium-driver)"; fi
 
 # Sampling by vLLM, on a CPU; not a part of `make test`.
 test-vllm: $(VLLM_STAMP)

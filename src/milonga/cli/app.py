@@ -555,6 +555,31 @@ def report(
         print_json(written)
 
 
+@app.command(
+    rich_help_panel=LOOK,
+    epilog=examples(
+        "milonga board  # all runs below runs/, live, at http://127.0.0.1:8710",
+        "milonga board runs/first --port 0",
+        "milonga board --host 0.0.0.0 --token-file token.txt  # beyond this machine only with a token",
+    ),
+)
+def board(
+    runs: Annotated[
+        Path, typer.Argument(help="A folder of runs, a run, or a comparison.", autocompletion=completion.folders)
+    ] = Path("runs"),
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes any that is free.")] = 8710,
+    host: Annotated[str, typer.Option(help="Others than loopback need a token.")] = "127.0.0.1",
+    token_file: Annotated[
+        Path | None, typer.Option(help="A file with the token that pages ask for; MILONGA_TOKEN is one too.")
+    ] = None,
+) -> None:
+    """Watch runs in a browser: curves, reward flow, time, and what the models wrote, with every verdict."""
+    from milonga.board.guard import find_token
+    from milonga.board.server import serve
+
+    serve(runs, host, port, find_token(token_file), typer.echo)
+
+
 @app.command(rich_help_panel=LOOK, epilog=examples("milonga doctor  # the first thing to run where something does not work"))
 def doctor() -> None:
     """What is installed, which devices there are, and what would be used."""

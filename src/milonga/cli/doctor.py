@@ -19,6 +19,7 @@ EXTRAS = {
     "reasoning-gym": "gym",
     "datasets": "hub",
     "matplotlib": "plot",
+    "nicegui": "board",
     "gguf": "smollm",
     "fastapi": "serve",
     "ray": "ray",

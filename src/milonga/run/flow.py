@@ -11,6 +11,8 @@ from typing import Any
 Flow = dict[tuple[str, str], float]
 """(source, policy) to the mean share of the policy's credit, over the turns in which it had any from there."""
 PREFIX = "flow/"
+OUTSIDE = ("answers", "steps", "demonstrations", "text", "preferences")
+"""Sources that are no seat."""
 
 
 def flow_of(rows: Iterable[Mapping[str, Any]]) -> Flow:
@@ -25,9 +27,8 @@ def flow_of(rows: Iterable[Mapping[str, Any]]) -> Flow:
 
 def mermaid(flow: Flow) -> str:
     """As a Mermaid graph: policies, and seats that judge, are boxes; what comes from outside is round."""
-    outside = ("answers", "steps", "demonstrations", "text", "preferences")
     lines = ["graph LR"]
     for node in dict.fromkeys(name for edge in flow for name in edge):
-        lines.append(f"    {node}({node})" if node in outside else f"    {node}[{node}]")
+        lines.append(f"    {node}({node})" if node in OUTSIDE else f"    {node}[{node}]")
     lines += [f"    {source} -->|{share:.2f}| {policy}" for (source, policy), share in flow.items()]
     return "\n".join(lines)

@@ -1,0 +1,249 @@
+"""Which runs there are in a folder, and how each stands.
+
+Invariants: nothing in a folder can make the catalogue fail: what cannot be read is shown as what it is; a look at a hundred
+runs costs a few calls of `stat` each, and only what changed is read again; a name that a browser sends is looked up among the
+runs that were found, never joined to a path.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from milonga.board.curves import last_rows, number
+from milonga.errors import RunFolderError
+
+State = Literal["running", "finished", "stopped", "failed", "broken"]
+WATCHED = ("config.toml", "metrics.jsonl", "report.json", "error.txt", "lock")
+FIGURES = {
+    "accuracy": "eval/generator/accuracy",
+    "sound": "eval/generator/sound_accuracy",
+    "f1": "eval/verifier/f1",
+    "gap": "eval/hacking_gap",
+}
+MOST_RUNS = 2000
+LARGEST_CONFIG = 1 << 20
+FRESH = 60.0
+"""Where the system does not tell who holds a lock: seconds after its last word for which a run counts as running."""
+
+
+@dataclass(frozen=True)
+class Card:
+    """A run at a glance."""
+
+    name: str
+    """Its path below the folder that is shown; what links name it by."""
+    path: Path
+    state: State
+    note: str = ""
+    """What is wrong, where something is."""
+    recipe: str = ""
+    task: str = ""
+    seed: int | None = None
+    dialect: str = "tagged"
+    turn: int | None = None
+    lead_turn: int | None = None
+    turns: int | None = None
+    """Lead turns that were asked for."""
+    figures: Mapping[str, float] = field(default_factory=dict)
+    changed: float = 0.0
+    begun: float = 0.0
+    comparison: str = ""
+    """The comparison it belongs to."""
+    arm: str = ""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A folder of runs that are compared with each other, as `milonga compare` and `milonga claim` leave it."""
+
+    name: str
+    path: Path
+    finished: bool
+
+
+class Catalogue:
+    """All runs below a folder; or the one run, or the one comparison, that the folder is."""
+
+    def __init__(self, root: Path) -> None:
+        if not root.is_dir():
+            raise RunFolderError(f"'{root}' is no folder; name one that holds runs, a run, or a comparison")
+        self.root = root.resolve()
+        self.lock = threading.Lock()
+        self.seen: dict[Path, tuple[Any, Card]] = {}
+        self.cards: dict[str, Card] = {}
+        self.comparisons: dict[str, Comparison] = {}
+
+    def scan(self) -> list[Card]:
+        """Look at every run again. Those that run come first, then the newest; nobody changes places while he runs."""
+        with self.lock:
+            held = held_locks()
+            found: list[Card] = []
+            comparisons: dict[str, Comparison] = {}
+            for name, path, comparison, arm in self._folders():
+                if arm is None:
+                    comparisons[name] = Comparison(name, path, (path / "compare.json").is_file())
+                elif len(found) < MOST_RUNS:
+                    found.append(self._card(name, path, comparison, arm, held))
+            self.cards = {card.name: card for card in found}
+            self.comparisons = comparisons
+            self.seen = {path: self.seen[path] for path in (card.path for card in found)}
+            return sorted(found, key=lambda card: (card.state != "running", -card.begun, card.name))
+
+    def card(self, name: str) -> Card | None:
+        """How one run stands now; None where none of that name was found."""
+        if name not in self.cards:
+            self.scan()
+        known = self.cards.get(name)
+        if known is None:
+            return None
+        with self.lock:
+            return self._card(name, known.path, known.comparison, known.arm, held_locks())
+
+    def comparison(self, name: str) -> tuple[Comparison, list[Card]] | None:
+        cards = self.scan()
+        found = self.comparisons.get(name)
+        return None if found is None else (found, [card for card in cards if card.comparison == name])
+
+    def _folders(self) -> Iterator[tuple[str, Path, str, str | None]]:
+        """(name, path, comparison, arm) of every run; of a comparison itself the arm is None."""
+        if is_run(self.root):
+            yield self.root.name, self.root, "", ""
+            return
+        tops = [(self.root.name, self.root)] if is_comparison(self.root) else [(p.name, p) for p in folders(self.root)]
+        for name, path in tops:
+            if is_comparison(path):
+                yield name, path, "", None
+                for arm in folders(path):
+                    for run in folders(arm):
+                        if run.name.startswith("seed-"):
+                            yield f"{name}/{arm.name}/{run.name}", run, name, arm.name
+            elif is_run(path):
+                yield name, path, "", ""
+
+    def _card(self, name: str, path: Path, comparison: str, arm: str, held: set[int] | None) -> Card:
+        stamp = tuple(stamp_of(path / file) for file in WATCHED)
+        changed = max((s[1] for s in stamp if s is not None), default=0) / 1e9
+        lock = stamp[-1]
+        at_work = lock is not None and (lock[2] in held if held is not None else time.time() - changed < FRESH)
+        key = (name, stamp, at_work)
+        known = self.seen.get(path)
+        if known is None or known[0] != key:
+            begun = stamp[0][1] / 1e9 if stamp[0] is not None else changed
+            card = read_card(name, path, at_work)
+            card = replace(card, comparison=comparison, arm=arm, changed=changed, begun=begun)
+            self.seen[path] = known = (key, card)
+        return known[1]
+
+
+def folders(path: Path) -> list[Path]:
+    try:
+        return sorted(child for child in path.iterdir() if child.is_dir() and not child.name.startswith("."))
+    except OSError:
+        return []
+
+
+def is_run(path: Path) -> bool:
+    """What holds a config, or what a run that is only beginning, or failed to, has left."""
+    return any((path / name).is_file() for name in ("config.toml", "metrics.jsonl", "error.txt", "lock"))
+
+
+def is_comparison(path: Path) -> bool:
+    return (path / "compare.toml").is_file()
+
+
+def stamp_of(path: Path) -> tuple[int, int, int] | None:
+    try:
+        stat = path.stat()
+    except OSError:
+        return None
+    return stat.st_size, stat.st_mtime_ns, stat.st_ino
+
+
+def held_locks() -> set[int] | None:
+    """The inodes that someone holds a lock on; None where the system does not tell.
+
+    Trying the lock would tell too, but a run that begins at that moment would be refused. Devices are left out: some file
+    systems show another one here than to `stat`.
+    """
+    try:
+        lines = Path("/proc/locks").read_text().splitlines()
+    except OSError:
+        return None
+    found = set()
+    for line in lines:
+        words = line.split()
+        if len(words) > 5 and words[1] == "FLOCK" and words[3] == "WRITE":
+            found.add(int(words[5].rpartition(":")[2]))
+    return found
+
+
+def read_card(name: str, path: Path, at_work: bool) -> Card:
+    config, problem = read_settings(path / "config.toml")
+    rows = list(last_rows(path / "metrics.jsonl"))
+    error = last_line(path / "error.txt")
+    finished = (path / "report.json").is_file()
+    state: State = "stopped"
+    if at_work:
+        state, problem = "running", "" if rows else "measuring the start"
+    elif finished:
+        state = "finished"
+    elif error:
+        state, problem = "failed", error
+    elif problem:
+        state = "broken"
+    elif not rows:
+        problem = "no metrics yet"
+    last = rows[0] if rows else {}
+    task, seed, turns, dialect = (config.get(key) for key in ("task", "seed", "turns", "dialect"))
+    lead = last.get("lead_turn")
+    return Card(
+        name,
+        path,
+        state,
+        problem,
+        recipe=str(config.get("recipe", "")),
+        task=str(task.get("name", "")) if isinstance(task, dict) else "",
+        seed=seed if isinstance(seed, int) else None,
+        dialect="terse" if dialect == "terse" else "tagged",
+        turn=last.get("turn"),
+        lead_turn=lead if isinstance(lead, int) else None,
+        turns=turns if isinstance(turns, int) else None,
+        figures={short: found for short, key in FIGURES.items() if (found := newest(rows, key)) is not None},
+    )
+
+
+def read_settings(path: Path) -> tuple[dict[str, Any], str]:
+    """The config as it stands in the file, and what is wrong with it. Not checked: a run of another version is shown too."""
+    try:
+        if path.stat().st_size > LARGEST_CONFIG:
+            return {}, "its config.toml is too large to be one"
+        return tomllib.loads(path.read_text(encoding="utf-8")), ""
+    except FileNotFoundError:
+        return {}, "no config.toml"
+    except (OSError, ValueError, RecursionError) as error:
+        return {}, f"its config.toml cannot be read: {error}"
+
+
+def last_line(path: Path) -> str:
+    """What went wrong, from the last line of a traceback."""
+    try:
+        with path.open("rb") as file:
+            lines = file.read(1 << 16).decode("utf-8", "replace").strip().splitlines()
+    except OSError:
+        return ""
+    return lines[-1][:500] if lines else ""
+
+
+def newest(rows: list[dict[str, Any]], key: str) -> float | None:
+    for row in rows:
+        value = row.get(key)
+        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(found := number(value)):
+            return found
+    return None

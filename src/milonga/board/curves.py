@@ -1,0 +1,177 @@
+"""The rows of a run's metrics and timings, read as they grow.
+
+Invariants: a row is read once, and only the bytes that came since the last look are read; a file that was cut back or
+replaced is read anew; what is no row (rubbish, half a line, a turn that goes backwards) is left out and counted. Numbers lie in
+columns of machine floats, so that a long run takes megabytes, not hundreds.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import threading
+from array import array
+from collections import OrderedDict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from milonga.run.flow import PREFIX, Flow, flow_of
+
+MOST_KEYS = 2000
+LONGEST_LINE = 1 << 20
+RECENT = 1000
+"""Turns in which the reward flow is looked for."""
+Points = list[tuple[float, float]]
+
+
+class Curves:
+    """One file of JSON lines as columns over turns. Safe to read from several threads."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.lock = threading.Lock()
+        self._forget()
+
+    def _forget(self) -> None:
+        self.turns = array("q")
+        self.learners: list[str | None] = []
+        self.columns: dict[str, array[float]] = {}
+        self.rubbish = 0
+        self.offset, self.file, self.half = 0, (0, 0), b""
+
+    def refresh(self) -> bool:
+        """Read what came since the last time; whether anything did."""
+        with self.lock:
+            try:
+                stat = self.path.stat()
+                if (stat.st_dev, stat.st_ino) != self.file or stat.st_size < self.offset:
+                    self._forget()
+                    self.file = (stat.st_dev, stat.st_ino)
+                if stat.st_size == self.offset:
+                    return False
+                with self.path.open("rb") as file:
+                    file.seek(self.offset)
+                    while block := file.read(1 << 22):
+                        self._take(block)
+            except OSError:
+                return False
+            return True
+
+    def _take(self, block: bytes) -> None:
+        self.offset += len(block)
+        *lines, self.half = (self.half + block).split(b"\n")
+        if len(self.half) > LONGEST_LINE:
+            self.half = b"\0"  # never a row, however it goes on
+        for line in lines:
+            row = read_row(line)
+            if row is None or (self.turns and row["turn"] <= self.turns[-1]):
+                self.rubbish += 1
+            else:
+                self._append(row)
+
+    def _append(self, row: dict[str, Any]) -> None:
+        before = len(self.turns)
+        self.turns.append(row["turn"])
+        learner = row.get("learner")
+        self.learners.append(learner if isinstance(learner, str) else None)
+        for key, value in row.items():
+            if isinstance(value, int | float) and not isinstance(value, bool) and key != "turn":
+                if key not in self.columns and len(self.columns) < MOST_KEYS:
+                    self.columns[key] = array("d", [math.nan]) * before
+                if key in self.columns:
+                    self.columns[key].append(number(value))
+        for column in self.columns.values():
+            if len(column) == before:
+                column.append(math.nan)
+
+    @property
+    def stamp(self) -> tuple[int, ...]:
+        """Another one whenever something was read: several pages look at the same curves."""
+        return (*self.file, self.offset)
+
+    def points(self, key: str, axis: str | None = None) -> Points:
+        """(turn, value) wherever there is a value; with an axis, (value of the axis, value)."""
+        with self.lock:
+            column = self.columns.get(key, ())
+            places = self.turns if axis is None else self.columns.get(axis, ())
+            pairs = [(float(x), y) for x, y in zip(places, column, strict=False)]
+        return [(x, y) for x, y in pairs if math.isfinite(x) and math.isfinite(y)]
+
+    def last(self, key: str) -> float | None:
+        points = self.points(key)
+        return points[-1][1] if points else None
+
+    def keys(self) -> list[str]:
+        with self.lock:
+            return sorted(self.columns)
+
+    def rows(self, count: int, prefix: str = "") -> list[dict[str, Any]]:
+        """The last rows, with those of their numbers whose names begin so."""
+        with self.lock:
+            first = max(0, len(self.turns) - count)
+            named = {key: column for key, column in self.columns.items() if key.startswith(prefix)}
+            return [
+                {"turn": self.turns[at], "learner": self.learners[at]}
+                | {key: column[at] for key, column in named.items() if math.isfinite(column[at])}
+                for at in range(first, len(self.turns))
+            ]
+
+    def flow(self) -> Flow:
+        """From whom each policy has its credit now: in the last turn in which it had any, not too long ago."""
+        found: Flow = {}
+        done: set[str] = set()
+        for row in reversed(self.rows(RECENT, PREFIX)):
+            now = flow_of([row])
+            found |= {edge: share for edge, share in now.items() if edge[1] not in done}
+            done |= {policy for _, policy in now}
+        return found
+
+
+class Shelf:
+    """The curves of the runs that were looked at last."""
+
+    def __init__(self, most: int = 256) -> None:
+        self.most, self.lock = most, threading.Lock()
+        self.kept: OrderedDict[Path, Curves] = OrderedDict()
+
+    def curves(self, path: Path) -> Curves:
+        with self.lock:
+            found = self.kept.setdefault(path, Curves(path))
+            self.kept.move_to_end(path)
+            while len(self.kept) > self.most:
+                self.kept.popitem(last=False)
+        found.refresh()
+        return found
+
+
+def number(value: float) -> float:
+    try:
+        return float(value)
+    except OverflowError:  # JSON knows no largest integer
+        return math.nan
+
+
+def read_row(line: bytes) -> dict[str, Any] | None:
+    """A row of a run's file; None for what is none."""
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    turn = row.get("turn") if isinstance(row, dict) else None
+    return row if isinstance(turn, int) and not isinstance(turn, bool) and 0 <= turn < 1 << 60 else None
+
+
+def last_rows(path: Path, most: int = 1 << 16) -> Iterator[dict[str, Any]]:
+    """The rows at the end of a file, newest first, without reading the rest of it."""
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, 2)
+            file.seek(max(0, size - most))
+            lines = file.read(most).splitlines()
+    except OSError:
+        return
+    for line in reversed(lines):
+        row = read_row(line)
+        if row is not None:
+            yield row

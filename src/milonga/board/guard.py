@@ -1,0 +1,156 @@
+"""Who may see a page that is served on this machine.
+
+Invariants: without a token only loopback is served, and only to pages that were asked for under a name of this machine, so that
+no foreign site can reach it by a name of its own that points here; with a token nothing at all is answered without it, and it
+is compared in constant time; a page of another origin can open no socket; a browser is told to load nothing from elsewhere.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import ipaddress
+import os
+from collections.abc import Awaitable, Callable, MutableMapping
+from http.cookies import CookieError, SimpleCookie
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl, urlencode, urlsplit
+
+from milonga.errors import UserError
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+TOKEN = "MILONGA_TOKEN"
+SHORTEST = 16
+NAMES = ("localhost", "127.0.0.1", "::1")
+POLICY = (
+    "default-src 'self'; script-src 'self' 'unsafe-inline' 'unsafe-eval'; style-src 'self' 'unsafe-inline'; "
+    "img-src 'self' data: blob:; font-src 'self' data:; connect-src 'self'; object-src 'none'; base-uri 'none'; "
+    "form-action 'self'; frame-ancestors 'none'"
+)
+HEADERS = (
+    (b"content-security-policy", POLICY.encode()),
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+)
+
+
+def find_token(file: Path | None) -> str | None:
+    """From a file, else from the environment; None where there is none."""
+    if file is not None:
+        try:
+            token = file.read_text(encoding="utf-8").strip()
+        except (OSError, ValueError) as error:
+            raise UserError(f"the token file '{file}' cannot be read: {error}") from None
+    else:
+        token = os.environ.get(TOKEN, "").strip()
+        if not token:
+            return None
+    if len(token) < SHORTEST or not token.isascii() or not token.isprintable():
+        where = f"in '{file}'" if file is not None else f"in {TOKEN}"
+        raise UserError(f"the token {where} needs at least {SHORTEST} plain characters")
+    return token
+
+
+def is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def check_host(host: str, token: str | None) -> None:
+    if token is None and not is_loopback(host):
+        raise UserError(f"'{host}' can be reached from other machines: set {TOKEN} or --token-file, or use --host 127.0.0.1")
+
+
+class Guard:
+    """Stands before an application."""
+
+    def __init__(self, app: App, host: str, port: int, token: str | None) -> None:
+        self.app, self.token = app, token
+        self.names = {*NAMES, host.lower()}
+        self.cookie = f"milonga-{port}"
+        self.pass_word = hmac.new((token or "").encode(), b"milonga cookie", hashlib.sha256).hexdigest()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] not in ("http", "websocket"):
+            await self.app(scope, receive, send)
+            return
+        headers = {key.decode("latin-1").lower(): value.decode("latin-1") for key, value in scope["headers"]}
+        query = dict(parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True))
+        refusal = self.refusal(headers)
+        if refusal is None and self.token is not None and not self.known(headers):
+            if scope["type"] == "http" and same(query.pop("token", ""), self.token):
+                await self.let_in(scope["path"], query, send)
+                return
+            refusal = 401, "this page needs its token: open the link with ?token=… once"
+        if refusal is not None:
+            await refuse(scope, send, *refusal)
+            return
+        await self.app(scope, receive, with_headers(send))
+
+    def refusal(self, headers: dict[str, str]) -> tuple[int, str] | None:
+        host = headers.get("host", "")
+        if self.token is None and name_of(host) not in self.names:
+            return 421, "this page is served to its own machine only, under the name localhost or 127.0.0.1"
+        origin = headers.get("origin")
+        if origin is not None and urlsplit(origin).netloc.lower() != host.lower():
+            return 403, "a page of another origin may not ask"
+        return None
+
+    def known(self, headers: dict[str, str]) -> bool:
+        """Whether a request carries the cookie, or the token itself as a bearer."""
+        assert self.token is not None
+        scheme, _, bearer = headers.get("authorization", "").partition(" ")
+        if scheme.lower() == "bearer" and same(bearer, self.token):
+            return True
+        try:
+            cookie = SimpleCookie(headers.get("cookie", "")).get(self.cookie)
+        except CookieError:
+            return False
+        return cookie is not None and same(cookie.value, self.pass_word)
+
+    async def let_in(self, path: str, query: dict[str, str], send: Send) -> None:
+        """Set the cookie, and ask for the same page again without the token, which then stands in no history."""
+        there = "/" + path.lstrip("/\\") + (f"?{urlencode(query)}" if query else "")
+        cookie = f"{self.cookie}={self.pass_word}; Path=/; HttpOnly; SameSite=Lax"
+        headers = [(b"location", there.encode("ascii", "replace")), (b"set-cookie", cookie.encode()), *HEADERS]
+        await answer(send, 303, headers, b"")
+
+
+def name_of(host: str) -> str:
+    """The name in a Host header, without its port."""
+    try:
+        return (urlsplit(f"//{host}").hostname or "").lower()
+    except ValueError:
+        return ""
+
+
+def same(given: str, secret: str) -> bool:
+    return hmac.compare_digest(given.encode("utf-8", "replace"), secret.encode())
+
+
+async def refuse(scope: Scope, send: Send, status: int, why: str) -> None:
+    if scope["type"] == "websocket":
+        await send({"type": "websocket.close", "code": 1008, "reason": why})
+    else:
+        await answer(send, status, [(b"content-type", b"text/plain; charset=utf-8"), *HEADERS], f"milonga: {why}\n".encode())
+
+
+async def answer(send: Send, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> None:
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+def with_headers(send: Send) -> Send:
+    async def sending(message: MutableMapping[str, Any]) -> None:
+        if message["type"] == "http.response.start":
+            message = {**message, "headers": [*message["headers"], *HEADERS]}
+        await send(message)
+
+    return sending

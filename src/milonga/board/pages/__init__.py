@@ -1,0 +1,80 @@
+"""The pages: a list of runs, a run, runs side by side, a list of problems, the transcript of a problem.
+
+Invariants: all that a page shows follows from its address, so that a link shows another the same; files are read in threads, so
+that a slow disk does not hold up other pages; a page that lives looks again every few seconds, and sends only what changed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Annotated
+
+from fastapi import Query
+from nicegui import app, ui
+
+from milonga.board.catalogue import Card
+from milonga.board.pages.board import Board
+from milonga.board.pages.frame import missing
+from milonga.board.pages.run import show_run
+from milonga.board.pages.runs import show_runs
+from milonga.board.pages.sides import show_sides
+from milonga.board.pages.traces import read_cursor, read_filters, show_problem, show_traces
+
+__all__ = ["Board", "install"]
+
+STATIC = Path(__file__).parent.parent / "static"
+
+
+def install(board: Board) -> None:
+    """Register all pages. One board a process: NiceGUI's application is global."""
+    app.add_static_files("/board", STATIC)
+
+    @ui.page("/", response_timeout=30)
+    async def runs() -> None:
+        await show_runs(board)
+
+    @ui.page("/run/{name:path}", response_timeout=30)
+    async def run(name: str, metric: str = "") -> None:
+        if card := await known(board, name):
+            await show_run(board, card, metric)
+
+    @ui.page("/side", response_timeout=30)
+    async def side(run: Annotated[list[str] | None, Query()] = None) -> None:
+        cards = await asyncio.to_thread(board.catalogue.scan)
+        await show_sides(board, "side by side", [card for card in cards if card.name in (run or ())], None)
+
+    @ui.page("/comparison/{name:path}", response_timeout=30)
+    async def comparison(name: str) -> None:
+        found = await asyncio.to_thread(board.catalogue.comparison, name)
+        if found is None:
+            missing(f"no comparison '{name}' in {board.catalogue.root}")
+        else:
+            await show_sides(board, name, found[1], found[0])
+
+    @ui.page("/traces/{name:path}", response_timeout=30)
+    async def traces(
+        name: str, turn: str = "", flag: Annotated[list[str] | None, Query()] = None, q: str = "", after: str = ""
+    ) -> None:
+        if card := await known(board, name):
+            await show_traces(board, card, read_filters(turn, flag or [], q), read_cursor(after))
+
+    @ui.page("/problem/{name:path}", response_timeout=30)
+    async def problem(
+        name: str,
+        turn: str = "",
+        problem: str = "",
+        flag: Annotated[list[str] | None, Query()] = None,
+        q: str = "",
+        within: str = "",
+        open: str | None = None,
+    ) -> None:
+        if card := await known(board, name):
+            await show_problem(board, card, turn, problem, read_filters(within, flag or [], q), open)
+
+
+async def known(board: Board, name: str) -> Card | None:
+    card = await asyncio.to_thread(board.catalogue.card, name)
+    if card is None:
+        missing(f"no run '{name}' in {board.catalogue.root}")
+    return card

@@ -1,0 +1,138 @@
+"""The small parts that pages are made of.
+
+Invariant: text reaches a page as text. There is no way here to hand over HTML: names, questions and what models wrote are
+set as the text of an element, or as the value of an attribute whose name we chose, with control characters spelt out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeVar
+from urllib.parse import quote, urlencode
+
+from nicegui import ui
+from nicegui.element import Element
+from nicegui.elements.mixins.text_element import TextElement
+
+from milonga.text import visible
+
+E = TypeVar("E", bound=Element)
+LONGEST = 20_000
+"""Characters of one text that a page shows."""
+SEGMENTS = 600
+"""Stretches of equal colour that a strip shows at most."""
+
+
+class Words(TextElement):
+    """An element with text in it."""
+
+    def __init__(self, text: object, tag: str) -> None:
+        super().__init__(tag=tag, text=clipped(str(text)))
+
+    def change(self, text: str) -> None:
+        """Other words in its place; nothing is sent where they are the same."""
+        if self.text != clipped(text):
+            self.set_text(clipped(text))
+
+
+def clipped(text: str, longest: int = LONGEST) -> str:
+    left = len(text) - longest
+    return visible(text, lines=True) if left <= 0 else f"{visible(text[:longest], lines=True)} … {left:,} more characters"
+
+
+def box(classes: str = "", tag: str = "div", **attributes: Any) -> Element:
+    return dressed(ui.element(tag), classes, attributes)
+
+
+def words(text: object, classes: str = "", tag: str = "span", **attributes: Any) -> Words:
+    return dressed(Words(text, tag), classes, attributes)
+
+
+def link(text: object, to: str, classes: str = "", **attributes: Any) -> Words:
+    return words(text, classes, "a", href=to, **attributes)
+
+
+def dressed(element: E, classes: str, attributes: Mapping[str, Any]) -> E:
+    """`data_item` becomes the attribute data-item; None leaves one out."""
+    if classes:
+        element.classes(classes)
+    for name, value in attributes.items():
+        if value is not None:
+            element.props[name.replace("_", "-")] = visible(value, lines=True) if name == "title" else value
+    return element
+
+
+def url(page: str, name: str = "", **query: object) -> str:
+    """The address of a page; what is empty is left out of it. A list gives its name several times."""
+    pairs: list[tuple[str, object]] = []
+    for key, value in query.items():
+        values: Iterable[object] = value if isinstance(value, list | tuple | set | frozenset) else [value]
+        pairs += [(key, one) for one in values if one not in (None, "")]
+    path = f"/{page}" + (f"/{quote(name)}" if name else "")
+    return path + (f"?{urlencode(pairs)}" if pairs else "")
+
+
+def number(value: float | None, signed: bool = False) -> str:
+    if value is None:
+        return "–"
+    return f"{value:+.3f}" if signed else f"{value:.3f}"
+
+
+def mark(right: bool | None) -> tuple[str, str]:
+    """A verdict as a symbol and a class: never by colour alone."""
+    return {True: ("✓", "right"), False: ("✗", "wrong"), None: ("·", "unknown")}[right]
+
+
+def heated(text: str, classes: str, advantages: tuple[float, ...], ends: tuple[int, ...], scale: float) -> None:
+    """A text whose tokens are underlined in the colours of their advantages, where these differ; else only the text."""
+    pieces = stretches(text, advantages, ends)
+    if not 1 < len(pieces) <= SEGMENTS or len(text) > LONGEST:
+        words(text, classes)
+        return
+    with box(classes, "span"):
+        for piece, value in pieces:
+            words(piece, "token").style["--heat"] = colour(value, scale)
+
+
+def stretches(text: str, advantages: tuple[float, ...], ends: tuple[int, ...]) -> list[tuple[str, float]]:
+    """The text in pieces of equal advantage; nothing where the tokens do not cover it."""
+    if len(ends) != len(advantages) or not ends or ends[-1] < len(text) or list(ends) != sorted(ends):
+        return []
+    out: list[tuple[str, float]] = []
+    begin = 0
+    for value, end in zip(advantages, ends, strict=True):
+        if out and out[-1][1] == value:
+            out[-1] = (out[-1][0] + text[begin:end], value)
+        elif end > begin:
+            out.append((text[begin:end], value))
+        begin = end
+    return out
+
+
+def strip(advantages: tuple[float, ...], scale: float, title: str = "") -> None:
+    """Advantages, token by token, as colours from orange (down) over nothing to blue (up)."""
+    if not advantages:
+        return
+    low, high = min(advantages), max(advantages)
+    mean = sum(advantages) / len(advantages)
+    told = f"{title}{len(advantages)} tokens, advantage {mean:+.3f}" + ("" if low == high else f" ({low:+.3f} to {high:+.3f})")
+    element = box("strip", title=told, role="img", aria_label=told)
+    element.style["background"] = f"linear-gradient(to right, {', '.join(stops(advantages, scale))})"
+
+
+def stops(advantages: tuple[float, ...], scale: float) -> list[str]:
+    """Hard stops of a gradient, one for each stretch of equal value; long traces are thinned to the strongest of each place."""
+    each = -(-len(advantages) // SEGMENTS)
+    values = [max(advantages[at : at + each], key=abs) for at in range(0, len(advantages), each)]
+    out, begin = [], 0
+    for at in range(1, len(values) + 1):
+        if at == len(values) or values[at] != values[begin]:
+            out.append(f"{colour(values[begin], scale)} {100 * begin / len(values):.2f}% {100 * at / len(values):.2f}%")
+            begin = at
+    return out
+
+
+def colour(value: float, scale: float) -> str:
+    strength = min(1.0, abs(value) / scale) ** 0.5 if scale > 0 else 0.0  # small ones are to be seen beside large ones
+    tone = "213,94,0" if value < 0 else "0,114,178"
+    return f"rgba({tone},{0.08 + 0.92 * strength:.2f})" if strength else "rgba(128,136,146,0.18)"

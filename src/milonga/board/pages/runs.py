@@ -1,0 +1,112 @@
+"""The list of runs."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable, Sequence
+
+from nicegui.element import Element
+
+from milonga.board.catalogue import Card, Comparison
+from milonga.board.pages.board import Board
+from milonga.board.pages.frame import frame, look_again
+from milonga.board.pages.parts import Words, box, link, number, url, words
+from milonga.run.console import show_time
+
+COLUMNS = ("run", "state", "recipe", "task", "seed", "turn", "accuracy", "sound", "F1", "gap", "changed")
+
+
+def cells(card: Card) -> dict[str, str]:
+    """What the list says of a run, by column."""
+    wanted = "" if card.turns is None else f"/{card.turns}"
+    lead = "" if card.lead_turn is None else f" ({card.lead_turn}{wanted})"
+    return {
+        "run": card.name,
+        "state": card.state,
+        "recipe": card.recipe,
+        "task": card.task,
+        "seed": "" if card.seed is None else str(card.seed),
+        "turn": "–" if card.turn is None else f"{card.turn}{lead}",
+        "accuracy": number(card.figures.get("accuracy")),
+        "sound": number(card.figures.get("sound")),
+        "F1": number(card.figures.get("f1")),
+        "gap": number(card.figures.get("gap"), signed=True),
+        "changed": ago(card.changed),
+    }
+
+
+def ago(moment: float) -> str:
+    seconds = max(0.0, time.time() - moment)
+    if not moment:
+        return ""
+    return f"{show_time(seconds)} ago" if seconds < 86400 else f"{seconds / 86400:.0f} days ago"
+
+
+async def show_runs(board: Board) -> None:
+    cards = await asyncio.to_thread(board.catalogue.scan)
+    with frame(str(board.catalogue.root)):
+        compared = box("links")
+        form = box("form", "form", action="/side", method="get")
+        with form:
+            body = box("runs")
+            words("Side by side", "button", "button", type="submit", title="the runs that are ticked")
+    table = RunTable(body, compared)
+    table.show(cards, board.catalogue.comparisons.values())
+
+    async def refresh() -> None:
+        found = await asyncio.to_thread(board.catalogue.scan)
+        table.show(found, board.catalogue.comparisons.values())
+
+    look_again(refresh)
+
+
+class RunTable:
+    """The list of runs; built anew when runs come or change places, otherwise changed where they stand."""
+
+    def __init__(self, body: Element, compared: Element) -> None:
+        self.body, self.compared = body, compared
+        self.built: list[object] | None = None
+        """What it was built from."""
+        self.cells: list[dict[str, Words]] = []
+
+    def show(self, cards: Sequence[Card], comparisons: Iterable[Comparison]) -> None:
+        compared = list(comparisons)
+        built = [*((card.name, card.state, card.note) for card in cards), *compared]
+        if built != self.built:
+            self.built = built
+            self.build(cards, compared)
+            return
+        for row, card in zip(self.cells, cards, strict=True):
+            for column, text in cells(card).items():
+                row[column].change(text)
+
+    def build(self, cards: Sequence[Card], comparisons: Sequence[Comparison]) -> None:
+        self.compared.clear()
+        with self.compared:
+            for one in comparisons:
+                link(f"comparison {one.name}" + ("" if one.finished else " (not finished)"), url("comparison", one.name))
+        self.body.clear()
+        self.cells = []
+        with self.body:
+            if not cards:
+                words("No runs here yet: 'milonga run tango' makes one.", "note")
+                return
+            with box("row head"):
+                words("")
+                for column in COLUMNS:
+                    words(column, column.lower())
+            for card in cards:
+                self.cells.append(self.row(card))
+
+    def row(self, card: Card) -> dict[str, Words]:
+        texts = cells(card)
+        with box("row", data_item=card.name):
+            box("", "input", type="checkbox", name="run", value=card.name, aria_label=f"compare {card.name}")
+            found = {"run": link(texts["run"], url("run", card.name), "run")}
+            for column in COLUMNS[1:]:
+                state = f" {card.state}" if column == "state" else ""
+                found[column] = words(texts[column], column.lower() + state, data_label=column)
+            if card.note:
+                words(card.note, "why")
+        return found

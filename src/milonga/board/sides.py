@@ -1,0 +1,88 @@
+"""Runs side by side: runs that differ in their seed alone are one arm, with a mean and a t interval over seeds.
+
+The statistics are those of `milonga compare`; what a finished comparison has judged is shown as it was judged.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from milonga.board.catalogue import Card, read_settings
+from milonga.board.curves import Curves, Shelf
+from milonga.comparing.report import Sheet, remarks, sheets
+from milonga.comparing.results import ALWAYS, Outcome, measure
+
+APART = ("seed", "budget")
+"""Settings that do not make another arm of a run."""
+LARGEST_RESULT = 1 << 26
+
+
+@dataclass(frozen=True)
+class Arm:
+    name: str
+    runs: tuple[Card, ...]
+    metrics: Mapping[str, Mapping[str, Any]]
+    """By metric: `seeds`, `start`, `final`, `interval`, `values` and `curve` (`x`, `mean`, `low`, `high`) over lead turns."""
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What a finished comparison says of its arms."""
+
+    sheets: tuple[Sheet, ...]
+    remarks: tuple[str, ...]
+
+
+def side_by_side(cards: Sequence[Card], shelf: Shelf, metrics: Sequence[str] = ALWAYS) -> list[Arm]:
+    found = []
+    for name, runs in arms_of(cards).items():
+        outcomes = {at: outcome(shelf.curves(run.path / "metrics.jsonl"), metrics) for at, run in enumerate(runs)}
+        measured = {metric: numbers for metric in metrics if (numbers := measure(outcomes, metric, "lead_turn")) is not None}
+        found.append(Arm(name, tuple(runs), measured))
+    return found
+
+
+def arms_of(cards: Sequence[Card]) -> dict[str, list[Card]]:
+    """By name: of the arm of a comparison, of the run where it is alone, or what its runs share; told apart by a number."""
+    kinds: dict[tuple[str, str, str], list[Card]] = {}
+    for card in cards:
+        settings = "" if card.arm else json.dumps(settled(card.path), sort_keys=True, default=str)
+        kinds.setdefault((card.comparison, card.arm, settings), []).append(card)
+    out: dict[str, list[Card]] = {}
+    for (_, arm, _), runs in kinds.items():
+        name = arm or (runs[0].name if len(runs) == 1 else f"{runs[0].recipe} on {runs[0].task}")
+        alike = sum(other.partition(" #")[0] == name for other in out)
+        out[f"{name} #{alike + 1}" if alike else name] = runs
+    return out
+
+
+def settled(path: Path) -> dict[str, Any]:
+    return {key: value for key, value in read_settings(path / "config.toml")[0].items() if key not in APART}
+
+
+def outcome(curves: Curves, metrics: Sequence[str]) -> Outcome:
+    """What a run has measured so far, as `compare` reads it. Row 0, the start, has no lead turn: it is turn 0 of it."""
+    rows: dict[float, dict[str, Any]] = {}
+    lead = dict(curves.points("lead_turn"))
+    for metric in metrics:
+        for turn, value in curves.points(metric):
+            rows.setdefault(turn, {"lead_turn": lead.get(turn, 0.0)})[metric] = value
+    return Outcome([rows[turn] for turn in sorted(rows)], {}, {})
+
+
+def judged(path: Path) -> Judged | str | None:
+    """The verdicts of a finished comparison; None where it is not finished, or what is wrong with its file."""
+    file = path / "compare.json"
+    try:
+        if file.stat().st_size > LARGEST_RESULT:
+            return "compare.json is too large to be read"
+        result = json.loads(file.read_text(encoding="utf-8"))
+        return Judged(tuple(sheets(result)), tuple(remarks(result)))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        return f"compare.json cannot be read: {type(error).__name__} {error}"[:300]

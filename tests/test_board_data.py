@@ -1,0 +1,447 @@
+"""What the board reads: runs in any state, files that grow or are rubbish, traces by page and filter, and who may look."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from board_helpers import CONFIG, checked, row, solved, write_run
+from milonga.board import browse, charts
+from milonga.board.browse import Cursor, Filters, Traces
+from milonga.board.catalogue import Catalogue
+from milonga.board.curves import Curves, Shelf, last_rows
+from milonga.board.guard import Guard, check_host, find_token
+from milonga.board.sides import Judged, judged, side_by_side
+from milonga.errors import UserError
+from milonga.run.traces import GROUP, write_traces
+
+# --- which runs there are ---
+
+
+def test_runs_are_shown_as_what_they_are(tmp_path: Path) -> None:
+    write_run(tmp_path / "stopped", [row(0, 0.1), row(3, 0.25)])
+    (write_run(tmp_path / "finished", [row(0, 0.1)]) / "report.json").write_text("{}")
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "config.toml").write_bytes(b"\xff\x00 = [")
+    (tmp_path / "failed").mkdir()
+    (tmp_path / "failed" / "error.txt").write_text("Traceback\n  …\nValueError: no such thing\n")
+    (tmp_path / "notes.txt").write_text("no run")
+    (tmp_path / "empty").mkdir()
+    lock = (write_run(tmp_path / "running", [row(1, 0.5)]) / "lock").open("w")
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    catalogue = Catalogue(tmp_path)
+    found = {card.name: card for card in catalogue.scan()}
+    assert {name: card.state for name, card in found.items()} == {
+        name: name for name in ("stopped", "finished", "broken", "failed", "running")
+    }
+    assert found["stopped"].turn == 3 and found["stopped"].figures == {"accuracy": 0.25}
+    assert (found["stopped"].recipe, found["stopped"].task, found["stopped"].turns) == ("tango", "chain", 5)
+    assert found["failed"].note == "ValueError: no such thing" and "config.toml cannot be read" in found["broken"].note
+    assert catalogue.scan()[0].name == "running", "what runs comes first"
+    lock.close()
+    assert {card.name: card.state for card in catalogue.scan()}["running"] == "stopped"
+
+
+def test_a_run_and_a_comparison_can_be_named_themselves(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "cmp" / "tango" / "seed-100", [row(0, 0.1)])
+    (tmp_path / "cmp" / "compare.toml").write_text("")
+    assert [card.name for card in Catalogue(run).scan()] == ["seed-100"]
+    for root in (tmp_path, tmp_path / "cmp"):
+        catalogue = Catalogue(root)
+        assert [(card.name, card.comparison, card.arm) for card in catalogue.scan()] == [("cmp/tango/seed-100", "cmp", "tango")]
+        found = catalogue.comparison("cmp")
+        assert found is not None and len(found[1]) == 1 and not found[0].finished
+    with pytest.raises(UserError, match="is no folder"):
+        Catalogue(tmp_path / "nothing")
+
+
+@pytest.mark.parametrize("name", ["../secret", "/etc", "a/../../secret", "", ".", "\0"])
+def test_names_are_looked_up_and_never_joined(tmp_path: Path, name: str) -> None:
+    write_run(tmp_path / "secret")
+    write_run(tmp_path / "runs" / "a")
+    assert Catalogue(tmp_path / "runs").card(name) is None
+
+
+def test_a_look_at_many_runs_reads_only_what_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for at in range(100):
+        write_run(tmp_path / f"run-{at}", [row(0, 0.1)])
+    catalogue = Catalogue(tmp_path)
+    catalogue.scan()
+    read: list[Path] = []
+    monkeypatch.setattr("milonga.board.catalogue.last_rows", lambda path: read.append(path) or iter(()))
+    catalogue.scan()
+    assert read == []
+    with (tmp_path / "run-7" / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps(row(1, 0.9)) + "\n")
+    catalogue.scan()
+    assert [path.parent.name for path in read] == ["run-7"]
+
+
+# --- metrics that grow ---
+
+
+def test_curves_follow_a_file_that_grows_is_cut_and_holds_rubbish(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    curves = Curves(path)
+    assert not curves.refresh() and curves.points("x") == []
+    path.write_text('{"turn": 0, "x": 1.0}\nrubbish\n[1]\n{"turn": true}\n{"turn": 1, "x": 2')
+    assert curves.refresh() and curves.points("x") == [(0.0, 1.0)] and curves.rubbish == 3
+    with path.open("a") as file:
+        file.write('.5, "y": null}\n{"turn": 0, "x": 9}\n{"turn": 2, "x": NaN, "y": 1e999, "z": 7}\n')
+    assert curves.refresh() and curves.points("x") == [(0.0, 1.0), (1.0, 2.5)]
+    assert curves.points("y") == [] and curves.points("z") == [(2.0, 7.0)] and curves.rubbish == 4
+    assert not curves.refresh()
+    other = tmp_path / "draft"
+    other.write_text('{"turn": 0, "x": 3}\n')
+    other.replace(path)  # as a run that resumes cuts its metrics back
+    assert curves.refresh() and curves.points("x") == [(0.0, 3.0)] and curves.points("z") == []
+
+
+def test_hostile_rows_are_only_rows(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    huge, deep = "9" * 4000, "[" * 100_000
+    path.write_text(f'{{"turn": 1, "x": {huge}}}\n{deep}\n{{"turn": 1e3}}\n{{"turn": {huge}}}\n' + "a" * 3_000_000 + "\n")
+    curves = Curves(path)
+    curves.refresh()
+    assert list(curves.turns) == [1] and curves.points("x") == [] and curves.rubbish == 4
+    assert [found["turn"] for found in last_rows(path)] == []
+
+
+def test_the_flow_is_that_of_the_last_turn_of_each_policy(tmp_path: Path) -> None:
+    rows = [
+        {"turn": 1, "flow/answers>verifier": 1.0},
+        {"turn": 2, "flow/answers>generator": 0.5, "flow/verifier>generator": 0.5},
+        {"turn": 3, "flow/answers>generator": 1.0},
+    ]
+    curves = Curves(write_run(tmp_path / "a", rows) / "metrics.jsonl")
+    curves.refresh()
+    assert curves.flow() == {("answers", "generator"): 1.0, ("answers", "verifier"): 1.0}
+    drawn = charts.flow(curves.flow())["series"][0]
+    assert {(edge["source"], edge["target"], edge["label"]["formatter"]) for edge in drawn["links"]} == {
+        ("answers", "generator", "100%"), ("answers", "verifier", "100%"),
+    }  # fmt: skip
+
+
+def test_charts_hold_no_foreign_keys(tmp_path: Path) -> None:
+    """A key that begins with a colon would be run by the page."""
+    evil = ":formatter"
+    rows = [{"turn": t, f"flow/{evil}>{evil}": 1.0, evil: 0.5, "eval/generator/accuracy": 0.5} for t in (1, 2)]
+    curves = Curves(write_run(tmp_path / "a", rows) / "metrics.jsonl")
+    curves.refresh()
+    arms = [(evil, {"x": [0, 1], "mean": [0, 1], "low": [0, 0], "high": [1, 1]})]
+    views = [charts.flow(curves.flow()), charts.metric(curves, evil), charts.timeline(curves), charts.bands(arms, True)]
+
+    def keys(value: Any) -> set[str]:
+        if isinstance(value, dict):
+            return set(value) | {key for inner in value.values() for key in keys(inner)}
+        return {key for inner in value for key in keys(inner)} if isinstance(value, list | tuple) else set()
+
+    assert evil in json.dumps(views) and not any(key.startswith(":") for view in views for key in keys(view))
+
+
+def test_long_lines_are_thinned_and_keep_their_ends() -> None:
+    points = [(float(t), 0.5) for t in range(100_001)]
+    drawn = charts.line("x", points, charts.BLUE)["data"]
+    assert len(drawn) <= charts.MOST_POINTS + 1 and drawn[0] == [0.0, 0.5] and drawn[-1] == [100_000.0, 0.5]
+    assert charts.line("x", points[:9], charts.BLUE)["data"] == [list(point) for point in points[:9]]
+
+
+def test_an_arm_has_the_same_colour_on_every_chart() -> None:
+    curve = {"x": [0, 1], "mean": [0, 1], "low": [0, 1], "high": [0, 1]}
+    both, second = charts.bands([("a", curve), ("b", curve)], True), charts.bands([("a", None), ("b", curve)], True)
+    assert both["series"][1]["name"] == second["series"][0]["name"] == "b"
+    assert both["series"][1]["color"] == second["series"][0]["color"] != both["series"][0]["color"]
+
+
+def test_there_is_no_way_to_hand_over_html() -> None:
+    """What could turn text into elements, or into a program, is not used anywhere in the board."""
+    folder = Path(charts.__file__).parent
+    sources = {path: path.read_text() for pattern in ("*.py", "*.js") for path in folder.rglob(pattern)}
+    ways = (
+        "ui.html",
+        "ui.markdown",
+        "innerHTML",
+        "outerHTML",
+        "insertAdjacentHTML",
+        "document.write",
+        "run_javascript",
+        "add_slot",
+    )
+    assert len(sources) > 10
+    assert [(path.name, way) for path, text in sources.items() for way in ways if way in text] == []
+    assert sum(text.count("add_head_html('<") for text in sources.values()) == 1, "one constant: our own style and script"
+
+
+# --- traces ---
+
+
+@pytest.fixture
+def traces(tmp_path: Path) -> Traces:
+    """Turn 1: p0 solved by 1 of 4, p1 by none and one of its checks fooled. Turn 2: p2 with all that can go wrong."""
+    four = [solved(f"1/{k}", "p0", k == 0) for k in range(4)]
+    two = [solved(f"1/q{k}", "p1", False) for k in range(2)]
+    checks = [checked("1/v0", two[0], (True, True), True), checked("1/v1", two[1], (True, False), False)]
+    write_traces(tmp_path / "turn-000001.parquet", [*four, *two, *checks])
+    odd = replace(solved("2/0", "p2", True), chars=np.array([0, 0, 1, 2, 3, 4, 5, 6]))
+    said = [checked("2/v0", odd, (True, False), True), checked("2/v1", odd, None, None, "no verdict")]
+    write_traces(tmp_path / "turn-000002.parquet", [odd, *said], {odd.id: np.arange(8.0)})
+    return Traces(tmp_path, terse=True)
+
+
+@pytest.mark.parametrize(
+    ("filters", "problems"),
+    [
+        (Filters(), ["p2", "p0", "p1"]),
+        (Filters(turn=1), ["p0", "p1"]),
+        (Filters(turn=7), []),
+        (Filters(flags=frozenset({"few"})), ["p0"]),
+        (Filters(flags=frozenset({"fooled"})), ["p1"]),
+        (Filters(flags=frozenset({"contradiction"})), ["p2"]),
+        (Filters(flags=frozenset({"invalid", "contradiction"})), ["p2"]),
+        (Filters(flags=frozenset({"few", "invalid"})), []),
+        (Filters(text="P1"), ["p1"]),
+        (Filters(text=".*"), []),
+    ],
+)
+def test_lists_are_narrowed(traces: Traces, filters: Filters, problems: list[str]) -> None:
+    found = traces.page(filters)
+    assert [group.problem for group in found.groups] == problems and found.after is None and found.broken == ()
+
+
+def test_a_group_counts_what_its_traces_say(traces: Traces) -> None:
+    p2, p0, p1 = traces.page(Filters()).groups
+    assert (p0.rollouts, p0.graded, p0.solved, p0.checks, p0.fooled) == (4, 4, 1, 0, 0)
+    assert (p1.rollouts, p1.solved, p1.checks, p1.fooled) == (2, 0, 2, 1)
+    assert (p2.invalid, p2.contradiction, p2.question) == (1, 1, "p2")
+
+
+def test_pages_join_without_gap_or_repeat(traces: Traces) -> None:
+    seen, cursor = [], None
+    while True:
+        found = traces.page(Filters(), cursor, limit=1)
+        seen += [group.problem for group in found.groups]
+        cursor = found.after
+        if cursor is None:
+            break
+    assert seen == ["p2", "p0", "p1"]
+    first = traces.page(Filters(flags=frozenset({"fooled"})), seconds=0)
+    assert first.groups == () and first.after == Cursor(1), "out of time: it says where to go on"
+    following = traces.following(Filters(), 1, "p0")
+    assert following is not None and following.problem == "p1" and traces.following(Filters(), 1, "p1") is None
+
+
+def test_a_transcript_puts_verdicts_beside_the_truth(traces: Traces) -> None:
+    found = traces.transcript(2, "p2")
+    assert found is not None
+    (rollout,) = found.rollouts
+    assert [step.text for step in rollout.steps] == ["a", "c"] and rollout.rest == "#e" and rollout.answer == "e"
+    assert [(step.verdict, step.truth) for step in rollout.steps] == [(True, True), (False, False)]
+    assert [note.text for step in rollout.steps for note in step.notes] == ["+", "-"]
+    assert [step.advantages for step in rollout.steps] == [(2.0, 3.0), (4.0, 5.0)] and rollout.rest_advantages == (6.0, 7.0)
+    assert [step.ends for step in rollout.steps] == [(1, 1), (1, 1)] and rollout.rest_ends == (1, 2)
+    assert [(check.final, check.contradiction, check.invalid) for check in rollout.checks] == [
+        (True, True, ""), (None, False, "no verdict"),
+    ]  # fmt: skip
+    p1 = traces.transcript(1, "p1")
+    assert p1 is not None and [rollout.checks[0].fooled for rollout in p1.rollouts] == [True, False]
+    assert traces.transcript(2, "p1") is None and traces.transcript(9, "p1") is None
+
+
+def test_folders_from_before_say_the_same(traces: Traces, tmp_path: Path) -> None:
+    """Without the columns that came later, all but the advantages is derived from the others."""
+    new = [traces.page(Filters()).groups, traces.transcript(1, "p1")]
+    later = ["advantages", "chars", "step_chars", "verification", "score", "step_scores", "contradiction", "fooled"]
+    for turn in (1, 2):
+        rows = pq.read_table(traces.path(turn)).drop_columns(later).to_pylist()
+        pq.write_table(pa.Table.from_pylist(rows), traces.path(turn))  # with the types that were guessed then
+    old = Traces(tmp_path, terse=True)
+    assert [old.page(Filters()).groups, old.transcript(1, "p1")] == new
+
+
+def test_a_transcript_reads_only_the_row_groups_it_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_traces(tmp_path / "turn-000001.parquet", [solved(f"{k}", f"p{k // 8}", False) for k in range(4 * GROUP)])
+    asked: list[list[int]] = []
+    true = pq.ParquetFile.read_row_groups
+    monkeypatch.setattr(
+        pq.ParquetFile, "read_row_groups", lambda self, groups, **k: asked.append(groups) or true(self, groups, **k)
+    )
+    found = Traces(tmp_path, True).transcript(1, f"p{3 * GROUP // 8 + 1}")
+    assert asked == [[3]] and found is not None and [r.id for r in found.rollouts] == [f"{3 * GROUP + 8 + k}" for k in range(8)]
+
+
+FOREIGN: dict[str, bytes | dict[str, list[Any]]] = {
+    "half": b"PAR1 half",
+    "nothing": b"",
+    "other columns": {"x": [1]},
+    "other types": {name: [1.5] for name in browse.WIDE},
+    "nulls": {name: [None] for name in browse.WIDE},
+}
+
+
+@pytest.mark.parametrize("content", FOREIGN.values(), ids=FOREIGN.keys())
+def test_a_broken_file_is_named_and_passed_over(traces: Traces, content: bytes | dict[str, list[Any]]) -> None:
+    if isinstance(content, bytes):
+        traces.path(2).write_bytes(content)
+    else:
+        pq.write_table(pa.table(content), traces.path(2))
+    found = traces.page(Filters())
+    assert [group.problem for group in found.groups] == ["p0", "p1"]
+    assert len(found.broken) == 1 and found.broken[0].startswith("turn-000002.parquet cannot be read")
+
+
+def test_a_turn_without_traces_is_empty(traces: Traces) -> None:
+    write_traces(traces.path(2), [])
+    assert [group.problem for group in traces.page(Filters(text="p")).groups] == ["p0", "p1"]
+
+
+def test_a_verification_of_a_solution_that_was_not_kept_stands_for_itself(tmp_path: Path) -> None:
+    given = solved("given", "p", False)
+    write_traces(tmp_path / "turn-000001.parquet", [checked("1/v", given, (True, False), True)])
+    found = Traces(tmp_path, True).transcript(1, "p")
+    assert found is not None and [rollout.id for rollout in found.rollouts] == ["1/v"]
+    (rollout,) = found.rollouts
+    assert [(step.text, step.verdict, step.truth) for step in rollout.steps] == [("+", True, None), ("-", False, None)]
+    assert [(check.id, check.final, check.fooled) for check in rollout.checks] == [("1/v", True, True)]
+
+
+def test_what_is_remembered_of_turns_is_bounded(traces: Traces, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(browse, "KEPT_GROUPS", 2)
+    traces.page(Filters())
+    assert [key[0] for key in traces.digests] == [1]
+
+
+def test_spans_that_make_no_sense_leave_the_text_whole() -> None:
+    assert browse.cut("abc", [2, 1]) == ([], "abc") and browse.cut("abc", [9]) == ([], "abc")
+    assert browse.cut("a\nbc\nd", [2, 5]) == (["a", "bc"], "d")
+    uneven = {"advantages": [1.0, None, float("nan")], "step_ends": [5, 2], "trained_from": 1}
+    assert browse.cut_tokens(uneven, browse.finite(uneven["advantages"]), 2) == ([(), ()], (0.0, 0.0))
+
+
+def test_advantages_lie_under_the_letters_of_their_tokens() -> None:
+    parts = pytest.importorskip("milonga.board.pages.parts")
+    assert parts.stretches("abcd", (1.0, 1.0, -1.0), (1, 2, 4)) == [("ab", 1.0), ("cd", -1.0)]
+    assert parts.stretches("é", (1.0, 2.0), (0, 1)) == [("é", 2.0)], "a token may end within a character"
+    for ends in ((1, 2), (2, 1, 4), (1, 2, 3), ()):
+        assert parts.stretches("abcd", (1.0, 1.0, -1.0), ends) == []
+
+
+# --- side by side ---
+
+
+def test_runs_that_differ_in_their_seed_are_one_arm_with_an_interval(tmp_path: Path) -> None:
+    for seed, end in ((1, 0.4), (2, 0.6), (3, 0.5)):
+        write_run(tmp_path / f"s{seed}", [{"turn": 0, "eval/generator/accuracy": 0.1}, row(4, end)], seed)
+    other = write_run(tmp_path / "other", [row(0, 0.3)])
+    (other / "config.toml").write_text(CONFIG.format(seed=1).replace("turns = 5", "turns = 9"))
+    arms = {arm.name: arm for arm in side_by_side(Catalogue(tmp_path).scan(), Shelf())}
+    assert {name: len(arm.runs) for name, arm in arms.items()} == {"tango on chain": 3, "other": 1}
+    three = next(arm for arm in arms.values() if len(arm.runs) == 3).metrics["eval/generator/accuracy"]
+    assert three["final"] == pytest.approx(0.5) and three["curve"]["x"] == [0.0, 4.0]
+    assert three["interval"] == pytest.approx((0.5 - 4.3027 * 0.1 / 3**0.5, 0.5 + 4.3027 * 0.1 / 3**0.5), abs=1e-4)
+
+
+def test_a_comparison_that_cannot_be_read_says_so(tmp_path: Path) -> None:
+    assert judged(tmp_path) is None
+    for text in ("{", "[]", '{"arms": {}}', '{"arms": 3}'):
+        (tmp_path / "compare.json").write_text(text)
+        assert isinstance(judged(tmp_path), str)
+    assert not isinstance(judged(tmp_path), Judged)
+
+
+# --- who may look ---
+
+
+async def answered(guard: Guard, kind: str = "http", path: str = "/", query: str = "", **headers: str) -> list[dict[str, Any]]:
+    sent: list[dict[str, Any]] = []
+
+    async def send(message: Any) -> None:
+        sent.append(dict(message))
+
+    async def receive() -> dict[str, Any]:
+        return {}
+
+    pairs = [(key.encode(), value.encode()) for key, value in headers.items()]
+    await guard({"type": kind, "path": path, "query_string": query.encode(), "headers": pairs}, receive, send)
+    return sent
+
+
+async def inside(scope: Any, receive: Any, send: Any) -> None:
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+
+
+def ask(guard: Guard, *arguments: str, **headers: str) -> dict[str, Any]:
+    return asyncio.run(answered(guard, *arguments, **headers))[0]
+
+
+TOKEN = "a-token-of-some-length"
+
+
+def test_without_a_token_only_names_of_this_machine_are_answered() -> None:
+    guard = Guard(inside, "127.0.0.1", 8710, None)
+    for host in ("127.0.0.1:8710", "localhost:8710", "LOCALHOST", "[::1]:8710"):
+        assert ask(guard, host=host)["status"] == 200
+    for host in ("evil.example", "127.0.0.1.evil.example:8710", "", "[", "10.0.0.1"):
+        assert ask(guard, host=host)["status"] == 421
+
+
+def test_pages_of_another_origin_open_no_socket() -> None:
+    guard = Guard(inside, "127.0.0.1", 8710, None)
+    assert ask(guard, "websocket", host="127.0.0.1:8710", origin="https://evil.example")["type"] == "websocket.close"
+    assert ask(guard, "websocket", host="127.0.0.1:8710", origin="http://127.0.0.1:9999")["type"] == "websocket.close"
+    assert ask(guard, "websocket", host="127.0.0.1:8710", origin="http://127.0.0.1:8710")["type"] == "http.response.start"
+
+
+def test_a_token_is_asked_for_and_becomes_a_cookie() -> None:
+    guard = Guard(inside, "0.0.0.0", 8710, TOKEN)
+    assert ask(guard, host="box:8710")["status"] == 401
+    assert ask(guard, "http", "/", "token=a-token-of-some-lengtH", host="box:8710")["status"] == 401
+    assert ask(guard, "websocket", "/", f"token={TOKEN}", host="box:8710")["type"] == "websocket.close"
+    let_in = ask(guard, "http", "/run/a", f"token={TOKEN}&metric=x%20y", host="box:8710")
+    headers = {key.decode(): value.decode() for key, value in let_in["headers"]}
+    assert let_in["status"] == 303 and headers["location"] == "/run/a?metric=x+y" and TOKEN not in headers["set-cookie"]
+    assert "HttpOnly" in headers["set-cookie"]
+    assert ask(guard, host="box:8710", cookie=headers["set-cookie"].partition(";")[0])["status"] == 200
+    assert ask(guard, host="box:8710", cookie=f"milonga-8710={TOKEN}")["status"] == 401
+    assert ask(guard, host="box:8710", authorization=f"Bearer {TOKEN}")["status"] == 200
+    away = ask(guard, "http", "//evil.example/x", f"token={TOKEN}", host="box:8710")
+    assert dict(away["headers"])[b"location"] == b"/evil.example/x", "a link with a token leads nowhere else"
+
+
+def test_other_hosts_need_a_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MILONGA_TOKEN", raising=False)
+    assert find_token(None) is None
+    for host in ("0.0.0.0", "192.168.1.2", "::", "example.org"):
+        with pytest.raises(UserError, match="MILONGA_TOKEN"):
+            check_host(host, None)
+        check_host(host, TOKEN)
+    for host in ("127.0.0.1", "127.0.0.2", "::1", "localhost"):
+        check_host(host, None)
+    monkeypatch.setenv("MILONGA_TOKEN", TOKEN)
+    assert find_token(None) == TOKEN
+    (tmp_path / "token").write_text("another-token-for-you\n")
+    assert find_token(tmp_path / "token") == "another-token-for-you"
+    (tmp_path / "token").write_text("short")
+    with pytest.raises(UserError, match="at least 16"):
+        find_token(tmp_path / "token")
+    with pytest.raises(UserError, match="cannot be read"):
+        find_token(tmp_path / "nothing")
+
+
+def test_the_board_only_reads(traces: Traces, tmp_path: Path) -> None:
+    write_run(tmp_path / "runs" / "a", [row(0, 0.1)])
+    before = {path: os.stat(path).st_mtime_ns for path in tmp_path.rglob("*")}
+    cards = Catalogue(tmp_path / "runs").scan()
+    side_by_side(cards, Shelf())
+    traces.page(Filters(text="p"))
+    traces.transcript(1, "p1")
+    assert {path: os.stat(path).st_mtime_ns for path in tmp_path.rglob("*")} == before

@@ -1,0 +1,360 @@
+"""The board in a real browser: it lives, it can be used, and nothing that a model or a file says is more than text."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+import numpy as np
+import pytest
+
+from board_helpers import checked, row, solved, write_run
+from cases import TINY
+from milonga.config import to_toml
+from milonga.run.traces import write_traces
+from milonga.types import Problem, Reading, Solution
+
+pytest.importorskip("nicegui")
+webdriver = pytest.importorskip("selenium.webdriver")
+CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
+pytestmark = pytest.mark.skipif(
+    not (CHROMIUM and DRIVER), reason="needs a browser: apt-get install chromium chromium-driver (Debian)"
+)
+
+EVIL = "<script>window.pwned=1</script><img src=x onerror=window.pwned=2>`${window.pwned=3}`</script>{{window.pwned=4}}"
+STEERING = "\x1b[2J\x07\u202eevil\u2066"
+LONG = "word" * 20_000
+WIDE, NARROW = (1200, 900), (390, 800)
+
+
+def until(found: Callable[[], Any], what: str, seconds: float = 20.0) -> Any:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if value := found():
+            return value
+        time.sleep(0.05)
+    raise AssertionError(f"did not come: {what}")
+
+
+class Server:
+    """`milonga board` as a user starts it."""
+
+    def __init__(self, folder: Path, **environment: str) -> None:
+        command = [sys.executable, "-m", "milonga", "board", str(folder), "--port", "0"]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=folder, env=os.environ | environment)
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        assert "http://127.0.0.1:" in line, line
+        self.url = line.split(": ")[1].split("  ")[0].rstrip("/")
+
+    def close(self) -> None:
+        self.process.terminate()
+        self.process.wait(20)
+
+
+class Browser:
+    """Chromium, with what it asked for and what it complained of."""
+
+    def __init__(self) -> None:
+        options = webdriver.ChromeOptions()
+        options.binary_location = CHROMIUM
+        for argument in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"):
+            options.add_argument(argument)
+        options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+        self.driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
+        self.driver.set_script_timeout(20)
+
+    def open(self, url: str, size: tuple[int, int] = WIDE, theme: str = "light") -> None:
+        wide, high = size
+        metrics = {"width": wide, "height": high, "deviceScaleFactor": 1, "mobile": wide < 600}
+        self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+        media = {"features": [{"name": "prefers-color-scheme", "value": theme}]}
+        self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
+        self.driver.get(url)
+        self.wait("document.querySelector('.main')")
+
+    def run(self, script: str) -> Any:
+        return self.driver.execute_script(f"return {script}")
+
+    def wait(self, script: str) -> Any:
+        return until(lambda: self.run(script), script)
+
+    def text(self, selector: str) -> str:
+        return str(self.run(f"document.querySelector({json.dumps(selector)})?.textContent ?? ''"))
+
+    def click(self, selector: str) -> None:
+        self.wait(f"document.querySelector({json.dumps(selector)})")
+        self.run(f"document.querySelector({json.dumps(selector)}).click()")
+
+    def press(self, keys: str) -> None:
+        from selenium.webdriver.common.action_chains import ActionChains
+
+        ActionChains(self.driver).send_keys(keys).perform()
+
+    def complaints(self) -> list[str]:
+        return [entry["message"] for entry in self.driver.get_log("browser") if entry["level"] in ("SEVERE", "WARNING")]
+
+    def asked(self) -> set[str]:
+        """Hosts of all requests and sockets since the last time."""
+        hosts = set()
+        for entry in self.driver.get_log("performance"):
+            message = json.loads(entry["message"])["message"]
+            found = message["params"].get("request", message["params"]).get("url", "")
+            if message["method"] in ("Network.requestWillBeSent", "Network.webSocketCreated") and found[:5] not in (
+                "data:",
+                "blob:",
+            ):
+                hosts.add(urlsplit(found).hostname or found)
+        return hosts
+
+
+def write_evil(folder: Path) -> None:
+    """A finished run in which everything that can be named is hostile."""
+    metrics = [
+        row(t, 0.2 * t, **{"eval/verifier/f1": 0.3, "eval/hacking_gap": 0.1, EVIL: 1.0, f"flow/{EVIL}>{EVIL}": 1.0})
+        for t in (0, 1)
+    ]
+    write_run(folder, metrics)
+    (folder / "timing.jsonl").write_text('{"turn": 1, "learn_s": 2.0, "sample_s": 1.0}\n')
+    (folder / "report.json").write_text("{}")
+    problem = Problem(f"{EVIL}/0", f"{EVIL}{STEERING}{LONG}", "a")
+    texts = [f"{EVIL}\n{STEERING}\n#{LONG}", "a\nc\n#e"]
+    traces = []
+    for at, text in enumerate(texts):
+        ends = (text.index("\n") + 1, text.index("\n#") + 1)
+        reading = Reading(Solution(("a", "b"), ends, EVIL), 1.0, EVIL if at == 0 else None)
+        solution = replace(solved(f"1/{EVIL}/{at}", "p", at == 1), problem=problem, text=text, reading=reading)
+        check = replace(checked(f"1/v/{at}", solution, (True, True), True), text=f"{EVIL}\n{STEERING}\n=+")
+        traces += [solution, replace(check, reading=replace(check.reading, value=replace(check.reading.value, ends=ends)))]
+    plain = solved("1/plain", "plain", True)
+    credit = {trace.id: np.linspace(-1, 1, len(trace.ids)) for trace in traces}
+    write_traces(folder / "traces" / "turn-000001.parquet", [*traces, plain], credit)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder of runs: one that is alive, by the real command; a hostile one; and what is left of a broken one."""
+    folder = tmp_path_factory.mktemp("runs")
+    settings = folder / "tiny.toml"
+    settings.write_text(to_toml(TINY | {"keep": {"traces_every": 1, "checkpoint_every": 100}}))
+    command = [sys.executable, "-m", "milonga", "run", "tango", "--turns", "2000", "--config", str(settings)]
+    with (folder / "log.txt").open("w") as log:
+        alive = subprocess.Popen([*command, "--out", str(folder / "alive")], stderr=log, stdout=log)
+    write_evil(folder / "evil<b>&amp;\"'")
+    (folder / "broken").mkdir()
+    (folder / "broken" / "config.toml").write_text("recipe = ")
+    (folder / "broken" / "metrics.jsonl").write_bytes(b"\x00\xff{not json\n")
+    (folder / "broken" / "traces").mkdir()
+    (folder / "broken" / "traces" / "turn-000003.parquet").write_bytes(b"PAR1")
+    yield folder
+    alive.kill()
+    alive.wait(20)
+
+
+@pytest.fixture(scope="module")
+def server(runs: Path) -> Iterator[Server]:
+    server = Server(runs)
+    yield server
+    server.close()
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Browser]:
+    browser = Browser()
+    yield browser
+    browser.driver.quit()
+
+
+@pytest.fixture
+def browser(chromium: Browser) -> Iterator[Browser]:
+    """After every test: no complaint of the page, and not a request to anywhere else."""
+    chromium.complaints(), chromium.asked()
+    yield chromium
+    assert chromium.complaints() == []
+    assert chromium.asked() <= {"127.0.0.1"}
+
+
+EVIL_NAME = quote("evil<b>&amp;\"'")
+EVIL_PROBLEM = f"problem/{EVIL_NAME}?turn=1&problem={quote(EVIL + '/0', safe='')}"
+
+
+def test_a_click_opens_a_transcript(browser: Browser, server: Server) -> None:
+    browser.open(f"{server.url}/traces/{EVIL_NAME}?flag=fooled")
+    assert browser.run("[...document.querySelectorAll('.group')].length") == 1, "the plain problem is filtered out"
+    browser.click(".group")
+    browser.wait("document.querySelectorAll('.rollout').length == 2")
+    steps = "[...document.querySelectorAll('.rollout:nth-of-type(1) .step')]"
+    assert browser.run(f"{steps}.map(s => s.querySelector('.mark').textContent)") == ["✓", "✓", "✓"]
+    assert browser.run(f"{steps}.map(s => s.querySelector('.truth').textContent)") == ["✓ true", "✗ false", "✗ false"]
+    assert browser.run(f"{steps}.map(s => s.querySelectorAll('summary .strip').length)") == [1, 1, 1]
+    assert browser.run(f"{steps}[0].querySelector('.strip').style.background").count("rgba") > 1, "a colour for each token"
+    assert not browser.run(f"{steps}[1].querySelector('.note-line').checkVisibility()"), "verifications are folded"
+    browser.run(f"{steps}[1].querySelector('summary').click()")
+    browser.wait(f"{steps}[1].querySelector('.note-line').checkVisibility()")
+
+
+def test_hostile_text_stays_text(browser: Browser, server: Server) -> None:
+    pages = ("", f"run/{EVIL_NAME}?metric={quote(EVIL)}", f"traces/{EVIL_NAME}", EVIL_PROBLEM, f"side?run={EVIL_NAME}",
+             f"run/{quote(EVIL, safe='')}", f"traces/{EVIL_NAME}?q={quote(EVIL)}")  # fmt: skip
+    for page in pages:
+        browser.open(f"{server.url}/{page}")
+        browser.wait("document.querySelector('.main').children.length")
+        assert browser.run("window.pwned === undefined"), page
+        assert browser.run("document.querySelectorAll('.main script, .main img, .main b').length") == 0, page
+    browser.open(f"{server.url}/{EVIL_PROBLEM}")
+    question = browser.text("p.question")
+    assert EVIL in question and "\\x1b[2J\\x07\\u202eevil\\u2066" in question
+    assert "more characters" in question and len(question) < 30_000
+    assert browser.run("[...document.querySelectorAll('.text')].some(e => e.textContent.includes('<script>'))")
+    assert not any(c in browser.run("document.body.textContent") for c in "\x1b\x07\u202e\u2066")
+
+
+def test_narrow_screens_do_not_scroll_sideways(browser: Browser, server: Server) -> None:
+    for page in ("", f"run/{EVIL_NAME}", "run/alive", f"traces/{EVIL_NAME}", EVIL_PROBLEM, f"side?run={EVIL_NAME}&run=alive"):
+        browser.open(f"{server.url}/{page}", NARROW)
+        browser.wait("document.querySelector('.main').children.length")
+        assert browser.run("document.documentElement.scrollWidth") <= NARROW[0], page
+
+
+def test_light_and_dark(browser: Browser, server: Server) -> None:
+    def brightness() -> float:
+        colour = browser.run("getComputedStyle(document.body).backgroundColor")
+        return sum(int(part) for part in colour[4:-1].split(",")) / 765
+
+    browser.open(f"{server.url}/{EVIL_PROBLEM}", theme="light")
+    assert brightness() > 0.9
+    browser.open(f"{server.url}/{EVIL_PROBLEM}", theme="dark")
+    assert brightness() < 0.2
+    colours = "['.mark.right', '.mark.wrong'].map(s => getComputedStyle(document.querySelector(s)).color)"
+    assert len(set(browser.run(colours))) == 2
+    browser.press("t")
+    assert brightness() > 0.9, "the key turns it"
+    browser.open(f"{server.url}/", theme="dark")
+    assert brightness() > 0.9, "and it stays turned on other pages"
+    browser.click("[data-act=theme]")
+    assert brightness() < 0.2
+    browser.run("localStorage.clear()")
+
+
+def test_keys(browser: Browser, server: Server) -> None:
+    from selenium.webdriver.common.keys import Keys
+
+    browser.open(f"{server.url}/traces/{EVIL_NAME}")
+    browser.press("?")
+    assert browser.run("document.getElementById('help').open")
+    assert "next, previous" in browser.text("#help")
+    browser.press(Keys.ESCAPE)
+    assert not browser.run("document.getElementById('help').open")
+    browser.press("jjk")
+    assert browser.run("document.querySelector('.at') === document.querySelector('.group')")
+    browser.press(Keys.ENTER)
+    browser.wait("location.pathname.startsWith('/problem/')")
+    browser.wait("document.querySelectorAll('.rollout').length == 2")
+    browser.press("j" + Keys.ENTER)
+    browser.wait("!document.querySelector('#r0').open")
+    browser.press("o")
+    browser.wait("[...document.querySelectorAll('details.step:not(.bare)')].every(d => d.open)")
+    browser.press(Keys.ESCAPE + Keys.ESCAPE)
+    browser.wait("location.pathname.startsWith('/traces/')")
+    browser.wait("document.querySelector('input[type=search]')")
+    browser.press("/plain" + Keys.ENTER)
+    browser.wait("location.search.includes('q=plain') && document.querySelectorAll('.group').length == 1")
+
+
+def test_a_link_shows_another_the_same(browser: Browser, server: Server) -> None:
+    browser.open(f"{server.url}/traces/{EVIL_NAME}")
+    browser.click(".chip[title^='the verifier']")
+    browser.wait("location.search == '?flag=fooled' && document.querySelectorAll('.group').length == 1")
+    browser.click(".group")
+    browser.wait("document.querySelectorAll('.rollout').length == 2")
+    opened = "[...document.querySelectorAll('details[data-key][open]')].map(d => d.dataset.key).join()"
+    assert browser.run(opened) == "0,1"
+    browser.run("document.querySelector('#r0 > summary').click()")
+    browser.run("document.querySelector('#r1 .step summary').click()")
+    browser.wait("location.search.includes('open=1%2C1.0')")
+    shared = browser.run("location.href")
+    browser.driver.switch_to.new_window("tab")
+    browser.open(shared)
+    assert browser.run(opened) == "1,1.0"
+    assert browser.run("document.querySelector('a[rel=up]').search") == "?flag=fooled", "the way up keeps the filter"
+    browser.driver.close()
+    browser.driver.switch_to.window(browser.driver.window_handles[0])
+
+
+def test_what_is_broken_is_shown_as_what_it_is(browser: Browser, server: Server, runs: Path) -> None:
+    browser.open(f"{server.url}/")
+    assert "broken" in browser.text("[data-item=broken] .state")
+    assert "config.toml cannot be read" in browser.text("[data-item=broken] .why")
+    browser.open(f"{server.url}/run/broken")
+    browser.wait("document.body.textContent.includes('no rows, and are left out: 1')")
+    browser.open(f"{server.url}/traces/broken")
+    assert "turn-000003.parquet cannot be read" in browser.text(".ending")
+    browser.open(f"{server.url}/problem/broken?turn=3&problem=p")
+    assert "cannot be read" in browser.text(".main")
+    browser.open(f"{server.url}/problem/{EVIL_NAME}?turn=99&problem=p")
+    assert "There is no problem 'p'" in browser.text(".main")
+    assert not (runs / ".nicegui").exists(), "nothing is written where it is started"
+
+
+def test_a_comparison_that_is_not_finished_has_intervals_and_then_its_verdicts(
+    browser: Browser, server: Server, runs: Path
+) -> None:
+    for arm, ends in (("tango", (0.4, 0.6)), ("grpo", (0.3, 0.3))):
+        for seed, end in enumerate(ends):
+            write_run(runs / "cmp" / arm / f"seed-{seed}", [row(0, 0.1), row(5, end)], seed)
+    (runs / "cmp" / "compare.toml").write_text("")
+    browser.open(f"{server.url}/")
+    browser.wait("document.querySelector('a[href=\"/comparison/cmp\"]')")
+    browser.click("a[href='/comparison/cmp']")
+    browser.wait("document.querySelector('.table')")
+    cells = browser.run("[...document.querySelectorAll('.table tr')].map(r => r.children[2].textContent)")
+    assert cells == ["eval/generator/accuracy", "0.300 [0.300, 0.300]", "0.500 [-0.771, 1.771]"]
+    browser.wait("document.querySelectorAll('.chart svg path').length > 4")
+    (runs / "cmp" / "compare.json").write_text("{")
+    until(lambda: "compare.json cannot be read" in browser.text(".main"), "what is wrong with its end")
+
+
+def test_with_a_token_the_link_that_carries_it_opens_the_page(browser: Browser, tmp_path: Path) -> None:
+    token = "a-token-for-this-test"
+    write_run(tmp_path / "a", [row(0, 0.5)])
+    server = Server(tmp_path, MILONGA_TOKEN=token)
+    try:
+        browser.driver.get(f"{server.url}/")
+        assert "needs its token" in browser.run("document.body.textContent")
+        browser.open(f"{server.url}/?token={token}")
+        assert browser.run("location.href") == f"{server.url}/"
+        browser.wait("window.did_handshake")
+        with (tmp_path / "a" / "metrics.jsonl").open("a") as file:
+            file.write(json.dumps(row(7, 0.9)) + "\n")
+        until(lambda: "0.900" in browser.text("[data-item=a]"), "news through a socket that the token lets in")
+    finally:
+        browser.driver.get("about:blank")
+        server.close()
+    assert all("401" in text for text in browser.complaints())
+
+
+def test_the_page_shows_a_live_run(browser: Browser, server: Server, runs: Path) -> None:
+    browser.open(f"{server.url}/")
+    mine = "[data-item=alive] "
+    until(lambda: "running" in browser.text(f"{mine}.state"), "the run on the page")
+    until(lambda: browser.text(f"{mine}.turn")[:1].isdigit(), "its first turn", 60)
+    seen = browser.text(f"{mine}.turn")
+    until(lambda: browser.text(f"{mine}.turn") != seen, "its next turn, without loading the page again", 60)
+    browser.click(f"{mine}a")
+    browser.wait("document.querySelectorAll('.chart svg path').length > 20")
+    seen = browser.text(".facts")
+    until(lambda: browser.text(".facts") != seen, "news on the page of the run")
+    browser.click("a.button[href^='/traces/']")
+    browser.wait("document.querySelector('.group')")
+    browser.click(".group")
+    browser.wait("document.querySelectorAll('.rollout .step').length > 1")
+    assert browser.run("document.querySelectorAll('.rollout .mark').length") > 1
