@@ -23,10 +23,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers import PROPERTY
-from milonga.cli.serve import bound
-from milonga.errors import ConfigError
+from milonga.doors import bound
 from milonga.pair import Pair
-from milonga.using.gate import CLIENTS, Limits, Rates, find_token, is_local, is_loopback
+from milonga.using.gate import CLIENTS, Limits, Rates
 from milonga.using.http import make_app
 from milonga.using.service import BusyError, Service
 
@@ -324,45 +323,6 @@ def test_the_command_serves_and_ends_well_on_both_signals(trained: Path) -> None
 # The gate's parts.
 
 
-def test_only_loopback_goes_without_a_token(tmp_path: Path) -> None:
-    file = tmp_path / "token"
-    file.write_text(f"{TOKEN}\n")
-    assert find_token("127.0.0.1", None, None) is None and find_token("localhost", None, "") is None
-    assert find_token("0.0.0.0", file, None) == find_token("::", None, TOKEN) == TOKEN
-    assert find_token("::1", file, "another-token-from-the-environment") == TOKEN
-    (tmp_path / "empty").write_text(" \n")
-    for host, path, variable, says in (
-        ("0.0.0.0", None, None, "set a token"),
-        ("example.org", None, "", "set a token"),
-        ("127.0.0.1", tmp_path / "nothing", None, "cannot be read"),
-        ("127.0.0.1", tmp_path / "empty", None, "is empty"),
-        ("127.0.0.1", None, "short", "at least 16 characters"),
-        ("127.0.0.1", None, "with a space and long enough", "no spaces"),
-    ):
-        with pytest.raises(ConfigError, match=says):
-            find_token(host, path, variable)
-
-
-@pytest.mark.parametrize("header", ["localhost", "127.0.0.1:80", "127.8.9.1", "[::1]", "[::1]:8000", "LOCALHOST"])
-def test_host_headers_of_this_machine(header: str) -> None:
-    assert is_local(header)
-
-
-@pytest.mark.parametrize(
-    "header", ["", "[::1", "::1", "localhost.evil.org", "evil.org:127.0.0.1", "[evil.org]:80", "0.0.0.0", "127.0.0.1.evil.org"]
-)
-def test_host_headers_of_others(header: str) -> None:
-    assert not is_local(header)
-
-
-@PROPERTY
-@given(st.text(max_size=30))
-def test_any_host_header_is_judged(header: str) -> None:
-    if is_local(header):
-        assert "localhost" in header.lower() or "127." in header or "::" in header or "0:" in header
-    assert is_loopback(header) in (True, False)
-
-
 @PROPERTY
 @given(st.lists(st.floats(0, 10), max_size=60), st.integers(1, 20))
 def test_no_client_gets_more_than_its_rate(pauses: list[float], rate: int) -> None:
@@ -383,8 +343,3 @@ def test_clients_are_forgotten_before_they_fill_the_memory() -> None:
     for n in range(CLIENTS + 10):
         rates.wait(str(n), 0.0)
     assert len(rates._clients) == CLIENTS
-
-
-def test_a_port_that_is_taken_is_named() -> None:
-    with bound("127.0.0.1", 0) as taken, pytest.raises(ConfigError, match=r"cannot listen on .* in use"):
-        bound("127.0.0.1", taken.getsockname()[1])

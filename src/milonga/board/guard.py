@@ -1,32 +1,21 @@
 """Who may see a page that is served on this machine.
 
-Invariants: without a token only loopback is served, and only to pages that were asked for under a name of this machine, so that
-no foreign site can reach it by a name of its own that points here; with a token nothing at all is answered without it, and it
-is compared in constant time; a page of another origin can open no socket; a browser is told to load nothing from elsewhere.
+Invariants: without a token only pages that were asked for under a name of this machine are served (`doors`); with a token
+nothing at all is answered without it; a page of another origin can open no socket; a browser is told to load nothing from
+elsewhere.
 """
 
 from __future__ import annotations
 
 import hashlib
 import hmac
-import ipaddress
-import os
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import MutableMapping
 from http.cookies import CookieError, SimpleCookie
-from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
-from milonga.errors import UserError
+from milonga.doors import App, Receive, Scope, Send, is_local, same
 
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
-
-TOKEN = "MILONGA_TOKEN"
-SHORTEST = 16
-NAMES = ("localhost", "127.0.0.1", "::1")
 POLICY = (
     "default-src 'self'; script-src 'self' 'unsafe-inline' 'unsafe-eval'; style-src 'self' 'unsafe-inline'; "
     "img-src 'self' data: blob:; font-src 'self' data:; connect-src 'self'; object-src 'none'; base-uri 'none'; "
@@ -39,41 +28,11 @@ HEADERS = (
 )
 
 
-def find_token(file: Path | None) -> str | None:
-    """From a file, else from the environment; None where there is none."""
-    if file is not None:
-        try:
-            token = file.read_text(encoding="utf-8").strip()
-        except (OSError, ValueError) as error:
-            raise UserError(f"the token file '{file}' cannot be read: {error}") from None
-    else:
-        token = os.environ.get(TOKEN, "").strip()
-        if not token:
-            return None
-    if len(token) < SHORTEST or not token.isascii() or not token.isprintable():
-        where = f"in '{file}'" if file is not None else f"in {TOKEN}"
-        raise UserError(f"the token {where} needs at least {SHORTEST} plain characters")
-    return token
-
-
-def is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
-def check_host(host: str, token: str | None) -> None:
-    if token is None and not is_loopback(host):
-        raise UserError(f"'{host}' can be reached from other machines: set {TOKEN} or --token-file, or use --host 127.0.0.1")
-
-
 class Guard:
     """Stands before an application."""
 
-    def __init__(self, app: App, host: str, port: int, token: str | None) -> None:
+    def __init__(self, app: App, port: int, token: str | None) -> None:
         self.app, self.token = app, token
-        self.names = {*NAMES, host.lower()}
         self.cookie = f"milonga-{port}"
         self.pass_word = hmac.new((token or "").encode(), b"milonga cookie", hashlib.sha256).hexdigest()
 
@@ -96,7 +55,7 @@ class Guard:
 
     def refusal(self, headers: dict[str, str]) -> tuple[int, str] | None:
         host = headers.get("host", "")
-        if self.token is None and name_of(host) not in self.names:
+        if self.token is None and not is_local(host):
             return 421, "this page is served to its own machine only, under the name localhost or 127.0.0.1"
         origin = headers.get("origin")
         if origin is not None and urlsplit(origin).netloc.lower() != host.lower():
@@ -121,18 +80,6 @@ class Guard:
         cookie = f"{self.cookie}={self.pass_word}; Path=/; HttpOnly; SameSite=Lax"
         headers = [(b"location", there.encode("ascii", "replace")), (b"set-cookie", cookie.encode()), *HEADERS]
         await answer(send, 303, headers, b"")
-
-
-def name_of(host: str) -> str:
-    """The name in a Host header, without its port."""
-    try:
-        return (urlsplit(f"//{host}").hostname or "").lower()
-    except ValueError:
-        return ""
-
-
-def same(given: str, secret: str) -> bool:
-    return hmac.compare_digest(given.encode("utf-8", "replace"), secret.encode())
 
 
 async def refuse(scope: Scope, send: Send, status: int, why: str) -> None:

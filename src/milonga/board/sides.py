@@ -13,8 +13,9 @@ from typing import Any
 
 from milonga.board.catalogue import Card, read_settings
 from milonga.board.curves import Curves, Shelf
-from milonga.comparing.report import Sheet, remarks, sheets
 from milonga.comparing.results import ALWAYS, Outcome, measure
+from milonga.report.blocks import Sheet
+from milonga.report.sheets import remarks, sheets
 
 APART = ("seed", "budget")
 """Settings that do not make another arm of a run."""

@@ -574,10 +574,10 @@ def board(
     ] = None,
 ) -> None:
     """Watch runs in a browser: curves, reward flow, time, and what the models wrote, with every verdict."""
-    from milonga.board.guard import find_token
     from milonga.board.server import serve
+    from milonga.doors import find_token
 
-    serve(runs, host, port, find_token(token_file), typer.echo)
+    serve(runs, host, port, find_token(host, token_file), typer.echo)
 
 
 @app.command(rich_help_panel=LOOK, epilog=examples("milonga doctor  # the first thing to run where something does not work"))

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
-import socket
 import sys
 from pathlib import Path
 
-from milonga.errors import ConfigError, MissingExtra
+from milonga.doors import address, bound, find_token, is_loopback
+from milonga.errors import MissingExtra
 from milonga.pair import Pair
-from milonga.using.gate import Limits, find_token, is_loopback
+from milonga.using.gate import Limits
 from milonga.using.service import Service
 
 LINGER = 5
@@ -26,7 +25,7 @@ def serve(folder: Path, host: str, port: int, token_file: Path | None, rate: flo
         from milonga.using.http import make_app
     except ImportError:
         raise MissingExtra("'milonga serve'", "serve") from None
-    token = find_token(host, token_file, os.environ.get("MILONGA_TOKEN"))
+    token = find_token(host, token_file)
     limits = Limits(rate=rate, waiting=waiting)
     with bound(host, port) as listener:
         service = Service(Pair.open(folder, device=device), limits.waiting)
@@ -44,17 +43,3 @@ def serve(folder: Path, host: str, port: int, token_file: Path | None, rate: flo
         sys.stderr.write(f"serving {folder} on {address(listener)}; Ctrl-C ends it\n")
         with contextlib.suppress(KeyboardInterrupt):
             uvicorn.Server(config).run(sockets=[listener])
-
-
-def bound(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        return socket.create_server((host, port), family=family, backlog=128)
-    except (OSError, OverflowError) as error:
-        why = error.strerror if isinstance(error, OSError) and error.strerror else error
-        raise ConfigError(f"cannot listen on --host {host} --port {port}: {why}") from None
-
-
-def address(listener: socket.socket) -> str:
-    host, port = listener.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

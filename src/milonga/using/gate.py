@@ -7,26 +7,18 @@ token, the rate of the client, the kind and the size of the body. A refusal is o
 from __future__ import annotations
 
 import asyncio
-import hmac
-import ipaddress
 import json
 import math
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import MutableMapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from milonga.errors import ConfigError
+from milonga.doors import App, Receive, Scope, Send, is_local, same
 
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
 OPEN = ("/health",)
 """What may be asked without a token, and as often as one likes."""
-SHORTEST_TOKEN = 16
 CLIENTS = 4096
 """Clients whose rate is remembered; of more, those that asked last."""
 
@@ -58,8 +50,7 @@ class Gate:
     """The application behind it sees only requests that may be answered."""
 
     def __init__(self, app: App, limits: Limits, token: str | None, loopback: bool) -> None:
-        self.app, self.limits, self.loopback = app, limits, loopback
-        self.token = None if token is None else token.encode()
+        self.app, self.limits, self.token, self.loopback = app, limits, token, loopback
         self.rates = Rates(limits.rate)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -86,7 +77,7 @@ class Gate:
             return 421, "this service answers to localhost only", {}
         if scope["path"] in OPEN:
             return None
-        if self.token is not None and not hmac.compare_digest(headers.get(b"authorization", b""), b"Bearer " + self.token):
+        if self.token is not None and not same(headers.get(b"authorization", b"").decode("latin-1"), f"Bearer {self.token}"):
             return 401, "a token is needed: Authorization: Bearer TOKEN", {"WWW-Authenticate": "Bearer"}
         wait = self.rates.wait(scope["client"][0] if scope.get("client") else "")
         if wait > 0:
@@ -156,36 +147,3 @@ def once(body: bytes, receive: Receive) -> Receive:
         return await receive()
 
     return again
-
-
-def is_loopback(host: str) -> bool:
-    """Whether an address, or a name, can be reached from this machine alone."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
-def is_local(header: str) -> bool:
-    """Whether a Host header names this machine by one of its own names, with any port."""
-    name = header.rpartition("]")[0].removeprefix("[") if header.startswith("[") else header.partition(":")[0]
-    return is_loopback(name.lower())
-
-
-def find_token(host: str, file: Path | None, variable: str | None) -> str | None:
-    """The token, from a file or the environment: what stands in a command is seen by everybody on the machine."""
-    try:
-        token = variable if file is None else file.read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"--token-file '{file}' cannot be read: {error}") from None
-    if not token:
-        if file is not None:
-            raise ConfigError(f"--token-file '{file}' is empty")
-        if not is_loopback(host):
-            raise ConfigError(f"--host {host} can be reached by others: set a token with MILONGA_TOKEN or --token-file")
-        return None
-    if len(token) < SHORTEST_TOKEN or not token.isascii() or not token.isprintable() or " " in token:
-        raise ConfigError(f"a token has at least {SHORTEST_TOKEN} characters, all of them printable ASCII and no spaces")
-    return token

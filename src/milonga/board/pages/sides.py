@@ -11,8 +11,8 @@ from milonga.board.pages.board import Board
 from milonga.board.pages.frame import chart, frame, look_again, redraw
 from milonga.board.pages.parts import box, link, number, url, words
 from milonga.board.sides import Arm, Judged, judged, side_by_side
-from milonga.comparing.report import DRAWN
 from milonga.comparing.results import ALWAYS
+from milonga.comparing.tables import DRAWN
 
 HINT = "mean and 95 % t interval over seeds"
 
