@@ -217,7 +217,7 @@ MISTAKES: dict[str, tuple[list[str], str]] = {
     "eval": (["eval", "none"], "does not exist"),
     "show": (["show", "none"], "does not exist"),
     "board": (["board", "none"], "'none' is no folder"),
-    "board for others": (["board", ".", "--host", "0.0.0.0"], "set MILONGA_TOKEN or --token-file"),
+    "board for others": (["board", ".", "--host", "0.0.0.0"], "set a token with MILONGA_TOKEN or --token-file"),
     "token file": (["board", ".", "--token-file", "none"], "cannot be read"),
     "list": (["list", "recipe"], "did you mean 'recipes'?"),
 }

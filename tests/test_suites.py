@@ -16,7 +16,7 @@ import pytest
 
 from cases import TINY
 from milonga.api import evaluate, make_engine, run
-from milonga.cli.app import eval_
+from milonga.cli.commands.measure import eval_
 from milonga.errors import ConfigError, DataError, UserError
 from milonga.evals import Evaluator, read_processbench
 from milonga.evals.metrics import harmonic

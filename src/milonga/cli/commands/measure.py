@@ -1,0 +1,195 @@
+"""Commands that measure: eval, compare and claim."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from milonga.cli import completion
+from milonga.cli.help import MEASURE, OUTPUT, examples
+from milonga.cli.shell import (
+    AsJson,
+    ConfigFile,
+    Device,
+    Jobs,
+    Sampler,
+    Seeds,
+    Settings,
+    TaskName,
+    app,
+    console,
+    print_json,
+    settings_of,
+)
+
+
+@app.command(
+    name="eval",
+    rich_help_panel=MEASURE,
+    epilog=examples(
+        "milonga eval runs/first  # on held-out test problems",
+        "milonga eval runs/first --split dev --problems 256 --json",
+        "milonga eval runs/tango processbench --file gsm8k.json --limit 100  # the verifier on ProcessBench",
+        "milonga eval runs/tango best_of_n --samples 16 --plot best.svg",
+    ),
+)
+def eval_(
+    folder: Annotated[
+        Path,
+        typer.Argument(
+            help="A run folder; for processbench also a model: a folder or a name.", autocompletion=completion.folders
+        ),
+    ],
+    suite: Annotated[
+        str | None,
+        typer.Argument(
+            help="processbench, best_of_n, pass_at_k, transfer or calibration; by default none of them.",
+            autocompletion=completion.choices("processbench", "best_of_n", "pass_at_k", "transfer", "calibration"),
+        ),
+    ] = None,
+    split: Annotated[
+        str | None,
+        typer.Option(help="dev or test, which is the default.", autocompletion=completion.choices("dev", "test")),
+    ] = None,
+    problems: Annotated[int | None, typer.Option(help="How many held-out problems.")] = None,
+    samples: Annotated[int | None, typer.Option(help="Solutions of each problem: the largest N, or k.")] = None,
+    checks: Annotated[int | None, typer.Option(help="Verifications of each solution.")] = None,
+    file: Annotated[
+        list[Path] | None, typer.Option(help="processbench: a file, or a folder of files. May be repeated.")
+    ] = None,
+    limit: Annotated[int | None, typer.Option(help="processbench: items of each file, taken evenly over it.")] = None,
+    style: Annotated[str | None, typer.Option(help="processbench: own, paragraphs or auto.")] = None,
+    tokens: Annotated[int | None, typer.Option(help="processbench: most tokens of a verification.")] = None,
+    generator: Annotated[
+        list[str] | None, typer.Option(help="transfer: another run, or a model, whose solutions to judge. May be repeated.")
+    ] = None,
+    task: Annotated[list[str] | None, typer.Option(help="transfer: another task, as chain,ops=12. May be repeated.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw what a suite found: FILE.svg.")] = None,
+    json: AsJson = False,
+) -> None:
+    """Measure a run's newest checkpoint on held-out problems, or by a suite: 'milonga list suites' has the options of each."""
+    from milonga.cli.evals import run_evaluation
+
+    report = run_evaluation(
+        folder,
+        suite,
+        plot,
+        console,
+        split=split,
+        problems=problems,
+        samples=samples,
+        checks=checks,
+        file=file,
+        limit=limit,
+        style=style,
+        tokens=tokens,
+        generator=generator,
+        task=task,
+    )
+    if json:
+        print_json(report)
+
+
+@app.command(
+    rich_help_panel=MEASURE,
+    epilog=examples(
+        "milonga compare tango grpo frozen --seeds 5  # the same command goes on where it stopped, with --out",
+        "milonga compare tango tango:options.alpha=0.9 --metric verifier/f1 --baseline tango",
+        "milonga compare tango grpo --match flops --task last_letter --dry-run",
+    ),
+)
+def compare(
+    recipes: Annotated[
+        list[str],
+        typer.Argument(help="Two or more arms: RECIPE or RECIPE:key=value[,key=value].", autocompletion=completion.arms),
+    ],
+    task: TaskName = None,
+    seeds: Seeds = "5",
+    turns: Annotated[
+        int | None, typer.Option(help="Turns of the lead seat; of the first arm where compute is matched.")
+    ] = None,
+    match: Annotated[
+        str,
+        typer.Option(
+            help="What all arms get alike: turns, tokens or flops.",
+            autocompletion=completion.choices("turns", "tokens", "flops"),
+        ),
+    ] = "turns",
+    metric: Annotated[
+        str, typer.Option(help="Any metric of the evaluations.", autocompletion=completion.metrics)
+    ] = "eval/generator/accuracy",
+    baseline: Annotated[
+        str | None, typer.Option(help="The arm that the others are compared with; grpo, or the last one, by default.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="The folder of the comparison; runs/compare-TIME by default.", rich_help_panel=OUTPUT)
+    ] = None,
+    device: Device = None,
+    sampler: Sampler = None,
+    config: ConfigFile = None,
+    set_: Settings = None,
+    jobs: Jobs = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print what would be compared and stop.", rich_help_panel=OUTPUT)
+    ] = False,
+    json: AsJson = False,
+) -> None:
+    """Compare recipes fairly: same start, same problems, paired seeds. The same command goes on where it stopped."""
+    from milonga.cli.compare import run_comparison
+
+    result = run_comparison(
+        recipes,
+        task=task,
+        seeds=seeds,
+        turns=turns,
+        match=match,
+        metric=metric,
+        baseline=baseline,
+        out=out,
+        device=device,
+        sampler=sampler,
+        config=config,
+        settings=settings_of(set_),
+        jobs=jobs,
+        dry_run=dry_run,
+        console=console,
+    )
+    if json:
+        print_json(result)
+    if result.get("failed"):
+        raise typer.Exit(1)
+
+
+@app.command(
+    rich_help_panel=MEASURE,
+    epilog=examples(
+        "milonga claim --list  # what each paper says, and what would be run",
+        "milonga claim prime --seeds 5",
+    ),
+)
+def claim(
+    name: Annotated[
+        str | None, typer.Argument(help="A recipe whose claim to test: see --list.", autocompletion=completion.claims)
+    ] = None,
+    seeds: Seeds = "5",
+    full: Annotated[bool, typer.Option("--full", help="With all arms, not only those the claim is about.")] = False,
+    out: Annotated[
+        Path | None, typer.Option(help="The folder of its runs; runs/claim-NAME by default.", rich_help_panel=OUTPUT)
+    ] = None,
+    device: Device = None,
+    sampler: Sampler = None,
+    jobs: Jobs = None,
+    list_: Annotated[bool, typer.Option("--list", help="List the claims.")] = False,
+    json: AsJson = False,
+) -> None:
+    """Test what a paper claims, in miniature. The same command goes on where it stopped."""
+    from milonga.cli.claims import list_claims, try_claim
+
+    asked = None if list_ else name
+    found = list_claims(console) if asked is None else try_claim(asked, seeds, full, out, device, sampler, jobs, console)
+    if json:
+        print_json(found)
+    if found.get("failed"):
+        raise typer.Exit(1)

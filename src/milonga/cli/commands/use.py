@@ -1,0 +1,151 @@
+"""Commands that use what was trained: solve, verify, chat, serve and export."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from milonga.cli.help import USE, examples
+from milonga.cli.shell import AsJson, Checks, Device, RunFolder, Sampler, Seed, Trained, app, console, print_json
+
+
+@app.command(
+    rich_help_panel=USE,
+    epilog=examples(
+        "milonga solve runs/first problems.jsonl --best-of 8 --rank verifier --out answers.jsonl",
+        "milonga solve runs/first problems.jsonl --rank both --json  # a vote weighted by the verifier",
+    ),
+)
+def solve(
+    folder: Trained,
+    file: Annotated[Path, typer.Argument(help="JSON lines with a question (or problem), and an answer where it is known.")],
+    best_of: Annotated[int, typer.Option(min=1, help="Solutions of each problem; one is decoded greedily.")] = 8,
+    rank: Annotated[
+        str,
+        typer.Option(help="verifier: its best; vote: the most frequent answer; both: a vote weighted by the verifier's ranks."),
+    ] = "verifier",
+    checks: Checks = 1,
+    out: Annotated[Path | None, typer.Option(help="A file for the rows; stdout by default.")] = None,
+    temperature: Annotated[float | None, typer.Option(help="The run's by default.")] = None,
+    seed: Seed = None,
+    device: Device = None,
+    sampler: Sampler = None,
+    json: AsJson = False,
+) -> None:
+    """Solve problems with a trained pair: answers with scores, as JSON lines."""
+    from milonga.cli.use import rank_of, report_solved, solve_file
+
+    summary = solve_file(
+        folder,
+        file,
+        best_of=best_of,
+        rank=rank_of(rank),
+        checks=checks,
+        out=out,
+        temperature=temperature,
+        seed=seed,
+        device=device,
+        sampler=sampler,
+    )
+    report_solved(summary)
+    if json:
+        print_json(summary)
+
+
+@app.command(
+    rich_help_panel=USE,
+    epilog=examples(
+        "milonga verify runs/first solutions.jsonl --checks 8  # verdicts on each step, and how sure",
+        "milonga verify runs/first gsm8k.json --out judged.jsonl  # a file of ProcessBench",
+    ),
+)
+def verify(
+    folder: Trained,
+    file: Annotated[Path, typer.Argument(help="JSON lines, or a ProcessBench file: a problem and the steps of a solution.")],
+    checks: Checks = 1,
+    out: Annotated[Path | None, typer.Option(help="A file for the rows; stdout by default.")] = None,
+    seed: Seed = None,
+    device: Device = None,
+    sampler: Sampler = None,
+    json: AsJson = False,
+) -> None:
+    """Judge solutions step by step with a trained verifier, as JSON lines."""
+    from milonga.cli.use import report_verified, verify_file
+
+    summary = verify_file(folder, file, checks=checks, out=out, seed=seed, device=device, sampler=sampler)
+    report_verified(summary)
+    if json:
+        print_json(summary)
+
+
+@app.command(
+    rich_help_panel=USE,
+    epilog=examples(
+        "milonga chat runs/first",
+        "milonga chat runs/first --best-of 8  # the verifier chooses what is shown",
+    ),
+)
+def chat(
+    folder: Trained,
+    best_of: Annotated[int, typer.Option(min=1, help="Solutions of each question, of which the verifier's best is shown.")] = 1,
+    checks: Checks = 8,
+    seed: Seed = None,
+    device: Device = None,
+) -> None:
+    """Talk to a trained pair: a question a line; the solution appears, then the verdict on each step."""
+    from milonga.cli.chat import chat as talk
+    from milonga.pair import Pair
+
+    with Pair.open(folder, seed=seed, device=device) as pair:
+        talk(pair, console, best_of, checks)
+
+
+@app.command(
+    rich_help_panel=USE,
+    epilog=examples(
+        "milonga serve runs/first --port 8000",
+        "milonga serve runs/first --host 0.0.0.0 --token-file token.txt  # beyond this machine only with a token",
+    ),
+)
+def serve(
+    folder: Trained,
+    host: Annotated[str, typer.Option(help="Where to listen. Anything but loopback needs a token.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0: any that is free.")] = 8000,
+    token_file: Annotated[
+        Path | None, typer.Option(help="A file with the token that requests must carry; or set MILONGA_TOKEN.")
+    ] = None,
+    rate: Annotated[float, typer.Option(min=1, help="Requests of one client in a minute.")] = 120,
+    waiting: Annotated[int, typer.Option(min=1, help="Most problems and solutions that wait their turn.")] = 1024,
+    device: Device = None,
+) -> None:
+    """Serve a trained pair over HTTP: /solve, /verify and /health. Requests that arrive together are answered by one batch."""
+    from milonga.cli.serve import serve as answer
+
+    answer(folder, host, port, token_file, rate, waiting, device)
+
+
+@app.command(
+    rich_help_panel=USE,
+    epilog=examples(
+        "milonga export runs/first generator out/generator  # then: vllm serve out/generator",
+        "milonga export runs/first verifier out/verifier --adapters",
+    ),
+)
+def export(
+    folder: RunFolder,
+    seat: Annotated[str, typer.Argument(help="generator, verifier, or another seat of the recipe.")],
+    out: Annotated[Path, typer.Argument(help="The folder to write.")],
+    adapters: Annotated[
+        bool, typer.Option("--adapters", help="Of a LoRA run: the adapter as a peft folder, not merged into its base.")
+    ] = False,
+    json: AsJson = False,
+) -> None:
+    """Write a seat as an ordinary Hugging Face folder with a model card, for transformers, vLLM or another run."""
+    from milonga.using.export import export as write
+
+    found = write(folder, seat, out, adapters=adapters)
+    console.print(f"{found['folder']}: {found['bytes'] / 2**20:,.1f} MiB", markup=False, soft_wrap=True)
+    if json:
+        print_json(found)

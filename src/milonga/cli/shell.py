@@ -1,0 +1,82 @@
+"""What all commands share: the application, the terminal, and options that several of them have."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from milonga.cli import completion
+from milonga.cli.help import MODELS, OUTPUT, SETTINGS, examples
+
+app = typer.Typer(
+    name="milonga",
+    help="Train language models that learn from each other.",
+    epilog=examples(
+        "milonga run tango  # a generator and its verifier learn in turns, on a CPU, in minutes",
+        "milonga compare tango grpo --seeds 5  # is it better to train the verifier too?",
+        "milonga run --help  # each command has examples of its own",
+    ),
+    pretty_exceptions_enable=False,
+)
+console = Console()
+
+Settings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Any config key: --set batch.rollouts=16. May be repeated.",
+        rich_help_panel=SETTINGS,
+        autocompletion=completion.settings,
+    ),
+]
+AsJson = Annotated[
+    bool, typer.Option("--json", help="Print one JSON object as the last line of stdout.", rich_help_panel=OUTPUT)
+]
+TaskName = Annotated[
+    str | None,
+    typer.Option(
+        help="chain, last_letter, gsm8k, jsonl, reasoning_gym:NAME or file.py:attribute.", autocompletion=completion.tasks
+    ),
+]
+ConfigFile = Annotated[Path | None, typer.Option(help="A TOML file with any keys of the config.", rich_help_panel=SETTINGS)]
+Device = Annotated[
+    str | None,
+    typer.Option(
+        help="auto, cpu, cuda or cuda:N.",
+        rich_help_panel=MODELS,
+        autocompletion=completion.choices("auto", "cpu", "cuda"),
+    ),
+]
+Sampler = Annotated[
+    str | None,
+    typer.Option(
+        help="auto: our own; vllm: an engine of vLLM, where it is installed.",
+        rich_help_panel=MODELS,
+        autocompletion=completion.choices("auto", "vllm"),
+    ),
+]
+RunFolder = Annotated[Path, typer.Argument(help="A run folder.", autocompletion=completion.folders)]
+Seeds = Annotated[str, typer.Option(help="How many seeds (from 100 on), or a list such as 100,101,102.")]
+Jobs = Annotated[
+    int | None, typer.Option(help="Runs side by side: all cores, or 1 on a GPU, by default.", rich_help_panel=MODELS)
+]
+Trained = Annotated[Path, typer.Argument(help="A run folder, or a folder with a model.", autocompletion=completion.folders)]
+Checks = Annotated[int, typer.Option(min=1, help="Verifications of each solution; the probability comes from them.")]
+Seed = Annotated[int | None, typer.Option(help="The run's by default; the same one gives the same results.")]
+
+
+def print_json(data: dict[str, Any]) -> None:
+    from milonga.run.files import to_json
+
+    sys.stdout.write(to_json(data) + "\n")
+
+
+def settings_of(texts: list[str] | None) -> list[dict[str, Any]]:
+    from milonga.config import parse_setting
+
+    return [parse_setting(text) for text in texts or []]
