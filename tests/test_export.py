@@ -14,12 +14,14 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, pipeline
 from cases import TINY
 from helpers import Command
 from milonga.api import plan_run, run
+from milonga.cli.new import write_skeleton
 from milonga.config import merge
 from milonga.errors import ConfigError, RunFolderError
 from milonga.pair import Pair
+from milonga.report.markdown import fenced
 from milonga.run.note import FILE, Note, dialect_of, origin_of, read_note
 from milonga.tasks.foreign import foreign
-from milonga.using.card import fenced, short, without_places
+from milonga.using.card import short, without_places
 from milonga.using.export import export
 
 
@@ -159,6 +161,33 @@ def test_the_command_says_what_it_wrote_and_refuses_what_is_there(milonga: Comma
     assert not (tmp_path / "other").exists() and not list(tmp_path.glob("*.draft"))
 
 
+def test_a_recipe_of_the_users_own_is_exported_without_its_place(tmp_path: Path) -> None:
+    recipe = write_skeleton("recipe", "short_answers", tmp_path / "mine")["name"]
+    run(recipe, turns=1, out=tmp_path / "run", settings=TINY, quiet=True)
+    export(tmp_path / "run", "generator", tmp_path / "out")
+    card, note = ((tmp_path / "out" / name).read_text() for name in ("README.md", FILE))
+    assert "# The generator of a ShortAnswers run" in card and "milonga run short_answers.py:ShortAnswers --generator" in card
+    assert str(tmp_path) not in card + note
+
+
+def test_an_export_that_fails_leaves_nothing_and_takes_nothing_away(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "out.draft").mkdir()
+    (tmp_path / "out.draft" / "mine").write_text("mine")
+    with pytest.raises(RunFolderError, match="out.draft' is in the way"):
+        export(trained, "generator", tmp_path / "out")
+    assert (tmp_path / "out.draft" / "mine").read_text() == "mine"
+    monkeypatch.setattr("milonga.using.export.card", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        export(trained, "generator", tmp_path / "other")
+    assert [path.name for path in tmp_path.iterdir()] == ["out.draft"]
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    with pytest.raises(RunFolderError, match="the folder that you are in"):
+        export(trained, "generator", ".")
+
+
 def test_a_scorer_says_how_it_is_read(tmp_path: Path) -> None:
     run("lets_verify", turns=1, out=tmp_path / "run", settings=TINY, quiet=True)
     export(tmp_path / "run", "verifier", tmp_path / "out")
@@ -174,7 +203,7 @@ def test_a_damaged_note_is_named(tmp_path: Path) -> None:
 
 
 def test_what_a_model_wrote_cannot_leave_its_block() -> None:
-    text = fenced("```\n<script>")
+    text = fenced("```\n<script>", "")
     assert text.startswith("````\n") and text.endswith("\n````")
 
 

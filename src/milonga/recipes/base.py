@@ -31,7 +31,8 @@ class Recipe(ABC):
     """Subclass, set the class attributes, and write `schedule`, `play` and `credit`."""
 
     name: ClassVar[str]
-    paper: ClassVar[str]
+    paper: ClassVar[str] = ""
+    """Where it was published; nothing for a recipe of the user's own."""
     paradigm: ClassVar[str]
     granularity: ClassVar[str]
     """How fine its rewards are: sequence, step or token."""

@@ -68,9 +68,9 @@ def plain(text: str) -> str:
     return "".join("\\" + c if c in "\\|*_`<>[]#&~$" else c for c in visible(" ".join(text.split())))
 
 
-def fenced(text: str) -> str:
+def fenced(text: str, language: str = "text") -> str:
     """Text as it was written, in a fence longer than any in it."""
     shown = visible(text, lines=True)
     longest = max((len(found) for found in re.findall(r"`+", shown)), default=0)
     fence = "`" * max(3, longest + 1)
-    return f"{fence}text\n{shown}\n{fence}"
+    return f"{fence}{language}\n{shown}\n{fence}"

@@ -35,7 +35,8 @@ class Note:
 def note_of(config: Config, policy: str, seats: Sequence[str], turn: int) -> Note:
     """The note for a policy of a run, at a turn."""
     model = config.policies[policy].model
-    return Note(tuple(seats), config.dialect, origin_of(model), config.recipe, str(config.task["name"]), turn)
+    recipe, task = (Path(name).name for name in (config.recipe, str(config.task["name"])))  # of one's own: whole paths
+    return Note(tuple(seats), config.dialect, origin_of(model), recipe, task, turn)
 
 
 def read_note(model: str) -> Note | None:

@@ -8,19 +8,21 @@ from __future__ import annotations
 import platform
 import re
 from collections.abc import Mapping, Sequence
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from milonga.config import to_toml
 from milonga.pair import Finished
+from milonga.report.markdown import fenced
 from milonga.resolve import Plan
 from milonga.roles import Scorer, StepSolver
 from milonga.roles.solver import as_trace
 from milonga.run.files import JsonLines
+from milonga.run.machine import version_of
 from milonga.run.note import FILE
 from milonga.table import Setting, Table
 from milonga.tasks import keyed
+from milonga.text import number
 from milonga.types import Prompt, Trace, Traces
 
 PACKAGES = ("milonga", "torch", "transformers", "peft", "safetensors")
@@ -38,7 +40,7 @@ def card(path: Path, found: Finished, setting: Setting, seat: str, adapters: boo
     kind = "an adapter for" if adapters else "trained from"
     facts = {
         "seat": f"{', '.join(seats_of(plan, plan.seats[seat]))} (role `{plan.roles[seat].name}`)",
-        "recipe": f"{config.recipe}, {plan.recipe.paper}" if plan.recipe.paper else config.recipe,
+        "recipe": ", ".join(filter(None, (plan.recipe.name, plan.recipe.paper))),
         "task": inline(config.task),
         "turns": f"{found.turn} in all, {config.turns} asked for of the {plan.recipe.lead}",
         "start": short(section.model),
@@ -50,14 +52,14 @@ def card(path: Path, found: Finished, setting: Setting, seat: str, adapters: boo
         "versions": ", ".join(f"{name} {version}" for name, version in versions().items()),
     }
     blocks = [
-        front(config.recipe, seat, section.model, adapters),
-        f"# The {seat} of a {config.recipe} run",
+        front(plan.recipe.name, seat, section.model, adapters),
+        f"# The {seat} of a {plan.recipe.name} run",
         f"A language model, {kind} `{short(section.model)}` by milonga, together with the "
         f"other seats of its run ({', '.join(plan.seats)}).",
         "## How it was trained",
         table(("", ""), list(facts.items())),
         "<details><summary>The resolved config</summary>",
-        fenced(to_toml(without_places(config.model_dump(mode="json"))), "toml"),
+        fenced(to_toml(without_places(config.model_dump(mode="json"))).rstrip(), "toml"),
         "</details>",
         "## What was measured",
         measured(path, seat, found),
@@ -87,7 +89,7 @@ def measured(path: Path, seat: str, found: Finished) -> str:
         return "Nothing was measured."
     names = [key for key in rows[-1] if key.startswith(f"eval/{seat}/") and rows[-1][key] is not None]
     names += [key for key in ("eval/hacking_gap",) if rows[-1].get(key) is not None]
-    lines = [(name.removeprefix("eval/"), shown(rows[0].get(name)), shown(rows[-1][name])) for name in names]
+    lines = [(name.removeprefix("eval/"), number(rows[0].get(name)), number(rows[-1][name])) for name in names]
     text = f"On {config.eval.problems} held-out problems ({config.eval.split}), {config.eval.samples} samples of each."
     heads = ("metric", f"turn {rows[0]['turn']}", f"turn {rows[-1]['turn']}")
     return f"{text}\n\n{table(heads, lines)}" if lines else f"{text} Nothing of it is about the {seat}."
@@ -108,7 +110,8 @@ def asked(plan: Plan, setting: Setting, seat: str) -> str:
     output = Table(setting, "card", "").ask(seat, Traces([subject]) if role.judges else [subject.problem], greedy=True)[0]
     prompt = prompt_text(setting, plan.seats[seat], role.prompt(subject.problem, about))
     literal = "\n".join(["PROMPT = (", *(f"    {line!r}" for line in prompt.splitlines(keepends=True)), ")"])
-    return f"The prompt, to the letter:\n\n{fenced(literal, 'python')}\n\nWhat it answers, greedily:\n\n{fenced(output.text)}"
+    said = fenced(output.text.rstrip(), "")
+    return f"The prompt, to the letter:\n\n{fenced(literal, 'python')}\n\nWhat it answers, greedily:\n\n{said}"
 
 
 def scorer_number(role: Scorer) -> str:
@@ -143,7 +146,7 @@ def usage(plan: Plan, seat: str, adapters: bool) -> str:
         again = f"To train on from it, beside the same base and rank: `--set policies.{seat}.adapter=FOLDER`."
         return f"{fenced(load, 'python')}\n\n{again}"
     ask = "pipeline('text-generation', 'FOLDER')(PROMPT, add_special_tokens=False, return_full_text=False)"
-    again = f"milonga run {plan.config.recipe} --{seat} FOLDER"
+    again = f"milonga run {short(plan.config.recipe)} --{seat} FOLDER"
     return (
         f"{fenced(ask, 'python')}\n\n{fenced('vllm serve FOLDER', 'sh')}\n\n"
         f"To train on from it (`{FILE}` says what milonga needs to know):\n\n{fenced(again, 'sh')}"
@@ -151,13 +154,8 @@ def usage(plan: Plan, seat: str, adapters: bool) -> str:
 
 
 def versions() -> dict[str, str]:
-    found = {"python": platform.python_version()}
-    for name in PACKAGES:
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return found
+    known = {name: version_of(name) for name in PACKAGES}
+    return {"python": platform.python_version()} | {name: version for name, version in known.items() if version is not None}
 
 
 def without_places(value: Any) -> Any:
@@ -178,16 +176,6 @@ def inline(section: Mapping[str, Any]) -> str:
     return short(str(section["name"])) + (f" ({options})" if options else "")
 
 
-def shown(value: Any) -> str:
-    return "—" if value is None else f"{value:.3f}" if isinstance(value, float) else str(value)
-
-
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     lines = [heads, ["---"] * len(heads), *rows]
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in line) + " |" for line in lines)
-
-
-def fenced(text: str, language: str = "") -> str:
-    """Text as a block of code that nothing in it can end: what a model wrote stays text."""
-    ticks = "`" * max(3, 1 + max((len(run) for run in re.findall(r"`+", text)), default=0))
-    return f"{ticks}{language}\n{text.rstrip()}\n{ticks}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -26,17 +27,27 @@ def export(path: str | Path, seat: str, out: str | Path, *, adapters: bool = Fal
     policy = plan.seats[seat]
     if adapters and plan.policies[policy].lora is None:
         raise ConfigError(f"the {seat} of '{path}' was trained with all its weights: it has no adapter to keep")
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise RunFolderError(f"'{out}' already exists; choose another folder to export to")
+    draft = check_place(out)
     setting = seated(only(plan, [seat]), found.weights)
-    draft = out.with_name(out.name + ".draft")
-    with disk_errors(out):
-        shutil.rmtree(draft, ignore_errors=True)
-        setting.engine.export(policy, draft, merged=not adapters)
-        note_of(plan.config, policy, seats_of(plan, policy), found.turn).write(draft)
-        (draft / "README.md").write_text(card(path, found, setting, seat, adapters), encoding="utf-8")
-        if out.exists():
-            out.rmdir()
-        draft.replace(out)
+    with closing(setting.engine), disk_errors(out):
+        try:
+            setting.engine.export(policy, draft, merged=not adapters)
+            note_of(plan.config, policy, seats_of(plan, policy), found.turn).write(draft)
+            (draft / "README.md").write_text(card(path, found, setting, seat, adapters), encoding="utf-8")
+            draft.replace(out)  # an empty folder may lie there
+        finally:
+            shutil.rmtree(draft, ignore_errors=True)
     size = sum(file.stat().st_size for file in out.iterdir())
     return {"folder": str(out), "seat": seat, "turn": found.turn, "adapters": adapters, "bytes": size}
+
+
+def check_place(out: Path) -> Path:
+    """Where the folder is written before it gets its name. Nothing of the user's is overwritten."""
+    if out.resolve() == Path.cwd():
+        raise RunFolderError(f"'{out}' is the folder that you are in; name another one to export to")
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise RunFolderError(f"'{out}' already exists; choose another folder to export to")
+    draft = out.with_name(out.name + ".draft")
+    if draft.exists():
+        raise RunFolderError(f"'{draft}' is in the way, perhaps left by an export that was killed; remove it")
+    return draft
