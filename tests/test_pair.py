@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import milonga
 from cases import TINY
 from helpers import PROPERTY
-from milonga.errors import ConfigError, DataError, RunFolderError, UserError
+from milonga.errors import ConfigError, DataError, RunFolderError
 from milonga.pair import Pair, Verdict
 from milonga.resolve import resolve
 from milonga.run.checkpoints import Checkpoints
@@ -94,8 +94,9 @@ def test_what_does_not_fit_is_unreadable_not_wrong(pair: Pair) -> None:
     verdicts = pair.verify([long, fits], checks=2)
     assert (verdicts[0].readable, verdicts[0].probability, verdicts[0].final, verdicts[0].first_error) == (0, None, None, None)
     assert "context" in str(verdicts[0].checks[0].reading.invalid) and verdicts[1].checks[0].text
-    with pytest.raises(UserError, match="no prompt of the verifier fits"):
-        pair.verify([long])
+    alone = pair.verify([long], checks=2)[0]
+    assert [c.reading for c in alone.checks] == [c.reading for c in verdicts[0].checks]
+    assert not pair.solve([foreign("long", "9" * 3000)], n=2)
 
 
 @pytest.mark.parametrize("recipe", ["genrm", "gar", "lets_verify", "prime", "deepseek_math_v2"])

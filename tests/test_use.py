@@ -307,7 +307,7 @@ def test_chat_shows_the_answer_and_then_each_verdict(talk: Command, trained: Pat
 def test_chat_neutralises_what_models_write_and_outlives_hostile_questions(talk: Command, trained: Path) -> None:
     done = talk(b"\x1b[31m\xff[red]\n" + b"9" * 3000 + b"\n1+1%100\n", trained, "--best-of", "2")
     assert done.code == 0 and "\x1b" not in done.out
-    assert "no prompt of the generator fits" in done.out and done.out.count("verifier: ") == 2
+    assert "the question is longer than the model's context" in done.out and done.out.count("verifier: ") == 2
 
 
 def test_text_of_models_cannot_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:

@@ -22,6 +22,10 @@ class DataError(UserError):
     """A data file is missing, empty or malformed; the message names file, line and field."""
 
 
+class TooLongError(UserError):
+    """Nothing of what was asked fits into a model's context."""
+
+
 class RunFolderError(UserError):
     """A run folder is in use, incomplete, or cannot be written."""
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from milonga.config import VllmSection
-from milonga.errors import ConfigError, DataError, RunFolderError
+from milonga.errors import ConfigError, DataError, RunFolderError, TooLongError
 from milonga.evals.bench import rewritten
 from milonga.evals.evaluate import sureness, whole_bench
 from milonga.evals.metrics import first_wrong, mean, vote
@@ -222,19 +222,25 @@ class Pair:
     def solve(self, problems: Sequence[Problem], n: int = 1, greedy: bool = False) -> Traces:
         """`n` solutions of each problem, in one batch, graded where an answer is known; adjacent for each problem.
 
-        Problems that do not fit into the model's context have none; if that is so for all of them it is an error.
+        Problems that do not fit into the model's context have none, whatever else is asked along with them.
         """
         distinct("problem", [problem.id for problem in problems])
-        return Table(self.setting, "use", "").ask("generator", problems, n, greedy)
+        try:
+            return Table(self.setting, "use", "").ask("generator", problems, n, greedy)
+        except TooLongError:
+            return Traces([])
 
     def verify(self, solutions: Sequence[Trace] | Traces, checks: int = 1, greedy: bool = False) -> list[Verdict]:
         """A verdict on each solution from `checks` verifications of it, in one batch. A scorer is asked once: it says the same
         every time. Of what does not fit into the model's context every check is unreadable."""
         distinct("solution", [solution.id for solution in solutions])
         subjects = Traces(solutions)
-        judged = whole_bench(Table(self.setting, "use", "").judge("verifier", subjects, checks, greedy), subjects, checks)
+        try:
+            judged = Table(self.setting, "use", "").judge("verifier", subjects, checks, greedy)
+        except TooLongError:
+            judged = Traces([])
         found: dict[str, list[Trace]] = {}
-        for check in judged:
+        for check in whole_bench(judged, subjects, checks):
             found.setdefault(check.subject.id, []).append(check)
         return [Verdict(solution, tuple(found[solution.id])) for solution in subjects]
 

@@ -17,7 +17,7 @@ from milonga import judging
 from milonga.config import SamplingSection
 from milonga.credit import kl_penalties
 from milonga.engine import Completion, Decoding, Engine, Request
-from milonga.errors import UserError
+from milonga.errors import TooLongError
 from milonga.objectives import Objective
 from milonga.randomness import key64
 from milonga.roles import Role
@@ -173,7 +173,7 @@ class Table:
     def _require(self, seat: str, subjects: Sequence[Problem] | Traces, asked: list[_Asked]) -> None:
         if subjects and not asked:
             limit = self.setting.engine.context_limit(self.setting.policies[seat])
-            raise UserError(
+            raise TooLongError(
                 f"no prompt of the {seat} fits into the {limit} tokens of its model; use another, or shorter problems"
             )
 

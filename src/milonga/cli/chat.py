@@ -16,6 +16,8 @@ from milonga.tasks.foreign import foreign
 from milonga.types import Solution, Trace
 from milonga.using.answers import answers
 
+TOO_LONG = "the question is longer than the model's context: ask a shorter one"
+
 
 def chat(pair: Pair, console: Console, best_of: int, checks: int) -> None:
     """Until the questions end. What cannot be answered is said, and the next question is read."""
@@ -47,11 +49,15 @@ def converse(pair: Pair, question: str, id: str, console: Console, best_of: int,
     problem = foreign(id, question)
     if best_of > 1:
         best = answers(pair, [problem], best_of, "verifier" if pair.judges else "vote", checks)[0].best
-        assert best is not None, "a problem that does not fit, asked alone, is an error"
+        if best is None:
+            raise UserError(TOO_LONG)
         solution, verdict = best.solution, best.verdict
         show_solution(solution, console)
     else:
-        solution = pair.solve([problem], greedy=True)[0]
+        found = pair.solve([problem], greedy=True)
+        if not found:
+            raise UserError(TOO_LONG)
+        solution = found[0]
         show_solution(solution, console)
         verdict = pair.verify([solution], checks)[0] if pair.judges else None
     if verdict is not None:

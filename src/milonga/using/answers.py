@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from milonga.evals.evaluate import TOO_LONG
 from milonga.pair import Pair, Verdict
 from milonga.types import Problem, Solution, Trace
 
@@ -81,7 +82,7 @@ def answer_row(answer: Answer) -> dict[str, Any]:
     """An answer as JSON: what was chosen, why, and what else there was. With steps, `milonga verify` takes it as it is."""
     row: dict[str, Any] = {"question": answer.problem.text}
     if answer.best is None:
-        return row | {"answer": None, "score": None, "error": "longer than the model's context"}
+        return row | {"answer": None, "score": None, "error": TOO_LONG}
     value: Solution = answer.best.solution.reading.value
     row |= {"answer": value.answer, "score": answer.score, "rank": answer.rank, "steps": list(value.steps)}
     row |= {"solution": answer.best.solution.text, "invalid": answer.best.solution.reading.invalid}
