@@ -65,7 +65,7 @@ def test_nothing_to_choose_from_is_said() -> None:
     empty = choose(PROBLEM, "both", [])
     assert empty.best is None and answer_row(empty)["error"] == "longer than the model's context"
     wordless = choose(PROBLEM, "vote", candidates((None, ()), (None, ())))
-    assert wordless.best is not None and answer_row(wordless)["answer"] is None
+    assert wordless.best is not None and (answer_row(wordless)["answer"], wordless.score) == (None, 0.0)
 
 
 TOLD = st.lists(

@@ -75,7 +75,8 @@ def choose(problem: Problem, rank: Rank, candidates: Sequence[Candidate]) -> Ans
     winner = max(sums, key=lambda answer: sums[answer])
     best = max((c for c in able if c.answer == winner), key=lambda c: c.weight)
     total = sum(c.weight for c in candidates)
-    return Answer(problem, rank, best, sums[winner] / total if total else 0.0, tuple(candidates))
+    share = 0.0 if winner is None or not total else sums[winner] / total  # no answer is nothing to be sure of
+    return Answer(problem, rank, best, share, tuple(candidates))
 
 
 def answer_row(answer: Answer) -> dict[str, Any]:
