@@ -266,6 +266,9 @@ GOOD = {"id": "x", "problem": "1+1", "steps": ["1", "2"], "label": 1, "final_ans
     ("content", "says"),
     [
         ("not json", "Expecting value"),
+        ("[" * 100_000, "not JSON"),
+        ("9" * 5000, "not JSON"),
+        (json.dumps([GOOD | {"problem": "\ud800"}]), "surrogates not allowed"),
         ("{}", "no list"),
         ("[]", "no list"),
         (json.dumps([GOOD, {k: v for k, v in GOOD.items() if k != "label"}]), "item 1: field 'label'"),

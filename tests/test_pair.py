@@ -82,6 +82,7 @@ def test_the_weights_are_those_of_the_newest_checkpoint(trained: Path, pair: Pai
 def test_foreign_solutions_are_judged_step_by_step(pair: Pair) -> None:
     solution = pair.given(PROBLEMS[0], ["3+4=7", "7*5=36"], id="theirs")
     assert solution.reading.value.answer == "36" and solution.id == "theirs"
+    assert pair.given(PROBLEMS[0], ["3+4=7"], "7\n#8").reading.value.answer == "7 #8"
     verdict = pair.verify([solution], checks=8)[0]
     assert len(verdict.checks) == 8 and verdict.solution is solution
     assert verdict.steps is not None and len(verdict.steps) == 2 and all(0 <= p <= 1 for p in verdict.steps)

@@ -239,6 +239,9 @@ def test_harder_problems_have_more_steps() -> None:
     assert letters is not None and all(12 < letters.step_count(letters.problem("test", i)) <= 24 for i in range(5))
     assert make_task({"name": "chain", "ops": 64}).harder() is None
     assert section_of("chain,ops=12,mod=20") == {"name": "chain", "ops": 12, "mod": 20}
+    assert section_of("x,kinds=[1, 2],n=3") == {"name": "x", "kinds": [1, 2], "n": 3}
+    with pytest.raises(ConfigError, match="a setting is key=value, not 'ops'"):
+        section_of("chain,ops")
 
 
 # -- Calibration -----------------------------------------------------------------------------------

@@ -113,7 +113,7 @@ RIGHT_SOLUTION = {"problem": "1+1%100", "steps": ["1+1=2"]}
         (ProblemItem, '{"question": "x", "answer": [1]}', "line 2: 'answer"),
         (ProblemItem, '{"question": "x", "answer": NaN}', "NaN is not a value of JSON"),
         (ProblemItem, '{"question": "x", "id": {}}', "line 2: 'id"),
-        (ProblemItem, '{"question": "\\ud800"}', "line 2: 'question'"),
+        (ProblemItem, '{"question": "\\ud800"}', "line 2: not JSON"),
         (SolutionItem, '{"problem": "x"}', "line 2: 'steps' is missing"),
         (SolutionItem, '{"problem": "x", "steps": []}', "line 2: 'steps': List should have at least 1 item"),
         (SolutionItem, '{"problem": "x", "steps": ["a", 3]}', "line 2: 'steps.1'"),

@@ -305,7 +305,7 @@ def parse_setting(text: str) -> dict[str, Any]:
     key, equals, value = text.partition("=")
     parts = [part.strip() for part in key.split(".")]
     if not equals or not all(parts):
-        raise ConfigError(f"--set takes key=value, not '{text}'")
+        raise ConfigError(f"a setting is key=value, not '{text}'")
     try:
         parsed: Any = tomllib.loads(f"value = {value}")["value"]
     except tomllib.TOMLDecodeError:
@@ -313,6 +313,14 @@ def parse_setting(text: str) -> dict[str, Any]:
     for part in reversed(parts):
         parsed = {part: parsed}
     return dict(parsed)
+
+
+def parse_settings(text: str) -> dict[str, Any]:
+    """`a.b=value,c=[1,2]` as a nested table: a comma within a value, as in a list, is not followed by another key."""
+    found: dict[str, Any] = {}
+    for setting in re.split(r",(?=\s*[A-Za-z_][\w.-]*=)", text) if text else []:
+        found = merge(found, parse_setting(setting))
+    return found
 
 
 def to_toml(data: Mapping[str, Any], prefix: str = "") -> str:

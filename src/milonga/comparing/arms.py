@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
-from milonga.config import merge, parse_setting, read_toml, to_toml
+from milonga.config import merge, parse_settings, read_toml, to_toml
 from milonga.errors import ConfigError, RunFolderError, nearest
 from milonga.evals import metric_names
 from milonga.recipes import RECIPES, find_recipe
@@ -131,10 +131,7 @@ def parse_arm(text: str) -> tuple[str, dict[str, Any]]:
     """`frozen:options.alpha=0.9,batch.rollouts=8` as a name and its own settings."""
     recipe, rest = split_arm(text)
     find_recipe(recipe)
-    own: dict[str, Any] = {}
-    # A comma within a value, as in a list, is not followed by another key.
-    for setting in re.split(r",(?=\s*[A-Za-z_][\w.-]*=)", rest) if rest else []:
-        own = merge(own, parse_setting(setting))
+    own = parse_settings(rest)
     refuse(own, OURS | dict.fromkeys(SHARED, "all arms must share it; use --set or a flag"))
     return text, own
 

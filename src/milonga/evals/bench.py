@@ -7,7 +7,6 @@ are read as they are.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from milonga.errors import DataError
 from milonga.roles import Role, StepSolver
 from milonga.roles.solver import as_trace
 from milonga.tasks import Task, keyed
+from milonga.tasks.data import parse_json
 from milonga.tasks.worked import NUMBER
 from milonga.types import Grade, Problem, Reading, Solution, Split, Trace
 
@@ -50,10 +50,10 @@ def read_processbench(path: Path, solver: StepSolver | None, limit: int | None =
     A file with the name of a released one must hold as many items with and without errors as that does.
     """
     try:
-        items = json.loads(path.read_text(encoding="utf-8"))
+        items = parse_json(path.read_bytes(), f"ProcessBench file '{path}'")
     except FileNotFoundError:
         raise DataError(f"ProcessBench file '{path}' does not exist") from None
-    except (json.JSONDecodeError, UnicodeDecodeError, OSError) as error:
+    except OSError as error:
         raise DataError(f"ProcessBench file '{path}': {error}") from None
     if not isinstance(items, list) or not items:
         raise DataError(f"ProcessBench file '{path}' holds no list of items")
@@ -98,7 +98,7 @@ def rewritten(
     Without an answer, the last number of the last step stands for it: that is where most solutions have theirs.
     """
     numbers = NUMBER.findall(steps[-1]) if steps else []
-    text = solver.write([one_line(step) for step in steps], answer or (numbers[-1] if numbers else "?"))
+    text = solver.write([one_line(step) for step in steps], one_line(answer or (numbers[-1] if numbers else "?")))
     reading = solver.read(text)
     return Trace.given(id, "generator", problem, text, reading, grade) if len(reading.value.steps) == len(steps) else None
 
@@ -109,6 +109,6 @@ def paragraphs(steps: Sequence[str]) -> Reading:
 
 
 def one_line(step: str) -> str:
-    """A step on one line that does not look like the answer line of the terse dialect, as a headline would."""
+    """A step, or an answer, on one line that does not look like the answer line of the terse dialect, as a headline would."""
     flat = step.replace("\n", " ")
     return f" {flat}" if flat.startswith("#") else flat

@@ -157,7 +157,10 @@ def _parse(line: bytes, path: Path, number: int, fields: Fields) -> Row:
 def parse_json(text: bytes, where: str) -> Any:
     """Strict JSON, or an error that names its place."""
     try:
-        return json.loads(text.decode("utf-8-sig"), parse_constant=_no_constant)
+        found = json.loads(text.decode("utf-8-sig"), parse_constant=_no_constant)
+        if b"\\u" in text:  # half of a character, which only an escape can name, is no text that a model could read
+            json.dumps(found, ensure_ascii=False).encode()
+        return found
     except (ValueError, RecursionError) as error:
         raise DataError(f"{where}: not JSON ({error})") from None
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any, NamedTuple
 from pydantic import BeforeValidator, Field
 
 from milonga.charts import Bars, bar_chart
-from milonga.config import parse_setting
+from milonga.config import parse_settings
 from milonga.errors import ConfigError
 from milonga.evals.bench import make_bench
 from milonga.evals.evaluate import judge_metrics, prefixed, ranking_metrics
@@ -109,11 +109,8 @@ class Transfer(Suite):
 
 def section_of(text: str) -> dict[str, Any]:
     """`chain,ops=12` as the section of a config."""
-    name, *settings = text.split(",")
-    section: dict[str, Any] = {"name": name}
-    for setting in settings:
-        section |= parse_setting(setting)
-    return section
+    name, _, settings = text.partition(",")
+    return {"name": name} | parse_settings(settings)
 
 
 def judged(subject: Subject, source: Source) -> Row:
