@@ -267,6 +267,31 @@ def test_a_full_queue_is_said_and_the_others_are_answered(pair: Pair) -> None:
         assert first.result().status == second.result().status == 200
 
 
+def test_who_goes_away_is_not_worked_for(pair: Pair) -> None:
+    held = slow(pair)
+    with serving(held, Limits(waiting=1)) as client, ThreadPoolExecutor(1) as pool:
+        service = client.service
+        assert service is not None
+        first = pool.submit(client.post, "/verify", {"solutions": [SOLUTION]})
+        wait_until(lambda: service.batches == 1)
+        body = json.dumps({"solutions": [SOLUTION]}).encode()
+        head = "POST /verify HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: "
+        with socket.create_connection(("127.0.0.1", client.port)) as raw:
+            raw.sendall(head.encode() + f"{len(body)}\r\n\r\n".encode() + body)
+            wait_until(lambda: service.queued == 1)
+        wait_until(lambda: service.queued == 0)
+        held.leave.set()
+        assert first.result().status == 200
+        assert client.post("/verify", {"solutions": [SOLUTION]}).status == 200 and service.batches == 2
+
+
+def test_what_is_open_to_all_reads_no_body(client: Client) -> None:
+    with socket.create_connection(("127.0.0.1", client.port)) as raw:
+        raw.settimeout(30)
+        raw.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000\r\n\r\n")
+        assert b" 200 " in raw.recv(1000)
+
+
 def test_who_waits_when_the_service_stops_is_told_so(pair: Pair) -> None:
     held = slow(pair)
     service = Service(held, 10)

@@ -18,7 +18,7 @@ from typing import Any
 from milonga.doors import App, Receive, Scope, Send, is_local, same
 
 OPEN = ("/health",)
-"""What may be asked without a token, and as often as one likes."""
+"""What may be asked without a token, and as often as one likes; so no body is read for it."""
 CLIENTS = 4096
 """Clients whose rate is remembered; of more, those that asked last."""
 
@@ -65,11 +65,11 @@ class Gate:
         if refusal is not None:
             await refuse(send, *refusal)
             return
-        body = await self._body(receive)
+        body = b"" if scope["path"] in OPEN else await self._body(receive)
         if isinstance(body, tuple):
             await refuse(send, *body)
-            return
-        await self.app(scope, once(body, receive), send)
+        elif body is not None:
+            await self.app(scope, once(body, receive), send)
 
     def _refusal(self, scope: Scope, headers: dict[bytes, bytes]) -> tuple[int, str, dict[str, str]] | None:
         """Status, reason and headers of a refusal that needs no look at the body."""
@@ -93,13 +93,16 @@ class Gate:
     def _too_large(self) -> tuple[int, str, dict[str, str]]:
         return 413, f"a request has at most {self.limits.body} bytes", {}
 
-    async def _body(self, receive: Receive) -> bytes | tuple[int, str, dict[str, str]]:
-        """The whole body, or why not: its length need not be as announced, and it need not ever end."""
+    async def _body(self, receive: Receive) -> bytes | tuple[int, str, dict[str, str]] | None:
+        """The whole body, or why not: its length need not be as announced, and it need not ever end. None where the client
+        has gone before that."""
         chunks, size = [], 0
         try:
             async with asyncio.timeout(self.limits.seconds):
                 while True:
                     message = await receive()
+                    if message["type"] == "http.disconnect":
+                        return None
                     chunks.append(message.get("body", b""))
                     size += len(chunks[-1])
                     if size > self.limits.body:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from typing import Any, Literal
 
@@ -20,8 +21,10 @@ from milonga.errors import UserError
 from milonga.using.answers import Rank
 from milonga.using.gate import Gate, Limits
 from milonga.using.items import Item, SolutionItem
-from milonga.using.service import BusyError, Service
+from milonga.using.service import BusyError, Row, Service
 
+GONE = 499
+"""Nobody sees it: the code that proxies write down for a client that closed its connection."""
 RETRY = "1"
 """Seconds after which it may be worth asking again, where the queue is full."""
 
@@ -79,7 +82,7 @@ def make_app(service: Service, limits: Limits, token: str | None, loopback: bool
         return Health(queued=service.queued)
 
     @app.post("/solve")
-    async def solve(asked: SolveRequest) -> Rows:
+    async def solve(asked: SolveRequest, request: Request) -> Rows:
         rank: Rank = asked.rank or ("verifier" if service.pair.judges else "vote")
         if not service.pair.solves or (rank != "vote" and not service.pair.judges):
             raise HTTPException(422, f"this pair cannot solve by rank '{rank}': it has {' and '.join(service.pair.seats)}")
@@ -87,20 +90,39 @@ def make_app(service: Service, limits: Limits, token: str | None, loopback: bool
         within("checks", asked.checks, limits.checks)
         fits(asked.problems, asked.best_of * (1 if rank == "vote" else 1 + asked.checks), limits)
         questions = [item.question for item in asked.problems]
-        rows = await asyncio.wrap_future(service.solve(questions, asked.best_of, rank, asked.checks, asked.seed))
-        return results(asked.problems, rows)
+        done = service.solve(questions, asked.best_of, rank, asked.checks, asked.seed)
+        return results(asked.problems, await awaited(done, request))
 
     @app.post("/verify")
-    async def verify(asked: VerifyRequest) -> Rows:
+    async def verify(asked: VerifyRequest, request: Request) -> Rows:
         if not service.pair.judges:
             raise HTTPException(422, "this pair has no verifier")
         within("checks", asked.checks, limits.checks)
         fits(asked.solutions, asked.checks, limits)
         solutions = [(s.question, s.steps, None if s.answer is None else str(s.answer)) for s in asked.solutions]
-        rows = await asyncio.wrap_future(service.verify(solutions, asked.checks, asked.seed))
-        return results(asked.solutions, rows)
+        done = service.verify(solutions, asked.checks, asked.seed)
+        return results(asked.solutions, await awaited(done, request))
 
     return Gate(app, limits, token, loopback)
+
+
+async def awaited(done: Future[list[Row]], request: Request) -> list[Row]:
+    """The rows; where the client goes away before they are begun, the job is taken back: nobody would read them."""
+    rows, gone = asyncio.wrap_future(done), asyncio.ensure_future(departure(request))
+    try:
+        either: set[asyncio.Future[Any]] = {rows, gone}
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        if not rows.done():
+            raise HTTPException(GONE, "the client has gone")
+        return rows.result()
+    finally:
+        gone.cancel()
+        rows.cancel()
+
+
+async def departure(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
 
 
 def results(items: list[Any], rows: list[dict[str, Any]]) -> Rows:

@@ -82,9 +82,9 @@ class Service:
 
     @property
     def queued(self) -> int:
-        """Items that wait."""
+        """Items that wait, and that somebody still waits for."""
         with self._changed:
-            return sum(len(job.items) for job in self._queue)
+            return sum(len(job.items) for job in self._queue if not job.done.cancelled())
 
     def solve(self, questions: Sequence[str], best_of: int, rank: Rank, checks: int, seed: int) -> Future[list[Row]]:
         """An answer to each question; see `milonga.using.answers`."""
@@ -100,6 +100,7 @@ class Service:
         with self._changed:
             if self._closed:
                 raise BusyError("the service is stopping")
+            self._queue = deque(one for one in self._queue if not one.done.cancelled())
             # An empty queue takes any request: one that is larger than the queue could otherwise never be answered.
             if self._queue and self.queued + len(job.items) > self.waiting:
                 raise BusyError("too many requests are waiting")
