@@ -5,8 +5,10 @@ Invariant: all of it is written or nothing is, and no file that is there is touc
 
 from __future__ import annotations
 
+import ast
 import keyword
 import re
+import sys
 from pathlib import Path
 from string import Template
 from typing import Any
@@ -19,6 +21,8 @@ from milonga.errors import ConfigError, RunFolderError, nearest
 TEMPLATES = Path(__file__).parent / "templates"
 KINDS = ("recipe", "task")
 LONGEST = 40
+IMPORTED = ("milonga", "numpy", "pydantic", "pytest")
+"""What the templates import, besides modules of Python's own."""
 
 
 def write_skeleton(kind: str, name: str, folder: Path) -> dict[str, Any]:
@@ -28,7 +32,7 @@ def write_skeleton(kind: str, name: str, folder: Path) -> dict[str, Any]:
     if kind not in KINDS:
         raise ConfigError(f"unknown kind '{kind}': {nearest(kind, KINDS)}")
     check_name(kind, name)
-    class_name = "".join(part.capitalize() for part in name.split("_"))
+    class_name = class_of(name)
     files = {f"{name}.py": f"{kind}.py", f"test_{name}.py": f"test_{kind}.py", f"{name}.md": f"{kind}.md"}
     taken = [str(folder / file) for file in files if (folder / file).exists()]
     if taken:
@@ -47,11 +51,26 @@ def write_skeleton(kind: str, name: str, folder: Path) -> dict[str, Any]:
 def check_name(kind: str, name: str) -> None:
     """It becomes the name of a module and, in capitals, of a class."""
     fits = re.fullmatch(r"[a-z][a-z0-9]*(_[a-z0-9]+)*", name) is not None and len(name) <= LONGEST
-    if not fits or keyword.iskeyword(name):
+    if not fits or keyword.iskeyword(name) or keyword.iskeyword(name.capitalize()):
         raise ConfigError(
             f"'{name}' cannot name a {kind}: use small letters, digits and single underscores, a letter first, "
             f"at most {LONGEST} of them, and no word of Python's"
         )
+    if name in (*sys.stdlib_module_names, *IMPORTED):
+        raise ConfigError(f"'{name}' cannot name a {kind}: its file would stand before the module of that name; choose another")
+    if class_of(name) in names_in(f"{kind}.py"):
+        raise ConfigError(f"'{name}' cannot name a {kind}: {class_of(name)} is a class that its file needs; choose another")
+
+
+def class_of(name: str) -> str:
+    return "".join(part.capitalize() for part in name.split("_"))
+
+
+def names_in(template: str) -> set[str]:
+    """The names that a template imports or defines."""
+    body = ast.parse(filled(template, "placeholder", "Placeholder")).body
+    imported = {alias.asname or alias.name for node in body if isinstance(node, ast.ImportFrom) for alias in node.names}
+    return imported | {node.name for node in body if isinstance(node, ast.ClassDef)}
 
 
 def filled(template: str, name: str, class_name: str) -> str:
