@@ -16,7 +16,10 @@ from typing import Any
 from milonga.errors import RunFolderError
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-REFUSED = (errno.EACCES, errno.EROFS, errno.EPERM, errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG)
+REFUSED = (
+    *(errno.EACCES, errno.EROFS, errno.EPERM, errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG),
+    errno.ENOENT,  # some file systems, such as /proc, say so where nothing may be made
+)
 
 
 @contextmanager
@@ -29,7 +32,7 @@ def disk_errors(what: Path) -> Iterator[None]:
         if code in FULL:
             raise RunFolderError(
                 f"the disk is full: '{what}' could not be written ({os.strerror(code)}); "
-                "free some space and use 'milonga resume'"
+                "free some space and try again; a run goes on with 'milonga resume'"
             ) from None
         if code in REFUSED:
             raise RunFolderError(f"'{what}' cannot be written: {os.strerror(code)}") from None

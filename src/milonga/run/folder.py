@@ -36,10 +36,7 @@ class RunFolder:
 
     def __enter__(self) -> RunFolder:
         with disk_errors(self.path):
-            try:
-                self.path.mkdir(parents=True, exist_ok=True)
-            except FileNotFoundError:  # some file systems, such as /proc, say so where nothing may be made
-                raise RunFolderError(f"'{self.path}' cannot be made there; choose another --out") from None
+            self.path.mkdir(parents=True, exist_ok=True)
             self._lock = (self.path / "lock").open("w")
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
