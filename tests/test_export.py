@@ -175,7 +175,7 @@ def test_an_export_that_fails_leaves_nothing_and_takes_nothing_away(
 ) -> None:
     (tmp_path / "out.draft").mkdir()
     (tmp_path / "out.draft" / "mine").write_text("mine")
-    with pytest.raises(RunFolderError, match="out.draft' is in the way"):
+    with pytest.raises(RunFolderError, match=r"out\.draft' is in the way"):
         export(trained, "generator", tmp_path / "out")
     assert (tmp_path / "out.draft" / "mine").read_text() == "mine"
     monkeypatch.setattr("milonga.using.export.card", lambda *_: 1 / 0)

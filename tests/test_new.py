@@ -79,7 +79,26 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
     assert (tmp_path / "test_mine.py").read_text() == "mine\n"
 
 
-@pytest.mark.parametrize("name", ["", "Mine", "my-task", "../mine", "mine.py", "1st", "a__b", "_a", "class", "x" * 41, "ä", "none", "json", "numpy", "grade"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "",
+        "Mine",
+        "my-task",
+        "../mine",
+        "mine.py",
+        "1st",
+        "a__b",
+        "_a",
+        "class",
+        "x" * 41,
+        "ä",
+        "none",
+        "json",
+        "numpy",
+        "grade",
+    ],
+)
 def test_a_name_that_is_none_is_refused(name: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot name a task"):
         write_skeleton("task", name, tmp_path)
