@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 from milonga.config import VllmSection
 from milonga.errors import ConfigError, DataError, RunFolderError, TooLongError
 from milonga.evals.bench import rewritten
-from milonga.evals.evaluate import sureness, whole_bench
+from milonga.evals.evaluate import step_sureness, sureness, whole_bench
 from milonga.evals.metrics import first_wrong, mean, vote
 from milonga.resolve import Plan, resolve
-from milonga.roles import StepSolver
+from milonga.roles import StepSolver, solver_in
 from milonga.run.checkpoints import Checkpoints
 from milonga.run.folder import read_config
 from milonga.table import Setting, Table
@@ -119,7 +119,7 @@ class Verdict:
     @property
     def steps(self) -> tuple[float, ...] | None:
         """The same for each step; None where no check judges every step."""
-        said = [v.step_scores or tuple(map(float, v.steps)) for v in self.values if v.steps is not None]
+        said = [scores for value in self.values if (scores := step_sureness(value)) is not None]
         return tuple(sum(column) / len(said) for column in zip(*said, strict=True)) if said else None
 
     @property
@@ -148,7 +148,7 @@ class Pair:
         self.plan, self.turn = plan, turn
         self.seats = tuple(seats)
         self.setting = replace(seated(only(plan, seats), weights), task=WithForeign(plan.task))
-        self.solver = StepSolver("terse" if plan.config.dialect == "terse" else "tagged")
+        self.solver = solver_in(plan.config.dialect)
 
     @classmethod
     def open(

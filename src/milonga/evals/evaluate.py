@@ -310,6 +310,11 @@ def sureness(value: Verification) -> float:
     return float(value.final is True) if value.score is None else value.score
 
 
+def step_sureness(value: Verification) -> tuple[float, ...] | None:
+    """The same of each step; None where it does not judge every one."""
+    return None if value.steps is None else value.step_scores or tuple(map(float, value.steps))
+
+
 def last_is_lowest(checks: Traces) -> float | None:
     """How often the lowest step score stands on the last step: a step verifier that does this looks at the answer alone."""
     scores = [c.reading.value.step_scores for c in checks if c.reading.value.step_scores]

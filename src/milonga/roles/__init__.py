@@ -7,7 +7,7 @@ from milonga.roles.proofs import DefectVerifier, MetaVerifier, ProofWriter
 from milonga.roles.proposer import Proposal, Proposer
 from milonga.roles.scorer import ImplicitScorer, Scorer, StepScorer
 from milonga.roles.slices import SliceJudge
-from milonga.roles.solver import StepSolver
+from milonga.roles.solver import StepSolver, solver_in
 from milonga.roles.thinker import Predictor, Thinker
 from milonga.roles.verifier import StepVerifier
 from milonga.roles.yes_no import YesNoVerifier
@@ -33,4 +33,5 @@ __all__ = [
     "StepVerifier",
     "Thinker",
     "YesNoVerifier",
+    "solver_in",
 ]

@@ -109,3 +109,8 @@ def read_tagged(text: str) -> Reading:
     if re.sub(r"<step>.*?</step>", "", work, flags=re.DOTALL).strip():
         score -= 0.4
     return Reading(value, max(0.0, score), "; ".join(problems) or None)
+
+
+def solver_in(dialect: str) -> StepSolver:
+    """The step solver that speaks as a resolved config says."""
+    return StepSolver("terse" if dialect == "terse" else "tagged")

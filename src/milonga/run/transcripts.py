@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from milonga.config import Config
-from milonga.roles import StepSolver
+from milonga.roles import StepSolver, solver_in
 from milonga.run.traces import read_traces
 from milonga.types import Solution
 
@@ -77,7 +77,7 @@ def read_transcripts(folder: Path, config: Config) -> list[Transcript]:
         return []
     rows = read_traces(files[-1], COLUMNS, MOST_TRACES)
     turn = int(files[-1].stem.removeprefix("turn-"))
-    solver = StepSolver("terse" if config.dialect == "terse" else "tagged")
+    solver = solver_in(config.dialect)
     checks: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
         for about in row["about"]:

@@ -15,7 +15,7 @@ from milonga.config import to_toml
 from milonga.pair import Finished
 from milonga.report.markdown import fenced
 from milonga.resolve import Plan
-from milonga.roles import Scorer, StepSolver
+from milonga.roles import Scorer, StepSolver, solver_in
 from milonga.roles.solver import as_trace
 from milonga.run.files import JsonLines
 from milonga.run.machine import version_of
@@ -129,7 +129,7 @@ def example(plan: Plan, seat: str) -> Trace | None:
     if not (role.judges or isinstance(role, StepSolver)) or not plan.task.demonstrates or seat not in ("generator", "verifier"):
         return None
     problem = plan.task.problem(plan.config.eval.split, 0)
-    solver = StepSolver("terse" if plan.config.dialect == "terse" else "tagged")
+    solver = solver_in(plan.config.dialect)
     return as_trace(plan.task.demonstrate(problem, keyed("card")), problem, solver, "card")
 
 

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pydantic import Field
 
 from milonga.charts import Bin, reliability_chart
-from milonga.evals.evaluate import sureness
+from milonga.evals.evaluate import step_sureness, sureness
 from milonga.evals.metrics import calibration_error, mean, order_accuracy
 from milonga.evals.reliability import brier, brier_limit, calibration_floor, reliability
 from milonga.evals.suites.base import SUITES, Finding, HeldOut, Row, Subject, Suite, draw
@@ -71,7 +71,7 @@ def of_steps(checks: Sequence[Sequence[Trace]]) -> list[Judged]:
     out: list[Judged] = []
     for group in checks:
         grade = group[0].subject.grade
-        said = [v.step_scores or tuple(map(float, v.steps)) for c in group if (v := c.reading.value).steps is not None]
+        said = [scores for check in group if (scores := step_sureness(check.reading.value)) is not None]
         if said and grade is not None and grade.steps is not None and len(said[0]) == len(grade.steps):
             last = len(grade.steps) if grade.first_error in (-1, None) else grade.first_error + 1
             out += [([scores[k] for scores in said], grade.steps[k]) for k in range(last)]
