@@ -315,6 +315,8 @@ def test_a_defect_of_ours_is_one_line_to_others_and_the_service_lives_on(pair: P
         monkeypatch.setattr(broken, "verify", lambda *a, **k: 1 / 0, raising=False)
         done = client.post("/verify", {"solutions": [SOLUTION]})
         assert (done.status, done.body) == (500, {"error": "internal error"})
+        monkeypatch.setattr(broken, "verify", lambda *a, **k: [], raising=False)  # it forgets an item
+        assert client.post("/verify", {"solutions": [SOLUTION]}).status == 500
         monkeypatch.undo()
         assert client.post("/verify", {"solutions": [SOLUTION]}).status == 200
 

@@ -117,12 +117,13 @@ class Service:
             self.batches += 1
             try:
                 rows = self._answer(jobs)
+                found = [[rows[item.id] for item in job.items] for job in jobs]
             except Exception as error:
                 for job in jobs:
                     job.done.set_exception(error)
             else:
-                for job in jobs:
-                    job.done.set_result([rows[item.id] for item in job.items])
+                for job, answered in zip(jobs, found, strict=True):
+                    job.done.set_result(answered)
 
     def _next(self) -> list[Job] | None:
         """The oldest job and those that can go with it; None once the service is closed."""
