@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import signal
 import sys
 from pathlib import Path
 
 from milonga.doors import address, bound, find_token, is_loopback
-from milonga.errors import MissingExtra
+from milonga.errors import ConfigError, MissingExtra
 from milonga.pair import Pair
 from milonga.using.gate import Limits
 from milonga.using.service import Service
@@ -26,6 +27,8 @@ def serve(folder: Path, host: str, port: int, token_file: Path | None, rate: flo
     except ImportError:
         raise MissingExtra("'milonga serve'", "serve") from None
     token = find_token(host, token_file)
+    if not math.isfinite(rate):
+        raise ConfigError(f"--rate {rate} is no number of requests")
     limits = Limits(rate=rate, waiting=waiting)
     with bound(host, port) as listener:
         service = Service(Pair.open(folder, device=device), limits.waiting)

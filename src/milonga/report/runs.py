@@ -40,8 +40,8 @@ GROUPS = {
     "every metric of the turns": ("rollouts/", "learn/", "credit/", "compute/", "flow/"),
 }
 
-TOO_KIND = "more of the solutions right than are right: the generator may be fooling it"
-TOO_STRICT = "fewer of the solutions right than are right: it is too strict"
+TOO_KIND = "more than are: the generator may be fooling it"
+TOO_STRICT = "less than are: it is too strict"
 
 
 def run_chapter(record: Record) -> Chapter:
@@ -96,7 +96,8 @@ def remarks(record: Record) -> list[str]:
         )
     gap = end("eval/hacking_gap")
     if gap is not None and abs(gap) > 0.1:
-        out.append(f"The verifier calls {abs(gap):.1%} {TOO_KIND if gap > 0 else TOO_STRICT}.")
+        points = f"{100 * abs(gap):.1f} percentage points"
+        out.append(f"The share of solutions that the verifier calls right is {points} {TOO_KIND if gap > 0 else TOO_STRICT}.")
     accuracy, sound = end("eval/generator/accuracy"), end("eval/generator/sound_accuracy")
     if accuracy is not None and sound is not None and accuracy - sound > 0.1:
         out.append(f"{accuracy - sound:.1%} of the solutions have a right answer and a wrong step: answers may be guessed.")
