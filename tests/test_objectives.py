@@ -402,6 +402,7 @@ DEFAULTS: dict[str, Any] = {
     "kind": "policy_gradient",
     "beta": 0.05,
     "pair_loss": "ranking",
+    "nll_coef": 0.0,
     "advantage": "zscore",
     "gamma": 1.0,
     "whiten_shift": True,

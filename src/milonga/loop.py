@@ -16,6 +16,7 @@ from milonga.credit.shuffle import shuffled
 from milonga.engine import Engine, LearnReport
 from milonga.errors import RunFolderError
 from milonga.evals import Evaluator, judge_metrics, make_bench, output_metrics, solver_metrics
+from milonga.preferences import Preferences
 from milonga.resolve import Plan
 from milonga.run.checkpoints import require_room
 from milonga.run.console import LiveView
@@ -64,6 +65,7 @@ class Loop:
         self.place = Place()
         self.problem_cursors: dict[str, int] = {}
         self.rows: list[dict[str, Any]] = []
+        self.preferences = Preferences()
         self.trackers: list[Tracker] = []
 
     def prepare(self) -> None:
@@ -128,8 +130,10 @@ class Loop:
             self.place.turn + 1,
             phase.learner,
             phase.name,
+            self.schedule.round(cursor.phase),
             start=self.problem_cursors.get(phase.learner, 0),
             progress=self.progress,
+            preferences=self.preferences,
         )
         played = self.recipe.play(table)
         self.problem_cursors[phase.learner] = table.start + table.drawn
@@ -149,6 +153,8 @@ class Loop:
             timing["eval_s"] = time.monotonic() - began
         if self.config.keep.traces_every and self.place.turn % self.config.keep.traces_every == 0:
             self.folder.save_traces(self.place.turn, played, advantages)
+        if pairs := self.preferences.unsaved():
+            self.folder.preferences.append(*pairs)
         self.record(row, {"turn": self.place.turn, **timing})
         if self.place.turn % self.config.keep.checkpoint_every == 0:
             self.checkpoint()
@@ -226,6 +232,7 @@ class Loop:
         self.recipe.state = dict(state["recipe"])
         self.folder.rewind(self.place.turn)
         self.rows = self.folder.metrics.rows()
+        self.preferences = Preferences(self.folder.preferences.rows())
         self.view.say(f"resumed at turn {self.place.turn}")
 
     def end(self) -> dict[str, Any]:

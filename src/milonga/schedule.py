@@ -101,6 +101,10 @@ class Schedule:
             return self.intro[number]
         return self.cycle[(number - len(self.intro)) % len(self.cycle)] if self.cycle else None
 
+    def round(self, number: int) -> int:
+        """How often the cycle was gone through before a phase; 0 for what comes before its first time."""
+        return max(0, number - len(self.intro)) // len(self.cycle) if self.cycle else 0
+
     def advance(self, cursor: Cursor, rows: Sequence[Row]) -> Cursor:
         """The cursor of the next turn: the same phase, or the next one that is not over at once."""
         for _ in range(len(self.intro) + 2 * len(self.cycle) + 1):
@@ -140,6 +144,11 @@ def warm_up(learner: str, turns: int) -> Schedule:
 def alternate(**turns: int) -> Schedule:
     """`alternate(generator=3, verifier=1)`: three turns of one, one of the other, again and again."""
     return Schedule(cycle=tuple(Phase(learner, count) for learner, count in turns.items() if count))
+
+
+def rounds(learner: str, turns: int, policy: str, tag: str) -> Schedule:
+    """Turns in which a policy learns from what it was at their start, kept under a tag; then again, from what it is then."""
+    return Schedule(cycle=(Phase(learner, turns, enter=(Action("snapshot", policy, tag),)),))
 
 
 def until(learner: str, condition: Condition, at_most: int | None = None) -> Schedule:

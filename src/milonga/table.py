@@ -19,6 +19,7 @@ from milonga.credit import kl_penalties
 from milonga.engine import Completion, Decoding, Engine, Request
 from milonga.errors import TooLongError
 from milonga.objectives import Objective
+from milonga.preferences import Preference, Preferences, Side
 from milonga.randomness import key64
 from milonga.roles import Role
 from milonga.tasks import Task
@@ -66,6 +67,8 @@ class Table:
     learner: str
     phase: str = ""
     """The name of the phase, where the schedule gives it one."""
+    round: int = 0
+    """How often the schedule's cycle was gone through before."""
     start: int = 0
     """Index of the first problem of this turn."""
     split: Split = "train"
@@ -76,6 +79,8 @@ class Table:
     """Samples that were left out, by reason."""
     asked: Counter[tuple[str, str, bool]] = field(default_factory=Counter)
     """Outputs of each seat for each subject: one that is asked about again gets new rollouts, not the same ones."""
+    preferences: Preferences = field(default_factory=Preferences)
+    """The pairs that the run has kept so far."""
     timeline: Timeline = field(default_factory=Timeline)
 
     def problems(self, count: int | None = None) -> list[Problem]:
@@ -148,6 +153,12 @@ class Table:
         """How likely the seat's policy finds the trained tokens of given traces."""
         with self.timeline.spend("score"):
             return self.setting.engine.score(self.setting.policies[seat], traces, tag)
+
+    def prefer(self, winner: Trace, loser: Trace, reason: str) -> bool:
+        """Keep a pair in the run folder; False if the two read alike, or if this round has the pair already."""
+        sides = Side.of(winner), Side.of(loser)
+        problem, turn = winner.problem, int(self.turn)
+        return self.preferences.add(Preference(turn, self.round, winner.seat, problem.id, problem.text, *sides, reason))
 
     def _contexts(
         self, seat: str, subjects: Sequence[Problem | Trace] | Traces, n: int, rooms: Sequence[int] | None = None

@@ -154,7 +154,8 @@ def ratio_loss(objective: Objective, terms: TokenTerms, over: Denominators) -> t
     ratios = objective.beta * (terms.logp - terms.reference)
     scores = torch.zeros(len(lengths), dtype=ratios.dtype, device=ratios.device).index_add(0, terms.rows, ratios)
     if objective.kind == "dpo":
-        return pair_loss(objective, scores, terms.of_rows, over)
+        total, sums = pair_loss(objective, scores, terms.of_rows, over)
+        return total + objective.nll_coef * winners_nll(terms, over) if objective.nll_coef else total, sums
     assert terms.of_rows.labels is not None
     losses = functional.binary_cross_entropy_with_logits(scores, terms.of_rows.labels, terms.of_rows.weights, reduction="sum")
     hits = ((scores > 0) == (terms.of_rows.labels > 0.5)).sum()
@@ -166,10 +167,23 @@ def pair_loss(objective: Objective, scores: Tensor, rows: Rows, over: Denominato
     assert rows.pairs is not None
     winners, losers = rows.pairs.unbind(1)
     margin = scores[winners] - scores[losers]
-    losses = -functional.logsigmoid(margin) if objective.pair_loss == "ranking" else -margin
+    if objective.pair_loss == "hinge":
+        losses = functional.relu(1 - margin)
+    else:
+        losses = -functional.logsigmoid(margin) if objective.pair_loss == "ranking" else -margin
     if rows.weights is not None:
         losses = losses * rows.weights[winners]
     return losses.sum() / over.pairs, {"hits": (margin > 0).sum(), "judged": float(len(margin))}
+
+
+def winners_nll(terms: TokenTerms, over: Denominators) -> Tensor:
+    """How unlikely the winners of pairs are: the mean over the tokens of each, then over all pairs."""
+    rows = terms.of_rows
+    assert rows.pairs is not None
+    winners = rows.pairs[:, 0]
+    sums = torch.zeros(len(rows.lengths), dtype=terms.logp.dtype, device=terms.logp.device).index_add(0, terms.rows, terms.logp)
+    losses = -(sums / rows.lengths)[winners]
+    return (losses if rows.weights is None else losses * rows.weights[winners]).sum() / over.pairs
 
 
 def optimistic(now: Any, before: Any) -> Any:

@@ -44,8 +44,11 @@ class Objective(BaseModel):
     """What is minimised: a policy gradient, or one of the losses on labels and pairs."""
     beta: float = Field(0.05, gt=0)
     """Scale of the log-ratio to the reference, where that is the score: `implicit_bce` and `dpo`."""
-    pair_loss: Literal["ranking", "difference"] = "ranking"
-    """Of a pair's margin m: ranking is -log sigmoid(m); difference is -m, which needs something else to bound the scores."""
+    pair_loss: Literal["ranking", "difference", "hinge"] = "ranking"
+    """Of a pair's margin m: ranking is -log sigmoid(m); hinge is max(0, 1 - m); difference is -m, which needs something else to
+    bound the scores."""
+    nll_coef: float = Field(0.0, ge=0)
+    """Of `dpo`: weight of imitating the winner too, as the mean over its tokens. A margin alone may make both unlikely."""
 
     # Switch 1: baseline and scale of the advantage (used by credit, before the learner).
     advantage: Literal["zscore", "centre", "leave_one_out", "whiten", "whiten_baseline"] = "zscore"
@@ -90,7 +93,8 @@ class Objective(BaseModel):
     kl_in: Literal["loss", "reward"] = "loss"
     """A term of the loss, or taken off the reward before advantages are formed."""
     kl_from: str = "ref"
-    """The version of the policy that the KL is measured from: `ref`, its start, or a snapshot that the schedule takes."""
+    """The version of the policy that the KL, or a row's log-ratio, is measured from: `ref`, its start, or a snapshot that the
+    schedule takes."""
     entropy_coef: float = 0.0
     """Of a language model's tokens; of a value head, the entropy of right against wrong."""
 

@@ -6,6 +6,7 @@ own. Then the policy learns the best of its samples by the new reward model, and
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
@@ -20,6 +21,7 @@ from milonga.schedule import Action, Phase, Schedule
 from milonga.table import Table
 from milonga.types import Lesson, Problem, Trace, Traces
 
+REASONS = {"human": "people preferred it", "own": "gold against the policy's own answer"}
 MEASURED = 64
 """Held-out problems, at most, of which the recipe measures human pairs and errors for itself."""
 
@@ -114,6 +116,8 @@ class Apo(Recipe):
             ]
         sides = [side for _, winner, loser in pairs for side in (winner, loser)]
         rows, kept = in_pairs(table.write("verifier", sides, [t.text for t in sides]), pairs)
+        for number, (kind, _, _) in enumerate(kept):
+            table.prefer(rows[2 * number], rows[2 * number + 1], REASONS[kind])
         kinds = [kind for kind, _, _ in kept for _ in range(2)]
         factors = {"human": self.options.human_weight, "own": self.options.own_weight}
         weights = term_weights(kinds, factors)
@@ -144,6 +148,8 @@ class Apo(Recipe):
         apart = np.flatnonzero(best ^ worst)  # two neighbours of each problem, unless all its samples score alike
         labels, units = [float(best[row]) for row in apart], [number // 2 for number in range(len(apart))]
         rows = Traces(solutions[int(row)] for row in apart)
+        for winner, loser in best_and_worst(rows, labels):
+            table.prefer(winner, loser, "best against worst by the reward model")
         return self.lesson("generator", rows, labels=labels, units=units, sources=sources, notes=notes)
 
     def measure(self, table: Table) -> dict[str, float | None]:
@@ -163,3 +169,9 @@ class Apo(Recipe):
             "verifier/length_alone": order_accuracy(lengths, [0.0] * len(own) + [1.0] * len(human)),
             "generator/late_errors": mean([first is not None and first > 0 for first in wrong]),
         }
+
+
+def best_and_worst(rows: Traces, labels: Sequence[float]) -> list[tuple[Trace, Trace]]:
+    """The pairs of neighbouring rows, the one with the higher label first."""
+    pairs = zip(rows[::2], rows[1::2], labels[::2], strict=True)
+    return [(first, second) if label else (second, first) for first, second, label in pairs]

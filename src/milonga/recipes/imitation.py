@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from milonga.objectives import OBJECTIVES
 from milonga.recipes.base import Recipe
 from milonga.table import Table
@@ -11,9 +13,14 @@ from milonga.types import Lesson, Problem, Trace, Traces
 
 def demonstrations(table: Table, seat: str, count: int | None = None) -> Traces:
     """What the seat's teacher writes about the turn's problems, one text for each, in the seat's own tokens."""
+    return taught(table, seat, table.problems(count))
+
+
+def taught(table: Table, seat: str, problems: Sequence[Problem]) -> Traces:
+    """The same about given problems."""
     role = table.setting.roles[seat]
     shown: list[tuple[Problem | Trace, str]] = []
-    for problem in table.problems(count):
+    for problem in problems:
         rng = keyed("demonstration", table.setting.seed, table.turn, seat, problem.id)
         about, text = role.demonstrate(table.setting.task, problem, rng)
         shown.append((problem if about is None else about, text))

@@ -1,18 +1,24 @@
-"""Pairs to learn preferences from: those of people, played by a weak solver's slips, and the rows of both sides."""
+"""Pairs to learn preferences from: those of people, played by a weak solver's slips, those of a round, and their lessons."""
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Literal
 
+from milonga.preferences import Preference
 from milonga.randomness import key64
+from milonga.recipes.base import Recipe
 from milonga.roles import StepSolver
 from milonga.roles.solver import as_trace
 from milonga.table import Table
 from milonga.tasks.base import keyed
-from milonga.types import Problem, Trace, Traces
+from milonga.types import Lesson, Problem, Trace, Traces
 
 Pair = tuple[str, Trace, Trace]
 """Of which kind, who should win, who should lose."""
+BEFORE = "before"
+"""The tag under which recipes that play in rounds keep what a policy was at the start of the round."""
 Weak = Literal["first", "any"]
 """Where a weak solver slips: in the first step alone, or anywhere."""
 
@@ -48,3 +54,28 @@ def in_pairs(rows: Traces, pairs: list[Pair]) -> tuple[Traces, list[Pair]]:
     found = {t.subject.id: t for t in rows}
     kept = [pair for pair in pairs if pair[1].id in found and pair[2].id in found]
     return Traces(found[side.id] for _, *sides in kept for side in sides), kept
+
+
+def as_given(trace: Trace) -> Trace:
+    """What another version of a policy sampled, as a row to learn from: its very ids, and never for a policy gradient."""
+    segments = tuple(replace(segment, trained=segment.policy is not None) for segment in trace.segments)
+    return replace(trace, segments=segments, origin="given", temperature=1.0)
+
+
+def kept_pairs(table: Table, pairs: Sequence[Pair]) -> list[Pair]:
+    """The pairs that are new in this round; the run folder has them from here on, with their kinds as the reason."""
+    return [(reason, winner, loser) for reason, winner, loser in pairs if table.prefer(winner, loser, reason)]
+
+
+def recalled(table: Table, seat: str, kept: Sequence[Preference], count: int) -> list[Pair]:
+    """So many of the pairs that were kept, or all there are, drawn by the turn."""
+    chosen = keyed("recall", table.setting.seed, table.turn, seat).sample(range(len(kept)), min(len(kept), count))
+    policy = table.setting.policies[seat]
+    return [(kept[i].reason, *kept[i].traces(policy)) for i in sorted(chosen)]
+
+
+def pair_lesson(recipe: Recipe, seat: str, pairs: Sequence[Pair], **more: Any) -> Lesson:
+    """Winners and losers as neighbouring rows, each pair a unit."""
+    rows = Traces(side for _, *sides in pairs for side in sides)
+    units = [row // 2 for row in range(len(rows))]
+    return recipe.lesson(seat, rows, labels=[1.0, 0.0] * len(pairs), units=units, **more)

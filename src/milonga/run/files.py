@@ -87,9 +87,9 @@ class JsonLines:
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    def append(self, row: dict[str, Any]) -> None:
+    def append(self, *rows: dict[str, Any]) -> None:
         with disk_errors(self.path), self.path.open("a") as file:
-            file.write(to_json(row) + "\n")
+            file.writelines(to_json(row) + "\n" for row in rows)
             file.flush()
             os.fsync(file.fileno())
 
@@ -106,7 +106,9 @@ class JsonLines:
         return out
 
     def cut(self, turn: int) -> None:
-        """Forget everything after a turn."""
+        """Forget everything after a turn. A file that was never begun is not begun by this."""
+        if not self.path.exists():
+            return
         kept = [row for row in self.rows() if row["turn"] <= turn]
         write_atomically(self.path, "".join(to_json(row) + "\n" for row in kept))
 

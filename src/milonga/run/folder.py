@@ -1,4 +1,4 @@
-"""The run folder: resolved config, metrics, timings, traces, checkpoints, models, report. docs/run-folder.md describes it.
+"""The run folder: config, metrics, timings, preferences, traces, checkpoints, models, report. docs/run-folder.md describes it.
 
 Invariant: one process at a time works in it; what is in `metrics.jsonl` up to the newest checkpoint's turn never changes again.
 """
@@ -30,6 +30,7 @@ class RunFolder:
         self.path = path
         self.metrics = JsonLines(path / "metrics.jsonl")
         self.timing = JsonLines(path / "timing.jsonl")
+        self.preferences = JsonLines(path / "preferences.jsonl")
         self.machine = JsonLines(path / "machine.jsonl")
         self.checkpoints = Checkpoints(path / "checkpoints", keep)
         self._lock: IO[str] | None = None
@@ -67,6 +68,7 @@ class RunFolder:
         """Forget what came after the checkpoint that is resumed: it will come again, bit for bit."""
         self.metrics.cut(turn)
         self.timing.cut(turn)
+        self.preferences.cut(turn)
         self.checkpoints.forget_after(turn)
         for path in (self.path / "traces").glob("turn-*.parquet"):
             found = re.fullmatch(r"turn-(\d+)\.parquet", path.name)

@@ -136,9 +136,7 @@ class _Update:
         regularised = self.objective.kl_coef and self.objective.kl_in == "loss"
         if regularised and lesson.targets is not None and self.objective.on_values:
             self.reference = values(policy, lesson.traces, self.objective.kl_from, ledger)
-        elif self.objective.on_ratio:
-            self.reference = score(policy, lesson.traces, "ref", ledger)
-        elif regularised and self.objective.kind == "policy_gradient":
+        elif self.objective.on_ratio or (regularised and self.objective.kind == "policy_gradient"):
             self.reference = score(policy, lesson.traces, self.objective.kl_from, ledger)
         self.masks = [self._mask(row) for row in range(len(lesson.traces))]
         self.ready: Working | None = None

@@ -1,0 +1,111 @@
+"""The preferences of a run: pairs of outputs of which one should win, with the reason why each was kept.
+
+Invariants: a pair is kept once in a round, whatever its white space and case; two sides that read alike are no pair. What was
+sampled is kept by its ids, so that a pair that is learned from again is never encoded again. The run folder holds every pair,
+and a resumed run has exactly those up to its checkpoint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from milonga.tasks.base import normalised
+from milonga.types import Problem, Reading, Segment, Trace
+
+
+@dataclass(frozen=True)
+class Side:
+    """One output of a pair: its text, all its ids, and where among them the output begins."""
+
+    text: str
+    ids: tuple[int, ...]
+    start: int
+
+    @classmethod
+    def of(cls, trace: Trace) -> Side:
+        start = trace.segments[-1].start if trace.segments else 0
+        return cls(trace.text, tuple(int(token) for token in trace.ids), start)
+
+
+@dataclass(frozen=True)
+class Preference:
+    """A pair that was kept: in which turn and round, whose outputs, about what, which should win, and why."""
+
+    turn: int
+    round: int
+    seat: str
+    problem: str
+    """The problem's id."""
+    question: str
+    winner: Side
+    loser: Side
+    reason: str
+
+    @property
+    def key(self) -> tuple[int | str, ...]:
+        """What two pairs have in common that are the same one. In a later round the same mistake is another player's."""
+        return (self.round, self.seat, *(normalised(text) for text in (self.question, self.winner.text, self.loser.text)))
+
+    def traces(self, policy: str) -> tuple[Trace, Trace]:
+        """Winner and loser once more, as rows of a lesson for a policy with the same tokens."""
+        winner, loser = (self._trace(side, name, policy) for side, name in ((self.winner, "winner"), (self.loser, "loser")))
+        return winner, loser
+
+    def _trace(self, side: Side, name: str, policy: str) -> Trace:
+        made = Segment(self.seat, side.start, len(side.ids), policy, trained=True)
+        return Trace(
+            id=f"{self.turn}/{self.problem}/{name}",
+            seat=self.seat,
+            problem=Problem(self.problem, self.question, ""),
+            ids=np.array(side.ids, dtype=np.int64),
+            segments=(Segment("prompt", 0, side.start), made),
+            logprobs=np.zeros(len(side.ids)),
+            text=side.text,
+            reading=Reading(None, 0.0, "kept from an earlier turn, not read again"),
+            origin="given",
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """A row of the run folder."""
+        sides = (("winner", self.winner), ("loser", self.loser))
+        texts = {name: side.text for name, side in sides}
+        tokens = {f"{name}_{what}": value for name, s in sides for what, value in (("ids", list(s.ids)), ("start", s.start))}
+        named = {"turn": self.turn, "round": self.round, "seat": self.seat, "problem": self.problem, "question": self.question}
+        return named | {"reason": self.reason} | texts | tokens
+
+    @classmethod
+    def from_json(cls, row: dict[str, Any]) -> Preference:
+        winner, loser = (Side(row[name], tuple(row[f"{name}_ids"]), row[f"{name}_start"]) for name in ("winner", "loser"))
+        named = {key: row[key] for key in ("turn", "round", "seat", "problem", "question", "reason")}
+        return cls(**named, winner=winner, loser=loser)
+
+
+class Preferences:
+    """All pairs of a run so far, in the order in which they were made."""
+
+    def __init__(self, rows: Iterable[dict[str, Any]] = ()) -> None:
+        """From the rows of a run folder, all of which are saved already."""
+        self.kept = [Preference.from_json(row) for row in rows]
+        self._seen = {one.key for one in self.kept}
+        self._saved = len(self.kept)
+
+    def add(self, one: Preference) -> bool:
+        """Keep a pair; False if its sides read alike, or if the round has it already."""
+        if normalised(one.winner.text) == normalised(one.loser.text) or one.key in self._seen:
+            return False
+        self._seen.add(one.key)
+        self.kept.append(one)
+        return True
+
+    def of_round(self, number: int) -> list[Preference]:
+        return [one for one in self.kept if one.round == number]
+
+    def unsaved(self) -> list[dict[str, Any]]:
+        """The rows that the run folder does not hold yet; asking for them says that it will."""
+        rows = [one.to_json() for one in self.kept[self._saved :]]
+        self._saved = len(self.kept)
+        return rows
