@@ -190,5 +190,13 @@ CASES: dict[str, Case] = {
         BOTH,
         0.12,
     ),
+    # Two rounds. Over seeds 4 to 7 the gains were 0.18 to 0.25, those of the controls -0.21 to 0.
+    "spin": Case(
+        fast(QUICK | {"batch": {"problems": 48, "rollouts": 2}, "options": {"round_turns": 2}}, "generator"),
+        4,
+        SOLVED,
+        {"generator"},
+        0.12,
+    ),
     "verifier_only": Case(fast(JUDGED, "verifier"), 8, FOUND, {"verifier"}, 0.05),
 }

@@ -11,6 +11,7 @@ from milonga.claims import math_shepherd as _math_shepherd  # noqa: F401
 from milonga.claims import prime as _prime  # noqa: F401
 from milonga.claims import qwen_prm as _qwen_prm  # noqa: F401
 from milonga.claims import rlp as _rlp  # noqa: F401
+from milonga.claims import spin as _spin  # noqa: F401
 from milonga.claims.base import CLAIMS, Claim, claim
 
 __all__ = ["CLAIMS", "Claim", "claim"]

@@ -15,6 +15,7 @@ from milonga.recipes.prime import Prime
 from milonga.recipes.qwen_prm import QwenPrm
 from milonga.recipes.rlp import Rlp
 from milonga.recipes.sft import Sft
+from milonga.recipes.spin import Spin
 from milonga.recipes.tango import Tango
 from milonga.recipes.tango_arms import Frozen, Oracle, VerifierOnly
 
@@ -38,6 +39,7 @@ __all__ = [
     "RecipeOptions",
     "Rlp",
     "Sft",
+    "Spin",
     "Tango",
     "VerifierOnly",
     "find_recipe",

@@ -1,0 +1,112 @@
+"""SPIN (arXiv 2401.01335): a model learns to tell the data's answers from its own of the round before, and so leaves them.
+
+At the start of a round the model is copied. The copy answers the data's problems and loses every time; the model raises the
+odds of the data's answer over the copy's, measured from the copy. Then it becomes the next copy. Nobody checks any answer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from pydantic import Field
+
+from milonga.evals.metrics import mean, order_accuracy
+from milonga.recipes.base import RECIPES, Recipe, RecipeOptions
+from milonga.recipes.imitation import taught
+from milonga.recipes.preferences import BEFORE, Pair, as_given, kept_pairs, pair_lesson, recalled
+from milonga.roles import Dialect, Role, StepSolver
+from milonga.schedule import Schedule, rounds
+from milonga.table import Table
+from milonga.types import Lesson, Trace, Traces
+
+MEASURED = 64
+"""Held-out problems, at most, whose data answers are scored at an evaluation."""
+
+
+class SpinOptions(RecipeOptions):
+    round_turns: int = Field(4, ge=1)
+    """Turns of a round. N turns are N / round_turns rounds; the paper has four."""
+    answers: int = Field(1, ge=1)
+    """Answers of the copy to each problem."""
+    replay: float = Field(1.0, ge=0)
+    """Pairs of the round before that are learned from again, for each new one; their reference is the new copy."""
+    noise: float = Field(0.0, ge=0, le=1)
+    """Share of the data's answers that are wrong in a step. What the data do not know, nobody learns."""
+    shorten: float = Field(0.0, ge=0, lt=1)
+    """Share of the copy's answer that is cut off before its end: a cue to win by length alone, to show that trap."""
+
+
+@RECIPES.register("spin")
+class Spin(Recipe):
+    """The data's answers must beat those of the model's own last round (SPIN, arXiv 2401.01335)."""
+
+    name = "spin"
+    paper = "arXiv 2401.01335"
+    paradigm = "self-play"
+    granularity = "sequence"
+    truth = "worked solutions"
+    needs_demonstrations = True
+    seats = {"generator": StepSolver}
+    lead = "generator"
+    bindings = {"own": "", "lora": "", "shared": ""}
+    learns = {"generator": ("dpo",)}
+    measures = ("generator/data_surprise",)
+    defaults = {"policies": {"generator": {"objective": {"preset": "dpo", "beta": 1.0, "kl_from": BEFORE}}}}
+    Options = SpinOptions
+    options: SpinOptions
+
+    def roles(self, dialect: Dialect) -> dict[str, Role]:
+        return {"generator": StepSolver(dialect, self.options.noise)}
+
+    def schedule(self) -> Schedule:
+        return rounds("generator", self.options.round_turns, self.policies["generator"], BEFORE)
+
+    def play(self, table: Table) -> Traces:
+        """Answers of the copy, which does not move within a round."""
+        return table.ask("generator", table.problems(), self.options.answers, tag=BEFORE)
+
+    def credit(self, table: Table, played: Traces) -> list[Lesson]:
+        """-log sigmoid(beta * (log-ratio of the data's answer - log-ratio of the copy's)), old pairs and new alike."""
+        problems = {t.problem.id: t.problem for t in played}
+        data = {t.problem.id: t for t in taught(table, "generator", list(problems.values()))}
+        # A text that was cut off has no end, and would lose by that alone.
+        whole = [t for t in played if t.finish != "length" and t.problem.id in data]
+        made: list[Pair] = [
+            ("data against own answer", data[t.problem.id], shortened(as_given(t), self.options.shorten)) for t in whole
+        ]
+        fresh = kept_pairs(table, made)
+        again = table.preferences.of_round(table.round - 1)
+        pairs = [*fresh, *recalled(table, "generator", again, round(self.options.replay * len(fresh)))]
+        same = mean([t.text == data[t.problem.id].text for t in whole])
+        notes = {"new_pairs": float(len(fresh)), "old_pairs": float(len(pairs) - len(fresh)), "length_alone": by_length(fresh)}
+        if not pairs:
+            return []  # the copy answers as the data do: there is nothing left to tell apart
+        notes = {name: value for name, value in (notes | {"same": same}).items() if value is not None}
+        return [pair_lesson(self, "generator", pairs, sources={"demonstrations": 1.0}, notes=notes)]
+
+    def measure(self, table: Table) -> dict[str, float | None]:
+        """Only the difference is trained: do the data's own answers become less likely?"""
+        data = taught(table, "generator", table.problems(min(table.setting.batch, MEASURED)))
+        found = table.logprobs("generator", data)
+        return {"generator/data_surprise": mean([-float(x[t.mask].mean()) for x, t in zip(found, data, strict=True)])}
+
+
+def shortened(answer: Trace, share: float) -> Trace:
+    """An answer without the last part of its tokens, but with its end, as if it had stopped there."""
+    start, end = answer.segments[-1].start, len(answer.ids)
+    left = start + round((1 - share) * (end - 1 - start))
+    if left == end - 1:
+        return answer
+    segments = (*answer.segments[:-1], replace(answer.segments[-1], end=left + 1))
+    keep = np.r_[:left, end - 1]
+    text = answer.text[: round(len(answer.text) * (left - start) / (end - 1 - start))]
+    cut = replace(answer, ids=answer.ids[keep], logprobs=answer.logprobs[keep], segments=segments)
+    return replace(cut, text=text, steps=())
+
+
+def by_length(pairs: list[Pair]) -> float | None:
+    """How well length alone, the longer or the shorter one, would tell winners from losers; 0.5 is nothing."""
+    lengths = [float(side.length) for _, *sides in pairs for side in sides]
+    found = order_accuracy(lengths, [1.0, 0.0] * len(pairs)) if pairs else None
+    return None if found is None else max(found, 1 - found)

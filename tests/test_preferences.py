@@ -1,0 +1,172 @@
+"""The pairs of a run: each once, with its reason, by its ids; rewound and read back with the run, bit for bit."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import milonga
+from cases import FAST, TINY
+from helpers import PROPERTY, make_trace
+from milonga.objectives import make_objective
+from milonga.objectives.losses import Denominators, Rows, TokenTerms, loss, pair_loss
+from milonga.preferences import Preference, Preferences, Side
+from milonga.recipes.preferences import as_given, kept_pairs
+from milonga.run.files import JsonLines
+from milonga.run.folder import RunFolder
+from milonga.schedule import Cursor, Phase, Schedule, rounds
+from milonga.table import Table
+from milonga.types import Lesson, Traces
+from short import short_loop
+
+
+def pair(winner: str = "1+1=2", loser: str = "1+1=3", number: int = 0, turn: int = 1, reason: str = "right") -> Preference:
+    return Preference(turn, number, "generator", "p", "1+1", Side(winner, (1, 2, 3), 1), Side(loser, (1, 2, 4, 5), 1), reason)
+
+
+# The book.
+
+
+def test_a_pair_is_kept_once_in_a_round() -> None:
+    book = Preferences()
+    assert book.add(pair()) and not book.add(pair(reason="again")) and not book.add(pair(winner=" 1+1=2 \n", turn=2))
+    assert book.add(pair(loser="1+1=4")) and book.add(pair(number=1))
+    assert [one.reason for one in book.of_round(0)] == ["right", "right"] and len(book.of_round(1)) == 1
+
+
+def test_sides_that_read_alike_are_no_pair() -> None:
+    assert not Preferences().add(pair(winner="A  b", loser="a\nB"))
+
+
+def test_the_order_of_the_sides_matters() -> None:
+    book = Preferences()
+    assert book.add(pair("x", "y")) and book.add(pair("y", "x"))
+
+
+@PROPERTY
+@given(st.lists(st.tuples(st.sampled_from("abAB"), st.sampled_from("abc"), st.integers(0, 2)), max_size=30))
+def test_whatever_is_added_the_book_has_each_pair_once(added: list[tuple[str, str, int]]) -> None:
+    book = Preferences()
+    new = [book.add(pair(*one)) for one in added]
+    keys = {(won.casefold(), lost, n) for won, lost, n in added if won.casefold() != lost}
+    assert sum(new) == len(book.kept) == len(keys)
+
+
+def test_a_row_reads_back_as_the_pair() -> None:
+    one = pair()
+    assert Preference.from_json(one.to_json()) == one
+    book = Preferences([one.to_json()])
+    assert book.kept == [one] and not book.add(one) and book.unsaved() == []
+
+
+def test_each_row_is_handed_out_to_be_saved_once() -> None:
+    book = Preferences()
+    book.add(pair())
+    assert len(book.unsaved()) == 1 and book.unsaved() == []
+    book.add(pair(number=1))
+    assert [row["round"] for row in book.unsaved()] == [1]
+
+
+def test_what_is_learned_from_again_has_the_ids_that_were_sampled() -> None:
+    trace = make_trace(2, 3)
+    one = Preference(1, 0, "generator", "p", "question", Side.of(trace), Side.of(make_trace(2, 4)), "because")
+    winner, loser = one.traces("generator")
+    assert winner.ids.tolist() == trace.ids.tolist() and winner.mask.tolist() == trace.mask.tolist()
+    assert (winner.length, loser.length) == (3, 4) and winner.origin == loser.origin == "given"
+
+
+def test_what_another_version_sampled_is_for_pairs_and_never_for_a_policy_gradient() -> None:
+    sampled = make_trace(2, 3)
+    frozen = as_given(sampled)
+    assert frozen.ids is sampled.ids and frozen.mask.tolist() == [False] * 2 + [True] * 3
+    with pytest.raises(ValueError, match="given texts cannot enter a policy gradient"):
+        Lesson("generator", make_objective("grpo"), Traces([frozen]), advantages=[np.zeros(5)])
+
+
+# Rounds.
+
+
+def test_rounds_are_counted_by_the_cycle() -> None:
+    one = rounds("generator", 2, "model", "before")
+    assert [one.round(number) for number in range(3)] == [0, 1, 2]
+    assert one.advance(Cursor(0, 2), [{}, {}]) == Cursor(1, 0) and one.cycle[0].enter[0].source == "before"
+    two = Schedule((Phase("a", 1),), (Phase("b", 1), Phase("c", 1)))
+    assert [two.round(number) for number in range(6)] == [0, 0, 0, 1, 1, 2]
+
+
+# The run folder.
+
+
+def test_a_rewound_folder_has_the_pairs_up_to_its_turn(tmp_path: Path) -> None:
+    with RunFolder(tmp_path / "run", 1) as folder:
+        folder.rewind(3)
+        assert not folder.preferences.path.exists(), "a run without pairs has no file of them"
+        folder.preferences.append(*(pair(turn=turn, number=turn).to_json() for turn in (1, 2, 2, 3)))
+        folder.rewind(2)
+        assert [row["turn"] for row in folder.preferences.rows()] == [1, 2, 2]
+
+
+SETTINGS: dict[str, Any] = TINY | {"options": {"round_turns": 2}, "policies": {"generator": FAST}}
+
+
+def test_a_run_killed_after_its_pairs_were_written_ends_in_the_same_bits(tmp_path: Path) -> None:
+    """The kill comes between the pairs of turn 4 and its metrics row: the pairs are there, the turn is not."""
+    settings = SETTINGS | {"keep": {"checkpoint_every": 1, "checkpoints": 9, "traces_every": 0}, "batch": {"problems": 8}}
+    milonga.run("spin", turns=5, out=tmp_path / "whole", settings=settings, quiet=True)
+    shutil.copytree(tmp_path / "whole", tmp_path / "run")
+    for what in ("report.json", "final.json", "models", *(f"checkpoints/turn-{turn:06d}" for turn in (4, 5))):
+        path = tmp_path / "run" / what
+        shutil.rmtree(path) if path.is_dir() else os.remove(path)
+    found, pairs = (JsonLines(tmp_path / "run" / f"{name}.jsonl") for name in ("metrics", "preferences"))
+    found.cut(3)
+    pairs.cut(4)
+    assert pairs.rows()[-1]["turn"] == 4 and {row["round"] for row in pairs.rows()} == {0, 1}
+    with pairs.path.open("a") as file:
+        file.write('{"turn": 4, "rou')
+    milonga.resume(tmp_path / "run", quiet=True)
+    for name in ("metrics.jsonl", "preferences.jsonl", "final.json", "models/generator/model.safetensors"):
+        assert (tmp_path / "run" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes(), name
+
+
+@pytest.mark.parametrize(("recipe", "reasons"), [("spin", {"data against own answer"})])
+def test_preference_recipes_keep_their_pairs_with_reasons(recipe: str, reasons: set[str], tmp_path: Path) -> None:
+    with short_loop(recipe, tmp_path / "run", {"batch": {"problems": 8}}) as loop:
+        for _ in range(4):
+            loop.turn()
+    rows = loop.folder.preferences.rows()
+    assert {row["reason"] for row in rows} == reasons
+    keys = [Preference.from_json(row).key for row in rows]
+    assert len(set(keys)) == len(keys) and loop.preferences.kept == Preferences(rows).kept
+
+
+def test_pairs_that_are_not_new_are_not_learned_from(tmp_path: Path) -> None:
+    with short_loop("spin", tmp_path / "run") as loop:
+        loop.turn()
+        one = Table(loop.setting, 2, "generator", preferences=loop.preferences)
+        made = [("why", *kept.traces("generator")) for kept in loop.preferences.kept]
+        assert made and kept_pairs(one, made) == []
+
+
+# The losses of pairs.
+
+
+def test_the_hinge_by_hand() -> None:
+    scores, rows = torch.tensor([2.5, 1.0, 0.2, 0.0]), Rows(torch.ones(4), pairs=torch.tensor([(0, 1), (2, 3)]))
+    found = pair_loss(make_objective("dpo", {"pair_loss": "hinge"}), scores, rows, Denominators(4, 4, 1, 2))[0]
+    assert float(found) == pytest.approx((0.0 + 0.8) / 2)
+
+
+def test_imitating_the_winner_too_is_the_mean_over_its_tokens() -> None:
+    logp = torch.tensor([-1.0, -3.0, -0.5, -0.5, -4.0])
+    rows = Rows(torch.tensor([2, 3]), pairs=torch.tensor([(0, 1)]))
+    terms = TokenTerms(logp, torch.zeros(5), logp, torch.tensor([0, 0, 1, 1, 1]), rows, reference=logp)
+    found = loss(make_objective("dpo", {"nll_coef": 1.5}), terms, Denominators(5, 2, 1, 1))[0]
+    assert float(found) == pytest.approx(np.log(2) + 1.5 * 2.0)
