@@ -46,6 +46,7 @@ SHORT: dict[str, Short] = {
     "gar": Short(2, BOTH, {"sft": 1, "sft_slices": 8, "disc_group": 2}),
     "apo": Short(2, BOTH, {"rm_turns": 1, "llm_turns": 1}),
     "spin": Short(3, GENERATOR, {"round_turns": 2}),
+    "v_star": Short(3, BOTH, {"rounds": 1, "train": 1, "rows": 8}),
     "aprm": Short(3, ("corruptor", "verifier"), {"sft": 1, "sft_steps": 8, "warmup": 1, "measured": 4}),
     "rlp": Short(2, GENERATOR, {"format_turns": 1, "format_lines": 8, "measured": 4}),
     # To pose problems that can be read takes longer to learn than a test may: the judge learns from what is remembered.

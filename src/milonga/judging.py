@@ -41,7 +41,12 @@ def judge(table: Table, seat: str, solutions: Traces, n: int, greedy: bool, tag:
 
 def scored(table: Table, seat: str, role: Scorer, solutions: Traces, tag: str) -> Traces:
     written = table.write(seat, solutions, [t.text for t in solutions])
-    numbers = table.numbers(seat, written, tag)
+    if role.kind == "implicit":
+        live = table.logprobs(seat, written, tag)
+        numbers = table.ratios(seat, written, live)
+        written = Traces(replace(t, logprobs=found) for t, found in zip(written, live, strict=True))
+    else:
+        numbers = table.numbers(seat, written, tag)
     return Traces(replace(t, reading=role.judge(t, found)) for t, found in zip(written, numbers, strict=True))
 
 

@@ -30,6 +30,20 @@ class Side:
         start = trace.segments[-1].start if trace.segments else 0
         return cls(trace.text, tuple(int(token) for token in trace.ids), start)
 
+    def trace(self, id: str, seat: str, problem: Problem, policy: str) -> Trace:
+        """The output once more, as a row of a lesson for a policy with the same tokens; never for a policy gradient."""
+        return Trace(
+            id=id,
+            seat=seat,
+            problem=problem,
+            ids=np.array(self.ids, dtype=np.int64),
+            segments=(Segment("prompt", 0, self.start), Segment(seat, self.start, len(self.ids), policy, trained=True)),
+            logprobs=np.zeros(len(self.ids)),
+            text=self.text,
+            reading=Reading(None, 0.0, "kept from an earlier turn, not read again"),
+            origin="given",
+        )
+
 
 @dataclass(frozen=True)
 class Preference:
@@ -52,21 +66,10 @@ class Preference:
 
     def traces(self, policy: str) -> tuple[Trace, Trace]:
         """Winner and loser once more, as rows of a lesson for a policy with the same tokens."""
-        winner, loser = (self._trace(side, name, policy) for side, name in ((self.winner, "winner"), (self.loser, "loser")))
-        return winner, loser
-
-    def _trace(self, side: Side, name: str, policy: str) -> Trace:
-        made = Segment(self.seat, side.start, len(side.ids), policy, trained=True)
-        return Trace(
-            id=f"{self.turn}/{self.problem}/{name}",
-            seat=self.seat,
-            problem=Problem(self.problem, self.question, ""),
-            ids=np.array(side.ids, dtype=np.int64),
-            segments=(Segment("prompt", 0, side.start), made),
-            logprobs=np.zeros(len(side.ids)),
-            text=side.text,
-            reading=Reading(None, 0.0, "kept from an earlier turn, not read again"),
-            origin="given",
+        id, problem = f"{self.turn}/{self.problem}", Problem(self.problem, self.question, "")
+        return (
+            self.winner.trace(f"{id}/winner", self.seat, problem, policy),
+            self.loser.trace(f"{id}/loser", self.seat, problem, policy),
         )
 
     def to_json(self) -> dict[str, Any]:

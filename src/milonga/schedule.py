@@ -102,8 +102,10 @@ class Schedule:
         return self.cycle[(number - len(self.intro)) % len(self.cycle)] if self.cycle else None
 
     def round(self, number: int) -> int:
-        """How often the cycle was gone through before a phase; 0 for what comes before its first time."""
-        return max(0, number - len(self.intro)) // len(self.cycle) if self.cycle else 0
+        """How often a phase of the same learner and name came before this one."""
+        earlier, this = [self.phase(k) for k in range(number)], self.phase(number)
+        alike = [p for p in earlier if p and this and (p.learner, p.name) == (this.learner, this.name)]
+        return len(alike)
 
     def advance(self, cursor: Cursor, rows: Sequence[Row]) -> Cursor:
         """The cursor of the next turn: the same phase, or the next one that is not over at once."""

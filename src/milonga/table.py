@@ -68,7 +68,7 @@ class Table:
     phase: str = ""
     """The name of the phase, where the schedule gives it one."""
     round: int = 0
-    """How often the schedule's cycle was gone through before."""
+    """How often a phase of the same learner and name came before."""
     start: int = 0
     """Index of the first problem of this turn."""
     split: Split = "train"
@@ -146,8 +146,11 @@ class Table:
         if self.setting.roles[seat].kind == "scalar":
             with self.timeline.spend("score"):
                 return self.setting.engine.values(self.setting.policies[seat], traces, tag)
-        live, start = self.logprobs(seat, traces, tag), self.logprobs(seat, traces, "ref")
-        return [mine - base for mine, base in zip(live, start, strict=True)]
+        return self.ratios(seat, traces, self.logprobs(seat, traces, tag))
+
+    def ratios(self, seat: str, traces: Traces, live: Sequence[Floats]) -> list[Floats]:
+        """Log-ratios to the seat's own start, from log-probabilities that are known already."""
+        return [mine - base for mine, base in zip(live, self.logprobs(seat, traces, "ref"), strict=True)]
 
     def logprobs(self, seat: str, traces: Traces, tag: str = "live") -> list[Floats]:
         """How likely the seat's policy finds the trained tokens of given traces."""

@@ -18,6 +18,7 @@ from milonga.recipes.sft import Sft
 from milonga.recipes.spin import Spin
 from milonga.recipes.tango import Tango
 from milonga.recipes.tango_arms import Frozen, Oracle, VerifierOnly
+from milonga.recipes.v_star import VStar
 
 __all__ = [
     "RECIPES",
@@ -41,6 +42,7 @@ __all__ = [
     "Sft",
     "Spin",
     "Tango",
+    "VStar",
     "VerifierOnly",
     "find_recipe",
 ]

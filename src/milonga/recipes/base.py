@@ -52,8 +52,8 @@ class Recipe(ABC):
     """Config values that this recipe starts from, below the user's own."""
     needs_steps: bool = False
     """Whether the task must know the exact truth of each step. Where that follows from the options, the instance says so."""
-    needs_demonstrations: ClassVar[bool] = False
-    """Whether the task must be able to write solutions."""
+    needs_demonstrations: bool = False
+    """Whether the task must be able to write solutions; as above."""
     tasks: ClassVar[tuple[str, ...]] = ()
     """The only tasks that can serve it, where it must know how their problems are made; any where none is named."""
     learns: ClassVar[Mapping[str, tuple[Kind, ...]]] = {}

@@ -9,12 +9,15 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from milonga.roles.base import ROLES, Dialect, Role
 from milonga.roles.solver import StepSolver
 from milonga.types import Floats, Problem, Prompt, Reading, Trace, Verification
 
+RankBy = Literal["logratio", "loglik", "mean_loglik"]
+"""What an implicit scorer orders solutions by: its log-ratio, how likely it finds them, or the same for each token."""
 Aggregate = Literal["product", "min", "geometric", "last_step", "last"]
 
 
@@ -65,21 +68,41 @@ class StepScorer(Scorer):
         return verdicts(steps, whole, written)
 
 
+@dataclass(frozen=True)
+class Likelihood(Verification):
+    """A verification whose verdicts come from a log-ratio, while solutions are ordered by how likely they are."""
+
+    surprise: float = 0.0
+    """-log of that likelihood."""
+
+    @property
+    def rank(self) -> float:
+        """Higher for what is likelier, and never 0, however long a solution is."""
+        return 1 / (1 + self.surprise)
+
+
 @ROLES.register("implicit_scorer")
 class ImplicitScorer(Scorer):
-    """beta * log(pi / ref), summed over the tokens of a step or of the whole solution, as the logit of being right."""
+    """beta * log(pi / ref), summed over the tokens of a step or of the whole solution, as the logit of being right.
+
+    Solutions are ordered by that, or by their likelihood itself, which favours short ones.
+    """
 
     name = "implicit_scorer"
     kind = "implicit"
 
-    def __init__(self, dialect: Dialect, beta: float = 0.05) -> None:
+    def __init__(self, dialect: Dialect, beta: float = 0.05, rank: RankBy = "logratio") -> None:
         super().__init__(dialect)
-        self.beta = beta
+        self.beta, self.rank = beta, rank
 
     def judge(self, written: Trace, numbers: Floats) -> Reading:
         rewards = self.beta * numbers
         steps = [sigmoid(float(rewards[start:end].sum())) for start, end in written.steps]
-        return verdicts(steps, sigmoid(float(rewards.sum())), written)
+        found = verdicts(steps, sigmoid(float(rewards.sum())), written)
+        if self.rank == "logratio":
+            return found
+        surprise = -float(written.logprobs.sum()) / (written.length if self.rank == "mean_loglik" else 1)
+        return replace(found, value=Likelihood(**vars(found.value), surprise=surprise))
 
 
 def verdicts(steps: Sequence[float], whole: float, written: Trace) -> Reading:

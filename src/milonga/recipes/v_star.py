@@ -1,0 +1,181 @@
+"""V-STaR (arXiv 2402.06457): right own solutions train the generator, and right against wrong ones a verifier.
+
+In each round the generator samples solutions, their answers are checked, and it learns anew from its start on all right ones so
+far. What was wrong is not thrown away: after the last round every right solution is preferred to the wrong ones of its
+problem, by DPO from the same start, and the likelihood of that model picks among samples.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from typing import Any, Literal
+
+import numpy as np
+from pydantic import Field
+
+from milonga.credit import term_weights
+from milonga.errors import ConfigError
+from milonga.evals.metrics import mean
+from milonga.preferences import Side
+from milonga.recipes.base import RECIPES, Recipe, RecipeOptions
+from milonga.recipes.imitation import taught
+from milonga.recipes.preferences import Pair, as_given, kept_pairs, pair_lesson, recalled
+from milonga.roles import Dialect, ImplicitScorer, Role, StepSolver
+from milonga.roles.scorer import RankBy
+from milonga.schedule import Action, Phase, Schedule
+from milonga.table import Table
+from milonga.tasks.base import keyed, normalised
+from milonga.types import Lesson, Problem, Trace, Traces
+
+MEASURED = 64
+"""Held-out problems, at most, on which the recipe measures its verifier for itself."""
+
+
+class VStarOptions(RecipeOptions):
+    rounds: int = Field(3, ge=1)
+    """Rounds of sampling and learning before the verifier's first turn."""
+    collect: int = Field(1, ge=1)
+    """Turns of a round in which the generator samples `batch.rollouts` solutions of each problem."""
+    train: int = Field(4, ge=1)
+    """Turns of a round in which the generator learns from the right ones of all rounds."""
+    rows: int = Field(256, ge=2)
+    """Solutions in a turn of the generator, and pairs in one of the verifier, drawn from all that were kept."""
+    restart: Literal["base", "continue"] = "base"
+    """Whether the generator of a round starts from the base model, or from that of the round before: another method."""
+    demonstrations: bool = True
+    """Whether the task's own solutions are among the right ones."""
+    max_pairs: int = Field(32, ge=1)
+    """Pairs of one problem, at most: few problems would have most of them otherwise."""
+    rank: RankBy = "loglik"
+    """What the verifier orders solutions by."""
+
+
+@RECIPES.register("v_star")
+class VStar(Recipe):
+    """Right own solutions for the generator, right against wrong ones for a DPO verifier (V-STaR, arXiv 2402.06457)."""
+
+    name = "v_star"
+    paper = "arXiv 2402.06457"
+    paradigm = "self-training"
+    granularity = "sequence"
+    truth = "answers"
+    seats = {"generator": StepSolver, "verifier": ImplicitScorer}
+    lead = "verifier"
+    bindings = {
+        "own": "",
+        "lora": "",
+        "shared": "the verifier starts from where the generator began and never feeds back: they are two sets of weights",
+    }
+    learns = {"generator": ("cross_entropy",), "verifier": ("dpo",)}
+    measures = ("verifier/as_sampler", "verifier/rank_by_length")
+    defaults = {
+        "policies": {
+            "generator": {"objective": {"preset": "cross_entropy"}},
+            "verifier": {"objective": {"preset": "dpo"}},
+        },
+        "batch": {"rollouts": 16},
+    }
+    Options = VStarOptions
+    options: VStarOptions
+
+    def __init__(self, *settings: Any) -> None:
+        super().__init__(*settings)
+        self.needs_demonstrations = self.options.demonstrations
+
+    def roles(self, dialect: Dialect) -> dict[str, Role]:
+        judge = ImplicitScorer(dialect, self.objectives["verifier"].beta, self.options.rank)
+        return {"generator": StepSolver(dialect), "verifier": judge}
+
+    def schedule(self) -> Schedule:
+        """The verifier never feeds back: it is trained once, when all its pairs are there."""
+        anew = (Action("reset", self.policies["generator"]),) if self.options.restart == "base" else ()
+        one = (
+            Phase("generator", self.options.collect, name="collect"),
+            Phase("generator", self.options.train, enter=anew, name="train"),
+        )
+        return Schedule(one * self.options.rounds, (Phase("verifier", 1),))
+
+    def play(self, table: Table) -> Traces:
+        """Only where solutions are collected is anything sampled; the other turns learn from what was kept."""
+        if not table.setting.engine.same_tokens(self.policies["generator"], self.policies["verifier"]):
+            raise ConfigError("'v_star' compares the generator's tokens: generator and verifier need models of one vocabulary")
+        collecting = table.phase == "collect"
+        return table.ask("generator", table.problems(), self.rollouts) if collecting else Traces([])
+
+    def credit(self, table: Table, played: Traces) -> list[Lesson]:
+        if table.phase == "collect":
+            self.collect(table, played)
+            return []
+        return self.credit_generator(table) if table.learner == "generator" else self.credit_verifier(table)
+
+    def collect(self, table: Table, played: Traces) -> None:
+        """Distinct solutions with their labels, and the pairs of each problem; nothing is learned yet."""
+        problems = list({t.problem.id: t.problem for t in played}.values())
+        shown = taught(table, "generator", problems) if self.options.demonstrations else Traces([])
+        known = [t for t in (*shown, *played) if not np.isnan(t.correct)]
+        pool = self.state.setdefault("solutions", [])
+        for problem in problems:
+            mine = distinct([t for t in known if t.problem.id == problem.id])
+            pool += [to_json(t) for t in mine]
+            right, wrong = ([as_given(t) for t in mine if t.correct == label] for label in (1.0, 0.0))
+            pairs: list[Pair] = [("right against wrong", *pair) for pair in itertools.product(right, wrong)]
+            rng = keyed("pairs", table.setting.seed, table.turn, problem.id)
+            kept_pairs(table, rng.sample(pairs, min(len(pairs), self.options.max_pairs)))
+
+    def credit_generator(self, table: Table) -> list[Lesson]:
+        """Cross-entropy on the right solutions of all rounds; the wrong ones weigh nothing."""
+        pool = self.state["solutions"]
+        rng = keyed("solutions", table.setting.seed, table.turn)
+        drawn = [pool[i] for i in sorted(rng.sample(range(len(pool)), min(len(pool), self.options.rows)))]
+        rows = Traces(from_json(one, number, self.policies["generator"]) for number, one in enumerate(drawn))
+        right = [float(one["right"]) for one in drawn]
+        sizes = [float(t.length) for t in rows] if self.objectives["generator"].aggregate == "token_mean" else None
+        weights = term_weights(["right"] * len(rows), {"right": 1.0}, right, sizes)
+        unsound = mean([one["sound"] is False for one in pool if one["right"]])
+        notes = {"solutions": float(len(pool)), "right": sum(right) / max(1, len(right)), "unsound": unsound or 0.0}
+        sources = {"answers": 1.0}
+        return [self.lesson("generator", rows, weights=weights, sources=sources, notes=notes)] if any(right) else []
+
+    def credit_verifier(self, table: Table) -> list[Lesson]:
+        """-log sigmoid(beta * (log-ratio of the right solution - log-ratio of the wrong one)), from the start of both."""
+        kept = table.preferences.kept
+        pairs = recalled(table, "verifier", kept, self.options.rows)
+        if not pairs:
+            return []
+        notes = {"pairs": float(len(kept)), "problems": float(len({one.problem for one in kept}))}
+        return [pair_lesson(self, "verifier", pairs, sources={"answers": 1.0}, notes=notes)]
+
+    def measure(self, table: Table) -> dict[str, float | None]:
+        """How the verifier would do as a sampler, which is not what it is for; and whether it orders by length."""
+        problems = table.problems(min(table.setting.batch, MEASURED))
+        swapped = replace(table.setting, policies={**table.setting.policies, "generator": self.policies["verifier"]})
+        own = Table(swapped, f"{table.turn}/sampler", "", split=table.split).ask("generator", problems)
+        judged = table.judge("verifier", table.ask("generator", problems, 2))
+        ranks = [(float(t.subject.length), t.reading.value.rank) for t in judged]
+        return {"verifier/as_sampler": mean(own.correct), "verifier/rank_by_length": correlation(ranks)}
+
+
+def distinct(solutions: list[Trace]) -> list[Trace]:
+    """Each text once: what is written again and again would flood both sets."""
+    found: dict[str, Trace] = {}
+    for solution in solutions:
+        found.setdefault(normalised(solution.text), solution)
+    return list(found.values())
+
+
+def to_json(solution: Trace) -> dict[str, Any]:
+    problem, grade = solution.problem, solution.grade
+    label = {"right": solution.correct == 1.0, "sound": None if grade is None else grade.sound}
+    return {"problem": problem.id, "question": problem.text, **vars(Side.of(solution)), **label}
+
+
+def from_json(kept: dict[str, Any], number: int, policy: str) -> Trace:
+    side = Side(kept["text"], tuple(kept["ids"]), kept["start"])
+    return side.trace(f"kept/{number}", "generator", Problem(kept["problem"], kept["question"], ""), policy)
+
+
+def correlation(pairs: list[tuple[float, float]]) -> float | None:
+    """Pearson's; None where one side does not vary."""
+    columns = np.array(pairs).T
+    return float(np.corrcoef(columns)[0, 1]) if len(pairs) > 1 and columns.std(1).all() else None
