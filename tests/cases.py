@@ -97,6 +97,8 @@ CASES: dict[str, Case] = {
         BOTH,
         0.12,
     ),
+    # No answer is a reward. Over seeds 4 to 7 the gains in four turns were 0.15 to 0.26, those of the controls -0.27 to -0.05.
+    "ttrl": Case(fast(QUICK | {"task": TINY["task"]}, "generator"), 4, SOLVED, {"generator"}, 0.12),
     # One answer behind a thought for each of 96 held-out lines, start and end on the same ones. Over three seeds the gains in
     # six turns were 0.18 to 0.31; in eight turns, over five seeds, 0.26 to 0.34, and those of the controls -0.34 to +0.04.
     "rlp": Case(fast(THOUGHT, "generator"), 6, SOLVED, {"generator"}, 0.12),

@@ -33,6 +33,7 @@ BOTH = (*GENERATOR, *VERIFIER)
 SHORT: dict[str, Short] = {
     "tango": Short(2, BOTH, {"warmup": 0, "n_generator": 1}),
     "grpo": Short(1, GENERATOR),
+    "ttrl": Short(1, GENERATOR),
     "frozen": Short(1, GENERATOR),
     "oracle": Short(1, GENERATOR),
     "verifier_only": Short(1, VERIFIER),

@@ -18,6 +18,7 @@ from milonga.recipes.sft import Sft
 from milonga.recipes.spin import Spin
 from milonga.recipes.tango import Tango
 from milonga.recipes.tango_arms import Frozen, Oracle, VerifierOnly
+from milonga.recipes.ttrl import Ttrl
 from milonga.recipes.v_star import VStar
 
 __all__ = [
@@ -42,6 +43,7 @@ __all__ = [
     "Sft",
     "Spin",
     "Tango",
+    "Ttrl",
     "VStar",
     "VerifierOnly",
     "find_recipe",

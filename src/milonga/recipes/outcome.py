@@ -43,11 +43,15 @@ def keep_mixed(solutions: Traces) -> Traces:
 
 
 def outcome_rewards(table: Table, solutions: Traces, objective: Objective) -> Floats:
-    """Right or wrong, less what the objective says about length; NaN where a solution carries no credit at all.
+    """Right or wrong, less what the objective says about length; NaN where a solution carries no credit at all."""
+    return shaped(solutions.correct, table, solutions, objective)
+
+
+def shaped(rewards: Floats, table: Table, solutions: Traces, objective: Objective) -> Floats:
+    """Rewards of 0 and 1, wherever they come from, by the objective's rules on length.
 
     With shaping, rewards are +1 and -1 as in DAPO: beside 0 and 1 the length term would weigh twice as much.
     """
-    rewards = solutions.correct
     limit = table.setting.limit(solutions[0].seat)
     if objective.overlong_buffer:
         shaping = np.array([overlong_penalty(t.length, limit, objective.overlong_buffer) for t in solutions])

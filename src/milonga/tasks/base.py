@@ -69,6 +69,12 @@ class Task(ABC):
         """Grades of many solutions; tasks whose grader is a process of its own override this to ask it once."""
         return [self.grade(problem, answer, steps) for problem, answer, steps in items]
 
+    def classes(self, answers: Sequence[str | None]) -> list[int | None]:
+        """Which of some answers are the same one, without asking the truth: equal ones get equal numbers, counted from 0 in
+        order of appearance; None stays None. Tasks whose grader accepts other forms of an answer override this by it."""
+        seen: dict[str, int] = {}
+        return [None if answer is None else seen.setdefault(answer.strip(), len(seen)) for answer in answers]
+
     def size(self, split: Split) -> int | None:
         """How many problems the split has; None if it never ends. Indices wrap around after it."""
         return None

@@ -15,6 +15,7 @@ import random
 from abc import abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -287,6 +288,17 @@ class DataTask(Task):
 
     def _equal(self, pairs: Sequence[tuple[str, str]]) -> Iterator[bool | None]:
         return iter(self.grader.equal(pairs))
+
+    def classes(self, answers: Sequence[str | None]) -> list[int | None]:
+        """By the grader's own idea of equality, so that 0.5 and 1/2 do not split a vote. What it could not tell is unequal."""
+        texts = list(dict.fromkeys(answer for answer in answers if answer is not None))
+        pairs = list(combinations(range(len(texts)), 2))
+        first = list(range(len(texts)))
+        for (left, right), equal in zip(pairs, self._equal([(texts[a], texts[b]) for a, b in pairs]), strict=True):
+            first[right] = min(first[right], first[left]) if equal else first[right]
+        number = {place: count for count, place in enumerate(dict.fromkeys(first))}
+        found = {text: number[place] for text, place in zip(texts, first, strict=True)}
+        return [None if answer is None else found[answer] for answer in answers]
 
     def describe(self) -> dict[str, Any]:
         return {"sizes": {split: self.size(split) for split in SPLITS}, "overlaps_removed": dict(self.splits.overlaps)}

@@ -1,0 +1,165 @@
+"""TTRL (arXiv 2504.16084): GRPO on problems without answers. What most samples of a problem answer is taken for its answer.
+
+With `examples = 1` and `label = "truth"` it is one-example RLVR (arXiv 2504.20571): GRPO on copies of a single problem whose
+answer is known. Both show how little has to be known where the skill is there already.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Literal
+
+import numpy as np
+from pydantic import Field
+
+from milonga.credit import mixed, outcome_advantages
+from milonga.credit.baselines import members
+from milonga.credit.votes import Vote, agreement, firsts, others_agreement, vote
+from milonga.errors import ConfigError
+from milonga.evals.metrics import mean
+from milonga.recipes.base import RECIPES, Recipe, RecipeOptions
+from milonga.recipes.outcome import shaped, solve_until
+from milonga.roles import StepSolver
+from milonga.schedule import Schedule, always
+from milonga.table import Table
+from milonga.tasks.base import keyed
+from milonga.types import Floats, Lesson, Problem, Traces
+
+
+class TtrlOptions(RecipeOptions):
+    votes: int | None = Field(None, ge=2)
+    """Samples of a problem that vote; the first `batch.rollouts` of them are learned from. Twice as many by default, as in the
+    paper: 64 and 32."""
+    label: Literal["majority", "truth", "random", "format"] = "majority"
+    """What is taken for the answer: the most frequent one; the true one; that of a random sample; or nothing, and what can be
+    read is paid. The last two are controls."""
+    examples: int | None = Field(None, ge=1)
+    """Learn from so many problems alone, copied to fill every turn; by default from new ones in every turn."""
+    select: Literal["first", "mid_accuracy"] = "first"
+    """Which these are: the first ones, or those of `candidates` whose samples agree with the label closest to half the time."""
+    candidates: int = Field(32, ge=1)
+    """Problems among which mid_accuracy chooses, once, before the first turn."""
+    min_majority: float = Field(0.0, ge=0, le=1)
+    """Learn nothing from a problem whose most frequent answer has a smaller share; not in the paper."""
+    leave_one_out_vote: bool = False
+    """Compare a sample with what the others voted for, without its own vote; not in the paper."""
+
+
+@RECIPES.register("ttrl")
+class Ttrl(Recipe):
+    """The majority of a model's own answers as reward (TTRL, arXiv 2504.16084); GRPO on one example (arXiv 2504.20571)."""
+
+    name = "ttrl"
+    paper = "arXiv 2504.16084"
+    paradigm = "self-play"
+    granularity = "sequence"
+    truth = "none"
+    seats = {"generator": StepSolver}
+    lead = "generator"
+    bindings = {"own": "", "lora": "", "shared": ""}
+    Options = TtrlOptions
+    options: TtrlOptions
+    measures = ("majority_share", "label_accuracy", "reward_accuracy", "known_accuracy")
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.votes = self.options.votes or 2 * self.rollouts
+        if self.votes < self.rollouts:
+            raise ConfigError(f"options.votes={self.votes} is less than batch.rollouts={self.rollouts}: who learns votes too")
+
+    def schedule(self) -> Schedule:
+        return always("generator")
+
+    def play(self, table: Table) -> Traces:
+        """All who vote. With dynamic sampling (DAPO) problems on which the label divides them, whatever the truth is."""
+        objective = self.objectives["generator"]
+        if self.options.examples is not None:
+            return table.ask("generator", self.copies(table), self.votes)
+        if not objective.dynamic_sampling:
+            return table.ask("generator", table.problems(), self.votes)
+
+        def divided(solutions: Traces) -> Traces:
+            keep = mixed(self.rewards(table, solutions)[0], solutions.problems)
+            return Traces(trace for trace, kept in zip(solutions, keep, strict=True) if kept)
+
+        return solve_until(table, "generator", divided, objective.max_tries, self.votes)
+
+    def copies(self, table: Table) -> list[Problem]:
+        """The few problems again and again until the turn is full. Each copy has an id, and so a baseline, of its own."""
+        if "examples" not in self.state:
+            self.state["examples"] = self.selected(table)
+        known = self.known(table)
+        return [replace(p, id=f"{p.id}/copy{n}") for n in range(table.setting.batch) for p in (known[n % len(known)],)]
+
+    def known(self, table: Table) -> list[Problem]:
+        return [table.setting.task.problem("train", index) for index in self.state.get("examples", ())]
+
+    def selected(self, table: Table) -> list[int]:
+        count = self.options.examples or 0
+        if self.options.select == "first":
+            return list(range(count))
+        solutions = table.ask("generator", table.setting.task.draw("train", 0, max(count, self.options.candidates)), self.votes)
+        rewards, _ = self.rewards(table, solutions)
+        distance = [abs(float(np.nanmean(rewards[rows])) - 0.5) for rows in members(solutions.problems)]
+        return sorted(sorted(range(len(distance)), key=lambda index: distance[index])[:count])
+
+    def credit(self, table: Table, played: Traces) -> list[Lesson]:
+        """Everybody has voted; the first ones of each problem learn, compared with each other."""
+        objective = self.objectives["generator"]
+        rewards, votes = self.rewards(table, played)
+        found = dict(zip((trace.id for trace in played), rewards, strict=True))
+        trained = firsts(played, self.rollouts)
+        own = np.array([found[trace.id] for trace in trained])
+        paid = shaped(own, table, trained, objective)
+        advantages = outcome_advantages(paid, trained, trained.problems, objective, table.penalties(trained, objective))
+        notes = {
+            "reward": mean(own) or 0.0,
+            "majority_share": mean([v.share for v in votes]) or 0.0,
+            "without_answer": float(np.mean([v.winner is None for v in votes])),
+            "flat_groups": 1 - float(mixed(own, trained.problems).mean()),
+        }
+        source = {"majority": "generator", "random": "generator", "truth": "answers", "format": "format"}[self.options.label]
+        return [self.lesson("generator", trained, advantages=advantages, sources={source: 1.0}, notes=notes)]
+
+    def rewards(self, table: Table, solutions: Traces) -> tuple[Floats, list[Vote]]:
+        """What each solution earns, and the vote on each problem: nothing where there was nothing to vote for, NaN where too
+        few agreed. The truth is looked at only where the label is the truth."""
+        o, rewards, votes = self.options, np.zeros(len(solutions)), []
+        for rows in members(solutions.problems):
+            group = Traces(solutions[row] for row in rows)
+            rng = keyed("vote", table.setting.seed, table.turn, group[0].problem.id)
+            answers = table.setting.task.classes([t.reading.value.answer for t in group])
+            votes.append(vote(answers, rng))
+            if o.label == "truth":
+                rewards[rows] = group.correct
+            elif o.label == "format":
+                rewards[rows] = [float(t.reading.valid) for t in group]
+            elif o.label == "random":
+                rewards[rows] = agreement(answers, rng.choice([a for a in answers if a is not None] or [None]))
+            else:
+                told = others_agreement(answers, rng) if o.leave_one_out_vote else agreement(answers, votes[-1].winner)
+                rewards[rows] = told if votes[-1].share >= o.min_majority else float("nan")
+        return rewards, votes
+
+    def measure(self, table: Table) -> dict[str, float | None]:
+        """The vote against the hidden truth on held-out problems; and accuracy on the few problems that are learned from."""
+        task = table.setting.task
+        solutions = table.ask("generator", table.problems(), self.votes)
+        shares, labels, hits = [], [], []
+        for rows in members(solutions.problems):
+            group = Traces(solutions[row] for row in rows)
+            answers = task.classes([t.reading.value.answer for t in group])
+            found = vote(answers, keyed("vote", table.setting.seed, group[0].problem.id))
+            told = agreement(answers, found.winner)
+            shares.append(found.share)
+            labels.append(max((t.correct for t, same in zip(group, told, strict=True) if same), default=0.0))
+            hits += [
+                float("nan") if np.isnan(t.correct) else float(t.correct == same) for t, same in zip(group, told, strict=True)
+            ]
+        known = self.known(table)
+        return {
+            "majority_share": mean(shares),
+            "label_accuracy": mean(labels),
+            "reward_accuracy": mean(hits),
+            "known_accuracy": mean(table.ask("generator", known, self.rollouts).correct) if known else None,
+        }

@@ -1,0 +1,220 @@
+"""TTRL and one-example RLVR: votes, what they are worth, copies of one problem, and a truth that nobody who learns may see."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cases import FAST, TINY
+from hidden import learned, others_truth, same_after_a_cut
+from milonga.api import make_engine
+from milonga.credit import normalise
+from milonga.credit.votes import Vote, agreement, firsts, others_agreement, reward_accuracy, vote
+from milonga.errors import ConfigError
+from milonga.resolve import Plan, resolve
+from milonga.table import Setting, Table
+from milonga.tasks import make_task
+from milonga.tasks.data import DataTask
+from milonga.types import Problem, Reading, Solution, Trace, Traces
+
+torch.set_num_threads(1)
+answers_of = st.lists(st.none() | st.integers(0, 4), min_size=1, max_size=12)
+
+
+# Votes.
+
+
+def test_a_vote_by_hand() -> None:
+    assert vote([0, 1, 1, None], random.Random(0)) == Vote(1, 0.5)  # who gave no answer counts in the share alone
+    assert vote([None, None], random.Random(0)) == Vote(None, 0.0)
+    assert agreement([0, 1, 1, None], 1) == [0.0, 1.0, 1.0, 0.0]
+    assert agreement([None, None], None) == [0.0, 0.0]  # the trap: nobody answered, and nobody is paid for that
+
+
+def test_a_tie_is_broken_at_random_and_not_by_who_came_first() -> None:
+    winners = [vote([0, 1], random.Random(seed)).winner for seed in range(200)]
+    assert 60 < sum(winner == 0 for winner in winners) < 140
+
+
+def test_nobody_votes_for_himself() -> None:
+    # Two votes for 0 and two for 1: without its own vote, every sample is in the minority.
+    assert others_agreement([0, 0, 1, 1], random.Random(0)) == [0.0] * 4
+    assert others_agreement([0, 0, 0, 1], random.Random(0)) == [1.0, 1.0, 1.0, 0.0]
+    assert others_agreement([0], random.Random(0)) == [0.0]
+
+
+@given(answers_of, st.integers(0, 9))
+def test_what_wins_is_given_most_often_and_order_does_not_matter(answers: list[int | None], seed: int) -> None:
+    found = vote(answers, random.Random(seed))
+    counts = [answers.count(a) for a in set(answers) if a is not None]
+    assert found.share == max(counts, default=0) / len(answers)
+    assert sum(agreement(answers, found.winner)) == pytest.approx(found.share * len(answers))
+    assert vote(answers[::-1], random.Random(seed)) == found
+
+
+@given(st.lists(st.integers(0, 4), min_size=2, max_size=20), st.integers(0, 4))
+def test_a_wrong_majority_still_pays_most_samples_rightly(answers: list[int], truth: int) -> None:
+    """The closed form of the paper: all but those that gave the winner and those that are right."""
+    found = vote(answers, random.Random(0))
+    if found.winner == truth:
+        return
+    told = agreement(answers, found.winner)
+    hits = np.mean([reward == float(answer == truth) for answer, reward in zip(answers, told, strict=True)])
+    assert hits == pytest.approx(reward_accuracy(found.share, answers.count(truth) / len(answers)))
+
+
+def tabular(start: list[float], seed: int, steps: int = 200, votes: int = 64, trained: int = 32) -> float:
+    """The share of answer 0 after training a table of answers by its own majority."""
+    rng, tie = np.random.default_rng(seed), random.Random(seed)
+    logits = np.log(np.array(start))
+    for _ in range(steps):
+        chances = np.exp(logits) / np.exp(logits).sum()
+        drawn = [int(answer) for answer in rng.choice(len(start), size=votes, p=chances / chances.sum())]
+        rewards = agreement(drawn, vote(drawn, tie).winner)[:trained]
+        if len(set(rewards)) == 1:
+            continue
+        for answer, advantage in zip(drawn, normalise(rewards, ["one"] * trained), strict=False):
+            logits = logits + 0.5 * advantage / trained * ((np.arange(len(start)) == answer) - chances)
+    return float(np.exp(logits[0]) / np.exp(logits).sum())
+
+
+def test_scattered_errors_are_voted_down_and_a_systematic_one_is_amplified() -> None:
+    scattered = [tabular([0.30, *[0.05] * 14], seed) for seed in range(40)]
+    assert np.mean([share > 0.9 for share in scattered]) >= 0.95
+    systematic = [tabular([0.30, 0.50, *[0.02] * 10], seed) for seed in range(40)]
+    assert np.mean([share > 0.5 for share in systematic]) <= 0.15
+
+
+# Which answers are the same.
+
+
+def test_answers_are_told_apart_by_text_or_by_the_grader() -> None:
+    assert make_task({"name": "chain"}).classes(["7", None, "8", " 7"]) == [0, None, 1, 0]
+
+    class Halves:
+        """Equal as numbers; what is no number cannot be compared."""
+
+        def equal(self, pairs: Any) -> list[bool | None]:
+            def number(text: str) -> float:
+                above, _, below = text.partition("/")
+                return float(above) / float(below or 1)
+
+            return [None if "?" in a + b else number(a) == number(b) for a, b in pairs]
+
+    task: Any = object.__new__(type("Halved", (DataTask,), {"load": lambda self: {}}))
+    task.grader = Halves()
+    assert task.classes(["1/2", "3", None, "0.5", "?", "6/2", "2/4"]) == [0, 1, None, 0, 2, 1, 0]
+
+
+# The recipe.
+
+
+def plan(settings: dict[str, Any] | None = None, **options: Any) -> Plan:
+    return resolve([{"recipe": "ttrl", "options": options}, TINY, {"policies": {"generator": FAST}}, settings or {}])
+
+
+def table(p: Plan) -> Table:
+    setting = Setting(make_engine(p), p.task, p.roles, p.seats, p.config.sampling, 0, p.config.batch.problems)
+    return Table(setting, 1, "generator")
+
+
+def said(answers: list[str | None], problem: str = "p") -> Traces:
+    ids = np.arange(3)
+    return Traces(
+        Trace(
+            f"{problem}/{number}", "generator", Problem(problem, "1+2%100", "3"), ids, (), np.zeros(3), "",
+            Reading(Solution((), (), answer), 1.0, None if answer is not None else "no answer line"),
+        )
+        for number, answer in enumerate(answers)
+    )  # fmt: skip
+
+
+def rewards(traces: Traces, **options: Any) -> list[float]:
+    p = plan(**options)
+    at: Any = type("At", (), {"turn": 1, "setting": type("Set", (), {"task": p.task, "seed": 0})})
+    found: list[float] = p.recipe.rewards(at, traces)[0].tolist()  # type: ignore[attr-defined]
+    return found
+
+
+def test_rewards_follow_the_label() -> None:
+    some = said(["3", "5", "5", None])
+    assert rewards(some) == [0.0, 1.0, 1.0, 0.0]
+    assert rewards(said(["5", "5", "5", "3"]), leave_one_out_vote=True) == [1.0, 1.0, 1.0, 0.0]
+    assert rewards(said(["5", "5", "3", "3"]), leave_one_out_vote=True) == [0.0] * 4
+    assert rewards(some, min_majority=0.5) == [0.0, 1.0, 1.0, 0.0]
+    assert np.isnan(rewards(some, min_majority=0.6)).all()
+    assert rewards(some, label="format") == [1.0, 1.0, 1.0, 0.0]
+    assert rewards(some, label="random") in ([1.0, 0.0, 0.0, 0.0], [0.0, 1.0, 1.0, 0.0])
+    assert rewards(said([None, None])) == rewards(said([None, None]), label="random") == [0.0, 0.0]
+
+
+def test_the_first_samples_of_each_problem_learn_and_all_vote() -> None:
+    both = Traces([*said(["1"] * 4, "p"), *said(["2"] * 4, "q")])
+    assert [t.id for t in firsts(both, 2)] == ["p/0", "p/1", "q/0", "q/1"]
+    p = plan(votes=6)
+    at = table(p)
+    played = p.recipe.play(at)
+    assert len(played) == 4 * 6
+    (lesson,) = list(p.recipe.credit(at, played))
+    assert len(lesson.traces) == 4 * 4 and lesson.sources == {"generator": 1.0}
+    with pytest.raises(ConfigError, match=r"less than batch\.rollouts"):
+        plan(votes=3)
+
+
+def test_one_example_fills_the_turn_and_each_copy_is_its_own_group() -> None:
+    p = plan(examples=1, label="truth")
+    at = table(p)
+    played = p.recipe.play(at)
+    assert len({t.problem.text for t in played}) == 1 and len(set(played.problems)) == 4 and at.drawn == 0
+    (lesson,) = list(p.recipe.credit(at, played))
+    assert lesson.sources == {"answers": 1.0} and p.recipe.state == {"examples": [0]}
+    for rows in (range(0, 4), range(4, 8)):
+        values = [lesson.advantages[r][lesson.traces[r].mask][0] for r in rows]  # type: ignore[index]
+        assert sum(values) == pytest.approx(0, abs=1e-9)
+
+
+def test_the_example_is_the_one_that_divides_most() -> None:
+    p = plan(examples=2, label="truth", select="mid_accuracy", candidates=6)
+    at = table(p)
+    p.recipe.play(at)
+    chosen = p.recipe.state["examples"]
+    shares = []
+    for index in range(6):
+        fresh = table(p)  # the same keys draw the same samples again
+        shares.append(float(fresh.ask("generator", [p.task.problem("train", index)], 8).correct.mean()))
+    distance = sorted(range(6), key=lambda index: abs(shares[index] - 0.5))
+    assert chosen == sorted(distance[:2])
+
+
+def test_dynamic_sampling_looks_at_the_vote(monkeypatch: pytest.MonkeyPatch) -> None:
+    p = plan({"policies": {"generator": {"objective": {"preset": "dapo"}}}})
+    at = table(p)
+    played = p.recipe.play(at)
+    found, _ = p.recipe.rewards(at, played)  # type: ignore[attr-defined]
+    for problem in dict.fromkeys(played.problems):
+        assert len({r for r, t in zip(found, played, strict=True) if t.problem.id == problem}) == 2
+
+
+# The hidden truth.
+
+
+@pytest.mark.parametrize(("label", "same"), [("majority", True), ("random", True), ("truth", False)])
+def test_the_weights_know_nothing_of_a_truth_that_is_hidden(
+    label: str, same: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = TINY | {"options": {"label": label}, "policies": {"generator": FAST}}
+    true = learned("ttrl", 2, settings, tmp_path / "true")
+    others_truth(monkeypatch)
+    assert (learned("ttrl", 2, settings, tmp_path / "other") == true) == same
+
+
+def test_a_run_goes_on_in_the_same_bits_with_the_example_it_chose(tmp_path: Path) -> None:
+    options = {"examples": 1, "select": "mid_accuracy", "candidates": 4}
+    assert same_after_a_cut("ttrl", 3, TINY | {"options": options, "policies": {"generator": FAST}}, tmp_path / "run")
