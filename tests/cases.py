@@ -72,6 +72,10 @@ THOUGHT = QUICK | {
     "batch": {"problems": 24, "rollouts": 4},
     "options": {"format_turns": 1, "format_lines": 16, "pick": "answer", "target_span": 2, "measured": 96},
 }
+UNTOLD = QUICK | {
+    "task": TINY["task"],
+    "options": {"warmup": 0, "n_generator": 2, "votes": 4, "checks": 1, "audit": 8},
+}
 BOTH = {"generator", "verifier"}
 SOLVED, FOUND = "eval/generator/accuracy", "eval/verifier/f1"
 
@@ -99,6 +103,11 @@ CASES: dict[str, Case] = {
     ),
     # No answer is a reward. Over seeds 4 to 7 the gains in four turns were 0.15 to 0.26, those of the controls -0.27 to -0.05.
     "ttrl": Case(fast(QUICK | {"task": TINY["task"]}, "generator"), 4, SOLVED, {"generator"}, 0.12),
+    # No answer is a reward here either. Over seeds 4 to 7 the gains in four turns were 0.06 to 0.23, those of the controls
+    # -0.16 to +0.04; they differ by 0.16 to 0.34.
+    "tango_free": Case(fast(UNTOLD, *BOTH), 4, SOLVED, BOTH, 0.12),
+    # On seed 4 a gain of 0.20, and one of -0.02 by the control.
+    "tango_free_adversary": Case(fast(UNTOLD, *BOTH, "adversary"), 4, SOLVED, BOTH | {"adversary"}, 0.12),
     # One answer behind a thought for each of 96 held-out lines, start and end on the same ones. Over three seeds the gains in
     # six turns were 0.18 to 0.31; in eight turns, over five seeds, 0.26 to 0.34, and those of the controls -0.34 to +0.04.
     "rlp": Case(fast(THOUGHT, "generator"), 6, SOLVED, {"generator"}, 0.12),

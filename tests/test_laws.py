@@ -153,7 +153,7 @@ def test_verifications_are_compared_among_those_of_the_same_solution(preset: str
         rows = [i for i, name in enumerate(checks.subjects) if name == subject.id]
         assert advantages[rows].sum() == pytest.approx(0.0, abs=1e-9)
         # The solution's own checks decide, up to the weight of its class: other solutions change nothing.
-        rewards = [recipe.verifier_reward(checks[i]) for i in rows]
+        rewards = [recipe.verifier_reward(checks[i], checks[i].subject.correct) for i in rows]
         how = {"dr_grpo": "centre", "rloo": "leave_one_out"}.get(preset, "zscore")
         expected = normalise(rewards, ["same"] * len(rows), how)  # type: ignore[arg-type]
         weight = np.dot(advantages[rows], expected) / max(np.dot(expected, expected), 1e-9)
@@ -178,7 +178,7 @@ def test_an_unreadable_verdict_is_counted_and_earns_nothing() -> None:
     cut = one.ask("verifier", full.ask("generator", full.problems()), 2)
     unreadable = cut.keep(lambda t: t.reading.value.final is None)
     assert len(unreadable) and all(t.reading.invalid for t in unreadable)
-    assert {recipe.verifier_reward(t) for t in unreadable} == {0.0}
+    assert {recipe.verifier_reward(t, t.subject.correct) for t in unreadable} == {0.0}
 
 
 def test_a_solution_nobody_could_grade_moves_nobody() -> None:

@@ -56,3 +56,12 @@ def firsts(traces: Traces, count: int) -> Traces:
     """The first `count` traces of each problem: a slice of what was sampled, chosen by nothing that was sampled."""
     keep = {row for rows in members(traces.problems) for row in rows[:count]}
     return Traces(trace for row, trace in enumerate(traces) if row in keep)
+
+
+def consistency(verdicts: Sequence[bool | None]) -> list[float]:
+    """Of each verdict, the share of the other readable ones that say the same; 0 for what cannot be read, and for one alone."""
+    out = []
+    for i, said in enumerate(verdicts):
+        others = [other for j, other in enumerate(verdicts) if j != i and other is not None]
+        out.append(sum(other == said for other in others) / len(others) if said is not None and others else 0.0)
+    return out

@@ -18,6 +18,8 @@ from milonga.recipes.sft import Sft
 from milonga.recipes.spin import Spin
 from milonga.recipes.tango import Tango
 from milonga.recipes.tango_arms import Frozen, Oracle, VerifierOnly
+from milonga.recipes.tango_free import TangoFree
+from milonga.recipes.tango_free_adversary import TangoFreeAdversary
 from milonga.recipes.ttrl import Ttrl
 from milonga.recipes.v_star import VStar
 
@@ -43,6 +45,8 @@ __all__ = [
     "Sft",
     "Spin",
     "Tango",
+    "TangoFree",
+    "TangoFreeAdversary",
     "Ttrl",
     "VStar",
     "VerifierOnly",

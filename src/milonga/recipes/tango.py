@@ -6,19 +6,20 @@ dense reward for the generator. Nobody ever sees a step label. The arms it is co
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal, cast
 
 import numpy as np
 from pydantic import Field
 
-from milonga.credit import ClassBalance, StepCredit, decay, mix, normalise, shares, spread
+from milonga.credit import ClassBalance, StepCredit, decay, mix, normalise, outcome_advantages, shares, spread
 from milonga.credit.baselines import Normaliser, mixed
 from milonga.recipes.base import RECIPES, Recipe, RecipeOptions
-from milonga.recipes.outcome import outcome_credit, outcome_rewards, solve
+from milonga.recipes.outcome import shaped, solve
 from milonga.roles import StepSolver, StepVerifier
 from milonga.schedule import Schedule, alternate, warm_up
 from milonga.table import Table
-from milonga.types import Lesson, Trace, Traces, Verification
+from milonga.types import Floats, Lesson, Trace, Traces, Verification
 
 Verdicts = list[list[float] | None]
 """+1 or -1 for each step of each solution; None where the verification did not match the steps."""
@@ -92,18 +93,22 @@ class Tango(Recipe):
         solutions = played.keep(lambda t: t.seat == "generator")
         checks = played.keep(lambda t: t.seat == "verifier")
         if table.learner == "generator":
-            return [self.credit_generator(table, solutions, verdicts_of(solutions, checks))]
-        return [self.credit_verifier(table, checks)]
+            return [self.credit_generator(table, solutions, verdicts_of(solutions, checks), solutions.correct)]
+        return [self.credit_verifier(table, checks, {t.id: t.correct for t in checks.about})]
 
-    def credit_generator(self, table: Table, solutions: Traces, verdicts: Verdicts) -> Lesson:
-        """A = (1 - alpha) A_outcome + alpha A_step: each source is normalised within the problem first, then mixed."""
+    def credit_generator(self, table: Table, solutions: Traces, verdicts: Verdicts, right: Floats) -> Lesson:
+        """A = (1 - alpha) A_outcome + alpha A_step: each source is normalised within the problem first, then mixed.
+
+        `right` is how right each answer is, from 0 to 1, whoever says so; NaN where nobody can.
+        """
         objective = self.objectives["generator"]
-        outcome = outcome_credit(table, solutions, objective)
+        paid, groups = shaped(right, table, solutions, objective), solutions.problems
+        outcome = outcome_advantages(paid, solutions, groups, objective, table.penalties(solutions, objective))
         steps = StepCredit(self.options.step_norm, self.options.step_scale, self.options.step_gamma)
-        process = steps.advantages(verdicts, solutions, solutions.problems, objective)
-        keep = ~np.isnan(outcome_rewards(table, solutions, objective))
+        process = steps.advantages(verdicts, solutions, groups, objective)
+        keep = ~np.isnan(paid)
         if self.options.mask_step_if_flat:
-            keep &= mixed(solutions.correct, solutions.problems)
+            keep &= mixed(right, groups)
         process = [array * kept for array, kept in zip(process, keep, strict=True)]
         alpha = self.alpha(table.progress)
         notes = shares(outcome, process, alpha, [t.mask for t in solutions])
@@ -115,11 +120,15 @@ class Tango(Recipe):
             return self.options.alpha
         return decay(self.options.alpha, self.options.alpha_min, progress)
 
-    def credit_verifier(self, table: Table, checks: Traces) -> Lesson:
-        """r = [final verdict == answer correct] + gamma * format, compared among checks of the same solution."""
+    def credit_verifier(self, table: Table, checks: Traces, labels: Mapping[str, float], more: Floats | None = None) -> Lesson:
+        """r = [final verdict == answer correct] + gamma * format, compared among checks of the same solution.
+
+        `labels` say of each solution, by its id, whether its answer is taken for correct; `more` is what else each check earns.
+        """
         objective = self.objectives["verifier"]
-        correct = np.array([t.subject.correct for t in checks])
-        rewards = np.array([self.verifier_reward(t) for t in checks])
+        correct = np.array([labels[t.subject.id] for t in checks])
+        rewards = np.array([self.verifier_reward(t, label) for t, label in zip(checks, correct, strict=True)])
+        rewards = rewards if more is None else rewards + more
         notes = {"verifier_reward": float(np.nanmean(rewards)) if len(rewards) else 0.0}
         penalties = table.penalties(checks, objective)
         if penalties is not None:
@@ -129,21 +138,21 @@ class Tango(Recipe):
         advantage = normalise(rewards, checks.subjects, cast(Normaliser, objective.advantage if grouped else "zscore"))
         if self.options.reweight:
             balance = ClassBalance(self.options.ema, **self.state.get("balance", {}))
-            balance.update(checks.about.correct)
+            balance.update(np.array([labels[t.id] for t in checks.about]))
             self.state["balance"] = {"right": balance.right, "wrong": balance.wrong}
             advantage = advantage * balance.weights(correct)
             notes |= {"class_right": float(balance.right or 0), "class_wrong": float(balance.wrong or 0)}
         credit = spread(advantage, checks)
         return self.lesson("verifier", checks, advantages=credit, sources={"answers": 1.0}, notes=notes)
 
-    def verifier_reward(self, check: Trace) -> float:
+    def verifier_reward(self, check: Trace, label: float) -> float:
         """NaN where the solution's correctness is unknown; 0 where no final verdict can be read."""
         value: Verification = check.reading.value
-        if np.isnan(check.subject.correct):
+        if np.isnan(label):
             return float("nan")
         if value.final is None:
             return 0.0
-        reward = float(value.final == bool(check.subject.correct)) + self.options.format_weight * check.reading.format
+        reward = float(value.final == bool(label)) + self.options.format_weight * check.reading.format
         if value.steps is not None and value.final == all(value.steps):
             reward += self.options.consistency_bonus
         return reward

@@ -41,7 +41,8 @@ class Oracle(Tango):
         return solve(table, "generator", self.objectives["generator"], self.rollouts)
 
     def credit(self, table: Table, played: Traces) -> list[Lesson]:
-        return [self.credit_generator(table, played, [signs(t.grade.steps if t.grade else None, t) for t in played])]
+        verdicts = [signs(t.grade.steps if t.grade else None, t) for t in played]
+        return [self.credit_generator(table, played, verdicts, played.correct)]
 
 
 @RECIPES.register("verifier_only")

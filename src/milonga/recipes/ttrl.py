@@ -14,11 +14,12 @@ from pydantic import Field
 
 from milonga.credit import mixed, outcome_advantages
 from milonga.credit.baselines import members
-from milonga.credit.votes import Vote, agreement, firsts, others_agreement, vote
+from milonga.credit.votes import Vote, agreement, firsts, others_agreement
 from milonga.errors import ConfigError
 from milonga.evals.metrics import mean
 from milonga.recipes.base import RECIPES, Recipe, RecipeOptions
 from milonga.recipes.outcome import shaped, solve_until
+from milonga.recipes.voting import ballots, labels_right, winner_right
 from milonga.roles import StepSolver
 from milonga.schedule import Schedule, always
 from milonga.table import Table
@@ -125,41 +126,31 @@ class Ttrl(Recipe):
         """What each solution earns, and the vote on each problem: nothing where there was nothing to vote for, NaN where too
         few agreed. The truth is looked at only where the label is the truth."""
         o, rewards, votes = self.options, np.zeros(len(solutions)), []
+        found = ballots(table, solutions)
         for rows in members(solutions.problems):
-            group = Traces(solutions[row] for row in rows)
-            rng = keyed("vote", table.setting.seed, table.turn, group[0].problem.id)
-            answers = table.setting.task.classes([t.reading.value.answer for t in group])
-            votes.append(vote(answers, rng))
+            cast = found[solutions[rows[0]].problem.id]
+            rng = keyed("label", table.setting.seed, table.turn, solutions[rows[0]].problem.id)
+            votes.append(cast.vote)
             if o.label == "truth":
-                rewards[rows] = group.correct
+                rewards[rows] = cast.voters.correct
             elif o.label == "format":
-                rewards[rows] = [float(t.reading.valid) for t in group]
+                rewards[rows] = [float(t.reading.valid) for t in cast.voters]
             elif o.label == "random":
-                rewards[rows] = agreement(answers, rng.choice([a for a in answers if a is not None] or [None]))
+                rewards[rows] = agreement(cast.answers, rng.choice([a for a in cast.answers if a is not None] or [None]))
+            elif cast.vote.share < o.min_majority:
+                rewards[rows] = float("nan")
             else:
-                told = others_agreement(answers, rng) if o.leave_one_out_vote else agreement(answers, votes[-1].winner)
-                rewards[rows] = told if votes[-1].share >= o.min_majority else float("nan")
+                alone = o.leave_one_out_vote
+                rewards[rows] = others_agreement(cast.answers, rng) if alone else agreement(cast.answers, cast.vote.winner)
         return rewards, votes
 
     def measure(self, table: Table) -> dict[str, float | None]:
         """The vote against the hidden truth on held-out problems; and accuracy on the few problems that are learned from."""
-        task = table.setting.task
-        solutions = table.ask("generator", table.problems(), self.votes)
-        shares, labels, hits = [], [], []
-        for rows in members(solutions.problems):
-            group = Traces(solutions[row] for row in rows)
-            answers = task.classes([t.reading.value.answer for t in group])
-            found = vote(answers, keyed("vote", table.setting.seed, group[0].problem.id))
-            told = agreement(answers, found.winner)
-            shares.append(found.share)
-            labels.append(max((t.correct for t, same in zip(group, told, strict=True) if same), default=0.0))
-            hits += [
-                float("nan") if np.isnan(t.correct) else float(t.correct == same) for t, same in zip(group, told, strict=True)
-            ]
+        found = ballots(table, table.ask("generator", table.problems(), self.votes)).values()
         known = self.known(table)
         return {
-            "majority_share": mean(shares),
-            "label_accuracy": mean(labels),
-            "reward_accuracy": mean(hits),
+            "majority_share": mean([cast.vote.share for cast in found]),
+            "label_accuracy": mean([winner_right(cast) for cast in found]),
+            "reward_accuracy": mean([right for cast in found for right in labels_right(cast)]),
             "known_accuracy": mean(table.ask("generator", known, self.rollouts).correct) if known else None,
         }

@@ -1,0 +1,24 @@
+"""What tango_free must show: a verifier that learns from agreement gives its generator more than agreement itself does."""
+
+from milonga.claims.base import claim
+
+claim(
+    "tango_free",
+    says="Without any answers, a generator paid by a verifier that learns from agreement among solutions and with itself "
+    "becomes more accurate than one that is paid for agreeing with the majority.",
+    arms=("tango_free", "ttrl", "tango"),
+    metric="eval/generator/accuracy",
+    turns=24,
+    task={"name": "chain", "ops": 4},
+    settings={
+        "batch": {"problems": 16, "rollouts": 8},
+        "eval": {"problems": 128, "samples": 4, "every": 8, "greedy": False, "bench": 64, "checks": 1},
+        "keep": {"checkpoint_every": 24, "traces_every": 0},
+    },
+    more=(
+        "tango_free:options.labelled=16",
+        "tango_free:options.anchors=3",
+        "tango_free_adversary",
+        "tango_free:options.self_consistency=0",
+    ),
+)

@@ -1,0 +1,143 @@
+"""Tango without ground truth: the verifier learns from what solutions agree on, the generator from what the verifier says.
+
+Nothing in the loop knows what is right, and both may come to agree on a wrong answer: collusion. It is measured with the hidden
+truth at every evaluation; a few labelled problems, frozen anchors and an adversarial third seat are there against it.
+The specification is docs/recipes/tango_free.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from pydantic import Field
+
+from milonga.credit.baselines import members
+from milonga.credit.votes import consistency
+from milonga.errors import ConfigError
+from milonga.evals.metrics import mean
+from milonga.recipes.base import RECIPES
+from milonga.recipes.tango import Tango, TangoOptions
+from milonga.recipes.voting import ballots, belief, collusion, mean_steps
+from milonga.table import Table
+from milonga.types import Lesson, Problem, Traces
+
+LABELLED = "labelled/"
+"""How the ids of problems begin whose answers are known."""
+
+
+class TangoFreeOptions(TangoOptions):
+    votes: int = Field(8, ge=2)
+    """Solutions of a problem that vote, where the verifier learns."""
+    checks: int = Field(3, ge=1)
+    """Verdicts on each solution by which the generator is paid."""
+    self_consistency: float = Field(0.5, ge=0)
+    """Weight of agreeing with one's other verdicts on the same solution, beside agreeing with the vote."""
+    min_majority: float = Field(0.0, ge=0, le=1)
+    """The verifier learns nothing from a problem whose most frequent answer has a smaller share."""
+    labelled: int = Field(0, ge=0)
+    """Remedy: so many problems have known answers; where the verifier meets them, the truth is the label."""
+    labelled_share: float = Field(0.25, gt=0, le=1)
+    """Share of the verifier's problems that are taken from these."""
+    anchors: int = Field(0, ge=0)
+    """Remedy: so many solutions by the generator as it started vote too, and so many verdicts by the verifier as it started
+    are counted with its own."""
+    audit: int = Field(64, ge=1)
+    """Held-out problems on which collusion is measured."""
+
+
+@RECIPES.register("tango_free")
+class TangoFree(Tango):
+    """Tango in which agreement among solutions and the verifier's own verdicts take the place of answers."""
+
+    name = "tango_free"
+    paper = "none: docs/recipes/tango_free.md"
+    paradigm = "self-play"
+    truth = "none"
+    Options = TangoFreeOptions
+    options: TangoFreeOptions
+    measures = tuple(collusion([], Traces([])))
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        for seat, objective in self.objectives.items():
+            if objective.dynamic_sampling:
+                raise ConfigError(
+                    f"'{self.name}' has no truth by which problems could be chosen; "
+                    f"set policies.{seat}.objective.dynamic_sampling=false"
+                )
+
+    def play(self, table: Table) -> Traces:
+        """A generator turn: many solutions, a few checks of each. A verifier turn: many voters, many checks of two of them."""
+        o = self.options
+        if table.learner == "generator":
+            solutions = table.ask("generator", table.problems(), self.rollouts)
+            return Traces([*solutions, *self.judged(table, solutions)])
+        problems = self.problems(table)
+        voters = Traces([*table.ask("generator", problems, o.votes), *self.anchored(table, problems)])
+        return Traces([*voters, *table.ask("verifier", self.chosen(table, voters), self.rollouts)])
+
+    def problems(self, table: Table) -> list[Problem]:
+        """The turn's problems; the first of them are labelled ones, again and again, where there are any."""
+        o, count = self.options, table.setting.batch
+        known = round(o.labelled_share * count) if o.labelled else 0
+        first = count * int(table.turn)
+        old = [table.setting.task.problem("train", (first + n) % o.labelled) for n in range(known)]
+        return [replace(p, id=f"{LABELLED}{n}/{p.id}") for n, p in enumerate(old)] + table.problems(count - known)
+
+    def anchored(self, table: Table, problems: list[Problem]) -> Traces:
+        return table.ask("generator", problems, self.options.anchors, tag="ref") if self.options.anchors else Traces([])
+
+    def judged(self, table: Table, solutions: Traces) -> Traces:
+        """Verdicts on solutions: those of the verifier as it is, and of its start where it is an anchor."""
+        checks = table.ask("verifier", solutions, self.options.checks)
+        frozen = table.ask("verifier", solutions, self.options.anchors, tag="ref") if self.options.anchors else ()
+        return Traces([*checks, *frozen])
+
+    def chosen(self, table: Table, voters: Traces) -> Traces:
+        """Of each problem the first solution that gives the winning answer and the first that does not: rare errors, or rare
+        successes, would teach one verdict for everything."""
+        found = []
+        for cast in ballots(table, voters).values():
+            own = [trace for trace in cast.voters if trace.mask.any()]  # an anchor votes, and is not judged
+            for gives in (1.0, 0.0):
+                found += [trace for trace in own if cast.gives[trace.id] == gives][:1]
+        return Traces(found)
+
+    def credit(self, table: Table, played: Traces) -> list[Lesson]:
+        solutions = played.keep(lambda t: t.seat == "generator")
+        checks = played.keep(lambda t: t.seat == "verifier")
+        if table.learner == "generator":
+            lesson = self.credit_generator(table, solutions, mean_steps(solutions, checks), belief(solutions, checks))
+            return [replace(lesson, sources={"verifier": 1.0})]
+        return [self.credit_judge(table, checks, self.labels(table, solutions, checks.about))]
+
+    def labels(self, table: Table, voters: Traces, judged: Traces) -> dict[str, float]:
+        """What is taken for the truth of each judged solution: whether it gives the winning answer. Unknown where too few
+        agree; the truth itself on labelled problems, and nowhere else."""
+        out: dict[str, float] = {}
+        asked = {trace.id for trace in voters}
+        for cast in ballots(table, voters, judged.keep(lambda t: t.id not in asked)).values():
+            known = cast.vote.winner is not None and cast.vote.share >= self.options.min_majority
+            out |= {id: gives if known else float("nan") for id, gives in cast.gives.items()}
+        return out | {t.id: t.correct for t in judged if t.problem.id.startswith(LABELLED)}
+
+    def credit_judge(self, table: Table, checks: Traces, labels: Mapping[str, float]) -> Lesson:
+        """Tango's lesson for the verifier, with these labels, and with what agreeing with oneself earns."""
+        o, agrees = self.options, np.zeros(len(checks))
+        for rows in members(checks.subjects):
+            agrees[rows] = consistency([checks[row].reading.value.final for row in rows])
+        lesson = self.credit_verifier(table, checks, labels, o.self_consistency * agrees)
+        own = o.self_consistency / (1 + o.self_consistency)
+        told = mean([t.subject.problem.id.startswith(LABELLED) for t in checks]) or 0.0
+        sources = {"generator": (1 - own) * (1 - told), "verifier": own, "answers": (1 - own) * told}
+        notes = lesson.notes | {"verdict_consistency": mean(agrees) or 0.0}
+        return replace(lesson, sources={key: share for key, share in sources.items() if share}, notes=notes)
+
+    def measure(self, table: Table) -> dict[str, float | None]:
+        """The pair against the hidden truth, on held-out problems."""
+        solutions = table.ask("generator", table.problems(self.options.audit), self.options.votes)
+        checks = table.ask("verifier", solutions, max(2, self.options.checks))  # one verdict alone could not contradict itself
+        return collusion(list(ballots(table, solutions).values()), checks)

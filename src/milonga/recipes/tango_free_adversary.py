@@ -1,0 +1,57 @@
+"""tango_free with an adversarial third seat, paid for solutions that pass although their answer is not the one that won.
+
+The verifier judges its solutions beside the generator's, by the same vote, in which the adversary has no voice: it learns to
+refuse what is convincing and lonely. The specification is docs/recipes/tango_free.md.
+"""
+
+from __future__ import annotations
+
+from milonga.credit import outcome_advantages
+from milonga.evals.metrics import mean
+from milonga.recipes.base import RECIPES
+from milonga.recipes.outcome import shaped
+from milonga.recipes.tango_free import TangoFree
+from milonga.recipes.voting import belief
+from milonga.roles import StepSolver, StepVerifier
+from milonga.schedule import Schedule, alternate, warm_up
+from milonga.table import Table
+from milonga.types import Lesson, Traces
+
+
+@RECIPES.register("tango_free_adversary")
+class TangoFreeAdversary(TangoFree):
+    """tango_free with a third seat that is paid for wrong solutions which pass: the verifier learns to refuse them."""
+
+    name = "tango_free_adversary"
+    seats = {"generator": StepSolver, "verifier": StepVerifier, "adversary": StepSolver}
+
+    def schedule(self) -> Schedule:
+        o = self.options
+        turns = alternate(generator=o.n_generator, adversary=o.n_verifier, verifier=o.n_verifier)
+        return warm_up("verifier", o.warmup) + turns
+
+    def play(self, table: Table) -> Traces:
+        if table.learner == "generator":
+            return super().play(table)
+        problems = self.problems(table)
+        voters = Traces([*table.ask("generator", problems, self.options.votes), *self.anchored(table, problems)])
+        if table.learner == "adversary":
+            attempts = table.ask("adversary", problems, self.rollouts)
+            return Traces([*voters, *attempts, *self.judged(table, attempts)])
+        subjects = Traces([*self.chosen(table, voters), *table.ask("adversary", problems)])
+        return Traces([*voters, *table.ask("verifier", subjects, self.rollouts)])
+
+    def credit(self, table: Table, played: Traces) -> list[Lesson]:
+        """The adversary: the share of verdicts that say right, on solutions whose answer is not the one that won."""
+        if table.learner != "adversary":
+            return super().credit(table, played)
+        attempts = played.keep(lambda t: t.seat == "adversary")
+        gives = self.labels(table, played.keep(lambda t: t.seat == "generator"), attempts)
+        passes = belief(attempts, played.keep(lambda t: t.seat == "verifier"))
+        answers = [t.reading.value.answer is not None for t in attempts]
+        rewards = passes * [float(answer and gives[t.id] == 0.0) for t, answer in zip(attempts, answers, strict=True)]
+        objective = self.objectives["adversary"]
+        paid = shaped(rewards, table, attempts, objective)
+        credit = outcome_advantages(paid, attempts, attempts.problems, objective, table.penalties(attempts, objective))
+        notes = {"reward": mean(rewards) or 0.0}
+        return [self.lesson("adversary", attempts, advantages=credit, sources={"verifier": 1.0}, notes=notes)]

@@ -1,0 +1,111 @@
+"""What takes the place of truth in recipes without it: what solutions of a problem agree on, and what verdicts say of them.
+
+Only what is named as measuring looks at a grade.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from milonga.credit.votes import Answer, Vote, agreement, consistency, vote
+from milonga.evals.metrics import mean
+from milonga.table import Table
+from milonga.tasks.base import keyed
+from milonga.types import Floats, Trace, Traces
+
+
+@dataclass(frozen=True)
+class Ballot:
+    """The vote on one problem, from the answers alone: no grade is looked at."""
+
+    voters: Traces
+    answers: list[Answer]
+    """Of each voter, as the number of its class."""
+    vote: Vote
+    gives: dict[str, float]
+    """Of each solution, voter or not, by its id: 1 if its answer is the one that won."""
+
+
+def ballots(table: Table, voters: Traces, others: Iterable[Trace] = ()) -> dict[str, Ballot]:
+    """The votes on all problems, by their ids. `others` are compared with what won and have no voice in it."""
+    return {problem: ballot(table, mine, rest) for problem, (mine, rest) in grouped(voters, others).items()}
+
+
+def ballot(table: Table, voters: Traces, others: Traces) -> Ballot:
+    everyone = [*voters, *others]
+    answers = table.setting.task.classes([trace.reading.value.answer for trace in everyone])
+    own = answers[: len(voters)]
+    found = vote(own, keyed("vote", table.setting.seed, table.turn, voters[0].problem.id))
+    told = agreement(answers, found.winner)
+    return Ballot(voters, own, found, {trace.id: same for trace, same in zip(everyone, told, strict=True)})
+
+
+def grouped(voters: Traces, others: Iterable[Trace]) -> dict[str, tuple[Traces, Traces]]:
+    """Voters and others of each problem; a problem without voters has no vote."""
+    rest: dict[str, list[Trace]] = {}
+    for trace in others:
+        rest.setdefault(trace.problem.id, []).append(trace)
+    mine: dict[str, list[Trace]] = {}
+    for trace in voters:
+        mine.setdefault(trace.problem.id, []).append(trace)
+    return {problem: (Traces(group), Traces(rest.get(problem, []))) for problem, group in mine.items()}
+
+
+def finals(solutions: Traces, checks: Traces) -> list[list[bool]]:
+    """The readable final verdicts on each solution."""
+    said: dict[str, list[bool]] = {}
+    for check in checks:
+        said.setdefault(check.subject.id, []).extend([] if (final := check.reading.value.final) is None else [final])
+    return [said.get(solution.id, []) for solution in solutions]
+
+
+def belief(solutions: Traces, checks: Traces) -> Floats:
+    """Of each solution the share of verdicts that say right; nothing for one without an answer, NaN where none can be read."""
+    found = [sum(said) / len(said) if said else float("nan") for said in finals(solutions, checks)]
+    return np.array([b if s.reading.value.answer is not None else 0.0 for s, b in zip(solutions, found, strict=True)])
+
+
+def mean_steps(solutions: Traces, checks: Traces) -> list[list[float] | None]:
+    """Of each step the mean verdict, from -1 to +1, over the checks that judge every step; None where there is none."""
+    said: dict[str, list[tuple[bool, ...]]] = {}
+    for check in checks:
+        verdicts = check.reading.value.steps
+        if verdicts and len(verdicts) == len(check.subject.steps):
+            said.setdefault(check.subject.id, []).append(verdicts)
+    rows = [said.get(solution.id) for solution in solutions]
+    return [None if row is None else [2 * float(share) - 1 for share in np.mean(row, axis=0)] for row in rows]
+
+
+def winner_right(cast: Ballot) -> float:
+    """Against the hidden truth, for measuring: whether what won is right; not where nobody gave an answer."""
+    return max((trace.correct for trace in cast.voters if cast.gives[trace.id]), default=0.0)
+
+
+def labels_right(cast: Ballot) -> list[float]:
+    """The same, solution by solution: whether giving the winner is the same as being right. NaN where nobody can tell."""
+    return [trace.correct if cast.gives[trace.id] else 1.0 - trace.correct for trace in cast.voters]
+
+
+def collusion(found: list[Ballot], checks: Traces) -> dict[str, float | None]:
+    """How often the vote is wrong, and how often the verifier endorses it then: at least half of its readable verdicts on the
+    solutions that give the winning answer say right."""
+    wrong, endorsed, agreed = [], [], []
+    for cast in found:
+        given = Traces(trace for trace in cast.voters if cast.gives[trace.id])
+        said = [final for some in finals(given, checks) for final in some]
+        right = winner_right(cast)
+        if not np.isnan(right):
+            wrong.append(right == 0.0)
+            endorsed.append(bool(said) and 2 * sum(said) >= len(said))
+        agreed += [mean(consistency(some)) for some in finals(cast.voters, checks) if len(some) > 1]
+    return {
+        "collusion": mean([w and e for w, e in zip(wrong, endorsed, strict=True)]),
+        "consensus_wrong": mean(wrong),
+        "endorsement": mean([e for w, e in zip(wrong, endorsed, strict=True) if w]),
+        "label_accuracy": mean([right for cast in found for right in labels_right(cast)]),
+        "majority_share": mean([cast.vote.share for cast in found]),
+        "verdict_consistency": mean([share for share in agreed if share is not None]),
+    }
