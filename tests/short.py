@@ -34,6 +34,7 @@ SHORT: dict[str, Short] = {
     "tango": Short(2, BOTH, {"warmup": 0, "n_generator": 1}),
     "tango_free": Short(2, BOTH, {"warmup": 0, "n_generator": 1, "votes": 4, "checks": 1}),
     "tango_free_adversary": Short(3, (*BOTH, "adversary"), {"warmup": 0, "n_generator": 1, "votes": 4, "checks": 1}),
+    "curriculum": Short(3, (*BOTH, "proposer"), {"warmup": 0, "n_generator": 1, "formats": 1}),
     "grpo": Short(1, GENERATOR),
     "ttrl": Short(1, GENERATOR),
     "frozen": Short(1, GENERATOR),

@@ -19,7 +19,7 @@ LONGER = {
     "asl": "a short run poses no problem that can be read",
 }
 """Recipes whose graph is drawn from the longer runs of their claim, and why: a short run shows a part of it."""
-PARTS = {"math_shepherd": "math_shepherd_rl"}
+PARTS = {"math_shepherd": "math_shepherd_rl", "tango_free": "tango_free_adversary"}
 """Pages of two recipes whose graph is that of the first: the second has these edges too, and more."""
 
 

@@ -90,6 +90,12 @@ class Table:
         self.drawn += count
         return drawn
 
+    def problems_at(self, levels: Sequence[int]) -> list[Problem]:
+        """The next problems, one of each of these levels of the task."""
+        first = self.start + self.drawn
+        self.drawn += len(levels)
+        return [self.setting.task.at(level).problem(self.split, first + n) for n, level in enumerate(levels)]
+
     def ask(
         self, seat: str, subjects: Sequence[Problem] | Traces, n: int = 1, greedy: bool = False, tag: str = "live"
     ) -> Traces:

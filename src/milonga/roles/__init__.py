@@ -1,6 +1,7 @@
 """Roles: who sits at the table. Add a role by subclassing `Role` and registering it in `ROLES`."""
 
 from milonga.roles.base import DIALECTS, ROLES, Dialect, Role
+from milonga.roles.chooser import Choice, Chooser
 from milonga.roles.corruptor import Corruptor
 from milonga.roles.critic import Critic
 from milonga.roles.proofs import DefectVerifier, MetaVerifier, ProofWriter
@@ -15,6 +16,8 @@ from milonga.roles.yes_no import YesNoVerifier
 __all__ = [
     "DIALECTS",
     "ROLES",
+    "Choice",
+    "Chooser",
     "Corruptor",
     "Critic",
     "DefectVerifier",

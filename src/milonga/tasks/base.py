@@ -115,6 +115,15 @@ class Task(ABC):
         """Problems of the same kind with up to twice as many steps, to see how far a skill reaches; None if there are none."""
         return None
 
+    @property
+    def levels(self) -> tuple[int, ...]:
+        """How hard its train problems may be, from the easiest to the hardest; empty where the task has no such scale."""
+        return ()
+
+    def at(self, level: int) -> Task:
+        """Problems of one level alone. They are graded like all others, and held-out ones stay held out."""
+        raise TypeError(f"task '{self.name}' has no levels")
+
     def step_count(self, problem: Problem) -> int:
         """How many steps a demonstration of this problem has."""
         raise TypeError(f"task '{self.name}' has no exact steps")

@@ -61,6 +61,13 @@ class Chain(Task):
         ops = min(MOST_OPS, 2 * self.options.ops)
         return Chain(self.options.model_copy(update={"min_ops": None, "ops": ops})) if ops > self.options.ops else None
 
+    @property
+    def levels(self) -> tuple[int, ...]:
+        return tuple(range(self.options.min_ops or 1, self.options.ops + 1))
+
+    def at(self, level: int) -> Task:
+        return Chain(self.options.model_copy(update={"min_ops": None, "ops": level}))
+
     def problem(self, split: Split, index: int) -> Problem:
         rng = keyed("chain", self.options.model_dump_json(), split, index)
         while True:

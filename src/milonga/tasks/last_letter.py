@@ -63,6 +63,13 @@ class LastLetter(Task):
         words = {"min_words": low + 1, "max_words": high, "test_max_words": high}
         return LastLetter(self.options.model_copy(update=words))
 
+    @property
+    def levels(self) -> tuple[int, ...]:
+        return tuple(range(self.options.min_words, self.options.max_words + 1))
+
+    def at(self, level: int) -> Task:
+        return LastLetter(self.options.model_copy(update=dict.fromkeys(("min_words", "max_words", "test_max_words"), level)))
+
     def problem(self, split: Split, index: int) -> Problem:
         rng = keyed("last_letter", self.options.model_dump_json(), split, index)
         most = self.options.max_words if split == "train" else self.options.test_max_words

@@ -1,0 +1,162 @@
+"""Tango with a third learner: a proposer, paid for learnability, chooses how hard the problems are.
+
+It is compared with an even mix of all levels and with a hand-made schedule from easy to hard, on the same held-out problems.
+The specification is docs/recipes/curriculum.md.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Literal
+
+import numpy as np
+from pydantic import Field
+
+from milonga.credit import outcome_advantages
+from milonga.credit.difficulty import by_hand, learnability, spread_of
+from milonga.errors import ConfigError
+from milonga.evals.metrics import mean
+from milonga.recipes.base import RECIPES
+from milonga.recipes.imitation import imitation
+from milonga.recipes.tango import Tango, TangoOptions
+from milonga.roles import Chooser, StepSolver, StepVerifier
+from milonga.roles.chooser import state_of
+from milonga.schedule import Schedule, warm_up
+from milonga.table import Table
+from milonga.tasks.base import keyed
+from milonga.types import Lesson, Problem, Traces
+
+EXAMPLES = 64
+"""Even choices in a turn of imitation: they are a few tokens each."""
+
+
+class CurriculumOptions(TangoOptions):
+    choose: Literal["learned", "fixed", "easy_to_hard"] = "learned"
+    """Who chooses the levels: the proposer; nobody, every level alike; or a hand-made schedule, each for an equal share of the
+    run."""
+    formats: int = Field(12, ge=0)
+    """Turns in which the proposer imitates even choices in its format, before anything else."""
+    explore: float = Field(0.1, ge=0, lt=1)
+    """Share of the problems that are drawn from the even mix, whatever the proposer says."""
+    memory: float = Field(0.8, ge=0, lt=1)
+    """Decay of the rates of success that the proposer sees."""
+
+
+@RECIPES.register("curriculum")
+class Curriculum(Tango):
+    """A proposer, paid for problems that are sometimes solved, chooses the difficulty for Tango."""
+
+    name = "curriculum"
+    paper = "none: docs/recipes/curriculum.md"
+    seats = {"generator": StepSolver, "verifier": StepVerifier, "proposer": Chooser}
+    tasks = ("chain", "last_letter")
+    Options = CurriculumOptions
+    options: CurriculumOptions
+    defaults = {"policies": {"proposer": {"lr": 5e-4}}}
+    measures = ("chosen_level", "chosen_spread", "readable_choices", "hardest_accuracy", "easiest_accuracy")
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        for seat, objective in self.objectives.items():
+            if objective.dynamic_sampling:
+                raise ConfigError(
+                    f"'{self.name}' lets its proposer choose the problems; set policies.{seat}.objective.dynamic_sampling=false"
+                )
+
+    def schedule(self) -> Schedule:
+        return warm_up("proposer", self.options.formats if self.options.choose == "learned" else 0) + super().schedule()
+
+    def play(self, table: Table) -> Traces:
+        """Choices first, then Tango's turn on the problems that follow from them."""
+        if table.learner == "proposer":
+            return self.even_choices(table)
+        choices = self.choices(table)
+        problems = self.posed(table, choices)
+        each, checks = (self.rollouts, 1) if table.learner == "generator" else (1, self.rollouts)
+        solutions = table.ask("generator", problems, each)
+        return Traces([*choices, *solutions, *table.ask("verifier", solutions, checks)])
+
+    def even_choices(self, table: Table) -> Traces:
+        """A teacher that prefers no level, behind rates of all kinds."""
+        levels, rng = table.setting.task.levels, keyed("even", table.setting.seed, table.turn)
+        role = table.setting.roles["proposer"]
+        assert isinstance(role, Chooser)
+        shown, texts = [], []
+        for number in range(EXAMPLES):
+            rates = {str(level): rng.random() for level in levels if rng.random() < 0.8}
+            shown.append(state_of(levels, rates, f"rates/{number}"))
+            texts.append(role.write(rng.choice(levels)))
+        return table.write("proposer", shown, texts)
+
+    def choices(self, table: Table) -> Traces:
+        """One for each problem but for those of the even mix; none where the levels are chosen by hand."""
+        if self.options.choose != "learned":
+            return Traces([])
+        state = state_of(table.setting.task.levels, self.state.get("rates", {}), "rates")
+        return table.ask("proposer", [state], table.setting.batch - round(self.options.explore * table.setting.batch))
+
+    def posed(self, table: Table, choices: Traces) -> list[Problem]:
+        """The turn's problems. What a proposer chose carries the id of its choice; the rest is of the even mix, or by hand."""
+        levels, rng = table.setting.task.levels, keyed("mix", table.setting.seed, table.turn)
+        named: list[tuple[int, str | None]] = []
+        for choice in choices:
+            level = choice.reading.value.level
+            named.append((level, choice.id) if level in levels else (rng.choice(levels), None))
+        while len(named) < table.setting.batch:
+            hand = self.options.choose == "easy_to_hard"
+            named.append((by_hand(levels, table.progress) if hand else rng.choice(levels), None))
+        made = table.problems_at([level for level, _ in named])
+        return [
+            replace(problem, data={**problem.data, "level": level}, source=source)
+            for problem, (level, source) in zip(made, named, strict=True)
+        ]
+
+    def credit(self, table: Table, played: Traces) -> list[Lesson]:
+        if table.learner == "proposer":
+            return [imitation(self, "proposer", played)]
+        lessons = super().credit(table, played)
+        choices = played.keep(lambda t: t.seat == "proposer")
+        if table.learner == "generator":
+            solutions = played.keep(lambda t: t.seat == "generator")
+            self.remember(solutions)
+            if len(choices) > 1:  # one alone has nothing to be compared with
+                lessons.append(self.credit_proposer(table, choices, solutions))
+        return lessons
+
+    def remember(self, solutions: Traces) -> None:
+        """How often problems of each level are solved: what the proposer will be shown."""
+        rates, keep = dict(self.state.get("rates", {})), self.options.memory
+        found: dict[str, list[float]] = {}
+        for trace in solutions:
+            found.setdefault(str(trace.problem.data["level"]), []).append(trace.correct)
+        for level, correct in found.items():
+            rate = mean(correct)
+            if rate is not None:
+                rates[level] = keep * rates.get(level, rate) + (1 - keep) * rate
+        self.state["rates"] = rates
+
+    def credit_proposer(self, table: Table, choices: Traces, solutions: Traces) -> Lesson:
+        """r = 4 p (1 - p) of the problem that a choice led to; nothing for what names no level."""
+        right: dict[str | None, list[float]] = {}
+        for trace in solutions:
+            right.setdefault(trace.problem.source, []).append(trace.correct)
+        rates = [mean(right[choice.id]) if choice.id in right else 0.0 for choice in choices]
+        rewards = np.array([float("nan") if rate is None else learnability(rate) for rate in rates])
+        objective = self.objectives["proposer"]
+        credit = outcome_advantages(rewards, choices, choices.problems, objective, table.penalties(choices, objective))
+        named = [choice.reading.value.level for choice in choices if choice.id in right]
+        notes = {"learnability": mean(rewards) or 0.0, "level": mean([float(level) for level in named]) or 0.0}
+        return self.lesson("proposer", choices, advantages=credit, sources={"generator": 1.0}, notes=notes)
+
+    def measure(self, table: Table) -> dict[str, float | None]:
+        """What the proposer would choose now, and how well both ends of the scale are solved."""
+        levels, count = table.setting.task.levels, table.setting.batch
+        choices = self.choices(table)
+        named = [c.reading.value.level for c in choices if c.reading.value.level in levels]
+        ends = (("hardest", levels[-1]), ("easiest", levels[0]))
+        solved = {name: table.ask("generator", table.problems_at([level] * count), 2) for name, level in ends}
+        return {
+            "chosen_level": mean([float(level) for level in named]),
+            "chosen_spread": spread_of(named, len(levels)),
+            "readable_choices": len(named) / len(choices) if choices else None,
+        } | {f"{name}_accuracy": mean(solutions.correct) for name, solutions in solved.items()}

@@ -1,0 +1,168 @@
+"""The curriculum: learnability by hand, levels of tasks, the chooser's grammar, who is paid for what, and the arms by hand."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cases import FAST, TINY
+from hidden import same_after_a_cut
+from milonga.api import make_engine
+from milonga.credit.difficulty import by_hand, learnability, spread_of
+from milonga.errors import ConfigError
+from milonga.resolve import Plan, resolve
+from milonga.roles import DIALECTS, Choice, Chooser, Dialect
+from milonga.roles.chooser import state_of
+from milonga.table import Setting, Table
+from milonga.tasks import make_task
+from milonga.types import Grade, Reading
+
+torch.set_num_threads(1)
+OPTIONS = {"warmup": 0, "n_generator": 1, "formats": 1, "explore": 0.25}
+dialects = st.sampled_from(DIALECTS)
+
+
+def plan(**options: Any) -> Plan:
+    return resolve([{"recipe": "curriculum", "options": OPTIONS | options}, TINY, {"task": {"name": "chain", "ops": 3}}])
+
+
+def table(p: Plan, learner: str = "generator", progress: float = 0.0) -> Table:
+    setting = Setting(make_engine(p), p.task, p.roles, p.seats, p.config.sampling, 0, p.config.batch.problems)
+    return Table(setting, 1, learner, progress=progress)
+
+
+# The reward.
+
+
+def test_learnability_by_hand() -> None:
+    assert [learnability(rate) for rate in (0.0, 0.25, 0.5, 0.75, 1.0)] == [0.0, 0.75, 1.0, 0.75, 0.0]
+    assert math.isnan(learnability(float("nan")))
+
+
+@given(st.floats(0, 1))
+def test_learnability_is_a_share_and_the_same_for_right_and_wrong(rate: float) -> None:
+    assert 0 <= learnability(rate) <= 1
+    assert learnability(rate) == pytest.approx(learnability(1 - rate))
+
+
+def test_spread_and_the_schedule_by_hand() -> None:
+    assert spread_of([3, 3], 4) == 0.0 and spread_of([1, 2, 3, 4], 4) == pytest.approx(1.0)
+    assert spread_of([1, 2], 4) == pytest.approx(0.5) and spread_of([], 4) is None
+    assert [by_hand((2, 3, 4), share) for share in (0.0, 0.3, 0.34, 0.66, 0.67, 1.0)] == [2, 2, 3, 3, 4, 4]
+
+
+# Levels.
+
+
+@pytest.mark.parametrize(
+    ("task", "levels"),
+    [
+        ({"name": "chain", "ops": 3}, (1, 2, 3)),
+        ({"name": "chain", "ops": 4, "min_ops": 3}, (3, 4)),
+        ({"name": "last_letter", "min_words": 2, "max_words": 4}, (2, 3, 4)),
+    ],
+)
+def test_a_level_is_the_number_of_steps_and_the_task_grades_it(task: dict[str, Any], levels: tuple[int, ...]) -> None:
+    whole = make_task(task)
+    assert whole.levels == levels
+    held_out = {whole.problem("test", index).text for index in range(50)}
+    for level in levels:
+        for split in ("train", "test"):
+            for problem in whole.at(level).draw(split, 0, 20):  # type: ignore[arg-type]
+                assert whole.step_count(problem) == level and whole.grade(problem, problem.answer, ()).correct
+                assert split == "test" or problem.text not in held_out
+
+
+# The chooser.
+
+
+@given(dialects, st.integers(1, 64))
+def test_a_written_choice_reads_back(dialect: Dialect, level: int) -> None:
+    role = Chooser(dialect)
+    assert role.read(role.write(level)).value == Choice(level)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "0", "03", "3 4", "3\n", "level 3", "-3", "3.0", "<level>3</level><level>4</level>", "３"]
+)
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_what_names_no_level_is_invalid(dialect: Dialect, text: str) -> None:
+    reading = Chooser(dialect).read(text)
+    assert not reading.valid and reading.value.level is None and reading.format == 0.0
+
+
+def test_the_chooser_sees_tenths() -> None:
+    shown = state_of((1, 2, 3, 4), {"1": 1.0, "2": 0.59, "4": 0.0}, "rates")
+    assert shown.text == "1:9 2:5 3:? 4:0" and shown.answer == ""
+    assert all(shown.text in "".join(part.text for part in Chooser(dialect).prompt(shown)) for dialect in DIALECTS)
+
+
+# The recipe.
+
+
+def test_a_choice_is_paid_for_the_problem_it_led_to() -> None:
+    p = plan()
+    at = table(p)
+    choices = p.recipe.choices(at)  # type: ignore[attr-defined]
+    assert len(choices) == 3  # one of four problems is of the even mix
+    for choice, level in zip(choices, (1, 3, None), strict=True):
+        choice.reading = Reading(Choice(level), 1.0)
+    problems = p.recipe.posed(at, choices)  # type: ignore[attr-defined]
+    assert [x.source for x in problems] == [choices[0].id, choices[1].id, None, None]
+    assert [x.data["level"] for x in problems[:2]] == [1, 3] and all(x.data["level"] in (1, 2, 3) for x in problems)
+    assert [p.task.step_count(x) for x in problems] == [x.data["level"] for x in problems]
+    solutions = at.ask("generator", problems, 4)
+    for number, trace in enumerate(solutions):
+        trace.grade = Grade((True, True, True, False, *[True] * 4, *[False] * 8)[number])
+    lesson = p.recipe.credit_proposer(at, choices, solutions)  # type: ignore[attr-defined]
+    rewards = np.array([learnability(0.75), 0.0, 0.0])
+    expected = (rewards - rewards.mean()) / (rewards.std(ddof=1) + 1e-6)
+    assert [float(a[t.mask][0]) for a, t in zip(lesson.advantages, choices, strict=True)] == pytest.approx(expected.tolist())
+    assert lesson.sources == {"generator": 1.0} and lesson.notes["level"] == 2.0
+
+
+def test_rates_are_remembered_by_level() -> None:
+    p = plan(memory=0.5)
+    at = table(p)
+    solutions = at.ask("generator", p.recipe.posed(at, p.recipe.choices(at)), 2)  # type: ignore[attr-defined]
+    for trace in solutions:
+        trace.grade = Grade(True)
+    p.recipe.remember(solutions)  # type: ignore[attr-defined]
+    first = dict(p.recipe.state["rates"])
+    assert set(first.values()) == {1.0}
+    for trace in solutions:
+        trace.grade = Grade(False)
+    p.recipe.remember(solutions)  # type: ignore[attr-defined]
+    assert p.recipe.state["rates"] == dict.fromkeys(first, 0.5)
+
+
+def test_the_arms_by_hand_choose_without_a_proposer() -> None:
+    p = plan(choose="easy_to_hard")
+    for progress, level in ((0.0, 1), (0.5, 2), (0.9, 3)):
+        posed = p.recipe.posed(table(p, progress=progress), p.recipe.choices(table(p)))  # type: ignore[attr-defined]
+        assert {x.data["level"] for x in posed} == {level}
+    fixed = resolve([{"recipe": "curriculum", "options": OPTIONS | {"choose": "fixed"}}, TINY, {"batch": {"problems": 60}}])
+    posed = fixed.recipe.posed(table(fixed), fixed.recipe.choices(table(fixed)))  # type: ignore[attr-defined]
+    assert 18 < sum(x.data["level"] == 1 for x in posed) < 42  # two levels, alike
+    for recipe in (p.recipe, fixed.recipe):
+        assert recipe.schedule().intro == () and {phase.learner for phase in recipe.schedule().cycle} == {
+            "generator",
+            "verifier",
+        }
+
+
+def test_dynamic_sampling_is_refused() -> None:
+    with pytest.raises(ConfigError, match="lets its proposer choose the problems"):
+        resolve([{"recipe": "curriculum"}, TINY, {"policies": {"generator": {"objective": {"preset": "dapo"}}}}])
+
+
+def test_a_run_goes_on_in_the_same_bits(tmp_path: Path) -> None:
+    policies = {"generator": FAST, "verifier": FAST}
+    assert same_after_a_cut("curriculum", 2, TINY | {"options": OPTIONS, "policies": policies}, tmp_path / "run")
