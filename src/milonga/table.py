@@ -24,7 +24,7 @@ from milonga.randomness import key64
 from milonga.roles import Role
 from milonga.tasks import Task
 from milonga.timeline import Timeline
-from milonga.types import Floats, Problem, Reading, Segment, Solution, Split, Trace, Traces
+from milonga.types import Floats, Problem, Prompt, Reading, Segment, Solution, Split, Trace, Traces
 
 
 @dataclass(frozen=True)
@@ -49,13 +49,15 @@ class Setting:
 
 @dataclass(frozen=True)
 class _Asked:
-    """One output that a seat was asked for. `prefix` is a solution that it goes on from, and where to cut it."""
+    """One output that a seat was asked for. `prefix` is a solution that it goes on from, and where to cut it; `talk` is the
+    conversation so far and who spoke after it."""
 
     id: str
     problem: Problem
     about: Trace | None
     request: Request
     prefix: tuple[Trace, int] | None = None
+    talk: tuple[Trace, str] | None = None
 
 
 @dataclass
@@ -124,16 +126,48 @@ class Table:
             ]
         return Traces(self._graded(self._sample(seat, asked, False, tag)))
 
+    def reply(
+        self,
+        seat: str,
+        talks: Traces,
+        said: Sequence[Prompt],
+        n: int = 1,
+        greedy: bool = False,
+        tag: str = "live",
+        speaker: str = "prompt",
+    ) -> Traces:
+        """`n` next turns of conversations that the seat is in, after something was said to it, by `speaker`.
+
+        Ids are appended to those of the conversation, which are never encoded again. Turns that the live policy sampled stay
+        trained; what others said, and turns that were given, are context.
+        """
+        asked: list[_Asked] = []
+        for talk, context in zip(talks, self._following(seat, talks, said, n), strict=True):
+            if context is not None:
+                kept = talk if talk.origin == "sampled" else as_context(talk)
+                named = self._names(seat, f"{talk.id}>", n, greedy)
+                asked += [_Asked(id, talk.problem, talk, Request(context, key), talk=(kept, speaker)) for id, key in named]
+        return Traces(self._graded(self._sample(seat, asked, greedy, tag)))
+
+    def write_reply(self, seat: str, talks: Traces, said: Sequence[Prompt], texts: Sequence[str]) -> Traces:
+        """Given texts as next turns of conversations, to be imitated: what came before them is context alone."""
+        made, answers = self._given(seat, texts)
+        traces = []
+        contexts = self._following(seat, talks, said, 1, [len(answer.ids) for answer in answers])
+        for talk, answer, context in zip(talks, answers, contexts, strict=True):
+            if context is not None:
+                id, key = self._names(seat, f"{talk.id}>=", 1, False)[0]
+                one = _Asked(id, talk.problem, talk, Request(context, key), talk=(as_context(talk), "prompt"))
+                traces.append(replace(self._trace(one, answer, made, 1.0), origin="given"))
+        return Traces(self._graded(traces))
+
     def write(self, seat: str, subjects: Sequence[Problem | Trace] | Traces, texts: Sequence[str]) -> Traces:
         """Given texts as if the seat had written them: to be imitated, or read by a value head. Never for a policy gradient."""
-        role, policy, engine = self.setting.roles[seat], self.setting.policies[seat], self.setting.engine
-        made = Segment(seat, 0, 0, policy, engine.version(policy), trained=True)
-        answers = []
-        for subject, text in zip(subjects, texts, strict=True):
-            about = apart(subject)[1]
-            # What was cut off at the limit has no end to be imitated.
-            whole = about is None or about.text != text or about.finish != "length"
-            answers.append(engine.transcribe(policy, text, whole))
+        role = self.setting.roles[seat]
+        abouts = [apart(subject)[1] for subject in subjects]
+        # What was cut off at the limit has no end to be imitated.
+        whole = [a is None or a.text != text or a.finish != "length" for a, text in zip(abouts, texts, strict=True)]
+        made, answers = self._given(seat, texts, whole)
         traces = []
         contexts = self._contexts(seat, subjects, 1, [len(answer.ids) for answer in answers])
         for subject, answer, context in zip(subjects, answers, contexts, strict=True):
@@ -142,6 +176,13 @@ class Table:
                 trace = self._trace(_Asked(id, *apart(subject), Request(context, key)), answer, made, 1.0)
                 traces.append(replace(trace, origin="given"))
         return Traces(traces if role.judges else self._graded(traces))
+
+    def _given(self, seat: str, texts: Sequence[str], whole: Sequence[bool] | None = None) -> tuple[Segment, list[Completion]]:
+        """Given texts in the seat's tokens, closed where they are whole, and the mark of who is to have written them."""
+        policy, engine = self.setting.policies[seat], self.setting.engine
+        made = Segment(seat, 0, 0, policy, engine.version(policy), trained=True)
+        ends = whole or [True] * len(texts)
+        return made, [engine.transcribe(policy, text, end) for text, end in zip(texts, ends, strict=True)]
 
     def judge(self, seat: str, solutions: Traces, n: int = 1, greedy: bool = False, tag: str = "live") -> Traces:
         """Verifications of solutions by whatever sits on the seat: a writer is sampled, a scorer reads them once."""
@@ -173,9 +214,27 @@ class Table:
         self, seat: str, subjects: Sequence[Problem | Trace] | Traces, n: int, rooms: Sequence[int] | None = None
     ) -> list[NDArray[np.int64] | None]:
         """The ids of a seat's prompts; None, and counted, where one leaves no room for an output (one token, or `rooms`)."""
-        policy, engine = self.setting.policies[seat], self.setting.engine
-        contexts = engine.encode_all(policy, [self.setting.roles[seat].prompt(*apart(subject)) for subject in subjects])
-        limit = engine.context_limit(policy)
+        prompts = [self.setting.roles[seat].prompt(*apart(subject)) for subject in subjects]
+        return self._fitting(seat, self.setting.engine.encode_all(self.setting.policies[seat], prompts), n, rooms)
+
+    def _following(
+        self, seat: str, talks: Traces, said: Sequence[Prompt], n: int, rooms: Sequence[int] | None = None
+    ) -> list[NDArray[np.int64] | None]:
+        """The ids of conversations with what is said next; None, and counted, where they leave no room for an output."""
+        policy = self.setting.policies[seat]
+        if self.setting.roles[seat].judges:
+            raise ValueError(f"the {seat} judges: what it says is read against a solution, and it holds no conversations")
+        for talk in talks:
+            if talk.seat != seat or not len(talk.ids):
+                raise ValueError(f"trace {talk.id} is no conversation of the {seat}: it can be asked about, not gone on with")
+        more = self.setting.engine.follow_all(policy, said, [int(talk.ids[-1]) for talk in talks])
+        whole = [np.concatenate([talk.ids, ids]) for talk, ids in zip(talks, more, strict=True)]
+        return self._fitting(seat, whole, n, rooms)
+
+    def _fitting(
+        self, seat: str, contexts: list[NDArray[np.int64]], n: int, rooms: Sequence[int] | None
+    ) -> list[NDArray[np.int64] | None]:
+        limit = self.setting.engine.context_limit(self.setting.policies[seat])
         fit = [len(ids) + room <= limit for ids, room in zip(contexts, rooms or [1] * len(contexts), strict=True)]
         if not all(fit):
             self.dropped[f"{seat}: prompt longer than the model's context"] += n * fit.count(False)
@@ -212,6 +271,10 @@ class Table:
         start = len(asked.request.context)
         end = start + len(answer.ids)
         before, known, earlier = beginning(asked)
+        logprobs = np.zeros(end)
+        logprobs[start:] = answer.logprobs
+        if asked.talk is not None:
+            logprobs[: len(asked.talk[0].ids)] = asked.talk[0].logprobs
         text = before + answer.text
         reading = self.setting.roles[made.producer].read(text, asked.about)
         steps = step_spans(reading, answer, start, known, len(before))
@@ -223,7 +286,7 @@ class Table:
             problem=asked.problem,
             ids=np.concatenate([asked.request.context, answer.ids]),
             segments=(*earlier, replace(made, start=start, end=end)),
-            logprobs=np.concatenate([np.zeros(start), answer.logprobs]),
+            logprobs=logprobs,
             text=text,
             reading=reading,
             steps=steps,
@@ -259,6 +322,9 @@ def apart(subject: Problem | Trace) -> tuple[Problem, Trace | None]:
 def beginning(asked: _Asked) -> tuple[str, tuple[tuple[int, int], ...], tuple[Segment, ...]]:
     """What stands before an output: the text and the steps of a prefix that it goes on from, and the segments so far."""
     start = len(asked.request.context)
+    if asked.talk is not None:
+        talk, speaker = asked.talk
+        return "", (), (*talk.segments, Segment(speaker, len(talk.ids), start))
     if asked.prefix is None:
         return "", (), (Segment("prompt", 0, start),)
     solution, count = asked.prefix
@@ -266,6 +332,12 @@ def beginning(asked: _Asked) -> tuple[str, tuple[tuple[int, int], ...], tuple[Se
     own = solution.segments[-1]
     segments = (Segment("prompt", 0, own.start), replace(own, end=start, trained=False))
     return text, solution.steps[:count], segments
+
+
+def as_context(talk: Trace) -> Trace:
+    """A conversation in which nothing is trained any more."""
+    untrained = tuple(replace(segment, trained=False) for segment in talk.segments)
+    return replace(talk, segments=untrained, logprobs=np.zeros(len(talk.ids)))
 
 
 def step_spans(

@@ -129,7 +129,11 @@ class Segment:
 
 @dataclass
 class Trace:
-    """One conversation of one seat, in token space, with what was read from it and the traces it is about."""
+    """One conversation of one seat, in token space, with what was read from it and the traces it is about.
+
+    A conversation of several turns grows by appending ids. Its text, reading, steps, grade and finish are those of the last
+    turn; `about` is then the same conversation before it, and the ids, segments and log-probabilities begin with those.
+    """
 
     id: str
     seat: str
@@ -162,6 +166,19 @@ class Trace:
         for segment in self.segments:
             mask[segment.start : segment.end] |= segment.trained
         return mask
+
+    @property
+    def turns(self) -> tuple[tuple[int, int], ...]:
+        """Token span `[start, end)` of each turn of the seat itself; others, and tools, speak in between."""
+        spans: list[tuple[int, int]] = []
+        for segment in self.segments:
+            if segment.producer != self.seat:
+                continue
+            if spans and spans[-1][1] == segment.start:
+                spans[-1] = (spans[-1][0], segment.end)
+            else:
+                spans.append((segment.start, segment.end))
+        return tuple(spans)
 
     @property
     def length(self) -> int:

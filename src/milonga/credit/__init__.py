@@ -11,6 +11,7 @@ from milonga.credit.selection import convincing_wrong
 from milonga.credit.shaping import overlong_penalty
 from milonga.credit.slices import SliceReward, approval, by_solution, is_reference, step_votes
 from milonga.credit.tokens import StepCredit, kl_penalties, outcome_advantages, spread
+from milonga.credit.turns import turn_advantages, turn_alone
 from milonga.credit.weights import balanced_within, best_rows, term_weights
 
 __all__ = [
@@ -49,6 +50,8 @@ __all__ = [
     "step_targets",
     "step_votes",
     "term_weights",
+    "turn_advantages",
+    "turn_alone",
     "until_first_error",
     "weighed",
 ]

@@ -125,6 +125,10 @@ class Engine(ABC):
         return self.encode_all(policy, [prompt])[0]
 
     @abstractmethod
+    def follow_all(self, policy: str, prompts: Sequence[Prompt], last: Sequence[int]) -> list[NDArray[np.int64]]:
+        """The ids to append to conversations that end in the tokens `last`, when these prompts are said to the model next."""
+
+    @abstractmethod
     def transcribe(self, policy: str, text: str, end: bool = True) -> Completion:
         """A given text as this policy would have sampled it, closed by the end-of-sequence token if `end`."""
 

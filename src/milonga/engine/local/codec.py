@@ -19,6 +19,7 @@ from milonga.errors import ConfigError
 from milonga.types import Prompt
 
 SENTINEL = "\u0001prompt\u0001"
+ANSWER, NEXT = "\u0001answer\u0001", "\u0001next\u0001"
 
 
 class Codec:
@@ -36,6 +37,7 @@ class Codec:
         self.ascii = np.array([piece.isascii() for piece in self.pieces or ()], dtype=bool)
         self.special = special_ids(tokenizer)
         self._enders: dict[tuple[str, ...], frozenset[int]] = {}
+        self._turns: tuple[list[int], list[int]] | None = None
 
     def _start(self) -> list[int]:
         """What the tokenizer puts before plain text (often a beginning-of-sequence token)."""
@@ -56,10 +58,48 @@ class Codec:
             self.tokenizer.encode(after, add_special_tokens=False),
         )
 
+    def turns(self) -> tuple[list[int], list[int]]:
+        """The ids between what the model said and the next text said to it, and behind that text; the first close the model's
+        turn. Without a template it is the end-of-sequence token alone."""
+        if self._turns is None:
+            end = self.tokenizer.eos_token_id
+            self._turns = self._next_turn() if self.chat else ([] if end is None else [int(end)], [])
+        return self._turns
+
+    def _next_turn(self) -> tuple[list[int], list[int]]:
+        """Read off a conversation of placeholders: what was truly said never goes through the template again."""
+        talk = [("user", SENTINEL), ("assistant", ANSWER), ("user", NEXT)]
+        rendered = self.tokenizer.apply_chat_template(
+            [{"role": role, "content": content} for role, content in talk], tokenize=False, add_generation_prompt=True
+        )
+        between, found, after = rendered.partition(ANSWER)[2].partition(NEXT)
+        if not found:
+            raise ConfigError("the tokenizer's chat template does not show a conversation of several turns; set chat = 'off'")
+        return (
+            self.tokenizer.encode(between, add_special_tokens=False),
+            self.tokenizer.encode(after, add_special_tokens=False),
+        )
+
+    def follow_all(self, prompts: Sequence[Prompt], last: Sequence[int]) -> list[NDArray[np.int64]]:
+        """The ids that go behind conversations which end in the tokens `last`: markers, what is said, and the turn handed back.
+
+        Where the model closed its turn itself, by the token that the template would close it with, it is not closed again.
+        """
+        between, after = self.turns()
+        out = []
+        for ids, end in zip(self._encoded(prompts), last, strict=True):
+            opening = between[between.index(end) + 1 :] if end in between else between
+            out.append(np.array([*opening, *ids, *after], dtype=np.int64))
+        return out
+
     def encode(self, prompt: Prompt) -> NDArray[np.int64]:
         return self.encode_all([prompt])[0]
 
     def encode_all(self, prompts: Sequence[Prompt]) -> list[NDArray[np.int64]]:
+        """Whole prompts, with what the tokenizer or its template puts around them."""
+        return [np.array([*self.head, *ids, *self.tail], dtype=np.int64) for ids in self._encoded(prompts)]
+
+    def _encoded(self, prompts: Sequence[Prompt]) -> list[list[int]]:
         """Neighbouring parts of one kind are encoded together: ours may hold special tokens, foreign ones not.
 
         A text that stands in many prompts is encoded once, and different ones side by side on all cores: a GPU waits meanwhile.
@@ -76,7 +116,7 @@ class Codec:
         others = [text for foreign, text in distinct if foreign]
         ids = dict(zip(((False, text) for text in own), self._encode_own(own), strict=True))
         ids |= zip(((True, text) for text in others), self._encode_foreign(others), strict=True)
-        return [np.array([*self.head, *chain(*(ids[piece] for piece in row)), *self.tail], dtype=np.int64) for row in rows]
+        return [list(chain(*(ids[piece] for piece in row))) for row in rows]
 
     def _encode_own(self, texts: list[str]) -> list[list[int]]:
         return list(self.tokenizer(texts, add_special_tokens=False)["input_ids"]) if texts else []

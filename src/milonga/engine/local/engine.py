@@ -146,6 +146,9 @@ class LocalEngine(Engine):
     def encode_all(self, policy: str, prompts: Sequence[Prompt]) -> list[NDArray[np.int64]]:
         return self.policy(policy).codec.encode_all(prompts)
 
+    def follow_all(self, policy: str, prompts: Sequence[Prompt], last: Sequence[int]) -> list[NDArray[np.int64]]:
+        return self.policy(policy).codec.follow_all(prompts, last)
+
     def transcribe(self, policy: str, text: str, end: bool = True) -> Completion:
         chosen = self.policy(policy)
         ids = np.array(chosen.codec.encode_foreign(text), dtype=np.int64)

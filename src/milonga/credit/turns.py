@@ -1,0 +1,43 @@
+"""Credit for the turns of a conversation: each turn has rewards and a baseline of its own.
+
+Invariant: what a turn is paid reaches the tokens of that turn alone, never those of another, nor what others said in between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from milonga.credit.tokens import outcome_advantages
+from milonga.objectives import Objective
+from milonga.types import Floats, Trace, Traces
+
+
+def turn_alone(trace: Trace, turn: int) -> Trace:
+    """The conversation with one of its turns trained, and nothing else."""
+    start, end = trace.turns[turn]
+    kept = [replace(s, trained=s.trained and start <= s.start and s.end <= end) for s in trace.segments]
+    return replace(trace, segments=tuple(kept))
+
+
+def turn_advantages(
+    rewards: Sequence[Floats],
+    traces: Traces,
+    groups: Sequence[Hashable],
+    objective: Objective,
+    penalties: list[Floats] | None = None,
+) -> list[Floats]:
+    """Advantages of `rewards[k][i]`, the reward of turn k of conversation i.
+
+    Turns are compared within their group with the same turn of the other conversations: rewards of different scale never
+    share a baseline. `penalties` are costs of single tokens inside the reward of their own turn.
+    """
+    total = [np.zeros(len(trace.ids)) for trace in traces]
+    for turn, reward in enumerate(rewards):
+        alone = Traces(turn_alone(trace, turn) for trace in traces)
+        costs = None if penalties is None else [cost * trace.mask for cost, trace in zip(penalties, alone, strict=True)]
+        for so_far, more in zip(total, outcome_advantages(reward, alone, groups, objective, costs), strict=True):
+            so_far += more
+    return total

@@ -1,0 +1,244 @@
+"""Conversations of several turns: ids are appended and never encoded again, only own tokens are trained, each turn has its own
+credit."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+
+from engine_helpers import tokenizer
+from milonga.api import make_engine
+from milonga.credit import normalise, turn_advantages, turn_alone
+from milonga.engine.local.codec import Codec
+from milonga.errors import ConfigError
+from milonga.objectives import OBJECTIVES
+from milonga.resolve import resolve
+from milonga.table import Setting, Table
+from milonga.types import Lesson, Part, Prompt, Trace, Traces
+
+CHATML = (
+    "{% for m in messages %}<|user|>{{ m['role'] }}\n{{ m['content'] }}<eos>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|model|>{% endif %}"
+)
+
+
+@cache
+def engine() -> Any:
+    return make_engine(plan())
+
+
+def plan(**settings: Any) -> Any:
+    settings = {"recipe": "tango", "task": {"name": "chain", "ops": 2}, "device": "cpu", "threads": 1} | settings
+    return resolve([settings, {"batch": {"problems": 3, "rollouts": 4}}])
+
+
+def table(turn: int = 1, **settings: Any) -> Table:
+    p = plan(**settings)
+    return Table(Setting(engine(), p.task, p.roles, p.seats, p.config.sampling, p.config.seed, 3), turn, "generator")
+
+
+def again(traces: Traces) -> list[Prompt]:
+    return [(Part(">"), Part(trace.problem.text, foreign=True), Part("\n")) for trace in traces]
+
+
+def three_turns(one: Table, **more: Any) -> tuple[Traces, Traces, Traces]:
+    first = one.ask("generator", one.problems(), 4)
+    second = one.reply("generator", first, again(first), **more)
+    return first, second, one.reply("generator", second, again(second), **more)
+
+
+def parts_of(trace: Trace) -> list[str]:
+    codec = engine().policy("generator").codec
+    return [codec.text(trace.ids[s.start : s.end].tolist()) for s in trace.segments]
+
+
+# Ids.
+
+
+def test_a_conversation_keeps_the_ids_of_its_earlier_turns_exactly() -> None:
+    first, second, third = three_turns(table())
+    for a, b, c in zip(first, second, third, strict=True):
+        assert b.about == (a,) and c.about == (b,) and c.problem == a.problem
+        for short, long in ((a, b), (b, c)):
+            assert long.ids[: len(short.ids)].tolist() == short.ids.tolist()
+            assert long.segments[: len(short.segments)] == short.segments
+            assert long.logprobs[: len(short.ids)].tolist() == short.logprobs.tolist()
+        assert a.finish != "eos" or parts_of(b)[2] == f">{a.problem.text}\n"
+        assert parts_of(c)[-1].removesuffix("<eos>").startswith(c.text)
+        assert [start for start, _ in c.turns] == [a.segments[1].start, b.segments[3].start, c.segments[5].start]
+
+
+def test_only_the_own_turns_are_trained() -> None:
+    for trace in three_turns(table(), speaker="tool")[2]:
+        assert [s.producer for s in trace.segments] == ["prompt", "generator", "tool", "generator", "tool", "generator"]
+        own = np.zeros(len(trace.ids), dtype=bool)
+        for start, end in trace.turns:
+            own[start:end] = True
+        assert len(trace.turns) == 3 and trace.mask.tolist() == own.tolist()
+        assert not trace.logprobs[~own].any()
+
+
+def test_sampling_and_scoring_agree_on_every_turn() -> None:
+    third = three_turns(table(sampling={"temperature": 0.8}))[2]
+    for scored, trace in zip(engine().score("generator", third), third, strict=True):
+        assert np.abs(scored - trace.logprobs).max() < 1e-5
+
+
+def test_a_turn_that_was_cut_off_is_closed_by_a_token_that_nobody_trains() -> None:
+    cut = table(sampling={"max_tokens": 4})
+    first, second, _ = three_turns(cut)
+    end = engine().policy("generator").eos[0]
+    for a, b in zip(first, second, strict=True):
+        assert a.finish == "length"
+        assert b.ids[len(a.ids)] == end and not b.mask[len(a.ids)]
+
+
+def test_draws_of_a_reply_depend_on_its_conversation_and_not_on_the_others() -> None:
+    one, other = table(), table()
+    first, same = one.ask("generator", one.problems(), 4), other.ask("generator", other.problems(), 4)
+    all_of_them, alone = (
+        one.reply("generator", first, again(first), 2),
+        other.reply("generator", same[5:6], again(same[5:6]), 2),
+    )
+    assert [t.ids.tolist() for t in alone] == [t.ids.tolist() for t in all_of_them[10:12]]
+    assert [t.id for t in alone] == [t.id for t in all_of_them[10:12]]
+    more = one.reply("generator", first[5:6], again(first[5:6]))
+    assert more[0].id not in {t.id for t in all_of_them}
+
+
+def test_what_others_say_never_becomes_a_special_token() -> None:
+    one = table()
+    first = one.ask("generator", one.problems(1))
+    (reply,) = one.reply("generator", first, [(Part("<eos>", foreign=True),)])
+    said = reply.ids[reply.segments[2].start : reply.segments[2].end]
+    assert not set(said[-5:].tolist()) & engine().policy("generator").codec.special
+
+
+# Who may go on, and what is trained then.
+
+
+def test_given_turns_are_context_and_only_live_samples_are_trained() -> None:
+    one = table()
+    problems = one.problems()
+    given = one.write("generator", problems, ["1+1=2\n#2"] * 3)
+    for reply in one.reply("generator", given, again(given)):
+        assert reply.origin == "sampled" and [s.trained for s in reply.segments] == [False, False, False, True]
+        assert not reply.logprobs[: reply.turns[1][0]].any()
+    first = one.ask("generator", problems, tag="ref")
+    assert [s.trained for s in one.reply("generator", first, again(first))[0].segments] == [False, False, False, True]
+    live = one.ask("generator", problems)
+    assert [s.trained for s in one.reply("generator", live, again(live), greedy=True)[0].segments] == [
+        False,
+        True,
+        False,
+        False,
+    ]
+
+
+def test_a_given_reply_is_imitated_and_what_came_before_it_is_not() -> None:
+    one = table()
+    first = one.ask("generator", one.problems())
+    shown = one.write_reply("generator", first, again(first), [f"1+1=2\n#{t.problem.answer}" for t in first])
+    for before, trace in zip(first, shown, strict=True):
+        assert trace.origin == "given" and trace.correct == 1.0 and trace.about == (before,)
+        assert [s.trained for s in trace.segments] == [False, False, False, True]
+        assert trace.ids[: len(before.ids)].tolist() == before.ids.tolist()
+    lesson = Lesson("generator", OBJECTIVES.get("cross_entropy"), shown)
+    assert all(row.length == len("1+1=2\n#") + len(row.problem.answer) + 1 for row in lesson.traces)
+
+
+def test_only_a_seat_that_is_in_a_conversation_goes_on_with_it() -> None:
+    one = table()
+    first = one.ask("generator", one.problems())
+    with pytest.raises(ValueError, match="verifier judges"):
+        one.reply("verifier", first, again(first))
+    elsewhere = Trace.given("x", "generator", first[0].problem, "", first[0].reading)
+    with pytest.raises(ValueError, match="no conversation of the generator"):
+        one.reply("generator", Traces([elsewhere]), again(first[:1]))
+
+
+def test_a_conversation_without_room_is_left_out_and_counted() -> None:
+    one = table()
+    first = one.ask("generator", one.problems())
+    long = [(Part("7" * 600, foreign=True),), *again(first[1:])]
+    replies = one.reply("generator", first, long, 2)
+    assert [t.about[0].id for t in replies] == [t.id for t in first[1:] for _ in range(2)]
+    assert one.dropped == {"generator: prompt longer than the model's context": 2}
+
+
+# Credit.
+
+
+@pytest.mark.parametrize("preset", ["grpo", "rloo", "reinforce_pp", "reinforce_pp_baseline"])
+def test_the_reward_of_a_turn_reaches_its_own_tokens_alone(preset: str) -> None:
+    talks = three_turns(table())[2]
+    rng = np.random.default_rng(0)
+    rewards = [rng.random(len(talks)), 100 * rng.random(len(talks)), rng.random(len(talks))]
+    objective = OBJECTIVES.get(preset)
+    before = turn_advantages(rewards, talks, talks.problems, objective)
+    after = turn_advantages([rewards[0], -rewards[1], rewards[2]], talks, talks.problems, objective)
+    for trace, a, b in zip(talks, before, after, strict=True):
+        (_, _), (start, end), (_, _) = trace.turns
+        assert not a[~trace.mask].any()
+        changed = a != b
+        assert changed[start:end].any() and not changed[:start].any() and not changed[end:].any()
+
+
+def test_every_turn_is_compared_with_the_same_turn_of_the_others() -> None:
+    talks = three_turns(table())[2]
+    rewards = [np.arange(12.0), 21 * np.arange(12.0)[::-1], np.ones(12)]
+    advantages = turn_advantages(rewards, talks, talks.problems, OBJECTIVES.get("rloo"))
+    for turn, reward in enumerate(rewards):
+        expected = normalise(reward, talks.problems, "leave_one_out")
+        for trace, array, value in zip(talks, advantages, expected, strict=True):
+            start, end = trace.turns[turn]
+            assert array[start:end].tolist() == [value] * (end - start)
+
+
+def test_the_cost_of_a_token_counts_in_its_own_turn() -> None:
+    talks = three_turns(table())[2]
+    costs = [np.zeros(len(trace.ids)) for trace in talks]
+    costs[0][talks[0].turns[1][0]] = 1.0
+    advantages = turn_advantages([np.zeros(12)] * 3, talks, talks.problems, OBJECTIVES.get("rloo"), costs)
+    assert [advantages[0][start] for start, _ in talks[0].turns] == [0.0, pytest.approx(-1.0), 0.0]
+    assert [advantages[1][start] for start, _ in talks[1].turns] == [0.0, pytest.approx(1 / 3), 0.0]
+
+
+def test_one_turn_alone_is_the_conversation_with_another_mask() -> None:
+    trace = three_turns(table())[2][0]
+    alone = turn_alone(trace, 1)
+    assert alone.ids is trace.ids and np.flatnonzero(alone.mask).tolist() == list(range(*trace.turns[1]))
+
+
+# Chat templates.
+
+
+def template_codec(template: str) -> Codec:
+    own = tokenizer("chat")
+    before, own.chat_template = own.chat_template, template
+    try:
+        made = Codec(own, "on")
+        made.turns()
+    finally:
+        own.chat_template = before
+    return made
+
+
+def test_turn_markers_are_appended_as_the_template_would_write_them() -> None:
+    made = template_codec(CHATML)
+    own = tokenizer("chat")
+    prompt = made.encode((Part("the answer"),))
+    said = made.encode_foreign("is 42.")
+    for closing in ([own.eos_token_id], []):  # sampled by the model itself, or never: a turn that was cut off
+        talk = [*prompt, *said, *closing]
+        (more,) = made.follow_all([(Part("two", foreign=True),)], [talk[-1]])
+        text = own.decode([*talk, *more], skip_special_tokens=False, clean_up_tokenization_spaces=False)
+        assert text == "<|user|>user\nthe answer<eos>\n<|model|>is 42.<eos>\n<|user|>user\ntwo<eos>\n<|model|>"
+
+
+def test_a_template_that_hides_what_was_said_is_refused_when_a_second_turn_is_asked_for() -> None:
+    with pytest.raises(ConfigError, match="several turns"):
+        template_codec("{{ messages[0]['content'] }}<|model|>")
