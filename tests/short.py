@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from copy import deepcopy
@@ -9,11 +10,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import milonga
 from cases import TINY
 from milonga.api import make_engine
 from milonga.loop import Loop
 from milonga.resolve import resolve
 from milonga.run.console import LiveView
+from milonga.run.files import JsonLines
 from milonga.run.folder import RunFolder
 
 
@@ -52,6 +55,7 @@ SHORT: dict[str, Short] = {
     "spin": Short(3, GENERATOR, {"round_turns": 2}),
     "v_star": Short(3, BOTH, {"rounds": 1, "train": 1, "rows": 8}),
     "aprm": Short(3, ("corruptor", "verifier"), {"sft": 1, "sft_steps": 8, "warmup": 1, "measured": 4}),
+    "score": Short(3, GENERATOR, {"formats": 1, "format_lines": 8, "stage1": 1, "measured": 4}),
     "rlp": Short(2, GENERATOR, {"format_turns": 1, "format_lines": 8, "measured": 4}),
     # To pose problems that can be read takes longer to learn than a test may: the judge learns from what is remembered.
     "asl": Short(
@@ -71,6 +75,21 @@ SHORT: dict[str, Short] = {
         {"formats": 1, "n_score": 1, "n_quality": 1, "n_verifier": 1, "n_generator": 1, "audit": 4},
     ),
 }
+
+
+def assert_resumes(recipe: str, folder: Path, after: int) -> None:
+    """The short run, whole, and gone on with from its checkpoint after some turns: the same rows and the same weights."""
+    short = SHORT[recipe]
+    settings = TINY | {"options": short.options, "keep": {"checkpoint_every": 1, "checkpoints": 10, "traces_every": 1}}
+    for name in ("whole", "cut"):
+        milonga.run(recipe, turns=short.turns, out=folder / name, settings=settings, quiet=True)
+    for path in sorted((folder / "cut" / "checkpoints").iterdir())[after + 1 :]:
+        shutil.rmtree(path)
+    milonga.resume(folder / "cut", quiet=True)
+    rows = [JsonLines(folder / name / "metrics.jsonl").rows() for name in ("whole", "cut")]
+    assert rows[0] == rows[1] and len(rows[0]) == short.turns + 1
+    weights = [sorted((folder / name / "models").rglob("model.safetensors")) for name in ("whole", "cut")]
+    assert weights[0] and all(a.read_bytes() == b.read_bytes() for a, b in zip(*weights, strict=True))
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from milonga.credit.selection import convincing_wrong
 from milonga.credit.shaping import overlong_penalty
 from milonga.credit.slices import SliceReward, approval, by_solution, is_reference, step_votes
 from milonga.credit.tokens import StepCredit, kl_penalties, outcome_advantages, spread
-from milonga.credit.turns import turn_advantages, turn_alone
+from milonga.credit.turns import progress_reward, turn_advantages, turn_alone
 from milonga.credit.weights import balanced_within, best_rows, term_weights
 
 __all__ = [
@@ -43,6 +43,7 @@ __all__ = [
     "outcome_advantages",
     "outcome_targets",
     "overlong_penalty",
+    "progress_reward",
     "rescaled",
     "shares",
     "spread",

@@ -22,6 +22,11 @@ def turn_alone(trace: Trace, turn: int) -> Trace:
     return replace(trace, segments=tuple(kept))
 
 
+def progress_reward(first: Floats, second: Floats, alpha: float) -> Floats:
+    """What a second attempt is paid: being right, and the progress from the first, alpha times (SCoRe)."""
+    return second + alpha * (second - first)
+
+
 def turn_advantages(
     rewards: Sequence[Floats],
     traces: Traces,

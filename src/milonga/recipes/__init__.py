@@ -15,6 +15,7 @@ from milonga.recipes.math_shepherd import MathShepherd, MathShepherdRl
 from milonga.recipes.prime import Prime
 from milonga.recipes.qwen_prm import QwenPrm
 from milonga.recipes.rlp import Rlp
+from milonga.recipes.score import Score
 from milonga.recipes.sft import Sft
 from milonga.recipes.spin import Spin
 from milonga.recipes.tango import Tango
@@ -44,6 +45,7 @@ __all__ = [
     "Recipe",
     "RecipeOptions",
     "Rlp",
+    "Score",
     "Sft",
     "Spin",
     "Tango",

@@ -2,6 +2,7 @@
 
 from milonga.roles.base import DIALECTS, ROLES, Dialect, Role
 from milonga.roles.chooser import Choice, Chooser
+from milonga.roles.corrector import Corrector
 from milonga.roles.corruptor import Corruptor
 from milonga.roles.critic import Critic
 from milonga.roles.proofs import DefectVerifier, MetaVerifier, ProofWriter
@@ -18,6 +19,7 @@ __all__ = [
     "ROLES",
     "Choice",
     "Chooser",
+    "Corrector",
     "Corruptor",
     "Critic",
     "DefectVerifier",

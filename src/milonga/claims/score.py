@@ -1,0 +1,21 @@
+"""SCoRe's main check: two stages and a bonus for progress teach self-correction, plain two-turn reinforcement copying."""
+
+from milonga.claims.base import claim
+
+claim(
+    "score",
+    says="After the same number of conversations, two-stage reinforcement with a bonus for progress makes the second turn gain "
+    "more over the first than plain two-turn reinforcement does.",
+    arms=("score", "score:options.stage1=0,options.alpha=0", "score:options.alpha=0"),
+    more=("score:options.first_only=true,options.stage1=0",),
+    metric="eval/generator/gain",
+    turns=80,
+    task={"name": "chain", "ops": 3},
+    settings={
+        "batch": {"problems": 16, "rollouts": 8},
+        "options": {"formats": 10, "format_lines": 128, "stage1": 30, "measured": 256},
+        "policies": {"generator": {"lr": 2e-4, "minibatches": 4}},
+        "eval": {"every": 10},
+        "keep": {"checkpoint_every": 80, "traces_every": 0},
+    },
+)

@@ -1,0 +1,149 @@
+"""SCoRe (arXiv 2409.12917): one model learns to correct its own first answer, in two stages of two-turn reinforcement.
+
+Stage I pays the second turn alone and ties the first to the start; stage II pays both, and the second also for its progress
+over the first. No credit flows from the second turn to the first: it would pay a wrong first answer.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from pydantic import Field
+
+from milonga.credit import kl_penalties, progress_reward, turn_advantages
+from milonga.evals.metrics import mean
+from milonga.recipes.base import RECIPES, Recipe, RecipeOptions
+from milonga.recipes.conversing import change_figures, comparable, taught, turn_costs
+from milonga.recipes.imitation import demonstrations, imitation
+from milonga.roles import Corrector, Dialect, Role
+from milonga.schedule import Action, Phase, Schedule
+from milonga.table import Table
+from milonga.types import Floats, Lesson, Traces
+
+FORMAT, STAGE1, STAGE2 = "format", "stage1", "stage2"
+BASE = "base"
+"""The weights after the format was learned: what the KL is measured from."""
+
+
+class ScoreOptions(RecipeOptions):
+    formats: int = Field(12, ge=0)
+    """Turns of imitating a noisy teacher in both turns, before anything is rewarded; 0 for models that can talk."""
+    format_lines: int = Field(64, ge=2)
+    """Examples in each of them: half are first solutions, half second ones behind the model's own first."""
+    noise: float = Field(0.3, ge=0, le=1)
+    """Share of the teacher's solutions with a wrong step."""
+    stage1: int = Field(20, ge=0)
+    """Turns of stage I; what is left of the run is stage II."""
+    alpha: float = Field(10.0, ge=0)
+    """Weight of the progress from the first turn to the second in stage II."""
+    beta1: float = Field(0.01, ge=0)
+    """KL to the start on both turns, inside the reward."""
+    beta2: float = Field(0.1, ge=0)
+    """KL on the first turn in stage I, in beta1's place."""
+    stage2_beta_turn1: float | None = Field(None, ge=0)
+    """KL on the first turn in stage II; beta1 where it is not given."""
+    offline_first_attempts: float = Field(0.0, ge=0, lt=1)
+    """Share of the first attempts that the start writes: a wider choice of errors to mend, and not trained."""
+    first_only: bool = False
+    """Pay the first turn alone: single-turn reinforcement, whose second turn is only looked at."""
+    measured: int = Field(64, ge=1)
+    """Held-out conversations in an evaluation."""
+
+
+@RECIPES.register("score")
+class Score(Recipe):
+    """Two-stage, two-turn reinforcement for self-correction (SCoRe, arXiv 2409.12917)."""
+
+    name = "score"
+    paper = "arXiv 2409.12917"
+    paradigm = "single policy"
+    granularity = "turn"
+    truth = "answers"
+    seats = {"generator": Corrector}
+    lead = "generator"
+    bindings = {"own": "", "lora": "", "shared": ""}
+    defaults = {"policies": {"generator": {"objective": {"preset": "grpo", "advantage": "leave_one_out"}}}}
+    Options = ScoreOptions
+    options: ScoreOptions
+    measures = tuple(
+        f"generator/{what}" for what in ("first_accuracy", "last_accuracy", "gain", "fixed", "broken", "copy_rate")
+    )
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.needs_demonstrations = self.options.formats > 0
+
+    def roles(self, dialect: Dialect) -> dict[str, Role]:
+        return {"generator": Corrector(dialect, self.options.noise)}
+
+    def schedule(self) -> Schedule:
+        """The format; then the start is kept, and stage I and stage II follow."""
+        stage1 = self.options.stage1
+        keep = (Action("snapshot", self.policies["generator"], BASE),)
+        begin = Phase("generator", 1, enter=keep, name=STAGE1 if stage1 else STAGE2)
+        rest = Phase("generator", max(0, stage1 - 1), name=STAGE1)
+        intro = (Phase("generator", self.options.formats, name=FORMAT), begin, rest)
+        return Schedule(intro, (Phase("generator", 1, name=STAGE2),))
+
+    def play(self, table: Table) -> Traces:
+        """Conversations of two turns, each on top of a first attempt of its own."""
+        if table.phase == FORMAT:
+            return self.shown(table)
+        problems, offline = table.problems(), round(self.options.offline_first_attempts * self.rollouts)
+        first = table.ask("generator", problems, self.rollouts - offline)
+        if offline:
+            first = Traces([*first, *table.ask("generator", problems, offline, tag=BASE)])
+        return comparable(self.corrected(table, first))
+
+    def corrected(self, table: Table, first: Traces) -> Traces:
+        return table.reply("generator", first, self.instructions(table, first))
+
+    def instructions(self, table: Table, first: Traces) -> list[Any]:
+        role = table.setting.roles["generator"]
+        assert isinstance(role, Corrector)
+        return [role.again(attempt.problem) for attempt in first]
+
+    def shown(self, table: Table) -> Traces:
+        """First solutions by the teacher, and second ones behind what the model itself wrote first."""
+        half = self.options.format_lines // 2
+        plain = demonstrations(table, "generator", half)
+        first = table.ask("generator", table.problems(self.options.format_lines - half))
+        texts = taught(table, "generator", [t.problem for t in first], "second turn")
+        return Traces([*plain, *table.write_reply("generator", first, self.instructions(table, first), texts)])
+
+    def credit(self, table: Table, played: Traces) -> list[Lesson]:
+        if table.phase == FORMAT:
+            return [imitation(self, "generator", played)]
+        first = Traces(talk.subject for talk in played)
+        rewards = self.rewards(table.phase, first.correct, played.correct)
+        difference = kl_penalties(played, table.logprobs("generator", played, BASE), 1.0)
+        costs = turn_costs(played, difference, self.betas(table.phase))
+        advantages = turn_advantages(rewards, played, played.problems, self.objectives["generator"], costs)
+        notes = {key: value for key, value in change_figures(first, played).items() if value is not None}
+        for turn in range(2):
+            spans = [talk.turns[turn] for talk in played]
+            apart = [float(kl[start:end].sum()) for kl, (start, end) in zip(difference, spans, strict=True)]
+            notes[f"kl_turn{turn + 1}"] = mean(apart) or 0.0
+        notes["reward"] = mean(rewards[-1]) or 0.0
+        return [self.lesson("generator", played, advantages=advantages, sources={"answers": 1.0}, notes=notes)]
+
+    def rewards(self, stage: str, first: Floats, second: Floats) -> list[Floats]:
+        """Of each turn. In stage I the first is paid nothing: only its KL counts."""
+        if self.options.first_only:
+            return [first]
+        if stage == STAGE1:
+            return [np.zeros(len(first)), second]
+        return [first, progress_reward(first, second, self.options.alpha)]
+
+    def betas(self, stage: str) -> tuple[float, float]:
+        """KL of the first and the second turn."""
+        o = self.options
+        if stage == STAGE1:
+            return o.beta2, o.beta1
+        return o.beta1 if o.stage2_beta_turn1 is None else o.stage2_beta_turn1, o.beta1
+
+    def measure(self, table: Table) -> dict[str, float | None]:
+        second = self.corrected(table, table.ask("generator", table.problems(self.options.measured)))
+        figures = change_figures(Traces(talk.subject for talk in second), second)
+        return {f"generator/{key}": value for key, value in figures.items()}

@@ -1,0 +1,181 @@
+"""SCoRe: the reward table, per-turn credit without a way back, KL accounts by turn, and the words between the turns."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cases import TINY
+from milonga.api import make_engine
+from milonga.credit import progress_reward
+from milonga.errors import ConfigError
+from milonga.recipes.conversing import change_figures, comparable, turn_costs
+from milonga.recipes.score import FORMAT, STAGE1, STAGE2
+from milonga.resolve import resolve
+from milonga.roles import Corrector
+from milonga.table import Setting, Table
+from milonga.types import Grade, Problem, Traces
+from short import assert_resumes
+
+
+@cache
+def engine() -> Any:
+    made = make_engine(plan())
+    made.snapshot("generator", "base")
+    return made
+
+
+def plan(**options: Any) -> Any:
+    return resolve([TINY, {"recipe": "score", "options": options}])
+
+
+def table(p: Any, phase: str = STAGE2) -> Table:
+    setting = Setting(engine(), p.task, p.roles, p.seats, p.config.sampling, 0, 4)
+    return Table(setting, 1, "generator", phase)
+
+
+def graded(talks: Traces, first: Any, second: Any) -> Traces:
+    """The conversations with other grades."""
+    out = []
+    for talk, a, b in zip(talks, first, second, strict=True):
+        before = replace(talk.subject, grade=Grade(bool(a)))
+        out.append(replace(talk, grade=Grade(bool(b)), about=(before,)))
+    return Traces(out)
+
+
+def credit(p: Any, talks: Traces, phase: str) -> list[np.ndarray]:
+    (lesson,) = p.recipe.credit(table(p, phase), talks)
+    return lesson.advantages
+
+
+def test_the_four_cells_of_the_second_turns_reward() -> None:
+    first, second = np.array([0.0, 1.0, 0.0, 1.0]), np.array([1.0, 1.0, 0.0, 0.0])
+    assert progress_reward(first, second, 10.0).tolist() == [11.0, 1.0, 0.0, -10.0]
+    assert np.isnan(progress_reward(np.array([np.nan]), second[:1], 10.0)).all()
+
+
+def test_each_stage_pays_its_turns() -> None:
+    recipe = plan().recipe
+    first, second = np.array([0.0, 1.0]), np.array([1.0, 0.0])
+    assert [r.tolist() for r in recipe.rewards(STAGE1, first, second)] == [[0.0, 0.0], [1.0, 0.0]]
+    assert [r.tolist() for r in recipe.rewards(STAGE2, first, second)] == [[0.0, 1.0], [11.0, -10.0]]
+    assert [r.tolist() for r in plan(first_only=True).recipe.rewards(STAGE2, first, second)] == [[0.0, 1.0]]
+    assert recipe.betas(STAGE1) == (0.1, 0.01) and recipe.betas(STAGE2) == (0.01, 0.01)
+    assert plan(stage2_beta_turn1=0.5).recipe.betas(STAGE2) == (0.5, 0.01)
+
+
+@pytest.mark.parametrize("stage", [STAGE1, STAGE2])
+def test_what_the_second_turn_earns_never_reaches_the_first(stage: str) -> None:
+    """Else a wrong first answer would pay: wrong and then right earns 11, right twice earns 2."""
+    p = plan()
+    talks = p.recipe.play(table(p))
+    first = np.arange(len(talks)) % 2
+    one = credit(p, graded(talks, first, first), stage)
+    other = credit(p, graded(talks, first, np.arange(len(talks)) // 2 % 2), stage)
+    moved = False
+    for talk, a, b in zip(talks, one, other, strict=True):
+        (start, end), (again, last) = talk.turns
+        assert a[start:end].tolist() == b[start:end].tolist()
+        assert (abs(a[start]) > 0.1) == (stage == STAGE2)
+        assert not a[end:again].any() and not a[:start].any()
+        moved = moved or a[again:last].tolist() != b[again:last].tolist()
+    assert moved
+
+
+def test_turns_have_baselines_of_their_own() -> None:
+    p = plan(beta1=0.0, beta2=0.0)
+    talks = p.recipe.play(table(p))
+    rights = np.array([0, 0, 1, 1] * 4), np.array([1, 0, 1, 0] * 4)
+    advantages = credit(p, graded(talks, *rights), STAGE2)[:4]
+    starts = [[start for start, _ in talk.turns] for talk in talks[:4]]
+    # Leave one out: 4/3 of the distance to the mean, 0.5 in the first turn and 0.5 in the second (11, 0, 1, -10).
+    assert [a[s[0]] for a, s in zip(advantages, starts, strict=True)] == pytest.approx([-2 / 3, -2 / 3, 2 / 3, 2 / 3])
+    assert [a[s[1]] for a, s in zip(advantages, starts, strict=True)] == pytest.approx([14.0, -2 / 3, 2 / 3, -14.0])
+
+
+def test_costs_have_a_factor_for_each_turn_and_none_between() -> None:
+    p = plan()
+    talks = p.recipe.play(table(p))
+    costs = turn_costs(talks, [np.ones(len(talk.ids)) for talk in talks], (0.1, 0.01))
+    for talk, cost in zip(talks, costs, strict=True):
+        (start, end), (again, last) = talk.turns
+        assert cost.sum() == pytest.approx(0.1 * (end - start) + 0.01 * (last - again))
+
+
+def test_the_words_between_the_turns_tell_nothing_about_the_first() -> None:
+    problem = Problem("p", "3+4%10", "7")
+    for dialect in ("terse", "tagged"):
+        said = "".join(part.text for part in Corrector(dialect).again(problem))  # type: ignore[arg-type]
+        assert "7" not in said
+    p = plan()
+    talks = p.recipe.play(table(p))
+    words = {}
+    for talk in talks:
+        between = talk.segments[2]
+        text = engine().policy("generator").codec.text(talk.ids[between.start : between.end].tolist())
+        words.setdefault(talk.problem.id, set()).add(text.removeprefix("<eos>"))
+    assert all(len(texts) == 1 for texts in words.values())
+
+
+def test_the_format_is_shown_behind_the_models_own_first_turns() -> None:
+    p = plan(format_lines=8)
+    shown = p.recipe.play(table(p, FORMAT))
+    replies = [t for t in shown if t.about]
+    assert len(shown) == 8 and len(replies) == 4
+    assert all(t.subject.origin == "sampled" and t.segments[1].trained is False and t.segments[-1].trained for t in replies)
+    (lesson,) = p.recipe.credit(table(p, FORMAT), shown)
+    assert lesson.objective.kind == "cross_entropy"
+
+
+def test_first_attempts_of_the_start_are_mended_and_not_trained() -> None:
+    p = plan(offline_first_attempts=0.5)
+    talks = p.recipe.play(table(p))
+    assert sorted(t.segments[1].trained for t in talks) == [False] * 8 + [True] * 8
+    (lesson,) = p.recipe.credit(table(p), talks)
+    for talk, array in zip(talks, lesson.advantages, strict=True):
+        start, end = talk.turns[0]
+        assert talk.segments[1].trained or not array[start:end].any()
+
+
+def test_the_schedule_keeps_the_start_before_anything_is_rewarded() -> None:
+    phases = plan(formats=2, stage1=3).recipe.schedule()
+    assert [(p.name, p.turns) for p in phases.intro] == [(FORMAT, 2), (STAGE1, 1), (STAGE1, 2)]
+    assert [len(p.enter) for p in phases.intro] == [0, 1, 0] and phases.cycle[0].name == STAGE2
+    naive = plan(stage1=0).recipe.schedule()
+    assert [p.name for p in naive.intro if p.turns] == [FORMAT, STAGE2]
+
+
+def test_figures_of_a_change() -> None:
+    p = plan()
+    talks = p.recipe.play(table(p))[:4]
+    made = graded(talks, [0, 0, 1, 1], [1, 0, 1, 0])
+    figures = change_figures(Traces(t.subject for t in made), made)
+    assert figures["first_accuracy"] == figures["last_accuracy"] == 0.5 and figures["gain"] == 0.0
+    assert figures["fixed"] == figures["broken"] == 0.25
+    copied = Traces(replace(t, text=t.subject.text + " ") for t in made)
+    assert change_figures(Traces(t.subject for t in copied), copied)["copy_rate"] == 1.0
+
+
+def test_a_conversation_that_is_left_alone_has_no_baseline_and_goes() -> None:
+    p = plan()
+    talks = p.recipe.play(table(p))
+    assert [t.problem.id for t in comparable(talks[3:])] == [t.problem.id for t in talks[4:]]
+
+
+def test_a_task_that_cannot_demonstrate_needs_a_model_that_can_talk(tmp_path: Path) -> None:
+    bare = tmp_path / "bare.jsonl"
+    bare.write_text("".join(f'{{"question": "{n} and {n}?", "answer": "{2 * n}"}}\n' for n in range(40)))
+    task = {"task": {"name": "jsonl", "path": str(bare)}}
+    bound = TINY | {"recipe": "score"} | task
+    with pytest.raises(ConfigError, match="needs worked solutions, which task 'jsonl'"):
+        resolve([bound])
+    assert resolve([bound | {"options": {"formats": 0}}]).recipe.needs_demonstrations is False
+
+
+def test_a_run_that_was_cut_in_stage_one_ends_in_the_same_bits(tmp_path: Path) -> None:
+    assert_resumes("score", tmp_path, after=2)
