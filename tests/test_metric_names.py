@@ -17,9 +17,8 @@ from milonga.recipes import RECIPES
 from milonga.resolve import resolve
 from milonga.table import Setting
 
-SMALL = {"asl": {"audit": 4}, "deepseek_math_v2": {"audit": 4}, "rlp": {"measured": 4}, "aprm": {"measured": 4}} | {
-    "score": {"measured": 4},
-}
+SMALL = {"asl": {"audit": 4}, "deepseek_math_v2": {"audit": 4}}
+SMALL |= {recipe: {"measured": 4} for recipe in ("rlp", "aprm", "rstar_math", "score")}
 
 
 @pytest.mark.parametrize(("recipe", "greedy"), [*((recipe, True) for recipe in RECIPES), ("tango", False)])

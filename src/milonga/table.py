@@ -112,10 +112,13 @@ class Table:
         traces = self._sample(seat, asked, greedy, tag)
         return Traces(traces if self.setting.roles[seat].judges else self._graded(traces))
 
-    def complete(self, seat: str, prefixes: Sequence[tuple[Trace, int]], n: int = 1, tag: str = "live") -> Traces:
+    def complete(
+        self, seat: str, prefixes: Sequence[tuple[Trace, int]], n: int = 1, tag: str = "live", step: bool = False
+    ) -> Traces:
         """`n` solutions that go on from the first steps of a given one: `(solution, 3)` keeps its first three.
 
-        The prefix is cut in token space, where the third step ends; it is never encoded again.
+        The prefix is cut in token space, where the third step ends; it is never encoded again. With `step` each goes on by one
+        step alone, or by the answer.
         """
         asked: list[_Asked] = []
         for solution, count in prefixes:
@@ -124,7 +127,8 @@ class Table:
             asked += [
                 _Asked(id, solution.problem, solution, Request(solution.ids[:cut], key), (solution, count)) for id, key in named
             ]
-        return Traces(self._graded(self._sample(seat, asked, False, tag)))
+        more = self.setting.roles[seat].step_stop if step else ()
+        return Traces(self._graded(self._sample(seat, asked, False, tag, more)))
 
     def reply(
         self,
@@ -256,10 +260,10 @@ class Table:
                 f"no prompt of the {seat} fits into the {limit} tokens of its model; use another, or shorter problems"
             )
 
-    def _sample(self, seat: str, asked: list[_Asked], greedy: bool, tag: str) -> list[Trace]:
+    def _sample(self, seat: str, asked: list[_Asked], greedy: bool, tag: str, stop: tuple[str, ...] = ()) -> list[Trace]:
         policy, role = self.setting.policies[seat], self.setting.roles[seat]
         temperature = 1.0 if greedy else self.setting.sampling.temperature
-        decoding = Decoding(self.setting.limit(seat), temperature, role.stop, greedy)
+        decoding = Decoding(self.setting.limit(seat), temperature, (*role.stop, *stop), greedy)
         with self.timeline.spend("verify" if role.judges else "sample"):
             answers = self.setting.engine.sample(policy, [a.request for a in asked], decoding, tag)
         # Only what the live policy sampled untruncated may enter a policy gradient (law 2).
@@ -329,9 +333,8 @@ def beginning(asked: _Asked) -> tuple[str, tuple[tuple[int, int], ...], tuple[Se
         return "", (), (Segment("prompt", 0, start),)
     solution, count = asked.prefix
     text = solution.text[: solution.reading.value.ends[count - 1]] if count else ""
-    own = solution.segments[-1]
-    segments = (Segment("prompt", 0, own.start), replace(own, end=start, trained=False))
-    return text, solution.steps[:count], segments
+    kept = [replace(s, end=min(s.end, start), trained=False) for s in solution.segments if s.start < start]
+    return text, solution.steps[:count], tuple(kept)
 
 
 def as_context(talk: Trace) -> Trace:

@@ -12,6 +12,7 @@ from milonga.claims import math_shepherd as _math_shepherd  # noqa: F401
 from milonga.claims import prime as _prime  # noqa: F401
 from milonga.claims import qwen_prm as _qwen_prm  # noqa: F401
 from milonga.claims import rlp as _rlp  # noqa: F401
+from milonga.claims import rstar_math as _rstar_math  # noqa: F401
 from milonga.claims import score as _score  # noqa: F401
 from milonga.claims import spin as _spin  # noqa: F401
 from milonga.claims import tango_free as _tango_free  # noqa: F401

@@ -1,4 +1,4 @@
-"""Which solutions are worth a label."""
+"""Which solutions are worth a label, or worth to be learned."""
 
 from __future__ import annotations
 
@@ -24,3 +24,18 @@ def convincing_wrong(
         rest = [r for r in rows if r not in taken]
         chosen += taken + rng.sample(rest, min(len(rest), count - len(taken)))
     return sorted(chosen)
+
+
+def best_solutions(
+    solutions: Sequence[tuple[str, bool, Sequence[float]]], top: int, least: float, rng: random.Random | None = None
+) -> list[str]:
+    """Of one problem's solutions (text, whether right, q of each step) the right ones with the highest mean q.
+
+    The lowest q decides among equals; where there is a random source, it alone decides. None of a problem of whose solutions
+    less than the share `least` are right: its answer key is doubtful.
+    """
+    right = [((sum(qs) / len(qs), min(qs)), text) for text, correct, qs in solutions if correct]
+    if len(right) < least * len(solutions):
+        return []
+    ordered = sorted(right, key=lambda one: one[0], reverse=True) if rng is None else rng.sample(right, len(right))
+    return [text for _, text in ordered[:top]]

@@ -15,6 +15,7 @@ from milonga.recipes.math_shepherd import MathShepherd, MathShepherdRl
 from milonga.recipes.prime import Prime
 from milonga.recipes.qwen_prm import QwenPrm
 from milonga.recipes.rlp import Rlp
+from milonga.recipes.rstar_math import RstarMath
 from milonga.recipes.score import Score
 from milonga.recipes.sft import Sft
 from milonga.recipes.spin import Spin
@@ -45,6 +46,7 @@ __all__ = [
     "Recipe",
     "RecipeOptions",
     "Rlp",
+    "RstarMath",
     "Score",
     "Sft",
     "Spin",

@@ -36,6 +36,11 @@ class Role(ABC):
     def stop(self) -> tuple[str, ...]:
         """Strings that end an output, besides the end-of-sequence token."""
 
+    @property
+    def step_stop(self) -> tuple[str, ...]:
+        """Strings that end one step of an output."""
+        raise TypeError(f"outputs of the role '{self.name}' have no steps")
+
     @abstractmethod
     def prompt(self, problem: Problem, about: Trace | None) -> Prompt: ...
 

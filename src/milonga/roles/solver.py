@@ -38,6 +38,10 @@ class StepSolver(Role):
     def stop(self) -> tuple[str, ...]:
         return () if self.dialect == "terse" else ("</answer>",)
 
+    @property
+    def step_stop(self) -> tuple[str, ...]:
+        return ("\n",) if self.dialect == "terse" else ("</step>",)
+
     def prompt(self, problem: Problem, about: Trace | None = None) -> Prompt:
         if self.dialect == "terse":
             return (Part(">"), Part(problem.text, foreign=True), Part("\n"))

@@ -107,6 +107,13 @@ class Task(ABC):
         """Whether a text looks like a step of this task at all, right or wrong."""
         return bool(text.strip())
 
+    def computes(self, text: str) -> bool:
+        """Whether what a step computes is right by itself, as running it would show; not whether it had to be computed.
+
+        A task that cannot run its steps knows only whether they look like some.
+        """
+        return self.is_step(text)
+
     def corrupt(self, problem: Problem, steps: Sequence[str], at: int, family: str, rng: random.Random) -> str | None:
         """The step `at` of a solution, made wrong in the way that a name of `families` says; None where that cannot be."""
         raise TypeError(f"task '{self.name}' knows no families of corruptions")

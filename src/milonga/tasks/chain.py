@@ -115,6 +115,10 @@ class Chain(Task):
     def is_step(self, text: str) -> bool:
         return STEP.fullmatch(text) is not None
 
+    def computes(self, text: str) -> bool:
+        read = STEP.fullmatch(text)
+        return read is not None and int(read[4]) == compute(int(read[1]), read[2], int(read[3]), self.options.mod)
+
     def corrupt(self, problem: Problem, steps: Sequence[str], at: int, family: str, rng: random.Random) -> str | None:
         values = [problem.data["start"], *(int(read[4]) for text in steps[:at] if (read := STEP.fullmatch(text)))]
         operation, operand = problem.data["chain"][at]

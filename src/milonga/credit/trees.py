@@ -1,0 +1,138 @@
+"""Trees of steps: which step to try next, what a step turned out to be worth, and which preferences follow from it.
+
+A node is a solution up to one of its steps. Every simulation walks from the root to an end and leaves there what the end is
+worth, from -1 to 1: q is the mean over the simulations that came by.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from milonga.types import Trace
+
+
+@dataclass(eq=False)
+class Node:
+    """A solution so far, and the steps that were found to follow it."""
+
+    trace: Trace
+    step: str = ""
+    """What this node adds to its parent: a step, or the answer."""
+    depth: int = 0
+    """The number of steps so far."""
+    children: list[Node] | None = None
+    """None until it is expanded."""
+    end: float | None = None
+    """What arriving here is worth; None where a solution goes on."""
+    right: bool = False
+    """Of an end: whether it has the right answer."""
+    visits: int = 0
+    total: float = 0.0
+    rights: int = 0
+    """Simulations that went through here and ended right."""
+    wrongs: int = 0
+    """And wrong, dead ends included."""
+
+    @property
+    def q(self) -> float:
+        return self.total / self.visits if self.visits else 0.0
+
+    @property
+    def reached(self) -> bool:
+        """Whether any simulation went through here: a value that it was given at birth is no experience."""
+        return self.rights + self.wrongs > 0
+
+    @property
+    def followed(self) -> list[Node]:
+        """The children that a simulation went through."""
+        return [child for child in self.children or () if child.reached]
+
+    def seed(self, value: float) -> None:
+        """One visit that was not made: what somebody thinks of a step before it is tried."""
+        self.visits, self.total = self.visits + 1, self.total + value
+
+
+def uct(node: Node, parent_visits: int, explore: float, untried: float = math.inf) -> float:
+    """q + c * sqrt(ln N_parent / N). An untried node scores `untried`: with 0, one that failed would often come before it."""
+    if not node.visits:
+        return untried
+    return node.q + explore * math.sqrt(math.log(max(1, parent_visits)) / node.visits)
+
+
+def choose(node: Node, explore: float, untried: float, rng: random.Random) -> Node:
+    """The child to go to; the random source decides among equals, where the first would always win."""
+    assert node.children
+    scores = [uct(child, node.visits, explore, untried) for child in node.children]
+    return rng.choice([child for child, score in zip(node.children, scores, strict=True) if score == max(scores)])
+
+
+def back_up(path: Sequence[Node], worth: float, right: bool) -> None:
+    for node in path:
+        node.visits += 1
+        node.total += worth
+        node.rights += right
+        node.wrongs += not right
+
+
+@dataclass(frozen=True)
+class StepPair:
+    """Of two steps after the same beginning, the one that should be preferred."""
+
+    winner: Node
+    loser: Node
+    weight: float
+    """All pairs of a node together weigh 1."""
+
+    @property
+    def why(self) -> str:
+        return f"Q {self.winner.q:+.2f} against {self.loser.q:+.2f}"
+
+
+def step_pairs(root: Node, margin: float = 0.5, edits: int = 1) -> list[StepPair]:
+    """The pairs at every node of a tree.
+
+    At most two children with the highest q that led to a right end, against two with the lowest that led to a wrong one; up to
+    four where the other side has a single member. The winner's q must exceed the loser's by `margin`, its best continuation the
+    loser's worst, and the steps must be `edits` characters apart. Pairs are counted for their weight after all that.
+    """
+    by_q = sorted(root.followed, key=lambda child: child.q)
+    good = [child for child in reversed(by_q) if child.rights]
+    bad = [child for child in by_q if child.wrongs]
+    most_good, most_bad = (4 if len(other) == 1 else 2 for other in (bad, good))
+    pairs = [
+        (winner, loser)
+        for winner in good[:most_good]
+        for loser in bad[:most_bad]
+        if winner.q > loser.q
+        and winner.q - loser.q >= margin
+        and max(continuations(winner)) > min(continuations(loser))
+        and edit_distance(winner.step, loser.step) >= edits
+    ]
+    own = [StepPair(winner, loser, 1 / len(pairs)) for winner, loser in pairs]
+    return own + [pair for child in root.followed for pair in step_pairs(child, margin, edits)]
+
+
+def continuations(node: Node) -> list[float]:
+    """The mean q along each way from here to an end, this node included."""
+    return [sum(step.q for step in way) / len(way) for way in ways(node)]
+
+
+def ways(node: Node) -> Iterator[list[Node]]:
+    """Every way from a node to an end that was reached."""
+    if node.end is not None:
+        yield [node]
+    for child in node.followed:
+        yield from ([node, *way] for way in ways(child))
+
+
+def edit_distance(left: str, right: str) -> int:
+    """Characters to insert, delete or replace (Levenshtein)."""
+    row = list(range(len(right) + 1))
+    for i, a in enumerate(left, 1):
+        before, row = row, [i]
+        for j, b in enumerate(right, 1):
+            row.append(min(before[j] + 1, row[-1] + 1, before[j - 1] + (a != b)))
+    return row[-1]

@@ -1,0 +1,200 @@
+"""rStar-Math (arXiv 2501.04519): a policy and a preference model of its steps raise each other by tree search, in rounds.
+
+In each round the policy searches trees of checked steps, and the answers at their ends say what each step is worth. Steps that
+did well are preferred to their siblings that did badly: the preference model learns that anew. The best solutions are what the
+policy learns, from its start again. From the third round on the preference model guides the search.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Literal
+
+from pydantic import Field
+
+from milonga.credit import best_solutions, term_weights
+from milonga.credit.trees import ways
+from milonga.evals.metrics import mean
+from milonga.recipes.base import RECIPES, Recipe
+from milonga.recipes.harvest import Harvest, harvest, is_held_out, pair_rows, value_rows
+from milonga.recipes.searching import Search, SearchOptions, best_end, grow, plant, scores, spoilt
+from milonga.roles import Dialect, Role, StepScorer, StepSolver
+from milonga.roles.scorer import Aggregate
+from milonga.schedule import Action, Phase, Schedule
+from milonga.table import Table
+from milonga.tasks.base import keyed
+from milonga.types import Lesson, Traces
+
+
+class RstarMathOptions(SearchOptions):
+    searches: int = Field(4, ge=1)
+    """Turns of search in a round, each over batch.problems new problems; then both learn, once. N turns are N rounds."""
+    more: int = Field(0, ge=0)
+    """Further walks where none has arrived at the right answer, from `guided` on."""
+    top: int = Field(2, ge=1)
+    """Right solutions of a problem that the policy learns."""
+    pick: Literal["q", "random"] = "q"
+    """Which: those with the highest mean Q of their steps (the lowest Q decides among equals), or any."""
+    solved_min: float = Field(0.0, ge=0, le=1)
+    """Least share of right ones among a problem's solutions; the paper has 0.5 where the answer key is doubtful."""
+    margin: float = Field(0.5, ge=0)
+    """Least difference of Q between the two steps of a pair."""
+    edits: int = Field(1, ge=1)
+    """Least number of characters in which they differ; the public code has 20, more than a step of the embedded tasks."""
+    guided: int = Field(3, ge=1)
+    """The first round in which the preference model gives each new step its first visit."""
+    min_accuracy: float = Field(0.65, ge=0, le=1)
+    """Least accuracy on held-out pairs without which it does not."""
+    restart: Literal["base", "continue"] = "base"
+    """Where the preference model of a round starts; the policy always starts from the base model."""
+    aggregate: Aggregate = "min"
+    """How a solution's score follows from those of its steps. A model of outcomes (value_bce) is asked at the end alone."""
+    wrong_keys: float = Field(0.0, ge=0, le=1)
+    """Share of the problems searched whose answer key is another problem's, to see what that does."""
+    measured: int = Field(32, ge=1)
+    """Held-out problems that are searched without their answers at every evaluation."""
+
+
+@RECIPES.register("rstar_math")
+class RstarMath(Recipe):
+    """Tree search with checked steps; preferences among siblings; policy and preference model anew in rounds
+    (rStar-Math, arXiv 2501.04519)."""
+
+    name = "rstar_math"
+    paper = "arXiv 2501.04519"
+    paradigm = "self-improvement"
+    granularity = "step"
+    truth = "answers"
+    seats = {"generator": StepSolver, "verifier": StepScorer}
+    lead = "generator"
+    bindings = {
+        "own": "",
+        "lora": "",
+        "shared": "the preference model has a value head, and both start anew each round on different data",
+    }
+    learns = {"generator": ("cross_entropy",), "verifier": ("bradley_terry", "value_mse", "value_bce")}
+    measures = ("search/accuracy", "search/reached")
+    defaults = {
+        "policies": {
+            "generator": {"objective": {"preset": "cross_entropy"}, "lr": 2e-4, "epochs": 2, "minibatches": 4},
+            "verifier": {"objective": {"preset": "bradley_terry"}, "lr": 2e-4, "minibatches": 8},
+        },
+        "batch": {"rollouts": 16},
+    }
+    Options = RstarMathOptions
+    options: RstarMathOptions
+
+    def __init__(self, *settings: Any) -> None:
+        super().__init__(*settings)
+        self.state = {"round": 1, "searched": [], "learned": False, "accuracy": 0.0}
+
+    @property
+    def of_outcomes(self) -> bool:
+        return self.objectives["verifier"].kind == "value_bce"
+
+    def roles(self, dialect: Dialect) -> dict[str, Role]:
+        how: Aggregate = "last" if self.of_outcomes else self.options.aggregate
+        return {"generator": StepSolver(dialect), "verifier": StepScorer(dialect, how)}
+
+    def schedule(self) -> Schedule:
+        """What the search found stays in the state until both have learned from it: a round resumes at any of its turns."""
+        anew = {seat: (Action("reset", policy),) for seat, policy in self.policies.items()}
+        search = Phase("verifier", self.options.searches, name="search")
+        model = Phase("verifier", 1, enter=anew["verifier"] if self.options.restart == "base" else (), name="learn")
+        return Schedule((), (search, model, Phase("generator", 1, enter=anew["generator"])))
+
+    def play(self, table: Table) -> Traces:
+        if table.phase == "search":
+            return self.search(table)
+        return Traces([]) if table.learner == "verifier" else self.solutions(table)
+
+    def credit(self, table: Table, played: Traces) -> Iterator[Lesson]:
+        if table.phase == "search":
+            return
+        if table.learner == "generator":
+            if len(played):
+                yield self.credit_policy(table, played)
+            self.state["learned"] = True
+            return
+        lesson = self.credit_pairs(table) if self.objectives["verifier"].kind == "bradley_terry" else self.credit_values(table)
+        if len(lesson.traces):
+            yield lesson
+        self.state["accuracy"] = self.held_out_accuracy(table)
+
+    def search(self, table: Table) -> Traces:
+        """Trees over new problems; what both will learn from them is kept. Gives the solutions that were reached."""
+        o, state = self.options, self.state
+        if state["learned"]:
+            state |= {"round": state["round"] + 1, "searched": [], "learned": False}
+        first = table.start + table.drawn
+        problems = table.problems()
+        places = {problem.id: first + number for number, problem in enumerate(problems)}
+        late = state["round"] >= o.guided
+        search = self.how(table, guided=late and state["accuracy"] >= o.min_accuracy)
+        roots = plant(table, spoilt(table, problems, o.wrong_keys))
+        grow(table, roots, self.rollouts, search)
+        if late and o.more:
+            grow(table, [root for root in roots if not root.rights], o.more, search)
+        state["searched"] = state["searched"] + [harvest(r, places[r.trace.problem.id], o.margin, o.edits) for r in roots]
+        return Traces(way[-1].trace for root in roots for way in ways(root))
+
+    def how(self, table: Table, guided: bool, blind: bool = False) -> Search:
+        """A model of outcomes has nothing to say about a solution that is not at its end."""
+        guided = guided and not self.of_outcomes
+        values = (lambda nodes: scores(table, nodes)) if guided or blind else None
+        return Search(self.options, values, guided, blind)
+
+    def solutions(self, table: Table) -> Traces:
+        """All that the round's searches reached, as the policy would write it."""
+        task, searched = table.setting.task, self.state["searched"]
+        found = [(task.problem(table.split, tree["index"]), text) for tree in searched for text, _, _ in tree["solutions"]]
+        return table.write("generator", [problem for problem, _ in found], [text for _, text in found])
+
+    def credit_policy(self, table: Table, solutions: Traces) -> Lesson:
+        """Cross-entropy on the best right solutions of each problem; the others weigh nothing."""
+        trees = self.state["searched"]
+        o = self.options
+        rng = keyed("pick", table.setting.seed, table.turn) if o.pick == "random" else None
+        chosen_of = {t["problem"]: best_solutions(t["solutions"], o.top, o.solved_min, rng) for t in trees}
+        chosen = [float(t.text in chosen_of[t.problem.id]) for t in solutions]
+        weights = term_weights(["best"] * len(solutions), {"best": 1.0}, chosen, [float(t.length) for t in solutions])
+        solved = [any(right for _, right, _ in tree["solutions"]) for tree in trees]
+        notes = {"solved": mean(solved) or 0.0, "chosen": sum(chosen), "round": float(self.state["round"])}
+        return self.lesson("generator", solutions, weights=weights, sources={"answers": 1.0}, notes=notes)
+
+    def credit_pairs(self, table: Table) -> Lesson:
+        """-log sigmoid(v(winner) - v(loser)) at the last token of the step, divided by the sum of the weights."""
+        rows, weights, _ = pair_rows(table, self.trees(held_out=False))
+        return self.lesson(
+            "verifier",
+            rows,
+            labels=[1.0, 0.0] * (len(rows) // 2),
+            units=[number // 2 for number in range(len(rows))],
+            weights=term_weights(["pairs"] * len(rows), {"pairs": 1.0}, weights),
+            sources={"answers": 1.0},
+            notes={"pairs": len(rows) / 2},
+        )
+
+    def credit_values(self, table: Table) -> Lesson:
+        """For comparison: the Q of each step (value_mse), or the answer alone (value_bce), of the same solutions."""
+        rows, targets = value_rows(table, self.trees(held_out=False), self.of_outcomes)
+        return self.lesson("verifier", rows, targets=targets, sources={"answers": 1.0}, notes={"solutions": float(len(rows))})
+
+    def trees(self, held_out: bool) -> list[Harvest]:
+        return [tree for tree in self.state["searched"] if is_held_out(tree) == held_out]
+
+    def held_out_accuracy(self, table: Table) -> float:
+        """Of the model as it has just become, on pairs of problems that it has not learned from; 0 where there are none."""
+        rows, _, _ = pair_rows(table, self.trees(held_out=True))
+        last = [float(numbers[-1]) for numbers in table.numbers("verifier", rows)]
+        return mean([float(won > lost) for won, lost in zip(last[::2], last[1::2], strict=True)]) or 0.0
+
+    def measure(self, table: Table) -> dict[str, float | None]:
+        """Search without answers: how often the end that the verifier likes best is right, and how often any is."""
+        roots = plant(table, table.problems(self.options.measured))
+        grow(table, roots, self.rollouts, self.how(table, guided=True, blind=True))
+        ends = [best_end(root) for root in roots]
+        return {
+            "search/accuracy": mean([float(end is not None and end.right) for end in ends]),
+            "search/reached": mean([float(root.rights > 0) for root in roots]),
+        }

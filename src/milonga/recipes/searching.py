@@ -1,0 +1,136 @@
+"""Tree search over steps, all problems of a turn at once: the nodes that wait at one depth are expanded in one batch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from pydantic import Field
+
+from milonga.credit.trees import Node, back_up, choose, ways
+from milonga.recipes.base import RecipeOptions
+from milonga.table import Table
+from milonga.tasks.base import keyed
+from milonga.types import Problem, Trace, Traces, Verification
+
+Values = Callable[[Sequence[Node]], list[float]]
+"""What somebody thinks of nodes, from -1 to 1."""
+
+
+class SearchOptions(RecipeOptions):
+    candidates: int = Field(6, ge=1)
+    """Steps that are sampled at each node of a tree; batch.rollouts are the walks through it."""
+    depth: int = Field(16, ge=1)
+    """Most steps of a solution."""
+    explore: float = Field(2.0, ge=0)
+    """c of UCT."""
+    untried: float | None = None
+    """The UCT score of a step that was never tried; none: it comes before all others. The public code has 0, by which
+    steps that failed come before those never tried."""
+    check: bool = True
+    """Whether a step stays in the tree only if what it computes is right, as running it would show."""
+    blame: bool = True
+    """Whether dead ends (no step survives, too deep) count as wrong for all that led there. The public code blames nobody."""
+
+
+@dataclass(frozen=True)
+class Search:
+    """How trees are grown, and whose opinion counts in it."""
+
+    options: SearchOptions
+    values: Values | None = None
+    """Whose opinion gives every new step its first visit, if `guided`, and is what an end is worth, if `blind`."""
+    guided: bool = False
+    blind: bool = False
+    """Without the truth, which makes an end worth 1 or -1."""
+
+
+def plant(table: Table, problems: Sequence[Problem]) -> list[Node]:
+    """A root for each problem: a solution in which nothing is written yet."""
+    return [Node(trace) for trace in table.write("generator", problems, [""] * len(problems))]
+
+
+def grow(table: Table, roots: Sequence[Node], simulations: int, search: Search) -> None:
+    """So many more walks from each root to an end. Where one meets a node that nobody has expanded, it is expanded."""
+    sources = [keyed("walk", table.setting.seed, table.turn, root.trace.id, root.visits) for root in roots]
+    untried = math.inf if search.options.untried is None else search.options.untried
+    for _ in range(simulations):
+        paths = [[root] for root in roots]
+        while any(path[-1].end is None for path in paths):
+            going = [(path, rng) for path, rng in zip(paths, sources, strict=True) if path[-1].end is None]
+            expand(table, [path[-1] for path, _ in going if path[-1].children is None], search)
+            for path, rng in going:
+                if path[-1].end is None:  # it may have turned out to be a dead end
+                    path.append(choose(path[-1], search.options.explore, untried, rng))
+        for path in paths:
+            dead = path[-1].trace.reading.value.answer is None
+            back_up(path[-1:] if dead and not search.options.blame else path, path[-1].end or 0.0, path[-1].right)
+
+
+def expand(table: Table, nodes: Sequence[Node], search: Search) -> None:
+    """Steps after each of these nodes. A node that no step survives at is a dead end, and all its samples are gone."""
+    each, deep = search.options.candidates, [node for node in nodes if node.depth < search.options.depth]
+    sampled = table.complete("generator", [(node.trace, node.depth) for node in deep], each, step=True)
+    for number, node in enumerate(deep):
+        children = [
+            survivor(table, node, trace, search.options.check) for trace in sampled[number * each : (number + 1) * each]
+        ]
+        found = {child.step: child for child in children if child is not None}
+        node.children = list(found.values())
+    for node in nodes:
+        if not node.children:
+            node.end = -1.0
+    born = [child for node in nodes for child in node.children or ()]
+    if search.values is None:
+        return
+    for child, value in zip(born, search.values(born), strict=True):
+        if search.guided:
+            child.seed(value)
+        if search.blind and child.end is not None:
+            child.end = value
+
+
+def survivor(table: Table, node: Node, trace: Trace, check: bool) -> Node | None:
+    """A sample as a child, if it is an answer or one more step, and passes the check. All answers survive, right or wrong."""
+    trace = replace(trace, about=())
+    step, value = trace.text[len(node.trace.text) :], trace.reading.value
+    if value.answer is not None:
+        known = trace.grade is not None and trace.grade.correct is not None
+        right = trace.correct == 1.0
+        return Node(trace, step, node.depth, end=1.0 if right else -1.0, right=right) if known else None
+    if trace.finish != "stop" or len(trace.steps) != node.depth + 1:
+        return None
+    if check and not table.setting.task.computes(value.steps[-1]):
+        return None
+    return Node(trace, step, node.depth + 1)
+
+
+def scores(table: Table, nodes: Sequence[Node]) -> list[float]:
+    """What the verifier thinks of nodes: of an end by all its steps, of others by the newest.
+
+    2 p - 1 is tanh of half its logit. Nothing, 0, where the verifier cannot read it.
+    """
+    judged = {check.subject.id: check.reading.value for check in table.judge("verifier", Traces(n.trace for n in nodes))}
+    return [opinion(node, judged.get(node.trace.id)) for node in nodes]
+
+
+def opinion(node: Node, said: Verification | None) -> float:
+    if said is None:
+        return 0.0
+    newest = said.step_scores[-1] if said.step_scores else None
+    score = newest if node.end is None else said.score
+    return 0.0 if score is None else 2 * score - 1
+
+
+def best_end(root: Node) -> Node | None:
+    """The answer that is worth most among those reached."""
+    ends = [way[-1] for way in ways(root) if way[-1].trace.reading.value.answer is not None]
+    return max(ends, key=lambda node: node.end or 0.0, default=None)
+
+
+def spoilt(table: Table, problems: list[Problem], share: float) -> list[Problem]:
+    """Some of the problems with the answer of their neighbour."""
+    keys = [problem.answer for problem in problems]
+    rng = keyed("wrong keys", table.setting.seed, table.turn)
+    return [replace(p, answer=keys[i - 1]) if rng.random() < share else p for i, p in enumerate(problems)]
