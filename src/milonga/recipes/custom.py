@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
-
 from milonga.errors import ConfigError
 from milonga.loading import load_attribute
 from milonga.recipes.base import RECIPES, Recipe
@@ -17,8 +15,8 @@ def find_recipe(name: str) -> type[Recipe]:
     if name in RECIPES or ":" not in name:
         return RECIPES.get(name)
     found, _ = load_attribute("recipe", name)
-    if not inspect.isclass(found) or not issubclass(found, Recipe):
-        kind = "another class" if inspect.isclass(found) else f"a value of type {type(found).__name__}"
+    if not isinstance(found, type) or not issubclass(found, Recipe):
+        kind = "another class" if isinstance(found, type) else f"a value of type {type(found).__name__}"
         raise ConfigError(f"recipe '{name}' is not a Recipe subclass, but {kind}")
     missing = [*sorted(found.__abstractmethods__), *(needed for needed in NEEDED if not hasattr(found, needed))]
     if missing:

@@ -7,7 +7,6 @@ problem, by DPO from the same start, and the likelihood of that model picks amon
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -119,7 +118,7 @@ class VStar(Recipe):
             mine = distinct([t for t in known if t.problem.id == problem.id])
             pool += [to_json(t) for t in mine]
             right, wrong = ([as_given(t) for t in mine if t.correct == label] for label in (1.0, 0.0))
-            pairs: list[Pair] = [("right against wrong", *pair) for pair in itertools.product(right, wrong)]
+            pairs: list[Pair] = [("right against wrong", good, bad) for good in right for bad in wrong]
             rng = keyed("pairs", table.setting.seed, table.turn, problem.id)
             kept_pairs(table, rng.sample(pairs, min(len(pairs), self.options.max_pairs)))
 
