@@ -24,6 +24,8 @@ from milonga.recipes.harvest import harvest, is_held_out, pair_rows
 from milonga.recipes.rstar_math import RstarMath
 from milonga.recipes.searching import Search, SearchOptions, best_end, expand, grow, plant, scores, spoilt
 from milonga.resolve import Plan, resolve
+from milonga.roles import Dialect, StepScorer, StepSolver
+from milonga.roles.base import DIALECTS
 from milonga.run.files import JsonLines
 from milonga.table import Setting, Table
 from milonga.types import Lesson, Traces
@@ -221,6 +223,19 @@ def test_a_step_is_what_a_node_adds_and_it_is_never_encoded_again() -> None:
                 assert not child.trace.mask[:start].any()
             steps = [child.step for child in parent.children or ()]
             assert len(set(steps)) == len(steps) <= 4
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_a_solution_cut_where_a_step_ends_reads_as_its_first_steps(dialect: Dialect) -> None:
+    solver = StepSolver(dialect)
+    text, (mark,) = solver.write(["3+4=7", "7*5=35"], "35"), solver.step_stop
+    cuts = [at + len(mark) for at in range(len(text)) if text.startswith(mark, at)]
+    assert [solver.read(text[:cut]).value.steps for cut in cuts] == [("3+4=7",), ("3+4=7", "7*5=35")]
+    for cut in cuts:
+        value = solver.read(text[:cut]).value
+        assert value.answer is None and value.ends[-1] == cut
+    with pytest.raises(TypeError, match="have no steps"):
+        _ = StepScorer(dialect).step_stop
 
 
 def test_only_steps_that_compute_what_they_say_survive() -> None:
