@@ -443,6 +443,8 @@ def test_a_round_resumes_in_its_middle_in_the_same_bits(tmp_path: Path) -> None:
         forget(cut, last)
         milonga.resume(cut, quiet=True)
         assert JsonLines(cut / "metrics.jsonl").rows() == rows
+        pairs = (whole / "preferences.jsonl").read_bytes()
+        assert (cut / "preferences.jsonl").read_bytes() == pairs and b'"reason":"Q ' in pairs.replace(b": ", b":")
         for policy in ("generator", "verifier"):
             weights = f"models/{policy}/model.safetensors"
             assert (cut / weights).read_bytes() == (whole / weights).read_bytes()

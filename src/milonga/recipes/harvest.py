@@ -55,6 +55,14 @@ def pair_rows(table: Table, trees: Sequence[Harvest]) -> tuple[Traces, list[floa
     return rows, [told[name][0] for name, _, _ in kept for _ in range(2)], [told[name][1] for name, _, _ in kept]
 
 
+def kept_rows(table: Table, trees: Sequence[Harvest]) -> tuple[Traces, list[float]]:
+    """The same to be learned from: the run folder has the pairs from here on, each with the reason why it was kept."""
+    rows, weights, reasons = pair_rows(table, trees)
+    for winner, loser, reason in zip(rows[::2], rows[1::2], reasons, strict=True):
+        table.prefer(winner, loser, reason)
+    return rows, weights
+
+
 def value_rows(table: Table, trees: Sequence[Harvest], of_outcomes: bool) -> tuple[Traces, list[Floats]]:
     """The solutions with the q of each step, from 0 to 1, or with their outcome alone, as targets of a value head."""
     labelled = []

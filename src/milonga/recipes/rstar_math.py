@@ -16,7 +16,7 @@ from milonga.credit import best_solutions, term_weights
 from milonga.credit.trees import ways
 from milonga.evals.metrics import mean
 from milonga.recipes.base import RECIPES, Recipe
-from milonga.recipes.harvest import Harvest, harvest, is_held_out, pair_rows, value_rows
+from milonga.recipes.harvest import Harvest, harvest, is_held_out, kept_rows, pair_rows, value_rows
 from milonga.recipes.searching import Search, SearchOptions, best_end, grow, plant, scores, spoilt
 from milonga.roles import Dialect, Role, StepScorer, StepSolver
 from milonga.roles.scorer import Aggregate
@@ -164,7 +164,7 @@ class RstarMath(Recipe):
 
     def credit_pairs(self, table: Table) -> Lesson:
         """-log sigmoid(v(winner) - v(loser)) at the last token of the step, divided by the sum of the weights."""
-        rows, weights, _ = pair_rows(table, self.trees(held_out=False))
+        rows, weights = kept_rows(table, self.trees(held_out=False))
         return self.lesson(
             "verifier",
             rows,
