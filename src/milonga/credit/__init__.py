@@ -3,6 +3,7 @@
 from milonga.credit.attacks import AttackReward, balanced_accuracy
 from milonga.credit.balance import ClassBalance
 from milonga.credit.baselines import mixed, normalise, normalise_each
+from milonga.credit.debates import TransitionBonus, influence_rewards
 from milonga.credit.implicit import ImplicitCredit, accuracy_within, contributions, rescaled, weighed
 from milonga.credit.labels import balanced, label_agreement, outcome_targets, step_targets, until_first_error
 from milonga.credit.mixing import decay, mix, shares
@@ -20,6 +21,7 @@ __all__ = [
     "ImplicitCredit",
     "SliceReward",
     "StepCredit",
+    "TransitionBonus",
     "accuracy_within",
     "after_zero",
     "approval",
@@ -34,6 +36,7 @@ __all__ = [
     "decay",
     "first_zero",
     "hard_labels",
+    "influence_rewards",
     "is_reference",
     "kl_penalties",
     "label_agreement",

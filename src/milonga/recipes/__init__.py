@@ -11,6 +11,7 @@ from milonga.recipes.gar import Gar
 from milonga.recipes.genrm import Genrm
 from milonga.recipes.grpo import Grpo
 from milonga.recipes.lets_verify import LetsVerify
+from milonga.recipes.maporl import Maporl
 from milonga.recipes.math_shepherd import MathShepherd, MathShepherdRl
 from milonga.recipes.prime import Prime
 from milonga.recipes.qwen_prm import QwenPrm
@@ -38,6 +39,7 @@ __all__ = [
     "Genrm",
     "Grpo",
     "LetsVerify",
+    "Maporl",
     "MathShepherd",
     "MathShepherdRl",
     "Oracle",

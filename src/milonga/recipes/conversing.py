@@ -10,7 +10,7 @@ import numpy as np
 from milonga.evals.metrics import mean
 from milonga.table import Table
 from milonga.tasks.base import keyed, normalised
-from milonga.types import Floats, Problem, Traces
+from milonga.types import Floats, Problem, Trace, Traces
 
 
 def comparable(talks: Traces) -> Traces:
@@ -18,6 +18,14 @@ def comparable(talks: Traces) -> Traces:
     baseline."""
     counts = Counter(talks.problems)
     return talks.keep(lambda talk: counts[talk.problem.id] > 1)
+
+
+def turns_of(talk: Trace) -> list[Trace]:
+    """The conversation after each of its turns, the first one first."""
+    out = [talk]
+    while out[0].about:
+        out.insert(0, out[0].subject)
+    return out
 
 
 def taught(table: Table, seat: str, problems: Sequence[Problem], what: str) -> list[str]:

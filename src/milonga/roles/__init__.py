@@ -5,6 +5,7 @@ from milonga.roles.chooser import Choice, Chooser
 from milonga.roles.corrector import Corrector
 from milonga.roles.corruptor import Corruptor
 from milonga.roles.critic import Critic
+from milonga.roles.debater import Debater
 from milonga.roles.proofs import DefectVerifier, MetaVerifier, ProofWriter
 from milonga.roles.proposer import Proposal, Proposer
 from milonga.roles.scorer import ImplicitScorer, Scorer, StepScorer
@@ -22,6 +23,7 @@ __all__ = [
     "Corrector",
     "Corruptor",
     "Critic",
+    "Debater",
     "DefectVerifier",
     "Dialect",
     "ImplicitScorer",

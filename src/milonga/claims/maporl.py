@@ -1,0 +1,22 @@
+"""MAPoRL's main check: talking to each other must be learned together; beside an untrained partner less of it is learned."""
+
+from milonga.claims.base import claim
+
+claim(
+    "maporl",
+    says="After the same number of debates, two agents that are trained together gain more accuracy from the first turn of a "
+    "debate to its last than when one is trained beside a partner that stays as it was.",
+    arms=("maporl", "maporl:options.train=lead", "maporl:options.gamma=0"),
+    more=("maporl:options.train_first=false", "maporl:options.leading=1"),
+    metric="eval/team/gain",
+    turns=60,
+    task={"name": "chain", "ops": 3},
+    settings={
+        "batch": {"problems": 16, "rollouts": 8},
+        "options": {"formats": 10, "format_lines": 128, "talk": 2, "measured": 256},
+        "policies": {seat: {"lr": 2e-4, "minibatches": 4} for seat in ("generator", "partner")},
+        "eval": {"every": 10},
+        "keep": {"checkpoint_every": 60, "traces_every": 0},
+    },
+    gpu=True,
+)

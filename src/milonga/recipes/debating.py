@@ -1,0 +1,89 @@
+"""Debates that recipes share: agents on seats of their own answer, hear each other, and answer again."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from milonga.recipes.conversing import taught, turns_of
+from milonga.recipes.imitation import demonstrations
+from milonga.roles import Debater
+from milonga.table import Table
+from milonga.types import Floats, Problem, Prompt, Trace, Traces
+
+Round = dict[str, Traces]
+"""The conversation of each seat, the same debate at the same place."""
+
+
+@dataclass(frozen=True)
+class Debates:
+    """Debates about the same problems, as the talks of each seat after the last turn; row by row they belong together."""
+
+    talks: Round
+
+    @property
+    def correct(self) -> Floats:
+        """Debates by turns by agents: right or wrong."""
+        return self._each(lambda trace: trace.correct)
+
+    @property
+    def readable(self) -> Floats:
+        """The same: 1 where an answer could be read."""
+        return self._each(lambda trace: float(trace.reading.valid))
+
+    def _each(self, value: Callable[[Trace], float]) -> Floats:
+        agents = [[[value(turn) for turn in turns_of(talk)] for talk in talks] for talks in self.talks.values()]
+        return np.moveaxis(np.array(agents, dtype=float), 0, 2)
+
+    def at(self, turn: int) -> Traces:
+        """What all agents said in a turn."""
+        return Traces(turns_of(talk)[turn] for talks in self.talks.values() for talk in talks)
+
+
+def debate(table: Table, seats: Sequence[str], problems: Sequence[Problem], turns: int, n: int = 1) -> Debates:
+    """`n` debates about each problem. Turn 0 is independent; in the others each hears what the others said last.
+
+    A debate in which one agent has no room left for another turn is left out, for all of them; so is one that would be left
+    alone with its problem, where several were asked for.
+    """
+    talks = {seat: table.ask(seat, problems, n) for seat in seats}
+    for _ in range(turns - 1):
+        replies = {seat: table.reply(seat, talks[seat], heard(table, seat, talks), speaker="debate") for seat in seats}
+        talks = together(talks, replies)
+    counts = Counter(talks[seats[0]].problems)
+    return Debates({seat: talks[seat].keep(lambda talk: n == 1 or counts[talk.problem.id] > 1) for seat in seats})
+
+
+def heard(table: Table, seat: str, talks: Round) -> list[Prompt]:
+    """What each conversation of a seat hears: what the others said last in the same debate."""
+    role = table.setting.roles[seat]
+    assert isinstance(role, Debater)
+    others = [talks[other] for other in talks if other != seat]
+    return [role.hear(talk.problem, [other[row] for other in others]) for row, talk in enumerate(talks[seat])]
+
+
+def together(before: Round, replies: Round) -> Round:
+    """The replies of debates in which everybody replied, in the order of the talks before."""
+    found = {seat: {reply.subject.id: reply for reply in traces} for seat, traces in replies.items()}
+    rows = range(len(next(iter(before.values()))))
+    whole = [row for row in rows if all(before[seat][row].id in found[seat] for seat in before)]
+    return {seat: Traces(found[seat][before[seat][row].id] for row in whole) for seat in before}
+
+
+def shown(table: Table, seats: Sequence[str], turns: int, lines: int) -> Traces:
+    """What a noisy teacher writes in every turn and on every seat, behind what the agents themselves said before."""
+    each = max(1, lines // turns)
+    out: list[Trace] = [trace for seat in seats for trace in demonstrations(table, seat, each)]
+    problems = table.problems(each)
+    talks = {seat: table.ask(seat, problems) for seat in seats}
+    for turn in range(1, turns):
+        said = {seat: heard(table, seat, talks) for seat in seats}
+        for seat in seats:
+            texts = taught(table, seat, [talk.problem for talk in talks[seat]], f"turn {turn}")
+            out += table.write_reply(seat, talks[seat], said[seat], texts)
+        if turn < turns - 1:
+            talks = together(talks, {seat: table.reply(seat, talks[seat], said[seat], speaker="debate") for seat in seats})
+    return Traces(out)

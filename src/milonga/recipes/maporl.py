@@ -1,0 +1,159 @@
+"""MAPoRL (arXiv 2502.18439): two agents answer, read each other's answers and revise; they are trained together.
+
+Each turn of each agent is paid for its own answer and, discounted, for what everybody answers afterwards, plus bonuses for
+changing one's mind, or the other's, in the right direction. Turns are compared with the same turn of the same agent.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+from pydantic import Field
+
+from milonga.credit import TransitionBonus, influence_rewards, turn_advantages
+from milonga.credit.debates import Share, Tie
+from milonga.errors import ConfigError
+from milonga.evals.metrics import mean
+from milonga.recipes.base import RECIPES, Recipe, RecipeOptions
+from milonga.recipes.conversing import change_figures
+from milonga.recipes.debating import Debates, debate, shown
+from milonga.recipes.imitation import imitation
+from milonga.roles import Debater, Dialect, Role
+from milonga.schedule import Phase, Schedule
+from milonga.table import Table
+from milonga.types import Floats, Lesson, Traces
+
+FORMAT = "format"
+AGENTS = ("generator", "partner")
+
+
+class MaporlOptions(RecipeOptions):
+    formats: int = Field(12, ge=0)
+    """Turns of imitating a noisy teacher in every turn of a debate, before anything is rewarded; 0 for models that can talk."""
+    format_lines: int = Field(64, ge=2)
+    """Examples of each agent in each of them."""
+    noise: float = Field(0.3, ge=0, le=1)
+    """Share of the teacher's solutions with a wrong step."""
+    talk: int = Field(3, ge=2)
+    """Turns of a debate."""
+    gamma: float = Field(0.3, ge=0, le=1)
+    """Discount of what is answered later; 0 pays every turn for itself."""
+    share: Share = "all"
+    """Whose later answers count: everybody's, or those of the others."""
+    persuaded: float = Field(0.0, ge=0)
+    """Bonus for moving to where the others stood (the paper's alpha_1)."""
+    critical: float = Field(0.0, ge=0)
+    """Bonus for moving against them (alpha_0)."""
+    leading: float = Field(0.0, ge=0)
+    """Bonus when the others move to where I stand (beta_1)."""
+    provoking: float = Field(0.0, ge=0)
+    """Bonus when they move away from there (beta_0)."""
+    tie: Tie = "half"
+    """What the others' majority is where they are divided; with two agents they never are."""
+    unreadable: float = Field(-0.5, le=0)
+    """Value of an answer that cannot be read. It is held against its writer alone; the paper's -10 against everybody."""
+    train: Literal["both", "lead"] = "both"
+    """lead: the partner stays as it was after the format."""
+    train_first: bool = True
+    """Whether turn 0 is trained too; without it a gain is one of talking, not of solving."""
+    measured: int = Field(64, ge=1)
+    """Held-out debates in an evaluation."""
+
+
+@RECIPES.register("maporl")
+class Maporl(Recipe):
+    """Two agents debate over several turns and are trained together (MAPoRL, arXiv 2502.18439)."""
+
+    name = "maporl"
+    paper = "arXiv 2502.18439"
+    paradigm = "cooperative"
+    granularity = "turn"
+    truth = "answers"
+    seats = dict.fromkeys(AGENTS, Debater)
+    lead = "generator"
+    bindings = {"own": "", "lora": "", "shared": ""}
+    Options = MaporlOptions
+    options: MaporlOptions
+    measures = tuple(
+        f"team/{what}" for what in ("first_accuracy", "last_accuracy", "gain", "fixed", "broken", "copy_rate", "disagreement")
+    )
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.needs_demonstrations = self.options.formats > 0
+        if self.options.train == "lead" and len(set(self.policies.values())) == 1:
+            raise ConfigError(
+                "options.train = 'lead' leaves the partner as it was, but both agents share one model; use 'both'"
+            )
+
+    def roles(self, dialect: Dialect) -> dict[str, Role]:
+        return {seat: Debater(dialect, self.options.noise) for seat in AGENTS}
+
+    def schedule(self) -> Schedule:
+        return Schedule((Phase("generator", self.options.formats, name=FORMAT),), (Phase("generator", 1),))
+
+    def play(self, table: Table) -> Traces:
+        """The talks of both agents, which hold all their turns."""
+        if table.phase == FORMAT:
+            return shown(table, AGENTS, self.options.talk, self.options.format_lines)
+        found = debate(table, AGENTS, table.problems(), self.options.talk, self.rollouts)
+        return Traces(talk for talks in found.talks.values() for talk in talks)
+
+    def credit(self, table: Table, played: Traces) -> list[Lesson]:
+        """One lesson for each policy that learns: of one agent, or of both where they share their weights."""
+        by_seat = {seat: played.keep(lambda talk, seat=seat: talk.seat == seat) for seat in AGENTS}  # type: ignore[misc]
+        if table.phase == FORMAT:
+            rows = {self.policies[seat]: seat for seat in AGENTS}
+            return [imitation(self, seat, self.of_policy(by_seat, name)) for name, seat in rows.items()]
+        if not len(played):
+            return []  # no debate had room for all its turns, which was counted
+        learners = AGENTS if self.options.train == "both" else AGENTS[:1]
+        debates = Debates(by_seat)
+        rewards = self.rewards(debates)
+        lessons: dict[str, Lesson] = {}
+        for agent, seat in enumerate(learners):
+            made = self.credit_agent(table, seat, by_seat[seat], list(rewards[:, :, agent].T))
+            lessons[made.policy] = joined(lessons[made.policy], made) if made.policy in lessons else made
+        known = {key: value for key, value in figures(debates).items() if value is not None}
+        lessons[self.policies["generator"]].notes.update(known)
+        return list(lessons.values())
+
+    def of_policy(self, by_seat: dict[str, Traces], policy: str) -> Traces:
+        return Traces(trace for seat, traces in by_seat.items() if self.policies[seat] == policy for trace in traces)
+
+    def rewards(self, debates: Debates) -> Floats:
+        """Debates by turns by agents: influence-aware, and the bonus for transitions."""
+        o, correct, readable = self.options, debates.correct, debates.readable == 1.0
+        bonus = TransitionBonus(o.persuaded, o.critical, o.leading, o.provoking, o.tie)
+        own = np.where(readable, correct, o.unreadable)
+        heard = np.where(readable, correct, np.nan)
+        influence = [influence_rewards(*pair, o.gamma, o.share) for pair in zip(own, heard, strict=True)]
+        out: Floats = np.array(influence) + np.array([bonus.rewards(one) for one in correct])
+        if not o.train_first:
+            out[:, 0] = np.nan  # no advantage: turn 0 is left as it is
+        return out
+
+    def credit_agent(self, table: Table, seat: str, talks: Traces, rewards: list[Floats]) -> Lesson:
+        objective = self.objectives[seat]
+        advantages = turn_advantages(rewards, talks, talks.problems, objective, table.penalties(talks, objective))
+        notes = {f"{seat}_reward_turn{turn}": mean(reward) or 0.0 for turn, reward in enumerate(rewards)}
+        return self.lesson(seat, talks, advantages=advantages, sources={"answers": 1.0}, notes=notes)
+
+    def measure(self, table: Table) -> dict[str, float | None]:
+        found = debate(table, AGENTS, table.problems(self.options.measured), self.options.talk)
+        return {f"team/{key}": value for key, value in figures(found).items()}
+
+
+def joined(one: Lesson, other: Lesson) -> Lesson:
+    """Two lessons of one policy as one: it learns from both agents in the same steps."""
+    advantages = [*(one.advantages or []), *(other.advantages or [])]
+    rows, notes = Traces([*one.traces, *other.traces]), one.notes | other.notes
+    return Lesson(one.policy, one.objective, rows, advantages=advantages, sources=one.sources, notes=notes)
+
+
+def figures(debates: Debates) -> dict[str, float | None]:
+    """First against last turn over both agents, and how often their last answers differ."""
+    answers = [[talk.reading.value.answer for talk in talks] for talks in debates.talks.values()]
+    apart = [len(set(said)) > 1 for said in zip(*answers, strict=True)]
+    return change_figures(debates.at(0), debates.at(-1)) | {"disagreement": mean(apart)}

@@ -1,0 +1,36 @@
+"""The debater: a step solver that hears how others solved the same problem, and then solves it once more."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from milonga.roles.base import ROLES
+from milonga.roles.solver import StepSolver
+from milonga.types import Part, Problem, Prompt, Trace
+
+TAGGED_HEARD = "Others solved the same problem as follows; they may be right or wrong.\n\n"
+TAGGED_AGAIN = """\
+Compare their work with your own step by step. Then write the whole solution once more in the same format, with the answer \
+that you now hold to be right.
+
+Solution:
+"""
+
+
+@ROLES.register("debater")
+class Debater(StepSolver):
+    """Writes solutions as the solver does. What it hears is foreign text, and says nothing about who is right.
+
+    terse: each solution of the others behind `?`, then the problem once more. tagged: in <solution> and </solution>.
+    """
+
+    name = "debater"
+
+    def hear(self, problem: Problem, others: Sequence[Trace]) -> Prompt:
+        """What is said to it between two turns."""
+        terse = self.dialect == "terse"
+        parts = [] if terse else [Part(TAGGED_HEARD)]
+        for other in others:
+            opening, closing = ("?", "\n") if terse else ("<solution>\n", "\n</solution>\n\n")
+            parts += [Part(opening), Part(other.text, foreign=True), Part(closing)]
+        return (*parts, *(self.prompt(problem) if terse else (Part(TAGGED_AGAIN),)))

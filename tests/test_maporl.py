@@ -1,0 +1,206 @@
+"""MAPoRL: the influence-aware reward, all transitions of the bonus, debates row by row, and who is paid for what."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cases import TINY
+from milonga.api import make_engine
+from milonga.credit import TransitionBonus, influence_rewards, normalise
+from milonga.errors import ConfigError
+from milonga.recipes.debating import Debates, debate, heard, together
+from milonga.recipes.maporl import AGENTS, FORMAT
+from milonga.resolve import resolve
+from milonga.roles import Debater
+from milonga.table import Setting, Table
+from milonga.types import Problem, Reading, Trace, Traces
+from short import assert_resumes
+
+# Credit by hand.
+
+
+def test_a_turn_is_paid_for_its_answer_and_for_what_everybody_answers_later() -> None:
+    values = np.array([[0.0, 1.0], [1.0, 1.0], [1.0, 1.0]])
+    rewards = influence_rewards(values, values, 0.3)
+    assert rewards[0, 0] == pytest.approx(0.39 / 1.39, abs=1e-9) and rewards[0, 0] == pytest.approx(0.2806, abs=1e-4)
+    assert np.delete(rewards.flatten(), 0) == pytest.approx(np.ones(5))
+    assert influence_rewards(values, values, 0.0).tolist() == values.tolist()
+
+
+def test_the_later_mean_includes_oneself_unless_only_the_others_are_shared() -> None:
+    values = np.array([[0.0, 0.0], [1.0, 0.0]])
+    assert influence_rewards(values, values, 0.5)[0].tolist() == pytest.approx([0.25 / 1.5, 0.25 / 1.5])
+    assert influence_rewards(values, values, 0.5, "others")[0].tolist() == pytest.approx([0.0, 0.5 / 1.5])
+
+
+def test_an_unreadable_answer_is_held_against_its_writer_alone() -> None:
+    own = np.array([[1.0, 1.0], [1.0, -0.5]])
+    heard_values = np.array([[1.0, 1.0], [1.0, np.nan]])
+    rewards = influence_rewards(own, heard_values, 0.3)
+    assert rewards[0].tolist() == [1.0, 1.0] and rewards[1].tolist() == [1.0, -0.5]
+    nobody = influence_rewards(own, np.full((2, 2), np.nan), 0.3)
+    assert nobody.tolist() == own.tolist()
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "others", "expected"),
+    [(0, 1, 1, 2.0), (0, 1, 0, 1.0), (1, 0, 0, -2.0), (1, 0, 1, -1.0)],
+)
+def test_changing_ones_mind(before: int, after: int, others: int, expected: float) -> None:
+    """With the others (persuaded, 2) or against them (critical, 1); in the right direction or the wrong one."""
+    correct = np.array([[before, others], [after, others]], dtype=float)
+    bonus = TransitionBonus(persuaded=2.0, critical=1.0).rewards(correct)
+    assert bonus[:, 0].tolist() == [0.0, expected] and not bonus[:, 1].any()
+
+
+@pytest.mark.parametrize(
+    ("mine", "before", "after", "expected"),
+    [(1, 0, 1, 2.0), (0, 0, 1, 1.0), (0, 1, 0, -2.0), (1, 1, 0, -1.0)],
+)
+def test_changing_the_others_minds(mine: int, before: int, after: int, expected: float) -> None:
+    """To where I stand (leading, 2) or away from it (provoking, 1). That they go right is never punished. It acts in turn 0 of
+    a debate of two turns."""
+    correct = np.array([[mine, before], [mine, after]], dtype=float)
+    bonus = TransitionBonus(leading=2.0, provoking=1.0).rewards(correct)
+    assert bonus[:, 0].tolist() == [expected, 0.0] and not bonus[:, 1].any()
+
+
+def test_three_agents_whose_others_are_divided() -> None:
+    correct = np.array([[0.0, 1.0, 0.0], [1.0, 1.0, 0.0]])
+
+    def first_agent(tie: Any) -> float:
+        return float(TransitionBonus(persuaded=2.0, critical=1.0, tie=tie).rewards(correct)[1, 0])
+
+    assert (first_agent("half"), first_agent("self"), first_agent("none")) == (1.5, 1.0, 0.0)
+
+
+# Debates.
+
+
+@cache
+def engine(binding: str = "own") -> Any:
+    return make_engine(plan(binding))
+
+
+def plan(binding: str = "own", **options: Any) -> Any:
+    return resolve([TINY, {"recipe": "maporl", "binding": binding, "options": {"talk": 3} | options}])
+
+
+def table(p: Any, phase: str = "", binding: str = "own", **sampling: Any) -> Table:
+    chosen = p.config.sampling.model_copy(update=sampling)
+    return Table(Setting(engine(binding), p.task, p.roles, p.seats, chosen, 0, 4), 1, "generator", phase)
+
+
+def spoken(trace: Trace, segment: int) -> str:
+    span = trace.segments[segment]
+    text: str = engine().policy("generator").codec.text(trace.ids[span.start : span.end].tolist())
+    return text.removeprefix("<eos>")
+
+
+def test_each_agent_hears_what_the_other_said_last_in_the_same_debate() -> None:
+    p = plan()
+    one = table(p)
+    found = debate(one, AGENTS, one.problems(), 3, 2)
+    mine, theirs = (found.talks[seat] for seat in AGENTS)
+    assert len(mine) == len(theirs) == 8 and mine.problems == theirs.problems
+    for a, b in zip(mine, theirs, strict=True):
+        first, second = b.subject.subject, b.subject
+        assert spoken(a, 2) == f"?{first.text}\n>{a.problem.text}\n"
+        assert spoken(a, 4) == f"?{second.text}\n>{a.problem.text}\n"
+        assert [s.producer for s in a.segments] == ["prompt", "generator", "debate", "generator", "debate", "generator"]
+        assert [s.trained for s in a.segments] == [False, True] * 3
+    assert found.correct.shape == (8, 3, 2)
+    assert found.correct[5, 2, 1] == theirs[5].correct and found.correct[5, 0, 0] == mine[5].subject.subject.correct
+    assert len(found.at(0)) == 16 and found.at(0)[0] is mine[0].subject.subject
+
+
+def test_a_debate_in_which_one_has_no_room_ends_for_all() -> None:
+    p = plan()
+    one = table(p)
+    talks = {seat: one.ask(seat, one.problems(), 2) for seat in AGENTS}
+    replies = {seat: one.reply(seat, talks[seat], heard(one, seat, talks)) for seat in AGENTS}
+    cut = {"generator": Traces([*replies["generator"][:1], *replies["generator"][2:]]), "partner": replies["partner"][:-1]}
+    kept = together(talks, cut)
+    assert [len(kept[seat]) for seat in AGENTS] == [6, 6]
+    assert [t.subject.id for t in kept["partner"]] == [t.id for t in (talks["partner"][0], *talks["partner"][2:7])]
+
+
+def test_what_is_heard_is_foreign_and_tells_nothing_of_who_is_right() -> None:
+    problem = Problem("p", "3+4%10", "SECRET")
+    other = Trace.given("x", "partner", problem, "<eos>3+4=8\n#8", Reading(None, 1.0))
+    for dialect in ("terse", "tagged"):
+        parts = Debater(dialect).hear(problem, [other, other])  # type: ignore[arg-type]
+        assert sum(part.text == other.text for part in parts) == 2
+        assert all(part.foreign for part in parts if other.text in part.text)
+        assert "SECRET" not in "".join(part.text for part in parts)
+
+
+# Who is paid.
+
+
+def test_every_turn_of_every_agent_has_its_own_group_and_tokens() -> None:
+    p = plan(gamma=0.0)
+    one = table(p)
+    played = p.recipe.play(one)
+    lessons = p.recipe.credit(one, played)
+    assert [lesson.policy for lesson in lessons] == list(AGENTS)
+    for lesson, seat in zip(lessons, AGENTS, strict=True):
+        talks = played.keep(lambda talk, seat=seat: talk.seat == seat)  # type: ignore[misc]
+        values = Debates({seat: talks})
+        pay = np.where(values.readable == 1.0, values.correct, -0.5)[:, :, 0]
+        for turn in range(3):
+            expected = normalise(pay[:, turn], talks.problems)
+            for talk, array, value in zip(talks, lesson.advantages, expected, strict=True):
+                start, end = talk.turns[turn]
+                assert array[start:end] == pytest.approx(np.full(end - start, value))
+                assert not array[~talk.mask].any()
+
+
+def test_the_first_turn_can_be_left_as_it_is() -> None:
+    p = plan(train_first=False)
+    one = table(p)
+    for lesson in p.recipe.credit(one, p.recipe.play(one)):
+        arrays = list(zip(lesson.traces, lesson.advantages, strict=True))
+        assert not any(array[slice(*talk.turns[0])].any() for talk, array in arrays)
+        assert any(array.any() for _, array in arrays)
+
+
+def test_a_partner_can_stay_as_it_was() -> None:
+    p = plan(train="lead")
+    one = table(p)
+    assert [lesson.policy for lesson in p.recipe.credit(one, p.recipe.play(one))] == ["generator"]
+    with pytest.raises(ConfigError, match="share one model"):
+        plan("shared", train="lead")
+
+
+def test_one_model_in_both_seats_learns_from_both_in_one_lesson() -> None:
+    p = plan("shared")
+    one = table(p, binding="shared")
+    played = p.recipe.play(one)
+    (lesson,) = p.recipe.credit(one, played)
+    assert list(lesson.traces) == list(played) and len(lesson.advantages) == 32
+
+
+def test_the_teacher_shows_every_turn_behind_what_the_agents_said() -> None:
+    p = plan(format_lines=12)
+    shown = p.recipe.play(table(p, FORMAT))
+    depth = [len(trace.turns) for trace in shown]
+    assert sorted(depth) == [1] * 8 + [2] * 8 + [3] * 8
+    for trace in shown:
+        assert [s.trained for s in trace.segments] == [False] * (len(trace.segments) - 1) + [True]
+    lessons = p.recipe.credit(table(p, FORMAT), shown)
+    assert [(lesson.policy, len(lesson.traces)) for lesson in lessons] == [("generator", 12), ("partner", 12)]
+
+
+def test_debates_without_room_teach_nothing() -> None:
+    p = plan()
+    assert p.recipe.credit(table(p), Traces([])) == []
+
+
+def test_a_run_that_was_cut_ends_in_the_same_bits(tmp_path: Path) -> None:
+    assert_resumes("maporl", tmp_path, after=1)
