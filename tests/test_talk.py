@@ -4,6 +4,7 @@ credit."""
 from __future__ import annotations
 
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,8 @@ from milonga.engine.local.codec import Codec
 from milonga.errors import ConfigError
 from milonga.objectives import OBJECTIVES
 from milonga.resolve import resolve
+from milonga.run.traces import read_traces, write_traces
+from milonga.run.transcripts import read_transcripts
 from milonga.table import Setting, Table
 from milonga.types import Lesson, Part, Prompt, Trace, Traces
 
@@ -211,6 +214,21 @@ def test_one_turn_alone_is_the_conversation_with_another_mask() -> None:
     trace = three_turns(table())[2][0]
     alone = turn_alone(trace, 1)
     assert alone.ids is trace.ids and np.flatnonzero(alone.mask).tolist() == list(range(*trace.turns[1]))
+
+
+# What is kept.
+
+
+def test_every_turn_of_a_conversation_is_kept_and_shown_as_a_solution(tmp_path: Path) -> None:
+    first, second, third = three_turns(table())
+    checks = table().ask("verifier", third[:2])
+    write_traces(tmp_path / "traces" / "turn-000001.parquet", [*third, *checks])
+    rows = read_traces(tmp_path / "traces" / "turn-000001.parquet")
+    assert [row["id"] for row in rows[:6]] == [t.id for pair in zip(first, second, third, strict=True) for t in pair][:6]
+    assert len(rows) == 3 * 12 + 2 and rows[2]["turns"] == [list(span) for span in third[0].turns]
+    shown = read_transcripts(tmp_path, plan().config)
+    assert [one.text for one in shown] == [row["text"] for row in rows[:36]]
+    assert [one.id for one in shown if one.checked] == [trace.id for trace in third[:2]]
 
 
 # Chat templates.

@@ -181,6 +181,11 @@ class Trace:
         return tuple(spans)
 
     @property
+    def earlier(self) -> Trace | None:
+        """The same conversation before its last turn; None where that is its first."""
+        return self.about[0] if len(self.turns) > 1 else None
+
+    @property
     def length(self) -> int:
         """The number of trained tokens."""
         return sum(s.end - s.start for s in self.segments if s.trained)

@@ -23,8 +23,8 @@ def comparable(talks: Traces) -> Traces:
 def turns_of(talk: Trace) -> list[Trace]:
     """The conversation after each of its turns, the first one first."""
     out = [talk]
-    while out[0].about:
-        out.insert(0, out[0].subject)
+    while (before := out[0].earlier) is not None:
+        out.insert(0, before)
     return out
 
 

@@ -40,6 +40,7 @@ def schema() -> pa.Schema:
             "advantages": pa.list_(number),
             "chars": pa.list_(pa.int32()),
             "trained_from": pa.int32(),
+            "turns": pa.list_(pa.list_(pa.int32())),
             "policy": text,
             "version": pa.int32(),
             "step_ends": pa.list_(pa.int32()),
@@ -66,7 +67,9 @@ def write_traces(path: Path, traces: Iterable[Trace], advantages: Mapping[str, F
     import pyarrow as pa
 
     credit = advantages or {}
-    write_table(path, pa.Table.from_pylist([row_of(trace, credit.get(trace.id)) for trace in traces], schema=schema()))
+    write_table(
+        path, pa.Table.from_pylist([row_of(trace, credit.get(trace.id)) for trace in with_earlier(traces)], schema=schema())
+    )
 
 
 def write_table(path: Path, table: pa.Table) -> None:
@@ -78,6 +81,21 @@ def write_table(path: Path, table: pa.Table) -> None:
         draft = path.with_name(path.name + ".draft")
         pq.write_table(table, draft, row_group_size=GROUP)
         draft.replace(path)
+
+
+def with_earlier(traces: Iterable[Trace]) -> list[Trace]:
+    """With the earlier turns of conversations, each once and before those that follow: their texts and grades are in no other
+    row."""
+    traces = list(traces)
+    written = {trace.id for trace in traces}
+    out: list[Trace] = []
+    for trace in traces:
+        turns = [trace]
+        while (before := turns[0].earlier) is not None and before.id not in written:
+            turns.insert(0, before)
+            written.add(before.id)
+        out += turns
+    return out
 
 
 def read_traces(path: Path, columns: Sequence[str] | None = None, most: int | None = None) -> list[dict[str, Any]]:
@@ -126,6 +144,7 @@ def row_of(trace: Trace, advantages: Floats | None = None) -> dict[str, Any]:
         "advantages": None if advantages is None else advantages.astype("float32").tolist(),
         "chars": None if trace.chars is None else trace.chars.tolist(),
         "trained_from": min((s.start for s in trace.segments if s.trained), default=len(trace.ids)),
+        "turns": [list(span) for span in trace.turns],
         "policy": next((s.policy for s in trace.segments if s.trained), None),
         "version": next((s.version for s in trace.segments if s.trained), None),
         "step_ends": [end for _, end in trace.steps],

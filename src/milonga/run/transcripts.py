@@ -79,10 +79,16 @@ def read_transcripts(folder: Path, config: Config) -> list[Transcript]:
     turn = int(files[-1].stem.removeprefix("turn-"))
     solver = solver_in(config.dialect)
     checks: dict[str, list[dict[str, Any]]] = {}
+    solutions = [row for row in rows if not row["about"] or goes_on(row)]
     for row in rows:
-        for about in row["about"]:
+        for about in () if goes_on(row) else row["about"]:
             checks.setdefault(about, []).append(row)
-    return [transcript_of(row, checks.get(row["id"], []), solver, turn) for row in rows if not row["about"]]
+    return [transcript_of(row, checks.get(row["id"], []), solver, turn) for row in solutions]
+
+
+def goes_on(row: Mapping[str, Any]) -> bool:
+    """Whether it is a later turn of a conversation, by the id that the table gave it, rather than a judgement of a solution."""
+    return any(f"/{about}>" in row["id"] for about in row["about"])
 
 
 def transcript_of(row: Mapping[str, Any], checks: Sequence[Mapping[str, Any]], solver: StepSolver, turn: int) -> Transcript:
