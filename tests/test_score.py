@@ -179,3 +179,8 @@ def test_a_task_that_cannot_demonstrate_needs_a_model_that_can_talk(tmp_path: Pa
 
 def test_a_run_that_was_cut_in_stage_one_ends_in_the_same_bits(tmp_path: Path) -> None:
     assert_resumes("score", tmp_path, after=2)
+
+
+def test_conversations_without_room_teach_nothing() -> None:
+    p = plan()
+    assert p.recipe.credit(table(p), Traces([])) == []

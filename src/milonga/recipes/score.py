@@ -115,6 +115,8 @@ class Score(Recipe):
     def credit(self, table: Table, played: Traces) -> list[Lesson]:
         if table.phase == FORMAT:
             return [imitation(self, "generator", played)]
+        if not len(played):
+            return []  # no conversation had room for its second turn, which was counted
         first = Traces(talk.subject for talk in played)
         rewards = self.rewards(table.phase, first.correct, played.correct)
         difference = kl_penalties(played, table.logprobs("generator", played, BASE), 1.0)
