@@ -22,6 +22,7 @@ from milonga.roles import DIALECTS, Choice, Chooser, Dialect
 from milonga.roles.chooser import state_of
 from milonga.table import Setting, Table
 from milonga.tasks import make_task
+from milonga.tasks.chain import Chain
 from milonga.types import Grade, Reading
 
 torch.set_num_threads(1)
@@ -161,6 +162,12 @@ def test_the_arms_by_hand_choose_without_a_proposer() -> None:
 def test_dynamic_sampling_is_refused() -> None:
     with pytest.raises(ConfigError, match="lets its proposer choose the problems"):
         resolve([{"recipe": "curriculum"}, TINY, {"policies": {"generator": {"objective": {"preset": "dapo"}}}}])
+
+
+def test_a_task_without_levels_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Chain, "levels", ())
+    with pytest.raises(ConfigError, match="levels of difficulty, which task 'chain' does not have"):
+        plan()
 
 
 def test_a_run_goes_on_in_the_same_bits(tmp_path: Path) -> None:

@@ -69,6 +69,10 @@ def resolve(layers: Sequence[Mapping[str, Any]]) -> Plan:
         raise ConfigError(
             f"recipe '{config.recipe}' needs the exact truth of each step, which task '{task.name}' does not know"
         )
+    if recipe.needs_levels and not task.levels:
+        raise ConfigError(
+            f"recipe '{config.recipe}' chooses among levels of difficulty, which task '{task.name}' does not have"
+        )
     if recipe.needs_demonstrations and not task.demonstrates:
         raise ConfigError(
             f"recipe '{config.recipe}' needs worked solutions, which task '{task.name}' does not have for all problems"

@@ -49,7 +49,7 @@ class Curriculum(Tango):
     name = "curriculum"
     paper = "none: docs/recipes/curriculum.md"
     seats = {"generator": StepSolver, "verifier": StepVerifier, "proposer": Chooser}
-    tasks = ("chain", "last_letter")
+    needs_levels = True
     Options = CurriculumOptions
     options: CurriculumOptions
     defaults = {"policies": {"proposer": {"lr": 5e-4}}}
