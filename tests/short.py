@@ -71,6 +71,16 @@ SHORT: dict[str, Short] = {
             ]
         },
     ),
+    # As above: the judge practises on what is remembered, and the pool holds a question and one that is none.
+    "multi_agent_evolve": Short(
+        2,
+        ("proposer", *BOTH),
+        {"formats": 1, "answers": 2, "judgements": 1, "audit": 4},
+        {
+            "questions": [["3+4*5%100", "earlier"], ["3+%100", "other"]],
+            "pairs": [["3+4*5%100", "earlier", "3+4=7\n7*5=35\n#35"], ["3+%100", "other", "3+4=8\n#8"]],
+        },
+    ),
     "deepseek_math_v2": Short(
         5,
         (*BOTH, "meta_verifier"),

@@ -19,6 +19,7 @@ claim(
         "tango_free:options.labelled=16",
         "tango_free:options.anchors=3",
         "tango_free_adversary",
+        "multi_agent_evolve",
         "tango_free:options.self_consistency=0",
     ),
 )

@@ -13,6 +13,7 @@ from milonga.recipes.grpo import Grpo
 from milonga.recipes.lets_verify import LetsVerify
 from milonga.recipes.maporl import Maporl
 from milonga.recipes.math_shepherd import MathShepherd, MathShepherdRl
+from milonga.recipes.multi_agent_evolve import MultiAgentEvolve
 from milonga.recipes.prime import Prime
 from milonga.recipes.qwen_prm import QwenPrm
 from milonga.recipes.rlp import Rlp
@@ -42,6 +43,7 @@ __all__ = [
     "Maporl",
     "MathShepherd",
     "MathShepherdRl",
+    "MultiAgentEvolve",
     "Oracle",
     "Prime",
     "QwenPrm",

@@ -150,22 +150,30 @@ def verdict(check: Trace, parser: Parser, dialect: Literal["terse", "tagged"]) -
     return said if parser == "strict" else substring_verdict(conclusion(check, dialect), WORDS[dialect])
 
 
-def audit(table: Table, count: int, tag: str) -> dict[str, float | None]:
-    """Who pays against what is right: the judge as it pays (policy@tag) on held-out problems, and the proposer's claims."""
-    problems = table.problems(count)
-    solutions = table.ask("generator", problems)
+def judge_audit(table: Table, count: int, tag: str) -> dict[str, float | None]:
+    """Who pays against what is right: the judge as it pays (policy@tag) on solutions of held-out problems."""
+    solutions = table.ask("generator", table.problems(count))
     checks = table.ask("verifier", solutions, tag=tag)
     paid = mean([check.reading.value.final is True for check in checks])
     right = mean(solutions.correct)
     on_right = mean([c.reading.value.final is True for c in checks if c.subject.correct == 1])
     on_wrong = mean([c.reading.value.final is False for c in checks if c.subject.correct == 0])
-    old = [request(problem, number % 2 == 0) for number, problem in enumerate(problems)]
-    posed = [problem_of(table, proposal) for proposal in table.ask("proposer", old)]
-    well = [problem for problem in posed if problem is not None]
     return {
         "grm/reward": paid,
         "grm/hacking_gap": None if paid is None or right is None else paid - right,
         "grm/gold_accuracy": None if on_right is None or on_wrong is None else (on_right + on_wrong) / 2,
+    }
+
+
+def audit(table: Table, count: int, tag: str) -> dict[str, float | None]:
+    """The judge as it pays, and the proposer's claims about new questions made from the same held-out problems."""
+    first = table.drawn
+    found = judge_audit(table, count, tag)
+    problems = table.setting.task.draw(table.split, table.start + first, count)
+    old = [request(problem, number % 2 == 0) for number, problem in enumerate(problems)]
+    posed = [problem_of(table, proposal) for proposal in table.ask("proposer", old)]
+    well = [problem for problem in posed if problem is not None]
+    return found | {
         "proposer/well_formed": len(well) / len(posed) if posed else None,
         "proposer/claim_right": mean([problem.answer == true_answer(problem) for problem in well]),
     }

@@ -6,6 +6,7 @@ from milonga.roles.corrector import Corrector
 from milonga.roles.corruptor import Corruptor
 from milonga.roles.critic import Critic
 from milonga.roles.debater import Debater
+from milonga.roles.evolve import Asker, Judge
 from milonga.roles.proofs import DefectVerifier, MetaVerifier, ProofWriter
 from milonga.roles.proposer import Proposal, Proposer
 from milonga.roles.scorer import ImplicitScorer, Scorer, StepScorer
@@ -18,6 +19,7 @@ from milonga.roles.yes_no import YesNoVerifier
 __all__ = [
     "DIALECTS",
     "ROLES",
+    "Asker",
     "Choice",
     "Chooser",
     "Corrector",
@@ -27,6 +29,7 @@ __all__ = [
     "DefectVerifier",
     "Dialect",
     "ImplicitScorer",
+    "Judge",
     "MetaVerifier",
     "Predictor",
     "ProofWriter",

@@ -1,0 +1,156 @@
+"""Multi-Agent Evolve (arXiv 2510.23595): one model proposes questions, answers them and judges both.
+
+The judge's scores are the only content reward: proposer and solver live by them, and the judge itself is paid for its format
+alone. What becomes of that is measured with the hidden truth at every evaluation.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+from pydantic import Field
+
+from milonga.credit import outcome_advantages
+from milonga.credit.evolve import difficulty, mean_score, proposer_reward, solver_reward
+from milonga.evals.metrics import mean
+from milonga.recipes.base import RECIPES, Recipe, RecipeOptions
+from milonga.recipes.imitation import imitation
+from milonga.recipes.questions import Pool, is_question, posed, taught
+from milonga.recipes.self_questions import gold_pairs, judge_audit, solution_of
+from milonga.roles import StepSolver
+from milonga.roles.evolve import Asker, Judge
+from milonga.schedule import Schedule, always, warm_up
+from milonga.table import Table
+from milonga.types import Lesson, Trace, Traces
+
+Scores = dict[str, list[float]]
+"""The readable judgements of each trace, by its id: 1 for right, 0 for wrong."""
+
+
+class MultiAgentEvolveOptions(RecipeOptions):
+    formats: int = Field(40, ge=0)
+    """Turns in which a noisy teacher is imitated in all seats; the embedded model knows neither how to ask nor how to judge a
+    question."""
+    gate: float = Field(0.7, ge=0, le=1)
+    """Mean judgement from which on a question enters the pool; 0 lets everything in."""
+    answers: int = Field(5, ge=1)
+    """Answers to a new question, by whose judgements its difficulty is known."""
+    judgements: int = Field(5, ge=1)
+    """Judgements of a new question. Each answer is judged once; the released code judges those to new questions five times."""
+    reference: float = Field(0.5, ge=0, le=1)
+    """rho: how often a proposer is shown a question of the pool; otherwise one of the task's own."""
+    difficulty: Literal["plain", "zero_at_extremes"] = "plain"
+    """plain: 1 - mean judgement, which is highest where nobody can answer. zero_at_extremes: 0 there; not in the paper."""
+    difficulty_below_gate: bool = False
+    """Whether difficulty is paid below the gate: yes in the paper's algorithm, no in the released code."""
+    judge_label_frac: float = Field(0.0, ge=0, le=1)
+    """Share of the judge's practice that is on solutions of known truth, paid for the right side; not in the paper."""
+    keep: int = Field(512, ge=1)
+    """Most questions, and most answered ones, that are remembered; the newest stay."""
+    audit: int = Field(64, ge=1)
+    """Held-out problems on which the judge that pays is compared with the truth."""
+
+
+@RECIPES.register("multi_agent_evolve")
+class MultiAgentEvolve(Recipe):
+    """Proposer, solver and judge from one model, rewarded by its judgements alone (MAE, arXiv 2510.23595)."""
+
+    name = "multi_agent_evolve"
+    paper = "arXiv 2510.23595"
+    paradigm = "self-play"
+    granularity = "sequence"
+    truth = "none"
+    seats = {"proposer": Asker, "generator": StepSolver, "verifier": Judge}
+    lead = "generator"
+    tasks = ("chain",)
+    bindings = {"own": "", "lora": "", "shared": ""}
+    Options = MultiAgentEvolveOptions
+    options: MultiAgentEvolveOptions
+    defaults = {"binding": "shared"}
+    measures = ("grm/reward", "grm/hacking_gap", "grm/gold_accuracy", "proposer/well_formed", "pool/malformed", "pool/size")
+
+    def schedule(self) -> Schedule:
+        return warm_up("proposer", self.options.formats) + always("generator")
+
+    @property
+    def pool(self) -> Pool:
+        return Pool(self.state, self.options.keep)
+
+    def play(self, table: Table) -> Traces:
+        """The solver's questions are drawn before new ones arrive; then questions, answers to them, and judgements of all."""
+        if table.learner == "proposer":
+            return taught(table)
+        o = self.options
+        tried = table.ask("generator", self.pool.questions(table), self.rollouts)
+        proposals = table.ask("proposer", self.pool.shown(table, o.reference))
+        real = proposals.keep(is_question)
+        probes = table.ask("generator", [posed(table, p.reading.value.question, p.id) for p in real], o.answers)
+        practice = table.ask("verifier", self.practice(table))
+        checks = [table.ask("verifier", real, o.judgements), table.ask("verifier", Traces([*tried, *probes])), practice]
+        return Traces([*tried, *proposals, *probes, *(check for some in checks for check in some)])
+
+    def practice(self, table: Table) -> Traces:
+        """Answered questions of earlier turns for the judge to judge, and a dose of solutions whose truth is known."""
+        count = table.setting.batch
+        known = round(self.options.judge_label_frac * count)
+        told = gold_pairs(table, known) if known else []
+        self.state["told"] = {trace.id: label for trace, label in told}
+        old = [solution_of(table, posed(table, text, id), work, f"{table.turn}/pair/{n}")
+               for n, (text, id, work) in enumerate(self.pool.drawn("pairs", table, count - known))]  # fmt: skip
+        return Traces([*old, *(trace for trace, _ in told)])
+
+    def credit(self, table: Table, played: Traces) -> list[Lesson]:
+        """Three lessons, the solver's last; each seat is compared with itself over the whole turn, as in the paper."""
+        if table.learner == "proposer":
+            return [imitation(self, seat, played.keep(lambda t, seat=seat: t.seat == seat)) for seat in self.seats]  # type: ignore[misc]
+        by_seat = {seat: played.keep(lambda t, seat=seat: t.seat == seat) for seat in self.seats}  # type: ignore[misc]
+        solutions, checks = by_seat["generator"], by_seat["verifier"]
+        scores: Scores = {}
+        for check in checks:
+            final = check.reading.value.final
+            scores.setdefault(check.subject.id, []).extend([] if final is None else [float(final)])
+        asked = {proposal.id for proposal in by_seat["proposer"]}
+        tried = solutions.keep(lambda t: t.problem.source not in asked)
+        practice = checks.keep(lambda t: t.subject.id in self.state["told"] or "/pair/" in t.subject.id)
+        rewards = {
+            "proposer": (by_seat["proposer"], self.pay_proposer(by_seat["proposer"], solutions, scores)),
+            "verifier": (practice, [self.pay_judge(check) for check in practice]),
+            "generator": (tried, [solver_reward(mean_score(scores.get(t.id, [])), t.reading.format) for t in tried]),
+        }
+        self.pool.remember(tried)
+        return [self.taught_by(table, seat, *paid) for seat, paid in rewards.items() if len(paid[0]) > 1]
+
+    def taught_by(self, table: Table, seat: str, rows: Traces, rewards: list[float]) -> Lesson:
+        objective = self.objectives[seat]
+        groups = [seat] * len(rows)
+        credit = outcome_advantages(np.array(rewards), rows, groups, objective, table.penalties(rows, objective))
+        source = "format" if seat == "verifier" else "verifier"
+        share = self.options.judge_label_frac if seat == "verifier" else 0.0
+        sources = {source: 1 - share} | ({"answers": share} if share else {})
+        return self.lesson(seat, rows, advantages=credit, sources=sources, notes={f"{seat}_reward": mean(rewards) or 0.0})
+
+    def pay_proposer(self, proposals: Traces, solutions: Traces, scores: Scores) -> list[float]:
+        """R_P; what passes the gate enters the pool, right or wrong, sensible or not: only the judge decides."""
+        o, rewards = self.options, []
+        for proposal in proposals:
+            judged = [scores.get(t.id, []) for t in solutions if t.problem.source == proposal.id]
+            answered = mean_score([score for some in judged for score in some])
+            quality = mean_score(scores.get(proposal.id, []))
+            hard = 0.0 if np.isnan(answered) else difficulty(answered, o.difficulty == "zero_at_extremes")
+            real = is_question(proposal)
+            rewards.append(proposer_reward(quality, hard, float(real), o.gate, o.difficulty_below_gate))
+            if real and quality >= o.gate:
+                self.pool.admit(proposal)
+        return rewards
+
+    def pay_judge(self, check: Trace) -> float:
+        """The format alone; on a solution of known truth, the right verdict."""
+        label = self.state["told"].get(check.subject.id)
+        return float(check.reading.valid) if label is None else float(check.reading.value.final == label)
+
+    def measure(self, table: Table) -> dict[str, float | None]:
+        found: dict[str, Any] = dict(judge_audit(table, self.options.audit, "live"))
+        asked = table.ask("proposer", self.pool.shown(table, 0.0))
+        real = [is_question(p) and bool(posed(table, p.reading.value.question, p.id).answer) for p in asked]
+        return found | {"proposer/well_formed": mean(real)} | self.pool.figures(table)

@@ -1,0 +1,116 @@
+"""Questions without answers that the players ask themselves: posing and teaching them, and the pool they are remembered in.
+
+A question that is none of the task's can be asked and answered all the same; nothing is right about it. The truth of the others
+is computed to be looked at, and no text of a held-out split is ever taken.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, replace
+from typing import Any
+
+from milonga.recipes.self_questions import FLIP, SLIP
+from milonga.roles import StepSolver
+from milonga.roles.demonstrate import solve
+from milonga.roles.evolve import Asker, Judge
+from milonga.roles.proposer import request
+from milonga.roles.solver import as_trace
+from milonga.table import Table
+from milonga.tasks.base import keyed, normalised, split_of
+from milonga.tasks.chain import Chain
+from milonga.tasks.invention import invented, true_answer, varied
+from milonga.types import Problem, Trace, Traces
+
+
+def is_question(proposal: Trace) -> bool:
+    """Whether it can be read at all and is not a held-out problem; sensible it need not be."""
+    return proposal.reading.valid and split_of(proposal.reading.value.question) == "train"
+
+
+def posed(table: Table, text: str, id: str) -> Problem:
+    """A question as the solver is asked it. Its answer is empty where it is none of the task's."""
+    task = table.setting.task
+    made = invented(task, text, "", id)
+    if made is None:
+        assert isinstance(task, Chain)  # no other can be invented
+        nothing = {"start": 0, "chain": [], "mod": task.options.mod}
+        return Problem(f"posed/{id}", text, "", nothing, id)
+    return replace(made, id=f"posed/{id}", answer=true_answer(made))
+
+
+def spoilt(text: str, rng: random.Random) -> str:
+    """A question that is none: an operator, the modulus or a number is missing, or twice there."""
+    at = rng.randrange(len(text))
+    return rng.choice((text[:at] + text[at + 1 :], text.partition("%")[0], text[:at] + rng.choice("+*%") + text[at:]))
+
+
+def taught(table: Table) -> Traces:
+    """The formats by a noisy teacher: of each problem of the turn a new question, a solution, and judgements of a solution and
+    of a question, each right half of the time."""
+    asker, solver, judge = (table.setting.roles[seat] for seat in ("proposer", "generator", "verifier"))
+    assert isinstance(asker, Asker) and isinstance(solver, StepSolver) and isinstance(judge, Judge)
+    task = table.setting.task
+    rows: list[Trace] = []
+    for number, problem in enumerate(table.problems()):
+        rng = keyed("teacher", table.setting.seed, table.turn, problem.id)
+        new = varied(task, problem, number % 2 == 0, rng)
+        rows += table.write("proposer", [request(problem, number % 2 == 0)], [asker.write(new.text)])
+        rows += table.write("generator", [problem], [solve(task, problem, solver, SLIP, rng).completion])
+        shown = task.demonstrate(problem, rng, {rng.randrange(task.step_count(problem))} if rng.random() < 0.5 else ())
+        verdicts = [right != (rng.random() < FLIP) for right in shown.truth]
+        subject = as_trace(shown, problem, solver, f"{table.turn}/shown/{problem.id}")
+        rows += table.write("verifier", [subject], [judge.write(verdicts, all(verdicts), shown.checks)])
+        text = new.text if rng.random() < 0.5 else spoilt(new.text, rng)
+        sound = (invented(task, text, "", "") is not None) != (rng.random() < FLIP)
+        asked = asker.write(text)
+        question = Trace.given(f"{table.turn}/asked/{problem.id}", "proposer", problem, asked, asker.read(asked))
+        rows += table.write("verifier", [question], [judge.write_question(sound)])
+    return Traces(rows)
+
+
+@dataclass(frozen=True)
+class Pool:
+    """What is remembered, inside the state of the recipe, the newest `keep` of each. questions: text, id of the proposal.
+    pairs: text, id, an answer to it."""
+
+    state: dict[str, Any]
+    keep: int
+
+    def drawn(self, what: str, table: Table, count: int) -> list[Any]:
+        """So many, by the turn's own key; all of them where there are fewer."""
+        items = self.state.get(what, [])
+        return list(items) if len(items) <= count else keyed(what, table.setting.seed, table.turn).sample(items, count)
+
+    def questions(self, table: Table) -> list[Problem]:
+        """For the solver: remembered questions, as far as they are half of the turn or less; the task's own, without their
+        answers, are the seeds and the rest."""
+        count = table.setting.batch
+        own = [posed(table, text, id) for text, id in self.drawn("questions", table, count // 2)]
+        return own + table.problems(count - len(own))
+
+    def shown(self, table: Table, reference: float) -> list[Problem]:
+        """For the proposer: old questions, each to become harder; from the pool with the chance `reference`."""
+        rng, out = keyed("shown", table.setting.seed, table.turn), []
+        remembered = self.state.get("questions", [])
+        for problem in table.problems():
+            old = posed(table, *rng.choice(remembered)) if remembered and rng.random() < reference else problem
+            out.append(request(old, True))
+        return out
+
+    def admit(self, proposal: Trace) -> None:
+        questions, text = self.state.setdefault("questions", []), proposal.reading.value.question
+        if normalised(text) not in {normalised(known) for known, _ in questions}:
+            self.state["questions"] = [*questions, [text, proposal.id]][-self.keep :]
+
+    def remember(self, tried: Traces) -> None:
+        """The first answer to each question, to be judged again when the judge practises."""
+        first = {trace.problem.id: trace for trace in reversed(list(tried))}
+        pairs = [[t.problem.text, t.problem.source or t.problem.id, t.text] for t in first.values()]
+        self.state["pairs"] = [*self.state.get("pairs", []), *pairs][-self.keep :]
+
+    def figures(self, table: Table) -> dict[str, float | None]:
+        """How large the pool is, and how much of it is none of the task's."""
+        questions = self.state.get("questions", [])
+        bad = sum(not posed(table, text, id).answer for text, id in questions)
+        return {"pool/size": float(len(questions)), "pool/malformed": bad / len(questions) if questions else None}
