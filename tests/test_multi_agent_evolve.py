@@ -17,7 +17,7 @@ from cases import FAST, TINY
 from hidden import others_truth, weights
 from milonga.api import make_engine
 from milonga.credit.evolve import difficulty, mean_score, proposer_reward, solver_reward
-from milonga.recipes.questions import Pool, is_question, posed, spoilt, taught
+from milonga.recipes.questions import Pool, is_question, posed, taught
 from milonga.resolve import Plan, resolve
 from milonga.roles import DIALECTS, Dialect
 from milonga.roles.evolve import Asker, Judge
@@ -25,7 +25,7 @@ from milonga.roles.proposer import Proposal, request
 from milonga.table import Setting, Table
 from milonga.tasks import make_task
 from milonga.tasks.base import split_of
-from milonga.tasks.invention import invented
+from milonga.tasks.invention import invented, spoilt
 from milonga.types import Problem, Reading, Trace, Traces
 from short import SHORT, short_loop
 

@@ -6,7 +6,6 @@ is computed to be looked at, and no text of a held-out split is ever taken.
 
 from __future__ import annotations
 
-import random
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,7 +18,7 @@ from milonga.roles.solver import as_trace
 from milonga.table import Table
 from milonga.tasks.base import keyed, normalised, split_of
 from milonga.tasks.chain import Chain
-from milonga.tasks.invention import invented, true_answer, varied
+from milonga.tasks.invention import invented, spoilt, true_answer, varied
 from milonga.types import Problem, Trace, Traces
 
 
@@ -37,12 +36,6 @@ def posed(table: Table, text: str, id: str) -> Problem:
         nothing = {"start": 0, "chain": [], "mod": task.options.mod}
         return Problem(f"posed/{id}", text, "", nothing, id)
     return replace(made, id=f"posed/{id}", answer=true_answer(made))
-
-
-def spoilt(text: str, rng: random.Random) -> str:
-    """A question that is none: an operator, the modulus or a number is missing, or twice there."""
-    at = rng.randrange(len(text))
-    return rng.choice((text[:at] + text[at + 1 :], text.partition("%")[0], text[:at] + rng.choice("+*%") + text[at:]))
 
 
 def taught(table: Table) -> Traces:

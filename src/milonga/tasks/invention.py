@@ -50,3 +50,9 @@ def varied(task: Task, problem: Problem, harder: bool, rng: random.Random) -> Pr
         made = invented(task, text, "", "demonstration")
         if made is not None:
             return made
+
+
+def spoilt(text: str, rng: random.Random) -> str:
+    """A question that is none: an operator, the modulus or a number is missing, or twice there."""
+    at = rng.randrange(len(text))
+    return rng.choice((text[:at] + text[at + 1 :], text.partition("%")[0], text[:at] + rng.choice("+*%") + text[at:]))
