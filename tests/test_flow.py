@@ -17,8 +17,11 @@ PAGES = {path.stem: path.read_text() for path in sorted((ROOT / "docs" / "recipe
 SCRIPT = run_path(str(ROOT / "scripts" / "draw_flow.py"))
 LONGER = {
     "asl": "a short run poses no problem that can be read",
+    "self_rewarding": "a short run gives no points that can be read",
 }
 """Recipes whose graph is drawn from the longer runs of their claim, and why: a short run shows a part of it."""
+OTHERWISE = {"self_rewarding": {"options": {"judge": "self"}}}
+"""Settings of the page where those of the short run are not the recipe's own."""
 PARTS = {"math_shepherd": "math_shepherd_rl", "tango_free": "tango_free_adversary"}
 """Pages of two recipes whose graph is that of the first: the second has these edges too, and more."""
 
@@ -33,7 +36,7 @@ def lines(graph: str) -> set[str]:
 
 
 def real(recipe: str, folder: Path) -> set[str]:
-    with short_loop(recipe, folder) as loop:
+    with short_loop(recipe, folder, OTHERWISE.get(recipe)) as loop:
         for _ in range(SHORT[recipe].turns):
             loop.turn()
     return lines(mermaid(flow_of(loop.rows)))

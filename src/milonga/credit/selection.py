@@ -1,12 +1,19 @@
-"""Which solutions are worth a label, or worth to be learned."""
+"""Which solutions are worth a label, or worth to be learned, and which of them make a pair."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Hashable, Sequence
+from typing import Literal
+
+import numpy as np
 
 from milonga.credit.baselines import members
 from milonga.types import Floats
+
+PairRule = Literal["best_worst", "tier"]
+"""best_worst: the first of the highest score against the first of the lowest. tier: among equals, the shortest against the
+longest, so that length is never what wins."""
 
 
 def convincing_wrong(
@@ -39,3 +46,23 @@ def best_solutions(
         return []
     ordered = sorted(right, key=lambda one: one[0], reverse=True) if rng is None else rng.sample(right, len(right))
     return [text for _, text in ordered[:top]]
+
+
+def extremes(
+    scores: Sequence[float] | Floats, sizes: Sequence[float], groups: Sequence[Hashable], rule: PairRule, margin: float
+) -> list[tuple[int, int]]:
+    """The best and the worst row of each group; none where their scores are equal, or closer than the margin.
+
+    Scores that are not known (NaN) take no part.
+    """
+    values, sign = np.asarray(scores, dtype=float), 1 if rule == "tier" else 0
+    out = []
+    for rows in members(groups):
+        known = [row for row in rows if not np.isnan(values[row])]
+        if not known:
+            continue
+        best = min(known, key=lambda row: (-values[row], sign * sizes[row]))
+        worst = min(known, key=lambda row: (values[row], -sign * sizes[row]))
+        if values[best] - values[worst] >= max(margin, np.finfo(float).tiny):
+            out.append((best, worst))
+    return out

@@ -19,6 +19,7 @@ from milonga.recipes.qwen_prm import QwenPrm
 from milonga.recipes.rlp import Rlp
 from milonga.recipes.rstar_math import RstarMath
 from milonga.recipes.score import Score
+from milonga.recipes.self_rewarding import SelfRewarding
 from milonga.recipes.sft import Sft
 from milonga.recipes.spin import Spin
 from milonga.recipes.tango import Tango
@@ -52,6 +53,7 @@ __all__ = [
     "Rlp",
     "RstarMath",
     "Score",
+    "SelfRewarding",
     "Sft",
     "Spin",
     "Tango",

@@ -7,6 +7,7 @@ from milonga.roles.corruptor import Corruptor
 from milonga.roles.critic import Critic
 from milonga.roles.debater import Debater
 from milonga.roles.evolve import Asker, Judge
+from milonga.roles.grader import Grader
 from milonga.roles.proofs import DefectVerifier, MetaVerifier, ProofWriter
 from milonga.roles.proposer import Proposal, Proposer
 from milonga.roles.scorer import ImplicitScorer, Scorer, StepScorer
@@ -28,6 +29,7 @@ __all__ = [
     "Debater",
     "DefectVerifier",
     "Dialect",
+    "Grader",
     "ImplicitScorer",
     "Judge",
     "MetaVerifier",

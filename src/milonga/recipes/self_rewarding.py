@@ -1,0 +1,154 @@
+"""Self-Rewarding Language Models (arXiv 2401.10020): one model answers, grades its answers, and learns from its own grades.
+
+A seed of graded solutions teaches the model to give points. Then, in rounds, it answers problems and grades each answer several
+times; the best of a problem is preferred to the worst, measured from the model that made and graded both. The judge is carried
+along: nothing outside the model contradicts it after the seed.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+from pydantic import Field
+
+from milonga.credit import extremes
+from milonga.credit.selection import PairRule
+from milonga.evals.metrics import mean
+from milonga.recipes.base import RECIPES, Recipe, RecipeOptions
+from milonga.recipes.imitation import demonstrations, imitation
+from milonga.recipes.preferences import BEFORE, Pair, as_given, kept_pairs, pair_lesson
+from milonga.roles import Dialect, Grader, Role, StepSolver
+from milonga.roles.grader import MOST, deserved
+from milonga.schedule import Action, Phase, Schedule
+from milonga.table import Table
+from milonga.types import Floats, Lesson, Trace, Traces
+
+SEED = "seed"
+"""The phase that teaches grading, and the tag of the judge as it was after it."""
+MEASURED = 64
+"""Held-out problems, at most, on which own grades are compared with the truth."""
+
+
+class SelfRewardingOptions(RecipeOptions):
+    seed_turns: int = Field(12, ge=1)
+    """Turns that teach the model to grade, before the first round."""
+    seed_noise: float = Field(0.15, ge=0, le=1)
+    """Share of the seed's grades that are given at random."""
+    round_turns: int = Field(4, ge=1)
+    """Turns of a round. N turns are N / round_turns rounds; the paper has two."""
+    gradings: int = Field(3, ge=1)
+    """Gradings of an answer; its score is the mean of those that can be read."""
+    judge: Literal["self", "frozen", "oracle"] = "self"
+    """self: the model as it was at the start of the round. frozen: as it was after the seed. oracle: the truth of the steps."""
+    min_margin: float = Field(1.0, ge=0, le=MOST)
+    """Points that must lie between the two answers of a pair; equal ones never make one."""
+    pair_rule: PairRule = "best_worst"
+    """Which answers make a pair where several have the highest or the lowest score."""
+    length_bonus: float = Field(0.0, ge=0)
+    """Points that answers longer than the median of their problem get for that alone: a judge who loves length, to show it."""
+
+
+@RECIPES.register("self_rewarding")
+class SelfRewarding(Recipe):
+    """One model is answerer and judge, and prefers its own best to its own worst (arXiv 2401.10020)."""
+
+    name = "self_rewarding"
+    paper = "arXiv 2401.10020"
+    paradigm = "self-play"
+    granularity = "sequence"
+    truth = "graded solutions, at the start"
+    needs_steps = True
+    needs_demonstrations = True
+    seats = {"generator": StepSolver, "verifier": Grader}
+    lead = "generator"
+    bindings = {"own": "", "lora": "", "shared": ""}
+    learns = {"generator": ("dpo",), "verifier": ("cross_entropy", "dpo", "policy_gradient")}
+    measures = ("verifier/own_score", "verifier/score_gap")
+    defaults = {
+        "binding": "shared",
+        # A margin alone made both sides unlikely, however right the pairs were.
+        "policies": {"generator": {"objective": {"preset": "dpo", "beta": 1.0, "nll_coef": 1.0, "kl_from": BEFORE}}},
+        "batch": {"rollouts": 4},
+    }
+    Options = SelfRewardingOptions
+    options: SelfRewardingOptions
+
+    def roles(self, dialect: Dialect) -> dict[str, Role]:
+        return {"generator": StepSolver(dialect), "verifier": Grader(dialect, self.options.seed_noise)}
+
+    def schedule(self) -> Schedule:
+        before = tuple(Action("snapshot", policy, BEFORE) for policy in dict.fromkeys(self.policies.values()))
+        seeded = Action("snapshot", self.policies["verifier"], SEED)
+        turns = self.options.round_turns
+        intro = (Phase("verifier", self.options.seed_turns, name=SEED), Phase("generator", turns, enter=(seeded, *before)))
+        return Schedule(intro, (Phase("generator", turns, enter=before),))
+
+    def play(self, table: Table) -> Traces:
+        """Answers and gradings of the model that the round began with."""
+        if table.phase == SEED:
+            return demonstrations(table, "verifier")
+        answers = table.ask("generator", table.problems(), self.rollouts, tag=BEFORE)
+        if self.options.judge == "oracle":
+            return answers
+        judge = SEED if self.options.judge == "frozen" else BEFORE
+        return Traces([*answers, *table.ask("verifier", answers, self.options.gradings, tag=judge)])
+
+    def credit(self, table: Table, played: Traces) -> list[Lesson]:
+        """-log sigmoid(beta * (log-ratio of the best answer - log-ratio of the worst)), by the own score."""
+        if table.phase == SEED:
+            return [imitation(self, "verifier", played)]
+        answers = played.keep(lambda t: t.seat == "generator")
+        scores = self.scores(answers, played.keep(lambda t: t.seat == "verifier"))
+        sizes = [float(len(t.text)) for t in answers]
+        chosen = extremes(scores, sizes, answers.problems, self.options.pair_rule, self.options.min_margin)
+        made: list[Pair] = [
+            (f"{scores[best]:.3g} points against {scores[worst]:.3g}", as_given(answers[best]), as_given(answers[worst]))
+            for best, worst in chosen
+        ]
+        pairs = kept_pairs(table, made)
+        notes = {"score": mean(scores) or 0.0, "no_pair": 1 - len(chosen) / max(1, len(set(answers.problems)))}
+        if not pairs:
+            return []  # every answer of a problem scores alike: the judge has nothing more to say
+        notes |= {"pairs": float(len(pairs)), "longer_wins": longer_wins(pairs)} | ordered(pairs)
+        source = "steps" if self.options.judge == "oracle" else "verifier"
+        return [pair_lesson(self, "generator", pairs, sources={source: 1.0}, notes=notes)]
+
+    def scores(self, answers: Traces, gradings: Traces) -> Floats:
+        """The mean of the points that can be read; NaN where none can."""
+        if self.options.judge == "oracle":
+            own = np.array([float(deserved(t.grade.steps or ())) if t.grade else np.nan for t in answers])
+        else:
+            own = mean_points(answers, gradings)
+        sizes, groups = np.array([len(t.text) for t in answers]), np.array(answers.problems)
+        long = [sizes[row] > np.median(sizes[groups == groups[row]]) for row in range(len(answers))]
+        return own + self.options.length_bonus * np.array(long, dtype=float)
+
+    def measure(self, table: Table) -> dict[str, float | None]:
+        """How well the model thinks it does, from 0 to 1, and by how much that is more than it does."""
+        answers = table.ask("generator", table.problems(min(table.setting.batch, MEASURED)))
+        points = mean_points(answers, table.ask("verifier", answers))
+        known = ~np.isnan(points)
+        own, right = mean(points[known] / MOST), mean(answers.correct[known])
+        return {"verifier/own_score": own, "verifier/score_gap": None if own is None or right is None else own - right}
+
+
+def mean_points(answers: Traces, gradings: Traces) -> Floats:
+    """Of each answer, over the gradings that give points; NaN where none does."""
+    found: dict[str, list[float]] = {}
+    for grading in gradings:
+        if grading.reading.value.score is not None:
+            found.setdefault(grading.subject.id, []).append(MOST * grading.reading.value.score)
+    return np.array([np.mean(found[t.id]) if t.id in found else np.nan for t in answers])
+
+
+def longer_wins(pairs: list[Pair]) -> float:
+    """Share of the pairs in which the winner is longer, ties counted half."""
+    signs = [np.sign(len(winner.text) - len(loser.text)) for _, winner, loser in pairs]
+    return float(np.mean(signs) / 2 + 0.5)
+
+
+def ordered(pairs: list[Pair]) -> dict[str, float]:
+    """Of the pairs of a right and a wrong answer, the share in which the right one wins; for watching alone."""
+    apart: list[tuple[Trace, Trace]] = [p[1:] for p in pairs if {p[1].correct, p[2].correct} == {0.0, 1.0}]
+    return {"right_wins": float(np.mean([winner.correct for winner, _ in apart]))} if apart else {}
