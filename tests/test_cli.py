@@ -218,7 +218,7 @@ MISTAKES: dict[str, tuple[list[str], str]] = {
     "show": (["show", "none"], "does not exist"),
     "board": (["board", "none"], "'none' is no folder"),
     "board for others": (["board", ".", "--host", "0.0.0.0"], "set a token with MILONGA_TOKEN or --token-file"),
-    "rate": (["serve", ".", "--rate", "nan"], "--rate nan is no number"),
+    "rate": (["serve", ".", "--rate", "inf"], "--rate inf is no number"),
     "token file": (["board", ".", "--token-file", "none"], "cannot be read"),
     "list": (["list", "recipe"], "did you mean 'recipes'?"),
 }
