@@ -27,7 +27,7 @@ from engine_helpers import (
 )
 from milonga.engine.local import fused, learner, packed
 from milonga.engine.local.batches import build, cut
-from milonga.engine.local.policy import PASS_TOKENS, fitting_tokens
+from milonga.engine.local.memory import PASS_TOKENS, fitting_tokens
 from milonga.engine.local.shapes import misfit
 from milonga.errors import ConfigError
 from milonga.objectives import make_objective

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from milonga.roles.base import ROLES, Dialect, Role
 from milonga.roles.solver import StepSolver, as_trace
 from milonga.roles.tags import find_tags
-from milonga.roles.verifier import VERDICT, StepVerifier
+from milonga.roles.verifier import VERDICT, StepVerifier, tagged_prompt
 from milonga.tasks.base import Task
-from milonga.types import Part, Problem, Prompt, Reading, Solution, Trace, Verification
+from milonga.types import Problem, Prompt, Reading, Trace, Verification
 
 MOST = 5
 """Points of a solution in which nothing is wrong."""
@@ -53,14 +53,7 @@ class Grader(Role):
             raise ValueError("a grader needs a solution to grade")
         if self.dialect == "terse":
             return self.verifier.prompt(problem, about)
-        solution: Solution = about.reading.value
-        return (
-            Part(TAGGED_TASK.format(count=len(solution.steps))),
-            Part(problem.text, foreign=True),
-            Part("\n\nSolution:\n<solution>\n"),
-            Part(about.text, foreign=True),
-            Part("\n</solution>\n\nGrading:\n"),
-        )
+        return tagged_prompt(TAGGED_TASK, problem, about, "Grading")
 
     def read(self, text: str, about: Trace | None) -> Reading:
         if about is None:

@@ -67,15 +67,7 @@ class StepVerifier(Role):
                 Part(about.text, foreign=True),
                 Part("\n!"),
             )
-        solution: Solution = about.reading.value
-        # Instructions come first: a context that is cut from the right can lose the solution's end, never its orders.
-        return (
-            Part(TAGGED_TASK.format(count=len(solution.steps))),
-            Part(problem.text, foreign=True),
-            Part("\n\nSolution:\n<solution>\n"),
-            Part(about.text, foreign=True),
-            Part("\n</solution>\n\nVerification:\n"),
-        )
+        return tagged_prompt(TAGGED_TASK, problem, about, "Verification")
 
     def read(self, text: str, about: Trace | None) -> Reading:
         if about is None:
@@ -104,6 +96,21 @@ class StepVerifier(Role):
             verdicts[turned] = not verdicts[turned]
         solution = as_trace(shown, problem, StepSolver(self.dialect), f"demonstration/{problem.id}")
         return solution, self.write(verdicts, all(verdicts), shown.checks)
+
+
+def tagged_prompt(orders: str, problem: Problem, about: Trace, wanted: str) -> Prompt:
+    """A problem and its solution for someone who judges it. `orders` may name the number of steps as {count}.
+
+    They come first: a context that is cut from the right can lose the solution's end, never its orders.
+    """
+    solution: Solution = about.reading.value
+    return (
+        Part(orders.format(count=len(solution.steps))),
+        Part(problem.text, foreign=True),
+        Part("\n\nSolution:\n<solution>\n"),
+        Part(about.text, foreign=True),
+        Part(f"\n</solution>\n\n{wanted}:\n"),
+    )
 
 
 def judge(parsed: _Parsed, count: int, solution_format: float) -> Reading:

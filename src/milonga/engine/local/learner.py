@@ -20,6 +20,7 @@ from torch import Tensor
 from milonga.engine.base import LearnReport, Ledger
 from milonga.engine.local.batches import MicroBatch, build, cut, last_token, on_device, trained_tokens
 from milonga.engine.local.head import chunked_head, full_head
+from milonga.engine.local.memory import pass_tokens
 from milonga.engine.local.packed import Working, working
 from milonga.engine.local.policy import Policy
 from milonga.objectives.losses import Denominators, Rows, Sums, TokenTerms, loss, value_loss
@@ -69,7 +70,7 @@ def batches(
 ) -> Iterator[MicroBatch]:
     """The rows cut by the policy's budget: packed where there is a packed pass, padded elsewhere."""
     padless = working is not None and working.padless
-    for members in cut(traces, policy.micro_tokens, units, padless):
+    for members in cut(traces, pass_tokens(policy), units, padless):
         yield build(traces, members, policy.pad, policy.device, masks, working is not None)
 
 

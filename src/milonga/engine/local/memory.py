@@ -1,4 +1,5 @@
-"""What fits on a CUDA device: the weights of all policies before anything is put there, and the caches of their samplers.
+"""What fits on a device: the weights of all policies before anything is put there, the caches of their samplers, and the tokens
+of a pass of the learner.
 
 Invariant: what cannot fit is refused with the numbers before it is tried; what may fit only in part (a cache) takes a share
 that leaves room for learning.
@@ -7,6 +8,7 @@ that leaves room for learning.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import nn
@@ -19,6 +21,11 @@ KEPT = 0.1
 """Share of the device that stays free: fragments, other libraries."""
 SHARE = 0.5
 """Of what is then free, for caches; the rest is for the learner's activations."""
+PASS_SHARE = 0.25
+"""Of all of it, for what the backward pass of one micro-batch needs of the forward pass."""
+PASS_TOKENS = (2048, 65536)
+CPU_TOKENS = 8192
+"""In one pass on a CPU: what its caches can hold matters there."""
 GIB = 2**30
 
 
@@ -70,3 +77,30 @@ def cache_bytes(device: torch.device, policies: Sequence[Policy], waiting: int) 
     free, total = torch.cuda.mem_get_info(device)
     reusable = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     return share(free + reusable, total, promised(policies), waiting)
+
+
+def pass_tokens(policy: Policy) -> int:
+    """Tokens in one pass of the learner: as the user says, what suits a CPU, or what fits a share of a GPU's memory."""
+    if policy.section.micro_tokens:
+        return policy.section.micro_tokens
+    if policy.device.type == "cpu":
+        return CPU_TOKENS
+    room = PASS_SHARE * torch.cuda.get_device_properties(policy.device).total_memory
+    return fitting_tokens(room, policy.causal.config.get_text_config(), policy.compute_dtype)
+
+
+def fitting_tokens(room: float, config: Any, dtype: torch.dtype) -> int:
+    """Tokens whose activations fit into `room` bytes. A pass of a small model is over before the host has prepared the next
+    kernel, so that it must be a long one; one of a large model fills the memory first.
+
+    Counted for each layer: the residual stream in float32 twice, what is normed twice, queries, keys and values, what attention
+    gives out, and three times the width of the MLP.
+    """
+    width, heads = config.hidden_size, config.num_attention_heads
+    inner = getattr(config, "intermediate_size", 4 * width)
+    size = getattr(config, "head_dim", None) or width // heads
+    groups = getattr(config, "num_key_value_heads", None) or heads
+    narrow = 2 * width + 2 * (heads + groups) * size + 3 * inner
+    per_token = config.num_hidden_layers * (8 * width + dtype.itemsize * narrow)
+    least, most = PASS_TOKENS
+    return max(least, min(most, int(room / per_token)))

@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
-from functools import cached_property
 from typing import Any
 
 import torch
@@ -29,31 +28,6 @@ def computing_dtype(section: PolicySection, parameters: int, device: str) -> tor
     if section.dtype != "auto":
         return getattr(torch, section.dtype)  # type: ignore[no-any-return]
     return torch.float32 if device == "cpu" or parameters < SMALL else torch.bfloat16
-
-
-PASS_SHARE = 0.25
-"""Of a GPU's memory, for what the backward pass of one micro-batch needs of the forward pass."""
-PASS_TOKENS = (2048, 65536)
-
-
-def fitting_tokens(room: float, config: Any, dtype: torch.dtype) -> int:
-    """Tokens whose activations fit into `room` bytes. A pass of a small model is over before the host has prepared the next
-    kernel, so that it must be a long one; one of a large model fills the memory first.
-
-    Counted for each layer: the residual stream in float32 twice, what is normed twice, queries, keys and values, what attention
-    gives out, and three times the width of the MLP.
-    """
-    width, inner, heads = (
-        config.hidden_size,
-        getattr(config, "intermediate_size", 4 * config.hidden_size),
-        config.num_attention_heads,
-    )
-    size = getattr(config, "head_dim", None) or width // heads
-    groups = getattr(config, "num_key_value_heads", None) or heads
-    narrow = 2 * width + 2 * (heads + groups) * size + 3 * inner
-    per_token = config.num_hidden_layers * (8 * width + dtype.itemsize * narrow)
-    least, most = PASS_TOKENS
-    return max(least, min(most, int(room / per_token)))
 
 
 def bit_sums(tensors: Iterable[Tensor]) -> list[int]:
@@ -97,16 +71,6 @@ class Policy:
     def context(self) -> int:
         """Most tokens, prompt and output together, that the model can look at."""
         return int(getattr(self.causal.config.get_text_config(), "max_position_embeddings", None) or 1 << 30)
-
-    @cached_property
-    def micro_tokens(self) -> int:
-        """Tokens in one pass of the learner: what fits a CPU's caches, or a share of a GPU's memory."""
-        if self.section.micro_tokens:
-            return self.section.micro_tokens
-        if self.device.type == "cpu":
-            return 8192
-        room = PASS_SHARE * torch.cuda.get_device_properties(self.device).total_memory
-        return fitting_tokens(room, self.causal.config.get_text_config(), self.compute_dtype)
 
     @property
     def device(self) -> torch.device:
