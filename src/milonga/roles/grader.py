@@ -53,7 +53,7 @@ class Grader(Role):
             raise ValueError("a grader needs a solution to grade")
         if self.dialect == "terse":
             return self.verifier.prompt(problem, about)
-        return tagged_prompt(TAGGED_TASK, problem, about, "Grading")
+        return tagged_prompt(TAGGED_TASK, problem, about, "Grading:")
 
     def read(self, text: str, about: Trace | None) -> Reading:
         if about is None:

@@ -67,7 +67,7 @@ class StepVerifier(Role):
                 Part(about.text, foreign=True),
                 Part("\n!"),
             )
-        return tagged_prompt(TAGGED_TASK, problem, about, "Verification")
+        return tagged_prompt(TAGGED_TASK, problem, about, "Verification:")
 
     def read(self, text: str, about: Trace | None) -> Reading:
         if about is None:
@@ -109,7 +109,7 @@ def tagged_prompt(orders: str, problem: Problem, about: Trace, wanted: str) -> P
         Part(problem.text, foreign=True),
         Part("\n\nSolution:\n<solution>\n"),
         Part(about.text, foreign=True),
-        Part(f"\n</solution>\n\n{wanted}:\n"),
+        Part(f"\n</solution>\n\n{wanted}\n"),
     )
 
 

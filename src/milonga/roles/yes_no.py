@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from typing import Literal
 
 from milonga.roles.base import ROLES, Dialect, Role
-from milonga.roles.verifier import StepVerifier, judge, parse_tagged
-from milonga.types import Part, Problem, Prompt, Reading, Solution, Trace, Verification
+from milonga.roles.verifier import StepVerifier, judge, parse_tagged, tagged_prompt
+from milonga.types import Part, Problem, Prompt, Reading, Trace, Verification
 
 Form = Literal["cot", "direct"]
 Voting = Literal["mean_prob", "vote"]
@@ -74,15 +74,9 @@ class YesNoVerifier(Role):
         if self.dialect == "terse":
             asked = self.steps.prompt(problem, about)
             return asked if self.form == "cot" else (*asked[:-1], Part("\n="))
-        solution: Solution = about.reading.value
-        task = TAGGED_COT.format(count=len(solution.steps)) if self.form == "cot" else TAGGED_DIRECT
-        return (
-            Part(task),
-            Part(problem.text, foreign=True),
-            Part("\n\nSolution:\n<solution>\n"),
-            Part(about.text, foreign=True),
-            Part("\n</solution>\n\nVerification:\n" if self.form == "cot" else "\n</solution>\n\nIs the final answer right?\n"),
-        )
+        if self.form == "cot":
+            return tagged_prompt(TAGGED_COT, problem, about, "Verification:")
+        return tagged_prompt(TAGGED_DIRECT, problem, about, "Is the final answer right?")
 
     def read(self, text: str, about: Trace | None) -> Reading:
         if about is None:
