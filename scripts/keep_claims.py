@@ -21,7 +21,8 @@ KEPT = {
     "generator/accuracy", "generator/sound_accuracy", "generator/plain_accuracy", "generator/ce_plain", "hacking_gap",
     *(f"verifier/{name}" for name in ("auroc", "balanced_accuracy", "f1", "pair_accuracy", "best_of_k", "best_of_k_sound")),
     *(f"verifier/{name}" for name in ("score_accuracy", "defect_precision")), "held_out_auroc", "plain_accuracy", "ce_plain",
-    "collusion", "consensus_wrong", "endorsement", "label_accuracy", "grm/hacking_gap", "pool/malformed",
+    "collusion", "consensus_wrong", "endorsement", "label_accuracy", "grm/hacking_gap", "pool/malformed", "search/accuracy",
+    *(f"{who}/{name}" for who in ("generator", "team") for name in ("first_accuracy", "last_accuracy", "gain", "copy_rate")),
 }  # fmt: skip
 """What is kept of every arm, beside the metric of the claim."""
 BEGIN, END = "<!-- result: made by scripts/keep_claims.py -->", "<!-- end of the result -->"
