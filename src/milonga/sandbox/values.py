@@ -1,0 +1,350 @@
+"""Values of programs as data: one text for each value, a reader of literals that runs nothing, and equality of texts.
+
+Invariants:
+- A value is of exactly these types, at every depth: None, bool, int, float, str, bytes, list, tuple, set, dict. A subclass is
+  none of them, so that nothing with an equality, a hash or a repr of its own is ever compared.
+- Two values have the same canonical text exactly if they have the same types and contents: True, 1 and 1.0 differ. The text is
+  JSON in ASCII, with the order of sets and dicts taken out of it.
+- Every function here is bounded: in depth, nodes, bits of an integer, and characters. What exceeds a bound is `InvalidValue`,
+  never cut short.
+
+The process that runs programs loads this file alone; so it imports nothing of Milonga.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable, Iterator
+from typing import Any, NewType
+
+Value = None | bool | int | float | str | bytes | list[Any] | tuple[Any, ...] | set[Any] | dict[Any, Any]
+Canonical = NewType("Canonical", str)
+"""The text of a value; made by `canonical` only."""
+
+DEPTH, NODES = 20, 10_000
+BITS = 4096
+"""Of an integer."""
+CHARACTERS = 10_000
+"""Of a string; bytes alike."""
+TEXT = 16_000
+"""Characters of a canonical text."""
+ANSWER = 4_000
+"""Characters of a literal that a model wrote."""
+
+
+class InvalidValue(ValueError):
+    """Not a plain value within the bounds; the message says why."""
+
+
+def canonical(value: object) -> Canonical:
+    """The text of a value; `InvalidValue` if it is not plain or exceeds a bound."""
+    text = json.dumps(_tagged(value, DEPTH, _Budget()), separators=(",", ":"))
+    if len(text) > TEXT:
+        raise InvalidValue(f"longer than {TEXT} characters")
+    return Canonical(text)
+
+
+def decode(text: str) -> Value:
+    """The value of a canonical text, made anew; `InvalidValue` for any other text. Safe on what a hostile process sent."""
+    if len(text) > TEXT:
+        raise InvalidValue(f"longer than {TEXT} characters")
+    try:
+        value: Value = _untagged(json.loads(text, parse_constant=_refused, parse_float=_refused), DEPTH)
+    except InvalidValue:
+        raise
+    except (ValueError, TypeError, RecursionError) as error:
+        raise InvalidValue(f"not a canonical text: {type(error).__name__}") from None
+    if canonical(value) != text:
+        raise InvalidValue("not a canonical text: written in another way")
+    return value
+
+
+def same(left: str, right: str, *, numeric: bool = False, tolerance: float | None = None) -> bool:
+    """Whether two canonical texts stand for the same value.
+
+    `numeric` makes True, 1 and 1.0 equal, at every depth. `tolerance` is relative and holds for floats (with `numeric` for all
+    numbers) that stand in lists, tuples, values of dicts, or alone; members of sets and keys of dicts are compared exactly.
+    """
+    if left == right:
+        return True
+    if not numeric and tolerance is None:
+        return False
+    one, other = decode(left), decode(right)
+    if numeric:
+        one, other = _numbers(one), _numbers(other)
+    return _close(one, other, tolerance or 0.0, {int, float} if numeric else {float})
+
+
+# ----------------------------------------------------------------------------------------------------------------- texts
+
+
+class _Budget:
+    """Nodes that may still be visited."""
+
+    def __init__(self) -> None:
+        self.left = NODES
+
+    def spend(self) -> None:
+        self.left -= 1
+        if self.left < 0:
+            raise InvalidValue(f"more than {NODES} nodes")
+
+
+def _tagged(value: Any, depth: int, budget: _Budget) -> Any:
+    """What JSON has no word for becomes an object with one key, its type. Types are compared by identity."""
+    budget.spend()
+    kind = type(value)
+    if value is None or kind is bool:
+        return value
+    if kind is int:
+        if value.bit_length() > BITS:
+            raise InvalidValue(f"an integer of more than {BITS} bits")
+        return value
+    if kind is float:
+        return {"float": float.__repr__(value)}
+    if kind is str or kind is bytes:
+        if len(value) > CHARACTERS:
+            raise InvalidValue(f"a string of more than {CHARACTERS} characters")
+        return value if kind is str else {"bytes": value.hex()}
+    if kind not in (list, tuple, set, dict):
+        raise InvalidValue(f"not a plain value: {str(kind.__name__)[:100]}")
+    if depth == 0:
+        raise InvalidValue(f"nested deeper than {DEPTH}")
+    if kind is dict:
+        pairs = [[_tagged(k, depth - 1, budget), _tagged(v, depth - 1, budget)] for k, v in value.items()]
+        return {"dict": sorted(pairs, key=lambda pair: json.dumps(pair[0]))}
+    items = [_tagged(item, depth - 1, budget) for item in value]
+    if kind is set:
+        items.sort(key=json.dumps)
+    return items if kind is list else {kind.__name__: items}
+
+
+def _untagged(data: Any, depth: int) -> Any:
+    if data is None or isinstance(data, bool | int | str):
+        return data
+    if depth < 0:
+        raise InvalidValue(f"nested deeper than {DEPTH}")
+    if isinstance(data, list):
+        return [_untagged(item, depth - 1) for item in data]
+    ((tag, content),) = data.items()
+    if tag == "float":
+        return float(content)
+    if tag == "bytes":
+        return bytes.fromhex(content)
+    if tag == "dict":
+        return {_untagged(k, depth - 1): _untagged(v, depth - 1) for k, v in content}
+    makers: dict[str, Callable[[Iterator[Any]], Any]] = {"tuple": tuple, "set": set}
+    return makers[tag](_untagged(item, depth - 1) for item in content) if tag in makers else _refused(tag)
+
+
+def _refused(word: str) -> Any:
+    raise InvalidValue(f"not a canonical text: {word[:40]}")
+
+
+# -------------------------------------------------------------------------------------------------------------- equality
+
+
+def _numbers(value: Any) -> Any:
+    """With every bool, and every float that is whole, as an int."""
+    if isinstance(value, bool | int) or (isinstance(value, float) and value.is_integer()):
+        return int(value)
+    if isinstance(value, dict):
+        return {_numbers(k): _numbers(v) for k, v in value.items()}
+    if isinstance(value, list | tuple | set):
+        return type(value)(_numbers(item) for item in value)
+    return value
+
+
+def _close(left: Any, right: Any, tolerance: float, loose: set[type]) -> bool:
+    """Structural equality; numbers whose types are both in `loose` may differ by the tolerance."""
+    kinds = {type(left), type(right)}
+    if kinds <= loose:
+        return _close_numbers(left, right, tolerance)
+    if len(kinds) > 1:
+        return False
+    if isinstance(left, list | tuple):
+        return len(left) == len(right) and all(_close(a, b, tolerance, loose) for a, b in zip(left, right, strict=True))
+    if isinstance(left, dict):
+        ours, others = ({_key(k): v for k, v in side.items()} for side in (left, right))
+        return ours.keys() == others.keys() and all(_close(v, others[k], tolerance, loose) for k, v in ours.items())
+    return _key(left) == _key(right)
+
+
+def _key(value: Any) -> str:
+    return json.dumps(_tagged(value, DEPTH, _Budget()))
+
+
+def _close_numbers(left: int | float, right: int | float, tolerance: float) -> bool:
+    if left == right or (left != left and right != right):  # the latter: both are nan
+        return True
+    try:
+        return tolerance > 0 and math.isclose(left, right, rel_tol=tolerance)
+    except OverflowError:  # an integer beyond the floats
+        return False
+
+
+# -------------------------------------------------------------------------------------------------------------- literals
+
+TOKEN = re.compile(
+    r"""\s*(?:
+        (?P<float>\d+\.\d*(?:[eE][+-]?\d+)?|\.\d+(?:[eE][+-]?\d+)?|\d+[eE][+-]?\d+)
+      | (?P<int>\d+)
+      | (?P<string>b?(?:'(?:[^'\\\n]|\\.)*'|"(?:[^"\\\n]|\\.)*"))
+      | (?P<word>[A-Za-z_]+)
+      | (?P<mark>[][(){},:+-])
+    )""",
+    re.VERBOSE | re.ASCII,
+)
+ESCAPE = re.compile(r"\\(?:x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|([0-7]{1,3})|(.))")
+LETTERS = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "f": "\f", "v": "\v", "\\": "\\", "'": "'", '"': '"'}
+WORDS = {"True": True, "False": False, "None": None}
+
+
+def read_literal(text: str) -> Value:
+    """The value of a Python literal, as a model may write it; `InvalidValue` for anything else. Nothing is evaluated.
+
+    Numbers in decimals with a sign, strings and bytes without other prefixes, True, False, None, lists, tuples (also without
+    brackets, as `1, 2`), sets, `set()` and dicts.
+    """
+    if len(text) > ANSWER:
+        raise InvalidValue(f"longer than {ANSWER} characters")
+    reader = _Reader(text.strip())
+    items, commas = reader.items("", DEPTH)
+    if not items:
+        raise InvalidValue("nothing to read")
+    value = tuple(items) if commas else items[0]
+    canonical(value)  # within the bounds
+    return value
+
+
+class _Reader:
+    """A descent through the tokens of a text; depth is counted, so that no text can exhaust the stack."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.at = 0
+        self.kind, self.token = "", ""
+        self.advance()
+
+    def advance(self) -> None:
+        """Go to the next token; behind the last one its text is empty."""
+        match = TOKEN.match(self.text, self.at)
+        if match is None:
+            if self.text[self.at :].strip():
+                self.fail(self.text[self.at :])
+            self.kind, self.token = "", ""
+            return
+        self.kind, self.token, self.at = str(match.lastgroup), match[match.lastgroup or 0], match.end()
+
+    def fail(self, where: str) -> Any:
+        raise InvalidValue(f"not a literal: cannot read {where[:40]!r}" if where else "not a literal: it ends too early")
+
+    def take(self, mark: str) -> bool:
+        if self.kind == "mark" and self.token == mark:
+            self.advance()
+            return True
+        return False
+
+    def items(self, end: str, depth: int) -> tuple[list[Any], int]:
+        """Values with commas between them up to the mark `end` (or the end of the text), and how many commas there were."""
+        items: list[Any] = []
+        commas = 0
+        while self.token != end or (end and self.kind != "mark"):
+            items.append(self.value(depth))
+            if not self.take(","):
+                break
+            commas += 1
+        if self.token != end or self.kind == "string":
+            self.fail(self.token)
+        if end:
+            self.advance()
+        return items, commas
+
+    def value(self, depth: int) -> Any:
+        if depth < 0:
+            raise InvalidValue(f"nested deeper than {DEPTH}")
+        if self.kind == "string":
+            return unescaped(self.next())
+        if self.kind == "word":
+            return self.word()
+        if self.take("["):
+            return self.items("]", depth - 1)[0]
+        if self.take("("):
+            items, commas = self.items(")", depth - 1)
+            return items[0] if len(items) == 1 and not commas else tuple(items)
+        if self.take("{"):
+            return self.braces(depth - 1)
+        return self.number()
+
+    def next(self) -> str:
+        token = self.token
+        self.advance()
+        return token
+
+    def number(self) -> int | float:
+        sign = -1 if self.take("-") else 1
+        if sign == 1:
+            self.take("+")
+        if self.kind == "float":
+            return sign * float(self.next())
+        if self.kind != "int" or (self.token[0] == "0" and self.token.strip("0")):
+            self.fail(self.token)
+        return sign * int(self.next())
+
+    def word(self) -> Any:
+        word = self.next()
+        if word == "set" and self.take("(") and self.take(")"):
+            return set()
+        return WORDS[word] if word in WORDS else self.fail(word)
+
+    def braces(self, depth: int) -> Any:
+        """What follows an opening brace: a dict, or a set."""
+        if self.take("}"):
+            return {}
+        first = self.value(depth)
+        try:
+            if not self.take(":"):
+                rest = self.items("}", depth)[0] if self.take(",") else self.items_end()
+                return {first, *rest}
+            made = {first: self.value(depth)}
+            while self.take(",") and self.token != "}":
+                key = self.value(depth)
+                if not self.take(":"):
+                    self.fail(self.token)
+                made[key] = self.value(depth)
+        except TypeError:
+            raise InvalidValue("not a literal: a list, set or dict as a member of a set or a key") from None
+        self.items_end()
+        return made
+
+    def items_end(self) -> list[Any]:
+        """The closing brace; there are no more items."""
+        return [] if self.take("}") else self.fail(self.token)
+
+
+def unescaped(token: str) -> str | bytes:
+    """The content of a string token. As in Python an unknown escape stays as it is; names of characters are not known here."""
+    is_bytes = token[0] == "b"
+    body = token[2:-1] if is_bytes else token[1:-1]
+
+    def character(match: re.Match[str]) -> str:
+        two, four, eight, octal, letter = match.groups()
+        if letter is not None:
+            if letter == "N" or (is_bytes and letter in "uU"):
+                raise InvalidValue("not a literal: a character by its name")
+            return LETTERS.get(letter, match[0])
+        if is_bytes and (four or eight):
+            return match[0]
+        code = int(octal, 8) if octal else int(two or four or eight, 16)
+        if code > 0x10FFFF or (is_bytes and code > 255):
+            raise InvalidValue("not a literal: no such character")
+        return chr(code)
+
+    made = ESCAPE.sub(character, body)
+    if not is_bytes:
+        return made
+    if not body.isascii():
+        raise InvalidValue("not a literal: bytes with a character that is not ASCII")
+    return made.encode("latin-1")
