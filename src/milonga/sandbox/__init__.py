@@ -1,5 +1,25 @@
 """Running what a model wrote: programs as data, in processes that hold nothing, are limited, and leave nothing behind."""
 
+from milonga.sandbox.executor import Sandbox, SandboxBroken
+from milonga.sandbox.isolation import IsolationError, Level
+from milonga.sandbox.program import Failure, Limits, Outcome, Program, Status
 from milonga.sandbox.values import Canonical, InvalidValue, Value, canonical, decode, read_literal, same
 
-__all__ = ["Canonical", "InvalidValue", "Value", "canonical", "decode", "read_literal", "same"]
+__all__ = [
+    "Canonical",
+    "Failure",
+    "InvalidValue",
+    "IsolationError",
+    "Level",
+    "Limits",
+    "Outcome",
+    "Program",
+    "Sandbox",
+    "SandboxBroken",
+    "Status",
+    "Value",
+    "canonical",
+    "decode",
+    "read_literal",
+    "same",
+]

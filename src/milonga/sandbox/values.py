@@ -7,8 +7,6 @@ Invariants:
   JSON in ASCII, with the order of sets and dicts taken out of it.
 - Every function here is bounded: in depth, nodes, bits of an integer, and characters. What exceeds a bound is `InvalidValue`,
   never cut short.
-
-The process that runs programs loads this file alone; so it imports nothing of Milonga.
 """
 
 from __future__ import annotations
@@ -16,49 +14,22 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Iterator
 from typing import Any, NewType
+
+from milonga.sandbox.codec import DEPTH, InvalidValue, decode, encode, tagged
 
 Value = None | bool | int | float | str | bytes | list[Any] | tuple[Any, ...] | set[Any] | dict[Any, Any]
 Canonical = NewType("Canonical", str)
 """The text of a value; made by `canonical` only."""
 
-DEPTH, NODES = 20, 10_000
-BITS = 4096
-"""Of an integer."""
-CHARACTERS = 10_000
-"""Of a string; bytes alike."""
-TEXT = 16_000
-"""Characters of a canonical text."""
+__all__ = ["ANSWER", "Canonical", "InvalidValue", "Value", "canonical", "decode", "read_literal", "same"]
 ANSWER = 4_000
 """Characters of a literal that a model wrote."""
 
 
-class InvalidValue(ValueError):
-    """Not a plain value within the bounds; the message says why."""
-
-
 def canonical(value: object) -> Canonical:
     """The text of a value; `InvalidValue` if it is not plain or exceeds a bound."""
-    text = json.dumps(_tagged(value, DEPTH, _Budget()), separators=(",", ":"))
-    if len(text) > TEXT:
-        raise InvalidValue(f"longer than {TEXT} characters")
-    return Canonical(text)
-
-
-def decode(text: str) -> Value:
-    """The value of a canonical text, made anew; `InvalidValue` for any other text. Safe on what a hostile process sent."""
-    if len(text) > TEXT:
-        raise InvalidValue(f"longer than {TEXT} characters")
-    try:
-        value: Value = _untagged(json.loads(text, parse_constant=_refused, parse_float=_refused), DEPTH)
-    except InvalidValue:
-        raise
-    except (ValueError, TypeError, RecursionError) as error:
-        raise InvalidValue(f"not a canonical text: {type(error).__name__}") from None
-    if canonical(value) != text:
-        raise InvalidValue("not a canonical text: written in another way")
-    return value
+    return Canonical(encode(value))
 
 
 def same(left: str, right: str, *, numeric: bool = False, tolerance: float | None = None) -> bool:
@@ -75,72 +46,6 @@ def same(left: str, right: str, *, numeric: bool = False, tolerance: float | Non
     if numeric:
         one, other = _numbers(one), _numbers(other)
     return _close(one, other, tolerance or 0.0, {int, float} if numeric else {float})
-
-
-# ----------------------------------------------------------------------------------------------------------------- texts
-
-
-class _Budget:
-    """Nodes that may still be visited."""
-
-    def __init__(self) -> None:
-        self.left = NODES
-
-    def spend(self) -> None:
-        self.left -= 1
-        if self.left < 0:
-            raise InvalidValue(f"more than {NODES} nodes")
-
-
-def _tagged(value: Any, depth: int, budget: _Budget) -> Any:
-    """What JSON has no word for becomes an object with one key, its type. Types are compared by identity."""
-    budget.spend()
-    kind = type(value)
-    if value is None or kind is bool:
-        return value
-    if kind is int:
-        if value.bit_length() > BITS:
-            raise InvalidValue(f"an integer of more than {BITS} bits")
-        return value
-    if kind is float:
-        return {"float": float.__repr__(value)}
-    if kind is str or kind is bytes:
-        if len(value) > CHARACTERS:
-            raise InvalidValue(f"a string of more than {CHARACTERS} characters")
-        return value if kind is str else {"bytes": value.hex()}
-    if kind not in (list, tuple, set, dict):
-        raise InvalidValue(f"not a plain value: {str(kind.__name__)[:100]}")
-    if depth == 0:
-        raise InvalidValue(f"nested deeper than {DEPTH}")
-    if kind is dict:
-        pairs = [[_tagged(k, depth - 1, budget), _tagged(v, depth - 1, budget)] for k, v in value.items()]
-        return {"dict": sorted(pairs, key=lambda pair: json.dumps(pair[0]))}
-    items = [_tagged(item, depth - 1, budget) for item in value]
-    if kind is set:
-        items.sort(key=json.dumps)
-    return items if kind is list else {kind.__name__: items}
-
-
-def _untagged(data: Any, depth: int) -> Any:
-    if data is None or isinstance(data, bool | int | str):
-        return data
-    if depth < 0:
-        raise InvalidValue(f"nested deeper than {DEPTH}")
-    if isinstance(data, list):
-        return [_untagged(item, depth - 1) for item in data]
-    ((tag, content),) = data.items()
-    if tag == "float":
-        return float(content)
-    if tag == "bytes":
-        return bytes.fromhex(content)
-    if tag == "dict":
-        return {_untagged(k, depth - 1): _untagged(v, depth - 1) for k, v in content}
-    makers: dict[str, Callable[[Iterator[Any]], Any]] = {"tuple": tuple, "set": set}
-    return makers[tag](_untagged(item, depth - 1) for item in content) if tag in makers else _refused(tag)
-
-
-def _refused(word: str) -> Any:
-    raise InvalidValue(f"not a canonical text: {word[:40]}")
 
 
 # -------------------------------------------------------------------------------------------------------------- equality
@@ -167,13 +72,13 @@ def _close(left: Any, right: Any, tolerance: float, loose: set[type]) -> bool:
     if isinstance(left, list | tuple):
         return len(left) == len(right) and all(_close(a, b, tolerance, loose) for a, b in zip(left, right, strict=True))
     if isinstance(left, dict):
-        ours, others = ({_key(k): v for k, v in side.items()} for side in (left, right))
+        ours, others = ({key_of(k): v for k, v in side.items()} for side in (left, right))
         return ours.keys() == others.keys() and all(_close(v, others[k], tolerance, loose) for k, v in ours.items())
-    return _key(left) == _key(right)
+    return key_of(left) == key_of(right)
 
 
-def _key(value: Any) -> str:
-    return json.dumps(_tagged(value, DEPTH, _Budget()))
+def key_of(value: Any) -> str:
+    return json.dumps(tagged(value))
 
 
 def _close_numbers(left: int | float, right: int | float, tolerance: float) -> bool:

@@ -1,0 +1,190 @@
+"""The process that runs one program and ends. It runs as a script, once, and imports nothing of Milonga but `codec`.
+
+Invariants:
+- It holds the program and its inputs, and nothing else: whatever the program finds or forges here is its own.
+- Limits are in force before the program is read. What it says goes to one descriptor: `ready` and the seconds that
+  starting took, then one line of JSON. Who reads it trusts none of it.
+- It ends by `_exit`: nothing that a program left for the end is run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import json
+import os
+import resource
+import sys
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # at run time `typing` is slow to load
+    from types import CodeType, ModuleType
+    from typing import Any, NoReturn
+
+Module = type(sys)
+TEXT = 500
+"""Characters of an exception's text that are reported."""
+SET_DEATH_SIGNAL, SET_NO_NEW_PRIVILEGES, SET_SECCOMP, FILTER_MODE, SIGKILL = 1, 38, 22, 2, 9
+OUT_OF_MEMORY = 3
+"""The exit code of a process that could not even say so."""
+
+
+def main() -> NoReturn:
+    setup = json.loads(sys.argv[1])
+    codec = load("codec", os.path.dirname(os.path.abspath(__file__)))
+    os.environ.clear()
+    sys.argv[:] = ["program"]
+    restrict(setup["limits"])
+    if setup["filter"] is not None:
+        restrict_calls(os.read(setup["filter"], 1 << 16))
+        os.close(setup["filter"])
+    say(setup["result"], f"ready {time.process_time():.6f}")
+    request = json.loads(received())
+    gc.collect()
+    gc.freeze()
+    perform(request, setup["result"], codec)
+
+
+def load(name: str, folder: str) -> Any:
+    """A module from our folder. Neither is left where a program imports from."""
+    sys.path.insert(0, folder)
+    module = __import__(name)
+    del sys.path[0], sys.modules[name]
+    return module
+
+
+def restrict(limits: dict[str, int]) -> None:
+    """Soft and hard limits alike, by the names of `resource`."""
+    for name, value in limits.items():
+        if hasattr(resource, name):
+            resource.setrlimit(getattr(resource, name), (value, value))
+
+
+def restrict_calls(code: bytes) -> None:
+    """Load a filter of system calls into this very process, and die with the parent. Under bubblewrap both are its work."""
+    import ctypes
+
+    class Filter(ctypes.Structure):
+        _fields_ = [("length", ctypes.c_ushort), ("code", ctypes.c_char_p)]
+
+    libc = ctypes.CDLL(None, use_errno=True)
+    program = Filter(len(code) // 8, code)
+    arguments: tuple[tuple[Any, ...], ...] = (
+        (SET_DEATH_SIGNAL, SIGKILL, 0, 0, 0),
+        (SET_NO_NEW_PRIVILEGES, 1, 0, 0, 0),
+        (SET_SECCOMP, FILTER_MODE, ctypes.byref(program), 0, 0),
+    )
+    for each in arguments:
+        if libc.prctl(*each) != 0:
+            raise OSError(ctypes.get_errno(), f"prctl {each[0]}")
+
+
+def received() -> bytes:
+    """The request: its length in a line, then so many bytes. What follows them is the program's standard input."""
+    head = b""
+    while not head.endswith(b"\n"):
+        byte = os.read(0, 1)
+        if not byte:
+            os._exit(0)  # nobody wants us any more
+        head += byte
+    body = bytearray()
+    while len(body) < int(head):
+        part = os.read(0, int(head) - len(body))
+        if not part:
+            os._exit(0)
+        body += part
+    return bytes(body)
+
+
+def say(descriptor: int, line: str) -> None:
+    data = line.encode() + b"\n"
+    while data:
+        data = data[os.write(descriptor, data) :]
+
+
+def perform(request: dict[str, Any], descriptor: int, codec: Any) -> NoReturn:
+    """Run the program, report, end. The report is made from what was gathered, whatever the program did to this process."""
+    reserve = [bytearray(1 << 20)]  # to have room for saying that there was none
+    reply: dict[str, Any] = {"token": request["token"], "failure": None, "results": [], "mutates": False}
+    write, leave, flushes, dumps = say, os._exit, (sys.stdout.flush, sys.stderr.flush), json.dumps
+    try:
+        reply["failure"] = run(request, reply, codec)
+    except BaseException as error:
+        reserve.clear()
+        reply["failure"] = described(error)
+    reserve.clear()
+    for flush in flushes:
+        with contextlib.suppress(BaseException):
+            flush()
+    try:
+        write(descriptor, dumps(reply))
+    except MemoryError:
+        leave(OUT_OF_MEMORY)
+    finally:
+        leave(0)
+
+
+def run(request: dict[str, Any], reply: dict[str, Any], codec: Any) -> list[str] | None:
+    """Fill in the results; what is returned is why there are none."""
+    entry = request["entry"]
+    try:
+        code = compile(request["source"], "<program>", "exec", dont_inherit=True)
+    except BaseException as error:
+        return ["syntax", *described(error)[1:]]
+    module = Module("program" if entry else "__main__")
+    sys.modules[module.__name__] = module
+    if not entry:
+        return script(code, module)
+    exec(code, module.__dict__)
+    function = module.__dict__.get(entry)
+    if function is None:
+        return ["exception", "NameError", f"the program does not define {entry}"]
+    for text in request["calls"]:
+        arguments = codec.decode(text)
+        reply["results"].append(called(function, arguments, codec))
+        reply["mutates"] = reply["mutates"] or is_changed(arguments, text, codec)
+    return None
+
+
+def script(code: CodeType, module: ModuleType) -> list[str] | None:
+    try:
+        exec(code, module.__dict__)
+    except SystemExit as end:
+        if end.code not in (None, 0):
+            raise
+    return None
+
+
+def called(function: Any, arguments: tuple[Any, ...], codec: Any) -> list[str]:
+    """The text of what a call returned, or why there is none."""
+    try:
+        returned = function(*arguments)
+    except BaseException as error:
+        return described(error)
+    try:
+        return [codec.encode(returned)]
+    except codec.InvalidValue as error:
+        return ["bad_output", "InvalidValue", str(error)[:TEXT]]
+    except BaseException as error:
+        return described(error)
+
+
+def is_changed(arguments: tuple[Any, ...], text: str, codec: Any) -> bool:
+    try:
+        return bool(codec.encode(arguments) != text)
+    except BaseException:
+        return True
+
+
+def described(error: BaseException) -> list[str]:
+    """Status, name and text. An exception may have a text of its own making, which fails."""
+    status = "memory" if isinstance(error, MemoryError) else "exception"
+    try:
+        return [status, str(type(error).__name__)[:TEXT], str(error)[:TEXT]]
+    except BaseException:
+        return [status, "", ""]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,116 @@
+"""The text of a value, and the value of a text: what both sides of a process speak.
+
+The process that runs a program loads this file alone, for every program: so it imports nothing of Milonga, and nothing slow.
+What the text looks like and what its bounds are for is said in `values`.
+"""
+
+from __future__ import annotations
+
+import json
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+DEPTH, NODES = 20, 10_000
+BITS = 4096
+"""Of an integer."""
+CHARACTERS = 10_000
+"""Of a string; bytes alike."""
+TEXT = 16_000
+"""Characters of a canonical text."""
+
+
+class InvalidValue(ValueError):
+    """Not a plain value within the bounds; the message says why."""
+
+
+def encode(value: object) -> str:
+    """The text of a value; `InvalidValue` if it is not plain or exceeds a bound."""
+    text = json.dumps(tagged(value), separators=(",", ":"))
+    if len(text) > TEXT:
+        raise InvalidValue(f"longer than {TEXT} characters")
+    return text
+
+
+def decode(text: str) -> Any:
+    """The value of a canonical text, made anew; `InvalidValue` for any other text. Safe on what a hostile process sent."""
+    if len(text) > TEXT:
+        raise InvalidValue(f"longer than {TEXT} characters")
+    try:
+        value = _untagged(json.loads(text, parse_constant=_refused, parse_float=_refused), DEPTH)
+    except InvalidValue:
+        raise
+    except (ValueError, TypeError, RecursionError) as error:
+        raise InvalidValue(f"not a canonical text: {type(error).__name__}") from None
+    if encode(value) != text:
+        raise InvalidValue("not a canonical text: written in another way")
+    return value
+
+
+def tagged(value: Any) -> Any:
+    """A value in the words of JSON."""
+    return _tagged(value, DEPTH, _Budget())
+
+
+class _Budget:
+    """Nodes that may still be visited."""
+
+    def __init__(self) -> None:
+        self.left = NODES
+
+    def spend(self) -> None:
+        self.left -= 1
+        if self.left < 0:
+            raise InvalidValue(f"more than {NODES} nodes")
+
+
+def _tagged(value: Any, depth: int, budget: _Budget) -> Any:
+    """What JSON has no word for becomes an object with one key, its type. Types are compared by identity."""
+    budget.spend()
+    kind = type(value)
+    if value is None or kind is bool:
+        return value
+    if kind is int:
+        if value.bit_length() > BITS:
+            raise InvalidValue(f"an integer of more than {BITS} bits")
+        return value
+    if kind is float:
+        return {"float": float.__repr__(value)}
+    if kind is str or kind is bytes:
+        if len(value) > CHARACTERS:
+            raise InvalidValue(f"a string of more than {CHARACTERS} characters")
+        return value if kind is str else {"bytes": value.hex()}
+    if kind not in (list, tuple, set, dict):
+        raise InvalidValue(f"not a plain value: {str(kind.__name__)[:100]}")
+    if depth == 0:
+        raise InvalidValue(f"nested deeper than {DEPTH}")
+    if kind is dict:
+        pairs = [[_tagged(k, depth - 1, budget), _tagged(v, depth - 1, budget)] for k, v in value.items()]
+        return {"dict": sorted(pairs, key=lambda pair: json.dumps(pair[0]))}
+    items = [_tagged(item, depth - 1, budget) for item in value]
+    if kind is set:
+        items.sort(key=json.dumps)
+    return items if kind is list else {kind.__name__: items}
+
+
+def _untagged(data: Any, depth: int) -> Any:
+    if data is None or isinstance(data, bool | int | str):
+        return data
+    if depth < 0:
+        raise InvalidValue(f"nested deeper than {DEPTH}")
+    if isinstance(data, list):
+        return [_untagged(item, depth - 1) for item in data]
+    ((tag, content),) = data.items()
+    if tag == "float":
+        return float(content)
+    if tag == "bytes":
+        return bytes.fromhex(content)
+    if tag == "dict":
+        return {_untagged(k, depth - 1): _untagged(v, depth - 1) for k, v in content}
+    items = [_untagged(item, depth - 1) for item in content]
+    return tuple(items) if tag == "tuple" else set(items) if tag == "set" else _refused(tag)
+
+
+def _refused(word: str) -> Any:
+    raise InvalidValue(f"not a canonical text: {word[:40]}")

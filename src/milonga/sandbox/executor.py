@@ -1,0 +1,231 @@
+"""The sandbox: batches of programs, each in a process of its own that was started beforehand and is used once.
+
+Invariants:
+- The level in force was tried out before the first program, and is said. A weaker one than asked for is never taken silently.
+- Programs share nothing: neither process nor folder is carried from one to the next. Outcomes come in the order of the
+  programs, whatever the order in which they end.
+- How many run at a time is fixed, so that load does not change verdicts; these rest on processor time.
+- Failures of ours are counted apart; above one in a hundred the run is stopped.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import threading
+from collections import Counter, deque
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+from milonga.errors import UserError
+from milonga.sandbox.isolation import IsolationError, Level, architecture, bubblewrap
+from milonga.sandbox.process import NotStarted, SingleUse
+from milonga.sandbox.program import Failure, Limits, Outcome, Program, Status, failed
+from milonga.sandbox.values import canonical
+
+SEEDS = (1, 2)
+"""Hash seeds of the two processes in which a program must do the same."""
+STARTS = 3
+"""Tries to start a process; a program that has been handed over is never run again."""
+FEW_ERRORS, ERROR_SHARE = 5, 0.01
+"""Failures of ours that a run survives: this many, or this share of all programs."""
+
+PROBE = Program(
+    """
+import os, socket
+
+def escapes(home):
+    found = []
+    def tried(name, attempt):
+        try:
+            attempt()
+        except OSError:
+            return
+        found.append(name)
+    tried("network", socket.socket)
+    tried("processes", lambda: os.fork() or os._exit(0))
+    tried("files", lambda: os.listdir(home))
+    tried("accounts", lambda: open("/etc/passwd"))
+    tried("writing", lambda: open("/escaped", "w"))
+    if os.getuid() == 0 or os.getpid() > 2:
+        found.append("namespaces")
+    return found
+""",
+    "escapes",
+    ((os.path.expanduser("~"),),),
+)
+"""Tries what an isolated process must not be able to do, and returns what succeeded."""
+HARMLESS = Program("def nothing(): pass", "nothing", ((),))
+
+
+class SandboxBroken(UserError):
+    """Too many programs could not be run, for reasons that are not theirs."""
+
+
+def tried(level: Level) -> str | None:
+    """Why this system does not offer a level; None if it does. Found by running a program there."""
+    try:
+        architecture()
+        if level == "isolated":
+            bubblewrap()
+        generous = Limits(cpu_s=10, wall_s=60)
+        outcome = SingleUse(level, generous, seed=0).run(PROBE if level == "isolated" else HARMLESS)
+    except (IsolationError, NotStarted, OSError) as error:
+        return str(error)
+    if outcome.status != "ok":
+        return outcome.reason
+    if level == "isolated" and outcome.results != (canonical([]),):
+        return f"a process in it can reach beyond it: {outcome.results[0]}"
+    return None
+
+
+def choose(isolation: Level, allow_weak: bool) -> tuple[Level, str]:
+    """The level in force, and why it is not the one asked for; `IsolationError` where none that is allowed is to be had."""
+    allowing = "on a machine that you can throw away, set allow_weak_isolation = true"
+    if isolation == "limited" and not allow_weak:
+        raise IsolationError(f"isolation 'limited' lets programs read and write what you can: {allowing}")
+    why = ""
+    if isolation == "isolated":
+        reason = tried("isolated")
+        if reason is None:
+            return "isolated", ""
+        why = f"isolation 'isolated' is not to be had here: {reason}"
+        if not allow_weak:
+            raise IsolationError(f"{why}; install or enable what is missing, or {allowing}")
+    reason = tried("limited")
+    if reason is not None:
+        raise IsolationError(f"programs cannot be run here: {reason}")
+    return "limited", why
+
+
+class Sandbox:
+    """Runs programs at a level of isolation, several at a time. To be used in `with`, or closed."""
+
+    def __init__(
+        self,
+        limits: Limits | None = None,
+        isolation: Level = "isolated",
+        allow_weak: bool = False,
+        workers: int | None = None,
+    ) -> None:
+        self.limits = limits or Limits()
+        self.level, self.weaker_because = choose(isolation, allow_weak)
+        self.workers = workers or max(1, (os.cpu_count() or 1) - 1)
+        self.counts: Counter[Status] = Counter()
+        """Programs run, by how they ended."""
+        self._lock = threading.Lock()
+        self._waiting: dict[int, deque[SingleUse]] = {}
+        """Started and unused processes, by hash seed."""
+        self._last_error = ""
+        self._closed = False
+        # Threads that live as long as the sandbox: a process dies with the thread that started it.
+        self._threads = ThreadPoolExecutor(self.workers, thread_name_prefix="sandbox")
+        atexit.register(self.close)
+
+    def __enter__(self) -> Sandbox:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def run(self, programs: Sequence[Program], seed: int = 0) -> list[Outcome]:
+        """What came of each program, in their order. `seed` is the hash seed of all of them: it orders their sets."""
+        if self._closed:
+            raise RuntimeError("the sandbox is closed")
+        futures = [self._threads.submit(self._one, program, seed) for program in programs]
+        try:
+            outcomes = [future.result() for future in futures]
+        except BaseException:  # an interrupt: nothing may go on behind our back
+            for future in futures:
+                future.cancel()
+            self.close()
+            raise
+        self.counts.update(outcome.status for outcome in outcomes)
+        self._check()
+        return outcomes
+
+    def deterministic(self, programs: Sequence[Program]) -> list[Outcome]:
+        """What came of each program if it does the same every time, else `nondeterministic`.
+
+        Each is run in two fresh processes that differ in hash seed, number and place in memory, and does all its calls twice in
+        each, with arguments made anew. So it has the limits of one program for twice the calls.
+        """
+        doubled = [replace(program, calls=(*program.calls, *program.calls)) for program in programs]
+        runs = [self.run(doubled, seed) for seed in SEEDS]
+        return [agreed(*pair) for pair in zip(programs, *runs, strict=True)]
+
+    def close(self) -> None:
+        """End all processes; a program that is running has until its wall time is over. Nothing is left afterwards."""
+        self._closed = True
+        with self._lock:
+            waiting = [process for each in self._waiting.values() for process in each]
+            self._waiting.clear()
+        for process in waiting:
+            process.discard()
+        self._threads.shutdown(cancel_futures=True)
+        atexit.unregister(self.close)
+
+    def _one(self, program: Program, seed: int) -> Outcome:
+        if len(program.source) > self.limits.source_kb << 10:
+            return failed(program, Failure("forbidden", "", f"source of more than {self.limits.source_kb} kB"))
+        reason = ""
+        for _ in range(STARTS):
+            try:
+                process = self._take(seed)
+                self._prepare(seed)  # the next one starts while this one works
+                return self._noted(process.run(program))
+            except (OSError, NotStarted) as error:
+                reason = f"{type(error).__name__}: {error}"
+        return self._noted(failed(program, Failure("sandbox_error", "", reason)))
+
+    def _noted(self, outcome: Outcome) -> Outcome:
+        if outcome.status == "sandbox_error":
+            self._last_error = outcome.reason
+        return outcome
+
+    def _take(self, seed: int) -> SingleUse:
+        with self._lock:
+            waiting = self._waiting.setdefault(seed, deque())
+            if waiting:
+                return waiting.popleft()
+        return SingleUse(self.level, self.limits, seed)
+
+    def _prepare(self, seed: int) -> None:
+        """Have a process ready for whoever comes next; if it cannot be started, they will say so."""
+        with self._lock:
+            if self._closed or len(self._waiting[seed]) >= self.workers:
+                return
+        with contextlib.suppress(OSError):
+            process = SingleUse(self.level, self.limits, seed)
+            with self._lock:
+                self._waiting.setdefault(seed, deque()).append(process)
+
+    def _check(self) -> None:
+        errors, total = self.counts["sandbox_error"], self.counts.total()
+        if errors > max(FEW_ERRORS, ERROR_SHARE * total):
+            raise SandboxBroken(
+                f"{errors} of {total} programs could not be run, for reasons that are not theirs; the last: {self._last_error}"
+            )
+
+
+def agreed(program: Program, first: Outcome, second: Outcome) -> Outcome:
+    """One outcome from two processes in which every call was made twice."""
+    for outcome in (first, second):
+        if outcome.status not in ("ok", "exception"):
+            return replace(outcome, results=outcome.results[: len(program.calls)])
+    count = len(program.calls)
+    rounds = {said(outcome, part) for outcome in (first, second) for part in (slice(0, count), slice(count, None))}
+    cpu_s = max(first.cpu_s, second.cpu_s)
+    if len(rounds) > 1:
+        return failed(program, Failure("nondeterministic", "", "its runs differ"), first.stdout, first.stderr, cpu_s)
+    return replace(first, results=first.results[:count], cpu_s=cpu_s, mutates=first.mutates or second.mutates)
+
+
+def said(outcome: Outcome, part: slice) -> tuple[str | tuple[Status, str], ...]:
+    """What has to be the same: values and kinds of failures of calls, what a script printed; not the texts of exceptions."""
+    results: list[str | tuple[Status, str]] = [
+        (each.status, each.error) if isinstance(each, Failure) else each for each in outcome.results[part]
+    ]
+    return (outcome.status, *results) if outcome.results else (outcome.status, outcome.stdout)

@@ -1,0 +1,172 @@
+"""The levels of isolation: which of them this system offers, found by trying, and how a process is started at each.
+
+- `isolated`: bubblewrap gives the process namespaces of its own (user, mounts, processes, network, IPC, host name), a read-only
+  root that holds the interpreter and the system's libraries and nothing else, scratch in memory, no privileges, and the
+  filter of system calls.
+- `limited`: an ordinary process of this user, with limits of the system and the same filter, which it loads itself. It can read
+  what the user can read, and write where the user can write.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from milonga.errors import UserError
+from milonga.sandbox import seccomp
+from milonga.sandbox.program import Limits
+
+Level = Literal["isolated", "limited"]
+HARNESS = Path(__file__).parent
+LIBRARIES = ("/lib", "/lib64", "/usr/lib", "/usr/lib64")
+FLAGS = ("-P", "-s", "-S", "-B", "-X", "utf8")
+"""As `-I`, but for the environment: its only variable is the hash seed, which `-I` would ignore."""
+MB = 1 << 20
+
+
+class IsolationError(UserError):
+    """The level that is asked for is not to be had here, or was not allowed."""
+
+
+@dataclass(frozen=True)
+class Mount:
+    """A host's file or folder, read-only, at a place of its own."""
+
+    source: str
+    target: str
+
+
+def interpreter() -> str:
+    """The real interpreter behind any virtual environment."""
+    plain = Path(sys.base_prefix) / "bin" / f"python{sys.version_info.major}.{sys.version_info.minor}"
+    return os.path.realpath(plain if plain.exists() else sys.executable)
+
+
+def architecture() -> str:
+    """The one that the filter is made for; without a filter no level can keep what it promises."""
+    found = seccomp.machine()
+    if found is None:
+        raise IsolationError(
+            f"programs run on Linux on x86-64 or ARM64 alone; this is {platform.system()} on {platform.machine()}"
+        )
+    return found
+
+
+def bubblewrap() -> str:
+    found = shutil.which("bwrap")
+    if found is None:
+        raise IsolationError("bubblewrap is not installed (apt-get install bubblewrap)")
+    return found
+
+
+@functools.cache
+def filter_of(level: Level) -> bytes:
+    """Bubblewrap loads it before the process limits itself; a limited process loads it last, and needs no limits afterwards."""
+    return seccomp.compiled(architecture(), seccomp.PROCESSES if level == "isolated" else seccomp.PROCESSES | seccomp.LIMITS)
+
+
+def command(level: Level, limits: Limits, seed: int, result: int, code: int) -> list[str]:
+    """How a process is started; it has two descriptors besides the usual three: for its result, and with the filter's code."""
+    setup = json.dumps({"result": result, "limits": limits_of(limits), "filter": code if level == "limited" else None})
+    if level == "limited":
+        return [interpreter(), *FLAGS, str(HARNESS / "child.py"), setup]
+    # The first process of its namespace, or the second: so that its number differs between two seeds.
+    first = [] if seed % 2 else ["--as-pid-1"]
+    wrapped = [*wrapping(bubblewrap(), limits.scratch_mb), *first, "--seccomp", str(code), "--"]
+    return [*wrapped, f"/python/bin/{Path(interpreter()).name}", *FLAGS, "/harness/child.py", setup]
+
+
+def limits_of(limits: Limits) -> dict[str, int]:
+    """The limits that the process puts on itself, by the names of the module `resource`."""
+    return {
+        "RLIMIT_AS": limits.memory_mb * MB,
+        "RLIMIT_CPU": -int(-limits.cpu_s // 1),
+        "RLIMIT_CORE": 0,
+        "RLIMIT_NOFILE": limits.open_files,
+        "RLIMIT_FSIZE": limits.file_mb * MB,
+        "RLIMIT_NPROC": 0,
+    }
+
+
+def python_mounts() -> list[Mount]:
+    """The interpreter with its library, at a place that tells nothing about this user."""
+    target = f"/python/bin/{Path(interpreter()).name}"
+    folders = [name for name in ("lib", "lib64") if (Path(sys.base_prefix) / name).is_dir()]
+    return [Mount(interpreter(), target), *(Mount(f"{sys.base_prefix}/{name}", f"/python/{name}") for name in folders)]
+
+
+@functools.cache
+def wrapping(tool: str, scratch: int) -> tuple[str, ...]:
+    """Bubblewrap's arguments up to what differs from one process to the next."""
+    namespaces = [
+        tool,
+        "--unshare-user",
+        "--unshare-ipc",
+        "--unshare-pid",
+        "--unshare-net",
+        "--unshare-uts",
+        "--unshare-cgroup-try",
+    ]
+    person = [
+        "--uid",
+        "65534",
+        "--gid",
+        "65534",
+        "--cap-drop",
+        "ALL",
+        "--hostname",
+        "sandbox",
+        "--new-session",
+        "--die-with-parent",
+    ]
+    return (*namespaces, *person, *mounting([*python_mounts(), Mount(str(HARNESS), "/harness")], scratch))
+
+
+def mounting(mounts: Sequence[Mount], scratch: int) -> list[str]:
+    """The file system: libraries, what is mounted, one device that takes everything, and scratch; all but scratch read-only."""
+    arguments: list[str] = []
+    for library in LIBRARIES:
+        if os.path.islink(library):
+            arguments += ["--symlink", os.readlink(library), library]
+        elif os.path.isdir(library):
+            arguments += ["--ro-bind", library, library]
+    arguments += ["--ro-bind-try", "/etc/ld.so.cache", "/etc/ld.so.cache", "--dev-bind", "/dev/null", "/dev/null"]
+    for mount in mounts:
+        arguments += ["--ro-bind", mount.source, mount.target]
+    for packages in hidden():
+        arguments += ["--tmpfs", packages, "--remount-ro", packages]
+    return [*arguments, "--size", str(scratch * MB), "--tmpfs", "/scratch", "--chdir", "/scratch", "--remount-ro", "/"]
+
+
+def hidden() -> list[str]:
+    """Installed packages: no part of what a program may use, and perhaps Milonga's own."""
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    inside = [f"{name}/{version}/site-packages" for name in ("lib", "lib64")]
+    return [f"/python/{path}" for path in inside if (Path(sys.base_prefix) / path).is_dir()]
+
+
+def environment(level: Level, seed: int) -> dict[str, str]:
+    """The whole environment: the order of sets is part of what is fixed. The process empties it when it has started."""
+    fixed = {"PYTHONHASHSEED": str(seed)}
+    shared = bool(sysconfig.get_config_var("Py_ENABLE_SHARED"))
+    return fixed | ({"LD_LIBRARY_PATH": "/python/lib" if level == "isolated" else f"{sys.base_prefix}/lib"} if shared else {})
+
+
+@functools.cache
+def version() -> str:
+    """Bubblewrap's, as it says it; empty if it says nothing."""
+    try:
+        said = subprocess.run([bubblewrap(), "--version"], capture_output=True, text=True, timeout=10, check=False)
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return said.stdout.strip()

@@ -1,0 +1,192 @@
+"""One process for one program: started beforehand, used once, and gone when `run` or `discard` returns.
+
+Invariants:
+- The program's time begins when its process has said that it is ready. A process that never gets there is our fault.
+- Output is read while the program runs and is bounded; when a bound is passed, everything is killed, by a signal that
+  nothing can catch.
+- Afterwards no process is left, no descriptor and no file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import selectors
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+
+from milonga.sandbox.isolation import Level, command, environment, filter_of
+from milonga.sandbox.program import Limits, Outcome, Program
+from milonga.sandbox.verdict import Ended, Killed, judged, request_of, result_bytes
+
+START_S = 60.0
+"""For an interpreter to start, on a machine that is busy with other things."""
+GONE_S = 10.0
+"""For what was killed to be gone."""
+CHUNK = 1 << 16
+
+
+class NotStarted(Exception):
+    """The process ended, or was late, before it had a program."""
+
+
+class SingleUse:
+    """An interpreter that waits for its program."""
+
+    def __init__(self, level: Level, limits: Limits, seed: int) -> None:
+        self.level, self.limits, self.seed = level, limits, seed
+        with contextlib.ExitStack() as made:
+            folder = "/"
+            if level == "limited":
+                folder = made.enter_context(tempfile.TemporaryDirectory(prefix="milonga-sandbox-"))
+            result, sink = os.pipe()
+            self._result = made.enter_context(open(result, "rb", buffering=0))
+            with filled(filter_of(level)) as code:
+                try:
+                    self.process = subprocess.Popen(
+                        command(level, limits, seed, sink, code),
+                        stdin=subprocess.PIPE,
+                        stdout=subprocess.PIPE,
+                        stderr=subprocess.PIPE,
+                        bufsize=0,
+                        pass_fds=(sink, code),
+                        env=environment(level, seed),
+                        cwd=folder,
+                        start_new_session=True,  # a group of its own, to be killed as one; and no terminal
+                    )
+                finally:
+                    os.close(sink)
+            assert self.process.stdin and self.process.stdout and self.process.stderr
+            for pipe in (self.process.stdin, self.process.stdout, self.process.stderr):
+                made.enter_context(pipe)
+            self._made = made.pop_all()
+        self._streams = {
+            "stdout": self.process.stdout.fileno(),
+            "stderr": self.process.stderr.fileno(),
+            "result": self._result.fileno(),
+        }
+        self._kept = {name: bytearray() for name in self._streams}
+
+    def run(self, program: Program) -> Outcome:
+        """What comes of the program. The process is gone afterwards, and cannot be used again."""
+        token = secrets.token_hex(16)
+        try:
+            started = self._ready()
+            if started is None:
+                code = self._end("wall").code
+                said = self._kept["stderr"].decode(errors="replace")[-500:].strip()
+                raise NotStarted(f"the process did not start (exit code {code}): {said}")
+            deadline = time.monotonic() + self.limits.wall_s
+            killed = self._converse(request_of(program, token), deadline, result_bytes(program))
+            return judged(program, self.level, self.limits, token, started, self._end(killed))
+        finally:
+            self.discard()
+
+    def _ready(self) -> float | None:
+        """Seconds of processor time that starting took; None if the process ended or is late."""
+        deadline = time.monotonic() + START_S
+        said = self._kept["result"]
+        with selectors.DefaultSelector() as selector:
+            for name in ("result", "stderr"):
+                selector.register(self._streams[name], selectors.EVENT_READ, name)
+            while not said.endswith(b"\n"):
+                for key, _ in selector.select(max(0.0, deadline - time.monotonic())):
+                    data = os.read(key.fd, CHUNK)
+                    self._kept[key.data] += data
+                    if not data:
+                        return None
+                if time.monotonic() > deadline:
+                    return None
+        word, _, seconds = bytes(said).decode().strip().partition(" ")
+        said.clear()
+        return float(seconds) if word == "ready" else None
+
+    def _converse(self, request: bytes, deadline: float, most: int) -> Killed:
+        """Hand over the request and read until the process has ended or has to be killed; say why."""
+        bounds = {"stdout": self.limits.output_kb << 10, "stderr": self.limits.output_kb << 10, "result": most}
+        assert self.process.stdin
+        stdin, left = self.process.stdin.fileno(), memoryview(request)
+        os.set_blocking(stdin, False)
+        with selectors.DefaultSelector() as selector:
+            selector.register(stdin, selectors.EVENT_WRITE)
+            for name, descriptor in self._streams.items():
+                selector.register(descriptor, selectors.EVENT_READ, name)
+            while len(selector.get_map()) > (stdin in selector.get_map()):
+                if (rest := deadline - time.monotonic()) <= 0:
+                    return "wall"
+                for key, _ in selector.select(rest):
+                    if key.fd == stdin:
+                        left = self._feed(stdin, left)
+                        if not left:
+                            selector.unregister(stdin)
+                            self.process.stdin.close()
+                        continue
+                    data = os.read(key.fd, CHUNK)
+                    self._kept[key.data] += data
+                    if not data:
+                        selector.unregister(key.fd)
+                    elif len(self._kept[key.data]) > bounds[key.data]:
+                        return "result" if key.data == "result" else "output"
+        while not self._has_ended():  # it may have closed its descriptors and live on
+            if time.monotonic() > deadline:
+                return "wall"
+            time.sleep(0.001)
+        return ""
+
+    def _feed(self, stdin: int, left: memoryview) -> memoryview:
+        """What remains to be written; nothing if nobody reads it."""
+        try:
+            return left[os.write(stdin, left[:CHUNK]) :]
+        except BlockingIOError:
+            return left
+        except OSError:
+            return left[:0]
+
+    def _has_ended(self) -> bool:
+        """Whether the process is over. It is not reaped here: its number stays its own until its group is killed."""
+        return os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+
+    def _end(self, killed: Killed) -> Ended:
+        """Kill what is left, wait until it is gone, and say what is known of it."""
+        if self.process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGKILL)
+            _, status, usage = os.wait4(self.process.pid, 0)
+            self.process.returncode = os.waitstatus_to_exitcode(status)
+            self._cpu_s = usage.ru_utime + usage.ru_stime
+        output = {name: bytes(kept) for name, kept in self._kept.items()}
+        return Ended(self.process.returncode, self._cpu_s, killed, self._is_gone(), **output)
+
+    def _is_gone(self) -> bool:
+        """Whether everything that held our pipes is gone: then nothing of the process is left."""
+        deadline = time.monotonic() + GONE_S
+        with selectors.DefaultSelector() as selector:
+            for descriptor in self._streams.values():
+                selector.register(descriptor, selectors.EVENT_READ)
+            while selector.get_map() and (rest := deadline - time.monotonic()) > 0:
+                for key, _ in selector.select(rest):
+                    if not os.read(key.fd, CHUNK):
+                        selector.unregister(key.fd)
+            return not selector.get_map()
+
+    def discard(self) -> None:
+        """End the process, whatever it does, and forget it."""
+        if self.process.returncode is None:
+            self._end("wall")
+        self._made.close()
+
+
+@contextlib.contextmanager
+def filled(data: bytes) -> Iterator[int]:
+    """A descriptor from which the data can be read; they are far less than a pipe holds."""
+    source, sink = os.pipe()
+    try:
+        os.write(sink, data)
+        os.close(sink)
+        yield source
+    finally:
+        os.close(source)

@@ -1,0 +1,153 @@
+"""What came of a program, told from outside: from how its process ended, and from one line that is not trusted.
+
+Invariants:
+- The line is accepted only as a whole: one line, with the token of this very request, with exactly the known fields, and with
+  results that are canonical texts. A program can write such a line itself; it then says no more than it could have returned.
+- What a program can bring about is never `sandbox_error`: that status drops an item, and must not be a way out.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from milonga.sandbox.codec import TEXT, InvalidValue, decode, encode
+from milonga.sandbox.isolation import Level
+from milonga.sandbox.program import Failure, Limits, Outcome, Program, Status, failed
+from milonga.sandbox.values import Canonical
+
+Killed = Literal["", "wall", "output", "result"]
+"""Why we killed a process; empty: we did not."""
+SAID: tuple[Status, ...] = ("syntax", "exception", "memory", "bad_output")
+"""What a process may say about itself; the rest is seen from outside."""
+FIELDS = {"token", "failure", "results", "mutates"}
+OUT_OF_MEMORY = 3
+"""The exit code of a process that could not even say so."""
+SHOWN = 500
+"""Characters of an exception's name and text."""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """What is known of a process that is over."""
+
+    code: int
+    """As `subprocess` counts: minus the signal, if it ended by one."""
+    cpu_s: float
+    killed: Killed
+    gone: bool
+    """Whether all of it was gone in time."""
+    stdout: bytes = b""
+    stderr: bytes = b""
+    result: bytes = b""
+
+
+class Forged(Exception):
+    """The line is not one of ours."""
+
+
+def request_of(program: Program, token: str) -> bytes:
+    """What the process reads: the length of the request, the request, and then the program's own standard input."""
+    calls = [encode(tuple(arguments)) for arguments in program.calls]
+    request = {"token": token, "source": program.source, "entry": program.entry, "calls": calls}
+    body = json.dumps(request).encode()
+    return b"%d\n%s%s" % (len(body), body, (program.stdin or "").encode(errors="replace"))
+
+
+def result_bytes(program: Program) -> int:
+    """The longest line that an honest process writes; texts lie in it as strings, where a quotation mark takes two bytes."""
+    return 20_000 + 2 * TEXT * len(program.calls)
+
+
+def judged(program: Program, level: Level, limits: Limits, token: str, started: float, ended: Ended) -> Outcome:
+    """The outcome. `started` is the processor time before the program began."""
+    cpu_s = max(0.0, ended.cpu_s - started)
+    output = (ended.stdout.decode(errors="replace"), ended.stderr.decode(errors="replace"), cpu_s)
+    failure = how_it_ended(level, limits, cpu_s, ended)
+    if failure is None:
+        try:
+            failure, results, mutates = read(ended.result, token, len(program.calls))
+        except Forged as flaw:
+            failure = Failure("bad_output", "", str(flaw))
+    if failure is not None:
+        return failed(program, failure, *output)
+    flaws = [result for result in results if isinstance(result, Failure)]
+    reason = f"{flaws[0].error}: {flaws[0].message}" if flaws else ""
+    return Outcome(flaws[0].status if flaws else "ok", results, *output, mutates=mutates, reason=reason)
+
+
+def how_it_ended(level: Level, limits: Limits, cpu_s: float, ended: Ended) -> Failure | None:
+    """Why the process has no result worth reading; None if it may have one."""
+    if not ended.gone:
+        return Failure("sandbox_error", "", "something of the process outlived it")
+    if ended.killed == "wall":
+        return Failure("timeout", "", f"after {limits.wall_s:g} s on the clock")
+    if ended.killed == "output":
+        return Failure("output_too_large", "", f"more than {limits.output_kb} kB")
+    if ended.killed == "result":
+        return Failure("bad_output", "", "a result of more than its bound")
+    if was_killed_from_outside(level, limits, ended):
+        return Failure("sandbox_error", "", f"the process was ended by signal {-ended.code} from outside")
+    number = -ended.code if ended.code < 0 else ended.code - 128
+    if cpu_s > limits.cpu_s or number == signal.SIGKILL:
+        return Failure("timeout", "", f"after {limits.cpu_s:g} s of processor time")
+    if ended.code == OUT_OF_MEMORY:
+        return Failure("memory", "MemoryError", "")
+    if ended.code != 0:
+        known = {each.value: each.name for each in signal.Signals}
+        return Failure("exception", known.get(number, ""), f"the process ended with code {ended.code}")
+    return None
+
+
+def was_killed_from_outside(level: Level, limits: Limits, ended: Ended) -> bool:
+    """By neither us, nor the program, nor the kernel for its processor time.
+
+    In the isolated process's place we see bubblewrap, which the program cannot reach. A limited one cannot send signals either;
+    the kernel kills it where its time, the start included, is used up.
+    """
+    if level == "isolated":
+        return ended.code < 0
+    return ended.code == -signal.SIGKILL and ended.cpu_s < 0.9 * limits.cpu_s
+
+
+def read(said: bytes, token: str, calls: int) -> tuple[Failure | None, tuple[Canonical | Failure, ...], bool]:
+    """Failure of the whole, results of the calls, and whether arguments were changed; `Forged` if any of it is malformed."""
+    if not said:
+        raise Forged("the process ended without a result")
+    if said.count(b"\n") != 1 or not said.endswith(b"\n"):
+        raise Forged("the result is not one line")
+    try:
+        reply = json.loads(said)
+    except (ValueError, RecursionError):
+        raise Forged("the result is not JSON") from None
+    if not isinstance(reply, dict) or reply.keys() != FIELDS or reply["token"] != token or type(reply["mutates"]) is not bool:
+        raise Forged("the result has other fields than it must have")
+    if reply["failure"] is not None:
+        return failure_of(reply["failure"]), (), False
+    if not isinstance(reply["results"], list) or len(reply["results"]) != calls:
+        raise Forged("there are more or fewer results than calls")
+    return None, tuple(result_of(entry) for entry in reply["results"]), reply["mutates"]
+
+
+def result_of(entry: Any) -> Canonical | Failure:
+    if isinstance(entry, list) and len(entry) == 1 and isinstance(entry[0], str):
+        try:
+            decode(entry[0])
+        except InvalidValue as error:
+            raise Forged(f"a result is {error}") from None
+        return Canonical(entry[0])
+    return failure_of(entry)
+
+
+def failure_of(entry: Any) -> Failure:
+    if (
+        not isinstance(entry, list)
+        or len(entry) != 3
+        or not all(isinstance(part, str) for part in entry)
+        or entry[0] not in SAID
+    ):
+        raise Forged("a failure is not one that a process may report")
+    status, error, message = entry
+    return Failure(status, error[:SHOWN], message[:SHOWN])
