@@ -9,7 +9,7 @@ THREADS ?= 2
 VLLM := .venv-vllm
 VLLM_STAMP := $(VLLM)/.installed
 
-.PHONY: demo docs test test-vllm lint types contract unit browser install clean
+.PHONY: demo docs test test-vllm lint types contract unit browser isolation soak install clean
 
 install: $(STAMP)
 
@@ -45,7 +45,7 @@ contract: $(STAMP)
 	$(BIN)/lint-imports --no-cache
 
 # One thread per worker: two torch threads collapse when the other core is busy.
-unit: $(STAMP) browser
+unit: $(STAMP) browser isolation
 	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/pytest -n $(THREADS)
 
 # The board is tested in Debian's Chromium: installed where it is missing and we may; else those tests are skipped, and say why.
@@ -56,6 +56,19 @@ browser:
 	    { apt-get update -qq && apt-get install -qq -y chromium chromium-driver >/dev/null; } || \
 	    echo "chromium could not be installed: tests of the board's pages are skipped"; \
 	else echo "no chromium: tests of the board's pages are skipped (apt-get install chromium chromium-driver)"; fi
+
+# Programs that models write are isolated by bubblewrap: installed where it is missing and we may; else those tests are skipped, and say why.
+isolation:
+	@command -v bwrap >/dev/null || \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	    apt-get install -qq -y bubblewrap >/dev/null 2>&1 || \
+	    { apt-get update -qq && apt-get install -qq -y bubblewrap >/dev/null; } || \
+	    echo "bubblewrap could not be installed: tests of isolated programs are skipped"; \
+	else echo "no bubblewrap: tests of isolated programs are skipped (apt-get install bubblewrap)"; fi
+
+# Ten thousand hostile programs in the sandbox: about ten minutes on two cores.
+soak: $(STAMP) isolation
+	$(BIN)/python scripts/soak_sandbox.py --out docs/results/sandbox.json
 
 # Sampling by vLLM, on a CPU; not a part of `make test`.
 test-vllm: $(VLLM_STAMP)

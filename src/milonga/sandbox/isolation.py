@@ -75,14 +75,16 @@ def filter_of(level: Level) -> bytes:
     return seccomp.compiled(architecture(), seccomp.PROCESSES if level == "isolated" else seccomp.PROCESSES | seccomp.LIMITS)
 
 
-def command(level: Level, limits: Limits, seed: int, result: int, code: int) -> list[str]:
-    """How a process is started; it has two descriptors besides the usual three: for its result, and with the filter's code."""
+def command(level: Level, limits: Limits, seed: int, result: int, code: int, info: int) -> list[str]:
+    """How a process is started. Besides the usual descriptors it has three: for its result, with the filter's code, and for
+    what bubblewrap has to say about the process that it started.
+    """
     setup = json.dumps({"result": result, "limits": limits_of(limits), "filter": code if level == "limited" else None})
     if level == "limited":
         return [interpreter(), *FLAGS, str(HARNESS / "child.py"), setup]
     # The first process of its namespace, or the second: so that its number differs between two seeds.
     first = [] if seed % 2 else ["--as-pid-1"]
-    wrapped = [*wrapping(bubblewrap(), limits.scratch_mb), *first, "--seccomp", str(code), "--"]
+    wrapped = [*wrapping(bubblewrap(), limits.scratch_mb), *first, "--seccomp", str(code), "--info-fd", str(info), "--"]
     return [*wrapped, f"/python/bin/{Path(interpreter()).name}", *FLAGS, "/harness/child.py", setup]
 
 

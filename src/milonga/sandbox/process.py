@@ -10,6 +10,7 @@ Invariants:
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import secrets
 import selectors
@@ -43,23 +44,25 @@ class SingleUse:
             folder = "/"
             if level == "limited":
                 folder = made.enter_context(tempfile.TemporaryDirectory(prefix="milonga-sandbox-"))
-            result, sink = os.pipe()
-            self._result = made.enter_context(open(result, "rb", buffering=0))
+            ends = [os.pipe() for _ in range(2)]
+            self._result, self._info = (made.enter_context(open(source, "rb", buffering=0)) for source, _ in ends)
+            sinks = [sink for _, sink in ends]
             with filled(filter_of(level)) as code:
                 try:
                     self.process = subprocess.Popen(
-                        command(level, limits, seed, sink, code),
+                        command(level, limits, seed, sinks[0], code, sinks[1]),
                         stdin=subprocess.PIPE,
                         stdout=subprocess.PIPE,
                         stderr=subprocess.PIPE,
                         bufsize=0,
-                        pass_fds=(sink, code),
+                        pass_fds=(*sinks, code),
                         env=environment(level, seed),
                         cwd=folder,
                         start_new_session=True,  # a group of its own, to be killed as one; and no terminal
                     )
                 finally:
-                    os.close(sink)
+                    for sink in sinks:
+                        os.close(sink)
             assert self.process.stdin and self.process.stdout and self.process.stderr
             for pipe in (self.process.stdin, self.process.stdout, self.process.stderr):
                 made.enter_context(pipe)
@@ -70,6 +73,9 @@ class SingleUse:
             "result": self._result.fileno(),
         }
         self._kept = {name: bytearray() for name in self._streams}
+        self._cpu_s = 0.0
+        self._inner: int | None = None
+        """A handle on the process that bubblewrap started. With it goes everything in its namespace."""
 
     def run(self, program: Program) -> Outcome:
         """What comes of the program. The process is gone afterwards, and cannot be used again."""
@@ -103,6 +109,8 @@ class SingleUse:
                     return None
         word, _, seconds = bytes(said).decode().strip().partition(" ")
         said.clear()
+        if self.level == "isolated":
+            self._inner = os.pidfd_open(json.loads(self._info.read(CHUNK) or b"{}")["child-pid"])
         return float(seconds) if word == "ready" else None
 
     def _converse(self, request: bytes, deadline: float, most: int) -> Killed:
@@ -155,6 +163,9 @@ class SingleUse:
         if self.process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.process.pid, signal.SIGKILL)
+            if self._inner is not None:
+                with contextlib.suppress(ProcessLookupError):
+                    signal.pidfd_send_signal(self._inner, signal.SIGKILL)
             _, status, usage = os.wait4(self.process.pid, 0)
             self.process.returncode = os.waitstatus_to_exitcode(status)
             self._cpu_s = usage.ru_utime + usage.ru_stime
@@ -162,21 +173,22 @@ class SingleUse:
         return Ended(self.process.returncode, self._cpu_s, killed, self._is_gone(), **output)
 
     def _is_gone(self) -> bool:
-        """Whether everything that held our pipes is gone: then nothing of the process is left."""
-        deadline = time.monotonic() + GONE_S
+        """Whether what ran behind bubblewrap is gone too. It dies when bubblewrap does, but a moment later."""
+        if self._inner is None:
+            return True
         with selectors.DefaultSelector() as selector:
-            for descriptor in self._streams.values():
-                selector.register(descriptor, selectors.EVENT_READ)
-            while selector.get_map() and (rest := deadline - time.monotonic()) > 0:
-                for key, _ in selector.select(rest):
-                    if not os.read(key.fd, CHUNK):
-                        selector.unregister(key.fd)
-            return not selector.get_map()
+            selector.register(self._inner, selectors.EVENT_READ)
+            return bool(selector.select(GONE_S))
 
     def discard(self) -> None:
         """End the process, whatever it does, and forget it."""
         if self.process.returncode is None:
+            if self.level == "isolated" and self._inner is None:
+                self._ready()  # so that there is a handle on all of it
             self._end("wall")
+        if self._inner is not None:
+            os.close(self._inner)
+            self._inner = None
         self._made.close()
 
 

@@ -14,7 +14,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from milonga.sandbox.values import Canonical, Value
+from milonga.sandbox.values import Canonical, Value, canonical
 
 Status = Literal[
     "ok",
@@ -64,6 +64,8 @@ class Program:
     def __post_init__(self) -> None:
         if self.calls and self.entry is None:
             raise ValueError("a program with calls needs the name of the function to call")
+        for arguments in self.calls:
+            canonical(tuple(arguments))  # InvalidValue now, and not when it is sent
 
 
 @dataclass(frozen=True)
