@@ -42,7 +42,7 @@ def strict() -> Iterator[Grader]:
 
 
 def worker_id(grader: Grader) -> int:
-    return grader._workers["math"].process.pid
+    return grader._workers["math", False].process.pid
 
 
 def is_running(pid: int) -> bool:
@@ -163,7 +163,7 @@ def test_what_hung_once_does_not_hang_twice(strict: Grader) -> None:
 def test_a_worker_that_someone_else_killed_costs_no_grade(grader: Grader) -> None:
     assert grader.equal([("1/5", "2/10")]) == [True]
     os.kill(worker_id(grader), signal.SIGKILL)
-    grader._workers["math"].process.wait()
+    grader._workers["math", False].process.wait()
     assert grader.equal([("1/5", "3/15")]) == [True]
 
 
@@ -199,7 +199,7 @@ def test_the_worker_holds_no_secrets(grader: Grader) -> None:
 def test_closing_ends_the_process_and_removes_its_folder() -> None:
     grader = Grader()
     grader.equal([("1/2", "2/4")])
-    pid, folder = worker_id(grader), Path(grader._workers["math"]._folder.name)
+    pid, folder = worker_id(grader), Path(grader._workers["math", False]._folder.name)
     assert folder.is_dir()
     grader.close()
     assert not is_running(pid)
@@ -217,7 +217,7 @@ from milonga.tasks import grading
 from milonga.tasks.grading import shared_grader
 shared_grader().equal([("1/2", "2/4"), ("72", "__import__('os')")])
 heavy = {"torch", "transformers", "datasets", "reasoning_gym", "math_verify", "sympy"} & set(sys.modules)
-print("worker", shared_grader()._workers["math"].process.pid)
+print("worker", shared_grader()._workers["math", False].process.pid)
 sys.exit(f"imported: {heavy}" if heavy else 0)
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)

@@ -12,10 +12,12 @@ from typing import Any
 
 import pytest
 
-from milonga.errors import ConfigError, MissingExtra
+from milonga.errors import ConfigError, MissingExtra, UserError
+from milonga.sandbox import isolation
+from milonga.sandbox.executor import tried
 from milonga.tasks import Task, make_task, normalised
 from milonga.tasks.grading import Grader, shared_grader
-from milonga.tasks.gym import Gym, gym_task
+from milonga.tasks.gym import Gym, gym_task, only_computes
 from milonga.types import SPLITS
 
 pytest.importorskip("reasoning_gym")
@@ -97,56 +99,146 @@ def test_graders_that_evaluate_are_found(grader: Grader) -> None:
     assert {name for name in names if grader.gym("inspect", name)["evaluates"]} == EVALUATING & names
 
 
-@pytest.mark.parametrize("dataset", ["spiral_matrix", "countdown"])
-def test_graders_that_evaluate_are_refused_unless_allowed(grader: Grader, dataset: str) -> None:
-    with pytest.raises(ConfigError, match=r"evaluates text as Python.*allow_eval = true") as caught:
-        gym(grader, dataset)
-    assert "\n" not in str(caught.value)
-    task = gym(grader, dataset, allow_eval=True)
+@pytest.fixture(scope="module")
+def isolated() -> None:
+    reason = tried("isolated")
+    if reason is not None:
+        pytest.skip(f"no isolation here: {reason}")
+
+
+@pytest.mark.usefixtures("isolated")
+@pytest.mark.parametrize(
+    ("dataset", "other", "wrong"),
+    [
+        ("countdown", "({})", "1 + 1"),
+        ("simple_integration", "({}) + 7", "x"),
+        ("bitwise_arithmetic", "+{}", "0x1"),
+        ("spiral_matrix", "\n{} ", "[1, 2]"),
+    ],
+)
+def test_graders_that_evaluate_run_in_the_sandbox(grader: Grader, dataset: str, other: str, wrong: str) -> None:
+    task = gym(grader, dataset)
     problem = task.problem("train", 0)
     assert task.grade(problem, problem.answer, ()).correct
-    assert task.grade(problem, "[1, 2]", ()).correct is False
+    assert task.grade(problem, other.format(problem.answer), ()).correct
+    assert task.grade(problem, wrong, ()).correct is False
+    assert ("gym", True) in grader._workers
 
 
-def test_hostile_answers_reach_nothing(grader: Grader, tmp_path: Path) -> None:
-    """Evaluated as Python, in a process that can neither write, nor start programs, nor outlive its limit."""
-    marker = tmp_path / "ran"
-    task = gym(grader, "spiral_matrix", allow_eval=True)
+def test_without_isolation_they_are_refused_unless_the_weak_level_is_allowed(
+    grader: Grader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(isolation.shutil, "which", lambda _: None)
+    with pytest.raises(
+        UserError, match=r"evaluates text \(eval in .*bubblewrap is not installed.*allow_weak_isolation = true"
+    ) as caught:
+        gym(grader, "spiral_matrix")
+    assert "\n" not in str(caught.value)
+    task = gym(grader, "spiral_matrix", allow_weak_isolation=True)
     problem = task.problem("train", 0)
-    hostile = [
-        f"__import__('os').system('touch {marker}')",
-        f"__import__('subprocess').run(['touch', '{marker}'])",
-        f"open('{marker}', 'w')",
-        f"__import__('os').open('{marker}', 65)",
-        f"__import__('pathlib').Path('{marker}').touch()",
-        "__import__('socket').create_connection(('127.0.0.1', 9))",
-        f"__import__('os').kill({os.getpid()}, 9)",
-        "__import__('os').kill(__import__('os').getppid(), 9)",
-        "__import__('os')._exit(0)",
-        "exit()",
-        "[0] * 10 ** 12",
-        "9**9**9",
-        "__import__('time').sleep(60)",
-        "(" * 300 + ")" * 300,
-        "1\x002",
-        "[" * 500_000 + "]" * 500_000,
-    ]
+    assert task.grade(problem, "[1, 2]", ()).correct is False
+    assert task.grade(problem, problem.answer, ()).correct
+
+
+FORGING = [
+    "oracle_answer",
+    "entry['answer']",
+    "[__import__('os').write(d, b'1.0') for d in range(30)]",
+    "sin('__import__(1)')",
+    "().__class__",
+    "f'{entry}'",
+    "lambda: 1",
+    "1 if x else 2",
+    "x := 1",
+    "Integral(x, x)",
+    "1.real",
+    "x.y",
+    "'a' * 3",
+    "@x",
+    "a\\b",
+    "1" * 5000,
+]
+
+
+@pytest.mark.parametrize("answer", FORGING)
+def test_what_could_do_more_than_compute_is_not_shown_to_a_grader(answer: str) -> None:
+    """A grader knows the right answer: evaluated text could find it, or write the verdict itself."""
+    assert not only_computes(answer)
+
+
+@pytest.mark.parametrize(
+    "answer", ["94*4 - 61", "-3*x**2/15 + C", "exp(2x)", "0x5b", "['1', '2']", "[[0, 1], [1, 0]]", "_ Q _\nQ _ _", "4!"]
+)
+def test_plain_answers_are_shown_to_it(answer: str) -> None:
+    assert only_computes(answer)
+
+
+@pytest.mark.usefixtures("isolated")
+def test_a_forged_verdict_counts_as_wrong(grader: Grader) -> None:
+    task = gym(grader, "spiral_matrix", threshold=0.05)
+    problem = task.problem("train", 0)
+    assert not any(task.grade(problem, answer, ()).correct for answer in FORGING)
+    assert task.grade(problem, f"[{problem.answer.replace(' ', ', ')}]", ()).correct  # a list, for which the grader gives 0.1
+
+
+HOSTILE = [
+    "__import__('os').system('touch {marker}')",
+    "__import__('subprocess').run(['touch', '{marker}'])",
+    "open('{marker}', 'w')",
+    "__import__('os').open('{marker}', 65)",
+    "__import__('pathlib').Path('{marker}').touch()",
+    "__import__('socket').create_connection(('127.0.0.1', 9))",
+    "__import__('os').kill({parent}, 9)",
+    "__import__('os').kill(__import__('os').getppid(), 9)",
+    "__import__('os')._exit(0)",
+    "exit()",
+    "[0] * 10 ** 12",
+    "9**9**9",
+    "__import__('time').sleep(60)",
+    "(" * 300 + ")" * 300,
+    "1\x002",
+    "[" * 500_000 + "]" * 500_000,
+]
+
+
+@pytest.mark.parametrize("confined", [False, True])
+def test_hostile_answers_reach_nothing(grader: Grader, tmp_path: Path, confined: bool, request: pytest.FixtureRequest) -> None:
+    """Evaluated as Python: in a process that can neither write, nor start programs, nor outlive its limit."""
+    if confined:
+        request.getfixturevalue("isolated")
+    marker = tmp_path / "ran"
+    answers = [text.replace("{marker}", str(marker)).replace("{parent}", str(os.getpid())) for text in HOSTILE]
+    before = grader.counts["timeout"]
     start = time.monotonic()
-    grades = task.grade_all([(problem, answer, ()) for answer in [*hostile, problem.answer]])
-    assert time.monotonic() - start < 30
-    assert not any(g.correct for g in grades[:-1])
-    assert grades[-1].correct
-    assert grader.counts["timeout"] >= 2
+    scores = grader.score("spiral_matrix", {}, [(1, 0, answer) for answer in answers], alone=True, confined=confined)
+    assert time.monotonic() - start < 60
+    assert not any(score is not None and score > 0.5 for score in scores)
+    assert grader.counts["timeout"] >= before + 2
     assert not marker.exists()
 
 
+@pytest.mark.usefixtures("isolated")
+def test_a_confined_grader_sees_neither_files_nor_network_nor_home(grader: Grader) -> None:
+    """Each answer is the right list, for which the grader gives 0.1, if an attempt succeeds, and an error if it does not."""
+    attempts = [
+        f"open('{Path(__file__)}')",
+        "open('/etc/passwd')",
+        f"__import__('os').listdir('{Path.home()}')",
+        "__import__('_socket').socket()",
+    ]
+    problem = gym(grader, "spiral_matrix").problem("train", 0)
+    answers = [f"[{attempt} and word for word in {problem.answer.split()}]" for attempt in (*attempts, "1")]
+    items = [(problem.data["seed"], problem.data["index"], answer) for answer in answers]
+    *refused, allowed = grader.score("spiral_matrix", {}, items, alone=True, confined=True)
+    assert allowed == 0.1
+    assert refused == [0.0] * len(attempts)
+    assert grader.score("spiral_matrix", {}, items[1:2], alone=True) == [0.1]  # as it is without the sandbox
+
+
 def test_an_answer_cannot_change_how_the_next_one_is_graded(grader: Grader) -> None:
-    task = gym(grader, "spiral_matrix", allow_eval=True)
-    problem = task.problem("train", 1)
     module = "__import__('reasoning_gym.algorithmic.spiral_matrix', fromlist=['x'])"
     patch = f"[setattr({module}.SpiralMatrixDataset, 'score_answer', lambda *a: 1.0)]"
-    task.grade(problem, patch, ())
-    assert task.grade(problem, "wrong", ()).correct is False
+    assert grader.score("spiral_matrix", {}, [(1, 1, patch), (1, 1, "wrong")], alone=True)[1] == 0.0
 
 
 def test_a_grader_that_fails_could_not_tell(grader: Grader) -> None:

@@ -84,8 +84,27 @@ def command(level: Level, limits: Limits, seed: int, result: int, code: int, inf
         return [interpreter(), *FLAGS, str(HARNESS / "child.py"), setup]
     # The first process of its namespace, or the second: so that its number differs between two seeds.
     first = [] if seed % 2 else ["--as-pid-1"]
-    wrapped = [*wrapping(bubblewrap(), limits.scratch_mb), *first, "--seccomp", str(code), "--info-fd", str(info), "--"]
-    return [*wrapped, f"/python/bin/{Path(interpreter()).name}", *FLAGS, "/harness/child.py", setup]
+    wrapped = [*wrapping(bubblewrap(), limits.scratch_mb, (Mount(str(HARNESS), "/harness"),)), *first]
+    return [*wrapped, "--seccomp", str(code), "--info-fd", str(info), "--", python(), *FLAGS, "/harness/child.py", setup]
+
+
+def confined(arguments: Sequence[str], mounts: Sequence[Mount], code: int) -> list[str]:
+    """How an interpreter is started that we trust with more than a program: it may fork, and reads what is mounted."""
+    wrapped = wrapping(bubblewrap(), Limits().scratch_mb, tuple(mounts))
+    return [*wrapped, "--disable-userns", "--seccomp", str(code), "--", python(), *arguments]
+
+
+def confined_filter() -> bytes:
+    return seccomp.compiled(architecture(), without=())
+
+
+def packages() -> tuple[list[Mount], list[str]]:
+    """The installed packages of this interpreter, to be mounted; and the path on which a confined one then finds modules."""
+    names = [entry for entry in sys.path if Path(entry).name in ("site-packages", "dist-packages") and Path(entry).is_dir()]
+    mounts = [Mount(name, f"/packages/{number}") for number, name in enumerate(names)]
+    library = [entry for entry in sys.path if Path(entry).is_relative_to(sys.base_prefix) and entry not in names]
+    inside = [f"/python/{Path(entry).relative_to(sys.base_prefix)}" for entry in library]
+    return mounts, [*inside, *(mount.target for mount in mounts)]
 
 
 def limits_of(limits: Limits) -> dict[str, int]:
@@ -100,15 +119,19 @@ def limits_of(limits: Limits) -> dict[str, int]:
     }
 
 
+def python() -> str:
+    """Where the interpreter is mounted: at a place that tells nothing about this user."""
+    return f"/python/bin/{Path(interpreter()).name}"
+
+
 def python_mounts() -> list[Mount]:
-    """The interpreter with its library, at a place that tells nothing about this user."""
-    target = f"/python/bin/{Path(interpreter()).name}"
+    """The interpreter with its library."""
     folders = [name for name in ("lib", "lib64") if (Path(sys.base_prefix) / name).is_dir()]
-    return [Mount(interpreter(), target), *(Mount(f"{sys.base_prefix}/{name}", f"/python/{name}") for name in folders)]
+    return [Mount(interpreter(), python()), *(Mount(f"{sys.base_prefix}/{name}", f"/python/{name}") for name in folders)]
 
 
 @functools.cache
-def wrapping(tool: str, scratch: int) -> tuple[str, ...]:
+def wrapping(tool: str, scratch: int, mounts: tuple[Mount, ...]) -> tuple[str, ...]:
     """Bubblewrap's arguments up to what differs from one process to the next."""
     namespaces = [
         tool,
@@ -131,7 +154,7 @@ def wrapping(tool: str, scratch: int) -> tuple[str, ...]:
         "--new-session",
         "--die-with-parent",
     ]
-    return (*namespaces, *person, *mounting([*python_mounts(), Mount(str(HARNESS), "/harness")], scratch))
+    return (*namespaces, *person, *mounting([*python_mounts(), *mounts], scratch))
 
 
 def mounting(mounts: Sequence[Mount], scratch: int) -> list[str]:

@@ -4,6 +4,7 @@ Invariants:
 - Nothing a model wrote is parsed by a third party in this process: here answers are only compared as strings and as
   decimals.
 - The worker gets a scrubbed environment and an empty folder of its own; what passes between us is JSON, line by line.
+- Graders that evaluate answers are confined besides: isolated as programs are, but for what is installed, which they need.
 - Every item has a time limit. A worker that is late or dies is killed with all its children and started anew; its item
   is graded None ("could not tell"), and the rest of the batch goes on.
 - Results are cached, and so is None: an answer that hung once does not hang twice.
@@ -30,6 +31,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from milonga.errors import MissingExtra, UserError
+from milonga.sandbox import isolation
+from milonga.sandbox.process import filled
 
 Kind = Literal["math", "gym"]
 NEEDS: Mapping[Kind, tuple[str, str]] = {
@@ -59,24 +62,24 @@ class WorkerError(Exception):
 class Worker:
     """One process with the graders of one kind. After `WorkerLostError` it is dead, and another one has to be made."""
 
-    def __init__(self, kind: Kind, memory: int, start_limit: float = START_LIMIT) -> None:
+    def __init__(self, kind: Kind, memory: int, confined: bool = False, start_limit: float = START_LIMIT) -> None:
         require(kind)
         product = NEEDS[kind][1]
         self._folder = tempfile.TemporaryDirectory(prefix="milonga-grader-", ignore_cleanup_errors=True)
         self._expired = False
         self._asked = 0
         self._open = True
-        settings = {"kind": kind, "memory": memory, "path": [entry or os.getcwd() for entry in sys.path]}
-        script = Path(__file__).with_name("worker.py")
-        self.process = subprocess.Popen(
-            [sys.executable, "-P", "-s", "-B", str(script), json.dumps(settings)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env=scrubbed(self._folder.name),
-            cwd=self._folder.name,
-            start_new_session=True,  # the whole group can be killed, and Ctrl-C reaches only us
-        )
+        with filled(isolation.confined_filter()) if confined else contextlib.nullcontext() as code:
+            self.process = subprocess.Popen(
+                command_of(kind, memory, code),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                pass_fds=() if code is None else (code,),
+                env=scrubbed("/scratch" if confined else self._folder.name),
+                cwd=self._folder.name,
+                start_new_session=True,  # the whole group can be killed, and Ctrl-C reaches only us
+            )
         try:
             self.ask("ready", [], start_limit)
         except WorkerLostError as lost:
@@ -150,6 +153,19 @@ class Worker:
         self._folder.cleanup()
 
 
+def command_of(kind: Kind, memory: int, code: int | None) -> list[str]:
+    """How a worker is started; confined, if a descriptor has the code of its filter."""
+    script = str(Path(__file__).with_name("worker.py"))
+    flags = ["-P", "-s", "-B"]
+    if code is None:
+        settings = {"kind": kind, "memory": memory, "path": [entry or os.getcwd() for entry in sys.path]}
+        return [sys.executable, *flags, script, json.dumps(settings)]
+    mounts, path = isolation.packages()
+    settings = {"kind": kind, "memory": memory, "path": path}
+    mounts = [*mounts, isolation.Mount(script, "/worker.py")]
+    return isolation.confined([*flags, "/worker.py", json.dumps(settings)], mounts, code)
+
+
 def require(kind: Kind) -> None:
     """Say early that a package is missing: before models are loaded, and not at the first answer that needs it."""
     module, product = NEEDS[kind]
@@ -208,7 +224,8 @@ class Grader:
         self.counts: Counter[str] = Counter()
         """How items were decided: quick, cached, asked; and why not: timeout, crash, error, too_long."""
         self._cache = Cache(cache)
-        self._workers: dict[Kind, Worker] = {}
+        self._workers: dict[tuple[Kind, bool], Worker] = {}
+        """By kind, and whether they are confined."""
         self._prepared: tuple[Worker, list[Any]] | None = None
         """The problem that a worker has made ready; answers to one problem mostly come together."""
         self._lock = threading.RLock()
@@ -231,16 +248,22 @@ class Grader:
         return value if isinstance(value, bool) else None
 
     def score(
-        self, dataset: str, config: Mapping[str, Any], items: Sequence[tuple[int, int, str]], alone: bool = False
+        self,
+        dataset: str,
+        config: Mapping[str, Any],
+        items: Sequence[tuple[int, int, str]],
+        alone: bool = False,
+        confined: bool = False,
     ) -> list[float | None]:
         """Reasoning-gym's own score of each (seed, index, answer) to problem `index` of the data set so seeded.
 
-        `alone` gives every answer a process of its own, for graders that evaluate it: what it changes dies with it.
+        `alone` gives every answer a process of its own, for graders that evaluate it: what it changes dies with it. `confined`
+        puts all of them into the sandbox.
         """
-        return [self._score([dataset, dict(config), seed, index, answer, alone]) for seed, index, answer in items]
+        return [self._score([dataset, dict(config), seed, index, answer, alone], confined) for seed, index, answer in items]
 
-    def _score(self, arguments: list[Any]) -> float | None:
-        value = self._cached("gym", "score", arguments)
+    def _score(self, arguments: list[Any], confined: bool) -> float | None:
+        value = self._cached("gym", "score", arguments, confined)
         usable = isinstance(value, int | float) and math.isfinite(value)
         return float(value) if usable else None
 
@@ -252,19 +275,19 @@ class Grader:
             except WorkerLostError as lost:
                 raise WorkerError(str(lost)) from None
 
-    def _cached(self, kind: Kind, operation: str, arguments: list[Any]) -> Any:
-        key = (kind, json.dumps(arguments, sort_keys=True))
+    def _cached(self, kind: Kind, operation: str, arguments: list[Any], confined: bool = False) -> Any:
+        key = (kind, confined, json.dumps(arguments, sort_keys=True))
         with self._lock:
             if key in self._cache:
                 self.counts["cached"] += 1
                 return self._cache.get(key)
-            value = self._ask(kind, operation, arguments)
+            value = self._ask(kind, operation, arguments, confined)
             self._cache.put(key, value)
             return value
 
-    def _ask(self, kind: Kind, operation: str, arguments: list[Any]) -> Any:
+    def _ask(self, kind: Kind, operation: str, arguments: list[Any], confined: bool) -> Any:
         """One item's value, or None with the reason counted."""
-        worker = self._worker(kind)
+        worker = self._worker(kind, confined)
         self.counts["asked"] += 1
         try:
             if operation == "score" and self._prepared != (worker, arguments[:4]):
@@ -277,15 +300,15 @@ class Grader:
             self.counts["error"] += 1
         return None
 
-    def _worker(self, kind: Kind) -> Worker:
+    def _worker(self, kind: Kind, confined: bool = False) -> Worker:
         if self._owner != os.getpid():
             # A fork of our process must not speak through, or kill, the workers of its parent.
             self._workers, self._owner = {}, os.getpid()
-        worker = self._workers.get(kind)
+        worker = self._workers.get((kind, confined))
         if worker is None or not worker.usable:
             if worker is not None:
                 worker.close()
-            worker = self._workers[kind] = Worker(kind, self.memory)
+            worker = self._workers[kind, confined] = Worker(kind, self.memory, confined)
         return worker
 
     def start(self, kind: Kind) -> None:

@@ -5,24 +5,31 @@ Invariants:
   on the hash seed of their process, which is fixed in the worker. So a problem is the same in every run.
 - A text belongs to exactly one split, by its hash; besides, each split draws with seeds of its own. What a split draws
   and another owns is left out and counted.
-- A grader that evaluates answers is refused unless `allow_eval` is set; then every answer gets a process of its own.
+- A grader that evaluates answers runs in the sandbox, every answer in a process of its own. It knows the right answer all the
+  same, so that it is shown only what can do no more than compute: literals, and expressions of mathematics.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from pydantic import Field, field_validator
 
 from milonga.errors import ConfigError, nearest
+from milonga.sandbox import InvalidValue, IsolationError, read_literal
+from milonga.sandbox.executor import choose
+from milonga.sandbox.values import ANSWER
 from milonga.tasks.base import Task, TaskOptions, keyed, split_of
 from milonga.tasks.grading import Grader, WorkerError, shared_grader
 from milonga.types import SPLITS, Grade, Problem, Split
 
 COMPOSITE = "composite"
 NONSENSE = ("no answer at all", "?")
+PART = re.compile(r"\s+|0[xX][0-9a-fA-F]+|[0-9]+(?:\.[0-9]*)?|\.[0-9]+|(?P<word>[A-Za-z_]+)|[-+*/^%()\[\],|&~<>!]", re.ASCII)
+FUNCTIONS = re.compile("sin|cos|tan|cot|sec|csc|asin|acos|atan|sinh|cosh|tanh|exp|log|ln|sqrt|abs|Abs|pi")
 BARREN = 2000
 """Draws that all belong to other splits before we say that the data set has too few different problems."""
 
@@ -35,8 +42,8 @@ class GymOptions(TaskOptions):
     """Options of the data set itself, as reasoning-gym documents them."""
     threshold: float = Field(1.0 - 1e-9, gt=0, le=1)
     """Scores from here on count as correct; partial credit does not."""
-    allow_eval: bool = False
-    """Use a grader that evaluates answers as Python, each in a locked process, which is no sandbox."""
+    allow_weak_isolation: bool = False
+    """Where programs cannot be isolated, run a grader that evaluates answers in a locked process, which is no sandbox."""
     max_tokens: int = Field(512, ge=1)
 
     @field_validator("config")
@@ -68,6 +75,8 @@ class Gym(Task):
         self._next: dict[Split, tuple[int, int]] = dict.fromkeys(SPLITS, (0, 0))
         """Block and index of the next draw of each split."""
         self._drawn: dict[Split, int] = dict.fromkeys(SPLITS, 0)
+        self._confined = False
+        """Whether answers are graded in the sandbox."""
         self._check_config()
         self._check_grader()
 
@@ -79,12 +88,13 @@ class Gym(Task):
                 raise ConfigError(f"unknown key 'task.config.{key}': {nearest(key, {*self.fields} - {'seed', 'size'})}")
 
     def _check_grader(self) -> None:
-        """Refuse a grader that evaluates text, and one that finds nonsense right: it would teach nothing."""
-        if self.evaluates and not self.options.allow_eval:
-            raise ConfigError(
-                f"task '{self.name}' is refused: its grader evaluates text as Python ({'; '.join(self.evaluates)}); "
-                "answers are hostile; task.allow_eval = true evaluates each in a locked process of its own"
-            )
+        """Find the sandbox for a grader that evaluates text; refuse one that finds nonsense right: it would teach nothing."""
+        if self.evaluates:
+            try:
+                self._confined = choose("isolated", self.options.allow_weak_isolation)[0] == "isolated"
+            except IsolationError as error:
+                evaluated = "; ".join(self.evaluates)
+                raise IsolationError(f"task '{self.name}' has a grader that evaluates text ({evaluated}): {error}") from None
         first = self.problem("train", 0)
         if all(self.grade(first, nonsense, ()).correct for nonsense in NONSENSE):
             raise ConfigError(f"task '{self.name}' is refused: its grader accepts any answer, '{NONSENSE[0]}' too")
@@ -123,9 +133,25 @@ class Gym(Task):
         return self.grade_all([(problem, answer, steps)])[0]
 
     def grade_all(self, items: Sequence[tuple[Problem, str | None, Sequence[str]]]) -> list[Grade]:
-        asked = [(p.data["seed"], p.data["index"], answer) for p, answer, _ in items if answer is not None]
-        scores = iter(self.grader.score(self.dataset, self.options.config, asked, alone=bool(self.evaluates)))
-        return [Grade(False if answer is None else self._right(next(scores))) for _, answer, _ in items]
+        known = [self._quick(problem, answer) for problem, answer, _ in items]
+        asked = [
+            (problem.data["seed"], problem.data["index"], answer or "")
+            for (problem, answer, _), right in zip(items, known, strict=True)
+            if right is None
+        ]
+        found = self.grader.score(self.dataset, self.options.config, asked, bool(self.evaluates), self._confined)
+        scores = iter(found)
+        return [Grade(self._right(next(scores)) if right is None else right) for right in known]
+
+    def _quick(self, problem: Problem, answer: str | None) -> bool | None:
+        """What needs no grader, or must not be shown to one; None: ask the grader."""
+        if answer is None:
+            return False
+        if not self.evaluates:
+            return None
+        if problem.answer and answer.strip() == problem.answer.strip():
+            return True
+        return None if only_computes(answer) else False
 
     def _right(self, score: float | None) -> bool | None:
         return None if score is None else score >= self.options.threshold
@@ -139,6 +165,28 @@ class Gym(Task):
             "left_to_other_splits": {split: self._drawn[split] - kept[split] for split in SPLITS},
             "grader_evaluates": list(self.evaluates),
         }
+
+
+def only_computes(answer: str) -> bool:
+    """Whether evaluating a text can do no more than compute: a literal, or mathematics without attributes, names or strings.
+
+    No strings, because sympy's functions evaluate those that they are given.
+    """
+    try:
+        read_literal(answer)
+    except InvalidValue:
+        pass
+    else:
+        return True
+    if len(answer) > ANSWER:
+        return False
+    end = 0
+    while match := PART.match(answer, end):
+        word = match["word"]
+        if word is not None and len(word) > 1 and not FUNCTIONS.fullmatch(word):
+            return False
+        end = match.end()
+    return end == len(answer)
 
 
 def gym_task(dataset: str, grader: Grader | None = None) -> type[Task]:
