@@ -4,8 +4,8 @@
     python scripts/soak_sandbox.py --programs 300      # the script itself, in half a minute
 
 Every attack of `milonga.sandbox.attacks` is repeated, in random order, so that each would meet the leftovers of every other;
-those that use all their time less often. Meanwhile a secret lies in a file, in the environment, in an open descriptor and in memory,
-and a port is listened on. The exit code is 1 if anything was not contained, or was left.
+those that use all their time less often. Meanwhile a secret lies in a file, in the environment, in an open descriptor and in
+memory, and a port is listened on. The exit code is 1 if anything was not contained, or was left.
 """
 
 from __future__ import annotations

@@ -30,6 +30,18 @@ EXTRAS = {
 }
 
 
+def sandbox() -> str:
+    """The best level that this system offers to programs of models, and why not a better one."""
+    from milonga.sandbox import isolation
+    from milonga.sandbox.executor import tried
+
+    reason = tried("isolated")
+    if reason is None:
+        return f"isolated ({isolation.version()})"
+    worse = tried("limited")
+    return f"limited only: {reason}" if worse is None else f"none: {worse}"
+
+
 def examine(console: Console) -> None:
     import torch
 
@@ -53,4 +65,5 @@ def examine(console: Console) -> None:
     size = f"{weights.stat().st_size / 2**20:.1f} MiB" if weights.exists() else "[red]missing[/red]"
     console.print(f"embedded model: {size}")
     console.print(f"{smollm.SMOLLM}: {smollm.state()}", markup=False, soft_wrap=True)
+    console.print(f"sandbox: {sandbox()}", markup=False, soft_wrap=True)
     console.print(f"free disk here: {free_bytes(Path.cwd()) / 2**30:.1f} GiB")
