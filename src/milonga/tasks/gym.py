@@ -164,6 +164,7 @@ class Gym(Task):
             "drawn": dict(self._drawn),
             "left_to_other_splits": {split: self._drawn[split] - kept[split] for split in SPLITS},
             "grader_evaluates": list(self.evaluates),
+            "isolation": ("isolated" if self._confined else "limited") if self.evaluates else None,
         }
 
 
