@@ -66,7 +66,7 @@ isolation:
 	    echo "bubblewrap could not be installed: tests of isolated programs are skipped"; \
 	else echo "no bubblewrap: tests of isolated programs are skipped (apt-get install bubblewrap)"; fi
 
-# Ten thousand hostile programs in the sandbox: some ten minutes on two idle cores.
+# Ten thousand hostile programs in the sandbox: 25 minutes on two cores with much else to do.
 soak: $(STAMP) isolation
 	$(BIN)/python scripts/soak_sandbox.py --out docs/results/sandbox.json
 
