@@ -57,7 +57,11 @@ def conditions(sandbox: Sandbox) -> dict[str, Any]:
     return {
         "hardware": f"{processor()}, {os.cpu_count()} cores",
         "load_at_start": round(os.getloadavg()[0], 1),
-        "versions": {"kernel": platform.release().partition("-")[0], "bubblewrap": version(), "python": platform.python_version()},
+        "versions": {
+            "kernel": platform.release().partition("-")[0],
+            "bubblewrap": version(),
+            "python": platform.python_version(),
+        },
         "date": datetime.now(UTC).date().isoformat(),
         "command": "python " + " ".join(sys.argv),
         "level": sandbox.level,

@@ -159,12 +159,10 @@ class Sandbox:
     def close(self) -> None:
         """End all processes; a program that is running has until its wall time is over. Nothing is left afterwards."""
         self._closed = True
-        with self._lock:
-            waiting = [process for each in self._waiting.values() for process in each]
-            self._waiting.clear()
-        for process in waiting:
-            process.discard()
-        self._threads.shutdown(cancel_futures=True)
+        self._threads.shutdown(cancel_futures=True)  # first: until then more may be started
+        for waiting in self._waiting.values():
+            while waiting:
+                waiting.pop().discard()
         atexit.unregister(self.close)
 
     def _one(self, program: Program, seed: int) -> Outcome:
@@ -175,9 +173,16 @@ class Sandbox:
             try:
                 process = self._take(seed)
                 self._prepare(seed)  # the next one starts while this one works
+            except OSError as error:
+                reason = f"no process can be started: {error}"
+                continue
+            try:
                 return self._noted(process.run(program))
-            except (OSError, NotStarted) as error:
-                reason = f"{type(error).__name__}: {error}"
+            except NotStarted as error:
+                reason = str(error)
+            except OSError as error:
+                reason = f"no word can be had with the process: {error}"
+                break
         return self._noted(failed(program, Failure("sandbox_error", "", reason)))
 
     def _noted(self, outcome: Outcome) -> Outcome:

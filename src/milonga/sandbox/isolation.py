@@ -56,9 +56,7 @@ def architecture() -> str:
     """The one that the filter is made for; without a filter no level can keep what it promises."""
     found = seccomp.machine()
     if found is None:
-        raise IsolationError(
-            f"programs run on Linux on x86-64 or ARM64 alone; this is {platform.system()} on {platform.machine()}"
-        )
+        raise IsolationError(f"programs run on Linux on x86-64 or ARM64 alone, not on {platform.system()} {platform.machine()}")
     return found
 
 
@@ -95,6 +93,7 @@ def confined(arguments: Sequence[str], mounts: Sequence[Mount], code: int) -> li
 
 
 def confined_filter() -> bytes:
+    """The filter for it: as for programs, but for processes."""
     return seccomp.compiled(architecture(), without=())
 
 
@@ -133,28 +132,9 @@ def python_mounts() -> list[Mount]:
 @functools.cache
 def wrapping(tool: str, scratch: int, mounts: tuple[Mount, ...]) -> tuple[str, ...]:
     """Bubblewrap's arguments up to what differs from one process to the next."""
-    namespaces = [
-        tool,
-        "--unshare-user",
-        "--unshare-ipc",
-        "--unshare-pid",
-        "--unshare-net",
-        "--unshare-uts",
-        "--unshare-cgroup-try",
-    ]
-    person = [
-        "--uid",
-        "65534",
-        "--gid",
-        "65534",
-        "--cap-drop",
-        "ALL",
-        "--hostname",
-        "sandbox",
-        "--new-session",
-        "--die-with-parent",
-    ]
-    return (*namespaces, *person, *mounting([*python_mounts(), *mounts], scratch))
+    apart = [f"--unshare-{name}" for name in ("user", "ipc", "pid", "net", "uts", "cgroup-try")]
+    nobody = ["--uid", "65534", "--gid", "65534", "--cap-drop", "ALL", "--hostname", "sandbox", "--new-session"]
+    return (tool, *apart, *nobody, "--die-with-parent", *mounting([*python_mounts(), *mounts], scratch))
 
 
 def mounting(mounts: Sequence[Mount], scratch: int) -> list[str]:
@@ -168,8 +148,8 @@ def mounting(mounts: Sequence[Mount], scratch: int) -> list[str]:
     arguments += ["--ro-bind-try", "/etc/ld.so.cache", "/etc/ld.so.cache", "--dev-bind", "/dev/null", "/dev/null"]
     for mount in mounts:
         arguments += ["--ro-bind", mount.source, mount.target]
-    for packages in hidden():
-        arguments += ["--tmpfs", packages, "--remount-ro", packages]
+    for folder in hidden():
+        arguments += ["--tmpfs", folder, "--remount-ro", folder]
     return [*arguments, "--size", str(scratch * MB), "--tmpfs", "/scratch", "--chdir", "/scratch", "--remount-ro", "/"]
 
 

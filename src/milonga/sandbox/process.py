@@ -110,7 +110,10 @@ class SingleUse:
         word, _, seconds = bytes(said).decode().strip().partition(" ")
         said.clear()
         if self.level == "isolated":
-            self._inner = os.pidfd_open(json.loads(self._info.read(CHUNK) or b"{}")["child-pid"])
+            try:
+                self._inner = os.pidfd_open(json.loads(self._info.read(CHUNK) or b"")["child-pid"])
+            except (OSError, ValueError, KeyError):
+                return None  # it ended meanwhile
         return float(seconds) if word == "ready" else None
 
     def _converse(self, request: bytes, deadline: float, most: int) -> Killed:
