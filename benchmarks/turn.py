@@ -79,7 +79,7 @@ class Milonga:
         sample = engine.sample
         # Verifications may be twice as long as solutions; here they are as long, so that the work of both can be compared.
         whole = {"stop": (), "max_tokens": args.new}
-        engine.sample = lambda p, r, d, tag="live": sample(p, r, replace(d, **whole), tag)  # type: ignore[method-assign]
+        engine.sample = lambda p, r, d, *rest: sample(p, r, replace(d, **whole), *rest)  # type: ignore[method-assign]
         self.loop = Loop(plan, engine, folder, view)
         credit = self.loop.recipe.credit
         self.loop.recipe.credit = lambda *turn: map(tossed, credit(*turn))  # type: ignore[method-assign]

@@ -123,6 +123,9 @@ class SamplingSection(Section):
     """Limit of a solution; the task's own where it is not given. Verifications get twice as much."""
     rows: int = Field(512, ge=1)
     """Most rows that are decoded side by side."""
+    history_gib: float = Field(4.0, ge=0)
+    """Most memory for keys and values that are kept while conversations go on, so that a turn does not read again what came
+    before it; 0: nothing is kept, and every turn reads its whole history. vLLM keeps its own."""
     sampler: Literal["auto", "vllm"] = "auto"
     """auto: our own samplers. vllm: an engine of vLLM in this process, where it is installed."""
     vllm: VllmSection | None = None

@@ -47,7 +47,8 @@ def make_engine(plan: Plan) -> Any:
         torch.set_num_threads(plan.config.threads)
     sampling = plan.config.sampling
     vllm = (sampling.vllm or VllmSection()) if sampling.sampler == "vllm" else None
-    return LocalEngine(plan.policies, plan.config.device, sampling.rows, sampling.max_tokens or plan.task.max_tokens, vllm)
+    limit = sampling.max_tokens or plan.task.max_tokens
+    return LocalEngine(plan.policies, plan.config.device, sampling.rows, limit, vllm, sampling.history_gib)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,8 @@ and records step ends in token space. It owns the keys of the randomness, so tha
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 from milonga import judging
 from milonga.config import SamplingSection
 from milonga.credit import kl_penalties
-from milonga.engine import Completion, Decoding, Engine, Request
+from milonga.engine import Completion, Decoding, Engine, History, Request
 from milonga.errors import TooLongError
 from milonga.objectives import Objective
 from milonga.preferences import Preference, Preferences, Side
@@ -84,6 +85,22 @@ class Table:
     preferences: Preferences = field(default_factory=Preferences)
     """The pairs that the run has kept so far."""
     timeline: Timeline = field(default_factory=Timeline)
+    history: History | None = None
+    """Of the conversations that are going on."""
+
+    @contextmanager
+    def conversing(self) -> Iterator[None]:
+        """What is sampled in this block may be gone on with in it: `reply` and `complete` need not read again what was read or
+        written here before. It saves time, costs memory while the block lasts, and changes no result."""
+        if self.history is not None:  # an outer block is as good
+            yield
+            return
+        self.history = self.setting.engine.history()
+        try:
+            yield
+        finally:
+            self.history.close()
+            self.history = None
 
     def problems(self, count: int | None = None) -> list[Problem]:
         """The next problems. Each learner has its own cursor: arms of a comparison see the same problems in the same order."""
@@ -265,7 +282,7 @@ class Table:
         temperature = 1.0 if greedy else self.setting.sampling.temperature
         decoding = Decoding(self.setting.limit(seat), temperature, (*role.stop, *stop), greedy)
         with self.timeline.spend("verify" if role.judges else "sample"):
-            answers = self.setting.engine.sample(policy, [a.request for a in asked], decoding, tag)
+            answers = self.setting.engine.sample(policy, [a.request for a in asked], decoding, tag, self.history)
         # Only what the live policy sampled untruncated may enter a policy gradient (law 2).
         made = Segment(seat, 0, 0, policy, self.setting.engine.version(policy), trained=tag == "live" and not greedy)
         return [self._trace(one, answer, made, temperature) for one, answer in zip(asked, answers, strict=True)]

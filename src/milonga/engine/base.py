@@ -47,6 +47,15 @@ class Completion:
     """For each token the number of characters of text that are complete after it."""
 
 
+class History:
+    """Conversations that are going on. Rows that are sampled with the same history may share what was computed for their common
+    beginnings, within a call and from call to call; no result depends on it. This one keeps nothing."""
+
+    def close(self) -> None:
+        """The conversations are over: give back what was kept."""
+        return None
+
+
 @dataclass
 class LearnReport:
     """What an update did. `skipped` says why the weights were left as they were, if they were."""
@@ -140,8 +149,19 @@ class Engine(ABC):
     def context_limit(self, policy: str) -> int:
         """Most tokens, prompt and output together, that the model can look at."""
 
+    def history(self) -> History:
+        """To be handed to `sample` for every turn of conversations, and closed when they are over."""
+        return History()
+
     @abstractmethod
-    def sample(self, policy: str, requests: Sequence[Request], decoding: Decoding, tag: str = "live") -> list[Completion]: ...
+    def sample(
+        self,
+        policy: str,
+        requests: Sequence[Request],
+        decoding: Decoding,
+        tag: str = "live",
+        history: History | None = None,
+    ) -> list[Completion]: ...
 
     @abstractmethod
     def score(self, policy: str, traces: Traces, tag: str = "live") -> list[Floats]:

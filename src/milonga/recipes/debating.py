@@ -49,10 +49,11 @@ def debate(table: Table, seats: Sequence[str], problems: Sequence[Problem], turn
     A debate in which one agent has no room left for another turn is left out, for all of them; so is one that would be left
     alone with its problem, where several were asked for.
     """
-    talks = {seat: table.ask(seat, problems, n) for seat in seats}
-    for _ in range(turns - 1):
-        replies = {seat: table.reply(seat, talks[seat], heard(table, seat, talks), speaker="debate") for seat in seats}
-        talks = together(talks, replies)
+    with table.conversing():
+        talks = {seat: table.ask(seat, problems, n) for seat in seats}
+        for _ in range(turns - 1):
+            replies = {seat: table.reply(seat, talks[seat], heard(table, seat, talks), speaker="debate") for seat in seats}
+            talks = together(talks, replies)
     counts = Counter(talks[seats[0]].problems)
     return Debates({seat: talks[seat].keep(lambda talk: n == 1 or counts[talk.problem.id] > 1) for seat in seats})
 
@@ -78,12 +79,14 @@ def shown(table: Table, seats: Sequence[str], turns: int, lines: int) -> Traces:
     each = max(1, lines // turns)
     out: list[Trace] = [trace for seat in seats for trace in demonstrations(table, seat, each)]
     problems = table.problems(each)
-    talks = {seat: table.ask(seat, problems) for seat in seats}
-    for turn in range(1, turns):
-        said = {seat: heard(table, seat, talks) for seat in seats}
-        for seat in seats:
-            texts = taught(table, seat, [talk.problem for talk in talks[seat]], f"turn {turn}")
-            out += table.write_reply(seat, talks[seat], said[seat], texts)
-        if turn < turns - 1:
-            talks = together(talks, {seat: table.reply(seat, talks[seat], said[seat], speaker="debate") for seat in seats})
+    with table.conversing():
+        talks = {seat: table.ask(seat, problems) for seat in seats}
+        for turn in range(1, turns):
+            said = {seat: heard(table, seat, talks) for seat in seats}
+            for seat in seats:
+                texts = taught(table, seat, [talk.problem for talk in talks[seat]], f"turn {turn}")
+                out += table.write_reply(seat, talks[seat], said[seat], texts)
+            if turn < turns - 1:
+                replies = {seat: table.reply(seat, talks[seat], said[seat], speaker="debate") for seat in seats}
+                talks = together(talks, replies)
     return Traces(out)

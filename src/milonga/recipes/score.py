@@ -91,10 +91,11 @@ class Score(Recipe):
         if table.phase == FORMAT:
             return self.shown(table)
         problems, offline = table.problems(), round(self.options.offline_first_attempts * self.rollouts)
-        first = table.ask("generator", problems, self.rollouts - offline)
-        if offline:
-            first = Traces([*first, *table.ask("generator", problems, offline, tag=BASE)])
-        return comparable(self.corrected(table, first))
+        with table.conversing():
+            first = table.ask("generator", problems, self.rollouts - offline)
+            if offline:
+                first = Traces([*first, *table.ask("generator", problems, offline, tag=BASE)])
+            return comparable(self.corrected(table, first))
 
     def corrected(self, table: Table, first: Traces) -> Traces:
         return table.reply("generator", first, self.instructions(table, first))
@@ -146,6 +147,7 @@ class Score(Recipe):
         return o.beta1 if o.stage2_beta_turn1 is None else o.stage2_beta_turn1, o.beta1
 
     def measure(self, table: Table) -> dict[str, float | None]:
-        second = self.corrected(table, table.ask("generator", table.problems(self.options.measured)))
+        with table.conversing():
+            second = self.corrected(table, table.ask("generator", table.problems(self.options.measured)))
         figures = change_figures(Traces(talk.subject for talk in second), second)
         return {f"generator/{key}": value for key, value in figures.items()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -61,3 +62,27 @@ def roomy_cache(config: Any, room: int) -> DynamicCache:
 def select_rows(cache: DynamicCache, indices: Tensor) -> None:
     for layer in cache.layers:
         layer.batch_select_indices(indices)
+
+
+def is_roomy(cache: DynamicCache) -> bool:
+    """Whether every layer keeps every position."""
+    return all(type(layer) is RoomyLayer for layer in cache.layers)
+
+
+def cut(cache: DynamicCache, row: int, columns: Tensor) -> Tensor:
+    """A copy of some columns of a row of a roomy cache: [layers, 2, heads, columns, size], keys before values."""
+    parts = [room[row, :, columns] for layer in cache.layers for room in (layer.key_room, layer.value_room)]
+    return torch.stack(parts).view(len(cache.layers), 2, *parts[0].shape)
+
+
+def paste(cache: DynamicCache, rows: Sequence[Sequence[Tensor]]) -> None:
+    """Begin an empty roomy cache with rows that were cut from others, each in pieces; they are padded on the left."""
+    whole = [torch.cat(list(pieces), dim=-2) for pieces in rows]
+    filled = max(row.shape[-2] for row in whole)
+    _, _, heads, _, size = whole[0].shape
+    for at, layer in enumerate(cache.layers):
+        # Zeros: what is masked is still multiplied, and must be a number.
+        keys, values = whole[0].new_zeros((2, len(whole), heads, filled, size))
+        for row, known in enumerate(whole):
+            keys[row, :, filled - known.shape[-2] :], values[row, :, filled - known.shape[-2] :] = known[at]
+        layer.update(keys, values)

@@ -16,8 +16,9 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from milonga.config import LoraSection, PolicySection, VllmSection
-from milonga.engine.base import Completion, Decoding, Engine, LearnReport, Ledger, Request
+from milonga.engine.base import Completion, Decoding, Engine, History, LearnReport, Ledger, Request
 from milonga.engine.local import learner, memory, sampler
+from milonga.engine.local.history import LocalHistory
 from milonga.engine.local.models import first_line, load_model, load_tokenizer
 from milonga.engine.local.policy import Policy
 from milonga.engine.local.shapes import misfit
@@ -68,6 +69,7 @@ class LocalEngine(Engine):
         rows: int = 512,
         limit: int = 1024,
         vllm: VllmSection | None = None,
+        history_gib: float = 0.0,
     ) -> None:
         self.device = choose_device(device)
         if self.device.index is not None:
@@ -76,6 +78,8 @@ class LocalEngine(Engine):
         self.limit = limit
         self.vllm = vllm
         """How vLLM is to sample; None: our own samplers do."""
+        self.history_gib = history_gib
+        """Most memory for what is kept of conversations; 0: nothing is."""
         sampled = sum(section.kind == "generative" for section in policies.values())
         self.lent = 0.0 if vllm is None else vllm.gpu_memory_utilization * sampled
         """Share of a GPU that vLLM will take."""
@@ -165,7 +169,20 @@ class LocalEngine(Engine):
     def context_limit(self, policy: str) -> int:
         return self.policy(policy).context
 
-    def sample(self, policy: str, requests: Sequence[Request], decoding: Decoding, tag: str = "live") -> list[Completion]:
+    def history(self) -> History:
+        """vLLM keeps the beginnings of rows by itself."""
+        if not self.history_gib or self.vllm is not None:
+            return History()
+        return LocalHistory(memory.history_bytes(self.history_gib, self.device, list(self.policies.values())))
+
+    def sample(
+        self,
+        policy: str,
+        requests: Sequence[Request],
+        decoding: Decoding,
+        tag: str = "live",
+        history: History | None = None,
+    ) -> list[Completion]:
         chosen = self.policy(policy)
         if chosen.head is not None:
             raise ValueError(f"policy '{policy}' has a value head: it judges, and cannot be sampled from")
@@ -173,7 +190,8 @@ class LocalEngine(Engine):
             fast = self._fast(chosen)
             if fast is not None and requests:
                 return fast.sample(requests, decoding, self.rows, self.ledger)
-            return sampler.sample(chosen, requests, decoding, self.rows, self.ledger)
+            pages = history.pages(chosen, tag) if isinstance(history, LocalHistory) else None
+            return sampler.sample(chosen, requests, decoding, self.rows, self.ledger, pages)
 
     def _fast(self, policy: Policy) -> CudaSampler | VllmSampler | None:
         """vLLM where it was asked for. Else the sampler with kernels, on a CUDA device and for models that it knows; otherwise

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from milonga.engine.local.cache import RoomyLayer
+from milonga.engine.local.cache import RoomyLayer, is_roomy
 from milonga.engine.local.policy import Policy
 
 SHAPES = ("LlamaForCausalLM", "Qwen2ForCausalLM")
@@ -26,7 +26,7 @@ def fits(policy: Policy, cache: Any) -> bool:
         and policy.causal.config.hidden_act == "silu"
         and policy.adapter is None
         and policy.plain_head
-        and all(type(layer) is RoomyLayer for layer in cache.layers)
+        and is_roomy(cache)
     )
 
 

@@ -1,5 +1,5 @@
-"""What fits on a device: the weights of all policies before anything is put there, the caches of their samplers, and the tokens
-of a pass of the learner.
+"""What fits on a device: the weights of all policies before anything is put there, the caches of their samplers, what they keep
+of conversations, and the tokens of a pass of the learner.
 
 Invariant: what cannot fit is refused with the numbers before it is tried; what may fit only in part (a cache) takes a share
 that leaves room for learning.
@@ -77,6 +77,11 @@ def cache_bytes(device: torch.device, policies: Sequence[Policy], waiting: int) 
     free, total = torch.cuda.mem_get_info(device)
     reusable = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     return share(free + reusable, total, promised(policies), waiting)
+
+
+def history_bytes(gib: float, device: torch.device, policies: Sequence[Policy]) -> int:
+    """How much may be kept of conversations: what the user says, and on a GPU never more than caches may have."""
+    return min(int(gib * GIB), cache_bytes(device, policies, 0))
 
 
 def pass_tokens(policy: Policy) -> int:

@@ -1,4 +1,5 @@
-"""The embedded sampler: a key-value cache, per-token log-probabilities, stop strings, finished rows leaving the batch.
+"""The embedded sampler: a key-value cache, per-token log-probabilities, stop strings, finished rows leaving the batch. What a
+row begins with is not computed again where pages of it were kept from earlier turns of a conversation.
 
 Invariant (law 7): the randomness of a row depends on its key and the position in its output alone, not on its batch.
 """
@@ -15,8 +16,9 @@ from torch import Tensor
 
 from milonga.engine.base import Completion, Decoding, Ledger, Request
 from milonga.engine.local import lean
-from milonga.engine.local.cache import roomy_cache, select_rows
+from milonga.engine.local.cache import cut, is_roomy, paste, roomy_cache, select_rows
 from milonga.engine.local.codec import Codec
+from milonga.engine.local.history import PAGE, Pages
 from milonga.engine.local.policy import Policy
 from milonga.types import Finish
 
@@ -55,13 +57,28 @@ class Written:
     finish: Finish
 
 
-def sample(policy: Policy, requests: Sequence[Request], decoding: Decoding, rows: int, ledger: Ledger) -> list[Completion]:
-    """Continue every request. Sorted by length, so that little padding is computed; answers keep their order."""
-    order = sorted(range(len(requests)), key=lambda i: len(requests[i].context))
+def sample(
+    policy: Policy,
+    requests: Sequence[Request],
+    decoding: Decoding,
+    rows: int,
+    ledger: Ledger,
+    pages: Pages | None = None,
+) -> list[Completion]:
+    """Continue every request. Sorted by length, so that little padding is computed; answers keep their order.
+
+    Rows that go on from kept pages are computed apart from those that begin anew: short rests would be padded to whole prompts.
+    """
+    pages = pages if is_roomy(roomy_cache(policy.causal.config, 0)) else None
+    begun = [pages.find(r.context) if pages is not None else [] for r in requests]
     done: dict[int, Written] = {}
-    for at in range(0, len(order), rows):
-        chunk = order[at : at + rows]
-        done.update(zip(chunk, _Batch(policy, [requests[i] for i in chunk], decoding).run(), strict=True))
+    for known in (True, False):
+        chosen = (i for i in range(len(requests)) if bool(begun[i]) == known)
+        order = sorted(chosen, key=lambda i: len(requests[i].context))
+        for at in range(0, len(order), rows):
+            chunk = order[at : at + rows]
+            batch = _Batch(policy, [requests[i] for i in chunk], decoding, [begun[i] for i in chunk], pages)
+            done.update(zip(chunk, batch.run(), strict=True))
     charge(policy, ledger, [r.context for r in requests], [len(done[i].ids) for i in range(len(requests))])
     return [completion(policy.codec, done[i], decoding) for i in range(len(requests))]
 
@@ -113,16 +130,26 @@ class _Batch:
 
     What is written stays on the device until the end: a step asks only how many rows go on. `place` maps the rows that
     are still computed to those that were asked for; rows that ended may be computed on for a while, but their length is
-    fixed.
+    fixed. `begun` are the pages that each row begins with, of all rows or of none. Columns of the cache: `past` for these, up
+    to `longest` for the rests of the prompts, both padded on the left, then one for each step.
     """
 
-    def __init__(self, policy: Policy, requests: list[Request], decoding: Decoding) -> None:
-        self.policy, self.decoding = policy, decoding
+    def __init__(
+        self,
+        policy: Policy,
+        requests: list[Request],
+        decoding: Decoding,
+        begun: Sequence[list[Tensor]],
+        pages: Pages | None,
+    ) -> None:
+        self.policy, self.decoding, self.pages = policy, decoding, pages
         self.device = policy.device
-        self.contexts = [r.context for r in requests]
+        self.contexts, self.begun = [r.context for r in requests], begun
         starts = [len(c) for c in self.contexts]
+        self.known = [PAGE * len(found) for found in begun]
         rooms = most_tokens(policy, requests, decoding)
-        self.longest, self.steps = max(starts), max(rooms)
+        self.past, self.steps = max(self.known), max(rooms)
+        self.longest = self.past + max(start - known for start, known in zip(starts, self.known, strict=True))
         self.cache = roomy_cache(policy.causal.config, self.longest + self.steps)
         self.lean = lean.fits(policy, self.cache)
         self.keys = torch.tensor([r.key for r in requests], device=self.device)
@@ -150,6 +177,7 @@ class _Batch:
                 if going < COMPACT_BELOW * len(self.done):
                     tokens, mask = self._compact(tokens, mask)
                 logits = self._forward(tokens, mask, step)
+            self._keep(range(len(self.place)))
         return self._written()
 
     def _written(self) -> list[Written]:
@@ -161,29 +189,37 @@ class _Batch:
         return out
 
     def _prefill(self) -> tuple[Tensor, Tensor]:
-        """Left-padded prompts, each distinct one computed once; rows of one group share it."""
+        """Left-padded prompts, or what no page holds of them, each distinct one computed once; rows of one group share it."""
         distinct: dict[bytes, int] = {}
         place = [distinct.setdefault(c.tobytes(), len(distinct)) for c in self.contexts]
-        unique: list[NDArray[np.int64]] = [np.frombuffer(raw, dtype=np.int64) for raw in distinct]
-        ids = torch.full((len(unique), self.longest), self.policy.pad)
-        mask = torch.zeros((len(unique), self.longest + self.steps), dtype=torch.long)
-        for i, context in enumerate(unique):
-            ids[i, self.longest - len(context) :] = torch.from_numpy(context.copy())
-            mask[i, self.longest - len(context) :] = 1
+        firsts = [place.index(i) for i in range(len(distinct))]
+        if self.past:
+            paste(self.cache, [self.begun[row] for row in firsts])
+        ids = torch.full((len(firsts), self.longest), self.policy.pad)
+        mask = torch.zeros((len(firsts), self.longest + self.steps), dtype=torch.long)
+        for i, row in enumerate(firsts):
+            context, columns = torch.from_numpy(self.contexts[row]), self._columns(row, len(self.contexts[row]))
+            ids[i, columns], mask[i, columns] = context, 1
         mask = mask.to(self.device)
         prompt = mask[:, : self.longest]
         out = self.policy.model(
-            input_ids=ids.to(self.device),
+            input_ids=ids[:, self.past :].to(self.device),
             attention_mask=prompt,
-            position_ids=(prompt.cumsum(1) - 1).clamp(min=0),
+            position_ids=(prompt.cumsum(1) - 1).clamp(min=0)[:, self.past :],
             past_key_values=self.cache,
             use_cache=True,
             logits_to_keep=1,
         )
         spread = torch.tensor(place, device=self.device)
-        if len(unique) < len(place):
+        if len(firsts) < len(place):
             select_rows(self.cache, spread)
         return out.logits[:, -1][spread], mask[spread]
+
+    def _columns(self, row: int, count: int) -> Tensor:
+        """Where the first `count` tokens of a row lie in the cache."""
+        known = self.known[row]
+        rest = self.longest - (len(self.contexts[row]) - known)
+        return torch.cat([torch.arange(self.past - known, self.past), torch.arange(rest, rest + count - known)])
 
     def _choose(self, logits: Tensor, step: int) -> Tensor:
         """The next token of every row; it and its log-probability are written down."""
@@ -210,10 +246,21 @@ class _Batch:
     def _compact(self, tokens: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         """Finished rows leave the batch."""
         kept = torch.nonzero(~self.done)[:, 0]
+        self._keep(torch.nonzero(self.done)[:, 0].tolist())
         for name in ("keys", "rooms", "positions", "place", "done"):
             setattr(self, name, getattr(self, name)[kept])
         select_rows(self.cache, kept)
         return tokens[kept], mask[kept]
+
+    def _keep(self, leaving: Sequence[int]) -> None:
+        """Keep the pages of rows that leave the batch. The last token of a row was never computed with."""
+        if self.pages is None:
+            return
+        for at in leaving:
+            row = int(self.place[at])
+            ids = np.concatenate([self.contexts[row], self.ids[row, : int(self.lengths[row]) - 1].cpu().numpy()])
+            columns = self._columns(row, len(ids)).to(self.device)
+            self.pages.keep(ids, lambda start, end, at=at, columns=columns: cut(self.cache, at, columns[start:end]))  # type: ignore[misc]
 
     def _forward(self, tokens: Tensor, mask: Tensor, step: int) -> Tensor:
         filled = self.longest + step + 1

@@ -1,0 +1,100 @@
+"""What is kept of conversations while they go on: keys and values of tokens that were read or written before.
+
+They lie in pages of PAGE tokens. A page is named by all ids from the start of its row to its own end, so that rows with the
+same beginning share its pages, whoever wrote them: the rows of a group, branches of one conversation, and a turn with the turns
+before it. Invariants: a page is only found under the weights that computed it; kept pages never exceed their limit.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import takewhile
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from milonga.engine.base import History
+from milonga.engine.local.policy import Policy, bit_sums
+
+PAGE = 16
+"""Tokens in a page. What does not fill one is computed again: half a page for each row, on average."""
+
+
+def page_names(ids: NDArray[np.int64], owner: str = "") -> list[bytes]:
+    """A name for each whole page of a row, from the name of the page before (the owner, for the first) and its own ids."""
+    raw, size = np.ascontiguousarray(ids, dtype=np.int64).tobytes(), 8 * PAGE
+    names, name = [], owner.encode()
+    for at in range(0, len(raw) - size + 1, size):
+        name = hashlib.blake2b(name + raw[at : at + size], digest_size=16).digest()
+        names.append(name)
+    return names
+
+
+class LocalHistory(History):
+    """Pages of all policies in at most `limit` bytes; those that were not used for longest leave first. On a CPU the limit is a
+    fixed number: what is found, and so the last bits of a sum, must not depend on what memory a machine has free (law 7)."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit, self.size = limit, 0
+        self.kept: OrderedDict[bytes, Tensor] = OrderedDict()
+        self.bits: dict[str, list[int]] = {}
+        """Of the weights that computed what is kept, by policy and tag."""
+
+    def pages(self, policy: Policy, tag: str) -> Pages:
+        """The pages of policy@tag, whose weights the policy computes with at this moment. If these are no longer the ones that
+        computed them, nothing is left of what was kept."""
+        owner, bits = f"{policy.name}@{tag}", bit_sums(policy.parameters)
+        if self.bits.get(owner, bits) != bits:
+            self.close()
+        self.bits[owner] = bits
+        return Pages(self, owner)
+
+    def use(self, names: list[bytes]) -> None:
+        """Later pages are nothing without the earlier ones, and so leave before them."""
+        for name in reversed(names):
+            self.kept.move_to_end(name)
+
+    def add(self, name: bytes, page: Tensor) -> None:
+        self.kept[name] = page
+        self.size += page.nbytes
+
+    def trim(self) -> None:
+        while self.size > self.limit:
+            self.size -= self.kept.popitem(last=False)[1].nbytes
+
+    def close(self) -> None:
+        self.kept.clear()
+        self.bits.clear()
+        self.size = 0
+
+
+@dataclass(frozen=True)
+class Pages:
+    """The pages of one policy at one tag."""
+
+    history: LocalHistory
+    owner: str
+
+    def find(self, context: NDArray[np.int64]) -> list[Tensor]:
+        """The pages that a context begins with. Its last token is never among them: the next one follows from its logits."""
+        kept = self.history.kept
+        found = list(takewhile(kept.__contains__, page_names(context[:-1], self.owner)))
+        self.history.use(found)
+        return [kept[name] for name in found]
+
+    def keep(self, ids: NDArray[np.int64], take: Callable[[int, int], Tensor]) -> None:
+        """Keep the whole pages of a row. `take` copies keys and values from one position to another (the last axis but one)."""
+        names = page_names(ids, self.owner)
+        missing = [at for at, name in enumerate(names) if name not in self.history.kept]
+        if missing:
+            first = missing[0]
+            whole = take(first * PAGE, len(names) * PAGE)
+            for at in missing:
+                # Each with memory of its own, which it gives back alone.
+                self.history.add(names[at], whole[..., (at - first) * PAGE : (at - first + 1) * PAGE, :].clone())
+        self.history.use(names)
+        self.history.trim()
