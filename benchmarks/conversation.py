@@ -1,12 +1,14 @@
-"""What it is worth to keep the keys and values of conversations: the same turns with and without, in turn.
+r"""What it is worth to keep the keys and values of conversations: the same turns with and without, in turn.
 
 Recipes: the sampling of one turn (`play`: prompts, sampling, reading, grading; no learning) on the embedded model. Shapes:
 random weights, rows with long histories, several turns with no early end; `--groups` of rows may share their first prompt. What
 the prompts of the later turns cost without it is measured too, by asking for a single token each. Both sides must write the
 same ids. Processor time stands beside the wall's, for machines that are busy with other work.
 
-    python benchmarks/conversation.py --recipes score maporl --out benchmarks/results/conversation-embedded.json
-    python benchmarks/conversation.py --shape smollm2-135m --rows 4 --out benchmarks/results/conversation-smollm2-135m.json
+    python benchmarks/conversation.py --recipes score maporl --problems 4 --rollouts 4 --repeats 3 \
+        --out benchmarks/results/conversation-embedded.json
+    python benchmarks/conversation.py --shape smollm2-135m --rows 2 --turns 2 --new 16 --repeats 3 \
+        --out benchmarks/results/conversation-smollm2-135m.json
 """
 
 from __future__ import annotations

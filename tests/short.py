@@ -91,10 +91,11 @@ SHORT: dict[str, Short] = {
 }
 
 
-def assert_resumes(recipe: str, folder: Path, after: int) -> None:
+def assert_resumes(recipe: str, folder: Path, after: int, sampling: Mapping[str, Any] | None = None) -> None:
     """The short run, whole, and gone on with from its checkpoint after some turns: the same rows and the same weights."""
     short = SHORT[recipe]
     settings = TINY | {"options": short.options, "keep": {"checkpoint_every": 1, "checkpoints": 10, "traces_every": 1}}
+    settings["sampling"] = {**settings.get("sampling", {}), **(sampling or {})}
     for name in ("whole", "cut"):
         milonga.run(recipe, turns=short.turns, out=folder / name, settings=settings, quiet=True)
     for path in sorted((folder / "cut" / "checkpoints").iterdir())[after + 1 :]:

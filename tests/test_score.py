@@ -177,8 +177,9 @@ def test_a_task_that_cannot_demonstrate_needs_a_model_that_can_talk(tmp_path: Pa
     assert resolve([bound | {"options": {"formats": 0}}]).recipe.needs_demonstrations is False
 
 
-def test_a_run_that_was_cut_in_stage_one_ends_in_the_same_bits(tmp_path: Path) -> None:
-    assert_resumes("score", tmp_path, after=2)
+@pytest.mark.parametrize("gib", [4.0, 1e-4], ids=["histories", "histories that leave"])
+def test_a_run_that_was_cut_in_stage_one_ends_in_the_same_bits(tmp_path: Path, gib: float) -> None:
+    assert_resumes("score", tmp_path, after=2, sampling={"history_gib": gib})
 
 
 def test_conversations_without_room_teach_nothing() -> None:

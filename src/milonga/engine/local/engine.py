@@ -170,7 +170,7 @@ class LocalEngine(Engine):
         return self.policy(policy).context
 
     def history(self) -> History:
-        """vLLM keeps the beginnings of rows by itself."""
+        """vLLM is told to keep nothing from call to call."""
         if not self.history_gib or self.vllm is not None:
             return History()
         return LocalHistory(memory.history_bytes(self.history_gib, self.device, list(self.policies.values())))
