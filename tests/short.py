@@ -55,6 +55,9 @@ SHORT: dict[str, Short] = {
     "spin": Short(3, GENERATOR, {"round_turns": 2}),
     # To give points that can be read takes longer to learn than a test may: the truth gives them.
     "self_rewarding": Short(2, BOTH, {"seed_turns": 1, "round_turns": 1, "judge": "oracle"}),
+    "self_taught_evaluators": Short(
+        4, ("judge",), {"seed_turns": 1, "seed_noise": 0.0, "iters": 1, "train": 1, "rows": 16, "measured": 4}
+    ),
     "v_star": Short(3, BOTH, {"rounds": 1, "train": 1, "rows": 8}),
     "aprm": Short(3, ("corruptor", "verifier"), {"sft": 1, "sft_steps": 8, "warmup": 1, "measured": 4}),
     "score": Short(3, GENERATOR, {"formats": 1, "format_lines": 8, "stage1": 1, "measured": 4}),

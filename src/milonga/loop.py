@@ -177,7 +177,7 @@ class Loop:
         elif action.kind == "copy":
             self.engine.copy(action.policy, action.source)
         else:
-            self.engine.copy(action.policy, action.policy, "ref")
+            self.engine.copy(action.policy, action.policy, action.source or "ref")
 
     def learn(self, table: Table, played: Traces) -> tuple[dict[str, Any], dict[str, Floats]]:
         """Credit, learn and publish; returns this turn's figures, and the advantages that were learned from, by trace."""

@@ -73,6 +73,10 @@ def resolve(layers: Sequence[Mapping[str, Any]]) -> Plan:
         raise ConfigError(
             f"recipe '{config.recipe}' chooses among levels of difficulty, which task '{task.name}' does not have"
         )
+    if recipe.needs_related and not task.relates:
+        raise ConfigError(
+            f"recipe '{config.recipe}' changes what problems ask, which task '{task.name}' does not know how to do"
+        )
     if recipe.needs_demonstrations and not task.demonstrates:
         raise ConfigError(
             f"recipe '{config.recipe}' needs worked solutions, which task '{task.name}' does not have for all problems"

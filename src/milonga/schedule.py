@@ -58,7 +58,8 @@ class Action:
     kind: Literal["copy", "reset", "snapshot"]
     policy: str
     source: str = ""
-    """copy: the policy to copy from. snapshot: the name to keep the weights under."""
+    """copy: the policy to copy from. snapshot: the name to keep the weights under. reset: the snapshot to go back to; the
+    policy's own start where none is named."""
 
 
 @dataclass(frozen=True)

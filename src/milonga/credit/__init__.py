@@ -8,7 +8,7 @@ from milonga.credit.implicit import ImplicitCredit, accuracy_within, contributio
 from milonga.credit.labels import balanced, label_agreement, outcome_targets, step_targets, until_first_error
 from milonga.credit.mixing import decay, mix, shares
 from milonga.credit.reach import after_zero, first_zero, hard_labels, step_reward_credit
-from milonga.credit.selection import best_solutions, convincing_wrong, extremes
+from milonga.credit.selection import agreed, best_solutions, convincing_wrong, evened, extremes
 from milonga.credit.shaping import overlong_penalty
 from milonga.credit.slices import SliceReward, approval, by_solution, is_reference, step_votes
 from milonga.credit.tokens import StepCredit, kl_penalties, outcome_advantages, spread
@@ -24,6 +24,7 @@ __all__ = [
     "TransitionBonus",
     "accuracy_within",
     "after_zero",
+    "agreed",
     "approval",
     "balanced",
     "balanced_accuracy",
@@ -34,6 +35,7 @@ __all__ = [
     "contributions",
     "convincing_wrong",
     "decay",
+    "evened",
     "extremes",
     "first_zero",
     "hard_labels",

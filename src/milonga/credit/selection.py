@@ -48,6 +48,24 @@ def best_solutions(
     return [text for _, text in ordered[:top]]
 
 
+def agreed(right: Sequence[bool], groups: Sequence[Hashable], least: float = 0.0) -> list[bool]:
+    """Which rows are kept: those that are right, in groups of which at least this share is."""
+    kept = [False] * len(right)
+    for rows in members(groups):
+        if sum(right[row] for row in rows) >= least * len(rows):
+            for row in rows:
+                kept[row] = right[row]
+    return kept
+
+
+def evened(kept: Sequence[bool], classes: Sequence[Hashable], rng: random.Random) -> list[bool]:
+    """Of what is kept, as many rows of every class that occurs among all rows; the surplus is dropped at random."""
+    found = [[row for row in rows if kept[row]] for rows in members(classes)]
+    least = min((len(rows) for rows in found), default=0)
+    chosen = {row for rows in found for row in rng.sample(rows, least)}
+    return [row in chosen for row in range(len(kept))]
+
+
 def extremes(
     scores: Sequence[float] | Floats, sizes: Sequence[float], groups: Sequence[Hashable], rule: PairRule, margin: float
 ) -> list[tuple[int, int]]:

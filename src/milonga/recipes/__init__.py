@@ -20,6 +20,7 @@ from milonga.recipes.rlp import Rlp
 from milonga.recipes.rstar_math import RstarMath
 from milonga.recipes.score import Score
 from milonga.recipes.self_rewarding import SelfRewarding
+from milonga.recipes.self_taught_evaluators import SelfTaughtEvaluators
 from milonga.recipes.sft import Sft
 from milonga.recipes.spin import Spin
 from milonga.recipes.tango import Tango
@@ -54,6 +55,7 @@ __all__ = [
     "RstarMath",
     "Score",
     "SelfRewarding",
+    "SelfTaughtEvaluators",
     "Sft",
     "Spin",
     "Tango",

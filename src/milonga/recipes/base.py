@@ -54,6 +54,8 @@ class Recipe(ABC):
     """Whether the task must know the exact truth of each step. Where that follows from the options, the instance says so."""
     needs_demonstrations: bool = False
     """Whether the task must be able to write solutions; as above."""
+    needs_related: ClassVar[bool] = False
+    """Whether the task must be able to change what a problem asks."""
     needs_levels: ClassVar[bool] = False
     """Whether the task must know how hard its problems are, and draw those of one level."""
     tasks: ClassVar[tuple[str, ...]] = ()

@@ -8,6 +8,7 @@ from milonga.roles.critic import Critic
 from milonga.roles.debater import Debater
 from milonga.roles.evolve import Asker, Judge
 from milonga.roles.grader import Grader
+from milonga.roles.pair_judge import Duel, Judgement, PairJudge
 from milonga.roles.proofs import DefectVerifier, MetaVerifier, ProofWriter
 from milonga.roles.proposer import Proposal, Proposer
 from milonga.roles.scorer import ImplicitScorer, Scorer, StepScorer
@@ -29,10 +30,13 @@ __all__ = [
     "Debater",
     "DefectVerifier",
     "Dialect",
+    "Duel",
     "Grader",
     "ImplicitScorer",
     "Judge",
+    "Judgement",
     "MetaVerifier",
+    "PairJudge",
     "Predictor",
     "ProofWriter",
     "Proposal",

@@ -118,6 +118,16 @@ class Task(ABC):
         """The step `at` of a solution, made wrong in the way that a name of `families` says; None where that cannot be."""
         raise TypeError(f"task '{self.name}' knows no families of corruptions")
 
+    def related(self, problem: Problem, rng: random.Random, changes: int = 1) -> Problem | None:
+        """A problem that asks something else in so many places, or in as many as there are: its solution reads as well as one
+        of the given problem, and does not solve that. Of a train problem never a held-out one; None where none was found."""
+        raise TypeError(f"task '{self.name}' cannot change what a problem asks")
+
+    @property
+    def relates(self) -> bool:
+        """Whether the task can change what a problem asks."""
+        return type(self).related is not Task.related
+
     def harder(self) -> Task | None:
         """Problems of the same kind with up to twice as many steps, to see how far a skill reaches; None if there are none."""
         return None
@@ -146,6 +156,8 @@ class Task(ABC):
         return {}
 
 
+RELATED_TRIES = 64
+"""How often a change of a problem is tried before none is found."""
 TASKS: Registry[type[Task]] = Registry("task")
 
 
@@ -164,3 +176,8 @@ def split_of(text: str) -> Split:
     """The one split a procedural problem belongs to: 80 % train, 10 % dev, 10 % test, by its text."""
     bucket = hashlib.blake2b(normalised(text).encode(), digest_size=4).digest()[0] % 10
     return "train" if bucket < 8 else "dev" if bucket == 8 else "test"
+
+
+def stays_out(problem: Problem, made: Problem) -> bool:
+    """Whether a problem that was made of another keeps away from what is held out, where that one is a train problem."""
+    return split_of(problem.text) != "train" or split_of(made.text) == "train"

@@ -12,7 +12,7 @@ from collections.abc import Collection, Sequence
 
 from pydantic import Field, model_validator
 
-from milonga.tasks.base import TASKS, Demonstration, Task, TaskOptions, keyed, split_of
+from milonga.tasks.base import RELATED_TRIES, TASKS, Demonstration, Task, TaskOptions, keyed, split_of, stays_out
 from milonga.tasks.corruption import CHAIN_FAMILIES, ChainStep
 from milonga.types import Grade, Problem, Split
 
@@ -41,6 +41,22 @@ class ChainOptions(TaskOptions):
 def compute(left: int, operation: str, right: int, mod: int) -> int:
     value = left + right if operation == "+" else left - right if operation == "-" else left * right
     return value % mod
+
+
+def otherwise(operation: str, operand: int, rng: random.Random) -> tuple[str, int]:
+    """Another operation, or another operand."""
+    if rng.random() < 0.5:
+        return rng.choice([o for o in OPERATIONS if o != operation]), operand
+    return operation, rng.choice([d for d in range(2, 10) if d != operand])
+
+
+def posed(id: str, start: int, chain: Sequence[tuple[str, int]], mod: int) -> Problem:
+    """The problem of these operations, with its answer."""
+    text = f"{start}" + "".join(f"{operation}{operand}" for operation, operand in chain) + f"%{mod}"
+    value = start
+    for operation, operand in chain:
+        value = compute(value, operation, operand, mod)
+    return Problem(id, text, str(value), {"start": start, "chain": list(chain), "mod": mod})
 
 
 @TASKS.register("chain")
@@ -74,14 +90,20 @@ class Chain(Task):
             count = rng.randint(self.options.min_ops or self.options.ops, self.options.ops)
             start = rng.randrange(self.options.mod)
             chain = [(rng.choice(OPERATIONS), rng.randint(2, 9)) for _ in range(count)]
-            text = f"{start}" + "".join(f"{o}{b}" for o, b in chain) + f"%{self.options.mod}"
-            if split_of(text) == split:
-                break
-        value = start
-        for operation, operand in chain:
-            value = compute(value, operation, operand, self.options.mod)
-        data = {"start": start, "chain": chain, "mod": self.options.mod}
-        return Problem(f"chain/{split}/{index}", text, str(value), data)
+            made = posed(f"chain/{split}/{index}", start, chain, self.options.mod)
+            if split_of(made.text) == split:
+                return made
+
+    def related(self, problem: Problem, rng: random.Random, changes: int = 1) -> Problem | None:
+        """Another operand or another operation in some places."""
+        chain, mod = problem.data["chain"], problem.data["mod"]
+        for _ in range(RELATED_TRIES):
+            places = set(rng.sample(range(len(chain)), min(changes, len(chain))))
+            other = [otherwise(o, b, rng) if k in places else (o, b) for k, (o, b) in enumerate(chain)]
+            made = posed(f"{problem.id}/related", problem.data["start"], other, mod)
+            if stays_out(problem, made):
+                return made
+        return None
 
     def grade(self, problem: Problem, answer: str | None, steps: Sequence[str]) -> Grade:
         """Extra steps are wrong; a solution that leaves operations out is wrong in its last step, where it stops."""

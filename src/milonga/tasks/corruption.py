@@ -71,3 +71,13 @@ CHAIN_FAMILIES: Mapping[str, Callable[[ChainStep, random.Random], str | None]] =
     "operator_swap": operator_swap,
     "stale_operand": stale_operand,
 }
+
+
+def garbled(text: str, rng: random.Random) -> str:
+    """One digit or letter is another of its kind."""
+    places = [at for at, sign in enumerate(text) if sign.isascii() and sign.isalnum()]
+    if not places:
+        return text
+    at = rng.choice(places)
+    kind = "0123456789" if text[at].isdigit() else "abcdefghijklmnopqrstuvwxyz"
+    return text[:at] + rng.choice([sign for sign in kind if sign != text[at].lower()]) + text[at + 1 :]

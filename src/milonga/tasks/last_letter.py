@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 
 from pydantic import Field, model_validator
 
-from milonga.tasks.base import TASKS, Demonstration, Task, TaskOptions, keyed, split_of
+from milonga.tasks.base import RELATED_TRIES, TASKS, Demonstration, Task, TaskOptions, keyed, split_of, stays_out
 from milonga.types import Grade, Problem, Split
 
 MOST_WORDS = 64
@@ -39,6 +39,18 @@ def word(rng: random.Random) -> str:
     """Three to six letters, consonants and vowels in turn, so that any letter may be the last."""
     offset = rng.randrange(2)
     return "".join(rng.choice((CONSONANTS, VOWELS)[(i + offset) % 2]) for i in range(rng.randint(3, 6)))
+
+
+def other(text: str, rng: random.Random) -> str:
+    """Another word, with another last letter."""
+    while (made := word(rng))[-1] == text[-1]:
+        pass
+    return made
+
+
+def posed(id: str, words: Sequence[str]) -> Problem:
+    """The problem of these words, with its answer."""
+    return Problem(id, " ".join(words), "".join(w[-1] for w in words), {"words": list(words)})
 
 
 @TASKS.register("last_letter")
@@ -75,9 +87,19 @@ class LastLetter(Task):
         most = self.options.max_words if split == "train" else self.options.test_max_words
         while True:
             words = [word(rng) for _ in range(rng.randint(self.options.min_words, most))]
-            text = " ".join(words)
-            if split_of(text) == split:
-                return Problem(f"last_letter/{split}/{index}", text, "".join(w[-1] for w in words), {"words": words})
+            made = posed(f"last_letter/{split}/{index}", words)
+            if split_of(made.text) == split:
+                return made
+
+    def related(self, problem: Problem, rng: random.Random, changes: int = 1) -> Problem | None:
+        """Other words, with other last letters, in some places."""
+        words = problem.data["words"]
+        for _ in range(RELATED_TRIES):
+            places = set(rng.sample(range(len(words)), min(changes, len(words))))
+            made = posed(f"{problem.id}/related", [other(w, rng) if k in places else w for k, w in enumerate(words)])
+            if stays_out(problem, made):
+                return made
+        return None
 
     def grade(self, problem: Problem, answer: str | None, steps: Sequence[str]) -> Grade:
         """Extra steps are wrong; a solution that leaves words out is wrong in its last step, where it stops."""

@@ -1,0 +1,30 @@
+"""What Self-Taught Evaluators say of themselves: a judge gets better by its own judgements of pairs that nobody labelled."""
+
+from milonga.claims.base import claim
+
+claim(
+    "self_taught_evaluators",
+    says="A judge that is trained from its seed on those of its own judgements that agree with how the pairs were built "
+    "prefers the right one of two real solutions more often than a judge trained on as many of them drawn blindly.",
+    # The second arm hands the weights of the kept judgements to any: it stays what the seed was.
+    arms=(
+        "self_taught_evaluators",
+        "self_taught_evaluators:control=shuffled",
+        "self_taught_evaluators:options.balance=false",
+    ),
+    metric="eval/judge/pair_accuracy",
+    turns=54,
+    task={"name": "last_letter", "min_words": 2, "max_words": 3, "test_max_words": 3},
+    settings={
+        "batch": {"problems": 64, "rollouts": 8},
+        "options": {"seed_turns": 24, "iters": 3, "train": 9, "rows": 512, "measured": 256},
+        "policies": {"judge": {"lr": 5e-4, "minibatches": 4}},
+        "eval": {"problems": 4, "samples": 1, "every": 10, "greedy": False, "bench": 0},
+        "keep": {"checkpoint_every": 1000, "traces_every": 0},
+    },
+    more=(
+        "self_taught_evaluators:options.negatives=digits",
+        "self_taught_evaluators:options.restart=continue",
+        "self_taught_evaluators:options.answers=sampled",
+    ),
+)

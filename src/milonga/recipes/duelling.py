@@ -1,0 +1,132 @@
+"""Pairs of solutions of which the better one is known: how they are built and shown, and what judges make of them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from milonga.evals.metrics import mean
+from milonga.roles import Duel, StepSolver
+from milonga.roles.pair_judge import Verdict, duel
+from milonga.table import Table
+from milonga.tasks.base import keyed
+from milonga.tasks.corruption import garbled
+from milonga.types import Problem, Trace, Traces
+
+Negatives = Literal["modified", "digits"]
+"""How the worse solution of a pair is made: it solves a changed problem, or one character of the right one is another."""
+Answers = Literal["written", "sampled"]
+"""Who writes solutions: the task, or the generator as it started."""
+START = "ref"
+
+
+@dataclass(frozen=True)
+class Built:
+    """A pair that was built for a problem. `fails` is whether the construction did: the good solution does not solve the
+    problem, or the bad one does."""
+
+    good: Trace
+    bad: Trace
+
+    @property
+    def fails(self) -> bool:
+        return not (self.good.correct == 1.0 and self.bad.correct == 0.0)
+
+
+def build(table: Table, problems: Sequence[Problem], answers: Answers, negatives: Negatives, changes: int) -> list[Built]:
+    """A pair for each problem. Nobody looks at the answers: what is better follows from what was asked."""
+    rngs = {problem.id: keyed("pair", table.setting.seed, table.turn, problem.id) for problem in problems}
+    good = solved(table, problems, answers)
+    if negatives == "digits":
+        texts = {problem.id: garbled(text, rngs[problem.id]) for problem, text in good}
+    else:
+        task = table.setting.task
+        made = {problem.id: task.related(problem, rngs[problem.id], changes) for problem in problems}
+        others = {id: other for id, other in made.items() if other is not None}
+        found = {other.id: text for other, text in solved(table, list(others.values()), answers)}
+        texts = {id: found[other.id] for id, other in others.items() if other.id in found}
+    return [
+        Built(as_solution(table, problem, text, "good"), as_solution(table, problem, texts[problem.id], "bad"))
+        for problem, text in good
+        if problem.id in texts
+    ]
+
+
+def solved(table: Table, problems: Sequence[Problem], answers: Answers) -> list[tuple[Problem, str]]:
+    """A solution of each problem, but for those that the generator has no room for."""
+    if answers == "sampled":
+        return [(t.problem, t.text) for t in table.ask("generator", problems, tag=START)]
+    role, task = table.setting.roles["generator"], table.setting.task
+    assert isinstance(role, StepSolver)
+    out = []
+    for problem in problems:
+        shown = task.demonstrate(problem, keyed("solution", table.setting.seed, table.turn, problem.id))
+        out.append((problem, role.write(shown.steps, shown.answer)))
+    return out
+
+
+def as_solution(table: Table, problem: Problem, text: str, name: str) -> Trace:
+    """A text as a solution of a problem, whatever it was written for."""
+    reading = table.setting.roles["generator"].read(text, None)
+    grade = table.setting.task.grade(problem, reading.value.answer, reading.value.steps)
+    return Trace.given(f"{table.turn}/{name}/{problem.id}", "generator", problem, text, reading, grade)
+
+
+def both_orders(pairs: Sequence[Built]) -> Traces:
+    """Each pair twice, with its good solution in the first place and in the second."""
+    return Traces(duel(one.good.id, one.good, one.bad, place) for one in pairs for place in ("A", "B"))  # type: ignore[arg-type]
+
+
+def real_pairs(solutions: Traces) -> list[Built]:
+    """Of each problem one right and one wrong sample, where there are both: errors that nobody built."""
+    found: dict[str, dict[float, Trace]] = {}
+    for solution in solutions:
+        found.setdefault(solution.problem.id, {}).setdefault(solution.correct, solution)
+    return [Built(one[1.0], one[0.0]) for one in found.values() if 1.0 in one and 0.0 in one]
+
+
+def shown(judgement: Trace) -> Duel:
+    """The duel that a judgement is about."""
+    value = judgement.subject.reading.value
+    assert isinstance(value, Duel)
+    return value
+
+
+def is_right(judgement: Trace) -> bool:
+    return bool(judgement.reading.value.verdict == shown(judgement).better)
+
+
+def cause(judgement: Trace) -> str:
+    """Why a judgement is kept or not: right, wrong, tie or unreadable."""
+    verdict = judgement.reading.value.verdict
+    return "unreadable" if verdict is None else "tie" if verdict == "tie" else "right" if is_right(judgement) else "wrong"
+
+
+def figures(judgements: Traces) -> dict[str, float | None]:
+    """Of duels in both orders: how often the better solution wins, over both; how often it is the same solution that wins in
+    both; and how often the first place does. Of several judgements of a duel the majority counts; what cannot be read, a tie
+    and a divided vote are wins of nobody."""
+    said: dict[tuple[str, str], list[Verdict | None]] = {}
+    for one in judgements:
+        said.setdefault((shown(one).pair, shown(one).better), []).append(one.reading.value.verdict)
+    won = {key: majority(verdicts) for key, verdicts in said.items()}
+    pairs = {pair for pair, _ in won if {(pair, "A"), (pair, "B")} <= set(won)}
+    # The same solution wins both times where the verdicts differ: it changed places.
+    same = [{won[pair, "A"], won[pair, "B"]} == {"A", "B"} for pair in pairs]
+    decided = [verdict == "A" for verdict in won.values() if verdict in ("A", "B")]
+    return {
+        "pair_accuracy": mean([verdict == better for (_, better), verdict in won.items()]),
+        "consistency": mean(same),
+        "first_rate": mean(decided),
+        "unreadable": mean([verdict is None for verdicts in said.values() for verdict in verdicts]),
+    }
+
+
+def majority(verdicts: Sequence[Verdict | None]) -> Verdict | None:
+    """What most of those that can be read say; a tie where they are divided."""
+    counts = Counter(verdict for verdict in verdicts if verdict is not None).most_common(2)
+    if not counts:
+        return None
+    return "tie" if len(counts) > 1 and counts[0][1] == counts[1][1] else counts[0][0]

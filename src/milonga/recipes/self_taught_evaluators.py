@@ -1,0 +1,190 @@
+"""Self-Taught Evaluators (arXiv 2408.02666): a judge of pairs that is trained without anybody's preferences.
+
+Of two solutions the worse one solves a slightly changed problem, so that which is better is known. The judge writes several
+judgements of each pair in both orders; those that agree are kept, as many for either place, and the judge is trained on them
+anew from its seed. After the iterations right judgements are preferred to the others of the same input, by DPO.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any, Literal
+
+from pydantic import Field
+
+from milonga.credit import agreed, evened, term_weights
+from milonga.evals.metrics import mean
+from milonga.objectives import OBJECTIVES
+from milonga.recipes.base import RECIPES, Recipe, RecipeOptions
+from milonga.recipes.duelling import START, Answers, Negatives, both_orders, build, cause, figures, is_right, real_pairs, shown
+from milonga.recipes.imitation import demonstrations, imitation
+from milonga.recipes.judgements import capped, from_json, pool_figures, to_json
+from milonga.recipes.preferences import Pair, as_given, kept_pairs, pair_lesson
+from milonga.roles import Dialect, PairJudge, Role, StepSolver
+from milonga.schedule import Action, Phase, Schedule
+from milonga.table import Table
+from milonga.tasks.base import keyed
+from milonga.types import Lesson, Traces
+
+SEED, COLLECT, TRAIN, PREFER = "seed", "collect", "train", "prefer"
+"""The phases. The judge is kept under the name of the first when it has been seeded, and of the last when that begins."""
+SAMPLES = 4
+"""Solutions of a held-out problem among which a right and a wrong one are looked for."""
+
+
+class SelfTaughtEvaluatorsOptions(RecipeOptions):
+    seed_turns: int = Field(12, ge=0)
+    """Turns that teach the seed to judge pairs, before anything else; 0 for models that can."""
+    seed_noise: float = Field(0.15, ge=0, le=1)
+    """Share of the seed's examples with the wrong verdict."""
+    seed_first: float = Field(0.6, ge=0, le=1)
+    """Share of them whose better solution is the first: more than half gives the seed a bias for that place."""
+    iters: int = Field(3, ge=1)
+    """Iterations. What is left of the run after them is the final stage, by DPO."""
+    collect: int = Field(1, ge=1)
+    """Turns of an iteration in which pairs are built and judged, `batch.rollouts` times in each order."""
+    train: int = Field(5, ge=1)
+    """Turns of an iteration in which the judge learns from what was kept."""
+    rows: int = Field(256, ge=2)
+    """Judgements in such a turn, drawn from all that were written; those that were not kept weigh nothing."""
+    answers: Answers = "written"
+    """Who writes the solutions: the task, or the generator as it started."""
+    negatives: Negatives = "modified"
+    """What the worse solution is: one of a changed problem, or the better one with one character changed."""
+    changes: int = Field(1, ge=1)
+    """Places in which the changed problem differs; one is the hardest to see."""
+    checked: bool = True
+    """Whether pairs whose construction failed (the good solution is wrong, or the bad one right) are left out."""
+    majority_filter: float = Field(0.0, ge=0, le=1)
+    """Share of a pair's judgements in one order that must be right for any of them to be kept."""
+    balance: bool = True
+    """Whether as many judgements are kept for the first place as for the second."""
+    restart: Literal["seed", "continue"] = "seed"
+    """Whether each iteration trains the seed, or the judge of the iteration before, whose bias grows that way."""
+    accumulate: bool = False
+    """Whether judgements of earlier iterations are learned from too."""
+    max_pairs: int = Field(6, ge=1)
+    """Of the final stage: pairs of judgements of one input, at most."""
+    max_unreadable: float = Field(0.2, ge=0, le=1)
+    """Of the final stage: share of the pairs, at most, that lose by having no verdict; more would teach the format alone."""
+    votes: int = Field(1, ge=1)
+    """Judgements of a pair in one order when it is measured; their majority counts."""
+    measured: int = Field(64, ge=1)
+    """Held-out problems on which the judge is measured."""
+
+
+@RECIPES.register("self_taught_evaluators")
+class SelfTaughtEvaluators(Recipe):
+    """A judge learns from its own judgements of pairs whose better side is known by construction (arXiv 2408.02666)."""
+
+    name = "self_taught_evaluators"
+    paper = "arXiv 2408.02666"
+    paradigm = "verifier training"
+    granularity = "sequence"
+    truth = "none: pairs are built"
+    seats = {"generator": StepSolver, "judge": PairJudge}
+    lead = "judge"
+    bindings = {"own": "", "lora": "", "shared": ""}
+    learns = {"generator": ("policy_gradient", "dpo"), "judge": ("dpo",)}
+    needs_related = True
+    defaults = {"policies": {"judge": {"objective": {"preset": "dpo", "nll_coef": 1.5, "kl_from": PREFER}, "lr": 3e-4}}}
+    Options = SelfTaughtEvaluatorsOptions
+    options: SelfTaughtEvaluatorsOptions
+    measures = tuple(f"judge/{what}" for what in ("pair_accuracy", "consistency", "first_rate", "unreadable", "built_accuracy"))
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.needs_steps = self.options.seed_turns > 0
+        self.needs_demonstrations = self.needs_steps or self.options.answers == "written"
+
+    def roles(self, dialect: Dialect) -> dict[str, Role]:
+        judge = PairJudge(dialect, self.options.seed_noise, self.options.seed_first)
+        return {"generator": StepSolver(dialect), "judge": judge}
+
+    def schedule(self) -> Schedule:
+        """The seed; iterations that each begin from it again; and the final stage, measured from where it begins."""
+        o, judge = self.options, self.policies["judge"]
+        anew = (Action("reset", judge, SEED),) if o.restart == "seed" else ()
+        first = Phase("judge", o.collect, enter=(Action("snapshot", judge, SEED),), name=COLLECT)
+        again, train = Phase("judge", o.collect, name=COLLECT), Phase("judge", o.train, enter=anew, name=TRAIN)
+        later = (again, train) * (o.iters - 1)
+        begin = Phase("judge", 1, enter=(Action("snapshot", judge, PREFER),), name=PREFER)
+        return Schedule(
+            (Phase("judge", o.seed_turns, name=SEED), first, train, *later, begin), (Phase("judge", 1, name=PREFER),)
+        )
+
+    def play(self, table: Table) -> Traces:
+        """Judgements of the newest judge about pairs in both orders; where the judge is trained, nothing is played."""
+        if table.phase == SEED:
+            return demonstrations(table, "judge")
+        if table.phase == TRAIN:
+            return Traces([])
+        pairs = build(table, table.problems(), self.options.answers, self.options.negatives, self.options.changes)
+        self.state["construction_errors"] = mean([one.fails for one in pairs]) or 0.0
+        usable = [one for one in pairs if not (self.options.checked and one.fails)]
+        tag = PREFER if table.phase == PREFER else "live"
+        return table.ask("judge", both_orders(usable), self.rollouts, tag=tag)
+
+    def credit(self, table: Table, played: Traces) -> list[Lesson]:
+        if table.phase == SEED:
+            return [imitation(self, "judge", played)]
+        if table.phase == PREFER:
+            return self.credit_preferred(table, played)
+        if table.phase == TRAIN:
+            return self.credit_kept(table)
+        self.collect(table, played)
+        return []
+
+    def collect(self, table: Table, played: Traces) -> None:
+        """All judgements of the iteration, with whether each is kept: it is right, and its place is not over-represented."""
+        begins = self.state.get("iteration") != table.round
+        pool = [] if begins and not self.options.accumulate else self.state.get("pool", [])
+        kept = agreed([is_right(t) for t in played], played.subjects, self.options.majority_filter)
+        if self.options.balance:
+            kept = evened(kept, [shown(t).better for t in played], keyed("balance", table.setting.seed, table.turn))
+        pool += [to_json(judgement, keep) for judgement, keep in zip(played, kept, strict=True)]
+        self.state |= {"pool": pool, "iteration": table.round}
+
+    def credit_kept(self, table: Table) -> list[Lesson]:
+        """Cross-entropy on the judgements that were kept, on the tokens of the judge alone."""
+        pool, judge = self.state["pool"], self.policies["judge"]
+        chosen = keyed("judgements", table.setting.seed, table.turn).sample(range(len(pool)), min(len(pool), self.options.rows))
+        drawn = [pool[row] for row in sorted(chosen)]
+        rows = Traces(from_json(one, number, judge) for number, one in enumerate(drawn))
+        kept = [float(one["keep"]) for one in drawn]
+        if not any(kept):
+            return []  # nothing that was drawn agrees with how its pair was built
+        weights = term_weights(["kept"] * len(rows), {"kept": 1.0}, kept, [float(t.length) for t in rows])
+        notes = pool_figures(pool) | {"construction_errors": self.state["construction_errors"]}
+        objective, sources = OBJECTIVES.get("cross_entropy"), {"construction": 1.0}
+        return [Lesson(judge, objective, rows, weights=weights, sources=sources, notes=notes)]
+
+    def credit_preferred(self, table: Table, played: Traces) -> list[Lesson]:
+        """-log sigmoid(beta * (log-ratio of a right judgement - log-ratio of another of the same input)) + 1.5 * NLL of it."""
+        rng = keyed("preferred", table.setting.seed, table.turn)
+        made: list[Pair] = []
+        for about in dict.fromkeys(played.subjects):
+            mine = [t for t in played if t.subject.id == about]
+            rejected = [t for t in mine if not is_right(t)]
+            both: list[Pair] = [
+                (f"right against {cause(bad)}", as_given(good), as_given(bad))
+                for good in mine
+                if is_right(good)
+                for bad in rejected
+            ]
+            made += rng.sample(both, min(len(both), self.options.max_pairs))
+        pairs = kept_pairs(table, capped(made, self.options.max_unreadable))
+        causes = Counter(reason.rpartition(" ")[2] for reason, _, _ in pairs)
+        notes = {f"rejected_{name}": count / len(pairs) for name, count in causes.items()} | {"pairs": float(len(pairs))}
+        return [pair_lesson(self, "judge", pairs, sources={"construction": 1.0}, notes=notes)] if pairs else []
+
+    def measure(self, table: Table) -> dict[str, float | None]:
+        """On errors that nobody built, in both orders, and on built ones: a judge may know the one kind alone."""
+        problems, votes = table.problems(self.options.measured), self.options.votes
+        real = real_pairs(table.ask("generator", problems, SAMPLES, tag=START))
+        found = figures(table.ask("judge", both_orders(real), votes) if real else Traces([]))
+        built = build(
+            table, problems, "written" if table.setting.task.demonstrates else "sampled", "modified", self.options.changes
+        )
+        right = figures(table.ask("judge", both_orders([one for one in built if not one.fails]), votes))["pair_accuracy"]
+        return {f"judge/{key}": value for key, value in found.items()} | {"judge/built_accuracy": right}

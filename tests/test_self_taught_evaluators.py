@@ -1,0 +1,358 @@
+"""Self-Taught Evaluators: one parser, labels by construction, both orders, balance, restarts from the seed, and what loses."""
+
+from __future__ import annotations
+
+import random
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cases import TINY
+from helpers import PROPERTY, make_trace
+from milonga.api import make_engine
+from milonga.credit import agreed, evened
+from milonga.engine.local import LocalEngine
+from milonga.errors import ConfigError
+from milonga.recipes.duelling import Built, both_orders, build, cause, figures, majority, real_pairs
+from milonga.recipes.judgements import capped, pool_figures
+from milonga.recipes.self_taught_evaluators import COLLECT, PREFER, SEED, TRAIN, SelfTaughtEvaluators
+from milonga.resolve import Plan, resolve
+from milonga.roles import DIALECTS, Dialect, PairJudge
+from milonga.schedule import Cursor
+from milonga.table import Setting, Table
+from milonga.tasks import make_task
+from milonga.tasks.base import split_of
+from milonga.tasks.corruption import garbled
+from milonga.types import Reading, Trace, Traces
+from short import assert_resumes, short_loop
+
+JUDGE = "self_taught_evaluators"
+
+
+@cache
+def engine() -> Any:
+    made = make_engine(plan())
+    made.snapshot("judge", PREFER)
+    return made
+
+
+def plan(**options: Any) -> Plan:
+    return resolve([TINY, {"recipe": JUDGE, "options": options}])
+
+
+def table(p: Plan, phase: str = COLLECT, turn: int = 1) -> Table:
+    return Table(Setting(engine(), p.task, p.roles, p.seats, p.config.sampling, 0, 4), turn, "judge", phase)
+
+
+def said(duel: Trace, verdict: str | None, number: int = 0) -> Trace:
+    """A judgement that somebody else gave."""
+    text = {"A": "=+", "B": "=-", "tie": "=?", None: ""}[verdict]
+    made = Trace.given(f"{duel.id}/{number}", "judge", duel.problem, text, PairJudge("terse").read(text))
+    made.about = (duel,)
+    return made
+
+
+def duels(count: int = 2) -> Traces:
+    pairs = [
+        Built(make_trace(1, 2, id=f"g{n}", correct=True), make_trace(1, 2, id=f"b{n}", correct=False)) for n in range(count)
+    ]
+    return both_orders(pairs)
+
+
+# The parser.
+
+
+@pytest.mark.parametrize(
+    ("text", "verdict"),
+    [
+        ("[A]", "A"),
+        ("At first [A], but no.\n[B]", "B"),
+        ("[B] and then more words", "B"),
+        ("[C]", "tie"),
+        ("[D]", None),
+        ("[A] or [X]", None),
+        ("A is better", None),
+        ("[a]", None),
+        ("", None),
+    ],
+)
+def test_the_last_bracket_is_the_verdict(text: str, verdict: str | None) -> None:
+    reading = PairJudge("tagged").read(text)
+    assert reading.value.verdict == verdict and reading.valid == (verdict is not None)
+
+
+@pytest.mark.parametrize(
+    ("text", "verdict"),
+    [("7+\n=+", "A"), ("7+\n8-\n=-", "B"), ("=?", "tie"), ("7+\n", None), ("=+\n7+", None), ("7=+", None), ("=+=-", None)],
+)
+def test_the_last_line_is_the_terse_verdict(text: str, verdict: str | None) -> None:
+    assert PairJudge("terse").read(text).value.verdict == verdict
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize("verdict", ["A", "B"])
+def test_a_written_judgement_reads_back(dialect: Dialect, verdict: Any) -> None:
+    judge = PairJudge(dialect)
+    text = judge.write([[("7", True), ("12", False)], [("7", True), ("12", True)]], verdict)
+    assert judge.read(text).value.verdict == verdict
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_a_judge_sees_both_solutions_in_their_order_and_not_which_is_better(dialect: Dialect) -> None:
+    judge = PairJudge(dialect)
+    good, bad = make_trace(1, 3, correct=True), make_trace(1, 5, correct=False)
+    good.text, bad.text = "GOOD", "BAD"
+    prompts = ["".join(part.text for part in judge.prompt(d.problem, d)) for d in both_orders([Built(good, bad)])]
+    assert prompts[0].index("GOOD") < prompts[0].index("BAD") and prompts[1].index("BAD") < prompts[1].index("GOOD")
+    assert prompts[0].replace("GOOD", "x").replace("BAD", "x") == prompts[1].replace("GOOD", "x").replace("BAD", "x")
+    with pytest.raises(ValueError, match="two solutions"):
+        judge.prompt(good.problem, None)
+
+
+def test_the_seed_has_the_bias_and_the_noise_that_were_asked_for() -> None:
+    task, judge, rng = make_task({"name": "chain", "ops": 2}), PairJudge("terse", 0.2, 0.6), random.Random(0)
+    firsts, wrong = 0, 0
+    for problem in task.draw("train", 0, 400):
+        about, text = judge.demonstrate(task, problem, rng)
+        assert about is not None
+        better = about.reading.value.better
+        firsts += better == "A"
+        wrong += judge.read(text).value.verdict != better
+        assert text.count("\n") == 4 and [t.correct for t in about.about].count(1.0) >= 1
+    assert 0.53 < firsts / 400 < 0.67 and 0.14 < wrong / 400 < 0.26
+
+
+# Construction.
+
+
+@pytest.mark.parametrize("task", [{"name": "chain", "ops": 3}, {"name": "last_letter"}])
+def test_a_related_problem_asks_something_else_in_the_same_split(task: dict[str, Any]) -> None:
+    made, rng = make_task(task), random.Random(1)
+    for split in ("train", "dev"):
+        for problem in made.draw(split, 0, 30):  # type: ignore[arg-type]
+            other = made.related(problem, rng)
+            assert other is not None and other.text != problem.text and (split != "train" or split_of(other.text) == split)
+            assert len(other.text.split()) == len(problem.text.split())
+            shown = made.demonstrate(other, rng)
+            assert made.grade(other, shown.answer, shown.steps).sound
+
+
+def test_one_operation_or_operand_of_a_chain_is_changed_or_as_many_as_were_asked_for() -> None:
+    task, rng = make_task({"name": "chain", "ops": 3}), random.Random(0)
+    for problem in task.draw("train", 0, 20):
+        for changes, expected in ((1, 1), (2, 2), (9, 3)):
+            other = task.related(problem, rng, changes)
+            assert other is not None
+            both = zip(problem.data["chain"], other.data["chain"], strict=True)
+            assert sum(a != b for a, b in both) == expected
+            assert all(a[0] == b[0] or a[1] == b[1] for a, b in zip(problem.data["chain"], other.data["chain"], strict=True))
+
+
+@pytest.mark.parametrize("answers", ["written", "sampled"])
+@pytest.mark.parametrize("negatives", ["modified", "digits"])
+def test_the_label_comes_from_the_construction(answers: Any, negatives: Any) -> None:
+    p = plan()
+    one = table(p)
+    pairs = build(one, one.problems(8), answers, negatives, 1)
+    assert len(pairs) == 8 and all(pair.good.problem is pair.bad.problem for pair in pairs)
+    assert all(pair.good.text != pair.bad.text for pair in pairs) or answers == "sampled"
+    if answers == "written":
+        assert all(pair.good.correct == 1.0 for pair in pairs)
+    if (answers, negatives) == ("written", "modified"):
+        assert sum(pair.fails for pair in pairs) <= 1  # modulo 100 another operand may lead to the same answer
+
+
+def test_a_construction_that_failed_is_counted_and_left_out() -> None:
+    right, wrong = make_trace(1, 1, correct=True), make_trace(1, 1, correct=False)
+    assert not Built(right, wrong).fails
+    assert all(Built(*sides).fails for sides in ((right, right), (wrong, wrong), (wrong, right)))
+    for checked in (True, False):
+        p = plan(answers="sampled", checked=checked)
+        played = p.recipe.play(table(p))
+        errors = p.recipe.state["construction_errors"]
+        assert 0 < errors < 1 and len(played) == (4 * (1 - errors) if checked else 4) * 2 * 4
+
+
+def test_a_garbled_text_differs_in_one_sign_of_the_same_kind() -> None:
+    for seed in range(30):
+        made = garbled("37+5=42\n#42", random.Random(seed))
+        apart = [(a, b) for a, b in zip("37+5=42\n#42", made, strict=True) if a != b]
+        assert len(apart) == 1 and apart[0][0].isdigit() and apart[0][1].isdigit()
+    assert garbled("+\n", random.Random(0)) == "+\n"
+
+
+# The filter.
+
+
+def test_what_is_right_is_kept_where_enough_of_its_input_is() -> None:
+    right, groups = [True, True, False, True, False, False], ["a", "a", "a", "b", "b", "b"]
+    assert agreed(right, groups) == right
+    assert agreed(right, groups, 0.5) == [True, True, False, False, False, False]
+
+
+@PROPERTY
+@given(st.lists(st.tuples(st.booleans(), st.sampled_from("AB")), max_size=30), st.integers(0, 9))
+def test_balance_keeps_equally_many_of_both_places(rows: list[tuple[bool, str]], seed: int) -> None:
+    kept, places = [keep for keep, _ in rows], [place for _, place in rows]
+    found = evened(kept, places, random.Random(seed))
+    counts = [sum(f and p == place for f, p in zip(found, places, strict=True)) for place in set(places)]
+    wanted = [sum(k and p == place for k, p in zip(kept, places, strict=True)) for place in set(places)]
+    assert counts == [min(wanted, default=0)] * len(wanted)
+    assert all(k or not f for f, k in zip(found, kept, strict=True))
+
+
+def test_a_biased_judge_is_balanced_only_where_that_is_asked_for() -> None:
+    shown = duels(6)
+    # Right on every duel whose better solution is first, and on one of the others.
+    judged = Traces(said(d, "A" if number != 1 else "B") for number, d in enumerate(shown))
+    for balance, expected in ((True, [1, 1]), (False, [6, 1])):
+        recipe = plan(balance=balance).recipe
+        assert isinstance(recipe, SelfTaughtEvaluators)
+        recipe.collect(table(plan()), judged)
+        kept = [one["better"] for one in recipe.state["pool"] if one["keep"]]
+        assert [kept.count(place) for place in "AB"] == expected
+
+
+def test_each_iteration_has_a_pool_of_its_own_unless_all_are_kept() -> None:
+    for accumulate, sizes in ((False, [4, 8, 4]), (True, [4, 8, 12])):
+        recipe = plan(accumulate=accumulate).recipe
+        assert isinstance(recipe, SelfTaughtEvaluators)
+        found = []
+        for turn, iteration in ((1, 0), (2, 0), (9, 1)):
+            one = table(plan(), turn=turn)
+            one.round = iteration
+            recipe.collect(one, Traces(said(d, "A") for d in duels(2)))
+            found.append(len(recipe.state["pool"]))
+        assert found == sizes
+
+
+def test_only_what_was_kept_weighs_in_the_lesson() -> None:
+    p = plan(rows=64)
+    recipe = p.recipe
+    assert isinstance(recipe, SelfTaughtEvaluators)
+    one = table(p)
+    about = both_orders(build(one, one.problems(4), "written", "modified", 1))
+    texts = ["=+" if d.reading.value.better == "A" else ("=-" if n % 4 else "=?") for n, d in enumerate(about)]
+    recipe.state["construction_errors"] = 0.0
+    recipe.collect(one, one.write("judge", about, texts))
+    (lesson,) = recipe.credit(table(p, TRAIN), Traces([]))
+    assert lesson.objective.kind == "cross_entropy" and lesson.sources == {"construction": 1.0} and lesson.weights is not None
+    pool = recipe.state["pool"]
+    assert [weight > 0 for weight in lesson.weights] == [row["keep"] for row in pool]
+    assert [t.problem.text for t in lesson.traces] == [row["question"] for row in pool]
+    assert all(t.text == row["text"] and t.ids.tolist() == list(row["ids"]) for t, row in zip(lesson.traces, pool, strict=True))
+    assert lesson.notes["right"] + lesson.notes["tie"] == 1.0 and lesson.notes["wrong"] == 0.0
+    recipe.state["pool"] = [{**row, "keep": False} for row in pool]
+    assert recipe.credit(table(p, TRAIN), Traces([])) == []
+
+
+# The metric.
+
+
+def test_a_judge_that_always_says_a_is_half_right_and_never_consistent() -> None:
+    found = figures(Traces(said(d, "A") for d in duels(5)))
+    assert found == {"pair_accuracy": 0.5, "consistency": 0.0, "first_rate": 1.0, "unreadable": 0.0}
+
+
+def test_figures_of_both_orders_by_hand() -> None:
+    a, b, c, d = duels(2)  # two pairs: the better one is first in a and c, second in b and d
+    right = Traces([said(a, "A"), said(b, "B"), said(c, "A"), said(d, "B")])
+    assert figures(right) == {"pair_accuracy": 1.0, "consistency": 1.0, "first_rate": 0.5, "unreadable": 0.0}
+    wrong = Traces([said(a, "B"), said(b, "A"), said(c, None), said(d, "tie")])
+    assert figures(wrong) == {"pair_accuracy": 0.0, "consistency": 0.5, "first_rate": 0.5, "unreadable": 0.25}
+    voted = [said(a, "A", 0), said(a, "A", 1), said(a, "B", 2), said(b, "B", 0), said(b, None, 1), said(b, "A", 2)]
+    assert figures(Traces(voted))["pair_accuracy"] == 0.5  # the second vote is divided
+    assert figures(Traces([]))["pair_accuracy"] is None
+
+
+def test_majorities() -> None:
+    assert majority(["A", "B", "A", None]) == "A" and majority([None, None]) is None
+    assert majority(["A", "B", None]) == "tie" and majority(["tie", "tie", "A"]) == "tie"
+
+
+def test_real_pairs_are_of_one_right_and_one_wrong_sample() -> None:
+    rights = [("p", True), ("p", True), ("p", False), ("q", True), ("r", False), ("s", None)]
+    solutions = Traces(make_trace(1, 1, problem=name, correct=c, id=f"{name}{n}") for n, (name, c) in enumerate(rights))
+    (pair,) = real_pairs(solutions)
+    assert (pair.good.id, pair.bad.id) == ("p0", "p2")
+
+
+# Restarts and the final stage.
+
+
+def test_every_iteration_begins_from_the_seed() -> None:
+    schedule = plan(seed_turns=2, iters=2).recipe.schedule()
+    assert [p.name for p in schedule.intro] == [SEED, COLLECT, TRAIN, COLLECT, TRAIN, PREFER]
+    entered = [[(a.kind, a.source) for a in p.enter] for p in schedule.intro]
+    assert entered == [[], [("snapshot", SEED)], [("reset", SEED)], [], [("reset", SEED)], [("snapshot", PREFER)]]
+    assert [p.name for p in schedule.cycle] == [PREFER] and not schedule.cycle[0].enter
+    going_on = plan(restart="continue").recipe.schedule()
+    assert not any(a.kind == "reset" for phase in going_on.intro for a in phase.enter)
+
+
+def test_a_training_phase_starts_from_the_weights_of_the_seed(tmp_path: Path) -> None:
+    with short_loop(JUDGE, tmp_path / "run") as loop:
+        loop.turn()
+        assert isinstance(loop.engine, LocalEngine)
+        policy = loop.engine.policy("judge")
+        seeded = policy.clone()
+        for _ in range(2):
+            loop.turn()
+        moved = policy.clone()
+        assert any(not torch.equal(a, b) for a, b in zip(moved, seeded, strict=True)), "it has learned in between"
+        loop.enter(loop.schedule.intro[2], Cursor(2, 0))
+        assert all(torch.equal(a, b) for a, b in zip(policy.clone(), seeded, strict=True))
+
+
+def test_right_judgements_win_against_others_of_the_same_input_and_order() -> None:
+    p = plan(max_pairs=2, max_unreadable=1.0)
+    one = table(p, PREFER)
+    about = both_orders(build(one, one.problems(2), "written", "modified", 1))
+    texts = {"A": ["=+", "1+\n=+", "=-", "=?", "7+"], "B": ["=+", "=+", "=?", "", "7"]}
+    rows = [(d, text) for d in about for text in texts[d.reading.value.better]]
+    played = one.write("judge", [d for d, _ in rows], [text for _, text in rows])
+    (lesson,) = p.recipe.credit(one, played)
+    assert lesson.objective.kind == "dpo" and lesson.objective.nll_coef == 1.5 and lesson.objective.kl_from == PREFER
+    pairs = list(zip(lesson.traces[::2], lesson.traces[1::2], strict=True))
+    assert len(pairs) == 4, "two of each input in which anything is right"
+    for winner, loser in pairs:
+        assert winner.subject.id == loser.subject.id and cause(winner) == "right" and cause(loser) != "right"
+    assert {kept.reason for kept in one.preferences.kept} <= {f"right against {why}" for why in ("wrong", "tie", "unreadable")}
+    assert sum(value for key, value in lesson.notes.items() if key.startswith("rejected")) == pytest.approx(1.0)
+
+
+def test_losers_without_a_verdict_are_capped() -> None:
+    trace = make_trace(1, 1)
+    pairs = [(f"right against {why}", trace, trace) for why in ["wrong"] * 8 + ["unreadable"] * 9]
+    assert [reason for reason, _, _ in capped(pairs, 0.2)].count("right against unreadable") == 2
+    assert len(capped(pairs, 0.0)) == 8 and len(capped(pairs, 1.0)) == 17 and capped(pairs[8:], 0.2) == []
+
+
+def test_inputs_that_are_never_judged_rightly_are_lost_and_counted() -> None:
+    rows = [("x", "right"), ("x", "wrong"), ("y", "tie"), ("y", "unreadable")]
+    pool = [{"input": about, "cause": why, "keep": why == "right", "better": "A"} for about, why in rows]
+    found = pool_figures(pool)
+    assert found["lost_inputs"] == 0.5 and found["right_first"] == 1.0
+    assert [found[key] for key in ("right", "wrong", "tie", "unreadable", "kept")] == [0.25] * 5
+
+
+def test_a_task_that_cannot_change_its_problems_is_refused(tmp_path: Path) -> None:
+    bare = tmp_path / "bare.jsonl"
+    bare.write_text("".join(f'{{"question": "{n} and {n}?", "answer": "{2 * n}"}}\n' for n in range(40)))
+    task = {"name": "jsonl", "path": str(bare)}
+    with pytest.raises(ConfigError, match="changes what problems ask"):
+        resolve([TINY, {"recipe": JUDGE, "task": task, "options": {"seed_turns": 0, "answers": "sampled"}}])
+
+
+def test_a_run_that_was_cut_between_collecting_and_training_ends_in_the_same_bits(tmp_path: Path) -> None:
+    assert_resumes(JUDGE, tmp_path, after=2)
+
+
+def test_a_judgement_that_cannot_be_read_says_why() -> None:
+    reading: Reading = PairJudge("terse").read("7+\n8")
+    assert not reading.valid and reading.invalid == "no verdict at the end" and reading.value.verdict is None
