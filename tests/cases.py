@@ -319,5 +319,21 @@ CASES: dict[str, Case] = {
         {"generator"},
         0.12,
     ),
+    # The refiner has never read a critique: imitation teaches it, to the control too. Accuracy of 96 refined solutions; over
+    # seeds 4 to 6 it went from 0.01 to 0.03 at the start to 0.49 to 0.61, the controls to 0.15 to 0.38.
+    "marti": Case(
+        QUICK
+        | {
+            "task": TINY["task"],
+            "batch": {"problems": 8, "rollouts": 4},
+            "options": {"formats": 3, "format_lines": 96, "measured": 96},
+            "policies": {"generator": FAST, "verifier": FAST, "refiner": FAST | {"minibatches": 8}},
+            "eval": QUICK["eval"] | {"problems": 4, "samples": 1},
+        },
+        6,
+        "eval/team/last_accuracy",
+        {*BOTH, "refiner"},
+        0.12,
+    ),
     "verifier_only": Case(fast(JUDGED, "verifier"), 8, FOUND, {"verifier"}, 0.05),
 }

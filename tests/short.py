@@ -62,6 +62,7 @@ SHORT: dict[str, Short] = {
     "aprm": Short(3, ("corruptor", "verifier"), {"sft": 1, "sft_steps": 8, "warmup": 1, "measured": 4}),
     "score": Short(3, GENERATOR, {"formats": 1, "format_lines": 8, "stage1": 1, "measured": 4}),
     "maporl": Short(2, ("generator", "partner"), {"formats": 1, "format_lines": 6, "talk": 2, "measured": 4}),
+    "marti": Short(2, (*BOTH, "refiner"), {"formats": 1, "format_lines": 6, "measured": 4}),
     "rlp": Short(2, GENERATOR, {"format_turns": 1, "format_lines": 8, "measured": 4}),
     "rstar_math": Short(4, BOTH, {"searches": 2, "candidates": 4, "check": False, "measured": 4}),
     # To pose problems that can be read takes longer to learn than a test may: the judge learns from what is remembered.

@@ -18,7 +18,9 @@ from milonga.resolve import resolve
 from milonga.table import Setting
 
 SMALL = {"asl": {"audit": 4}, "deepseek_math_v2": {"audit": 4}}
-SMALL |= {recipe: {"measured": 4} for recipe in ("rlp", "aprm", "rstar_math", "score", "maporl", "self_taught_evaluators")}
+SMALL |= {
+    recipe: {"measured": 4} for recipe in ("rlp", "aprm", "rstar_math", "score", "maporl", "self_taught_evaluators", "marti")
+}
 
 
 @pytest.mark.parametrize(("recipe", "greedy"), [*((recipe, True) for recipe in RECIPES), ("tango", False)])

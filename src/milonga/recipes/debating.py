@@ -8,8 +8,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from milonga.credit.history import histories
 from milonga.recipes.conversing import taught, turns_of
 from milonga.recipes.imitation import demonstrations
+from milonga.recipes.voting import elected
+from milonga.recipes.workflows import Rules, Said, Workflow, by_seat
 from milonga.roles import Debater
 from milonga.table import Table
 from milonga.types import Floats, Problem, Prompt, Trace, Traces
@@ -27,14 +30,15 @@ class Debates:
     @property
     def correct(self) -> Floats:
         """Debates by turns by agents: right or wrong."""
-        return self._each(lambda trace: trace.correct)
+        return self.each(lambda trace: trace.correct)
 
     @property
     def readable(self) -> Floats:
         """The same: 1 where an answer could be read."""
-        return self._each(lambda trace: float(trace.reading.valid))
+        return self.each(lambda trace: float(trace.reading.valid))
 
-    def _each(self, value: Callable[[Trace], float]) -> Floats:
+    def each(self, value: Callable[[Trace], float]) -> Floats:
+        """The same, of anything that can be said of one turn."""
         agents = [[[value(turn) for turn in turns_of(talk)] for talk in talks] for talks in self.talks.values()]
         return np.moveaxis(np.array(agents, dtype=float), 0, 2)
 
@@ -90,3 +94,38 @@ def shown(table: Table, seats: Sequence[str], turns: int, lines: int) -> Traces:
                 replies = {seat: table.reply(seat, talks[seat], said[seat], speaker="debate") for seat in seats}
                 talks = together(talks, replies)
     return Traces(out)
+
+
+class Debating(Workflow):
+    """Two debaters over several rounds: the majority of the last one is the outcome."""
+
+    seats = {"generator": Debater, "partner": Debater}
+    taught = ("generator", "partner")
+
+    def __init__(self, rounds: int = 2) -> None:
+        self.rounds = rounds
+
+    def play(self, table: Table, problems: Sequence[Problem], n: int) -> Traces:
+        found = debate(table, tuple(self.seats), problems, self.rounds, n)
+        return Traces(talk for talks in found.talks.values() for talk in talks)
+
+    def show(self, table: Table, lines: int) -> Traces:
+        return shown(table, tuple(self.seats), self.rounds, lines)
+
+    def said(self, table: Table, played: Traces, rules: Rules) -> list[Said]:
+        debates = self.debates(played)
+        local = debates.each(rules.right)
+        before = np.array([histories(one, rules.scope, rules.rounds) for one in local])
+        last = zip(*debates.talks.values(), strict=True)
+        voted = np.array([elected(table, Traces(talks), rules.right) for talks in last])
+        return [
+            Said(seat, rows, list(local[:, :, agent].T), list(before[:, :, agent].T), local[:, -1, agent], voted)
+            for agent, (seat, rows) in enumerate(debates.talks.items())
+        ]
+
+    def changes(self, played: Traces) -> tuple[Traces, Traces]:
+        debates = self.debates(played)
+        return debates.at(0), debates.at(-1)
+
+    def debates(self, played: Traces) -> Debates:
+        return Debates({seat: by_seat(played, seat) for seat in self.seats})

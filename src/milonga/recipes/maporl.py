@@ -16,7 +16,7 @@ from milonga.credit.debates import Share, Tie
 from milonga.errors import ConfigError
 from milonga.evals.metrics import mean
 from milonga.recipes.base import RECIPES, Recipe, RecipeOptions
-from milonga.recipes.conversing import change_figures
+from milonga.recipes.conversing import CHANGES, change_figures
 from milonga.recipes.debating import Debates, debate, shown
 from milonga.recipes.imitation import imitation
 from milonga.roles import Debater, Dialect, Role
@@ -75,9 +75,7 @@ class Maporl(Recipe):
     bindings = {"own": "", "lora": "", "shared": ""}
     Options = MaporlOptions
     options: MaporlOptions
-    measures = tuple(
-        f"team/{what}" for what in ("first_accuracy", "last_accuracy", "gain", "fixed", "broken", "copy_rate", "disagreement")
-    )
+    measures = tuple(f"team/{what}" for what in (*CHANGES, "disagreement"))
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)

@@ -14,7 +14,7 @@ from pydantic import Field
 from milonga.credit import kl_penalties, progress_reward, turn_advantages
 from milonga.evals.metrics import mean
 from milonga.recipes.base import RECIPES, Recipe, RecipeOptions
-from milonga.recipes.conversing import change_figures, comparable, taught, turn_costs
+from milonga.recipes.conversing import CHANGES, change_figures, comparable, taught, turn_costs
 from milonga.recipes.imitation import demonstrations, imitation
 from milonga.roles import Corrector, Dialect, Role
 from milonga.schedule import Action, Phase, Schedule
@@ -66,9 +66,7 @@ class Score(Recipe):
     defaults = {"policies": {"generator": {"objective": {"preset": "grpo", "advantage": "leave_one_out"}}}}
     Options = ScoreOptions
     options: ScoreOptions
-    measures = tuple(
-        f"generator/{what}" for what in ("first_accuracy", "last_accuracy", "gain", "fixed", "broken", "copy_rate")
-    )
+    measures = tuple(f"generator/{what}" for what in CHANGES)
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)

@@ -5,7 +5,7 @@ Only what is named as measuring looks at a grade.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,7 +14,7 @@ from milonga.credit.votes import Answer, Vote, agreement, consistency, vote
 from milonga.evals.metrics import mean
 from milonga.table import Table
 from milonga.tasks.base import keyed
-from milonga.types import Floats, Trace, Traces
+from milonga.types import Floats, Problem, Trace, Traces
 
 
 @dataclass(frozen=True)
@@ -109,3 +109,35 @@ def collusion(found: list[Ballot], checks: Traces) -> dict[str, float | None]:
         "majority_share": mean([cast.vote.share for cast in found]),
         "verdict_consistency": mean([share for share in agreed if share is not None]),
     }
+
+
+def elected(table: Table, solutions: Traces, right: Callable[[Trace], float]) -> float:
+    """How right the answer is that most of these give, as `right` says of who gives it; 0 where nobody gives one."""
+    cast = ballot(table, solutions, Traces([]))
+    return next((right(trace) for trace in solutions if cast.gives[trace.id]), 0.0)
+
+
+def votes_for_tokens(table: Table, seat: str, problems: Sequence[Problem], tokens: float) -> list[float]:
+    """Of each problem whether the majority of plain solutions is right, of so many as cost about so many sampled tokens: what
+    anything that spends them otherwise has to beat."""
+    first = table.ask(seat, problems)
+    each = sum(trace.length for trace in first) / len(problems)
+    more = round(tokens / (each * len(problems))) - 1 if each else 0
+    voters = [*first, *(table.ask(seat, problems, more) if more > 0 else ())]
+    return [winner_right(cast) for cast in ballots(table, Traces(voters)).values()]
+
+
+def truth(solution: Trace) -> float:
+    """What the grader says."""
+    return solution.correct
+
+
+def majority(table: Table, solutions: Traces, least: float) -> Callable[[Trace], float]:
+    """In the truth's place: whether a solution says what most of its problem say; NaN where fewer than `least` agree."""
+    found = ballots(table, solutions)
+
+    def right(solution: Trace) -> float:
+        cast = found[solution.problem.id]
+        return cast.gives[solution.id] if cast.vote.share >= least else float("nan")
+
+    return right

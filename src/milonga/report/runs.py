@@ -147,7 +147,9 @@ def recipe_facts(config: Config) -> list[tuple[str, str]]:
     except UserError:
         return [("recipe", config.recipe)]
     what = (recipe.__doc__ or "").strip().partition("\n")[0]
-    seats = ", ".join(f"{seat} ({role.name})" for seat, role in recipe.seats.items())
+    seats = ", ".join(
+        f"{seat} ({role.name})" for seat, role in recipe.seated(recipe.Options.model_construct(**config.options)).items()
+    )
     return [("recipe", f"{config.recipe}: {what}"), ("paper", recipe.paper), ("seats", seats)]
 
 

@@ -11,6 +11,7 @@ from milonga.roles.grader import Grader
 from milonga.roles.pair_judge import Duel, Judgement, PairJudge
 from milonga.roles.proofs import DefectVerifier, MetaVerifier, ProofWriter
 from milonga.roles.proposer import Proposal, Proposer
+from milonga.roles.reviser import Reviser
 from milonga.roles.scorer import ImplicitScorer, Scorer, StepScorer
 from milonga.roles.slices import SliceJudge
 from milonga.roles.solver import StepSolver, solver_in
@@ -41,6 +42,7 @@ __all__ = [
     "ProofWriter",
     "Proposal",
     "Proposer",
+    "Reviser",
     "Role",
     "Scorer",
     "SliceJudge",

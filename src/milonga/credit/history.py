@@ -1,0 +1,58 @@
+"""Credit by what was earned before (MARTI): a turn that mends an error is worth more than one that repeats a success.
+
+R is what a turn earns by itself, from 0 to 1; Q is the mean of what earlier turns earned; NaN is what nobody knows.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+
+from milonga.types import Floats
+
+Shaping = Literal["margin", "quality", "none"]
+Scope = Literal["own", "all"]
+Rounds = Literal["last", "all"]
+
+
+def shaped_by_history(reward: Floats, history: Floats, how: Shaping, alpha: float) -> Floats:
+    """R' of each turn; R itself where nothing came before it.
+
+    margin: R + alpha (R - Q), which pays for corrections. quality: R + alpha (Q R - (1 - Q)(1 - R)), which pays for staying
+    right and charges for staying wrong: nothing for 0 to 1, nothing lost for 1 to 0.
+    """
+    if how == "none":
+        return reward
+    by_margin = reward - history
+    by_quality = history * reward - (1 - history) * (1 - reward)
+    term = by_margin if how == "margin" else by_quality
+    out: Floats = reward + alpha * np.where(np.isnan(history), 0.0, term)
+    return out
+
+
+def histories(rewards: Floats, scope: Scope, rounds: Rounds) -> Floats:
+    """Q of each turn of each agent, from an array of turns by agents; NaN in the first turn.
+
+    Of one's own earlier turns, or of everybody's: then a partner who was right lowers what a correction earns.
+    """
+    out = np.full(rewards.shape, np.nan)
+    for turn in range(1, len(rewards)):
+        before = rewards[:turn] if rounds == "all" else rewards[turn - 1 : turn]
+        for agent in range(rewards.shape[1]):
+            out[turn, agent] = known_mean(before[:, [agent]] if scope == "own" else before)
+    return out
+
+
+def known_mean(values: Floats) -> float:
+    """The mean of what is known; NaN where nothing is."""
+    known = values[~np.isnan(values)]
+    return float(known.mean()) if len(known) else float("nan")
+
+
+def most_alpha(turns: int) -> float:
+    """The largest alpha with which, over so many turns, a wrong first answer on purpose does not pay under `margin`.
+
+    It loses 1, and if all later turns are right gains alpha (1 + 1/2 + ... + 1/(T - 1)) by their margins.
+    """
+    return 1 / sum(1 / k for k in range(1, turns)) if turns > 1 else float("inf")

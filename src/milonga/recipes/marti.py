@@ -1,0 +1,198 @@
+"""MARTI (OpenReview E7jZqo0A50): agents in a workflow, each trained on its own turns.
+
+A solution is criticised and refined (chain), two agents debate (debate), or an aggregator reads two proposals (mixture). The
+checker pays every turn by itself; a turn that others spoke before is also paid by how it compares with what was there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import numpy as np
+from pydantic import Field
+
+from milonga.credit import balanced, mixed, turn_advantages
+from milonga.credit.critiques import names_answer
+from milonga.credit.history import Rounds, Scope, Shaping, most_alpha, shaped_by_history
+from milonga.errors import ConfigError
+from milonga.evals.metrics import mean
+from milonga.recipes.base import RECIPES, Recipe, RecipeOptions
+from milonga.recipes.conversing import CHANGES, change_figures
+from milonga.recipes.debating import Debating
+from milonga.recipes.imitation import imitation
+from milonga.recipes.voting import majority, truth, votes_for_tokens
+from milonga.recipes.workflows import Mixing, Refining, Rules, Said, VerifierReward, Workflow, by_seat, solutions_in
+from milonga.roles import Dialect, Role, StepSolver
+from milonga.schedule import Phase, Schedule
+from milonga.table import Table
+from milonga.types import Floats, Lesson, Traces
+
+FORMAT = "format"
+VOTERS = 8
+"""The fewest solutions of a problem whose majority may be taken for its answer."""
+
+
+class MartiOptions(RecipeOptions):
+    workflow: Literal["chain", "debate", "mixture"] = "chain"
+    """chain: generator, verifier, refiner. debate: generator and partner. mixture: generator, partner, aggregator."""
+    formats: int = Field(12, ge=0)
+    """Turns of imitating a noisy teacher on the seats that read others, before anything is rewarded; 0 for models that can."""
+    format_lines: int = Field(64, ge=2)
+    """Examples of each such seat in each of them."""
+    noise: float = Field(0.3, ge=0, le=1)
+    """Share of the teacher's solutions with a wrong step."""
+    critiques: int = Field(2, ge=1)
+    """Chain: critiques of each solution, each of which is refined once."""
+    rounds: int = Field(2, ge=2)
+    """Debate: rounds."""
+    shaping: Shaping = "margin"
+    """How what came before shapes a reward: margin pays for corrections, quality for staying right."""
+    alpha: float = Field(0.5, ge=0)
+    """Weight of that term."""
+    history_scope: Scope = "own"
+    """Whose earlier turns count. In a chain, own is the solution that is refined, and all the critique's reward too."""
+    history_rounds: Rounds = "all"
+    """Debate: whether all earlier rounds count, or the last one."""
+    outcome: Literal["none", "own_last", "vote", "last_stage"] = "none"
+    """What is added to every turn: nothing; in a debate the agent's own last answer, or the vote; else the last stage."""
+    beta: float = Field(0.5, ge=0)
+    """Weight of that."""
+    verifier_reward: VerifierReward = "agreement"
+    """Chain: agreement pays a critique for the right final verdict, checker for naming the right answer."""
+    verifier_group: Literal["solution", "problem"] = "solution"
+    """Chain: what critiques are compared with: those of the same solution, or of the same problem."""
+    refiner_gain: float = Field(0.0, ge=0)
+    """Chain: weight of what the refiner gained over the solution, in its critique's reward."""
+    labels: Literal["truth", "majority"] = "truth"
+    """majority: what most solutions of a problem say, of all agents and turns, is taken for its answer (test-time training)."""
+    min_share: float = Field(0.25, ge=0, le=1)
+    """The smallest share of votes for that; below it a problem teaches nothing."""
+    filter: bool = True
+    """Only groups with right and wrong solutions are learned from, by the rewards before shaping."""
+    train: Literal["all", "generator"] = "all"
+    """generator: the others stay as they were after the format."""
+    measured: int = Field(64, ge=1)
+    """Held-out problems in an evaluation."""
+
+
+@RECIPES.register("marti")
+class Marti(Recipe):
+    """Agents of a chain, a debate or a mixture are trained on their own turns (MARTI, OpenReview E7jZqo0A50)."""
+
+    name = "marti"
+    paper = "OpenReview E7jZqo0A50"
+    paradigm = "cooperative"
+    granularity = "turn"
+    truth = "answers"
+    seats = Refining.seats | Mixing.seats
+    lead = "generator"
+    bindings = {"own": "", "lora": "", "shared": ""}
+    Options = MartiOptions
+    options: MartiOptions
+    measures = (*(f"team/{what}" for what in (*CHANGES, "outcome", "vote", "over_vote")), "critic/names_answer")
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        o = self.options
+        self.needs_demonstrations = o.formats > 0
+        self.workflow = workflow_of(o)
+        require(o, self.rollouts)
+        if o.train == "generator" and len(set(self.policies.values())) == 1:
+            raise ConfigError("options.train = 'generator' leaves the others as they were, but all share one model; use 'all'")
+
+    @classmethod
+    def seated(cls, options: MartiOptions) -> Mapping[str, type[Role]]:
+        return workflow_of(options).seats
+
+    def roles(self, dialect: Dialect) -> dict[str, Role]:
+        noise = self.options.noise
+        return {s: r(dialect, noise) if issubclass(r, StepSolver) else r(dialect) for s, r in self.workflow.seats.items()}
+
+    def schedule(self) -> Schedule:
+        return Schedule((Phase("generator", self.options.formats, name=FORMAT),), (Phase("generator", 1),))
+
+    def play(self, table: Table) -> Traces:
+        if table.phase == FORMAT:
+            return self.workflow.show(table, self.options.format_lines)
+        return self.workflow.play(table, table.problems(), self.rollouts)
+
+    def credit(self, table: Table, played: Traces) -> list[Lesson]:
+        """One lesson for each agent, from its own turns."""
+        if table.phase == FORMAT:
+            return [imitation(self, seat, by_seat(played, seat)) for seat in self.workflow.taught]
+        said = [s for s in self.workflow.said(table, played, self.rules(table, played)) if len(s.rows)]
+        return [self.taught_by(table, one) for one in said if self.options.train == "all" or one.seat == "generator"]
+
+    def rules(self, table: Table, played: Traces) -> Rules:
+        o = self.options
+        right = truth if o.labels == "truth" else majority(table, solutions_in(played), o.min_share)
+        return Rules(right, o.verifier_reward, o.history_scope, o.history_rounds)
+
+    def taught_by(self, table: Table, said: Said) -> Lesson:
+        """Every turn of the agent, compared with the same turn about the same problem."""
+        o, seat, objective = self.options, said.seat, self.objectives[said.seat]
+        groups = said.rows.subjects if said.about is not None and o.verifier_group == "solution" else said.rows.problems
+        rewards = [self.reward(said, turn) for turn in range(len(said.local))]
+        if o.filter:
+            raw = zip(rewards, said.local, strict=True)
+            rewards = [np.where(mixed(local, groups), reward, np.nan) for reward, local in raw]
+        penalties = table.penalties(said.rows, objective)
+        credit = turn_advantages(rewards, said.rows, groups, objective, penalties)
+        weights = None if said.about is None else balanced(said.about)
+        notes = {f"{seat}_earned_turn{turn}": mean(local) or 0.0 for turn, local in enumerate(said.local)}
+        source = "answers" if o.labels == "truth" else "agreement"
+        return self.lesson(seat, said.rows, advantages=credit, weights=weights, sources={source: 1.0}, notes=notes)
+
+    def reward(self, said: Said, turn: int) -> Floats:
+        """R' of a turn, and what the whole came to."""
+        o = self.options
+        out = shaped_by_history(said.local[turn], said.before[turn], o.shaping, o.alpha)
+        if o.outcome != "none":
+            out = out + o.beta * (said.own_last if o.outcome == "own_last" else said.whole)
+        if said.about is not None and o.refiner_gain:
+            out = out + o.refiner_gain * (said.whole - said.about)
+        return out
+
+    def measure(self, table: Table) -> dict[str, float | None]:
+        """First against last answers, and the outcome against a vote of the generator alone for as many sampled tokens."""
+        problems = table.problems(self.options.measured)
+        played = workflow_of(self.options.model_copy(update={"critiques": 1})).play(table, problems, 1)
+        said = self.workflow.said(table, played, Rules(truth))
+        outcome, voted = (
+            mean(said[-1].whole),
+            mean(votes_for_tokens(table, "generator", problems, sum(t.length for t in played))),
+        )
+        found = change_figures(*self.workflow.changes(played))
+        found |= {"outcome": outcome, "vote": voted}
+        found["over_vote"] = None if outcome is None or voted is None else outcome - voted
+        named = mean([names_answer(t.text, t.problem.answer) for t in by_seat(played, "verifier")])
+        return {f"team/{key}": value for key, value in found.items()} | {"critic/names_answer": named}
+
+
+def workflow_of(options: MartiOptions) -> Workflow:
+    if options.workflow == "debate":
+        return Debating(options.rounds)
+    return Mixing() if options.workflow == "mixture" else Refining(options.critiques)
+
+
+def require(options: MartiOptions, rollouts: int) -> None:
+    """What would be paid for the wrong thing, or for nothing, is refused."""
+    o, debate = options, options.workflow == "debate"
+    turns = o.rounds if debate else 2
+    if o.shaping == "margin" and o.alpha > most_alpha(turns):
+        most = f"{most_alpha(turns):.3f}"
+        raise ConfigError(f"options.alpha={o.alpha:g} pays a wrong first answer on purpose over {turns} turns; at most {most}")
+    if o.outcome in ("own_last", "vote") and not debate:
+        raise ConfigError(f"options.outcome = '{o.outcome}' is for a debate; a {o.workflow} has 'last_stage'")
+    if o.outcome == "last_stage" and debate:
+        raise ConfigError("options.outcome = 'last_stage' is for a chain or a mixture; a debate has 'vote' and 'own_last'")
+    if o.workflow == "chain" and o.verifier_group == "solution" and o.critiques < 2:
+        raise ConfigError(
+            "options.critiques=1 leaves a critique nothing to be compared with; use 2, or verifier_group = 'problem'"
+        )
+    voters = rollouts * (2 * o.rounds if debate else 3 if o.workflow == "mixture" else 1 + o.critiques)
+    if o.labels == "majority" and voters < VOTERS:
+        raise ConfigError(
+            f"{voters} solutions of a problem are too few for a majority, at least {VOTERS}: raise batch.rollouts"
+        )

@@ -1,0 +1,192 @@
+"""Workflows of several agents that recipes share: who speaks after whom about a problem, and what came before each turn.
+
+A workflow plays, shows its new seats how to speak, and says of each agent's rows what they earned, what had been earned before
+them and what it all came to (MARTI). It pays nobody: the recipe does.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from milonga.credit.critiques import agreement_reward, names_answer
+from milonga.credit.history import Rounds, Scope, known_mean
+from milonga.recipes.conversing import comparable, taught, turns_of
+from milonga.roles import Debater, Reviser, Role, StepVerifier
+from milonga.roles.reviser import panel
+from milonga.table import Table
+from milonga.types import Floats, Problem, Solution, Trace, Traces
+
+VerifierReward = Literal["agreement", "checker"]
+
+
+@dataclass(frozen=True)
+class Rules:
+    """How turns are counted: what each earns by itself, and what its history is."""
+
+    right: Callable[[Trace], float]
+    """How right a solution is, from 0 to 1, whoever says so; NaN where nobody can."""
+    pays: VerifierReward = "agreement"
+    """What a critique is paid for: the right final verdict, or naming the right answer."""
+    scope: Scope = "own"
+    rounds: Rounds = "all"
+
+    def critique(self, critique: Trace) -> float:
+        """What a critique earns by itself."""
+        if self.pays == "checker":
+            return float(names_answer(critique.text, critique.problem.answer))
+        return agreement_reward(critique.reading.value.final, self.right(critique.subject))
+
+
+@dataclass(frozen=True)
+class Said:
+    """One agent's rows, and for each of its turns what every row earned (R), what had been earned before (Q, NaN for nothing),
+    and what the agent's own last turn and the whole came to."""
+
+    seat: str
+    rows: Traces
+    local: list[Floats]
+    before: list[Floats]
+    own_last: Floats
+    whole: Floats
+    about: Floats | None = None
+    """Of critiques: how right the solutions are that they are about."""
+
+
+class Workflow(ABC):
+    """Seats, and what they say to each other."""
+
+    seats: dict[str, type[Role]]
+    taught: tuple[str, ...]
+    """The seats that read what others wrote: a model may have to be shown how."""
+
+    @abstractmethod
+    def play(self, table: Table, problems: Sequence[Problem], n: int) -> Traces:
+        """`n` plays of each problem."""
+
+    @abstractmethod
+    def show(self, table: Table, lines: int) -> Traces:
+        """What a noisy teacher writes on the taught seats, behind what the agents themselves wrote before."""
+
+    @abstractmethod
+    def said(self, table: Table, played: Traces, rules: Rules) -> list[Said]: ...
+
+    @abstractmethod
+    def changes(self, played: Traces) -> tuple[Traces, Traces]:
+        """First solutions and what became of them, row by row."""
+
+
+def by_seat(played: Traces, seat: str) -> Traces:
+    return played.keep(lambda trace: trace.seat == seat)
+
+
+def solutions_in(played: Traces) -> Traces:
+    """All solutions of a play: of every agent, in every turn."""
+    return Traces(turn for trace in played if isinstance(trace.reading.value, Solution) for turn in turns_of(trace))
+
+
+def unknown(rows: Sequence[Trace]) -> Floats:
+    return np.full(len(rows), np.nan)
+
+
+class Refining(Workflow):
+    """Generator, verifier (critique), refiner: the last one's solution is the outcome. Each solution has several critiques."""
+
+    seats = {"generator": Debater, "verifier": StepVerifier, "refiner": Reviser}
+    taught = ("refiner",)
+
+    def __init__(self, critiques: int = 1) -> None:
+        self.critiques = critiques
+
+    def play(self, table: Table, problems: Sequence[Problem], n: int) -> Traces:
+        solutions = table.ask("generator", problems, n)
+        critiques = self.kept(table.ask("verifier", solutions, self.critiques), n)
+        return Traces([*solutions, *critiques, *self.kept(table.ask("refiner", panels(critiques)), n)])
+
+    def kept(self, rows: Traces, n: int) -> Traces:
+        return comparable(rows) if n * self.critiques > 1 else rows
+
+    def show(self, table: Table, lines: int) -> Traces:
+        critiques = table.ask("verifier", table.ask("generator", table.problems(lines)))
+        return revisions(table, "refiner", panels(critiques))
+
+    def said(self, table: Table, played: Traces, rules: Rules) -> list[Said]:
+        """In `own` scope the refiner's history is the solution it refines; in `all` also what the critique earned."""
+        solutions, critiques, refined = (by_seat(played, seat) for seat in self.seats)
+        ends = np.array([rules.right(trace) for trace in refined])
+        of_critique = {trace.subject.about[1].id: end for trace, end in zip(refined, ends, strict=True)}
+        found = np.array([of_critique.get(critique.id, np.nan) for critique in critiques])
+        subjects = np.array(critiques.subjects)
+        of_solution = np.array([known_mean(found[subjects == solution.id]) for solution in solutions])
+        first = np.array([rules.right(solution) for solution in solutions])
+        judged = np.array([rules.critique(critique) for critique in critiques])
+        about = np.array([rules.right(critique.subject) for critique in critiques])
+        before = []
+        for trace in refined:
+            solution, critique = trace.subject.about
+            more = [rules.critique(critique)] if rules.scope == "all" else []
+            before.append(known_mean(np.array([rules.right(solution), *more])))
+        return [
+            Said("generator", solutions, [first], [unknown(solutions)], first, of_solution),
+            Said("verifier", critiques, [judged], [unknown(critiques)], judged, found, about),
+            Said("refiner", refined, [ends], [np.array(before)], ends, ends),
+        ]
+
+    def changes(self, played: Traces) -> tuple[Traces, Traces]:
+        refined = by_seat(played, "refiner")
+        return Traces(trace.subject.about[0] for trace in refined), refined
+
+
+class Mixing(Workflow):
+    """Two proposers, and an aggregator that reads both and whose solution is the outcome."""
+
+    seats = {"generator": Debater, "partner": Debater, "aggregator": Reviser}
+    taught = ("aggregator",)
+
+    def play(self, table: Table, problems: Sequence[Problem], n: int) -> Traces:
+        mine, theirs = (table.ask(seat, problems, n) for seat in ("generator", "partner"))
+        joined = table.ask("aggregator", pairs(mine, theirs))
+        return Traces([*mine, *theirs, *(comparable(joined) if n > 1 else joined)])
+
+    def show(self, table: Table, lines: int) -> Traces:
+        problems = table.problems(lines)
+        return revisions(table, "aggregator", pairs(*(table.ask(seat, problems) for seat in ("generator", "partner"))))
+
+    def said(self, table: Table, played: Traces, rules: Rules) -> list[Said]:
+        """The aggregator's history are the two proposals that it read."""
+        joined = by_seat(played, "aggregator")
+        ends = np.array([rules.right(trace) for trace in joined])
+        whole = {one.id: end for trace, end in zip(joined, ends, strict=True) for one in trace.subject.about}
+        before = np.array([known_mean(np.array([rules.right(one) for one in trace.subject.about])) for trace in joined])
+        out = []
+        for seat in ("generator", "partner"):
+            rows = by_seat(played, seat)
+            local = np.array([rules.right(trace) for trace in rows])
+            out.append(Said(seat, rows, [local], [unknown(rows)], local, np.array([whole.get(t.id, np.nan) for t in rows])))
+        return [*out, Said("aggregator", joined, [ends], [before], ends, ends)]
+
+    def changes(self, played: Traces) -> tuple[Traces, Traces]:
+        both = [(one, trace) for trace in by_seat(played, "aggregator") for one in trace.subject.about]
+        return Traces(one for one, _ in both), Traces(trace for _, trace in both)
+
+
+def panels(critiques: Traces) -> Traces:
+    """Each solution with its critique, for who refines it."""
+    return Traces(panel([critique.subject, critique]) for critique in critiques)
+
+
+def pairs(mine: Traces, theirs: Traces) -> Traces:
+    """Proposals of both agents about the same problem, rollout by rollout."""
+    rest: dict[str, list[Trace]] = {}
+    for one in theirs:
+        rest.setdefault(one.problem.id, []).append(one)
+    return Traces(panel([one, rest[one.problem.id].pop(0)]) for one in mine if rest.get(one.problem.id))
+
+
+def revisions(table: Table, seat: str, read: Traces) -> Traces:
+    """What a noisy teacher would write after reading these."""
+    return table.write(seat, read, taught(table, seat, [one.problem for one in read], "revision"))

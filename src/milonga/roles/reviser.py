@@ -1,0 +1,47 @@
+"""The reviser: a step solver that reads what others wrote about the problem first. It refines one solution, or joins several.
+
+What it reads is one given trace, a panel, that is about the texts: a solution and its critique, or several solutions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from milonga.roles.base import ROLES
+from milonga.roles.solver import TAGGED_TASK, StepSolver
+from milonga.types import Part, Problem, Prompt, Reading, Trace, Verification
+
+TAGGED_READ = "\n\nOthers wrote the following about this problem; it may be right or wrong.\n\n"
+TAGGED_AGAIN = "Compare it step by step. Then write your own whole solution in the format above.\n\nSolution:\n"
+
+
+def panel(texts: Sequence[Trace]) -> Trace:
+    """What several agents wrote about one problem, as one thing to be read."""
+    id = "&".join(text.id for text in texts)
+    made = Trace.given(id, "panel", texts[0].problem, "\n".join(text.text for text in texts), Reading(None, 1.0))
+    return replace(made, about=tuple(texts))
+
+
+@ROLES.register("reviser")
+class Reviser(StepSolver):
+    """Writes solutions as the solver does. What it reads is foreign text, and says nothing about who is right.
+
+    terse: the problem, each text as it was written, and the problem once more. tagged: the problem, then each text in its tags.
+    """
+
+    name = "reviser"
+
+    def prompt(self, problem: Problem, about: Trace | None = None) -> Prompt:
+        if about is None:
+            return super().prompt(problem)
+        if self.dialect == "terse":
+            read = [part for text in about.about for part in (Part(text.text, foreign=True), Part("\n"))]
+            return (*super().prompt(problem), *read, *super().prompt(problem))
+        read = [part for text in about.about for part in tagged(text)]
+        return (Part(TAGGED_TASK), Part(problem.text, foreign=True), Part(TAGGED_READ), *read, Part(TAGGED_AGAIN))
+
+
+def tagged(text: Trace) -> Prompt:
+    tag = "critique" if isinstance(text.reading.value, Verification) else "solution"
+    return Part(f"<{tag}>\n"), Part(text.text, foreign=True), Part(f"\n</{tag}>\n\n")

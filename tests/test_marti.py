@@ -1,0 +1,338 @@
+"""MARTI: the shaping table, the sandbagging bound, what a critique is paid for, three workflows row by row, and majorities."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cases import TINY
+from milonga.api import make_engine
+from milonga.credit.critiques import agreement_reward, names_answer
+from milonga.credit.history import histories, known_mean, most_alpha, shaped_by_history
+from milonga.errors import ConfigError
+from milonga.recipes.marti import FORMAT, Marti
+from milonga.recipes.voting import elected, majority, truth, votes_for_tokens
+from milonga.recipes.workflows import Rules, Said, by_seat, pairs, solutions_in
+from milonga.resolve import resolve
+from milonga.roles import Reviser, StepSolver, StepVerifier
+from milonga.roles.reviser import panel
+from milonga.table import Setting, Table
+from milonga.types import Grade, Problem, Trace, Traces
+from short import assert_resumes, short_loop
+
+NAN = float("nan")
+SEATS = {
+    "chain": ("generator", "verifier", "refiner"),
+    "debate": ("generator", "partner"),
+    "mixture": ("generator", "partner", "aggregator"),
+}
+
+# Credit by hand.
+
+
+@pytest.mark.parametrize(
+    ("reward", "before", "margin", "quality"),
+    [(1, 0, 1, 0), (1, 1, 0, 1), (0, 1, -1, 0), (0, 0, 0, -1), (1, 0.5, 0.5, 0.5), (0, 0.5, -0.5, -0.5)],
+)
+def test_the_shaping_table(reward: float, before: float, margin: float, quality: float) -> None:
+    r, q = np.array([float(reward)]), np.array([float(before)])
+    assert shaped_by_history(r, q, "margin", 0.5).tolist() == [reward + 0.5 * margin]
+    assert shaped_by_history(r, q, "quality", 0.5).tolist() == [reward + 0.5 * quality]
+    assert shaped_by_history(r, q, "none", 0.5).tolist() == [reward]
+
+
+def test_a_turn_without_history_is_paid_as_it_is_and_the_unknown_stays_unknown() -> None:
+    for how in ("margin", "quality"):
+        shaped = shaped_by_history(np.array([1.0, 0.0, NAN]), np.array([NAN, NAN, 1.0]), how, 0.5)
+        assert shaped[:2].tolist() == [1.0, 0.0] and np.isnan(shaped[2])
+
+
+def test_history_is_ones_own_or_everybodys_of_the_last_round_or_of_all() -> None:
+    rewards = np.array([[0.0, 1.0], [1.0, 1.0], [1.0, 0.0]])
+    own = histories(rewards, "own", "all")
+    assert np.isnan(own[0]).all() and own[1:].tolist() == [[0.0, 1.0], [0.5, 1.0]]
+    assert histories(rewards, "all", "all")[1:].tolist() == [[0.5, 0.5], [0.75, 0.75]]
+    assert histories(rewards, "own", "last")[2].tolist() == [1.0, 1.0]
+    assert histories(np.array([[NAN, 1.0], [1.0, 1.0]]), "all", "all")[1].tolist() == [1.0, 1.0]
+    assert np.isnan(known_mean(np.array([NAN])))
+
+
+@pytest.mark.parametrize(("turns", "most"), [(2, 1.0), (3, 0.667), (4, 0.545), (5, 0.48)])
+def test_above_the_bound_a_wrong_first_answer_pays(turns: int, most: float) -> None:
+    """Rewards over all turns of an agent that is always right, and of one that is wrong in its first turn only."""
+    assert most_alpha(turns) == pytest.approx(most, abs=5e-4)
+
+    def total(first: float, alpha: float) -> float:
+        rewards = np.array([[first], *[[1.0]] * (turns - 1)])
+        return float(shaped_by_history(rewards, histories(rewards, "own", "all"), "margin", alpha).sum())
+
+    assert total(0.0, most_alpha(turns) * 0.99) < total(1.0, 0.0) < total(0.0, most_alpha(turns) * 1.01)
+    if turns == 2:
+        assert (total(1.0, 0.5), total(0.0, 0.5)) == (2.0, 1.5)
+
+
+def test_a_critique_is_paid_for_its_verdict_not_for_solving() -> None:
+    assert [agreement_reward(verdict, right) for verdict in (True, False, None) for right in (1.0, 0.0)] == [1, 0, 0, 1, 0, 0]
+    assert np.isnan(agreement_reward(True, NAN))
+    assert names_answer("26+\n=+", "26") and not names_answer("126+\n=+", "26") and not names_answer("2 6", "26")
+    assert names_answer("so a.b it is", "a.b") and not names_answer("so axb it is", "a.b")
+
+
+# At the table.
+
+
+@cache
+def engine(workflow: str, binding: str = "own") -> Any:
+    return make_engine(plan(workflow, binding))
+
+
+def plan(workflow: str = "chain", binding: str = "own", **options: Any) -> Any:
+    return resolve([TINY, {"recipe": "marti", "binding": binding, "options": {"workflow": workflow} | options}])
+
+
+def table(p: Any, phase: str = "") -> Table:
+    made = engine(p.recipe.options.workflow, p.config.binding)
+    return Table(Setting(made, p.task, p.roles, p.seats, p.config.sampling, 0, 4), 1, "generator", phase)
+
+
+def played(p: Any, n: int = 4) -> tuple[Table, Traces]:
+    one = table(p)
+    return one, p.recipe.workflow.play(one, one.problems(), n)
+
+
+def graded(rows: Traces, right: Any) -> None:
+    """Rows with grades by hand: `right` says of each place whether it is right."""
+    for place, trace in enumerate(rows):
+        trace.grade = Grade(bool(right(place)), None)
+
+
+def test_only_the_seats_of_the_workflow_are_taken() -> None:
+    for workflow, seats in SEATS.items():
+        assert tuple(plan(workflow).policies) == tuple(plan(workflow).roles) == seats
+    with pytest.raises(ConfigError, match="unknown policy 'partner'"):
+        resolve([TINY, {"recipe": "marti", "policies": {"partner": {"lr": 1e-4}}}])
+    assert set(Marti.seats) == {seat for seats in SEATS.values() for seat in seats}
+
+
+def test_what_a_reviser_reads_is_foreign_and_tells_nothing_of_who_is_right() -> None:
+    problem = Problem("p", "3+4%10", "SECRET")
+    solver, verifier = StepSolver("terse"), StepVerifier("terse")
+    solution = Trace.given("s", "generator", problem, "3+4=8\n#8", solver.read("3+4=8\n#8"), Grade(False, (False,)))
+    critique = Trace.given("c", "verifier", problem, "7-\n=-", verifier.read("7-\n=-", solution))
+    for dialect, shown in (("terse", ">3+4%10\n3+4=8\n#8\n7-\n=-\n>3+4%10\n"), ("tagged", "<critique>\n7-\n=-\n</critique>")):
+        parts = Reviser(dialect).prompt(problem, panel([solution, critique]))  # type: ignore[arg-type]
+        text = "".join(part.text for part in parts)
+        assert shown in text and "SECRET" not in text
+        assert {part.text for part in parts if part.foreign} == {problem.text, solution.text, critique.text}
+        assert Reviser(dialect).prompt(problem) == StepSolver(dialect).prompt(problem)  # type: ignore[arg-type]
+
+
+def test_a_chain_refines_each_solution_by_each_of_its_critiques() -> None:
+    p = plan()
+    _, found = played(p)
+    solutions, critiques, refined = (by_seat(found, seat) for seat in SEATS["chain"])
+    assert (len(solutions), len(critiques), len(refined)) == (16, 32, 32)
+    assert critiques.subjects == [s.id for s in solutions for _ in range(2)]
+    assert [trace.subject.about for trace in refined] == [(c.subject, c) for c in critiques]
+    text = engine("chain").policy("refiner").codec.text(refined[0].ids[: refined[0].segments[0].end].tolist())
+    problem, critique = refined[0].problem.text, critiques[0]
+    assert text == f">{problem}\n{critique.subject.text}\n{critique.text}\n>{problem}\n"
+
+
+def test_a_refiner_is_compared_with_the_solution_it_refines() -> None:
+    p = plan()
+    one, found = played(p)
+    solutions, critiques, refined = (by_seat(found, seat) for seat in SEATS["chain"])
+    graded(solutions, lambda place: place % 2)
+    graded(refined, lambda place: place % 4 < 2)
+    generator, verifier, refiner = p.recipe.workflow.said(one, found, Rules(truth))
+    assert generator.local[0].tolist() == [0.0, 1.0] * 8 and np.isnan(generator.before[0]).all()
+    assert generator.whole.tolist() == [1.0, 0.0] * 8  # each solution's refinements: both right, then both wrong
+    assert refiner.before[0].tolist() == [0.0, 0.0, 1.0, 1.0] * 8 and refiner.local[0].tolist() == [1.0, 1.0, 0.0, 0.0] * 8
+    assert p.recipe.reward(refiner, 0).tolist() == [1.5, 1.5, -0.5, -0.5] * 8
+    assert verifier.whole.tolist() == refiner.local[0].tolist() and verifier.about.tolist() == refiner.before[0].tolist()
+    said = [critique.reading.value.final for critique in critiques]
+    agrees = [float(final is not None and final == bool(right)) for final, right in zip(said, verifier.about, strict=True)]
+    assert verifier.local[0].tolist() == agrees
+    both = p.recipe.workflow.said(one, found, Rules(truth, scope="all"))[2].before[0]
+    assert both.tolist() == [(right + own) / 2 for right, own in zip(verifier.about, agrees, strict=True)]
+
+
+def test_outcome_and_gain_are_added_where_they_are_asked_for() -> None:
+    said = Said("verifier", Traces([]), [np.array([1.0])], [np.array([NAN])], np.array([1.0]), np.array([1.0]), np.array([0.0]))
+    assert plan().recipe.reward(said, 0).tolist() == [1.0]
+    assert plan(outcome="last_stage").recipe.reward(said, 0).tolist() == [1.5]
+    assert plan(refiner_gain=0.25).recipe.reward(said, 0).tolist() == [1.25]
+    debater = Said("partner", Traces([]), [np.array([0.0])], [np.array([NAN])], np.array([1.0]), np.array([0.0]))
+    assert plan("debate", outcome="own_last").recipe.reward(debater, 0).tolist() == [0.5]
+    assert plan("debate", outcome="vote").recipe.reward(debater, 0).tolist() == [0.0]
+
+
+def test_critiques_are_compared_with_those_of_the_same_solution_and_both_classes_count_alike() -> None:
+    p = plan()
+    one, found = played(p)
+    graded(by_seat(found, "generator"), lambda place: place == 0)
+    lesson = {made.policy: made for made in p.recipe.credit(one, found)}["verifier"]
+    for at in range(0, 32, 2):
+        assert sum(
+            float(lesson.advantages[at + k].sum() / max(1, lesson.traces[at + k].length)) for k in (0, 1)
+        ) == pytest.approx(0)
+    assert lesson.weights == pytest.approx([8.0] * 2 + [32 / 60] * 30)
+
+
+def test_groups_are_filtered_by_what_was_right_not_by_what_was_paid() -> None:
+    """All refined solutions of the first problem are right: its shaped rewards differ, and teach nothing."""
+    for filtered in (True, False):
+        p = plan(filter=filtered)
+        one, found = played(p)
+        graded(by_seat(found, "generator"), lambda place: place % 2)
+        graded(by_seat(found, "refiner"), lambda place: place < 8 or place % 2)
+        lesson = {made.policy: made for made in p.recipe.credit(one, found)}["refiner"]
+        assert any(array.any() for array in lesson.advantages[:8]) != filtered
+        assert any(array.any() for array in lesson.advantages[8:])
+
+
+def test_an_aggregator_reads_one_proposal_of_each() -> None:
+    p = plan("mixture")
+    one, found = played(p)
+    mine, theirs, joined = (by_seat(found, seat) for seat in SEATS["mixture"])
+    assert [trace.subject.about for trace in joined] == list(zip(mine, theirs, strict=True))
+    graded(mine, lambda place: True)
+    graded(theirs, lambda place: place % 2)
+    graded(joined, lambda place: place < 8)
+    said = p.recipe.workflow.said(one, found, Rules(truth))
+    assert (
+        said[2].before[0].tolist() == [0.5, 1.0] * 8
+        and said[0].whole.tolist() == said[1].whole.tolist() == [1.0] * 8 + [0.0] * 8
+    )
+    earlier, later = p.recipe.workflow.changes(found)
+    assert len(earlier) == len(later) == 32 and earlier[1] is theirs[0] and later[1] is joined[0]
+    # A proposer whose prompt did not fit leaves the other's proposals about that problem unread.
+    assert [trace.about for trace in pairs(mine[4:], theirs)] == list(zip(mine[4:], theirs[4:], strict=True))
+
+
+def test_a_debater_is_paid_turn_by_turn_with_its_own_history() -> None:
+    p = plan("debate")
+    one, found = played(p)
+    mine, theirs = (by_seat(found, seat) for seat in SEATS["debate"])
+    graded(Traces(talk.subject for talk in mine), lambda place: place % 2)
+    graded(mine, lambda place: True)
+    generator, partner = p.recipe.workflow.said(one, found, Rules(truth))
+    assert [p.recipe.reward(generator, turn).tolist() for turn in (0, 1)] == [[0.0, 1.0] * 8, [1.5, 1.0] * 8]
+    assert partner.own_last.tolist() == theirs.correct.tolist() and generator.whole.tolist() == partner.whole.tolist()
+    lesson = p.recipe.taught_by(one, generator)
+    for talk, array in zip(lesson.traces, lesson.advantages, strict=True):
+        (start, end), second = talk.turns
+        assert len(set(array[start:end])) == 1 and not array[slice(*second)].any()  # all are right in the second turn
+
+
+def test_the_vote_of_a_debate_is_what_most_say() -> None:
+    problem = Problem("p", "3+4%10", "7")
+    one = table(plan())
+    solver = StepSolver("terse")
+
+    def said(*answers: str) -> Traces:
+        texts = [f"3+4={answer}\n#{answer}" for answer in answers]
+        made = [Trace.given(f"{n}", "generator", problem, text, solver.read(text)) for n, text in enumerate(texts)]
+        graded(Traces(made), lambda place: answers[place] == "7")
+        return Traces(made)
+
+    assert elected(one, said("7", "7", "8"), truth) == 1.0 and elected(one, said("8", "7", "8"), truth) == 0.0
+    nothing = Trace.given("n", "generator", problem, "", solver.read(""))
+    assert elected(one, Traces([nothing]), truth) == 0.0
+    right = majority(one, said("8", "8", "7"), 0.5)
+    assert [right(trace) for trace in said("8", "8", "7")] == [1.0, 1.0, 0.0]
+    assert all(np.isnan(majority(one, said("8", "8", "7"), 0.7)(trace)) for trace in said("8", "7"))
+
+
+@pytest.mark.parametrize("workflow", list(SEATS))
+def test_majorities_are_of_all_agents_and_turns_and_need_no_truth(workflow: str) -> None:
+    p = plan(workflow, labels="majority")
+    one, found = played(p)
+    spoken = solutions_in(found)
+    assert len(spoken) == {"chain": 48, "debate": 64, "mixture": 48}[workflow]
+
+    def credit() -> list[Any]:
+        return [
+            array for lesson in p.recipe.credit(one, found) for array in [*lesson.advantages, np.array(lesson.weights or [])]
+        ]
+
+    before = credit()
+    graded(spoken, lambda place: place % 3)
+    assert all(np.array_equal(a, b) for a, b in zip(before, credit(), strict=True))
+
+
+@pytest.mark.parametrize("workflow", list(SEATS))
+def test_every_workflow_teaches_all_its_agents_and_measures_itself(workflow: str, tmp_path: Path) -> None:
+    options = {"workflow": workflow, "formats": 1, "format_lines": 4, "measured": 4}
+    with short_loop("marti", tmp_path, {"options": options}) as loop:
+        loop.turn()
+        loop.turn()
+        # A refiner that is still all wrong has nothing to learn from but the teacher.
+        assert {seat for seat in SEATS[workflow] if any(row.get(f"learn/{seat}/steps") for row in loop.rows)} == set(
+            SEATS[workflow]
+        )
+        assert f"credit/{SEATS[workflow][-1]}/{SEATS[workflow][-1]}_earned_turn0" in loop.rows[-1]
+        found = loop.recipe.measure(Table(loop.setting, "eval/more", "", split="dev"))
+    assert set(found) == set(Marti.measures)
+    assert found["team/over_vote"] == pytest.approx(found["team/outcome"] - found["team/vote"])
+    assert (found["critic/names_answer"] is None) == (workflow != "chain")
+
+
+def test_the_vote_has_as_many_tokens_as_the_workflow() -> None:
+    p = plan()
+    one = table(p)
+    problems = one.problems()
+    first = one.ask("generator", problems)
+    again = table(p)
+    votes_for_tokens(again, "generator", problems, 3.2 * sum(trace.length for trace in first))
+    assert again.asked["generator", problems[0].id, False] == 3
+
+
+def test_the_others_can_stay_as_they_were() -> None:
+    p = plan(train="generator")
+    one, found = played(p)
+    assert [lesson.policy for lesson in p.recipe.credit(one, found)] == ["generator"]
+    with pytest.raises(ConfigError, match="share one model"):
+        plan(binding="shared", train="generator")
+
+
+def test_the_teacher_shows_the_seats_that_read_others() -> None:
+    for workflow, seats in (("chain", {"refiner"}), ("mixture", {"aggregator"}), ("debate", {"generator", "partner"})):
+        p = plan(workflow, format_lines=6)
+        shown = p.recipe.play(table(p, FORMAT))
+        assert {trace.seat for trace in shown} == seats and all(trace.origin == "given" for trace in shown)
+        assert {lesson.policy for lesson in p.recipe.credit(table(p, FORMAT), shown)} == seats
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"alpha": 1.01}, "at most 1.000"),
+        ({"workflow": "debate", "rounds": 4, "alpha": 0.6}, "at most 0.545"),
+        ({"outcome": "vote"}, "a chain has 'last_stage'"),
+        ({"workflow": "debate", "outcome": "last_stage"}, "a debate has 'vote'"),
+        ({"critiques": 1}, "nothing to be compared with"),
+        ({"workflow": "chain", "critiques": 1, "verifier_group": "problem", "labels": "majority"}, None),
+        ({"test_time": True}, "unknown key 'options.test_time'"),
+    ],
+)
+def test_what_would_pay_the_wrong_thing_is_refused(options: dict[str, Any], words: str | None) -> None:
+    if words is None:
+        assert plan(**options)
+        return
+    with pytest.raises(ConfigError, match=words):
+        plan(**options)
+
+
+def test_a_majority_needs_voters() -> None:
+    with pytest.raises(ConfigError, match="6 solutions of a problem are too few"):
+        resolve([TINY, {"recipe": "marti", "batch": {"rollouts": 2}, "options": {"labels": "majority"}}])
+
+
+def test_a_run_that_was_cut_ends_in_the_same_bits(tmp_path: Path) -> None:
+    assert_resumes("marti", tmp_path, after=1)
