@@ -18,6 +18,7 @@ import milonga
 from helpers import PROPERTY
 from milonga.api import plan_run
 from milonga.config import merge, parse_setting, read_toml, to_toml
+from milonga.engine.local.models import check_model
 from milonga.errors import ConfigError
 from milonga.recipes import RECIPES
 from milonga.resolve import resolve
@@ -121,6 +122,22 @@ def test_oracle_needs_a_task_that_knows_its_steps(tmp_path: Path) -> None:
     text = refusal(lambda: plan_run("oracle", task=f"{file}:add"))
     assert "'oracle'" in text and "each step" in text
     assert plan_run("grpo", task=f"{file}:add").task.knows_steps is False
+
+
+def test_policies_start_from_the_embedded_model_that_the_task_names(tmp_path: Path) -> None:
+    file = tmp_path / "own.py"
+    file.write_text(
+        "from milonga.tasks import Chain\n\nclass Mine(Chain):\n    base = 'mine'\n\nclass Yours(Chain):\n    base = 'base'\n"
+    )
+    models = {"generator": "embedded/base"}
+    plan = plan_run("tango", task=f"{file}:Mine", models=models)
+    assert {name: p.model for name, p in plan.policies.items()} == {"generator": "embedded/base", "verifier": "embedded/mine"}
+    assert plan.config.dialect == "terse" and all(p.learning_rate == 1e-4 for p in plan.policies.values())
+    again = resolve([plan.config.model_dump(mode="json", exclude_none=True)])
+    assert again.config == plan.config, "a resolved config resolves to itself"
+    assert plan_run("grpo", task=f"{file}:Yours").policies["generator"].model == "embedded"
+    assert "embedded/base" in refusal(lambda: check_model("embedded/bse"))
+    check_model("embedded/base")
 
 
 def test_grpo_has_no_policy_for_a_verifier() -> None:

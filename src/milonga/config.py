@@ -20,6 +20,13 @@ Binding = Literal["own", "lora", "shared"]
 Share = Annotated[float, Field(ge=0, lt=1)]
 VLLM_TEMPERATURES = (0.01, 2.0)
 """vLLM takes lower temperatures for the first, saying so only in its log, and refuses higher ones than the second."""
+EMBEDDED = "embedded"
+"""The model that comes with the package. In a config it means the one that the task starts from; `embedded/NAME` is another."""
+
+
+def is_embedded(model: str) -> bool:
+    """Whether a model is one of those that come with the package."""
+    return model == EMBEDDED or model.startswith(f"{EMBEDDED}/")
 
 
 class Section(BaseModel):
@@ -42,8 +49,8 @@ class LoraSection(Section):
 class PolicySection(Section):
     """Named weights with one optimiser."""
 
-    model: str = "embedded"
-    """`embedded`, `smollm2-135m`, a Hugging Face folder, or a hub name."""
+    model: str = EMBEDDED
+    """`embedded` (the one that the task starts from), `embedded/NAME`, `smollm2-135m`, a Hugging Face folder, or a hub name."""
     kind: Literal["generative", "scalar"] = "generative"
     """scalar: a value head on the model, which judges and is never sampled from. Follows from the seat."""
     adapter: str | None = None
@@ -87,7 +94,7 @@ class PolicySection(Section):
         """As given, or what is usual for the size of the model: a miniature learns a hundred times faster than a large one."""
         if self.lr is not None:
             return self.lr
-        if self.model == "embedded":
+        if is_embedded(self.model):
             return 5e-4 if self.lora else 1e-4
         return 2e-5 if self.lora else 1e-6
 

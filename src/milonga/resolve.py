@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from milonga.config import Config, LoraSection, PolicySection, explain, merge, parse
+from milonga.config import EMBEDDED, Config, LoraSection, PolicySection, explain, merge, parse
 from milonga.errors import ConfigError, MissingExtra, nearest
 from milonga.loading import whole, with_whole_path
 from milonga.objectives import Objective, make_objective
@@ -51,6 +51,7 @@ def resolve(layers: Sequence[Mapping[str, Any]]) -> Plan:
     seats = bind(recipe_class, sitting, config)
     config = complete(config, recipe_class, sitting, seats)
     task = make_task(config.task)
+    config = config.model_copy(update={"policies": started(config.policies, task)})
     if task.size(config.eval.split) == 0:
         raise ConfigError(
             f"task '{task.name}' has no {config.eval.split} problems to measure on; give it some, or another split"
@@ -131,6 +132,14 @@ def complete(config: Config, recipe: type[Recipe], sitting: Mapping[str, type[Ro
     options = {**recipe.Options().model_dump(), **config.options}
     derived = {"policies": policies, "dialect": dialect, "options": options, "task": with_whole_paths(config.task)}
     return config.model_copy(update=derived | {"recipe": with_whole_path(config.recipe)})
+
+
+def started(policies: Mapping[str, PolicySection], task: Task) -> dict[str, PolicySection]:
+    """`embedded` is the model that the task names; the base of most tasks goes by that name alone."""
+    if task.base == "base":
+        return dict(policies)
+    model = f"{EMBEDDED}/{task.base}"
+    return {name: p.model_copy(update={"model": model}) if p.model == EMBEDDED else p for name, p in policies.items()}
 
 
 def rate(section: PolicySection) -> float | None:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from milonga.config import Config
+from milonga.config import Config, is_embedded
 from milonga.errors import ConfigError
 from milonga.run.files import write_atomically
 
@@ -58,8 +58,8 @@ def origin_of(model: str) -> str:
 
 
 def dialect_of(model: str) -> str:
-    """What a model speaks: the embedded one tersely, an exported one as it was taught, any other in tags."""
+    """What a model speaks: an embedded one tersely, an exported one as it was taught, any other in tags."""
     note = read_note(model)
     if note is not None:
         return note.dialect
-    return "terse" if model == "embedded" else "tagged"
+    return "terse" if is_embedded(model) else "tagged"

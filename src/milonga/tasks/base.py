@@ -53,6 +53,9 @@ class Task(ABC):
     """Whether `grade` fills in the truth of each step."""
     families: ClassVar[tuple[str, ...]] = ()
     """Kinds of mistakes that `corrupt` can put into a right step."""
+    base: ClassVar[str] = "base"
+    """The embedded model that was warmed up in this task's roles: a folder of `milonga/embedded`. Policies start from it where
+    the config names no other model."""
     max_tokens: int = 1024
     """A solution longer than this is cut and flagged; a recipe's config may override it."""
 

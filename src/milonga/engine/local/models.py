@@ -12,10 +12,10 @@ from safetensors import SafetensorError
 from torch import nn
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from milonga.config import is_embedded
 from milonga.engine.local import smollm
-from milonga.errors import ConfigError
+from milonga.errors import ConfigError, nearest
 
-EMBEDDED = "embedded"
 SMALL = 50_000_000
 """Models with fewer parameters compute in float32 everywhere: nothing is gained by rounding them."""
 
@@ -25,12 +25,16 @@ UNLOADABLE = (OSError, ValueError, KeyError, RuntimeError, ImportError, Safetens
 
 
 def model_path(name: str) -> str:
-    """Where a model's files are: `embedded` is the folder inside the package, SmolLM2 one in the user's cache."""
-    if name == EMBEDDED:
-        return str(resources.files("milonga") / "embedded" / "base")
+    """Where a model's files are: embedded ones are folders inside the package, SmolLM2 is one in the user's cache."""
+    if is_embedded(name):
+        return str(embedded_folder() / (name.partition("/")[2] or "base"))
     if name == smollm.SMOLLM:
         return str(smollm.smollm_folder())
     return str(Path(name).expanduser()) if name.startswith("~") else name
+
+
+def embedded_folder() -> Path:
+    return Path(str(resources.files("milonga") / "embedded"))
 
 
 def load_model(name: str) -> nn.Module:
@@ -63,7 +67,12 @@ def check_model(name: str) -> None:
     if name == smollm.SMOLLM:
         smollm.check()
         return
-    if name == EMBEDDED or not (name.startswith((".", "/", "~")) or Path(name).exists()):
+    if is_embedded(name):
+        known = [f"embedded/{folder.name}" for folder in embedded_folder().iterdir() if (folder / "config.json").is_file()]
+        if name not in ("embedded", *known):
+            raise ConfigError(f"there is no model '{name}' in the package: {nearest(name, known)}")
+        return
+    if not (name.startswith((".", "/", "~")) or Path(name).exists()):
         return
     folder = Path(name).expanduser()
     if not folder.is_dir():
