@@ -2,6 +2,7 @@
 
 from milonga.roles.base import DIALECTS, ROLES, Dialect, Role
 from milonga.roles.chooser import Choice, Chooser
+from milonga.roles.coder import Coder
 from milonga.roles.corrector import Corrector
 from milonga.roles.corruptor import Corruptor
 from milonga.roles.critic import Critic
@@ -9,12 +10,14 @@ from milonga.roles.debater import Debater
 from milonga.roles.evolve import Asker, Judge
 from milonga.roles.grader import Grader
 from milonga.roles.pair_judge import Duel, Judgement, PairJudge
+from milonga.roles.programs import Abducer, Deducer, Inducer, InputProposer, ProgramProposer
 from milonga.roles.proofs import DefectVerifier, MetaVerifier, ProofWriter
 from milonga.roles.proposer import Proposal, Proposer
 from milonga.roles.reviser import Reviser
 from milonga.roles.scorer import ImplicitScorer, Scorer, StepScorer
 from milonga.roles.slices import SliceJudge
 from milonga.roles.solver import StepSolver, solver_in
+from milonga.roles.tester import Tester
 from milonga.roles.thinker import Predictor, Thinker
 from milonga.roles.verifier import StepVerifier
 from milonga.roles.yes_no import YesNoVerifier
@@ -22,23 +25,29 @@ from milonga.roles.yes_no import YesNoVerifier
 __all__ = [
     "DIALECTS",
     "ROLES",
+    "Abducer",
     "Asker",
     "Choice",
     "Chooser",
+    "Coder",
     "Corrector",
     "Corruptor",
     "Critic",
     "Debater",
+    "Deducer",
     "DefectVerifier",
     "Dialect",
     "Duel",
     "Grader",
     "ImplicitScorer",
+    "Inducer",
+    "InputProposer",
     "Judge",
     "Judgement",
     "MetaVerifier",
     "PairJudge",
     "Predictor",
+    "ProgramProposer",
     "ProofWriter",
     "Proposal",
     "Proposer",
@@ -49,6 +58,7 @@ __all__ = [
     "StepScorer",
     "StepSolver",
     "StepVerifier",
+    "Tester",
     "Thinker",
     "YesNoVerifier",
     "solver_in",

@@ -15,6 +15,7 @@ from milonga.config import explain
 from milonga.errors import ConfigError
 from milonga.tasks.base import TASKS, Demonstration, Task, TaskOptions, keyed, normalised, split_of
 from milonga.tasks.chain import Chain
+from milonga.tasks.code import Code
 from milonga.tasks.data import Gsm8k, Hub, Jsonl
 from milonga.tasks.last_letter import LastLetter
 
@@ -23,6 +24,7 @@ GYM = "reasoning_gym"
 __all__ = [
     "TASKS",
     "Chain",
+    "Code",
     "Demonstration",
     "Gsm8k",
     "Hub",

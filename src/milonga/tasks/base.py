@@ -49,8 +49,8 @@ class Task(ABC):
 
     name: ClassVar[str]
     Options: ClassVar[type[TaskOptions]] = TaskOptions
-    knows_steps: ClassVar[bool] = False
-    """Whether `grade` fills in the truth of each step."""
+    knows_steps: bool = False
+    """Whether `grade` fills in the truth of each step. Where that follows from the options, the instance says so."""
     families: ClassVar[tuple[str, ...]] = ()
     """Kinds of mistakes that `corrupt` can put into a right step."""
     base: ClassVar[str] = "base"

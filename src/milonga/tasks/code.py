@@ -1,0 +1,318 @@
+"""Function synthesis with hidden tests: a function is told in words, and the answer is a program.
+
+In the dialect `tiny` a program is one expression of Milonga's own interpreter; the steps of a solution are its pieces, and each
+has an exact truth. In the dialect `python` it is real Python, which runs in the sandbox alone. Functions are made up by a
+generator, or come from a JSONL file. A program is right if it gives what every hidden test expects; what they expect never
+reaches a program.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from milonga.errors import ConfigError, DataError, nearest
+from milonga.sandbox import Level, Limits, same
+from milonga.sandbox.values import Canonical, decode
+from milonga.tasks import data
+from milonga.tasks.base import TASKS, Demonstration, Task, TaskOptions, keyed, split_of
+from milonga.tasks.code_data import FunctionFields, FunctionRow, Test
+from milonga.tasks.code_python import PythonRunner, Ran, source_in
+from milonga.tasks.code_words import FAMILIES, Row, called, draw_arguments, draw_row, same_meaning, shown, written
+from milonga.types import SPLITS, Grade, Problem, Split
+
+MOST_WORDS = 8
+MOST_DRAWS = 2000
+"""Functions that are drawn before giving up on a split: only a handful of texts can miss a tenth of all so often."""
+TRIES = 200
+"""Calls that are drawn for the tests of one function."""
+ENTRY = "f"
+"""What functions that are made up are called."""
+
+
+class CodeOptions(TaskOptions):
+    dialect: Literal["tiny", "python"] = "tiny"
+    """tiny: an expression, for the embedded model. python: a function in real Python, run in the sandbox."""
+    level: int = Field(3, ge=1, le=MOST_WORDS)
+    """The number of words in the row that says what a function does; the largest one where `min_level` is given."""
+    min_level: int | None = Field(None, ge=1)
+    """Draw the number of words from min_level to level."""
+    families: list[str] = Field(default_factory=lambda: list(FAMILIES))
+    """Shapes of functions to draw from."""
+    hidden: int = Field(8, ge=1, le=64)
+    """Hidden tests of a function."""
+    seed: int = 0
+    """Keys the functions and their tests, or the order of those of a file."""
+    path: str | None = None
+    """A JSONL file of functions instead of made-up ones, one JSON object per line; for the dialect python."""
+    dev_path: str | None = None
+    """A file with the dev split; without it a share of `path`."""
+    test_path: str | None = None
+    """A file with the test split; without it a share of `path`."""
+    dev_share: float = Field(0.1, ge=0, lt=0.5)
+    """Share of the functions of `path` that becomes the dev split, where there is no file for it."""
+    test_share: float = Field(0.1, ge=0, lt=0.5)
+    """Share that becomes the test split."""
+    prompt: str = "prompt"
+    """The field of a line that holds what is asked for."""
+    entry_point: str = "entry_point"
+    """The field with the name of the function."""
+    tests: str = "tests"
+    """The field with the tests: data, assertions, or a piece of Python with assertions."""
+    solution: str = "canonical_solution"
+    """The field with a right program, where there is one; it measures tests, and is never shown."""
+    unreadable: Literal["error", "skip"] = "error"
+    """What to do about tests that are no call with literals and a literal: stop, or leave them out."""
+    tolerance: float | None = Field(None, gt=0, lt=1)
+    """Floats that differ by less, relatively, are equal."""
+    isolation: Level = "isolated"
+    """What Python programs run in; see the page of the sandbox."""
+    allow_weak_isolation: bool = False
+    """Go on where that isolation is not to be had. Only on a machine that you can throw away."""
+    cpu_s: float = Field(1.0, gt=0, le=600)
+    """Processor time of a program with all its calls."""
+    max_tokens: int | None = Field(None, ge=1)
+    """Limit of a solution; by default what a row of so many words needs, and 1024 in Python."""
+
+    @field_validator("families")
+    @classmethod
+    def _known(cls, names: list[str]) -> list[str]:
+        for name in names:
+            if name not in FAMILIES:
+                raise ValueError(f"there is no family '{name}': {nearest(name, FAMILIES)}")
+        if not names:
+            raise ValueError("no family is left to draw from")
+        return names
+
+    @model_validator(mode="after")
+    def _from_files(self) -> CodeOptions:
+        if self.dialect == "tiny" and self.path is not None:
+            raise ValueError("functions of a file are written in Python: set dialect=python")
+        if self.path is None and (self.dev_path or self.test_path):
+            raise ValueError("a file with held-out functions needs one to train on: set path")
+        return self
+
+    @model_validator(mode="after")
+    def _possible(self) -> CodeOptions:
+        if self.min_level is not None and self.min_level > self.level:
+            raise ValueError(f"min_level={self.min_level} is larger than level={self.level}")
+        least = min(FAMILIES[name].least for name in self.families)
+        if (self.min_level or self.level) < least:
+            raise ValueError(f"functions of these families have at least {least} words")
+        return self
+
+
+@TASKS.register("code")
+class Code(Task):
+    """Functions to be written, in a tiny dialect or in Python; difficulty is the number of words that tell one."""
+
+    name = "code"
+    base = "code"
+    Options = CodeOptions
+    options: CodeOptions
+
+    def __init__(self, options: CodeOptions | None = None) -> None:
+        super().__init__(options)
+        o = self.options
+        self.tiny = o.dialect == "tiny"
+        self.knows_steps = self.tiny
+        self.max_tokens = o.max_tokens or (24 * o.level + 40 if self.tiny else 1024)
+        self.runner = PythonRunner(Limits(cpu_s=o.cpu_s), o.isolation, o.allow_weak_isolation)
+        self.rows = file_rows(o) if o.path is not None else None
+
+    def make_ready(self) -> None:
+        """Start the sandbox where Python is to run: what is missing is said before anything is trained."""
+        if not self.tiny:
+            self.runner.sandbox  # noqa: B018
+
+    def describe(self) -> dict[str, Any]:
+        about: dict[str, Any] = {}
+        if not self.tiny:
+            box = self.runner.sandbox
+            about["isolation"] = box.level + (f" ({box.weaker_because})" if box.weaker_because else "")
+        if self.rows is not None:
+            about |= {"sizes": {split: self.size(split) for split in SPLITS}, "overlaps_removed": dict(self.rows.overlaps)}
+        return about
+
+    def size(self, split: Split) -> int | None:
+        return None if self.rows is None else len(self.rows.rows[split])
+
+    @property
+    def levels(self) -> tuple[int, ...]:
+        if self.rows is not None:
+            return ()
+        least = min(FAMILIES[name].least for name in self.options.families)
+        return tuple(range(max(least, self.options.min_level or 1), self.options.level + 1))
+
+    def at(self, level: int) -> Task:
+        return type(self)(self.options.model_copy(update={"min_level": None, "level": level}))
+
+    def harder(self) -> Task | None:
+        level = min(MOST_WORDS, 2 * self.options.level)
+        return self.at(level) if level > self.options.level and self.rows is None else None
+
+    def problem(self, split: Split, index: int) -> Problem:
+        if self.rows is not None:
+            return self._from_file(self.rows.rows[split], split, index)
+        rng = keyed("code", self.options.model_dump_json(), split, index)
+        for _ in range(MOST_DRAWS):
+            count = rng.randint(self.options.min_level or self.options.level, self.options.level)
+            fitting = [name for name in self.options.families if FAMILIES[name].least <= count]
+            row = draw_row(rng.choice(fitting), count, rng)
+            calls = draw_tests(row, self.options.hidden + 1, rng) if split_of(row.text) == split else None
+            if calls is not None:
+                return (posed if self.tiny else posed_in_python)(row, f"code/{split}/{index}", calls)
+        raise ConfigError(f"task 'code' made no {split} function in {MOST_DRAWS} tries; give it more families or levels")
+
+    def _from_file(self, rows: Sequence[data.Row], split: Split, index: int) -> Problem:
+        if not rows:
+            raise DataError(f"task 'code' has no {split} functions: name a file for them, or raise {split}_share")
+        order = list(range(len(rows)))
+        keyed("order", "code", self.options.seed, split).shuffle(order)
+        row = rows[order[index % len(rows)]]
+        assert isinstance(row, FunctionRow)
+        public, hidden = row.tests[:1], row.tests[1 : 1 + self.options.hidden] or row.tests
+        return Problem(f"code/{split}/{row.number}", row.question, row.answer, tested(row.entry, public[0], hidden))
+
+    def ran(self, items: Sequence[tuple[Problem, str, Sequence[Sequence[Any]]]]) -> list[Ran | None]:
+        """What programs give for calls with these arguments; None where the sandbox could not tell."""
+        if self.tiny:
+            return [
+                tuple(called(program, problem.data["signature"], call) for call in calls) for problem, program, calls in items
+            ]
+        return self.runner.ran(
+            [(source_in(program), problem.data["entry"], tuple(map(tuple, calls))) for problem, program, calls in items]
+        )
+
+    def further(self, problem: Problem, count: int) -> list[tuple[Any, ...]]:
+        """Calls beyond the hidden tests, to see whether these were enough; none where the function comes from a file."""
+        if self.rows is not None:
+            return []
+        rng = keyed("further", problem.id, problem.text)
+        signature = row_of(problem).signature
+        return [draw_arguments(signature, rng) for _ in range(count)]
+
+    def equal(self, one: Canonical | None, other: Canonical) -> bool:
+        """Whether what a program gave is what was expected."""
+        return one is not None and same(one, other, tolerance=self.options.tolerance)
+
+    def passed(self, items: Sequence[tuple[Problem, str | None]]) -> list[tuple[bool, ...] | None]:
+        """Which hidden tests each program passes; None where nobody could tell. No program passes none."""
+        results = self.ran([(problem, program or "", problem.data["inputs"]) for problem, program in items])
+        return [
+            None if found is None else tuple(map(self.equal, found, problem.data["outputs"]))
+            for (problem, _), found in zip(items, results, strict=True)
+        ]
+
+    def grade(self, problem: Problem, answer: str | None, steps: Sequence[str]) -> Grade:
+        return self.grade_all([(problem, answer, steps)])[0]
+
+    def grade_all(self, items: Sequence[tuple[Problem, str | None, Sequence[str]]]) -> list[Grade]:
+        """Extra steps are wrong; a solution that leaves words out is wrong in its last step, where it stops."""
+        passed = self.passed([(problem, answer) for problem, answer, _ in items])
+        return [
+            Grade(None if right is None else all(right), self._truth(problem, steps))
+            for (problem, _, steps), right in zip(items, passed, strict=True)
+        ]
+
+    def _truth(self, problem: Problem, steps: Sequence[str]) -> tuple[bool, ...] | None:
+        if not self.tiny:
+            return None
+        right = row_of(problem).right(steps)
+        truth = [k < len(right) and same_meaning(step, right[k]) for k, step in enumerate(steps)]
+        if truth and len(steps) < len(right):
+            truth[-1] = False
+        return tuple(truth)
+
+    def redo(self, problem: Problem, steps: Sequence[str]) -> tuple[str, ...]:
+        right = row_of(problem).right(steps)
+        return tuple([*right, *[""] * len(steps)][: len(steps)])
+
+    @property
+    def demonstrates(self) -> bool:
+        return self.rows is None
+
+    def step_count(self, problem: Problem) -> int:
+        return len(problem.data["slots"])
+
+    def demonstrate(self, problem: Problem, rng: random.Random, errors: Collection[int] = ()) -> Demonstration:
+        row = row_of(problem)
+        steps: list[str] = []
+        for k in range(len(row.slots)):
+            steps.append(row.slip(k, steps, rng) if k in errors else row.right(steps)[k])
+        answer = row.program(steps) if self.tiny else in_python(row.signature, row.program(steps))
+        truth = tuple(k not in errors for k in range(len(steps)))
+        correct = self.grade(problem, answer, ()).correct is True
+        return Demonstration(tuple(steps), truth, tuple(row.right(steps)), answer, correct)
+
+
+def draw_tests(row: Row, count: int, rng: random.Random) -> list[tuple[tuple[Any, ...], Canonical]] | None:
+    """Different calls with their results; None where the function fails too often, or gives the same again and again."""
+    program = row.program(row.pieces())
+    found: dict[str, tuple[tuple[Any, ...], Canonical]] = {}
+    for _ in range(TRIES):
+        arguments = draw_arguments(row.signature, rng)
+        value = called(program, row.signature, arguments)
+        if value is not None:
+            found.setdefault(written(arguments), (arguments, value))
+        if len(found) == count:
+            break
+    distinct = {value for _, value in found.values()}
+    return list(found.values()) if len(found) == count and len(distinct) >= min(3, count) else None
+
+
+def posed(row: Row, id: str, calls: Sequence[tuple[tuple[Any, ...], Canonical]]) -> Problem:
+    """A row as a problem; the first call is public, the others are hidden."""
+    (public, value), hidden = calls[0], calls[1:]
+    told = {"signature": row.signature, "public": f"{written(public)}={shown(value)}"}
+    return Problem(id, row.text, row.program(row.pieces()), made_of(row) | tested("", calls[0], hidden) | told)
+
+
+def posed_in_python(row: Row, id: str, calls: Sequence[tuple[tuple[Any, ...], Canonical]]) -> Problem:
+    """The same for who writes Python."""
+    head = f"{ENTRY}({', '.join(row.signature)})"
+    text = f"Write a Python function `{head}`. {row.english()}"
+    return Problem(
+        id, text, in_python(row.signature, row.program(row.pieces())), made_of(row) | tested(ENTRY, calls[0], calls[1:])
+    )
+
+
+def in_python(signature: str, expression: str) -> str:
+    return f"def {ENTRY}({', '.join(signature)}):\n    return {expression}"
+
+
+def made_of(row: Row) -> dict[str, Any]:
+    return {"family": row.family, "slots": [list(slot) for slot in row.slots]}
+
+
+def tested(entry: str, public: Test, hidden: Sequence[Test]) -> dict[str, Any]:
+    """The tests of a function, as data of its problem; one may be told."""
+    arguments = ", ".join(repr(value) for value in public[0])
+    return {
+        "entry": entry,
+        "public": f"{entry}({arguments}) == {decode(public[1])!r}",
+        "inputs": [list(given) for given, _ in hidden],
+        "outputs": [output for _, output in hidden],
+    }
+
+
+def file_rows(options: CodeOptions) -> data.Splits:
+    """The functions of the files, in disjoint splits."""
+    o = options
+    assert o.path is not None
+    fields = FunctionFields(o.prompt, o.entry_point, o.tests, o.solution, o.unreadable == "skip")
+    held_out: dict[Split, str | None] = {"dev": o.dev_path, "test": o.test_path}
+    own: dict[Split, Sequence[data.Row]] = {s: fields.read(Path(path)) for s, path in held_out.items() if path is not None}
+    shares = (0.0 if "dev" in own else o.dev_share, 0.0 if "test" in own else o.test_share)
+    splits = data.disjoint({**data.carve(fields.read(Path(o.path)), *shares), **own})
+    if not splits.rows["train"]:
+        raise DataError("task 'code': nothing is left to train on; every function is in dev or test")
+    return splits
+
+
+def row_of(problem: Problem) -> Row:
+    return Row(problem.data["family"], tuple((track, text) for track, text in problem.data["slots"]))

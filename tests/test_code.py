@@ -1,0 +1,256 @@
+"""The task `code`: functions with hidden tests in both dialects, exact steps in the tiny one, and files of functions."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from helpers import PROPERTY
+from milonga.errors import ConfigError, DataError, UserError
+from milonga.sandbox.values import canonical
+from milonga.tasks import Code, make_task, split_of
+from milonga.tasks.code import CodeOptions, row_of
+from milonga.tasks.code_data import UnreadableTest, read_tests
+from milonga.tasks.code_python import source_in
+from milonga.tasks.code_words import FAMILIES, called, draw_row, held, same_meaning
+from milonga.types import SPLITS
+
+TINY = Code(CodeOptions(min_level=1, level=5))
+splits, indices, seeds = st.sampled_from(SPLITS), st.integers(0, 2000), st.integers(0, 2**32)
+
+# The tiny dialect.
+
+
+@PROPERTY
+@given(splits, indices, seeds, st.data())
+def test_a_demonstration_is_wrong_exactly_where_it_was_told(split: Any, index: int, seed: int, data: st.DataObject) -> None:
+    problem = TINY.problem(split, index)
+    count = TINY.step_count(problem)
+    errors = data.draw(st.sets(st.integers(0, count - 1)))
+    shown = TINY.demonstrate(problem, random.Random(seed), errors)
+    assert len(shown.steps) == len(shown.truth) == len(shown.checks) == count
+    assert shown.truth == tuple(k not in errors for k in range(count))
+    grade = TINY.grade(problem, shown.answer, shown.steps)
+    assert (grade.correct, grade.steps) == (shown.correct, shown.truth)
+    assert TINY.redo(problem, shown.steps) == shown.checks
+    if not errors:
+        assert grade.sound and shown.answer == problem.answer
+
+
+@PROPERTY
+@given(splits, indices)
+def test_problems_follow_from_their_key_and_stay_in_their_split(split: Any, index: int) -> None:
+    problem = TINY.problem(split, index)
+    assert problem == Code(TINY.options).problem(split, index)
+    assert split_of(problem.text) == split and len(problem.text) < 40
+    data = problem.data
+    assert len(data["inputs"]) == len(data["outputs"]) == 8 and len(set(data["outputs"])) > 1
+    assert data["public"].split("=")[0] not in [",".join(map(str, given)) for given in data["inputs"]]
+
+
+@PROPERTY
+@given(indices, st.lists(st.text(max_size=20), max_size=8), st.none() | st.text(max_size=30))
+def test_no_text_breaks_the_grader(index: int, steps: list[str], answer: str | None) -> None:
+    grade = TINY.grade(TINY.problem("dev", index), answer, steps)
+    assert grade.correct in (True, False) and grade.steps is not None and len(grade.steps) == len(steps)
+
+
+def test_another_program_that_means_the_same_is_right() -> None:
+    task = Code(CodeOptions(level=2, families=["fold"]))
+    problem = next(p for p in task.draw("train", 0, 200) if p.text == "a:even sum" or p.text == "a:odd sum")
+    rest = "0" if "even" in problem.text else "1"
+    grade = task.grade(problem, f"sum(x for x in a if x%2=={rest})", [f"{rest}==x%2", "sum"])
+    assert grade.correct and grade.steps == (True, True)
+    assert task.grade(problem, "sum(a)", ["x>0", "sum"]).steps == (False, True)
+    assert task.grade(problem, problem.answer, ["x%2==0"]).steps == (False,), "who stops too early is wrong where he stops"
+
+
+def test_brackets_stand_where_they_are_needed_and_nowhere_else() -> None:
+    assert [held("x", "+-"), held("x+1", "+-"), held("(x+1)", "+-"), held("s+'+'", "*")] == ["x", "(x+1)", "(x+1)", "s+'+'"]
+    assert not same_meaning("x+1", "x+2") and same_meaning("1+x", "x+1") and not same_meaning("nonsense", "x")
+
+
+@PROPERTY
+@given(st.integers(2, 6), seeds, st.integers(0, 20))
+def test_words_are_done_from_left_to_right(count: int, seed: int, n: int) -> None:
+    row = draw_row("number", count, random.Random(seed))
+    value = n
+    for _, word in row.slots:
+        k = int(word[1:]) if word != "sq" else 0
+        value = {"+": value + k, "-": value - k, "*": value * k, "/": value // (k or 1), "%": value % (k or 1)}.get(
+            word[0], value**2
+        )
+    assert called(row.program(row.pieces()), "n", [n]) == canonical(value)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family_has_functions_in_every_split_at_every_level(family: str) -> None:
+    for level in range(FAMILIES[family].least, 4):
+        task = Code(CodeOptions(level=level, families=[family]))
+        for split in SPLITS:
+            problem = task.problem(split, 0)
+            assert row_of(problem).family == family and task.step_count(problem) == level
+            found = [called(problem.answer, problem.data["signature"], given) for given in problem.data["inputs"]]
+            assert found == problem.data["outputs"]
+
+
+def test_levels_and_harder_problems() -> None:
+    task = Code(CodeOptions(level=3))
+    assert task.levels == (1, 2, 3) and task.step_count(task.at(2).problem("train", 0)) == 2
+    harder = task.harder()
+    assert harder is not None and harder.step_count(harder.problem("train", 0)) == 6
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"families": ["folds"]}, "did you mean 'fold'"),
+        ({"families": []}, "no family"),
+        ({"families": ["case"], "level": 2}, "at least 3 words"),
+        ({"min_level": 4}, "larger than level"),
+        ({"path": "x.jsonl"}, "dialect=python"),
+        ({"dialect": "python", "dev_path": "x.jsonl"}, "set path"),
+    ],
+)
+def test_options_that_make_no_sense_are_said(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        make_task({"name": "code", **options})
+
+
+# Python.
+
+
+@pytest.fixture(scope="module")
+def python() -> Code:
+    task = Code(CodeOptions(dialect="python", level=3, allow_weak_isolation=True))
+    task.make_ready()
+    return task
+
+
+def test_python_programs_run_in_the_sandbox(python: Code) -> None:
+    problem = python.problem("train", 0)
+    fenced = f"Here it is:\n```python\n{problem.answer}\n```\nas asked"
+    loop = "def f(*arguments):\n    while True: pass"
+    grades = python.grade_all([(problem, answer, ()) for answer in (problem.answer, fenced, loop, "f = 1", "def f(:", None)])
+    assert [grade.correct for grade in grades] == [True, True, False, False, False, False]
+    assert all(grade.steps is None for grade in grades) and not python.knows_steps
+    assert problem.data["entry"] == "f" and problem.text.startswith("Write a Python function `f(")
+    assert problem.data["public"].startswith("f(") and "isolation" in python.describe()
+
+
+def test_a_program_never_meets_what_is_expected_of_it(python: Code) -> None:
+    """It could only print what it finds; what is expected is compared outside."""
+    problem = python.problem("train", 1)
+    seen: list[Any] = []
+    run = python.runner.sandbox.run
+
+    def watched(programs: Any, **options: Any) -> Any:
+        seen.extend(programs)
+        return run(programs, **options)
+
+    python.runner.sandbox.run = watched  # type: ignore[method-assign]
+    try:
+        python.grade(problem, "def f(*a): return None", ())
+    finally:
+        python.runner.sandbox.run = run  # type: ignore[method-assign]
+    assert seen and set(vars(seen[0])) == {"source", "entry", "calls", "stdin"}
+    assert [list(call) for call in seen[0].calls] == problem.data["inputs"]
+
+
+def test_the_weaker_isolation_must_be_allowed() -> None:
+    task = make_task({"name": "code", "dialect": "python", "isolation": "limited"})
+    with pytest.raises(UserError, match="allow_weak_isolation"):
+        task.make_ready()
+
+
+def test_where_a_program_stands_in_an_answer() -> None:
+    assert source_in("def f(): pass") == "def f(): pass"
+    assert source_in("text\n```\ndef f(): pass\n```\nmore ``` marks") == "def f(): pass\n".strip("\n")
+    assert source_in("```python\ndef f(): pass") == "def f(): pass"
+
+
+# Files.
+
+LINES = [
+    {"prompt": "Add.", "entry_point": "add", "tests": [{"args": [1, 2], "expected": 3}, [[0, 0], 0], [[5, -1], 4]]},
+    {"prompt": "Negate.", "entry_point": "neg", "tests": ["assert neg(3) == -3", "assert neg((0)) == 0"]},
+    {
+        "prompt": "Sort.",
+        "entry_point": "order",
+        "tests": "def check(candidate):\n    assert candidate([2, 1]) == [1, 2], 'hm'\n    assert candidate([]) == []\n",
+        "canonical_solution": "def order(a):\n    return sorted(a)",
+    },
+]
+
+
+def written(folder: Path, lines: list[Any], name: str = "functions.jsonl") -> Path:
+    path = folder / name
+    path.write_text("\n".join(line if isinstance(line, str) else json.dumps(line) for line in lines) + "\n")
+    return path
+
+
+def from_file(path: Path, **options: Any) -> Code:
+    shares: dict[str, Any] = {"dev_share": 0.0, "test_share": 0.0}
+    task = make_task(
+        {"name": "code", "dialect": "python", "path": str(path), "allow_weak_isolation": True, **shares, **options}
+    )
+    assert isinstance(task, Code)
+    return task
+
+
+def test_a_file_of_functions_in_all_its_forms(tmp_path: Path) -> None:
+    task = from_file(written(tmp_path, LINES))
+    problems = {p.data["entry"]: p for p in task.draw("train", 0, 3)}
+    assert task.size("train") == 3 and set(problems) == {"add", "neg", "order"} and task.levels == ()
+    assert problems["add"].data["public"] == "add(1, 2) == 3" and problems["add"].data["inputs"] == [[0, 0], [5, -1]]
+    assert problems["order"].data["inputs"] == [[[]]] and problems["order"].answer.startswith("def order")
+    right = {"add": "def add(a, b): return a + b", "neg": "def neg(a): return -a", "order": "def order(a): return sorted(a)"}
+    grades = task.grade_all([(problems[name], right[name], ()) for name in right])
+    assert [grade.correct for grade in grades] == [True, True, True]
+    assert task.grade(problems["neg"], right["add"], ()).correct is False and not task.demonstrates
+
+
+BAD: dict[str, tuple[Any, str]] = {
+    "json": ("{", "line 1: not JSON"),
+    "field": ({"prompt": "x", "entry_point": "f"}, "field 'tests' is missing"),
+    "name": ({"prompt": "x", "entry_point": "f(x)", "tests": [[[1], 1]]}, "not the name of a function"),
+    "syntax": ({"prompt": "x", "entry_point": "f", "tests": "assert f(1 == 2"}, "does not parse as Python"),
+    "none": ({"prompt": "x", "entry_point": "f", "tests": "x = 1"}, "holds no assertion"),
+    "other": ({"prompt": "x", "entry_point": "f", "tests": ["assert g(1) == 2"]}, "not a call of f"),
+    "computed": ({"prompt": "x", "entry_point": "f", "tests": ["assert f(1) == 1 + len('a')"]}, "not made of literals"),
+    "loose": ({"prompt": "x", "entry_point": "f", "tests": ["assert abs(f(1) - 2) < 0.1"]}, "not `f"),
+    "data": ({"prompt": "x", "entry_point": "f", "tests": [{"in": 1}]}, "a test is"),
+    "empty": ({"prompt": "x", "entry_point": "f", "tests": []}, "neither a list of tests"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_a_test_file_that_cannot_be_read_is_said_in_one_line(case: str, tmp_path: Path) -> None:
+    line, said = BAD[case]
+    with pytest.raises(DataError) as caught:
+        from_file(written(tmp_path, [line]))
+    assert said in str(caught.value) and "line 1" in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_tests_that_cannot_be_read_can_be_left_out(tmp_path: Path) -> None:
+    mixed = ["assert f(1) == 2", "assert f(2) == 1 + 2", "assert f(3"]
+    with pytest.raises(UnreadableTest):
+        read_tests(mixed, "f", skip=False)
+    assert read_tests(mixed, "f", skip=True) == (((1,), canonical(2)),)
+    path = written(tmp_path, [*LINES, {"prompt": "x", "entry_point": "f", "tests": ["assert f(1) == g()"]}])
+    assert from_file(path, unreadable="skip").size("train") == 3
+
+
+def test_splits_of_a_file_are_disjoint(tmp_path: Path) -> None:
+    many = [{"prompt": f"Add {n}.", "entry_point": "f", "tests": [[[n], n + n]]} for n in range(60)]
+    task = from_file(written(tmp_path, many), dev_share=0.2, test_share=0.2)
+    texts = [{p.text for p in task.draw(split, 0, task.size(split) or 0)} for split in SPLITS]
+    assert sum(map(len, texts)) == 60 and all(texts) and not texts[0] & texts[1] and not texts[0] & texts[2]
+    with pytest.raises(DataError, match="does not exist"):
+        from_file(tmp_path / "missing.jsonl")
