@@ -123,11 +123,12 @@ class Code(Task):
         self.max_tokens = o.max_tokens or (24 * o.level + 40 if self.tiny else 1024)
         self.runner = PythonRunner(Limits(cpu_s=o.cpu_s), o.isolation, o.allow_weak_isolation)
         self.rows = file_rows(o) if o.path is not None else None
+        self.order = {} if self.rows is None else {split: shuffled(self.rows.rows[split], o.seed, split) for split in SPLITS}
 
     def make_ready(self) -> None:
         """Start the sandbox where Python is to run: what is missing is said before anything is trained."""
         if not self.tiny:
-            self.runner.sandbox  # noqa: B018
+            self.runner.start()
 
     def describe(self) -> dict[str, Any]:
         about: dict[str, Any] = {}
@@ -171,9 +172,7 @@ class Code(Task):
     def _from_file(self, rows: Sequence[data.Row], split: Split, index: int) -> Problem:
         if not rows:
             raise DataError(f"task 'code' has no {split} functions: name a file for them, or raise {split}_share")
-        order = list(range(len(rows)))
-        keyed("order", "code", self.options.seed, split).shuffle(order)
-        row = rows[order[index % len(rows)]]
+        row = rows[self.order[split][index % len(rows)]]
         assert isinstance(row, FunctionRow)
         public, hidden = row.tests[:1], row.tests[1 : 1 + self.options.hidden] or row.tests
         return Problem(f"code/{split}/{row.number}", row.question, row.answer, tested(row.entry, public[0], hidden))
@@ -298,6 +297,12 @@ def tested(entry: str, public: Test, hidden: Sequence[Test]) -> dict[str, Any]:
         "inputs": [list(given) for given, _ in hidden],
         "outputs": [output for _, output in hidden],
     }
+
+
+def shuffled(rows: Sequence[data.Row], seed: int, split: Split) -> list[int]:
+    order = list(range(len(rows)))
+    keyed("order", "code", seed, split).shuffle(order)
+    return order
 
 
 def file_rows(options: CodeOptions) -> data.Splits:

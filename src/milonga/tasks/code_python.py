@@ -29,9 +29,12 @@ class PythonRunner:
     def __init__(self, limits: Limits, isolation: Level, allow_weak: bool) -> None:
         self.limits, self.isolation, self.allow_weak = limits, isolation, allow_weak
 
+    def start(self) -> None:
+        """Fails with one line where the isolation that is asked for is not to be had."""
+        assert self.sandbox.level
+
     @cached_property
     def sandbox(self) -> Sandbox:
-        """Fails with one line where the isolation that is asked for is not to be had."""
         return Sandbox(self.limits, self.isolation, self.allow_weak)
 
     def ran(self, items: Sequence[Call]) -> list[Ran | None]:
