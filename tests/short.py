@@ -29,6 +29,8 @@ class Short:
     options: dict[str, Any] = field(default_factory=dict)
     state: dict[str, Any] = field(default_factory=dict)
     """What earlier turns would have left to these."""
+    task: dict[str, Any] = field(default_factory=lambda: TINY["task"])
+    """On what it runs."""
 
 
 GENERATOR, VERIFIER = ("generator",), ("verifier",)
@@ -62,6 +64,12 @@ SHORT: dict[str, Short] = {
     "aprm": Short(3, ("corruptor", "verifier"), {"sft": 1, "sft_steps": 8, "warmup": 1, "measured": 4}),
     "score": Short(3, GENERATOR, {"formats": 1, "format_lines": 8, "stage1": 1, "measured": 4}),
     "maporl": Short(2, ("generator", "partner"), {"formats": 1, "format_lines": 6, "talk": 2, "measured": 4}),
+    "mars": Short(
+        2,
+        ("generator", "reader"),
+        {"formats": 1, "format_lines": 4, "format_notes": 4, "measured": 4},
+        task={"name": "haystack", "noise": 2},
+    ),
     "marti": Short(2, (*BOTH, "refiner"), {"formats": 1, "format_lines": 6, "measured": 4}),
     "rlp": Short(2, GENERATOR, {"format_turns": 1, "format_lines": 8, "measured": 4}),
     "rstar_math": Short(4, BOTH, {"searches": 2, "candidates": 4, "check": False, "measured": 4}),
@@ -98,7 +106,11 @@ SHORT: dict[str, Short] = {
 def assert_resumes(recipe: str, folder: Path, after: int, sampling: Mapping[str, Any] | None = None) -> None:
     """The short run, whole, and gone on with from its checkpoint after some turns: the same rows and the same weights."""
     short = SHORT[recipe]
-    settings = TINY | {"options": short.options, "keep": {"checkpoint_every": 1, "checkpoints": 10, "traces_every": 1}}
+    settings = TINY | {
+        "task": short.task,
+        "options": short.options,
+        "keep": {"checkpoint_every": 1, "checkpoints": 10, "traces_every": 1},
+    }
     settings["sampling"] = {**settings.get("sampling", {}), **(sampling or {})}
     for name in ("whole", "cut"):
         milonga.run(recipe, turns=short.turns, out=folder / name, settings=settings, quiet=True)
@@ -115,7 +127,7 @@ def assert_resumes(recipe: str, folder: Path, after: int, sampling: Mapping[str,
 def short_loop(recipe: str, folder: Path, settings: Mapping[str, Any] | None = None) -> Iterator[Loop]:
     """The real loop of such a run before its first turn; it measures nothing."""
     short = SHORT[recipe]
-    plan = resolve([TINY, {"recipe": recipe, "turns": 100, "options": short.options}, settings or {}])
+    plan = resolve([TINY, {"recipe": recipe, "turns": 100, "task": short.task, "options": short.options}, settings or {}])
     plan.recipe.state |= deepcopy(short.state)
     with RunFolder(folder, 1) as opened, LiveView("", None, quiet=True) as view:
         yield Loop(plan, make_engine(plan), opened, view)

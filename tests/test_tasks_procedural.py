@@ -20,6 +20,7 @@ TASKS: list[Task] = [
     make_task({"name": "chain", "ops": 12, "min_ops": 2, "mod": 20}),
     make_task({"name": "last_letter"}),
     make_task({"name": "last_letter", "min_words": 1, "max_words": 3, "test_max_words": 5}),
+    make_task({"name": "haystack", "kinds": "both"}),
 ]
 tasks = st.sampled_from(TASKS)
 splits = st.sampled_from(SPLITS)

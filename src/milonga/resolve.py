@@ -37,13 +37,13 @@ class Plan:
 
 def resolve(layers: Sequence[Mapping[str, Any]]) -> Plan:
     """Layers later in the list win. The recipe's own defaults lie below all of them."""
-    raw: dict[str, Any] = {"task": {"name": "chain"}}
+    raw: dict[str, Any] = {}
     for layer in layers:
         raw = merge(raw, layer)
     if "recipe" not in raw:
         raise ConfigError("no recipe was named")
     recipe_class = find_recipe(str(raw["recipe"]))
-    config = parse(merge(recipe_class.defaults, raw))
+    config = parse(merge({"task": {"name": "chain"}, **recipe_class.defaults}, raw))
     if config.sampling.sampler == "vllm":
         require_vllm()
     options = options_of(recipe_class, config)

@@ -9,6 +9,7 @@ from milonga.claims import gar as _gar  # noqa: F401
 from milonga.claims import genrm as _genrm  # noqa: F401
 from milonga.claims import lets_verify as _lets_verify  # noqa: F401
 from milonga.claims import maporl as _maporl  # noqa: F401
+from milonga.claims import mars as _mars  # noqa: F401
 from milonga.claims import marti as _marti  # noqa: F401
 from milonga.claims import math_shepherd as _math_shepherd  # noqa: F401
 from milonga.claims import multi_agent_evolve as _multi_agent_evolve  # noqa: F401

@@ -12,6 +12,7 @@ from milonga.recipes.genrm import Genrm
 from milonga.recipes.grpo import Grpo
 from milonga.recipes.lets_verify import LetsVerify
 from milonga.recipes.maporl import Maporl
+from milonga.recipes.mars import Mars
 from milonga.recipes.marti import Marti
 from milonga.recipes.math_shepherd import MathShepherd, MathShepherdRl
 from milonga.recipes.multi_agent_evolve import MultiAgentEvolve
@@ -44,6 +45,7 @@ __all__ = [
     "Grpo",
     "LetsVerify",
     "Maporl",
+    "Mars",
     "Marti",
     "MathShepherd",
     "MathShepherdRl",

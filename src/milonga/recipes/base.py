@@ -103,4 +103,14 @@ class Recipe(ABC):
         return Lesson(self.policies[seat], self.objectives[seat], traces, **targets)
 
 
+def joined(one: Lesson, other: Lesson) -> Lesson:
+    """Two policy-gradient lessons of one policy as one: it learns from the rows of both in the same steps."""
+    rows, notes = Traces([*one.traces, *other.traces]), one.notes | other.notes
+    advantages = [*(one.advantages or []), *(other.advantages or [])]
+    weights = None
+    if one.weights is not None or other.weights is not None:
+        weights = [weight for lesson in (one, other) for weight in lesson.weights or [1.0] * len(lesson.traces)]
+    return Lesson(one.policy, one.objective, rows, advantages=advantages, weights=weights, sources=one.sources, notes=notes)
+
+
 RECIPES: Registry[type[Recipe]] = Registry("recipe")

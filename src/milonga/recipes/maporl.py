@@ -15,7 +15,7 @@ from milonga.credit import TransitionBonus, influence_rewards, turn_advantages
 from milonga.credit.debates import Share, Tie
 from milonga.errors import ConfigError
 from milonga.evals.metrics import mean
-from milonga.recipes.base import RECIPES, Recipe, RecipeOptions
+from milonga.recipes.base import RECIPES, Recipe, RecipeOptions, joined
 from milonga.recipes.conversing import CHANGES, change_figures
 from milonga.recipes.debating import Debates, debate, shown
 from milonga.recipes.imitation import imitation
@@ -141,13 +141,6 @@ class Maporl(Recipe):
     def measure(self, table: Table) -> dict[str, float | None]:
         found = debate(table, AGENTS, table.problems(self.options.measured), self.options.talk)
         return {f"team/{key}": value for key, value in figures(found).items()}
-
-
-def joined(one: Lesson, other: Lesson) -> Lesson:
-    """Two lessons of one policy as one: it learns from both agents in the same steps."""
-    advantages = [*(one.advantages or []), *(other.advantages or [])]
-    rows, notes = Traces([*one.traces, *other.traces]), one.notes | other.notes
-    return Lesson(one.policy, one.objective, rows, advantages=advantages, sources=one.sources, notes=notes)
 
 
 def figures(debates: Debates) -> dict[str, float | None]:

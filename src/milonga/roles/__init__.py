@@ -13,6 +13,7 @@ from milonga.roles.pair_judge import Duel, Judgement, PairJudge
 from milonga.roles.programs import Abducer, Deducer, Inducer, InputProposer, ProgramProposer
 from milonga.roles.proofs import DefectVerifier, MetaVerifier, ProofWriter
 from milonga.roles.proposer import Proposal, Proposer
+from milonga.roles.research import Planner, Reader
 from milonga.roles.reviser import Reviser
 from milonga.roles.scorer import ImplicitScorer, Scorer, StepScorer
 from milonga.roles.slices import SliceJudge
@@ -46,11 +47,13 @@ __all__ = [
     "Judgement",
     "MetaVerifier",
     "PairJudge",
+    "Planner",
     "Predictor",
     "ProgramProposer",
     "ProofWriter",
     "Proposal",
     "Proposer",
+    "Reader",
     "Reviser",
     "Role",
     "Scorer",

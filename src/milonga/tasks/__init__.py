@@ -17,6 +17,7 @@ from milonga.tasks.base import TASKS, Demonstration, Task, TaskOptions, keyed, n
 from milonga.tasks.chain import Chain
 from milonga.tasks.code import Code
 from milonga.tasks.data import Gsm8k, Hub, Jsonl
+from milonga.tasks.haystack import Haystack
 from milonga.tasks.last_letter import LastLetter
 
 GYM = "reasoning_gym"
@@ -27,6 +28,7 @@ __all__ = [
     "Code",
     "Demonstration",
     "Gsm8k",
+    "Haystack",
     "Hub",
     "Jsonl",
     "LastLetter",

@@ -1,0 +1,195 @@
+"""MARS (arXiv 2510.04935): a planner that reasons and asks (System 2), and a reader that condenses what comes back (System 1).
+
+Both are paid by the same final answer, on tokens of their own: the reader's rows are what it wrote about each bin of documents,
+compared with each other, and then brought to the planner's count. Nobody pays for a good summary as such.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+from pydantic import Field
+
+from milonga.credit import mixed, spread
+from milonga.credit.systems import Balance, Norm, Std, balance, shares_of, standard_scores
+from milonga.errors import ConfigError
+from milonga.evals.metrics import mean
+from milonga.recipes.base import RECIPES, Recipe, RecipeOptions, joined
+from milonga.recipes.conversing import turns_of
+from milonga.recipes.imitation import imitation
+from milonga.recipes.researching import PLANNER, READER, Desk, ends_of, is_request, reader
+from milonga.roles import Dialect, Planner, Reader, Role
+from milonga.roles.research import PURPOSES, bin_of
+from milonga.schedule import Phase, Schedule
+from milonga.table import Table
+from milonga.tasks.base import keyed
+from milonga.types import Floats, Lesson, Trace, Traces
+
+FORMAT = "format"
+SEATS = (PLANNER, READER)
+
+
+class MarsOptions(RecipeOptions):
+    formats: int = Field(16, ge=0)
+    """Turns of imitating a noisy teacher in both seats, before anything is rewarded; 0 for models that can."""
+    format_lines: int = Field(64, ge=2)
+    """Requests in each of them, and as many solutions."""
+    format_notes: int = Field(256, ge=2)
+    """Requests in each of them whose documents are read; to read takes more examples than to ask."""
+    noise: float = Field(0.3, ge=0, le=1)
+    """Share of the teacher's solutions with a wrong step."""
+    slip: float = Field(0.2, ge=0, le=1)
+    """Share of its notes with a letter lost."""
+    calls: int = Field(1, ge=1)
+    """How often a planner may ask for documents."""
+    bin: int = Field(24, ge=1)
+    """Most tokens of documents that are read at once; a longer document is cut, and counted as dropped."""
+    s1_norm: Norm = "sample"
+    """What the reader's rows are compared with: all of the question's, or so that each trajectory counts once."""
+    s1_balance: Balance = "weight"
+    """How they are brought to the planner's count: by weights, by drawing, by drawing with chances by advantage, or not."""
+    std: Std = "population"
+    """Which standard deviation divides the rewards of both."""
+    train: Literal["both", "planner", "reader"] = "both"
+    """Who learns; the other stays as it was after the format."""
+    measured: int = Field(64, ge=1)
+    """Held-out trajectories in an evaluation."""
+
+
+@RECIPES.register("mars")
+class Mars(Recipe):
+    """A planner and the reader of its documents learn from one final answer (MARS, arXiv 2510.04935)."""
+
+    name = "mars"
+    paper = "arXiv 2510.04935"
+    paradigm = "cooperative"
+    granularity = "sequence"
+    truth = "answers"
+    seats = {PLANNER: Planner, READER: Reader}
+    lead = PLANNER
+    tasks = ("haystack",)
+    bindings = {"own": "", "lora": "", "shared": ""}
+    Options = MarsOptions
+    options: MarsOptions
+    defaults = {"binding": "shared", "task": {"name": "haystack"}}
+    measures = (
+        *(f"generator/{what}" for what in ("accuracy", "sound_accuracy", "calls", "no_call", "blank_accuracy")),
+        *(f"reader/{what}" for what in ("exact", "ignores_purpose")),
+    )
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.needs_demonstrations = self.options.formats > 0
+        self.desk = Desk(self.options.bin, self.options.calls)
+        self.shared = len(set(self.policies.values())) == 1
+        if self.options.train != "both" and self.shared:
+            raise ConfigError(f"options.train = '{self.options.train}' leaves the other as it was, but both share one model")
+        for seat, objective in self.objectives.items():
+            if objective.advantage != "zscore":
+                raise ConfigError(
+                    f"policies.{seat}.objective.advantage: mars divides by its own rule (options.std); use zscore"
+                )
+
+    def roles(self, dialect: Dialect) -> dict[str, Role]:
+        return {PLANNER: Planner(dialect, self.options.noise), READER: Reader(dialect)}
+
+    def schedule(self) -> Schedule:
+        return Schedule((Phase(PLANNER, self.options.formats, name=FORMAT),), (Phase(PLANNER, 1),))
+
+    def play(self, table: Table) -> Traces:
+        """Trajectories: conversations of the planner, and the notes of the reader that went into them."""
+        o = self.options
+        if table.phase == FORMAT:
+            return self.desk.shown(table, o.format_lines, o.format_notes, o.slip)
+        return self.desk.research(table, table.problems(), self.rollouts)
+
+    def credit(self, table: Table, played: Traces) -> list[Lesson]:
+        """r of a trajectory for all its rows; one lesson where both share a model, as the paper sums their losses."""
+        by_seat = {seat: played.keep(lambda trace, seat=seat: trace.seat == seat) for seat in SEATS}  # type: ignore[misc]
+        if table.phase == FORMAT:
+            return self.imitated(by_seat)
+        talks = by_seat[PLANNER]
+        ended = ends_of(talks)
+        notes = by_seat[READER].keep(lambda note: asker(note).id in ended)
+        lessons = {PLANNER: self.credit_planner(table, talks), READER: self.credit_reader(table, notes, ended)}
+        if self.shared:
+            return [joined(lessons[PLANNER], lessons[READER])]
+        learners = {"both": SEATS, "planner": (PLANNER,), "reader": (READER,)}[self.options.train]
+        return [lessons[seat] for seat in learners if len(lessons[seat].traces)]
+
+    def imitated(self, by_seat: dict[str, Traces]) -> list[Lesson]:
+        if self.shared:
+            return [imitation(self, PLANNER, Traces(trace for rows in by_seat.values() for trace in rows))]
+        return [imitation(self, seat, by_seat[seat]) for seat in SEATS]
+
+    def credit_planner(self, table: Table, talks: Traces) -> Lesson:
+        """The whole conversation by its answer; what the reader said in it is not trained."""
+        rewards = self.less_cost(table, PLANNER, talks, talks.correct)
+        credit = spread(standard_scores(rewards, talks.problems, std=self.options.std), talks)
+        calls = [float(len(requests(talk))) for talk in talks]
+        notes = {
+            "reward": mean(talks.correct) or 0.0,
+            "usable": mean(mixed(talks.correct, talks.problems)) or 0.0,
+            "calls": mean(calls) or 0.0,
+            "no_call": mean([count == 0 for count in calls]) or 0.0,
+        }
+        weights = [1.0] * len(talks)
+        return self.lesson(PLANNER, talks, advantages=credit, weights=weights, sources={"answers": 1.0}, notes=notes)
+
+    def credit_reader(self, table: Table, notes: Traces, ended: dict[str, Trace]) -> Lesson:
+        """Advantages over all notes about a question first; then as many as there are trajectories of it."""
+        o, ends = self.options, [ended[asker(note).id] for note in notes]
+        earned = np.array([end.correct for end in ends])
+        once = shares_of([end.id for end in ends])
+        rewards = self.less_cost(table, READER, notes, earned)
+        scores = standard_scores(rewards, notes.problems, once if o.s1_norm == "trajectory" else None, o.std)
+        rng = keyed("balance", table.setting.seed, table.turn)
+        weights = balance(scores, notes.problems, self.rollouts, o.s1_balance, rng)
+        figures = {
+            "reader_mean_sample": mean(earned) or 0.0,
+            "reader_mean_trajectory": float((once * earned).sum() / once.sum()) if len(notes) else 0.0,
+            "reader_samples": float(len(notes)),
+        }
+        credit = spread(scores, notes)
+        return self.lesson(READER, notes, advantages=credit, weights=weights, sources={"answers": 1.0}, notes=figures)
+
+    def less_cost(self, table: Table, seat: str, rows: Traces, rewards: Floats) -> Floats:
+        """Rewards less the KL, for objectives that have it there."""
+        costs = table.penalties(rows, self.objectives[seat])
+        return rewards if costs is None else rewards - np.array([cost.sum() for cost in costs])
+
+    def measure(self, table: Table) -> dict[str, float | None]:
+        """Answers; how often the reader is exact, and whether it heeds its purpose; and answers without any document."""
+        problems = table.problems(self.options.measured)
+        played = self.desk.research(table, problems)
+        talks, notes = (played.keep(lambda trace, seat=seat: trace.seat == seat) for seat in SEATS)  # type: ignore[misc]
+        role, calls = reader(table), [float(len(requests(talk))) for talk in talks]
+        other = table.ask(READER, Traces(turned(note.subject) for note in notes))
+        same = [text.text == role.exact(note.subject) for text, note in zip(other, notes, strict=True)]
+        blank = self.desk.research(table, problems, blank=True).keep(lambda trace: trace.seat == PLANNER)
+        sound = [bool(talk.grade and talk.grade.sound) for talk in talks]
+        return {
+            "generator/accuracy": mean(talks.correct),
+            "generator/sound_accuracy": mean(sound),
+            "generator/calls": mean(calls),
+            "generator/no_call": mean([count == 0 for count in calls]),
+            "generator/blank_accuracy": mean(blank.correct),
+            "reader/exact": mean([note.text == role.exact(note.subject) for note in notes]),
+            "reader/ignores_purpose": mean(same),
+        }
+
+
+def asker(note: Trace) -> Trace:
+    """The planner's conversation, when it asked, that a note was written for."""
+    return note.subject.subject
+
+
+def requests(talk: Trace) -> list[Trace]:
+    return [turn for turn in turns_of(talk) if is_request(turn)]
+
+
+def turned(bin: Trace) -> Trace:
+    """The same documents for the other purpose."""
+    other = PURPOSES[1 - PURPOSES.index(bin.reading.value)]
+    return bin_of(bin.subject, 0, bin.text.split("\n"), other)

@@ -1,0 +1,111 @@
+"""Research that recipes share: a planner asks for documents, a reader condenses them bin by bin, the planner goes on.
+
+Invariant: what the reader wrote is context in the planner's conversation, and trained in the reader's own rows alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from milonga.recipes.conversing import comparable, turns_of
+from milonga.recipes.imitation import demonstrations
+from milonga.recipes.packing import packed
+from milonga.roles import Planner, Reader
+from milonga.roles.research import LETTERS, Request, bin_of
+from milonga.table import Table
+from milonga.tasks.base import keyed
+from milonga.tasks.haystack import documents_of, thread
+from milonga.types import Problem, Trace, Traces
+
+PLANNER, READER = "generator", "reader"
+
+
+@dataclass(frozen=True)
+class Desk:
+    """How documents reach the reader: the most tokens of a bin, and how often a planner may ask."""
+
+    room: int
+    calls: int
+
+    def bins(self, table: Table, talk: Trace, documents: Mapping[str, str]) -> list[Trace]:
+        """The documents that were asked for and exist, in bins. What is longer than a bin is cut, and counted."""
+        asked: Request = talk.reading.value
+        policy = table.setting.policies[READER]
+        found = [documents[name] for name in asked.names if name in documents]
+        written = [table.setting.engine.transcribe(policy, text, end=False) for text in found]
+        for at, one in enumerate(written):
+            if len(one.ids) > self.room:
+                table.dropped[f"{READER}: tokens of documents longer than a bin"] += len(one.ids) - self.room
+                found[at] = found[at][: int(one.ends[self.room - 1])]
+        places = packed([min(self.room, len(one.ids)) for one in written], self.room)
+        return [bin_of(talk, n, [found[at] for at in place], asked.purpose) for n, place in enumerate(places)]
+
+    def research(self, table: Table, problems: Sequence[Problem], n: int = 1, blank: bool = False) -> Traces:
+        """`n` trajectories of each problem: the planner's conversations, and what the reader wrote for them.
+
+        With `blank` all documents are empty: what is right nevertheless was not read.
+        """
+        talks, done, notes = table.ask(PLANNER, problems, n), [], []
+        lines: dict[str, list[str]] = {}
+        for _ in range(self.calls):
+            done += [talk for talk in talks if not is_request(talk)]
+            asking = talks.keep(is_request)
+            found = {talk.id: documents_of(talk.problem.text) for talk in asking}
+            if blank:
+                found = {id: dict.fromkeys(documents, "") for id, documents in found.items()}
+            bins = [one for talk in asking for one in self.bins(table, talk, found[talk.id])]
+            read = table.ask(READER, Traces(bins))
+            notes += list(read)
+            talks = self.told(table, asking, read, lines)
+        ended = Traces([*done, *talks])
+        return Traces([*(comparable(ended) if n > 1 else ended), *notes])
+
+    def told(self, table: Table, asking: Traces, read: Traces, lines: dict[str, list[str]]) -> Traces:
+        """The planner's next turns, after it was told what all its documents say so far."""
+        for talk in asking:
+            new = [line for note in read if note.subject.subject is talk for line in note.reading.value.lines]
+            lines[talk.id] = [*(lines[talk.subject.id] if talk.about else []), *new]
+        said = [planner(table).told(talk.problem, lines[talk.id]) for talk in asking]
+        return table.reply(PLANNER, asking, said, speaker=READER)
+
+    def shown(self, table: Table, plans: int, readings: int, slip: float) -> Traces:
+        """What a noisy teacher writes in all three places: a request, what the documents say, and the solution.
+
+        So many requests and solutions, and the notes for so many requests: to read takes more examples than to ask.
+        """
+        requests = demonstrations(table, PLANNER, plans)
+        asked = Traces([*requests, *demonstrations(table, PLANNER, max(0, readings - plans))])[:readings]
+        bins = Traces(one for talk in asked for one in self.bins(table, talk, documents_of(talk.problem.text)))
+        rngs = [keyed("reading", table.setting.seed, table.turn, one.id) for one in bins]
+        notes = table.write(READER, bins, [reader(table).taught(one, slip, rng) for one, rng in zip(bins, rngs, strict=True)])
+        said, texts = [], []
+        for talk in requests:
+            wanted, documents = talk.reading.value, documents_of(talk.problem.text)
+            threads = [thread(documents[name], wanted.purpose == LETTERS) for name in wanted.names]
+            said.append(planner(table).told(talk.problem, threads))
+            rng = keyed("solution", table.setting.seed, table.turn, talk.problem.id)
+            texts.append(planner(table).solver.demonstrate(table.setting.task, talk.problem, rng)[1])
+        return Traces([*requests, *table.write_reply(PLANNER, requests, said, texts), *notes])
+
+
+def planner(table: Table) -> Planner:
+    role = table.setting.roles[PLANNER]
+    assert isinstance(role, Planner)
+    return role
+
+
+def reader(table: Table) -> Reader:
+    role = table.setting.roles[READER]
+    assert isinstance(role, Reader)
+    return role
+
+
+def is_request(talk: Trace) -> bool:
+    """Whether the last word is a request that can be read."""
+    return isinstance(talk.reading.value, Request) and talk.reading.valid
+
+
+def ends_of(talks: Traces) -> dict[str, Trace]:
+    """What each conversation came to, by the id of the conversation after each of its turns."""
+    return {turn.id: talk for talk in talks for turn in turns_of(talk)}

@@ -1,0 +1,144 @@
+"""The seats of MARS: a planner that asks for documents and then solves, and a reader that condenses what comes back.
+
+The planner sees the question and what the reader wrote, never a document. The reader sees documents and a purpose, never the
+question. Both know the form of `haystack` problems.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from milonga.roles.base import ROLES, Dialect, Role
+from milonga.roles.solver import StepSolver
+from milonga.tasks.base import Task
+from milonga.tasks.haystack import WORDS_MARK, documents_of, joined, named_in, question_of, thread
+from milonga.types import Part, Problem, Prompt, Reading, Solution, Trace
+
+ASK = "@"
+ARITHMETIC, LETTERS = "=", "~"
+PURPOSES = (ARITHMETIC, LETTERS)
+"""What a reader can be asked to keep of a document: its arithmetic, or its letters."""
+TAGGED_PLAN = """\
+The question below begins with the names of documents that you cannot see. Ask for documents in one line: @, their names, and \
+= if their arithmetic matters or ~ if their letters do. After you were told what they say, solve the problem in the format \
+<think><step>…</step>…</think><answer>\\boxed{ }</answer>.
+
+Question:
+"""
+TAGGED_TOLD = "The documents say:\n"
+TAGGED_READ = """\
+Each line below weaves arithmetic and letters. Copy only the {what} of each line, on a line of its own.
+
+"""
+TAGGED_WHAT = {ARITHMETIC: "arithmetic", LETTERS: "letters"}
+
+
+@dataclass(frozen=True)
+class Request(Solution):
+    """What a planner asks for instead of an answer: as an answer it is none, and graded as wrong where it is the last word."""
+
+    names: str = ""
+    purpose: str = ""
+
+
+@dataclass(frozen=True)
+class Note:
+    """What a reader made of its documents, one line for each."""
+
+    lines: tuple[str, ...]
+    ends: tuple[int, ...] = ()
+
+
+def bin_of(talk: Trace, number: int, documents: Sequence[str], purpose: str) -> Trace:
+    """Some documents and a purpose, for a reader; about the planner's conversation that asked for them."""
+    made = Trace.given(f"{talk.id}:{number}", "documents", talk.problem, "\n".join(documents), Reading(purpose, 1.0))
+    return replace(made, about=(talk,))
+
+
+@ROLES.register("planner")
+class Planner(Role):
+    """Asks for documents, `@names` and a purpose, or solves. A solution is written as the step solver writes one.
+
+    terse: what it is told takes the place of the names in its question. `noise` is how often the teacher's solutions are wrong.
+    """
+
+    name = "planner"
+    judges = False
+
+    def __init__(self, dialect: Dialect, noise: float = 0.0) -> None:
+        super().__init__(dialect)
+        self.solver = StepSolver(dialect, noise)
+
+    @property
+    def stop(self) -> tuple[str, ...]:
+        return self.solver.stop
+
+    def prompt(self, problem: Problem, about: Trace | None = None) -> Prompt:
+        question = Part(question_of(problem.text), foreign=True)
+        return (Part(">"), question, Part("\n")) if self.dialect == "terse" else (Part(TAGGED_PLAN), question, Part("\n\n"))
+
+    def told(self, problem: Problem, notes: Sequence[str]) -> Prompt:
+        """What is said to it after a request: what the documents say, all lines so far, as one problem."""
+        said = Part(joined(notes, question_of(problem.text)), foreign=True)
+        return (Part(">"), said, Part("\n")) if self.dialect == "terse" else (Part(TAGGED_TOLD), said, Part("\n\nSolution:\n"))
+
+    def read(self, text: str, about: Trace | None = None) -> Reading:
+        if not text.startswith(ASK):
+            return self.solver.read(text)
+        names, purpose = text[1:].rstrip("\n")[:-1], text[1:].rstrip("\n")[-1:]
+        if not names.isalpha() or purpose not in PURPOSES:
+            return Reading(Request((), (), None), 0.0, "not the names of documents and a purpose")
+        return Reading(Request((), (), None, "".join(dict.fromkeys(names)), purpose), 1.0)
+
+    def write(self, names: str, purpose: str) -> str:
+        """The text that reads back as this request."""
+        return f"{ASK}{names}{purpose}"
+
+    def demonstrate(self, task: Task, problem: Problem, rng: random.Random) -> tuple[Trace | None, str]:
+        """The request that the question wants."""
+        question = question_of(problem.text)
+        return None, self.write(named_in(question), LETTERS if question.endswith(WORDS_MARK) else ARITHMETIC)
+
+
+@ROLES.register("reader")
+class Reader(Role):
+    """Copies one thread of each document. terse: behind `<` and the purpose; tagged: behind what it means."""
+
+    name = "reader"
+    judges = False
+
+    @property
+    def stop(self) -> tuple[str, ...]:
+        return ()
+
+    def prompt(self, problem: Problem, about: Trace | None = None) -> Prompt:
+        """Without a bin, all documents of the problem, for their arithmetic."""
+        purpose = ARITHMETIC if about is None else about.reading.value
+        text = "\n".join(documents_of(problem.text).values()) if about is None else about.text
+        opening = f"<{purpose}\n" if self.dialect == "terse" else TAGGED_READ.format(what=TAGGED_WHAT[purpose])
+        return Part(opening), Part(text, foreign=True), Part("\n")
+
+    def read(self, text: str, about: Trace | None = None) -> Reading:
+        lines = tuple(text.rstrip("\n").split("\n"))
+        wanted = None if about is None else len(about.text.split("\n"))
+        if not text.strip() or (wanted is not None and len(lines) != wanted):
+            return Reading(Note(lines), 0.0, f"{len(lines)} lines for {wanted} documents")
+        return Reading(Note(lines), 1.0)
+
+    def write(self, lines: Sequence[str]) -> str:
+        """The text that reads back as these lines."""
+        return "\n".join(lines)
+
+    def exact(self, about: Trace) -> str:
+        """What it should write about a bin."""
+        return self.write([thread(line, about.reading.value == LETTERS) for line in about.text.split("\n")])
+
+    def taught(self, about: Trace, slip: float, rng: random.Random) -> str:
+        """What a noisy teacher writes about a bin: with probability `slip` one character is lost."""
+        text = self.exact(about)
+        if rng.random() >= slip or len(text) < 2:
+            return text
+        lost = rng.choice([at for at, char in enumerate(text) if char != "\n"])
+        return text[:lost] + text[lost + 1 :]

@@ -1,0 +1,319 @@
+"""MARS: haystacks, packing, two systems' credit and balance by hand, and who is trained on which tokens."""
+
+from __future__ import annotations
+
+import random
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cases import TINY
+from milonga.api import make_engine
+from milonga.credit.systems import balance, shares_of, standard_scores
+from milonga.errors import ConfigError
+from milonga.recipes.mars import FORMAT, SEATS, asker
+from milonga.recipes.packing import packed
+from milonga.recipes.researching import Desk, ends_of, is_request
+from milonga.resolve import resolve
+from milonga.roles import Planner, Reader
+from milonga.roles.research import Request, bin_of
+from milonga.table import Setting, Table
+from milonga.tasks import make_task
+from milonga.tasks.haystack import documents_of, joined, named_in, question_of, thread
+from milonga.types import Grade, Problem, Trace, Traces
+from short import SHORT, assert_resumes
+
+HIDDEN = Problem("chain", "37+5*3%100", "26", {"start": 37, "chain": [("+", 5), ("*", 3)], "mod": 100})
+HAY = Problem("p", "ba%100\na:r*3tean\nb:3m7+o5n\nc:u-sa4hk", "26", {"inner": HIDDEN})
+
+# The task.
+
+
+@pytest.mark.parametrize("kinds", ["chain", "letters", "both"])
+@pytest.mark.parametrize("split", ["train", "dev", "test"])
+def test_what_the_named_documents_say_is_the_hidden_problem(kinds: str, split: Any) -> None:
+    task = make_task({"name": "haystack", "kinds": kinds, "documents": 4, "parts": 3, "ops": 3})
+    for index in range(20):
+        problem = task.problem(split, index)
+        question, documents = question_of(problem.text), documents_of(problem.text)
+        assert len(documents) == 4 and len({len(text) for text in documents.values()}) == 1
+        threads = [thread(documents[name], question.endswith("&")) for name in named_in(question)]
+        assert len(threads) == 3 and joined(threads, question) == problem.data["inner"].text
+        right, wrong = task.demonstrate(problem, random.Random(0)), task.flawed(problem, random.Random(0))
+        assert task.grade(problem, right.answer, right.steps) == Grade(True, right.truth) and all(right.truth)
+        assert wrong is not None and task.grade(problem, wrong.answer, wrong.steps).steps == wrong.truth
+        assert task.redo(problem, right.steps) == right.checks and task.problem(split, index) == problem
+
+
+def test_the_example_of_the_task() -> None:
+    documents = documents_of(HAY.text)
+    assert [thread(documents[name], False) for name in "ba"] == ["37+5", "*3"]
+    assert joined(["37+5", "*3"], question_of(HAY.text)) == "37+5*3%100"
+    assert joined([thread(documents[name], True) for name in "ba"], "ba&") == "mon rtean"
+
+
+def test_levels_are_levels_of_noise() -> None:
+    task = make_task({"name": "haystack", "min_noise": 2, "noise": 5})
+    assert task.levels == (2, 3, 4, 5)
+
+    def letters(level: int) -> int:
+        texts = [documents_of(task.at(level).problem("train", n).text).values() for n in range(20)]
+        return min(len(thread(document, True)) for some in texts for document in some)
+
+    assert letters(2) == 2 and letters(5) == 5
+    harder = task.harder()
+    assert harder is not None and harder.options.noise == 10
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"parts": 4, "documents": 3}, "more than documents"),
+        ({"parts": 3, "ops": 1}, "too few"),
+        ({"min_noise": 9}, "larger"),
+        ({"kinds": "both", "noise": 1}, "two"),
+    ],
+)
+def test_impossible_haystacks_are_refused(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        make_task({"name": "haystack"} | options)
+
+
+# Packing.
+
+
+def test_packing_never_overflows_and_keeps_every_text() -> None:
+    rng = random.Random(0)
+    for _ in range(200):
+        room = rng.randint(5, 30)
+        lengths = [rng.randint(1, room) for _ in range(rng.randint(0, 12))]
+        bins = packed(lengths, room)
+        assert sorted(n for one in bins for n in one) == list(range(len(lengths)))
+        assert all(sum(lengths[n] for n in one) <= room for one in bins)
+        # No bin could have been poured into another: at most one is half empty.
+        assert sum(2 * sum(lengths[n] for n in one) <= room for one in bins) <= 1
+
+
+def test_packing_by_hand() -> None:
+    assert packed([4, 6, 3, 7], 10) == [[0, 1], [2, 3]]
+    assert packed([5, 5, 5], 10) == [[0, 1], [2]]  # equal texts stay in their order
+    assert packed([], 10) == []
+    with pytest.raises(ValueError, match="does not fit"):
+        packed([11], 10)
+
+
+# Credit by hand.
+
+
+def test_chatty_trajectories_own_the_baseline_unless_each_counts_once() -> None:
+    """Two trajectories: one right with one note, one wrong with nine."""
+    rewards, ids = np.array([1.0] + [0.0] * 9), ["right"] + ["wrong"] * 9
+    groups = ["question"] * 10
+    sample = standard_scores(rewards, groups)
+    assert sample[0] == pytest.approx(3.0) and sample[1:] == pytest.approx([-1 / 3] * 9)
+    assert standard_scores(rewards, groups, shares_of(ids)) == pytest.approx([1.0] + [-1.0] * 9)
+    assert standard_scores(np.array([1.0, 0.0]), ["q", "q"]).tolist() == [1.0, -1.0]
+    assert standard_scores(np.array([1.0, 0.0]), ["q", "q"], std="sample") == pytest.approx([2**-0.5, -(2**-0.5)])
+
+
+def test_questions_that_are_all_alike_or_alone_give_nothing() -> None:
+    assert standard_scores(np.array([1.0, 1.0, 0.0]), ["a", "a", "b"]).tolist() == [0.0, 0.0, 0.0]
+    assert standard_scores(np.zeros(0), []).tolist() == [] and balance(np.zeros(0), [], 4, "weight", random.Random(0)) == []
+
+
+@pytest.mark.parametrize("count", [1, 3, 8, 20])
+def test_drawing_brings_every_question_to_the_same_count(count: int) -> None:
+    scores, groups = np.linspace(-1, 1, count), ["q"] * count
+    for how in ("uniform", "abs_adv"):
+        weights = balance(scores, groups, 8, how, random.Random(1))
+        assert sum(weights) == 8 and all(w == int(w) for w in weights)
+        assert (max(weights) == 1.0) == (count >= 8) and (count > 8 or min(weights) >= 1.0)
+    assert balance(scores, groups, 8, "weight", random.Random(1)) == [min(4.0, 8 / count)] * count
+    assert balance(scores, groups, 8, "none", random.Random(1)) == [1.0] * count
+
+
+def test_large_advantages_are_drawn_first() -> None:
+    scores = np.array([0.0] * 10 + [2.0] * 4)
+    assert balance(scores, ["q"] * 14, 4, "abs_adv", random.Random(0)) == [0.0] * 10 + [1.0] * 4
+
+
+# Roles.
+
+
+@pytest.mark.parametrize("dialect", ["terse", "tagged"])
+def test_the_planner_sees_no_document_and_the_reader_no_question(dialect: Any) -> None:
+    planner, reader = Planner(dialect), Reader(dialect)
+    asked, told = ("".join(p.text for p in prompt) for prompt in (planner.prompt(HAY), planner.told(HAY, ["37+5", "*3"])))
+    assert (
+        "ba%100" in asked and "37+5*3%100" in told and not any(text in asked + told for text in documents_of(HAY.text).values())
+    )
+    talk = Trace.given("t", "generator", HAY, "@ba=", planner.read("@ba="))
+    about = bin_of(talk, 0, ["3m7+o5n", "r*3tean"], "=")
+    shown = "".join(p.text for p in reader.prompt(HAY, about))
+    assert "3m7+o5n\nr*3tean" in shown and "ba%100" not in shown and "u-sa4hk" not in shown
+    assert reader.exact(about) == "37+5\n*3" and reader.read(reader.exact(about), about).valid
+    assert not reader.read("37+5", about).valid and not reader.read("", about).valid
+    lost = reader.taught(about, 1.0, random.Random(0))
+    assert len(lost) == len(reader.exact(about)) - 1 and lost.count("\n") == 1
+
+
+def test_requests_are_read_back_and_are_no_answers() -> None:
+    planner = Planner("terse")
+    value = planner.read(planner.write("ba", "~")).value
+    assert isinstance(value, Request) and (value.names, value.purpose, value.answer) == ("ba", "~", None)
+    assert planner.read("@aab=").value.names == "ab"
+    assert not any(planner.read(text).valid for text in ("@", "@=", "@ab", "@a b="))
+    assert planner.read("3+4=7\n#7").value.answer == "7"
+
+
+# At the table.
+
+
+@cache
+def engine() -> Any:
+    return make_engine(plan())
+
+
+def plan(binding: str = "shared", **options: Any) -> Any:
+    task = {"name": "haystack", "noise": 2}
+    return resolve([TINY, {"recipe": "mars", "task": task, "binding": binding, "options": {"bin": 9} | options}])
+
+
+def table(p: Any, phase: str = "") -> Table:
+    return Table(
+        Setting(engine(), p.task, p.roles, dict.fromkeys(SEATS, "generator"), p.config.sampling, 0, 4), 1, "generator", phase
+    )
+
+
+def trajectories(p: Any, one: Table, right: Any = lambda place: place % 2) -> Traces:
+    """Two trajectories of each of two problems, as if the planner had asked: the base never does by itself."""
+    problems = one.problems(2)
+    requests = one.write(
+        "generator",
+        [q for q in problems for _ in range(2)],
+        [f"@{named_in(question_of(q.text))}=" for q in problems for _ in range(2)],
+    )
+    notes, lines = [], {}
+    bins = [b for talk in requests for b in p.recipe.desk.bins(one, talk, documents_of(talk.problem.text))]
+    notes = one.ask("reader", Traces(bins))
+    talks = p.recipe.desk.told(one, requests, notes, lines)
+    for place, talk in enumerate(talks):
+        talk.grade = Grade(bool(right(place)), None)
+    return Traces([*talks, *notes])
+
+
+def test_notes_are_context_for_the_planner_and_trained_in_the_readers_rows_alone() -> None:
+    p = plan()
+    played = trajectories(p, table(p))
+    talks, notes = (played.keep(lambda t, seat=seat: t.seat == seat) for seat in SEATS)
+    assert len(talks) == 4 and len(notes) == 8  # a bin for each document
+    for talk in talks:
+        told = talk.segments[-2]
+        assert told.producer == "reader" and not told.trained and talk.segments[-1].trained
+        mine = [note for note in notes if ends_of(talks)[asker(note).id] is talk]
+        assert len(mine) == 2
+        said = engine().policy("generator").codec.text(talk.ids[told.start : told.end].tolist()).removeprefix("<eos>")
+        assert (
+            said == f">{joined([line for note in mine for line in note.reading.value.lines], question_of(talk.problem.text))}\n"
+        )
+        assert not any(np.array_equal(note.ids, talk.ids) for note in mine)
+    (lesson,) = p.recipe.credit(table(p), played)
+    assert list(lesson.traces) == [*talks, *notes]
+    for trace, advantage in zip(lesson.traces, lesson.advantages, strict=True):
+        assert not advantage[~trace.mask].any() and abs(advantage[trace.mask]) == pytest.approx(np.ones(int(trace.mask.sum())))
+    # Four rollouts, four notes for each of two questions: each note counts once.
+    assert lesson.weights == [1.0] * 12
+    assert lesson.notes["reader_samples"] == 8 and lesson.notes["calls"] == 1.0 and lesson.notes["usable"] == 1.0
+
+
+def test_advantages_do_not_depend_on_what_is_drawn() -> None:
+    played = trajectories(plan(), table(plan()))
+    found = {}
+    for how in ("weight", "uniform", "abs_adv", "none"):
+        p = plan(s1_balance=how)
+        p.recipe.rollouts = 2
+        (lesson,) = p.recipe.credit(table(p), played)
+        found[how] = lesson
+        assert all(np.array_equal(a, b) for a, b in zip(lesson.advantages, found["weight"].advantages, strict=True))
+    assert (
+        found["weight"].weights[4:] == [0.5] * 8
+        and sum(found["uniform"].weights[4:]) == 4
+        and found["none"].weights[4:] == [1.0] * 8
+    )
+
+
+def test_with_weights_of_their_own_each_system_has_a_lesson_and_one_can_stay() -> None:
+    played = trajectories(plan(), table(plan()))
+    lessons = plan("own").recipe.credit(table(plan()), played)
+    assert [(lesson.policy, len(lesson.traces)) for lesson in lessons] == [("generator", 4), ("reader", 8)]
+    for train, policy in (("planner", "generator"), ("reader", "reader")):
+        assert [lesson.policy for lesson in plan("own", train=train).recipe.credit(table(plan()), played)] == [policy]
+        with pytest.raises(ConfigError, match="share one model"):
+            plan(train=train)
+
+
+def test_answers_without_a_request_teach_the_planner_alone() -> None:
+    p = plan()
+    one = table(p)
+    played = p.recipe.play(one)  # the base has never asked for anything
+    assert {trace.seat for trace in played} == {"generator"} and not any(is_request(trace) for trace in played)
+    (lesson,) = p.recipe.credit(one, played)
+    assert lesson.notes["no_call"] == 1.0 and lesson.notes["reader_samples"] == 0.0
+    assert [made.policy for made in plan("own").recipe.credit(one, played)] == ["generator"]
+
+
+def test_a_request_that_is_the_last_word_is_wrong() -> None:
+    one = table(plan())
+    (talk,) = one.write("generator", one.problems(1), ["@ab="])
+    assert talk.correct == 0.0
+
+
+def test_documents_longer_than_a_bin_are_cut_and_counted() -> None:
+    one = table(plan())
+    (talk,) = one.write("generator", [HAY], ["@bxa="])
+    bins = Desk(5, 1).bins(one, talk, documents_of(HAY.text))
+    assert [b.text for b in bins] == ["3m7+o", "r*3te"] and sum(one.dropped.values()) == 4
+    assert [b.text for b in Desk(14, 1).bins(one, talk, documents_of(HAY.text))] == ["3m7+o5n\nr*3tean"]
+    assert Desk(5, 1).bins(one, talk, dict.fromkeys("abc", ""))[0].text == "\n"
+
+
+def test_a_second_request_adds_to_what_was_read() -> None:
+    p = plan()
+    one = table(p)
+    (talk,) = one.write("generator", [HAY], ["@b="])
+    lines: dict[str, list[str]] = {}
+    notes = one.write("reader", p.recipe.desk.bins(one, talk, documents_of(HAY.text)), ["37+5"])
+    (reply,) = p.recipe.desk.told(one, Traces([talk]), notes, lines)
+    reply.reading = Planner("terse").read("@a=")
+    more = one.write("reader", p.recipe.desk.bins(one, reply, documents_of(HAY.text)), ["*3"])
+    p.recipe.desk.told(one, Traces([reply]), more, lines)
+    assert lines[reply.id] == ["37+5", "*3"]
+
+
+def test_the_teacher_shows_requests_solutions_and_notes() -> None:
+    p = plan(format_lines=4, format_notes=6, slip=0.0)
+    one = table(p, FORMAT)
+    shown = p.recipe.play(one)
+    planner, reader = (shown.keep(lambda t, seat=seat: t.seat == seat) for seat in SEATS)
+    assert [len(t.turns) for t in planner] == [1] * 4 + [2] * 4 and len(reader) == 12
+    assert all(is_request(t) for t in planner[:4]) and all(t.text == Reader("terse").exact(t.subject) for t in reader)
+    assert all(t.segments[-1].trained and not any(s.trained for s in t.segments[:-1]) for t in planner)
+    (lesson,) = p.recipe.credit(one, shown)
+    assert len(lesson.traces) == 20
+    assert [made.policy for made in plan("own").recipe.credit(one, shown)] == ["generator", "reader"]
+
+
+def test_the_recipe_brings_its_task_and_refuses_others_and_other_baselines() -> None:
+    assert resolve([{"recipe": "mars"}]).task.name == "haystack"
+    with pytest.raises(ConfigError, match="of haystack alone"):
+        resolve([{"recipe": "mars", "task": "chain"}])
+    with pytest.raises(ConfigError, match="use zscore"):
+        resolve([{"recipe": "mars", "policies": {"generator": {"objective": {"preset": "rloo"}}}}])
+
+
+def test_a_run_that_was_cut_ends_in_the_same_bits(tmp_path: Path) -> None:
+    assert SHORT["mars"].task["name"] == "haystack"
+    assert_resumes("mars", tmp_path, after=1)
