@@ -85,7 +85,7 @@ TIME = [
         "timeout",
         slow=True,
     ),
-    attack("closes its descriptors and waits", "import os, time\nos.closerange(0, 64)\ntime.sleep(1000)", "timeout", slow=True),
+    attack("closes its descriptors and waits", "import os, time\nos.closerange(0, 1024)\ntime.sleep(1000)", "timeout", slow=True),
     attack("power without end", "return 10 ** 10 ** 8 % 7", "timeout", "memory", slow=True),
     attack("regular expression without end", "import re\nre.match('(a+)+$', 'a' * 60 + 'b')", "timeout", slow=True),
     attack(
@@ -193,7 +193,7 @@ OUTPUT = [
         "flood of all descriptors",
         """
         import os
-        for descriptor in range(3, 64):
+        for descriptor in range(3, 1024):
             try:
                 while True: os.write(descriptor, b"x" * 4096)
             except OSError: pass
@@ -366,7 +366,7 @@ SECRETS = [
         "inherited descriptors",
         """
         import os
-        for descriptor in range(3, 256):
+        for descriptor in range(3, 1024):
             try:
                 os.lseek(descriptor, 0, 0)
                 if bait["begins"].encode() in os.read(descriptor, 4096): return "escaped"

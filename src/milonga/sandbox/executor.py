@@ -191,21 +191,27 @@ class Sandbox:
         return outcome
 
     def _take(self, seed: int) -> SingleUse:
-        with self._lock:
-            waiting = self._waiting.setdefault(seed, deque())
-            if waiting:
-                return waiting.popleft()
-        return SingleUse(self.level, self.limits, seed)
+        """A process that is started; one that died while it waited is passed over."""
+        while True:
+            with self._lock:
+                waiting = self._waiting.setdefault(seed, deque())
+                process = waiting.popleft() if waiting else None
+            if process is None:
+                return SingleUse(self.level, self.limits, seed)
+            if not process.has_ended():
+                return process
+            process.discard()
 
     def _prepare(self, seed: int) -> None:
-        """Have a process ready for whoever comes next; if it cannot be started, they will say so."""
+        """Have processes ready for whoever comes next, one more than work at a time: starting takes longer than most programs.
+
+        If none can be started, whoever comes next will say so.
+        """
         with self._lock:
-            if self._closed or len(self._waiting[seed]) >= self.workers:
-                return
+            missing = 0 if self._closed else self.workers + 1 - len(self._waiting[seed])
         with contextlib.suppress(OSError):
-            process = SingleUse(self.level, self.limits, seed)
-            with self._lock:
-                self._waiting.setdefault(seed, deque()).append(process)
+            for _ in range(min(missing, 2)):  # several threads may find the same ones missing
+                self._waiting[seed].append(SingleUse(self.level, self.limits, seed))
 
     def _check(self) -> None:
         errors, total = self.counts["sandbox_error"], self.counts.total()

@@ -142,7 +142,7 @@ class SingleUse:
                         selector.unregister(key.fd)
                     elif len(self._kept[key.data]) > bounds[key.data]:
                         return "result" if key.data == "result" else "output"
-        while not self._has_ended():  # it may have closed its descriptors and live on
+        while not self.has_ended():  # it may have closed its descriptors and live on
             if time.monotonic() > deadline:
                 return "wall"
             time.sleep(0.001)
@@ -157,7 +157,7 @@ class SingleUse:
         except OSError:
             return left[:0]
 
-    def _has_ended(self) -> bool:
+    def has_ended(self) -> bool:
         """Whether the process is over. It is not reaped here: its number stays its own until its group is killed."""
         return os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
