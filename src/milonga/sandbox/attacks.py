@@ -85,7 +85,9 @@ TIME = [
         "timeout",
         slow=True,
     ),
-    attack("closes its descriptors and waits", "import os, time\nos.closerange(0, 1024)\ntime.sleep(1000)", "timeout", slow=True),
+    attack(
+        "closes its descriptors and waits", "import os, time\nos.closerange(0, 1024)\ntime.sleep(1000)", "timeout", slow=True
+    ),
     attack("power without end", "return 10 ** 10 ** 8 % 7", "timeout", "memory", slow=True),
     attack("regular expression without end", "import re\nre.match('(a+)+$', 'a' * 60 + 'b')", "timeout", slow=True),
     attack(
