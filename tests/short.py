@@ -60,6 +60,12 @@ SHORT: dict[str, Short] = {
     "self_taught_evaluators": Short(
         4, ("judge",), {"seed_turns": 1, "seed_noise": 0.0, "iters": 1, "train": 1, "rows": 16, "measured": 4}
     ),
+    # To end a dialogue well takes longer to learn than a test may: a better format is enough.
+    "sweet_rl": Short(
+        3,
+        (*GENERATOR, "critic"),
+        {"formats": 1, "format_lines": 8, "hidden": 1, "questions": 1, "critic_turns": 1, "any_gap": True, "measured": 4},
+    ),
     "v_star": Short(3, BOTH, {"rounds": 1, "train": 1, "rows": 8}),
     "aprm": Short(3, ("corruptor", "verifier"), {"sft": 1, "sft_steps": 8, "warmup": 1, "measured": 4}),
     "score": Short(3, GENERATOR, {"formats": 1, "format_lines": 8, "stage1": 1, "measured": 4}),
@@ -103,8 +109,11 @@ SHORT: dict[str, Short] = {
 }
 
 
-def assert_resumes(recipe: str, folder: Path, after: int, sampling: Mapping[str, Any] | None = None) -> None:
-    """The short run, whole, and gone on with from its checkpoint after some turns: the same rows and the same weights."""
+def assert_resumes(
+    recipe: str, folder: Path, after: int, lead: int | None = None, sampling: Mapping[str, Any] | None = None
+) -> None:
+    """The short run, whole, and gone on with from its checkpoint after some turns: the same rows and the same weights. `lead`
+    are the turns of the lead seat, where others learn too."""
     short = SHORT[recipe]
     settings = TINY | {
         "task": short.task,
@@ -113,7 +122,7 @@ def assert_resumes(recipe: str, folder: Path, after: int, sampling: Mapping[str,
     }
     settings["sampling"] = {**settings.get("sampling", {}), **(sampling or {})}
     for name in ("whole", "cut"):
-        milonga.run(recipe, turns=short.turns, out=folder / name, settings=settings, quiet=True)
+        milonga.run(recipe, turns=lead or short.turns, out=folder / name, settings=settings, quiet=True)
     for path in sorted((folder / "cut" / "checkpoints").iterdir())[after + 1 :]:
         shutil.rmtree(path)
     milonga.resume(folder / "cut", quiet=True)

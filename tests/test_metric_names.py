@@ -19,7 +19,7 @@ from milonga.table import Setting
 from short import SHORT
 
 SMALL = {"asl": {"audit": 4}, "deepseek_math_v2": {"audit": 4}}
-MEASURED = ("rlp", "aprm", "rstar_math", "score", "maporl", "mars", "marti", "self_taught_evaluators")
+MEASURED = ("rlp", "aprm", "rstar_math", "score", "maporl", "mars", "marti", "self_taught_evaluators", "sweet_rl")
 SMALL |= {recipe: {"measured": 4} for recipe in MEASURED}
 
 

@@ -76,6 +76,10 @@ def resolve(layers: Sequence[Mapping[str, Any]]) -> Plan:
         raise ConfigError(
             f"recipe '{config.recipe}' changes what problems ask, which task '{task.name}' does not know how to do"
         )
+    if recipe.needs_facts and not task.has_facts:
+        raise ConfigError(
+            f"recipe '{config.recipe}' keeps back parts of problems, which those of task '{task.name}' do not have"
+        )
     if recipe.needs_demonstrations and not task.demonstrates:
         raise ConfigError(
             f"recipe '{config.recipe}' needs worked solutions, which task '{task.name}' does not have for all problems"

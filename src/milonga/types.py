@@ -267,6 +267,8 @@ class Lesson:
     """Per token: what a value head should say there, from 0 to 1; NaN where it is not asked."""
     labels: list[float] | None = None
     """Per row: how right it is, from 0 to 1; of the two rows of a pair, the one with the higher label should win."""
+    factors: list[Floats] | None = None
+    """Per token: what its log-ratio counts in the score of its row, where that is what is learned; 1 where nothing is given."""
     units: list[int] | None = None
     weights: list[float] | None = None
     """Per row: a factor on its part of the loss, the same for both rows of a pair; rows of weight 0 cost nothing."""
@@ -276,11 +278,11 @@ class Lesson:
     """Figures about the credit itself (shares, class counts) that belong into the turn's metrics row."""
 
     def __post_init__(self) -> None:
-        for name in ("advantages", "targets", "labels", "units", "weights"):
+        for name in ("advantages", "targets", "labels", "factors", "units", "weights"):
             column = getattr(self, name)
             if column is not None and len(column) != len(self.traces):
                 raise ValueError(f"lesson for '{self.policy}': {len(column)} {name} for {len(self.traces)} traces")
-        for name in ("advantages", "targets"):
+        for name in ("advantages", "targets", "factors"):
             for trace, array in zip(self.traces, getattr(self, name) or [], strict=False):
                 if len(array) != len(trace.ids):
                     raise ValueError(f"{name} of trace {trace.id} are not aligned with its ids")

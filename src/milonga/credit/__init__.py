@@ -8,11 +8,11 @@ from milonga.credit.implicit import ImplicitCredit, accuracy_within, contributio
 from milonga.credit.labels import balanced, label_agreement, outcome_targets, step_targets, until_first_error
 from milonga.credit.mixing import decay, mix, shares
 from milonga.credit.reach import after_zero, first_zero, hard_labels, step_reward_credit
-from milonga.credit.selection import agreed, best_solutions, convincing_wrong, evened, extremes
+from milonga.credit.selection import agreed, best_solutions, convincing_wrong, evened, extremes, half_pairs
 from milonga.credit.shaping import overlong_penalty
 from milonga.credit.slices import SliceReward, approval, by_solution, is_reference, step_votes
 from milonga.credit.tokens import StepCredit, kl_penalties, outcome_advantages, spread
-from milonga.credit.turns import progress_reward, turn_advantages, turn_alone
+from milonga.credit.turns import progress_reward, turn_advantages, turn_alone, turn_factors, turn_sums
 from milonga.credit.weights import balanced_within, best_rows, term_weights
 
 __all__ = [
@@ -38,6 +38,7 @@ __all__ = [
     "evened",
     "extremes",
     "first_zero",
+    "half_pairs",
     "hard_labels",
     "influence_rewards",
     "is_reference",
@@ -60,6 +61,8 @@ __all__ = [
     "term_weights",
     "turn_advantages",
     "turn_alone",
+    "turn_factors",
+    "turn_sums",
     "until_first_error",
     "weighed",
 ]

@@ -66,6 +66,24 @@ def evened(kept: Sequence[bool], classes: Sequence[Hashable], rng: random.Random
     return [row in chosen for row in range(len(kept))]
 
 
+def half_pairs(
+    scores: Sequence[float] | Floats, groups: Sequence[Hashable], count: int, gap: float, rng: random.Random
+) -> list[tuple[int, int]]:
+    """`count` pairs of each group: a row drawn from its better half and one from its worse half.
+
+    Drawing, where the best against the worst would follow every error of the scores, is a brake. Pairs that are closer than
+    `gap`, or equal, are none, and so are repeated ones; scores that are not known (NaN) take no part.
+    """
+    values, out = np.asarray(scores, dtype=float), []
+    for rows in members(groups):
+        known = sorted((row for row in rows if not np.isnan(values[row])), key=lambda row: -values[row])
+        upper, lower = known[: len(known) // 2], known[(len(known) + 1) // 2 :]
+        drawn = [(rng.choice(upper), rng.choice(lower)) for _ in range(count)] if upper and lower else []
+        apart = max(gap, np.finfo(float).tiny)
+        out += [(best, worst) for best, worst in dict.fromkeys(drawn) if values[best] - values[worst] >= apart]
+    return out
+
+
 def extremes(
     scores: Sequence[float] | Floats, sizes: Sequence[float], groups: Sequence[Hashable], rule: PairRule, margin: float
 ) -> list[tuple[int, int]]:

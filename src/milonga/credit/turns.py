@@ -7,12 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
+from typing import Literal
 
 import numpy as np
 
 from milonga.credit.tokens import outcome_advantages
 from milonga.objectives import Objective
 from milonga.types import Floats, Trace, Traces
+
+TurnAggregate = Literal["sum_of_turn_means", "token_mean", "sum"]
+"""What a conversation's score is made of: the means over its turns, added; the mean over all tokens of its seat; their sum."""
 
 
 def turn_alone(trace: Trace, turn: int) -> Trace:
@@ -25,6 +29,23 @@ def turn_alone(trace: Trace, turn: int) -> Trace:
 def progress_reward(first: Floats, second: Floats, alpha: float) -> Floats:
     """What a second attempt is paid: being right, and the progress from the first, alpha times (SCoRe)."""
     return second + alpha * (second - first)
+
+
+def turn_sums(numbers: Sequence[Floats], factors: Sequence[Floats], traces: Traces) -> list[list[float]]:
+    """Of numbers at tokens, the sum over each turn of each conversation, every token times its factor."""
+    weighed = [row * factor for row, factor in zip(numbers, factors, strict=True)]
+    return [[float(row[start:end].sum()) for start, end in trace.turns] for row, trace in zip(weighed, traces, strict=True)]
+
+
+def turn_factors(traces: Traces, how: TurnAggregate) -> list[Floats]:
+    """What each token counts in the score of its conversation, so that the sum over tokens is what `how` says."""
+    out = []
+    for trace in traces:
+        row, whole = np.zeros(len(trace.ids)), sum(end - start for start, end in trace.turns)
+        for start, end in trace.turns:
+            row[start:end] = {"sum_of_turn_means": 1 / (end - start), "token_mean": 1 / whole, "sum": 1.0}[how]
+        out.append(row)
+    return out
 
 
 def turn_advantages(

@@ -120,6 +120,8 @@ class TokenTerms:
     of_rows: Rows
     advantage: Tensor | None = None
     reference: Tensor | None = None
+    factor: Tensor | None = None
+    """What each token's log-ratio counts in its row's score."""
 
 
 def loss(objective: Objective, terms: TokenTerms, over: Denominators) -> tuple[Tensor, Sums]:
@@ -147,11 +149,14 @@ def loss(objective: Objective, terms: TokenTerms, over: Denominators) -> tuple[T
 
 
 def ratio_loss(objective: Objective, terms: TokenTerms, over: Denominators) -> tuple[Tensor, Sums]:
-    """The score of a row is beta * log(pi / ref), summed over its tokens: against its label, or against its partner's."""
+    """The score of a row is beta * log(pi / ref), summed over its tokens, each times its factor where they have some: against
+    its label, or against its partner's."""
     if terms.reference is None:
         raise ValueError(f"'{objective.kind}' needs the reference's log-probabilities")
     lengths = terms.of_rows.lengths
     ratios = objective.beta * (terms.logp - terms.reference)
+    if terms.factor is not None:
+        ratios = ratios * terms.factor
     scores = torch.zeros(len(lengths), dtype=ratios.dtype, device=ratios.device).index_add(0, terms.rows, ratios)
     if objective.kind == "dpo":
         total, sums = pair_loss(objective, scores, terms.of_rows, over)

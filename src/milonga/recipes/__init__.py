@@ -25,6 +25,7 @@ from milonga.recipes.self_rewarding import SelfRewarding
 from milonga.recipes.self_taught_evaluators import SelfTaughtEvaluators
 from milonga.recipes.sft import Sft
 from milonga.recipes.spin import Spin
+from milonga.recipes.sweet_rl import SweetRl
 from milonga.recipes.tango import Tango
 from milonga.recipes.tango_arms import Frozen, Oracle, VerifierOnly
 from milonga.recipes.tango_free import TangoFree
@@ -62,6 +63,7 @@ __all__ = [
     "SelfTaughtEvaluators",
     "Sft",
     "Spin",
+    "SweetRl",
     "Tango",
     "TangoFree",
     "TangoFreeAdversary",

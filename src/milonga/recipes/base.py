@@ -56,6 +56,8 @@ class Recipe(ABC):
     """Whether the task must be able to write solutions; as above."""
     needs_related: ClassVar[bool] = False
     """Whether the task must be able to change what a problem asks."""
+    needs_facts: ClassVar[bool] = False
+    """Whether parts of the task's problems must be such that they can be kept back."""
     needs_levels: ClassVar[bool] = False
     """Whether the task must know how hard its problems are, and draw those of one level."""
     tasks: ClassVar[tuple[str, ...]] = ()

@@ -9,6 +9,7 @@ from milonga.roles.critic import Critic
 from milonga.roles.debater import Debater
 from milonga.roles.evolve import Asker, Judge
 from milonga.roles.grader import Grader
+from milonga.roles.inquirer import Inquirer, PrivilegedCritic, Question
 from milonga.roles.pair_judge import Duel, Judgement, PairJudge
 from milonga.roles.programs import Abducer, Deducer, Inducer, InputProposer, ProgramProposer
 from milonga.roles.proofs import DefectVerifier, MetaVerifier, ProofWriter
@@ -43,16 +44,19 @@ __all__ = [
     "ImplicitScorer",
     "Inducer",
     "InputProposer",
+    "Inquirer",
     "Judge",
     "Judgement",
     "MetaVerifier",
     "PairJudge",
     "Planner",
     "Predictor",
+    "PrivilegedCritic",
     "ProgramProposer",
     "ProofWriter",
     "Proposal",
     "Proposer",
+    "Question",
     "Reader",
     "Reviser",
     "Role",

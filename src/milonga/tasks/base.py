@@ -131,6 +131,16 @@ class Task(ABC):
         """Whether the task can change what a problem asks."""
         return type(self).related is not Task.related
 
+    def facts(self, problem: Problem) -> list[tuple[int, int]]:
+        """The parts of a problem's text, as spans of characters, without which it cannot be solved and which tell nothing
+        about each other: what somebody may keep back until he is asked."""
+        raise TypeError(f"the problems of task '{self.name}' have no parts that could be kept back")
+
+    @property
+    def has_facts(self) -> bool:
+        """Whether parts of its problems can be kept back."""
+        return type(self).facts is not Task.facts
+
     def harder(self) -> Task | None:
         """Problems of the same kind with up to twice as many steps, to see how far a skill reaches; None if there are none."""
         return None

@@ -105,6 +105,10 @@ class Chain(Task):
                 return made
         return None
 
+    def facts(self, problem: Problem) -> list[tuple[int, int]]:
+        """The operands."""
+        return [found.span(1) for found in re.finditer(r"[+*-]([0-9]+)", problem.text)]
+
     def grade(self, problem: Problem, answer: str | None, steps: Sequence[str]) -> Grade:
         """Extra steps are wrong; a solution that leaves operations out is wrong in its last step, where it stops."""
         chain, mod = problem.data["chain"], problem.data["mod"]

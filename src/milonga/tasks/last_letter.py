@@ -7,6 +7,7 @@ before it wrote.
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Collection, Sequence
 
 from pydantic import Field, model_validator
@@ -100,6 +101,10 @@ class LastLetter(Task):
             if stays_out(problem, made):
                 return made
         return None
+
+    def facts(self, problem: Problem) -> list[tuple[int, int]]:
+        """The words."""
+        return [found.span() for found in re.finditer(r"[a-z]+", problem.text)]
 
     def grade(self, problem: Problem, answer: str | None, steps: Sequence[str]) -> Grade:
         """Extra steps are wrong; a solution that leaves words out is wrong in its last step, where it stops."""

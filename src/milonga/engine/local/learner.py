@@ -246,6 +246,7 @@ class _Update:
             of_rows=self._rows(batch, rows),
             advantage=self._flat(batch, given, rows),
             reference=self._flat(batch, self.reference, rows),
+            factor=self._flat(batch, self.lesson.factors, rows),
         )
         value, sums = loss(self.objective, terms, over)
         sums["entropy"] = entropy.detach().sum()

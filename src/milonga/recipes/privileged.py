@@ -1,0 +1,59 @@
+"""How a critic who knows what the speakers of a conversation do not reads it, and how good it finds each turn."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from milonga.credit import turn_factors, turn_sums
+from milonga.credit.turns import TurnAggregate
+from milonga.evals.metrics import mean, order_accuracy
+from milonga.roles import PrivilegedCritic
+from milonga.table import Table
+from milonga.types import Segment, Trace, Traces
+
+
+def read_by_critic(table: Table, talks: Traces, sees: bool) -> dict[str, Trace]:
+    """Conversations as the critic reads them, by their ids: behind the whole problem where it `sees` that. All that was said is
+    the very tokens; the opening alone is another. Those that do not fit into its model are missing, and counted."""
+    role, engine, policy = table.setting.roles["critic"], table.setting.engine, table.setting.policies["critic"]
+    assert isinstance(role, PrivilegedCritic)
+    openings = [role.privileged(t.problem, t.problem.data["whole"]) if sees else role.prompt(t.problem) for t in talks]
+    out = {}
+    for talk, head in zip(talks, engine.encode_all(policy, openings), strict=True):
+        cut = talk.segments[0].end
+        ids, shift = np.concatenate([head, talk.ids[cut:]]), len(head) - cut
+        if len(ids) > engine.context_limit(policy):
+            table.dropped["critic: conversation longer than the model's context"] += 1
+            continue
+        said = [replace(s, start=s.start + shift, end=s.end + shift, trained=s.policy is not None) for s in talk.segments[1:]]
+        segments = (Segment("prompt", 0, len(head)), *said)
+        row = replace(talk, ids=ids, segments=segments, logprobs=np.zeros(len(ids)), steps=(), chars=None)
+        out[talk.id] = replace(row, origin="given", temperature=1.0)
+    return out
+
+
+def turn_scores(table: Table, talks: Traces, sees: tuple[bool, bool], how: TurnAggregate, base: str) -> list[list[float]]:
+    """Of each turn the sum over its tokens of their factor times log(critic / reference); NaN of talks that do not fit.
+
+    `sees` is whether the critic, and the reference, read the whole problem. The reference is the critic@base.
+    """
+    found, other = (read_by_critic(table, talks, one) for one in sees)
+    ids = [talk.id for talk in talks if talk.id in found and talk.id in other]
+    rows, reference = Traces(found[id] for id in ids), Traces(other[id] for id in ids)
+    live = turn_sums(table.logprobs("critic", rows), turn_factors(rows, how), rows)
+    start = turn_sums(table.logprobs("critic", reference, base), turn_factors(reference, how), reference)
+    scores = {id: [a - b for a, b in zip(*both, strict=True)] for id, *both in zip(ids, live, start, strict=True)}
+    return [scores.get(talk.id, [float("nan")] * len(talk.turns)) for talk in talks]
+
+
+def by_problem(traces: Traces, scores: Sequence[float], right: Sequence[float]) -> float | None:
+    """Share of the pairs within a problem in which what is right scores higher, the mean over problems."""
+    groups: dict[str, list[tuple[float, float]]] = {}
+    for trace, score, label in zip(traces, scores, right, strict=True):
+        if not np.isnan(score):
+            groups.setdefault(trace.problem.id, []).append((score, label))
+    found = [order_accuracy(*zip(*group, strict=True)) for group in groups.values()]
+    return mean([value for value in found if value is not None])

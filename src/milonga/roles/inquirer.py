@@ -1,0 +1,122 @@
+"""The inquirer: a solver to whom parts of the problem are kept back. It may ask for them, one in a turn, and then must solve.
+
+Whoever answers tells what he is asked, and nothing else: the problem once more, with the part that was asked for in its place.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from dataclasses import dataclass
+
+from milonga.roles.base import ROLES, Dialect, Role
+from milonga.roles.solver import StepSolver
+from milonga.tasks.base import Task
+from milonga.types import Part, Problem, Prompt, Reading, Trace
+
+HIDDEN = "?"
+"""Stands for a part that is kept back."""
+TAGGED_TASK = f"""\
+Parts of the problem below are kept back: each of them is shown as {HIDDEN}. You may ask for one part of the problem at a \
+time, hidden or not, by its number counted from the left, inside <ask> and </ask>; you will be shown the problem with that \
+part. Ask now and write nothing else.
+
+Problem:
+"""
+TAGGED_MORE = "\n\nAsk for another part, inside <ask> and </ask>.\n"
+TAGGED_LAST = """
+
+No more questions. Solve the problem: work inside <think> and </think>, with every logical step in its own <step> and </step>, \
+and give only the result inside <answer>\\boxed{ }</answer>.
+"""
+TERSE = re.compile(r"([1-9][0-9]?)")
+TAGGED = re.compile(r"\s*<ask>\s*([1-9][0-9]?)\s*</ask>\s*")
+
+
+@dataclass(frozen=True)
+class Question:
+    """The part that is asked for, counted from 0; None where none can be read."""
+
+    part: int | None
+    ends: tuple[int, ...] = ()
+
+
+@ROLES.register("inquirer")
+class Inquirer(Role):
+    """Asks `questions` times, then solves as the step solver does. terse: the number of a part alone. tagged: in its tag.
+
+    `noise` is how often the teacher of demonstrations shows a wrong solution; his questions are drawn blindly.
+    """
+
+    name = "inquirer"
+    judges = False
+
+    def __init__(self, dialect: Dialect, questions: int = 1, noise: float = 0.0) -> None:
+        super().__init__(dialect)
+        self.questions, self.solver = questions, StepSolver(dialect, noise)
+
+    @property
+    def stop(self) -> tuple[str, ...]:
+        return () if self.dialect == "terse" else ("</ask>", "</answer>")
+
+    def prompt(self, problem: Problem, about: Trace | None = None) -> Prompt:
+        """`problem` is what is known of it at the start."""
+        if self.dialect == "terse":
+            return self.solver.prompt(problem)
+        return (Part(TAGGED_TASK), Part(problem.text, foreign=True), Part("\n"))
+
+    def told(self, known: str, turn: int) -> Prompt:
+        """What is said to it before a later turn: what is known of the problem by then."""
+        if self.dialect == "terse":
+            return self.solver.prompt(Problem("", known, ""))
+        return (Part("The problem is now:\n"), Part(known, foreign=True), Part(self.order(turn)))
+
+    def order(self, turn: int) -> str:
+        return TAGGED_MORE if turn < self.questions else TAGGED_LAST
+
+    def read(self, text: str, about: Trace | None = None) -> Reading:
+        """`about` is the conversation before; after the questions comes a solution."""
+        if about is not None and len(about.turns) >= self.questions:
+            return self.solver.read(text)
+        found = (TERSE if self.dialect == "terse" else TAGGED).fullmatch(text)
+        return Reading(Question(int(found[1]) - 1), 1.0) if found else Reading(Question(None), 0.0, "not one part")
+
+    def ask(self, part: int) -> str:
+        """The text that reads back as this question."""
+        return str(part + 1) if self.dialect == "terse" else f"<ask>{part + 1}</ask>"
+
+    def demonstrate(self, task: Task, problem: Problem, rng: random.Random) -> tuple[Trace | None, str]:
+        """A question for any part, hidden or not, of a problem whose data know its parts."""
+        return None, self.ask(rng.randrange(len(problem.data["facts"])))
+
+
+@ROLES.register("privileged")
+class PrivilegedCritic(Role):
+    """Reads what an inquirer says behind a problem that nothing is kept back from. Its log-ratio to its start, over the tokens
+    of a turn, is how good it finds that turn."""
+
+    name = "privileged"
+    judges = True
+    kind = "implicit"
+
+    def __init__(self, dialect: Dialect) -> None:
+        super().__init__(dialect)
+        self.inquirer = Inquirer(dialect)
+
+    @property
+    def stop(self) -> tuple[str, ...]:
+        return ()
+
+    def read(self, text: str, about: Trace | None = None) -> Reading:
+        return self.inquirer.read(text, about)
+
+    def prompt(self, problem: Problem, about: Trace | None = None) -> Prompt:
+        """What the inquirer sees, and no more."""
+        return self.inquirer.prompt(problem)
+
+    def privileged(self, problem: Problem, reference: str) -> Prompt:
+        """The same with the reference in front."""
+        if self.dialect == "terse":
+            return (Part(reference, foreign=True), Part("\n"), *self.prompt(problem))
+        shown = (Part("The problem as it is, which nobody who speaks below can see:\n"), Part(reference, foreign=True))
+        return (*shown, Part("\n\n"), *self.prompt(problem))
