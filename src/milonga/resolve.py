@@ -13,13 +13,13 @@ from milonga.config import EMBEDDED, Config, LoraSection, PolicySection, explain
 from milonga.errors import ConfigError, MissingExtra, nearest
 from milonga.loading import whole, with_whole_path
 from milonga.objectives import Objective, make_objective
-from milonga.recipes import Recipe, RecipeOptions, find_recipe
-from milonga.roles import Dialect, Role
+from milonga.recipes import RECIPES, Recipe, RecipeOptions, find_recipe
+from milonga.roles import Dialect, Role, with_tool
 from milonga.run.note import dialect_of, origin_of
 from milonga.tasks import Task, make_task
 
-PATHS = ("path", "dev_path", "test_path")
-"""Options of tasks that name files."""
+PATHS = ("path", "dev_path", "test_path", "questions")
+"""Options of tasks that name files or folders."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ def resolve(layers: Sequence[Mapping[str, Any]]) -> Plan:
     if "recipe" not in raw:
         raise ConfigError("no recipe was named")
     recipe_class = find_recipe(str(raw["recipe"]))
-    config = parse(merge({"task": {"name": "chain"}, **recipe_class.defaults}, raw))
+    config = parse(merge(merge({"task": {"name": "chain"}}, recipe_class.defaults), raw))
     if config.sampling.sampler == "vllm":
         require_vllm()
     options = options_of(recipe_class, config)
@@ -84,8 +84,15 @@ def resolve(layers: Sequence[Mapping[str, Any]]) -> Plan:
         raise ConfigError(
             f"recipe '{config.recipe}' needs worked solutions, which task '{task.name}' does not have for all problems"
         )
+    if task.tool is not None and not recipe.tools:
+        raise ConfigError(
+            f"recipe '{config.recipe}' cannot follow a solver that calls a tool, as one of task '{task.name}' must; "
+            f"use {', '.join(name for name in RECIPES if RECIPES.get(name).tools)}"
+        )
+    recipe.check(task)
     dialect: Dialect = "terse" if config.dialect == "terse" else "tagged"
-    return Plan(config, recipe, task, recipe.roles(dialect), seats, policies)
+    roles = recipe.roles(dialect)
+    return Plan(config, recipe, task, roles if task.tool is None else with_tool(roles, task.tool), seats, policies)
 
 
 def require_vllm() -> None:

@@ -27,6 +27,9 @@ from milonga.tasks import Task
 from milonga.timeline import Timeline
 from milonga.types import Floats, Problem, Prompt, Reading, Segment, Solution, Split, Trace, Traces
 
+TOOL = "tool"
+"""Who speaks where the task's tool answers a call."""
+
 
 @dataclass(frozen=True)
 class Setting:
@@ -118,7 +121,10 @@ class Table:
     def ask(
         self, seat: str, subjects: Sequence[Problem] | Traces, n: int = 1, greedy: bool = False, tag: str = "live"
     ) -> Traces:
-        """`n` outputs of a seat for each subject: problems for a solver, traces for a judge; adjacent for each subject."""
+        """`n` outputs of a seat for each subject: problems for a solver, traces for a judge; adjacent for each subject.
+
+        Where the task has a tool, an output that calls it is answered, and the seat goes on until it calls no more.
+        """
         asked: list[_Asked] = []
         everyone: list[Problem | Trace] = list(subjects)
         for subject, context in zip(everyone, self._contexts(seat, everyone, n), strict=True):
@@ -126,7 +132,7 @@ class Table:
                 named = self._names(seat, subject.id, n, greedy)
                 asked += [_Asked(id, *apart(subject), Request(context, key)) for id, key in named]
         self._require(seat, subjects, asked)
-        traces = self._sample(seat, asked, greedy, tag)
+        traces = self._served(seat, self._sample(seat, asked, greedy, tag), greedy, tag)
         return Traces(traces if self.setting.roles[seat].judges else self._graded(traces))
 
     def complete(
@@ -162,13 +168,41 @@ class Table:
         Ids are appended to those of the conversation, which are never encoded again. Turns that the live policy sampled stay
         trained; what others said, and turns that were given, are context.
         """
+        return Traces(self._graded(self._next_turns(seat, talks, said, n, greedy, tag, speaker)))
+
+    def _next_turns(
+        self, seat: str, talks: Traces, said: Sequence[Prompt], n: int, greedy: bool, tag: str, speaker: str
+    ) -> list[Trace]:
         asked: list[_Asked] = []
         for talk, context in zip(talks, self._following(seat, talks, said, n), strict=True):
             if context is not None:
                 kept = talk if talk.origin == "sampled" else as_context(talk)
                 named = self._names(seat, f"{talk.id}>", n, greedy)
                 asked += [_Asked(id, talk.problem, talk, Request(context, key), talk=(kept, speaker)) for id, key in named]
-        return Traces(self._graded(self._sample(seat, asked, greedy, tag)))
+        return self._sample(seat, asked, greedy, tag)
+
+    def _served(self, seat: str, traces: list[Trace], greedy: bool, tag: str) -> list[Trace]:
+        """The same conversations after all calls of the task's tool were answered, or as many as one conversation may make.
+
+        One that has no room left for an answer stays as it is, at its call: it has no end that could be read.
+        """
+        tool, role, out = self.setting.task.tool, self.setting.roles[seat], list(traces)
+        if tool is None:
+            return out
+        rows: Sequence[int] = range(len(out))
+        for _ in range(tool.calls):
+            calls = {
+                row: call for row in rows if (call := role.call(out[row].text)) is not None and out[row].finish != "length"
+            }
+            if not calls:
+                break
+            said = [role.told(tool.answer(call)) for call in calls.values()]
+            talks = Traces(out[row] for row in calls)
+            replies = {reply.subject.id: reply for reply in self._next_turns(seat, talks, said, 1, greedy, tag, TOOL)}
+            rows = [row for row in calls if out[row].id in replies]
+            for row in rows:
+                out[row] = replies[out[row].id]
+        return out
 
     def write_reply(self, seat: str, talks: Traces, said: Sequence[Prompt], texts: Sequence[str]) -> Traces:
         """Given texts as next turns of conversations, to be imitated: what came before them is context alone."""

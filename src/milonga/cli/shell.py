@@ -40,7 +40,8 @@ AsJson = Annotated[
 TaskName = Annotated[
     str | None,
     typer.Option(
-        help="chain, last_letter, gsm8k, jsonl, reasoning_gym:NAME or file.py:attribute.", autocompletion=completion.tasks
+        help="chain, last_letter, search, gsm8k, jsonl, reasoning_gym:NAME or file.py:attribute.",
+        autocompletion=completion.tasks,
     ),
 ]
 ConfigFile = Annotated[Path | None, typer.Option(help="A TOML file with any keys of the config.", rich_help_panel=SETTINGS)]

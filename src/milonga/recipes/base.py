@@ -18,6 +18,7 @@ from milonga.registry import Registry
 from milonga.roles import Dialect, Role
 from milonga.schedule import Schedule
 from milonga.table import Table
+from milonga.tasks import Task
 from milonga.types import Lesson, Traces
 
 
@@ -62,6 +63,9 @@ class Recipe(ABC):
     """Whether the task must know how hard its problems are, and draw those of one level."""
     tasks: ClassVar[tuple[str, ...]] = ()
     """The only tasks that can serve it, where it must know how their problems are made; any where none is named."""
+    tools: ClassVar[bool] = False
+    """Whether its solver may call a task's tool between its turns. Recipes that judge solutions, or go on from a part of one,
+    would see the last turn alone."""
     learns: ClassVar[Mapping[str, tuple[Kind, ...]]] = {}
     """Seats that learn by something else than a policy gradient, with the kinds of objectives that fit."""
 
@@ -91,6 +95,9 @@ class Recipe(ABC):
     @abstractmethod
     def credit(self, table: Table, played: Traces) -> Iterable[Lesson]:
         """The turn's lessons. Each is learned before the next is asked for: a recipe that yields them can score in between."""
+
+    def check(self, task: Task) -> None:
+        """Refuse, by a ConfigError, a task that these options cannot be used with; before anything is loaded."""
 
     def measure(self, table: Table) -> dict[str, float | None]:
         """What this recipe measures at every evaluation besides the metrics of all; `table` draws held-out problems."""

@@ -25,6 +25,7 @@ class Grpo(Recipe):
     truth = "answers"
     seats = {"generator": StepSolver}
     lead = "generator"
+    tools = True
     bindings = {"own": "", "lora": "", "shared": ""}
 
     def schedule(self) -> Schedule:

@@ -17,6 +17,7 @@ from milonga.roles.proposer import Proposal, Proposer
 from milonga.roles.research import Planner, Reader
 from milonga.roles.reviser import Reviser
 from milonga.roles.scorer import ImplicitScorer, Scorer, StepScorer
+from milonga.roles.searcher import Searcher, SearchProposer, SearchReader, with_tool
 from milonga.roles.slices import SliceJudge
 from milonga.roles.solver import StepSolver, solver_in
 from milonga.roles.tester import Tester
@@ -61,6 +62,9 @@ __all__ = [
     "Reviser",
     "Role",
     "Scorer",
+    "SearchProposer",
+    "SearchReader",
+    "Searcher",
     "SliceJudge",
     "StepScorer",
     "StepSolver",
@@ -69,4 +73,5 @@ __all__ = [
     "Thinker",
     "YesNoVerifier",
     "solver_in",
+    "with_tool",
 ]

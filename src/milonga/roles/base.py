@@ -47,6 +47,14 @@ class Role(ABC):
     @abstractmethod
     def read(self, text: str, about: Trace | None) -> Reading: ...
 
+    def call(self, text: str) -> str | None:
+        """What an output asks of the task's tool; None where it asks nothing."""
+        return None
+
+    def told(self, passages: Sequence[str]) -> Prompt:
+        """What the tool answered, as it is said to who asked."""
+        raise TypeError(f"the role '{self.name}' calls no tool")
+
     def parts(self, solution: Trace) -> list[Trace] | None:
         """The pieces of a solution that this judge is asked about one by one; None where it is shown the whole at once."""
         return None

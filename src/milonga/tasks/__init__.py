@@ -13,12 +13,13 @@ from pydantic import ValidationError
 
 from milonga.config import explain
 from milonga.errors import ConfigError
-from milonga.tasks.base import TASKS, Demonstration, Task, TaskOptions, keyed, normalised, split_of
+from milonga.tasks.base import TASKS, Demonstration, Task, TaskOptions, Tool, keyed, normalised, split_of
 from milonga.tasks.chain import Chain
 from milonga.tasks.code import Code
 from milonga.tasks.data import Gsm8k, Hub, Jsonl
 from milonga.tasks.haystack import Haystack
 from milonga.tasks.last_letter import LastLetter
+from milonga.tasks.search import Search
 
 GYM = "reasoning_gym"
 
@@ -32,8 +33,10 @@ __all__ = [
     "Hub",
     "Jsonl",
     "LastLetter",
+    "Search",
     "Task",
     "TaskOptions",
+    "Tool",
     "find_task",
     "keyed",
     "make_task",

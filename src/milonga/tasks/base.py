@@ -44,6 +44,21 @@ class Demonstration:
         return next((i for i, right in enumerate(self.truth) if not right), -1)
 
 
+class Tool(ABC):
+    """What a role may call between the turns of a conversation. It knows no model and rewards nobody.
+
+    Its answer is a pure function of the call: what was observed in a conversation can be made again from its calls, and nobody
+    has to trust what a model says it saw.
+    """
+
+    calls: int
+    """Most calls in one conversation."""
+
+    @abstractmethod
+    def answer(self, call: str) -> tuple[str, ...]:
+        """The passages that come back; none where nothing was found."""
+
+
 class Task(ABC):
     """Subclass this to add a task; `problem` and `grade` are enough."""
 
@@ -56,6 +71,8 @@ class Task(ABC):
     base: ClassVar[str] = "base"
     """The embedded model that was warmed up in this task's roles: a folder of `milonga/embedded`. Policies start from it where
     the config names no other model."""
+    tool: Tool | None = None
+    """What its problems are solved with, where an answer cannot be known without asking."""
     max_tokens: int = 1024
     """A solution longer than this is cut and flagged; a recipe's config may override it."""
 

@@ -1,0 +1,192 @@
+"""Questions over a corpus, to be answered with a retrieval tool.
+
+Without a folder the corpus is a made-up knowledge graph, keyed by the seed: `tom ally foe` asks for the foe of tom's ally, one
+fact a hop. Of these the truth is known exactly: all answers of any question, and what follows from any passages. With `path`
+the corpus is the text files of a folder, and `questions` a JSONL file with questions about them and their answers.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+import string
+from collections.abc import Iterable, Sequence
+from copy import copy
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, model_validator
+
+from milonga.errors import DataError
+from milonga.tasks.base import TASKS, Task, TaskOptions, keyed, split_of
+from milonga.tasks.data import Fields, Row, carve, disjoint, read_jsonl
+from milonga.tasks.graph import NAMES, RELATIONS, Graph, edges_of, follow
+from milonga.tasks.retrieval import Retrieval, read_folder, words
+from milonga.types import SPLITS, Grade, Problem, Split
+
+MOST_HOPS = 8
+TRIES = 10_000
+
+
+class SearchOptions(TaskOptions):
+    path: str | None = None
+    """A folder whose .txt and .md files are the corpus; without it a made-up knowledge graph."""
+    questions: str | None = None
+    """With `path`: a JSONL file with a question and an answer on each line."""
+    question: str = "question"
+    """Its field that holds the question."""
+    answer: str = "answer"
+    """Its field that holds the answer."""
+    dev_share: float = Field(0.1, ge=0, lt=0.5)
+    """Share of the questions that becomes the dev split."""
+    test_share: float = Field(0.1, ge=0, lt=0.5)
+    """Share of the questions that becomes the test split."""
+    top: int = Field(3, ge=1)
+    """Passages that a search returns, at most."""
+    calls: int = Field(4, ge=1)
+    """Searches in one conversation, at most."""
+    max_tokens: int | None = Field(None, ge=1)
+    """Limit of one turn; by default what suits the corpus."""
+    entities: int = Field(500, ge=10, le=len(NAMES) - len(NAMES) % 2)
+    """People of the graph; an even number."""
+    relations: int = Field(10, ge=2, le=len(RELATIONS))
+    """Kinds of relations between them."""
+    extra: float = Field(0.1, ge=0, le=1)
+    """Share of the people who have a second partner in a relation: questions that pass there have several answers."""
+    min_hops: int = Field(1, ge=1)
+    """Facts that a question of the graph needs, at least."""
+    hops: int = Field(3, ge=1, le=MOST_HOPS)
+    """Facts that a question of the graph needs, at most."""
+    seed: int = 0
+    """Keys the graph and the problems."""
+
+    @model_validator(mode="after")
+    def _fits(self) -> SearchOptions:
+        if (self.path is None) != (self.questions is None):
+            raise ValueError("a corpus of your own needs both: path, its folder, and questions, a JSONL file about it")
+        if self.min_hops > self.hops:
+            raise ValueError(f"min_hops={self.min_hops} is larger than hops={self.hops}")
+        if self.entities % 2:
+            raise ValueError(f"entities={self.entities} is odd: people of the graph come in pairs")
+        return self
+
+
+@TASKS.register("search")
+class Search(Task):
+    """Questions over a corpus with a retrieval tool; the embedded corpus is a knowledge graph."""
+
+    name = "search"
+    base = "search"
+    Options = SearchOptions
+    options: SearchOptions
+    tool: Retrieval
+
+    def __init__(self, options: SearchOptions | None = None) -> None:
+        super().__init__(options)
+        o = self.options
+        self.graph = Graph(o.entities, o.relations, o.extra, o.seed) if o.path is None else None
+        passages = self.graph.facts if self.graph is not None else read_folder(Path(o.path or ""))
+        self.tool = Retrieval(passages, o.top, o.calls)
+        self.splits = None if o.questions is None else disjoint(carve(self._rows(o.questions), o.dev_share, o.test_share))
+        if self.splits is not None and not self.splits.rows["train"]:
+            raise DataError(f"task '{self.name}': nothing is left of '{o.questions}' to train on; every row is in dev or test")
+        self.max_tokens = o.max_tokens or (512 if self.graph is None else 8 * MOST_HOPS + 8)
+
+    def _rows(self, path: str) -> list[Row]:
+        return read_jsonl(Path(path), Fields(self.options.question, self.options.answer))
+
+    def size(self, split: Split) -> int | None:
+        return None if self.splits is None else len(self.splits.rows[split])
+
+    def problem(self, split: Split, index: int) -> Problem:
+        return self._walk(split, index) if self.splits is None else self._row(self.splits.rows[split], split, index)
+
+    def _row(self, rows: Sequence[Row], split: Split, index: int) -> Problem:
+        if not rows:
+            raise DataError(f"task '{self.name}' has no {split} problems; raise {split}_share")
+        order = list(range(len(rows)))
+        keyed("order", self.name, self.options.seed, split).shuffle(order)
+        row = rows[order[index % len(rows)]]
+        return Problem(f"{self.name}/{split}/{row.number}", row.question, row.answer)
+
+    def _walk(self, split: Split, index: int) -> Problem:
+        """A question with exactly one answer, which is not said in it. No relation follows itself: that would lead back."""
+        rng = keyed("search", self.options.model_dump_json(), split, index)
+        for _ in range(TRIES):
+            text = self.walk(rng, rng.randint(self.options.min_hops, self.options.hops))
+            found = self.answers(text)
+            if split_of(text) == split and len(found) == 1 and not found <= {*text.split()}:
+                return Problem(f"{self.name}/{split}/{index}", text, min(found))
+        raise DataError(f"task '{self.name}': no question of the graph has one answer; lower task.extra={self.options.extra}")
+
+    def walk(self, rng: random.Random, hops: int) -> str:
+        """Any question of this many hops."""
+        assert self.graph is not None
+        path: list[str] = []
+        while len(path) < hops:
+            relation = rng.choice(self.graph.relations)
+            path += [] if path and relation == path[-1] else [relation]
+        return " ".join([rng.choice(self.graph.entities), *path])
+
+    @property
+    def exact(self) -> bool:
+        """Whether all answers of any question are known, and what follows from any passages."""
+        return self.graph is not None
+
+    def answers(self, question: str) -> frozenset[str]:
+        """All answers that the whole corpus gives; none to what is no question of it. For graphs alone."""
+        assert self.graph is not None
+        return follow(self.graph.edges, question)
+
+    def derive(self, question: str, passages: Iterable[str]) -> frozenset[str]:
+        """What a perfect reader answers from these passages alone. For graphs alone."""
+        return follow(edges_of(passages), question)
+
+    def hops(self, question: str) -> int:
+        """How many facts a question of the graph needs."""
+        return len(question.split()) - 1
+
+    def grade(self, problem: Problem, answer: str | None, steps: Sequence[str]) -> Grade:
+        return Grade(answer is not None and plain(answer) == plain(problem.answer))
+
+    def classes(self, answers: Sequence[str | None]) -> list[int | None]:
+        return super().classes([None if answer is None else plain(answer) for answer in answers])
+
+    @property
+    def levels(self) -> tuple[int, ...]:
+        return tuple(range(self.options.min_hops, self.options.hops + 1)) if self.exact else ()
+
+    def at(self, level: int) -> Task:
+        return self._with_hops(level, level)
+
+    def _with_hops(self, least: int, most: int) -> Search:
+        """Other questions about the same corpus."""
+        other = copy(self)
+        other.options = self.options.model_copy(update={"min_hops": least, "hops": most})
+        return other
+
+    def harder(self) -> Task | None:
+        more = min(self.options.calls, 2 * self.options.hops)
+        if not self.exact or more <= self.options.hops:
+            return None
+        return self._with_hops(self.options.hops + 1, more)
+
+    def describe(self) -> dict[str, Any]:
+        found: dict[str, Any] = {"passages": len(self.tool.passages)}
+        if self.splits is not None:
+            found["sizes"] = {split: len(self.splits.rows[split]) for split in SPLITS}
+            found["overlaps_removed"] = dict(self.splits.overlaps)
+        return found
+
+
+def plain(answer: str) -> str:
+    """An answer as it is compared: small letters, no punctuation, no articles, single blanks (the usual exact match)."""
+    bare = answer.casefold().translate(str.maketrans("", "", string.punctuation))
+    return " ".join(re.sub(r"\b(a|an|the)\b", " ", bare).split())
+
+
+def mentions(text: str, answer: str) -> bool:
+    """Whether the words of an answer stand in a text, one behind the other. By words: `art` is not in `party`."""
+    inside, sought = words(text), words(answer)
+    places = range(len(inside) - len(sought) + 1)
+    return bool(sought) and any(inside[at : at + len(sought)] == sought for at in places)
