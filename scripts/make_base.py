@@ -1,9 +1,10 @@
-"""Make the embedded base model again from nothing: tokenizer, 1.8M-parameter Llama, noisy demonstrations in both roles.
+"""Make an embedded base model again: tokenizer, 1.8M-parameter Llama, noisy demonstrations in the roles of its tasks.
 
 Deterministic on one machine: data is keyed by (seed, step), weights by the seed. The result replaces the folder
-`src/milonga/embedded/base`; its README tells what was used for the one that is shipped.
+`src/milonga/embedded/NAME`; the README there tells what was used for those that are shipped.
 
     python scripts/make_base.py --device cuda
+    python scripts/make_base.py --base search --warm src/milonga/embedded/base --device cuda
 """
 
 from __future__ import annotations
@@ -11,21 +12,27 @@ from __future__ import annotations
 import argparse
 import math
 import os
+import random
 import time
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # before CUDA starts: its matrix products are then repeatable
 
+
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
+import base_search
 from milonga.roles import StepSolver, StepVerifier
-from milonga.roles.demonstrate import solve, verify
+from milonga.roles.demonstrate import Example, solve, verify
+from milonga.roles.search_talks import Talk
 from milonga.tasks import Chain, LastLetter, Task, keyed
 from milonga.tasks.chain import ChainOptions
 from milonga.tasks.last_letter import LastLetterOptions
+from milonga.types import Prompt
 
 PAD, BOS, EOS = "<pad>", "<bos>", "<eos>"
 FLIP = 0.15
@@ -37,6 +44,8 @@ MIX: list[tuple[Task, float, float]] = [
     (LastLetter(LastLetterOptions(min_words=2, max_words=10, seed=1)), 0.3, 0.2),
 ]
 SOLVER, VERIFIER = StepSolver("terse"), StepVerifier("terse")
+Row = list[tuple[str, bool]]
+"""Pieces of a text, each with whether it is learned; behind a learned piece stands the end-of-sequence token."""
 
 
 def make_tokenizer() -> PreTrainedTokenizerFast:
@@ -58,29 +67,41 @@ def make_model(vocab: int) -> LlamaForCausalLM:
     return LlamaForCausalLM(config)
 
 
-def examples(job: tuple[int, int, int]) -> list[tuple[str, str]]:
-    """The examples of one step, as prompt and completion; a pure function of (seed, step, rows)."""
-    seed, step, rows = job
-    rng = keyed("warm", seed, step)
-    out = []
-    for row in range(rows):
-        task, _, slip = rng.choices(MIX, [share for _, share, _ in MIX])[0]
-        problem = task.problem("train", step * rows + row)
-        if rng.random() < 0.5:
-            example = solve(task, problem, SOLVER, slip, rng)
-        else:
-            example = verify(task, problem, (SOLVER, VERIFIER), FLIP, rng)
-        out.append(("".join(part.text for part in example.prompt), example.completion))
+def base_row(rng: random.Random, step: int, number: int) -> Example:
+    """The first base: solutions and verifications of chains and last letters."""
+    task, _, slip = rng.choices(MIX, [share for _, share, _ in MIX])[0]
+    problem = task.problem("train", number)
+    if rng.random() < 0.5:
+        return solve(task, problem, SOLVER, slip, rng)
+    return verify(task, problem, (SOLVER, VERIFIER), FLIP, rng)
+
+
+ROWS: dict[str, Callable[[random.Random, int, int], Example | Talk]] = {"base": base_row, "search": base_search.row}
+"""What each base is made of: a row from a random source, the step and the row's number."""
+
+
+def row_of(shown: Example | Talk) -> Row:
+    turns = ((shown.completion, ()),) if isinstance(shown, Example) else shown.turns
+    out: Row = [(spelt(shown.prompt), False)]
+    for said, heard in turns:
+        out += [(said, True), (spelt(heard), False)]
     return out
 
 
-def batch(rows: list[tuple[str, str]], device: str, bucket: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """Rows sorted by length and cut into buckets, so that little padding is computed. Only completions are targets."""
-    ids = []
-    table = _byte_ids()
-    for prompt, completion in rows:
-        head, tail = [table[b] for b in prompt.encode()], [table[b] for b in completion.encode()]
-        ids.append((head + tail + [2], len(head)))
+def spelt(prompt: Prompt) -> str:
+    return "".join(part.text for part in prompt)
+
+
+def examples(job: tuple[str, int, int, int]) -> list[Row]:
+    """The rows of one step; a pure function of (base, seed, step, rows)."""
+    base, seed, step, rows = job
+    rng = keyed("warm", seed, step)
+    return [row_of(ROWS[base](rng, step, step * rows + row)) for row in range(rows)]
+
+
+def batch(rows: list[Row], device: str, bucket: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Rows sorted by length and cut into buckets, so that little padding is computed. Only learned pieces are targets."""
+    ids = [encoded(row) for row in rows]
     ids.sort(key=lambda pair: len(pair[0]))
     out = []
     for at in range(0, len(ids), bucket):
@@ -88,11 +109,20 @@ def batch(rows: list[tuple[str, str]], device: str, bucket: int) -> list[tuple[t
         longest = max(len(row) for row, _ in part)
         tokens = torch.zeros(len(part), longest, dtype=torch.long)
         targets = torch.full((len(part), longest), -100)
-        for i, (row, start) in enumerate(part):
+        for i, (row, learned) in enumerate(part):
             tokens[i, : len(row)] = torch.tensor(row)
-            targets[i, start : len(row)] = tokens[i, start : len(row)]
+            targets[i, : len(row)] = torch.where(torch.tensor(learned), tokens[i, : len(row)], -100)
         out.append((tokens.to(device), targets.to(device)))
     return out
+
+
+def encoded(row: Row) -> tuple[list[int], list[bool]]:
+    """The ids of a row, and which of them are learned."""
+    table, ids, learned = _byte_ids(), list[int](), list[bool]()
+    for text, wanted in row:
+        more = [table[b] for b in text.encode()] + [2] * wanted
+        ids, learned = ids + more, learned + [wanted] * len(more)
+    return ids, learned
 
 
 def _byte_ids() -> dict[int, int]:
@@ -109,11 +139,15 @@ _BYTES: dict[int, int] = {}
 def train(args: argparse.Namespace) -> LlamaForCausalLM:
     torch.manual_seed(args.seed)
     tokenizer = make_tokenizer()
-    model = make_model(len(tokenizer)).to(args.device)
+    model = make_model(len(tokenizer))
+    if args.warm is not None:
+        start = LlamaForCausalLM.from_pretrained(args.warm, dtype=torch.float32)
+        model.load_state_dict(start.state_dict())
+    model.to(args.device)
     optimiser = torch.optim.AdamW(model.parameters(), lr=args.lr, betas=(0.9, 0.98), weight_decay=0.01)
     began = time.time()
     with ProcessPoolExecutor(args.workers) as pool:
-        jobs = ((args.seed, step, args.rows) for step in range(args.stop + 1))
+        jobs = ((args.base, args.seed, step, args.rows) for step in range(args.stop + 1))
         for step, rows in enumerate(pool.map(examples, jobs, chunksize=4)):
             warm, left = min(1.0, (step + 1) / 100), (args.steps - step) / args.steps
             for group in optimiser.param_groups:
@@ -149,7 +183,9 @@ def save(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, out: Path)
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=Path("src/milonga/embedded/base"))
+    parser.add_argument("--base", choices=sorted(ROWS), default="base")
+    parser.add_argument("--out", type=Path, help="by default the base's folder in the package")
+    parser.add_argument("--warm", type=Path, help="a base to start from, rather than from nothing")
     parser.add_argument("--steps", type=int, default=4500, help="steps of the learning-rate schedule")
     parser.add_argument("--stop", type=int, default=3000, help="stop after this step")
     parser.add_argument("--rows", type=int, default=256)
@@ -159,6 +195,7 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--workers", type=int, default=1)
     args = parser.parse_args()
+    args.out = args.out or Path("src/milonga/embedded") / args.base
     torch.use_deterministic_algorithms(True)
     train(args)
 
