@@ -29,12 +29,13 @@ class Short:
     options: dict[str, Any] = field(default_factory=dict)
     state: dict[str, Any] = field(default_factory=dict)
     """What earlier turns would have left to these."""
-    task: dict[str, Any] = field(default_factory=lambda: TINY["task"])
-    """On what it runs."""
+    settings: dict[str, Any] = field(default_factory=dict)
+    """What else must differ from the tiny settings of all, such as the task."""
 
 
 GENERATOR, VERIFIER = ("generator",), ("verifier",)
 BOTH = (*GENERATOR, *VERIFIER)
+SMALL_GRAPH = {"name": "search", "entities": 60, "relations": 5, "hops": 2}
 SHORT: dict[str, Short] = {
     "tango": Short(2, BOTH, {"warmup": 0, "n_generator": 1}),
     "tango_free": Short(2, BOTH, {"warmup": 0, "n_generator": 1, "votes": 4, "checks": 1}),
@@ -74,7 +75,7 @@ SHORT: dict[str, Short] = {
         2,
         ("generator", "reader"),
         {"formats": 1, "format_lines": 4, "format_notes": 4, "measured": 4},
-        task={"name": "haystack", "noise": 2},
+        settings={"task": {"name": "haystack", "noise": 2}},
     ),
     "marti": Short(2, (*BOTH, "refiner"), {"formats": 1, "format_lines": 6, "measured": 4}),
     "rlp": Short(2, GENERATOR, {"format_turns": 1, "format_lines": 8, "measured": 4}),
@@ -101,6 +102,9 @@ SHORT: dict[str, Short] = {
             "pairs": [["3+4*5%100", "earlier", "3+4=7\n7*5=35\n#35"], ["3+%100", "other", "3+4=8\n#8"]],
         },
     ),
+    "search_self_play": Short(
+        2, ("proposer", *GENERATOR), {"measured": 4}, settings={"task": SMALL_GRAPH, "batch": {"problems": 12, "rollouts": 4}}
+    ),
     "deepseek_math_v2": Short(
         5,
         (*BOTH, "meta_verifier"),
@@ -115,11 +119,8 @@ def assert_resumes(
     """The short run, whole, and gone on with from its checkpoint after some turns: the same rows and the same weights. `lead`
     are the turns of the lead seat, where others learn too."""
     short = SHORT[recipe]
-    settings = TINY | {
-        "task": short.task,
-        "options": short.options,
-        "keep": {"checkpoint_every": 1, "checkpoints": 10, "traces_every": 1},
-    }
+    kept = {"options": short.options, "keep": {"checkpoint_every": 1, "checkpoints": 10, "traces_every": 1}}
+    settings = TINY | kept | short.settings
     settings["sampling"] = {**settings.get("sampling", {}), **(sampling or {})}
     for name in ("whole", "cut"):
         milonga.run(recipe, turns=lead or short.turns, out=folder / name, settings=settings, quiet=True)
@@ -136,7 +137,8 @@ def assert_resumes(
 def short_loop(recipe: str, folder: Path, settings: Mapping[str, Any] | None = None) -> Iterator[Loop]:
     """The real loop of such a run before its first turn; it measures nothing."""
     short = SHORT[recipe]
-    plan = resolve([TINY, {"recipe": recipe, "turns": 100, "task": short.task, "options": short.options}, settings or {}])
+    asked = {"recipe": recipe, "turns": 100, "options": short.options}
+    plan = resolve([TINY, short.settings, asked, settings or {}])
     plan.recipe.state |= deepcopy(short.state)
     with RunFolder(folder, 1) as opened, LiveView("", None, quiet=True) as view:
         yield Loop(plan, make_engine(plan), opened, view)

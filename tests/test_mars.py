@@ -315,5 +315,5 @@ def test_the_recipe_brings_its_task_and_refuses_others_and_other_baselines() -> 
 
 
 def test_a_run_that_was_cut_ends_in_the_same_bits(tmp_path: Path) -> None:
-    assert SHORT["mars"].task["name"] == "haystack"
+    assert SHORT["mars"].settings["task"]["name"] == "haystack"
     assert_resumes("mars", tmp_path, after=1)

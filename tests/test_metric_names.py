@@ -19,14 +19,15 @@ from milonga.table import Setting
 from short import SHORT
 
 SMALL = {"asl": {"audit": 4}, "deepseek_math_v2": {"audit": 4}}
-MEASURED = ("rlp", "aprm", "rstar_math", "score", "maporl", "mars", "marti", "self_taught_evaluators", "sweet_rl")
+MEASURED = ("rlp", "aprm", "rstar_math", "score", "maporl", "mars", "marti", "search_self_play", "self_taught_evaluators")
+MEASURED += ("sweet_rl",)
 SMALL |= {recipe: {"measured": 4} for recipe in MEASURED}
 
 
 @pytest.mark.parametrize(("recipe", "greedy"), [*((recipe, True) for recipe in RECIPES), ("tango", False)])
 def test_an_evaluation_gives_exactly_the_names_that_were_known_before(recipe: str, greedy: bool) -> None:
     more = {"eval": {"bench": 4 if greedy else 0, "greedy": greedy}, "options": SMALL.get(recipe, {})}
-    plan = resolve([TINY, {"recipe": recipe, "task": SHORT[recipe].task}, more])
+    plan = resolve([TINY, SHORT[recipe].settings, {"recipe": recipe}, more])
     setting = Setting(make_engine(plan), plan.task, plan.roles, plan.seats, plan.config.sampling, 0, 4)
     assert set(evaluator(plan, setting)()) == measured_by(plan)
 

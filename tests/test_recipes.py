@@ -19,6 +19,7 @@ import milonga
 import milonga.recipes
 from cases import CASES, FAST, TINY
 from milonga.api import make_engine
+from milonga.engine.local.models import model_path
 from milonga.loop import Loop
 from milonga.objectives import OBJECTIVES
 from milonga.recipes import RECIPES, Grpo
@@ -28,6 +29,7 @@ from milonga.roles import ROLES, StepSolver
 from milonga.run.console import LiveView
 from milonga.run.files import JsonLines
 from milonga.run.folder import RunFolder
+from milonga.run.note import origin_of
 from milonga.schedule import Action, Gate, Phase, Schedule
 from milonga.table import Setting, Table
 from milonga.tasks import make_task
@@ -62,7 +64,8 @@ def test_a_recipe_learns_and_its_shuffled_control_does_not(recipe: str, tmp_path
 
 
 def has_moved(folder: Path) -> bool:
-    start, end = load_file(EMBEDDED / "model.safetensors"), load_file(folder / "model.safetensors")
+    origin = Path(model_path(origin_of(str(folder))))
+    start, end = load_file(origin / "model.safetensors"), load_file(folder / "model.safetensors")
     return any(not torch.equal(end[name].float(), tensor.float()) for name, tensor in start.items())
 
 

@@ -21,6 +21,7 @@ from milonga.recipes.qwen_prm import QwenPrm
 from milonga.recipes.rlp import Rlp
 from milonga.recipes.rstar_math import RstarMath
 from milonga.recipes.score import Score
+from milonga.recipes.search_self_play import SearchSelfPlay
 from milonga.recipes.self_rewarding import SelfRewarding
 from milonga.recipes.self_taught_evaluators import SelfTaughtEvaluators
 from milonga.recipes.sft import Sft
@@ -59,6 +60,7 @@ __all__ = [
     "Rlp",
     "RstarMath",
     "Score",
+    "SearchSelfPlay",
     "SelfRewarding",
     "SelfTaughtEvaluators",
     "Sft",

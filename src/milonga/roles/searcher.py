@@ -146,7 +146,7 @@ class SearchProposer(Role):
         return Reading(Proposal(found[1], None, ""), 1.0)
 
 
-@ROLES.register("reader")
+@ROLES.register("search_reader")
 class SearchReader(StepSolver):
     """Answers from passages that stand in the text of its problem, before the question; it writes as the solver does."""
 

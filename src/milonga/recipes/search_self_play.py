@@ -1,0 +1,209 @@
+"""Search Self-Play (arXiv 2510.18821): from an answer alone a searching proposer makes a question; a searching solver must find
+the answer again.
+
+The proposer is paid for what the solver fails at. That the best question is not an impossible one rests on a gate: from what
+the proposer itself saw, among other passages, a reader must find the answer.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any, Literal
+
+import numpy as np
+from pydantic import Field
+
+from milonga.credit import spread
+from milonga.credit.search_play import Baseline, Difficulty, against_baseline, question_reward
+from milonga.errors import ConfigError
+from milonga.evals.metrics import mean
+from milonga.recipes.base import RECIPES, Recipe, RecipeOptions
+from milonga.recipes.outcome import outcome_credit
+from milonga.recipes.proposals import Gate, Pool, ReaderKind, Rules, question_figures
+from milonga.roles import Searcher, SearchProposer, SearchReader
+from milonga.schedule import Schedule, always
+from milonga.table import Table
+from milonga.tasks import Search, Task
+from milonga.types import Floats, Lesson, Problem, Traces
+
+Rates = dict[str | None, float]
+"""The share of the tries that solved each new question, by the proposal it came from; questions of the pool come from None."""
+
+
+class SearchSelfPlayOptions(RecipeOptions):
+    train: Literal["both", "solver", "proposer"] = "both"
+    """Who learns; the other plays as it was at the start."""
+    reader: ReaderKind = "auto"
+    """Who must find the answer in what the proposer saw: what follows exactly, the reader's seat as it was at the start, or
+    nobody. auto: exactly where the corpus allows it. Without a reader the best question is one that nobody can answer."""
+    unique: bool = True
+    """Whether a question must have one answer alone in the whole corpus, where that can be known. Not in the paper."""
+    noise: int = Field(4, ge=0)
+    """Passages of other proposers that are mixed into what the reader is shown."""
+    min_words: int = Field(2, ge=1)
+    """Words of a question, at least; 10 in the paper, where questions are sentences."""
+    min_searches: int = Field(1, ge=1)
+    """Searches behind a question, at least; 2 in the paper, which has no questions of one hop."""
+    hide_answer: bool = False
+    """Whether the answer may stand in none of the proposer's searches."""
+    reward: Difficulty = "one_minus"
+    """What a question is worth that is solved in a share s of the tries: 1 - s; 4 (low + s)(high - s) where it is not 0 or 1;
+    or 1."""
+    low: float = Field(0.0, ge=0)
+    """Of the reward `window`."""
+    high: float = Field(1.0, gt=0)
+    """Of the reward `window`."""
+    invalid: float = 0.0
+    """What a question that does not pass is worth; the paper's scripts have 0, its config file -1."""
+    proposals: int = Field(1, ge=1)
+    """Questions for each answer."""
+    baseline: Baseline = "batch_mean"
+    """What the proposer's reward is compared with: the batch, the questions for the same answer, a running mean, or nothing, as
+    in the paper."""
+    decay: float = Field(0.9, ge=0, lt=1)
+    """Of the running mean, where that is the baseline."""
+    fill: Literal["drop", "reuse", "resample"] = "drop"
+    """What takes the place of a question that does not pass: nothing, one of the pool, or another try of the proposer."""
+    reuse_below: float = Field(1.0, ge=0, le=1)
+    """Questions of the pool are used again if no larger share of the tries solved them."""
+    pool_age: int = Field(10, ge=1)
+    """Turns that a question stays in the pool."""
+    measured: int = Field(64, ge=1)
+    """Held-out answers from which the proposer makes questions in an evaluation."""
+
+
+@RECIPES.register("search_self_play")
+class SearchSelfPlay(Recipe):
+    """A searching proposer and a searching solver, from answers alone (SSP, arXiv 2510.18821)."""
+
+    name = "search_self_play"
+    paper = "arXiv 2510.18821"
+    paradigm = "self-play"
+    granularity = "sequence"
+    truth = "answers"
+    seats = {"proposer": SearchProposer, "generator": Searcher, "reader": SearchReader}
+    lead = "generator"
+    tasks = ("search",)
+    tools = True
+    bindings = {"own": "", "lora": "", "shared": ""}
+    Options = SearchSelfPlayOptions
+    options: SearchSelfPlayOptions
+    defaults = {"task": {"name": "search"}, "binding": "shared", "batch": {"rollouts": 5}}
+    measures = (
+        *(f"proposer/{what}" for what in ("valid", "wrong", "ambiguous", "hops")),
+        "easiest_accuracy",
+        "hardest_accuracy",
+    )
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        o = self.options
+        if o.baseline == "group" and o.proposals < 2:
+            raise ConfigError(
+                "options.baseline = 'group' compares questions for the same answer; set options.proposals=2 or more"
+            )
+        for seat in ("proposer", "generator"):
+            if self.objectives[seat].dynamic_sampling:
+                switch = f"policies.{self.policies[seat]}.objective.dynamic_sampling"
+                raise ConfigError(f"'{self.name}' lets its proposer make the questions; set {switch}=false")
+        self.gate = Gate(Rules(o.min_words, o.min_searches, o.hide_answer), o.reader, o.noise, o.unique)
+
+    @property
+    def pool(self) -> Pool:
+        return Pool(self.state, self.options.pool_age)
+
+    def check(self, task: Task) -> None:
+        if self.options.reader == "exact" and isinstance(task, Search) and not task.exact:
+            raise ConfigError("options.reader = 'exact' knows the embedded graph alone; use 'model' with a corpus of your own")
+
+    def schedule(self) -> Schedule:
+        return always("generator")
+
+    def play(self, table: Table) -> Traces:
+        """Answers, questions from them, and solutions of those that pass."""
+        proposals = self.propose(table, table.problems())
+        questions, reasons = self.gate.passing(table, proposals)
+        if self.options.fill == "resample":
+            failed = [proposal.problem for proposal in proposals if proposal.id in reasons]
+            again = self.ask(table, "proposer", failed) if failed else Traces([])
+            more, _ = self.gate.passing(table, again)
+            questions, proposals = [*questions, *more], Traces([*proposals, *again])
+        elif self.options.fill == "reuse":
+            questions = [*questions, *self.pool.draw(table, len(reasons), self.options.reuse_below)]
+        self.state["rejected"] = dict(Counter(reasons.values()))
+        if not questions:
+            table.dropped["proposer: not one question of this turn is valid"] += len(proposals)
+        solutions = self.ask(table, "generator", questions, self.rollouts) if questions else Traces([])
+        return Traces([*proposals, *solutions])
+
+    def propose(self, table: Table, problems: list[Problem]) -> Traces:
+        """Questions from the answers of problems, whose own questions nobody is shown."""
+        targets = [Problem(f"target/{problem.id}", problem.answer, "") for problem in problems]
+        return self.ask(table, "proposer", targets, self.options.proposals)
+
+    def ask(self, table: Table, seat: str, problems: list[Problem], n: int = 1) -> Traces:
+        """Who does not learn plays as it was at the start, whatever its weights learn on another seat."""
+        learns = self.options.train in ("both", "proposer" if seat == "proposer" else "solver")
+        return table.ask(seat, problems, n, tag="live" if learns else "ref")
+
+    def credit(self, table: Table, played: Traces) -> Iterator[Lesson]:
+        """First the proposer learns, then the solver. Both were sampled before: their log-probabilities travel with them."""
+        proposals, solutions = (played.keep(lambda t, s=seat: t.seat == s) for seat in ("proposer", "generator"))  # type: ignore[misc]
+        rates = solve_rates(solutions)
+        notes = self.notes(proposals, solutions, rates)
+        if self.options.train != "solver" and len(proposals) > 1:
+            yield self.credit_proposer(table, proposals, rates, notes)
+        if self.options.train != "proposer" and len(solutions):
+            credit = outcome_credit(table, solutions, self.objectives["generator"])
+            yield self.lesson("generator", solutions, advantages=credit, sources={"answers": 1.0}, notes=notes)
+        for problem in {t.problem.id: t.problem for t in solutions if t.problem.source is not None}.values():
+            self.pool.admit(int(table.turn), problem, rates[problem.source])
+
+    def credit_proposer(self, table: Table, proposals: Traces, rates: Rates, notes: dict[str, float]) -> Lesson:
+        """What the solver fails at pays; what did not pass the gate is worth `invalid`."""
+        o, objective = self.options, self.objectives["proposer"]
+        paid = [question_reward(rates[p.id], o.reward, o.low, o.high) if p.id in rates else o.invalid for p in proposals]
+        costs = table.penalties(proposals, objective)
+        rewards: Floats = np.array(paid) - (0.0 if costs is None else np.array([cost.sum() for cost in costs]))
+        running = self.state.get("running", mean(rewards) or 0.0)
+        self.state["running"] = o.decay * running + (1 - o.decay) * (mean(rewards) or 0.0)
+        advantages = against_baseline(rewards, proposals.problems, o.baseline, running)
+        notes = notes | {"proposer_reward": mean(paid) or 0.0}
+        sources = {"generator": 1.0}
+        return self.lesson("proposer", proposals, advantages=spread(advantages, proposals), sources=sources, notes=notes)
+
+    def notes(self, proposals: Traces, solutions: Traces, rates: Rates) -> dict[str, float]:
+        """How many questions pass and how they are solved, new ones apart from those of the pool; why the others do not."""
+        fresh = [rate for source, rate in rates.items() if source is not None]
+        reused = solutions.keep(lambda t: t.problem.source is None)
+        found = {
+            "valid": len(fresh) / max(1, len(proposals)),
+            "reused": len(reused) / max(1, len(solutions)),
+            "solved": mean(fresh) or 0.0,
+            "never_solved": mean([rate == 0 for rate in fresh]) or 0.0,
+            "always_solved": mean([rate == 1 for rate in fresh]) or 0.0,
+        }
+        return found | {f"rejected/{why}": float(count) for why, count in self.state["rejected"].items()}
+
+    def measure(self, table: Table) -> dict[str, float | None]:
+        """What the proposer makes of held-out answers, against the whole truth; the solver on the shortest and longest ways."""
+        task = table.setting.task
+        assert isinstance(task, Search)
+        proposals = self.propose(table, table.problems(self.options.measured))
+        questions, _ = self.gate.passing(table, proposals)
+        out: dict[str, float | None] = {"proposer/valid": len(questions) / len(proposals)}
+        if not task.exact:
+            return out | dict.fromkeys(self.measures[1:])
+        out |= question_figures(task, proposals, questions)
+        for name, level in (("easiest", task.levels[0]), ("hardest", task.levels[-1])):
+            solved = table.ask("generator", table.problems_at([level] * table.setting.batch), 2)
+            out[f"{name}_accuracy"] = mean(solved.correct)
+        return out
+
+
+def solve_rates(solutions: Traces) -> Rates:
+    tries: dict[str | None, list[float]] = {}
+    for solution in solutions:
+        tries.setdefault(solution.problem.source, []).append(solution.correct)
+    return {source: mean(correct) or 0.0 for source, correct in tries.items()}

@@ -1,0 +1,310 @@
+"""Search self-play: rewards and baselines by hand, the rules and the reader, evidence from the log, the pool, who learns."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from cases import QUICK
+from milonga.api import make_engine
+from milonga.credit.search_play import against_baseline, question_reward
+from milonga.errors import ConfigError
+from milonga.recipes.proposals import Pool, Rules, posed, read_by_model, read_exactly, searches_of, seen_by, with_noise
+from milonga.recipes.search_self_play import SearchSelfPlay, solve_rates
+from milonga.resolve import Plan, resolve
+from milonga.roles import SearchProposer
+from milonga.table import Setting, Table
+from milonga.tasks import Search, split_of
+from milonga.tasks.graph import edges_of
+from milonga.types import Grade, Part, Problem, Reading, Solution, Trace, Traces
+from short import SHORT, assert_resumes, short_loop
+
+torch.set_num_threads(1)
+SMALL = {"task": {"name": "search", "entities": 60, "relations": 5}}
+
+
+def plan(**options: Any) -> Plan:
+    return resolve([QUICK, {"recipe": "search_self_play", "options": options}, SMALL])
+
+
+@cache
+def engine() -> Any:
+    return make_engine(plan())
+
+
+def table(p: Plan, turn: int = 1) -> Table:
+    return Table(Setting(engine(), p.task, p.roles, p.seats, p.config.sampling, 0, 4), turn, "generator")
+
+
+def recipe_of(p: Plan) -> SearchSelfPlay:
+    assert isinstance(p.recipe, SearchSelfPlay)
+    return p.recipe
+
+
+def task_of(p: Plan) -> Search:
+    assert isinstance(p.task, Search)
+    return p.task
+
+
+def talk(here: Table, target: str, *texts: str) -> Trace:
+    """A conversation of the proposer in which it says these texts; the tool answers its searches."""
+    role, tool = here.setting.roles["proposer"], here.setting.task.tool
+    assert tool is not None
+    found = here.write("proposer", [Problem(f"target/{target}", target, "")], texts[:1])
+    for before, text in pairwise(texts):
+        call = role.call(before)
+        said = role.told(tool.answer(call)) if call is not None else (Part("-\n"),)
+        found = here.write_reply("proposer", found, [said], [text])
+    return found[0]
+
+
+def walk(task: Search, relation: str, at: str) -> str:
+    """Somebody's only partner."""
+    (found,) = task.answers(f"{at} {relation}")
+    return found
+
+
+def good_way(task: Search, hops: int) -> tuple[str, list[str]]:
+    """An answer, and what a proposer would say to come to a question of the train split with one answer."""
+    for number in range(200):
+        problem = task.at(hops).problem("train", number)
+        start, *path = problem.text.split()
+        at, way = start, []
+        for relation in path:
+            at = walk(task, relation, at) if len(task.answers(f"{at} {relation}")) == 1 else ""
+            way.append(f"?{at} {relation}")
+        if at == problem.answer:
+            return at, [*reversed(way), f"!{problem.text}"]
+    raise AssertionError("no such way")
+
+
+# Rewards.
+
+
+def test_rewards_by_hand() -> None:
+    assert [question_reward(s, "one_minus") for s in (0.0, 0.4, 1.0)] == [1.0, 0.6, 0.0]
+    assert [question_reward(s, "window") for s in (0.0, 0.5, 1.0)] == [0.0, 1.0, 0.0]
+    assert question_reward(0.25, "window", low=0.1, high=0.9) == pytest.approx(4 * 0.35 * 0.65)
+    assert question_reward(0.3, "constant") == 1.0
+
+
+def test_the_best_question_is_an_unsolvable_one_unless_both_ends_earn_nothing() -> None:
+    """The paper's trap: only the gate stands between the proposer and this optimum."""
+    shares = np.linspace(0, 1, 11)
+    assert np.argmax([question_reward(s, "one_minus") for s in shares]) == 0
+    assert np.argmax([question_reward(s, "window") for s in shares]) == 5
+
+
+def test_baselines_by_hand() -> None:
+    rewards, groups = np.array([1.0, 0.0, 0.5, 0.5]), ["a", "a", "b", "b"]
+    assert against_baseline(rewards, groups, "batch_mean").tolist() == [0.5, -0.5, 0.0, 0.0]
+    assert against_baseline(np.array([1.0, 0.0, 1.5, 0.5]), groups, "group").tolist() == [0.5, -0.5, 0.5, -0.5]
+    assert against_baseline(rewards, groups, "ema", 0.25).tolist() == [0.75, -0.25, 0.25, 0.25]
+    # The trap: without one, nothing that earns at all is ever pushed down.
+    assert against_baseline(rewards, groups, "none").min() == 0.0
+    unknown = np.array([1.0, np.nan, 0.0])
+    assert against_baseline(unknown, ["a"] * 3, "batch_mean").tolist() == [0.5, 0.0, -0.5]
+    assert against_baseline(unknown, ["a"] * 3, "none").tolist() == [1.0, 0.0, 0.0]
+
+
+def test_solve_rates_leave_out_what_nobody_could_grade() -> None:
+    def solution(correct: bool | None, source: str | None) -> Trace:
+        made = Trace.given("s", "generator", Problem("p", "q", "a", source=source), "#a", Reading(Solution((), (), "a"), 1.0))
+        return replace(made, grade=Grade(correct))
+
+    tries = [(True, "x"), (False, "x"), (None, "x"), (False, "y"), (True, None)]
+    assert solve_rates(Traces(solution(*one) for one in tries)) == {"x": 0.5, "y": 0.0, None: 1.0}
+
+
+# The gate.
+
+
+def proposal(text: str, answer: str = "ann") -> Trace:
+    return Trace.given("one", "proposer", Problem("target", answer, ""), text, SearchProposer("terse").read(text))
+
+
+@pytest.mark.parametrize(
+    ("text", "searches", "seen", "why"),
+    [
+        ("tom ally", ["ann ally"], ["x"], "no question"),
+        ("?ann ally", ["ann foe"], ["x"], "still searching"),
+        ("!tom", ["ann ally"], ["x"], "too short or too long"),
+        ("!" + "tom ally " * 120, ["ann ally"], ["x"], "too short or too long"),
+        ("!Ann ally", ["ann ally"], ["x"], "the answer stands in it"),
+        ("!tom ally", ["ann ally"], [], "nothing was found"),
+        ("!tom ally", [], ["x"], "too few searches"),
+        ("!tom ally", ["ann ally", "Ann  ALLY"], ["x"], "a search was repeated"),
+        ("!tom ally", ["ann ally"], ["x"], "the answer was searched for"),
+        ("!tom ally", ["bob ally"], ["x"], None),
+        ("!joann ally", ["bob ally"], ["x"], None),  # whole words: a short answer is in many a word
+    ],
+)
+def test_rules_in_order(text: str, searches: list[str], seen: list[str], why: str | None) -> None:
+    if why is None and split_of(text[1:]) != "train":
+        why = "held-out question"
+    assert Rules(2, 1, True).broken(proposal(text), searches, seen) == why
+
+
+def test_held_out_questions_are_never_posed_and_the_first_search_may_name_the_answer() -> None:
+    rules = Rules(2, 1, False)
+    verdicts = {rules.broken(proposal(f"!to{n} ally"), ["ann ally"], ["x"]) for n in range(40)}
+    assert verdicts == {None, "held-out question"}
+
+
+def test_evidence_comes_from_the_log_and_what_a_proposer_writes_is_none() -> None:
+    p = plan()
+    here, task = table(p), task_of(p)
+    answer, way = good_way(task, 2)
+    honest = talk(here, answer, *way)
+    assert searches_of(here, honest) == [text[1:] for text in way[:-1]]
+    assert seen_by(here, honest) == list(dict.fromkeys(f for text in way[:-1] for f in task.tool.answer(text[1:])))
+    # A fact of its own making: the turn cannot be read, and the fact is nowhere in the evidence.
+    forged = talk(here, answer, f"{answer} ally zed\n!zed ally")
+    assert not forged.reading.valid and seen_by(here, forged) == []
+    passed, reasons = recipe_of(p).gate.passing(here, Traces([honest, forged]))
+    assert [problem.text for problem in passed] == [way[-1][1:]] and reasons == {forged.id: "no question"}
+
+
+def test_the_reader_wants_the_whole_way_and_noise_does_not_disturb_an_exact_one() -> None:
+    p = plan()
+    here, task = table(p), task_of(p)
+    answer, way = good_way(task, 3)
+    whole, skipped = talk(here, answer, *way), talk(here, answer, way[0], way[-1])
+    assert [len(recipe_of(p).gate.passing(here, Traces([one]))[0]) for one in (whole, skipped)] == [1, 0]
+    others = Traces([whole, *(talk(here, *good_talk) for good_talk in [(a, *w) for a, w in [good_way(task, 1)]])])
+    shown = with_noise(here, others, 4)
+    own = seen_by(here, whole)
+    assert len(shown[0]) == len({*shown[0]}) == len(own) + min(4, len({*seen_by(here, others[1])} - {*own}))
+    assert {*own} < {*shown[0]} and shown == with_noise(here, others, 4)
+    assert read_exactly(task, [posed(whole)], [shown[0]]) == [True]
+
+
+def test_a_question_with_a_second_answer_passes_only_without_the_test_of_uniqueness() -> None:
+    p = resolve([QUICK, {"recipe": "search_self_play"}, SMALL, {"task": {"extra": 0.6}}])
+    task, here = task_of(p), table(p)
+    graph = task.graph
+    assert graph is not None
+    edges = edges_of(graph.facts)
+    twofold = next(
+        (start, relation, sorted(ends)[0])
+        for (start, relation), ends in edges.items()
+        if len(ends) > 1 and split_of(f"{start} {relation}") == "train"
+        and f"{start} {relation} {min(ends)}" in task.tool.answer(f"{min(ends)} {relation}")
+    )  # fmt: skip
+    start, relation, end = twofold
+    one = talk(here, end, f"?{end} {relation}", f"!{start} {relation}")
+    strict, lax = recipe_of(p), recipe_of(plan(unique=False))
+    assert strict.gate.passing(here, Traces([one]))[1] == {one.id: "it has another answer"}
+    assert [problem.answer for problem in lax.gate.passing(here, Traces([one]))[0]] == [end]
+
+
+def test_without_a_reader_wrong_questions_pass() -> None:
+    p = plan(reader="none", unique=False)
+    here, task = table(p), task_of(p)
+    answer, way = good_way(task, 1)
+    wrong = next(
+        question
+        for relation in task.graph.relations  # type: ignore[union-attr]
+        if answer not in task.answers(question := f"{way[-1].split()[0][1:]} {relation}") and split_of(question) == "train"
+    )
+    lie = talk(here, answer, way[0], f"!{wrong}")
+    assert recipe_of(plan()).gate.passing(here, Traces([lie]))[1] == {lie.id: "the reader does not find the answer"}
+    assert [problem.text for problem in recipe_of(p).gate.passing(here, Traces([lie]))[0]] == [wrong]
+
+
+def test_a_model_may_be_the_reader_and_reads_as_it_was_at_the_start() -> None:
+    p = plan(reader="model")
+    here, task = table(p), task_of(p)
+    problems = [replace(task.at(1).problem("train", n), id=f"r/{n}") for n in range(24)]
+    helped = read_by_model(here, problems, [list(task.tool.answer(problem.text)) for problem in problems])
+    blind = read_by_model(here, problems, [["zed ally zod"]] * len(problems))
+    assert sum(helped) > sum(blind) and read_by_model(here, [], []) == []
+
+
+def test_an_exact_reader_knows_the_graph_alone(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("Paris is in France.", encoding="utf-8")
+    rows = "\n".join(f'{{"question": "Where is {n}?", "answer": "France"}}' for n in range(40))
+    (tmp_path / "q.jsonl").write_text(rows, encoding="utf-8")
+    own = {"name": "search", "path": str(tmp_path), "questions": str(tmp_path / "q.jsonl")}
+    p = resolve([QUICK, {"recipe": "search_self_play", "options": {"measured": 2}}, {"task": own}])
+    here = table(p)
+    assert recipe_of(p).measure(here)["proposer/wrong"] is None
+    with pytest.raises(ConfigError, match="use 'model'"):
+        resolve([QUICK, {"recipe": "search_self_play", "options": {"reader": "exact"}}, {"task": own}])
+
+
+# The pool.
+
+
+def test_the_pool_keeps_each_question_once_and_forgets_gradually() -> None:
+    pool = Pool({}, age=3)
+    for turn, text, solved in ((1, "a x", 0.2), (2, "b x", 1.0), (2, "a x", 0.6), (4, "c x", 0.0)):
+        pool.admit(turn, Problem("p", text, "z"), solved)
+    assert [row[1] for row in pool.state["pool"]] == ["b x", "a x", "c x"]
+    here = table(plan())
+    assert {p.text for p in pool.draw(here, 9, below=0.5)} == {"c x"}
+    assert len({p.text for p in pool.draw(here, 2, below=1.0)}) == 2
+    pool.admit(5, Problem("p", "d x", "z"), 0.0)
+    assert [row[1] for row in pool.state["pool"]] == ["c x", "d x"]
+
+
+@pytest.mark.parametrize("fill", ["drop", "reuse", "resample"])
+def test_what_takes_the_place_of_a_question_that_does_not_pass(fill: str) -> None:
+    p = plan(fill=fill)
+    here, recipe = table(p), recipe_of(p)
+    recipe.state["pool"] = [[0, f"old{n} ally", "ann", 0.5] for n in range(9)]
+    played = recipe.play(here)
+    proposals = played.keep(lambda t: t.seat == "proposer")
+    failed = sum(recipe.state["rejected"].values())
+    reused = {t.problem.text for t in played if t.problem.id.startswith("reused/")}
+    assert failed and len(reused) == (failed if fill == "reuse" else 0)
+    assert len(proposals) == 4 + (failed if fill == "resample" else 0)
+    notes = recipe.notes(proposals, played.keep(lambda t: t.seat == "generator"), solve_rates(Traces([])))
+    assert notes["valid"] == 0.0 and sum(v for k, v in notes.items() if k.startswith("rejected/")) == failed
+
+
+# Who learns.
+
+
+def test_the_proposer_learns_first_and_from_what_the_solver_fails_at(tmp_path: Path) -> None:
+    with short_loop("search_self_play", tmp_path, {"binding": "own"}) as loop:
+        here = Table(loop.setting, 1, "generator")
+        played = loop.recipe.play(here)
+        proposals, lesson = loop.recipe.credit(here, played)
+    assert (proposals.policy, lesson.policy) == ("proposer", "generator")
+    assert proposals.sources == {"generator": 1.0} and lesson.sources == {"answers": 1.0}
+    rates = solve_rates(lesson.traces)
+    paid = np.array([1 - rates[t.id] if t.id in rates else 0.0 for t in proposals.traces])
+    for trace, advantage, reward in zip(proposals.traces, proposals.advantages or [], paid, strict=True):
+        assert np.allclose(advantage, (reward - paid.mean()) * trace.mask)
+    assert {t.problem.source for t in lesson.traces} <= {t.id for t in proposals.traces}
+    answers = {t.id: t.problem.text for t in proposals.traces}
+    assert all(t.problem.answer == answers[t.problem.source or ""] for t in lesson.traces)
+
+
+@pytest.mark.parametrize(("train", "learner"), [("solver", "generator"), ("proposer", "proposer")])
+def test_who_does_not_learn_plays_as_it_was_at_the_start(train: str, learner: str, tmp_path: Path) -> None:
+    settings = {"binding": "own", "options": SHORT["search_self_play"].options | {"train": train}}
+    with short_loop("search_self_play", tmp_path, settings) as loop:
+        here = Table(loop.setting, 1, "generator")
+        played = loop.recipe.play(here)
+        lessons = list(loop.recipe.credit(here, played))
+    assert [lesson.policy for lesson in lessons] == [learner]
+    assert {t.seat for t in played if t.length} == {learner}
+
+
+def test_it_resumes_to_the_same_bits(tmp_path: Path) -> None:
+    assert_resumes("search_self_play", tmp_path, after=1)
+
+
+def test_a_baseline_within_a_group_of_one_is_refused() -> None:
+    with pytest.raises(ConfigError, match="proposals=2 or more"):
+        plan(baseline="group")
+    assert plan(baseline="group", proposals=2)
