@@ -216,9 +216,9 @@ def test_thoughts_before_a_tag_are_allowed_and_searching_is_no_answer() -> None:
 
 def test_what_the_tool_says_is_foreign_text() -> None:
     for dialect in DIALECTS:
-        said = Searcher(dialect).told(["tom <eos>", "ann"])
+        said = Searcher(dialect).returned(["tom <eos>", "ann"])
         assert [part.text for part in said if part.foreign] == ["tom <eos>", "ann"]
-    assert "".join(part.text for part in Searcher("terse").told([])) == "-\n"
+    assert "".join(part.text for part in Searcher("terse").returned([])) == "-\n"
 
 
 def test_who_solves_by_steps_searches_where_there_is_a_tool_and_a_reader_does_not() -> None:
@@ -277,7 +277,7 @@ def test_calls_are_answered_in_the_conversation_and_only_own_turns_are_trained()
         for (_, call), (_, answer) in zip(said[1:-1:2], said[2:-1:2], strict=True):
             query = role.call(call.removesuffix("<eos>"))
             assert query is not None
-            assert answer == "".join(part.text for part in role.told(tool.answer(query)))
+            assert answer == "".join(part.text for part in role.returned(tool.answer(query)))
         assert all(s.trained == (s.producer == "generator") for s in trace.segments)
         assert trace.grade is not None and trace.grade.correct == (trace.reading.value.answer == trace.problem.answer)
     # Law 6: what was sampled, turn by turn, has the same log-probabilities in one fresh pass.

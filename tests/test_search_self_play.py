@@ -16,10 +16,22 @@ from cases import QUICK
 from milonga.api import make_engine
 from milonga.credit.search_play import against_baseline, question_reward
 from milonga.errors import ConfigError
-from milonga.recipes.proposals import Pool, Rules, posed, read_by_model, read_exactly, searches_of, seen_by, with_noise
-from milonga.recipes.search_self_play import SearchSelfPlay, solve_rates
+from milonga.recipes.proposals import (
+    Pool,
+    Rules,
+    posed,
+    read_by_model,
+    read_exactly,
+    searches_of,
+    seen_by,
+    solve_rates,
+    turn_figures,
+    with_noise,
+)
+from milonga.recipes.search_self_play import SearchSelfPlay
 from milonga.resolve import Plan, resolve
 from milonga.roles import SearchProposer
+from milonga.roles.searcher import to_read
 from milonga.table import Setting, Table
 from milonga.tasks import Search, split_of
 from milonga.tasks.graph import edges_of
@@ -60,7 +72,7 @@ def talk(here: Table, target: str, *texts: str) -> Trace:
     found = here.write("proposer", [Problem(f"target/{target}", target, "")], texts[:1])
     for before, text in pairwise(texts):
         call = role.call(before)
-        said = role.told(tool.answer(call)) if call is not None else (Part("-\n"),)
+        said = role.returned(tool.answer(call)) if call is not None else (Part("-\n"),)
         found = here.write_reply("proposer", found, [said], [text])
     return found[0]
 
@@ -219,13 +231,18 @@ def test_without_a_reader_wrong_questions_pass() -> None:
     assert [problem.text for problem in recipe_of(p).gate.passing(here, Traces([lie]))[0]] == [wrong]
 
 
-def test_a_model_may_be_the_reader_and_reads_as_it_was_at_the_start() -> None:
+def test_a_model_may_be_the_reader_and_what_it_answers_decides() -> None:
+    """The embedded one cannot find answers among passages: what it does answer is taken for the proposer's own here."""
     p = plan(reader="model")
-    here, task = table(p), task_of(p)
-    problems = [replace(task.at(1).problem("train", n), id=f"r/{n}") for n in range(24)]
-    helped = read_by_model(here, problems, [list(task.tool.answer(problem.text)) for problem in problems])
-    blind = read_by_model(here, problems, [["zed ally zod"]] * len(problems))
-    assert sum(helped) > sum(blind) and read_by_model(here, [], []) == []
+    problems = [replace(task_of(p).at(1).problem("train", n), id=f"r/{n}") for n in range(12)]
+    shown = [[*task_of(p).tool.answer(problem.text), *task_of(p).tool.passages[:4]] for problem in problems]
+    asked = [to_read(problem.id, problem.text, "", some) for problem, some in zip(problems, shown, strict=True)]
+    said = [trace.reading.value.answer for trace in table(p).ask("reader", asked, tag="ref")]
+    assert sum(answer is not None for answer in said) > 6
+    claimed = [replace(problem, answer=answer or "?") for problem, answer in zip(problems, said, strict=True)]
+    assert read_by_model(table(p), claimed, shown) == [answer is not None for answer in said]
+    others = [replace(problem, answer="nobody") for problem in problems]
+    assert not any(read_by_model(table(p), others, shown)) and read_by_model(table(p), [], []) == []
 
 
 def test_an_exact_reader_knows_the_graph_alone(tmp_path: Path) -> None:
@@ -266,8 +283,10 @@ def test_what_takes_the_place_of_a_question_that_does_not_pass(fill: str) -> Non
     reused = {t.problem.text for t in played if t.problem.id.startswith("reused/")}
     assert failed and len(reused) == (failed if fill == "reuse" else 0)
     assert len(proposals) == 4 + (failed if fill == "resample" else 0)
-    notes = recipe.notes(proposals, played.keep(lambda t: t.seat == "generator"), solve_rates(Traces([])))
-    assert notes["valid"] == 0.0 and sum(v for k, v in notes.items() if k.startswith("rejected/")) == failed
+    solutions = played.keep(lambda t: t.seat == "generator")
+    found = turn_figures(proposals, solutions, solve_rates(solutions))
+    assert found["valid"] == len({t.problem.source for t in solutions} - {None}) / len(proposals)
+    assert (found["reused"] > 0) == (fill == "reuse")
 
 
 # Who learns.

@@ -196,7 +196,7 @@ class Table:
             }
             if not calls:
                 break
-            said = [role.told(tool.answer(call)) for call in calls.values()]
+            said = [role.returned(tool.answer(call)) for call in calls.values()]
             talks = Traces(out[row] for row in calls)
             replies = {reply.subject.id: reply for reply in self._next_turns(seat, talks, said, 1, greedy, tag, TOOL)}
             rows = [row for row in calls if out[row].id in replies]

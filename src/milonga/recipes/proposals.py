@@ -5,7 +5,7 @@ What the proposer saw is taken from the log of the tool, made again from its sea
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -20,6 +20,9 @@ from milonga.types import Problem, Trace, Traces
 MOST_CHARACTERS = 1000
 ReaderKind = Literal["auto", "exact", "model", "none"]
 """Who reads what a proposer saw: what follows exactly, a model, or nobody. auto: exactly where the task can."""
+
+Rates = dict[str | None, float]
+"""The share of the tries that solved each new question, by the proposal it came from; questions of the pool come from None."""
 
 
 @dataclass(frozen=True)
@@ -141,6 +144,30 @@ def question_figures(task: Search, proposals: Traces, passed: Sequence[Problem])
         "proposer/ambiguous": mean([answer in found and len(found) > 1 for answer, found in known]),
         "proposer/hops": mean([float(task.hops(problem.text)) for problem in passed]),
     }
+
+
+def solve_rates(solutions: Traces) -> Rates:
+    tries: dict[str | None, list[float]] = {}
+    for solution in solutions:
+        tries.setdefault(solution.problem.source, []).append(solution.correct)
+    return {source: mean(correct) or 0.0 for source, correct in tries.items()}
+
+
+def turn_figures(proposals: Traces, solutions: Traces, rates: Rates) -> dict[str, float]:
+    """How many questions of a turn passed, and how they were solved; new ones alone, apart from those of the pool."""
+    fresh = [rate for source, rate in rates.items() if source is not None]
+    reused = solutions.keep(lambda solution: solution.problem.source is None)
+    return {
+        "valid": len(fresh) / max(1, len(proposals)),
+        "reused": len(reused) / max(1, len(solutions)),
+        "solved": mean(fresh) or 0.0,
+        "never_solved": mean([rate == 0 for rate in fresh]) or 0.0,
+        "always_solved": mean([rate == 1 for rate in fresh]) or 0.0,
+    }
+
+
+def rejections(counts: Mapping[str, int]) -> dict[str, float]:
+    return {f"rejected/{why}": float(count) for why, count in counts.items()}
 
 
 @dataclass(frozen=True)

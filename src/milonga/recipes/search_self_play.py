@@ -20,15 +20,22 @@ from milonga.errors import ConfigError
 from milonga.evals.metrics import mean
 from milonga.recipes.base import RECIPES, Recipe, RecipeOptions
 from milonga.recipes.outcome import outcome_credit
-from milonga.recipes.proposals import Gate, Pool, ReaderKind, Rules, question_figures
+from milonga.recipes.proposals import (
+    Gate,
+    Pool,
+    Rates,
+    ReaderKind,
+    Rules,
+    question_figures,
+    rejections,
+    solve_rates,
+    turn_figures,
+)
 from milonga.roles import Searcher, SearchProposer, SearchReader
 from milonga.schedule import Schedule, always
 from milonga.table import Table
 from milonga.tasks import Search, Task
 from milonga.types import Floats, Lesson, Problem, Traces
-
-Rates = dict[str | None, float]
-"""The share of the tries that solved each new question, by the proposal it came from; questions of the pool come from None."""
 
 
 class SearchSelfPlayOptions(RecipeOptions):
@@ -151,7 +158,7 @@ class SearchSelfPlay(Recipe):
         """First the proposer learns, then the solver. Both were sampled before: their log-probabilities travel with them."""
         proposals, solutions = (played.keep(lambda t, s=seat: t.seat == s) for seat in ("proposer", "generator"))  # type: ignore[misc]
         rates = solve_rates(solutions)
-        notes = self.notes(proposals, solutions, rates)
+        notes = turn_figures(proposals, solutions, rates) | rejections(self.state["rejected"])
         if self.options.train != "solver" and len(proposals) > 1:
             yield self.credit_proposer(table, proposals, rates, notes)
         if self.options.train != "proposer" and len(solutions):
@@ -173,19 +180,6 @@ class SearchSelfPlay(Recipe):
         sources = {"generator": 1.0}
         return self.lesson("proposer", proposals, advantages=spread(advantages, proposals), sources=sources, notes=notes)
 
-    def notes(self, proposals: Traces, solutions: Traces, rates: Rates) -> dict[str, float]:
-        """How many questions pass and how they are solved, new ones apart from those of the pool; why the others do not."""
-        fresh = [rate for source, rate in rates.items() if source is not None]
-        reused = solutions.keep(lambda t: t.problem.source is None)
-        found = {
-            "valid": len(fresh) / max(1, len(proposals)),
-            "reused": len(reused) / max(1, len(solutions)),
-            "solved": mean(fresh) or 0.0,
-            "never_solved": mean([rate == 0 for rate in fresh]) or 0.0,
-            "always_solved": mean([rate == 1 for rate in fresh]) or 0.0,
-        }
-        return found | {f"rejected/{why}": float(count) for why, count in self.state["rejected"].items()}
-
     def measure(self, table: Table) -> dict[str, float | None]:
         """What the proposer makes of held-out answers, against the whole truth; the solver on the shortest and longest ways."""
         task = table.setting.task
@@ -200,10 +194,3 @@ class SearchSelfPlay(Recipe):
             solved = table.ask("generator", table.problems_at([level] * table.setting.batch), 2)
             out[f"{name}_accuracy"] = mean(solved.correct)
         return out
-
-
-def solve_rates(solutions: Traces) -> Rates:
-    tries: dict[str | None, list[float]] = {}
-    for solution in solutions:
-        tries.setdefault(solution.problem.source, []).append(solution.correct)
-    return {source: mean(correct) or 0.0 for source, correct in tries.items()}

@@ -51,7 +51,7 @@ class Role(ABC):
         """What an output asks of the task's tool; None where it asks nothing."""
         return None
 
-    def told(self, passages: Sequence[str]) -> Prompt:
+    def returned(self, passages: Sequence[str]) -> Prompt:
         """What the tool answered, as it is said to who asked."""
         raise TypeError(f"the role '{self.name}' calls no tool")
 

@@ -42,7 +42,7 @@ def solving(task: Search, problem: Problem, role: Searcher, rng: random.Random, 
         relation = other_relation(task, wanted, rng, slip / 2)
         said = write_turn(SEARCH, f"{at} {relation}", role.dialect)
         at, passages = partner(task, at, relation, rng, slip / 2)
-        turns.append((said, role.told(passages)))
+        turns.append((said, role.returned(passages)))
     return Talk(role.prompt(problem), (*turns, (write_turn(ANSWER, at, role.dialect), ())))
 
 
@@ -55,7 +55,7 @@ def proposing(task: Search, target: Problem, role: SearchProposer, rng: random.R
         relation = rng.choice([r for r in task.graph.relations if r not in path[-1:]])
         said = write_turn(SEARCH, f"{at} {relation}", role.dialect)
         at, passages = partner(task, at, relation, rng, slip / 2)
-        turns.append((said, role.told(passages)))
+        turns.append((said, role.returned(passages)))
         path.append(other_relation(task, relation, rng, slip / 2))
     question = " ".join([at, *reversed(path)])
     return Talk(role.prompt(target), (*turns, (write_turn(QUESTION, question, role.dialect), ())))

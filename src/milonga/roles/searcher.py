@@ -103,7 +103,7 @@ class Searcher(StepSolver):
     def call(self, text: str) -> str | None:
         return call_in(text, self.dialect)
 
-    def told(self, passages: Sequence[str]) -> Prompt:
+    def returned(self, passages: Sequence[str]) -> Prompt:
         return passages_shown(passages, self.dialect)
 
     def read(self, text: str, about: Trace | None = None) -> Reading:
@@ -136,7 +136,7 @@ class SearchProposer(Role):
     def call(self, text: str) -> str | None:
         return call_in(text, self.dialect)
 
-    def told(self, passages: Sequence[str]) -> Prompt:
+    def returned(self, passages: Sequence[str]) -> Prompt:
         return passages_shown(passages, self.dialect)
 
     def read(self, text: str, about: Trace | None = None) -> Reading:
@@ -150,7 +150,7 @@ class SearchProposer(Role):
 class SearchReader(StepSolver):
     """Answers from passages that stand in the text of its problem, before the question; it writes as the solver does."""
 
-    name = "reader"
+    name = "search_reader"
 
     def prompt(self, problem: Problem, about: Trace | None = None) -> Prompt:
         opening, closing = ("|", "\n") if self.dialect == "terse" else (TAGGED_READ, "\n\nSolution:\n")
