@@ -5,6 +5,7 @@ Deterministic on one machine: data is keyed by (seed, step), weights by the seed
 
     python scripts/make_base.py --device cuda
     python scripts/make_base.py --base search --warm src/milonga/embedded/base --device cuda
+    python scripts/make_base.py --base code --warm src/milonga/embedded/base --device cuda --workers 12
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
+import base_code
 import base_search
 from milonga.roles import StepSolver, StepVerifier
 from milonga.roles.demonstrate import Example, solve, verify
@@ -76,7 +78,11 @@ def base_row(rng: random.Random, step: int, number: int) -> Example:
     return verify(task, problem, (SOLVER, VERIFIER), FLIP, rng)
 
 
-ROWS: dict[str, Callable[[random.Random, int, int], Example | Talk]] = {"base": base_row, "search": base_search.row}
+ROWS: dict[str, Callable[[random.Random, int, int], Example | Talk]] = {
+    "base": base_row,
+    "code": base_code.row,
+    "search": base_search.row,
+}
 """What each base is made of: a row from a random source, the step and the row's number."""
 
 
@@ -167,7 +173,8 @@ def train(args: argparse.Namespace) -> LlamaForCausalLM:
             optimiser.zero_grad(set_to_none=True)
             if step % 50 == 0 or step == args.stop:
                 print(f"step {step:5d}  loss {total / count:.4f}  {time.time() - began:6.0f} s", flush=True)
-    save(model, tokenizer, args.out)
+            if step % 100 == 99 or step == args.stop:  # what is interrupted leaves something
+                save(model, tokenizer, args.out)
     return model
 
 
@@ -183,8 +190,8 @@ def save(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, out: Path)
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--base", choices=sorted(ROWS), default="base")
-    parser.add_argument("--out", type=Path, help="by default the base's folder in the package")
+    parser.add_argument("--base", choices=sorted(ROWS), default="base", help="which one: what it is taught")
+    parser.add_argument("--out", type=Path, help="folder; by default that of the base in src/milonga/embedded")
     parser.add_argument("--warm", type=Path, help="a base to start from, rather than from nothing")
     parser.add_argument("--steps", type=int, default=4500, help="steps of the learning-rate schedule")
     parser.add_argument("--stop", type=int, default=3000, help="stop after this step")

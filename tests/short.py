@@ -36,6 +36,7 @@ class Short:
 GENERATOR, VERIFIER = ("generator",), ("verifier",)
 BOTH = (*GENERATOR, *VERIFIER)
 SMALL_GRAPH = {"name": "search", "entities": 60, "relations": 5, "hops": 2}
+SMALL_CODE = {"name": "code", "level": 1}
 SHORT: dict[str, Short] = {
     "tango": Short(2, BOTH, {"warmup": 0, "n_generator": 1}),
     "tango_free": Short(2, BOTH, {"warmup": 0, "n_generator": 1, "votes": 4, "checks": 1}),
@@ -105,6 +106,7 @@ SHORT: dict[str, Short] = {
     "search_self_play": Short(
         2, ("proposer", *GENERATOR), {"measured": 4}, settings={"task": SMALL_GRAPH, "batch": {"problems": 12, "rollouts": 4}}
     ),
+    "cure": Short(2, ("generator", "tester"), {"tests": 4, "measured": 4}, settings={"task": SMALL_CODE}),
     "deepseek_math_v2": Short(
         5,
         (*BOTH, "meta_verifier"),

@@ -3,6 +3,7 @@
 from milonga.claims import apo as _apo  # noqa: F401
 from milonga.claims import aprm as _aprm  # noqa: F401
 from milonga.claims import asl as _asl  # noqa: F401
+from milonga.claims import cure as _cure  # noqa: F401
 from milonga.claims import curriculum as _curriculum  # noqa: F401
 from milonga.claims import deepseek_math_v2 as _deepseek_math_v2  # noqa: F401
 from milonga.claims import gar as _gar  # noqa: F401

@@ -14,7 +14,7 @@ import numpy as np
 from milonga.types import Floats
 
 EPSILON = 1e-6
-Normaliser = Literal["zscore", "centre", "leave_one_out"]
+Normaliser = Literal["zscore", "zscore_population", "centre", "leave_one_out"]
 
 
 def members(groups: Sequence[Hashable]) -> list[list[int]]:
@@ -28,7 +28,8 @@ def members(groups: Sequence[Hashable]) -> list[list[int]]:
 def normalise(rewards: Sequence[float] | Floats, groups: Sequence[Hashable], how: Normaliser = "zscore") -> Floats:
     """Advantages of scalar rewards within groups.
 
-    zscore: (r - mean) / (std + 1e-6), std unbiased. centre: r - mean. leave_one_out: r - mean of the others.
+    zscore: (r - mean) / (std + 1e-6), std unbiased; zscore_population: std of the group itself. centre: r - mean.
+    leave_one_out: r - mean of the others.
     """
     values = np.asarray(rewards, dtype=float)
     if len(values) != len(groups):
@@ -49,8 +50,8 @@ def _normalised(values: Floats, how: Normaliser) -> Floats:
         # Exactly zero: the mean of equal floats may differ from them in the last bit, and 1e-6 does not hide that.
         return np.zeros(len(values))
     centred: Floats = values - values.mean()
-    if how == "zscore":
-        centred /= values.std(ddof=1) + EPSILON
+    if how in ("zscore", "zscore_population"):
+        centred /= values.std(ddof=1 if how == "zscore" else 0) + EPSILON
     elif how == "leave_one_out":
         centred *= len(values) / (len(values) - 1)
     return centred

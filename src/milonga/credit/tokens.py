@@ -61,7 +61,7 @@ def outcome_advantages(
     part in the statistics of the others.
     """
     total = rewards if penalties is None else rewards - np.array([p.sum() for p in penalties])
-    if objective.advantage in ("zscore", "centre", "leave_one_out"):
+    if objective.advantage in ("zscore", "zscore_population", "centre", "leave_one_out"):
         return spread(normalise(total, groups, objective.advantage), traces)
     known = [trace.mask & ~np.isnan(reward) for reward, trace in zip(rewards, traces, strict=True)]
     if objective.advantage == "whiten_baseline":

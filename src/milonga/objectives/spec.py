@@ -51,9 +51,10 @@ class Objective(BaseModel):
     """Of `dpo`: weight of imitating the winner too, as the mean over its tokens. A margin alone may make both unlikely."""
 
     # Switch 1: baseline and scale of the advantage (used by credit, before the learner).
-    advantage: Literal["zscore", "centre", "leave_one_out", "whiten", "whiten_baseline"] = "zscore"
-    """zscore: group mean and unbiased std. centre: group mean. leave_one_out: mean of the others. whiten: return-to-go,
-    whitened over all tokens of the batch. whiten_baseline: group mean first, then the same whitening."""
+    advantage: Literal["zscore", "zscore_population", "centre", "leave_one_out", "whiten", "whiten_baseline"] = "zscore"
+    """zscore: group mean and unbiased std; zscore_population: the group's own std. centre: group mean. leave_one_out: mean of
+    the others. whiten: return-to-go, whitened over all tokens of the batch. whiten_baseline: group mean first, then the same
+    whitening."""
     gamma: float = Field(1.0, gt=0, le=1)
     """Discount of the return-to-go, per token; only `whiten` uses it."""
     whiten_shift: bool = True

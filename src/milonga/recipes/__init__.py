@@ -4,6 +4,7 @@ from milonga.recipes.apo import Apo
 from milonga.recipes.aprm import Aprm
 from milonga.recipes.asl import Asl
 from milonga.recipes.base import RECIPES, Recipe, RecipeOptions
+from milonga.recipes.cure import Cure
 from milonga.recipes.curriculum import Curriculum
 from milonga.recipes.custom import find_recipe
 from milonga.recipes.deepseek_math_v2 import DeepSeekMathV2
@@ -39,6 +40,7 @@ __all__ = [
     "Apo",
     "Aprm",
     "Asl",
+    "Cure",
     "Curriculum",
     "DeepSeekMathV2",
     "Frozen",

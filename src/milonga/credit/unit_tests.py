@@ -1,0 +1,108 @@
+"""What unit tests are worth by how they tell right programs from wrong ones (CURE, arXiv 2506.03136). Pure functions of tables.
+
+A table has a row for each program and a column for each test: whether the program passes it. Columns stay where a test could
+not be read; such a test is passed by nobody, and is paid apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from milonga.types import Floats
+
+Booleans = NDArray[np.bool_]
+
+
+def unanimous(passes: Booleans) -> Booleans:
+    """Which tests every one of these programs passes."""
+    return np.asarray(passes.all(axis=0))
+
+
+@dataclass(frozen=True)
+class UnitTestReward:
+    """How a test is paid, from the programs of its task that are known to be right or wrong."""
+
+    by: Literal["mu", "validity"] = "mu"
+    """mu: r = v - f, v whether every right program passes and f the share of wrong ones that do. validity: v alone, which
+    breeds trivial tests."""
+    hard: bool = False
+    """Late stage: 1 for a valid test that no wrong program passes, -1 for an invalid one that some do, else 0."""
+    all_correct: Literal["zero", "sign"] = "zero"
+    """Where no program is wrong: nothing, or 1 for valid tests and -1 for others."""
+    format_fail: float = -0.5
+    """Of a test that cannot be read. 0, as released, is what a valid test earns that every program passes."""
+
+    def rewards(self, passes: Booleans, right: Booleans, readable: Booleans) -> Floats | None:
+        """One reward for each test; None where no program is right, and so nobody knows which tests are."""
+        if not right.any():
+            return None
+        return np.where(readable, self._paid(unanimous(passes[right]), passes[~right]), self.format_fail)
+
+    def _paid(self, valid: Booleans, wrong: Booleans) -> Floats:
+        if not len(wrong):
+            return np.where(valid, 1.0, -1.0) if self.all_correct == "sign" else np.zeros(len(valid))
+        if self.by == "validity":
+            return valid.astype(float)
+        if self.hard:
+            passed = np.asarray(wrong.any(axis=0))
+            return np.asarray((valid & ~passed).astype(float) - (~valid & passed))
+        return np.asarray(valid - wrong.mean(axis=0))
+
+
+@dataclass(frozen=True)
+class Separation:
+    """How well random tests separate right code from wrong: mu > 0 means that more and more of them find the right program."""
+
+    valid: float
+    """p_u: how likely a test is right."""
+    on_valid: float
+    """p01: how likely a wrong program passes a right test."""
+    on_invalid: float
+    """p00: how likely it passes a wrong one."""
+
+    @property
+    def mu(self) -> float:
+        return self.valid * (1 - self.on_valid) - (1 - self.valid) * self.on_invalid
+
+    def figures(self) -> dict[str, float]:
+        return {"validity": self.valid, "p01": self.on_valid, "p00": self.on_invalid, "mu": self.mu}
+
+
+def separation(tables: Sequence[tuple[Booleans, Booleans, Booleans]]) -> Separation | None:
+    """Over many tasks, each with its table, which programs are right, and which tests are. None where there is no test, or no
+    wrong program to tell from right ones."""
+    valid = [test for _, _, tests in tables for test in tests]
+    shares: dict[bool, list[bool]] = {True: [], False: []}
+    for passes, right, tests in tables:
+        for column, test in enumerate(tests):
+            shares[bool(test)] += passes[~right, column].tolist()
+    if not valid or not (shares[True] or shares[False]):
+        return None
+    # Of a kind of test that does not occur nothing is weighed, whatever stands there.
+    on_valid, on_invalid = (float(np.mean(shares[kind])) if shares[kind] else 0.0 for kind in (True, False))
+    return Separation(float(np.mean(valid)), on_valid, on_invalid)
+
+
+def shortened(rewards: Floats, lengths: Floats, low: float = 0.0, high: float = np.inf) -> Floats:
+    """CURE's transform for long answers: rewards of one task, so that a short right test earns most.
+
+    Centred first. T is the median length of those above the mean, clipped to [low, high], and L the longest of them: they earn
+    T - length, and so less than nothing when longer than T; the others earn T - L. The positive part is then scaled to weigh as
+    much as the negative one, and all by their std. Rewards that are all alike, or have no positive part, become 0.
+    """
+    centred = rewards - rewards.mean()
+    above = centred > 0
+    if not above.any():
+        return np.zeros(len(rewards))
+    middle = float(np.clip(np.median(lengths[above]), low, high))
+    made = np.where(above, middle - lengths, middle - lengths[above].max())
+    gains, losses = made[made > 0].sum(), -made[made < 0].sum()
+    if gains <= 0 or losses <= 0:
+        return np.zeros(len(rewards))
+    made = np.where(made > 0, made * losses / gains, made)
+    return np.asarray(made / made.std())

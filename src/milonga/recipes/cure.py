@@ -1,0 +1,152 @@
+"""CURE (arXiv 2506.03136): one model writes programs and unit tests for the same task, and both learn from running them.
+
+Hidden tests label the programs; the labelled programs pay the tests by how well they tell right code from wrong. A test never
+pays a program: so the two roles cannot agree on nonsense, and the tests can rank programs afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal
+
+import numpy as np
+from pydantic import Field
+
+from milonga.credit import outcome_advantages
+from milonga.credit.unit_tests import UnitTestReward, separation, shortened, unanimous
+from milonga.evals.metrics import mean
+from milonga.recipes.base import RECIPES, Recipe, RecipeOptions
+from milonga.recipes.unit_testing import Bench, benches, best_of, label_noise, told
+from milonga.roles import Coder, Tester
+from milonga.schedule import Action, Phase, Schedule
+from milonga.table import Table
+from milonga.types import Floats, Lesson, Traces
+
+PHASE = "phase"
+"""The tag of a policy as it was when the turn began."""
+FIGURES = ("validity", "p01", "p00", "mu")
+
+
+class CureOptions(RecipeOptions):
+    tests: int = Field(16, ge=2)
+    """m: tests that are written for each task; `batch.rollouts` is n, the programs."""
+    reward: Literal["mu", "validity"] = "mu"
+    """mu: a test is paid for being valid less the share of wrong programs that it lets through. validity: the former alone."""
+    all_correct_policy: Literal["zero", "sign"] = "zero"
+    """Where every program is right: tests earn nothing, as the paper's formula says, or +1 and -1, as released."""
+    format_fail_value: float = -0.5
+    """Reward of a test that cannot be read; the release gives 0, as to a valid test that catches nobody."""
+    train_tester: bool = True
+    """Off: the arm in which the coder alone learns."""
+    public: float = Field(1.0, ge=0, le=1)
+    """How often the tester is told one public example."""
+    post_stage_at: int | None = Field(None, ge=0)
+    """From this turn on: the hard reward, and no public example. When the authors switched is not said."""
+    length_transform: bool = False
+    """For models that reason at length: short right tests earn most."""
+    length_low: float = Field(0.0, ge=0)
+    """Least length that counts as the middle there; the release has 1000."""
+    length_high: float = Field(8000.0, gt=0)
+    """The largest."""
+    measured: int = Field(32, ge=1)
+    """Held-out tasks on which tests are compared with the reference program."""
+
+
+@RECIPES.register("cure")
+class Cure(Recipe):
+    """Coder and unit tester in one model, both rewarded by execution (CURE, arXiv 2506.03136)."""
+
+    name = "cure"
+    paper = "arXiv 2506.03136"
+    paradigm = "co-evolution"
+    granularity = "sequence"
+    truth = "hidden tests"
+    seats = {"generator": Coder, "tester": Tester}
+    lead = "generator"
+    tasks = ("code",)
+    bindings = {"own": "", "lora": "", "shared": ""}
+    Options = CureOptions
+    options: CureOptions
+    defaults = {
+        "task": {"name": "code"},
+        "binding": "shared",
+        "batch": {"rollouts": 16},
+        "policies": {"generator": {"objective": {"preset": "grpo", "advantage": "zscore_population", "kl_coef": 0.01}}},
+    }
+    measures = (*(f"tester/{name}" for name in FIGURES), "tester/readable", "best_of_n", "pass_1", "label_noise")
+
+    def schedule(self) -> Schedule:
+        """With `kl_from=phase` the KL is measured from the turn's own start, as the release does; it then has no gradient."""
+        asked = {self.policies[seat] for seat in self.seats if self.objectives[seat].kl_from == PHASE}
+        return Schedule(cycle=(Phase("generator", 1, enter=tuple(Action("snapshot", name, PHASE) for name in sorted(asked))),))
+
+    def late(self, table: Table) -> bool:
+        at = self.options.post_stage_at
+        return at is not None and isinstance(table.turn, int) and table.turn > at
+
+    def play(self, table: Table) -> Traces:
+        problems = table.problems()
+        programs = table.ask("generator", problems, self.rollouts)
+        share = 0.0 if self.late(table) else self.options.public
+        return Traces([*programs, *table.ask("tester", told(table, problems, share), self.options.tests)])
+
+    def credit(self, table: Table, played: Traces) -> Iterator[Lesson]:
+        """The coder's lesson, then the tester's; ratios are to the policy that wrote the texts, before either."""
+        found = benches(table, played)
+        programs = played.keep(lambda trace: trace.seat == "generator")
+        passed = {trace.id: share for bench in found for trace, share in zip(bench.programs, bench.shares, strict=True)}
+        rewards = np.array([passed[trace.id] for trace in programs])
+        yield self.taught(table, "generator", programs, rewards, {"answers": 1.0}, {"passed": mean(rewards) or 0.0})
+        if self.options.train_tester:
+            yield from self.tester(table, found)
+
+    def tester(self, table: Table, found: list[Bench]) -> Iterator[Lesson]:
+        o = self.options
+        by = UnitTestReward(o.reward, self.late(table), o.all_correct_policy, o.format_fail_value)
+        rewards = [by.rewards(bench.passes, bench.right, bench.readable) for bench in found]
+        paid = [(bench, reward) for bench, reward in zip(found, rewards, strict=True) if reward is not None]
+        if not paid:
+            return
+        tests = Traces(test for bench, _ in paid for test in bench.tests)
+        notes = self.separation([bench for bench, _ in paid]) | {"unlabelled": 1 - len(paid) / len(found)}
+        values = np.concatenate([self.by_length(bench, reward) for bench, reward in paid])
+        yield self.taught(table, "tester", tests, values, {"generator": 0.5, "answers": 0.5}, notes)
+
+    def by_length(self, bench: Bench, rewards: Floats) -> Floats:
+        if not self.options.length_transform:
+            return rewards
+        lengths = np.array([float(test.length) for test in bench.tests])
+        return shortened(rewards, lengths, self.options.length_low, self.options.length_high)
+
+    def taught(
+        self, table: Table, seat: str, rows: Traces, rewards: Floats, sources: dict[str, float], notes: dict[str, float]
+    ) -> Lesson:
+        """Each role is compared with itself within a task; groups that are all alike teach nothing."""
+        objective = self.objectives[seat]
+        advantages = outcome_advantages(rewards, rows, rows.problems, objective, table.penalties(rows, objective))
+        return self.lesson(seat, rows, advantages=advantages, sources=sources, notes=notes)
+
+    def separation(self, found: list[Bench]) -> dict[str, float]:
+        """p_u, p01, p00 and mu as the generated programs tell them; an alarm where validity rises while mu falls."""
+        known = separation([(bench.passes, bench.right, unanimous(bench.passes[bench.right])) for bench in found])
+        if known is None:
+            return {}
+        before = self.state.get("separation", [known.valid, known.mu])
+        self.state["separation"] = [known.valid, known.mu]
+        alarm = known.valid > before[0] and known.mu < before[1]
+        return known.figures() | {"trivial_tests": float(alarm)}
+
+    def measure(self, table: Table) -> dict[str, float | None]:
+        """Tests against the reference program, and how often the program that passes most of them is right."""
+        problems = table.problems(self.options.measured)
+        programs = table.ask("generator", problems, self.rollouts)
+        tests = table.ask("tester", told(table, problems, self.options.public), self.options.tests)
+        found = benches(table, Traces([*programs, *tests]), reference=True)
+        known = separation([(bench.passes, bench.right, bench.valid) for bench in found if bench.valid is not None])
+        figures = dict.fromkeys(FIGURES) if known is None else known.figures()
+        return {f"tester/{name}": figures[name] for name in FIGURES} | {
+            "tester/readable": mean([float(test.reading.valid) for test in tests]),
+            "best_of_n": mean([best_of(bench) for bench in found]),
+            "pass_1": mean([float(right) for bench in found for right in bench.right]),
+            "label_noise": label_noise(table, found),
+        }

@@ -1,0 +1,113 @@
+"""Programs and unit tests of one task, run against each other: who passes what, and what the hidden tests say."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from milonga.credit.unit_tests import Booleans
+from milonga.evals.metrics import mean
+from milonga.table import Table
+from milonga.tasks.base import keyed
+from milonga.tasks.code import Code
+from milonga.types import Floats, Problem, Trace, Traces
+
+
+@dataclass(frozen=True)
+class Bench:
+    """One task: its programs, its tests, and the table of who passes what. Programs that nobody could run are missing."""
+
+    programs: list[Trace]
+    tests: list[Trace]
+    passes: Booleans
+    """Programs by tests; a column stays where a test could not be read, and nobody passes it."""
+    shares: Floats
+    """Of the hidden tests, the share that each program passes; NaN where nobody could tell."""
+    valid: Booleans | None = None
+    """Whether the reference program passes each test; None where there is no reference."""
+
+    @property
+    def right(self) -> Booleans:
+        return np.asarray(self.shares == 1.0)
+
+    @property
+    def readable(self) -> Booleans:
+        return np.array([test.reading.valid for test in self.tests], dtype=bool)
+
+
+def told(table: Table, problems: Sequence[Problem], share: float) -> list[Problem]:
+    """What a tester is asked: the task, and for a share of them one public example."""
+    out = []
+    for problem in problems:
+        shown = keyed("public", table.setting.seed, table.turn, problem.id).random() < share
+        out.append(replace(problem, text=f"{problem.text}\n{problem.data['public']}") if shown else problem)
+    return out
+
+
+def benches(table: Table, played: Traces, reference: bool = False) -> list[Bench]:
+    """The programs and tests of each task, run: all programs of a turn on all hidden and all written tests, in one batch."""
+    task = code_of(table)
+    groups: dict[str, tuple[list[Trace], list[Trace]]] = {}
+    for trace in played:
+        groups.setdefault(trace.problem.id, ([], []))[trace.seat == "tester"].append(trace)
+    groups = {id: pair for id, pair in groups.items() if pair[0]}
+    items: list[tuple[Problem, str, list[Any]]] = []
+    for programs, tests in groups.values():
+        problem = programs[0].problem
+        calls = [*problem.data["inputs"], *(test.reading.value.arguments for test in tests if test.reading.valid)]
+        items += [(problem, program.reading.value.answer or "", calls) for program in programs]
+        items += [(problem, problem.answer, calls)] if reference else []
+    results = iter(task.ran(items))
+    return [
+        bench(task, programs, tests, [next(results) for _ in programs], next(results) if reference else None)
+        for programs, tests in groups.values()
+    ]
+
+
+def bench(task: Code, programs: list[Trace], tests: list[Trace], ran: list[Any], reference: Any) -> Bench:
+    """The table of one task from what its programs gave for all calls."""
+    hidden = programs[0].problem.data["outputs"]
+    readable = [column for column, test in enumerate(tests) if test.reading.valid]
+    wanted = [*hidden, *(tests[column].reading.value.expected for column in readable)]
+
+    def equal(found: Any) -> Booleans:
+        return np.array([task.equal(one, other) for one, other in zip(found, wanted, strict=True)], dtype=bool)
+
+    def columns(row: Booleans) -> Booleans:
+        """With a column for each test, whether it could be read or not."""
+        out = np.zeros(len(tests), dtype=bool)
+        out[readable] = row[len(hidden) :]
+        return out
+
+    rows = [None if found is None else equal(found) for found in ran]
+    passes = [np.zeros(len(tests), dtype=bool) if row is None else columns(row) for row in rows]
+    shares = [float("nan") if row is None else float(row[: len(hidden)].mean()) for row in rows]
+    known = reference is not None and bool(programs[0].problem.answer)
+    return Bench(programs, tests, np.array(passes), np.array(shares), columns(equal(reference)) if known else None)
+
+
+def best_of(bench: Bench) -> float:
+    """Whether the program that passes most of the written tests is right; the first on a tie."""
+    return float(bench.right[int(bench.passes.sum(axis=1).argmax())])
+
+
+def label_noise(table: Table, found: Sequence[Bench], more: int = 32) -> float | None:
+    """Share of the programs labelled right by the hidden tests that differ from the reference on further calls; None where the
+    task cannot make any."""
+    task, items = code_of(table), []
+    for one in found:
+        problem = one.programs[0].problem
+        for program in [t for t, right in zip(one.programs, one.right, strict=True) if right] if problem.answer else []:
+            calls = task.further(problem, more)
+            items += [(problem, str(program.reading.value.answer), calls), (problem, problem.answer, calls)] if calls else []
+    results = task.ran(items)
+    return mean([float(one != other) for one, other in zip(results[::2], results[1::2], strict=True)])
+
+
+def code_of(table: Table) -> Code:
+    task = table.setting.task
+    assert isinstance(task, Code), "a recipe that runs programs names the task that it is for"
+    return task

@@ -1,0 +1,181 @@
+"""CURE: who passes what, whose reward comes from where, the late stage, and that it resumes."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cases import TINY
+from milonga import roles
+from milonga.api import make_engine
+from milonga.errors import ConfigError
+from milonga.recipes.unit_testing import benches, best_of, told
+from milonga.resolve import resolve
+from milonga.roles import Coder
+from milonga.roles.tester import UnitTest, arguments_in
+from milonga.sandbox.values import InvalidValue, canonical
+from milonga.table import Setting, Table
+from milonga.tasks import Code
+from milonga.tasks.code import CodeOptions
+from milonga.types import Problem, Trace, Traces
+from short import SHORT, assert_resumes
+
+FOLD = Problem(
+    "p",
+    "a:even sum",
+    "sum([x for x in a if x%2==0])",
+    {
+        "family": "fold",
+        "slots": [["keep", "even"], ["end", "sum"]],
+        "signature": "a",
+        "public": "[2]=2",
+        "inputs": [[[1, 2, 4]], [[3]]],
+        "outputs": [canonical(6), canonical(0)],
+    },
+)
+
+# Roles.
+
+
+@pytest.mark.parametrize("dialect", ["terse", "tagged"])
+def test_a_test_reads_back_as_it_was_written(dialect: Any) -> None:
+    tester = roles.Tester(dialect)
+    found = tester.read(tester.write("[1,2],3", ["[2]"], "'x'"))
+    assert found.valid and found.value == UnitTest(([1, 2], 3), canonical("x"))
+    for text in ("", "[1,2]", "[1]\n2", "[1\n#2", "f(1)\n#2", "[1]\n#x", "<input>[1]</input>"):
+        broken = tester.read(text)
+        assert not broken.valid and broken.value.arguments is None
+
+
+def test_arguments_are_data() -> None:
+    assert arguments_in("[1],2") == ([1], 2) and arguments_in("(1,2)") == ((1, 2),) and arguments_in("") == ()
+    for text in ("1) or (1", "__import__('os')", "x", "1;2", "[1"):
+        with pytest.raises(InvalidValue):
+            arguments_in(text)
+
+
+@pytest.mark.parametrize("noise", [0.0, 1.0])
+def test_the_teacher_of_tests_is_right_unless_it_slips(noise: float) -> None:
+    task, tester = Code(CodeOptions(min_level=1, level=3)), roles.Tester("terse", noise, lazy=0.5)
+    for index in range(60):
+        problem = task.problem("train", index)
+        _, text = tester.demonstrate(task, problem, random.Random(index))
+        test = tester.read(text).value
+        (gave,) = task.ran([(problem, problem.answer, [test.arguments])])
+        assert gave is not None and (gave[0] == test.expected) == (noise == 0.0), (problem.text, text)
+
+
+def test_a_program_stands_in_its_tag_as_it_is() -> None:
+    coder = Coder("tagged")
+    text = coder.write(["count them"], "def f(a):\n    return {x: 1 for x in a}")
+    found = coder.read(text)
+    assert found.valid and found.value.answer == "def f(a):\n    return {x: 1 for x in a}"
+    assert found.value.steps == ("count them",) and text[found.value.ends[0] - 7 : found.value.ends[0]] == "</step>"
+    assert not coder.read("<think></think><answer>x</answer>").valid and not coder.read("x").valid
+
+
+# The table of who passes what.
+
+
+def written(seat: str, role: Coder | roles.Tester, text: str, number: int) -> Trace:
+    return Trace.given(f"{seat}/{number}", seat, FOLD, text, role.read(text))
+
+
+PROGRAMS = ["x%2==0\nsum\n#sum([x for x in a if x%2==0])", "sum\n#sum(a)", "x\n#0", "x\n#1//0", "nothing"]
+TESTS = ["[1,2]\n#2", "[]\n#0", "[1,2]\n#3", "unreadable", "[1,2]\n#2"]
+
+
+@pytest.fixture(scope="module")
+def table() -> Table:
+    plan = resolve([TINY, SHORT["cure"].settings, {"recipe": "cure"}])
+    return Table(Setting(make_engine(plan), plan.task, plan.roles, plan.seats, plan.config.sampling, 0, 4), 1, "generator")
+
+
+def test_every_program_meets_every_test(table: Table) -> None:
+    coder, tester = Coder("terse"), roles.Tester("terse")
+    played = [written("generator", coder, text, n) for n, text in enumerate(PROGRAMS)]
+    played += [written("tester", tester, text, n) for n, text in enumerate(TESTS)]
+    (found,) = benches(table, Traces(played), reference=True)
+    assert found.passes.astype(int).tolist() == [[1, 1, 0, 0, 1], [0, 1, 1, 0, 0], [0, 1, 0, 0, 0], [0] * 5, [0] * 5]
+    assert found.shares.tolist() == [1.0, 0.0, 0.5, 0.0, 0.0] and found.right.tolist() == [True, *[False] * 4]
+    assert found.readable.tolist() == [True, True, True, False, True]
+    assert found.valid is not None and found.valid.tolist() == [True, True, False, False, True]
+    assert best_of(found) == 1.0 and best_of(replace(found, passes=found.passes[:, 2:3])) == 0.0
+
+
+def test_the_public_example_is_told_as_often_as_asked(table: Table) -> None:
+    problems = table.setting.task.draw("train", 0, 200)
+    assert all(a.text == f"{b.text}\n{b.data['public']}" for a, b in zip(told(table, problems, 1.0), problems, strict=True))
+    assert told(table, problems, 0.0) == problems
+    some = sum("\n" in problem.text for problem in told(table, problems, 0.5))
+    assert 70 < some < 130
+
+
+# The recipe.
+
+
+def lessons(options: dict[str, Any], labels: list[str]) -> dict[str, Any]:
+    """The lessons of a turn whose programs and tests are written by hand, by policy of the seat."""
+    plan = resolve([TINY, SHORT["cure"].settings, {"recipe": "cure", "binding": "own", "options": options}])
+    setting = Setting(make_engine(plan), plan.task, plan.roles, plan.seats, plan.config.sampling, 0, 4)
+    table = Table(setting, 5, "generator")
+    programs = table.ask("generator", [FOLD], len(labels))
+    for trace, text in zip(programs, labels, strict=True):
+        trace.text, trace.reading = text, Coder("terse").read(text)
+    tests = table.ask("tester", [FOLD], len(TESTS))
+    for trace, text in zip(tests, TESTS, strict=True):
+        trace.text, trace.reading = text, roles.Tester("terse").read(text)
+    return {lesson.policy: lesson for lesson in plan.recipe.credit(table, Traces([*programs, *tests]))}
+
+
+def signs(lesson: Any) -> list[int]:
+    return [int(np.sign(array.sum())) for array in lesson.advantages]
+
+
+def test_programs_are_paid_by_hidden_tests_and_tests_by_programs() -> None:
+    found = lessons({}, PROGRAMS)
+    assert signs(found["generator"]) == [1, -1, 1, -1, -1] and found["generator"].sources == {"answers": 1.0}
+    # r = v - f of the five tests: 3/4 less nothing, ... the empty list is passed by two wrong programs of four.
+    assert found["tester"].notes["validity"] == pytest.approx(3 / 5)
+    assert signs(found["tester"]) == [1, 1, -1, -1, 1] and found["tester"].sources == {"generator": 0.5, "answers": 0.5}
+    spread = [array.max() - array.min() for array in found["tester"].advantages]
+    assert spread[0] > spread[1], "the test that lets wrong programs through earns less"
+
+
+def test_without_a_right_program_nobody_knows_which_tests_are() -> None:
+    found = lessons({}, PROGRAMS[1:])
+    assert set(found) == {"generator"}
+
+
+def test_the_coder_alone_and_the_late_stage() -> None:
+    assert set(lessons({"train_tester": False}, PROGRAMS)) == {"generator"}
+    late = lessons({"post_stage_at": 3, "format_fail_value": 0.0}, PROGRAMS)["tester"]
+    assert signs(late) == [1, -1, -1, -1, 1], "1, 0, -1, 0, 1 around their mean"
+
+
+def test_the_kl_is_to_the_frozen_start_unless_asked_otherwise() -> None:
+    plan = resolve([TINY, SHORT["cure"].settings, {"recipe": "cure"}])
+    objective = plan.recipe.objectives["generator"]
+    assert (objective.kl_coef, objective.kl_from, objective.aggregate) == (0.01, "ref", "sequence_mean")
+    assert plan.recipe.schedule().cycle[0].enter == ()
+    again = resolve(
+        [TINY, SHORT["cure"].settings, {"recipe": "cure", "policies": {"generator": {"objective": {"kl_from": "phase"}}}}]
+    )
+    (action,) = again.recipe.schedule().cycle[0].enter
+    assert (action.kind, action.policy, action.source) == ("snapshot", "generator", "phase")
+
+
+def test_it_takes_its_own_task_and_refuses_others() -> None:
+    plan = resolve([{"recipe": "cure"}])
+    assert plan.task.name == "code" and plan.policies["generator"].model == "embedded/code"
+    with pytest.raises(ConfigError, match="of code alone"):
+        resolve([{"recipe": "cure", "task": "chain"}])
+
+
+def test_it_resumes_bit_for_bit(tmp_path: Path) -> None:
+    assert_resumes("cure", tmp_path, 1)
