@@ -302,6 +302,23 @@ CASES: dict[str, Case] = {
         BOTH,
         0.12,
     ),
+    # One model in both seats; one family of functions alone, whose words are few. The share of right ones among 8 programs
+    # for each of 16 held-out functions. On seeds 4 and 5 the gains were 0.29 and 0.23, the controls lost 0.22 and 0.16. (What
+    # the tests separate, mu, rose by 0.13 and 0.07, and fell in the controls.)
+    "cure": Case(
+        QUICK
+        | {
+            "task": {"name": "code", "level": 3, "families": ["order"]},
+            "batch": {"problems": 12, "rollouts": 8},
+            "options": {"tests": 4, "measured": 16},
+            "policies": {"generator": FAST},
+            "eval": QUICK["eval"] | {"problems": 4, "samples": 1},
+        },
+        5,
+        "eval/pass_1",
+        {"generator"},
+        0.1,
+    ),
     # One model in both seats, so that it is taught to talk once. Accuracy of 96 last turns, 0.07 at the start; over seeds
     # 4 and 5 the ends were 0.39 and 0.64, the controls 0.02 and 0.19.
     "maporl": Case(
