@@ -20,8 +20,8 @@ LONGER = {
     "self_rewarding": "a short run gives no points that can be read",
 }
 """Recipes whose graph is drawn from the longer runs of their claim, and why: a short run shows a part of it."""
-OTHERWISE = {"self_rewarding": {"options": {"judge": "self"}}}
-"""Settings of the page where those of the short run are not the recipe's own."""
+OTHERWISE = {"self_rewarding": {"options": {"judge": "self"}}, "cure": {"binding": "own"}}
+"""Settings of the page, where they are not those of the short run: the recipe's own, or what the page says of its graph."""
 PARTS = {"math_shepherd": "math_shepherd_rl", "tango_free": "tango_free_adversary"}
 """Pages of two recipes whose graph is that of the first: the second has these edges too, and more."""
 
