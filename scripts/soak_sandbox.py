@@ -3,7 +3,7 @@
     python scripts/soak_sandbox.py --out docs/results/sandbox.json
     python scripts/soak_sandbox.py --programs 300      # the script itself, in half a minute
 
-Every attack of `milonga.sandbox.attacks` is repeated, in random order, so that each would meet the leftovers of every other;
+Every attack of `sandbox_attacks.py` is repeated, in random order, so that each would meet the leftovers of every other;
 those that use all their time less often. Meanwhile a secret lies in a file, in the environment, in an open descriptor and in
 memory, and a port is listened on. The exit code is 1 if anything was not contained, or was left.
 """
@@ -25,9 +25,9 @@ from pathlib import Path
 from typing import Any
 
 from milonga.sandbox import Level, Limits, Sandbox
-from milonga.sandbox.attacks import ATTACKS, Attack
-from milonga.sandbox.bait import Bait, children, is_alive, laid, watched
 from milonga.sandbox.isolation import version
+from sandbox_attacks import ATTACKS, Attack
+from sandbox_bait import Bait, children, is_alive, laid, watched
 
 SLOW_SHARE = 8
 """An attack that uses all its time is run this many times less often than others."""

@@ -33,8 +33,8 @@ from milonga.sandbox import (
     seccomp,
     verdict,
 )
-from milonga.sandbox.attacks import ATTACKS, Attack
-from milonga.sandbox.bait import children, is_alive, laid, watched
+from sandbox_attacks import ATTACKS, Attack
+from sandbox_bait import children, is_alive, laid, watched
 from sandbox_helpers import opened, wait_until
 
 LEVELS: tuple[Level, ...] = ("isolated", "limited")
