@@ -107,6 +107,12 @@ SHORT: dict[str, Short] = {
         2, ("proposer", *GENERATOR), {"measured": 4}, settings={"task": SMALL_GRAPH, "batch": {"problems": 12, "rollouts": 4}}
     ),
     "cure": Short(2, ("generator", "tester"), {"tests": 4, "measured": 4}, settings={"task": SMALL_CODE}),
+    "absolute_zero": Short(
+        2,
+        GENERATOR,
+        {"measured": 2, "seeds": 1, "seed_rounds": 2},
+        settings={"task": SMALL_CODE},
+    ),
     "deepseek_math_v2": Short(
         5,
         (*BOTH, "meta_verifier"),

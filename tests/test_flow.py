@@ -16,6 +16,7 @@ ROOT = Path(__file__).parent.parent
 PAGES = {path.stem: path.read_text() for path in sorted((ROOT / "docs" / "recipes").glob("*.md"))}
 SCRIPT = run_path(str(ROOT / "scripts" / "draw_flow.py"))
 LONGER = {
+    "absolute_zero": "in a short run no inputs for an induction may count",
     "asl": "a short run poses no problem that can be read",
     "self_rewarding": "a short run gives no points that can be read",
 }

@@ -1,5 +1,6 @@
 """Claims of the papers as comparisons, one file for each recipe. `milonga claim NAME` runs one."""
 
+from milonga.claims import absolute_zero as _absolute_zero  # noqa: F401
 from milonga.claims import apo as _apo  # noqa: F401
 from milonga.claims import aprm as _aprm  # noqa: F401
 from milonga.claims import asl as _asl  # noqa: F401

@@ -1,5 +1,6 @@
 """Recipes: one file per published system, and those of the user's own."""
 
+from milonga.recipes.absolute_zero import AbsoluteZero
 from milonga.recipes.apo import Apo
 from milonga.recipes.aprm import Aprm
 from milonga.recipes.asl import Asl
@@ -37,6 +38,7 @@ from milonga.recipes.v_star import VStar
 
 __all__ = [
     "RECIPES",
+    "AbsoluteZero",
     "Apo",
     "Aprm",
     "Asl",

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from milonga.roles.base import ROLES, Role
+from milonga.roles.base import ROLES, Dialect, Role
+from milonga.roles.coder import Coder
 from milonga.roles.solver import StepSolver
 from milonga.types import Part, Problem, Prompt, Reading, Trace
 
@@ -20,9 +21,15 @@ Work inside <think> and </think>, every step in its own <step> and </step>, and 
 <answer>\\boxed{ }</answer>.
 
 """
+TAGGED_INDUCE = """\
+Inputs of a program and its outputs are given. Find a program that gives them. Work inside <think> and </think>, every step in \
+its own <step> and </step>, and give only the program inside <answer> and </answer>.
+
+"""
 TAGGED_PROPOSE = """\
-Below are programs with an input each. Write a new one that differs from them and is harder, inside <program> and </program>, \
-and one input for it inside <input> and </input>: its arguments as Python literals, separated by commas.
+Below are programs with an input each. Write a new one of the same form that differs from them and is harder, inside <program> \
+and </program>, and one input for it inside <input> and </input>: its arguments as Python literals, separated by commas. \
+{aim}It must do the same every time.
 
 """
 TAGGED_INPUTS = """\
@@ -65,12 +72,15 @@ class Abducer(Reasoner):
 
 
 @ROLES.register("inducer")
-class Inducer(Reasoner):
-    """From inputs and outputs to a program."""
+class Inducer(Coder):
+    """From inputs and outputs to a program, which is read as a coder's is."""
 
     name = "inducer"
-    mark = "&"
-    orders = "Inputs and their outputs are given. Find a program that gives them."
+
+    def prompt(self, problem: Problem, about: Trace | None = None) -> Prompt:
+        if self.dialect == "terse":
+            return (Part("&"), Part(problem.text, foreign=True), Part("\n"))
+        return (Part(TAGGED_INDUCE), Part(problem.text, foreign=True), Part("\n\nSolution:\n"))
 
 
 @dataclass(frozen=True)
@@ -92,10 +102,17 @@ class Inputs:
 
 @ROLES.register("programmer")
 class ProgramProposer(Role):
-    """Writes a program and an input for it. terse: the program on one line, the input behind `#` on the next."""
+    """Writes a program and an input for it. terse: the program on one line, the input behind `#` on the next.
+
+    `aim` says what should be hard about them, where there is room to say it.
+    """
 
     name = "programmer"
     judges = False
+
+    def __init__(self, dialect: Dialect, aim: str = "") -> None:
+        super().__init__(dialect)
+        self.aim = f"{aim} " if aim else ""
 
     @property
     def stop(self) -> tuple[str, ...]:
@@ -105,7 +122,7 @@ class ProgramProposer(Role):
         """`problem` holds earlier programs with their inputs, as `references` writes them."""
         if self.dialect == "terse":
             return (Part("<"), Part(problem.text, foreign=True), Part("\n"))
-        return (Part(TAGGED_PROPOSE), Part(problem.text, foreign=True), Part("\n\n"))
+        return (Part(TAGGED_PROPOSE.format(aim=self.aim)), Part(problem.text, foreign=True), Part("\n\n"))
 
     def read(self, text: str, about: Trace | None = None) -> Reading:
         if self.dialect == "terse":
@@ -130,7 +147,12 @@ class InputProposer(Role):
 
     name = "prober"
     judges = False
-    count: ClassVar[int] = 6
+    count: int = 6
+    """How many of them."""
+
+    def __init__(self, dialect: Dialect, count: int = count) -> None:
+        super().__init__(dialect)
+        self.count = count
 
     @property
     def stop(self) -> tuple[str, ...]:

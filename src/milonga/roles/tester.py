@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from milonga.roles.base import ROLES, Dialect, Role
-from milonga.sandbox.values import Canonical, InvalidValue, canonical, read_literal
+from milonga.sandbox.values import Canonical, InvalidValue, arguments_in, canonical, read_literal
 from milonga.tasks.base import Task
 from milonga.tasks.code import row_of
 from milonga.tasks.code_words import draw_arguments, shown, written
@@ -97,13 +97,6 @@ class Tester(Role):
         if rng.random() < self.noise:
             values[-1] = slipped(values[-1], rng)
         return None, self.write(written(arguments), values[:-1], values[-1])
-
-
-def arguments_in(text: str) -> tuple[Any, ...]:
-    """Arguments as they stand in a call: `[1,2],3` are two."""
-    value = read_literal(f"{text}," if text.strip() else "()")
-    assert isinstance(value, tuple)
-    return value
 
 
 def slipped(text: str, rng: random.Random) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 Flow = dict[tuple[str, str], float]
 """(source, policy) to the mean share of the policy's credit, over the turns in which it had any from there."""
 PREFIX = "flow/"
-OUTSIDE = ("answers", "steps", "demonstrations", "text", "preferences", "format", "construction")
+OUTSIDE = ("answers", "steps", "demonstrations", "text", "preferences", "format", "construction", "execution")
 """Sources that are no seat."""
 
 

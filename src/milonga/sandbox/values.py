@@ -22,7 +22,7 @@ Value = None | bool | int | float | str | bytes | list[Any] | tuple[Any, ...] | 
 Canonical = NewType("Canonical", str)
 """The text of a value; made by `canonical` only."""
 
-__all__ = ["ANSWER", "Canonical", "InvalidValue", "Value", "canonical", "decode", "read_literal", "same"]
+__all__ = ["ANSWER", "Canonical", "InvalidValue", "Value", "arguments_in", "canonical", "decode", "read_literal", "same"]
 ANSWER = 4_000
 """Characters of a literal that a model wrote."""
 
@@ -121,6 +121,13 @@ def read_literal(text: str) -> Value:
         raise InvalidValue("nothing to read")
     value = tuple(items) if commas else items[0]
     canonical(value)  # within the bounds
+    return value
+
+
+def arguments_in(text: str) -> tuple[Any, ...]:
+    """Arguments as they stand in a call: `[1,2],3` are two. As data: `1) or (1` is `InvalidValue`."""
+    value = read_literal(f"{text}," if text.strip() else "()")
+    assert isinstance(value, tuple)
     return value
 
 

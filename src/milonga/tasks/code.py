@@ -22,6 +22,7 @@ from milonga.tasks import data
 from milonga.tasks.base import TASKS, Demonstration, Task, TaskOptions, keyed, split_of
 from milonga.tasks.code_data import FunctionFields, FunctionRow, Test
 from milonga.tasks.code_python import PythonRunner, Ran, source_in
+from milonga.tasks.code_questions import ENTRY, to_run, value_in
 from milonga.tasks.code_words import FAMILIES, Row, called, draw_arguments, draw_row, same_meaning, shown, written
 from milonga.types import SPLITS, Grade, Problem, Split
 
@@ -30,8 +31,6 @@ MOST_DRAWS = 2000
 """Functions that are drawn before giving up on a split: only a handful of texts can miss a tenth of all so often."""
 TRIES = 200
 """Calls that are drawn for the tests of one function."""
-ENTRY = "f"
-"""What functions that are made up are called."""
 
 
 class CodeOptions(TaskOptions):
@@ -177,14 +176,17 @@ class Code(Task):
         public, hidden = row.tests[:1], row.tests[1 : 1 + self.options.hidden] or row.tests
         return Problem(f"code/{split}/{row.number}", row.question, row.answer, tested(row.entry, public[0], hidden))
 
-    def ran(self, items: Sequence[tuple[Problem, str, Sequence[Sequence[Any]]]]) -> list[Ran | None]:
-        """What programs give for calls with these arguments; None where the sandbox could not tell."""
+    def ran(self, items: Sequence[tuple[Problem, str, Sequence[Sequence[Any]]]], twice: bool = False) -> list[Ran | None]:
+        """What programs give for calls with these arguments; None where the sandbox could not tell.
+
+        With `twice` a program that does not do the same in another process gives nothing; the tiny dialect cannot differ.
+        """
         if self.tiny:
             return [
                 tuple(called(program, problem.data["signature"], call) for call in calls) for problem, program, calls in items
             ]
         return self.runner.ran(
-            [(source_in(program), problem.data["entry"], tuple(map(tuple, calls))) for problem, program, calls in items]
+            [(source_in(program), problem.data["entry"], tuple(map(tuple, calls))) for problem, program, calls in items], twice
         )
 
     def further(self, problem: Problem, count: int) -> list[tuple[Any, ...]]:
@@ -200,12 +202,21 @@ class Code(Task):
         return one is not None and same(one, other, tolerance=self.options.tolerance)
 
     def passed(self, items: Sequence[tuple[Problem, str | None]]) -> list[tuple[bool, ...] | None]:
-        """Which hidden tests each program passes; None where nobody could tell. No program passes none."""
-        results = self.ran([(problem, program or "", problem.data["inputs"]) for problem, program in items])
-        return [
-            None if found is None else tuple(map(self.equal, found, problem.data["outputs"]))
-            for (problem, _), found in zip(items, results, strict=True)
-        ]
+        """Which hidden tests each program passes; None where nobody could tell. No program passes none.
+
+        Of a question about a program, whether its answer is right.
+        """
+        runs = [to_run(problem, answer) for problem, answer in items]
+        results = iter(self.ran([run for run in runs if run is not None]))
+        out: list[tuple[bool, ...] | None] = []
+        for (problem, answer), run in zip(items, runs, strict=True):
+            if run is None:
+                out.append((self.equal(value_in(problem, answer), problem.data["outputs"][0]),))
+                continue
+            found = next(results)
+            wanted = problem.data["outputs"]
+            out.append(None if found is None else tuple(self.equal(*pair) for pair in zip(found, wanted, strict=True)))
+        return out
 
     def grade(self, problem: Problem, answer: str | None, steps: Sequence[str]) -> Grade:
         return self.grade_all([(problem, answer, steps)])[0]
@@ -219,7 +230,7 @@ class Code(Task):
         ]
 
     def _truth(self, problem: Problem, steps: Sequence[str]) -> tuple[bool, ...] | None:
-        if not self.tiny:
+        if not self.tiny or "slots" not in problem.data:  # the latter: it was not made of words
             return None
         right = row_of(problem).right(steps)
         truth = [k < len(right) and same_meaning(step, right[k]) for k, step in enumerate(steps)]

@@ -37,11 +37,15 @@ class PythonRunner:
     def sandbox(self) -> Sandbox:
         return Sandbox(self.limits, self.isolation, self.allow_weak)
 
-    def ran(self, items: Sequence[Call]) -> list[Ran | None]:
-        """What programs gave for their calls; None where the sandbox could not tell. The same program runs once."""
+    def ran(self, items: Sequence[Call], twice: bool = False) -> list[Ran | None]:
+        """What programs gave for their calls; None where the sandbox could not tell. The same program runs once.
+
+        With `twice`, in two processes: one that does not do the same in both gave nothing.
+        """
         wanted = dict.fromkeys((source, entry, repr(calls)) for source, entry, calls in items)
         firsts = {(source, entry, repr(calls)): Program(source, entry, calls) for source, entry, calls in items}
-        outcomes = self.sandbox.run([firsts[key] for key in wanted])
+        run = self.sandbox.deterministic if twice else self.sandbox.run
+        outcomes = run([firsts[key] for key in wanted])
         found: dict[tuple[str, str, str], Ran | None] = {}
         for key, outcome in zip(wanted, outcomes, strict=True):
             values = tuple(None if isinstance(result, Failure) else result for result in outcome.results)

@@ -1,0 +1,106 @@
+"""Questions about programs, whose answers running them tells: what comes out, what must go in, or which program it was.
+
+What is asked stands in the data of a problem: `output` (the answer is a literal), `input` (arguments of a call), and otherwise
+a program, as of any function with hidden tests. Answers are data: they are read as literals and handed over as arguments, and
+never become part of a source.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import tokenize
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from milonga.sandbox.values import Canonical, InvalidValue, arguments_in, canonical, read_literal
+from milonga.tasks.code_words import names_of, shown, written
+from milonga.types import Problem
+
+Kind = Literal["deduction", "abduction", "induction"]
+KINDS: tuple[Kind, ...] = ("deduction", "abduction", "induction")
+ENTRY = "f"
+"""What a Python function is called that somebody made up."""
+
+
+@dataclass(frozen=True)
+class Worked:
+    """A program with inputs, as they are written, and what it gave for them."""
+
+    program: str
+    inputs: tuple[str, ...]
+    outputs: tuple[Canonical, ...]
+
+    @property
+    def pairs(self) -> list[tuple[str, str]]:
+        return [(given, shown(output)) for given, output in zip(self.inputs, self.outputs, strict=True)]
+
+    def asks(self, kind: Kind, told: int) -> bool:
+        """Whether there is anything to ask: of an induction, pairs beyond those that are told."""
+        return len(self.inputs) > (told if kind == "induction" else 0)
+
+
+def asking(worked: Worked, kind: Kind, told: int) -> dict[str, Any]:
+    """The data of a question: what it takes to tell whether an answer is right. Pairs that are told are not asked for."""
+    if not worked.asks(kind, told):
+        raise ValueError(f"{kind}: nothing is left to ask of {len(worked.inputs)} pairs")
+    arguments = [arguments_in(given) for given in worked.inputs]
+    known = {"signature": names_of(arguments[0]), "entry": ENTRY}
+    if kind == "induction":
+        return known | {"inputs": [list(call) for call in arguments[told:]], "outputs": list(worked.outputs[told:])}
+    asks = "output" if kind == "deduction" else "input"
+    return known | {"asks": asks, "program": worked.program, "outputs": list(worked.outputs[:1])}
+
+
+def to_run(problem: Problem, answer: str | None) -> tuple[Problem, str, Sequence[Sequence[Any]]] | None:
+    """What must be run to see whether an answer is right; None where nothing must, or can."""
+    asks = problem.data.get("asks")
+    if asks is None:
+        return problem, answer or "", problem.data["inputs"]
+    try:
+        return (problem, problem.data["program"], [arguments_in(answer or "")]) if asks == "input" else None
+    except InvalidValue:
+        return None
+
+
+def value_in(problem: Problem, answer: str | None) -> Canonical | None:
+    """The value that was said to come out; None where none was, or something else was asked."""
+    try:
+        return canonical(read_literal(answer or "")) if problem.data.get("asks") == "output" else None
+    except InvalidValue:
+        return None
+
+
+def as_call(given: str) -> tuple[str, tuple[Any, ...]] | None:
+    """An input as it is to be written, and its arguments; None where it is none."""
+    try:
+        arguments = arguments_in(given)
+    except InvalidValue:
+        return None
+    return written(arguments), arguments
+
+
+def one_function(source: str) -> bool:
+    """Whether a text is Python with exactly one function of its own, by the right name; constants and imports may stand
+    beside it."""
+    try:
+        body = ast.parse(source).body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
+    functions = [node for node in body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)]
+    return len(functions) == 1 and isinstance(functions[0], ast.FunctionDef) and functions[0].name == ENTRY
+
+
+def without_comments(source: str) -> str:
+    """A program without its comments and the lines that were nothing else; unchanged where it cannot be read."""
+    lines: list[str | None] = list(source.split("\n"))
+    try:
+        tokens = list(tokenize.generate_tokens(io.StringIO(source).readline))
+    except (tokenize.TokenError, SyntaxError):
+        return source
+    for token in tokens:
+        if token.type == tokenize.COMMENT:
+            row, column = token.start
+            lines[row - 1] = token.line[:column].rstrip() or None
+    return "\n".join(line for line in lines if line is not None)

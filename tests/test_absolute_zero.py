@@ -1,0 +1,445 @@
+"""Absolute Zero: what counts as a program, answers as data, rewards and baselines by hand, and the buffers."""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cases import TINY
+from milonga.api import make_engine
+from milonga.credit.difficulty import edge, graded_reward
+from milonga.errors import ConfigError
+from milonga.recipes.absolute_zero import PROPOSERS, SOLVERS, AbsoluteZero, sources_of
+from milonga.recipes.self_programs import (
+    HELD_OUT,
+    UNKNOWN,
+    Buffers,
+    first_state,
+    ladder,
+    of_task,
+    question,
+    rates_of,
+    run_drafts,
+)
+from milonga.resolve import Plan, resolve
+from milonga.sandbox.values import canonical
+from milonga.table import Setting, Table
+from milonga.tasks.base import split_of
+from milonga.tasks.code import Code, CodeOptions
+from milonga.tasks.code_questions import KINDS, Kind, Worked, asking, one_function, without_comments
+from milonga.types import Grade, Lesson, Problem, Trace, Traces
+from sandbox_helpers import opened
+from short import SHORT, assert_resumes
+
+TASK = Code(CodeOptions(min_level=1, level=2))
+DOUBLED = Worked("[x*2 for x in a]", ("[1,2]",), (canonical([2, 4]),))
+TRIPLED = Worked("n*3", ("1", "2", "3", "4"), tuple(canonical(3 * n) for n in range(1, 5)))
+
+
+def plan(**options: Any) -> Plan:
+    return resolve([TINY, {"recipe": "absolute_zero", "task": SHORT["absolute_zero"].task, "options": options}])
+
+
+@cache
+def engine() -> Any:
+    return make_engine(plan())
+
+
+def table(p: Plan, turn: int | str = 1) -> Table:
+    setting = Setting(engine(), p.task, p.roles, p.seats, p.config.sampling, 0, p.config.batch.problems)
+    return Table(setting, turn, "generator")
+
+
+def recipe_of(p: Plan) -> AbsoluteZero:
+    assert isinstance(p.recipe, AbsoluteZero)
+    return p.recipe
+
+
+# Which programs count.
+
+
+def said(task: Code, program: str, *inputs: str, longest: int = 400) -> Worked | str:
+    (found,) = run_drafts(task, [(program, inputs)], longest)
+    return found
+
+
+def test_a_program_that_runs_counts_with_what_it_gives() -> None:
+    assert said(TASK, " sum(a)+n ", "[1, 2], 3") == Worked("sum(a)+n", ("[1,2],3",), (canonical(6),))
+    assert said(TASK, "len(a)", "[]", "[4]") == Worked("len(a)", ("[]", "[4]"), (canonical(0), canonical(1)))
+
+
+@pytest.mark.parametrize(
+    ("program", "inputs"),
+    [
+        ("", ("1",)),
+        ("sum(a)", ()),
+        ("sum(a)", ("x",)),
+        ("sum(a)", ("__import__('os')",)),
+        ("sum(a)", ("[1]) or (1",)),
+        ("n+1", ("1,2",)),  # two arguments of the same name
+        ("n+1", ("1", "[1]")),
+        ("n+1", ("1", " 1")),
+        ("n+b", ("1",)),
+        ("n//0", ("1",)),
+        ("n+1\nn", ("1",)),
+        ("open('x')", ("1",)),
+        ("[x for x in a]*200", ("[1,2,3]",)),
+        ("n+1.5", ("1",)),
+    ],
+)
+def test_what_does_not_run_on_its_inputs_does_not_count(program: str, inputs: tuple[str, ...]) -> None:
+    assert isinstance(said(TASK, program, *inputs), str)
+
+
+def test_long_outputs_are_invalid_and_never_cut() -> None:
+    assert isinstance(said(TASK, "sum(a)+n", "[10],2", longest=2), Worked)
+    assert isinstance(said(TASK, "sum(a)+n", "[99],2", longest=2), str)
+
+
+def test_no_held_out_program_is_taken() -> None:
+    programs = [f"sum(a)*{n}" for n in range(60)]
+    found = run_drafts(TASK, [(program, ("[1]",)) for program in programs], 400)
+    assert [ran == HELD_OUT for ran in found] == [split_of(program) != "train" for program in programs]
+    assert HELD_OUT in found
+
+
+def test_what_is_measured_on_cannot_be_proposed() -> None:
+    for split in ("dev", "test"):
+        measured = ladder(TASK, split, 4)  # type: ignore[arg-type]
+        assert len(measured) == 4
+        for problem in measured:
+            assert said(TASK, problem.answer, *of_task(problem, "deduction", 6).inputs) == HELD_OUT
+        for kind in KINDS:  # and what is asked of it is what it gives
+            worked = of_task(measured[0], kind, 6)
+            (ran,) = TASK.ran([(measured[0], worked.program, [measured[0].data["inputs"][n] for n in picked(kind)])])
+            assert worked.outputs == ran
+
+
+def picked(kind: Kind) -> range:
+    return {"deduction": range(1), "abduction": range(1, 2), "induction": range(6)}[kind]
+
+
+# In Python.
+
+HEAD = "def f(a):\n    return "
+STEADY = [f"{HEAD}sum(a)", f"LIMIT = 3\n{HEAD}a[:LIMIT]  # few", f"import math\n{HEAD}math.gcd(*a)"]
+SHAKY = [
+    f"{HEAD}hash('x')",
+    f"{HEAD}id(a)",
+    f"{HEAD}list({{'a', 'b', 'c', 'd', 'e'}})",
+    f"import os\n{HEAD}os.getpid()",
+    f"import random\n{HEAD}random.random()",
+    f"import time\n{HEAD}time.time_ns()",
+    "N = []\ndef f(a):\n    N.append(1)\n    return len(N)",
+]
+NOT_ONE = [
+    "def g(a):\n    return a",
+    f"{HEAD}a\ndef g(a):\n    return a",
+    "f = lambda a: a",
+    "class f: pass",
+    "def f(a) return",
+    "3",
+]
+
+
+def test_python_must_do_the_same_in_another_process() -> None:
+    opened("isolated").close()  # or skipped
+    task = Code(CodeOptions(dialect="python"))
+    drafts = [(source, ["[6, 4]"]) for source in [*STEADY, *SHAKY]]
+    found = run_drafts(task, drafts, 400)
+    task.runner.sandbox.close()
+    kept = [said for said in found if isinstance(said, Worked)]
+    trained = [source for source in STEADY if split_of(source) == "train"]
+    assert [worked.program for worked in kept] == trained and trained
+    assert all(isinstance(said, str) for said in found[len(STEADY) :])
+
+
+def test_what_the_sandbox_cannot_tell_is_nobodys_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Code, "ran", lambda self, items, twice=False: [None] * len(items))
+    assert said(TASK, "sum(a)+n", "[1],2") == UNKNOWN
+
+
+def test_a_python_program_is_one_function_of_the_right_name() -> None:
+    assert all(one_function(source) for source in STEADY)
+    assert not any(one_function(source) for source in NOT_ONE)
+
+
+def test_comments_go_and_nothing_else() -> None:
+    assert without_comments("n+1  # one more") == "n+1" and without_comments("'#'+s") == "'#'+s"
+    source = '# a\ndef f(a):\n    # b\n    """\n# no comment\n\n    """\n    return a  # c'
+    assert without_comments(source) == 'def f(a):\n    """\n# no comment\n\n    """\n    return a'
+    assert without_comments("(") == "("
+
+
+# Answers are data.
+
+
+@pytest.mark.parametrize(
+    ("kind", "worked", "right", "wrong"),
+    [
+        ("deduction", DOUBLED, ["[2,4]", " [2, 4] "], ["[2,4", "[4,2]", "(2,4)", "[1*2,4]", "[2,4] or 1", "a", "", None]),
+        ("abduction", DOUBLED, ["[1,2]", "[1, 2]"], ["[2,4]", "[1,2]) or ([1]", "[1,2],3", "1", "[True,2]x", "", None]),
+        ("induction", TRIPLED, ["n*3", "n+n+n", "n * 3 # yes"], ["n*2", "9", "[x for x in a]", "n*3 if n<4 else 0", "", None]),
+    ],
+)
+def test_answers_are_compared_as_values(kind: Kind, worked: Worked, right: list[str], wrong: list[str | None]) -> None:
+    problem = Problem("p", "", "", asking(worked, kind, 2))
+    grades = TASK.grade_all([(problem, answer, ()) for answer in [*right, *wrong]])
+    assert [grade.correct for grade in grades] == [True] * len(right) + [False] * len(wrong)
+    assert all(grade.steps is None for grade in grades)
+
+
+def test_true_is_not_one() -> None:
+    problem = Problem("p", "", "", asking(Worked("n>1", ("2",), (canonical(True),)), "deduction", 2))
+    assert [TASK.grade(problem, answer, ()).correct for answer in ("True", "1", "1.0", "'True'")] == [True, False, False, False]
+
+
+def test_in_python_answers_never_become_source() -> None:
+    opened("isolated").close()  # or skipped
+    task = Code(CodeOptions(dialect="python"))
+    source = "def f(a):\n    return [x * 2 for x in a]"
+    asked = Worked(source, ("[1,2]", "[3]", "[]"), tuple(canonical(value) for value in ([2, 4], [6], [])))
+    liar = "class E:\n    def __eq__(self, other): return True\ndef f(a):\n    return E()"
+    items = [
+        (Problem("p", "", "", asking(asked, "abduction", 1)), "[1,2]", True),
+        (Problem("p", "", "", asking(asked, "abduction", 1)), "0) == 1 or (1", False),
+        (Problem("p", "", "", asking(asked, "induction", 1)), source, True),
+        (Problem("p", "", "", asking(asked, "induction", 1)), liar, False),
+    ]
+    grades = task.grade_all([(problem, answer, ()) for problem, answer, _ in items])
+    task.runner.sandbox.close()
+    assert [grade.correct for grade in grades] == [right for _, _, right in items]
+
+
+def test_an_induction_with_nothing_hidden_is_no_question() -> None:
+    assert not TRIPLED.asks("induction", 4) and TRIPLED.asks("induction", 3)
+    with pytest.raises(ValueError, match="nothing is left"):
+        asking(TRIPLED, "induction", 4)
+    with pytest.raises(ConfigError, match="leaves nothing hidden"):
+        plan(shown=6)
+
+
+def test_a_question_shows_two_of_three_and_never_what_is_asked_for() -> None:
+    one = table(plan())
+    texts = {kind: question(one, kind, TRIPLED, "q", 2).text for kind in KINDS}
+    assert texts == {"deduction": "n*3\n1", "abduction": "n*3\n3", "induction": "1=3;2=6"}
+
+
+# Rewards.
+
+
+def test_rewards_by_hand() -> None:
+    assert [edge(rate, -0.5) for rate in (0.0, 0.25, 0.75, 1.0)] == [-0.5, 0.75, 0.25, -0.5]
+    assert [edge(rate, 0.0) for rate in (0.0, 1.0)] == [0.0, 0.0]
+    assert [edge(rate, -0.5, plain=True) for rate in (0.0, 0.25, 1.0)] == [1.0, 0.75, 0.0]
+    assert math.isnan(edge(float("nan"), -0.5))
+    paid = [graded_reward(*given, -0.5, -1.0) for given in ((1.0, True), (0.0, True), (0.0, False), (1.0, False))]
+    assert paid == [1.0, -0.5, -1.0, -1.0] and math.isnan(graded_reward(float("nan"), True, -0.5, -1.0))
+
+
+@pytest.mark.parametrize(
+    ("probes", "extreme", "best"),
+    [(4, 0, 0.370), (5, 0, 0.331), (8, 0, 0.257), (16, 0, 0.169), (4, -0.5, 0.423), (8, -0.5, 0.299), (16, -0.5, 0.191)],
+)
+def test_where_a_proposer_aims(probes: int, extreme: float, best: float) -> None:
+    """The solve rate whose expected reward is highest, with so many probes: the more, the harder."""
+    rates = np.linspace(0, 1, 4001)
+    counts = np.arange(probes + 1)
+    ways = np.array([math.comb(probes, k) for k in counts])
+    chances = ways * rates[:, None] ** counts * (1 - rates[:, None]) ** (probes - counts)
+    expected = chances @ np.array([edge(k / probes, extreme) for k in counts])
+    assert rates[expected.argmax()] == pytest.approx(best, abs=1e-3)
+    plain = chances @ np.array([edge(k / probes, extreme, plain=True) for k in counts])
+    assert rates[plain.argmax()] == 0.0
+
+
+# The lesson of a turn whose outcomes are written by hand.
+
+
+def played(p: Plan) -> tuple[Table, Traces]:
+    """Four proposals of each kind, the first invalid, the others solved by none, half and all of two probes; four answers of
+    each kind: right, wrong, unreadable, and one that nobody could grade."""
+    one, rows = table(p), list[Trace]()
+    for kind in KINDS:
+        proposals = one.ask(PROPOSERS[kind], [Problem(f"{kind}/{n}", "n+1#2", "") for n in range(4)])
+        asked = [question(one, kind, TRIPLED, f"probe/{q.id}", 2, q.id) for q in list(proposals)[1:]]
+        probes = one.ask(SOLVERS[kind], asked, 2)
+        answers = one.ask(SOLVERS[kind], [question(one, kind, TRIPLED, f"{kind}/{n}", 2) for n in range(4)])
+        for trace, correct in zip([*probes, *answers], [0, 0, 1, 0, 1, 1, 1, 0, 0, None], strict=True):
+            trace.reading = p.roles[trace.seat].read("1\n#1")
+            trace.grade = Grade(None if correct is None else bool(correct))
+        answers[2].reading = p.roles[SOLVERS[kind]].read("")
+        rows += [*proposals, *probes, *answers]
+    return one, Traces(rows)
+
+
+def lesson_of(**options: Any) -> Lesson:
+    p = plan(**options)
+    (lesson,) = p.recipe.credit(*played(p))
+    return lesson
+
+
+def advantages(lesson: Lesson, seat: str) -> list[float]:
+    pairs = zip(lesson.traces, lesson.advantages or [], strict=True)
+    return [float(array[trace.mask][0]) for trace, array in pairs if trace.seat == seat]
+
+
+def test_each_kind_and_role_is_compared_with_itself() -> None:
+    lesson = lesson_of()
+    assert len(lesson.traces) == 24 and lesson.policy == "generator", "probes are thrown away"
+    for kind in KINDS:
+        rewards = np.array([-1.0, -0.5, 0.5, -0.5])
+        assert advantages(lesson, PROPOSERS[kind]) == pytest.approx((rewards - rewards.mean()) / rewards.std(ddof=1), abs=1e-4)
+        known = np.array([1.0, -0.5, -1.0])
+        expected = [*((known - known.mean()) / known.std(ddof=1)), 0.0]
+        assert advantages(lesson, SOLVERS[kind]) == pytest.approx(expected, abs=1e-4)
+        assert lesson.notes[f"{kind}_valid"] == 0.75 and lesson.notes[f"{kind}_learnable"] == pytest.approx(1 / 3)
+        assert lesson.notes[f"{kind}_solve_rate"] == 0.5 and lesson.notes[f"{kind}_distinct"] == 1.0
+    assert lesson.sources == pytest.approx({"execution": 15 / 24, "deducer": 3 / 24, "abducer": 3 / 24, "inducer": 3 / 24})
+
+
+def test_one_baseline_for_all_lets_a_role_be_above_it_as_a_whole() -> None:
+    everyone = lesson_of(**{"baseline": "global"})
+    rewards = np.array([-1.0, -0.5, 0.5, -0.5, 1.0, -0.5, -1.0] * 3)
+    spread = rewards.std(ddof=1)
+    assert advantages(everyone, "deducer")[:1] == pytest.approx([(1 - rewards.mean()) / spread], abs=1e-4)
+    assert sum(advantages(everyone, "deducer")) != pytest.approx(0, abs=1e-3)
+
+
+def test_whitening_by_tokens_weighs_by_length() -> None:
+    lesson = lesson_of(whiten="token")
+    rows = [t for t in lesson.traces if t.seat == "deduction_proposer"]
+    lengths, rewards = np.array([t.length for t in rows]), np.array([-1.0, -0.5, 0.5, -0.5])
+    middle = (lengths * rewards).sum() / lengths.sum()
+    deviation = np.sqrt((lengths * (rewards - middle) ** 2).sum() / lengths.sum())
+    assert advantages(lesson, "deduction_proposer") == pytest.approx((rewards - middle) / deviation, abs=1e-3)
+
+
+def test_the_arms() -> None:
+    untrained = lesson_of(proposer="untrained")
+    assert {t.seat for t in untrained.traces} == set(SOLVERS.values()) and untrained.sources == {"execution": 1.0}
+    assert len(lesson_of(train_on_probes=True).traces) == 24 + 18
+    plain = advantages(lesson_of(difficulty="plain"), "abduction_proposer")
+    assert plain[1] > plain[2] > plain[3] > plain[0], "1, 0.5 and 0 for none, half and all; -1 for what is invalid"
+    formula = advantages(lesson_of(extreme_value=0.0), "abduction_proposer")
+    assert formula[1] == pytest.approx(formula[3]) and formula[2] > formula[1] > formula[0]
+
+
+def test_a_probe_that_nobody_could_grade_drops_its_proposal() -> None:
+    p = plan()
+    one, rows = played(p)
+    probe = next(t for t in rows if t.problem.source is not None and t.seat == "deducer")
+    probe.grade = Grade(None)
+    assert math.isnan(rates_of(rows)[str(probe.problem.source)])
+    (lesson,) = p.recipe.credit(one, rows)
+    assert advantages(lesson, "deduction_proposer")[1] == 0.0
+
+
+def test_sources_name_who_paid() -> None:
+    _, rows = played(plan())
+    some = rows.keep(lambda t: t.seat in ("abduction_proposer", "abducer") and t.problem.source is None)
+    assert sources_of(some, rates_of(rows)) == {"execution": 5 / 8, "abducer": 3 / 8}
+
+
+# The buffers.
+
+
+def numbered(numbers: range) -> list[Worked]:
+    return [Worked(f"n+{n}", ("1",), (canonical(n + 1),)) for n in numbers]
+
+
+def test_each_enters_once_and_the_oldest_leave_at_the_cap() -> None:
+    buffers = Buffers({}, 5)
+    buffers.admit("deduction", [*numbered(range(3)), *numbered(range(2))], 1)
+    assert buffers.size("deduction") == 3
+    buffers.admit("deduction", numbered(range(7)), 2)
+    assert [(item[0], item[3]) for item in buffers.state["deduction"]] == [
+        ("n+2", 1), ("n+3", 2), ("n+4", 2), ("n+5", 2), ("n+6", 2)]  # fmt: skip
+
+
+def test_what_came_last_is_solved_first() -> None:
+    buffers, p = Buffers({}, 100), plan()
+    buffers.admit("abduction", numbered(range(20)), 3)
+    buffers.admit("abduction", numbered(range(20, 24)), 7)
+    for turn, fresh in ((8, 4), (7, 4), (9, 0)):
+        drawn = [w.program for w in buffers.drawn("abduction", table(p, turn), 6, True)]
+        assert len(set(drawn)) == 6 and (fresh == 0 or {f"n+{n}" for n in range(20, 24)} <= set(drawn))
+    alike = [w.program for w in buffers.drawn("abduction", table(p, 8), 6, False)]
+    assert len(set(alike)) == 6 and alike != [w.program for w in buffers.drawn("abduction", table(p, 8), 6, True)]
+    assert len(buffers.drawn("abduction", table(p, 8), 3, True)) == 3 and buffers.drawn("induction", table(p, 8), 3, True) == []
+
+
+def test_seeds_come_from_the_untrained_model_and_begin_with_the_identity() -> None:
+    p = plan(seeds=2, seed_rounds=3)
+    recipe, one = recipe_of(p), table(p)
+    recipe.seed(one)
+    assert recipe.state["deduction"][0][0] == "a" and recipe.state["deduction"] == recipe.state["abduction"]
+    assert 1 <= recipe.buffers.size("deduction") <= 1 + 3 * 4
+    assert all(TASK.tiny and len(item[1]) == 6 for item in recipe.state.get("induction", []))
+    assert one.asked and all("#" not in item[0] for item in recipe.state["deduction"])
+
+
+@pytest.mark.parametrize("lag", [1, 0])
+def test_the_solver_trains_on_what_was_there_before_this_turn(lag: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    p = plan(solver_lag=lag)
+    p.recipe.state |= first_state(True)
+    order: list[str] = []
+    own = AbsoluteZero.questions
+
+    def questions(self: AbsoluteZero, one: Table) -> dict[Kind, list[Problem]]:
+        order.append("draw")
+        return own(self, one)
+
+    def propose(self: AbsoluteZero, one: Table, kind: Kind, turn: int) -> list[Trace]:
+        order.append(kind)
+        return []
+
+    monkeypatch.setattr(AbsoluteZero, "questions", questions)
+    monkeypatch.setattr(AbsoluteZero, "propose", propose)
+    p.recipe.play(table(p, 5))
+    assert order == (["draw", *KINDS] if lag else [*KINDS, "draw"])
+
+
+@pytest.mark.parametrize(("admission", "kept"), [("all", {0.0, 0.5, 1.0}), ("non_one", {0.0, 0.5}), ("non_extremes", {0.5})])
+def test_what_is_admitted(admission: str, kept: set[float]) -> None:
+    p = plan(admission=admission)
+    recipe, (_, rows) = recipe_of(p), played(p)
+    proposals = rows.keep(lambda t: t.seat == "deduction_proposer")
+    probes = rows.keep(lambda t: t.seat == "deducer" and t.problem.source is not None)
+    good = {t.id: w for t, w in zip(list(proposals)[1:], numbered(range(3)), strict=True)}
+    recipe.probed = lambda *given: (proposals, good, probes)  # type: ignore[method-assign]
+    recipe.propose(table(p), "deduction", 4)
+    rates = rates_of(probes)
+    assert {rates[id] for id, w in good.items() if w.program in {item[0] for item in recipe.state["deduction"]}} == kept
+
+
+def test_programs_of_the_task_can_take_the_place_of_proposals() -> None:
+    p = plan(proposer="task")
+    one = table(p)
+    found = p.recipe.play(one)
+    assert {t.seat for t in found} == set(SOLVERS.values()) and not rates_of(found)
+    assert all(split_of(item[0]) == "train" for kind in KINDS for item in p.recipe.state[kind])
+
+
+# The run.
+
+
+def test_it_is_one_policy_on_its_own_task_with_its_own_baseline() -> None:
+    found = resolve([{"recipe": "absolute_zero"}])
+    assert found.task.name == "code" and set(found.seats.values()) == {"generator"}
+    assert found.policies["generator"].minibatches == 3
+    with pytest.raises(ConfigError, match="of code alone"):
+        resolve([{"recipe": "absolute_zero", "task": "chain"}])
+    with pytest.raises(ConfigError, match="one policy"):
+        resolve([{"recipe": "absolute_zero", "binding": "own"}])
+    with pytest.raises(ConfigError, match="use zscore"):
+        resolve([{"recipe": "absolute_zero", "policies": {"generator": {"objective": {"preset": "rloo"}}}}])
+
+
+def test_a_run_that_was_cut_ends_in_the_same_bits(tmp_path: Path) -> None:
+    assert_resumes("absolute_zero", tmp_path, after=1)
