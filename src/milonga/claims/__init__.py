@@ -25,6 +25,7 @@ from milonga.claims import self_rewarding as _self_rewarding  # noqa: F401
 from milonga.claims import self_taught_evaluators as _self_taught_evaluators  # noqa: F401
 from milonga.claims import spin as _spin  # noqa: F401
 from milonga.claims import sweet_rl as _sweet_rl  # noqa: F401
+from milonga.claims import tango_code as _tango_code  # noqa: F401
 from milonga.claims import tango_free as _tango_free  # noqa: F401
 from milonga.claims import ttrl as _ttrl  # noqa: F401
 from milonga.claims import v_star as _v_star  # noqa: F401

@@ -31,6 +31,7 @@ from milonga.recipes.spin import Spin
 from milonga.recipes.sweet_rl import SweetRl
 from milonga.recipes.tango import Tango
 from milonga.recipes.tango_arms import Frozen, Oracle, VerifierOnly
+from milonga.recipes.tango_code import TangoCode
 from milonga.recipes.tango_free import TangoFree
 from milonga.recipes.tango_free_adversary import TangoFreeAdversary
 from milonga.recipes.ttrl import Ttrl
@@ -71,6 +72,7 @@ __all__ = [
     "Spin",
     "SweetRl",
     "Tango",
+    "TangoCode",
     "TangoFree",
     "TangoFreeAdversary",
     "Ttrl",

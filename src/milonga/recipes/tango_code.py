@@ -1,0 +1,49 @@
+"""Tango for code: a generator writes programs, a generative verifier judges whether each piece is sound, hidden tests decide.
+
+As in RL Tango (arXiv 2505.15034) the verifier learns only from whether its final verdict matches the truth, here whether the
+program passes all hidden tests, which it never sees; its verdicts on the pieces become a decaying dense reward.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+
+from milonga.recipes.base import RECIPES
+from milonga.recipes.self_programs import code_of
+from milonga.recipes.tango import Tango, TangoOptions, Verdicts
+from milonga.roles import Coder, StepVerifier
+from milonga.table import Table
+from milonga.types import Floats, Lesson, Traces
+
+
+class TangoCodeOptions(TangoOptions):
+    reward: Literal["all", "share"] = "all"
+    """What a program earns for itself: 1 if it passes all hidden tests, or the share that it passes. Its verifier is told
+    whether it passes all."""
+
+
+@RECIPES.register("tango_code")
+class TangoCode(Tango):
+    """A coder and a verifier of its pieces learn in turns; hidden tests are the ground truth."""
+
+    name = "tango_code"
+    paper = ""
+    truth = "hidden tests"
+    seats = {"generator": Coder, "verifier": StepVerifier}
+    tasks = ("code",)
+    Options = TangoCodeOptions
+    options: TangoCodeOptions
+    defaults = {"task": {"name": "code"}}
+
+    def credit_generator(self, table: Table, solutions: Traces, verdicts: Verdicts, right: Floats) -> Lesson:
+        """As Tango's, by the tests that a program passes."""
+        paid = passed_shares(table, solutions) if self.options.reward == "share" else right
+        return super().credit_generator(table, solutions, verdicts, paid)
+
+
+def passed_shares(table: Table, solutions: Traces) -> Floats:
+    """The share of its hidden tests that each program passes; NaN where nobody could tell."""
+    passed = code_of(table).passed([(t.problem, t.reading.value.answer) for t in solutions])
+    return np.array([np.nan if found is None else np.mean(found) for found in passed])

@@ -1,0 +1,89 @@
+"""Tango for code: hidden tests pay the generator, all or by their share, and label the verifier's final verdict."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cases import TINY
+from hidden import same_after_a_cut
+from milonga.api import make_engine
+from milonga.errors import ConfigError
+from milonga.recipes.tango import Tango, TangoOptions
+from milonga.recipes.tango_code import TangoCode, TangoCodeOptions, passed_shares
+from milonga.resolve import Plan, resolve
+from milonga.roles import Coder
+from milonga.sandbox.values import canonical
+from milonga.table import Setting, Table
+from milonga.types import Lesson, Problem, Traces
+from short import SHORT
+
+ROW: dict[str, Any] = {"family": "number", "slots": [["source", "*3"], ["source", "+1"]], "signature": "n", "entry": ""}
+TESTS = {"inputs": [[0], [1], [2], [3]], "outputs": [canonical(3 * n + 1) for n in range(4)]}
+PROBLEM = Problem("p", "n:*3 +1", "n*3+1", ROW | TESTS)
+PROGRAMS = ["n*3\nn*3+1\n#n*3+1", "n*3\nn*3+1\n#n*2+1", "n*2\n1\n#1", "n*3\nn*3+1\n#n//0"]
+SHARES = [1.0, 0.25, 0.25, 0.0]
+
+
+def plan(**options: Any) -> Plan:
+    return resolve([TINY, {"recipe": "tango_code", "task": SHORT["tango_code"].task, "options": options}])
+
+
+def played(p: Plan) -> tuple[Table, Traces]:
+    """Four programs that nobody has judged."""
+    setting = Setting(make_engine(p), p.task, p.roles, p.seats, p.config.sampling, 0, 4)
+    one = Table(setting, 1, "generator")
+    programs = one.ask("generator", [PROBLEM], len(PROGRAMS))
+    for trace, text in zip(programs, PROGRAMS, strict=True):
+        trace.text, trace.reading = text, Coder("terse").read(text)
+        trace.steps = ()
+        trace.grade = p.task.grade(PROBLEM, trace.reading.value.answer, trace.reading.value.steps)
+    return one, programs
+
+
+def signs(lesson: Lesson) -> list[int]:
+    return [int(np.sign(array.sum())) for array in lesson.advantages or []]
+
+
+def test_programs_earn_all_or_a_share() -> None:
+    p = plan()
+    one, programs = played(p)
+    assert [t.correct for t in programs] == [1.0, 0.0, 0.0, 0.0] and passed_shares(one, programs).tolist() == SHARES
+    (every,) = p.recipe.credit(one, programs)
+    assert signs(every) == [1, -1, -1, -1] and every.sources == {"answers": 1.0, "verifier": 0.0}
+    (some,) = plan(reward="share").recipe.credit(one, programs)
+    values = [float(array[trace.mask][0]) for array, trace in zip(some.advantages or [], programs, strict=True)]
+    assert values[0] > values[1] == pytest.approx(values[2]) and values[2] > values[3]
+
+
+def test_what_nobody_could_run_earns_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    p = plan(reward="share")
+    one, programs = played(p)
+    found = [(True,) * 4, None, (False,) * 4, (True, True, False, False)]
+    monkeypatch.setattr(type(p.task), "passed", lambda self, items: found)
+    (lesson,) = p.recipe.credit(one, programs)
+    assert signs(lesson) == [1, 0, -1, 0]
+
+
+def test_the_steps_of_a_program_have_an_exact_truth_that_pays_nobody() -> None:
+    grades = [t.grade for t in played(plan())[1]]
+    assert [grade.steps for grade in grades if grade] == [(True, True), (True, True), (False, False), (True, True)]
+    assert [grade.sound for grade in grades if grade] == [True, False, False, False]
+
+
+def test_it_is_tango_with_a_coder() -> None:
+    assert TangoCode.play is Tango.play and TangoCode.credit is Tango.credit and TangoCode.schedule is Tango.schedule
+    assert TangoCodeOptions().model_dump().items() >= TangoOptions().model_dump().items()
+    found = resolve([{"recipe": "tango_code"}])
+    assert found.task.name == "code" and isinstance(found.roles["generator"], Coder)
+    assert found.policies["generator"].model == found.policies["verifier"].model == "embedded/code"
+    with pytest.raises(ConfigError, match="of code alone"):
+        resolve([{"recipe": "tango_code", "task": "chain"}])
+
+
+def test_a_run_that_was_cut_ends_in_the_same_bits(tmp_path: Path) -> None:
+    short = SHORT["tango_code"]
+    assert same_after_a_cut("tango_code", short.turns, TINY | {"task": short.task, "options": short.options}, tmp_path / "run")
