@@ -20,7 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from milonga.errors import UserError
-from milonga.sandbox.isolation import IsolationError, Level, architecture, bubblewrap
+from milonga.sandbox.isolation import IsolationError, Level, Mount, architecture, bubblewrap
 from milonga.sandbox.process import NotStarted, SingleUse
 from milonga.sandbox.program import Failure, Limits, Outcome, Program, Status, failed
 from milonga.sandbox.values import canonical
@@ -109,8 +109,11 @@ class Sandbox:
         isolation: Level = "isolated",
         allow_weak: bool = False,
         workers: int | None = None,
+        mounts: tuple[Mount, ...] = (),
     ) -> None:
+        """`mounts` are folders that programs may read, besides what all of them have; binding where there is isolation."""
         self.limits = limits or Limits()
+        self.mounts = mounts
         self.level, self.weaker_because = choose(isolation, allow_weak)
         self.workers = workers or max(1, (os.cpu_count() or 1) - 1)
         self.counts: Counter[Status] = Counter()
@@ -197,7 +200,7 @@ class Sandbox:
                 waiting = self._waiting.setdefault(seed, deque())
                 process = waiting.popleft() if waiting else None
             if process is None:
-                return SingleUse(self.level, self.limits, seed)
+                return SingleUse(self.level, self.limits, seed, self.mounts)
             if not process.has_ended():
                 return process
             process.discard()
@@ -211,7 +214,7 @@ class Sandbox:
             missing = 0 if self._closed else self.workers + 1 - len(self._waiting[seed])
         with contextlib.suppress(OSError):
             for _ in range(min(missing, 2)):  # several threads may find the same ones missing
-                self._waiting[seed].append(SingleUse(self.level, self.limits, seed))
+                self._waiting[seed].append(SingleUse(self.level, self.limits, seed, self.mounts))
 
     def _check(self) -> None:
         errors, total = self.counts["sandbox_error"], self.counts.total()

@@ -73,16 +73,18 @@ def filter_of(level: Level) -> bytes:
     return seccomp.compiled(architecture(), seccomp.PROCESSES if level == "isolated" else seccomp.PROCESSES | seccomp.LIMITS)
 
 
-def command(level: Level, limits: Limits, seed: int, result: int, code: int, info: int) -> list[str]:
+def command(
+    level: Level, limits: Limits, seed: int, result: int, code: int, info: int, mounts: tuple[Mount, ...] = ()
+) -> list[str]:
     """How a process is started. Besides the usual descriptors it has three: for its result, with the filter's code, and for
-    what bubblewrap has to say about the process that it started.
+    what bubblewrap has to say about the process that it started. `mounts` are there besides what all programs have.
     """
     setup = json.dumps({"result": result, "limits": limits_of(limits), "filter": code if level == "limited" else None})
     if level == "limited":
         return [interpreter(), *FLAGS, str(HARNESS / "child.py"), setup]
     # The first process of its namespace, or the second: so that its number differs between two seeds.
     first = [] if seed % 2 else ["--as-pid-1"]
-    wrapped = [*wrapping(bubblewrap(), limits.scratch_mb, (Mount(str(HARNESS), "/harness"),)), *first]
+    wrapped = [*wrapping(bubblewrap(), limits.scratch_mb, (Mount(str(HARNESS), "/harness"), *mounts)), *first]
     return [*wrapped, "--seccomp", str(code), "--info-fd", str(info), "--", python(), *FLAGS, "/harness/child.py", setup]
 
 

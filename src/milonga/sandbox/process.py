@@ -20,7 +20,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 
-from milonga.sandbox.isolation import Level, command, environment, filter_of
+from milonga.sandbox.isolation import Level, Mount, command, environment, filter_of
 from milonga.sandbox.program import Limits, Outcome, Program
 from milonga.sandbox.verdict import Ended, Killed, judged, request_of, result_bytes
 
@@ -38,7 +38,7 @@ class NotStarted(Exception):
 class SingleUse:
     """An interpreter that waits for its program."""
 
-    def __init__(self, level: Level, limits: Limits, seed: int) -> None:
+    def __init__(self, level: Level, limits: Limits, seed: int, mounts: tuple[Mount, ...] = ()) -> None:
         self.level, self.limits, self.seed = level, limits, seed
         with contextlib.ExitStack() as made:
             folder = "/"
@@ -50,7 +50,7 @@ class SingleUse:
             with filled(filter_of(level)) as code:
                 try:
                     self.process = subprocess.Popen(
-                        command(level, limits, seed, sinks[0], code, sinks[1]),
+                        command(level, limits, seed, sinks[0], code, sinks[1], mounts),
                         stdin=subprocess.PIPE,
                         stdout=subprocess.PIPE,
                         stderr=subprocess.PIPE,
