@@ -132,7 +132,7 @@ def test_a_dry_run_prints_a_config_that_resolves_to_itself(
     ("kind", "names"),
     [
         ("recipes", list(RECIPES)),
-        ("tasks", ["chain", "gsm8k", "jsonl", "last_letter", "reasoning_gym:NAME", "file.py:attribute"]),
+        ("tasks", ["bugs", "chain", "gsm8k", "jsonl", "last_letter", "reasoning_gym:NAME", "file.py:attribute"]),
         ("roles", list(ROLES)),
         ("objectives", list(OBJECTIVES)),
         ("suites", list(SUITES)),

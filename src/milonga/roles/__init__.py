@@ -14,6 +14,7 @@ from milonga.roles.pair_judge import Duel, Judgement, PairJudge
 from milonga.roles.programs import Abducer, Deducer, Inducer, InputProposer, ProgramProposer
 from milonga.roles.proofs import DefectVerifier, MetaVerifier, ProofWriter
 from milonga.roles.proposer import Proposal, Proposer
+from milonga.roles.repairs import Injector, Repairer
 from milonga.roles.research import Planner, Reader
 from milonga.roles.reviser import Reviser
 from milonga.roles.scorer import ImplicitScorer, Scorer, StepScorer
@@ -44,6 +45,7 @@ __all__ = [
     "Grader",
     "ImplicitScorer",
     "Inducer",
+    "Injector",
     "InputProposer",
     "Inquirer",
     "Judge",
@@ -59,6 +61,7 @@ __all__ = [
     "Proposer",
     "Question",
     "Reader",
+    "Repairer",
     "Reviser",
     "Role",
     "Scorer",

@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from milonga.config import explain
 from milonga.errors import ConfigError
 from milonga.tasks.base import TASKS, Demonstration, Task, TaskOptions, Tool, keyed, normalised, split_of
+from milonga.tasks.bugs import Bugs
 from milonga.tasks.chain import Chain
 from milonga.tasks.code import Code
 from milonga.tasks.data import Gsm8k, Hub, Jsonl
@@ -25,6 +26,7 @@ GYM = "reasoning_gym"
 
 __all__ = [
     "TASKS",
+    "Bugs",
     "Chain",
     "Code",
     "Demonstration",

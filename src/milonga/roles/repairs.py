@@ -1,0 +1,118 @@
+"""Seats around a repository: who breaks it and weakens its tests, and who repairs it."""
+
+from __future__ import annotations
+
+import re
+
+from milonga.roles.base import ROLES, Role
+from milonga.roles.solver import StepSolver, read_terse
+from milonga.roles.tags import find_frame, find_tags
+from milonga.tasks.bugs_checks import Injection
+from milonga.types import Part, Problem, Prompt, Reading, Solution, Trace
+
+EDITS = """\
+An edit is written as
+FILE path/of/file.py
+<<<<<<< SEARCH
+lines that are there exactly once
+=======
+lines in their place
+>>>>>>> REPLACE
+"""
+TAGGED_SOLVE = (
+    """\
+The repository below has a bug. Its tests were weakened; the change at the end shows what they tested before. Repair the code \
+so that all original tests pass. They are put back before they are run, so changing them is of no use. Think inside <think> \
+and </think>, and then give your edits inside <answer> and </answer>. """
+    + EDITS
+    + "\n"
+)
+KINDS = {
+    "removal": "Put a bug into the repository below by removing code, so that the project still runs.",
+    "history": "Put a bug into the repository below by taking back a past change, with the least edits that keep it running.",
+    "direct": "Put a bug into the repository below.",
+}
+"""What an injector is asked for, by the first word of its problem's text."""
+MARKS = {"removal": "-", "history": "^", "direct": "~"}
+TAGGED_INJECT = (
+    """\
+ Tests that pass now must fail by it, every file you change must matter to them, and nothing may hint at what you did: no \
+comments. Then weaken the tests so that the bug no longer shows. Give three things: the paths of the test files that tell \
+right from wrong, one in a line, inside <oracle> and </oracle>; edits of code alone inside <bug> and </bug>; edits of those \
+tests alone inside <weaken> and </weaken>. """
+    + EDITS
+    + "\n"
+)
+ARTIFACT = re.compile(
+    r"\s*<oracle>(?P<oracle>.*?)</oracle>\s*<bug>(?P<bug>.*?)</bug>\s*<weaken>(?P<weaken>.*?)</weaken>\s*", re.DOTALL
+)
+
+
+@ROLES.register("repairer")
+class Repairer(StepSolver):
+    """Repairs a repository. terse: as every solver, with the patch behind `#`. tagged: thoughts, then edits in `<answer>`."""
+
+    name = "repairer"
+
+    def prompt(self, problem: Problem, about: Trace | None = None) -> Prompt:
+        if self.dialect == "terse":
+            return super().prompt(problem, about)
+        return (Part(TAGGED_SOLVE), Part(problem.text, foreign=True), Part("\n\nSolution:\n"))
+
+    def read(self, text: str, about: Trace | None = None) -> Reading:
+        return read_terse(text) if self.dialect == "terse" else read_patch(text)
+
+
+def read_patch(text: str) -> Reading:
+    """Thoughts in steps where there are any, and the whole content of the answer's tag."""
+    frame = find_frame(text, "think", "answer")
+    if frame is None:
+        return Reading(Solution((), (), None), 0.0, "not one <think> followed by one <answer>")
+    found = find_tags(frame[1], "step", frame.start(1))
+    answer = frame[2].strip("\n")
+    value = Solution(tuple(s.body.strip() for s in found), tuple(s.end for s in found), answer or None)
+    return Reading(value, 1.0) if answer else Reading(value, 0.2, "no edits")
+
+
+@ROLES.register("injector")
+class Injector(Role):
+    """Breaks a repository and hides it.
+
+    terse: the changed lines, and on the next line `-` and the tests to remove. tagged: `<oracle>`, `<bug>` and `<weaken>`.
+    """
+
+    name = "injector"
+    judges = False
+
+    @property
+    def stop(self) -> tuple[str, ...]:
+        return () if self.dialect == "terse" else ("</weaken>",)
+
+    def prompt(self, problem: Problem, about: Trace | None = None) -> Prompt:
+        """`problem` is a repository as `request` puts it."""
+        kind, _, text = problem.text.partition(" ")
+        if self.dialect == "terse":
+            return (Part(MARKS[kind]), Part(text, foreign=True), Part("\n"))
+        return (Part(KINDS[kind] + TAGGED_INJECT), Part(text, foreign=True), Part("\n\nArtifact:\n"))
+
+    def read(self, text: str, about: Trace | None = None) -> Reading:
+        if self.dialect == "terse":
+            bug, mark, weaken = text.partition("\n-")
+            value = Injection(bug, weaken)
+            found = bool(mark and bug and weaken) and "\n" not in bug + weaken
+        else:
+            match = ARTIFACT.fullmatch(text)
+            value = Injection(match["bug"], match["weaken"], match["oracle"].strip()) if match else Injection("", "")
+            found = match is not None
+        return Reading(value, 1.0) if found else Reading(value, 0.0, "not one bug and one weakening")
+
+    def write(self, injection: Injection) -> str:
+        """The text that reads back as this injection."""
+        if self.dialect == "terse":
+            return f"{injection.bug}\n-{injection.weaken}"
+        return f"<oracle>{injection.oracle}</oracle>\n<bug>{injection.bug}</bug>\n<weaken>{injection.weaken}</weaken>"
+
+
+def request(problem: Problem, kind: str, text: str) -> Problem:
+    """A repository as it is put to an injector; groups of injections are those of one repository and one kind."""
+    return Problem(f"{problem.id}/{kind}", f"{kind} {text}", "", problem.data)

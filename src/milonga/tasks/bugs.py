@@ -1,0 +1,192 @@
+"""Repairing small repositories: a bug was put into the code and some tests were taken away; the answer is a patch.
+
+A problem shows the broken files and the tests that were taken away. A patch is right if, with all tests put back after it,
+every test passes that passed before the bug. Repositories are made up in a tiny dialect, or read from git folders; then their
+tests run by pytest in the sandbox. What counts as a bug is said in `bugs_checks`.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from pydantic import Field, model_validator
+
+from milonga.sandbox import Level, Limits
+from milonga.tasks.base import TASKS, Demonstration, Task, TaskOptions
+from milonga.tasks.bugs_checks import (
+    Artifact,
+    Bug,
+    Edits,
+    Files,
+    Injection,
+    NoVerdict,
+    Repositories,
+    Repository,
+    Requirements,
+    Verdict,
+    check,
+    edited,
+    repaired,
+)
+from milonga.tasks.bugs_tiny import INPUTS, NAMES, Shape, TinyRepositories, lines_text, taken, values, varied
+from milonga.types import Grade, Problem, Split
+
+
+class BugsOptions(TaskOptions):
+    path: str | None = None
+    """A git folder, or a folder of such folders, instead of made-up repositories. Their tests run by pytest in the sandbox."""
+    bugs: int = Field(24, ge=3, le=10_000)
+    """Bugs that are made up in each repository of `path`, by changing single lines; they are checked before training."""
+    isolation: Level = "isolated"
+    """What the tests of `path` run in; see the page of the sandbox."""
+    allow_weak_isolation: bool = False
+    """Go on where that isolation is not to be had. Only on a machine that you can throw away."""
+    cpu_s: float = Field(30.0, gt=0, le=600)
+    """Processor time of one run of the tests of `path`."""
+    max_tokens: int | None = Field(None, ge=1)
+    """Limit of a solution; by default what made-up bugs need, and 2048 for `path`."""
+    functions: int = Field(3, ge=2, le=len(NAMES))
+    """Files of one line in a made-up repository."""
+    ops: int = Field(1, ge=1, le=3)
+    """Most operations in a line."""
+    tests: int = Field(3, ge=2, le=len(INPUTS))
+    """Tests of each file."""
+    changed: int = Field(2, ge=1, le=len(NAMES))
+    """Most files that a made-up bug changes."""
+    min_changed: int = Field(1, ge=1)
+    """Least files that it changes."""
+    seed: int = 0
+    """Keys the repositories and the made-up bugs."""
+
+    @model_validator(mode="after")
+    def _ordered(self) -> BugsOptions:
+        if not self.min_changed <= self.changed <= self.functions:
+            raise ValueError(
+                f"of {self.functions} functions a bug cannot change min_changed={self.min_changed} to changed={self.changed}"
+            )
+        return self
+
+
+@TASKS.register("bugs")
+class Bugs(Task):
+    """Repair of a small repository, graded by its own tests."""
+
+    name = "bugs"
+    base = "bugs"
+    Options = BugsOptions
+    options: BugsOptions
+
+    def __init__(self, options: BugsOptions | None = None) -> None:
+        super().__init__(options)
+        o = self.options
+        self.max_tokens = o.max_tokens or (2048 if o.path else 32 + 24 * o.changed)
+        self.repositories = self.from_git(o.path) if o.path else self.made_up()
+
+    def made_up(self) -> Repositories:
+        o = self.options
+        return TinyRepositories(Shape(o.functions, o.ops, o.tests, o.min_changed, o.changed, o.seed))
+
+    def from_git(self, path: str) -> Repositories:
+        from milonga.tasks.bugs_git import GitRepositories
+        from milonga.tasks.bugs_pytest import PytestRunner
+
+        o = self.options
+        limits = Limits(cpu_s=o.cpu_s, wall_s=10 * o.cpu_s, memory_mb=512, open_files=64)
+        return GitRepositories(path, o.bugs, o.seed, PytestRunner(limits, o.isolation, o.allow_weak_isolation))
+
+    def make_ready(self) -> None:
+        self.repositories.make_ready()
+
+    def describe(self) -> dict[str, Any]:
+        return dict(self.repositories.describe())
+
+    def size(self, split: Split) -> int | None:
+        return self.repositories.size(split)
+
+    def problem(self, split: Split, index: int) -> Problem:
+        return self.posed(f"bugs/{split}/{index}", self.repositories.bug(split, index))
+
+    def posed(self, id: str, bug: Bug, source: str | None = None, patch: Edits | None = None) -> Problem:
+        """A bug as a problem. With a failed `patch` on top it is a bug of the second order, of the same specification."""
+        start = edited(bug.state, patch or {})
+        text = self.repositories.solver_text(start, bug.repository, bug.artifact)
+        answer = self.repositories.answer(bug.repository, bug.artifact)
+        return Problem(id, text, answer, {"bug": bug, "start": start}, source)
+
+    def check(self, repository: Repository, artifact: Artifact, least: Requirements) -> Verdict:
+        return check(repository, artifact, self.repositories.runner, least)
+
+    def artifact(self, repository: Repository, injection: Injection) -> Artifact | None:
+        """What an injector wrote, as an artifact; None where it cannot be read."""
+        return self.repositories.artifact(repository, injection)
+
+    def patch(self, problem: Problem, answer: str | None) -> Edits | None:
+        """The edits of an answer; None where it cannot be read, or makes files that the repository never had."""
+        edits = None if answer is None else self.repositories.patch(answer, problem.data["start"])
+        return edits if edits is not None and edits.keys() <= problem.data["bug"].repository.tree.keys() else None
+
+    def grade(self, problem: Problem, answer: str | None, steps: Sequence[str]) -> Grade:
+        return self.grade_all([(problem, answer, steps)])[0]
+
+    def grade_all(self, items: Sequence[tuple[Problem, str | None, Sequence[str]]]) -> list[Grade]:
+        """Patches of one problem are run together."""
+        grades: list[Grade] = [Grade(False)] * len(items)
+        patches = [self.patch(problem, answer) for problem, answer, _ in items]
+        by_problem: dict[str, list[int]] = {}
+        for at, (problem, _, _) in enumerate(items):
+            if patches[at] is not None:
+                by_problem.setdefault(problem.id, []).append(at)
+        for places in by_problem.values():
+            data = items[places[0]][0].data
+            read = [patch for at in places if (patch := patches[at]) is not None]
+            try:
+                found: list[bool | None] = list(repaired(data["bug"], data["start"], read, self.repositories.runner))
+            except NoVerdict:
+                found = [None] * len(places)
+            for at, right in zip(places, found, strict=True):
+                grades[at] = Grade(right)
+        return grades
+
+    def holds_beyond(self, problem: Problem, answer: str | None) -> bool | None:
+        """Whether a patch gives what the original gives for every input, tests or not; None where nobody knows."""
+        if self.options.path is not None:
+            return None
+        patch, repository = self.patch(problem, answer), problem.data["bug"].repository
+        if patch is None:
+            return False
+        code: Files = {path: line for path, line in edited(problem.data["start"], patch).items() if path in repository.code}
+        return all(values(code, x) == values(repository.code, x) for x in INPUTS)
+
+    # What a teacher shows: for each broken file its first term and what is wanted of it, and then the lines.
+
+    @property
+    def demonstrates(self) -> bool:
+        return self.options.path is None
+
+    def step_count(self, problem: Problem) -> int:
+        return len(problem.data["bug"].artifact.bug)
+
+    def demonstrate(self, problem: Problem, rng: random.Random, errors: Collection[int] = ()) -> Demonstration:
+        bug: Bug = problem.data["bug"]
+        repository, names = bug.repository, sorted(bug.artifact.bug)
+        right = [evidence(repository, bug.artifact, name, 0) for name in names]
+        shown, lines = list(right), {name: repository.code[name] for name in names}
+        for at in errors:
+            shown[at] = evidence(repository, bug.artifact, names[at], rng.choice((-1, 1)))
+            lines[names[at]] = varied(lines[names[at]], NAMES[: NAMES.index(names[at])], rng)
+        answer = lines_text(lines)
+        truth = tuple(at not in errors for at in range(len(names)))
+        correct = bool(self.grade(problem, answer, ()).correct)
+        return Demonstration(tuple(shown), truth, tuple(right), answer, correct)
+
+
+def evidence(repository: Repository, artifact: Artifact, name: str, off: int) -> str:
+    """`b:a4>8,5>10`: the first term of the line, and at each of its removed tests the value of that term and what is wanted.
+
+    With `off` the values are off by so much.
+    """
+    term = repository.code[name][0]
+    gone = [(int(id[1:]), wanted) for id, wanted in taken(repository.tests, artifact.weaken).items() if id[0] == name]
+    return f"{name}:{term}" + ",".join(f"{values(repository.code, x)[term] + off}>{wanted}" for x, wanted in gone)

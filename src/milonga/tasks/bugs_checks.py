@@ -1,0 +1,243 @@
+"""What counts as a bug: a repository, an artifact that breaks it and weakens its tests, and the checks that all must hold.
+
+Nothing here knows how files look or how tests are run: a `Runner` does, from outside the tree that it is given. Invariants:
+- A report maps test ids to passed or not. What is missing in a report has failed; None means that there is no report at all.
+- Oracle tests are put back after a patch is applied, never before: a patch cannot edit what it is graded by.
+- The checks stop at the first failure, which is named; all that need no run come first.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from milonga.types import Split
+
+Files = Mapping[str, str]
+"""Contents by path."""
+Edits = Mapping[str, str | None]
+"""New contents by path; None deletes a file."""
+Report = Mapping[str, bool]
+"""Test ids, and whether each passed."""
+Check = Literal["oracle", "changed", "parser", "passing", "failing", "stable", "weakened", "inverse"]
+CHECKS: tuple[Check, ...] = ("oracle", "changed", "parser", "passing", "failing", "stable", "weakened", "inverse")
+"""In the order in which they are made. `stable` is the guard against bugs that fail by chance, or by looking at the code."""
+
+
+class NoVerdict(Exception):
+    """Tests could not be run, for reasons that are not theirs: nothing may be concluded from it."""
+
+
+@dataclass(frozen=True)
+class Repository:
+    """Files of code, files of tests, and what is known of earlier versions; never the version history itself."""
+
+    name: str
+    code: Files
+    tests: Files
+    history: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Earlier contents of files of code, the newest first. An injector may look at them, a solver never."""
+    rest: Files = field(default_factory=dict)
+    """Everything else that tests need. Nobody may change it."""
+
+    @property
+    def tree(self) -> dict[str, str]:
+        return {**self.rest, **self.code, **self.tests}
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """What an injector hands in: test files that tell right from wrong, a change of code, and a change of tests."""
+
+    oracle: tuple[str, ...]
+    bug: Edits
+    weaken: Edits
+
+
+@dataclass(frozen=True)
+class Injection:
+    """An artifact as a model wrote it, in three texts. An empty list of oracle files means all test files."""
+
+    bug: str
+    weaken: str
+    oracle: str = ""
+    ends: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Requirements:
+    """How much there must be of everything."""
+
+    passing: int = 4
+    """More oracle tests than this pass on the original."""
+    changed: int = 1
+    """Least files of code that differ."""
+    failing: int = 1
+    """Least tests that the bug breaks."""
+    size: int = 4_000
+    """Most characters of the lines that are taken out and put in."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The first check that failed, None for a bug that counts; and the tests that the bug breaks, as far as that was seen."""
+
+    failed: Check | None
+    broken: frozenset[str] = frozenset()
+    specified: frozenset[str] = frozenset()
+    """Tests that pass on the original: all of them must pass after a repair."""
+
+
+@dataclass(frozen=True)
+class Bug:
+    """A repository, an artifact, and what the checks said of it."""
+
+    repository: Repository
+    artifact: Artifact
+    verdict: Verdict
+
+    @property
+    def state(self) -> dict[str, str]:
+        """The tree that a solver is given: broken, and with weakened tests."""
+        return edited(edited(self.repository.tree, self.artifact.bug), self.artifact.weaken)
+
+
+class Runner(ABC):
+    """Runs the tests of given files on trees, by a runner and with test ids that no tree can touch."""
+
+    @abstractmethod
+    def run(self, trees: Sequence[Files], oracle: Sequence[str]) -> list[Report | None]: ...
+
+    @abstractmethod
+    def disturbed(self, code: Files) -> dict[str, str]:
+        """The same code, written otherwise: whatever depends on how it is written will show."""
+
+    def original(self, repository: Repository, oracle: Sequence[str]) -> Report | None:
+        """The report on the untouched repository; a test that is not stable there counts as failed."""
+        return self.run([repository.tree], oracle)[0]
+
+
+def edited(files: Files, edits: Edits) -> dict[str, str]:
+    """The files after edits."""
+    merged = {**files, **edits}
+    return {path: content for path, content in merged.items() if content is not None}
+
+
+def changed_files(files: Files, edits: Edits) -> list[str]:
+    """Paths whose content the edits really change."""
+    return sorted(path for path, content in edits.items() if files.get(path) != content)
+
+
+def check(repository: Repository, artifact: Artifact, runner: Runner, least: Requirements) -> Verdict:
+    """The seven consistency checks and the guard, up to the first that fails."""
+    still = static(repository, artifact, least)
+    if still is not None:
+        return Verdict(still)
+    before = runner.original(repository, artifact.oracle)
+    if before is None:
+        return Verdict("parser")
+    specified = frozenset(id for id, passed in before.items() if passed)
+    if len(specified) <= least.passing:
+        return Verdict("passing")
+    buggy = edited(repository.tree, artifact.bug)
+    weakened = edited(buggy, artifact.weaken)
+    seen = runner.run([buggy, {**buggy, **runner.disturbed(part(buggy, repository.code))}, weakened], artifact.oracle)
+    broken, again, rest = (failed_of(report, specified) for report in seen)
+    if len(broken) < least.failing:
+        return Verdict("failing", broken, specified)
+    if again != broken:
+        return Verdict("stable", broken, specified)
+    if broken <= rest - gone(seen[2], artifact.weaken, specified):
+        return Verdict("weakened", broken, specified)
+    found: Check | None = None if every_file_matters(repository, artifact, runner, broken) else "inverse"
+    return Verdict(found, broken, specified)
+
+
+def static(repository: Repository, artifact: Artifact, least: Requirements) -> Check | None:
+    """Checks 1 and 4, which need no run."""
+    oracle = set(artifact.oracle)
+    if not oracle or not oracle <= repository.tests.keys() or not artifact.weaken.keys() <= oracle:
+        return "oracle"
+    if not artifact.bug.keys() <= repository.code.keys():
+        return "changed"
+    changed = changed_files(repository.code, artifact.bug)
+    size = sum(edit_size(repository.code[path], artifact.bug[path] or "") for path in changed)
+    return None if len(changed) >= least.changed and size <= least.size else "changed"
+
+
+def edit_size(before: str, after: str) -> int:
+    """Characters of the lines that only one of two contents has."""
+    old, new = Counter(before.splitlines()), Counter(after.splitlines())
+    return sum(len(line) for line in ((old - new) + (new - old)).elements())
+
+
+def every_file_matters(repository: Repository, artifact: Artifact, runner: Runner, broken: frozenset[str]) -> bool:
+    """Inverse mutation: from the full bug, putting back any one changed file alone mends at least one broken test."""
+    buggy = edited(repository.tree, artifact.bug)
+    restored = [{**buggy, path: repository.code[path]} for path in changed_files(repository.code, artifact.bug)]
+    return all(failed_of(report, broken) < broken for report in runner.run(restored, artifact.oracle))
+
+
+def failed_of(report: Report | None, wanted: frozenset[str]) -> frozenset[str]:
+    """Which of the tests did not pass; what is missing has failed."""
+    return frozenset(id for id in wanted if not (report or {}).get(id, False))
+
+
+def gone(report: Report | None, weaken: Edits, wanted: frozenset[str]) -> frozenset[str]:
+    """Tests that the weakened suite no longer has: they do not fail there. Without a report nothing is known to be gone."""
+    return frozenset() if report is None or not weaken else wanted - report.keys()
+
+
+def part(tree: Files, paths: Files) -> dict[str, str]:
+    return {path: tree[path] for path in paths if path in tree}
+
+
+def repaired(bug: Bug, start: Files, patches: Sequence[Edits], runner: Runner) -> list[bool]:
+    """Whether each patch of a buggy state makes every specified test pass. All but the code is put back after it."""
+    trees = [{**edited(start, patch), **bug.repository.tests, **bug.repository.rest} for patch in patches]
+    return [not failed_of(report, bug.verdict.specified) for report in runner.run(trees, bug.artifact.oracle)]
+
+
+class Repositories(ABC):
+    """Where repositories come from: how their tests run, how they look to a model, and how what it writes is read."""
+
+    runner: Runner
+
+    @abstractmethod
+    def bug(self, split: Split, index: int) -> Bug:
+        """A made-up bug that passes the checks; a pure function of split and index."""
+
+    @abstractmethod
+    def solver_text(self, start: Files, repository: Repository, artifact: Artifact) -> str:
+        """The broken files, and the weakening turned round."""
+
+    @abstractmethod
+    def injector_text(self, repository: Repository) -> str: ...
+
+    @abstractmethod
+    def patch(self, text: str, start: Files) -> Edits | None:
+        """The edits that a model wrote; None where they cannot be read or do not fit."""
+
+    @abstractmethod
+    def artifact(self, repository: Repository, injection: Injection) -> Artifact | None: ...
+
+    @abstractmethod
+    def answer(self, repository: Repository, artifact: Artifact) -> str:
+        """The patch that takes the bug back."""
+
+    def split(self, code: Files) -> Split:
+        """The only split that may show this broken code. What a model breaks in the train split could be a held-out bug."""
+        return "train"
+
+    def size(self, split: Split) -> int | None:
+        """How many made-up bugs there are; None if they never end."""
+        return None
+
+    def make_ready(self) -> None:
+        """Find out now what would fail later."""
+
+    def describe(self) -> dict[str, object]:
+        return {}

@@ -1,0 +1,141 @@
+"""Runs the tests of a repository by pytest, in the sandbox.
+
+Invariants:
+- The runner is ours: its source, pytest and its own settings lie outside the tree. Of a tree only the files are taken; its
+  pytest settings are not read, it comes last on the path of imports, and what it prints is never looked at.
+- A test counts as passed only if pytest said so under its id in a process that ended in order. A process that ends early, or
+  brings no result, has passed nothing; a test that is skipped is missing.
+- In every run a test that must fail runs along, under a name nobody can know. If it does not fail, the results are forged.
+
+Code under test shares its process with pytest. Code that looks for pytest's own objects and rewrites them with care can deceive
+it; that is what the sandbox cannot see.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+
+from milonga.errors import MissingExtra
+from milonga.sandbox import Level, Limits, Outcome, Program, Sandbox, decode
+from milonga.sandbox.isolation import Mount
+from milonga.tasks.bugs_checks import Files, NoVerdict, Report, Repository, Runner
+
+PARTS, IDS = 16, 60
+"""A result is handed over in parts: how many there are, and the tests in each."""
+MOST_TESTS = PARTS * IDS
+PACKAGES = ("pytest", "_pytest", "py", "pluggy", "iniconfig", "packaging", "pygments")
+"""All that is mounted of what is installed here."""
+SHELF = "/packages"
+SEEDS = (1, 2)
+"""Hash seeds: neighbours in a batch run under different ones."""
+CANARY = "def test_canary():\n    assert not 1\n"
+SOURCE = """
+import json, os, sys
+
+JOB = json.load(sys.stdin)
+FOUND = {}
+
+
+def run(part):
+    if not part:
+        tested()
+    return dict(list(FOUND.items())[part * JOB["ids"] : (part + 1) * JOB["ids"]])
+
+
+class Reports:
+    def pytest_runtest_logreport(self, report):
+        if report.outcome != "skipped":
+            FOUND[report.nodeid] = FOUND.get(report.nodeid, True) and report.outcome == "passed"
+        else:
+            FOUND.pop(report.nodeid, None)
+
+
+def tested():
+    for path, text in JOB["files"].items():
+        os.makedirs(os.path.dirname(os.path.join("tree", path)), exist_ok=True)
+        with open(os.path.join("tree", path), "w", encoding="utf-8") as file:
+            file.write(text)
+    with open("settings.ini", "w") as file:
+        file.write("[pytest]\\n")
+    sys.path[:0] = JOB["packages"]
+    import pytest
+
+    os.chdir("tree")
+    sys.path += [os.getcwd(), os.path.join(os.getcwd(), "src")]
+    options = ["-c", "../settings.ini", "--rootdir", ".", "--import-mode", "importlib", "-p", "no:cacheprovider", "-q"]
+    pytest.main([*options, *JOB["oracle"]], plugins=[Reports()])
+"""
+
+
+class PytestRunner(Runner):
+    """Runs trees of files in the sandbox, several at a time."""
+
+    def __init__(self, limits: Limits, isolation: Level, allow_weak: bool) -> None:
+        homes = [home_of(str(spec.origin)) for name in PACKAGES if (spec := find_spec(name)) is not None]
+        if find_spec("pytest") is None:
+            raise MissingExtra("running the tests of repositories", "repositories")
+        mounts = tuple(Mount(str(home), f"{SHELF}/{home.name}") for home in homes)
+        self.sandbox = Sandbox(limits, isolation, allow_weak, mounts=mounts)
+        self.packages = [SHELF] if self.sandbox.level == "isolated" else sorted({str(home.parent) for home in homes})
+        self.said: dict[str, str] = {}
+        """What pytest printed last about an original, by the repository's name; for messages alone."""
+        self._originals: dict[tuple[str, tuple[str, ...]], Report | None] = {}
+
+    def run(self, trees: Sequence[Files], oracle: Sequence[str]) -> list[Report | None]:
+        found: list[Report | None] = [None] * len(trees)
+        for turn, seed in enumerate(SEEDS):
+            for at, (report, _) in zip(range(turn, len(trees), 2), self._run(trees[turn::2], oracle, seed), strict=True):
+                found[at] = report
+        return found
+
+    def disturbed(self, code: Files) -> dict[str, str]:
+        """A comment at the end changes no line that was there."""
+        return {path: f"{text}\n# \n" for path, text in code.items()}
+
+    def original(self, repository: Repository, oracle: Sequence[str]) -> Report | None:
+        """Three runs; what does not pass in all of them counts as failed. Done once for each suite."""
+        key = (repository.name, tuple(oracle))
+        if key not in self._originals:
+            runs = [self._run([repository.tree], oracle, seed)[0] for seed in (*SEEDS, 0)]
+            self.said[repository.name] = runs[0][1].stdout[-600:].strip() or runs[0][1].reason
+            reports = [report for report, _ in runs if report is not None]
+            ids = dict.fromkeys(id for report in reports for id in report)
+            whole = len(reports) == len(runs) and bool(ids)
+            self._originals[key] = {id: all(report.get(id, False) for report in reports) for id in ids} if whole else None
+        return self._originals[key]
+
+    def _run(self, trees: Sequence[Files], oracle: Sequence[str], seed: int) -> list[tuple[Report | None, Outcome]]:
+        name = f"test_{secrets.token_hex(8)}.py"
+        programs = [self._program({**tree, name: CANARY}, [*oracle, name]) for tree in trees]
+        outcomes = self.sandbox.run(programs, seed)
+        return [(report_of(outcome, f"{name}::test_canary"), outcome) for outcome in outcomes]
+
+    def _program(self, files: Files, oracle: Sequence[str]) -> Program:
+        known = [path for path in oracle if path in files]
+        job = {"files": dict(files), "packages": self.packages, "oracle": known, "ids": IDS}
+        return Program(SOURCE, "run", tuple((part,) for part in range(PARTS)), stdin=json.dumps(job))
+
+
+def home_of(origin: str) -> Path:
+    """The folder of a package, or the file of a module that is one file."""
+    path = Path(origin)
+    return path.parent if path.name == "__init__.py" else path
+
+
+def report_of(outcome: Outcome, canary: str) -> Report | None:
+    """What the process says of the tests, if it ended in order and the test that must fail did."""
+    if outcome.status == "sandbox_error":
+        raise NoVerdict(outcome.reason)
+    if outcome.status != "ok":
+        return None
+    found: dict[str, bool] = {}
+    for result in outcome.results:
+        part = decode(str(result))
+        if not isinstance(part, Mapping) or not all(type(id) is str and type(passed) is bool for id, passed in part.items()):
+            return None
+        found |= part
+    return found if found.pop(canary, True) is False else None

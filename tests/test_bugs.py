@@ -1,0 +1,322 @@
+"""Repairing repositories: what counts as a bug, who may look at what, and that nobody grades himself."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from milonga.errors import ConfigError, DataError
+from milonga.roles.repairs import KINDS, Injector, Repairer, request
+from milonga.sandbox import IsolationError
+from milonga.tasks import Task, keyed, make_task, normalised
+from milonga.tasks.bugs import Bugs, BugsOptions
+from milonga.tasks.bugs_checks import (
+    CHECKS,
+    Artifact,
+    Bug,
+    Injection,
+    Repository,
+    Requirements,
+    Verdict,
+    check,
+    edit_size,
+    edited,
+)
+from milonga.tasks.bugs_git import GitRepositories, blocks_in, written
+from milonga.tasks.bugs_tiny import TinyRepositories, TinyRunner, edits_in, ids_text, removed_in, report_of
+from milonga.types import SPLITS, Problem
+from repository_helpers import BOXES, TESTS, make_repository
+
+CODE = {"a": "x+3", "b": "a*2", "c": "x-1"}
+SUITE = {"test_a": "0=3\n2=5", "test_b": "1=8\n4=14", "test_c": "3=2\n5=4"}
+REPOSITORY = Repository("one", CODE, SUITE, {"a": ("x+5", "x*2"), "b": ("a*3", "a-1"), "c": ("x+1", "x")})
+EVERY = tuple(SUITE)
+RUNNER, LEAST = TinyRunner(), Requirements()
+
+
+def verdict(oracle: tuple[str, ...], bug: dict[str, str], removed: str, repository: Repository = REPOSITORY) -> str | None:
+    weaken = removed_in(removed, repository.tests)
+    assert weaken is not None
+    return check(repository, Artifact(oracle, bug, weaken), RUNNER, LEAST).failed
+
+
+# What counts as a bug.
+
+
+def test_a_file_sees_those_before_it_and_a_test_passes_by_its_value_alone() -> None:
+    assert report_of({**CODE, **SUITE}, EVERY) == dict.fromkeys(("a0", "a2", "b1", "b4", "c3", "c5"), True)
+    broken = report_of({**CODE, **SUITE, "a": "x+2"}, EVERY)
+    assert broken == {"a0": False, "a2": False, "b1": False, "b4": False, "c3": True, "c5": True}
+    assert report_of({**SUITE, "b": "a*2"}, ("test_b",)) == {"b1": False, "b4": False}, (
+        "a file that is missing fails nobody else"
+    )
+
+
+def test_a_bug_that_satisfies_all_checks_counts() -> None:
+    found = check(REPOSITORY, Artifact(EVERY, {"b": "a*3"}, {"test_b": "4=14"}), RUNNER, LEAST)
+    assert found == Verdict(None, frozenset({"b1", "b4"}), frozenset(report_of(REPOSITORY.tree, EVERY) or {}))
+    assert verdict(EVERY, {"a": "x+4", "c": "x+1"}, "a0 c3") is None
+
+
+CONSTANT = Repository("constant", {"a": "x+3", "b": "a*2", "c": "x-1"}, {**SUITE, "test_c": "what is this"})
+VIOLATIONS = {
+    # check that fails: oracle, bug, tests that are removed, repository
+    "oracle": (("test_a", "test_b"), {"b": "a*3"}, "b1 c3", REPOSITORY),
+    "parser": (EVERY, {"b": "a*3"}, "b1", CONSTANT),
+    "passing": (("test_b", "test_c"), {"b": "a*3"}, "b1", REPOSITORY),
+    "changed": (EVERY, {"b": "a*2"}, "b1", REPOSITORY),
+    "failing": (EVERY, {"b": "a+a"}, "b1", REPOSITORY),
+    "weakened": (EVERY, {"b": "a*3"}, "c3", REPOSITORY),
+    # The second change hides behind the first: taking it back alone mends nothing.
+    "inverse": (EVERY, {"b": "a*3", "c": "1*x-1"}, "b1", REPOSITORY),
+}
+
+
+@pytest.mark.parametrize("name", VIOLATIONS)
+def test_each_check_violated_alone_is_named(name: str) -> None:
+    oracle, bug, removed, repository = VIOLATIONS[name]
+    assert verdict(oracle, bug, removed, repository) == name
+
+
+def test_a_bug_that_looks_at_how_the_code_is_written_is_not_stable() -> None:
+    class Looking(TinyRunner):
+        def disturbed(self, code):  # type: ignore[no-untyped-def]
+            return {**super().disturbed(code), "b": CODE["b"]}
+
+    artifact = Artifact(EVERY, {"b": "a*3"}, {"test_b": "4=14"})
+    assert check(REPOSITORY, artifact, Looking(), LEAST).failed == "stable"
+    assert set(VIOLATIONS) | {"stable"} == set(CHECKS)
+
+
+def test_bugs_touch_code_alone_and_weakenings_tests_alone() -> None:
+    assert check(REPOSITORY, Artifact(EVERY, {"test_a": ""}, {"test_a": "2=5"}), RUNNER, LEAST).failed == "changed"
+    assert check(REPOSITORY, Artifact(EVERY, {"b": "a*3"}, {"c": "x"}), RUNNER, LEAST).failed == "oracle"
+    assert verdict(EVERY, {"b": "a*3"}, "b7") == "oracle", "a test that nobody has"
+    assert edit_size("one\ntwo\n", "one\nthree\n") == 8 and edit_size("one\n", "one\n") == 0
+    huge = Requirements(size=7)
+    assert check(REPOSITORY, Artifact(EVERY, {"b": "a*3+1"}, {"test_b": "4=14"}), RUNNER, huge).failed == "changed"
+
+
+def test_inverse_mutation_wants_every_changed_file_to_mend_something() -> None:
+    """b is wrong twice over: putting back `a` alone, or `b` alone, mends no test of b; only tests of a tell."""
+    assert verdict(EVERY, {"a": "x+4", "b": "a*3"}, "a0") == "inverse"
+    assert verdict(EVERY, {"a": "x+4", "c": "x"}, "a0 c3") is None
+
+
+# The task.
+
+
+def test_problems_are_functions_of_split_and_index_and_splits_are_apart() -> None:
+    task, again = Bugs(), Bugs()
+    texts = {split: {normalised(task.problem(split, n).text) for n in range(40)} for split in SPLITS}
+    assert all(task.problem(split, 3).text == again.problem(split, 3).text for split in SPLITS)
+    assert not texts["train"] & texts["dev"] and not texts["train"] & texts["test"] and not texts["dev"] & texts["test"]
+    names = {split: {task.problem(split, n).data["bug"].repository.name for n in range(40)} for split in SPLITS}
+    assert not names["train"] & (names["dev"] | names["test"]), "a repository is of one split"
+
+
+@pytest.mark.parametrize("options", [{}, {"functions": 5, "ops": 2, "tests": 4, "changed": 3}, {"min_changed": 2}])
+def test_made_up_bugs_pass_the_checks_and_are_repaired_by_their_answers(options: dict[str, int]) -> None:
+    task = Bugs(BugsOptions(**options))
+    for index in range(12):
+        problem = task.problem("train", index)
+        bug: Bug = problem.data["bug"]
+        assert task.check(bug.repository, bug.artifact, LEAST).failed is None
+        assert options.get("min_changed", 1) <= len(bug.artifact.bug) <= task.options.changed
+        assert task.grade(problem, problem.answer, ()).correct and task.holds_beyond(problem, problem.answer)
+        nothing = lines_of(problem)
+        assert task.grade(problem, nothing, ()).correct is False, "what was there before is no repair"
+        assert not any(version in problem.text.split("|")[1] for olds in bug.repository.history.values() for version in olds)
+
+
+def lines_of(problem: Problem) -> str:
+    return problem.text.split("|")[0]
+
+
+def test_demonstrations_are_wrong_exactly_where_they_should_be() -> None:
+    task = Bugs()
+    for index in range(20):
+        problem = task.problem("train", index)
+        assert task.demonstrate(problem, keyed(index)).correct
+        shown = task.demonstrate(problem, keyed(index), {0})
+        assert shown.truth[0] is False and all(shown.truth[1:]) and shown.steps[1:] == shown.checks[1:]
+        role = Repairer("terse")
+        assert role.read(role.write(shown.steps, shown.answer)).value.answer == shown.answer
+
+
+@pytest.mark.parametrize("answer", ["", "b", "b=", "b=a*", "b=a**2", "b=a*2;b=a*2", "z=x", "b=__import__('os')", None])
+def test_what_is_no_patch_is_wrong(answer: str | None) -> None:
+    problem = posed({"b": "a*3"}, "b1 b4")
+    assert Bugs().grade(problem, answer, ()).correct is False
+
+
+def posed(bug: dict[str, str], removed: str) -> Problem:
+    artifact = Artifact(EVERY, bug, removed_in(removed, SUITE) or {})
+    return Bugs().posed("one", Bug(REPOSITORY, artifact, check(REPOSITORY, artifact, RUNNER, LEAST)))
+
+
+def test_a_solver_sees_the_broken_files_and_the_removed_tests_and_nothing_else() -> None:
+    problem = posed({"b": "a*3"}, "b1 c3")
+    assert problem.text == "a=x+3;b=a*3;c=x-1|b1=8 c3=2" and problem.answer == "b=a*2"
+    task = Bugs()
+    assert task.grade(problem, "b=a+a", ()).correct, "any repair will do"
+    assert not task.grade(problem, "b=x+7", ()).correct, "right for the removed test alone"
+    assert task.repositories.injector_text(REPOSITORY) == "a=x+3|x+5|x*2@02;b=a*2|a*3|a-1@14;c=x-1|x+1|x@35"
+
+
+def test_a_repair_of_the_tests_alone_can_be_told_from_one_that_holds() -> None:
+    artifact = Artifact(("test_a", "test_b"), {"b": "a*3"}, {"test_b": ""})
+    narrow = replace(REPOSITORY, tests={**SUITE, "test_b": "1=8"})
+    problem = Bugs().posed("two", Bug(narrow, artifact, check(narrow, artifact, RUNNER, Requirements(passing=1))))
+    assert Bugs().grade(problem, "b=x+7", ()).correct and not Bugs().holds_beyond(problem, "b=x+7")
+
+
+def test_a_failed_patch_is_the_start_of_a_bug_of_the_second_order_with_the_same_specification() -> None:
+    task, problem = Bugs(), posed({"b": "a*3"}, "b1")
+    second = task.posed("two", problem.data["bug"], "source", {"c": "x"})
+    assert second.text == "a=x+3;b=a*3;c=x|b1=8" and second.source == "source"
+    assert not task.grade(second, problem.answer, ()).correct and task.grade(second, "b=a*2;c=x-1", ()).correct
+
+
+def test_removed_tests_are_written_and_read() -> None:
+    assert ids_text(["c3", "b4", "b1"]) == "b14 c3" and removed_in("b14 c3", SUITE) == {"test_b": "", "test_c": "5=4"}
+    assert removed_in("b1,b4", SUITE) is None and removed_in("", SUITE) == {}
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.text(alphabet="abcx123+*-=;| \n<>FILE", max_size=40))
+def test_no_text_breaks_the_readers(text: str) -> None:
+    edits_in(text)
+    removed_in(text, SUITE)
+    blocks_in(text, SUITE)
+    for dialect in ("terse", "tagged"):
+        Repairer(dialect).read(text)  # type: ignore[arg-type]
+        Injector(dialect).read(text)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("dialect", ["terse", "tagged"])
+def test_what_an_injector_writes_reads_back(dialect: str) -> None:
+    role = Injector(dialect)  # type: ignore[arg-type]
+    for injection in (Injection("b=a*3", "b14 c3"), Injection("b=a*3;c=x", "b1")):
+        assert role.read(role.write(injection)).value == injection
+    assert not role.read("b=a*3").valid
+    for kind in KINDS:
+        asked = request(posed({"b": "a*3"}, "b1"), kind, TinyRepositories.injector_text(Bugs().repositories, REPOSITORY))  # type: ignore[arg-type]
+        assert "@14" in "".join(part.text for part in role.prompt(asked))
+
+
+def test_wrong_options_are_one_line() -> None:
+    with pytest.raises(ConfigError, match="of 2 functions"):
+        make_task({"name": "bugs", "functions": 2, "changed": 3})
+
+
+# Real repositories.
+
+
+@pytest.fixture(scope="module")
+def real(tmp_path_factory: pytest.TempPathFactory) -> Bugs:
+    folder = make_repository(tmp_path_factory.mktemp("git") / "boxes")
+    try:
+        task = make_task({"name": "bugs", "path": str(folder), "bugs": 3})
+    except IsolationError as error:
+        pytest.skip(str(error))
+    assert isinstance(task, Bugs)
+    task.make_ready()
+    return task
+
+
+def broken(task: Bugs) -> Problem:
+    """The area is a sum again, and the tests are weakened."""
+    assert isinstance(task.repositories, GitRepositories)
+    repository = task.repositories.repositories[0]
+    injection = Injection(
+        "FILE boxes.py\n<<<<<<< SEARCH\n    return a * b\n=======\n    return a + b\n>>>>>>> REPLACE",
+        "FILE tests/test_boxes.py\n<<<<<<< SEARCH\n    assert volume(2, 3, 4) == 24\n=======\n    assert True\n>>>>>>> REPLACE",
+    )
+    artifact = task.artifact(repository, injection)
+    assert artifact is not None
+    found = task.check(repository, artifact, Requirements(passing=4))
+    assert found.failed is None and "tests/test_sums.py::test_total" in found.broken
+    return task.posed("real", Bug(repository, artifact, found))
+
+
+@pytest.mark.slow
+def test_a_git_folder_is_exported_without_its_history_and_its_bugs_are_repaired(real: Bugs) -> None:
+    assert sum(real.repositories.size(split) or 0 for split in SPLITS) == 3
+    problem = broken(real)
+    assert "+    assert volume(2, 3, 4) == 24" in problem.text and "return a * b" not in problem.text
+    assert not any(".git" in path for path in problem.data["start"])
+    assert "+    return a + b" in real.repositories.injector_text(problem.data["bug"].repository), (
+        "the injector may see the past"
+    )
+    assert real.grade(problem, problem.answer, ()).correct
+    for split in SPLITS:
+        made_up = real.problem(split, 0)
+        assert real.grade(made_up, made_up.answer, ()).correct
+
+
+FORGERIES = {
+    "prints results": "print('5 passed in 0.01s')\ndef area(a, b):\n    return 0\n",
+    "ends early": "import os\nos._exit(0)\n",
+    "ends in order": "import sys\nsys.exit(0)\n",
+    "says that all is well": (
+        "import _pytest.reports as r\nr.TestReport.outcome = property(lambda s: 'passed', lambda s, v: None)\n"
+        "def area(a, b):\n    return 0\ndef volume(a, b, c):\n    return 0\n"
+    ),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FORGERIES)
+def test_a_patch_that_forges_results_repairs_nothing(name: str, real: Bugs) -> None:
+    problem = broken(real)
+    forged = written(problem.data["start"], {"boxes.py": FORGERIES[name]})
+    assert real.grade(problem, forged, ()).correct is False
+
+
+@pytest.mark.slow
+def test_a_patch_that_edits_tests_or_replaces_the_runner_repairs_nothing(real: Bugs) -> None:
+    problem = broken(real)
+    start = problem.data["start"]
+    empty = dict.fromkeys(TESTS, "def test_nothing():\n    pass\n")
+    assert real.grade(problem, written(start, empty), ()).correct is False
+    for path in ("conftest.py", "pytest.py", "tests/conftest.py", "sitecustomize.py", "pytest.ini"):
+        assert real.grade(problem, written(start, {path: "def pytest_runtest_makereport(): pass"}), ()).correct is False
+    shadow = {
+        **edited(start, {"boxes.py": BOXES}),
+        "pytest.py": "raise SystemExit(0)",
+        "pytest.ini": "[pytest]\naddopts = --co\n",
+    }
+    report = real.repositories.runner.run([shadow], sorted(TESTS))[0]
+    assert report is not None and len(report) == 5, "and such files of a repository's own do not reach the runner"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (
+            {"tests/test_bad.py": "def test_bad():\n    assert 1 == 2\n"},
+            "fail before any bug, at least sometimes: tests/test_bad.py",
+        ),
+        ({"tests/test_bad.py": "def test_bad(:\n"}, "do not run in the sandbox"),
+    ],
+)
+def test_tests_that_fail_before_any_bug_are_an_error_before_training(more: dict[str, str], said: str, tmp_path: Path) -> None:
+    folder = make_repository(tmp_path / "boxes", more)
+    try:
+        task: Task = make_task({"name": "bugs", "path": str(folder), "bugs": 3})
+    except IsolationError as error:
+        pytest.skip(str(error))
+    with pytest.raises(DataError, match=said):
+        task.make_ready()
+
+
+def test_a_folder_that_is_no_repository_is_an_error(tmp_path: Path) -> None:
+    for path in (tmp_path, tmp_path / "nowhere"):
+        with pytest.raises((DataError, IsolationError), match=r"git folder|isolation"):
+            make_task({"name": "bugs", "path": str(path)})
