@@ -5,6 +5,7 @@ Deterministic on one machine: data is keyed by (seed, step), weights by the seed
 
     python scripts/make_base.py --device cuda
     python scripts/make_base.py --base search --warm src/milonga/embedded/base --device cuda
+    python scripts/make_base.py --base bugs --warm src/milonga/embedded/base --device cuda --workers 12
     python scripts/make_base.py --base code --warm src/milonga/embedded/base --device cuda --workers 12
 """
 
@@ -26,6 +27,7 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
+import base_bugs
 import base_code
 import base_search
 from milonga.roles import StepSolver, StepVerifier
@@ -80,6 +82,7 @@ def base_row(rng: random.Random, step: int, number: int) -> Example:
 
 ROWS: dict[str, Callable[[random.Random, int, int], Example | Talk]] = {
     "base": base_row,
+    "bugs": base_bugs.row,
     "code": base_code.row,
     "search": base_search.row,
 }
