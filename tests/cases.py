@@ -435,5 +435,21 @@ CASES: dict[str, Case] = {
         {"generator", "proposer"},
         0.08,
     ),
+    # Bugs of two files are asked for, of which the embedded model hands in few: 0.17 of its artifacts for held-out repositories
+    # pass the checks. Over seeds 4 and 5 the ends were 0.34 and 0.39, the controls 0.27 and 0.04.
+    "self_play_swe": Case(
+        fast(QUICK, "generator")
+        | {
+            "task": {"name": "bugs", "changed": 1},
+            "batch": {"problems": 4, "rollouts": 6},
+            "options": {"injections": 12, "bugs": 4, "min_changed_files": 2, "measured": 96},
+            "eval": QUICK["eval"] | {"problems": 8, "samples": 1},
+        },
+        8,
+        "eval/injector/valid",
+        {"generator"},
+        0.06,
+        seed=5,
+    ),
     "verifier_only": Case(fast(JUDGED, "verifier"), 8, FOUND, {"verifier"}, 0.05),
 }

@@ -114,6 +114,9 @@ SHORT: dict[str, Short] = {
         {"measured": 2, "seeds": 1, "seed_rounds": 2},
         settings={"task": SMALL_CODE},
     ),
+    "self_play_swe": Short(
+        2, ("injector", "generator"), {"injections": 4, "bugs": 4, "measured": 4}, settings={"task": {"name": "bugs"}}
+    ),
     "deepseek_math_v2": Short(
         5,
         (*BOTH, "meta_verifier"),

@@ -21,6 +21,7 @@ from milonga.claims import rlp as _rlp  # noqa: F401
 from milonga.claims import rstar_math as _rstar_math  # noqa: F401
 from milonga.claims import score as _score  # noqa: F401
 from milonga.claims import search_self_play as _search_self_play  # noqa: F401
+from milonga.claims import self_play_swe as _self_play_swe  # noqa: F401
 from milonga.claims import self_rewarding as _self_rewarding  # noqa: F401
 from milonga.claims import self_taught_evaluators as _self_taught_evaluators  # noqa: F401
 from milonga.claims import spin as _spin  # noqa: F401

@@ -24,6 +24,7 @@ from milonga.recipes.rlp import Rlp
 from milonga.recipes.rstar_math import RstarMath
 from milonga.recipes.score import Score
 from milonga.recipes.search_self_play import SearchSelfPlay
+from milonga.recipes.self_play_swe import SelfPlaySwe
 from milonga.recipes.self_rewarding import SelfRewarding
 from milonga.recipes.self_taught_evaluators import SelfTaughtEvaluators
 from milonga.recipes.sft import Sft
@@ -66,6 +67,7 @@ __all__ = [
     "RstarMath",
     "Score",
     "SearchSelfPlay",
+    "SelfPlaySwe",
     "SelfRewarding",
     "SelfTaughtEvaluators",
     "Sft",

@@ -1,0 +1,195 @@
+"""Self-play SWE-RL, SSR (arXiv 2512.18552): one model breaks repositories and hides the damage, and repairs them.
+
+An injector hands in a change of code and a weakening of tests. Consistency checks decide what counts as a bug. A solver is
+shown the broken code and the weakening turned round, and is paid by the original tests; the injector by how often it succeeds.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Literal
+
+import numpy as np
+from pydantic import Field
+
+from milonga.credit import outcome_advantages
+from milonga.credit.repairs import INVALID, injector_reward
+from milonga.evals.metrics import mean
+from milonga.recipes.base import RECIPES, Recipe, RecipeOptions
+from milonga.recipes.injecting import Found, held_back, injections, judged, overfitted, second_order
+from milonga.recipes.outcome import outcome_credit
+from milonga.roles import Injector, Repairer
+from milonga.schedule import Schedule, always
+from milonga.table import Table
+from milonga.tasks.bugs_checks import CHECKS, Requirements
+from milonga.types import Floats, Lesson, Problem, Traces
+
+Kind = Literal["removal", "history", "direct"]
+ENDS = ("valid", "unreadable", *CHECKS)
+"""How an artifact may end; a share of each is in the metrics of every turn."""
+
+
+class SelfPlaySweOptions(RecipeOptions):
+    learn: Literal["joint", "repair", "inject"] = "joint"
+    """repair: the injector stays as it is, and the solver learns from a fixed pool of its early bugs. inject: the injector
+    learns alone, which the paper found to harm repair."""
+    reward: Literal["solve_rate", "consistency"] = "solve_rate"
+    """consistency: +1 for a bug that passes the checks, whatever becomes of it."""
+    alpha: float = Field(0.8, ge=0, lt=1)
+    """What a bug costs that all or none of the attempts repair; see `injector_reward`."""
+    injections: int = Field(8, ge=2)
+    """Artifacts for each repository; `batch.rollouts` is the number of attempts at each bug."""
+    bugs: int = Field(16, ge=1)
+    """Most bugs that are attempted in a turn."""
+    prompts: list[Kind] = Field(default=["removal", "history"], min_length=1)
+    """What the injector may be asked for; one is drawn for each repository."""
+    min_passing_tests: int = Field(4, ge=0)
+    """More oracle tests than this must pass on the original; the paper gives none of these three numbers."""
+    min_changed_files: int = Field(1, ge=1)
+    """Least files that a bug changes."""
+    min_failing_tests: int = Field(1, ge=1)
+    """Least tests that it breaks."""
+    order2_prob: float = Field(0.2, ge=0, le=1)
+    """How often a failed patch of a bug becomes a bug of the second order; the paper does not say."""
+    order2_to_injector: bool = False
+    """Whether attempts at those count for the injector's reward."""
+    gather: int = Field(4, ge=1)
+    """With learn=repair: turns in which the pool is filled."""
+    keep: int = Field(512, ge=1)
+    """Most bugs that are remembered, to know them again and for the pool."""
+    measured: int = Field(32, ge=1)
+    """Held-out repositories on which the injector is measured."""
+
+
+@RECIPES.register("self_play_swe")
+class SelfPlaySwe(Recipe):
+    """One model injects bugs and repairs them, paid by checks and tests alone (SSR, arXiv 2512.18552)."""
+
+    name = "self_play_swe"
+    paper = "arXiv 2512.18552"
+    paradigm = "self-play"
+    granularity = "sequence"
+    truth = "tests"
+    seats = {"injector": Injector, "generator": Repairer}
+    lead = "generator"
+    tasks = ("bugs",)
+    bindings = {"own": "", "lora": "", "shared": ""}
+    Options = SelfPlaySweOptions
+    options: SelfPlaySweOptions
+    defaults = {"task": {"name": "bugs"}, "binding": "shared", "batch": {"problems": 4, "rollouts": 8}}
+    measures = (
+        "injector/valid",
+        "injector/solved",
+        "injector/too_easy",
+        "injector/too_hard",
+        "injector/changed_files",
+        "generator/overfit",
+    )
+
+    def schedule(self) -> Schedule:
+        return always("generator")
+
+    @property
+    def least(self) -> Requirements:
+        o = self.options
+        return Requirements(o.min_passing_tests, o.min_changed_files, o.min_failing_tests)
+
+    def play(self, table: Table) -> Traces:
+        """Artifacts, attempts at those that pass the checks, and attempts at what failed patches made of them."""
+        pooled = self.options.learn == "repair" and len(self.state.setdefault("gathered", [])) >= self.options.gather
+        injected = Traces([]) if pooled else injections(table, self.options.prompts, self.options.injections)
+        found = judged(table, injected, self.least, self.state.get("seen", []))
+        self.state["ends"] = {id: [one.end, one.first] for id, one in found.items()}
+        posed = self.from_pool(table) if pooled else self.chosen(found)
+        if self.options.learn == "repair" and not pooled:
+            self.state["gathered"].append([one.entry for one in found.values() if one.problem is not None])
+        self.state["seen"] = [*self.state.get("seen", []), *(one.key for one in found.values() if one.problem is not None)]
+        self.state["seen"] = self.state["seen"][-self.options.keep :]
+        attempts = table.ask("generator", posed, self.rollouts) if posed else Traces([])
+        again = second_order(table, attempts, self.options.order2_prob)
+        more = table.ask("generator", again, self.rollouts) if again else Traces([])
+        return Traces([*injected, *attempts, *more])
+
+    def chosen(self, found: dict[str, Found]) -> list[Problem]:
+        return [one.problem for one in found.values() if one.problem is not None][: self.options.bugs]
+
+    def from_pool(self, table: Table) -> list[Problem]:
+        """As many bugs of the early turns as a turn attempts."""
+        pool = [entry for turn in self.state["gathered"] for entry in turn][-self.options.keep :]
+        return held_back(table, pool, self.options.bugs, self.least)
+
+    def credit(self, table: Table, played: Traces) -> list[Lesson]:
+        """One lesson for both seats where one policy sits on them: it never learns to break without learning to repair."""
+        injected, attempts = (played.keep(lambda t, seat=seat: t.seat == seat) for seat in ("injector", "generator"))  # type: ignore[misc]
+        objective = self.objectives["generator"]
+        notes = self.figures(injected, attempts)
+        learn = self.options.learn
+        broken = self.broken(table, injected, attempts) if len(injected) and learn != "repair" else None
+        mended = outcome_credit(table, attempts, objective) if len(attempts) and learn != "inject" else None
+        paid = {"generator": 0.5, "answers": 0.5} if self.options.reward == "solve_rate" else {"answers": 1.0}
+        if broken is not None and mended is not None and self.policies["injector"] == self.policies["generator"]:
+            share = len(injected) / len(played)
+            sources = {"generator": share * paid.get("generator", 0.0)}
+            sources = {"answers": 1 - sources["generator"]} | ({} if not sources["generator"] else sources)
+            rows, credit = Traces([*injected, *attempts]), [*broken, *mended]
+            return [self.lesson("generator", rows, advantages=credit, sources=sources, notes=notes)]
+        lessons = []
+        alone = learn == "inject" or self.policies["injector"] != self.policies["generator"]
+        if broken is not None and alone:
+            lessons.append(self.lesson("injector", injected, advantages=broken, sources=paid, notes=notes))
+        if mended is not None:
+            lessons.append(self.lesson("generator", attempts, advantages=mended, sources={"answers": 1.0}, notes=notes))
+        return lessons
+
+    def broken(self, table: Table, injected: Traces, attempts: Traces) -> list[Floats]:
+        """Each artifact is compared with the others for the same repository and prompt."""
+        rewards = np.array([self.reward(trace.id, attempts) for trace in injected])
+        objective = self.objectives["injector"]
+        return outcome_advantages(rewards, injected, injected.problems, objective, table.penalties(injected, objective))
+
+    def reward(self, id: str, attempts: Traces) -> float:
+        """r_inject; NaN where a bug was not attempted, or nobody could tell."""
+        end, first = self.state["ends"][id]
+        if end in ("unknown", "held out"):
+            return float("nan")
+        if end != "valid":
+            return -self.options.alpha if end == "known" else INVALID
+        if self.options.reward == "consistency":
+            return 1.0
+        solved = mean([t.correct for t in self.of(first, attempts)])
+        return float("nan") if solved is None else injector_reward(solved, self.options.alpha)
+
+    def of(self, source: str, attempts: Traces) -> Traces:
+        """The attempts at a bug that count for who put it in."""
+        second = self.options.order2_to_injector
+        return attempts.keep(lambda t: t.problem.source == source and (second or t.problem.data["order"] == 1))
+
+    def figures(self, injected: Traces, attempts: Traces) -> dict[str, float]:
+        """Where artifacts fail, how hard the bugs are, and how many tokens each seat learns from."""
+        ends = Counter(self.state["ends"][trace.id][0] for trace in injected)
+        shares = {f"check/{end}": ends[end] / len(injected) for end in ENDS if len(injected)}
+        tokens = {
+            f"tokens/{seat}": float(sum(t.length for t in rows))
+            for seat, rows in (("injector", injected), ("generator", attempts))
+        }
+        second = [t.correct for t in attempts if t.problem.data["order"] == 2]
+        return shares | tokens | {"solved": mean(attempts.correct) or 0.0, "second_order": len(second) / max(1, len(attempts))}
+
+    def measure(self, table: Table) -> dict[str, float | None]:
+        """Bugs for held-out repositories, attempts at them, and whether repairs of the task's own bugs hold where nothing is
+        tested."""
+        asked = injections(table, self.options.prompts, 1, self.options.measured)
+        found = judged(table, asked, self.least, [])
+        posed = [one.problem for one in found.values() if one.problem is not None]
+        attempts = table.ask("generator", posed, self.rollouts) if posed else Traces([])
+        rates = [mean([t.correct for t in attempts if t.problem.id == problem.id]) for problem in posed]
+        known = [rate for rate in rates if rate is not None]
+        files = [float(len(problem.data["bug"].artifact.bug)) for problem in posed]
+        return {
+            "injector/valid": mean([float(one.end == "valid") for one in found.values()]),
+            "injector/solved": mean(known),
+            "injector/too_easy": mean([float(rate == 1) for rate in known]),
+            "injector/too_hard": mean([float(rate == 0) for rate in known]),
+            "injector/changed_files": mean(files),
+            "generator/overfit": overfitted(table, self.options.measured),
+        }

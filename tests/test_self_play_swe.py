@@ -1,0 +1,267 @@
+"""Self-play on repositories: rewards in closed form, what is posed and to whom it counts, and who learns from what."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from helpers import PROPERTY
+from milonga.credit import normalise
+from milonga.credit.repairs import INVALID, expected_reward, injector_reward, learnable
+from milonga.recipes import SelfPlaySwe
+from milonga.recipes.injecting import injections, judged
+from milonga.resolve import Plan, resolve
+from milonga.table import Setting, Table
+from milonga.tasks.base import keyed
+from milonga.tasks.bugs import Bugs
+from milonga.tasks.bugs_checks import Bug, Injection, Requirements, check
+from milonga.tasks.bugs_tiny import WAYS, draw_edits, hidden, ids_text, lines_text, taken
+from milonga.types import Problem, Segment, Solution, Trace, Traces
+from short import assert_resumes
+
+torch.set_num_threads(1)
+Texts = Callable[[Problem, int], str]
+ALPHA = 0.8
+
+
+# Rewards.
+
+
+def test_the_injectors_reward_by_hand() -> None:
+    assert injector_reward(0.25, ALPHA) == pytest.approx(1 - 1.8 * 0.25) == pytest.approx(0.55)
+    assert injector_reward(0.125, ALPHA) == pytest.approx(0.775) and injector_reward(0.875, ALPHA) == pytest.approx(-0.575)
+    assert injector_reward(0.0, ALPHA) == injector_reward(1.0, ALPHA) == -ALPHA > INVALID
+    assert math.isnan(injector_reward(float("nan"), ALPHA))
+
+
+@PROPERTY
+@given(st.floats(0, 0.99), st.integers(1, 8))
+def test_it_is_learnability_stretched_and_moved(alpha: float, solved: int) -> None:
+    rate = solved / 8
+    assert injector_reward(rate, alpha) == pytest.approx((1 + alpha) * learnable(rate) - alpha)
+    invalid = (INVALID + alpha) / (1 + alpha)  # where an invalid artifact sits on the scale of learnability
+    assert invalid <= 0 and (alpha != 0.8 or invalid == pytest.approx(-1 / 9))
+
+
+def test_among_valid_bugs_alpha_changes_nothing() -> None:
+    rates, group = [0.0, 0.125, 0.5, 0.75, 1.0], ["one"] * 5
+    found = [normalise(np.array([injector_reward(rate, alpha) for rate in rates]), group, "zscore") for alpha in (0.1, 0.8)]
+    assert np.allclose(*found, atol=1e-4)
+
+
+@PROPERTY
+@given(st.floats(0, 1), st.integers(2, 12), st.floats(0, 0.99))
+def test_the_expected_reward_is_the_mean_over_attempts(rate: float, attempts: int, alpha: float) -> None:
+    chance = [math.comb(attempts, k) * rate**k * (1 - rate) ** (attempts - k) for k in range(attempts + 1)]
+    mean = sum(p * injector_reward(k / attempts, alpha) for k, p in enumerate(chance))
+    assert expected_reward(rate, attempts, alpha) == pytest.approx(mean, abs=1e-9)
+
+
+def test_it_peaks_where_the_paper_says() -> None:
+    best = 1 - 8 ** (-1 / 7)
+    assert best == pytest.approx(0.257, abs=5e-4)
+    peak = expected_reward(best, 8, ALPHA)
+    assert all(expected_reward(p / 100, 8, ALPHA) <= peak for p in range(101))
+    assert all(peak - expected_reward(p / 100, 8, ALPHA) < 0.105 for p in range(16, 39))
+    assert peak - expected_reward(0.12, 8, ALPHA) > 0.105 < peak - expected_reward(0.42, 8, ALPHA)
+
+
+# A turn by hand: seats that write what they are told to.
+
+
+@dataclass
+class Scripted(Table):
+    """A table at which nobody is sampled: what each seat writes follows from the problem and the rollout's number."""
+
+    texts: dict[str, Texts] | None = None
+
+    def ask(
+        self, seat: str, subjects: Sequence[Problem] | Traces, n: int = 1, greedy: bool = False, tag: str = "live"
+    ) -> Traces:
+        traces, role = [], self.setting.roles[seat]
+        for problem in subjects:
+            assert isinstance(problem, Problem) and self.texts is not None
+            for number in range(n):
+                text = self.texts[seat](problem, number)
+                made = Trace.given(f"{self.turn}/{seat}/{problem.id}/{number}", seat, problem, text, role.read(text))
+                segment = Segment(seat, 0, 4, seat, 0, trained=True)
+                traces.append(replace(made, ids=np.arange(4), logprobs=np.zeros(4), segments=(segment,), origin="sampled"))
+        solved = [t for t in traces if isinstance(t.reading.value, Solution)]
+        grades = self.setting.task.grade_all([(t.problem, t.reading.value.answer, ()) for t in solved])
+        for trace, grade in zip(solved, grades, strict=True):
+            trace.grade = grade
+        return Traces(traces)
+
+
+def plan(**options: Any) -> Plan:
+    more = {"injections": 4, "order2_prob": 0.0} | options
+    binding = more.pop("binding", "shared")
+    return resolve([{"recipe": "self_play_swe", "options": more, "binding": binding, "batch": {"problems": 1, "rollouts": 4}}])
+
+
+def played(p: Plan, injector: Texts, solver: Texts, turn: int = 1, start: int = 0) -> tuple[Scripted, Traces, SelfPlaySwe]:
+    setting = Setting(None, p.task, p.roles, p.seats, p.config.sampling, 0, p.config.batch.problems)  # type: ignore[arg-type]
+    at = Scripted(setting, turn, "generator", start=start, texts={"injector": injector, "generator": solver})
+    assert isinstance(p.recipe, SelfPlaySwe)
+    return at, p.recipe.play(at), p.recipe
+
+
+def artifacts(problem: Problem, count: int) -> list[str]:
+    """Different valid artifacts for the repository of a problem, none of them of a held-out split."""
+    repository, rng, found = problem.data["bug"].repository, keyed("artifacts", problem.id.split("/")[2]), dict[str, str]()
+    while len(found) < count:
+        edits = draw_edits(repository, rng.choice(sorted(WAYS)), 1, rng)
+        artifact = hidden(repository, edits, rng)
+        train = Bugs().repositories.split({**repository.code, **edits}) == "train"
+        if train and check(repository, artifact, Bugs().repositories.runner, Requirements()).failed is None:
+            found[lines_text(edits)] = f"{lines_text(edits)}\n-{ids_text(list(taken(repository.tests, artifact.weaken)))}"
+    return list(found.values())
+
+
+def right(problem: Problem, number: int) -> str:
+    return f"work\n#{problem.answer}"
+
+
+def sometimes(times: int) -> Texts:
+    """Right so many times; then a readable patch that changes something else, and is wrong."""
+
+    def text(problem: Problem, number: int) -> str:
+        bug: Bug = problem.data["bug"]
+        other = next(name for name in bug.repository.code if name not in bug.artifact.bug)
+        return right(problem, number) if number < times else f"work\n#{other}={bug.repository.code[other]}+7"
+
+    return text
+
+
+def rewards(p: Plan, injector: Texts, solver: Texts) -> list[float]:
+    _, traces, recipe = played(p, injector, solver)
+    attempts = traces.keep(lambda t: t.seat == "generator")
+    return [recipe.reward(t.id, attempts) for t in traces if t.seat == "injector"]
+
+
+def test_an_artifact_earns_what_became_of_it() -> None:
+    def injector(problem: Problem, number: int) -> str:
+        good = artifacts(problem, 1)[0]
+        name, line = next(iter(problem.data["bug"].repository.code.items()))
+        return [good, "no artifact", f"{name}={line}\n-{name}0", good][number]
+
+    assert rewards(plan(), injector, sometimes(1)) == pytest.approx([0.55, -1, -1, 0.55])  # s = 1/4, and the same bug again
+    assert rewards(plan(), injector, sometimes(4)) == pytest.approx([-ALPHA, -1, -1, -ALPHA])  # always repaired
+    assert rewards(plan(), injector, sometimes(0)) == pytest.approx([-ALPHA, -1, -1, -ALPHA])  # never
+    assert rewards(plan(reward="consistency"), injector, sometimes(0)) == pytest.approx([1, -1, -1, 1])
+
+
+def test_the_same_bug_is_attempted_once_and_one_of_an_earlier_turn_is_of_no_more_use() -> None:
+    p = plan()
+    one: Texts = lambda problem, number: artifacts(problem, 1)[0]  # noqa: E731
+    _, first, recipe = played(p, one, sometimes(2))
+    assert len({t.problem.id for t in first if t.seat == "generator"}) == 1
+    _, again, recipe = played(p, one, sometimes(2), turn=2)  # the same repository
+    assert not again.keep(lambda t: t.seat == "generator")
+    assert {recipe.reward(t.id, Traces([])) for t in again} == {-ALPHA}
+
+
+def test_a_bug_that_a_held_out_problem_could_show_is_left_out() -> None:
+    task = Bugs()
+
+    def injector(problem: Problem, number: int) -> str:
+        repository, rng = problem.data["bug"].repository, keyed("held", problem.id)
+        while True:
+            edits = draw_edits(repository, "direct", 1, rng)
+            artifact = hidden(repository, edits, rng)
+            found = check(repository, artifact, task.repositories.runner, Requirements())
+            if found.failed is None and task.repositories.split({**repository.code, **edits}) != "train":
+                return f"{lines_text(edits)}\n-{ids_text([sorted(found.broken)[0]])}"
+
+    _, traces, recipe = played(plan(), injector, right)
+    assert not traces.keep(lambda t: t.seat == "generator")
+    assert all(math.isnan(recipe.reward(t.id, Traces([]))) for t in traces)
+
+
+def test_failed_patches_become_bugs_of_the_second_order_and_no_further() -> None:
+    injector: Texts = lambda problem, number: artifacts(problem, 1)[0]  # noqa: E731
+    for chance, orders in ((0.0, {1}), (1.0, {1, 2})):
+        _, traces, recipe = played(plan(order2_prob=chance), injector, sometimes(1))
+        attempts = traces.keep(lambda t: t.seat == "generator")
+        assert {t.problem.data["order"] for t in attempts} == orders
+        assert [recipe.reward(t.id, attempts) for t in traces if t.seat == "injector"] == pytest.approx([0.55] * 4)
+    second = [t for t in attempts if t.problem.data["order"] == 2]
+    assert len(second) == 4 and all(t.correct == 0 for t in second), "the first repair alone leaves the patch's own damage"
+    first = next(t for t in attempts if t.problem.data["order"] == 1)
+    assert second[0].problem.text.split("|")[1] == first.problem.text.split("|")[1], "the same specification"
+    assert second[0].problem.text != first.problem.text
+    _, traces, recipe = played(plan(order2_prob=1.0, order2_to_injector=True), injector, sometimes(1))
+    attempts = traces.keep(lambda t: t.seat == "generator")
+    assert recipe.reward(traces[0].id, attempts) == pytest.approx(injector_reward(1 / 8, ALPHA))
+
+
+def mixed(problem: Problem, number: int) -> str:
+    return artifacts(problem, 1)[0] if number % 2 else "no artifact"
+
+
+def test_one_policy_learns_to_break_and_to_repair_in_one_step() -> None:
+    for binding, seats in (("shared", [{"injector", "generator"}]), ("own", [{"injector"}, {"generator"}])):
+        at, traces, recipe = played(plan(binding=binding), mixed, sometimes(2))
+        lessons = recipe.credit(at, traces)
+        assert [{t.seat for t in lesson.traces} for lesson in lessons] == seats
+        assert all(sum(lesson.sources.values()) == pytest.approx(1) for lesson in lessons)
+        assert lessons[0].notes["check/valid"] == lessons[0].notes["check/unreadable"] == 0.5
+        for lesson in lessons:
+            signs = {t.id: float(a.sum()) for t, a in zip(lesson.traces, lesson.advantages or [], strict=True)}
+            for trace in lesson.traces:
+                assert (signs[trace.id] > 0) == (trace.correct == 1 or (trace.seat == "injector" and trace.reading.valid))
+
+
+def test_a_shared_policy_never_learns_from_artifacts_alone() -> None:
+    bad: Texts = lambda problem, number: "no artifact"  # noqa: E731
+    at, traces, recipe = played(plan(), bad, right)
+    assert len(traces) == 4 and recipe.credit(at, traces) == []
+    at, traces, recipe = played(plan(learn="inject"), mixed, sometimes(2))  # unless that is what is asked for
+    assert [{t.seat for t in lesson.traces} for lesson in recipe.credit(at, traces)] == [{"injector"}]
+
+
+def test_repair_alone_goes_on_with_the_bugs_of_the_first_turns() -> None:
+    p = plan(learn="repair", gather=2, injections=2)
+    several: Texts = lambda problem, number: artifacts(problem, 2)[number]  # noqa: E731
+    texts = set()
+    for turn in (1, 2):
+        at, traces, recipe = played(p, several, sometimes(2), turn, start=turn)
+        assert [{t.seat for t in lesson.traces} for lesson in recipe.credit(at, traces)] == [{"generator"}]
+        texts |= {t.problem.text for t in traces if t.seat == "generator"}
+    at, traces, recipe = played(p, several, sometimes(2), 3, start=3)
+    assert {t.seat for t in traces} == {"generator"} and {t.problem.text for t in traces} == texts
+    assert len(texts) == 4 and len(recipe.credit(at, traces)) == 1
+
+
+def test_prompts_are_drawn_and_artifacts_compared_within_one_repository_and_prompt() -> None:
+    p = plan()
+    setting = Setting(None, p.task, p.roles, p.seats, p.config.sampling, 0, 12)  # type: ignore[arg-type]
+    at = Scripted(setting, 1, "generator", texts={"injector": lambda problem, number: "no artifact"})
+    asked = injections(at, ["removal", "history"], 2)
+    kinds = [trace.problem.text.split()[0] for trace in asked]
+    assert set(kinds) == {"removal", "history"} and kinds[0::2] == kinds[1::2] and len(set(asked.problems)) == 12
+    assert {one.end for one in judged(at, asked, Requirements(), []).values()} == {"unreadable"}
+
+
+def test_artifacts_are_read_as_texts_of_the_repository() -> None:
+    task = Bugs()
+    repository = task.problem("train", 0).data["bug"].repository
+    name = next(iter(repository.code))
+    assert task.artifact(repository, Injection(f"{name}=x+1", "b", "")) is None
+    assert task.artifact(repository, Injection(f"{name}=import os", f"{name}0", "")) is None
+
+
+# In a run.
+
+
+def test_it_resumes_bit_for_bit(tmp_path: Path) -> None:
+    assert_resumes("self_play_swe", tmp_path, 1)
