@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -132,7 +132,8 @@ class Table:
                 named = self._names(seat, subject.id, n, greedy)
                 asked += [_Asked(id, *apart(subject), Request(context, key)) for id, key in named]
         self._require(seat, subjects, asked)
-        traces = self._served(seat, self._sample(seat, asked, greedy, tag), greedy, tag)
+        with nullcontext() if self.setting.task.tool is None else self.conversing():
+            traces = self._served(seat, self._sample(seat, asked, greedy, tag), greedy, tag)
         return Traces(traces if self.setting.roles[seat].judges else self._graded(traces))
 
     def complete(

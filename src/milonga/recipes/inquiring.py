@@ -74,19 +74,21 @@ def next_turn(table: Table, talks: Traces, n: int = 1, tag: str = "live") -> Tra
 
 def dialogues(table: Table, problems: Sequence[Problem], n: int, tag: str) -> Traces:
     """`n` whole dialogues about each problem: the questions, and then the solution."""
-    talks = table.ask("generator", problems, n, tag=tag)
-    for _ in range(inquirer(table).questions):
-        talks = next_turn(table, talks, tag=tag)
+    with table.conversing():
+        talks = table.ask("generator", problems, n, tag=tag)
+        for _ in range(inquirer(table).questions):
+            talks = next_turn(table, talks, tag=tag)
     return talks
 
 
 def candidates(table: Table, problems: Sequence[Problem], n: int, tag: str) -> Traces:
     """At each turn of one dialogue about each problem, `n` things that might be said there."""
-    out = list(table.ask("generator", problems, n, tag=tag))
-    talks, questions = table.ask("generator", problems, tag=tag), inquirer(table).questions
-    for turn in range(1, questions + 1):
-        out += next_turn(table, talks, n, tag)
-        talks = next_turn(table, talks, tag=tag) if turn < questions else talks
+    with table.conversing():
+        out = list(table.ask("generator", problems, n, tag=tag))
+        talks, questions = table.ask("generator", problems, tag=tag), inquirer(table).questions
+        for turn in range(1, questions + 1):
+            out += next_turn(table, talks, n, tag)
+            talks = next_turn(table, talks, tag=tag) if turn < questions else talks
     return Traces(out)
 
 

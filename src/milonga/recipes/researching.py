@@ -46,18 +46,21 @@ class Desk:
 
         With `blank` all documents are empty: what is right nevertheless was not read.
         """
-        talks, done, notes = table.ask(PLANNER, problems, n), [], []
+        done: list[Trace] = []
+        notes: list[Trace] = []
         lines: dict[str, list[str]] = {}
-        for _ in range(self.calls):
-            done += [talk for talk in talks if not is_request(talk)]
-            asking = talks.keep(is_request)
-            found = {talk.id: documents_of(talk.problem.text) for talk in asking}
-            if blank:
-                found = {id: dict.fromkeys(documents, "") for id, documents in found.items()}
-            bins = [one for talk in asking for one in self.bins(table, talk, found[talk.id])]
-            read = table.ask(READER, Traces(bins))
-            notes += list(read)
-            talks = self.told(table, asking, read, lines)
+        with table.conversing():
+            talks = table.ask(PLANNER, problems, n)
+            for _ in range(self.calls):
+                done += [talk for talk in talks if not is_request(talk)]
+                asking = talks.keep(is_request)
+                found = {talk.id: documents_of(talk.problem.text) for talk in asking}
+                if blank:
+                    found = {id: dict.fromkeys(documents, "") for id, documents in found.items()}
+                bins = [one for talk in asking for one in self.bins(table, talk, found[talk.id])]
+                read = table.ask(READER, Traces(bins))
+                notes += list(read)
+                talks = self.told(table, asking, read, lines)
         ended = Traces([*done, *talks])
         return Traces([*(comparable(ended) if n > 1 else ended), *notes])
 
