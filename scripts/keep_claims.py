@@ -21,6 +21,7 @@ KEPT = {
     "generator/accuracy", "generator/sound_accuracy", "generator/plain_accuracy", "generator/ce_plain", "hacking_gap",
     *(f"verifier/{name}" for name in ("auroc", "balanced_accuracy", "f1", "pair_accuracy", "best_of_k", "best_of_k_sound")),
     *(f"verifier/{name}" for name in ("score_accuracy", "defect_precision")), "held_out_auroc", "plain_accuracy", "ce_plain",
+    "team/over_vote", "team/vote", "reader/exact", "generator/useful_questions", "judge/pair_accuracy", "judge/built_accuracy",
     "collusion", "consensus_wrong", "endorsement", "label_accuracy", "grm/hacking_gap", "pool/malformed", "search/accuracy",
     *(f"{who}/{name}" for who in ("generator", "team") for name in ("first_accuracy", "last_accuracy", "gain", "copy_rate")),
 }  # fmt: skip
@@ -99,7 +100,8 @@ def measured(arm: Path) -> dict[str, dict[str, list[float]]]:
 
 def page_of(name: str) -> Path:
     """A recipe and its form for reinforcement learning share a page."""
-    return DOCS / "recipes" / f"{name.removesuffix('_rl')}.md"
+    own = DOCS / "recipes" / f"{name}.md"
+    return own if own.exists() else own.with_stem(name.removesuffix("_rl"))
 
 
 def paragraph(found: dict[str, Any]) -> str:
