@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import random
 from functools import lru_cache
+from itertools import count
 
 from milonga.roles import StepSolver
 from milonga.roles.demonstrate import Example, solve
@@ -23,6 +24,8 @@ from milonga.types import Problem
 
 SLIP, WRONG = 0.25, 0.3
 """How often an edit of the repairer is wrong, and an artifact of the injector."""
+PATIENCE = 1000
+"""Draws of one way to break a repository: a few know no bug of that way."""
 TASK = Bugs(BugsOptions(seed=1))
 SOLVER, INJECTOR = StepSolver("terse"), Injector("terse")
 
@@ -40,8 +43,10 @@ def drawn(index: int) -> Problem:
 
 def inject(problem: Problem, rng: random.Random) -> Example:
     """An artifact that passes the checks; sometimes another line, or other tests, take the place of the right ones."""
-    repository, way = problem.data["bug"].repository, rng.choice(sorted(WAYS))
-    while True:
+    repository, way = problem.data["bug"].repository, ""
+    for tries in count():
+        if tries % PATIENCE == 0:
+            way = rng.choice(sorted(WAYS))
         artifact = hidden(repository, draw_edits(repository, way, rng.randint(1, TASK.options.changed), rng), rng)
         if TASK.check(repository, artifact, Requirements()).failed is None:
             break
