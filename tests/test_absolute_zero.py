@@ -14,18 +14,10 @@ from cases import TINY
 from milonga.api import make_engine
 from milonga.credit.difficulty import edge, graded_reward
 from milonga.errors import ConfigError
-from milonga.recipes.absolute_zero import PROPOSERS, SOLVERS, AbsoluteZero, sources_of
-from milonga.recipes.self_programs import (
-    HELD_OUT,
-    UNKNOWN,
-    Buffers,
-    first_state,
-    ladder,
-    of_task,
-    question,
-    rates_of,
-    run_drafts,
-)
+from milonga.recipes.absolute_zero import AbsoluteZero, sources_of
+from milonga.recipes.program_buffers import Buffers, first_state
+from milonga.recipes.program_proposals import PROPOSERS, SOLVERS, TaskMaker, rates_of
+from milonga.recipes.self_programs import HELD_OUT, UNKNOWN, ladder, of_task, question, run_drafts
 from milonga.resolve import Plan, resolve
 from milonga.sandbox.values import canonical
 from milonga.table import Setting, Table
@@ -42,7 +34,7 @@ TRIPLED = Worked("n*3", ("1", "2", "3", "4"), tuple(canonical(3 * n) for n in ra
 
 
 def plan(**options: Any) -> Plan:
-    return resolve([TINY, {"recipe": "absolute_zero", "task": SHORT["absolute_zero"].task, "options": options}])
+    return resolve([TINY, {"recipe": "absolute_zero", "options": options}, SHORT["absolute_zero"].settings])
 
 
 @cache
@@ -377,9 +369,10 @@ def test_what_came_last_is_solved_first() -> None:
 def test_seeds_come_from_the_untrained_model_and_begin_with_the_identity() -> None:
     p = plan(seeds=2, seed_rounds=3)
     recipe, one = recipe_of(p), table(p)
-    recipe.seed(one)
+    maker = recipe.maker(recipe.state)
+    maker.seed(one)
     assert recipe.state["deduction"][0][0] == "a" and recipe.state["deduction"] == recipe.state["abduction"]
-    assert 1 <= recipe.buffers.size("deduction") <= 1 + 3 * 4
+    assert 1 <= maker.buffers.size("deduction") <= 1 + 3 * 4
     assert all(TASK.tiny and len(item[1]) == 6 for item in recipe.state.get("induction", []))
     assert one.asked and all("#" not in item[0] for item in recipe.state["deduction"])
 
@@ -389,31 +382,31 @@ def test_the_solver_trains_on_what_was_there_before_this_turn(lag: int, monkeypa
     p = plan(solver_lag=lag)
     p.recipe.state |= first_state(True)
     order: list[str] = []
-    own = AbsoluteZero.questions
+    own = TaskMaker.questions
 
-    def questions(self: AbsoluteZero, one: Table) -> dict[Kind, list[Problem]]:
+    def questions(self: TaskMaker, one: Table) -> dict[Kind, list[Problem]]:
         order.append("draw")
         return own(self, one)
 
-    def propose(self: AbsoluteZero, one: Table, kind: Kind, turn: int) -> list[Trace]:
+    def propose(self: TaskMaker, one: Table, kind: Kind, turn: int) -> list[Trace]:
         order.append(kind)
         return []
 
-    monkeypatch.setattr(AbsoluteZero, "questions", questions)
-    monkeypatch.setattr(AbsoluteZero, "propose", propose)
+    monkeypatch.setattr(TaskMaker, "questions", questions)
+    monkeypatch.setattr(TaskMaker, "propose", propose)
     p.recipe.play(table(p, 5))
     assert order == (["draw", *KINDS] if lag else [*KINDS, "draw"])
 
 
 @pytest.mark.parametrize(("admission", "kept"), [("all", {0.0, 0.5, 1.0}), ("non_one", {0.0, 0.5}), ("non_extremes", {0.5})])
-def test_what_is_admitted(admission: str, kept: set[float]) -> None:
+def test_what_is_admitted(admission: str, kept: set[float], monkeypatch: pytest.MonkeyPatch) -> None:
     p = plan(admission=admission)
     recipe, (_, rows) = recipe_of(p), played(p)
     proposals = rows.keep(lambda t: t.seat == "deduction_proposer")
     probes = rows.keep(lambda t: t.seat == "deducer" and t.problem.source is not None)
     good = {t.id: w for t, w in zip(list(proposals)[1:], numbered(range(3)), strict=True)}
-    recipe.probed = lambda *given: (proposals, good, probes)  # type: ignore[method-assign]
-    recipe.propose(table(p), "deduction", 4)
+    monkeypatch.setattr(TaskMaker, "probed", lambda *given: (proposals, good, probes))
+    recipe.maker(recipe.state).propose(table(p), "deduction", 4)
     rates = rates_of(probes)
     assert {rates[id] for id, w in good.items() if w.program in {item[0] for item in recipe.state["deduction"]}} == kept
 

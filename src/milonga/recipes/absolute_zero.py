@@ -9,36 +9,22 @@ from __future__ import annotations
 from typing import Any, Literal
 
 import numpy as np
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from milonga.credit import outcome_advantages
 from milonga.credit.difficulty import edge, graded_reward
 from milonga.errors import ConfigError
 from milonga.evals.metrics import mean
-from milonga.recipes.base import RECIPES, Recipe, RecipeOptions
-from milonga.recipes.self_programs import (
-    UNKNOWN,
-    VOID,
-    Buffers,
-    code_of,
-    draft_of,
-    first_state,
-    ladder,
-    of_task,
-    question,
-    rates_of,
-    run_drafts,
-    valid,
-)
+from milonga.recipes.base import RECIPES, Recipe
+from milonga.recipes.program_buffers import Buffers, first_state
+from milonga.recipes.program_proposals import PROPOSERS, SOLVERS, ProgramOptions, TaskMaker, figures, rates_of
+from milonga.recipes.self_programs import code_of
 from milonga.roles import Abducer, Coder, Deducer, Dialect, Inducer, InputProposer, ProgramProposer, Role
 from milonga.schedule import Schedule, always
 from milonga.table import Table
-from milonga.tasks.base import split_of
-from milonga.tasks.code_questions import KINDS, Kind, Worked, without_comments
-from milonga.types import Floats, Lesson, Problem, Trace, Traces
+from milonga.tasks.code_questions import KINDS, Kind
+from milonga.types import Floats, Lesson, Trace, Traces
 
-PROPOSERS: dict[Kind, str] = {kind: f"{kind}_proposer" for kind in KINDS}
-SOLVERS: dict[Kind, str] = {"deduction": "deducer", "abduction": "abducer", "induction": "inducer"}
 AIMS = {
     "deduction_proposer": "Its output should be hard to work out from the program and the input.",
     "abduction_proposer": "An input should be hard to find from the program and the output.",
@@ -46,17 +32,9 @@ AIMS = {
 ONE = "proposing and solving are one policy in Absolute Zero"
 
 
-class AbsoluteZeroOptions(RecipeOptions):
-    references: int = Field(3, ge=1)
-    """K: earlier programs that a proposer is shown. The paper has 6; the embedded model was taught with up to three."""
-    inputs: int = Field(6, ge=2)
-    """N: inputs for an induction; the paper has 10."""
-    shown: int = Field(3, ge=1)
-    """How many of their pairs are told; the others are hidden, and must be matched."""
-    seeds: int = Field(4, ge=1)
-    """Programs from the untrained model before the first turn, as multiples of `batch.problems`."""
-    seed_rounds: int = Field(16, ge=1)
-    """Most rounds of asking for them; then the run begins with what there is."""
+class AbsoluteZeroOptions(ProgramOptions):
+    """How a turn is paid and learned from; how its programs are made up, `ProgramOptions` says."""
+
     difficulty: Literal["edge", "plain"] = "edge"
     """edge: 1 - solve rate, and `extreme_value` where all or none solve it. plain: 1 - solve rate everywhere."""
     extreme_value: float = -0.5
@@ -71,28 +49,12 @@ class AbsoluteZeroOptions(RecipeOptions):
     """token: long outputs weigh more in mean and deviation, as in the released code."""
     proposer: Literal["trained", "untrained", "task"] = "trained"
     """untrained: the proposers' own outputs teach nothing. task: programs are the task's, and nobody proposes."""
-    admission: Literal["all", "non_one", "non_extremes"] = "all"
-    """Which valid proposals enter the buffers: all, those that somebody failed, or those that also somebody solved."""
-    fresh_first: bool = True
-    """Whether the solver gets what came in last first, or everything alike."""
     solver_lag: int = Field(1, ge=0, le=1)
     """1: the solver's questions are drawn before this turn's proposals arrive. 0: after."""
     train_on_probes: bool = False
     """Whether the answers by which difficulty is measured teach the solver too."""
-    keep: int = Field(16384, ge=1)
-    """Most entries of a buffer; the newest stay."""
-    longest: int = Field(400, ge=1)
-    """Characters of an output; what is longer makes a program invalid, and is never cut."""
-    strip_comments: bool = False
-    """Take comments out of all programs, so that nothing is whispered; seeds have none in any case."""
     measured: int = Field(32, ge=1)
     """Held-out questions of each kind, and proposals, in an evaluation."""
-
-    @model_validator(mode="after")
-    def _some_are_hidden(self) -> AbsoluteZeroOptions:
-        if self.shown >= self.inputs:
-            raise ValueError(f"shown={self.shown} of inputs={self.inputs} leaves nothing hidden")
-        return self
 
 
 @RECIPES.register("absolute_zero")
@@ -142,87 +104,26 @@ class AbsoluteZero(Recipe):
     def schedule(self) -> Schedule:
         return always("generator")
 
-    @property
-    def buffers(self) -> Buffers:
-        return Buffers(self.state, self.options.keep)
+    def maker(self, state: dict[str, Any]) -> TaskMaker:
+        """Makes up tasks from the buffers in a state, and remembers them there."""
+        return TaskMaker(self.options, Buffers(state, self.options.keep), self.rollouts)
 
     def play(self, table: Table) -> Traces:
         """Questions are drawn for the solver; programs are proposed, run and probed; then the questions are solved."""
-        turn = int(table.turn)
-        if not self.state:
-            self.seed(table)
-        questions = self.questions(table) if self.options.solver_lag else {}
+        o, maker, turn, count = self.options, self.maker(self.state), int(table.turn), table.setting.batch
+        if not self.state and o.proposer == "task":
+            maker.feed(table, o.seeds * count, 0)
+        elif not self.state:
+            maker.seed(table)
+        questions = maker.questions(table) if o.solver_lag else {}
         played: list[Trace] = []
-        if self.options.proposer == "task":
-            self.feed(table, table.setting.batch, turn)
+        if o.proposer == "task":
+            maker.feed(table, count, turn)
         else:
-            played += [trace for kind in KINDS for trace in self.propose(table, kind, turn)]
-        for kind, asked in (questions or self.questions(table)).items():
+            played += [trace for kind in KINDS for trace in maker.propose(table, kind, turn)]
+        for kind, asked in (questions or maker.questions(table)).items():
             played += table.ask(SOLVERS[kind], asked)
         return Traces(played)
-
-    def seed(self, table: Table) -> None:
-        """From the identity on, the untrained model proposes until there are enough programs; nobody learns from that."""
-        o, count = self.options, table.setting.batch
-        if o.proposer == "task":
-            return self.feed(table, o.seeds * count, 0)
-        self.state |= first_state(code_of(table).tiny)
-        for _ in range(o.seed_rounds):
-            asked = table.ask(PROPOSERS["deduction"], self.buffers.references("deduction", table, count, o.references))
-            for kind in ("deduction", "abduction"):
-                self.buffers.admit(kind, valid(self.run(table, asked, bare=True)), 0)
-            if self.buffers.size("deduction") >= o.seeds * count:
-                break
-        asked = table.ask(PROPOSERS["induction"], self.buffers.programs(table, count))
-        self.buffers.admit("induction", valid(self.run(table, asked)), 0)
-
-    def feed(self, table: Table, count: int, turn: int) -> None:
-        """The task's own functions into the buffers, in place of what would have been proposed."""
-        problems = [problem for problem in table.problems(count) if split_of(problem.answer) == "train"]
-        for kind in KINDS:
-            found = [of_task(problem, kind, self.options.inputs) for problem in problems]
-            self.buffers.admit(kind, [worked for worked in found if worked.asks(kind, self.options.shown)], turn)
-
-    def questions(self, table: Table) -> dict[Kind, list[Problem]]:
-        """What the solver is to train on: so many of each kind as a turn has problems, or all there are."""
-        o, count = self.options, table.setting.batch
-        drawn = {kind: self.buffers.drawn(kind, table, count, o.fresh_first) for kind in KINDS}
-        return {
-            kind: [question(table, kind, worked, f"{kind}/{n}", o.shown) for n, worked in enumerate(some)]
-            for kind, some in drawn.items()
-        }
-
-    def run(self, table: Table, proposals: Traces, bare: bool = False) -> list[Worked | str]:
-        """What each proposal is, once it was run; or why it does not count. `bare` of comments."""
-        o, drafts = self.options, []
-        for proposal in proposals:
-            program, inputs = draft_of(proposal) if proposal.reading.valid else ("", ())
-            enough = "program" not in proposal.problem.data or len(inputs) == o.inputs
-            kept = without_comments(program) if bare or o.strip_comments else program
-            drafts.append((kept, inputs if enough else ()))
-        return run_drafts(code_of(table), drafts, o.longest)
-
-    def probed(self, table: Table, kind: Kind, buffers: Buffers, count: int) -> tuple[Traces, dict[str, Worked], Traces]:
-        """Proposals, but for those that nobody can hold against anybody; the valid ones by id; and answers to these."""
-        o = self.options
-        prompts = (
-            buffers.programs(table, count) if kind == "induction" else buffers.references(kind, table, count, o.references)
-        )
-        asked = table.ask(PROPOSERS[kind], prompts)
-        found = {proposal.id: ran for proposal, ran in zip(asked, self.run(table, asked), strict=True)}
-        if unknown := list(found.values()).count(UNKNOWN):
-            table.dropped[f"{PROPOSERS[kind]}: {UNKNOWN}"] += unknown
-        good = {id: ran for id, ran in found.items() if isinstance(ran, Worked)}
-        about = [question(table, kind, worked, f"probe/{id}", o.shown, id) for id, worked in good.items()]
-        return asked.keep(lambda p: found[p.id] not in VOID), good, table.ask(SOLVERS[kind], about, self.rollouts)
-
-    def propose(self, table: Table, kind: Kind, turn: int) -> list[Trace]:
-        """New tasks of a kind, with the answers that show how hard they are; what is valid is remembered."""
-        proposals, good, probes = self.probed(table, kind, self.buffers, table.setting.batch)
-        barred = {"all": (), "non_one": (1.0,), "non_extremes": (0.0, 1.0)}[self.options.admission]
-        rates = {id: rate for id, rate in rates_of(probes).items() if not np.isnan(rate) and rate not in barred}
-        self.buffers.admit(kind, [worked for id, worked in good.items() if id in rates], turn)
-        return [*proposals, *probes]
 
     def credit(self, table: Table, played: Traces) -> list[Lesson]:
         """One lesson from all kinds and roles; each is compared with itself, so that the hardest kind is not starved."""
@@ -270,16 +171,13 @@ class AbsoluteZero(Recipe):
 
     def measure(self, table: Table) -> dict[str, float | None]:
         """Answers to questions about held-out programs, and what is proposed now: is it valid, and can it be learned from."""
-        o, task = self.options, code_of(table)
-        buffers = self.buffers if self.state else Buffers(first_state(task.tiny), o.keep)
+        maker = self.maker(self.state or first_state(code_of(table).tiny))
         right: dict[Kind, list[float]] = {}
         checked: list[float] = []
         rates: list[float] = []
-        for kind in KINDS:
-            known = [of_task(problem, kind, o.inputs) for problem in ladder(task, table.split, o.measured)]
-            asked = [question(table, kind, w, f"ladder/{n}", o.shown) for n, w in enumerate(known) if w.asks(kind, o.shown)]
+        for kind, asked in maker.held_out(table, self.options.measured).items():
             right[kind] = list(table.ask(SOLVERS[kind], asked).correct)
-            proposals, good, probes = self.probed(table, kind, buffers, o.measured)
+            proposals, good, probes = maker.probed(table, kind, self.options.measured)
             checked += [float(proposal.id in good) for proposal in proposals]
             rates += rates_of(probes).values()
         programs = {item[0] for kind in KINDS for item in self.state.get(kind, [])}
@@ -298,20 +196,3 @@ def sources_of(rows: Traces, rates: dict[str, float]) -> dict[str, float]:
     solvers = {PROPOSERS[kind]: SOLVERS[kind] for kind in KINDS}
     paid = [solvers[row.seat] if row.id in rates else "execution" for row in rows]
     return {source: paid.count(source) / len(paid) for source in dict.fromkeys(paid)}
-
-
-def figures(kind: Kind, proposals: Traces, answers: Traces, solved: Traces, rates: dict[str, float]) -> dict[str, float]:
-    """What became of a kind in this turn; `distinct` answers to one question show that probes are really sampled."""
-    known = [rates[p.id] for p in proposals if p.id in rates and not np.isnan(rates[p.id])]
-    groups: dict[str, set[str | None]] = {}
-    for answer in answers:
-        if answer.problem.source is not None:
-            groups.setdefault(answer.problem.source, set()).add(answer.reading.value.answer)
-    found = {
-        "valid": mean([float(p.id in rates) for p in proposals]),
-        "learnable": mean([float(0 < rate < 1) for rate in known]),
-        "solve_rate": mean(known),
-        "distinct": mean([float(len(group)) for group in groups.values()]),
-        "solved": mean(solved.correct),
-    }
-    return {f"{kind}_{name}": value for name, value in found.items() if value is not None}

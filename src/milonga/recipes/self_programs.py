@@ -1,4 +1,4 @@
-"""Programs that the players make up: running them, asking about them, and the buffers they are remembered in.
+"""Programs that the players make up: running them, asking about them, and held-out ones to measure by.
 
 A program counts if it can be read, runs on its inputs, does the same in another process, and writes out short. None whose text
 falls into a held-out split is ever taken: on those the players are measured.
@@ -7,27 +7,20 @@ falls into a held-out split is ever taken: on those the players are measured.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
-import numpy as np
-
 from milonga.roles.programs import Question
-from milonga.sandbox.values import arguments_in, canonical
 from milonga.table import Table
-from milonga.tasks.base import keyed, split_of
+from milonga.tasks.base import split_of
 from milonga.tasks.code import Code
 from milonga.tasks.code_python import source_in
 from milonga.tasks.code_questions import ENTRY, Kind, Worked, as_call, asking, one_function
 from milonga.tasks.code_words import names_of, shown, written
-from milonga.types import Problem, Split, Trace, Traces
+from milonga.types import Problem, Split, Trace
 
 UNKNOWN, HELD_OUT = "the sandbox could not tell", "its program is held out"
 VOID = (UNKNOWN, HELD_OUT)
 """Why a proposal is left out, rather than held against who made it."""
-IDENTITY = {True: ("a", "[3,1,2]"), False: (f"def {ENTRY}(a):\n    return a", "[3,1,2]")}
-"""The first program of all, in the tiny dialect and in Python."""
 SCANNED = 40
 """Held-out functions that are looked at for each one that is measured on; a tenth of them will do."""
 Draft = tuple[str, Sequence[str]]
@@ -42,8 +35,11 @@ def code_of(table: Table) -> Code:
 def run_drafts(task: Code, drafts: Sequence[Draft], longest: int) -> list[Worked | str]:
     """Programs with what they give for their inputs; or why one does not count."""
     calls = [calls_of(task, *draft) for draft in drafts]
-    runs = [(called_by(found), source(task, program), [arguments for _, arguments in found])
-            for (program, _), found in zip(drafts, calls, strict=True) if not isinstance(found, str)]  # fmt: skip
+    runs = [
+        (called_by(found), source(task, program), [arguments for _, arguments in found])
+        for (program, _), found in zip(drafts, calls, strict=True)
+        if not isinstance(found, str)
+    ]
     results = iter(task.ran(runs, twice=True))
     out: list[Worked | str] = []
     for (program, _), found in zip(drafts, calls, strict=True):
@@ -58,6 +54,10 @@ def run_drafts(task: Code, drafts: Sequence[Draft], longest: int) -> list[Worked
         else:
             out.append("it does not run, not the same twice, or gives too much")
     return out
+
+
+def valid(found: Sequence[Worked | str]) -> list[Worked]:
+    return [worked for worked in found if isinstance(worked, Worked)]
 
 
 def calls_of(task: Code, program: str, inputs: Sequence[str]) -> list[tuple[str, tuple[Any, ...]]] | str:
@@ -102,85 +102,10 @@ def terse_in(table: Table) -> bool:
 
 def draft_of(proposal: Trace) -> Draft:
     """What was proposed: a program with an input, or inputs for the program that was shown."""
-    value = proposal.reading.value
-    return (value.program, (value.input,)) if "program" not in proposal.problem.data else (
-        proposal.problem.data["program"], value.inputs)  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Buffers:
-    """What is remembered of each kind, inside the state of the recipe: program, inputs, outputs, and the turn it came in.
-
-    Each once, the newest `keep`; the oldest go first.
-    """
-
-    state: dict[str, Any]
-    keep: int
-
-    def size(self, kind: Kind) -> int:
-        return len(self.state.get(kind, []))
-
-    def admit(self, kind: Kind, found: Sequence[Worked], turn: int) -> None:
-        items = self.state.get(kind, [])
-        known = {(item[0], *item[1]) for item in items}
-        for worked in found:
-            if (name := (worked.program, *worked.inputs)) not in known:
-                known.add(name)
-                items = [*items, [worked.program, list(worked.inputs), list(worked.outputs), turn]]
-        self.state[kind] = items[-self.keep :]
-
-    def drawn(self, kind: Kind, table: Table, count: int, fresh_first: bool) -> list[Worked]:
-        """For the solver: what came in last, as far as it reaches, and the rest from all others alike."""
-        items = self.state.get(kind, [])
-        rng = keyed("buffer", kind, table.setting.seed, table.turn)
-        fresh = [item for item in items if fresh_first and item[3] >= int(table.turn) - 1]
-        older = [item for item in items if not (fresh_first and item[3] >= int(table.turn) - 1)]
-        first = rng.sample(fresh, min(count, len(fresh)))
-        return [worked_of(item) for item in [*first, *rng.sample(older, min(count - len(first), len(older)))]]
-
-    def references(self, kind: Kind, table: Table, count: int, each: int) -> list[Problem]:
-        """For who proposes programs: so many prompts, with earlier programs in each."""
-        rng = keyed("references", kind, table.setting.seed, table.turn, self.size(kind))
-        texts, items = Question(terse_in(table)), self.state[kind]
-        out = []
-        for number in range(count):
-            shown_ones = [worked_of(item) for item in rng.sample(items, min(each, len(items)))]
-            text = texts.references([(worked.program, worked.inputs[0]) for worked in shown_ones])
-            out.append(Problem(f"{kind}/{number}", text, ""))
-        return out
-
-    def programs(self, table: Table, count: int) -> list[Problem]:
-        """For who proposes inputs: so many prompts, with a program of the other two buffers in each."""
-        rng = keyed("programs", table.setting.seed, table.turn)
-        items = [*self.state["deduction"], *self.state["abduction"]]
-        drawn = [worked_of(rng.choice(items)).program for _ in range(count)]
-        return [Problem(f"induction/{n}", program, "", {"program": program}) for n, program in enumerate(drawn)]
-
-
-def worked_of(item: Sequence[Any]) -> Worked:
-    return Worked(item[0], tuple(item[1]), tuple(item[2]))
-
-
-def first_state(tiny: bool) -> dict[str, Any]:
-    """The buffers with the identity alone."""
-    program, given = IDENTITY[tiny]
-    state: dict[str, Any] = {}
-    for kind in ("deduction", "abduction"):
-        Buffers(state, 1).admit(kind, [Worked(program, (given,), (canonical(arguments_in(given)[0]),))], 0)
-    return state
-
-
-def valid(found: Sequence[Worked | str]) -> list[Worked]:
-    return [worked for worked in found if isinstance(worked, Worked)]
-
-
-def rates_of(played: Traces) -> dict[str, float]:
-    """How often each proposal was solved, by its id; NaN where one of the answers could not be graded."""
-    found: dict[str, list[float]] = {}
-    for trace in played:
-        if trace.problem.source is not None:
-            found.setdefault(trace.problem.source, []).append(trace.correct)
-    return {id: float(np.mean(answers)) for id, answers in found.items()}
+    value, data = proposal.reading.value, proposal.problem.data
+    if "program" in data:
+        return data["program"], value.inputs
+    return value.program, (value.input,)
 
 
 def of_task(problem: Problem, kind: Kind, inputs: int) -> Worked:
@@ -190,8 +115,7 @@ def of_task(problem: Problem, kind: Kind, inputs: int) -> Worked:
     return Worked(problem.answer, calls, tuple(problem.data["outputs"][number]))
 
 
-@lru_cache(maxsize=8)
-def ladder(task: Code, split: Split, count: int) -> tuple[Problem, ...]:
+def ladder(task: Code, split: Split, count: int) -> list[Problem]:
     """Functions of a held-out split whose programs nobody may make up, and that have one."""
     size = task.size(split)
     most = SCANNED * count if size is None else min(size, SCANNED * count)
@@ -202,4 +126,4 @@ def ladder(task: Code, split: Split, count: int) -> tuple[Problem, ...]:
             found.append(problem)
         if len(found) == count:
             break
-    return tuple(found)
+    return found

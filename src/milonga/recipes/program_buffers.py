@@ -1,0 +1,81 @@
+"""What is remembered of programs that the players made up: a buffer for each kind of question, to draw from in later turns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from milonga.recipes.self_programs import terse_in
+from milonga.roles.programs import Question
+from milonga.sandbox.values import arguments_in, canonical
+from milonga.table import Table
+from milonga.tasks.base import keyed
+from milonga.tasks.code_questions import ENTRY, Kind, Worked
+from milonga.types import Problem
+
+IDENTITY = {True: ("a", "[3,1,2]"), False: (f"def {ENTRY}(a):\n    return a", "[3,1,2]")}
+"""The first program of all, in the tiny dialect and in Python."""
+
+
+@dataclass(frozen=True)
+class Buffers:
+    """What is remembered of each kind, inside the state of the recipe: program, inputs, outputs, and the turn it came in.
+
+    Each once, the newest `keep`; the oldest go first.
+    """
+
+    state: dict[str, Any]
+    keep: int
+
+    def size(self, kind: Kind) -> int:
+        return len(self.state.get(kind, []))
+
+    def admit(self, kind: Kind, found: Sequence[Worked], turn: int) -> None:
+        items = self.state.get(kind, [])
+        known = {(item[0], *item[1]) for item in items}
+        for worked in found:
+            if (name := (worked.program, *worked.inputs)) not in known:
+                known.add(name)
+                items = [*items, [worked.program, list(worked.inputs), list(worked.outputs), turn]]
+        self.state[kind] = items[-self.keep :]
+
+    def drawn(self, kind: Kind, table: Table, count: int, fresh_first: bool) -> list[Worked]:
+        """For the solver: what came in last, as far as it reaches, and the rest from all others alike."""
+        items = self.state.get(kind, [])
+        rng = keyed("buffer", kind, table.setting.seed, table.turn)
+        fresh = [item for item in items if fresh_first and item[3] >= int(table.turn) - 1]
+        older = [item for item in items if not (fresh_first and item[3] >= int(table.turn) - 1)]
+        first = rng.sample(fresh, min(count, len(fresh)))
+        return [worked_of(item) for item in [*first, *rng.sample(older, min(count - len(first), len(older)))]]
+
+    def references(self, kind: Kind, table: Table, count: int, each: int) -> list[Problem]:
+        """For who proposes programs: so many prompts, with earlier programs in each."""
+        rng = keyed("references", kind, table.setting.seed, table.turn, self.size(kind))
+        texts, items = Question(terse_in(table)), self.state[kind]
+        out = []
+        for number in range(count):
+            shown_ones = [worked_of(item) for item in rng.sample(items, min(each, len(items)))]
+            text = texts.references([(worked.program, worked.inputs[0]) for worked in shown_ones])
+            out.append(Problem(f"{kind}/{number}", text, ""))
+        return out
+
+    def programs(self, table: Table, count: int) -> list[Problem]:
+        """For who proposes inputs: so many prompts, with a program of the other two buffers in each."""
+        rng = keyed("programs", table.setting.seed, table.turn)
+        items = [*self.state["deduction"], *self.state["abduction"]]
+        drawn = [worked_of(rng.choice(items)).program for _ in range(count)]
+        return [Problem(f"induction/{n}", program, "", {"program": program}) for n, program in enumerate(drawn)]
+
+
+def worked_of(item: Sequence[Any]) -> Worked:
+    return Worked(item[0], tuple(item[1]), tuple(item[2]))
+
+
+def first_state(tiny: bool) -> dict[str, Any]:
+    """The buffers with the identity alone."""
+    program, given = IDENTITY[tiny]
+    state: dict[str, Any] = {}
+    for kind in ("deduction", "abduction"):
+        Buffers(state, 1).admit(kind, [Worked(program, (given,), (canonical(arguments_in(given)[0]),))], 0)
+    return state

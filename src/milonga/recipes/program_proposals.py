@@ -1,0 +1,163 @@
+"""Tasks that are made up in a turn: programs are proposed, run, and tried by the solver; what counts is remembered.
+
+And what became of them: how often each was solved, and the figures of a kind.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from pydantic import Field, model_validator
+
+from milonga.evals.metrics import mean
+from milonga.recipes.base import RecipeOptions
+from milonga.recipes.program_buffers import Buffers, first_state
+from milonga.recipes.self_programs import UNKNOWN, VOID, code_of, draft_of, ladder, of_task, question, run_drafts, valid
+from milonga.table import Table
+from milonga.tasks.base import split_of
+from milonga.tasks.code_questions import KINDS, Kind, Worked, without_comments
+from milonga.types import Problem, Trace, Traces
+
+PROPOSERS: dict[Kind, str] = {kind: f"{kind}_proposer" for kind in KINDS}
+SOLVERS: dict[Kind, str] = {"deduction": "deducer", "abduction": "abducer", "induction": "inducer"}
+
+
+class ProgramOptions(RecipeOptions):
+    """How programs are asked for, which of them count, and what is kept and drawn again."""
+
+    references: int = Field(3, ge=1)
+    """K: earlier programs that a proposer is shown. The paper has 6; the embedded model was taught with up to three."""
+    inputs: int = Field(6, ge=2)
+    """N: inputs for an induction; the paper has 10."""
+    shown: int = Field(3, ge=1)
+    """How many of their pairs are told; the others are hidden, and must be matched."""
+    seeds: int = Field(4, ge=1)
+    """Programs from the untrained model before the first turn, as multiples of `batch.problems`."""
+    seed_rounds: int = Field(16, ge=1)
+    """Most rounds of asking for them; then the run begins with what there is."""
+    admission: Literal["all", "non_one", "non_extremes"] = "all"
+    """Which valid proposals enter the buffers: all, those that somebody failed, or those that also somebody solved."""
+    fresh_first: bool = True
+    """Whether the solver gets what came in last first, or everything alike."""
+    keep: int = Field(16384, ge=1)
+    """Most entries of a buffer; the newest stay."""
+    longest: int = Field(400, ge=1)
+    """Characters of an output; what is longer makes a program invalid, and is never cut."""
+    strip_comments: bool = False
+    """Take comments out of all programs, so that nothing is whispered; seeds have none in any case."""
+
+    @model_validator(mode="after")
+    def _some_are_hidden(self) -> ProgramOptions:
+        if self.shown >= self.inputs:
+            raise ValueError(f"shown={self.shown} of inputs={self.inputs} leaves nothing hidden")
+        return self
+
+
+@dataclass(frozen=True)
+class TaskMaker:
+    """Makes up tasks from what is in the buffers, and fills these."""
+
+    options: ProgramOptions
+    buffers: Buffers
+    probes: int
+    """G: answers to each valid proposal, which tell how hard it is."""
+
+    def seed(self, table: Table) -> None:
+        """From the identity on, the untrained model proposes until there are enough programs; nobody learns from that."""
+        o, count = self.options, table.setting.batch
+        self.buffers.state.update(first_state(code_of(table).tiny))
+        for _ in range(o.seed_rounds):
+            asked = table.ask(PROPOSERS["deduction"], self.buffers.references("deduction", table, count, o.references))
+            found = valid(self.run(table, asked, bare=True))
+            for kind in ("deduction", "abduction"):
+                self.buffers.admit(kind, found, 0)
+            if self.buffers.size("deduction") >= o.seeds * count:
+                break
+        asked = table.ask(PROPOSERS["induction"], self.buffers.programs(table, count))
+        self.buffers.admit("induction", valid(self.run(table, asked)), 0)
+
+    def feed(self, table: Table, count: int, turn: int) -> None:
+        """The task's own functions into the buffers, in place of what would have been proposed."""
+        problems = [problem for problem in table.problems(count) if split_of(problem.answer) == "train"]
+        for kind in KINDS:
+            found = [of_task(problem, kind, self.options.inputs) for problem in problems]
+            self.buffers.admit(kind, [worked for worked in found if worked.asks(kind, self.options.shown)], turn)
+
+    def questions(self, table: Table) -> dict[Kind, list[Problem]]:
+        """What the solver is to train on: so many of each kind as a turn has problems, or all there are."""
+        o, count = self.options, table.setting.batch
+        drawn = {kind: self.buffers.drawn(kind, table, count, o.fresh_first) for kind in KINDS}
+        return {
+            kind: [question(table, kind, worked, f"{kind}/{n}", o.shown) for n, worked in enumerate(some)]
+            for kind, some in drawn.items()
+        }
+
+    def held_out(self, table: Table, count: int) -> dict[Kind, list[Problem]]:
+        """What the solver is measured on: questions about so many programs that nobody may propose."""
+        o, problems = self.options, ladder(code_of(table), table.split, count)
+        known = {kind: [of_task(problem, kind, o.inputs) for problem in problems] for kind in KINDS}
+        return {
+            kind: [question(table, kind, w, f"ladder/{n}", o.shown) for n, w in enumerate(some) if w.asks(kind, o.shown)]
+            for kind, some in known.items()
+        }
+
+    def run(self, table: Table, proposals: Traces, bare: bool = False) -> list[Worked | str]:
+        """What each proposal is, once it was run; or why it does not count. `bare` of comments."""
+        o, drafts = self.options, []
+        for proposal in proposals:
+            program, inputs = draft_of(proposal) if proposal.reading.valid else ("", ())
+            enough = "program" not in proposal.problem.data or len(inputs) == o.inputs
+            kept = without_comments(program) if bare or o.strip_comments else program
+            drafts.append((kept, inputs if enough else ()))
+        return run_drafts(code_of(table), drafts, o.longest)
+
+    def probed(self, table: Table, kind: Kind, count: int) -> tuple[Traces, dict[str, Worked], Traces]:
+        """Proposals, but for those that nobody can hold against anybody; the valid ones by id; and answers to these."""
+        o = self.options
+        if kind == "induction":
+            prompts = self.buffers.programs(table, count)
+        else:
+            prompts = self.buffers.references(kind, table, count, o.references)
+        asked = table.ask(PROPOSERS[kind], prompts)
+        found = {proposal.id: ran for proposal, ran in zip(asked, self.run(table, asked), strict=True)}
+        if unknown := list(found.values()).count(UNKNOWN):
+            table.dropped[f"{PROPOSERS[kind]}: {UNKNOWN}"] += unknown
+        good = {id: ran for id, ran in found.items() if isinstance(ran, Worked)}
+        about = [question(table, kind, worked, f"probe/{id}", o.shown, id) for id, worked in good.items()]
+        return asked.keep(lambda p: found[p.id] not in VOID), good, table.ask(SOLVERS[kind], about, self.probes)
+
+    def propose(self, table: Table, kind: Kind, turn: int) -> list[Trace]:
+        """New tasks of a kind, with the answers that show how hard they are; what is valid is remembered."""
+        proposals, good, probes = self.probed(table, kind, table.setting.batch)
+        barred = {"all": (), "non_one": (1.0,), "non_extremes": (0.0, 1.0)}[self.options.admission]
+        rates = {id: rate for id, rate in rates_of(probes).items() if not np.isnan(rate) and rate not in barred}
+        self.buffers.admit(kind, [worked for id, worked in good.items() if id in rates], turn)
+        return [*proposals, *probes]
+
+
+def rates_of(played: Traces) -> dict[str, float]:
+    """How often each proposal was solved, by its id; NaN where one of the answers could not be graded."""
+    found: dict[str, list[float]] = {}
+    for trace in played:
+        if trace.problem.source is not None:
+            found.setdefault(trace.problem.source, []).append(trace.correct)
+    return {id: float(np.mean(answers)) for id, answers in found.items()}
+
+
+def figures(kind: Kind, proposals: Traces, answers: Traces, solved: Traces, rates: dict[str, float]) -> dict[str, float]:
+    """What became of a kind in this turn; `distinct` answers to one question show that probes are really sampled."""
+    known = [rates[p.id] for p in proposals if p.id in rates and not np.isnan(rates[p.id])]
+    groups: dict[str, set[str | None]] = {}
+    for answer in answers:
+        if answer.problem.source is not None:
+            groups.setdefault(answer.problem.source, set()).add(answer.reading.value.answer)
+    found = {
+        "valid": mean([float(p.id in rates) for p in proposals]),
+        "learnable": mean([float(0 < rate < 1) for rate in known]),
+        "solve_rate": mean(known),
+        "distinct": mean([float(len(group)) for group in groups.values()]),
+        "solved": mean(solved.correct),
+    }
+    return {f"{kind}_{name}": value for name, value in found.items() if value is not None}
