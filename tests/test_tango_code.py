@@ -29,7 +29,7 @@ SHARES = [1.0, 0.25, 0.25, 0.0]
 
 
 def plan(**options: Any) -> Plan:
-    return resolve([TINY, {"recipe": "tango_code", "task": SHORT["tango_code"].task, "options": options}])
+    return resolve([TINY, {"recipe": "tango_code", "task": SHORT["tango_code"].settings["task"], "options": options}])
 
 
 def played(p: Plan) -> tuple[Table, Traces]:
@@ -86,4 +86,4 @@ def test_it_is_tango_with_a_coder() -> None:
 
 def test_a_run_that_was_cut_ends_in_the_same_bits(tmp_path: Path) -> None:
     short = SHORT["tango_code"]
-    assert same_after_a_cut("tango_code", short.turns, TINY | {"task": short.task, "options": short.options}, tmp_path / "run")
+    assert same_after_a_cut("tango_code", short.turns, TINY | {"task": short.settings["task"], "options": short.options}, tmp_path / "run")
