@@ -86,4 +86,6 @@ def test_it_is_tango_with_a_coder() -> None:
 
 def test_a_run_that_was_cut_ends_in_the_same_bits(tmp_path: Path) -> None:
     short = SHORT["tango_code"]
-    assert same_after_a_cut("tango_code", short.turns, TINY | {"task": short.settings["task"], "options": short.options}, tmp_path / "run")
+    assert same_after_a_cut(
+        "tango_code", short.turns, TINY | {"task": short.settings["task"], "options": short.options}, tmp_path / "run"
+    )

@@ -100,8 +100,7 @@ def _read(source: str, budget: Budget) -> ast.expr | _Stop:
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         return _Stop("syntax", f"not an expression: {type(error).__name__}")
     try:
-        if _lazy(tree):
-            return _Stop("forbidden", "nothing goes through this")
+        _check_place(None, tree)
         _check(tree, budget, budget.depth)
     except _Stop as stop:
         return stop
@@ -138,9 +137,16 @@ def _check(node: ast.AST, budget: Budget, depth: int) -> None:
         found = getattr(node, field)
         for child in found if type(found) is list else (found,):
             if isinstance(child, ast.AST):
-                if _lazy(child) and not _goes_through(node, child):
-                    raise _Stop("forbidden", "nothing goes through this")
+                _check_place(node, child)
                 _check(child, budget, depth - 1)
+
+
+def _check_place(node: ast.AST | None, child: ast.AST) -> None:
+    """Some nodes are allowed in certain places of others only."""
+    if _lazy(child) and not (node is not None and _goes_through(node, child)):
+        raise _Stop("forbidden", "nothing goes through this")
+    if isinstance(child, ast.Attribute) and not (isinstance(node, ast.Call) and child is node.func):
+        raise _Stop("forbidden", "a method that is not called")
 
 
 def _lazy(node: ast.AST) -> bool:
