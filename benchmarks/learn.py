@@ -33,8 +33,9 @@ from milonga.engine.local.packed import working
 from milonga.engine.local.policy import Policy
 from milonga.objectives import make_objective
 from milonga.types import Lesson, Problem, Reading, Segment, Trace, Traces
-from shapes import ENDS, QWEN, TINY, conditions, keep, peaks, repeated, spread, wait
+from shapes import ENDS, QWEN, QWEN_7B, SMOLLM, TINY, conditions, keep, peaks, repeated, spread, wait
 
+LEARNERS = {"qwen2.5-1.5b": QWEN, "qwen2.5-7b": QWEN_7B, "smollm2-135m": SMOLLM}
 PROMPT = 64
 """Tokens of a row that are read and not trained, at most; never more than a quarter of it."""
 GROUPS: dict[str, tuple[str, ...]] = {
@@ -132,7 +133,7 @@ def breakdown(action: Callable[[], Any], device: str, step: float) -> dict[str, 
 
 def measure(args: argparse.Namespace) -> dict[str, Any]:
     device = "cpu" if args.tiny or not torch.cuda.is_available() else "cuda"
-    shape = TINY if args.tiny else QWEN
+    shape = TINY if args.tiny else LEARNERS[args.shape]
     tokens, longest = (2048, 256) if args.tiny else (args.tokens, 1024)
     peak = peaks(device)
     with tempfile.TemporaryDirectory() as scratch:
@@ -150,6 +151,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
     return {
         "what": f"one GRPO step over {tokens} tokens in {len(lesson.traces)} rows of 64 to {longest}",
         **conditions(device),
+        "shape": "tiny" if args.tiny else args.shape,
         "parameters": sum(p.numel() for p in policy.causal.parameters()),
         "trained_parameters": sum(p.numel() for p in policy.parameters),
         "computing": str(policy.compute_dtype).removeprefix("torch."),
@@ -172,6 +174,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shape", choices=list(LEARNERS), default="qwen2.5-1.5b")
     parser.add_argument("--tokens", type=int, default=16384)
     parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument("--lora", type=int, default=0, metavar="RANK", help="train an adapter instead of all weights")

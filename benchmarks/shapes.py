@@ -24,6 +24,10 @@ QWEN = {
     "vocab_size": 151936, "hidden_size": 1536, "intermediate_size": 8960, "num_hidden_layers": 28, "num_attention_heads": 12,
     "num_key_value_heads": 2, "max_position_embeddings": 32768, "rope_theta": 1e6, "tie_word_embeddings": True,
 }  # fmt: skip
+QWEN_7B = QWEN | {
+    "vocab_size": 152064, "hidden_size": 3584, "intermediate_size": 18944, "num_attention_heads": 28, "num_key_value_heads": 4,
+    "tie_word_embeddings": False,
+}  # fmt: skip
 SMOLLM = {
     "vocab_size": 49152, "hidden_size": 576, "intermediate_size": 1536, "num_hidden_layers": 30, "num_attention_heads": 9,
     "num_key_value_heads": 3, "max_position_embeddings": 8192, "rope_theta": 1e5, "tie_word_embeddings": True,
@@ -35,6 +39,7 @@ TINY = SMOLLM | {
 ENDS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
 SHAPES: dict[str, Callable[[], Any]] = {
     "qwen2.5-1.5b": lambda: Qwen2ForCausalLM(Qwen2Config(**QWEN, **ENDS)),
+    "qwen2.5-7b": lambda: Qwen2ForCausalLM(Qwen2Config(**QWEN_7B, **ENDS)),
     "smollm2-135m": lambda: LlamaForCausalLM(LlamaConfig(**SMOLLM, **ENDS)),
     "tiny": lambda: LlamaForCausalLM(LlamaConfig(**TINY, **ENDS)),
 }

@@ -1,0 +1,31 @@
+"""What a run would take on hardware that is not at hand: time, memory and cost of a turn, and the best split of the GPUs.
+
+Invariants: nothing here imports torch; every constant is measured (`measured.json`), published (`shapes`, `hardware`) or an
+assumption that is listed beside the result; a number outside of what was measured is called *model*.
+"""
+
+from milonga.planning.calibrate import CALIBRATION, Calibration, calibrate, read_measurements
+from milonga.planning.hardware import ACCELERATORS, Accelerator, find_accelerator
+from milonga.planning.plan import Plan, make_plan
+from milonga.planning.shapes import SHAPES, Shape, find_shape
+from milonga.planning.simulate import Simulation, simulate
+from milonga.planning.workload import RECIPES, Workload
+
+__all__ = [
+    "ACCELERATORS",
+    "CALIBRATION",
+    "RECIPES",
+    "SHAPES",
+    "Accelerator",
+    "Calibration",
+    "Plan",
+    "Shape",
+    "Simulation",
+    "Workload",
+    "calibrate",
+    "find_accelerator",
+    "find_shape",
+    "make_plan",
+    "read_measurements",
+    "simulate",
+]

@@ -1,0 +1,194 @@
+"""What is reached of a data sheet, fitted to what was measured on one GPU; and how well that predicts.
+
+Every time in the model is linear in the unknowns (one over a share of a peak, or seconds of one thing), so that least squares
+of relative errors fit them. Invariant: no measurement is left out because it fits badly; each is also predicted by a fit that
+did not see it, and those on the larger model by a fit that saw only the smaller one.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from milonga.planning.hardware import ACCELERATORS, Accelerator
+from milonga.planning.model import OPTIMISER_BYTES, Efficiencies
+from milonga.planning.shapes import SHAPES, Shape
+
+MEASURED = Path(__file__).with_name("measured.json")
+"""Written by scripts/calibrate_plan.py from benchmarks/results."""
+UNKNOWNS = {
+    "sampling": ("bandwidth", "layer_s", "prefill", "token_s"),
+    "learning": ("products", "traffic"),
+    "between": ("trace_s",),
+}
+"""What each group of measurements is fitted by."""
+SHARES = ("bandwidth", "prefill", "products")
+"""Unknowns that divide: fitted as their inverses."""
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """Seconds of one piece of work on one GPU."""
+
+    name: str
+    kind: str
+    """step, sample, learn, score or between."""
+    shape: str
+    seconds: float
+    source: str
+    rows: int = 0
+    prompts: int = 0
+    prompt: float = 0
+    new: int = 0
+    tokens: int = 0
+    flops: float = 0
+    """Of learning or scoring, where the benchmark counted them itself."""
+
+    @property
+    def group(self) -> str:
+        return {"step": "sampling", "sample": "sampling", "between": "between"}.get(self.kind, "learning")
+
+
+def read_measurements(file: Path = MEASURED) -> tuple[Accelerator, list[Measurement]]:
+    data: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    return ACCELERATORS[data["accelerator"]], [Measurement(**row) for row in data["measurements"]]
+
+
+def features(one: Measurement, gpu: Accelerator, bandwidth: float) -> tuple[list[float], float]:
+    """What each unknown of its group is multiplied with, and seconds that do not depend on them."""
+    shape = SHAPES[one.shape]
+    if one.kind == "between":
+        return [float(one.rows)], 0.0
+    if one.group == "sampling":
+        return sampling_features(one, shape, gpu), 0.0
+    passes = 3 if one.kind == "learn" else 1
+    tokens = one.tokens or one.rows * (one.prompt + one.new)
+    forward = one.flops / 3 if one.flops else row_flops(one, shape)
+    fixed = OPTIMISER_BYTES * shape.parameters / (gpu.bandwidth * bandwidth) if one.kind == "learn" else 0.0
+    return [passes * forward / gpu.flops, passes / 3 * tokens * shape.activation_bytes / gpu.bandwidth], fixed
+
+
+def row_flops(one: Measurement, shape: Shape) -> float:
+    length = one.prompt + one.new
+    return shape.flops(one.rows * length, one.rows * length**2 / 2, heads=one.rows * one.new)
+
+
+def sampling_features(one: Measurement, shape: Shape, gpu: Accelerator) -> list[float]:
+    """Rows of one length: all steps have all rows. A step is measured around the middle of the call."""
+    steps = 1 if one.kind == "step" else one.new
+    context = one.prompt + (0 if one.kind == "step" else one.new / 2)
+    moved = steps * (shape.read(one.rows) + one.rows * context * shape.cache_bytes)
+    operations = shape.flops(one.prompts * one.prompt, one.prompts * one.prompt**2 / 2, heads=one.prompts)
+    prefill = 0.0 if one.kind == "step" else operations / gpu.flops
+    return [moved / gpu.bandwidth, steps * shape.layers, prefill, 0.0 if one.kind == "step" else float(one.rows * one.new)]
+
+
+def fit(seen: Sequence[Measurement], gpu: Accelerator) -> Efficiencies:
+    """Least squares of relative errors, group by group; an unknown that comes out negative is set to nothing."""
+    found: dict[str, float] = {}
+    for group, names in UNKNOWNS.items():
+        members = [one for one in seen if one.group == group]
+        pairs = [features(one, gpu, found.get("bandwidth", 1.0)) for one in members]
+        matrix = np.array([[value / one.seconds for value in row] for one, (row, _) in zip(members, pairs, strict=True)])
+        target = np.array([1 - fixed / one.seconds for one, (_, fixed) in zip(members, pairs, strict=True)])
+        solved = non_negative(matrix, target)
+        for name, value in zip(names, solved, strict=True):
+            found[name] = (1 / value if value else 1.0) if name in SHARES else float(value)
+    return Efficiencies(**found)
+
+
+def non_negative(matrix: Any, target: Any) -> list[float]:
+    """Least squares in which no unknown is negative: those that would be are dropped, the worst first. Columns are scaled:
+    their units differ by many powers of ten."""
+    scale = np.maximum(np.abs(matrix).max(axis=0), 1e-300)
+    kept = list(range(matrix.shape[1]))
+    while kept:
+        solved = np.linalg.lstsq(matrix[:, kept] / scale[kept], target, rcond=None)[0]
+        if (solved >= 0).all():
+            break
+        kept.pop(int(np.argmin(solved)))
+    out = [0.0] * matrix.shape[1]
+    for place, value in zip(kept, solved if kept else [], strict=True):
+        out[place] = float(value / scale[place])
+    return out
+
+
+def predict(one: Measurement, gpu: Accelerator, reached: Efficiencies) -> float:
+    row, fixed = features(one, gpu, reached.bandwidth)
+    found = asdict(reached)
+    values = [1 / found[name] if name in SHARES else found[name] for name in UNKNOWNS[one.group]]
+    return fixed + float(np.dot(values, row))
+
+
+@dataclass(frozen=True)
+class Check:
+    """A measurement beside what the model says: fitted with it, without it, and without its whole model."""
+
+    one: Measurement
+    fitted: float
+    unseen: float
+    foreign: float | None
+
+    def error(self, predicted: float) -> float:
+        """Relative to what was measured; positive where the model is too slow."""
+        return predicted / self.one.seconds - 1
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """A fit, and its errors."""
+
+    gpu: Accelerator
+    measurements: tuple[Measurement, ...]
+
+    @cached_property
+    def reached(self) -> Efficiencies:
+        return fit(self.measurements, self.gpu)
+
+    @cached_property
+    def checks(self) -> tuple[Check, ...]:
+        return tuple(self._check(one) for one in self.measurements)
+
+    def _check(self, one: Measurement) -> Check:
+        def without(leave: Callable[[Measurement], bool]) -> float:
+            return predict(one, self.gpu, fit([other for other in self.measurements if not leave(other)], self.gpu))
+
+        smallest = min(SHAPES[other.shape].parameters for other in self.measurements)
+        foreign = None
+        if SHAPES[one.shape].parameters > smallest:
+            foreign = without(lambda other: SHAPES[other.shape].parameters > smallest)
+        return Check(one, predict(one, self.gpu, self.reached), without(lambda other: other is one), foreign)
+
+    def errors(self) -> dict[str, float]:
+        """Median and largest error of predictions of what the fit did not see; and of the larger models from the smallest."""
+        unseen = [abs(check.error(check.unseen)) for check in self.checks]
+        foreign = [abs(check.error(check.foreign)) for check in self.checks if check.foreign is not None]
+        return {
+            "median": statistics.median(unseen),
+            "worst": max(unseen),
+            "from the smallest model, median": statistics.median(foreign) if foreign else float("nan"),
+            "from the smallest model, worst": max(foreign, default=float("nan")),
+        }
+
+    def measured_range(self) -> dict[str, tuple[float, float]]:
+        """Within which a number is called calibrated: parameters of a model, rows decoded side by side, tokens of a row."""
+        sizes = [SHAPES[one.shape].parameters for one in self.measurements]
+        sampled = [one for one in self.measurements if one.group == "sampling"]
+        rows = [one.rows for one in sampled]
+        longest = max(one.prompt + one.new for one in sampled)
+        return {"parameters": (min(sizes), max(sizes)), "rows": (min(rows), max(rows)), "tokens": (0.0, longest)}
+
+
+def calibrate(file: Path = MEASURED) -> Calibration:
+    gpu, measurements = read_measurements(file)
+    return Calibration(gpu, tuple(measurements))
+
+
+CALIBRATION = calibrate()

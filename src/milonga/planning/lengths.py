@@ -1,0 +1,75 @@
+"""How long answers are: the longest of a batch rules how long sampling takes.
+
+Assumed: lengths are log-normal, and what would be longer than the limit is cut there, as the sampler cuts it.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from milonga.randomness import key64
+
+Floats = NDArray[np.float64]
+GRID = 96
+"""Points of a numeric integral over lengths."""
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """New tokens of a row. `mean` is that before cutting; `spread` is the standard deviation over it, 0 for all alike."""
+
+    mean: float
+    limit: int
+    spread: float = 0.5
+
+    def _log(self) -> tuple[float, float]:
+        variance = math.log1p(self.spread**2)
+        return math.log(self.mean) - variance / 2, math.sqrt(variance)
+
+    def alive(self, tokens: Floats) -> Floats:
+        """The share of rows that are longer than so many tokens."""
+        if self.spread == 0:
+            return (tokens < min(self.mean, self.limit)).astype(float)
+        centre, width = self._log()
+        with np.errstate(divide="ignore"):
+            scaled = (np.log(tokens) - centre) / (width * math.sqrt(2))
+        return np.where(tokens < self.limit, 0.5 * np.vectorize(math.erfc)(scaled), 0.0)
+
+    @cached_property
+    def profile(self) -> tuple[Floats, float, Floats]:
+        """Middles of equal intervals up to the longest, how wide they are, and the share of rows alive in each."""
+        end = min(self.mean, float(self.limit)) if self.spread == 0 else float(self.limit)
+        middles = (np.arange(GRID) + 0.5) * end / GRID
+        return middles, end / GRID, self.alive(middles)
+
+    def average(self) -> float:
+        """Of the lengths as they are cut."""
+        _, width, alive = self.profile
+        return float(alive.sum() * width)
+
+    def longest(self, rows: float) -> float:
+        """Expected length of the longest of so many."""
+        _, width, alive = self.profile
+        return float(some(alive, rows).sum() * width)
+
+    def age(self) -> float:
+        """Mean number of tokens that a row has at a random moment while it is sampled."""
+        middles, width, alive = self.profile
+        return float((alive * middles).sum() * width / self.average())
+
+    def draw(self, count: int, *key: object) -> Floats:
+        """Random lengths; the same key gives the same ones."""
+        if self.spread == 0:
+            return np.full(count, min(self.mean, float(self.limit)))
+        drawn = np.random.default_rng(key64(*key)).lognormal(*self._log(), size=count)
+        return np.minimum(np.ceil(drawn), float(self.limit))
+
+
+def some(alive: Floats, rows: float) -> Floats:
+    """The chance that at least one of so many rows is alive."""
+    return -np.expm1(rows * np.log1p(-np.minimum(alive, 1 - 1e-15)))

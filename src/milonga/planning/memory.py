@@ -1,0 +1,86 @@
+"""What lies in the memory of one GPU, in bytes by kind; and what fits.
+
+Invariant: what is refused here could not run: a sampler needs its weights and one longest row, a learner its state and the
+activations of one longest row. Counted as the local engine does it (engine/local/memory.py): float32 weights, gradients and two
+moments, the start of the run, a half-precision copy to compute with; a tenth of the memory stays free.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from milonga.config import SamplingSection
+from milonga.planning.hardware import Accelerator
+from milonga.planning.model import Parts, cache_shards, total
+from milonga.planning.shapes import HALF, Shape
+from milonga.planning.workload import Call, Study
+
+KEPT = 0.1
+"""Share of the memory that stays free."""
+PASS_SHARE = 0.25
+"""Of the memory, for the activations of a pass, where one row does not need more."""
+MOST_PASS = 65536
+"""Tokens of a pass."""
+STATE = {"master weights": 4, "gradients": 4, "moments": 8, "start": 4}
+"""Bytes for each parameter of a policy that learns, sharded over its learners."""
+MOST_ROWS = SamplingSection().rows
+"""That an engine decodes side by side."""
+
+
+@dataclass(frozen=True)
+class Learning:
+    """How a learner fits: the tokens of its passes, whether it computes activations again, and its memory."""
+
+    tokens: int
+    recompute: bool
+    memory: Parts
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How an engine fits: rows side by side, and its memory."""
+
+    slots: int
+    memory: Parts
+
+
+def state(shape: Shape, gpus: int) -> Parts:
+    """Of one learner of several: its shard."""
+    return {name: size * shape.parameters / gpus for name, size in STATE.items()}
+
+
+def working(shape: Shape, gpus: int) -> Parts:
+    """What a pass computes with: all weights in half precision, or of sharded ones two layers and the gradient of one."""
+    if gpus == 1:
+        return {"working weights": HALF * shape.parameters}
+    return {"working weights": (2 * HALF + 4) * shape.gathered}
+
+
+def token_bytes(shape: Shape, recompute: bool) -> float:
+    """Activations of one token: all, or the inputs of all layers and one layer in full."""
+    whole = shape.activation_bytes
+    return 4 * shape.layers * shape.hidden + whole / shape.layers if recompute else float(whole)
+
+
+def fit_learner(gpu: Accelerator, shape: Shape, study: Study, gpus: int, others: float = 0.0) -> Learning | None:
+    """None where it does not fit beside `others` bytes. Activations are computed again only where they must be."""
+    held = {**state(shape, gpus), **working(shape, gpus)}
+    room = (1 - KEPT) * gpu.memory - others - total(held)
+    for recompute in (False, True):
+        each = token_bytes(shape, recompute)
+        tokens = int(max(study.longest, min(MOST_PASS, PASS_SHARE * gpu.memory / each, room / each)))
+        if tokens * each <= room:
+            return Learning(tokens, recompute, {**held, "activations": tokens * each})
+    return None
+
+
+def fit_sampler(gpu: Accelerator, shape: Shape, call: Call, rows: int, tensor: int, others: float = 0.0) -> Sampling | None:
+    """None where weights and one longest row do not fit beside `others` bytes."""
+    weights = shape.weight_bytes / tensor
+    each = shape.cache_bytes / cache_shards(shape, tensor)
+    room = (1 - KEPT) * gpu.memory - others - weights
+    if room < each * (call.prompt + call.lengths.limit):
+        return None
+    row = each * (call.prompt + call.lengths.average())
+    slots = max(1, min(int(room / row), MOST_ROWS))
+    return Sampling(slots, {"weights": weights, "cache": min(room, max(1, min(slots, rows)) * row)})

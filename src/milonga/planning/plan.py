@@ -1,0 +1,356 @@
+"""The best use of a number of GPUs: all of them in turns, or split into samplers and learners of each policy.
+
+Invariants: every size of every group is tried (on a grid that only grows with the number of GPUs, so that more GPUs are never
+slower); GPUs that would not help are left out, and the plan says so; what does not fit is refused with the smallest number that
+would. A time is a sum of parts, and the largest part of the busiest group is the bound.
+
+Split groups work on different turns at once. With staleness k a turn may be sampled by weights k turns old, so that k + 1 turns
+are under way: a cycle takes no less than its busiest group, and no less than all of its stages over k + 1. How much more it
+takes, because groups wait for one another, follows from playing turns of mean length through them (`steady`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import pairwise
+
+import numpy as np
+
+from milonga.errors import UserError
+from milonga.planning import memory
+from milonga.planning.calibrate import Calibration
+from milonga.planning.lengths import Floats
+from milonga.planning.model import (
+    Machine,
+    Parts,
+    added,
+    copy_parts,
+    learn_parts,
+    publish_parts,
+    sample_parts,
+    scaled,
+    total,
+)
+from milonga.planning.shapes import Shape
+from milonga.planning.workload import Workload
+
+TENSOR = (1, 2, 4, 8, 16, 32)
+"""GPUs of a sampling engine."""
+GRID = ((16, 1), (64, 8), (128, 16), (256, 32), (512, 64), (1024, 128), (2048, 256), (4096, 512), (8192, 1024))
+"""Sizes of a group: up to the first number by steps of the second."""
+ENOUGH = 1.01
+"""Of plans that are this close to the fastest, the one with the fewest GPUs is taken."""
+CANDIDATES = 20_000
+"""Combinations of sizes, the most promising by their bounds, that are played through."""
+LEAST_TURNS = 12
+"""That fill the pipeline before any is counted, and that are counted."""
+GIB = 2**30
+
+
+def sizes(most: int) -> list[int]:
+    found = [size for (begin, _), (end, step) in pairwise([(0, 0), *GRID]) for size in range(begin + step, end + 1, step)]
+    return [size for size in found if size <= most]
+
+
+@dataclass(frozen=True)
+class Group:
+    """GPUs that do one thing: what each kind of turn takes of their time, and what lies in the memory of each."""
+
+    name: str
+    gpus: int
+    tensor: int
+    """GPUs of one of its engines; 1 for learners, which are sharded over all."""
+    slots: int
+    """Rows that an engine decodes side by side."""
+    tokens: int
+    """Of a learner's pass."""
+    recompute: bool
+    """Whether a learner computes activations again."""
+    times: tuple[Parts, ...]
+    memory: Parts
+
+    def cycle(self, counts: Sequence[int]) -> Parts:
+        return added(*(scaled(parts, count) for parts, count in zip(self.times, counts, strict=True)))
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Groups, and how long a cycle takes on them."""
+
+    kind: str
+    """colocated or split."""
+    groups: tuple[Group, ...]
+    staleness: int
+    driver: tuple[float, ...]
+    """Seconds of the driver for each kind of turn."""
+    counts: tuple[int, ...]
+
+    @property
+    def gpus(self) -> int:
+        """A colocated group is the same GPUs in several roles."""
+        return self.groups[0].gpus if self.kind == "colocated" else sum(group.gpus for group in self.groups)
+
+    @cached_property
+    def loads(self) -> dict[str, Parts]:
+        """What a cycle takes of each group, and of the driver."""
+        driver = sum(seconds * count for seconds, count in zip(self.driver, self.counts, strict=True))
+        return {group.name: group.cycle(self.counts) for group in self.groups} | {"driver": {"reading and grading": driver}}
+
+    @property
+    def latency(self) -> float:
+        """Of the turns of a cycle, one after another."""
+        return sum(total(parts) for parts in self.loads.values())
+
+    @cached_property
+    def cycle_s(self) -> float:
+        if self.kind == "colocated":
+            return self.latency
+        learners = sum(group.name.endswith("learner") for group in self.groups)
+        times = [[np.array(total(parts)) if parts else None for parts in group.times] for group in self.groups]
+        return float(steady(ordered(times, self.driver, learners), self.counts, self.staleness))
+
+    @property
+    def turn_s(self) -> float:
+        """Mean over a cycle."""
+        return self.cycle_s / sum(self.counts)
+
+    @property
+    def busy(self) -> float:
+        """Share of the GPUs' time in which they work on something, waiting for links and for the longest row included."""
+        if self.kind == "colocated":
+            return sum(total(self.loads[group.name]) for group in self.groups) / self.cycle_s
+        work = sum(group.gpus * total(self.loads[group.name]) for group in self.groups)
+        return work / (self.gpus * self.cycle_s)
+
+    @property
+    def bound(self) -> tuple[str, str]:
+        """The group that takes longest, and the largest part of its time; or the staleness, where all groups wait for it."""
+        if self.kind == "split" and self.cycle_s > 1.02 * max(total(parts) for parts in self.loads.values()):
+            return "staleness", f"{self.staleness + 1} turns under way"
+        name = max(self.loads, key=lambda group: total(self.loads[group]))
+        return name, max(self.loads[name], key=lambda part: self.loads[name][part])
+
+    @property
+    def sampling_gpus(self) -> int:
+        return sum(group.gpus for group in self.groups if group.name.endswith("sampler"))
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is asked for, the best placement, and the best of the other kind."""
+
+    machine: Machine
+    workload: Workload
+    shapes: Mapping[str, Shape]
+    gpus: int
+    best: Placement
+    other: Placement | None
+
+    def standing(self, calibration: Calibration) -> str:
+        """calibrated: within what was measured, which is one GPU; model: anything else."""
+        ranges = calibration.measured_range()
+        least, most = ranges["parameters"]
+        inside = self.machine.gpu == calibration.gpu and self.best.gpus == 1
+        inside &= all(least <= shape.parameters <= most for shape in self.shapes.values())
+        for turn in self.workload.turns():
+            inside &= turn.study.longest <= ranges["tokens"][1]
+            inside &= all(ranges["rows"][0] <= call.rows <= ranges["rows"][1] for call in turn.calls)
+            inside &= all(call.prompt + call.lengths.limit <= ranges["tokens"][1] for call in turn.calls)
+        return "calibrated" if inside else "model"
+
+
+@dataclass(frozen=True)
+class Planner:
+    """Tries sizes. All that does not change while it does."""
+
+    machine: Machine
+    workload: Workload
+    shapes: Mapping[str, Shape]
+    near: bool
+    """Learners and samplers of a split are in one node."""
+
+    def sampler(self, policy: str, gpus: int, others: float = 0.0, shared: bool = False) -> Group | None:
+        """Engines of the tensor-parallel degree that is fastest over a cycle; None where none fits."""
+        counts = [turn.times for turn in self.workload.turns()]
+        tried = [self._engines(policy, gpus, tensor, others, shared) for tensor in TENSOR if tensor <= gpus]
+        return min((one for one in tried if one), key=lambda one: total(one.cycle(counts)), default=None)
+
+    def _engines(self, policy: str, gpus: int, tensor: int, others: float, shared: bool) -> Group | None:
+        shape, engines = self.shapes[policy], gpus // tensor
+        times, fits = [], []
+        for turn in self.workload.turns():
+            parts: Parts = {}
+            for call in (call for call in turn.calls if call.policy == policy):
+                fitting = memory.fit_sampler(self.machine.gpu, shape, call, math.ceil(call.rows / engines), tensor, others)
+                if fitting is None:
+                    return None
+                fits.append(fitting)
+                parts = added(parts, sample_parts(self.machine, shape, call, engines, tensor, fitting.slots))
+            if turn.study.policy == policy and not shared:
+                parts = added(parts, publish_parts(self.machine, shape, tensor, self.near))
+            times.append(parts)
+        most = max((fit.memory for fit in fits), key=total)
+        slots = min(fit.slots for fit in fits)
+        return Group(f"{policy} sampler", gpus, tensor, slots, 0, False, tuple(times), most)
+
+    def learner(self, policy: str, gpus: int, others: float = 0.0, shared: bool = False) -> Group | None:
+        """Weights sharded over all GPUs of the group; None where they do not fit."""
+        shape, turns = self.shapes[policy], self.workload.turns()
+        study = next(turn.study for turn in turns if turn.study.policy == policy)
+        fitting = memory.fit_learner(self.machine.gpu, shape, study, gpus, others)
+        if fitting is None:
+            return None
+        parts = learn_parts(self.machine, shape, study, gpus, fitting.tokens, fitting.recompute)
+        if not shared:
+            parts = added(parts, publish_parts(self.machine, shape, gpus, self.near))
+        elif gpus == 1:
+            parts = added(parts, copy_parts(self.machine, shape))
+        else:
+            parts = added(parts, {"publish": self.machine.gpu.gather_s(shape.weight_bytes, gpus)})
+        times = tuple(parts if turn.study.policy == policy else {} for turn in turns)
+        return Group(f"{policy} learner", gpus, 1, 0, fitting.tokens, fitting.recompute, times, fitting.memory)
+
+    def placed(self, kind: str, groups: Sequence[Group], staleness: int) -> Placement:
+        turns = self.workload.turns()
+        driver = tuple(self.machine.reached.trace_s * turn.traces for turn in turns)
+        return Placement(kind, tuple(groups), staleness, driver, tuple(turn.times for turn in turns))
+
+    def colocated(self, gpus: int) -> Placement | None:
+        """One group that takes turns: the state of all learners stays; one sampler, or the passes of one learner, beside it."""
+        held = {policy: total(memory.state(self.shapes[policy], gpus)) for policy in self.workload.learners}
+        groups = [self.sampler(policy, gpus, sum(held.values()), shared=True) for policy in self.workload.policies]
+        for policy in self.workload.learners:
+            groups.append(self.learner(policy, gpus, sum(held.values()) - held[policy], shared=True))
+        found = [group for group in groups if group is not None]
+        return self.placed("colocated", found, 0) if len(found) == len(groups) else None
+
+    def axes(self, most: int) -> list[list[Group]]:
+        """For each group of a split its sizes that fit."""
+        makers: list[tuple[Callable[[str, int], Group | None], str]] = [(self.sampler, p) for p in self.workload.policies]
+        makers += [(self.learner, policy) for policy in self.workload.learners]
+        return [[one for size in sizes(most) if (one := make(policy, size))] for make, policy in makers]
+
+    def split(self, axes: Sequence[Sequence[Group]], gpus: int, staleness: int) -> Placement | None:
+        """The best of all combinations of sizes that are not more than the GPUs."""
+        axes = [[group for group in axis if group.gpus <= gpus] for axis in axes]
+        if not all(axes):
+            return None
+        turns = self.workload.turns()
+        counts = [turn.times for turn in turns]
+        used = outer([[group.gpus for group in axis] for axis in axes], np.add).ravel()
+        busy = [[total(group.cycle(counts)) for group in axis] for axis in axes]
+        bound = np.maximum(outer(busy, np.maximum), outer(busy, np.add) / (staleness + 1)).ravel()
+        able = np.flatnonzero(used <= gpus)
+        able = able[np.argsort(bound[able], kind="stable")[:CANDIDATES]]
+        if not len(able):
+            return None
+        places = np.unravel_index(able, [len(axis) for axis in axes])
+        times = [
+            [
+                np.array([total(group.times[kind]) for group in axis])[at] if axis[0].times[kind] else None
+                for kind in range(len(turns))
+            ]
+            for axis, at in zip(axes, places, strict=True)
+        ]
+        driver = [self.machine.reached.trace_s * turn.traces for turn in turns]
+        period = steady(ordered(times, driver, len(self.workload.learners)), counts, staleness)
+        close = np.where(period <= ENOUGH * period.min(), used[able] + period / (2 * period.max()), np.inf)
+        best = int(close.argmin())
+        return self.placed("split", [axis[int(at[best])] for axis, at in zip(axes, places, strict=True)], staleness)
+
+
+Times = Sequence[Sequence[Floats | None]]
+"""Of each stage, for each kind of turn, the seconds of one or of many placements; None where the turn does not pass it."""
+
+
+def ordered(groups: Times, driver: Sequence[float], learners: int) -> Times:
+    """Stages in the order in which a turn passes them: samplers, the driver, learners, which are the last groups."""
+    return [*groups[:-learners], [np.array(seconds) for seconds in driver], *groups[-learners:]]
+
+
+def steady(stages: Times, counts: Sequence[int], staleness: int) -> Floats:
+    """Seconds of a cycle once the pipeline is full. A stage serves turns in order, one at a time; a turn begins when the one
+    staleness + 1 before it is published."""
+    free: list[Floats] = [np.zeros(()) for _ in stages]
+    published: list[Floats] = []
+    filling, order = played(counts, staleness)
+    for kind in order:
+        now = published[-staleness - 1] if len(published) > staleness else np.zeros(())
+        for at, stage in enumerate(stages):
+            seconds = stage[kind]
+            if seconds is not None:
+                now = free[at] = np.maximum(now, free[at]) + seconds
+        published.append(now)
+    return (published[-1] - published[filling - 1]) * sum(counts) / (len(order) - filling)
+
+
+def played(counts: Sequence[int], staleness: int) -> tuple[int, list[int]]:
+    """The kinds of the turns to play, and how many of them fill the pipeline: as many are counted. Both are whole cycles, and
+    whole rounds of the staleness + 1 turns that are under way, which may be published in bursts."""
+    round_ = math.lcm(sum(counts), staleness + 1)
+    turns = round_ * math.ceil(LEAST_TURNS / round_)
+    cycle = [kind for kind, count in enumerate(counts) for _ in range(count)]
+    return turns, cycle * (2 * turns // len(cycle))
+
+
+def outer(axes: Sequence[Sequence[float]], combine: np.ufunc) -> Floats:
+    """One value of each axis, combined for all combinations."""
+    out = np.asarray(axes[0], dtype=float)
+    for axis in axes[1:]:
+        out = combine.outer(out, np.asarray(axis, dtype=float))
+    return out
+
+
+def make_plan(machine: Machine, workload: Workload, shapes: Mapping[str, Shape], gpus: int, staleness: int) -> Plan:
+    """The best placement; the GPUs are at most `gpus`."""
+    planner = Planner(machine, workload, shapes, near=False)
+    colocated = quickest([one for size in sizes(gpus) if (one := planner.colocated(size))])
+    inside = min(gpus, machine.gpu.node)
+    within = replace(planner, near=True)
+    tried = (within.split(within.axes(inside), inside, staleness), planner.split(planner.axes(gpus), gpus, staleness))
+    split = quickest([one for one in tried if one is not None])
+    found = [one for one in (colocated, split) if one is not None]
+    if not found:
+        raise UserError(too_small(planner, gpus))
+    best = quickest(found)
+    assert best is not None
+    other = next((one for one in found if one is not best), None)
+    return Plan(machine, workload, shapes, gpus, best, other)
+
+
+def quickest(placements: Sequence[Placement]) -> Placement | None:
+    """Of those that are close to the fastest, the one with the fewest GPUs."""
+    if not placements:
+        return None
+    fastest = min(one.cycle_s for one in placements)
+    return min((one for one in placements if one.cycle_s <= ENOUGH * fastest), key=lambda one: (one.gpus, one.cycle_s))
+
+
+def smallest(planner: Planner, most: int = GRID[-1][0]) -> int | None:
+    """The fewest GPUs on which anything fits."""
+    together = next((size for size in sizes(most) if planner.colocated(size)), None)
+    firsts = [axis[0].gpus if axis else None for axis in planner.axes(together or most)]
+    apart = None if None in firsts else sum(size for size in firsts if size is not None)
+    return min((count for count in (together, apart) if count is not None), default=None)
+
+
+def too_small(planner: Planner, gpus: int) -> str:
+    """What to say where nothing fits."""
+    gpu, longest = planner.machine.gpu, max(turn.study.longest for turn in planner.workload.turns())
+    needs = ", ".join(
+        f"{policy} {(sum(memory.STATE.values()) * planner.shapes[policy].parameters) / GIB:,.0f} GiB to learn"
+        for policy in planner.workload.learners
+    )
+    least = smallest(planner)
+    if least is None:
+        return (
+            f"this fits on no number of {gpu.name} that was tried: one row of {longest:,.0f} tokens, or one layer, is too much "
+            f"for {gpu.memory / GIB:.0f} GiB ({needs}); shorten rows with --tokens, or take a larger --gpu"
+        )
+    return (
+        f"{gpus} x {gpu.name} do not hold {' and '.join(planner.shapes[p].name for p in planner.workload.policies)} "
+        f"({needs}, weights to sample and activations on top): it takes at least {least} GPUs of {gpu.memory / GIB:.0f} GiB"
+    )

@@ -1,0 +1,121 @@
+"""A simulation of the same turns, event by event, with lengths that are drawn: a check of the closed form.
+
+Invariants: the same seed gives the same events; groups serve turns in order, one at a time; a turn begins to be sampled when
+the weights that its staleness allows are published. Where all lengths are alike it agrees with the closed form; what random
+lengths add is the difference that is reported.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from milonga.planning.lengths import Floats, Lengths
+from milonga.planning.model import Machine, learn_parts, prefill_parts, step_parts, total
+from milonga.planning.plan import Group, Placement, Plan, played
+from milonga.planning.shapes import Shape
+from milonga.planning.workload import Call, Study, Turn
+
+
+@dataclass(frozen=True)
+class Simulation:
+    """Seconds of a turn, in the mean, as they were played and as the closed form has them."""
+
+    turn_s: float
+    closed_s: float
+    turns: int
+
+    @property
+    def difference(self) -> float:
+        return self.turn_s / self.closed_s - 1
+
+
+def simulate(plan: Plan, placement: Placement | None = None, seed: int = 0) -> Simulation:
+    """Play some turns through the groups of a placement, the best one where none is given."""
+    placed = placement or plan.best
+    free = dict.fromkeys(placed.loads, 0.0)
+    published: list[float] = []
+    filling, order = played(placed.counts, placed.staleness)
+    turns = plan.workload.turns()
+    for number, kind in enumerate(order):
+        waits_for = number - placed.staleness - 1
+        now = published[waits_for] if waits_for >= 0 else 0.0
+        if placed.kind == "colocated":
+            now = published[-1] if published else 0.0
+        for group, seconds in stages(plan, placed, kind, turns[kind], (seed, number)):
+            now = free[group] = max(now, free[group]) + seconds
+        published.append(now)
+    counted = len(order) - filling
+    return Simulation((published[-1] - published[filling - 1]) / counted, placed.turn_s, counted)
+
+
+def stages(plan: Plan, placed: Placement, kind: int, turn: Turn, key: tuple[int, int]) -> Iterator[tuple[str, float]]:
+    """What a turn asks of which group, in order, with drawn lengths."""
+    groups = {group.name: group for group in placed.groups}
+    drawn: Floats = np.zeros(0)
+    for call in turn.calls:
+        group = groups[f"{call.policy} sampler"]
+        drawn = call.lengths.draw(call.rows, *key, call.policy)
+        receiving = group.times[kind].get("publish", 0.0)
+        yield group.name, call_seconds(plan.machine, plan.shapes[call.policy], call, group, drawn) + receiving
+        if call.policy == turn.study.policy:
+            learned = drawn
+    yield "driver", placed.driver[kind]
+    group = groups[f"{turn.study.policy} learner"]
+    seconds = study_seconds(plan.machine, plan.shapes[turn.study.policy], turn.study, group, learned)
+    yield group.name, seconds + group.times[kind]["publish"]
+
+
+def call_seconds(machine: Machine, shape: Shape, call: Call, group: Group, drawn: Floats) -> float:
+    """Until the last engine is done; rows are dealt out in turn."""
+    engines = group.gpus // group.tensor
+    hands = [drawn[engine::engines] for engine in range(min(engines, len(drawn)))]
+    decoding = max(engine_seconds(machine, shape, call, hand, group) for hand in unlike(hands, call.lengths))
+    reading = prefill_parts(machine, shape, math.ceil(call.prompts / engines), call.prompt, group.tensor)
+    host = machine.reached.token_s * max(float(hand.sum()) for hand in hands)
+    return decoding + total(reading) + host
+
+
+def unlike(hands: list[Floats], lengths: Lengths) -> list[Floats]:
+    """Engines that need not be played twice: where all rows are alike the fullest one is the slowest."""
+    return [max(hands, key=len)] if lengths.spread == 0 else hands
+
+
+def engine_seconds(machine: Machine, shape: Shape, call: Call, lengths: Floats, group: Group) -> float:
+    """Decoding of one engine: a waiting row takes the place of one that is done."""
+    steps, rows, context = (np.array(column) for column in zip(*intervals(lengths, call.prompt, group.slots), strict=True))
+    parts = step_parts(machine, shape, rows, context, group.tensor)
+    return float(sum((seconds * steps).sum() for seconds in parts.values()))
+
+
+def intervals(lengths: Floats, prompt: float, slots: int) -> Iterator[tuple[float, float, float]]:
+    """Between two rows' ends: how many steps, of how many rows, which attend to how many tokens in the mean."""
+    waiting = list(lengths[slots:][::-1])
+    ends = [(float(length), 0.0) for length in lengths[:slots]]  # when a row ends and when it began
+    heapq.heapify(ends)
+    now, live, attended = 0.0, len(ends), prompt * len(ends)
+    while ends:
+        end, begun = heapq.heappop(ends)
+        if end > now:
+            steps = end - now
+            yield steps, float(live), (attended + live * steps / 2) / live
+            attended += live * steps
+            now = end
+        attended -= prompt + (end - begun)
+        live -= 1
+        if waiting:
+            heapq.heappush(ends, (now + float(waiting.pop()), now))
+            attended += prompt
+            live += 1
+
+
+def study_seconds(machine: Machine, shape: Shape, study: Study, group: Group, drawn: Floats) -> float:
+    """Rows are dealt out so that learners have about as many tokens; one cannot have less than the longest row."""
+    rows = math.ceil(study.rows / group.gpus)
+    fullest = max(float(drawn.mean()), float(drawn.max()) / rows)
+    alike = replace(study, lengths=Lengths(fullest, study.lengths.limit, spread=0.0))
+    return total(learn_parts(machine, shape, alike, group.gpus, group.tokens, group.recompute))

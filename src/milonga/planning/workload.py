@@ -1,0 +1,104 @@
+"""What a turn of a recipe asks of its policies: how many rows are sampled by whom, and who learns from how many tokens.
+
+Invariant: counts follow from the recipe's own schedule and from the batch as the config has it; a test plays the real recipes
+and compares.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from milonga.config import BatchSection
+from milonga.planning.lengths import Lengths
+from milonga.recipes.tango import TangoOptions
+
+GENERATOR, VERIFIER = "generator", "verifier"
+RECIPES = ("grpo", "frozen", "tango")
+PROMPT, TOKENS = 256, 1024
+"""Of a question, and the limit of a solution, where the user says nothing: the tasks' own differ too much to be a default."""
+USUAL = Lengths(TOKENS / 2, TOKENS)
+AROUND = 64
+"""Tokens of a verification's prompt besides question and solution."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """Rows that one policy samples; `prompts` of them differ, and the others share."""
+
+    policy: str
+    rows: int
+    prompts: int
+    prompt: float
+    lengths: Lengths
+
+
+@dataclass(frozen=True)
+class Study:
+    """Rows that one policy learns from."""
+
+    policy: str
+    rows: int
+    prompt: float
+    lengths: Lengths
+
+    @property
+    def row_tokens(self) -> float:
+        return self.prompt + self.lengths.average()
+
+    @property
+    def longest(self) -> float:
+        return self.prompt + self.lengths.limit
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One kind of turn; `times` of it in a cycle."""
+
+    times: int
+    calls: tuple[Call, ...]
+    study: Study
+
+    @property
+    def traces(self) -> int:
+        return sum(call.rows for call in self.calls)
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A cycle of turns of a recipe."""
+
+    recipe: str = "tango"
+    problems: int = BatchSection().problems
+    rollouts: int = BatchSection().rollouts
+    prompt: int = PROMPT
+    solution: Lengths = USUAL
+    verification: Lengths = USUAL
+
+    def turns(self) -> tuple[Turn, ...]:
+        rows = self.problems * self.rollouts
+        shown = self.prompt + self.solution.average() + AROUND
+        solve = Call(GENERATOR, rows, self.problems, self.prompt, self.solution)
+        learn = Study(GENERATOR, rows, self.prompt, self.solution)
+        if self.recipe == "grpo":
+            return (Turn(1, (solve,), learn),)
+        check = Call(VERIFIER, rows, rows, shown, self.verification)
+        if self.recipe == "frozen":
+            return (Turn(1, (solve, check), learn),)
+        options = TangoOptions()
+        once = Call(GENERATOR, self.problems, self.problems, self.prompt, self.solution)
+        checks = Call(VERIFIER, rows, self.problems, shown, self.verification)
+        verifier = Turn(options.n_verifier, (once, checks), Study(VERIFIER, rows, shown, self.verification))
+        return (Turn(options.n_generator, (solve, check), learn), verifier)
+
+    @property
+    def cycle(self) -> int:
+        """Turns in it."""
+        return sum(turn.times for turn in self.turns())
+
+    @property
+    def policies(self) -> tuple[str, ...]:
+        return (GENERATOR,) if self.recipe == "grpo" else (GENERATOR, VERIFIER)
+
+    @property
+    def learners(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(turn.study.policy for turn in self.turns()))
