@@ -72,6 +72,15 @@ def turned(name: str, found: dict[str, Any]) -> Iterator[dict[str, Any]]:
         yield {"name": f"{turn}: all else", "kind": "between", "rows": traces, "seconds": rest} | common
 
 
+def held() -> Iterator[dict[str, Any]]:
+    """Memory of the learning benchmarks: one pass each."""
+    for file in sorted(RESULTS.glob("learn*.json")):
+        found = json.loads(file.read_text(encoding="utf-8"))
+        for one in list(learned(file.name, found))[:1]:
+            size = found["peak_memory_gib"] * 2**30
+            yield {"name": one["name"], "size": size} | {key: one[key] for key in ("shape", "tokens", "source")}
+
+
 def gather() -> list[dict[str, Any]]:
     out: list[dict[str, Any]] = []
     for pattern, reader in (("sample-*.json", sampled), ("learn*.json", learned), ("turn.json", turned)):
@@ -81,8 +90,8 @@ def gather() -> list[dict[str, Any]]:
 
 
 def text() -> str:
-    rows = ",\n".join("  " + json.dumps(row) for row in gather())
-    return f'{{\n "accelerator": "h200",\n "measurements": [\n{rows}\n ]\n}}\n'
+    times, sizes = (",\n".join("  " + json.dumps(row) for row in rows) for rows in (gather(), held()))
+    return f'{{\n "accelerator": "h200",\n "measurements": [\n{times}\n ],\n "memory": [\n{sizes}\n ]\n}}\n'
 
 
 def main() -> None:
@@ -93,6 +102,8 @@ def main() -> None:
         other = "" if check.foreign is None else f"  from the smallest model {check.error(check.foreign):+.0%}"
         errors = f"fitted {check.error(check.fitted):+.0%}  unseen {check.error(check.unseen):+.0%}{other}"
         sys.stdout.write(f"{check.one.seconds:9.5f} s  {check.one.name}: {errors}\n")
+    for one in found.held:
+        sys.stdout.write(f"{one.size / 2**30:9.1f} GiB  {one.name}: {one.predicted / one.size - 1:+.0%}\n")
     sys.stdout.write(f"{found.errors()}\n")
 
 

@@ -56,6 +56,21 @@ def claims(incomplete: str) -> Offers:
     return declared("claims", r'\nclaim\(\n    "(\w+)",\n    says="(.*?)"')
 
 
+def shapes(incomplete: str) -> list[str]:
+    """Sizes and models that can be planned for, and folders with a config.json."""
+    from milonga.planning import SHAPES
+    from milonga.planning.shapes import SIZES
+
+    here = [os.path.dirname(file) for file in glob.glob(f"{glob.escape(incomplete)}*/config.json")]
+    return [name for name in (*SIZES, *SHAPES, *here) if name.startswith(incomplete)]
+
+
+def accelerators(incomplete: str) -> list[str]:
+    from milonga.planning import ACCELERATORS
+
+    return [name for name in ACCELERATORS if name.startswith(incomplete)]
+
+
 def attributes(incomplete: str) -> Offers:
     """What a file of the user's own defines: it is read, not run."""
     file, colon, _ = incomplete.rpartition(":")

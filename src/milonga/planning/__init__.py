@@ -4,28 +4,33 @@ Invariants: nothing here imports torch; every constant is measured (`measured.js
 assumption that is listed beside the result; a number outside of what was measured is called *model*.
 """
 
-from milonga.planning.calibrate import CALIBRATION, Calibration, calibrate, read_measurements
+from milonga.planning.calibrate import Calibration, calibrate
+from milonga.planning.describe import describe
 from milonga.planning.hardware import ACCELERATORS, Accelerator, find_accelerator
-from milonga.planning.plan import Plan, make_plan
+from milonga.planning.lengths import Lengths
+from milonga.planning.model import Machine
+from milonga.planning.plan import Plan, make_plan, make_plans
 from milonga.planning.shapes import SHAPES, Shape, find_shape
 from milonga.planning.simulate import Simulation, simulate
 from milonga.planning.workload import RECIPES, Workload
 
 __all__ = [
     "ACCELERATORS",
-    "CALIBRATION",
     "RECIPES",
     "SHAPES",
     "Accelerator",
     "Calibration",
+    "Lengths",
+    "Machine",
     "Plan",
     "Shape",
     "Simulation",
     "Workload",
     "calibrate",
+    "describe",
     "find_accelerator",
     "find_shape",
     "make_plan",
-    "read_measurements",
+    "make_plans",
     "simulate",
 ]

@@ -11,14 +11,15 @@ import json
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from milonga.planning import memory
 from milonga.planning.hardware import ACCELERATORS, Accelerator
-from milonga.planning.model import OPTIMISER_BYTES, Efficiencies
+from milonga.planning.model import OPTIMISER_BYTES, Efficiencies, total
 from milonga.planning.shapes import SHAPES, Shape
 
 MEASURED = Path(__file__).with_name("measured.json")
@@ -56,9 +57,20 @@ class Measurement:
         return {"step": "sampling", "sample": "sampling", "between": "between"}.get(self.kind, "learning")
 
 
-def read_measurements(file: Path = MEASURED) -> tuple[Accelerator, list[Measurement]]:
-    data: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    return ACCELERATORS[data["accelerator"]], [Measurement(**row) for row in data["measurements"]]
+@dataclass(frozen=True)
+class Held:
+    """Most memory while one GPU learned from so many tokens in one pass. Nothing is fitted to it."""
+
+    name: str
+    shape: str
+    tokens: int
+    size: float
+    """Bytes."""
+    source: str
+
+    @property
+    def predicted(self) -> float:
+        return total(memory.learner(SHAPES[self.shape], 1, self.tokens, recompute=False))
 
 
 def features(one: Measurement, gpu: Accelerator, bandwidth: float) -> tuple[list[float], float]:
@@ -147,6 +159,7 @@ class Calibration:
 
     gpu: Accelerator
     measurements: tuple[Measurement, ...]
+    held: tuple[Held, ...] = ()
 
     @cached_property
     def reached(self) -> Efficiencies:
@@ -186,9 +199,9 @@ class Calibration:
         return {"parameters": (min(sizes), max(sizes)), "rows": (min(rows), max(rows)), "tokens": (0.0, longest)}
 
 
+@cache
 def calibrate(file: Path = MEASURED) -> Calibration:
-    gpu, measurements = read_measurements(file)
-    return Calibration(gpu, tuple(measurements))
-
-
-CALIBRATION = calibrate()
+    """From the file of measurements."""
+    data: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    measurements = tuple(Measurement(**row) for row in data["measurements"])
+    return Calibration(ACCELERATORS[data["accelerator"]], measurements, tuple(Held(**row) for row in data["memory"]))

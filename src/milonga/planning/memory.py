@@ -62,15 +62,19 @@ def token_bytes(shape: Shape, recompute: bool) -> float:
     return 4 * shape.layers * shape.hidden + whole / shape.layers if recompute else float(whole)
 
 
+def learner(shape: Shape, gpus: int, tokens: int, recompute: bool) -> Parts:
+    """Of one learner in a pass of so many tokens."""
+    return {**state(shape, gpus), **working(shape, gpus), "activations": tokens * token_bytes(shape, recompute)}
+
+
 def fit_learner(gpu: Accelerator, shape: Shape, study: Study, gpus: int, others: float = 0.0) -> Learning | None:
     """None where it does not fit beside `others` bytes. Activations are computed again only where they must be."""
-    held = {**state(shape, gpus), **working(shape, gpus)}
-    room = (1 - KEPT) * gpu.memory - others - total(held)
+    room = (1 - KEPT) * gpu.memory - others - total(learner(shape, gpus, 0, False))
     for recompute in (False, True):
         each = token_bytes(shape, recompute)
         tokens = int(max(study.longest, min(MOST_PASS, PASS_SHARE * gpu.memory / each, room / each)))
         if tokens * each <= room:
-            return Learning(tokens, recompute, {**held, "activations": tokens * each})
+            return Learning(tokens, recompute, learner(shape, gpus, tokens, recompute))
     return None
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 
@@ -39,11 +39,11 @@ from milonga.planning.workload import Workload
 
 TENSOR = (1, 2, 4, 8, 16, 32)
 """GPUs of a sampling engine."""
-GRID = ((16, 1), (64, 8), (128, 16), (256, 32), (512, 64), (1024, 128), (2048, 256), (4096, 512), (8192, 1024))
+GRID = ((8, 1), (16, 4), (64, 8), (128, 16), (256, 32), (512, 64), (1024, 128), (2048, 256), (4096, 512), (8192, 1024))
 """Sizes of a group: up to the first number by steps of the second."""
 ENOUGH = 1.01
 """Of plans that are this close to the fastest, the one with the fewest GPUs is taken."""
-CANDIDATES = 20_000
+CANDIDATES = 5_000
 """Combinations of sizes, the most promising by their bounds, that are played through."""
 LEAST_TURNS = 12
 """That fill the pipeline before any is counted, and that are counted."""
@@ -149,15 +149,15 @@ class Plan:
     best: Placement
     other: Placement | None
 
-    def standing(self, calibration: Calibration) -> str:
-        """calibrated: within what was measured, which is one GPU; model: anything else."""
+    def standing(self, placement: Placement, calibration: Calibration) -> str:
+        """Of all numbers of a placement. calibrated: within what was measured, which is one GPU; model: anything else."""
         ranges = calibration.measured_range()
         least, most = ranges["parameters"]
-        inside = self.machine.gpu == calibration.gpu and self.best.gpus == 1
+        inside = self.machine.gpu == calibration.gpu and placement.gpus == 1
         inside &= all(least <= shape.parameters <= most for shape in self.shapes.values())
         for turn in self.workload.turns():
             inside &= turn.study.longest <= ranges["tokens"][1]
-            inside &= all(ranges["rows"][0] <= call.rows <= ranges["rows"][1] for call in turn.calls)
+            inside &= all(call.rows >= ranges["rows"][0] for call in turn.calls)
             inside &= all(call.prompt + call.lengths.limit <= ranges["tokens"][1] for call in turn.calls)
         return "calibrated" if inside else "model"
 
@@ -305,20 +305,30 @@ def outer(axes: Sequence[Sequence[float]], combine: np.ufunc) -> Floats:
 
 
 def make_plan(machine: Machine, workload: Workload, shapes: Mapping[str, Shape], gpus: int, staleness: int) -> Plan:
-    """The best placement; the GPUs are at most `gpus`."""
-    planner = Planner(machine, workload, shapes, near=False)
-    colocated = quickest([one for size in sizes(gpus) if (one := planner.colocated(size))])
-    inside = min(gpus, machine.gpu.node)
-    within = replace(planner, near=True)
-    tried = (within.split(within.axes(inside), inside, staleness), planner.split(planner.axes(gpus), gpus, staleness))
-    split = quickest([one for one in tried if one is not None])
-    found = [one for one in (colocated, split) if one is not None]
-    if not found:
-        raise UserError(too_small(planner, gpus))
-    best = quickest(found)
-    assert best is not None
-    other = next((one for one in found if one is not best), None)
-    return Plan(machine, workload, shapes, gpus, best, other)
+    """The best placement on at most so many GPUs."""
+    (found,) = make_plans(machine, workload, shapes, [gpus], staleness)
+    if found is None:
+        raise UserError(too_small(Planner(machine, workload, shapes, near=False), gpus))
+    return found
+
+
+def make_plans(
+    machine: Machine, workload: Workload, shapes: Mapping[str, Shape], counts: Sequence[int], staleness: int
+) -> list[Plan | None]:
+    """The best placement on each number of GPUs; None where nothing fits."""
+    far, near = (Planner(machine, workload, shapes, near) for near in (False, True))
+    colocated = [one for size in sizes(max(counts)) if (one := far.colocated(size))]
+    axes, inside = far.axes(max(counts)), near.axes(min(max(counts), machine.gpu.node))
+    plans: list[Plan | None] = []
+    for gpus in counts:
+        within = near.split(inside, min(gpus, machine.gpu.node), staleness)
+        across = far.split(axes, gpus, staleness)
+        kinds = (quickest([one for one in colocated if one.gpus <= gpus]), quickest([one for one in (within, across) if one]))
+        found = [one for one in kinds if one is not None]
+        best = quickest(found)
+        other = next((one for one in found if one is not best), None)
+        plans.append(None if best is None else Plan(machine, workload, shapes, gpus, best, other))
+    return plans
 
 
 def quickest(placements: Sequence[Placement]) -> Placement | None:

@@ -8,15 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from milonga.config import BatchSection
 from milonga.planning.lengths import Lengths
 from milonga.recipes.tango import TangoOptions
 
 GENERATOR, VERIFIER = "generator", "verifier"
 RECIPES = ("grpo", "frozen", "tango")
-PROMPT, TOKENS = 256, 1024
-"""Of a question, and the limit of a solution, where the user says nothing: the tasks' own differ too much to be a default."""
-USUAL = Lengths(TOKENS / 2, TOKENS)
 AROUND = 64
 """Tokens of a verification's prompt besides question and solution."""
 
@@ -67,12 +63,12 @@ class Turn:
 class Workload:
     """A cycle of turns of a recipe."""
 
-    recipe: str = "tango"
-    problems: int = BatchSection().problems
-    rollouts: int = BatchSection().rollouts
-    prompt: int = PROMPT
-    solution: Lengths = USUAL
-    verification: Lengths = USUAL
+    recipe: str
+    problems: int
+    rollouts: int
+    prompt: int
+    solution: Lengths
+    verification: Lengths
 
     def turns(self) -> tuple[Turn, ...]:
         rows = self.problems * self.rollouts

@@ -1,4 +1,4 @@
-"""Commands that train: run and resume."""
+"""Commands that train: run and resume; and plan, which says what that would take elsewhere."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from milonga.cli import completion
-from milonga.cli.help import MODELS, OUTPUT, TRAIN, examples
+from milonga.cli.help import MODELS, OUTPUT, SETTINGS, TRAIN, examples
 from milonga.cli.shell import (
     AsJson,
     ConfigFile,
@@ -115,3 +115,86 @@ def resume(
     print_summary(report, console)
     if json:
         print_json(report)
+
+
+@app.command(
+    rich_help_panel=TRAIN,
+    epilog=examples(
+        "milonga plan --generator 7b --verifier 7b --gpus 64",
+        "milonga plan --generator 72b --verifier 7b --gpus 256 --problems 512 --rollouts 16 --tokens 8192 --staleness 3",
+        "milonga plan --recipe grpo --generator 1.5b --gpus 8 --gpu h100 --price 2.2 --json",
+    ),
+)
+def plan(
+    generator: Annotated[
+        str,
+        typer.Option(
+            help="A size (7b), a known model (llama-3-8b) or a folder with a config.json.",
+            rich_help_panel=MODELS,
+            autocompletion=completion.shapes,
+        ),
+    ],
+    gpus: Annotated[int, typer.Option(min=1, max=8192, help="At most so many; fewer are used where more do not help.")],
+    verifier: Annotated[
+        str | None,
+        typer.Option(help="Likewise; as the generator by default.", rich_help_panel=MODELS, autocompletion=completion.shapes),
+    ] = None,
+    recipe: Annotated[
+        str, typer.Option(help="tango, grpo or frozen.", autocompletion=completion.choices("tango", "grpo", "frozen"))
+    ] = "tango",
+    gpu: Annotated[
+        str, typer.Option(help="The kind of GPU.", rich_help_panel=MODELS, autocompletion=completion.accelerators)
+    ] = "h200",
+    problems: Annotated[
+        int | None, typer.Option(min=1, help="Problems in a turn; as in a config by default.", rich_help_panel=SETTINGS)
+    ] = None,
+    rollouts: Annotated[
+        int | None, typer.Option(min=2, help="Rollouts in a group; as in a config by default.", rich_help_panel=SETTINGS)
+    ] = None,
+    prompt: Annotated[int, typer.Option(min=1, help="Tokens of a question.", rich_help_panel=SETTINGS)] = 256,
+    tokens: Annotated[int, typer.Option(min=2, help="Most tokens of a solution.", rich_help_panel=SETTINGS)] = 1024,
+    mean: Annotated[
+        float | None, typer.Option(min=1, help="Mean tokens of a solution; half of the most.", rich_help_panel=SETTINGS)
+    ] = None,
+    check_tokens: Annotated[
+        int | None,
+        typer.Option(min=2, help="Most tokens of a verification; as a solution by default.", rich_help_panel=SETTINGS),
+    ] = None,
+    spread: Annotated[
+        float,
+        typer.Option(
+            min=0, max=5, help="Standard deviation of lengths over their mean; 0: all alike.", rich_help_panel=SETTINGS
+        ),
+    ] = 0.5,
+    staleness: Annotated[
+        int, typer.Option(min=0, max=8, help="Turns by which sampling may be ahead of learning, on split GPUs.")
+    ] = 1,
+    turns: Annotated[
+        int | None, typer.Option(min=1, help="Turns of the run, for its hours and its cost; as in a config by default.")
+    ] = None,
+    price: Annotated[float | None, typer.Option(min=0, help="Of an hour of one GPU; a round assumption by default.")] = None,
+    json: AsJson = False,
+) -> None:
+    """Predict time, memory and cost of a turn, and the best split of GPUs, from a model calibrated on one GPU."""
+    from milonga.cli.plan import print_plan, work_out
+
+    found = work_out(
+        generator,
+        verifier,
+        recipe=recipe,
+        gpus=gpus,
+        gpu=gpu,
+        problems=problems,
+        rollouts=rollouts,
+        prompt=prompt,
+        tokens=tokens,
+        mean=mean,
+        check_tokens=check_tokens,
+        spread=spread,
+        staleness=staleness,
+        turns=turns,
+        price=price,
+    )
+    print_plan(found, console)
+    if json:
+        print_json(found)
