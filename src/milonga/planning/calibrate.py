@@ -96,7 +96,7 @@ def sampling_features(one: Measurement, shape: Shape, gpu: Accelerator) -> list[
     """Rows of one length: all steps have all rows. A step is measured around the middle of the call."""
     steps = 1 if one.kind == "step" else one.new
     context = one.prompt + (0 if one.kind == "step" else one.new / 2)
-    moved = steps * (shape.read(one.rows) + one.rows * context * shape.cache_bytes)
+    moved = steps * (float(shape.read(np.array(float(one.rows)))) + one.rows * context * shape.cache_bytes)
     operations = shape.flops(one.prompts * one.prompt, one.prompts * one.prompt**2 / 2, heads=one.prompts)
     prefill = 0.0 if one.kind == "step" else operations / gpu.flops
     return [moved / gpu.bandwidth, steps * shape.layers, prefill, 0.0 if one.kind == "step" else float(one.rows * one.new)]

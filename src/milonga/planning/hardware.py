@@ -46,12 +46,10 @@ class Accelerator:
         outside = size * (nodes - 1) / nodes / (self.network * min(self.node, gpus))
         return max(inside, outside) / LINK_SHARE
 
-    def reduce_s(self, size: float, gpus: int) -> float:
-        """Seconds of a sum over a tensor-parallel group that everyone needs: a ring there and back."""
-        if gpus <= 1:
-            return 0.0
+    def reduce_s(self, gpus: int) -> tuple[float, float]:
+        """Seconds for each byte of a sum that all GPUs of an engine need, a ring there and back, and seconds besides."""
         rate, delay = (self.link, NEAR_S) if gpus <= self.node else (self.network, FAR_S)
-        return 2 * (gpus - 1) / gpus * size / (rate * LINK_SHARE) + delay
+        return 2 * (gpus - 1) / gpus / (rate * LINK_SHARE), delay
 
     def hand_over_s(self, size: float, lanes: int, near: bool) -> float:
         """Seconds to send or receive weights that lie over so many GPUs, each with its own way out."""

@@ -10,11 +10,10 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
+from milonga.planning.shapes import Floats
 from milonga.randomness import key64
 
-Floats = NDArray[np.float64]
 GRID = 96
 """Points of a numeric integral over lengths."""
 

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from milonga.planning.hardware import Accelerator
-from milonga.planning.lengths import Floats, some
-from milonga.planning.shapes import HALF, Shape
+from milonga.planning.lengths import some
+from milonga.planning.shapes import HALF, Floats, Shape
 from milonga.planning.workload import Call, Study
 
 Parts = dict[str, float]
@@ -74,7 +74,7 @@ def step_parts(machine: Machine, shape: Shape, rows: Floats, context: Floats, te
     """Seconds of decoding steps of an engine of `tensor` GPUs, each with so many live rows that attend to so many tokens."""
     gpu, reached = machine.gpu, machine.reached
     speed = gpu.bandwidth * reached.bandwidth
-    weights = np.vectorize(shape.read, otypes=[float])(rows) / tensor / speed
+    weights = shape.read(rows) / tensor / speed
     cache = rows * context * shape.cache_bytes / cache_shards(shape, tensor) / speed
     operations = 2.0 * shape.active * rows + 4.0 * shape.layers * shape.attention_width * rows * context
     compute = operations / tensor / (gpu.flops * reached.prefill)
@@ -87,8 +87,8 @@ def step_parts(machine: Machine, shape: Shape, rows: Floats, context: Floats, te
         "layers": np.full_like(compute, shape.layers * reached.layer_s),
     }
     if tensor > 1:
-        sums = np.vectorize(lambda size: gpu.reduce_s(size, tensor), otypes=[float])(HALF * rows * shape.hidden)
-        parts["tensor links"] = 2 * shape.layers * sums
+        each, delay = gpu.reduce_s(tensor)
+        parts["tensor links"] = 2 * shape.layers * (HALF * rows * shape.hidden * each + delay)
     return parts
 
 
@@ -102,7 +102,8 @@ def prefill_parts(machine: Machine, shape: Shape, prompts: float, prompt: float,
     operations = shape.flops(prompts * prompt, prompts * prompt**2 / 2, heads=prompts)
     parts = {"prompts": operations / tensor / (machine.gpu.flops * machine.reached.prefill)}
     if tensor > 1:
-        parts["tensor links"] = 2 * shape.layers * machine.gpu.reduce_s(HALF * prompts * prompt * shape.hidden, tensor)
+        each, delay = machine.gpu.reduce_s(tensor)
+        parts["tensor links"] = 2 * shape.layers * (HALF * prompts * prompt * shape.hidden * each + delay)
     return parts
 
 

@@ -22,7 +22,6 @@ import numpy as np
 from milonga.errors import UserError
 from milonga.planning import memory
 from milonga.planning.calibrate import Calibration
-from milonga.planning.lengths import Floats
 from milonga.planning.model import (
     Machine,
     Parts,
@@ -34,7 +33,7 @@ from milonga.planning.model import (
     scaled,
     total,
 )
-from milonga.planning.shapes import Shape
+from milonga.planning.shapes import Floats, Shape
 from milonga.planning.workload import Workload
 
 TENSOR = (1, 2, 4, 8, 16, 32)

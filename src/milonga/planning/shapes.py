@@ -14,8 +14,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from milonga.errors import UserError, nearest
 
+Floats = NDArray[np.float64]
 HALF = 2
 """Bytes of a bfloat16."""
 TOGETHER = 32
@@ -104,13 +108,14 @@ class Shape:
         """Parameters that one token is multiplied with, the head included, the table of embeddings not."""
         return int(self._count(self.experts.active if self.experts else 0, 1))
 
-    def read(self, rows: float) -> float:
+    def read(self, rows: Floats) -> Floats:
         """Bytes of weights that a decoding step of so many rows reads: of experts only those that some row is sent to, if
         rows choose independently and evenly."""
+        whole = np.full_like(rows, HALF * self._count(0, 1))
         if self.experts is None:
-            return HALF * self._count(0, 1)
+            return whole
         chosen = self.experts.count * (1 - (1 - self.experts.active / self.experts.count) ** rows)
-        return HALF * self._count(chosen, 1)
+        return whole + HALF * self.expert_layers * 3 * self.hidden * self.experts.width * chosen
 
     @property
     def weight_bytes(self) -> int:

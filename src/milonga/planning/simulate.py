@@ -14,10 +14,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from milonga.planning.lengths import Floats, Lengths
+from milonga.planning.lengths import Lengths
 from milonga.planning.model import Machine, learn_parts, prefill_parts, step_parts, total
 from milonga.planning.plan import Group, Placement, Plan, played
-from milonga.planning.shapes import Shape
+from milonga.planning.shapes import Floats, Shape
 from milonga.planning.workload import Call, Study, Turn
 
 
@@ -86,14 +86,26 @@ def unlike(hands: list[Floats], lengths: Lengths) -> list[Floats]:
 
 
 def engine_seconds(machine: Machine, shape: Shape, call: Call, lengths: Floats, group: Group) -> float:
-    """Decoding of one engine: a waiting row takes the place of one that is done."""
-    steps, rows, context = (np.array(column) for column in zip(*intervals(lengths, call.prompt, group.slots), strict=True))
+    """Decoding of one engine."""
+    if len(lengths) <= group.slots:
+        steps, rows, context = together(lengths, call.prompt)
+    else:
+        columns = zip(*in_places(lengths, call.prompt, group.slots), strict=True)
+        steps, rows, context = (np.array(column) for column in columns)
     parts = step_parts(machine, shape, rows, context, group.tensor)
     return float(sum((seconds * steps).sum() for seconds in parts.values()))
 
 
-def intervals(lengths: Floats, prompt: float, slots: int) -> Iterator[tuple[float, float, float]]:
-    """Between two rows' ends: how many steps, of how many rows, which attend to how many tokens in the mean."""
+def together(lengths: Floats, prompt: float) -> tuple[Floats, Floats, Floats]:
+    """Between two rows' ends, where all begin at once: how many steps, of how many rows, which attend to how many tokens in
+    the mean."""
+    ends = np.sort(lengths)
+    begins = np.concatenate([[0.0], ends[:-1]])
+    return ends - begins, np.arange(len(ends), 0, -1, dtype=float), prompt + (begins + ends) / 2
+
+
+def in_places(lengths: Floats, prompt: float, slots: int) -> Iterator[tuple[float, float, float]]:
+    """The same where rows wait for a place: whoever waits takes that of a row that is done."""
     waiting = list(lengths[slots:][::-1])
     ends = [(float(length), 0.0) for length in lengths[:slots]]  # when a row ends and when it began
     heapq.heapify(ends)

@@ -1,0 +1,239 @@
+"""The tables and the picture of docs/scaling.md, from the model behind `milonga plan`.
+
+    python scripts/draw_scaling.py        # writes them into docs/scaling.md, and docs/images/scaling.svg
+
+A table stands between `<!-- NAME -->` and `<!-- end -->`; the words around it are written by hand.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from milonga.charts import Series, line_chart, standalone
+from milonga.cli.plan import span
+from milonga.planning import (
+    ACCELERATORS,
+    Lengths,
+    Machine,
+    Plan,
+    Shape,
+    Workload,
+    calibrate,
+    find_shape,
+    make_plan,
+    make_plans,
+    simulate,
+)
+from milonga.planning.plan import Planner, smallest
+
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "scaling.md"
+PICTURE = ROOT / "docs" / "images" / "scaling.svg"
+TURNS = ROOT / "benchmarks" / "results" / "turn.json"
+MODELS = ("1.5b", "7b", "32b", "72b", "671b")
+COUNTS = tuple(2**power for power in range(11))
+STALENESS = 3
+LENGTHS = Lengths(2048, 8192)
+PROBLEMS, ROLLOUTS, PROMPT = 512, 16, 512
+EFFICIENT = 0.5
+"""From this share of the best use of a GPU on it is called efficient."""
+WORDS = {
+    "cache": "reading the cache",
+    "weights": "reading weights",
+    "layers": "the time a layer takes at least",
+    "tensor links": "links within an engine",
+    "products": "products",
+    "learner links": "links between learners",
+    "reading and grading": "the driver",
+}
+
+
+def machine() -> Machine:
+    return Machine(ACCELERATORS["h200"], calibrate().reached)
+
+
+def workload(problems: int = PROBLEMS) -> Workload:
+    return Workload("tango", problems, ROLLOUTS, PROMPT, LENGTHS, LENGTHS)
+
+
+def both(model: str) -> dict[str, Shape]:
+    return dict.fromkeys(("generator", "verifier"), find_shape(model))
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+class Scaling:
+    """All plans of the page: for each model, on each number of GPUs."""
+
+    def __init__(self) -> None:
+        self.plans: dict[str, list[Plan | None]] = {
+            model: make_plans(machine(), workload(), both(model), COUNTS, STALENESS) for model in MODELS
+        }
+
+    def efficiency(self, model: str) -> list[float | None]:
+        """GPU-seconds of a turn at best, over those here."""
+        spent = [None if plan is None else plan.best.gpus * plan.best.turn_s for plan in self.plans[model]]
+        least = min(cost for cost in spent if cost is not None)
+        return [None if cost is None else least / cost for cost in spent]
+
+    def tables(self) -> dict[str, str]:
+        return {
+            "turns": self.grid(lambda plan, _: span(plan.best.turn_s)),
+            "placement": self.grid(lambda plan, _: placed(plan)),
+            "efficiency": self.grid(lambda _, share: f"{share:.0%}"),
+            "bounds": self.grid(lambda plan, _: bound(plan)),
+            "limits": self.limits(),
+            "staleness": staleness(),
+            "growing": growing(),
+            "whole": whole(),
+            "simulation": self.simulated(),
+            "reached": reached(),
+            "errors": errors(),
+        }
+
+    def grid(self, cell: Callable[[Plan, float | None], str]) -> str:
+        head = ["GPUs", *(f"{model.upper()}, *model*" for model in MODELS)]
+        rows = []
+        shares = {model: self.efficiency(model) for model in MODELS}
+        for at, count in enumerate(COUNTS):
+            found = [(self.plans[model][at], shares[model][at]) for model in MODELS]
+            rows.append([f"{count:,}", *("" if plan is None else cell(plan, share) for plan, share in found)])
+        return table(head, rows)
+
+    def limits(self) -> str:
+        head = ["model", "fits on", "cheapest on", "GPU-hours of a turn there, *model*", "efficient up to", "then bound by"]
+        rows = []
+        for model in MODELS:
+            shares = self.efficiency(model)
+            best = max(range(len(COUNTS)), key=lambda at: shares[at] or 0.0)
+            last = max(at for at, share in enumerate(shares) if share is not None and share >= EFFICIENT)
+            cheap, after = self.plans[model][best], self.plans[model][last + 1 :]
+            assert cheap is not None
+            hours = cheap.best.gpus * cheap.best.turn_s / 3600
+            least = smallest(Planner(machine(), workload(), both(model), near=False))
+            then = bound(after[0]) if after and after[0] else ""
+            row = [f"{least:,}", f"{cheap.best.gpus:,}", f"{hours:.3g}", f"{COUNTS[last]:,}" + " or more" * (not after), then]
+            rows.append([model.upper(), *row])
+        return table(head, rows)
+
+    def simulated(self) -> str:
+        head = ["model", "GPUs", "closed form, *model*", "simulated, *model*", "difference"]
+        rows = []
+        for model in ("7b", "72b", "671b"):
+            plan = self.plans[model][COUNTS.index(512)]
+            assert plan is not None
+            played = simulate(plan)
+            times = (span(played.closed_s), span(played.turn_s))
+            rows.append([model.upper(), "512", *times, f"{played.difference:+.1%}"])
+        return table(head, rows)
+
+    def picture(self) -> str:
+        series = [Series(model.upper(), [float(c) for c in COUNTS], self.efficiency(model)) for model in MODELS]
+        title = "Use made of a GPU, over the best (model)"
+        return line_chart(title, series, x_label="GPUs", y_label="efficiency", log_x=True, y_range=(0.0, 1.0), width=640)
+
+
+def placed(plan: Plan) -> str:
+    best = plan.best
+    if best.kind == "colocated":
+        return f"{best.gpus:,} in turns"
+    return f"{best.sampling_gpus:,} : {best.gpus - best.sampling_gpus:,}"
+
+
+def bound(plan: Plan) -> str:
+    group, part = plan.best.bound
+    return "staleness" if group == "staleness" else f"{group.split()[-1]}: {WORDS.get(part, part)}"
+
+
+def staleness() -> str:
+    """On 256 GPUs."""
+    head = ["model", "in turns, *model*", *(f"split, k = {k}, *model*" for k in range(6))]
+    rows = []
+    for model in ("7b", "72b"):
+        planner = Planner(machine(), workload(), both(model), near=False)
+        axes = planner.axes(256)
+        turning = planner.colocated(256)
+        assert turning is not None
+        found = [planner.split(axes, 256, k) for k in range(6)]
+        rows.append([model.upper(), span(turning.turn_s), *("" if one is None else span(one.turn_s) for one in found)])
+    return table(head, rows)
+
+
+def growing() -> str:
+    """As many problems for each GPU, on any number of them."""
+    counts = (8, 64, 1024)
+    head = ["model", *(f"{count:,} GPUs, *model*" for count in counts)]
+    rows = []
+    for model in ("1.5b", "7b", "72b"):
+        row = [model.upper()]
+        for count in counts:
+            (plan,) = make_plans(machine(), workload(8 * count), both(model), [count], STALENESS)
+            row.append("" if plan is None else f"{span(plan.best.turn_s)} ({bound(plan)})")
+        rows.append(row)
+    return table(head, rows)
+
+
+def whole() -> str:
+    """Whole turns as they were measured, beside plans of the same work."""
+    found = json.loads(TURNS.read_text(encoding="utf-8"))
+    alike = Lengths(found["new"], found["new"], spread=0.0)
+    rows = []
+    for recipe, names in (("grpo", ["grpo"]), ("tango", ["tango", "tango, the verifier's turn"])):
+        load = Workload(recipe, found["problems"], found["rollouts"], 125, alike, alike)
+        shapes = dict.fromkeys(load.policies, find_shape(found["model"]))
+        best = make_plan(machine(), load, shapes, 1, 0).best
+        for kind, name in enumerate(names):
+            seconds = sum(sum(group.times[kind].values()) for group in best.groups) + best.driver[kind]
+            measured = found["seconds"][name]["median"]
+            rows.append([name, f"{measured:.2f} s", f"{seconds:.2f} s", f"{seconds / measured - 1:+.1%}"])
+    return table(["turn", "measured", "*calibrated*", "error"], rows)
+
+
+def reached() -> str:
+    found = calibrate().reached
+    rows = [
+        ["memory bandwidth while decoding", f"{found.bandwidth:.0%} of the data sheet"],
+        ["a layer in a decoding step, besides bytes", f"{found.layer_s * 1e6:.0f} µs"],
+        ["products while prompts are read", f"{found.prefill:.0%} of the data sheet"],
+        ["an engine's host, for each new token", f"{found.token_s * 1e6:.2f} µs"],
+        ["products while learning", f"{found.products:.0%} of the data sheet"],
+        ["how often a learner moves its activations", f"{found.traffic:.1f} times"],
+        ["the driver, for each trace", f"{found.trace_s * 1e3:.2f} ms"],
+    ]
+    return table(["fitted", "*calibrated*"], rows)
+
+
+def errors() -> str:
+    head = ["measured on one H200", "seconds", "predicted unseen", "error", "from the 135M model alone"]
+    rows = []
+    for check in calibrate().checks:
+        other = "" if check.foreign is None else f"{check.error(check.foreign):+.1%}"
+        numbers = [f"{check.one.seconds:.4g}", f"{check.unseen:.4g}", f"{check.error(check.unseen):+.1%}", other]
+        rows.append([check.one.name, *numbers])
+    return table(head, rows)
+
+
+def written(page: str, tables: dict[str, str]) -> str:
+    """The page with its tables in place; a name without a place, or a place without a table, is an error."""
+    places = set(re.findall(r"<!-- (\w+) -->", page)) - {"end"}
+    if places != set(tables):
+        raise ValueError(f"tables and places differ: {sorted(places ^ set(tables))}")
+    for name, text in tables.items():
+        page = re.sub(rf"(<!-- {name} -->\n).*?(<!-- end -->)", lambda m, t=text: f"{m[1]}{t}\n{m[2]}", page, flags=re.DOTALL)
+    return page
+
+
+def main() -> None:
+    scaling = Scaling()
+    PAGE.write_text(written(PAGE.read_text(encoding="utf-8"), scaling.tables()), encoding="utf-8")
+    PICTURE.write_text(standalone(scaling.picture()), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
