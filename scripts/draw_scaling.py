@@ -170,7 +170,7 @@ def growing() -> str:
     counts = (8, 64, 1024)
     head = ["model", *(f"{count:,} GPUs, *model*" for count in counts)]
     rows = []
-    for model in ("1.5b", "7b", "72b"):
+    for model in ("7b", "72b"):
         row = [model.upper()]
         for count in counts:
             (plan,) = make_plans(machine(), workload(8 * count), both(model), [count], STALENESS)

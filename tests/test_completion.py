@@ -59,6 +59,8 @@ CASES: list[tuple[Sequence[str], set[str]]] = [
     (["show", "./ru"], set()),
     (["show", "./runs/f"], {"./runs/first"}),
     (["claim", "prim"], {"prime"}),
+    (["plan", "--generator", "7"], {"7b", "70b", "72b"}),
+    (["plan", "--gpu", "h"], {"h100", "h200"}),
     (["eval", "runs/first", "--split", ""], {"dev", "test"}),
     (["run", "tango", "--set", "batch."], {"batch.problems=", "batch.rollouts="}),
     (["run", "tango", "--set", "batch.ro"], {"batch.rollouts=", "batch.rollouts=8"}),

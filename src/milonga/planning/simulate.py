@@ -20,6 +20,9 @@ from milonga.planning.plan import Group, Placement, Plan, played
 from milonga.planning.shapes import Floats, Shape
 from milonga.planning.workload import Call, Study, Turn
 
+STRIDE = 64.0
+"""Steps that are taken for alike at most: what bounds a step may change while its rows grow."""
+
 
 @dataclass(frozen=True)
 class Simulation:
@@ -100,8 +103,10 @@ def together(lengths: Floats, prompt: float) -> tuple[Floats, Floats, Floats]:
     """Between two rows' ends, where all begin at once: how many steps, of how many rows, which attend to how many tokens in
     the mean."""
     ends = np.sort(lengths)
-    begins = np.concatenate([[0.0], ends[:-1]])
-    return ends - begins, np.arange(len(ends), 0, -1, dtype=float), prompt + (begins + ends) / 2
+    moments = np.union1d(ends, np.arange(0, ends[-1], STRIDE))
+    begins, stops = moments[:-1], moments[1:]
+    rows = len(ends) - np.searchsorted(ends, begins, side="right")
+    return stops - begins, rows.astype(float), prompt + (begins + stops) / 2
 
 
 def in_places(lengths: Floats, prompt: float, slots: int) -> Iterator[tuple[float, float, float]]:
@@ -112,11 +117,11 @@ def in_places(lengths: Floats, prompt: float, slots: int) -> Iterator[tuple[floa
     now, live, attended = 0.0, len(ends), prompt * len(ends)
     while ends:
         end, begun = heapq.heappop(ends)
-        if end > now:
-            steps = end - now
+        while now < end:
+            steps = min(end - now, STRIDE)
             yield steps, float(live), (attended + live * steps / 2) / live
             attended += live * steps
-            now = end
+            now += steps
         attended -= prompt + (end - begun)
         live -= 1
         if waiting:

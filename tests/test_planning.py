@@ -1,0 +1,520 @@
+"""Planning: formulas against numbers worked out by hand, shapes against published counts, the fit against what was measured."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors import safe_open
+
+import calibrate_plan
+import draw_scaling
+from helpers import PROPERTY, Command
+from milonga.cli.completion import PACKAGE
+from milonga.errors import UserError
+from milonga.planning import (
+    ACCELERATORS,
+    SHAPES,
+    Lengths,
+    Machine,
+    Shape,
+    Workload,
+    calibrate,
+    find_accelerator,
+    find_shape,
+    make_plan,
+    make_plans,
+    simulate,
+)
+from milonga.planning import memory as room
+from milonga.planning.calibrate import MEASURED, Measurement, fit, predict
+from milonga.planning.hardware import Accelerator
+from milonga.planning.model import (
+    Efficiencies,
+    learn_parts,
+    prefill_parts,
+    sample_parts,
+    step_parts,
+    total,
+)
+from milonga.planning.plan import ENOUGH, Planner, sizes, smallest, steady
+from milonga.planning.workload import Call, Study
+from short import short_loop
+
+GIB = 2**30
+ROUND = Accelerator("round", flops=1e12, bandwidth=1e11, memory=1e10, link=1e10, network=1e9, price=1.0, node=2)
+HALVES = Efficiencies(bandwidth=0.5, layer_s=1e-3, prefill=0.5, token_s=1e-5, products=0.5, traffic=10.0, trace_s=1e-4)
+BY_HAND = Machine(ROUND, HALVES)
+SMALL = Shape("small", layers=2, hidden=8, heads=2, kv_heads=1, head_size=4, inner=16, vocabulary=10, tied=True)
+"""Parameters: 2 x (2 x 8 x (8 + 4) attention + 3 x 8 x 16 MLP) + 5 norms of 8 + 80 = 1,272."""
+ALIKE = Lengths(32, 32, spread=0.0)
+H200 = Machine(ACCELERATORS["h200"], calibrate().reached)
+
+
+def tango(problems: int = 32, rollouts: int = 8, lengths: Lengths = Lengths(512, 1024)) -> Workload:  # noqa: B008
+    return Workload("tango", problems, rollouts, 256, lengths, lengths)
+
+
+def both(name: str) -> dict[str, Shape]:
+    return dict.fromkeys(("generator", "verifier"), find_shape(name))
+
+
+# --- shapes ------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [
+        ("smollm2-135m", 134_515_008),
+        ("qwen2.5-1.5b", 1_543_714_304),
+        ("qwen2.5-7b", 7_615_616_512),
+        ("llama-3-8b", 8_030_261_248),
+        ("qwen2.5-32b", 32_763_876_352),
+        ("llama-3-70b", 70_553_706_496),
+        ("qwen2.5-72b", 72_706_203_648),
+        ("deepseek-v3", 671_026_419_200),
+    ],
+)
+def test_parameters_are_those_that_were_published(name: str, parameters: int) -> None:
+    assert SHAPES[name].parameters == parameters
+
+
+def test_what_a_token_costs_by_hand() -> None:
+    seven = find_shape("7b")
+    assert seven.cache_bytes == 2 * 28 * 4 * 128 * 2
+    assert seven.read(np.array([1.0, 99.0])).tolist() == [2.0 * seven.active] * 2
+    assert seven.flops(10, 50) == 2 * seven.active * 10 + 4 * 28 * 3584 * 50
+    assert seven.flops(10, 0) - seven.flops(10, 0, heads=3) == 2 * 152064 * 3584 * 7
+    assert SMALL.parameters == SMALL.active == 1272 and SMALL.cache_bytes == 2 * 2 * 2 * 1 * 4
+
+
+def test_a_mixture_reads_the_experts_that_rows_are_sent_to() -> None:
+    large = SHAPES["deepseek-v3"]
+    one, all_of_them = (float(large.read(np.array(rows))) for rows in (1.0, 1e6))
+    assert one == pytest.approx(2 * large.active, rel=1e-6) and 36e9 < large.active < 38e9
+    assert all_of_them == pytest.approx(2 * (large.parameters - large.embedding), rel=1e-6)
+    assert large.cache_bytes == 61 * (512 + 64) * 2, "compressed keys and values"
+
+
+def test_a_folder_is_counted_as_its_weights_are() -> None:
+    folder = PACKAGE / "embedded" / "base"
+    with safe_open(str(folder / "model.safetensors"), "np") as weights:
+        stored = sum(math.prod(weights.get_slice(name).get_shape()) for name in weights.keys())  # noqa: SIM118
+    shape = find_shape(str(folder))
+    assert shape.parameters == stored and shape.source == "config.json"
+
+
+def test_a_config_of_a_mixture_is_read(tmp_path: Path) -> None:
+    config = {
+        "model_type": "deepseek_v3", "num_hidden_layers": 61, "hidden_size": 7168, "num_attention_heads": 128,
+        "num_key_value_heads": 128, "intermediate_size": 18432, "vocab_size": 129280, "head_dim": 128, "n_routed_experts": 256,
+        "num_experts_per_tok": 8, "n_shared_experts": 1, "moe_intermediate_size": 2048, "first_k_dense_replace": 3,
+        "q_lora_rank": 1536, "kv_lora_rank": 512, "qk_rope_head_dim": 64, "qk_nope_head_dim": 128, "v_head_dim": 128,
+    }  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    known = SHAPES["deepseek-v3"]
+    assert replace(find_shape(str(tmp_path)), name=known.name, source=known.source) == known
+    del config["vocab_size"]
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(UserError, match="has no 'vocab_size'"):
+        find_shape(str(tmp_path))
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(UserError, match="cannot be read"):
+        find_shape(str(tmp_path))
+
+
+@given(st.floats(1.6, 72))
+@PROPERTY
+def test_a_size_that_nobody_published_is_interpolated_and_says_so(billions: float) -> None:
+    shape = find_shape(f"{billions:.4f}b")
+    assert shape.parameters == pytest.approx(billions * 1e9, rel=0.01)
+    assert shape.source.startswith("interpolated between qwen2.5-") or shape.name in SHAPES
+    assert shape.inner > shape.hidden and shape.heads % 2 == 0
+
+
+# --- formulas by hand --------------------------------------------------------------------------------------------------------
+
+
+def test_a_decoding_step_by_hand() -> None:
+    rows, context = np.array([10.0]), np.array([100.0])
+    found = step_parts(BY_HAND, SMALL, rows, context, tensor=1)
+    assert found["weights"][0] == pytest.approx(2 * 1272 / 0.5e11)
+    assert found["cache"][0] == pytest.approx(10 * 100 * 32 / 0.5e11)
+    assert found["layers"][0] == pytest.approx(2e-3) and found["products"][0] == 0 and "tensor links" not in found
+
+
+def test_where_computing_takes_longer_it_counts_instead() -> None:
+    slow = Machine(replace(ROUND, flops=1e9), HALVES)
+    found = step_parts(slow, SMALL, np.array([10.0]), np.array([100.0]), tensor=1)
+    assert found["products"][0] == pytest.approx((2 * 1272 * 10 + 4 * 2 * 8 * 10 * 100) / 0.5e9)
+    assert found["weights"][0] == found["cache"][0] == 0
+
+
+def test_an_engine_of_several_gpus_divides_bytes_and_pays_for_sums() -> None:
+    rows, context = np.array([10.0]), np.array([100.0])
+    one, two, four = (step_parts(BY_HAND, SMALL, rows, context, tensor) for tensor in (1, 2, 4))
+    assert two["weights"][0] == one["weights"][0] / 2
+    assert two["cache"][0] == one["cache"][0], "one head of keys and values cannot be cut"
+    assert two["layers"][0] == one["layers"][0]
+    assert two["tensor links"][0] == pytest.approx(4 * (1.0 * 2 * 10 * 8 / 0.7e10 + 10e-6))
+    assert four["tensor links"][0] == pytest.approx(4 * (1.5 * 2 * 10 * 8 / 0.7e9 + 30e-6)), "beyond a node of two"
+
+
+def test_reading_prompts_by_hand() -> None:
+    found = prefill_parts(BY_HAND, SMALL, prompts=3, prompt=100, tensor=1)
+    products = 2 * (1272 * 300 - 80 * 297)  # the head is computed at the last token of each
+    assert found == {"prompts": pytest.approx((products + 4 * 2 * 8 * 3 * 5000) / 0.5e12)}
+
+
+def test_a_call_is_the_sum_of_its_steps() -> None:
+    call = Call("g", rows=6, prompts=3, prompt=100, lengths=ALIKE)
+    found = sample_parts(BY_HAND, SMALL, call, engines=2, tensor=1, slots=512)
+    middles = np.arange(32) + 0.5
+    steps = step_parts(BY_HAND, SMALL, np.full(32, 3.0), 100 + middles, tensor=1)
+    for name in ("weights", "cache", "layers"):
+        assert found[name] == pytest.approx(steps[name].sum())
+    assert found["host"] == pytest.approx(3 * 32 * 1e-5)
+    assert found["prompts"] == prefill_parts(BY_HAND, SMALL, 2, 100, 1)["prompts"], "the fuller engine rules"
+    waiting = sample_parts(BY_HAND, SMALL, call, engines=2, tensor=1, slots=1)
+    assert waiting["layers"] == pytest.approx(3 * found["layers"]), "one row at a time takes three times as many steps"
+
+
+def test_links_by_hand() -> None:
+    assert ROUND.gather_s(1e9, 1) == 0
+    assert ROUND.gather_s(1e9, 2) == pytest.approx(1e9 / 2 / 1e10 / 0.7)
+    assert ROUND.gather_s(1e9, 4) == pytest.approx(1e9 / 2 / (2 * 1e9) / 0.7), "half of it comes in by a node's two cards"
+    assert ROUND.hand_over_s(1e9, 4, near=False) == pytest.approx(1e9 / 4e9 / 0.7)
+
+
+def test_learning_by_hand() -> None:
+    study = Study("g", rows=8, prompt=68, lengths=ALIKE)
+    forward = 2 * (1272 * 800 - 80 * 8 * 68) + 4 * 2 * 8 * 8 * 5000
+    one = learn_parts(BY_HAND, SMALL, study, gpus=1, tokens=400, recompute=False)
+    assert one["products"] == pytest.approx(3 * forward / 0.5e12)
+    each = 2 * (8 * 8 + 2 * (2 * 8 + 2 * 3 * 4 + 3 * 16))
+    assert SMALL.activation_bytes == each and one["activations"] == pytest.approx(10 * 800 * each / 1e11)
+    assert one["learner links"] == 0 and one["optimiser"] == pytest.approx(30 * 1272 / 0.5e11)
+    again = learn_parts(BY_HAND, SMALL, study, gpus=1, tokens=400, recompute=True)
+    assert again["products"] == pytest.approx(4 / 3 * one["products"])
+
+
+def test_only_what_is_not_hidden_of_a_learners_links_counts() -> None:
+    study = Study("g", rows=8, prompt=68, lengths=ALIKE)
+    sharded = learn_parts(BY_HAND, SMALL, study, gpus=4, tokens=100, recompute=False)
+    links = 2 * (2 * ROUND.gather_s(2 * 1272, 4) + ROUND.gather_s(4 * 1272, 4))  # two passes
+    compute = sharded["products"] + sharded["activations"]
+    assert sharded["learner links"] == pytest.approx(max(0.0, links - compute))
+    slow = Machine(replace(ROUND, network=1e5), HALVES)
+    exposed = learn_parts(slow, SMALL, study, gpus=4, tokens=100, recompute=False)
+    assert exposed["learner links"] == pytest.approx(links * 1e4 - compute, rel=1e-6)
+
+
+# --- lengths -----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("lengths", [Lengths(2048, 8192), Lengths(500, 1000, 1.5), Lengths(256, 256, 0.2)])
+def test_expected_lengths_are_those_of_draws(lengths: Lengths) -> None:
+    drawn = lengths.draw(64 * 2000, 0).reshape(2000, 64)
+    assert lengths.average() == pytest.approx(drawn.mean(), rel=0.01)
+    assert lengths.longest(64) == pytest.approx(drawn.max(axis=1).mean(), rel=0.02)
+    ages = (drawn**2).sum() / (2 * drawn.sum())
+    assert lengths.age() == pytest.approx(ages, rel=0.02)
+
+
+def test_lengths_that_are_alike_are_exact() -> None:
+    alike = Lengths(300, 1000, spread=0.0)
+    assert (
+        alike.average() == pytest.approx(300) and alike.longest(50) == pytest.approx(300) and alike.age() == pytest.approx(150)
+    )
+    assert set(alike.draw(4, 0).tolist()) == {300.0}
+
+
+# --- memory ------------------------------------------------------------------------------------------------------------------
+
+
+def test_memory_by_hand() -> None:
+    shape = find_shape("1.5b")
+    alone = room.learner(shape, 1, 1000, recompute=False)
+    assert total(alone) == pytest.approx(22 * shape.parameters + 1000 * shape.activation_bytes)
+    sharded = room.learner(shape, 8, 0, recompute=False)
+    assert sharded["moments"] == shape.parameters and sharded["working weights"] == 8 * shape.embedding
+    call = Call("g", rows=64, prompts=64, prompt=1000, lengths=Lengths(1000, 1000, 0.0))
+    found = room.fit_sampler(ACCELERATORS["h200"], shape, call, rows=64, tensor=2)
+    assert found is not None
+    assert found.memory == {"weights": shape.parameters, "cache": pytest.approx(64 * 2000 * shape.cache_bytes / 2)}
+
+
+def test_activations_are_computed_again_only_where_they_must_be() -> None:
+    shape, study = find_shape("7b"), Study("g", 8, 1000, Lengths(7000, 7000, 0.0))
+    wide, tight = (room.fit_learner(gpu, shape, study, 16) for gpu in (ACCELERATORS["h200"], ACCELERATORS["l40s"]))
+    assert wide is not None and not wide.recompute and tight is not None and tight.recompute
+    assert room.fit_learner(ACCELERATORS["l40s"], shape, study, 1) is None
+
+
+@given(
+    st.sampled_from(sorted(SHAPES)), st.integers(1, 512), st.integers(1, 512), st.integers(0, 9999), st.integers(0, 9999),
+    st.booleans(),
+)  # fmt: skip
+@PROPERTY
+def test_memory_grows_with_tokens_and_shrinks_with_gpus(name: str, a: int, b: int, x: int, y: int, again: bool) -> None:
+    few, many, short, long = min(a, b) + 1, max(a, b) + 1, min(x, y), max(x, y)
+    shape = SHAPES[name]
+    assert total(room.learner(shape, many, short, again)) <= total(room.learner(shape, few, short, again))
+    assert total(room.learner(shape, few, short, again)) <= total(room.learner(shape, few, long, again))
+    assert room.token_bytes(shape, True) < room.token_bytes(shape, False)
+
+
+@pytest.mark.parametrize(("name", "gpus"), [("7b", 1), ("72b", 8), ("671b", 64)])
+def test_what_does_not_fit_is_refused_with_the_number_that_would(name: str, gpus: int) -> None:
+    with pytest.raises(UserError, match=r"do not hold .* it takes at least (\d+) GPUs") as refused:
+        make_plan(H200, tango(), both(name), gpus, staleness=1)
+    least = smallest(Planner(H200, tango(), both(name), near=False))
+    assert least is not None and f"at least {least} GPUs" in str(refused.value)
+    before = [size for size in sizes(least) if size < least]
+    plans = make_plans(H200, tango(), both(name), [*before[-1:], least], staleness=1)
+    assert plans[-1] is not None and plans[:-1] == [None] * (len(plans) - 1)
+
+
+def test_what_fits_nowhere_is_refused_too() -> None:
+    with pytest.raises(UserError, match="fits on no number of h200"):
+        make_plan(H200, tango(lengths=Lengths(1e6, 2_000_000)), both("72b"), 8, staleness=1)
+
+
+# --- placement ---------------------------------------------------------------------------------------------------------------
+
+
+def test_a_full_pipeline_by_hand() -> None:
+    def period(staleness: int, *stages: float | None) -> float:
+        return float(steady([[None if s is None else np.array(s)] for s in stages], [1], staleness))
+
+    assert period(0, 3.0, 2.0) == pytest.approx(5)
+    assert period(1, 3.0, 2.0) == pytest.approx(3), "the busier one rules"
+    assert period(1, 1.0, 1.0, 1.0) == pytest.approx(1.5), "two turns in three stages"
+    assert period(2, 1.0, 1.0, 1.0) == pytest.approx(1)
+    kinds = [[np.array(1.0), np.array(1.0)], [np.array(1.0), None], [None, np.array(4.0)]]
+    assert float(steady(kinds, [3, 1], 0)) == pytest.approx(3 * 2 + 5), "a stage that a turn does not pass costs it nothing"
+
+
+@given(
+    st.sampled_from(["smollm2-135m", "1.5b", "7b"]), st.sampled_from(["tango", "grpo", "frozen"]), st.integers(1, 6),
+    st.integers(2, 8), st.integers(0, 3), st.floats(0, 1),
+)  # fmt: skip
+@settings(PROPERTY, max_examples=8)
+def test_more_gpus_are_never_slower(name: str, recipe: str, problems: int, rollouts: int, stale: int, spread: float) -> None:
+    lengths = Lengths(400, 1000, spread)
+    load = Workload(recipe, 16 * problems, rollouts, 200, lengths, lengths)
+    shapes = dict.fromkeys(load.policies, find_shape(name))
+    plans = [plan for plan in make_plans(H200, load, shapes, [1, 4, 8, 12, 40], stale) if plan is not None]
+    times = [plan.best.turn_s for plan in plans]
+    assert len(times) >= 3 and all(after <= ENOUGH * before for before, after in pairwise(times))
+    for plan in plans:
+        assert plan.best.gpus <= plan.gpus and 0 < plan.best.busy <= 1.001
+        assert all(total(group.memory) <= H200.gpu.memory for group in plan.best.groups)
+        assert plan.best.turn_s >= max(total(parts) for parts in plan.best.loads.values()) / load.cycle * (1 - 1e-9)
+
+
+def test_a_split_is_the_best_of_all_sizes() -> None:
+    planner = Planner(H200, tango(8, 4), both("1.5b"), near=True)
+    axes = planner.axes(6)
+    found = planner.split(axes, 6, staleness=2)
+    every = [
+        planner.placed("split", [a, b, c, d], 2)
+        for a in axes[0] for b in axes[1] for c in axes[2] for d in axes[3] if a.gpus + b.gpus + c.gpus + d.gpus <= 6
+    ]  # fmt: skip
+    assert found is not None and len(every) == 15
+    assert found.turn_s <= ENOUGH * min(one.turn_s for one in every)
+
+
+@pytest.mark.parametrize("recipe", ["grpo", "frozen", "tango"])
+def test_a_workload_is_what_the_recipe_plays(recipe: str, tmp_path: Path) -> None:
+    batch = {"problems": 3, "rollouts": 4}
+    options = {"warmup": 0, "n_generator": 1} if recipe == "tango" else {}
+    load = Workload(recipe, 3, 4, 10, ALIKE, ALIKE)
+    with short_loop(recipe, tmp_path, {"batch": batch, "options": options}) as loop:
+        engine: Any = loop.setting.engine
+        sample, learn = engine.sample, engine.learn
+        for turn in load.turns():
+            calls: list[tuple[str, int]] = []
+            learned: list[tuple[str, int]] = []
+            engine.sample = lambda p, r, *rest, seen=calls: (seen.append((p, len(r))), sample(p, r, *rest))[1]
+            engine.learn = lambda lesson, *rest, seen=learned: (
+                seen.append((lesson.policy, len(lesson.traces))),
+                learn(lesson, *rest),
+            )[1]
+            loop.turn()
+            assert calls == [(call.policy, call.rows) for call in turn.calls]
+            assert learned == [(turn.study.policy, turn.study.rows)]
+
+
+# --- simulation --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("staleness", [0, 1, 3])
+@pytest.mark.parametrize("recipe", ["grpo", "tango"])
+def test_simulation_and_closed_form_agree_where_lengths_are_alike(recipe: str, staleness: int) -> None:
+    alike = Lengths(512, 1024, spread=0.0)
+    load = Workload(recipe, 32, 16, 256, alike, alike)
+    plan = make_plan(H200, load, dict.fromkeys(load.policies, find_shape("7b")), 16, staleness)
+    for placement in (plan.best, plan.other):
+        assert placement is not None and abs(simulate(plan, placement).difference) < 0.01
+
+
+def test_a_row_that_waits_takes_the_place_of_one_that_is_done() -> None:
+    alike = Lengths(200, 200, spread=0.0)
+    load = Workload("grpo", 256, 8, 200, alike, alike)  # four rounds of 512 rows
+    plan = make_plan(H200, load, {"generator": find_shape("1.5b")}, 1, 0)
+    assert abs(simulate(plan).difference) < 0.01
+
+
+def test_drawn_lengths_are_near_the_closed_form_and_follow_the_seed() -> None:
+    plan = make_plan(H200, tango(64, 8), both("7b"), 16, staleness=2)
+    first, again, other = simulate(plan), simulate(plan), simulate(plan, seed=1)
+    assert first == again and first.turn_s != other.turn_s
+    assert abs(first.difference) < 0.06 and abs(other.difference) < 0.06
+
+
+# --- calibration -------------------------------------------------------------------------------------------------------------
+
+
+def test_the_fit_finds_what_made_the_measurements() -> None:
+    """Times that the model itself makes, of known efficiencies, give these efficiencies back."""
+    true = Efficiencies(0.6, 3e-5, 0.5, 1e-6, 0.7, 12.0, 1e-4)
+    gpu, seen = calibrate().gpu, calibrate().measurements
+    made = [replace(one, seconds=predict(one, gpu, true)) for one in seen]
+    found = asdict(fit(made, gpu))
+    assert found == {name: pytest.approx(value, rel=1e-6) for name, value in asdict(true).items()}
+
+
+def test_no_unknown_is_negative() -> None:
+    gpu, seen = calibrate().gpu, calibrate().measurements
+    faster = [replace(one, seconds=one.seconds * (0.1 if one.kind == "sample" else 1)) for one in seen]
+    assert all(value >= 0 for value in asdict(fit(faster, gpu)).values())
+
+
+def test_the_model_predicts_what_was_measured() -> None:
+    """Bounds are a little above what is now: a worse formula, or a worse measurement, must be looked at."""
+    found = calibrate().errors()
+    assert found["median"] < 0.04 and found["worst"] < 0.25 and found["from the smallest model, worst"] < 0.05
+    assert all(abs(one.predicted / one.size - 1) < 0.03 for one in calibrate().held)
+    phases = [check for check in calibrate().checks if check.one.kind != "between"]
+    assert max(abs(check.error(check.unseen)) for check in phases) < 0.06
+
+
+def test_an_unseen_measurement_is_not_seen() -> None:
+    found = calibrate()
+    seen = [replace(one, seconds=one.seconds * (1 + (one.name == "tango: verify"))) for one in found.measurements]
+    spoilt = replace(found, measurements=tuple(seen))
+    (before,) = (check for check in found.checks if check.one.name == "tango: verify")
+    (after,) = (check for check in spoilt.checks if check.one.name == "tango: verify")
+    assert after.unseen == pytest.approx(before.unseen) and after.fitted > 1.05 * before.fitted
+
+
+def test_measurements_are_those_of_the_benchmarks() -> None:
+    assert MEASURED.read_text(encoding="utf-8") == calibrate_plan.text()
+    assert all(isinstance(one, Measurement) and one.seconds > 0 for one in calibrate().measurements)
+
+
+def test_only_what_was_measured_is_called_calibrated() -> None:
+    def standing(name: str, gpus: int = 1, gpu: str = "h200", tokens: int = 256, problems: int = 64) -> str:
+        alike = Lengths(tokens, tokens, 0.0)
+        load = Workload("grpo", problems, 8, 125, alike, alike)
+        machine = Machine(find_accelerator(gpu), calibrate().reached)
+        plan = make_plan(machine, load, {"generator": find_shape(name)}, gpus, 0)
+        return plan.standing(plan.best, calibrate())
+
+    assert standing("135m") == standing("1.5b") == "calibrated"
+    assert {standing("3b"), standing("135m", gpu="h100"), standing("135m", tokens=900), standing("135m", problems=4)} == {
+        "model"
+    }
+    assert standing("1.5b", gpus=8) == "model"
+
+
+# --- the command and its page ------------------------------------------------------------------------------------------------
+
+
+def test_the_command_prints_tables_with_model_beside_every_number(milonga: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    done = milonga("plan", "--generator", "7b", "--verifier", "7b", "--gpus", "64")
+    assert done.code == 0 and done.err == ""
+    numbers = [line for line in done.out.splitlines() if line.startswith(("│ a turn", "│ GPU-hours", "│ cost", "│ GPUs busy"))]
+    assert len(numbers) == 4 and all(line.count("model") == 2 for line in numbers)
+    for word in (
+        "qwen2.5-7b",
+        "sampling : learning",
+        "assumptions:",
+        "simulated, ",
+        "-22.0%",
+        "error on what a fit did not see",
+    ):
+        assert word in done.out, word
+
+
+def test_json_has_all_of_it(milonga: Command) -> None:
+    done = milonga(
+        *(
+            "plan",
+            "--recipe",
+            "grpo",
+            "--generator",
+            "14b",
+            "--gpus",
+            "8",
+            "--gpu",
+            "h100",
+            "--price",
+            "2",
+            "--turns",
+            "10",
+            "--json",
+        )
+    )
+    data = done.json
+    assert list(data) == [
+        "recipe", "models", "gpu", "workload", "price", "best", "other", "simulation", "assumptions", "calibration",
+    ]  # fmt: skip
+    assert data["models"]["generator"]["source"] == "interpolated between qwen2.5-7b and qwen2.5-32b"
+    best = data["best"]
+    assert best["standing"] == "model" and best["kind"] in ("colocated", "split")
+    assert best["gpu_hours"] == pytest.approx(10 * best["turn_s"] / 3600 * best["gpus"])
+    assert best["cost"] == pytest.approx(2 * best["gpu_hours"]) and data["price"] == {"hour": 2.0, "assumed": False}
+    for group in best["groups"]:
+        assert group["turn_s"] == pytest.approx(sum(group["parts_s"].values()))
+        assert group["memory_total"] == pytest.approx(sum(group["memory"].values())) and group["memory_total"] < 80e9
+    assert len(data["calibration"]["checks"]) == len(calibrate().measurements)
+    assert set(data["calibration"]["checks"][0]) == {
+        "name", "source", "measured_s", "unseen_s", "error", "error_from_smallest",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--generator", "7bb", "--gpus", "8"], "did you mean '7b'?"),
+        (["--generator", "100b", "--gpus", "8"], "no shape of 100b"),
+        (["--generator", "7b", "--gpus", "0"], "--gpus"),
+        (["--generator", "7b", "--gpus", "8", "--gpu", "h2000"], "did you mean 'h200'?"),
+        (["--generator", "7b", "--gpus", "8", "--recipe", "tengo"], "did you mean 'tango'?"),
+        (["--generator", "7b", "--verifier", "7b", "--gpus", "8", "--recipe", "grpo"], "has no verifier"),
+        (["--generator", "7b", "--gpus", "8", "--mean", "4000"], "beyond the limit"),
+        (["--generator", "671b", "--gpus", "8"], "it takes at least"),
+    ],
+)
+def test_nonsense_is_one_line(milonga: Command, arguments: list[str], says: str) -> None:
+    done = milonga("plan", *arguments)
+    assert done.code == 2 and done.out == "" and len(done.err.splitlines()) == 1 and says in done.err
+
+
+def test_the_page_shows_what_the_code_gives_now() -> None:
+    scaling = draw_scaling.Scaling()
+    page = draw_scaling.PAGE.read_text(encoding="utf-8")
+    assert page == draw_scaling.written(page, scaling.tables()), "run scripts/draw_scaling.py"
+    drawn = draw_scaling.PICTURE.read_text(encoding="utf-8")
+    assert drawn == draw_scaling.standalone(scaling.picture()), "run scripts/draw_scaling.py"
