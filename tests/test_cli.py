@@ -221,7 +221,7 @@ MISTAKES: dict[str, tuple[list[str], str]] = {
     "rate": (["serve", ".", "--rate", "inf"], "--rate inf is no number"),
     "token file": (["board", ".", "--token-file", "none"], "cannot be read"),
     "list": (["list", "recipe"], "did you mean 'recipes'?"),
-    "plan": (["plan", "--generator", "7b", "--gpus", "1"], "it takes at least 2 GPUs"),
+    "plan": (["plan", "--generator", "7b", "--gpus", "1"], "it takes at least 3 GPUs"),
 }
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import subprocess
+import sys
 from dataclasses import asdict, replace
 from itertools import pairwise
 from pathlib import Path
@@ -435,6 +437,11 @@ def test_only_what_was_measured_is_called_calibrated() -> None:
         "model"
     }
     assert standing("1.5b", gpus=8) == "model"
+
+
+def test_planning_needs_no_torch() -> None:
+    code = "import sys, milonga.cli.plan; sys.exit(any(name in sys.modules for name in ('torch', 'transformers')))"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 # --- the command and its page ------------------------------------------------------------------------------------------------

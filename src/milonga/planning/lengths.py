@@ -11,8 +11,8 @@ from functools import cached_property
 
 import numpy as np
 
-from milonga.planning.shapes import Floats
 from milonga.randomness import key64
+from milonga.types import Floats
 
 GRID = 96
 """Points of a numeric integral over lengths."""

@@ -17,8 +17,9 @@ import numpy as np
 
 from milonga.planning.hardware import Accelerator
 from milonga.planning.lengths import some
-from milonga.planning.shapes import HALF, Floats, Shape
+from milonga.planning.shapes import HALF, Shape
 from milonga.planning.workload import Call, Study
+from milonga.types import Floats
 
 Parts = dict[str, float]
 OPTIMISER_BYTES = 30

@@ -33,8 +33,9 @@ from milonga.planning.model import (
     scaled,
     total,
 )
-from milonga.planning.shapes import Floats, Shape
+from milonga.planning.shapes import Shape
 from milonga.planning.workload import Workload
+from milonga.types import Floats
 
 TENSOR = (1, 2, 4, 8, 16, 32)
 """GPUs of a sampling engine."""

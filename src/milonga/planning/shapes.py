@@ -15,11 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from milonga.errors import UserError, nearest
+from milonga.types import Floats
 
-Floats = NDArray[np.float64]
 HALF = 2
 """Bytes of a bfloat16."""
 TOGETHER = 32

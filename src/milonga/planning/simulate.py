@@ -17,8 +17,9 @@ import numpy as np
 from milonga.planning.lengths import Lengths
 from milonga.planning.model import Machine, learn_parts, prefill_parts, step_parts, total
 from milonga.planning.plan import Group, Placement, Plan, played
-from milonga.planning.shapes import Floats, Shape
+from milonga.planning.shapes import Shape
 from milonga.planning.workload import Call, Study, Turn
+from milonga.types import Floats
 
 STRIDE = 64.0
 """Steps that are taken for alike at most: what bounds a step may change while its rows grow."""
