@@ -47,7 +47,8 @@ from milonga.planning.model import (
     step_parts,
     total,
 )
-from milonga.planning.plan import ENOUGH, Planner, sizes, smallest, steady
+from milonga.planning.pipeline import steady
+from milonga.planning.plan import ENOUGH, Planner, sizes, smallest
 from milonga.planning.workload import Call, Study
 from short import short_loop
 
@@ -283,6 +284,14 @@ def test_what_does_not_fit_is_refused_with_the_number_that_would(name: str, gpus
     before = [size for size in sizes(least) if size < least]
     plans = make_plans(H200, tango(), both(name), [*before[-1:], least], staleness=1)
     assert plans[-1] is not None and plans[:-1] == [None] * (len(plans) - 1)
+
+
+def test_who_takes_turns_keeps_the_state_of_all_learners() -> None:
+    plan = make_plan(H200, tango(), both("7b"), 8, staleness=0)
+    assert plan.best.kind == "colocated"
+    state = 20 * find_shape("7b").parameters / 8
+    held = [group.memory["learners' state"] for group in plan.best.groups]
+    assert held == [pytest.approx(state * others) for others in (2, 2, 1, 1)]
 
 
 def test_what_fits_nowhere_is_refused_too() -> None:

@@ -6,7 +6,7 @@ would. A time is a sum of parts, and the largest part of the busiest group is th
 
 Split groups work on different turns at once. With staleness k a turn may be sampled by weights k turns old, so that k + 1 turns
 are under way: a cycle takes no less than its busiest group, and no less than all of its stages over k + 1. How much more it
-takes, because groups wait for one another, follows from playing turns of mean length through them (`steady`).
+takes, because groups wait for one another, follows from playing turns of mean length through them (`pipeline`).
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
+from typing import Literal
 
 import numpy as np
 
@@ -33,6 +34,7 @@ from milonga.planning.model import (
     scaled,
     total,
 )
+from milonga.planning.pipeline import ordered, steady
 from milonga.planning.shapes import Shape
 from milonga.planning.workload import Workload
 from milonga.types import Floats
@@ -45,8 +47,6 @@ ENOUGH = 1.01
 """Of plans that are this close to the fastest, the one with the fewest GPUs is taken."""
 CANDIDATES = 5_000
 """Combinations of sizes, the most promising by their bounds, that are played through."""
-LEAST_TURNS = 12
-"""That fill the pipeline before any is counted, and that are counted."""
 GIB = 2**30
 
 
@@ -59,7 +59,8 @@ def sizes(most: int) -> list[int]:
 class Group:
     """GPUs that do one thing: what each kind of turn takes of their time, and what lies in the memory of each."""
 
-    name: str
+    policy: str
+    work: Literal["sampler", "learner"]
     gpus: int
     tensor: int
     """GPUs of one of its engines; 1 for learners, which are sharded over all."""
@@ -71,6 +72,10 @@ class Group:
     """Whether a learner computes activations again."""
     times: tuple[Parts, ...]
     memory: Parts
+
+    @property
+    def name(self) -> str:
+        return f"{self.policy} {self.work}"
 
     def cycle(self, counts: Sequence[int]) -> Parts:
         return added(*(scaled(parts, count) for parts, count in zip(self.times, counts, strict=True)))
@@ -108,7 +113,7 @@ class Placement:
     def cycle_s(self) -> float:
         if self.kind == "colocated":
             return self.latency
-        learners = sum(group.name.endswith("learner") for group in self.groups)
+        learners = sum(group.work == "learner" for group in self.groups)
         times = [[np.array(total(parts)) if parts else None for parts in group.times] for group in self.groups]
         return float(steady(ordered(times, self.driver, learners), self.counts, self.staleness))
 
@@ -135,7 +140,7 @@ class Placement:
 
     @property
     def sampling_gpus(self) -> int:
-        return sum(group.gpus for group in self.groups if group.name.endswith("sampler"))
+        return sum(group.gpus for group in self.groups if group.work == "sampler")
 
 
 @dataclass(frozen=True)
@@ -194,7 +199,7 @@ class Planner:
             times.append(parts)
         most = max((fit.memory for fit in fits), key=total)
         slots = min(fit.slots for fit in fits)
-        return Group(f"{policy} sampler", gpus, tensor, slots, 0, False, tuple(times), most)
+        return Group(policy, "sampler", gpus, tensor, slots, 0, False, tuple(times), beside(most, others))
 
     def learner(self, policy: str, gpus: int, others: float = 0.0, shared: bool = False) -> Group | None:
         """Weights sharded over all GPUs of the group; None where they do not fit."""
@@ -211,7 +216,7 @@ class Planner:
         else:
             parts = added(parts, {"publish": self.machine.gpu.gather_s(shape.weight_bytes, gpus)})
         times = tuple(parts if turn.study.policy == policy else {} for turn in turns)
-        return Group(f"{policy} learner", gpus, 1, 0, fitting.tokens, fitting.recompute, times, fitting.memory)
+        return Group(policy, "learner", gpus, 1, 0, fitting.tokens, fitting.recompute, times, beside(fitting.memory, others))
 
     def placed(self, kind: str, groups: Sequence[Group], staleness: int) -> Placement:
         turns = self.workload.turns()
@@ -262,38 +267,9 @@ class Planner:
         return self.placed("split", [axis[int(at[best])] for axis, at in zip(axes, places, strict=True)], staleness)
 
 
-Times = Sequence[Sequence[Floats | None]]
-"""Of each stage, for each kind of turn, the seconds of one or of many placements; None where the turn does not pass it."""
-
-
-def ordered(groups: Times, driver: Sequence[float], learners: int) -> Times:
-    """Stages in the order in which a turn passes them: samplers, the driver, learners, which are the last groups."""
-    return [*groups[:-learners], [np.array(seconds) for seconds in driver], *groups[-learners:]]
-
-
-def steady(stages: Times, counts: Sequence[int], staleness: int) -> Floats:
-    """Seconds of a cycle once the pipeline is full. A stage serves turns in order, one at a time; a turn begins when the one
-    staleness + 1 before it is published."""
-    free: list[Floats] = [np.zeros(()) for _ in stages]
-    published: list[Floats] = []
-    filling, order = played(counts, staleness)
-    for kind in order:
-        now = published[-staleness - 1] if len(published) > staleness else np.zeros(())
-        for at, stage in enumerate(stages):
-            seconds = stage[kind]
-            if seconds is not None:
-                now = free[at] = np.maximum(now, free[at]) + seconds
-        published.append(now)
-    return (published[-1] - published[filling - 1]) * sum(counts) / (len(order) - filling)
-
-
-def played(counts: Sequence[int], staleness: int) -> tuple[int, list[int]]:
-    """The kinds of the turns to play, and how many of them fill the pipeline: as many are counted. Both are whole cycles, and
-    whole rounds of the staleness + 1 turns that are under way, which may be published in bursts."""
-    round_ = math.lcm(sum(counts), staleness + 1)
-    turns = round_ * math.ceil(LEAST_TURNS / round_)
-    cycle = [kind for kind, count in enumerate(counts) for _ in range(count)]
-    return turns, cycle * (2 * turns // len(cycle))
+def beside(held: Parts, others: float) -> Parts:
+    """Memory with what learners that take turns on the same GPU keep there."""
+    return {**held, "learners' state": others} if others else held
 
 
 def outer(axes: Sequence[Sequence[float]], combine: np.ufunc) -> Floats:

@@ -16,7 +16,8 @@ import numpy as np
 
 from milonga.planning.lengths import Lengths
 from milonga.planning.model import Machine, learn_parts, prefill_parts, step_parts, total
-from milonga.planning.plan import Group, Placement, Plan, played
+from milonga.planning.pipeline import played
+from milonga.planning.plan import Group, Placement, Plan
 from milonga.planning.shapes import Shape
 from milonga.planning.workload import Call, Study, Turn
 from milonga.types import Floats
