@@ -32,6 +32,7 @@ from milonga.planning.plan import Planner, smallest
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "scaling.md"
 PICTURE = ROOT / "docs" / "images" / "scaling.svg"
+ADAPTER = ROOT / "benchmarks" / "results" / "learn-lora.json"
 TURNS = ROOT / "benchmarks" / "results" / "turn.json"
 MODELS = ("1.5b", "7b", "32b", "72b", "671b")
 COUNTS = tuple(2**power for power in range(11))
@@ -95,6 +96,7 @@ class Scaling:
             "simulation": self.simulated(),
             "reached": reached(),
             "errors": errors(),
+            "adapters": adapters(),
         }
 
     def grid(self, cell: Callable[[Plan, float | None], str]) -> str:
@@ -217,6 +219,20 @@ def errors() -> str:
         numbers = [f"{check.one.seconds:.4g}", f"{check.unseen:.4g}", f"{check.error(check.unseen):+.1%}", other]
         rows.append([check.one.name, *numbers])
     return table(head, rows)
+
+
+def adapters() -> str:
+    """What the formulas, which know nothing of adapters, would say of learning one."""
+    found, reached, gpu = json.loads(ADAPTER.read_text(encoding="utf-8")), calibrate().reached, calibrate().gpu
+    tokens, shape = 16384, find_shape("1.5b")
+    moved = reached.traffic * tokens * shape.activation_bytes / gpu.bandwidth
+    rows = []
+    for name, key, passes, share in (("learn", "seconds", 2, 1.0), ("score", "score_seconds", 1, 1 / 3)):
+        products = passes / 2 * found["tflop"]["strict"] * 1e12 / (gpu.flops * reached.products)
+        predicted, measured = products + share * moved, found[key]["median"]
+        label = f"{shape.name}, {tokens} tokens, LoRA of rank 16: {name}"
+        rows.append([label, f"{measured:.4g}", f"{predicted:.4g}", f"{predicted / measured - 1:+.1%}"])
+    return table(["measured, not fitted", "seconds", "predicted", "error"], rows)
 
 
 def written(page: str, tables: dict[str, str]) -> str:
