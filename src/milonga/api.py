@@ -146,7 +146,7 @@ def evaluate(path: str | Path, suite: str | None = None, *, plot: str | Path | N
 
     given = {key: value for key, value in options.items() if value is not None}
     if suite is not None:
-        return by_suite(Path(path), suite, given, None if plot is None else Path(plot))
+        return by_suite(path, suite, given, None if plot is None else Path(plot))
     refuse_others("an evaluation without a suite", given if plot is None else {**given, "plot": plot}, ("split", "problems"))
     found = finished(Path(path), {"eval": {"split": "test"} | given})
     setting = seated(found.plan, found.weights)

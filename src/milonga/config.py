@@ -29,6 +29,15 @@ def is_embedded(model: str) -> bool:
     return model == EMBEDDED or model.startswith(f"{EMBEDDED}/")
 
 
+ENDPOINT = "openai:"
+"""What the name of a model behind an endpoint begins with: `openai:URL#model`."""
+
+
+def is_endpoint(model: str) -> bool:
+    """Whether a model lives behind an endpoint: it can be sampled, and nothing else."""
+    return model.startswith(ENDPOINT)
+
+
 class Section(BaseModel):
     """A table of the config file. Unknown keys are errors."""
 
@@ -46,11 +55,42 @@ class LoraSection(Section):
     """Names of the linear layers to adapt; empty means all of them, the head excepted."""
 
 
+class EndpointSection(Section):
+    """How a model behind an OpenAI-compatible endpoint is asked. All of it is written into the run folder; no key is."""
+
+    api_key_env: str | None = None
+    """The environment variable that holds the key. Where none is named, the key in OPENAI_API_KEY goes to this machine and over
+    https alone; a variable that is named is used for any URL."""
+    concurrency: int = Field(16, ge=1)
+    """Most requests at a time."""
+    timeout: float = Field(300.0, gt=0)
+    """Seconds that one request may take."""
+    retries: int = Field(6, ge=0)
+    """How often a request is made again after 408, 409, 429, a status from 500 on, a broken connection, a timeout, or an answer
+    that cannot be read. Then the run stops; it can be resumed."""
+    backoff: float = Field(1.0, gt=0)
+    """Seconds before a request is made again, at most; twice as many each time, up to a minute. What the server says in
+    Retry-After counts instead, up to five minutes."""
+    stop: Literal["here", "server"] = "here"
+    """Where outputs are cut at a role's stop strings. here: after they have come, which any server can do. server: by the
+    server, which saves tokens and must say what string it stopped at (vLLM and SGLang do)."""
+    context_bytes: int | None = Field(None, ge=1)
+    """Longest conversation, in bytes of UTF-8, that is sent; longer ones are left out and counted. None: the server refuses
+    what it cannot read, and the run stops."""
+    parameters: float | None = Field(None, gt=0)
+    """How many parameters the model computes with for each token: two FLOPs each. Without it FLOPs are unknown (null)."""
+    extra: dict[str, Any] = Field(default_factory=dict)
+    """Fields to send with every request, for what servers add to the protocol: `{top_k = -1}`."""
+
+
 class PolicySection(Section):
     """Named weights with one optimiser."""
 
     model: str = EMBEDDED
-    """`embedded` (the one that the task starts from), `embedded/NAME`, `smollm2-135m`, a Hugging Face folder, or a hub name."""
+    """`embedded` (the one that the task starts from), `embedded/NAME`, `smollm2-135m`, a Hugging Face folder, a hub name, or
+    `openai:URL#model` for one behind an endpoint, which cannot be trained."""
+    endpoint: EndpointSection | None = None
+    """Only for a model behind an endpoint; its defaults where nothing is given."""
     kind: Literal["generative", "scalar"] = "generative"
     """scalar: a value head on the model, which judges and is never sampled from. Follows from the seat."""
     adapter: str | None = None

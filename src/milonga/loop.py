@@ -238,7 +238,7 @@ class Loop:
     def end(self) -> dict[str, Any]:
         if self.folder.checkpoints.path(self.place.turn).exists() is False:
             self.checkpoint()
-        for policy in self.plan.policies:
+        for policy in filter(self.engine.holds, self.plan.policies):
             target = self.folder.path / "models" / policy
             with disk_errors(target):
                 self.engine.export(policy, target)

@@ -20,7 +20,7 @@ from milonga.run.files import write_atomically
 Report = dict[str, Any]
 
 
-def by_suite(path: Path, name: str, given: Mapping[str, Any], plot: Path | None = None) -> Report:
+def by_suite(path: str | Path, name: str, given: Mapping[str, Any], plot: Path | None = None) -> Report:
     """What a suite with these options says of a run's newest checkpoint, or of a model. The rows also as an SVG file."""
     suite = asked(name, given)
     suite.check()
@@ -58,13 +58,13 @@ def check_plot(plot: Path | None) -> None:
 
 
 @contextmanager
-def opened(path: Path, bare: bool, needs: Sequence[str]) -> Iterator[tuple[Report, Subject]]:
+def opened(path: str | Path, bare: bool, needs: Sequence[str]) -> Iterator[tuple[Report, Subject]]:
     """What a report begins with, and the subject: a run's newest checkpoint, or where that is allowed a model as it is."""
-    if bare and not (path / "config.toml").exists():
+    if bare and not (Path(path) / "config.toml").exists():
         plan, weights = bare_plan(str(path), str(path)), None
         head: Report = {"model": str(path)}
     else:
-        found = finished(path)
+        found = finished(Path(path))
         plan, weights = found.plan, found.weights
         head = {"run": str(path), "recipe": plan.config.recipe, "turn": found.turn}
     with subject_of(plan, weights, needs) as subject:
@@ -86,5 +86,5 @@ def subject_of(plan: Plan, weights: Path | None, needs: Sequence[str]) -> Iterat
 @contextmanager
 def another(name: str) -> Iterator[Subject]:
     """The generator of another run, or another model in its place."""
-    with opened(Path(name), True, ["solver"]) as (_, subject):
+    with opened(name, True, ["solver"]) as (_, subject):
         yield subject

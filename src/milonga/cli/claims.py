@@ -57,9 +57,8 @@ def print_claim(found: dict[str, Any], console: Console) -> None:
     table = Table("arm", found["metric"], "turns", "tokens", "FLOPs")
     for arm in found["arms"]:
         used = found["compute"][arm]
-        table.add_row(
-            escape(arm), number(found["values"][arm]), *(f"{used[cost]:,.3g}" for cost in ("turns", "tokens", "flops"))
-        )
+        costs = ["—" if used[cost] is None else f"{used[cost]:,.3g}" for cost in ("turns", "tokens", "flops")]
+        table.add_row(escape(arm), number(found["values"][arm]), *costs)
     console.print(table)
     if found["interval"] is not None:
         low, high = found["interval"]

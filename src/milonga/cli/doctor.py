@@ -22,6 +22,7 @@ EXTRAS = {
     "nicegui": "board",
     "gguf": "smollm",
     "fastapi": "serve",
+    "httpx": "endpoint",
     "ray": "ray",
     "vllm": "vllm",
     "tensorboard": "tensorboard",

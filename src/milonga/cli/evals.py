@@ -17,7 +17,7 @@ from milonga.text import number, visible
 Report = dict[str, Any]
 
 
-def run_evaluation(folder: Path, suite: str | None, plot: Path | None, console: Console, **options: Any) -> Report:
+def run_evaluation(folder: str, suite: str | None, plot: Path | None, console: Console, **options: Any) -> Report:
     """Options that were not given are None, or empty where they may be repeated."""
     from milonga import api
 

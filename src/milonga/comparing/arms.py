@@ -123,6 +123,8 @@ def plan_comparison(
     chosen = parse_seeds(seeds)
     arms = tuple(plan_arm(name, own, common, list(named), chosen[0]) for name, own in named.items())
     check_same(arms)
+    if match == "flops":
+        check_counted(arms)
     check_metric(full_name(metric), arms)
     return Comparison(arms, chosen, cast(Match, match), full_name(metric), find_baseline(baseline, list(named)))
 
@@ -210,6 +212,17 @@ def check_same(arms: Sequence[Arm]) -> None:
                 )
         if folders.setdefault(arm.folder, arm.name) != arm.name:
             raise ConfigError(f"arms '{folders[arm.folder]}' and '{arm.name}' would share the folder '{arm.folder}'")
+
+
+def check_counted(arms: Sequence[Arm]) -> None:
+    """FLOPs can be matched where they are known."""
+    for arm in arms:
+        for name, section in arm.plan.policies.items():
+            if section.endpoint is not None and section.endpoint.parameters is None:
+                raise ConfigError(
+                    f"arm '{arm.name}': the FLOPs of policy '{name}' are not known; set policies.{name}.endpoint.parameters, "
+                    "or match tokens"
+                )
 
 
 def start_of(plan: Plan) -> str:

@@ -32,7 +32,7 @@ class Outcome:
 
     rows: list[dict[str, Any]]
     """The metrics rows that hold an evaluation."""
-    costs: Mapping[str, float]
+    costs: Mapping[str, float | None]
     problems: Mapping[str, Mapping[str, float | None]]
     """Per held-out problem, the mean over its solutions; empty for a run of a time that did not keep it."""
 
@@ -137,10 +137,17 @@ def describe(
         "recipe": arm.recipe,
         "folder": arm.folder,
         "runs": [{"seed": seed, **outcome.costs} for seed, outcome in runs.items()],
-        **{cost: stats.average([outcome.costs[cost] for outcome in runs.values()]) for cost in COSTS},
+        **{cost: spent(runs, cost) for cost in COSTS},
         "turns_to_reach": None if target is None else stats.first_reach(curves, target),
         "metrics": {metric: found for metric, found in measured.items() if found is not None},
     }
+
+
+def spent(runs: Mapping[int, Outcome], cost: str) -> float | None:
+    """Mean over the seeds; None where one does not know it, as FLOPs behind an endpoint."""
+    costs = [outcome.costs[cost] for outcome in runs.values()]
+    known = [value for value in costs if value is not None]
+    return stats.average(known) if len(known) == len(costs) else None
 
 
 def measure(runs: Mapping[int, Outcome], metric: str, axis: str) -> dict[str, Any] | None:

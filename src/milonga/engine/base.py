@@ -86,6 +86,7 @@ class Usage:
     score: int = 0
     learn: int = 0
     flops: float = 0.0
+    """NaN where some of the work was done by a model of unknown size; a sum with it is unknown too."""
 
     @property
     def tokens(self) -> int:
@@ -124,6 +125,11 @@ class Engine(ABC):
     """Weights and what can be done with them."""
 
     ledger: Ledger
+
+    def holds(self, policy: str) -> bool:
+        """Whether the policy's weights are here. If not, it can be sampled and nothing else, and how likely it found what it
+        wrote is not known: that is never trained on."""
+        return True
 
     @abstractmethod
     def encode_all(self, policy: str, prompts: Sequence[Prompt]) -> list[NDArray[np.int64]]:

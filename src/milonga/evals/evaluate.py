@@ -153,12 +153,15 @@ def problem_metrics(solutions: Traces) -> dict[str, Metrics]:
 
 
 def output_metrics(traces: Traces) -> Metrics:
-    """What any seat's outputs look like: length, truncation, unreadable ones, surprise of the sampled tokens."""
+    """What any seat's outputs look like: length, truncation, unreadable ones, surprise of the sampled tokens.
+
+    Of what is not trained (from behind an endpoint, or joined from pieces) neither length nor surprise is known.
+    """
     tokens = [-float(t.logprobs[t.mask].mean()) for t in traces if t.length]
     return {
         "invalid_rate": mean([not t.reading.valid for t in traces]),
         "truncated_rate": mean([t.finish == "length" for t in traces]),
-        "length": mean([float(t.length) for t in traces]),
+        "length": mean([float(t.length) for t in traces if t.length]),
         "surprise": mean(tokens),
     }
 

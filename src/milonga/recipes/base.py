@@ -68,6 +68,9 @@ class Recipe(ABC):
     would see the last turn alone."""
     learns: ClassVar[Mapping[str, tuple[Kind, ...]]] = {}
     """Seats that learn by something else than a policy gradient, with the kinds of objectives that fit."""
+    only_sampled: ClassVar[tuple[str, ...]] = ()
+    """Seats whose whole outputs are all that the recipe wants of them: nothing there learns, is scored, or goes on from a part
+    of an output. A model behind an endpoint may sit on these, and on no others."""
 
     measures: ClassVar[tuple[str, ...]] = ()
     """The names of what `measure` may give, so that a comparison can refuse a misspelt metric before anything runs."""

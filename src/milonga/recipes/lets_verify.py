@@ -35,6 +35,7 @@ class LetsVerify(Scoring):
     paper = "arXiv 2305.20050"
     truth = "steps"
     needs_steps = True
+    only_sampled = ("generator",)
     Options = LetsVerifyOptions
     options: LetsVerifyOptions
 

@@ -43,6 +43,7 @@ class QwenPrm(Scoring):
     paper = "arXiv 2501.07301"
     truth = "answers"
     seats = {"generator": StepSolver, "verifier": StepScorer, "judge": StepVerifier}
+    only_sampled = ("judge",)
     Options = QwenPrmOptions
     options: QwenPrmOptions
 

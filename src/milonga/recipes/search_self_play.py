@@ -94,6 +94,7 @@ class SearchSelfPlay(Recipe):
     tasks = ("search",)
     tools = True
     bindings = {"own": "", "lora": "", "shared": ""}
+    only_sampled = ("reader",)
     Options = SearchSelfPlayOptions
     options: SearchSelfPlayOptions
     defaults = {"task": {"name": "search"}, "binding": "shared", "batch": {"rollouts": 5}}

@@ -17,6 +17,7 @@ class Frozen(Tango):
 
     name = "frozen"
     paradigm = "frozen verifier"
+    only_sampled = ("verifier",)
 
     def schedule(self) -> Schedule:
         return always("generator")
@@ -52,6 +53,7 @@ class VerifierOnly(Tango):
     name = "verifier_only"
     paradigm = "verifier training"
     lead = "verifier"
+    only_sampled = ("generator",)
 
     def schedule(self) -> Schedule:
         return always("verifier")

@@ -154,6 +154,9 @@ def recipe_facts(config: Config) -> list[tuple[str, str]]:
 
 
 def policy_line(section: PolicySection) -> str:
+    if section.endpoint is not None:
+        known = "" if section.endpoint.parameters else ", its FLOPs unknown"
+        return f"{section.model}, frozen, behind an endpoint, its tokens counted by the server{known}"
     parts = [section.model, section.kind, f"learning rate {section.learning_rate:g}"]
     if section.objective:
         parts.append("objective " + ", ".join(str(value) for value in section.objective.values()))

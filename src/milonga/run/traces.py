@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from milonga.errors import RunFolderError
 from milonga.run.files import disk_errors
-from milonga.types import Floats, Trace, Verification
+from milonga.types import Floats, Segment, Trace, Verification
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -132,6 +132,7 @@ def row_of(trace: Trace, advantages: Floats | None = None) -> dict[str, Any]:
     said = value if isinstance(value, Verification) else None
     if advantages is not None and len(advantages) != len(trace.ids):
         advantages = None  # a lesson may be about a piece of a trace, under its name
+    made = maker(trace)
     return {
         "id": trace.id,
         "seat": trace.seat,
@@ -140,13 +141,13 @@ def row_of(trace: Trace, advantages: Floats | None = None) -> dict[str, Any]:
         "about": [about.id for about in trace.about],
         "text": trace.text,
         "ids": trace.ids.tolist(),
-        "logprobs": trace.logprobs.astype("float32").tolist(),
+        "logprobs": trace.logprobs.astype("float32").tolist() if trace.length else None,
         "advantages": None if advantages is None else advantages.astype("float32").tolist(),
         "chars": None if trace.chars is None else trace.chars.tolist(),
         "trained_from": min((s.start for s in trace.segments if s.trained), default=len(trace.ids)),
         "turns": [list(span) for span in trace.turns],
-        "policy": next((s.policy for s in trace.segments if s.trained), None),
-        "version": next((s.version for s in trace.segments if s.trained), None),
+        "policy": None if made is None else made.policy,
+        "version": None if made is None else made.version,
         "step_ends": [end for _, end in trace.steps],
         "step_chars": list(getattr(value, "ends", ())),
         "finish": trace.finish,
@@ -163,6 +164,12 @@ def row_of(trace: Trace, advantages: Floats | None = None) -> dict[str, Any]:
         "correct": None if trace.grade is None else trace.grade.correct,
         "step_truth": None if trace.grade is None else listed(trace.grade.steps),
     }
+
+
+def maker(trace: Trace) -> Segment | None:
+    """The part that a policy wrote: what it learns from, or the last where it learns from none."""
+    written = [segment for segment in trace.segments if segment.policy is not None]
+    return next((segment for segment in written if segment.trained), written[-1] if written else None)
 
 
 def listed(values: Iterable[Any] | None) -> list[Any] | None:

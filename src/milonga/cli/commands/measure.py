@@ -37,9 +37,10 @@ from milonga.cli.shell import (
 )
 def eval_(
     folder: Annotated[
-        Path,
+        str,
         typer.Argument(
-            help="A run folder; for processbench also a model: a folder or a name.", autocompletion=completion.folders
+            help="A run folder; for processbench also a model: a folder, a name or openai:URL#model.",
+            autocompletion=completion.folders,
         ),
     ],
     suite: Annotated[

@@ -32,6 +32,7 @@ from milonga.errors import UserError
         "milonga run tango  # the embedded model on chain arithmetic",
         "milonga run grpo --turns 6 --out runs/first --set batch.problems=16",
         "milonga run tango --task jsonl --set task.path=problems.jsonl --generator smollm2-135m --verifier smollm2-135m",
+        "milonga run frozen --task gsm8k --generator smollm2-135m --verifier openai:http://127.0.0.1:8000/v1#judge",
     ),
 )
 def run(
@@ -44,9 +45,12 @@ def run(
     task: TaskName = None,
     generator: Annotated[
         str | None,
-        typer.Option(help="Model of the generator: embedded, smollm2-135m, a folder or a hub name.", rich_help_panel=MODELS),
+        typer.Option(
+            help="Model of the generator: embedded, smollm2-135m, a folder, a hub name or openai:URL#model.",
+            rich_help_panel=MODELS,
+        ),
     ] = None,
-    verifier: Annotated[str | None, typer.Option(help="Model of the verifier.", rich_help_panel=MODELS)] = None,
+    verifier: Annotated[str | None, typer.Option(help="Model of the verifier: the same.", rich_help_panel=MODELS)] = None,
     turns: Annotated[int | None, typer.Option(help="Turns of the lead seat.")] = None,
     seed: Annotated[int | None, typer.Option(help="All that is drawn follows from it.")] = None,
     out: Annotated[

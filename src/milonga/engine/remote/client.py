@@ -1,0 +1,207 @@
+"""Requests to an endpoint: many at a time, none for ever.
+
+A request that fails in a way that may pass is made again, after a wait that doubles each time and is shortened by chance; the
+chance is keyed by the request, so that the same run waits alike. Everything runs on one loop in a thread of its own: a caller
+that is interrupted, or a request that fails for good, ends all others at once.
+
+Invariants: every wait, every answer and the number of attempts are bounded; what fails for good is a `UserError` of one line;
+the key is in the requests' headers and nowhere else, and is taken out of all that a server says.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import email.utils
+import json
+import threading
+import time
+from collections.abc import Coroutine, Mapping, Sequence
+from typing import Any, TypeVar
+
+import httpx
+
+from milonga.config import EndpointSection
+from milonga.engine.remote.address import Address
+from milonga.errors import UserError
+from milonga.randomness import key64
+from milonga.text import clipped, visible
+
+CONNECT = 10.0
+"""Seconds to reach a server."""
+LONGEST_WAIT, LONGEST_ASKED = 60.0, 300.0
+"""Seconds before a request is made again: by our own count, and where the server names them."""
+LARGEST = 16 * 2**20
+"""Bytes of an answer that are read."""
+SAID = 200
+"""Characters of what a server says that are shown."""
+PASSING = (408, 409, 429)
+"""Statuses below 500 that may be others the next time."""
+T = TypeVar("T")
+
+
+class Passing(Exception):
+    """A failure that may pass: why, and how many seconds the server wants us to wait."""
+
+    def __init__(self, why: str, wait: float | None = None) -> None:
+        super().__init__(why)
+        self.wait = wait
+
+
+class Client:
+    """One endpoint, asked for one policy."""
+
+    def __init__(self, policy: str, address: Address, key: str | None, section: EndpointSection) -> None:
+        self.policy, self.address, self.section = policy, address, section
+        self._key = key
+        self._http = httpx.AsyncClient(
+            headers={} if key is None else {"Authorization": f"Bearer {key}"},
+            timeout=httpx.Timeout(section.timeout, connect=min(CONNECT, section.timeout), pool=None),
+            limits=httpx.Limits(max_connections=section.concurrency),
+            follow_redirects=False,  # the key is for this server alone
+            trust_env=not address.near,
+        )
+        self._gate = asyncio.Semaphore(section.concurrency)
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name=f"endpoint-{policy}", daemon=True)
+        self._thread.start()
+
+    def models(self) -> list[str]:
+        """The names of the models that the server lists; none where it has no list. A server that is not there is not waited
+        for: whoever starts a run wants to know at once."""
+        found = self._run(self._attempts("GET", "/models", None, 0, retries=0, missing=(404, 405, 501)))
+        rows = found.get("data")
+        rows = rows if isinstance(rows, list) else []
+        return [row["id"] for row in rows if isinstance(row, dict) and isinstance(row.get("id"), str)]
+
+    def complete(self, bodies: Sequence[Mapping[str, Any]], keys: Sequence[int]) -> list[dict[str, Any]]:
+        """The answers to chat completions, in their order. `keys` are of the chance in waiting."""
+        return self._run(self._all(bodies, keys))
+
+    def close(self) -> None:
+        if not self._loop.is_closed():
+            self._run(self._http.aclose())
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._loop.close()
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        finally:
+            future.cancel()  # where we were interrupted: nobody waits for it any more
+
+    async def _all(self, bodies: Sequence[Mapping[str, Any]], keys: Sequence[int]) -> list[dict[str, Any]]:
+        tasks = [asyncio.create_task(self._completed(body, key)) for body, key in zip(bodies, keys, strict=True)]
+        try:
+            return await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+
+    async def _completed(self, body: Mapping[str, Any], key: int) -> dict[str, Any]:
+        async with self._gate:
+            return await self._attempts("POST", "/chat/completions", body, key, self.section.retries)
+
+    async def _attempts(
+        self, method: str, path: str, body: Any, key: int, retries: int, missing: Sequence[int] = ()
+    ) -> dict[str, Any]:
+        for attempt in range(retries + 1):
+            try:
+                return await self._once(method, path, body, missing)
+            except Passing as failure:
+                if attempt == retries:
+                    tries = f" (asked {retries + 1} times)" if retries else ""
+                    raise self._stopped(f"{failure}{tries}") from None
+                await asyncio.sleep(wait_before(attempt, key, self.section.backoff, failure.wait))
+        raise AssertionError("a range of at least one attempt has no end")
+
+    async def _once(self, method: str, path: str, body: Any, missing: Sequence[int]) -> dict[str, Any]:
+        try:
+            async with asyncio.timeout(self.section.timeout):  # httpx limits the silence between two bytes, not the whole
+                status, headers, text = await self._exchange(method, path, body)
+        except TimeoutError:
+            raise Passing(f"no answer within {self.section.timeout:g} s") from None
+        except httpx.HTTPError as error:
+            raise Passing(f"cannot be reached: {self._shown(str(error)) or type(error).__name__}") from None
+        if status in missing:
+            return {}
+        if status >= 500 or status in PASSING:
+            raise Passing(f"status {status}: {self._said(text)}", asked_wait(headers))
+        if status != 200:
+            raise self._stopped(f"status {status}: {self._said(text)}")
+        found = parsed(text)
+        if found is None or (method == "POST" and fault(found)):
+            raise Passing(f"an answer that is no chat completion: {fault(found or {}) or 'not JSON'}")
+        return found
+
+    async def _exchange(self, method: str, path: str, body: Any) -> tuple[int, Mapping[str, str], str]:
+        """A status, headers, and a text from which the key is gone, should a server repeat it."""
+        async with self._http.stream(method, self.address.url + path, json=body) as response:
+            parts, size = [], 0
+            async for part in response.aiter_bytes():
+                size += len(part)
+                if size > LARGEST:
+                    raise self._stopped(f"an answer of more than {LARGEST // 2**20} MiB")
+                parts.append(part)
+        text = b"".join(parts).decode("utf-8", "replace")
+        return response.status_code, response.headers, text if self._key is None else text.replace(self._key, "[key]")
+
+    def _said(self, text: str) -> str:
+        """The server's own message, in short."""
+        found = parsed(text) or {}
+        error = found.get("error", found)
+        message = error.get("message") or error.get("detail") if isinstance(error, dict) else error
+        return self._shown(str(message or text)) or "no message"
+
+    def _shown(self, text: str) -> str:
+        return clipped(visible(" ".join(text.split())), SAID)
+
+    def _stopped(self, why: str) -> UserError:
+        return UserError(f"policy '{self.policy}' behind {self.address.url}: {why}")
+
+
+def wait_before(attempt: int, key: int, backoff: float, asked: float | None) -> float:
+    """Seconds before the attempt after this one. By our own count half of them are chance, so that requests which failed
+    together do not come again together."""
+    if asked is not None:
+        return min(asked, LONGEST_ASKED)
+    whole = min(backoff * 2.0**attempt, LONGEST_WAIT)
+    return whole * (0.5 + key64("wait", key, attempt) / 2**64)
+
+
+def asked_wait(headers: Mapping[str, str]) -> float | None:
+    """Retry-After, in seconds or as a date; None where there is none that can be read."""
+    text = headers.get("retry-after", "").strip()
+    try:
+        seconds = float(text)
+    except ValueError:
+        try:
+            seconds = email.utils.parsedate_to_datetime(text).timestamp() - time.time()
+        except (ValueError, TypeError):
+            return None
+    return max(0.0, seconds) if seconds == seconds else None  # "nan" is no number of seconds
+
+
+def parsed(text: str) -> dict[str, Any] | None:
+    """An object of JSON; None where it is none."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def fault(answer: Mapping[str, Any]) -> str | None:
+    """What is missing from an answer that should be a chat completion."""
+    choices = answer.get("choices")
+    if not isinstance(choices, list) or not choices:
+        return "it has no choices"
+    message = choices[0].get("message") if isinstance(choices[0], dict) else None
+    if not isinstance(message, dict) or not isinstance(message.get("content") or "", str):
+        return "its choice has no message"
+    usage = answer.get("usage")
+    counts = [usage.get(name) for name in ("prompt_tokens", "completion_tokens")] if isinstance(usage, dict) else []
+    if not counts or not all(isinstance(count, int) and count >= 0 for count in counts):
+        return "it does not say how many tokens were used"
+    return None
