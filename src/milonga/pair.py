@@ -175,15 +175,15 @@ class Pair:
         temperature: float | None = None,
         sampler: str | None = None,
     ) -> Pair:
-        """The newest whole checkpoint of a run, or a folder with a model, which then sits on every seat.
+        """The newest whole checkpoint of a run, or a model (a folder, or `openai:URL#model`), which then sits on every seat.
 
         Without `seats`, those of generator and verifier that the recipe has. Seed, device, temperature and sampler are
         the run's, where none are given.
         """
-        path, layer = Path(path), changes(seed, device, temperature, sampler)
-        if not (path / "config.toml").exists() and (path / "config.json").exists():
-            return cls(bare_plan(str(path), str(path), layer), None, SEATS if seats is None else seats)
-        found = finished(path, layer)
+        name, folder, layer = str(path), Path(path), changes(seed, device, temperature, sampler)
+        if is_endpoint(name) or (not (folder / "config.toml").exists() and (folder / "config.json").exists()):
+            return cls(bare_plan(name, name, layer), None, SEATS if seats is None else seats)
+        found = finished(folder, layer)
         return cls(found.plan, found.weights, present(found.plan) if seats is None else seats, found.turn)
 
     @classmethod
@@ -197,7 +197,7 @@ class Pair:
         temperature: float | None = None,
         sampler: str | None = None,
     ) -> Pair:
-        """Models that come from no run, asked as they are: folders, hub names, `embedded` or `smollm2-135m`."""
+        """Models that come from no run, asked as they are: folders, hub names, `embedded`, `smollm2-135m`, or endpoints."""
         named = {seat: model for seat, model in zip(SEATS, (generator, verifier), strict=True) if model is not None}
         if not named:
             raise ConfigError("a pair needs a generator or a verifier")

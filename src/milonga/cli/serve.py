@@ -18,7 +18,7 @@ LINGER = 5
 """Seconds that requests under way have to end when the service is stopped."""
 
 
-def serve(folder: Path, host: str, port: int, token_file: Path | None, rate: float, waiting: int, device: str | None) -> None:
+def serve(folder: str, host: str, port: int, token_file: Path | None, rate: float, waiting: int, device: str | None) -> None:
     """Until it is interrupted or told to end. What can be refused is refused before a model is loaded."""
     try:
         import uvicorn

@@ -66,7 +66,10 @@ Seeds = Annotated[str, typer.Option(help="How many seeds (from 100 on), or a lis
 Jobs = Annotated[
     int | None, typer.Option(help="Runs side by side: all cores, or 1 on a GPU, by default.", rich_help_panel=MODELS)
 ]
-Trained = Annotated[Path, typer.Argument(help="A run folder, or a folder with a model.", autocompletion=completion.folders)]
+Trained = Annotated[
+    str,
+    typer.Argument(help="A run folder, a folder with a model, or openai:URL#model.", autocompletion=completion.folders),
+]
 Checks = Annotated[int, typer.Option(min=1, help="Verifications of each solution; the probability comes from them.")]
 Seed = Annotated[int | None, typer.Option(help="The run's by default; the same one gives the same results.")]
 

@@ -29,7 +29,7 @@ def rank_of(name: str) -> Rank:
     return found
 
 
-def open_ranked(folder: Path, rank: Rank, **changes: Any) -> Pair:
+def open_ranked(folder: str | Path, rank: Rank, **changes: Any) -> Pair:
     """The pair that answers need: a vote needs no verifier, and loads none."""
     if rank == "vote":
         return Pair.open(folder, ["generator"], **changes)
@@ -41,7 +41,7 @@ def open_ranked(folder: Path, rank: Rank, **changes: Any) -> Pair:
 
 
 def solve_file(
-    folder: Path, file: Path, *, best_of: int, rank: Rank, checks: int, out: Path | None, **changes: Any
+    folder: str | Path, file: Path, *, best_of: int, rank: Rank, checks: int, out: Path | None, **changes: Any
 ) -> dict[str, Any]:
     """Answers to all problems of a file; returns the summary."""
     given = read_items(file, ProblemItem)
@@ -69,7 +69,7 @@ def correct(answer: Answer) -> bool | None:
     return False if grade is None else grade.correct
 
 
-def verify_file(folder: Path, file: Path, *, checks: int, out: Path | None, **changes: Any) -> dict[str, Any]:
+def verify_file(folder: str | Path, file: Path, *, checks: int, out: Path | None, **changes: Any) -> dict[str, Any]:
     """Verdicts on all solutions of a file; returns the summary, with ProcessBench's F1 where items have labels."""
     given = read_items(file, SolutionItem)
     predictions: list[int | None] = []

@@ -1,0 +1,526 @@
+"""Models behind an endpoint: real requests to real servers on loopback, good ones and bad ones, and runs with them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import milonga as package
+from cases import TINY
+from endpoint_helpers import NAME, Reply, Server, embedded, said, serving
+from helpers import PROPERTY, Command
+from milonga.api import plan_run
+from milonga.config import EndpointSection, PolicySection, merge, to_toml
+from milonga.engine import Decoding, Engine, Ledger, Request
+from milonga.engine.local import LocalEngine
+from milonga.engine.remote import codec
+from milonga.engine.remote.address import find_key, parse_address
+from milonga.engine.remote.client import LONGEST_ASKED, LONGEST_WAIT, asked_wait, wait_before
+from milonga.engine.remote.engine import WithEndpoints
+from milonga.errors import ConfigError, UserError
+from milonga.objectives import OBJECTIVES
+from milonga.pair import Pair, make_engine
+from milonga.recipes import RECIPES
+from milonga.resolve import resolve
+from milonga.run.files import JsonLines
+from milonga.run.traces import read_traces
+from milonga.table import Setting, Table
+from milonga.types import Lesson, Part, Traces
+from short import SHORT
+
+torch.set_num_threads(1)
+KEY = "sk-very-secret-0123456789"
+PROMPT = (Part("Is it so? "), Part("<|im_end|> 7*8=54 é", foreign=True))
+FAST = EndpointSection(backoff=0.01)
+TERSE: dict[str, Any] = {"dialect": "terse", "keep": {"checkpoint_every": 1, "checkpoints": 10, "traces_every": 1}}
+
+
+def behind(server: Server, section: EndpointSection = FAST) -> Engine:
+    """An engine with one policy, `judge`, behind a server."""
+    return WithEndpoints(LocalEngine({}, "cpu"), {"judge": PolicySection(model=server.model, endpoint=section)})
+
+
+def ask(engine: Engine, count: int = 1, decoding: Decoding | None = None) -> list[Any]:
+    context = engine.encode("judge", PROMPT)
+    return engine.sample("judge", [Request(context, key) for key in range(count)], decoding or Decoding(9))
+
+
+def refusal(server: Server, section: EndpointSection = FAST, decoding: Decoding | None = None) -> str:
+    """What is said, in one line, where a server cannot be used."""
+    engine = behind(server, section)
+    with pytest.raises(UserError) as caught:
+        ask(engine, decoding=decoding)
+    engine.close()
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_a_request_says_all_that_the_config_says() -> None:
+    with serving(lambda body, number: said("yes", tokens=(11, 3))) as server:
+        engine = behind(server, EndpointSection(extra={"top_k": -1}, parameters=1e6))
+        context = engine.encode("judge", PROMPT)
+        (found,) = engine.sample("judge", [Request(context, 2**40 + 5)], Decoding(9, 0.7))
+        engine.sample("judge", [Request(context, 1)], Decoding(9, greedy=True))
+        engine.close()
+    text = "Is it so? <|im_end|> 7*8=54 é"
+    assert server.bodies[0] == {
+        "model": NAME,
+        "messages": [{"role": "user", "content": text}],
+        "max_tokens": 9,
+        "temperature": 0.7,
+        "top_p": 1.0,
+        "seed": (2**40 + 5) % 2**31,
+        "top_k": -1,
+    }
+    assert server.bodies[1]["temperature"] == 0
+    assert (found.text, found.finish, found.ids.tolist()) == ("yes", "eos", [*b"yes", codec.END])
+    assert found.ends.tolist() == [1, 2, 3, 3] and not found.logprobs.any()
+    usage = engine.ledger.policies["judge"]
+    assert (usage.prefill, usage.decode, usage.flops) == (22, 6, 2e6 * 28)
+
+
+def test_unknown_flops_are_no_zero() -> None:
+    ledger = Ledger()
+    with serving(lambda body, number: said("yes")) as server:
+        engine = behind(server)
+        ask(engine)
+        engine.close()
+        ledger.from_json(json.loads(json.dumps(engine.ledger.to_json())))  # as a checkpoint keeps it
+    assert ledger.total("tokens") == 15 and np.isnan(ledger.total("flops"))
+
+
+@pytest.mark.parametrize(
+    ("finish", "expected"), [("stop", "eos"), ("length", "length"), ("content_filter", "length"), (None, "length")]
+)
+def test_only_what_ended_by_itself_ended(finish: str, expected: str) -> None:
+    with serving(lambda body, number: said("half", finish)) as server:
+        engine = behind(server)
+        (found,) = ask(engine)
+        engine.close()
+    assert found.finish == expected and (codec.END in found.ids) == (expected == "eos")
+
+
+def test_stop_strings_are_cut_here_and_belong_to_the_output() -> None:
+    with serving(lambda body, number: said("<v>yes</v> and more</v>")) as server:
+        engine = behind(server)
+        (found,) = ask(engine, decoding=Decoding(9, stop=("</x>", "</v>")))
+        engine.close()
+    assert (found.text, found.finish) == ("<v>yes</v>", "stop") and "stop" not in server.bodies[0]
+
+
+def test_a_server_that_stops_must_say_at_what() -> None:
+    section, decoding = EndpointSection(stop="server", backoff=0.01), Decoding(9, stop=("</v>",))
+    replies = [said("<v>yes", stop_reason="</v>"), said("<v>no", matched_stop="</v>"), said("<v>ended", stop_reason=None)]
+    with serving(lambda body, number: replies[number]) as server:
+        engine = behind(server, section)
+        found = [ask(engine, decoding=decoding)[0] for _ in replies]
+        engine.close()
+    assert [(f.text, f.finish) for f in found] == [("<v>yes</v>", "stop"), ("<v>no</v>", "stop"), ("<v>ended", "eos")]
+    assert server.bodies[0]["stop"] == ["</v>"]
+    with serving(lambda body, number: said("<v>yes")) as server:
+        assert "set policies.judge.endpoint.stop to 'here'" in refusal(server, section, decoding)
+
+
+@PROPERTY
+@given(st.lists(st.tuples(st.text(), st.text(), st.booleans()), min_size=1, max_size=4))
+def test_a_conversation_comes_back_to_the_byte(turns: list[tuple[str, str, bool]]) -> None:
+    ids, expected = np.zeros(0, dtype=np.int64), []
+    for question, answer, ended in turns:
+        said_next = (Part(question, foreign=True),)
+        ids = np.concatenate([ids, codec.follow(said_next, int(ids[-1])) if len(ids) else codec.encode(said_next)])
+        expected.append({"role": "user", "content": question})
+        assert codec.messages(ids) == expected
+        found = codec.transcribe(answer, "eos" if ended else "length")
+        assert found.text == answer and len(found.ends) == len(found.ids) == len(found.logprobs)
+        if answer:
+            assert found.ends[-1] == len(answer) and (np.diff(found.ends) >= 0).all()
+            assert all(len(bytes(found.ids[: at + 1].tolist()).decode("utf-8", "ignore")) == found.ends[at]
+                       for at in range(len(answer.encode())))  # fmt: skip
+        ids = np.concatenate([ids, found.ids])
+        assert not len(found.ids) or codec.messages(ids) is None, "nobody goes on from the middle of an output"
+        expected.append({"role": "assistant", "content": answer})
+
+
+def test_half_a_character_in_an_answer_is_no_crash() -> None:
+    with serving(lambda body, number: said("a\ud800b")) as server:
+        engine = behind(server)
+        (found,) = ask(engine)
+        engine.close()
+    assert found.text == "a?b" and found.ends.tolist() == [1, 2, 3, 3]
+
+
+PASSING = {
+    "busy": Reply({"error": {"message": "slow down"}}, 429),
+    "busy for a while": Reply({"error": {"message": "slow down"}}, 429, {"Retry-After": "0.02"}),
+    "conflict": Reply({"error": "again"}, 409),
+    "broken": Reply(b"<html>bad gateway</html>", 502),
+    "garbage": Reply(b"\xff\xfe{not json"),
+    "a list": Reply([1, 2]),
+    "no choices": Reply({"choices": [], "usage": {"prompt_tokens": 1, "completion_tokens": 1}}),
+    "no message": Reply({"choices": [{}], "usage": {"prompt_tokens": 1, "completion_tokens": 1}}),
+    "content that is no text": Reply({"choices": [{"message": {"content": 7}}], "usage": {}}),
+    "no usage": Reply({"choices": [{"message": {"content": "yes"}}]}),
+    "cut off": Reply(b"{", headers={"Content-Length": "999", "Connection": "close"}),
+}
+
+
+@pytest.mark.parametrize("name", PASSING)
+def test_what_may_pass_is_asked_again(name: str) -> None:
+    with serving(lambda body, number: PASSING[name] if number < 2 else said("yes")) as server:
+        engine = behind(server, EndpointSection(backoff=0.01, timeout=2.0))
+        assert ask(engine)[0].text == "yes"
+        engine.close()
+    assert len(server.bodies) == 3 and server.bodies[0] == server.bodies[2], "the same request, with the same seed"
+
+
+def test_in_the_end_it_stops_with_what_the_server_said() -> None:
+    with serving(lambda body, number: Reply({"error": {"message": "no\nroom " + "x" * 999}}, 503)) as server:
+        text = refusal(server, EndpointSection(backoff=0.01, retries=2))
+    assert text.startswith(f"policy 'judge' behind {server.url}: status 503: no room xxx") and "asked 3 times" in text
+    assert len(text) < 400 and len(server.bodies) == 3
+
+
+@pytest.mark.parametrize("status", [301, 400, 401, 403, 404, 422])
+def test_what_will_not_pass_is_not_asked_again(status: int) -> None:
+    reply = Reply({"error": {"message": "this model is not for you"}}, status, {"Location": "http://127.0.0.1:9/v1"})
+    with serving(lambda body, number: reply) as server:
+        assert f"status {status}: this model is not for you" in refusal(server)
+    assert len(server.bodies) == 1
+
+
+def test_a_server_that_says_nothing_or_drips_is_left() -> None:
+    with serving(lambda body, number: Reply({"choices": []}, drip=0.05)) as server:
+        began = time.monotonic()
+        assert "no answer within 0.2 s" in refusal(server, EndpointSection(timeout=0.2, retries=1, backoff=0.01))
+        assert time.monotonic() - began < 3 and len(server.bodies) == 2
+
+
+def test_an_answer_without_end_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("milonga.engine.remote.client.LARGEST", 2**20)
+    with serving(lambda body, number: said("x" * 2**21)) as server:
+        assert "more than 1 MiB" in refusal(server)
+
+
+def test_one_failure_ends_all_requests_at_once() -> None:
+    released = threading.Event()
+
+    def answer(body: dict[str, Any], number: int) -> Reply:
+        if number == 3:
+            return Reply({"error": "no"}, 400)
+        released.wait(20)
+        return said("late")
+
+    with serving(answer) as server:
+        engine, began = behind(server), time.monotonic()
+        with pytest.raises(UserError, match="status 400"):
+            ask(engine, 8)
+        engine.close()
+        assert time.monotonic() - began < 10
+        released.set()
+
+
+def test_no_more_requests_at_a_time_than_allowed() -> None:
+    def answer(body: dict[str, Any], number: int) -> Reply:
+        time.sleep(0.02)
+        return said(str(body["seed"]))
+
+    with serving(answer) as server:
+        engine = behind(server, EndpointSection(concurrency=3))
+        assert [found.text for found in ask(engine, 12)] == [str(seed) for seed in range(12)], "in the order of the requests"
+        engine.close()
+    assert 1 < server.busiest <= 3
+
+
+def test_waits_double_are_keyed_and_have_an_end() -> None:
+    waits = [wait_before(attempt, 7, 1.0, None) for attempt in range(20)]
+    assert (
+        waits
+        == [wait_before(attempt, 7, 1.0, None) for attempt in range(20)]
+        != [wait_before(n, 8, 1.0, None) for n in range(20)]
+    )
+    for attempt, wait in enumerate(waits):
+        whole = min(2.0**attempt, LONGEST_WAIT)
+        assert whole / 2 <= wait <= whole
+    assert wait_before(0, 7, 1.0, 2.5) == 2.5 and wait_before(0, 7, 1.0, 1e9) == LONGEST_ASKED
+    assert asked_wait({"retry-after": "3"}) == 3 and asked_wait({}) is None and asked_wait({"retry-after": "soon"}) is None
+    assert asked_wait({"retry-after": "nan"}) is None and asked_wait({"retry-after": "Wed, 21 Oct 2015 07:28:00 GMT"}) == 0
+
+
+def test_a_server_that_is_not_there_is_said_at_once() -> None:
+    with serving(lambda body, number: said("yes")) as server:
+        pass
+    began = time.monotonic()
+    with pytest.raises(UserError, match="cannot be reached"):
+        behind(server, EndpointSection())
+    assert time.monotonic() - began < 5
+
+
+def test_a_model_that_the_server_does_not_have_is_named_before_anything_runs() -> None:
+    with (
+        serving(lambda body, number: said("yes"), Reply({"data": [{"id": "tinny"}, {"id": "large"}]})) as server,
+        pytest.raises(ConfigError, match="has no model 'tiny': did you mean 'tinny'"),
+    ):
+        behind(server)
+    with serving(lambda body, number: said("yes"), Reply("no such page", 404)) as server:
+        behind(server).close()  # not every server has a list
+    with serving(lambda body, number: said("yes"), Reply({"error": {"message": "who?"}}, 401)) as server:
+        with pytest.raises(UserError, match="status 401: who"):
+            behind(server)
+        assert server.bodies == []
+
+
+def test_it_can_be_sampled_and_nothing_else(tmp_path: Path) -> None:
+    with serving(lambda body, number: said("yes")) as server:
+        engine = behind(server)
+        lesson = Lesson("judge", OBJECTIVES.get("cross_entropy"), Traces([]))
+        for work in (
+            lambda: engine.score("judge", Traces([])),
+            lambda: engine.values("judge", Traces([])),
+            lambda: engine.learn(lesson),
+            lambda: engine.publish("judge"),
+            lambda: engine.snapshot("judge", "kept"),
+            lambda: engine.copy("judge", "judge"),
+            lambda: engine.export("judge", tmp_path / "model"),
+            lambda: engine.sample("judge", [], Decoding(1), tag="ema"),
+            lambda: engine.sample("judge", [Request(codec.transcribe("half", "length").ids, 1)], Decoding(1)),
+        ):
+            with pytest.raises(UserError, match="policy 'judge' lives behind an endpoint"):
+                work()
+        assert not engine.holds("judge") and engine.version("judge") == 0 and engine.context_limit("judge") > 10**9
+        engine.close()
+        engine.close()  # as often as anyone likes
+
+
+def test_a_prompt_that_is_too_long_is_left_out_and_counted() -> None:
+    with serving(lambda body, number: said("yes")) as server:
+        own = {"model": server.model, "endpoint": {"context_bytes": 20}}
+        plan = resolve([TINY, {"recipe": "frozen", "dialect": "terse", "policies": {"verifier": own}}])
+        engine = make_engine(plan)
+        table = Table(Setting(engine, plan.task, plan.roles, plan.seats, plan.config.sampling, 0, 2), 1, "generator")
+        solutions = table.ask("generator", table.problems())
+        with pytest.raises(UserError, match="fits into the 20 tokens"):
+            table.ask("verifier", solutions)
+        assert table.dropped["verifier: prompt longer than the model's context"] == len(solutions)
+        engine.close()
+
+
+BAD_ADDRESSES = {
+    "a user": f"openai:http://me:{KEY}@127.0.0.1/v1#m",
+    "a query": f"openai:http://127.0.0.1/v1?api_key={KEY}#m",
+    "a query behind the model": f"openai:http://127.0.0.1/v1#m?api_key={KEY}",
+    "no model": "openai:http://127.0.0.1:8000/v1",
+    "no host": "openai:http:///v1#m",
+    "no scheme": "openai:127.0.0.1:8000/v1#m",
+    "another scheme": "openai:file:///etc/passwd#m",
+    "no port": "openai:http://127.0.0.1:many/v1#m",
+    "no address": "openai:http://[::1/v1#m",
+    "a space": "openai:http://127.0.0.1/v1#a model",
+}
+
+
+@pytest.mark.parametrize("name", BAD_ADDRESSES)
+def test_a_bad_address_is_refused_and_not_repeated(name: str, milonga: Command, tmp_path: Path) -> None:
+    done = milonga("run", "frozen", "--verifier", BAD_ADDRESSES[name], "--out", tmp_path / "run")
+    assert done.code == 2 and "policies.verifier.model" in done.err and "Traceback" not in done.err
+    assert KEY not in done.out + done.err and not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        (f"policies.verifier.endpoint.api_key_env={KEY}", "never the key itself"),
+        (f"policies.verifier.endpoint.api_key={KEY}", "did you mean 'api_key_env'"),
+        (f"policies.verifier.endpoint.extra.api_key={KEY}", "looks like a secret"),
+        ("policies.verifier.endpoint.extra.seed=3", "'seed' is said by every request"),
+        ("policies.generator.endpoint.retries=3", "openai:URL#model"),
+        ("policies.verifier.ema=0.9", "it can only be sampled; lora, adapter and ema"),
+        ("budget.flops=1e9", "use budget.tokens"),
+        ("binding=lora", "shares one base"),
+    ],
+)
+def test_a_wrong_setting_is_one_line_without_the_key(setting: str, words: str, milonga: Command) -> None:
+    done = milonga("run", "frozen", "--dry-run", "--verifier", "openai:http://127.0.0.1:8000/v1#m", "--set", setting)
+    assert done.code == 2 and words in " ".join(done.err.split()) and KEY not in done.out + done.err
+
+
+@pytest.mark.parametrize("recipe", sorted(RECIPES))
+def test_only_seats_that_are_only_sampled_may_be_behind_an_endpoint(recipe: str) -> None:
+    found = RECIPES.get(recipe)
+    assert set(found.only_sampled) <= set(found.seats) - set(SHORT[recipe].learners)
+    for seat in found.seated(found.Options(**SHORT[recipe].options)):
+        binding = "own" if not found.bindings["own"] else "shared"
+        layer = {"recipe": recipe, "binding": binding, "policies": {seat: {"model": "openai:http://127.0.0.1:8000/v1#m"}}}
+        if seat in found.only_sampled:
+            resolve([layer, {"options": SHORT[recipe].options}])
+        elif seat == found.lead or binding == "own":
+            with pytest.raises(ConfigError, match=f"'{seat}' lives behind an endpoint"):
+                resolve([layer, {"options": SHORT[recipe].options}])
+
+
+def test_who_trains_it_is_told_which_recipes_do_not() -> None:
+    with pytest.raises(ConfigError, match=r"recipe 'tango' trains it.* recipes that only sample a verifier are frozen"):
+        plan_run("tango", models={"verifier": "openai:http://127.0.0.1:8000/v1#m"})
+
+
+def test_keys_go_where_they_were_meant_to_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    monkeypatch.setenv("JUDGE_KEY", "another")
+    own = EndpointSection(api_key_env="JUDGE_KEY")
+    for url, usual in {
+        "https://far/v1": KEY,
+        "http://127.0.0.1:8000/v1": KEY,
+        "http://[::1]/v1": KEY,
+        "http://far/v1": None,
+    }.items():
+        address = parse_address("judge", f"openai:{url}#m")
+        assert find_key("judge", address, EndpointSection()) == usual
+        assert find_key("judge", address, own) == "another"
+    monkeypatch.delenv("JUDGE_KEY")
+    with pytest.raises(ConfigError, match="no environment variable JUDGE_KEY"):
+        find_key("judge", address, own)
+    monkeypatch.setenv("JUDGE_KEY", f"{KEY}\r\nX-Other: 1")
+    with pytest.raises(ConfigError) as caught:
+        find_key("judge", address, own)
+    assert KEY not in str(caught.value)
+
+
+@pytest.fixture(scope="module")
+def tiny() -> Iterator[Server]:
+    """The embedded model behind an endpoint."""
+    with serving(embedded()) as server:
+        yield server
+
+
+def files(folder: Path) -> bytes:
+    return b"".join(path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file())
+
+
+def test_a_frozen_judge_behind_an_endpoint(
+    tiny: Server, milonga: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The whole way by the command line: trained, its verdicts readable, resumed, reported, used; and no key anywhere."""
+    monkeypatch.setenv("JUDGE_KEY", KEY)
+    config, out = tmp_path / "tiny.toml", tmp_path / "run"
+    own = {"policies": {"verifier": {"endpoint": {"api_key_env": "JUDGE_KEY"}}}}
+    config.write_text(to_toml(merge(merge(TINY, TERSE), own)))
+    done = milonga("run", "frozen", "--verifier", tiny.model, "--turns", "2", "--config", config, "--out", out, "--json")
+    assert done.code == 0 and done.json["compute"]["flops"] is None and done.json["compute"]["tokens"] > 0
+    assert tiny.headers[-1]["Authorization"] == f"Bearer {KEY}"
+    rows = JsonLines(out / "metrics.jsonl").rows()
+    assert rows[1]["rollouts/verifier/unparsed_rate"] < 0.5 and rows[1]["rollouts/verifier/surprise"] is None
+    assert rows[1]["rollouts/verifier/length"] is None and rows[1]["learn/generator/steps"] == 1
+    assert "learn/verifier/steps" not in rows[1] and rows[1]["flow/verifier>generator"] > 0
+    checks = [row for row in read_traces(out / "traces" / "turn-000001.parquet") if row["verification"]]
+    assert len(checks) == 16 and {(row["policy"], row["version"]) for row in checks} == {("verifier", 0)}
+    assert all(row["logprobs"] is None and row["advantages"] is None for row in checks)
+    assert sorted(path.name for path in (out / "models").iterdir()) == ["generator"]
+    ledger = json.loads((out / "checkpoints" / "turn-000002" / "engine.json").read_text())["ledger"]["verifier"]
+    assert ledger["prefill"] > 0 and ledger["decode"] > 0 and ledger["learn"] == ledger["score"] == 0
+
+    kept = JsonLines(out / "metrics.jsonl").rows()
+    shutil.rmtree(out / "checkpoints" / "turn-000002")
+    said_so = [done, milonga("resume", out, "--json"), milonga("show", out), milonga("report", out)]
+    assert JsonLines(out / "metrics.jsonl").rows() == kept, "a server that honours seeds gives the same run"
+    (tmp_path / "solutions.jsonl").write_text('{"problem": "3+4*5%100", "steps": ["3+4=7", "7*5=36"]}\n')
+    said_so.append(milonga("verify", out, tmp_path / "solutions.jsonl", "--checks", "4", "--json"))
+    assert said_so[-1].json["readable"] == 1
+    assert all(one.code == 0 for one in said_so)
+    assert KEY.encode() not in files(tmp_path) and not any(KEY in one.out + one.err for one in said_so)
+    assert "behind an endpoint" in (out / "report.html").read_text()
+    refused = milonga("export", out, "verifier", tmp_path / "model")
+    assert refused.code == 2 and "it can only be sampled, not exported" in " ".join(refused.err.split())
+
+
+def test_a_server_that_repeats_the_key_does_not_get_it_written(
+    milonga: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    common = ["--config", tmp_path / "tiny.toml", "--turns", "1", "--out", tmp_path / "run"]
+    (tmp_path / "tiny.toml").write_text(to_toml(merge(TINY, TERSE)))
+    with serving(lambda body, number: said(f"Bearer {KEY}+\n=+")) as server:
+        done = milonga("run", "frozen", "--verifier", server.model, *common)
+    assert done.code == 0 and server.headers[0]["Authorization"] == f"Bearer {KEY}"
+    with serving(lambda body, number: Reply({"error": {"message": f"wrong key {KEY}"}}, 401)) as server:
+        refused = milonga("run", "frozen", "--verifier", server.model, *common[:-1], tmp_path / "other")
+    assert (
+        refused.code == 2 and "status 401: wrong key [key]" in " ".join(refused.err.split()) and "Traceback" not in refused.err
+    )
+    assert KEY.encode() not in files(tmp_path) and KEY not in done.out + done.err + refused.out + refused.err
+
+
+OTHERS = [("verifier_only", "generator"), ("lets_verify", "generator"), ("qwen_prm", "judge"), ("search_self_play", "reader")]
+
+
+@pytest.mark.parametrize(("recipe", "seat"), OTHERS)
+def test_the_other_recipes_that_only_sample_a_seat(recipe: str, seat: str, tiny: Server, tmp_path: Path) -> None:
+    short, before = SHORT[recipe], len(tiny.bodies)
+    options = short.options | ({"reader": "model"} if seat == "reader" else {})
+    own = {"binding": "own", "options": options, "policies": {seat: {"model": tiny.model}}}
+    package.run(recipe, turns=1, out=tmp_path / "run", settings=TINY | TERSE | short.settings | own, quiet=True)
+    rows = JsonLines(tmp_path / "run" / "metrics.jsonl").rows()
+    # A reader that never learned to read lets no question pass, and nobody learns.
+    assert seat == "reader" or any(row.get(f"learn/{learner}/steps") for row in rows for learner in short.learners)
+    assert not any(f"learn/{seat}/steps" in row for row in rows) and not (tmp_path / "run" / "models" / seat).exists()
+    assert len(tiny.bodies) > before
+
+
+def test_every_seat_that_is_only_sampled_was_tried() -> None:
+    declared = {(name, seat) for name in RECIPES for seat in RECIPES.get(name).only_sampled}
+    assert declared == {("frozen", "verifier"), *OTHERS}
+
+
+def test_a_run_whose_server_fails_goes_on_when_it_is_back(tmp_path: Path) -> None:
+    model, broken = embedded(), threading.Event()
+
+    def answer(body: dict[str, Any], number: int) -> Reply:
+        if broken.is_set() and number >= 30:
+            return Reply({"error": "out of credit"}, 402)
+        return model(body, number)
+
+    with serving(answer) as server:
+        run = {"turns": 2, "models": {"verifier": server.model}, "settings": TINY | TERSE, "quiet": True}
+        package.run("frozen", out=tmp_path / "whole", **run)
+        server.bodies.clear()
+        broken.set()
+        with pytest.raises(UserError, match="status 402: out of credit"):
+            package.run("frozen", out=tmp_path / "cut", **run)
+        assert len(JsonLines(tmp_path / "cut" / "metrics.jsonl").rows()) == 2
+        broken.clear()
+        package.resume(tmp_path / "cut", quiet=True)
+    rows = [JsonLines(tmp_path / name / "metrics.jsonl").rows() for name in ("whole", "cut")]
+    assert rows[0] == rows[1] and len(rows[0]) == 3
+
+
+def test_a_comparison_with_a_judge_behind_an_endpoint(tiny: Server, tmp_path: Path) -> None:
+    arms = ["frozen", f"frozen:policies.verifier.model={tiny.model}"]
+    settings = {key: value for key, value in (TINY | {"dialect": "terse"}).items() if key not in ("device", "task")}
+    common: dict[str, Any] = {"task": TINY["task"], "device": "cpu", "turns": 1, "settings": settings}
+    with pytest.raises(ConfigError, match=r"FLOPs of policy 'verifier' are not known"):
+        package.compare(arms, match="flops", seeds=2, out=tmp_path / "refused", **common)
+    found = package.compare(arms, seeds=[100], jobs=1, quiet=True, out=tmp_path / "compared", **common)
+    local, remote = found["arms"].values()
+    assert local["flops"] > 0 and remote["flops"] is None and remote["tokens"] > 0
+    assert found["failed"] == []
+
+
+def test_a_bare_model_behind_an_endpoint_is_measured_and_used(tiny: Server, tmp_path: Path, milonga: Command) -> None:
+    item = {"id": "a", "problem": "3+4", "steps": ["3+4=7"], "label": -1, "final_answer_correct": True}
+    wrong = {"id": "b", "problem": "3+4", "steps": ["3+4=8"], "label": 0, "final_answer_correct": False}
+    (tmp_path / "own.json").write_text(json.dumps([item, wrong]))
+    done = milonga("eval", tiny.model, "processbench", "--file", tmp_path / "own.json", "--checks", "1", "--json")
+    assert done.code == 0 and done.json["model"] == tiny.model and done.json["rows"][0]["items"] == 2
+    with Pair.bare(generator="embedded", verifier=tiny.model) as pair:
+        assert pair.engine.holds("generator") and not pair.engine.holds("verifier")
+        (verdict,) = pair.verify(pair.solve([pair.problem("3+4*5%100")]), checks=2)
+    assert len(verdict.checks) == 2 and all(isinstance(check.text, str) for check in verdict.checks)
