@@ -6,6 +6,7 @@ import json
 import shutil
 import threading
 import time
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -366,6 +367,14 @@ def test_only_seats_that_are_only_sampled_may_be_behind_an_endpoint(recipe: str)
         elif seat == found.lead or binding == "own":
             with pytest.raises(ConfigError, match=f"'{seat}' lives behind an endpoint"):
                 resolve([layer, {"options": SHORT[recipe].options}])
+
+
+def test_the_resolved_config_has_all_settings_and_resolves_to_itself() -> None:
+    own = {"policies": {"verifier": {"endpoint": {"extra": {"top_k": -1, "chat_template_kwargs": {"enable_thinking": False}}}}}}
+    plan = plan_run("frozen", models={"verifier": "openai:http://127.0.0.1:8000/v1#a/model"}, settings=[own])
+    written = plan.config.model_dump(mode="json", exclude_none=True)
+    assert written["policies"]["verifier"]["endpoint"]["retries"] == 6
+    assert resolve([tomllib.loads(to_toml(written))]).config == plan.config
 
 
 def test_who_trains_it_is_told_which_recipes_do_not() -> None:
