@@ -192,6 +192,20 @@ def test_in_the_end_it_stops_with_what_the_server_said() -> None:
     assert len(text) < 400 and len(server.bodies) == 3
 
 
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("garbage", "no JSON"),
+        ("no choices", "it has no choices"),
+        ("no usage", "how many tokens"),
+        ("cut off", "cannot be reached"),
+    ],
+)
+def test_an_answer_that_stays_unreadable_is_said(name: str, words: str) -> None:
+    with serving(lambda body, number: PASSING[name]) as server:
+        assert words in refusal(server, EndpointSection(backoff=0.01, retries=1))
+
+
 @pytest.mark.parametrize("status", [301, 400, 401, 403, 404, 422])
 def test_what_will_not_pass_is_not_asked_again(status: int) -> None:
     reply = Reply({"error": {"message": "this model is not for you"}}, status, {"Location": "http://127.0.0.1:9/v1"})
@@ -466,6 +480,15 @@ def test_a_server_that_repeats_the_key_does_not_get_it_written(
         refused.code == 2 and "status 401: wrong key [key]" in " ".join(refused.err.split()) and "Traceback" not in refused.err
     )
     assert KEY.encode() not in files(tmp_path) and KEY not in done.out + done.err + refused.out + refused.err
+
+
+def test_a_placeholder_for_a_key_is_sent_and_found_in_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "1")
+    with serving(lambda body, number: said("11 = 11", tokens=(111, 1))) as server:
+        engine = behind(server)
+        assert ask(engine)[0].text == "11 = 11" and engine.ledger.policies["judge"].prefill == 111
+        engine.close()
+    assert server.headers[0]["Authorization"] == "Bearer 1"
 
 
 OTHERS = [("verifier_only", "generator"), ("lets_verify", "generator"), ("qwen_prm", "judge"), ("search_self_play", "reader")]

@@ -34,6 +34,8 @@ LARGEST = 16 * 2**20
 """Bytes of an answer that are read."""
 SAID = 200
 """Characters of what a server says that are shown."""
+PLACEHOLDER = 8
+"""Keys with fewer characters are words such as EMPTY, which servers without keys want to hear: no secrets, and found in any text."""
 PASSING = (408, 409, 429)
 """Statuses below 500 that may be others the next time."""
 T = TypeVar("T")
@@ -122,7 +124,7 @@ class Client:
                 status, headers, text = await self._exchange(method, path, body)
         except TimeoutError:
             raise Passing(f"no answer within {self.section.timeout:g} s") from None
-        except httpx.HTTPError as error:
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise Passing(f"cannot be reached: {self._shown(str(error)) or type(error).__name__}") from None
         if status in missing:
             return {}
@@ -131,8 +133,10 @@ class Client:
         if status != 200:
             raise self._stopped(f"status {status}: {self._said(text)}")
         found = parsed(text)
-        if found is None or (method == "POST" and fault(found)):
-            raise Passing(f"an answer that is no chat completion: {fault(found or {}) or 'not JSON'}")
+        if found is None:
+            raise Passing("an answer that is no JSON")
+        if method == "POST" and (why := fault(found)) is not None:
+            raise Passing(f"an answer that is no chat completion: {why}")
         return found
 
     async def _exchange(self, method: str, path: str, body: Any) -> tuple[int, Mapping[str, str], str]:
@@ -145,7 +149,10 @@ class Client:
                     raise self._stopped(f"an answer of more than {LARGEST // 2**20} MiB")
                 parts.append(part)
         text = b"".join(parts).decode("utf-8", "replace")
-        return response.status_code, response.headers, text if self._key is None else text.replace(self._key, "[key]")
+        return response.status_code, response.headers, self._without_key(text)
+
+    def _without_key(self, text: str) -> str:
+        return text if self._key is None or len(self._key) < PLACEHOLDER else text.replace(self._key, "[key]")
 
     def _said(self, text: str) -> str:
         """The server's own message, in short."""
