@@ -35,7 +35,7 @@ LARGEST = 16 * 2**20
 SAID = 200
 """Characters of what a server says that are shown."""
 PLACEHOLDER = 8
-"""Keys with fewer characters are words such as EMPTY, which servers without keys want to hear: no secrets, and found in any text."""
+"""Keys with fewer characters are words such as EMPTY, for servers without keys: no secrets, and to be found in any text."""
 PASSING = (408, 409, 429)
 """Statuses below 500 that may be others the next time."""
 T = TypeVar("T")
