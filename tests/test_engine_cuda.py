@@ -11,16 +11,17 @@ import numpy as np
 import pytest
 
 from engine_helpers import engine_of, kernel_model, model_folder, prompts, requests, section, tokenizer
-from milonga.engine import Decoding
+from milonga.engine import Completion, Decoding, Request
 from milonga.engine.base import Ledger
 from milonga.engine.local import LocalEngine
 from milonga.errors import UserError
 
 pytest.importorskip("triton", reason="the kernels are written in Triton")
 
-from milonga.engine.local import memory
+from milonga.engine.local import history, memory
 from milonga.engine.local.cuda import sampler
-from milonga.engine.local.cuda.decoder import CHUNK, Piece, _passes
+from milonga.engine.local.cuda.decoder import CHUNK, Decoder, Piece, _passes
+from milonga.engine.local.cuda.held import Held
 from milonga.engine.local.cuda.weights import unsuited
 
 
@@ -67,6 +68,107 @@ def test_the_kernels_sample_what_the_portable_sampler_samples(
     assert [(d.finish, d.text) for d in found] == [(d.finish, d.text) for d in expected]
     assert max(np.abs(a.logprobs - b.logprobs).max() for a, b in zip(found, expected, strict=True)) < 1e-5
     assert books.to_json() == engine.ledger.to_json()
+
+
+@pytest.fixture
+def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(history, "PAGE", 4)
+
+
+def computed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Tokens of prompts that each refill computes."""
+    counts: list[int] = []
+    prefill = Decoder.prefill
+    monkeypatch.setattr(
+        Decoder,
+        "prefill",
+        lambda self, pieces: counts.append(sum(len(p.ids) for p in pieces)) or prefill(self, pieces),  # type: ignore[func-returns-value]
+    )
+    return counts
+
+
+def check_turn(
+    engine: LocalEngine, made: sampler.CudaSampler, asked: list[Request], pages: history.Pages | None, rows: int = 8
+) -> list[Completion]:
+    """One turn by the kernels is what the portable sampler writes, which keeps nothing."""
+    expected = engine.sample("p", asked, Decoding(2))
+    found = made.sample(asked, Decoding(2), rows, Ledger(), pages)
+    assert [d.ids.tolist() for d in found] == [d.ids.tolist() for d in expected]
+    assert max(np.abs(a.logprobs - b.logprobs).max() for a, b in zip(found, expected, strict=True)) < 2e-5
+    return found
+
+
+def following(asked: list[Request], done: list[Completion], seed: int) -> list[Request]:
+    said = prompts(len(asked), seed, 1, 3)
+    return requests([np.concatenate([r.context, d.ids, s]) for r, d, s in zip(asked, done, said, strict=True)], seed)
+
+
+@pytest.mark.parametrize(("arch", "rows", "gib"), [("llama", 4, 1), ("qwen2", 1, 1), ("qwen2", 2, 0)])
+def test_turns_go_on_from_what_slots_hold(
+    engines: dict[str, LocalEngine], arch: str, rows: int, gib: int, small_pages: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A group, then a turn of each of its rows, then two branches of one; with slots for all histories, and with few."""
+    engine = engines[arch]
+    policy, made, kept = engine.policy("p"), sampler.CudaSampler(engine.policy("p")), history.LocalHistory(gib << 30)
+    made.limit = kept.limit
+    made._decoder(rows, 8, 64, 2)  # so large that no history is lost when a longer turn comes
+    prompt = prompts(1, seed=1, shortest=9, longest=12)[0]
+    first = requests([prompt, prompt])
+    counts = computed(monkeypatch)
+    done = check_turn(engine, made, first, kept.pages(policy, "live"), rows)
+    second = following(first, done, 1)
+    done = check_turn(engine, made, second, kept.pages(policy, "live"), rows)
+    third = [*following(second[:1], done[:1], 2), *following(second[:1], done[:1], 3)]
+    check_turn(engine, made, third, kept.pages(policy, "live"), rows)
+    # Of a later turn: the last token of the turn before, and what was said but for its last token, which is decoded.
+    told = [(first[0], second[0]), (first[0], second[1]), (second[0], third[0]), (second[0], third[1])]
+    least = len(prompt) - 1 + sum(len(after.context) - len(before.context) - 2 for before, after in told)
+    assert sum(counts) == least if gib else least <= sum(counts) < sum(len(r.context) - 1 for r in (*first, *second, *third))
+
+
+def test_slots_forget_what_other_weights_computed(engines: dict[str, LocalEngine], small_pages: None) -> None:
+    engine = engines["llama"]
+    policy, made, kept = engine.policy("p"), sampler.CudaSampler(engine.policy("p")), history.LocalHistory(1 << 30)
+    asked = requests(prompts(1, seed=1, shortest=9, longest=12))
+    asked = following(asked, check_turn(engine, made, asked, kept.pages(policy, "live")), 1)
+    assert made.held.rows
+    before = policy.clone()
+    try:
+        policy.assign([tensor * 1.05 for tensor in before])
+        check_turn(engine, made, asked, kept.pages(policy, "live"))
+    finally:
+        policy.assign(before)
+    made.held.open(kept.pages(policy, "live"))
+    assert not made.held.rows
+    made.held.put(0, "p@live", asked[0].context)
+    made.held.open(None)
+    assert not made.held.rows, "outside of a conversation nothing is held"
+
+
+def test_slots_for_histories_are_bounded_by_their_memory(engines: dict[str, LocalEngine], small_pages: None) -> None:
+    engine = engines["llama"]
+    made = sampler.CudaSampler(engine.policy("p"))
+    kept = history.LocalHistory(2 * 64 * made.weights.token_bytes + 5)
+    made.limit = kept.limit
+    made._decoder(1, 8, 64, 2)
+    talks = [requests(prompts(1, seed, 9, 12)) for seed in range(4)]
+    for asked in talks:  # one conversation after another, in one history
+        check_turn(engine, made, asked, kept.pages(engine.policy("p"), "live"), 1)
+    assert made.decoder is not None and made.decoder.slots == 1 + 2
+    found = [made.held.find("p@live", asked[0].context) is not None for asked in talks]
+    assert found == [False, True, True, True], "the oldest left first"
+
+
+def test_held_slots_are_found_by_the_longest_beginning(small_pages: None) -> None:
+    slots, row = Held(), np.arange(5, 25)
+    slots.put(0, "p@live", row[:9])
+    slots.put(1, "p@live", np.concatenate([row[:14], [99, 99]]))
+    assert slots.find("p@live", row) == (1, 14), "to the token, not to the page"
+    assert slots.find("p@live", row[:14]) == (1, 13), "the last token is decoded"
+    assert slots.find("p@ref", row) is None and slots.find("p@live", row[1:]) is None
+    slots.forget(1)
+    assert slots.find("p@live", row) == (0, 9)
+    assert slots.find("p@live", row[:4]) is None, "shorter than a page"
 
 
 def test_other_architectures_are_refused_with_the_reason(tmp_path: Path) -> None:

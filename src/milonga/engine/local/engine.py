@@ -188,9 +188,9 @@ class LocalEngine(Engine):
             raise ValueError(f"policy '{policy}' has a value head: it judges, and cannot be sampled from")
         with out_of_memory(policy, "sampling", "lower sampling.rows or sampling.max_tokens"), chosen.at(tag):
             fast = self._fast(chosen)
-            if fast is not None and requests:
-                return fast.sample(requests, decoding, self.rows, self.ledger)
             pages = history.pages(chosen, tag) if isinstance(history, LocalHistory) else None
+            if fast is not None and requests:
+                return fast.sample(requests, decoding, self.rows, self.ledger, pages)
             return sampler.sample(chosen, requests, decoding, self.rows, self.ledger, pages)
 
     def _fast(self, policy: Policy) -> CudaSampler | VllmSampler | None:

@@ -20,8 +20,8 @@ from torch import Tensor
 from milonga.engine.base import History
 from milonga.engine.local.policy import Policy, bit_sums
 
-PAGE = 16
-"""Tokens in a page. What does not fill one is computed again: half a page for each row, on average."""
+PAGE = 8
+"""Tokens in a page. What does not fill one is computed again: half a page for each row, on average. Smaller ones cost more calls."""
 
 
 def page_names(ids: NDArray[np.int64], owner: str = "") -> list[bytes]:
@@ -43,6 +43,8 @@ class LocalHistory(History):
         self.kept: OrderedDict[bytes, Tensor] = OrderedDict()
         self.bits: dict[str, list[int]] = {}
         """Of the weights that computed what is kept, by policy and tag."""
+        self.closed = 0
+        """How often everything was given up: samplers that keep keys and values in slots of their own look here."""
 
     def pages(self, policy: Policy, tag: str) -> Pages:
         """The pages of policy@tag, whose weights the policy computes with at this moment. If these are no longer the ones that
@@ -70,6 +72,7 @@ class LocalHistory(History):
         self.kept.clear()
         self.bits.clear()
         self.size = 0
+        self.closed += 1
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from milonga.config import VllmSection
 from milonga.engine.base import Completion, Decoding, Ledger, Request
+from milonga.engine.local.history import Pages
 from milonga.engine.local.models import model_path
 from milonga.engine.local.policy import Policy, bit_sums
 from milonga.engine.local.sampler import Written, charge, completion, ender_mask, most_tokens, stopped
@@ -66,7 +67,10 @@ class VllmSampler:
         self.calls = 0
 
     @torch.no_grad()
-    def sample(self, requests: Sequence[Request], decoding: Decoding, rows: int, ledger: Ledger) -> list[Completion]:
+    def sample(
+        self, requests: Sequence[Request], decoding: Decoding, rows: int, ledger: Ledger, pages: Pages | None = None
+    ) -> list[Completion]:
+        """vLLM keeps the beginnings of rows by itself: there are no pages of ours."""
         with refusals(self.policy):
             if self.engine is None:
                 self.engine = start(self.policy, self.section, rows)

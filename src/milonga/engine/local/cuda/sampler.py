@@ -1,14 +1,15 @@
 """Continuous batching on the decoder: rows that end make room for requests that wait, so that the batch stays full.
 
 Invariant: what a request gets depends on its context, its key and the weights; which row and slot it was given, and who sat
-beside it, changes at most the last bits of a sum. Prompts of one group are computed once and copied.
+beside it, changes at most the last bits of a sum. Prompts of one group are computed once and copied; what a prompt has in
+common with the history that a slot still holds from an earlier turn of a conversation is not computed at all.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -16,7 +17,9 @@ from numpy.typing import NDArray
 
 from milonga.engine.base import Completion, Decoding, Ledger, Request
 from milonga.engine.local.cuda.decoder import Decoder, Piece
+from milonga.engine.local.cuda.held import Held
 from milonga.engine.local.cuda.weights import Weights, unsuited
+from milonga.engine.local.history import Pages
 from milonga.engine.local.memory import cache_bytes
 from milonga.engine.local.policy import Policy
 from milonga.engine.local.sampler import Written, charge, completion, ender_mask, most_tokens, stopped
@@ -44,6 +47,18 @@ class _Row:
     seen: int = 0
 
 
+@dataclass
+class _Plan:
+    """Where new rows go, and how their prompts get there."""
+
+    rows: list[_Row] = field(default_factory=list)
+    moves: list[tuple[int, int]] = field(default_factory=list)
+    """From slot to slot: histories, all at once and before anything is computed."""
+    pieces: list[Piece] = field(default_factory=list)
+    copies: list[tuple[int, int]] = field(default_factory=list)
+    """From slot to slot: prompts, after they were computed."""
+
+
 class CudaSampler:
     """The sampler of one policy. The decoder is kept from call to call and built anew only where it is too small."""
 
@@ -55,35 +70,59 @@ class CudaSampler:
         """How many of them have no cache yet."""
         self.wanted = 0
         """Slots that the decoder was asked for; it may have fewer, where memory is short."""
+        self.spare = 0
+        """Slots for histories that were asked for beyond those, and may be had in `limit` bytes."""
+        self.limit = 0
+        self.held = Held()
         self.weights = Weights(policy)
         self.decoder: Decoder | None = None
 
     @torch.no_grad()
-    def sample(self, requests: Sequence[Request], decoding: Decoding, rows: int, ledger: Ledger) -> list[Completion]:
+    def sample(
+        self, requests: Sequence[Request], decoding: Decoding, rows: int, ledger: Ledger, pages: Pages | None = None
+    ) -> list[Completion]:
         rooms = most_tokens(self.policy, requests, decoding)
         longest = max(len(r.context) + n for r, n in zip(requests, rooms, strict=True))
-        decoder = self._decoder(min(rows, len(requests)), longest, max(rooms))
+        self.held.open(pages)
+        slots = min(rows, len(requests))
+        decoder = self._decoder(slots, self._spare(requests, slots, pages), longest, max(rooms))
         self.weights.refresh()
         decoder.cold.fill_(1.0 if decoding.greedy else 1.0 / decoding.temperature)
-        done = _Flow(decoder, self.policy, requests, rooms, decoding).run()
+        owner = None if pages is None else pages.owner
+        done = _Flow(decoder, self.policy, requests, rooms, decoding, rows, self.held, owner).run()
         charge(self.policy, ledger, [r.context for r in requests], [len(d.ids) for d in done])
         return done
 
     def close(self) -> None:
         """Give back the cache."""
         self.decoder = None
+        self.held.open(None)
 
-    def _decoder(self, slots: int, room: int, steps: int) -> Decoder:
+    def _spare(self, requests: Sequence[Request], slots: int, pages: Pages | None) -> int:
+        """Slots beyond those to decode in that would keep every history: those of this call, and those that it does not go on
+        from."""
+        if pages is None:
+            return 0
+        self.limit = pages.history.limit
+        found = (self.held.find(pages.owner, r.context) for r in requests)
+        followed = {match[0] for match in found if match is not None}
+        return len(requests) + len(self.held.rows) - len(followed) - slots
+
+    def _decoder(self, slots: int, spare: int, room: int, steps: int) -> Decoder:
+        """A new one knows no histories: after the first conversations of a run it is large enough."""
         old = self.decoder
-        if old is not None and self.wanted >= slots and old.room >= room and old.steps >= steps:
+        enough = self.wanted >= slots and self.spare >= spare
+        if old is not None and enough and old.room >= room and old.steps >= steps:
             return old
         room, steps = (-(-n // GRAIN) * GRAIN for n in (room, steps))
         if old is not None:
             room, steps = max(room, old.room), max(steps, old.steps)
-        self.wanted = max(slots, self.wanted)
+        self.wanted, self.spare = max(slots, self.wanted), max(spare, self.spare)
         self.decoder = None
+        self.held.clear()
         del old  # its cache makes room for the new one
-        self.decoder = Decoder(self.weights, self._fitting(self.wanted, room), room, steps, self.policy.eos)
+        extra = min(self.spare, self.limit // (room * self.weights.token_bytes))
+        self.decoder = Decoder(self.weights, self._fitting(self.wanted + extra, room), room, steps, self.policy.eos)
         return self.decoder
 
     def _fitting(self, slots: int, room: int) -> int:
@@ -103,10 +142,21 @@ class _Flow:
     """One call: requests wait, are decoded in rows, and end."""
 
     def __init__(
-        self, decoder: Decoder, policy: Policy, requests: Sequence[Request], rooms: Sequence[int], decoding: Decoding
+        self,
+        decoder: Decoder,
+        policy: Policy,
+        requests: Sequence[Request],
+        rooms: Sequence[int],
+        decoding: Decoding,
+        rows: int,
+        held: Held,
+        owner: str | None,
     ) -> None:
         self.decoder, self.policy, self.decoding = decoder, policy, decoding
         self.requests, self.rooms = requests, rooms
+        self.most = min(rows, decoder.slots)
+        """Rows that are decoded side by side; there may be more slots, for histories."""
+        self.held, self.owner = held, owner
         self.names = [r.context.tobytes() for r in requests]
         self.waiting = deque(range(len(requests)))
         self.free = list(range(decoder.slots))[::-1]
@@ -118,11 +168,20 @@ class _Flow:
         self.done: dict[int, Completion] = {}
         self.eos = set(policy.eos)
         self.enders = ender_mask(policy, decoding.stop)
+        self.claims = self._claims()
+
+    def _claims(self) -> Counter[int]:
+        """How many different prompts would go on from each slot."""
+        firsts = dict(zip(self.names, self.requests, strict=True)).values()
+        return Counter(match[0] for request in firsts if (match := self._match(request)) is not None)
+
+    def _match(self, request: Request) -> tuple[int, int] | None:
+        return None if self.owner is None else self.held.find(self.owner, request.context)
 
     def run(self) -> list[Completion]:
         self.decoder.keep([])
         while self.waiting or self.rows:
-            if self.waiting and (not self.rows or len(self.free) >= REFILL * self.decoder.slots):
+            if self.waiting and (not self.rows or self.most - len(self.rows) >= REFILL * self.most):
                 self._refill()
             self._decode()
             self._spell()
@@ -136,11 +195,13 @@ class _Flow:
         self.ended = []
 
     def _refill(self) -> None:
-        """Waiting requests take the free slots."""
-        new, fresh, copies = self._assign()
+        """Waiting requests take free slots. Histories are moved before anything is computed, prompts are copied after it."""
+        plan = self._assign()
+        new = plan.rows
         contexts = [self.requests[row.request].context for row in new]
-        self.decoder.prefill([Piece(row.slot, 0, c[:-1]) for row, c in zip(new, contexts, strict=True) if row.slot in fresh])
-        self.decoder.copy([source for source, _ in copies], [target for _, target in copies], max(map(len, contexts)))
+        self._copy(plan.moves, contexts)
+        self.decoder.prefill(plan.pieces)
+        self._copy(plan.copies, contexts)
         self.decoder.place(
             range(len(self.rows), len(self.rows) + len(new)),
             keys=[self.requests[row.request].key for row in new],
@@ -154,33 +215,65 @@ class _Flow:
         )
         self.rows += new
 
-    def _assign(self) -> tuple[list[_Row], set[int], list[tuple[int, int]]]:
-        """Rows for waiting requests, the slots whose prompt is to be computed, and which slot's prompt to copy to which. A free
-        slot that still holds a request's prompt is best; one in a taken slot is copied; only what lies nowhere is computed."""
-        chosen = [self.waiting.popleft() for _ in range(min(len(self.free), len(self.waiting)))]
+    def _copy(self, pairs: Sequence[tuple[int, int]], contexts: Sequence[NDArray[np.int64]]) -> None:
+        self.decoder.copy([source for source, _ in pairs], [target for _, target in pairs], max(map(len, contexts)))
+
+    def _assign(self) -> _Plan:
+        """A free slot that still holds a request's prompt is best; a prompt in a taken slot is copied; of one that lies
+        nowhere, only what no history begins with is computed."""
+        chosen = [self.waiting.popleft() for _ in range(min(self.most - len(self.rows), len(self.waiting)))]
+        matches = {i: self._match(self.requests[i]) for i in chosen}
+        rows = self._prompts_in_place(chosen)
+        taken = {self.homes[slot]: slot for slot in self.homes if slot not in self.free}
+        plan = _Plan()
+        for i in chosen:  # Who alone goes on from a history takes its slot.
+            if i not in rows and self.names[i] not in taken and (match := matches[i]) and self.claims[match[0]] == 1:
+                rows[i] = _Row(i, match[0])
+                self.free.remove(match[0])
+                self._compute(plan, rows[i], match, taken)
+        self._sort_free()
+        for i in chosen:
+            if i not in rows:
+                rows[i] = _Row(i, self.free.pop())
+                if self.names[i] in taken:
+                    plan.copies.append((taken[self.names[i]], rows[i].slot))
+                    self.homes[rows[i].slot] = self.names[i]
+                else:
+                    self._compute(plan, rows[i], matches[i], taken)
+        plan.rows = [rows[i] for i in chosen]
+        for row in plan.rows:
+            self.held.forget(row.slot)
+        return plan
+
+    def _prompts_in_place(self, chosen: Sequence[int]) -> dict[int, _Row]:
+        """Rows for requests whose prompts lie in free slots, histories excepted: these stay for later turns."""
         holding: dict[bytes, list[int]] = {}
         for slot in self.free:
-            if slot in self.homes:
+            if slot in self.homes and slot not in self.held.rows:
                 holding.setdefault(self.homes[slot], []).append(slot)
         rows: dict[int, _Row] = {}
         for i in chosen:
-            if held := holding.get(self.names[i]):
-                rows[i] = _Row(i, held.pop())
+            if slots := holding.get(self.names[i]):
+                rows[i] = _Row(i, slots.pop())
                 self.free.remove(rows[i].slot)
-        taken = {self.homes[slot]: slot for slot in self.homes if slot not in self.free}
-        copies: list[tuple[int, int]] = []
-        fresh: set[int] = set()
-        for i in chosen:
-            if i in rows:
-                continue
-            rows[i] = _Row(i, self.free.pop())
-            self.homes[rows[i].slot] = self.names[i]
-            source = taken.setdefault(self.names[i], rows[i].slot)
-            if source == rows[i].slot:
-                fresh.add(source)
-            else:
-                copies.append((source, rows[i].slot))
-        return [rows[i] for i in chosen], fresh, copies
+        return rows
+
+    def _sort_free(self) -> None:
+        """The last is taken first: slots that hold no history, then the oldest histories, and at the end those that a request
+        waits for."""
+        ages = {slot: age for age, slot in enumerate(self.held.rows)}
+        self.free.sort(key=lambda slot: (slot in ages, self.claims[slot], ages.get(slot, 0)), reverse=True)
+
+    def _compute(self, plan: _Plan, row: _Row, match: tuple[int, int] | None, taken: dict[bytes, int]) -> None:
+        """Plan to compute a prompt in a row's slot, from where a history ends that it begins with."""
+        source, count = match or (row.slot, 0)
+        if match is not None:
+            self.claims[source] -= 1
+        if source != row.slot:
+            plan.moves.append((source, row.slot))
+        plan.pieces.append(Piece(row.slot, count, self.requests[row.request].context[count:-1]))
+        self.homes[row.slot] = self.names[row.request]
+        taken[self.names[row.request]] = row.slot
 
     def _decode(self) -> None:
         width = SMALLEST
@@ -205,6 +298,10 @@ class _Flow:
             finish: Finish = "stop" if at in stops else "eos" if row_ids[length - 1] in self.eos else "length"
             self.ended.append((row.request, Written(row_ids[:length].tolist(), row_logprobs[:length].astype(float), finish)))
             self.free.append(row.slot)
+            if self.owner is not None:
+                # Keys and values of the last token were not computed.
+                whole = np.concatenate([self.requests[row.request].context, row_ids[: length - 1]])
+                self.held.put(row.slot, self.owner, whole)
         going = sorted(set(range(len(self.rows))) - set(gone))
         self.decoder.keep(going)
         self.rows = [self.rows[at] for at in going]

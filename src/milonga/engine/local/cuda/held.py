@@ -1,0 +1,62 @@
+"""What lies in a decoder's slots after their rows have ended: histories that a later turn can go on from.
+
+Nothing is copied to keep it. A slot holds its history until another row is given the slot: what keeps histories is to have more
+slots than a call decodes in.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from milonga.engine.local.history import LocalHistory, Pages, page_names
+
+
+class Held:
+    """Slots with the ids whose keys and values they hold, oldest first, of one history."""
+
+    def __init__(self) -> None:
+        self.rows: dict[int, tuple[str, NDArray[np.int64]]] = {}
+        self.names: dict[bytes, set[int]] = {}
+        """The slots whose rows begin with each page."""
+        self.of: tuple[LocalHistory, int] | None = None
+
+    def open(self, pages: Pages | None) -> None:
+        """Go on with a history. Those of conversations that are over, or of other weights, are forgotten."""
+        wanted = None if pages is None else (pages.history, pages.history.closed)
+        if self.of != wanted:
+            self.clear()
+        self.of = wanted
+
+    def clear(self) -> None:
+        self.rows, self.names = {}, {}
+
+    def put(self, slot: int, owner: str, ids: NDArray[np.int64]) -> None:
+        self.rows[slot] = (owner, ids)
+        for name in page_names(ids, owner):
+            self.names.setdefault(name, set()).add(slot)
+
+    def forget(self, slot: int) -> None:
+        """Another row is given this slot."""
+        if slot in self.rows:
+            owner, ids = self.rows.pop(slot)
+            for name in page_names(ids, owner):
+                self.names[name].discard(slot)
+
+    def find(self, owner: str, context: NDArray[np.int64]) -> tuple[int, int] | None:
+        """The slot that begins most as a context does, at least for a page, and for how many tokens; never for the last, which
+        is decoded."""
+        for name in reversed(page_names(context[:-1], owner)):
+            if slots := self.names.get(name):
+                # Rows of a group have their pages in common, and part within one.
+                alike = {slot: common(self.rows[slot][1], context[:-1]) for slot in sorted(slots)}
+                best = max(alike, key=alike.__getitem__)
+                return best, alike[best]
+        return None
+
+
+def common(left: NDArray[np.int64], right: NDArray[np.int64]) -> int:
+    """How many ids two rows begin with alike."""
+    count = min(len(left), len(right))
+    apart = np.flatnonzero(left[:count] != right[:count])
+    return int(apart[0]) if len(apart) else count
