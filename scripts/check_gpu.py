@@ -3,7 +3,8 @@
     python scripts/check_gpu.py [--out docs/results/gpu-check.json]
 
 Random models of the shapes that the kernels know, in float32 (same tokens, log-probabilities within 1e-4 of the CPU's) and
-in bfloat16 (log-probabilities near those of a fresh forward pass). Exit code 1 if anything is off.
+in bfloat16 (log-probabilities near those of a fresh forward pass); conversations whose turns go on from kept histories, too.
+Exit code 1 if anything is off.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
 from engine_helpers import kernel_model, prompts, requests, section, tokenizer, trace_of
-from milonga.engine import Completion, Decoding
+from milonga.engine import Completion, Decoding, Request
 from milonga.engine.local import LocalEngine
 from milonga.types import Traces
 from shapes import conditions
@@ -82,7 +83,45 @@ def exact(root: Path, arch: str, lora: dict[str, Any] | None) -> dict[str, dict[
     again = there.samplers["p"].decoder.graphs  # type: ignore[union-attr]
     found["graphs kept"] = {"same rows": float(all(again[key] is graph for key, graph in graphs.items())), "worst gap": 0.0}
     found["start"] = compare(here.sample("p", asked, Decoding(16), "ref"), there.sample("p", asked, Decoding(16), "ref"))
+    return found | conversed(here, there, asked)
+
+
+def conversed(here: LocalEngine, there: LocalEngine, asked: list[Request]) -> dict[str, dict[str, float]]:
+    """Conversations in which the CPU keeps nothing and the device its histories: groups, turns, branches, new weights, and
+    slots for few histories only. The first conversation makes the cache as large as it will be."""
+    found = {}
+    for name, gib in (("first talk", 1.0), ("talk", 1.0), ("talk, few slots", 1e-4)):
+        there.history_gib = gib
+        if gib < 1:
+            there.close()  # the next cache is made anew, within the bound
+        history = there.history()
+        turn, worst = asked[:48], {"same rows": 1.0, "worst gap": 0.0}
+        for n in range(3):
+            last, done = turn, here.sample("p", turn, Decoding(24))
+            one = compare(done, there.sample("p", turn, Decoding(24), "live", history))
+            worst["same rows"] = min(worst["same rows"], one["same rows"])
+            worst["worst gap"] = max(worst["worst gap"], one["worst gap"])
+            turn = following(last, done, n)
+        found[name] = worst
+        held = len(there.samplers["p"].held.rows)  # type: ignore[union-attr]
+        found[f"{name}, histories held"] = {"same rows": float(held == (48 if gib == 1 else 24)), "worst gap": 0.0}
+        branches = [*following(last[:16], done[:16], 7), *following(last[:16], done[:16], 8)]
+        found[f"{name}, branches"] = compare(
+            here.sample("p", branches, Decoding(16)), there.sample("p", branches, Decoding(16), "live", history)
+        )
+        for made in (here, there):
+            made.policy("p").assign([parameter * 1.01 for parameter in made.policy("p").parameters])
+        found[f"{name}, new weights"] = compare(
+            here.sample("p", turn, Decoding(8)), there.sample("p", turn, Decoding(8), "live", history)
+        )
+        history.close()
     return found
+
+
+def following(asked: list[Request], done: list[Completion], seed: int) -> list[Request]:
+    """The next turn of conversations; rows that parted ways on the device go on with what the CPU wrote."""
+    said = prompts(len(asked), seed, 2, 9)
+    return requests([np.concatenate([r.context, d.ids, s]) for r, d, s in zip(asked, done, said, strict=True)], seed)
 
 
 def rounded(root: Path, arch: str) -> dict[str, float]:

@@ -172,7 +172,7 @@ class SamplingSection(Section):
     """Most rows that are decoded side by side."""
     history_gib: float = Field(4.0, ge=0)
     """Most memory for keys and values that are kept while conversations go on, so that a turn does not read again what came
-    before it; 0: nothing is kept, and every turn reads its whole history. The CUDA sampler and vLLM read it in any case."""
+    before it; 0: nothing is kept, and every turn reads its whole history. vLLM reads it in any case."""
     sampler: Literal["auto", "vllm"] = "auto"
     """auto: our own samplers. vllm: an engine of vLLM in this process, where it is installed."""
     vllm: VllmSection | None = None

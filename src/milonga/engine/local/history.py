@@ -21,7 +21,7 @@ from milonga.engine.base import History
 from milonga.engine.local.policy import Policy, bit_sums
 
 PAGE = 8
-"""Tokens in a page. What does not fill one is computed again: half a page for each row, on average. Smaller ones cost more calls."""
+"""Tokens in a page. What does not fill one is computed again: half a page for each row, on average."""
 
 
 def page_names(ids: NDArray[np.int64], owner: str = "") -> list[bytes]:

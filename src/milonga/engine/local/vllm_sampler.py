@@ -70,7 +70,7 @@ class VllmSampler:
     def sample(
         self, requests: Sequence[Request], decoding: Decoding, rows: int, ledger: Ledger, pages: Pages | None = None
     ) -> list[Completion]:
-        """vLLM keeps the beginnings of rows by itself: there are no pages of ours."""
+        """There are no pages: vLLM has a cache of its own, which is told to keep nothing from call to call."""
         with refusals(self.policy):
             if self.engine is None:
                 self.engine = start(self.policy, self.section, rows)
