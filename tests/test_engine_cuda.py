@@ -122,8 +122,9 @@ def test_turns_go_on_from_what_slots_hold(
     check_turn(engine, made, third, kept.pages(policy, "live"), rows)
     # Of a later turn: the last token of the turn before, and what was said but for its last token, which is decoded.
     told = [(first[0], second[0]), (first[0], second[1]), (second[0], third[0]), (second[0], third[1])]
-    least = len(prompt) - 1 + sum(len(after.context) - len(before.context) - 2 for before, after in told)
-    assert sum(counts) == least if gib else least <= sum(counts) < sum(len(r.context) - 1 for r in (*first, *second, *third))
+    enough = len(prompt) - 1 + sum(len(after.context) - len(before.context) - 2 for before, after in told)
+    whole = sum(len(r.context) - 1 for r in (*first, *second, *third))
+    assert sum(counts) <= enough if gib else sum(counts) < whole, "a branch may also go on from what another branch computed"
 
 
 def test_slots_forget_what_other_weights_computed(engines: dict[str, LocalEngine], small_pages: None) -> None:
