@@ -19,7 +19,7 @@ from milonga.errors import UserError
 pytest.importorskip("triton", reason="the kernels are written in Triton")
 
 from milonga.engine.local import history, memory
-from milonga.engine.local.cuda import sampler
+from milonga.engine.local.cuda import held, sampler
 from milonga.engine.local.cuda.decoder import CHUNK, Decoder, Piece, _passes
 from milonga.engine.local.cuda.held import Held
 from milonga.engine.local.cuda.weights import unsuited
@@ -72,7 +72,7 @@ def test_the_kernels_sample_what_the_portable_sampler_samples(
 
 @pytest.fixture
 def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(history, "PAGE", 4)
+    monkeypatch.setattr(held, "LEAST", 4)
 
 
 def computed(monkeypatch: pytest.MonkeyPatch) -> list[int]:

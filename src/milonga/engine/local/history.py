@@ -24,9 +24,9 @@ PAGE = 8
 """Tokens in a page. What does not fill one is computed again: half a page for each row, on average."""
 
 
-def page_names(ids: NDArray[np.int64], owner: str = "") -> list[bytes]:
+def page_names(ids: NDArray[np.int64], owner: str = "", page: int | None = None) -> list[bytes]:
     """A name for each whole page of a row, from the name of the page before (the owner, for the first) and its own ids."""
-    raw, size = np.ascontiguousarray(ids, dtype=np.int64).tobytes(), 8 * PAGE
+    raw, size = np.ascontiguousarray(ids, dtype=np.int64).tobytes(), 8 * (page or PAGE)
     names, name = [], owner.encode()
     for at in range(0, len(raw) - size + 1, size):
         name = hashlib.blake2b(name + raw[at : at + size], digest_size=16).digest()

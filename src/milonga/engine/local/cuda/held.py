@@ -11,14 +11,18 @@ from numpy.typing import NDArray
 
 from milonga.engine.local.history import LocalHistory, Pages, page_names
 
+LEAST = 64
+"""Ids that a history must have in common with a row to be found, and the grain of the search. Names of shorter pieces take
+longer to compute than a GPU takes to read the tokens again."""
+
 
 class Held:
     """Slots with the ids whose keys and values they hold, oldest first, of one history."""
 
     def __init__(self) -> None:
-        self.rows: dict[int, tuple[str, NDArray[np.int64]]] = {}
+        self.rows: dict[int, tuple[NDArray[np.int64], list[bytes]]] = {}
         self.names: dict[bytes, set[int]] = {}
-        """The slots whose rows begin with each page."""
+        """The slots whose rows begin with each piece."""
         self.of: tuple[LocalHistory, int] | None = None
 
     def open(self, pages: Pages | None) -> None:
@@ -32,24 +36,23 @@ class Held:
         self.rows, self.names = {}, {}
 
     def put(self, slot: int, owner: str, ids: NDArray[np.int64]) -> None:
-        self.rows[slot] = (owner, ids)
-        for name in page_names(ids, owner):
+        self.rows[slot] = ids, page_names(ids, owner, LEAST)
+        for name in self.rows[slot][1]:
             self.names.setdefault(name, set()).add(slot)
 
     def forget(self, slot: int) -> None:
         """Another row is given this slot."""
         if slot in self.rows:
-            owner, ids = self.rows.pop(slot)
-            for name in page_names(ids, owner):
+            for name in self.rows.pop(slot)[1]:
                 self.names[name].discard(slot)
 
     def find(self, owner: str, context: NDArray[np.int64]) -> tuple[int, int] | None:
-        """The slot that begins most as a context does, at least for a page, and for how many tokens; never for the last, which
+        """The slot that begins most as a context does, at least for `LEAST` tokens, and for how many; never for the last, which
         is decoded."""
-        for name in reversed(page_names(context[:-1], owner)):
+        for name in reversed(page_names(context[:-1], owner, LEAST)):
             if slots := self.names.get(name):
-                # Rows of a group have their pages in common, and part within one.
-                alike = {slot: common(self.rows[slot][1], context[:-1]) for slot in sorted(slots)}
+                # Rows of a group have their first pieces in common, and part within one.
+                alike = {slot: common(self.rows[slot][0], context[:-1]) for slot in sorted(slots)}
                 best = max(alike, key=alike.__getitem__)
                 return best, alike[best]
         return None
