@@ -85,7 +85,7 @@ def exact(root: Path, arch: str, lora: dict[str, Any] | None) -> dict[str, dict[
             parameter.data.mul_(torch.from_numpy(noise).to(parameter))
     found["new weights"] = compare(here.sample("p", asked, Decoding(48)), there.sample("p", asked, Decoding(48)))
     again = there.samplers["p"].decoder.graphs  # type: ignore[union-attr]
-    found["graphs kept"] = as_many(sum(again[key] is graph for key, graph in graphs.items()), len(graphs))
+    found["graphs kept"] = required(all(again[key] is graph for key, graph in graphs.items()), len(graphs))
     found["start"] = compare(here.sample("p", asked, Decoding(16), "ref"), there.sample("p", asked, Decoding(16), "ref"))
     return found | conversed(here, there, asked)
 
@@ -111,7 +111,7 @@ def conversed(here: LocalEngine, there: LocalEngine, asked: list[Request]) -> di
             turn = following(last, done, n)
         found[name] = worst
         held = len(there.samplers["p"].held.rows)  # type: ignore[union-attr]
-        found[f"{name}, histories held"] = as_many(held, 48 if gib == 1 else 24)
+        found[f"{name}, histories held"] = required(held >= 48 if gib == 1 else 0 < held <= 24, held)
         branches = [*following(last[:16], done[:16], 7), *following(last[:16], done[:16], 8)]
         found[f"{name}, branches"] = compare(
             here.sample("p", branches, Decoding(16)), there.sample("p", branches, Decoding(16), "live", history)
@@ -125,9 +125,9 @@ def conversed(here: LocalEngine, there: LocalEngine, asked: list[Request]) -> di
     return found
 
 
-def as_many(found: int, wanted: int) -> dict[str, float]:
-    """Two counts that must be equal, in the form of a comparison."""
-    return {"parted": 0 if found == wanted else PARTED + 1, "worst gap": 0.0, "found": found, "wanted": wanted}
+def required(met: bool, count: int) -> dict[str, float]:
+    """Something that must be so, in the form of a comparison; with what was counted for it."""
+    return {"parted": 0 if met else PARTED + 1, "worst gap": 0.0, "count": count}
 
 
 def following(asked: list[Request], done: list[Completion], seed: int) -> list[Request]:
