@@ -206,6 +206,7 @@ def reached() -> str:
         ["an engine's host, for each new token", f"{found.token_s * 1e6:.2f} µs"],
         ["products while learning", f"{found.products:.0%} of the data sheet"],
         ["how often a learner moves its activations", f"{found.traffic:.1f} times"],
+        ["a learner's host, for each token", f"{found.read_s * 1e6:.2f} µs"],
         ["the driver, for each trace", f"{found.trace_s * 1e3:.2f} ms"],
     ]
     return table(["fitted", "*calibrated*"], rows)

@@ -26,7 +26,7 @@ MEASURED = Path(__file__).with_name("measured.json")
 """Written by scripts/calibrate_plan.py from benchmarks/results."""
 UNKNOWNS = {
     "sampling": ("bandwidth", "layer_s", "prefill", "token_s"),
-    "learning": ("products", "traffic"),
+    "learning": ("products", "traffic", "read_s"),
     "between": ("trace_s",),
 }
 """What each group of measurements is fitted by."""
@@ -84,7 +84,8 @@ def features(one: Measurement, gpu: Accelerator, bandwidth: float) -> tuple[list
     tokens = one.tokens or one.rows * (one.prompt + one.new)
     forward = one.flops / 3 if one.flops else row_flops(one, shape)
     fixed = OPTIMISER_BYTES * shape.parameters / (gpu.bandwidth * bandwidth) if one.kind == "learn" else 0.0
-    return [passes * forward / gpu.flops, passes / 3 * tokens * shape.activation_bytes / gpu.bandwidth], fixed
+    moved = passes / 3 * tokens * shape.activation_bytes
+    return [passes * forward / gpu.flops, moved / gpu.bandwidth, float(tokens)], fixed
 
 
 def row_flops(one: Measurement, shape: Shape) -> float:

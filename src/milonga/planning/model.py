@@ -43,6 +43,8 @@ class Efficiencies:
     """Share of the matrix peak of a learner's products."""
     traffic: float
     """How often a learner moves its activations, at the memory's peak."""
+    read_s: float
+    """Seconds of a learner's host for each token: building batches, launching passes."""
     trace_s: float
     """Seconds of the driver for each trace of a turn: reading, grading, credit."""
 
@@ -149,6 +151,7 @@ def learn_parts(machine: Machine, shape: Shape, study: Study, gpus: int, tokens:
     gathered = gpu.gather_s(HALF * shape.parameters, gpus)
     summed = gpu.gather_s(4 * shape.parameters, gpus)
     parts["learner links"] = max(0.0, passes * (2 * gathered + summed) - compute)
+    parts["learner host"] = reached.read_s * mine
     parts["optimiser"] = OPTIMISER_BYTES * shape.parameters / gpus / (gpu.bandwidth * reached.bandwidth)
     return parts
 
