@@ -21,6 +21,8 @@ KEPT = {
     "generator/accuracy", "generator/sound_accuracy", "generator/plain_accuracy", "generator/ce_plain", "hacking_gap",
     *(f"verifier/{name}" for name in ("auroc", "balanced_accuracy", "f1", "pair_accuracy", "best_of_k", "best_of_k_sound")),
     *(f"verifier/{name}" for name in ("score_accuracy", "defect_precision")), "held_out_auroc", "plain_accuracy", "ce_plain",
+    *(f"tester/{name}" for name in ("mu", "validity", "p01", "p00")), "best_of_n", "solver/accuracy", "injector/valid",
+    *(f"proposer/{name}" for name in ("valid", "learnable", "solve_rate", "hops")),
     "team/over_vote", "team/vote", "reader/exact", "generator/useful_questions", "judge/pair_accuracy", "judge/built_accuracy",
     "collusion", "consensus_wrong", "endorsement", "label_accuracy", "grm/hacking_gap", "pool/malformed", "search/accuracy",
     *(f"{who}/{name}" for who in ("generator", "team") for name in ("first_accuracy", "last_accuracy", "gain", "copy_rate")),

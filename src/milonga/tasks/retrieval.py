@@ -6,6 +6,7 @@ again from its queries. Passages that share no word with the query are never ret
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Sequence
 from functools import lru_cache
@@ -30,6 +31,8 @@ class Retrieval(Tool):
     """The passages that fit a query best, at most `top` of them."""
 
     def __init__(self, passages: Sequence[str], top: int, calls: int) -> None:
+        # It imports JAX where that is installed, and JAX would take most of a GPU for choosing the best of a list.
+        os.environ.setdefault("JAX_PLATFORMS", "cpu")
         import bm25s  # a quarter of a second that only this task should cost
 
         self.passages, self.top, self.calls = tuple(passages), top, calls
