@@ -85,19 +85,19 @@ SOLVED, FOUND = "eval/generator/accuracy", "eval/verifier/f1"
 # over seven seeds the gains were 0.07 to 0.15 and those of the controls -0.6 to +0.01.
 CASES: dict[str, Case] = {
     "tango": Case(fast(QUICK | {"options": {"warmup": 0}}, *BOTH), 5, SOLVED, BOTH, 0.12),
-    # On seed 4 from 0.41 to 0.54, the control to 0.06.
+    # On seeds 4 and 5 from 0.61 to 0.76 and 0.75, the controls to 0.52 and 0.50.
     "tango_code": Case(
         QUICK
         | {
             "task": {"name": "code", "level": 2},
             "options": {"warmup": 0, "alpha": 0.05},
-            "batch": {"problems": 16, "rollouts": 8},
+            "batch": {"problems": 10, "rollouts": 8},
             "policies": {"generator": {"lr": 3e-4}, "verifier": FAST},
         },
-        8,
+        4,
         SOLVED,
         BOTH,
-        0.06,
+        0.08,
     ),
     # Over seeds 4 to 7, with six turns of imitation, the gains were 0.18 to 0.33, those of the controls -0.19 to +0.01.
     "curriculum": Case(
@@ -317,18 +317,18 @@ CASES: dict[str, Case] = {
         0.12,
     ),
     # One model in both seats; one family of functions alone, whose words are few. The share of right ones among 8 programs
-    # for each of 16 held-out functions. On seeds 4 and 5 the gains were 0.29 and 0.23, the controls lost 0.22 and 0.16. (What
-    # the tests separate, mu, rose by 0.13 and 0.07, and fell in the controls.)
+    # for each of 12 held-out functions. On seeds 4 and 5 the gains were 0.27 and 0.36, the controls lost 0.32 and 0.10. (What
+    # the tests separate, mu, rose by 0.21 and fell by 0.36: few programs are wrong in the end.)
     "cure": Case(
         QUICK
         | {
             "task": {"name": "code", "level": 3, "families": ["order"]},
             "batch": {"problems": 12, "rollouts": 8},
-            "options": {"tests": 4, "measured": 16},
+            "options": {"tests": 4, "measured": 12},
             "policies": {"generator": FAST},
             "eval": QUICK["eval"] | {"problems": 4, "samples": 1},
         },
-        5,
+        3,
         "eval/pass_1",
         {"generator"},
         0.1,
@@ -351,18 +351,18 @@ CASES: dict[str, Case] = {
         0.12,
     ),
     # What a proposer learns first is to write programs that count; for the solvers so few turns are too short. Of about 100
-    # proposals, with a standard error of 0.05: on seed 4 from 0.37 to 0.61, the control to 0.05.
+    # proposals: over seeds 4 to 6 the gains were 0.34, 0.42 and 0.23, those of the controls -0.31, +0.17 and -0.36.
     "absolute_zero": Case(
         QUICK
         | {
             "task": {"name": "code", "min_level": 1, "level": 2},
-            "batch": {"problems": 12, "rollouts": 2},
+            "batch": {"problems": 20, "rollouts": 2},
             "sampling": {"max_tokens": 64},
             "options": {"seeds": 1, "seed_rounds": 2, "references": 1, "measured": 40},
-            "policies": {"generator": {"lr": 6e-4}},
+            "policies": {"generator": {"lr": 4e-4}},
             "eval": QUICK["eval"] | {"problems": 4, "samples": 1},
         },
-        6,
+        5,
         "eval/proposer/valid",
         {"generator"},
         0.12,
@@ -418,25 +418,25 @@ CASES: dict[str, Case] = {
         {"generator", "critic"},
         0.12,
     ),
-    # A model for each seat, and ways of two hops, which few of the proposer's questions have. Over seeds 4 to 6 the gains were
-    # 0.14, 0.09 and 0.14; the controls lost 0.29 to 0.40. At 3e-4 a solver with true rewards gets worse too.
+    # A model for each seat, and ways of three hops, which few of the proposer's questions have. On seeds 4 and 5 the gains were
+    # 0.14 and 0.19; the controls lost 0.09 and 0.03.
     "search_self_play": Case(
         QUICK
         | {
             "binding": "own",
-            "task": {"name": "search", "min_hops": 2, "hops": 2, "calls": 3},
-            "batch": {"problems": 24, "rollouts": 8},
+            "task": {"name": "search", "min_hops": 3, "hops": 3, "calls": 4},
+            "batch": {"problems": 12, "rollouts": 8},
             "options": {"measured": 4},
-            "policies": {"generator": FAST, "proposer": {"lr": 1e-4}},
-            "eval": QUICK["eval"] | {"samples": 3},
+            "policies": {"generator": {"lr": 3e-4}, "proposer": {"lr": 1e-4}},
+            "eval": QUICK["eval"] | {"samples": 2},
         },
-        4,
+        6,
         SOLVED,
         {"generator", "proposer"},
-        0.08,
+        0.1,
     ),
-    # Bugs of two files are asked for, of which the embedded model hands in few: 0.17 of its artifacts for held-out repositories
-    # pass the checks. Over seeds 4 and 5 the ends were 0.34 and 0.39, the controls 0.27 and 0.04.
+    # Bugs of two files are asked for, of which the embedded model hands in few: over seeds 4 and 5 0.19 and 0.15 of its
+    # artifacts for held-out repositories pass the checks at the start, 0.39 and 0.29 in the end, 0.20 and 0.15 in the controls.
     "self_play_swe": Case(
         fast(QUICK, "generator")
         | {
@@ -448,8 +448,7 @@ CASES: dict[str, Case] = {
         8,
         "eval/injector/valid",
         {"generator"},
-        0.06,
-        seed=5,
+        0.1,
     ),
     "verifier_only": Case(fast(JUDGED, "verifier"), 8, FOUND, {"verifier"}, 0.05),
 }

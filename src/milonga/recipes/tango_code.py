@@ -29,7 +29,7 @@ class TangoCode(Tango):
     """A coder and a verifier of its pieces learn in turns; hidden tests are the ground truth."""
 
     name = "tango_code"
-    paper = ""
+    paper = "none: docs/recipes/tango_code.md"
     truth = "hidden tests"
     seats = {"generator": Coder, "verifier": StepVerifier}
     tasks = ("code",)
