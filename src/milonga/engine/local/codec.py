@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from milonga.engine.base import Completion
 from milonga.errors import ConfigError
 from milonga.types import Prompt
 
@@ -169,6 +170,15 @@ class Codec:
         if ends is None:
             ends = self._prefix_ends(ids)
         return text, np.minimum(np.maximum.accumulate(np.array(ends, dtype=np.int64)), len(text))
+
+    def transcribe(self, text: str, end: bool) -> Completion:
+        """A given text as it would have been sampled, closed by the end-of-sequence token if `end`."""
+        ids = np.array(self.encode_foreign(text), dtype=np.int64)
+        spelt, ends = self.spell(ids)
+        if end:
+            ids = np.append(ids, int(self.tokenizer.eos_token_id))
+            ends = np.append(ends, len(spelt))
+        return Completion(ids, np.zeros(len(ids)), "eos" if end else "length", text, ends)
 
     def _plain(self, ids: NDArray[np.int64]) -> tuple[str, NDArray[np.int64]] | None:
         """The same where every byte is a character of its own; None where one is not."""

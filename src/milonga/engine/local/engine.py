@@ -154,13 +154,7 @@ class LocalEngine(Engine):
         return self.policy(policy).codec.follow_all(prompts, last)
 
     def transcribe(self, policy: str, text: str, end: bool = True) -> Completion:
-        chosen = self.policy(policy)
-        ids = np.array(chosen.codec.encode_foreign(text), dtype=np.int64)
-        spelt, ends = chosen.codec.spell(ids)
-        if end:
-            ids = np.append(ids, int(chosen.codec.tokenizer.eos_token_id))
-            ends = np.append(ends, len(spelt))
-        return Completion(ids, np.zeros(len(ids)), "eos" if end else "length", text, ends)
+        return self.policy(policy).codec.transcribe(text, end)
 
     def same_tokens(self, policy: str, other: str) -> bool:
         mine, theirs = (self.policy(name).codec.tokenizer.get_vocab() for name in (policy, other))

@@ -7,7 +7,7 @@ weights as they were before its step, and ends the lesson.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -23,10 +23,11 @@ from milonga.engine.local.head import chunked_head, full_head
 from milonga.engine.local.memory import pass_tokens
 from milonga.engine.local.packed import Working, working
 from milonga.engine.local.policy import Policy
+from milonga.engine.local.share import Share
 from milonga.objectives.losses import Denominators, Rows, Sums, TokenTerms, loss, value_loss
 from milonga.objectives.spec import PAIRED
 from milonga.randomness import key64
-from milonga.types import Floats, Lesson, Trace
+from milonga.types import Floats, Lesson, Problem, Reading, Trace
 
 
 def last_hidden(policy: Policy, batch: MicroBatch, places: Tensor, working: Working | None) -> Tensor:
@@ -67,43 +68,69 @@ def batches(
     masks: Sequence[NDArray[np.bool_]] | None,
     working: Working | None,
     units: Sequence[int] | None = None,
-) -> Iterator[MicroBatch]:
-    """The rows cut by the policy's budget: packed where there is a packed pass, padded elsewhere."""
+) -> Iterator[MicroBatch | None]:
+    """The rows cut by the policy's budget: packed where there is a packed pass, padded elsewhere. None stands for a pass that
+    only others have rows for: workers that share weights go through them together."""
     padless = working is not None and working.padless
-    for members in cut(traces, pass_tokens(policy), units, padless):
+    cuts = list(cut(traces, pass_tokens(policy), units, padless))
+    most = policy.share.most(len(cuts))  # asked before the first pass, as by all of them
+    for members in cuts:
         yield build(traces, members, policy.pad, policy.device, masks, working is not None)
+    yield from [None] * (most - len(cuts))
+
+
+def keep_step(policy: Policy, compute: Callable[..., Any]) -> Tensor:
+    """A pass over nothing, for the others' sake: a zero that hangs on the weights."""
+    ids = np.full(2, policy.pad, dtype=np.int64)
+    row = Trace("", "", Problem("", "", ""), ids, (), np.zeros(2), "", Reading(None, 0.0))
+    batch = build([row], [0], policy.pad, policy.device, [np.array([False, True])])
+    found = policy.through(compute, batch)
+    nothing: Tensor = 0.0 * (found[0] if isinstance(found, tuple) else found).sum()
+    return nothing
 
 
 @torch.no_grad()
 def values(policy: Policy, traces: Sequence[Trace], tag: str, ledger: Ledger) -> list[Floats]:
     """The value at every token under policy@tag, aligned with each trace's ids."""
-    out = [np.zeros(len(t.ids)) for t in traces]
     everywhere = [np.ones(len(t.ids), dtype=bool) for t in traces]
-    with policy.at(tag):
-        ready = working(policy)
-        for batch in batches(policy, traces, everywhere, ready):
-            found = head_values(policy, batch, ready).cpu().numpy()
-            ledger.charge(policy.name, "score", batch.tokens, policy.flops(batch.tokens, batch.attended))
-            ends = np.cumsum([len(row) for row in batch.trained])
-            for member, value in zip(batch.members, np.split(found, ends[:-1]), strict=True):
-                out[member][:] = value
-    return out
+    return _ask(policy, traces, everywhere, tag, ledger, head_values)
 
 
 @torch.no_grad()
 def score(policy: Policy, traces: Sequence[Trace], tag: str, ledger: Ledger) -> list[Floats]:
     """Log-probabilities of the trained tokens under policy@tag, aligned with each trace's ids."""
-    out = [np.zeros(len(t.ids)) for t in traces]
-    asked = [i for i, t in enumerate(traces) if trained_tokens(t).any()]
-    chosen = [traces[i] for i in asked]
+    return _ask(policy, traces, [trained_tokens(t) for t in traces], tag, ledger, _logprobs)
+
+
+def _logprobs(policy: Policy, batch: MicroBatch, working: Working | None = None) -> Tensor:
+    return token_logprobs(policy, batch, working)[0]
+
+
+def _ask(
+    policy: Policy,
+    traces: Sequence[Trace],
+    masks: Sequence[NDArray[np.bool_]],
+    tag: str,
+    ledger: Ledger,
+    compute: Callable[..., Tensor],
+) -> list[Floats]:
+    """A number for each token of a mask, and zero elsewhere. Rows without any cost nothing."""
+    asked = [i for i, mask in enumerate(masks) if mask.any()]
+    mine = [asked[i] for i in policy.share.mine([len(traces[i].ids) for i in asked])]
+    found: dict[int, Floats] = {}
     with policy.at(tag):
         ready = working(policy)
-        for batch in batches(policy, chosen, None, ready):
-            logp, _ = token_logprobs(policy, batch, ready)
+        for batch in batches(policy, [traces[i] for i in mine], [masks[i] for i in mine], ready):
+            if batch is None:
+                keep_step(policy, compute)
+                continue
+            flat = policy.through(compute, batch, ready).cpu().numpy()
             ledger.charge(policy.name, "score", batch.tokens, policy.flops(batch.tokens, batch.attended))
-            values = np.split(logp.cpu().numpy(), np.cumsum([row.sum() for row in batch.trained])[:-1])
-            for member, mask, value in zip(batch.members, batch.trained, values, strict=True):
-                out[asked[member]][mask] = value
+            parts = np.split(flat, np.cumsum([row.sum() for row in batch.trained])[:-1])
+            found |= {mine[member]: part for member, part in zip(batch.members, parts, strict=True)}
+    out = [np.zeros(len(t.ids)) for t in traces]
+    for row, values in policy.share.collect(found).items():
+        out[row][masks[row]] = values
     return out
 
 
@@ -125,6 +152,14 @@ class _Sums:
     def add(self, sums: Sums) -> None:
         for name, amount in sums.items():
             setattr(self, name, getattr(self, name) + (amount.double() if isinstance(amount, Tensor) else amount))
+
+    def join(self, share: Share) -> None:
+        """Add what the other workers summed; they had the same loss at every step."""
+        if share.workers > 1:
+            names = [name for name in vars(self) if name != "loss"]
+            mine = torch.tensor([float(getattr(self, name)) for name in names], dtype=torch.float64)
+            for name, amount in zip(names, share.total(mine).tolist(), strict=True):
+                setattr(self, name, amount)
 
 
 class _Update:
@@ -187,18 +222,13 @@ class _Update:
         pairs = len({self.lesson.units[r] for r in rows}) if self.lesson.units else 0
         over = Denominators(max(1, sum(int(self.masks[r].sum()) for r in rows)), len(rows), self.limit, pairs)
         moving = [r for r in rows if self._moves(r)]
-        chosen = [self.lesson.traces[r] for r in moving]
-        masks = [self.masks[r] for r in moving]
-        units = [self.lesson.units[r] for r in moving] if self.lesson.units else None
-        parts = []
         self.ready = working(self.policy) if moving else None
-        for batch in batches(self.policy, chosen, masks, self.ready, units):
-            parts.append(self._backward(batch, [moving[m] for m in batch.members], over, fresh))
+        part = self._pass(self._mine(moving), over, fresh)
         self.ready = None
         gradients = self.policy.look_ahead() if moving and self.policy.section.optimism else None
         size = self.policy.gradient_norm()
         # The one place of a step where the host waits for the device.
-        total, norm = torch.stack([sum(parts, torch.zeros_like(size, dtype=torch.float64)), size.double()]).tolist()
+        total, norm = torch.stack([self.policy.share.total(part), size.double().to(part.device)]).tolist()
         self.policy.clip(size, norm)
         self.sums.loss += total
         if not np.isfinite(total) or not np.isfinite(norm):
@@ -214,6 +244,23 @@ class _Update:
         self.policy.optimiser.zero_grad(set_to_none=True)
         self.norms.append(norm)
         return True
+
+    def _mine(self, rows: list[int]) -> list[int]:
+        units = [self.lesson.units[r] for r in rows] if self.lesson.units else None
+        return [rows[i] for i in self.policy.share.mine([len(self.lesson.traces[r].ids) for r in rows], units)]
+
+    def _pass(self, rows: list[int], over: Denominators, fresh: bool) -> Tensor:
+        """Forward and backward over some rows; returns their part of the loss."""
+        chosen = [self.lesson.traces[r] for r in rows]
+        masks = [self.masks[r] for r in rows]
+        units = [self.lesson.units[r] for r in rows] if self.lesson.units else None
+        part = torch.zeros((), dtype=torch.float64, device=self.policy.device)
+        for batch in batches(self.policy, chosen, masks, self.ready, units):
+            if batch is None:
+                keep_step(self.policy, head_values if self.objective.on_values else token_logprobs).backward()  # type: ignore[no-untyped-call]
+            else:
+                part = part + self._backward(batch, [rows[m] for m in batch.members], over, fresh)
+        return part
 
     def _moves(self, row: int) -> bool:
         """Whether a row can move the weights at all; rows that cannot cost nothing."""
@@ -235,7 +282,7 @@ class _Update:
 
     def _of_tokens(self, batch: MicroBatch, rows: list[int], over: Denominators, fresh: bool) -> tuple[Tensor, Sums]:
         """The loss of a language model's probabilities."""
-        logp, entropy = token_logprobs(self.policy, batch, self.ready)
+        logp, entropy = self.policy.through(token_logprobs, batch, self.ready)
         old = batch.flat([self.lesson.traces[r].logprobs for r in rows], self.policy.device)
         given = self.lesson.advantages
         terms = TokenTerms(
@@ -256,7 +303,7 @@ class _Update:
 
     def _of_values(self, batch: MicroBatch, rows: list[int], over: Denominators, fresh: bool) -> tuple[Tensor, Sums]:
         """The loss of a value head."""
-        found = head_values(self.policy, batch, self.ready)
+        found = self.policy.through(head_values, batch, self.ready)
         targets = self._flat(batch, self.lesson.targets, rows)
         reference = self._flat(batch, self.reference, rows)
         return value_loss(self.objective, found, targets, batch.rows, self._rows(batch, rows), over, reference)
@@ -294,7 +341,8 @@ class _Update:
         return 2.0 if self.policy.adapter else 3.0
 
     def _finish(self) -> LearnReport:
-        report, sums, tokens = self.report, self.sums, self.sums.tokens
+        self.sums.join(self.policy.share)
+        report, sums, tokens = self.report, self.sums, int(self.sums.tokens)
         report.loss = sums.loss / max(1, len(self.norms))
         report.grad_norm = float(np.mean(self.norms)) if self.norms else 0.0
         if tokens and self.reference is not None and not self.objective.on_ratio:
@@ -306,7 +354,7 @@ class _Update:
             report.accuracy = float(sums.hits) / sums.judged
         if sums.drift_tokens:
             report.mismatch = float(sums.drift) / sums.drift_tokens
-        report.tokens = sums.tokens
+        report.tokens = tokens
         if self.policy.device.type == "cuda":
             report.peak_gib = torch.cuda.max_memory_allocated(self.policy.device) / 2**30
         self.policy.updates += 1

@@ -31,7 +31,10 @@ from milonga.engine.local.shapes import base_layer, linears, misfit
 
 
 def working(policy: Policy) -> Working | None:
-    """The policy's weights for packed passes; None where its model's own forward pass must do."""
+    """The policy's weights for packed passes; None where its model's own forward pass must do: shards are gathered layer by
+    layer as that reaches them."""
+    if policy.shell is not None:
+        return None
     why = misfit(policy)
     if why is None:
         return Working(policy)

@@ -9,7 +9,7 @@ the start of one that begins from a saved adapter is that adapter.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
@@ -19,8 +19,12 @@ from torch import Tensor, nn
 from milonga.config import PolicySection
 from milonga.engine.local.codec import Codec
 from milonga.engine.local.models import SMALL, eos_ids, matmul_parameters
+from milonga.engine.local.share import Share
 from milonga.errors import UserError, nearest
 from milonga.objectives.losses import optimistic
+
+COUNTER = "optimiser:step"
+"""In a state: how often a parameter was stepped. The one that has not its shape; it may be written as a vector."""
 
 
 def computing_dtype(section: PolicySection, parameters: int, device: str) -> torch.dtype:
@@ -50,7 +54,7 @@ class Policy:
         self.updates = 0
         self.activate()
         self.head = self._value_head() if section.kind == "scalar" else None
-        self.names, self.parameters = self._trainable()
+        self.names, self.parameters = self.trainable()
         self.optimiser = self.new_optimiser()
         self.gradients: list[Tensor] | None = None
         """Of the last step, before they were looked ahead from; only with `optimism`."""
@@ -61,6 +65,10 @@ class Policy:
         self.plain_head = self._probe_head()
         self.matmuls = matmul_parameters(self.causal, self.parameters)
         self.start = ""
+        self.share = Share()
+        """The rows that are this process's to compute."""
+        self.shell: nn.Module | None = None
+        """What every pass goes through where the weights are sharded over several processes; None where they are whole."""
 
     @property
     def causal(self) -> Any:
@@ -82,7 +90,8 @@ class Policy:
         if self.adapter and self.model.active_adapter != self.adapter:
             self.model.set_adapter(self.adapter)
 
-    def _trainable(self) -> tuple[list[str], list[nn.Parameter]]:
+    def trainable(self) -> tuple[list[str], list[nn.Parameter]]:
+        """Names and tensors of what is trained: the whole model, or the adapter; and a value head."""
         if not self.adapter:
             for parameter in self.model.parameters():
                 parameter.requires_grad_(True)
@@ -110,6 +119,10 @@ class Policy:
         return torch.optim.AdamW(
             self.parameters, lr=s.learning_rate, betas=s.betas, eps=s.eps, weight_decay=s.weight_decay, fused=True
         )
+
+    def through(self, compute: Callable[..., Any], *args: Any) -> Any:
+        """A pass with all weights at hand: a function of this policy and some arguments."""
+        return compute(self, *args) if self.shell is None else self.shell(compute, *args)
 
     def computing(self) -> Any:
         """The precision in which this policy computes; the master weights stay float32."""
@@ -160,15 +173,20 @@ class Policy:
         if tag == "live":
             yield
             return
-        others, live = self.tagged(tag), [p.data for p in self.parameters]
+        others = self.tagged(tag)
+        # Shards are gathered from the memory they lie in: pointing elsewhere would not be noticed.
+        live = [p.data for p in self.parameters] if self.shell is None else self.clone()
+        put = self._point_to if self.shell is None else self.assign
         try:
-            for parameter, other in zip(self.parameters, others, strict=True):
-                parameter.data = other
+            put(others)
             with torch.no_grad():
                 yield
         finally:
-            for parameter, own in zip(self.parameters, live, strict=True):
-                parameter.data = own
+            put(live)
+
+    def _point_to(self, tensors: list[Tensor]) -> None:
+        for parameter, other in zip(self.parameters, tensors, strict=True):
+            parameter.data = other
 
     @torch.no_grad()
     def assign(self, tensors: list[Tensor]) -> None:
@@ -181,7 +199,7 @@ class Policy:
             torch.nn.utils.clip_grads_with_norm_(self.parameters, self.section.grad_clip, norm)
 
     def gradient_norm(self) -> Tensor:
-        return torch.nn.utils.get_total_norm([p.grad for p in self.parameters if p.grad is not None])
+        return self.share.whole(torch.nn.utils.get_total_norm([p.grad for p in self.parameters if p.grad is not None]))
 
     @torch.no_grad()
     def look_ahead(self) -> list[Tensor]:
@@ -213,6 +231,10 @@ class Policy:
         return 2.0 * self.matmuls * tokens + 4.0 * float(config.num_hidden_layers * config.hidden_size) * attended
 
     def state(self) -> dict[str, Tensor]:
+        """What changes while training, on the CPU."""
+        return {key: tensor.contiguous().cpu() for key, tensor in self.tensors().items()}
+
+    def tensors(self) -> dict[str, Tensor]:
         """Everything that changes while training, as flat tensors: live weights, optimiser moments, other versions."""
         out = {f"live/{n}": p.detach() for n, p in zip(self.names, self.parameters, strict=True)}
         for tag, tensors in self.tags.items():
@@ -221,8 +243,7 @@ class Policy:
         for name, parameter in zip(self.names, self.parameters, strict=True):
             for key, value in self.optimiser.state.get(parameter, {}).items():
                 out[f"optimiser:{key}/{name}"] = value
-        out |= {f"gradient/{n}": g for n, g in zip(self.names, self.gradients or (), strict=self.gradients is not None)}
-        return {key: tensor.contiguous().cpu() for key, tensor in out.items()}
+        return out | {f"gradient/{n}": g for n, g in zip(self.names, self.gradients or (), strict=self.gradients is not None)}
 
     def load_state(self, state: dict[str, Tensor]) -> None:
         """Snapshots that the state does not know are forgotten; the start stays."""
@@ -237,4 +258,5 @@ class Policy:
             for name, parameter in zip(self.names, self.parameters, strict=True):
                 if f"{kind}/{name}" in state:
                     # AdamW's fused form wants its step counters on the device of the parameters.
-                    self.optimiser.state[parameter][kind[10:]] = state[f"{kind}/{name}"].to(self.device)
+                    value = state[f"{kind}/{name}"].to(self.device)
+                    self.optimiser.state[parameter][kind[10:]] = value.reshape(()) if kind == COUNTER else value

@@ -1,0 +1,192 @@
+"""A policy whose weights, gradients and moments lie in shards on several workers (FSDP2).
+
+The model's own forward pass runs through `fully_shard`ed layers: each gathers its weights when it is reached and lets go of them
+after it; gradients are summed, not averaged, since the learner's denominators are those of all rows (law 5). Optimiser,
+clipping and tags work on the shards as they work on whole tensors.
+
+Invariants: every worker makes the same passes in the same order; between passes nothing but shards is held; what leaves a group
+(weights for samplers, checkpoints, exports) is whole.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from safetensors import safe_open
+from torch import Tensor, nn
+from torch.distributed import checkpoint
+from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader, HuggingFaceStorageWriter
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.tensor import DTensor
+
+from milonga.engine.local.learner import keep_step, token_logprobs
+from milonga.engine.local.policy import COUNTER, Policy, computing_dtype
+from milonga.engine.local.share import Found, Share
+
+
+class GroupShare(Share):
+    """A part of the rows: those of one worker of a process group, by rank. Numbers are exchanged by the CPU (`talk`)."""
+
+    def __init__(self, talk: Any) -> None:
+        self.talk = talk
+        self.rank, self.workers = dist.get_rank(talk), dist.get_world_size(talk)
+
+    def mine(self, sizes: Sequence[int], units: Sequence[int] | None = None) -> list[int]:
+        """Units in order of length are dealt out in turn: every worker gets about as many tokens."""
+        rows: dict[int, list[int]] = {}
+        for row in range(len(sizes)):
+            rows.setdefault(row if units is None else units[row], []).append(row)
+        order = sorted(rows, key=lambda unit: max(sizes[row] for row in rows[unit]))
+        return sorted(row for unit in order[self.rank :: self.workers] for row in rows[unit])
+
+    def most(self, passes: int) -> int:
+        found = torch.tensor(passes)
+        dist.all_reduce(found, dist.ReduceOp.MAX, self.talk)
+        return int(found)
+
+    def total(self, values: Tensor) -> Tensor:
+        found = values.cpu()
+        dist.all_reduce(found, dist.ReduceOp.SUM, self.talk)
+        return found.to(values.device)
+
+    def collect(self, found: dict[int, Found]) -> dict[int, Found]:
+        parts: list[Any] = [None] * self.workers
+        dist.all_gather_object(parts, found, self.talk)
+        return {row: value for part in parts for row, value in part.items()}
+
+    def whole(self, tensor: Tensor) -> Tensor:
+        return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+class Shell(nn.Module):
+    """The root of what is sharded: within its forward pass the weights outside of layers (embedding, head) are whole."""
+
+    def __init__(self, policy: Policy) -> None:
+        super().__init__()
+        self.policy = policy
+        self.model = policy.model
+        self.head = policy.head
+
+    def forward(self, compute: Callable[..., Any], *args: Any) -> Any:
+        return compute(self.policy, *args)
+
+
+def shard(policy: Policy, mesh: DeviceMesh, talk: Any) -> None:
+    """Cut a whole policy, alike on all workers, into shards on the mesh's devices."""
+    policy.fingerprint()  # of whole tensors, while there are any
+    size = sum(p.numel() for p in policy.causal.parameters())
+    shell = Shell(policy)
+    for layer in decoder_layers(policy):
+        fully_shard(layer, mesh=mesh)
+    # Not left whole after the pass: a later change of the shards would not be seen.
+    fully_shard(shell, mesh=mesh, reshard_after_forward=True)
+    for module in sharded(shell):
+        module.set_gradient_divide_factor(1.0)
+        module.set_force_sum_reduction_for_comms(True)
+    policy.shell, policy.share = shell, GroupShare(talk)
+    policy.names, policy.parameters = policy.trainable()
+    policy.optimiser = policy.new_optimiser()
+    for tag, tensors in policy.tags.items():
+        policy.tags[tag] = [fitting(t, p).clone() for t, p in zip(tensors, policy.parameters, strict=True)]
+    policy.compute_dtype = computing_dtype(policy.section, size, mesh.device_type)
+    with torch.no_grad():
+        # The first pass tells the layers that the shell is their root: sampling reaches them without it.
+        keep_step(policy, token_logprobs)
+
+
+def decoder_layers(policy: Policy) -> list[nn.Module]:
+    found = next((m for m in policy.backbone.modules() if isinstance(m, nn.ModuleList)), None)
+    return [] if found is None else list(found)
+
+
+def sharded(shell: nn.Module) -> list[FSDPModule]:
+    return [module for module in shell.modules() if isinstance(module, FSDPModule)]
+
+
+@contextmanager
+def gathered(policy: Policy) -> Iterator[None]:
+    """All weights whole on every worker, for as many passes as each of them likes: no worker waits for another meanwhile."""
+    if policy.shell is None:
+        yield
+        return
+    modules = sharded(policy.shell)
+    try:
+        for module in modules:
+            module.set_reshard_after_forward(False, recurse=False)
+            module.unshard()
+        with torch.no_grad():
+            yield
+    finally:
+        for module in modules:
+            module.set_reshard_after_forward(True, recurse=False)
+            module.reshard()
+
+
+def whole_tensors(policy: Policy, tag: str) -> list[Tensor]:
+    """The weights of policy@tag on the CPU, whole. All workers take part."""
+    tensors = [p.detach() for p in policy.parameters] if tag == "live" else policy.tagged(tag)
+    return [policy.share.whole(tensor).cpu() for tensor in tensors]
+
+
+def fitting(tensor: Tensor, like: Tensor) -> Tensor:
+    """A whole tensor as the one it is to be copied into lies: its shard of this worker, where that is a shard."""
+    if not isinstance(like, DTensor):
+        return tensor.to(like.device)
+    mesh = like.device_mesh
+    parts = tensor.chunk(mesh.size(), 0)  # as FSDP2 cuts: later workers may get nothing
+    rank = mesh.get_local_rank()
+    part = parts[rank] if rank < len(parts) else tensor[:0]
+    return DTensor.from_local(
+        part.to(like.to_local().device), mesh, like.placements, run_check=False, shape=like.shape, stride=like.stride()
+    )
+
+
+def save(policy: Policy, file: Path) -> None:
+    """Write the policy's state through torch's distributed checkpoint: every worker its shards, as safetensors, which are then
+    put together into the one file that a whole policy would have written."""
+    parts = file.with_suffix(".parts")
+    writer = HuggingFaceStorageWriter(str(parts), save_distributed=True, enable_consolidation=True)
+    # As vectors: the step that puts files together writes zeros for tensors without dimensions.
+    state = {key: tensor if tensor.dim() else tensor.reshape(1) for key, tensor in policy.tensors().items()}
+    checkpoint.save(state, storage_writer=writer, process_group=talk_of(policy))
+    if dist.get_rank() == 0:
+        (written,) = parts.glob("*.safetensors")
+        written.replace(file)
+        shutil.rmtree(parts)
+    dist.barrier(talk_of(policy))
+
+
+def load(policy: Policy, file: Path) -> None:
+    """Read a state, whoever wrote it: every worker what falls to it."""
+    # A folder of its own: the reader takes all files of one.
+    folder = file.with_suffix(f".read-{dist.get_rank()}")
+    folder.mkdir(exist_ok=True)
+    try:
+        (folder / file.name).symlink_to(file.resolve())
+        state, counters = empty_state(policy, file)
+        checkpoint.load(state, storage_reader=HuggingFaceStorageReader(str(folder)), process_group=talk_of(policy))
+    finally:
+        shutil.rmtree(folder)
+    policy.load_state(state | counters)
+
+
+def empty_state(policy: Policy, file: Path) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Room for what a file holds, each tensor like the parameter it belongs to; and the optimiser's counters, which are like
+    none."""
+    like = dict(zip(policy.names, policy.parameters, strict=True))
+    with safe_open(file, framework="pt") as stored:
+        keys = list(stored.keys())
+        counters = {key: stored.get_tensor(key) for key in keys if key.startswith(COUNTER)}
+    return {key: torch.empty_like(like[key.partition("/")[2]].detach()) for key in keys if key not in counters}, counters
+
+
+def talk_of(policy: Policy) -> Any:
+    assert isinstance(policy.share, GroupShare)
+    return policy.share.talk
