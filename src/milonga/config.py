@@ -232,6 +232,55 @@ class KeepSection(Section):
     """The name that runs have in common at a tracker."""
 
 
+class WorkersSection(Section):
+    """The workers of one policy, where they are not as for all of them."""
+
+    learners: int | None = Field(None, ge=1)
+    """Workers that its weights are sharded over."""
+    samplers: int | None = Field(None, ge=0)
+    """Workers that sample from it; 0: its learners do."""
+    cpus: float | None = Field(None, ge=0)
+    """Cores of each worker; parts of one are allowed."""
+    gpus: float | None = Field(None, ge=0)
+    """GPUs of each worker; parts of one are allowed, for workers that share one."""
+
+
+class PlacementSection(Section):
+    """Where the engine `ray` puts the work."""
+
+    learners: int = Field(1, ge=1)
+    """Workers that a policy's weights are sharded over, and that learn and score."""
+    samplers: int = Field(0, ge=0)
+    """Workers with whole weights that sample from a policy; 0: its learners take turns with it. Policies with adapters on one
+    base share them."""
+    cpus: float = Field(1.0, ge=0)
+    """Cores of each worker; parts of one are allowed. Its number of threads, unless `threads` says another."""
+    gpus: float | None = Field(None, ge=0)
+    """GPUs of each worker; by default one, or none where `device` is cpu or the cluster has none."""
+    policies: dict[str, WorkersSection] = Field(default_factory=dict)
+    """What is different for single policies."""
+    strategy: Literal["pack", "spread"] = "pack"
+    """Whether the workers of a group are put on as few machines as possible, or on as many."""
+    address: str | None = None
+    """Of a cluster that is running, as `ray.init` takes it; by default RAY_ADDRESS, or else one is started on this machine."""
+    store_gib: float | None = Field(None, gt=0)
+    """Memory for what workers hand to each other, where a cluster is started; by default what two copies of all weights need."""
+    retries: int = Field(3, ge=0)
+    """How often in a row workers that were lost are started again before the run stops."""
+    heartbeat_s: float = Field(600.0, gt=0)
+    """A worker that gets nowhere for so long is taken for lost: longer than its longest single pass, or call of vLLM."""
+    start_s: float = Field(600.0, gt=0)
+    """How long workers may take to get their place and load their models."""
+    tolerance: float | None = Field(None, gt=0)
+    """Mean absolute difference of log-probabilities between learners and samplers, after weights were handed over, that stops
+    the run; by default 0.0001 in float32 and 0.2 in bfloat16."""
+
+    def of(self, policy: str) -> PlacementSection:
+        """With what is different for one policy."""
+        mine = self.policies.get(policy, WorkersSection())
+        return self.model_copy(update={key: value for key, value in mine if value is not None})
+
+
 class Config(Section):
     """A whole run."""
 
@@ -251,6 +300,8 @@ class Config(Section):
     """auto: terse where every model is the embedded one, or was exported from a run that was terse; tagged otherwise."""
     device: str = "auto"
     """`auto`, `cpu`, `cuda` or `cuda:N`. auto: a GPU where there is one."""
+    engine: Literal["local", "ray"] = "local"
+    """local: everything in this process. ray: workers on this machine or on a cluster, as `placement` says."""
     threads: int | None = Field(None, ge=1)
     """CPU threads; the idle cores by default. Written into the run's config: a resumed run uses the same number."""
     control: Literal["none", "shuffled"] = "none"
@@ -267,6 +318,8 @@ class Config(Section):
     """What is measured, and how often."""
     keep: KeepSection = KeepSection()
     """What the run folder keeps."""
+    placement: PlacementSection = PlacementSection()
+    """Only for the engine `ray`: how many workers each policy has, and what they get."""
 
     @field_validator("task", mode="before")
     @classmethod

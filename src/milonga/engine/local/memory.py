@@ -96,16 +96,17 @@ def pass_tokens(policy: Policy) -> int:
 
 def fitting_tokens(room: float, config: Any, dtype: torch.dtype) -> int:
     """Tokens whose activations fit into `room` bytes. A pass of a small model is over before the host has prepared the next
-    kernel, so that it must be a long one; one of a large model fills the memory first.
+    kernel, so that it must be a long one; one of a large model fills the memory first."""
+    least, most = PASS_TOKENS
+    return max(least, min(most, int(room / token_bytes(config, dtype))))
 
-    Counted for each layer: the residual stream in float32 twice, what is normed twice, queries, keys and values, what attention
-    gives out, and three times the width of the MLP.
-    """
+
+def token_bytes(config: Any, dtype: torch.dtype) -> int:
+    """What the backward pass needs of a token. Counted for each layer: the residual stream in float32 twice, what is normed
+    twice, queries, keys and values, what attention gives out, and three times the width of the MLP."""
     width, heads = config.hidden_size, config.num_attention_heads
     inner = getattr(config, "intermediate_size", 4 * width)
     size = getattr(config, "head_dim", None) or width // heads
     groups = getattr(config, "num_key_value_heads", None) or heads
     narrow = 2 * width + 2 * (heads + groups) * size + 3 * inner
-    per_token = config.num_hidden_layers * (8 * width + dtype.itemsize * narrow)
-    least, most = PASS_TOKENS
-    return max(least, min(most, int(room / per_token)))
+    return int(config.num_hidden_layers * (8 * width + dtype.itemsize * narrow))

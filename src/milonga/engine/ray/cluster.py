@@ -1,0 +1,59 @@
+"""Joining a Ray cluster, or starting one on this machine.
+
+Invariants: nothing is reported to anyone, no dashboard is opened, and what Ray and the workers print stays in Ray's own files; a
+cluster that was there before is left as it was.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+
+import ray
+from ray import exceptions
+
+from milonga.config import PlacementSection
+from milonga.errors import UserError
+
+LEAST_STORE = 128 * 2**20
+QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", "RAY_DEDUP_LOGS": "0"}
+"""Nothing is sent home; workers without a GPU see none; no notes of what was left out of a log that is not shown."""
+
+
+def connect(placement: PlacementSection, store_bytes: int) -> bool:
+    """Join the cluster of the placement or of RAY_ADDRESS, or start one here; True if it was started, and is ours to stop."""
+    if ray.is_initialized():
+        return False
+    for key, value in QUIET.items():
+        os.environ.setdefault(key, value)
+    address = placement.address or os.environ.get("RAY_ADDRESS")
+    try:
+        if address is not None:
+            ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+            return False
+        size = store_bytes if placement.store_gib is None else int(placement.store_gib * 2**30)
+        ray.init(
+            address="local",
+            include_dashboard=False,
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+            object_store_memory=max(LEAST_STORE, size),
+        )
+    except exceptions.AuthenticationError as error:
+        raise UserError(
+            f"the Ray cluster does not accept this token: set RAY_AUTH_TOKEN, RAY_AUTH_TOKEN_PATH or {token_file()} to that of "
+            f"its head ({first(error)})"
+        ) from None
+    except (ConnectionError, TimeoutError, ValueError, RuntimeError) as error:
+        what = f"the Ray cluster at '{address}' cannot be joined" if address else "Ray cannot be started on this machine"
+        raise UserError(f"{what}: {first(error)} (placement.address, RAY_ADDRESS)") from None
+    return True
+
+
+def token_file() -> Path:
+    return Path("~/.ray/auth_token")
+
+
+def first(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]

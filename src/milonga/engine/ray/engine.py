@@ -1,0 +1,409 @@
+"""The engine for many machines. The driver (this process) holds tokenizers and the ledger; weights live in workers.
+
+Per policy a group of learners, which shard its weights, learn and score; and samplers with whole weights, or none, and then the
+learners sample in turns. Policies with adapters on one base share samplers.
+
+Invariants: recipes and the loop see what the local engine shows; results do not depend on the number of workers but for the
+order of sums; workers that are lost are replaced, and what they had done is done again from the last saved state, bit by bit,
+so that a turn is neither lost nor counted twice; samplers sample from what was published, which a probe has compared.
+"""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import ray
+from numpy.typing import NDArray
+
+from milonga.config import PlacementSection, PolicySection, VllmSection
+from milonga.engine.base import Completion, Decoding, Engine, LearnReport, Ledger, Request
+from milonga.engine.local.codec import Codec
+from milonga.engine.local.models import load_tokenizer
+from milonga.engine.ray import cluster, layout
+from milonga.engine.ray.group import Call, Group, Lost
+from milonga.engine.ray.worker import Charges, Facts, Setup
+from milonga.errors import ConfigError, UserError, nearest
+from milonga.types import Floats, Lesson, Problem, Prompt, Reading, Trace, Traces
+
+TOLERANCES = {"torch.float32": 1e-4, "torch.bfloat16": 0.2}
+"""Mean absolute difference of log-probabilities that the probe allows."""
+DRAFT = ".draft"
+"""How a checkpoint's folder is called while it is written; it loses that when it is complete."""
+
+
+@dataclass
+class Learners:
+    """The workers that hold one policy, and what it takes to make them again: a saved state, and what was done since."""
+
+    policy: str
+    group: Group
+    saved: tuple[Path, Mapping[str, Any]] | None = None
+    journal: list[tuple[str, tuple[Any, ...]]] = field(default_factory=list)
+
+    def do(self, method: str, *args: Any, changes: bool = False) -> tuple[list[Any], list[Charges]]:
+        """One call of all workers, however often they must be replaced: what each found, where it lies, and what it cost."""
+        for attempt in range(self.group.placement.retries + 1):
+            try:
+                if not self.group.alive:
+                    self.rebuild()
+                call = self.group.submit(method, *args)
+                charges = self.group.finish(call)
+                break
+            except Lost as lost:
+                lament(self.group, lost, attempt)
+        if changes:
+            self.journal.append((method, args))
+        return call.values, charges
+
+    def rebuild(self) -> None:
+        """Workers as the last ones were. What is done again was counted before."""
+        self.group.start()
+        if self.saved is not None:
+            folder, state = self.saved
+            self.group.finish(self.group.submit("load", self.policy, settled(folder), state))
+        for method, args in self.journal:
+            self.group.finish(self.group.submit(method, *args))
+
+    def settle(self, folder: Path, state: Mapping[str, Any]) -> None:
+        """From now on this is the state to go back to."""
+        self.saved, self.journal = (folder, state), []
+
+
+@dataclass
+class Sampler:
+    """A worker that samples, and which version of each policy@tag it holds; what is not listed is as at the start."""
+
+    group: Group
+    holds: dict[tuple[str, str], int] = field(default_factory=dict)
+
+
+class RayEngine(Engine):
+    """Policies in workers that Ray places."""
+
+    def __init__(
+        self,
+        policies: Mapping[str, PolicySection],
+        placement: PlacementSection,
+        device: str = "auto",
+        rows: int = 512,
+        limit: int = 1024,
+        vllm: VllmSection | None = None,
+        threads: int | None = None,
+    ) -> None:
+        self.sections, self.placement, self.vllm = policies, placement, vllm
+        self.rows, self.limit, self.threads = rows, limit, threads
+        self.ledger = Ledger()
+        self.codecs = {name: Codec(load_tokenizer(section.model), section.chat) for name, section in policies.items()}
+        self.versions = dict.fromkeys(policies, 0)
+        self.stamps: dict[tuple[str, str], int] = {}
+        """How often policy@tag has changed."""
+        self.sent: dict[tuple[str, str], tuple[int, Any]] = {}
+        """Weights that were gathered, with their stamp: the next sampler need not ask for them again."""
+        sizes = {name: layout.size_of(section) for name, section in policies.items()}
+        self.started = cluster.connect(placement, layout.store_bytes(sizes))
+        try:
+            machines = layout.machines()
+            layout.place(layout.needs_of(policies, sizes, placement, device, vllm, machines), machines)
+            gpus = {name: layout.gpus_of(placement.of(name), device, machines) for name in policies}
+            self.learners = {n: Learners(n, self._group(f"learners of {n}", [n], gpus[n])) for n in policies}
+            self.samplers = self._make_samplers(gpus)
+            self._start_all()
+        except BaseException:
+            self.close()
+            raise
+
+    def _group(self, title: str, policies: Sequence[str], gpus: float, alone: bool = False) -> Group:
+        placement = self.placement.of(policies[0]).model_copy(update={"gpus": gpus})
+        threads = self.threads or max(1, int(placement.cpus))
+        sections = {name: self.sections[name] for name in policies}
+        setup = Setup(sections, "cuda" if gpus else "cpu", self.rows, self.limit, self.vllm, threads)
+        return Group(title, setup, 1 if alone else placement.learners, placement)
+
+    def _make_samplers(self, gpus: Mapping[str, float]) -> dict[str, list[Sampler]]:
+        """By policy; those with adapters on one base have the same."""
+        made: dict[str, list[Sampler]] = {name: [] for name in self.sections}
+        for names in layout.sampled_together(self.sections):
+            count = max(self.placement.of(name).samplers for name in names)
+            title = f"samplers of {', '.join(names)}"
+            group = [Sampler(self._group(title, names, gpus[names[0]], alone=True)) for _ in range(count)]
+            made |= dict.fromkeys(names, group)
+        return made
+
+    def _start_all(self) -> None:
+        for learners in self.learners.values():
+            learners.do("checkpoint_bytes")
+        for policy, samplers in self.samplers.items():
+            for sampler in samplers:
+                self._supplied(sampler, policy, "live")
+        self.facts: dict[str, Facts] = {name: learners.group.facts[name] for name, learners in self.learners.items()}
+
+    # Text: no weights are needed for it.
+
+    def _codec(self, policy: str) -> Codec:
+        if policy not in self.codecs:
+            raise ConfigError(f"unknown policy '{policy}': {nearest(policy, self.codecs)}")
+        return self.codecs[policy]
+
+    def encode_all(self, policy: str, prompts: Sequence[Prompt]) -> list[NDArray[np.int64]]:
+        return self._codec(policy).encode_all(prompts)
+
+    def follow_all(self, policy: str, prompts: Sequence[Prompt], last: Sequence[int]) -> list[NDArray[np.int64]]:
+        return self._codec(policy).follow_all(prompts, last)
+
+    def transcribe(self, policy: str, text: str, end: bool = True) -> Completion:
+        return self._codec(policy).transcribe(text, end)
+
+    def same_tokens(self, policy: str, other: str) -> bool:
+        mine, theirs = (self._codec(name).tokenizer.get_vocab() for name in (policy, other))
+        return bool(mine == theirs)
+
+    def context_limit(self, policy: str) -> int:
+        self._codec(policy)
+        return self.facts[policy].context
+
+    # Sampling.
+
+    def sample(
+        self,
+        policy: str,
+        requests: Sequence[Request],
+        decoding: Decoding,
+        tag: str = "live",
+        history: Any = None,
+    ) -> list[Completion]:
+        """Requests with one context stay together: it is computed, and charged, once."""
+        self._codec(policy)
+        if self.sections[policy].kind == "scalar":
+            raise ValueError(f"policy '{policy}' has a value head: it judges, and cannot be sampled from")
+        samplers = self.samplers[policy]
+        parts = split(requests, len(samplers) or self.learners[policy].group.size)
+        asked = [[requests[i] for i in part] for part in parts]
+        if samplers:
+            found = self._by_samplers(policy, asked, decoding, tag)
+        else:
+            values, charges = self.learners[policy].do("sample", policy, asked, decoding, tag)
+            self._charge(charges)
+            found = ray.get(values)
+        out: dict[int, Completion] = {}
+        for part, done in zip(parts, found, strict=True):
+            out |= dict(zip(part, done, strict=True))
+        return [out[i] for i in range(len(requests))]
+
+    def _by_samplers(
+        self, policy: str, asked: Sequence[list[Request]], decoding: Decoding, tag: str
+    ) -> list[list[Completion]]:
+        """All samplers at once; the part of one that is lost is asked of the one that takes its place, with the same keys."""
+        samplers = self.samplers[policy]
+        found: dict[int, list[Completion]] = {i: [] for i, part in enumerate(asked) if not part}
+        for attempt in range(self.placement.retries + 1):
+            calls: dict[int, Call] = {}
+            missing = [i for i in range(len(asked)) if i not in found]
+            for i in missing:
+                self._supplied(samplers[i], policy, tag)
+                calls[i] = samplers[i].group.submit("sample", policy, [asked[i]], decoding, tag)
+            for i, call in calls.items():
+                try:
+                    charges = samplers[i].group.finish(call)
+                    found[i] = ray.get(call.values[0])
+                    self._charge(charges)
+                except Lost as lost:
+                    lament(samplers[i].group, lost, attempt)
+            if len(found) == len(asked):
+                break
+        return [found[i] for i in range(len(asked))]
+
+    def _supplied(self, sampler: Sampler, policy: str, tag: str) -> None:
+        """See that a sampler is there, and holds policy@tag as the learners do."""
+        key = (policy, tag)
+        for attempt in range(self.placement.retries + 1):
+            try:
+                if not sampler.group.alive:
+                    sampler.group.start()
+                    sampler.holds = {}
+                wanted = self.stamps.get(key, 0)
+                if sampler.holds.get(key, 0) != wanted:
+                    sampler.group.finish(sampler.group.submit("hold", policy, tag, self._weights(policy, tag)))
+                    self._compare(sampler, policy, tag)
+                    sampler.holds[key] = wanted
+                return
+            except Lost as lost:
+                self.sent = {}  # it may be these that were lost
+                lament(sampler.group, lost, attempt)
+
+    def _weights(self, policy: str, tag: str) -> Any:
+        """Where the whole weights of policy@tag lie."""
+        key, stamp = (policy, tag), self.stamps.get((policy, tag), 0)
+        if self.sent.get(key, (None, None))[0] != stamp:
+            values, _ = self.learners[policy].do("weights", policy, tag)
+            self.sent[key] = (stamp, values[0])
+        return self.sent[key][1]
+
+    def _compare(self, sampler: Sampler, policy: str, tag: str) -> None:
+        """Stop where a sampler does not compute what the learners compute."""
+        call = sampler.group.submit("probe", policy, tag)
+        sampler.group.finish(call)
+        values, _ = self.learners[policy].do("probe", policy, tag)
+        theirs, ours = ray.get([call.values[0], values[0]])
+        apart = np.abs(theirs - ours)
+        allowed = self.placement.tolerance or TOLERANCES[self.learners[policy].group.facts[policy].dtype]
+        if not apart.mean() <= allowed:  # so that NaN is refused too
+            raise UserError(
+                f"policy '{policy}': its samplers do not compute what its learners compute. Over {len(apart)} fixed tokens the "
+                f"log-probabilities differ by {apart.mean():.2g} on average and {apart.max():.2g} at most, and {allowed:.2g} on "
+                "average is allowed (placement.tolerance)"
+            )
+
+    # Learning.
+
+    def score(self, policy: str, traces: Traces, tag: str = "live") -> list[Floats]:
+        return self._read("score", policy, traces, tag)
+
+    def values(self, policy: str, traces: Traces, tag: str = "live") -> list[Floats]:
+        return self._read("values", policy, traces, tag)
+
+    def _read(self, method: str, policy: str, traces: Traces, tag: str) -> list[Floats]:
+        self._codec(policy)
+        values, charges = self.learners[policy].do(method, policy, ray.put(bare(traces)), tag)
+        self._charge(charges)
+        found: list[Floats] = ray.get(values[0])
+        return [array.copy() for array in found]  # what lies in the store cannot be written to
+
+    def learn(self, lesson: Lesson) -> LearnReport:
+        self._codec(lesson.policy)
+        sent = ray.put(replace(lesson, traces=bare(lesson.traces)))
+        values, charges = self.learners[lesson.policy].do("learn", sent, changes=True)
+        self._charge(charges)
+        report: LearnReport = ray.get(values[0])
+        return report
+
+    def publish(self, policy: str) -> int:
+        """Count the version, move the average, and hand the weights to the samplers."""
+        self._codec(policy)
+        self._change("publish", policy)
+        self.versions[policy] += 1
+        self._stamp(policy, "live", "ema")
+        for sampler in self.samplers[policy]:
+            self._supplied(sampler, policy, "live")
+        return self.versions[policy]
+
+    def version(self, policy: str) -> int:
+        self._codec(policy)
+        return self.versions[policy]
+
+    def snapshot(self, policy: str, tag: str) -> None:
+        self._codec(policy)
+        self._change("snapshot", policy, tag)
+        self._stamp(policy, tag)
+
+    def copy(self, policy: str, source: str, tag: str = "live") -> None:
+        for name in (policy, source):
+            self._codec(name)
+        if policy == source:
+            self._change("copy", policy, tag)
+        else:
+            if self.facts[policy].shapes != self.facts[source].shapes:
+                raise ConfigError(f"policy '{policy}' cannot take the weights of '{source}': their shapes differ")
+            values, _ = self.learners[source].do("weights", source, tag)
+            # Kept by this process: the source may be lost before the copy has to be made again.
+            self._change("take", policy, ray.put(ray.get(values[0])))
+        self._stamp(policy, "live")
+
+    def _change(self, method: str, policy: str, *args: Any) -> None:
+        self.learners[policy].do(method, policy, *args, changes=True)
+
+    def _stamp(self, policy: str, *tags: str) -> None:
+        for tag in tags:
+            self.stamps[policy, tag] = self.stamps.get((policy, tag), 0) + 1
+
+    def _charge(self, charges: Sequence[Charges]) -> None:
+        for worker in charges:
+            for policy, used in worker.items():
+                kinds = {kind: amount for kind, amount in used.items() if kind != "flops" and amount}
+                for kind, tokens in kinds.items():
+                    self.ledger.charge(policy, kind, int(tokens), 0.0)
+                self.ledger.charge(policy, "learn", 0, used["flops"])
+
+    # Files. They are written and read by workers: all machines must see the run folder.
+
+    def save(self, folder: Path) -> None:
+        state: dict[str, Any] = {"ledger": self.ledger.to_json(), "policies": {}}
+        for name, learners in self.learners.items():
+            values, _ = learners.do("save", name, folder.resolve())
+            state["policies"][name] = ray.get(values[0])
+        (folder / "engine.json").write_text(json.dumps(state, indent=1))
+        for name, learners in self.learners.items():
+            learners.settle(folder.resolve(), state["policies"][name])
+
+    def load(self, folder: Path) -> None:
+        state = json.loads((folder / "engine.json").read_text())
+        self.ledger.from_json(state["ledger"])
+        for name, learners in self.learners.items():
+            saved = state["policies"][name]
+            learners.do("load", name, folder.resolve(), saved)
+            learners.settle(folder.resolve(), saved)
+            self.versions[name] = saved["version"]
+        known = {(policy, tag) for policy in self.sections for tag in ("live", "ema")} | self.stamps.keys()
+        for policy, tag in known:
+            self._stamp(policy, tag)
+
+    def export(self, policy: str, folder: Path, merged: bool = False) -> None:
+        self._codec(policy)
+        folder.mkdir(parents=True, exist_ok=True)
+        self.learners[policy].do("export", policy, folder.resolve(), merged)
+
+    def checkpoint_bytes(self) -> int:
+        return sum(int(ray.get(learners.do("checkpoint_bytes")[0][0])) for learners in self.learners.values())
+
+    def close(self) -> None:
+        """End all workers; and the cluster, where it was started for this engine."""
+        groups = [learners.group for learners in getattr(self, "learners", {}).values()]
+        groups += [s.group for samplers in getattr(self, "samplers", {}).values() for s in samplers]
+        if ray.is_initialized():
+            for group in groups:
+                group.stop()
+        if self.started:
+            ray.shutdown()
+            self.started = False
+
+
+def lament(group: Group, lost: Lost, attempt: int) -> None:
+    """Say what happened, or stop where it has happened too often."""
+    group.stop()
+    most = group.placement.retries
+    if attempt >= most:
+        raise UserError(
+            f"{group.name}: lost {attempt + 1} times in a row, and {most} retries are allowed (placement.retries): {lost}; "
+            "what was saved goes on with 'milonga resume'"
+        ) from None
+    warnings.warn(f"{group.name}: {lost}; starting again ({attempt + 1} of {most})", stacklevel=2)
+
+
+def settled(folder: Path) -> Path:
+    """Where a checkpoint lies by now: it was saved under a draft's name."""
+    return folder if folder.exists() else folder.with_name(folder.name.removesuffix(DRAFT))
+
+
+def split(requests: Sequence[Request], count: int) -> list[list[int]]:
+    """Places of the requests in `count` parts of about the same length, those with one context in one part; in order."""
+    alike: dict[bytes, list[int]] = {}
+    for i, request in enumerate(requests):
+        alike.setdefault(request.context.tobytes(), []).append(i)
+    parts: list[list[int]] = [[] for _ in range(count)]
+    for places in alike.values():
+        min(parts, key=len).extend(places)
+    return [sorted(part) for part in parts]
+
+
+def bare(traces: Traces) -> Traces:
+    """What learners need of traces: ids, what is trained of them, how it was sampled. No texts travel."""
+    nothing, unread = Problem("", "", ""), Reading(None, 0.0)
+    return Traces(
+        Trace(t.id, t.seat, nothing, t.ids, t.segments, t.logprobs, "", unread, origin=t.origin, temperature=t.temperature)
+        for t in traces
+    )

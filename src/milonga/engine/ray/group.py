@@ -1,0 +1,158 @@
+"""A group of workers that act as one, and how it is noticed that one of them was lost.
+
+Invariants: a call to a group answers for all of its workers, or raises `Lost`, after which none of them is left; an error of a
+worker that is the user's to mend comes out as what it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+from ray import exceptions
+from ray.util.placement_group import placement_group, remove_placement_group
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+from milonga.config import PlacementSection
+from milonga.engine.ray.worker import Charges, Facts, Setup, Worker
+from milonga.errors import UserError
+
+GONE = (
+    exceptions.RayActorError,
+    exceptions.WorkerCrashedError,
+    exceptions.NodeDiedError,
+    exceptions.OutOfMemoryError,
+    exceptions.ObjectLostError,
+    exceptions.ObjectFetchTimedOutError,
+)
+"""What Ray raises where a process, a machine or what it held is no more."""
+GRACE = 10.0
+"""Seconds after an error of one worker in which another may turn out to be its cause: the rest then only see that a
+connection broke."""
+
+
+class Lost(Exception):
+    """A worker was lost; the text says how."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call in progress. Values stay where they were computed until somebody takes them."""
+
+    values: list[Any]
+    charges: list[Any]
+
+
+class Group:
+    """Workers on places that Ray keeps for them."""
+
+    def __init__(self, name: str, setup: Setup, size: int, placement: PlacementSection) -> None:
+        self.name, self.setup, self.size, self.placement = name, setup, size, placement
+        self.workers: list[Any] = []
+        self.places: Any = None
+        self.facts: dict[str, Facts] = {}
+
+    @property
+    def alive(self) -> bool:
+        return bool(self.workers)
+
+    def start(self) -> None:
+        """Places, processes, models."""
+        placement = self.placement
+        share = {"CPU": placement.cpus, "GPU": placement.gpus or 0.0}
+        needs = {kind: amount for kind, amount in share.items() if amount} or {"CPU": 0.001}
+        self.places = placement_group([needs] * self.size, strategy=placement.strategy.upper())
+        if not self.places.wait(placement.start_s):
+            self.stop()
+            raise UserError(
+                f"{self.name}: no place for {self.size} workers of {needs} each within {placement.start_s:g} s; "
+                f"the cluster has {spare()} to spare (placement.cpus, placement.gpus, placement.start_s)"
+            )
+        for rank in range(self.size):
+            strategy = PlacementGroupSchedulingStrategy(self.places, placement_group_bundle_index=rank)
+            options = {"num_cpus": needs.get("CPU", 0), "num_gpus": needs.get("GPU", 0), "scheduling_strategy": strategy}
+            self.workers.append(Worker.options(max_restarts=0, **options).remote(self.setup, rank, self.size))  # type: ignore[attr-defined]
+        place = self._settle([self.workers[0].meet.remote()], placement.start_s)[0] if self.size > 1 else None
+        built = [worker.build.remote(place, placement.start_s) for worker in self.workers]
+        self.facts = self._settle(built, placement.start_s)[0]
+
+    def stop(self) -> None:
+        """End all workers, and give back their places."""
+        for worker in self.workers:
+            ray.kill(worker)
+        if self.places is not None:
+            remove_placement_group(self.places)  # Ray ends what still computes there, whether it answers or not
+        self.workers, self.places = [], None
+
+    def submit(self, method: str, *args: Any) -> Call:
+        sent = [worker.call.options(num_returns=2).remote(method, *args) for worker in self.workers]
+        return Call([value for value, _ in sent], [charges for _, charges in sent])
+
+    def finish(self, call: Call) -> list[Charges]:
+        """Wait until all workers are done."""
+        return self._settle(call.charges, None)
+
+    def _settle(self, refs: Sequence[Any], limit: float | None) -> list[Any]:
+        """The answers to one call of every worker, or an error, after which the group is no more."""
+        try:
+            return self._answers(refs, limit)
+        except BaseException:
+            self.stop()
+            raise
+
+    def _answers(self, refs: Sequence[Any], limit: float | None) -> list[Any]:
+        waiting = list(refs)
+        patience = limit or min(30.0, self.placement.heartbeat_s / 2)
+        while waiting:
+            done, waiting = ray.wait(waiting, timeout=patience)
+            for ref in done:
+                self._raise_error(ref, waiting)
+            if not done and limit is not None:
+                raise Lost(f"a worker was not ready after {limit:g} s (placement.start_s)")
+            if not done:
+                self._listen()
+        return list(ray.get(list(refs)))
+
+    def _raise_error(self, ref: Any, others: Sequence[Any]) -> None:
+        """Nothing where a worker has answered. Else what went wrong: with it, or with one that it waited for."""
+        try:
+            ray.get(ref)
+        except GONE as error:
+            raise Lost(first_line(error)) from None
+        except exceptions.RayTaskError as error:
+            ended, _ = ray.wait(list(others), num_returns=len(others), timeout=GRACE) if others else ([], [])
+            for other in ended:
+                try:
+                    ray.get(other)
+                except GONE as cause:
+                    raise Lost(first_line(cause)) from None
+                except exceptions.RayTaskError:
+                    continue
+            if isinstance(error.cause, MemoryError):
+                raise Lost("a worker ran out of memory") from None
+            raise (error.cause or error) from None
+
+    def _listen(self) -> None:
+        """Whether all workers still get somewhere."""
+        limit = self.placement.heartbeat_s
+        try:
+            idle = max(ray.get([worker.beat.remote() for worker in self.workers], timeout=limit))
+        except exceptions.GetTimeoutError:
+            raise Lost(f"a worker did not answer for {limit:g} s (placement.heartbeat_s)") from None
+        except GONE as error:
+            raise Lost(first_line(error)) from None
+        if idle > limit:
+            raise Lost(f"a worker got nowhere for {idle:.0f} s; {limit:g} are allowed (placement.heartbeat_s)")
+
+
+def first_line(error: Exception) -> str:
+    """What Ray says of a loss, without its pages of advice."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0][:300] if lines else type(error).__name__
+
+
+def spare() -> str:
+    free = ray.available_resources()
+    return ", ".join(f"{free.get(kind, 0):g} {kind}" for kind in ("CPU", "GPU"))

@@ -1,0 +1,241 @@
+"""Who goes where, and the memory that each worker needs: reckoned before anything is started.
+
+Invariants: nothing is loaded for it (shapes come from a model's config); what cannot fit is refused with the numbers. The
+figures are lower bounds from sizes; what Ray decides may differ where there are several ways.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+import torch
+from torch import nn
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from milonga.config import LoraSection, PlacementSection, PolicySection, VllmSection
+from milonga.engine.local.memory import CPU_TOKENS, GIB, PASS_TOKENS, token_bytes
+from milonga.engine.local.models import UNLOADABLE, first_line, model_path
+from milonga.engine.local.policy import computing_dtype
+from milonga.errors import ConfigError, UserError
+
+STORED = 2
+"""Copies of all weights that the store of a cluster of our own has room for: the next ones come before the last are gone."""
+
+
+@dataclass(frozen=True)
+class Size:
+    """Of one policy, in parameters."""
+
+    config: Any
+    total: int
+    trained: int
+    block: int
+    """Of the largest part that sharded workers gather at once: a layer, or all that is outside of layers."""
+
+
+@dataclass(frozen=True)
+class Need:
+    """Alike workers."""
+
+    name: str
+    workers: int
+    cpus: float
+    gpus: float
+    bytes: int
+    """Of each worker, on its device."""
+
+    @property
+    def device(self) -> str:
+        return "cuda" if self.gpus else "cpu"
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What a machine offers."""
+
+    name: str
+    cpus: float
+    gpus: float
+    memory: int
+    gpu_memory: int | None = None
+    """Of each GPU; None where nobody here can tell."""
+
+
+def size_of(section: PolicySection) -> Size:
+    """From the shapes of a model, which need no memory."""
+    try:
+        config = AutoConfig.from_pretrained(model_path(section.model), trust_remote_code=False)
+        with torch.device("meta"):
+            model = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
+    except UNLOADABLE as error:
+        raise ConfigError(f"model '{section.model}' cannot be loaded: {first_line(error)}") from None
+    total = sum(p.numel() for p in model.parameters())
+    layers = next((list(m) for m in model.get_decoder().modules() if isinstance(m, nn.ModuleList)), [])
+    inside = [sum(p.numel() for p in layer.parameters()) for layer in layers]
+    block = max([total - sum(inside), *inside])
+    return Size(config.get_text_config(), total, total if section.lora is None else adapter_size(model, section.lora), block)
+
+
+def adapter_size(model: nn.Module, lora: LoraSection) -> int:
+    head = model.get_output_embeddings()  # type: ignore[operator]
+    linears = [(n, m) for n, m in model.named_modules() if isinstance(m, nn.Linear) and m is not head]
+    chosen = [m for n, m in linears if not lora.targets or n.rpartition(".")[2] in lora.targets]
+    return sum(lora.rank * (m.in_features + m.out_features) for m in chosen)
+
+
+def store_bytes(sizes: Mapping[str, Size]) -> int:
+    """Room for what goes from learners to samplers."""
+    return STORED * 4 * sum(size.trained for size in sizes.values())
+
+
+def sampled_together(sections: Mapping[str, PolicySection]) -> list[list[str]]:
+    """Policies that share samplers: adapters on one base; others, each for itself. Value heads are not sampled from."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for name, section in sections.items():
+        if section.kind != "scalar":
+            found.setdefault(("policy", name) if section.lora is None else ("base", section.model), []).append(name)
+    return list(found.values())
+
+
+def gpus_of(placement: PlacementSection, device: str, machines: Sequence[Machine]) -> float:
+    """GPUs of each worker."""
+    if device not in ("auto", "cpu", "cuda"):
+        raise ConfigError(f"device '{device}': Ray chooses the GPU of each worker; use auto, cpu or cuda")
+    there = any(machine.gpus for machine in machines)
+    if device == "cpu" or (device == "auto" and not there):
+        if placement.gpus:
+            raise ConfigError(f"placement.gpus is {placement.gpus:g}, but {'device is cpu' if there else 'there are none'}")
+        return 0.0
+    if not there:
+        raise ConfigError("device 'cuda' was asked for, but no machine of the cluster has a GPU")
+    return 1.0 if placement.gpus is None else placement.gpus
+
+
+def needs_of(
+    sections: Mapping[str, PolicySection],
+    sizes: Mapping[str, Size],
+    placement: PlacementSection,
+    device: str,
+    vllm: VllmSection | None,
+    machines: Sequence[Machine],
+) -> list[Need]:
+    """All groups of a run; what no placement can help is refused here."""
+    needs = []
+    for name, section in sections.items():
+        own = placement.of(name)
+        refuse_unshardable(name, section, own, vllm)
+        gpus = gpus_of(own, device, machines)
+        size = learner_bytes(section, sizes[name], own, "cuda" if gpus else "cpu")
+        needs.append(Need(f"learners of {name}", own.learners, own.cpus, gpus, size))
+    for names in sampled_together(sections):
+        count, own = max(placement.of(name).samplers for name in names), placement.of(names[0])
+        if count:
+            gpus = gpus_of(own, device, machines)
+            size = sampler_bytes([sections[n] for n in names], [sizes[n] for n in names], "cuda" if gpus else "cpu", vllm)
+            needs.append(Need(f"samplers of {', '.join(names)}", count, own.cpus, gpus, size))
+    return needs
+
+
+def refuse_unshardable(name: str, section: PolicySection, placement: PlacementSection, vllm: VllmSection | None) -> None:
+    if placement.learners > 1 and section.recompute:
+        raise ConfigError(f"policies.{name}.recompute: sharded learners do not know it; lower micro_tokens, or use one learner")
+    if placement.learners > 1 and vllm is not None and not placement.samplers and section.kind != "scalar":
+        raise ConfigError(f"policy '{name}': vLLM needs whole weights, and {placement.learners} learners have shards: set samplers")
+
+
+def learner_bytes(section: PolicySection, size: Size, placement: PlacementSection, device: str) -> int:
+    """Weights, gradients, two moments, the start and the average in float32, in shards; what is gathered, a copy to compute or
+    sample with, and the activations of one pass."""
+    dtype, count = computing_dtype(section, size.total, device), placement.learners
+    versions = 4 + 1 + (section.ema is not None) + section.optimism
+    held = 4 * (size.total - size.trained * (section.lora is None) + size.trained * versions) // count
+    samples = section.kind != "scalar" and not placement.samplers
+    if count > 1:
+        held += 4 * (size.total if samples else 2 * size.block)
+    elif dtype != torch.float32:
+        held += dtype.itemsize * size.total * (1 + samples)
+    least = CPU_TOKENS if device == "cpu" else PASS_TOKENS[0]
+    return held + (section.micro_tokens or least) * token_bytes(size.config, dtype)
+
+
+def sampler_bytes(sections: Sequence[PolicySection], sizes: Sequence[Size], device: str, vllm: VllmSection | None) -> int:
+    """The base or the weights in float32, their start, and a copy to sample with. Caches take what is left."""
+    dtype = computing_dtype(sections[0], sizes[0].total, device)
+    held = 4 * sizes[0].total + 4 * sum(size.trained for size in sizes)
+    if vllm is not None and device == "cpu":
+        return held + len(sizes) * int(vllm.cpu_cache_gib * GIB + dtype.itemsize * sizes[0].total)
+    return held + (len(sizes) * dtype.itemsize * sizes[0].total if device == "cuda" else 0)
+
+
+def this_machine() -> Machine:
+    """Where no cluster is running: what one on this machine would offer."""
+    gpus = torch.cuda.device_count()
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return Machine(socket.gethostname(), float(os.cpu_count() or 1), float(gpus), memory, own_gpu_memory())
+
+
+def own_gpu_memory() -> int | None:
+    return int(torch.cuda.get_device_properties(0).total_memory) if torch.cuda.is_available() else None
+
+
+def machines() -> list[Machine]:
+    """Those of the cluster that this process has joined."""
+    nodes = [node for node in ray.nodes() if node["Alive"]]
+    found = []
+    for node in nodes:
+        offers = node["Resources"]
+        known = own_gpu_memory() if len(nodes) == 1 else None
+        name = node["NodeManagerHostname"]
+        found.append(Machine(name, offers.get("CPU", 0.0), offers.get("GPU", 0.0), int(offers.get("memory", 0)), known))
+    return found
+
+
+def place(needs: Sequence[Need], machines: Sequence[Machine]) -> list[list[str]]:
+    """A machine for each worker of each group, the first that has room; refused where there is none."""
+    left = [[m.cpus, m.gpus, float(m.memory)] for m in machines]
+    found = []
+    for need in needs:
+        chosen: list[str] = []
+        for _ in range(need.workers):
+            wanted = [need.cpus, need.gpus, 0.0 if need.gpus else float(need.bytes)]
+            at = next((i for i, m in enumerate(machines) if fits(need, m, wanted, left[i])), None)
+            if at is None:
+                raise UserError(too_much(need, len(chosen), machines, left))
+            left[at] = [have - want for have, want in zip(left[at], wanted, strict=True)]
+            chosen.append(machines[at].name)
+        found.append(chosen)
+    return found
+
+
+def fits(need: Need, machine: Machine, wanted: Sequence[float], left: Sequence[float]) -> bool:
+    if need.gpus and machine.gpu_memory is not None and need.bytes > machine.gpu_memory * min(1.0, need.gpus):
+        return False
+    return all(want <= have + 1e-9 for want, have in zip(wanted, left, strict=True))
+
+
+def too_much(need: Need, placed: int, machines: Sequence[Machine], left: Sequence[Sequence[float]]) -> str:
+    wants = f"{need.cpus:g} CPU, {need.gpus:g} GPU and {need.bytes / GIB:.2f} GiB"
+    free = "; ".join(
+        f"{m.name} {cpus:g} CPU, {gpus:g} GPU, {memory / GIB:.1f} GiB"
+        + ("" if m.gpu_memory is None else f", GPUs of {m.gpu_memory / GIB:.1f} GiB")
+        for m, (cpus, gpus, memory) in zip(machines, left, strict=True)
+    )
+    return (
+        f"{need.name}: {need.workers - placed} of {need.workers} workers do not fit. Each needs {wants}; left are {free}. "
+        "Lower placement.learners, samplers, cpus (parts of a core are allowed) or gpus, or use smaller models"
+    )
+
+
+def lines(needs: Sequence[Need], machines: Sequence[Machine]) -> list[str]:
+    """Who goes where, to be read."""
+    out = []
+    for need, where in zip(needs, place(needs, machines), strict=True):
+        counted = ", ".join(f"{where.count(name)} on {name}" for name in dict.fromkeys(where))
+        each = f"{need.cpus:g} CPU, {need.gpus:g} GPU, {need.bytes / GIB:.2f} GiB {'of the GPU' if need.gpus else ''}".rstrip()
+        out.append(f"{need.name}: {need.workers} x ({each}): {counted}")
+    return out

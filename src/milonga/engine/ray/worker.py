@@ -1,0 +1,256 @@
+"""A worker: a process with some policies in a local engine of its own, whole or as one shard of several.
+
+Invariants: what a worker does is what the local engine does; workers of one group are called alike, in the same order; a call
+gives back what it cost, and nothing is charged twice.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import ray
+import torch
+import torch.distributed as dist
+from numpy.typing import NDArray
+from safetensors.torch import load_file, save_file
+from torch.distributed.device_mesh import init_device_mesh
+
+from milonga.config import PolicySection, VllmSection
+from milonga.engine.base import Completion, Decoding, LearnReport, Ledger, Request
+from milonga.engine.local import LocalEngine
+from milonga.engine.local.policy import Policy
+from milonga.engine.ray import sharding
+from milonga.errors import RunFolderError
+from milonga.types import Floats, Lesson, Problem, Reading, Segment, Trace, Traces
+
+Arrays = list[NDArray[np.float32]]
+Charges = dict[str, dict[str, float]]
+PROBES, PROBE_TOKENS = 4, 24
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What a worker is made from."""
+
+    policies: Mapping[str, PolicySection]
+    device: str
+    rows: int
+    limit: int
+    vllm: VllmSection | None
+    threads: int
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What is known of a policy when its model is loaded."""
+
+    context: int
+    shapes: tuple[tuple[int, ...], ...]
+    dtype: str
+
+
+class Pulse(Ledger):
+    """A ledger that also knows when something was last computed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.busy, self.moved = False, time.monotonic()
+
+    def mark(self, *_: Any) -> None:
+        self.moved = time.monotonic()
+
+    def charge(self, policy: str, work: str, tokens: int, flops: float) -> None:
+        self.mark()
+        super().charge(policy, work, tokens, flops)
+
+    def idle(self) -> float:
+        """Seconds that the call in progress has got nowhere; 0 where there is none."""
+        return time.monotonic() - self.moved if self.busy else 0.0
+
+
+@ray.remote(concurrency_groups={"pulse": 1})
+class Worker:
+    """The actor. `beat` answers while `call` computes."""
+
+    def __init__(self, setup: Setup, rank: int, size: int) -> None:
+        self.setup, self.rank, self.size = setup, rank, size
+        self.pulse = Pulse()
+        self.work: Work | None = None
+        self.store: Any = None
+
+    def meet(self) -> tuple[str, int]:
+        """Where the workers of a group find each other: asked of the first one."""
+        host = ray.util.get_node_ip_address()
+        self.store = dist.TCPStore(host, 0, is_master=True, wait_for_workers=False)
+        return host, int(self.store.port)
+
+    def build(self, place: tuple[str, int] | None, patience: float) -> dict[str, Facts]:
+        """Load the models; join the others, where there are any."""
+        torch.set_num_threads(self.setup.threads)
+        if place is not None:
+            if self.store is None:
+                self.store = dist.TCPStore(*place, is_master=False, wait_for_workers=False)
+            backend = "cpu:gloo,cuda:nccl" if self.setup.device == "cuda" else "gloo"
+            limit = timedelta(seconds=patience)
+            dist.init_process_group(backend, store=self.store, rank=self.rank, world_size=self.size, timeout=limit)
+        self.work = Work(self.setup, self.size > 1, self.pulse)
+        return {name: self.work.facts(name) for name in self.setup.policies}
+
+    def call(self, method: str, *args: Any) -> tuple[Any, Charges]:
+        """What the method of that name gives back, and what it cost. Of a group the first worker speaks for all."""
+        assert self.work is not None
+        torch.set_num_threads(self.setup.threads)  # a thread's own setting, and calls need not come in the same thread
+        self.pulse.policies = {}
+        self.pulse.busy = True
+        self.pulse.mark()
+        try:
+            value = getattr(self.work, method)(*args)
+        finally:
+            self.pulse.busy = False
+        speaks = self.rank == 0 or method == "sample"
+        return value if speaks else None, self.pulse.to_json()
+
+    @ray.method(concurrency_group="pulse")
+    def beat(self) -> float:
+        return self.pulse.idle()
+
+
+class Work:
+    """What a worker can be asked for. Everything but `sample` is asked of all workers of a group together."""
+
+    def __init__(self, setup: Setup, sharded: bool, pulse: Pulse) -> None:
+        # Shards go to their devices layer by layer; the whole model would not always fit on one.
+        device = "cpu" if sharded else setup.device
+        self.engine = LocalEngine(setup.policies, device, setup.rows, setup.limit, setup.vllm)
+        self.engine.ledger = pulse
+        self.sharded = sharded
+        for policy in self.engine.policies.values():
+            if sharded:
+                mesh = init_device_mesh(setup.device, (dist.get_world_size(),))
+                sharding.shard(policy, mesh, dist.new_group(backend="gloo"))
+            watch(policy, pulse)
+
+    def policy(self, name: str) -> Policy:
+        return self.engine.policy(name)
+
+    def facts(self, name: str) -> Facts:
+        policy = self.policy(name)
+        return Facts(policy.context, tuple(tuple(p.shape) for p in policy.parameters), str(policy.compute_dtype))
+
+    def sample(self, policy: str, parts: Sequence[list[Request]], decoding: Decoding, tag: str) -> list[Completion]:
+        """Continue this worker's part of the requests."""
+        requests = parts[dist.get_rank() if self.sharded else 0]
+        if not self.sharded:
+            return self.engine.sample(policy, requests, decoding, tag)
+        with self.policy(policy).at(tag), sharding.gathered(self.policy(policy)):
+            return self.engine.sample(policy, requests, decoding)
+
+    def score(self, policy: str, traces: Traces, tag: str) -> list[Floats]:
+        return self.engine.score(policy, traces, tag)
+
+    def values(self, policy: str, traces: Traces, tag: str) -> list[Floats]:
+        return self.engine.values(policy, traces, tag)
+
+    def learn(self, lesson: Lesson) -> LearnReport:
+        return self.engine.learn(lesson)
+
+    def publish(self, policy: str) -> int:
+        return self.engine.publish(policy)
+
+    def snapshot(self, policy: str, tag: str) -> None:
+        self.engine.snapshot(policy, tag)
+
+    def copy(self, policy: str, tag: str) -> None:
+        """Of the policy itself under another tag."""
+        self.engine.copy(policy, policy, tag)
+
+    def take(self, policy: str, arrays: Arrays) -> None:
+        """The live weights of another policy; the optimiser starts anew."""
+        chosen = self.policy(policy)
+        chosen.assign(self._fitting(chosen, arrays))
+        chosen.optimiser, chosen.gradients = chosen.new_optimiser(), None
+
+    def weights(self, policy: str, tag: str) -> Arrays:
+        """The weights of policy@tag that are trained, whole: with LoRA the adapter alone."""
+        return [tensor.numpy() for tensor in sharding.whole_tensors(self.policy(policy), tag)]
+
+    def hold(self, policy: str, tag: str, arrays: Arrays) -> None:
+        """Sample from these weights when policy@tag is asked for."""
+        chosen = self.policy(policy)
+        tensors = self._fitting(chosen, arrays)
+        if tag == "live":
+            chosen.assign(tensors)
+        else:
+            chosen.tags[tag] = [tensor.clone() for tensor in tensors]
+
+    def _fitting(self, policy: Policy, arrays: Arrays) -> list[torch.Tensor]:
+        pairs = zip(arrays, policy.parameters, strict=True)
+        # A copy: what the store holds is not to be written to.
+        return [sharding.fitting(torch.from_numpy(array.copy()), p.detach()) for array, p in pairs]
+
+    def probe(self, policy: str, tag: str) -> Floats:
+        """Log-probabilities of a few fixed rows, to be compared with those of other workers."""
+        chosen = self.policy(policy)
+        if chosen.head is not None:
+            return np.concatenate(self.engine.values(policy, fixed_rows(chosen), tag))
+        return np.concatenate(self.engine.score(policy, fixed_rows(chosen), tag))
+
+    def save(self, policy: str, folder: Path) -> dict[str, Any]:
+        chosen, file = self.policy(policy), folder / f"{policy}.safetensors"
+        if self.sharded:
+            sharding.save(chosen, file)
+        else:
+            save_file(chosen.state(), file)
+        return {"version": chosen.version, "updates": chosen.updates, "start": chosen.fingerprint()}
+
+    def load(self, policy: str, folder: Path, saved: Mapping[str, Any]) -> None:
+        chosen, file = self.policy(policy), folder / f"{policy}.safetensors"
+        if saved["start"] != chosen.fingerprint():
+            raise RunFolderError(
+                f"policy '{policy}' did not start from what '{chosen.section.model}' holds now: "
+                "its KL reference would change; put the original model back"
+            )
+        if self.sharded:
+            sharding.load(chosen, file)
+        else:
+            chosen.load_state(load_file(file))
+        chosen.version, chosen.updates = saved["version"], saved["updates"]
+
+    def export(self, policy: str, folder: Path, merged: bool) -> None:
+        if not self.sharded:
+            self.engine.export(policy, folder, merged)
+            return
+        tensors = sharding.whole_tensors(self.policy(policy), "live")
+        if dist.get_rank() == 0:
+            whole = LocalEngine({policy: self.policy(policy).section}, "cpu")
+            whole.policy(policy).assign(tensors)
+            whole.export(policy, folder, merged)
+
+    def checkpoint_bytes(self) -> int:
+        return self.engine.checkpoint_bytes()
+
+
+def watch(policy: Policy, pulse: Pulse) -> None:
+    """Mark every pass through the model. The written-out passes do not call it, but ask it for positions."""
+    rotary = getattr(policy.backbone, "rotary_emb", None)
+    for module in (policy.causal, policy.backbone, rotary):
+        if module is not None:
+            module.register_forward_pre_hook(pulse.mark)
+
+
+def fixed_rows(policy: Policy) -> Traces:
+    """The same for every worker of a policy."""
+    drawn = np.random.default_rng(0)
+    length = min(PROBE_TOKENS, policy.context)
+    rows = drawn.integers(0, len(policy.codec.tokenizer), (PROBES, length))
+    parts = (Segment("probe", 0, length, trained=True),)
+    return Traces(
+        Trace(str(i), "", Problem("", "", ""), ids, parts, np.zeros(length), "", Reading(None, 0.0))
+        for i, ids in enumerate(rows)
+    )
