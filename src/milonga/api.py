@@ -24,6 +24,7 @@ def plan_run(
     seed: int | None = None,
     device: str | None = None,
     sampler: str | None = None,
+    engine: str | None = None,
     models: Mapping[str, str] | None = None,
     config: str | Path | None = None,
     settings: Sequence[Mapping[str, Any]] = (),
@@ -34,7 +35,7 @@ def plan_run(
         flags["recipe"] = recipe
     if task is not None:
         flags["task"] = {"name": task} if isinstance(task, str) else dict(task)
-    for key, value in (("turns", turns), ("seed", seed), ("device", device)):
+    for key, value in (("turns", turns), ("seed", seed), ("device", device), ("engine", engine)):
         if value is not None:
             flags[key] = value
     if sampler is not None:
@@ -43,6 +44,18 @@ def plan_run(
         flags["policies"] = {seat: {"model": model} for seat, model in models.items()}
     layers = [read_toml(Path(config))] if config is not None else []
     return resolve([*layers, flags, *settings])
+
+
+def placed(plan: Plan) -> list[str]:
+    """Who would go where, and the memory that each worker needs; nothing for the local engine. What cannot fit is refused."""
+    if plan.config.engine == "local":
+        return []
+    from milonga.config import VllmSection
+    from milonga.engine.ray import preview
+
+    sampling = plan.config.sampling
+    vllm = (sampling.vllm or VllmSection()) if sampling.sampler == "vllm" else None
+    return preview(plan.policies, plan.config.placement, plan.config.device, vllm)
 
 
 def run(
@@ -89,7 +102,7 @@ def start(plan: Plan, out: Path, quiet: bool = False) -> Report:
     from milonga.engine.local.threads import choose_threads
     from milonga.run.folder import RunFolder
 
-    if plan.config.threads is None:
+    if plan.config.threads is None and plan.config.engine == "local":
         plan = replace(plan, config=plan.config.model_copy(update={"threads": choose_threads()}))
     with RunFolder(out, plan.config.keep.checkpoints) as folder:
         folder.require_new()

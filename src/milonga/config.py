@@ -264,7 +264,7 @@ class PlacementSection(Section):
     address: str | None = None
     """Of a cluster that is running, as `ray.init` takes it; by default RAY_ADDRESS, or else one is started on this machine."""
     store_gib: float | None = Field(None, gt=0)
-    """Memory for what workers hand to each other, where a cluster is started; by default what two copies of all weights need."""
+    """Memory for what workers hand to each other, where a cluster is started; by default room for two copies of all weights."""
     retries: int = Field(3, ge=0)
     """How often in a row workers that were lost are started again before the run stops."""
     heartbeat_s: float = Field(600.0, gt=0)

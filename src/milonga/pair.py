@@ -79,9 +79,9 @@ class Finished:
 
 
 def finished(path: Path, layer: Mapping[str, Any] | None = None) -> Finished:
-    """The run in a folder, with these keys of its config changed."""
+    """The run in a folder, with these keys of its config changed; in this process, wherever it was trained."""
     config = read_config(path)
-    plan = resolve([config.model_dump(mode="json", exclude_none=True), layer or {}])
+    plan = resolve([config.model_dump(mode="json", exclude_none=True), {"engine": "local"}, layer or {}])
     found = Checkpoints(path / "checkpoints", 1).newest()
     if found is None:
         raise RunFolderError(f"'{path}' holds no complete checkpoint")

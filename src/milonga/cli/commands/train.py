@@ -31,6 +31,7 @@ from milonga.errors import UserError
     epilog=examples(
         "milonga run tango  # the embedded model on chain arithmetic",
         "milonga run grpo --turns 6 --out runs/first --set batch.problems=16",
+        "milonga run tango --engine ray --set placement.learners=2 --dry-run  # who would go where",
         "milonga run tango --task jsonl --set task.path=problems.jsonl --generator smollm2-135m --verifier smollm2-135m",
         "milonga run frozen --generator smollm2-135m --verifier 'openai:http://127.0.0.1:8000/v1#judge'  # behind an endpoint",
     ),
@@ -58,10 +59,23 @@ def run(
     ] = None,
     device: Device = None,
     sampler: Sampler = None,
+    engine: Annotated[
+        str | None,
+        typer.Option(
+            help="local: this process; ray: workers on this machine or a cluster, as the section placement says.",
+            rich_help_panel=MODELS,
+            autocompletion=completion.choices("local", "ray"),
+        ),
+    ] = None,
     config: ConfigFile = None,
     set_: Settings = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the resolved config and stop.", rich_help_panel=OUTPUT)
+        bool,
+        typer.Option(
+            "--dry-run",
+            help="Print the resolved config, and who would go where on a cluster, and stop.",
+            rich_help_panel=OUTPUT,
+        ),
     ] = False,
     json: AsJson = False,
 ) -> None:
@@ -83,16 +97,18 @@ def run(
         seed=seed,
         device=device,
         sampler=sampler,
+        engine=engine,
         models={seat: model for seat, model in named.items() if model is not None},
         config=config,
         settings=settings_of(set_),
     )
     if dry_run:
         resolved = plan.config.model_dump(mode="json")
+        placed = api.placed(plan)
         if json:
-            print_json({"config": resolved})
+            print_json({"config": resolved} | ({"placement": placed} if placed else {}))
         else:
-            sys.stdout.write(to_toml(resolved))
+            sys.stdout.write(to_toml(resolved) + "".join(f"# {line}\n" for line in placed))
         return
     report = api.start(plan, out if out is not None else api.new_folder(recipe))
     print_summary(report, console)

@@ -1,5 +1,5 @@
 """The engine for many machines: every policy in workers of its own, which Ray places."""
 
-from milonga.engine.ray.engine import RayEngine
+from milonga.engine.ray.engine import RayEngine, preview
 
-__all__ = ["RayEngine"]
+__all__ = ["RayEngine", "preview"]

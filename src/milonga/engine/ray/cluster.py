@@ -1,14 +1,13 @@
 """Joining a Ray cluster, or starting one on this machine.
 
-Invariants: nothing is reported to anyone, no dashboard is opened, and what Ray and the workers print stays in Ray's own files; a
-cluster that was there before is left as it was.
+Invariants: nothing is reported to anyone, no dashboard is opened, and what Ray and the workers print stays in Ray's own files;
+a cluster that was there before is left as it was.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-from pathlib import Path
 
 import ray
 from ray import exceptions
@@ -16,6 +15,7 @@ from ray import exceptions
 from milonga.config import PlacementSection
 from milonga.errors import UserError
 
+TOKEN_FILE = "~/.ray/auth_token"
 LEAST_STORE = 128 * 2**20
 QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", "RAY_DEDUP_LOGS": "0"}
 """Nothing is sent home; workers without a GPU see none; no notes of what was left out of a log that is not shown."""
@@ -27,7 +27,7 @@ def connect(placement: PlacementSection, store_bytes: int) -> bool:
         return False
     for key, value in QUIET.items():
         os.environ.setdefault(key, value)
-    address = placement.address or os.environ.get("RAY_ADDRESS")
+    address = address_of(placement)
     try:
         if address is not None:
             ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
@@ -42,7 +42,7 @@ def connect(placement: PlacementSection, store_bytes: int) -> bool:
         )
     except exceptions.AuthenticationError as error:
         raise UserError(
-            f"the Ray cluster does not accept this token: set RAY_AUTH_TOKEN, RAY_AUTH_TOKEN_PATH or {token_file()} to that of "
+            f"the Ray cluster does not accept this token: set RAY_AUTH_TOKEN, RAY_AUTH_TOKEN_PATH or {TOKEN_FILE} to that of "
             f"its head ({first(error)})"
         ) from None
     except (ConnectionError, TimeoutError, ValueError, RuntimeError) as error:
@@ -51,8 +51,9 @@ def connect(placement: PlacementSection, store_bytes: int) -> bool:
     return True
 
 
-def token_file() -> Path:
-    return Path("~/.ray/auth_token")
+def address_of(placement: PlacementSection) -> str | None:
+    """Of the cluster to be joined; None where one is to be started."""
+    return placement.address or os.environ.get("RAY_ADDRESS")
 
 
 def first(error: Exception) -> str:

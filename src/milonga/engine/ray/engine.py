@@ -46,20 +46,21 @@ class Learners:
     saved: tuple[Path, Mapping[str, Any]] | None = None
     journal: list[tuple[str, tuple[Any, ...]]] = field(default_factory=list)
 
-    def do(self, method: str, *args: Any, changes: bool = False) -> tuple[list[Any], list[Charges]]:
-        """One call of all workers, however often they must be replaced: what each found, where it lies, and what it cost."""
+    def do(self, method: str, *args: Any, changes: bool = False, fetch: bool = True) -> tuple[list[Any], list[Charges]]:
+        """One call of all workers, however often they must be replaced: what each found, or where that lies, and what it cost."""
         for attempt in range(self.group.placement.retries + 1):
             try:
                 if not self.group.alive:
                     self.rebuild()
                 call = self.group.submit(method, *args)
                 charges = self.group.finish(call)
+                found = self.group.take(call) if fetch else call.values
                 break
             except Lost as lost:
                 lament(self.group, lost, attempt)
         if changes:
             self.journal.append((method, args))
-        return call.values, charges
+        return found, charges
 
     def rebuild(self) -> None:
         """Workers as the last ones were. What is done again was counted before."""
@@ -106,6 +107,8 @@ class RayEngine(Engine):
         self.sent: dict[tuple[str, str], tuple[int, Any]] = {}
         """Weights that were gathered, with their stamp: the next sampler need not ask for them again."""
         sizes = {name: layout.size_of(section) for name, section in policies.items()}
+        self.learners: dict[str, Learners] = {}
+        self.samplers: dict[str, list[Sampler]] = {}
         self.started = cluster.connect(placement, layout.store_bytes(sizes))
         try:
             machines = layout.machines()
@@ -136,12 +139,21 @@ class RayEngine(Engine):
         return made
 
     def _start_all(self) -> None:
+        """All side by side; whoever is lost on the way is started again."""
+        for group in self._groups():
+            group.begin()
+        for group in self._groups():
+            try:
+                group.complete()
+            except Lost as lost:
+                lament(group, lost, 0)
         for learners in self.learners.values():
             learners.do("checkpoint_bytes")
-        for policy, samplers in self.samplers.items():
-            for sampler in samplers:
-                self._supplied(sampler, policy, "live")
         self.facts: dict[str, Facts] = {name: learners.group.facts[name] for name, learners in self.learners.items()}
+
+    def _groups(self) -> list[Group]:
+        shared = {id(s): s.group for samplers in self.samplers.values() for s in samplers}
+        return [learners.group for learners in self.learners.values()] + list(shared.values())
 
     # Text: no weights are needed for it.
 
@@ -187,17 +199,14 @@ class RayEngine(Engine):
         if samplers:
             found = self._by_samplers(policy, asked, decoding, tag)
         else:
-            values, charges = self.learners[policy].do("sample", policy, asked, decoding, tag)
+            found, charges = self.learners[policy].do("sample", policy, asked, decoding, tag)
             self._charge(charges)
-            found = ray.get(values)
         out: dict[int, Completion] = {}
         for part, done in zip(parts, found, strict=True):
             out |= dict(zip(part, done, strict=True))
         return [out[i] for i in range(len(requests))]
 
-    def _by_samplers(
-        self, policy: str, asked: Sequence[list[Request]], decoding: Decoding, tag: str
-    ) -> list[list[Completion]]:
+    def _by_samplers(self, policy: str, asked: Sequence[list[Request]], decoding: Decoding, tag: str) -> list[list[Completion]]:
         """All samplers at once; the part of one that is lost is asked of the one that takes its place, with the same keys."""
         samplers = self.samplers[policy]
         found: dict[int, list[Completion]] = {i: [] for i, part in enumerate(asked) if not part}
@@ -210,7 +219,7 @@ class RayEngine(Engine):
             for i, call in calls.items():
                 try:
                     charges = samplers[i].group.finish(call)
-                    found[i] = ray.get(call.values[0])
+                    found[i] = samplers[i].group.take(call)[0]
                     self._charge(charges)
                 except Lost as lost:
                     lament(samplers[i].group, lost, attempt)
@@ -240,7 +249,7 @@ class RayEngine(Engine):
         """Where the whole weights of policy@tag lie."""
         key, stamp = (policy, tag), self.stamps.get((policy, tag), 0)
         if self.sent.get(key, (None, None))[0] != stamp:
-            values, _ = self.learners[policy].do("weights", policy, tag)
+            values, _ = self.learners[policy].do("weights", policy, tag, fetch=False)
             self.sent[key] = (stamp, values[0])
         return self.sent[key][1]
 
@@ -248,15 +257,15 @@ class RayEngine(Engine):
         """Stop where a sampler does not compute what the learners compute."""
         call = sampler.group.submit("probe", policy, tag)
         sampler.group.finish(call)
-        values, _ = self.learners[policy].do("probe", policy, tag)
-        theirs, ours = ray.get([call.values[0], values[0]])
+        theirs = sampler.group.take(call)[0]
+        ours = self.learners[policy].do("probe", policy, tag)[0][0]
         apart = np.abs(theirs - ours)
         allowed = self.placement.tolerance or TOLERANCES[self.learners[policy].group.facts[policy].dtype]
         if not apart.mean() <= allowed:  # so that NaN is refused too
             raise UserError(
                 f"policy '{policy}': its samplers do not compute what its learners compute. Over {len(apart)} fixed tokens the "
-                f"log-probabilities differ by {apart.mean():.2g} on average and {apart.max():.2g} at most, and {allowed:.2g} on "
-                "average is allowed (placement.tolerance)"
+                f"log-probabilities differ by {apart.mean():.2g} on average and {apart.max():.2g} at most, and {allowed:.2g} "
+                "on average is allowed (placement.tolerance)"
             )
 
     # Learning.
@@ -271,15 +280,14 @@ class RayEngine(Engine):
         self._codec(policy)
         values, charges = self.learners[policy].do(method, policy, ray.put(bare(traces)), tag)
         self._charge(charges)
-        found: list[Floats] = ray.get(values[0])
-        return [array.copy() for array in found]  # what lies in the store cannot be written to
+        return [array.copy() for array in values[0]]  # what lies in the store cannot be written to
 
     def learn(self, lesson: Lesson) -> LearnReport:
         self._codec(lesson.policy)
         sent = ray.put(replace(lesson, traces=bare(lesson.traces)))
         values, charges = self.learners[lesson.policy].do("learn", sent, changes=True)
         self._charge(charges)
-        report: LearnReport = ray.get(values[0])
+        report: LearnReport = values[0]
         return report
 
     def publish(self, policy: str) -> int:
@@ -311,7 +319,7 @@ class RayEngine(Engine):
                 raise ConfigError(f"policy '{policy}' cannot take the weights of '{source}': their shapes differ")
             values, _ = self.learners[source].do("weights", source, tag)
             # Kept by this process: the source may be lost before the copy has to be made again.
-            self._change("take", policy, ray.put(ray.get(values[0])))
+            self._change("take", policy, ray.put(values[0]))
         self._stamp(policy, "live")
 
     def _change(self, method: str, policy: str, *args: Any) -> None:
@@ -335,7 +343,7 @@ class RayEngine(Engine):
         state: dict[str, Any] = {"ledger": self.ledger.to_json(), "policies": {}}
         for name, learners in self.learners.items():
             values, _ = learners.do("save", name, folder.resolve())
-            state["policies"][name] = ray.get(values[0])
+            state["policies"][name] = values[0]
         (folder / "engine.json").write_text(json.dumps(state, indent=1))
         for name, learners in self.learners.items():
             learners.settle(folder.resolve(), state["policies"][name])
@@ -358,18 +366,31 @@ class RayEngine(Engine):
         self.learners[policy].do("export", policy, folder.resolve(), merged)
 
     def checkpoint_bytes(self) -> int:
-        return sum(int(ray.get(learners.do("checkpoint_bytes")[0][0])) for learners in self.learners.values())
+        return sum(int(learners.do("checkpoint_bytes")[0][0]) for learners in self.learners.values())
 
     def close(self) -> None:
         """End all workers; and the cluster, where it was started for this engine."""
-        groups = [learners.group for learners in getattr(self, "learners", {}).values()]
-        groups += [s.group for samplers in getattr(self, "samplers", {}).values() for s in samplers]
         if ray.is_initialized():
-            for group in groups:
+            for group in self._groups():
                 group.stop()
         if self.started:
             ray.shutdown()
             self.started = False
+
+
+def preview(
+    policies: Mapping[str, PolicySection], placement: PlacementSection, device: str, vllm: VllmSection | None
+) -> list[str]:
+    """Who would go where: on the cluster that would be joined, or on this machine, where Ray need not be started for it."""
+    sizes = {name: layout.size_of(section) for name, section in policies.items()}
+    machines = [layout.this_machine()]
+    if cluster.address_of(placement) is not None:
+        joined = not ray.is_initialized()
+        cluster.connect(placement, 0)
+        machines = layout.machines()
+        if joined:
+            ray.shutdown()
+    return layout.lines(layout.needs_of(policies, sizes, placement, device, vllm, machines), machines)
 
 
 def lament(group: Group, lost: Lost, attempt: int) -> None:

@@ -52,6 +52,7 @@ class Group:
         self.name, self.setup, self.size, self.placement = name, setup, size, placement
         self.workers: list[Any] = []
         self.places: Any = None
+        self.building: list[Any] = []
         self.facts: dict[str, Facts] = {}
 
     @property
@@ -60,6 +61,11 @@ class Group:
 
     def start(self) -> None:
         """Places, processes, models."""
+        self.begin()
+        self.complete()
+
+    def begin(self) -> None:
+        """Without waiting for the models: several groups load theirs side by side."""
         placement = self.placement
         share = {"CPU": placement.cpus, "GPU": placement.gpus or 0.0}
         needs = {kind: amount for kind, amount in share.items() if amount} or {"CPU": 0.001}
@@ -74,9 +80,11 @@ class Group:
             strategy = PlacementGroupSchedulingStrategy(self.places, placement_group_bundle_index=rank)
             options = {"num_cpus": needs.get("CPU", 0), "num_gpus": needs.get("GPU", 0), "scheduling_strategy": strategy}
             self.workers.append(Worker.options(max_restarts=0, **options).remote(self.setup, rank, self.size))  # type: ignore[attr-defined]
-        place = self._settle([self.workers[0].meet.remote()], placement.start_s)[0] if self.size > 1 else None
-        built = [worker.build.remote(place, placement.start_s) for worker in self.workers]
-        self.facts = self._settle(built, placement.start_s)[0]
+        place = self.workers[0].meet.remote() if self.size > 1 else None
+        self.building = [worker.build.remote(place, placement.start_s) for worker in self.workers]
+
+    def complete(self) -> None:
+        self.facts = self._settle(self.building, self.placement.start_s)[0]
 
     def stop(self) -> None:
         """End all workers, and give back their places."""
@@ -94,12 +102,18 @@ class Group:
         """Wait until all workers are done."""
         return self._settle(call.charges, None)
 
+    def take(self, call: Call) -> list[Any]:
+        """What the workers found."""
+        return self._settle(call.values, None)
+
     def _settle(self, refs: Sequence[Any], limit: float | None) -> list[Any]:
         """The answers to one call of every worker, or an error, after which the group is no more."""
         try:
             return self._answers(refs, limit)
-        except BaseException:
-            self.stop()
+        except BaseException as error:
+            # A worker alone has left its call behind with an error; others may be waiting for each other, or still compute.
+            if self.size > 1 or isinstance(error, Lost | KeyboardInterrupt):
+                self.stop()
             raise
 
     def _answers(self, refs: Sequence[Any], limit: float | None) -> list[Any]:

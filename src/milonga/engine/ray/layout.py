@@ -145,7 +145,9 @@ def refuse_unshardable(name: str, section: PolicySection, placement: PlacementSe
     if placement.learners > 1 and section.recompute:
         raise ConfigError(f"policies.{name}.recompute: sharded learners do not know it; lower micro_tokens, or use one learner")
     if placement.learners > 1 and vllm is not None and not placement.samplers and section.kind != "scalar":
-        raise ConfigError(f"policy '{name}': vLLM needs whole weights, and {placement.learners} learners have shards: set samplers")
+        raise ConfigError(
+            f"policy '{name}': vLLM needs whole weights, and {placement.learners} learners have shards: set samplers"
+        )
 
 
 def learner_bytes(section: PolicySection, size: Size, placement: PlacementSection, device: str) -> int:

@@ -1,7 +1,7 @@
 """A policy whose weights, gradients and moments lie in shards on several workers (FSDP2).
 
-The model's own forward pass runs through `fully_shard`ed layers: each gathers its weights when it is reached and lets go of them
-after it; gradients are summed, not averaged, since the learner's denominators are those of all rows (law 5). Optimiser,
+The model's own forward pass runs through `fully_shard`ed layers: each gathers its weights when it is reached and lets go of
+them after it; gradients are summed, not averaged, since the learner's denominators are those of all rows (law 5). Optimiser,
 clipping and tags work on the shards as they work on whole tensors.
 
 Invariants: every worker makes the same passes in the same order; between passes nothing but shards is held; what leaves a group
@@ -20,8 +20,9 @@ import torch
 import torch.distributed as dist
 from safetensors import safe_open
 from torch import Tensor, nn
-from torch.distributed import checkpoint
 from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader, HuggingFaceStorageWriter
+from torch.distributed.checkpoint.state_dict_loader import load as load_parts
+from torch.distributed.checkpoint.state_dict_saver import save as save_parts
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor
@@ -155,7 +156,7 @@ def save(policy: Policy, file: Path) -> None:
     writer = HuggingFaceStorageWriter(str(parts), save_distributed=True, enable_consolidation=True)
     # As vectors: the step that puts files together writes zeros for tensors without dimensions.
     state = {key: tensor if tensor.dim() else tensor.reshape(1) for key, tensor in policy.tensors().items()}
-    checkpoint.save(state, storage_writer=writer, process_group=talk_of(policy))
+    save_parts(state, storage_writer=writer, process_group=talk_of(policy))
     if dist.get_rank() == 0:
         (written,) = parts.glob("*.safetensors")
         written.replace(file)
@@ -171,7 +172,7 @@ def load(policy: Policy, file: Path) -> None:
     try:
         (folder / file.name).symlink_to(file.resolve())
         state, counters = empty_state(policy, file)
-        checkpoint.load(state, storage_reader=HuggingFaceStorageReader(str(folder)), process_group=talk_of(policy))
+        load_parts(state, storage_reader=HuggingFaceStorageReader(str(folder)), process_group=talk_of(policy))
     finally:
         shutil.rmtree(folder)
     policy.load_state(state | counters)

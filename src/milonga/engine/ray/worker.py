@@ -19,6 +19,7 @@ import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
+from torch._C._distributed_c10d import TCPStore
 from torch.distributed.device_mesh import init_device_mesh
 
 from milonga.config import PolicySection, VllmSection
@@ -87,7 +88,7 @@ class Worker:
     def meet(self) -> tuple[str, int]:
         """Where the workers of a group find each other: asked of the first one."""
         host = ray.util.get_node_ip_address()
-        self.store = dist.TCPStore(host, 0, is_master=True, wait_for_workers=False)
+        self.store = TCPStore(host, 0, is_master=True, wait_for_workers=False)
         return host, int(self.store.port)
 
     def build(self, place: tuple[str, int] | None, patience: float) -> dict[str, Facts]:
@@ -95,7 +96,7 @@ class Worker:
         torch.set_num_threads(self.setup.threads)
         if place is not None:
             if self.store is None:
-                self.store = dist.TCPStore(*place, is_master=False, wait_for_workers=False)
+                self.store = TCPStore(*place, is_master=False, wait_for_workers=False)
             backend = "cpu:gloo,cuda:nccl" if self.setup.device == "cuda" else "gloo"
             limit = timedelta(seconds=patience)
             dist.init_process_group(backend, store=self.store, rank=self.rank, world_size=self.size, timeout=limit)
@@ -116,7 +117,7 @@ class Worker:
         speaks = self.rank == 0 or method == "sample"
         return value if speaks else None, self.pulse.to_json()
 
-    @ray.method(concurrency_group="pulse")
+    @ray.method(concurrency_group="pulse")  # type: ignore[untyped-decorator]
     def beat(self) -> float:
         return self.pulse.idle()
 
