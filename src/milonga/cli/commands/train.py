@@ -31,7 +31,7 @@ from milonga.errors import UserError
     epilog=examples(
         "milonga run tango  # the embedded model on chain arithmetic",
         "milonga run grpo --turns 6 --out runs/first --set batch.problems=16",
-        "milonga run tango --engine ray --set placement.learners=2 --dry-run  # who would go where",
+        "milonga run tango --engine ray --set placement.cpus=0.5 --dry-run  # who would go where",
         "milonga run tango --task jsonl --set task.path=problems.jsonl --generator smollm2-135m --verifier smollm2-135m",
         "milonga run frozen --generator smollm2-135m --verifier 'openai:http://127.0.0.1:8000/v1#judge'  # behind an endpoint",
     ),

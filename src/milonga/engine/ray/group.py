@@ -33,6 +33,10 @@ GRACE = 10.0
 connection broke."""
 
 
+FULL = "allocate memory"
+"""What torch and safetensors say where the system gives them no more."""
+
+
 class Lost(Exception):
     """A worker was lost; the text says how."""
 
@@ -144,15 +148,15 @@ class Group:
                     raise Lost(first_line(cause)) from None
                 except exceptions.RayTaskError:
                     continue
-            if isinstance(error.cause, MemoryError):
-                raise Lost("a worker ran out of memory") from None
+            if isinstance(error.cause, MemoryError) or FULL in str(error.cause).lower():
+                raise Lost(f"a worker ran out of memory: {first_line(error.cause)}") from None
             raise (error.cause or error) from None
 
     def _listen(self) -> None:
         """Whether all workers still get somewhere."""
         limit = self.placement.heartbeat_s
         try:
-            idle = max(ray.get([worker.beat.remote() for worker in self.workers], timeout=limit))
+            idle = max(ray.get([worker.beat.remote() for worker in self.workers], timeout=limit / 2))
         except exceptions.GetTimeoutError:
             raise Lost(f"a worker did not answer for {limit:g} s (placement.heartbeat_s)") from None
         except GONE as error:

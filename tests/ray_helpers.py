@@ -1,0 +1,81 @@
+"""One engine with real Ray workers for all tests of a session, and ways to disturb it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import ray
+import torch
+from safetensors.torch import load_file
+
+from engine_helpers import lesson, mixed_rows, section, soft_folder
+from milonga.config import PlacementSection, PolicySection
+from milonga.engine.local import LocalEngine
+from milonga.engine.ray import RayEngine
+from milonga.engine.ray.group import Group
+from milonga.types import Lesson, Traces
+
+RANK = {"rank": 4}
+WORKERS = {
+    "one": {"samplers": 1},
+    "two": {"learners": 2},
+    "lora_one": {"samplers": 1},
+    "lora_two": {"learners": 2},
+}
+"""Full weights and adapters, one learner and two; with samplers (of the adapters, a common one), and with learners that sample
+in turns."""
+VALUES = [1.0, -1.0, 0.5, 0.0, 2.0, -0.3, 0.7, -0.9, 0.1]
+
+
+def sections(root: Path) -> dict[str, PolicySection]:
+    options: dict[str, Any] = {"lr": 1e-3, "grad_clip": 1e9, "micro_tokens": 64}
+    adapted = section(soft_folder(root), lora=RANK, **options)
+    whole = section(soft_folder(root), ema=0.9, **options)
+    return {"one": whole, "two": whole, "lora_one": adapted, "lora_two": adapted}
+
+
+def ray_engine(root: Path) -> RayEngine:
+    placement = PlacementSection(cpus=0.1, heartbeat_s=8.0, policies=WORKERS)
+    return RayEngine(sections(root), placement, device="cpu", limit=16, threads=1)
+
+
+def local_engine(root: Path) -> LocalEngine:
+    return LocalEngine(sections(root), device="cpu", limit=16)
+
+
+def taught(policy: str, values: list[float] | None = None, **switches: Any) -> Lesson:
+    """A replayed lesson: rows of very different lengths, some of which move nothing, and a reference."""
+    made = lesson(mixed_rows(), values or VALUES, **{"kl_coef": 0.05, **switches})
+    made.policy = policy
+    return made
+
+
+def state(folder: Path, policy: str) -> dict[str, torch.Tensor]:
+    return load_file(folder / f"{policy}.safetensors")
+
+
+def gradients(folder: Path, policy: str) -> list[torch.Tensor]:
+    """Of the first step, from the mean that the optimiser keeps of them: a tenth of the gradient."""
+    kept = state(folder, policy)
+    return [kept[key] for key in sorted(kept) if key.startswith("optimiser:exp_avg/")]
+
+
+def saved(engine: RayEngine | LocalEngine, folder: Path) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    engine.save(folder)
+    return folder
+
+
+def pid(group: Group, rank: int = 0) -> int:
+    return int(ray.get(group.workers[rank].__ray_call__.remote(lambda worker: os.getpid())))
+
+
+def apart(left: list[np.ndarray], right: list[np.ndarray]) -> float:
+    return max(float(np.abs(a - b).max()) for a, b in zip(left, right, strict=True))
+
+
+def rows() -> Traces:
+    return mixed_rows()

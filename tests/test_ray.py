@@ -1,0 +1,304 @@
+"""The engine `ray`, with real actors: it does what the local engine does, and workers that are lost change nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import shutil
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip("ray")
+pytest.importorskip("peft")
+
+from engine_helpers import gap, prompts, requests, same_bits, trace
+from milonga.api import start
+from milonga.engine import Decoding
+from milonga.engine.local import LocalEngine
+from milonga.engine.ray import RayEngine
+from milonga.engine.ray.engine import split
+from milonga.errors import UserError
+from milonga.resolve import resolve
+from milonga.run.files import JsonLines
+from milonga.types import Traces
+from ray_helpers import VALUES, WORKERS, apart, gradients, local_engine, pid, ray_engine, rows, saved, state, taught
+
+pytestmark = pytest.mark.xdist_group("ray")  # one process: its engine is started once
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("models")
+
+
+@pytest.fixture(scope="module")
+def started(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[RayEngine, Path]]:
+    engine = ray_engine(root)
+    try:
+        yield engine, saved(engine, tmp_path_factory.mktemp("start"))
+    finally:
+        engine.close()
+
+
+@pytest.fixture
+def engine(started: tuple[RayEngine, Path]) -> RayEngine:
+    """As at the start, whatever other tests have done with it."""
+    engine, folder = started
+    engine.load(folder)
+    return engine
+
+
+@pytest.fixture
+def local(root: Path) -> LocalEngine:
+    return local_engine(root)
+
+
+@pytest.mark.parametrize("policy", WORKERS)
+def test_scores_and_gradients_are_those_of_the_local_engine(
+    engine: RayEngine, local: LocalEngine, tmp_path: Path, policy: str
+) -> None:
+    assert apart(engine.score(policy, rows(), "ref"), local.score(policy, rows(), "ref")) < 1e-5
+    ours, theirs = engine.learn(taught(policy)), local.learn(taught(policy))
+    assert theirs.grad_norm > 0 and (ours.steps, ours.tokens) == (theirs.steps, theirs.tokens)
+    for name in ("loss", "grad_norm", "entropy", "kl", "clip_fraction", "mismatch"):
+        assert getattr(ours, name) == pytest.approx(getattr(theirs, name), rel=1e-5, abs=1e-7), name
+    found, expected = (gradients(saved(e, tmp_path / name), policy) for e, name in ((engine, "ray"), (local, "local")))
+    assert gap(found, expected) < 1e-5
+    if WORKERS[policy].get("learners", 1) == 1:
+        assert same_bits(found, expected)
+    assert engine.ledger.to_json()[policy] == local.ledger.to_json()[policy]
+
+
+@pytest.mark.parametrize("policy", WORKERS)
+def test_samples_are_those_of_the_local_engine_after_every_kind_of_change(
+    engine: RayEngine, local: LocalEngine, policy: str
+) -> None:
+    other = {"one": "two", "two": "one", "lora_one": "lora_two", "lora_two": "lora_one"}[policy]
+    asked = requests([*prompts(5), *prompts(5)])
+
+    def agree(tag: str) -> list[list[int]]:
+        found = [e.sample(policy, asked, Decoding(8), tag) for e in (engine, local)]
+        for mine, theirs in zip(*found, strict=True):
+            assert mine.ids.tolist() == theirs.ids.tolist() and mine.text == theirs.text
+            assert np.abs(mine.logprobs - theirs.logprobs).max() < 1e-4
+        return [done.ids.tolist() for done in found[0]]
+
+    before = agree("live")
+    for both in (engine, local):
+        both.snapshot(policy, "early")
+        for _ in range(3):
+            both.learn(taught(policy))
+            assert both.publish(policy) == both.version(policy)
+    learned = agree("live")
+    assert learned != before == agree("ref") == agree("early")
+    if policy == "one":
+        agree("ema")
+    for both in (engine, local):
+        both.copy(policy, other)
+    assert agree("live") == before
+    assert engine.ledger.to_json()[policy] == local.ledger.to_json()[policy]
+
+
+def test_several_steps_with_few_rows_for_each_worker(root: Path, engine: RayEngine, local: LocalEngine) -> None:
+    """A worker without rows keeps step, and a lesson in which nothing moves is none for all of them."""
+    alone = [0.0] * 8 + [1.0]
+    for values in (alone, [0.0] * 9):
+        ours, theirs = (e.learn(taught("two", values, kl_coef=0.0)) for e in (engine, local))
+        assert (ours.steps, ours.skipped) == (theirs.steps, theirs.skipped)
+        assert ours.grad_norm == pytest.approx(theirs.grad_norm, rel=1e-5)
+    bad = taught("two")
+    assert bad.advantages is not None
+    bad.advantages[2][:] = np.inf
+    refused = engine.learn(bad)
+    assert refused.skipped is not None and refused.skipped == local.learn(bad).skipped
+    assert apart(engine.score("two", rows()), local.score("two", rows())) < 1e-4
+
+
+def moved(source: Path, target: Path, policy: str, to: str) -> Path:
+    """A checkpoint in which another policy has what this one had."""
+    shutil.copytree(source, target)
+    shutil.copy(source / f"{policy}.safetensors", target / f"{to}.safetensors")
+    told = json.loads((target / "engine.json").read_text())
+    told["policies"][to] = told["policies"][policy]
+    (target / "engine.json").write_text(json.dumps(told))
+    return target
+
+
+def test_checkpoints_are_read_by_any_number_of_workers(
+    root: Path, engine: RayEngine, local: LocalEngine, tmp_path: Path
+) -> None:
+    """Local, then two workers, then one, then local again: each goes on from what the last has left, moments included."""
+    whole = local_engine(root)
+    for policy in ("two", "lora_two"):
+        local.snapshot(policy, "early")
+        local.learn(taught(policy))
+    for policy, times in (("two", 4), ("lora_two", 3)):
+        for _ in range(times):
+            whole.learn(taught(policy))
+    engine.load(saved(local, tmp_path / "local"))
+    for policy in ("two", "lora_two"):
+        engine.learn(taught(policy))
+        engine.publish(policy)
+    engine.load(moved(saved(engine, tmp_path / "two"), tmp_path / "for one", "two", "one"))
+    assert engine.version("one") == 1
+    engine.learn(taught("one"))
+    again = local_engine(root)
+    again.load(saved(engine, tmp_path / "one"))
+    for policy, of, updates in (("one", "two", 4), ("lora_two", "lora_two", 3)):
+        again.learn(taught(policy))
+        assert again.policy(policy).updates == updates and "early" in again.policy(policy).tags
+        for found, expected in zip(again.policy(policy).parameters, whole.policy(of).parameters, strict=True):
+            assert torch.allclose(found, expected, atol=3e-5)
+    assert sorted(p.suffix for p in (tmp_path / "one").iterdir()) == [".json"] + [".safetensors"] * 4
+
+
+def test_exports_are_ordinary_models(engine: RayEngine, local: LocalEngine, tmp_path: Path) -> None:
+    for policy in ("two", "lora_two"):
+        for name, both in (("ray", engine), ("local", local)):
+            both.learn(taught(policy))
+            both.export(policy, tmp_path / name / policy)
+        ours, theirs = (sorted(p.name for p in (tmp_path / name / policy).iterdir()) for name in ("ray", "local"))
+        assert ours == theirs
+        file = "model.safetensors" if policy == "two" else "adapter_model.safetensors"
+        tensors = [state((tmp_path / name / policy), file.removesuffix(".safetensors")) for name in ("ray", "local")]
+        assert tensors[0].keys() == tensors[1].keys()
+        assert all(torch.allclose(tensors[0][key], tensors[1][key], atol=1e-5) for key in tensors[0])
+
+
+def test_a_killed_sampler_changes_nothing(engine: RayEngine) -> None:
+    asked = requests(prompts(6))
+    engine.learn(taught("one"))
+    engine.publish("one")
+    expected = [done.logprobs for done in engine.sample("one", asked, Decoding(8))]
+    os.kill(pid(engine.samplers["one"][0].group), signal.SIGKILL)
+    with pytest.warns(UserWarning, match="samplers of one: .*starting again"):
+        found = engine.sample("one", asked, Decoding(8))
+    assert apart([done.logprobs for done in found], expected) == 0
+
+
+def test_a_hung_sampler_is_replaced(engine: RayEngine) -> None:
+    asked = requests(prompts(6))
+    expected = [done.logprobs for done in engine.sample("lora_one", asked, Decoding(8))]
+    hung = pid(engine.samplers["lora_one"][0].group)
+    os.kill(hung, signal.SIGSTOP)
+    try:
+        with pytest.warns(UserWarning, match="did not answer for 8 s"):
+            found = engine.sample("lora_one", asked, Decoding(8))
+    finally:
+        end(hung)
+    assert apart([done.logprobs for done in found], expected) == 0
+
+
+def end(process: int) -> None:
+    """A stopped process must not outlive its test, if nobody has ended it yet."""
+    try:
+        os.kill(process, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+
+
+def history(engine: RayEngine, folder: Path, disturb: Any = None) -> dict[str, torch.Tensor]:
+    """What a sharded policy is after some turns, one of which somebody disturbs."""
+    engine.learn(taught("two"))
+    engine.snapshot("two", "early")
+    engine.publish("two")
+    if disturb is not None:
+        disturb()
+    engine.learn(taught("two", [-value for value in VALUES]))
+    assert engine.publish("two") == 2
+    return state(saved(engine, folder), "two")
+
+
+def test_killed_learners_are_made_again_to_the_last_bit(
+    engine: RayEngine, started: tuple[RayEngine, Path], tmp_path: Path
+) -> None:
+    expected, cost = history(engine, tmp_path / "undisturbed"), engine.ledger.to_json()
+    engine.load(started[1])
+
+    def disturb() -> None:
+        """One of two is killed within the next call, in which the other then waits for it."""
+        victim = pid(engine.learners["two"].group, 1)
+        os.kill(victim, signal.SIGSTOP)
+        threading.Timer(0.5, os.kill, (victim, signal.SIGKILL)).start()
+
+    with pytest.warns(UserWarning, match="learners of two: .*starting again"):
+        found = history(engine, tmp_path / "disturbed", disturb)
+    assert found.keys() == expected.keys()
+    assert all(torch.equal(found[key], expected[key]) for key in expected)
+    assert engine.ledger.to_json() == cost
+
+
+def test_a_worker_without_memory_is_replaced(engine: RayEngine) -> None:
+    long = Traces(trace(context, np.resize(context, 240)) for context in prompts(64))
+    expected = engine.score("lora_one", long)
+    process = pid(engine.learners["lora_one"].group)
+    used = int(Path(f"/proc/{process}/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.prlimit(process, resource.RLIMIT_AS, (used, used))
+    with pytest.warns(UserWarning, match="learners of lora_one: .*starting again"):
+        assert apart(engine.score("lora_one", long), expected) == 0
+
+
+def test_wrong_weights_in_a_sampler_stop_the_run_with_the_numbers(engine: RayEngine) -> None:
+    sampler = engine.samplers["one"][0]
+    held = engine.learners["one"].do("weights", "one", "live")[0][0]
+    sampler.group.finish(sampler.group.submit("hold", "one", "live", [array * 1.01 for array in held]))
+    with pytest.raises(UserError, match=r"Over 96 fixed tokens .* differ by 0\.\d+ on average and .* 0\.0001 on average"):
+        engine._compare(sampler, "one", "live")
+
+
+def test_an_error_of_the_user_comes_out_as_what_it_was(engine: RayEngine) -> None:
+    with pytest.raises(UserError, match="policy 'one' has no version 'eearly'"):
+        engine.score("one", rows(), "eearly")
+    assert len(engine.score("one", rows())) == 9
+
+
+TANGO: dict[str, Any] = {
+    "recipe": "tango",
+    "turns": 2,
+    "device": "cpu",
+    "threads": 1,
+    "task": {"name": "chain", "ops": 2},
+    "batch": {"problems": 4, "rollouts": 4},
+    "eval": {"problems": 4, "samples": 2, "every": 2, "bench": 4, "greedy": False},
+    "keep": {"checkpoint_every": 1, "traces_every": 1},
+    "options": {"warmup": 0, "n_generator": 1, "n_verifier": 1},
+}
+
+
+def test_a_run_from_scratch_is_that_of_the_local_engine(engine: RayEngine, tmp_path: Path) -> None:
+    """Tango over two turns of the generator and one of the verifier: the same files, to the last bit."""
+    start(resolve([TANGO, {"engine": "ray", "placement": {"cpus": 0.1}}]), tmp_path / "ray", quiet=True)
+    start(resolve([TANGO]), tmp_path / "local", quiet=True)
+    assert all(r[f"learn/{r['learner']}/grad_norm"] > 0 for r in JsonLines(tmp_path / "ray" / "metrics.jsonl").rows()[1:])
+    left, right = (
+        {str(p.relative_to(tmp_path / name)): p.read_bytes() for p in (tmp_path / name).rglob("*") if p.is_file()}
+        for name in ("ray", "local")
+    )
+    assert left.keys() == right.keys()
+    own = {"config.toml", "timing.jsonl", "machine.jsonl", "report.json", "report.html", "lock"}
+    assert [name for name in left if left[name] != right[name] and name not in own] == []
+
+
+def test_requests_with_one_context_stay_together() -> None:
+    asked = requests([p for p in prompts(5) for _ in range(3)])
+    parts = split(asked, 2)
+    assert sorted(i for part in parts for i in part) == list(range(15)) and [len(part) for part in parts] == [9, 6]
+    assert all(len({i // 3 for i in part}) * 3 == len(part) for part in parts)
+    assert split(asked, 1) == [list(range(15))] and split([], 2) == [[], []]
+
+
+def test_too_many_losses_end_the_run_with_a_message(engine: RayEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last test: it leaves nobody behind."""
+    group = engine.learners["lora_one"].group
+    monkeypatch.setattr(group, "placement", group.placement.model_copy(update={"retries": 0}))
+    os.kill(pid(group), signal.SIGKILL)
+    with pytest.raises(UserError, match=r"learners of lora_one: lost 1 times in a row, and 0 retries .*milonga resume"):
+        engine.learn(taught("lora_one"))
