@@ -38,7 +38,7 @@ def sections(root: Path) -> dict[str, PolicySection]:
 
 
 def ray_engine(root: Path) -> RayEngine:
-    placement = PlacementSection(cpus=0.1, heartbeat_s=8.0, policies=WORKERS)
+    placement = PlacementSection(cpus=0.1, heartbeat_s=6.0, policies=WORKERS)
     return RayEngine(sections(root), placement, device="cpu", limit=16, threads=1)
 
 

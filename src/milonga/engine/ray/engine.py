@@ -47,7 +47,7 @@ class Learners:
     journal: list[tuple[str, tuple[Any, ...]]] = field(default_factory=list)
 
     def do(self, method: str, *args: Any, changes: bool = False, fetch: bool = True) -> tuple[list[Any], list[Charges]]:
-        """One call of all workers, however often they must be replaced: what each found (or where it lies), and what it cost."""
+        """One call of all workers, however often they must be replaced: what each found (or where that lies), and its cost."""
         for attempt in range(self.group.placement.retries + 1):
             try:
                 if not self.group.alive:
