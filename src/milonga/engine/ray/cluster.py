@@ -13,20 +13,17 @@ import ray
 from ray import exceptions
 
 from milonga.config import PlacementSection
+from milonga.engine.ray.environment import TOKEN_FILE
 from milonga.errors import UserError
 
-TOKEN_FILE = "~/.ray/auth_token"
 LEAST_STORE = 128 * 2**20
-QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", "RAY_DEDUP_LOGS": "0"}
-"""Nothing is sent home; workers without a GPU see none; no notes of what was left out of a log that is not shown."""
+TOKENS = f"RAY_AUTH_TOKEN, RAY_AUTH_TOKEN_PATH or {TOKEN_FILE}"
 
 
 def connect(placement: PlacementSection, store_bytes: int) -> bool:
     """Join the cluster of the placement or of RAY_ADDRESS, or start one here; True if it was started, and is ours to stop."""
     if ray.is_initialized():
         return False
-    for key, value in QUIET.items():
-        os.environ.setdefault(key, value)
     address = address_of(placement)
     try:
         if address is not None:
@@ -41,13 +38,14 @@ def connect(placement: PlacementSection, store_bytes: int) -> bool:
             object_store_memory=max(LEAST_STORE, size),
         )
     except exceptions.AuthenticationError as error:
-        raise UserError(
-            f"the Ray cluster does not accept this token: set RAY_AUTH_TOKEN, RAY_AUTH_TOKEN_PATH or {TOKEN_FILE} to that of "
-            f"its head ({first(error)})"
-        ) from None
+        raise UserError(f"the Ray cluster wants its token in {TOKENS}: {first(error)}") from None
     except (ConnectionError, TimeoutError, ValueError, RuntimeError) as error:
-        what = f"the Ray cluster at '{address}' cannot be joined" if address else "Ray cannot be started on this machine"
-        raise UserError(f"{what}: {first(error)} (placement.address, RAY_ADDRESS)") from None
+        if address is None:
+            raise UserError(f"Ray cannot be started on this machine: {first(error)}") from None
+        raise UserError(
+            f"the Ray cluster at '{address}' cannot be joined: {first(error)}; look at the address (placement.address, "
+            f"RAY_ADDRESS), at its ports, and at its token ({TOKENS})"
+        ) from None
     return True
 
 
