@@ -8,6 +8,7 @@ import resource
 import shutil
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,16 +20,16 @@ import torch
 pytest.importorskip("ray")
 pytest.importorskip("peft")
 
-from engine_helpers import gap, prompts, requests, same_bits, trace
+from engine_helpers import gap, prompts, requests, same_bits
 from milonga.api import start
-from milonga.engine import Decoding
+from milonga.engine import Decoding, LearnReport
 from milonga.engine.local import LocalEngine
 from milonga.engine.ray import RayEngine
 from milonga.engine.ray.engine import split
 from milonga.errors import UserError
 from milonga.resolve import resolve
 from milonga.run.files import JsonLines
-from milonga.types import Traces
+from milonga.types import Lesson
 from ray_helpers import VALUES, WORKERS, apart, gradients, local_engine, pid, ray_engine, rows, saved, state, taught
 
 pytestmark = pytest.mark.xdist_group("ray")  # one process: its engine is started once
@@ -192,9 +193,23 @@ def test_a_hung_sampler_is_replaced(engine: RayEngine) -> None:
     try:
         with pytest.warns(UserWarning, match="did not answer for 6 s"):
             found = engine.sample("lora_one", asked, Decoding(8))
+        assert ended(hung)
     finally:
         end(hung)
     assert apart([done.logprobs for done in found], expected) == 0
+
+
+def ended(process: int) -> bool:
+    """Within some seconds: Ray asks before it kills."""
+    for _ in range(100):
+        try:
+            state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+        except OSError:
+            return True
+        if state == "Z":
+            return True
+        time.sleep(0.1)
+    return False
 
 
 def end(process: int) -> None:
@@ -274,9 +289,22 @@ TANGO: dict[str, Any] = {
 }
 
 
-def test_a_run_from_scratch_is_that_of_the_local_engine(engine: RayEngine, tmp_path: Path) -> None:
-    """Tango over two turns of the generator and one of the verifier: the same files, to the last bit."""
-    start(resolve([TANGO, {"engine": "ray", "placement": {"cpus": 0.1}}]), tmp_path / "ray", quiet=True)
+def test_a_run_from_scratch_is_that_of_the_local_engine_though_a_learner_dies(
+    engine: RayEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tango over two turns of each seat: the same files, to the last bit. The generator's worker is killed when it is to learn
+    for the second time: the checkpoint that it goes back to has its final name by then."""
+    learn, lessons = RayEngine.learn, []
+
+    def deadly(self: RayEngine, lesson: Lesson) -> LearnReport:
+        lessons.append(lesson.policy)
+        if lessons.count("generator") == 2 and lesson.policy == "generator":
+            os.kill(pid(self.learners["generator"].group), signal.SIGKILL)
+        return learn(self, lesson)
+
+    monkeypatch.setattr(RayEngine, "learn", deadly)
+    with pytest.warns(UserWarning, match="learners of generator: .*starting again"):
+        start(resolve([TANGO, {"engine": "ray", "placement": {"cpus": 0.1}}]), tmp_path / "ray", quiet=True)
     start(resolve([TANGO]), tmp_path / "local", quiet=True)
     assert all(r[f"learn/{r['learner']}/grad_norm"] > 0 for r in JsonLines(tmp_path / "ray" / "metrics.jsonl").rows()[1:])
     left, right = (

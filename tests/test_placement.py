@@ -1,0 +1,157 @@
+"""Who goes where, reckoned before anything is started: no Ray cluster is needed for it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("ray")
+
+from engine_helpers import model_folder, section
+from helpers import Command
+from milonga.config import PlacementSection, PolicySection
+from milonga.engine.local import LocalEngine
+from milonga.engine.ray import layout
+from milonga.engine.ray.layout import Machine, Need
+from milonga.engine.ray.sharding import GroupShare
+from milonga.errors import ConfigError, UserError
+from milonga.resolve import resolve
+
+GIB = 2**30
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("models")
+
+
+def needs(sections: dict[str, PolicySection], machines: list[Machine], device: str = "cpu", **options: Any) -> dict[str, Need]:
+    sizes = {name: layout.size_of(p) for name, p in sections.items()}
+    found = layout.needs_of(sections, sizes, PlacementSection(**options), device, None, machines)
+    return {need.name: need for need in found}
+
+
+CORES = [Machine("here", 4, 0, 8 * GIB)]
+GPUS = [Machine("left", 8, 2, 64 * GIB, 40 * GIB), Machine("right", 8, 2, 64 * GIB, 40 * GIB)]
+
+
+@pytest.mark.parametrize("lora", [None, {"rank": 4}, {"rank": 4, "targets": ["q_proj", "down_proj"]}])
+@pytest.mark.parametrize("arch", ["llama", "qwen2"])
+def test_sizes_are_those_of_the_loaded_models(root: Path, arch: str, lora: dict[str, Any] | None) -> None:
+    chosen = section(model_folder(root, arch), lora=lora)
+    policy = LocalEngine({"p": chosen}, device="cpu").policy("p")
+    size = layout.size_of(chosen)
+    assert size.trained == sum(p.numel() for p in policy.parameters)
+    base = sum(p.numel() for n, p in policy.causal.named_parameters() if "lora_" not in n)
+    assert size.total == base and size.block < base
+
+
+def test_what_a_learner_holds_shrinks_with_their_number_and_what_it_keeps(root: Path) -> None:
+    plain = {"p": section(model_folder(root), micro_tokens=1)}
+
+    def each(policies: dict[str, PolicySection], **options: Any) -> int:
+        return needs(policies, CORES, **options)["learners of p"].bytes
+
+    size = layout.size_of(plain["p"])
+    assert each(plain) > 4 * 5 * size.total, "weights, gradients, two moments and the start"
+    assert each({"p": section(model_folder(root), micro_tokens=1, ema=0.9)}) == each(plain) + 4 * size.total
+    assert each(plain, learners=4, samplers=1) < each(plain, learners=2, samplers=1) < each(plain, samplers=1)
+    assert each(plain, learners=4, samplers=1) < each(plain, learners=4), "to sample, shards are gathered"
+    assert each({"p": section(model_folder(root), micro_tokens=1, lora={"rank": 4})}) < each(plain)
+
+
+def test_adapters_on_one_base_share_samplers_and_heads_have_none(root: Path) -> None:
+    one, other = model_folder(root), model_folder(root, "qwen2")
+    adapted = {"a": section(one, lora={"rank": 4}), "b": section(one, lora={"rank": 4}), "c": section(other, lora={"rank": 4})}
+    policies = adapted | {"d": section(one), "e": section(one, kind="scalar")}
+    assert layout.sampled_together(policies) == [["a", "b"], ["c"], ["d"]]
+    found = needs(policies, CORES, samplers=1, cpus=0.1, policies={"d": {"samplers": 3, "cpus": 0.5}})
+    assert found["samplers of a, b"].workers == 1 and "samplers of e" not in found
+    assert (found["samplers of d"].workers, found["samplers of d"].cpus) == (3, 0.5)
+
+
+def test_workers_are_put_where_there_is_room(root: Path) -> None:
+    found = needs({"p": section(model_folder(root))}, GPUS, "auto", learners=3, samplers=1)
+    assert layout.place(list(found.values()), GPUS) == [["left", "left", "right"], ["right"]]
+    assert all(need.gpus == 1 for need in found.values())
+    assert "3 x (1 CPU, 1 GPU" in layout.lines(list(found.values()), GPUS)[0]
+
+
+@pytest.mark.parametrize(
+    ("need", "told"),
+    [
+        (Need("x", 5, 1, 0, GIB), "1 of 5 workers do not fit. Each needs 1 CPU, 0 GPU and 1.00 GiB; left are here 0 CPU"),
+        (Need("x", 3, 1, 0, 3 * GIB), "1 of 3 workers do not fit"),
+        (Need("x", 1, 1, 1, GIB), "1 of 1 workers do not fit. Each needs 1 CPU, 1 GPU"),
+    ],
+)
+def test_what_cannot_fit_is_refused_with_the_numbers(need: Need, told: str) -> None:
+    with pytest.raises(UserError, match=told.replace(".", r"\.")):
+        layout.place([need], CORES)
+
+
+def test_a_gpu_that_is_too_small_is_refused() -> None:
+    layout.place([Need("x", 4, 1, 1, 39 * GIB)], GPUS)
+    with pytest.raises(UserError, match=r"GPUs of 40\.0 GiB"):
+        layout.place([Need("x", 1, 1, 1, 41 * GIB)], GPUS)
+    with pytest.raises(UserError, match="do not fit"):
+        layout.place([Need("x", 1, 1, 0.5, 21 * GIB)], GPUS)
+
+
+@pytest.mark.parametrize(
+    ("device", "options", "told"),
+    [
+        ("cuda:1", {}, "Ray chooses the GPU"),
+        ("cuda", {}, "no machine of the cluster has a GPU"),
+        ("cpu", {"gpus": 1.0}, "placement.gpus is 1"),
+        ("auto", {"gpus": 0.5}, "there are none"),
+    ],
+)
+def test_devices_that_make_no_sense_are_refused(root: Path, device: str, options: dict[str, Any], told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        needs({"p": section(model_folder(root))}, CORES, device, **options)
+
+
+def test_what_sharded_learners_cannot_do_is_refused(root: Path) -> None:
+    with pytest.raises(ConfigError, match="recompute"):
+        needs({"p": section(model_folder(root), recompute=True)}, CORES, learners=2)
+
+
+def test_a_policy_that_is_not_there_is_named() -> None:
+    with pytest.raises(ConfigError, match="unknown policy 'generatr': did you mean 'generator'"):
+        resolve([{"recipe": "tango", "engine": "ray", "placement": {"policies": {"generatr": {"learners": 2}}}}])
+
+
+def test_a_resolved_placement_resolves_to_itself() -> None:
+    given = {"learners": 2, "policies": {"verifier": {"learners": 1}}}
+    plan = resolve([{"recipe": "tango", "engine": "ray", "placement": given}])
+    again = resolve([plan.config.model_dump(mode="json", exclude_none=True)])
+    assert again.config == plan.config
+    assert (again.config.placement.of("generator").learners, again.config.placement.of("verifier").learners) == (2, 1)
+
+
+def test_a_dry_run_shows_who_goes_where_and_refuses_what_cannot_fit(milonga: Command) -> None:
+    options = ("--engine", "ray", "--dry-run", "--set", "device=cpu", "--set", "placement.cpus=0.5")
+    told = milonga("run", "tango", *options)
+    assert told.code == 0 and told.out.count("# learners of ") == 2 and "1 x (0.5 CPU, 0 GPU, 0." in told.out
+    assert len(milonga("run", "tango", *options, "--json").json["placement"]) == 2
+    refused = milonga("run", "tango", *options, "--set", "placement.learners=1000")
+    assert refused.code == 2 and "of 1000 workers do not fit" in refused.err and "Traceback" not in refused.err
+
+
+@pytest.mark.parametrize("units", [None, [0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5]])
+def test_rows_are_dealt_out_whole_and_evenly(units: list[int] | None) -> None:
+    sizes = [5, 90, 3, 44, 12, 71, 8, 60, 33, 25, 2]
+    shares = []
+    for rank in range(3):
+        share = GroupShare.__new__(GroupShare)
+        share.rank, share.workers = rank, 3
+        shares.append(share.mine(sizes, units))
+    assert sorted(row for share in shares for row in share) == list(range(11))
+    if units is not None:
+        owners = [{units[row] for row in share} for share in shares]
+        assert not owners[0] & owners[1] and not owners[1] & owners[2] and not owners[0] & owners[2]
+    tokens = [sum(sizes[row] for row in share) for share in shares]
+    assert max(tokens) < 2.5 * min(tokens)

@@ -1,0 +1,149 @@
+"""Sharded weights in two processes, without Ray: every kind of policy and lesson beside a whole one."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+
+from engine_helpers import constant, engine_of, gap, lesson, mixed_rows, model_folder, prompts, requests, soft_folder, stirred
+from milonga.engine import Decoding
+from milonga.engine.local import LocalEngine
+from milonga.objectives import make_objective
+from milonga.types import Lesson
+
+PROCESSES = multiprocessing.get_context("forkserver")
+PROCESSES.set_forkserver_preload(["milonga.engine.local", "peft", "torch.distributed.fsdp", "torch.distributed.checkpoint"])
+VALUES = [1.0, -1.0, 0.5, 0.0, 2.0, -0.3, 0.7, -0.9, 0.1]
+UNITS = [0, 0, 1, 1, 2, 2, 3, 3]
+
+
+def policy_gradient() -> Lesson:
+    return lesson(mixed_rows(), VALUES, kl_coef=0.05, entropy_coef=0.01)
+
+
+def pairs(kind: str) -> Lesson:
+    rows = mixed_rows(8)
+    return Lesson("p", make_objective(kind, {}), rows, labels=[1.0, 0.0] * 4, units=UNITS)
+
+
+def values() -> Lesson:
+    rows = mixed_rows()
+    targets = [np.where(t.mask, 0.5 + v / 4, np.nan) for t, v in zip(rows, VALUES, strict=True)]
+    return Lesson("p", make_objective("value_bce", {}), rows, targets=targets)
+
+
+def weighted() -> Lesson:
+    rows = mixed_rows()
+    made = Lesson("p", make_objective("grpo", {}), rows, constant(rows, VALUES))
+    made.weights = [1.0, 0.0, 2.0, 1.0, 0.5, 1.0, 0.0, 1.0, 1.0]
+    return made
+
+
+CASES: dict[str, tuple[str, dict[str, Any], Callable[[], Lesson]]] = {
+    "tied": ("llama", {}, policy_gradient),
+    "adapter": ("soft", {"lora": {"rank": 4}}, policy_gradient),
+    "adapters of some layers": ("soft", {"lora": {"rank": 3, "targets": ["q_proj", "down_proj"]}}, policy_gradient),
+    "another architecture": ("gpt2", {}, policy_gradient),
+    "a capped head": ("gemma2", {}, policy_gradient),
+    "steps that look ahead": ("soft", {"optimism": True, "minibatches": 2, "epochs": 2, "ema": 0.9}, policy_gradient),
+    "clipped": ("soft", {"grad_clip": 0.01}, policy_gradient),
+    "weights of rows": ("soft", {}, weighted),
+    "pairs": ("soft", {"lora": {"rank": 4}}, lambda: pairs("dpo")),
+    "a head on pairs": ("soft", {"kind": "scalar"}, lambda: pairs("bradley_terry")),
+    "a head on tokens": ("soft", {"kind": "scalar"}, values),
+}
+
+
+def make(root: Path, model: str, options: dict[str, Any]) -> LocalEngine:
+    folder = soft_folder(root) if model == "soft" else model_folder(root, model)
+    return stirred(engine_of(folder, **{"lr": 1e-3, "grad_clip": 1e9, "micro_tokens": 64, **options}))
+
+
+def kept(engine: LocalEngine) -> dict[str, torch.Tensor]:
+    from milonga.engine.ray import sharding
+
+    policy = engine.policy("p")
+    return {
+        key: policy.share.whole(t) for key, t in policy.tensors().items() if key.startswith(("optimiser:exp_avg/", "tag:"))
+    } | {f"live/{n}": t for n, t in zip(policy.names, sharding.whole_tensors(policy, "live"), strict=True)}
+
+
+def compare(root: Path, name: str) -> None:
+    """What both processes do: the same with a whole policy and with one that they share."""
+    from torch.distributed.device_mesh import init_device_mesh
+
+    from milonga.engine.ray import sharding
+
+    model, options, taught = CASES[name]
+    whole, shared = make(root, model, options), make(root, model, options)
+    sharding.shard(shared.policy("p"), init_device_mesh("cpu", (2,)), dist.group.WORLD)
+    known = (whole.values if options.get("kind") == "scalar" else whole.score)("p", mixed_rows(), "ref")
+    found = (shared.values if options.get("kind") == "scalar" else shared.score)("p", mixed_rows(), "ref")
+    assert max(np.abs(a - b).max() for a, b in zip(known, found, strict=True)) < 1e-5
+    ours, theirs = shared.learn(taught()), whole.learn(taught())
+    assert theirs.grad_norm > 0 and (ours.steps, ours.tokens) == (theirs.steps, theirs.tokens)
+    for figure in ("loss", "grad_norm", "entropy", "kl", "clip_fraction", "accuracy", "mismatch"):
+        one, other = getattr(ours, figure), getattr(theirs, figure)
+        assert one == other if other is None else one == pytest.approx(other, rel=1e-4, abs=1e-6), figure
+    for engine in (whole, shared):
+        engine.publish("p")
+    left, right = kept(shared), kept(whole)
+    assert left.keys() == right.keys()
+    moments = [key for key in right if key.startswith("optimiser:")]
+    steps = options.get("minibatches", 1) * options.get("epochs", 1)
+    assert gap([left[key] for key in moments], [right[key] for key in moments]) < 1e-5 * steps
+    assert all(torch.allclose(left[key], right[key], atol=2e-4) for key in right)
+    if options.get("kind") != "scalar":
+        asked = requests(prompts(3 + 2 * dist.get_rank()))  # not as many passes for both
+        whole.policy("p").assign([left[f"live/{n}"] for n in whole.policy("p").names])
+        with sharding.gathered(shared.policy("p")):
+            mine = shared.sample("p", asked, Decoding(8))
+        for one, other in zip(mine, whole.sample("p", asked, Decoding(8)), strict=True):
+            assert one.ids.tolist() == other.ids.tolist() and np.array_equal(one.logprobs, other.logprobs)
+    assert shared.learn(taught()).steps == steps, "and it goes on learning"
+
+
+def process(rank: int, root: Path, names: list[str], told: Any) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{root / 'meet'}", rank=rank, world_size=2)
+    for name in names:
+        try:
+            compare(root, name)
+            told.put((rank, name, ""))
+        except BaseException as error:
+            told.put((rank, name, f"{type(error).__name__}: {error}"))
+            raise
+
+
+@pytest.fixture(scope="module")
+def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
+    pytest.importorskip("peft")
+    pytest.importorskip("ray")
+    root = tmp_path_factory.mktemp("shards")
+    for model, *_ in CASES.values():  # both would write them at once
+        make(root, model, {})
+    told = PROCESSES.Queue()
+    both = [PROCESSES.Process(target=process, args=(rank, root, list(CASES), told)) for rank in range(2)]
+    for one in both:
+        one.start()
+    for one in both:
+        one.join(200)
+        one.kill()
+    found: dict[str, list[str]] = {}
+    while not told.empty():
+        rank, name, error = told.get()
+        found.setdefault(name, []).append(f"worker {rank}: {error}" if error else "")
+    return found
+
+
+@pytest.mark.xdist_group("sharding")
+@pytest.mark.parametrize("name", CASES)
+def test_two_workers_do_what_one_does(outcomes: dict[str, list[str]], name: str) -> None:
+    assert outcomes.get(name) == ["", ""]
