@@ -13,6 +13,7 @@ from engine_helpers import model_folder, section
 from helpers import Command
 from milonga.config import PlacementSection, PolicySection
 from milonga.engine.local import LocalEngine
+from milonga.engine.local.engine import sampled_together
 from milonga.engine.ray import layout
 from milonga.engine.ray.layout import Machine, Need
 from milonga.engine.ray.sharding import GroupShare
@@ -66,7 +67,7 @@ def test_adapters_on_one_base_share_samplers_and_heads_have_none(root: Path) -> 
     one, other = model_folder(root), model_folder(root, "qwen2")
     adapted = {"a": section(one, lora={"rank": 4}), "b": section(one, lora={"rank": 4}), "c": section(other, lora={"rank": 4})}
     policies = adapted | {"d": section(one), "e": section(one, kind="scalar")}
-    assert layout.sampled_together(policies) == [["a", "b"], ["c"], ["d"]]
+    assert sampled_together(policies) == [["a", "b"], ["c"], ["d"]]
     found = needs(policies, CORES, samplers=1, cpus=0.1, policies={"d": {"samplers": 3, "cpus": 0.5}})
     assert found["samplers of a, b"].workers == 1 and "samplers of e" not in found
     assert (found["samplers of d"].workers, found["samplers of d"].cpus) == (3, 0.5)

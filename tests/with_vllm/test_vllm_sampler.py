@@ -195,10 +195,17 @@ def test_two_policies_and_a_copy(fresh: Any) -> None:
     assert worst(engine, prompts, copied) < CLOSE
 
 
-def test_adapters_are_folded_in(fresh: Any) -> None:
-    engine, prompts = stirred(fresh(lora={"rank": 4}), 0.1), contexts()
+def test_adapters_share_one_vllm(fresh: Any) -> None:
+    """Each is sampled from as it is, whoever was asked before; a step of one does not touch the other."""
+    engine, prompts = stirred(fresh(lora={"rank": 4}, names="pq"), 0.1), contexts()
     done = engine.sample("p", requests(prompts), Decoding(12))
     assert worst(engine, prompts, done) < CLOSE
+    other = engine.sample("q", requests(prompts), Decoding(12))
+    assert worst(engine, prompts, other, tag="ref") < CLOSE  # q was left at the start
+    assert engine.samplers["p"].host is engine.samplers["q"].host
+    again = engine.sample("p", requests(prompts), Decoding(12))
+    assert [d.ids.tolist() for d in again] == [d.ids.tolist() for d in done]
+    assert engine.samplers["p"].host.adapters == 2  # nothing was handed over twice
     assert worst(engine, prompts, done, tag="ref") > 100 * CLOSE
     bare = engine.sample("p", requests(prompts), Decoding(12), tag="ref")
     assert worst(engine, prompts, bare, tag="ref") < CLOSE

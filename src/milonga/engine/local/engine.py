@@ -59,6 +59,16 @@ def out_of_memory(policy: str, work: str, advice: str) -> Iterator[None]:
         ) from None
 
 
+def sampled_together(sections: Mapping[str, PolicySection]) -> list[list[str]]:
+    """Policies that can share what samples from them: adapters on one base; others, each for itself. Value heads are not
+    sampled from."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for name, section in sections.items():
+        if section.kind != "scalar":
+            found.setdefault(("policy", name) if section.lora is None else ("base", section.model), []).append(name)
+    return list(found.values())
+
+
 class LocalEngine(Engine):
     """Policies in this process. Policies with LoRA on the same model share one base."""
 
@@ -80,8 +90,7 @@ class LocalEngine(Engine):
         """How vLLM is to sample; None: our own samplers do."""
         self.history_gib = history_gib
         """Most memory for what is kept of conversations; 0: nothing is."""
-        sampled = sum(section.kind == "generative" for section in policies.values())
-        self.lent = 0.0 if vllm is None else vllm.gpu_memory_utilization * sampled
+        self.lent = 0.0 if vllm is None else vllm.gpu_memory_utilization * len(sampled_together(policies))
         """Share of a GPU that vLLM will take."""
         self.ledger = Ledger()
         self.bases: dict[str, Any] = {}
@@ -197,9 +206,13 @@ class LocalEngine(Engine):
         return self.samplers[policy.name]
 
     def _make_vllm(self, policy: Policy, section: VllmSection) -> VllmSampler:
-        from milonga.engine.local.vllm_sampler import VllmSampler
+        from milonga.engine.local.vllm_sampler import Host, VllmSampler
 
-        return VllmSampler(policy, section)
+        sections = {name: p.section for name, p in self.policies.items()}
+        names = next(names for names in sampled_together(sections) if policy.name in names)
+        others = [made.host for name in names if isinstance(made := self.samplers.get(name), VllmSampler)]
+        host = others[0] if others else Host([self.policies[name] for name in names])
+        return VllmSampler(policy, section, host)
 
     def _make_fast(self, policy: Policy) -> CudaSampler | None:
         try:

@@ -1,17 +1,21 @@
 """Sampling by an engine of vLLM in this process: its cache and kernels; our weights, stop strings and learning.
 
 Invariants: token ids go in and come out, never text. Log-probabilities are those of the distribution that was sampled from.
-Before a call samples, vLLM holds the weights that the policy computes with at that moment, adapters folded in; whenever they
-were handed over, a probe has compared its log-probabilities with ours. What a request gets depends on its context, its key
-and the weights; who is computed beside it changes at most the last bits of a sum.
+Before a call samples, vLLM holds the weights that the policy computes with at that moment: all of them, or of an adapter the
+adapter alone, beside a base that several share; whenever they were handed over, a probe has compared its log-probabilities with
+ours. What a request gets depends on its context, its key and the weights; who is computed beside it changes at most the last
+bits of a sum.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
+import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,7 +28,7 @@ from milonga.engine.local.history import Pages
 from milonga.engine.local.models import model_path
 from milonga.engine.local.policy import Policy, bit_sums
 from milonga.engine.local.sampler import Written, charge, completion, ender_mask, most_tokens, stopped
-from milonga.engine.local.shapes import base_layer, folded
+from milonga.engine.local.shapes import base_layer
 from milonga.errors import ConfigError, UserError
 from milonga.types import Finish
 
@@ -36,6 +40,8 @@ ON_CPU = {"enforce_eager": True, "enable_chunked_prefill": False}
 """Compiling costs more there than it gains; and a seeded request whose prompt is computed in parts ends in an error, since vLLM
 would turn back a generator that cannot be turned back. Whole prompts must then fit into one pass."""
 MOST_AT_ONCE, LONGEST = 4096, 1 << 17
+RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
+"""Most rank of the adapters that an engine of vLLM is made for: it knows these."""
 FAILURES = (ValueError, RuntimeError, OSError, ImportError, KeyError, AssertionError, NotImplementedError)
 """What vLLM raises where it cannot serve a model or has too little memory."""
 
@@ -53,18 +59,70 @@ class _Row:
         return Written(self.ids, np.array(self.logprobs, dtype=np.float64), self.finish)
 
 
-class VllmSampler:
-    """The sampler of one policy. vLLM is started by the first call, and kept."""
+class Host:
+    """An engine of vLLM, started by the first call and kept. Policies with adapters on one base share it; whole weights have
+    one of their own."""
 
-    def __init__(self, policy: Policy, section: VllmSection) -> None:
+    def __init__(self, policies: Sequence[Policy]) -> None:
+        self.policies = policies
+        self.engine: Any = None
+        self.calls = 0
+        self.adapters = 0
+        """How many were handed over so far: their numbers."""
+        self.folder: tempfile.TemporaryDirectory[str] | None = None
+
+    def start(self, section: VllmSection, rows: int) -> Any:
+        if self.engine is None:
+            self.engine = start(self.policies, section, rows)
+            self.folder = tempfile.TemporaryDirectory(prefix="milonga-adapters-")
+        return self.engine
+
+    def give(self, policy: Policy) -> Any:
+        """Hand over an adapter as it is at this moment; returns what names it in requests."""
+        from vllm.lora.request import LoRARequest
+
+        from milonga.engine.local import adapters  # needs peft, which is optional
+
+        assert self.folder is not None and policy.adapter is not None
+        self.adapters += 1
+        folder = Path(self.folder.name) / str(self.adapters)
+        folder.mkdir()
+        adapters.export(policy.model, policy.adapter, folder)
+        request = LoRARequest(f"{policy.name}-{self.adapters}", self.adapters, str(folder))
+        self.engine.add_lora(request)
+        return request
+
+    def drop(self, request: Any) -> None:
+        """Let go of an adapter that another takes the place of."""
+        if request is not None:
+            self.engine.remove_lora(request.lora_int_id)
+            shutil.rmtree(request.lora_path)
+
+    def close(self) -> None:
+        if self.engine is not None:
+            self.engine.engine_core.shutdown()
+            self.engine = None
+        if self.folder is not None:
+            self.folder.cleanup()
+
+
+class VllmSampler:
+    """The sampler of one policy."""
+
+    def __init__(self, policy: Policy, section: VllmSection, host: Host) -> None:
         require_plain_adapters(policy)
         self.policy = policy
         self.section = section
         self.tolerance = section.tolerance or TOLERANCES[policy.compute_dtype]
-        self.engine: Any = None
+        self.host = host
         self.held: list[int] | None = None
         """The bits, summed, of the weights that vLLM holds; None where it holds none that were probed."""
-        self.calls = 0
+        self.adapter: Any = None
+        """How requests name the adapter; None where the weights are whole."""
+
+    @property
+    def engine(self) -> Any:
+        return self.host.engine
 
     @torch.no_grad()
     def sample(
@@ -72,8 +130,7 @@ class VllmSampler:
     ) -> list[Completion]:
         """There are no pages: vLLM has a cache of its own, which is told to keep nothing from call to call."""
         with refusals(self.policy):
-            if self.engine is None:
-                self.engine = start(self.policy, self.section, rows)
+            self.host.start(self.section, rows)
             self._hand_over()
         done = self._write(requests, decoding)
         charge(self.policy, ledger, [r.context for r in requests], [len(row.ids) for row in done])
@@ -85,7 +142,11 @@ class VllmSampler:
         if wanted == self.held:
             return
         self.held = None
-        self.engine.collective_rpc("reload_weights", kwargs={"weights_iterator": checkpoint(self.policy)})
+        if self.policy.adapter is None:
+            self.engine.collective_rpc("reload_weights", kwargs={"weights_iterator": checkpoint(self.policy)})
+        else:
+            self.host.drop(self.adapter)
+            self.adapter = self.host.give(self.policy)
         self._probe()
         self.held = wanted
 
@@ -122,7 +183,7 @@ class VllmSampler:
     def _add(self, requests: Sequence[Request], decoding: Decoding) -> None:
         from vllm.inputs import tokens_input
 
-        self.calls += 1
+        self.host.calls += 1
         most = int(self.engine.model_config.max_model_len)
         for name, (request, room) in enumerate(zip(requests, most_tokens(self.policy, requests, decoding), strict=True)):
             if len(request.context) + room > most:
@@ -132,8 +193,9 @@ class VllmSampler:
                     "or lower sampling.max_tokens"
                 )
             # Prompts are shared within a call and never beyond it: keys and values of other weights would be wrong.
-            prompt = tokens_input(request.context.tolist(), cache_salt=str(self.calls))
-            self.engine.add_request(str(name), prompt, self._parameters(request.key, room, decoding))
+            prompt = tokens_input(request.context.tolist(), cache_salt=str(self.host.calls))
+            parameters = self._parameters(request.key, room, decoding)
+            self.engine.add_request(str(name), prompt, parameters, lora_request=self.adapter)
 
     def _parameters(self, key: int, room: int, decoding: Decoding) -> Any:
         from vllm import SamplingParams
@@ -165,9 +227,8 @@ class VllmSampler:
 
     def close(self) -> None:
         """Give back vLLM's memory. What its engines share in a process ends too: all of them are closed, or none."""
-        if self.engine is not None:
-            self.engine.engine_core.shutdown()
-            self.engine = self.held = None
+        self.host.close()
+        self.held = self.adapter = None
 
 
 @contextmanager
@@ -180,8 +241,9 @@ def refusals(policy: Policy) -> Iterator[None]:
         raise UserError(f"policy '{policy.name}' cannot be sampled by vLLM: {told}; use sampler=auto") from None
 
 
-def start(policy: Policy, section: VllmSection, rows: int) -> Any:
-    """An engine of vLLM for this policy's model, in this process, with weights that are not the policy's yet."""
+def start(policies: Sequence[Policy], section: VllmSection, rows: int) -> Any:
+    """An engine of vLLM for the model of these policies, in this process: a base without adapters, or weights that are not the
+    policy's yet."""
     # Weights can be handed over only within a process. The log goes where progress goes, and nothing is reported to anyone.
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
@@ -192,17 +254,18 @@ def start(policy: Policy, section: VllmSection, rows: int) -> Any:
     try:
         from vllm import EngineArgs, LLMEngine
 
-        require_device(policy.device)
-        return LLMEngine.from_engine_args(EngineArgs(**arguments(policy, section, rows)))
+        require_device(policies[0].device)
+        return LLMEngine.from_engine_args(EngineArgs(**arguments(policies, section, rows)))
     finally:
         torch.set_num_threads = set_threads  # type: ignore[assignment]  # on a CPU vLLM puts one there that does nothing
 
 
-def arguments(policy: Policy, section: VllmSection, rows: int) -> dict[str, Any]:
+def arguments(policies: Sequence[Policy], section: VllmSection, rows: int) -> dict[str, Any]:
+    policy = policies[0]
     on_cpu = policy.device.type == "cpu"
     if not on_cpu:
         torch.cuda.empty_cache()  # what our own allocator only keeps looks taken to vLLM
-    return {
+    chosen = {
         "model": model_path(policy.section.model),
         "skip_tokenizer_init": True,
         "generation_config": "vllm",  # a model's own would bring truncated sampling with it
@@ -215,7 +278,17 @@ def arguments(policy: Policy, section: VllmSection, rows: int) -> dict[str, Any]
         "kv_cache_memory_bytes": int(section.cpu_cache_gib * 2**30) if on_cpu else None,
         "disable_log_stats": True,
         "seed": 0,
-    } | (ON_CPU | {"max_num_batched_tokens": max(MOST_AT_ONCE, min(policy.context, LONGEST))} if on_cpu else {})
+    }
+    if on_cpu:
+        chosen |= ON_CPU | {"max_num_batched_tokens": max(MOST_AT_ONCE, min(policy.context, LONGEST))}
+    return chosen | (with_adapters(policies) if policy.adapter else {})
+
+
+def with_adapters(policies: Sequence[Policy]) -> dict[str, Any]:
+    """The base is the model's own, which nobody trains; there is room for the adapters of all policies."""
+    rank = max(policy.section.lora.rank for policy in policies if policy.section.lora is not None)
+    most = next((known for known in RANKS if rank <= known), RANKS[-1])
+    return {"load_format": "auto", "enable_lora": True, "max_loras": len(policies), "max_lora_rank": most}
 
 
 def require_device(device: torch.device) -> None:
@@ -231,7 +304,7 @@ def require_device(device: torch.device) -> None:
 
 
 def require_plain_adapters(policy: Policy) -> None:
-    """Adapters are folded into weights that are multiplied from the left; others have no place in what vLLM is given."""
+    """vLLM knows adapters on plain linear layers."""
     for name, module in policy.causal.named_modules():
         if policy.adapter in getattr(module, "lora_A", {}) and type(base_layer(module)) is not nn.Linear:
             kind = type(base_layer(module)).__name__
@@ -239,18 +312,10 @@ def require_plain_adapters(policy: Policy) -> None:
 
 
 def checkpoint(policy: Policy) -> Iterator[tuple[str, Tensor]]:
-    """The weights by the names of a Hugging Face folder, adapters folded in. A head that shares the embedding's weights is
-    named too: vLLM would keep its old one. Each is a copy: nothing that learning writes to may be held by vLLM."""
-    causal = policy.causal
-    for name, parameter in causal.named_parameters(remove_duplicate=False):
-        if "lora_" in name:
-            continue
-        owner, _, kind = name.rpartition(".")
-        weight: Tensor = parameter
-        if owner.endswith(".base_layer"):
-            owner = owner.removesuffix(".base_layer")
-            weight = folded(causal.get_submodule(owner), policy.adapter) if kind == "weight" else parameter
-        yield f"{owner}.{kind}", weight.detach().to(policy.compute_dtype, copy=True)
+    """Whole weights by the names of a Hugging Face folder. A head that shares the embedding's weights is named too: vLLM would
+    keep its old one. Each is a copy: nothing that learning writes to may be held by vLLM."""
+    for name, parameter in policy.causal.named_parameters(remove_duplicate=False):
+        yield name, parameter.detach().to(policy.compute_dtype, copy=True)
 
 
 def fresh_logprobs(policy: Policy, context: np.ndarray[Any, Any], output: list[int]) -> np.ndarray[Any, Any]:

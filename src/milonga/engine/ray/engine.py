@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from milonga.config import PlacementSection, PolicySection, VllmSection
 from milonga.engine.base import Completion, Decoding, Engine, LearnReport, Ledger, Request
 from milonga.engine.local.codec import Codec
+from milonga.engine.local.engine import sampled_together
 from milonga.engine.local.models import load_tokenizer
 from milonga.engine.ray import cluster, layout
 from milonga.engine.ray.group import Call, Group, Lost
@@ -131,7 +132,7 @@ class RayEngine(Engine):
     def _make_samplers(self, gpus: Mapping[str, float]) -> dict[str, list[Sampler]]:
         """By policy; those with adapters on one base have the same."""
         made: dict[str, list[Sampler]] = {name: [] for name in self.sections}
-        for names in layout.sampled_together(self.sections):
+        for names in sampled_together(self.sections):
             count = max(self.placement.of(name).samplers for name in names)
             title = f"samplers of {', '.join(names)}"
             group = [Sampler(self._group(title, names, gpus[names[0]], alone=True)) for _ in range(count)]

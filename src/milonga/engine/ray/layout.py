@@ -18,6 +18,7 @@ from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from milonga.config import LoraSection, PlacementSection, PolicySection, VllmSection
+from milonga.engine.local.engine import sampled_together
 from milonga.engine.local.memory import CPU_TOKENS, GIB, PASS_TOKENS, token_bytes
 from milonga.engine.local.models import UNLOADABLE, first_line, model_path
 from milonga.engine.local.policy import computing_dtype
@@ -93,15 +94,6 @@ def store_bytes(sizes: Mapping[str, Size]) -> int:
     return STORED * 4 * sum(size.trained for size in sizes.values())
 
 
-def sampled_together(sections: Mapping[str, PolicySection]) -> list[list[str]]:
-    """Policies that share samplers: adapters on one base; others, each for itself. Value heads are not sampled from."""
-    found: dict[tuple[str, str], list[str]] = {}
-    for name, section in sections.items():
-        if section.kind != "scalar":
-            found.setdefault(("policy", name) if section.lora is None else ("base", section.model), []).append(name)
-    return list(found.values())
-
-
 def gpus_of(placement: PlacementSection, device: str, machines: Sequence[Machine]) -> float:
     """GPUs of each worker."""
     if device not in ("auto", "cpu", "cuda"):
@@ -169,8 +161,8 @@ def sampler_bytes(sections: Sequence[PolicySection], sizes: Sequence[Size], devi
     """The base or the weights in float32, their start, and a copy to sample with. Caches take what is left."""
     dtype = computing_dtype(sections[0], sizes[0].total, device)
     held = 4 * sizes[0].total + 4 * sum(size.trained for size in sizes)
-    if vllm is not None and device == "cpu":
-        return held + len(sizes) * int(vllm.cpu_cache_gib * GIB + dtype.itemsize * sizes[0].total)
+    if vllm is not None:
+        return held + dtype.itemsize * sizes[0].total + (int(vllm.cpu_cache_gib * GIB) if device == "cpu" else 0)
     return held + (len(sizes) * dtype.itemsize * sizes[0].total if device == "cuda" else 0)
 
 
