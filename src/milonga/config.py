@@ -156,6 +156,9 @@ class VllmSection(Section):
     device to the learner where there are two."""
     cpu_cache_gib: float = Field(1.0, gt=0)
     """On a CPU: memory of one policy's cache. The variable VLLM_CPU_KVCACHE_SPACE wins where it is set."""
+    sleep: bool = False
+    """On a GPU: between calls vLLM moves its weights to the host and gives up its cache, so that a learner on the same device
+    has the memory. Untested."""
     tolerance: float | None = Field(None, gt=0)
     """Mean absolute difference of log-probabilities, after weights were handed over, that stops the run; by default 0.001 in
     float32 and 0.2 in bfloat16."""

@@ -280,6 +280,12 @@ def test_a_model_that_vllm_cannot_serve_is_one_line(fresh: Any, tmp_path: Path) 
         engine.sample("p", requests(contexts(2)), Decoding(4))
 
 
+def test_sleep_is_refused_where_vllm_does_not_know_it(fresh: Any) -> None:
+    engine = fresh(vllm=VllmSection(cpu_cache_gib=0.1, sleep=True))
+    with pytest.raises(UserError, match=r"policy 'p' cannot be sampled by vLLM: .*[Ss]leep mode"):
+        engine.sample("p", requests(contexts(2)), Decoding(4))
+
+
 def test_another_device_is_refused() -> None:
     with pytest.raises(ConfigError, match="the vLLM installed here is for cpu"):
         vllm_sampler.require_device(torch.device("cuda"))

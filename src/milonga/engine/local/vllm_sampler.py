@@ -71,11 +71,18 @@ class Host:
         """How many were handed over so far: their numbers."""
         self.folder: tempfile.TemporaryDirectory[str] | None = None
 
-    def start(self, section: VllmSection, rows: int) -> Any:
+    def wake(self, section: VllmSection, rows: int) -> None:
+        """Ready to compute: started, or awake again."""
         if self.engine is None:
             self.engine = start(self.policies, section, rows)
             self.folder = tempfile.TemporaryDirectory(prefix="milonga-adapters-")
-        return self.engine
+        elif section.sleep:
+            self.engine.wake_up()
+
+    def rest(self, section: VllmSection) -> None:
+        """Leave the device to the learner until the next call, where that is wanted. Untested: it takes a GPU."""
+        if section.sleep:
+            self.engine.sleep(level=1)
 
     def give(self, policy: Policy) -> Any:
         """Hand over an adapter as it is at this moment; returns what names it in requests."""
@@ -130,9 +137,13 @@ class VllmSampler:
     ) -> list[Completion]:
         """There are no pages: vLLM has a cache of its own, which is told to keep nothing from call to call."""
         with refusals(self.policy):
-            self.host.start(self.section, rows)
-            self._hand_over()
-        done = self._write(requests, decoding)
+            self.host.wake(self.section, rows)
+        try:
+            with refusals(self.policy):
+                self._hand_over()
+            done = self._write(requests, decoding)
+        finally:
+            self.host.rest(self.section)
         charge(self.policy, ledger, [r.context for r in requests], [len(row.ids) for row in done])
         return [completion(self.policy.codec, row, decoding) for row in done]
 
@@ -276,6 +287,7 @@ def arguments(policies: Sequence[Policy], section: VllmSection, rows: int) -> di
         "max_num_seqs": rows,
         "gpu_memory_utilization": section.gpu_memory_utilization,
         "kv_cache_memory_bytes": int(section.cpu_cache_gib * 2**30) if on_cpu else None,
+        "enable_sleep_mode": section.sleep,
         "disable_log_stats": True,
         "seed": 0,
     }

@@ -39,7 +39,7 @@ def connect(placement: PlacementSection, store_bytes: int) -> bool:
         )
     except exceptions.AuthenticationError as error:
         raise UserError(f"the Ray cluster wants its token in {TOKENS}: {first(error)}") from None
-    except (ConnectionError, TimeoutError, ValueError, RuntimeError) as error:
+    except (OSError, ValueError, RuntimeError) as error:
         if address is None:
             raise UserError(f"Ray cannot be started on this machine: {first(error)}") from None
         raise UserError(

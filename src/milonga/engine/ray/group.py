@@ -168,7 +168,8 @@ class Group:
 def first_line(error: Exception) -> str:
     """What Ray says of a loss, without its pages of advice."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0][:300] if lines else type(error).__name__
+    starved = "a machine ran low on memory: " if "low on memory" in str(error) else ""
+    return starved + (lines[0][:300] if lines else type(error).__name__)
 
 
 def spare() -> str:
