@@ -44,9 +44,9 @@ types: $(STAMP)
 contract: $(STAMP)
 	$(BIN)/lint-imports --no-cache
 
-# One thread per worker: two torch threads collapse when the other core is busy. Tests that share a Ray cluster stay together.
+# One thread per worker: two torch threads collapse when the other core is busy.
 unit: $(STAMP) browser isolation
-	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/pytest -n $(THREADS) --dist loadgroup
+	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/pytest -n $(THREADS)
 
 # The board is tested in Debian's Chromium: installed where it is missing and we may; else those tests are skipped, and say why.
 browser:

@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -22,6 +22,22 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 if TYPE_CHECKING:
     from helpers import Command, Done
+
+TOGETHER = ("tests/test_ray.py", "tests/test_sharding.py")
+"""Files whose tests share something that takes long to start: they go to one process."""
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Of pytest-xdist: tests go to whoever is free, but for the files above."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Scheduling(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = nodeid.partition("::")[0]
+            return file if file in TOGETHER else nodeid
+
+    return Scheduling(config, log)
 
 
 @pytest.fixture(scope="session")

@@ -32,8 +32,6 @@ from milonga.run.files import JsonLines
 from milonga.types import Lesson
 from ray_helpers import VALUES, WORKERS, apart, gradients, local_engine, pid, ray_engine, rows, saved, state, taught
 
-pytestmark = pytest.mark.xdist_group("ray")  # one process: its engine is started once
-
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:

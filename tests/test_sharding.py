@@ -143,7 +143,6 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
     return found
 
 
-@pytest.mark.xdist_group("sharding")
 @pytest.mark.parametrize("name", CASES)
 def test_two_workers_do_what_one_does(outcomes: dict[str, list[str]], name: str) -> None:
     assert outcomes.get(name) == ["", ""]
