@@ -22,7 +22,7 @@ import ray
 from numpy.typing import NDArray
 
 from milonga.config import PlacementSection, PolicySection, VllmSection
-from milonga.engine.base import Completion, Decoding, Engine, LearnReport, Ledger, Request
+from milonga.engine.base import Completion, Decoding, Engine, History, LearnReport, Ledger, Request
 from milonga.engine.local.codec import Codec
 from milonga.engine.local.engine import sampled_together
 from milonga.engine.local.models import load_tokenizer
@@ -64,13 +64,17 @@ class Learners:
         return found, charges
 
     def rebuild(self) -> None:
-        """Workers as the last ones were. What is done again was counted before."""
-        self.group.start()
-        if self.saved is not None:
-            folder, state = self.saved
-            self.group.finish(self.group.submit("load", self.policy, settled(folder), state))
-        for method, args in self.journal:
-            self.group.finish(self.group.submit(method, *args))
+        """Workers as the last ones were, or none. What is done again was counted before."""
+        try:
+            self.group.start()
+            if self.saved is not None:
+                folder, state = self.saved
+                self.group.finish(self.group.submit("load", self.policy, settled(folder), state))
+            for method, args in self.journal:
+                self.group.finish(self.group.submit(method, *args))
+        except BaseException:
+            self.group.stop()  # half of what was done is nothing to go on from
+            raise
 
     def settle(self, folder: Path, state: Mapping[str, Any]) -> None:
         """From now on this is the state to go back to."""
@@ -188,9 +192,9 @@ class RayEngine(Engine):
         requests: Sequence[Request],
         decoding: Decoding,
         tag: str = "live",
-        history: Any = None,
+        history: History | None = None,
     ) -> list[Completion]:
-        """Requests with one context stay together: it is computed, and charged, once."""
+        """Requests with one context stay together: it is computed, and charged, once. Nothing is kept of conversations."""
         self._codec(policy)
         if self.sections[policy].kind == "scalar":
             raise ValueError(f"policy '{policy}' has a value head: it judges, and cannot be sampled from")
