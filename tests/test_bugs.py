@@ -263,6 +263,8 @@ FORGERIES = {
     "prints results": "print('5 passed in 0.01s')\ndef area(a, b):\n    return 0\n",
     "ends early": "import os\nos._exit(0)\n",
     "ends in order": "import sys\nsys.exit(0)\n",
+    "skips": "import pytest\ndef area(a, b):\n    pytest.skip()\ndef volume(a, b, c):\n    pytest.skip()\n",
+    "fails as expected": "import pytest\ndef area(a, b):\n    pytest.xfail()\ndef volume(a, b, c):\n    pytest.xfail()\n",
     "says that all is well": (
         "import _pytest.reports as r\nr.TestReport.outcome = property(lambda s: 'passed', lambda s, v: None)\n"
         "def area(a, b):\n    return 0\ndef volume(a, b, c):\n    return 0\n"
