@@ -212,6 +212,8 @@ def test_what_an_injector_writes_reads_back(dialect: str) -> None:
 def test_wrong_options_are_one_line() -> None:
     with pytest.raises(ConfigError, match="of 2 functions"):
         make_task({"name": "bugs", "functions": 2, "changed": 3})
+    with pytest.raises(ConfigError, match="too few tests"):  # or the first bug would be looked for without end
+        make_task({"name": "bugs", "functions": 2, "tests": 2})
 
 
 # Real repositories.

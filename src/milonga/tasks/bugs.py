@@ -66,6 +66,11 @@ class BugsOptions(TaskOptions):
             raise ValueError(
                 f"of {self.functions} functions a bug cannot change min_changed={self.min_changed} to changed={self.changed}"
             )
+        if self.functions * self.tests <= Requirements().passing:
+            raise ValueError(
+                f"functions={self.functions} with tests={self.tests} each are too few tests for any bug to count: there must be "
+                f"more than {Requirements().passing}"
+            )
         return self
 
 
