@@ -308,6 +308,13 @@ def test_a_patch_that_edits_tests_or_replaces_the_runner_repairs_nothing(real: B
             "fail before any bug, at least sometimes: tests/test_bad.py",
         ),
         ({"tests/test_bad.py": "def test_bad(:\n"}, "do not run in the sandbox"),
+        (
+            {
+                "tests/test_many.py": "import pytest\n\n\n@pytest.mark.parametrize('a', range(1200))\n"
+                "def test_many(a):\n    pass\n"
+            },
+            "more than 958 tests",
+        ),
     ],
 )
 def test_tests_that_fail_before_any_bug_are_an_error_before_training(more: dict[str, str], said: str, tmp_path: Path) -> None:

@@ -222,8 +222,8 @@ class GitRepositories(Repositories):
                 f"{len(failed)} of {len(report)} tests of repository {repository.name} fail before any bug, at least "
                 f"sometimes: {', '.join(failed[:3])}; mend or remove them"
             )
-        if len(report) > MOST_TESTS - 1:
-            raise DataError(f"repository {repository.name} has more than {MOST_TESTS - 1} tests")
+        if len(report) > MOST_TESTS:
+            raise DataError(f"repository {repository.name} has more than {MOST_TESTS} tests")
 
     def pool(self, split: Split) -> list[Bug]:
         if self._pools is None:
