@@ -92,6 +92,21 @@ def test_a_bug_that_looks_at_how_the_code_is_written_is_not_stable() -> None:
     assert set(VIOLATIONS) | {"stable"} == set(CHECKS)
 
 
+def test_a_test_that_the_bug_took_away_was_not_taken_away_by_the_weakening() -> None:
+    class Derived(TinyRunner):
+        """Tests of b whose ids follow from its code, as those of cases that the code lists do."""
+
+        def run(self, trees, oracle):  # type: ignore[no-untyped-def]
+            reports = zip(trees, super().run(trees, oracle), strict=True)
+            return [
+                {id: ok for id, ok in (report or {}).items() if id[0] != "b" or "3" not in tree["b"]}
+                for tree, report in reports
+            ]
+
+    for weaken in ({}, {"test_b": SUITE["test_b"]}, {"test_a": "2=5"}):
+        assert check(REPOSITORY, Artifact(EVERY, {"b": "a*3"}, weaken), Derived(), LEAST).failed == "weakened"
+
+
 def test_bugs_touch_code_alone_and_weakenings_tests_alone() -> None:
     assert check(REPOSITORY, Artifact(EVERY, {"test_a": ""}, {"test_a": "2=5"}), RUNNER, LEAST).failed == "changed"
     assert check(REPOSITORY, Artifact(EVERY, {"b": "a*3"}, {"c": "x"}), RUNNER, LEAST).failed == "oracle"

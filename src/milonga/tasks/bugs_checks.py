@@ -150,7 +150,7 @@ def check(repository: Repository, artifact: Artifact, runner: Runner, least: Req
         return Verdict("failing", broken, specified)
     if again != broken:
         return Verdict("stable", broken, specified)
-    if broken <= rest - gone(seen[2], artifact.weaken, specified):
+    if broken <= rest - gone(seen[0], seen[2], specified):
         return Verdict("weakened", broken, specified)
     found: Check | None = None if every_file_matters(repository, artifact, runner, broken) else "inverse"
     return Verdict(found, broken, specified)
@@ -186,9 +186,14 @@ def failed_of(report: Report | None, wanted: frozenset[str]) -> frozenset[str]:
     return frozenset(id for id in wanted if not (report or {}).get(id, False))
 
 
-def gone(report: Report | None, weaken: Edits, wanted: frozenset[str]) -> frozenset[str]:
-    """Tests that the weakened suite no longer has: they do not fail there. Without a report nothing is known to be gone."""
-    return frozenset() if report is None or not weaken else wanted - report.keys()
+def gone(before: Report | None, after: Report | None, wanted: frozenset[str]) -> frozenset[str]:
+    """Tests that the weakening took away: they do not fail any more. Those that the bug took away were missing before it.
+
+    Without a report after it nothing is known to be gone; without one before it all tests were there, and failed.
+    """
+    if after is None:
+        return frozenset()
+    return (wanted if before is None else wanted & before.keys()) - after.keys()
 
 
 def part(tree: Files, paths: Files) -> dict[str, str]:
