@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from milonga.errors import ConfigError, DataError
+from milonga.errors import ConfigError, DataError, UserError
 from milonga.roles.repairs import KINDS, Injector, Repairer, request
-from milonga.sandbox import IsolationError
+from milonga.sandbox import IsolationError, Outcome
 from milonga.tasks import Task, keyed, make_task, normalised
 from milonga.tasks.bugs import Bugs, BugsOptions
 from milonga.tasks.bugs_checks import (
@@ -339,6 +339,18 @@ def test_tests_that_fail_before_any_bug_are_an_error_before_training(more: dict[
     except IsolationError as error:
         pytest.skip(str(error))
     with pytest.raises(DataError, match=said):
+        task.make_ready()
+
+
+def test_a_sandbox_that_fails_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    try:
+        task = make_task({"name": "bugs", "path": str(make_repository(tmp_path / "boxes"))})
+    except IsolationError as error:
+        pytest.skip(str(error))
+    assert isinstance(task, Bugs) and isinstance(task.repositories, GitRepositories)
+    ended = Outcome("sandbox_error", reason="ended from outside")
+    monkeypatch.setattr(task.repositories.runner.sandbox, "run", lambda programs, seed: [ended] * len(programs))
+    with pytest.raises(UserError, match="ended from outside"):
         task.make_ready()
 
 

@@ -23,7 +23,7 @@ from milonga.resolve import Plan, resolve
 from milonga.table import Setting, Table
 from milonga.tasks.base import keyed
 from milonga.tasks.bugs import Bugs
-from milonga.tasks.bugs_checks import Bug, Injection, Requirements, check
+from milonga.tasks.bugs_checks import Bug, Injection, NoVerdict, Requirements, Verdict, check
 from milonga.tasks.bugs_tiny import WAYS, draw_edits, hidden, ids_text, lines_text, taken
 from milonga.types import Problem, Segment, Solution, Trace, Traces
 from short import assert_resumes
@@ -240,6 +240,22 @@ def test_repair_alone_goes_on_with_the_bugs_of_the_first_turns() -> None:
     at, traces, recipe = played(p, several, sometimes(2), 3, start=3)
     assert {t.seat for t in traces} == {"generator"} and {t.problem.text for t in traces} == texts
     assert len(texts) == 4 and len(recipe.credit(at, traces)) == 1
+
+
+def test_a_bug_of_the_pool_that_cannot_be_checked_again_is_left_out_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    p = plan(learn="repair", gather=1, injections=2)
+    several: Texts = lambda problem, number: artifacts(problem, 2)[number]  # noqa: E731
+    played(p, several, sometimes(2))
+    calls = iter(range(100))
+
+    def not_at_first(*given: Any) -> Verdict:
+        if not next(calls):
+            raise NoVerdict("the sandbox was ended from outside")
+        return Bugs().check(*given)
+
+    monkeypatch.setattr(p.task, "check", not_at_first)
+    at, traces, _ = played(p, several, sometimes(2), 2)
+    assert len({t.problem.id for t in traces}) == 1 and at.dropped == {"pool: the checks could not be made": 1}
 
 
 def test_prompts_are_drawn_and_artifacts_compared_within_one_repository_and_prompt() -> None:

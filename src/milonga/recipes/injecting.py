@@ -131,7 +131,11 @@ def held_back(table: Table, pool: Sequence[Any], count: int, least: Requirements
     made = []
     for number, (index, *texts) in enumerate(rng.sample(list(pool), min(count, len(pool)))):
         repository = task.repositories.bug("train", int(index)).repository
-        bug = checked(task, repository, Injection(*texts), least)[1]
+        try:
+            bug = checked(task, repository, Injection(*texts), least)[1]
+        except NoVerdict:
+            table.dropped["pool: the checks could not be made"] += 1
+            continue
         if bug is not None:
             made.append(ordered(task.posed(f"pool/{table.turn}/{number}", bug), 1))
     return made

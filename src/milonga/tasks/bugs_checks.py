@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from milonga.errors import UserError
 from milonga.types import Split
 
 Files = Mapping[str, str]
@@ -27,7 +28,7 @@ CHECKS: tuple[Check, ...] = ("oracle", "changed", "parser", "passing", "failing"
 """In the order in which they are made. `stable` is the guard against bugs that fail by chance, or by looking at the code."""
 
 
-class NoVerdict(Exception):
+class NoVerdict(UserError):
     """Tests could not be run, for reasons that are not theirs: nothing may be concluded from it."""
 
 

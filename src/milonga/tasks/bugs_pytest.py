@@ -134,7 +134,9 @@ def home_of(origin: str) -> Path:
 def report_of(outcome: Outcome, canary: str) -> Report | None:
     """What the process says of the tests, if it ended in order and the test that must fail did."""
     if outcome.status == "sandbox_error":
-        raise NoVerdict(outcome.reason)
+        raise NoVerdict(
+            f"the tests of a repository could not be run in the sandbox, which is not their fault: {outcome.reason}"
+        )
     if outcome.status != "ok":
         return None
     found: dict[str, bool] = {}
