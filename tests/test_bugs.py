@@ -276,6 +276,14 @@ def test_a_git_folder_is_exported_without_its_history_and_its_bugs_are_repaired(
         assert real.grade(made_up, made_up.answer, ()).correct
 
 
+@pytest.mark.slow
+def test_a_held_out_bug_of_a_git_folder_is_known_by_its_broken_code(real: Bugs) -> None:
+    for split in SPLITS:
+        bug: Bug = real.problem(split, 0).data["bug"]
+        code = {path: text for path, text in bug.state.items() if path in bug.repository.code}
+        assert real.repositories.split(code) == split
+
+
 FORGERIES = {
     "prints results": "print('5 passed in 0.01s')\ndef area(a, b):\n    return 0\n",
     "ends early": "import os\nos._exit(0)\n",

@@ -22,6 +22,7 @@ import subprocess
 import tarfile
 from collections.abc import Iterator
 from fnmatch import fnmatch
+from functools import cached_property
 from pathlib import Path, PurePosixPath
 
 from milonga.errors import DataError
@@ -37,6 +38,7 @@ from milonga.tasks.bugs_checks import (
     Requirements,
     check,
     edited,
+    part,
 )
 from milonga.tasks.bugs_pytest import MOST_TESTS, PytestRunner
 from milonga.types import SPLITS, Split
@@ -258,6 +260,15 @@ class GitRepositories(Repositories):
     def bug(self, split: Split, index: int) -> Bug:
         pool = self.pool(split)
         return pool[index % len(pool)]
+
+    def split(self, code: Files) -> Split:
+        return self.held_out.get(normalised(listing(code)), "train")
+
+    @cached_property
+    def held_out(self) -> dict[str, Split]:
+        """The broken code of held-out bugs: no player may be shown it in training."""
+        held: tuple[Split, ...] = ("dev", "test")
+        return {normalised(listing(part(bug.state, bug.repository.code))): split for split in held for bug in self.pool(split)}
 
     def size(self, split: Split) -> int | None:
         return len(self.pool(split))
