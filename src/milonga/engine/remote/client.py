@@ -132,7 +132,7 @@ class Client:
             raise Passing(f"status {status}: {self._said(text)}", asked_wait(headers))
         if status != 200:
             raise self._stopped(f"status {status}: {self._said(text)}")
-        found = parsed(text)
+        found = self._parsed(text)
         if found is None:
             raise Passing("an answer that is no JSON")
         if method == "POST" and (why := fault(found)) is not None:
@@ -152,17 +152,29 @@ class Client:
         return response.status_code, response.headers, self._without_key(text)
 
     def _without_key(self, text: str) -> str:
-        return text if self._key is None or len(self._key) < PLACEHOLDER else text.replace(self._key, "[key]")
+        """The text without the key, as it is or as JSON writes it."""
+        if self._key is None or len(self._key) < PLACEHOLDER:
+            return text
+        return text.replace(self._key, "[key]").replace(json.dumps(self._key)[1:-1], "[key]")
+
+    def _parsed(self, text: str) -> dict[str, Any] | None:
+        """An object of JSON; None where it is none. A server may write the key with escapes of its own, such as `\\/`: so it is
+        taken out of what they stand for, too."""
+        try:
+            found = json.loads(self._without_key(json.dumps(json.loads(text), ensure_ascii=False)))
+        except (ValueError, RecursionError):
+            return None
+        return found if isinstance(found, dict) else None
 
     def _said(self, text: str) -> str:
         """The server's own message, in short."""
-        found = parsed(text) or {}
+        found = self._parsed(text) or {}
         error = found.get("error", found)
         message = error.get("message") or error.get("detail") if isinstance(error, dict) else error
         return self._shown(str(message or text)) or "no message"
 
     def _shown(self, text: str) -> str:
-        return clipped(visible(" ".join(text.split())), SAID)
+        return clipped(visible(" ".join(self._without_key(text).split())), SAID)
 
     def _stopped(self, why: str) -> UserError:
         return UserError(f"policy '{self.policy}' behind {self.address.url}: {why}")
@@ -188,15 +200,6 @@ def asked_wait(headers: Mapping[str, str]) -> float | None:
         except (ValueError, TypeError):
             return None
     return max(0.0, seconds) if seconds == seconds else None  # "nan" is no number of seconds
-
-
-def parsed(text: str) -> dict[str, Any] | None:
-    """An object of JSON; None where it is none."""
-    try:
-        found = json.loads(text)
-    except (ValueError, RecursionError):
-        return None
-    return found if isinstance(found, dict) else None
 
 
 def fault(answer: Mapping[str, Any]) -> str | None:
