@@ -357,6 +357,8 @@ def test_a_bad_address_is_refused_and_not_repeated(name: str, milonga: Command, 
         (f"policies.verifier.endpoint.api_key_env={KEY}", "never the key itself"),
         (f"policies.verifier.endpoint.api_key={KEY}", "did you mean 'api_key_env'"),
         (f"policies.verifier.endpoint.extra.api_key={KEY}", "looks like a secret"),
+        (f"policies.verifier.endpoint.extra.provider.api_key={KEY}", "looks like a secret"),
+        (f"policies.verifier.endpoint.extra.access_token={KEY}", "looks like a secret"),
         ("policies.verifier.endpoint.extra.seed=3", "'seed' is said by every request"),
         ("policies.generator.endpoint.retries=3", "openai:URL#model"),
         ("policies.verifier.ema=0.9", "it can only be sampled; lora, adapter and ema"),
@@ -480,6 +482,31 @@ def test_a_server_that_repeats_the_key_does_not_get_it_written(
         refused.code == 2 and "status 401: wrong key [key]" in " ".join(refused.err.split()) and "Traceback" not in refused.err
     )
     assert KEY.encode() not in files(tmp_path) and KEY not in done.out + done.err + refused.out + refused.err
+
+
+ECHOES = {
+    "with escapes of its own": Reply(
+        json.dumps({"error": {"message": f"wrong key {KEY}"}}).replace("-", r"\u002d").encode(), 401
+    ),
+    "in a header that is none": Reply({}, 200, {f"no header {KEY}": "1"}),
+}
+
+
+@pytest.mark.parametrize("name", ECHOES)
+def test_the_key_is_found_however_a_server_writes_it(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    with serving(lambda body, number: ECHOES[name]) as server:
+        told = refusal(server, EndpointSection(backoff=0.01, retries=0))
+    assert KEY not in told and "[key]" in told
+
+
+def test_the_key_is_found_in_an_answer_with_escapes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    escaped = json.dumps(said(f"it is {KEY}").body).replace("-", r"\u002d").encode()
+    with serving(lambda body, number: Reply(escaped)) as server:
+        engine = behind(server)
+        assert ask(engine)[0].text == "it is [key]"
+        engine.close()
 
 
 def test_a_placeholder_for_a_key_is_sent_and_found_in_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -20,7 +21,7 @@ KEY = "OPENAI_API_KEY"
 VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]{0,63}")
 OURS = ("model", "messages", "max_tokens", "temperature", "top_p", "seed", "stop", "n", "stream")
 """What every request says, and `extra` may not say otherwise."""
-SECRET = re.compile(r"key|secret|passw|auth", re.IGNORECASE)
+SECRET = re.compile(r"key|secret|passw|auth|bearer|credential|token$", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -76,8 +77,20 @@ def check_section(policy: str, section: EndpointSection) -> None:
     for name in section.extra:
         if name in OURS:
             raise ConfigError(f"{where}.extra: '{name}' is said by every request; it follows from the rest of the config")
+    for name in names_in(section.extra):
         if SECRET.search(name):
             raise ConfigError(f"{where}.extra: '{name}' looks like a secret, and would be written into the run folder")
+
+
+def names_in(value: object) -> Iterator[str]:
+    """The names of all fields, those of fields within fields too."""
+    if isinstance(value, Mapping):
+        for name, inner in value.items():
+            yield name
+            yield from names_in(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from names_in(inner)
 
 
 def find_key(policy: str, address: Address, section: EndpointSection) -> str | None:
