@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from milonga.errors import ConfigError, DataError, UserError
 from milonga.roles.repairs import KINDS, Injector, Repairer, request
 from milonga.sandbox import IsolationError, Outcome
-from milonga.tasks import Task, keyed, make_task, normalised
+from milonga.tasks import Task, bugs_git, keyed, make_task, normalised
 from milonga.tasks.bugs import Bugs, BugsOptions
 from milonga.tasks.bugs_checks import (
     CHECKS,
@@ -26,10 +26,10 @@ from milonga.tasks.bugs_checks import (
     edit_size,
     edited,
 )
-from milonga.tasks.bugs_git import GitRepositories, blocks_in, written
+from milonga.tasks.bugs_git import GitRepositories, blocks_in, exported, written
 from milonga.tasks.bugs_tiny import TinyRepositories, TinyRunner, edits_in, ids_text, removed_in, report_of
 from milonga.types import SPLITS, Problem
-from repository_helpers import BOXES, TESTS, make_repository
+from repository_helpers import BOXES, TESTS, git, make_repository
 
 CODE = {"a": "x+3", "b": "a*2", "c": "x-1"}
 SUITE = {"test_a": "0=3\n2=5", "test_b": "1=8\n4=14", "test_c": "3=2\n5=4"}
@@ -360,6 +360,23 @@ def test_a_sandbox_that_fails_is_one_line(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(task.repositories.runner.sandbox, "run", lambda programs, seed: [ended] * len(programs))
     with pytest.raises(UserError, match="ended from outside"):
         task.make_ready()
+
+
+def test_what_cannot_be_exported_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = make_repository(tmp_path / "boxes")
+    monkeypatch.chdir(folder)
+    assert exported(Path(".")).name == "boxes"
+    monkeypatch.setattr(bugs_git, "LARGEST", 100)
+    monkeypatch.setattr(bugs_git, "earlier", None)  # what is too large has no history read, file by file
+    with pytest.raises(DataError, match="characters of code and tests, more than 100"):
+        exported(folder)
+    (folder / "sums.py").write_bytes("# caf\xe9\n".encode("latin-1"))
+    git(folder, "commit", "-qam", "third")
+    with pytest.raises(DataError, match=r"sums\.py of .* is not UTF-8"):
+        exported(folder)
+    monkeypatch.setattr(bugs_git, "PATIENCE", 0)
+    with pytest.raises(DataError, match="git archive took more than 0 s"):
+        exported(folder)
 
 
 def test_a_folder_that_is_no_repository_is_an_error(tmp_path: Path) -> None:

@@ -48,6 +48,8 @@ VERSIONS = 2
 """Earlier contents of a file that an injector sees."""
 LARGEST = 60_000
 """Characters of code and tests of a repository: all of it goes into a prompt."""
+PATIENCE = 60
+"""Seconds that one call of git may take."""
 HELD_OUT = 0.2
 """Share of the made-up bugs that is held out, half for dev and half for test."""
 BLOCK = re.compile(r"<<<<<<< SEARCH\n(?P<old>.*?)\n?=======\n(?P<new>.*?)\n?>>>>>>> REPLACE", re.DOTALL)
@@ -71,14 +73,21 @@ def exported(folder: Path) -> Repository:
             try:
                 text = file.read().decode() if file else None
             except UnicodeDecodeError:
+                if member.name.endswith(".py"):
+                    raise DataError(
+                        f"{member.name} of the repository {folder} is not UTF-8; write it so, and commit it"
+                    ) from None
                 continue
             if text is not None:
                 kind_of(member.name, code, tests, rest)[member.name] = text
     if not code or not tests:
         missing = "no test files (test_*.py)" if code else "no Python files besides its tests"
         raise DataError(f"the repository {folder} has {missing}")
+    size = sum(len(text) for text in {**code, **tests}.values())
+    if size > LARGEST:
+        raise DataError(f"the repository {folder} has {size} characters of code and tests, more than {LARGEST}")
     history = {path: earlier(folder, path) for path in code}
-    return Repository(folder.name, code, tests, history, rest)
+    return Repository(folder.resolve().name, code, tests, history, rest)
 
 
 def kind_of(path: str, code: dict[str, str], tests: dict[str, str], rest: dict[str, str]) -> dict[str, str]:
@@ -92,9 +101,11 @@ def kind_of(path: str, code: dict[str, str], tests: dict[str, str], rest: dict[s
 
 def git(folder: Path, *words: str) -> bytes:
     try:
-        done = subprocess.run(["git", "-C", str(folder), *words], capture_output=True, check=False, timeout=60)
+        done = subprocess.run(["git", "-C", str(folder), *words], capture_output=True, check=False, timeout=PATIENCE)
     except FileNotFoundError:
         raise DataError("git is not installed: repositories are read by it") from None
+    except subprocess.TimeoutExpired:
+        raise DataError(f"{folder}: git {words[0]} took more than {PATIENCE} s; is it too large, or on a slow disk?") from None
     if done.returncode:
         said = done.stderr.decode(errors="replace").strip().splitlines()
         raise DataError(f"{folder} is no git folder with a commit: {said[-1] if said else 'git says no more'}")
@@ -211,9 +222,6 @@ class GitRepositories(Repositories):
             self.pool(split)
 
     def require_passing(self, repository: Repository) -> None:
-        size = sum(len(text) for text in {**repository.code, **repository.tests}.values())
-        if size > LARGEST:
-            raise DataError(f"repository {repository.name} has {size} characters of code and tests, more than {LARGEST}")
         report = self.runner.original(repository, sorted(repository.tests))
         if report is None:
             said = self.runner.said[repository.name]
