@@ -290,6 +290,11 @@ FORGERIES = {
     "ends in order": "import sys\nsys.exit(0)\n",
     "skips": "import pytest\ndef area(a, b):\n    pytest.skip()\ndef volume(a, b, c):\n    pytest.skip()\n",
     "fails as expected": "import pytest\ndef area(a, b):\n    pytest.xfail()\ndef volume(a, b, c):\n    pytest.xfail()\n",
+    "writes over tests": (
+        "from pathlib import Path\nPath('tests/test_sums.py').write_text('def test_total():\\n    pass\\n')\n"
+        + BOXES
+        + "\n\nclass Nothing(int):\n    __radd__ = None\n\n\ndef area(a, b):\n    return Nothing(a * b)\n"
+    ),
     "says that all is well": (
         "import _pytest.reports as r\nr.TestReport.outcome = property(lambda s: 'passed', lambda s, v: None)\n"
         "def area(a, b):\n    return 0\ndef volume(a, b, c):\n    return 0\n"

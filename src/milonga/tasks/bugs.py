@@ -68,8 +68,8 @@ class BugsOptions(TaskOptions):
             )
         if self.functions * self.tests <= Requirements().passing:
             raise ValueError(
-                f"functions={self.functions} with tests={self.tests} each are too few tests for any bug to count: there must be "
-                f"more than {Requirements().passing}"
+                f"functions={self.functions} with tests={self.tests} each are too few tests for any bug to count: there must "
+                f"be more than {Requirements().passing}"
             )
         return self
 

@@ -5,6 +5,8 @@ Invariants:
   pytest settings are not read, it comes last on the path of imports, and what it prints is never looked at.
 - A test counts as passed only if pytest said so under its id in a process that ended in order. A process that ends early, or
   brings no result, has passed nothing; a test that is skipped is missing.
+- Before each file of tests is collected, all sources of the tree must be as they were given: code that is imported cannot
+  write over the tests that come after it.
 - In every run a test that must fail runs along, under a name nobody can know. If it does not fail, the results are forged.
 
 Code under test shares its process with pytest. Code that looks for pytest's own objects and rewrites them with care can deceive
@@ -38,6 +40,7 @@ SOURCE = """
 import json, os, sys
 
 JOB = json.load(sys.stdin)
+ROOT = os.path.abspath("tree")
 FOUND, SKIPPED = {}, set()
 
 
@@ -49,7 +52,26 @@ def run(part):
     return dict(found[part * JOB["ids"] : (part + 1) * JOB["ids"]])
 
 
+def untouched():
+    # Code that was imported may have written over tests that are not imported yet, or beside them.
+    given = {os.path.join(ROOT, path): text for path, text in JOB["files"].items() if path.endswith(".py")}
+    there = [os.path.join(folder, name) for folder, _, names in os.walk(ROOT) for name in names]
+    if {path for path in there if path.endswith((".py", ".pyc"))} != given.keys():
+        return False
+    for path, text in given.items():
+        with open(path, encoding="utf-8", newline="") as file:
+            if file.read() != text:
+                return False
+    return True
+
+
 class Reports:
+    def pytest_collectstart(self, collector):
+        import pytest
+
+        if not untouched():
+            pytest.exit("sources were changed while tests were being collected")
+
     def pytest_runtest_logreport(self, report):
         # Setup, test and teardown report one after another: what was skipped in one of them passes the next all the same.
         FOUND[report.nodeid] = FOUND.get(report.nodeid, True) and report.outcome == "passed"
@@ -60,11 +82,12 @@ class Reports:
 def tested():
     for path, text in JOB["files"].items():
         os.makedirs(os.path.dirname(os.path.join("tree", path)), exist_ok=True)
-        with open(os.path.join("tree", path), "w", encoding="utf-8") as file:
+        with open(os.path.join("tree", path), "w", encoding="utf-8", newline="") as file:
             file.write(text)
     with open("settings.ini", "w") as file:
         file.write("[pytest]\\n")
     sys.path[:0] = JOB["packages"]
+    sys.dont_write_bytecode = True
     import pytest
 
     os.chdir("tree")
