@@ -185,6 +185,8 @@ def test_a_bug_that_a_held_out_problem_could_show_is_left_out() -> None:
     _, traces, recipe = played(plan(), injector, right)
     assert not traces.keep(lambda t: t.seat == "generator")
     assert all(math.isnan(recipe.reward(t.id, Traces([]))) for t in traces)
+    shares = {name: share for name, share in recipe.figures(traces, Traces([])).items() if name.startswith("check/")}
+    assert shares["check/held_out"] == sum(shares.values()) == 1
 
 
 def test_failed_patches_become_bugs_of_the_second_order_and_no_further() -> None:

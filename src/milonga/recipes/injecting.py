@@ -20,7 +20,7 @@ class Found:
     """What became of an artifact."""
 
     end: str
-    """`valid`; a check that failed; `unreadable`; `known` from an earlier turn; `held out`, or `unknown`: nobody could tell."""
+    """`valid`; a check that failed; `unreadable`; `known` from an earlier turn; `held_out`, or `unknown`: nobody could tell."""
     first: str = ""
     """The trace that handed in the same bug first in this turn, which is the one that is posed."""
     key: str = ""
@@ -76,7 +76,7 @@ def examined(table: Table, trace: Trace, least: Requirements) -> Found:
     if bug is None:
         return Found(end)
     if table.split == "train" and task.repositories.split(part_of(bug)) != "train":
-        return Found("held out")
+        return Found("held_out")
     problem = ordered(task.posed(f"{trace.id}/bug", bug, trace.id), 1)
     entry = (trace.problem.data["index"], injection.bug, injection.weaken, injection.oracle)
     return Found("valid", trace.id, key_of(bug), problem, entry)

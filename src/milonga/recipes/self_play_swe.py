@@ -25,7 +25,7 @@ from milonga.tasks.bugs_checks import CHECKS, Requirements
 from milonga.types import Floats, Lesson, Problem, Traces
 
 Kind = Literal["removal", "history", "direct"]
-ENDS = ("valid", "unreadable", *CHECKS)
+ENDS = ("valid", "unreadable", *CHECKS, "known", "held_out", "unknown")
 """How an artifact may end; a share of each is in the metrics of every turn."""
 
 
@@ -150,7 +150,7 @@ class SelfPlaySwe(Recipe):
     def reward(self, id: str, attempts: Traces) -> float:
         """r_inject; NaN where a bug was not attempted, or nobody could tell."""
         end, first = self.state["ends"][id]
-        if end in ("unknown", "held out"):
+        if end in ("unknown", "held_out"):
             return float("nan")
         if end != "valid":
             return -self.options.alpha if end == "known" else INVALID
