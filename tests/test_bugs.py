@@ -388,3 +388,9 @@ def test_a_folder_that_is_no_repository_is_an_error(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "nowhere"):
         with pytest.raises((DataError, IsolationError), match=r"git folder|isolation"):
             make_task({"name": "bugs", "path": str(path)})
+
+
+def test_git_is_asked_of_the_folder_that_was_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    named, other = make_repository(tmp_path / "named"), make_repository(tmp_path / "other", {"other.py": "x = 1\n"})
+    monkeypatch.setenv("GIT_DIR", str(other / ".git"))
+    assert b"other.py" not in bugs_git.git(named, "ls-tree", "-r", "--name-only", "HEAD")

@@ -16,6 +16,7 @@ from __future__ import annotations
 import ast
 import difflib
 import io
+import os
 import random
 import re
 import subprocess
@@ -100,8 +101,11 @@ def kind_of(path: str, code: dict[str, str], tests: dict[str, str], rest: dict[s
 
 
 def git(folder: Path, *words: str) -> bytes:
+    """What git says of this folder, and of no other: variables such as GIT_DIR would win over -C."""
+    plain = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    asked = ["git", "-C", str(folder), *words]
     try:
-        done = subprocess.run(["git", "-C", str(folder), *words], capture_output=True, check=False, timeout=PATIENCE)
+        done = subprocess.run(asked, capture_output=True, check=False, timeout=PATIENCE, env=plain)
     except FileNotFoundError:
         raise DataError("git is not installed: repositories are read by it") from None
     except subprocess.TimeoutExpired:
