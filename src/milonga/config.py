@@ -268,6 +268,10 @@ class PlacementSection(Section):
     """Of a cluster that is running, as `ray.init` takes it; by default RAY_ADDRESS, or else one is started on this machine."""
     store_gib: float | None = Field(None, gt=0)
     """Memory for what workers hand to each other, where a cluster is started; by default room for two copies of all weights."""
+    transfer: Literal["auto", "store", "nccl", "ipc"] = "auto"
+    """How whole live weights reach samplers. store: gathered on the host, through Ray's object store. nccl, ipc: by vLLM's own
+    transfer, from GPU to GPU, or within one that learner and sampler share; both untested. auto: store. Adapters and other
+    versions go by the store in any case."""
     retries: int = Field(3, ge=0)
     """How often in a row workers that were lost are started again before the run stops."""
     heartbeat_s: float = Field(600.0, gt=0)

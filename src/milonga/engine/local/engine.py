@@ -205,6 +205,14 @@ class LocalEngine(Engine):
             self.samplers[policy.name] = self._make_fast(policy) if self.vllm is None else self._make_vllm(policy, self.vllm)
         return self.samplers[policy.name]
 
+    def vllm_of(self, policy: str) -> VllmSampler:
+        """What samples from a policy, where that is vLLM."""
+        from milonga.engine.local.vllm_sampler import VllmSampler
+
+        found = self._fast(self.policy(policy))
+        assert isinstance(found, VllmSampler)
+        return found
+
     def _make_vllm(self, policy: Policy, section: VllmSection) -> VllmSampler:
         from milonga.engine.local.vllm_sampler import Host, VllmSampler
 

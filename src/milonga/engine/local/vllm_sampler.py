@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from milonga.config import VllmSection
@@ -30,7 +31,7 @@ from milonga.engine.local.policy import Policy, bit_sums
 from milonga.engine.local.sampler import Written, charge, completion, ender_mask, most_tokens, stopped
 from milonga.engine.local.shapes import base_layer
 from milonga.errors import ConfigError, UserError
-from milonga.types import Finish
+from milonga.types import Finish, Floats
 
 TOLERANCES = {torch.float32: 1e-3, torch.bfloat16: 0.2}
 """Mean absolute difference of log-probabilities that a probe allows. Half precision hides small differences (a 135M model in
@@ -42,6 +43,8 @@ would turn back a generator that cannot be turned back. Whole prompts must then 
 MOST_AT_ONCE, LONGEST = 4096, 1 << 17
 RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
 """Most rank of the adapters that an engine of vLLM is made for: it knows these."""
+FIRST_PHASE, LAST_PHASE = "init_weight_transfer_engine", "finish_weight_update"
+"""Of a transfer of weights from another process, in vLLM's words."""
 FAILURES = (ValueError, RuntimeError, OSError, ImportError, KeyError, AssertionError, NotImplementedError)
 """What vLLM raises where it cannot serve a model or has too little memory."""
 
@@ -67,6 +70,8 @@ class Host:
         self.policies = policies
         self.engine: Any = None
         self.calls = 0
+        self.transfer: str | None = None
+        """The backend by which vLLM may be sent weights from another process; to be set before it starts."""
         self.adapters = 0
         """How many were handed over so far: their numbers."""
         self.folder: tempfile.TemporaryDirectory[str] | None = None
@@ -74,7 +79,7 @@ class Host:
     def wake(self, section: VllmSection, rows: int) -> None:
         """Ready to compute: started, or awake again."""
         if self.engine is None:
-            self.engine = start(self.policies, section, rows)
+            self.engine = start(self.policies, section, rows, self.transfer)
             self.folder = tempfile.TemporaryDirectory(prefix="milonga-adapters-")
         elif section.sleep:
             self.engine.wake_up()
@@ -124,6 +129,8 @@ class VllmSampler:
         self.host = host
         self.held: list[int] | None = None
         """The bits, summed, of the weights that vLLM holds; None where it holds none that were probed."""
+        self.received = False
+        """Whether vLLM holds weights that were sent to it from another process, which the policy here does not have."""
         self.adapter: Any = None
         """How requests name the adapter; None where the weights are whole."""
 
@@ -148,7 +155,10 @@ class VllmSampler:
         return [completion(self.policy.codec, row, decoding) for row in done]
 
     def _hand_over(self) -> None:
-        """Give vLLM the weights of this moment, unless it has them: learning, another tag and a copy all change their bits."""
+        """Give vLLM the weights of this moment, unless it has them: learning, another tag and a copy all change their bits.
+        What it was sent stays until somebody forgets it."""
+        if self.received:
+            return
         wanted = bit_sums(self.policy.parameters)
         if wanted == self.held:
             return
@@ -160,6 +170,46 @@ class VllmSampler:
             self.adapter = self.host.give(self.policy)
         self._probe()
         self.held = wanted
+
+    def receive(self, phase: str, told: Mapping[str, Any], rows: int) -> None:
+        """One phase of a transfer from another process, by its name in vLLM. Whoever sends compares log-probabilities after
+        the last one; nothing may be sampled before it."""
+        self.forget()
+        with refusals(self.policy):
+            self.host.wake(self.section, rows)
+            if phase == FIRST_PHASE:  # a sender that was lost left its connection behind
+                self.engine.collective_rpc("shutdown_weight_transfer_engine")
+            self.engine.collective_rpc(phase, kwargs=dict(told))
+        if phase == LAST_PHASE:
+            self.received = True
+            self.host.rest(self.section)
+
+    def forget(self) -> None:
+        """The next call samples from the policy of this process."""
+        self.held, self.received = None, False
+
+    @torch.no_grad()
+    def score(self, rows: Sequence[NDArray[np.int64]], most: int) -> list[Floats]:
+        """Log-probabilities that vLLM itself gives to the tokens of these rows, with zero for each first one."""
+        from vllm import SamplingParams
+        from vllm.inputs import tokens_input
+
+        with refusals(self.policy):
+            self.host.wake(self.section, most)
+        found: dict[str, Floats] = {}
+        try:
+            self.host.calls += 1
+            asked = SamplingParams(max_tokens=1, prompt_logprobs=0, detokenize=False)
+            for i, row in enumerate(rows):
+                self.engine.add_request(str(i), tokens_input(row.tolist(), cache_salt=str(self.host.calls)), asked)
+            while self.engine.has_unfinished_requests():
+                for output in self.engine.step():
+                    if output.finished:
+                        known = zip(output.prompt_token_ids[1:], output.prompt_logprobs[1:], strict=True)
+                        found[output.request_id] = np.array([0.0, *(at[token].logprob for token, at in known)])
+        finally:
+            self.host.rest(self.section)
+        return [found[str(i)] for i in range(len(rows))]
 
     def _probe(self) -> None:
         """Let vLLM continue a few fixed contexts, and ask our own model about the tokens it chose."""
@@ -239,7 +289,8 @@ class VllmSampler:
     def close(self) -> None:
         """Give back vLLM's memory. What its engines share in a process ends too: all of them are closed, or none."""
         self.host.close()
-        self.held = self.adapter = None
+        self.forget()
+        self.adapter = None
 
 
 @contextmanager
@@ -252,7 +303,7 @@ def refusals(policy: Policy) -> Iterator[None]:
         raise UserError(f"policy '{policy.name}' cannot be sampled by vLLM: {told}; use sampler=auto") from None
 
 
-def start(policies: Sequence[Policy], section: VllmSection, rows: int) -> Any:
+def start(policies: Sequence[Policy], section: VllmSection, rows: int, transfer: str | None = None) -> Any:
     """An engine of vLLM for the model of these policies, in this process: a base without adapters, or weights that are not the
     policy's yet."""
     # Weights can be handed over only within a process. The log goes where progress goes, and nothing is reported to anyone.
@@ -264,9 +315,13 @@ def start(policies: Sequence[Policy], section: VllmSection, rows: int) -> Any:
     set_threads = torch.set_num_threads
     try:
         from vllm import EngineArgs, LLMEngine
+        from vllm.config import WeightTransferConfig
 
         require_device(policies[0].device)
-        return LLMEngine.from_engine_args(EngineArgs(**arguments(policies, section, rows)))
+        chosen = arguments(policies, section, rows)
+        if transfer is not None:
+            chosen["weight_transfer_config"] = WeightTransferConfig(backend=transfer)
+        return LLMEngine.from_engine_args(EngineArgs(**chosen))
     finally:
         torch.set_num_threads = set_threads  # type: ignore[assignment]  # on a CPU vLLM puts one there that does nothing
 
@@ -325,9 +380,15 @@ def require_plain_adapters(policy: Policy) -> None:
 
 def checkpoint(policy: Policy) -> Iterator[tuple[str, Tensor]]:
     """Whole weights by the names of a Hugging Face folder. A head that shares the embedding's weights is named too: vLLM would
-    keep its old one. Each is a copy: nothing that learning writes to may be held by vLLM."""
-    for name, parameter in policy.causal.named_parameters(remove_duplicate=False):
-        yield name, parameter.detach().to(policy.compute_dtype, copy=True)
+    keep its old one. Each is a copy: nothing that learning writes to may be held by vLLM. Of shards it is gathered, one by one;
+    all workers of a group take part."""
+    for name, parameter in checkpoint_parameters(policy):
+        yield name, policy.share.whole(parameter.detach()).to(policy.compute_dtype, copy=True)
+
+
+def checkpoint_parameters(policy: Policy) -> Iterator[tuple[str, nn.Parameter]]:
+    """What a checkpoint is made from, in its order: of sharded weights the shards."""
+    yield from policy.causal.named_parameters(remove_duplicate=False)
 
 
 def fresh_logprobs(policy: Policy, context: np.ndarray[Any, Any], output: list[int]) -> np.ndarray[Any, Any]:

@@ -34,6 +34,8 @@ from milonga.types import Floats, Lesson, Problem, Prompt, Reading, Trace, Trace
 
 TOLERANCES = {"torch.float32": 1e-4, "torch.bfloat16": 0.2}
 """Mean absolute difference of log-probabilities that the probe allows."""
+NOTHING = -1
+"""The stamp of no version."""
 DRAFT = ".draft"
 """How a checkpoint's folder is called while it is written; it loses that when it is complete."""
 
@@ -130,7 +132,8 @@ class RayEngine(Engine):
         placement = self.placement.of(policies[0]).model_copy(update={"gpus": gpus})
         threads = self.threads or max(1, int(placement.cpus))
         sections = {name: self.sections[name] for name in policies}
-        setup = Setup(sections, "cuda" if gpus else "cpu", self.rows, self.limit, self.vllm, threads)
+        transfer = layout.transfer_of(self.sections[policies[0]], placement) if alone else None
+        setup = Setup(sections, "cuda" if gpus else "cpu", self.rows, self.limit, self.vllm, threads, transfer)
         return Group(title, setup, 1 if alone else placement.learners, placement)
 
     def _make_samplers(self, gpus: Mapping[str, float]) -> dict[str, list[Sampler]]:
@@ -240,15 +243,28 @@ class RayEngine(Engine):
                 if not sampler.group.alive:
                     sampler.group.start()
                     sampler.holds = {}
-                wanted = self.stamps.get(key, 0)
+                wanted, backend = self.stamps.get(key, 0), sampler.group.setup.transfer
+                if backend is not None and tag != "live":
+                    sampler.holds[policy, "live"] = NOTHING  # there vLLM holds one version at a time
                 if sampler.holds.get(key, 0) != wanted:
-                    sampler.group.finish(sampler.group.submit("hold", policy, tag, self._weights(policy, tag)))
+                    if backend is not None and tag == "live":
+                        self._send(sampler, policy, backend)
+                    else:
+                        sampler.group.finish(sampler.group.submit("hold", policy, tag, self._weights(policy, tag)))
                     self._compare(sampler, policy, tag)
                     sampler.holds[key] = wanted
                 return
             except Lost as lost:
                 self.sent = {}  # it may be these that were lost
                 lament(sampler.group, lost, attempt)
+
+    def _send(self, sampler: Sampler, policy: str, backend: str) -> None:
+        """Live weights by vLLM's own transfer. One that breaks off leaves both ends waiting: both are made again."""
+        learners = self.learners[policy]
+        if not learners.group.alive:
+            learners.rebuild()
+        number, (worker,) = self.samplers[policy].index(sampler), sampler.group.workers
+        learners.group.finish(learners.group.submit("send", policy, number, worker, backend))
 
     def _weights(self, policy: str, tag: str) -> Any:
         """Where the whole weights of policy@tag lie."""

@@ -122,6 +122,7 @@ def needs_of(
         own = placement.of(name)
         refuse_unshardable(name, section, own, vllm)
         gpus = gpus_of(own, device, machines)
+        refuse_transfer(name, section, own, gpus, vllm, machines)
         size = learner_bytes(section, sizes[name], own, "cuda" if gpus else "cpu")
         needs.append(Need(f"learners of {name}", own.learners, own.cpus, gpus, size))
     for names in sampled_together(sections):
@@ -140,6 +141,38 @@ def refuse_unshardable(name: str, section: PolicySection, placement: PlacementSe
         raise ConfigError(
             f"policy '{name}': vLLM needs whole weights, and {placement.learners} learners have shards: set samplers"
         )
+
+
+def transfer_of(section: PolicySection, placement: PlacementSection) -> str | None:
+    """By which of vLLM's backends the live weights of a policy reach its samplers; None: by the store, as adapters always."""
+    if placement.transfer in ("auto", "store") or section.lora is not None or section.kind == "scalar":
+        return None
+    return placement.transfer
+
+
+def refuse_transfer(
+    name: str,
+    section: PolicySection,
+    placement: PlacementSection,
+    gpus: float,
+    vllm: VllmSection | None,
+    machines: Sequence[Machine],
+) -> None:
+    chosen, why = transfer_of(section, placement), None
+    if chosen is None:
+        return
+    if vllm is None:
+        why = "only vLLM can be sent weights so: set sampling.sampler=vllm"
+    elif not placement.samplers:
+        why = "its learners sample themselves, and nothing is sent: set placement.samplers"
+    elif not gpus:
+        why = "it takes GPUs, and its workers have none"
+    elif chosen == "nccl" and gpus < 1:
+        why = f"NCCL needs two GPUs, and workers with {gpus:g} of one may share it: set placement.gpus=1, or use ipc"
+    elif chosen == "ipc" and (placement.learners > 1 or sum(machine.gpus for machine in machines) != 1):
+        why = "learner and sampler must share a GPU, which is certain only for one learner in a cluster of one GPU: use nccl"
+    if why is not None:
+        raise ConfigError(f"placement.transfer is {chosen}, but for policy '{name}' {why}; or use store")
 
 
 def learner_bytes(section: PolicySection, size: Size, placement: PlacementSection, device: str) -> int:

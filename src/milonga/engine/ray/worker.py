@@ -45,6 +45,8 @@ class Setup:
     limit: int
     vllm: VllmSection | None
     threads: int
+    transfer: str | None = None
+    """Of a sampler: the backend by which vLLM is sent live weights; None where they come by the store."""
 
 
 @dataclass(frozen=True)
@@ -131,6 +133,12 @@ class Work:
         self.engine = LocalEngine(setup.policies, device, setup.rows, setup.limit, setup.vllm)
         self.engine.ledger = pulse
         self.sharded = sharded
+        self.rows, self.transfer = setup.rows, setup.transfer
+        self.links: dict[tuple[str, int], Any] = {}
+        """Ways to send a policy's weights to its samplers, by their number."""
+        if setup.transfer is not None:
+            for name in setup.policies:
+                self.engine.vllm_of(name).host.transfer = setup.transfer
         for policy in self.engine.policies.values():
             if sharded:
                 mesh = init_device_mesh(setup.device, (dist.get_world_size(),))
@@ -147,6 +155,8 @@ class Work:
     def sample(self, policy: str, parts: Sequence[list[Request]], decoding: Decoding, tag: str) -> list[Completion]:
         """Continue this worker's part of the requests."""
         requests = parts[dist.get_rank() if self.sharded else 0]
+        if self.transfer is not None and tag != "live":
+            self.engine.vllm_of(policy).forget()  # vLLM holds one version at a time
         if not self.sharded:
             return self.engine.sample(policy, requests, decoding, tag)
         with self.policy(policy).at(tag), sharding.gathered(self.policy(policy)):
@@ -190,6 +200,22 @@ class Work:
         else:
             chosen.tags[tag] = [tensor.clone() for tensor in tensors]
 
+    def send(self, policy: str, number: int, sampler: Any, backend: str) -> None:
+        """The live weights to a sampler's worker, by vLLM's own transfer."""
+        from milonga.engine.ray import transfer  # needs vLLM, which is optional
+
+        chosen, place = self.policy(policy), (policy, number)
+        with transfer.refusals(chosen, backend):
+            if place in self.links and self.links[place].client.sampler != sampler:
+                self.links.pop(place).shutdown()  # that one was lost
+            if place not in self.links:
+                self.links[place] = transfer.link(chosen, sampler, backend, dist.get_rank() if self.sharded else 0)
+            self.links[place].send_weights()
+
+    def receive(self, policy: str, phase: str, told: Mapping[str, Any]) -> None:
+        """The other end of `send`: what vLLM is to be told."""
+        self.engine.vllm_of(policy).receive(phase, told, self.rows)
+
     def _fitting(self, policy: Policy, arrays: Arrays) -> list[torch.Tensor]:
         pairs = zip(arrays, policy.parameters, strict=True)
         # A copy: what the store holds is not to be written to.
@@ -198,6 +224,8 @@ class Work:
     def probe(self, policy: str, tag: str) -> Floats:
         """Log-probabilities of a few fixed rows, to be compared with those of other workers."""
         chosen = self.policy(policy)
+        if self.transfer is not None and tag == "live" and self.engine.vllm_of(policy).received:
+            return np.concatenate(self.engine.vllm_of(policy).score([row.ids for row in fixed_rows(chosen)], self.rows))
         if chosen.head is not None:
             return np.concatenate(self.engine.values(policy, fixed_rows(chosen), tag))
         return np.concatenate(self.engine.score(policy, fixed_rows(chosen), tag))
