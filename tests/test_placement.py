@@ -11,9 +11,10 @@ pytest.importorskip("ray")
 
 from engine_helpers import model_folder, section
 from helpers import Command
-from milonga.config import PlacementSection, PolicySection
+from milonga.config import PlacementSection, PolicySection, VllmSection
 from milonga.engine.local import LocalEngine
 from milonga.engine.local.engine import sampled_together
+from milonga.engine.local.vllm_sampler import checkpoint, checkpoint_parameters
 from milonga.engine.ray import layout
 from milonga.engine.ray.layout import Machine, Need
 from milonga.engine.ray.sharding import GroupShare
@@ -28,9 +29,15 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("models")
 
 
-def needs(sections: dict[str, PolicySection], machines: list[Machine], device: str = "cpu", **options: Any) -> dict[str, Need]:
+def needs(
+    sections: dict[str, PolicySection],
+    machines: list[Machine],
+    device: str = "cpu",
+    vllm: VllmSection | None = None,
+    **options: Any,
+) -> dict[str, Need]:
     sizes = {name: layout.size_of(p) for name, p in sections.items()}
-    found = layout.needs_of(sections, sizes, PlacementSection(**options), device, None, machines)
+    found = layout.needs_of(sections, sizes, PlacementSection(**options), device, vllm, machines)
     return {need.name: need for need in found}
 
 
@@ -118,6 +125,60 @@ def test_devices_that_make_no_sense_are_refused(root: Path, device: str, options
 def test_what_sharded_learners_cannot_do_is_refused(root: Path) -> None:
     with pytest.raises(ConfigError, match="recompute"):
         needs({"p": section(model_folder(root), recompute=True)}, CORES, learners=2)
+
+
+ONE_GPU = [Machine("here", 8, 1, 64 * GIB, 40 * GIB)]
+VLLM = VllmSection()
+
+
+@pytest.mark.parametrize(
+    ("transfer", "vllm", "machines", "options", "told"),
+    [
+        ("nccl", None, GPUS, {"samplers": 1}, "set sampling.sampler=vllm"),
+        ("nccl", VLLM, GPUS, {}, "set placement.samplers"),
+        ("nccl", VLLM, CORES, {"samplers": 1}, "it takes GPUs"),
+        ("ipc", VLLM, CORES, {"samplers": 1}, "it takes GPUs"),
+        ("nccl", VLLM, ONE_GPU, {"samplers": 1, "gpus": 0.5}, "NCCL needs two GPUs, and workers with 0.5"),
+        ("ipc", VLLM, GPUS, {"samplers": 1, "gpus": 0.5}, "must share a GPU"),
+        ("ipc", VLLM, ONE_GPU, {"samplers": 1, "learners": 2, "gpus": 0.3}, "must share a GPU"),
+    ],
+)
+def test_transfers_that_cannot_be_are_refused(
+    root: Path, transfer: str, vllm: VllmSection | None, machines: list[Machine], options: dict[str, Any], told: str
+) -> None:
+    policies = {"p": section(model_folder(root))}
+    with pytest.raises(ConfigError, match=f"placement.transfer is {transfer}, but for policy 'p' .*{told}"):
+        needs(policies, machines, "auto", vllm, transfer=transfer, **options)
+    unaffected = {"q": section(model_folder(root), lora={"rank": 4}), "r": section(model_folder(root), kind="scalar")}
+    needs(unaffected, machines, "auto", vllm, transfer=transfer, **options)
+    needs(policies, machines, "auto", vllm, **options)
+
+
+@pytest.mark.parametrize(
+    ("transfer", "machines", "options", "by"),
+    [
+        ("auto", GPUS, {}, None),
+        ("store", GPUS, {}, None),
+        ("nccl", GPUS, {"learners": 2}, "nccl"),
+        ("ipc", ONE_GPU, {"gpus": 0.5}, "ipc"),
+    ],
+)
+def test_transfers_are_of_whole_weights(
+    root: Path, transfer: str, machines: list[Machine], options: dict[str, Any], by: str | None
+) -> None:
+    placement = PlacementSection(samplers=1, transfer=transfer, **options)
+    whole, adapted = section(model_folder(root)), section(model_folder(root), lora={"rank": 4})
+    layout.place(list(needs({"p": whole}, machines, "auto", VLLM, samplers=1, transfer=transfer, **options).values()), machines)
+    assert (layout.transfer_of(whole, placement), layout.transfer_of(adapted, placement)) == (by, None)
+
+
+@pytest.mark.parametrize("arch", ["llama", "qwen2"])
+def test_a_checkpoint_has_the_names_and_shapes_of_a_folder(root: Path, arch: str) -> None:
+    policy = LocalEngine({"p": section(model_folder(root, arch))}, device="cpu").policy("p")
+    made = {name: tuple(tensor.shape) for name, tensor in checkpoint(policy)}
+    assert made == {name: tuple(tensor.shape) for name, tensor in policy.causal.state_dict().items()}
+    assert "lm_head.weight" in made, "tied or not"
+    assert list(made) == [name for name, _ in checkpoint_parameters(policy)]
 
 
 def test_a_policy_that_is_not_there_is_named() -> None:
