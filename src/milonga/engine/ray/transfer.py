@@ -4,9 +4,10 @@ Each pair of a policy's learners and one of its samplers has a link, made by vLL
 first used. All learners call `send_weights`, and gather their shards tensor by tensor; the first one sends, and leads the
 sampler through the phases init, start, update and finish.
 
-**Untested with NCCL and CUDA IPC**, and written against the documented interface of vLLM 0.32. Tested is everything else, with
-another backend between two processes on a CPU. A transfer that goes wrong does not go unseen: the probe that follows every
-publish here compares the learners' log-probabilities with those of vLLM itself.
+**Untested: NCCL's broadcast, all of CUDA IPC, and the buffers that both pack tensors into**; they are called as vLLM 0.32
+documents it. Tested on a CPU: this file, and vLLM's rendezvous, phases and loading, a TCP store in the place of the broadcast.
+A transfer that goes wrong does not go unseen: the probe that follows it compares the learners' log-probabilities with those of
+vLLM itself.
 """
 
 from __future__ import annotations
