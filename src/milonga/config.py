@@ -309,6 +309,11 @@ class Config(Section):
     """`auto`, `cpu`, `cuda` or `cuda:N`. auto: a GPU where there is one."""
     engine: Literal["local", "ray"] = "local"
     """local: everything in this process. ray: workers on this machine or on a cluster, as `placement` says."""
+    staleness: int = Field(0, ge=0)
+    """Turns that playing may be ahead of learning; needs the engine `ray` with samplers. 0: every turn is played with what the
+    one before it has taught. k: turn n is played with the weights after turn n - 1 - k, while the turns between are learned."""
+    staleness_cap: float = Field(2.0, ge=1)
+    """Most that a token of an older version counts: its importance weight is cut off here."""
     threads: int | None = Field(None, ge=1)
     """CPU threads; the idle cores by default. Written into the run's config: a resumed run uses the same number."""
     control: Literal["none", "shuffled"] = "none"

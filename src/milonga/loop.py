@@ -1,18 +1,21 @@
 """The loop around a recipe: schedule, turns, evaluation, metrics, checkpoints, resume.
 
 One turn, one direction: task.draw -> recipe.play -> recipe.credit -> engine.learn -> engine.publish -> the run folder.
+With `staleness`, later turns are played meanwhile; what they are played with does not depend on timing.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from milonga.ahead import Ahead
 from milonga.credit.shuffle import shuffled
+from milonga.credit.staleness import Staleness, age, corrected
 from milonga.engine import Engine, LearnReport
 from milonga.errors import RunFolderError
 from milonga.evals import Evaluator, judge_metrics, make_bench, output_metrics, solver_metrics
@@ -26,7 +29,8 @@ from milonga.run.note import note_of
 from milonga.run.trackers import Tracker, numbers_of, open_trackers
 from milonga.schedule import Action, Cursor, Phase
 from milonga.table import Setting, Table
-from milonga.types import Floats, Traces, Verification
+from milonga.timeline import Timeline
+from milonga.types import Floats, Lesson, Traces, Verification
 
 
 @dataclass
@@ -42,6 +46,10 @@ class Place:
     @property
     def cursor(self) -> Cursor:
         return Cursor(self.phase, self.done)
+
+    def after(self, cursor: Cursor, led: bool) -> Place:
+        """A turn later, which was that of the cursor, and one of the lead seat or not."""
+        return Place(self.turn + 1, self.lead_turns + led, cursor.phase, cursor.done + 1)
 
 
 def evaluator(plan: Plan, setting: Setting) -> Evaluator:
@@ -67,6 +75,7 @@ class Loop:
         self.rows: list[dict[str, Any]] = []
         self.preferences = Preferences()
         self.trackers: list[Tracker] = []
+        self.ahead = Ahead(plan.recipe.play, engine, self.config.staleness)
 
     def prepare(self) -> None:
         """What can fail before anything is written: room on the disk, graders, trackers; and what the task says of itself."""
@@ -91,6 +100,7 @@ class Loop:
                 self.turn()
             return self.end()
         finally:
+            self.ahead.close()
             for tracker in self.trackers:
                 tracker.close()
 
@@ -125,29 +135,16 @@ class Loop:
         phase = self.schedule.phase(cursor.phase)
         assert phase is not None
         self.enter(phase, cursor)
-        table = Table(
-            self.setting,
-            self.place.turn + 1,
-            phase.learner,
-            phase.name,
-            self.schedule.round(cursor.phase),
-            start=self.problem_cursors.get(phase.learner, 0),
-            progress=self.progress,
-            preferences=self.preferences,
-        )
-        played = self.recipe.play(table)
+        table, played = self.play(cursor) if self.config.staleness == 0 else self.played_ahead(cursor)
         self.problem_cursors[phase.learner] = table.start + table.drawn
         row, advantages = self.learn(table, played)
+        with table.timeline.spend("publish"):
+            self.ahead.published()
         timing = table.timeline.row()
-        self.place = Place(
-            self.place.turn + 1,
-            self.place.lead_turns + (phase.learner == self.recipe.lead),
-            cursor.phase,
-            cursor.done + 1,
-        )
+        self.place = self.place.after(cursor, phase.learner == self.recipe.lead)
         row = {"turn": self.place.turn, "learner": phase.learner, "lead_turn": self.place.lead_turns, **row}
         self.rows.append(row)  # before asking whether this was the last turn: conditions look at it
-        if self.measured(phase) or self.finished():
+        if self.measured(phase, self.place) or self.finished():
             began = time.monotonic()
             row |= self.evaluate()
             timing["eval_s"] = time.monotonic() - began
@@ -159,12 +156,62 @@ class Loop:
         if self.place.turn % self.config.keep.checkpoint_every == 0:
             self.checkpoint()
 
-    def measured(self, phase: Phase) -> bool:
+    def table(self, place: Place, cursor: Cursor) -> Table:
+        """Of the turn after this place."""
+        phase = self.schedule.phase(cursor.phase)
+        assert phase is not None
+        return Table(
+            self.setting,
+            place.turn + 1,
+            phase.learner,
+            phase.name,
+            self.schedule.round(cursor.phase),
+            start=self.problem_cursors.get(phase.learner, 0),
+            progress=self.progress,
+            preferences=self.preferences,
+        )
+
+    def play(self, cursor: Cursor) -> tuple[Table, Traces]:
+        table = self.table(self.place, cursor)
+        return table, self.recipe.play(table)
+
+    def played_ahead(self, cursor: Cursor) -> tuple[Table, Traces]:
+        """The same turn, played while earlier ones were learned. It is credited at a table like any other."""
+        timeline = Timeline()
+        if self.ahead.over:
+            self.ahead.begin(self.table(*turn) for turn in self.stretch(cursor))
+        found = self.ahead.take()
+        timeline.ahead, timeline.seconds = found.ahead(timeline.began), dict(found.table.timeline.seconds)
+        self.engine.ledger.add(found.table.setting.engine.ledger)
+        return replace(found.table, setting=self.setting, progress=self.progress, timeline=timeline), found.traces
+
+    def stretch(self, cursor: Cursor) -> Iterator[tuple[Place, Cursor]]:
+        """The turns from here to the next point that nothing may be played beyond before it is reached: a checkpoint, so that a
+        resumed run does what one never stopped does; an evaluation, which needs the samplers; another learner, or weights that
+        a phase sets, which the next turns are about; a condition, which may end the phase; the end."""
+        place = self.place
+        while True:
+            yield place, cursor
+            phase = self.schedule.phase(cursor.phase)
+            assert phase is not None
+            place = place.after(cursor, phase.learner == self.recipe.lead)
+            if phase.until is not None:
+                return
+            cursor = self.schedule.advance(place.cursor, ())
+            then = self.schedule.phase(cursor.phase)
+            if then is None or place.lead_turns >= self.config.turns:
+                return
+            if place.turn % self.config.keep.checkpoint_every == 0 or self.measured(phase, place):
+                return
+            if (then.learner, then.name) != (phase.learner, phase.name) or (then.enter and cursor.done == 0):
+                return
+
+    def measured(self, phase: Phase, place: Place) -> bool:
         """Evaluations come every few turns of the lead seat, so that arms are measured at the same points; before its first
         turn, and in phases that wait for a metric, every few turns of whoever learns."""
-        if self.place.lead_turns == 0 or (phase.until is not None and phase.learner != self.recipe.lead):
-            return self.place.turn % self.config.eval.every == 0
-        return phase.learner == self.recipe.lead and self.place.lead_turns % self.config.eval.every == 0
+        if place.lead_turns == 0 or (phase.until is not None and phase.learner != self.recipe.lead):
+            return place.turn % self.config.eval.every == 0
+        return phase.learner == self.recipe.lead and place.lead_turns % self.config.eval.every == 0
 
     def enter(self, phase: Phase, cursor: Cursor) -> None:
         if cursor.done == 0:
@@ -186,8 +233,14 @@ class Loop:
         for lesson in self.recipe.credit(table, played):
             if self.config.control == "shuffled":
                 lesson = shuffled(lesson, self.config.seed, self.place.turn)
+            if self.config.staleness:
+                with table.timeline.spend("score"):
+                    taught, aged = self.refreshed(lesson)
+                row |= {f"learn/{lesson.policy}/{key}": value for key, value in asdict(aged).items()}
+            else:
+                taught = lesson
             with table.timeline.spend("learn"):
-                report = self.engine.learn(lesson)
+                report = self.engine.learn(taught)
             with table.timeline.spend("publish"):
                 version = self.engine.publish(lesson.policy)
             if lesson.advantages is not None:
@@ -206,6 +259,15 @@ class Loop:
         for what in ("tokens", "flops"):
             row[f"compute/{what}"] = self.engine.ledger.total(what)
         return row, advantages
+
+    def refreshed(self, lesson: Lesson) -> tuple[Lesson, Staleness]:
+        """A lesson as it should be learned now, if others were learned since its rows were sampled; else as it is."""
+        version = self.engine.version(lesson.policy)
+        aged = age(lesson, version)
+        if not aged.staleness:
+            return lesson, aged
+        now = self.engine.score(lesson.policy, lesson.traces)
+        return corrected(lesson, now, version, self.config.staleness_cap)
 
     def record(self, row: dict[str, Any], timing: Mapping[str, Any]) -> None:
         self.folder.metrics.append(row)

@@ -54,7 +54,9 @@ def make_engine(plan: Plan) -> Any:
         from milonga.engine.ray import RayEngine
 
         config = plan.config
-        placed = RayEngine(here, config.placement, config.device, sampling.rows, limit, vllm, config.threads)
+        placed = RayEngine(
+            here, config.placement, config.device, sampling.rows, limit, vllm, config.threads, config.staleness
+        )
         return with_endpoints(placed, behind)
     engine = LocalEngine(here, plan.config.device, sampling.rows, limit, vllm, sampling.history_gib)
     return with_endpoints(engine, behind)
@@ -81,7 +83,7 @@ class Finished:
 def finished(path: Path, layer: Mapping[str, Any] | None = None) -> Finished:
     """The run in a folder, with these keys of its config changed; in this process, wherever it was trained."""
     config = read_config(path)
-    plan = resolve([config.model_dump(mode="json", exclude_none=True), {"engine": "local"}, layer or {}])
+    plan = resolve([config.model_dump(mode="json", exclude_none=True), {"engine": "local", "staleness": 0}, layer or {}])
     found = Checkpoints(path / "checkpoints", 1).newest()
     if found is None:
         raise RunFolderError(f"'{path}' holds no complete checkpoint")

@@ -105,6 +105,8 @@ def resolve(layers: Sequence[Mapping[str, Any]], learns: bool = True) -> Plan:
             f"use {', '.join(name for name in RECIPES if RECIPES.get(name).tools)}"
         )
     recipe.check(task)
+    if config.staleness:
+        refuse_overlap(config, recipe, policies)
     dialect: Dialect = "terse" if config.dialect == "terse" else "tagged"
     roles = recipe.roles(dialect)
     return Plan(config, recipe, task, roles if task.tool is None else with_tool(roles, task.tool), seats, policies)
@@ -146,6 +148,39 @@ def check_endpoints(config: Config, recipe: type[Recipe], seats: Mapping[str, st
             raise ConfigError(
                 f"policies.{name}.endpoint.parameters: without the size of the model a budget in FLOPs cannot be counted; "
                 "give it, or use budget.tokens"
+            )
+
+
+def refuse_overlap(config: Config, recipe: Recipe, policies: Mapping[str, PolicySection]) -> None:
+    """Of runs in which no turn could be played while earlier ones are learned, or none should."""
+    stale = f"staleness={config.staleness}"
+    sampled = [name for name, section in policies.items() if section.kind == "generative"]
+    if config.engine != "ray" or not all(config.placement.of(name).samplers for name in sampled):
+        raise ConfigError(
+            f"{stale} needs samplers beside the learners: set engine=ray and placement.samplers=1, or staleness=0"
+        )
+    if any(config.placement.of(name).transfer in ("nccl", "ipc") for name in sampled):
+        raise ConfigError(
+            f"{stale}: samplers would sample while vLLM's own transfer puts new weights under them; set placement.transfer=store"
+        )
+    if any(section.endpoint is not None for section in policies.values()):
+        raise ConfigError(f"{stale} was not made for models behind an endpoint; set staleness=0")
+    if config.budget:
+        raise ConfigError(f"{stale}: with a budget each turn decides whether there is another; set turns, or staleness=0")
+    if recipe.overlap:
+        raise ConfigError(f"recipe '{config.recipe}' does not run with {stale}: {recipe.overlap}; set staleness=0")
+    schedule = recipe.schedule()
+    if all(phase.until is not None for phase in schedule.intro + schedule.cycle):
+        raise ConfigError(f"{stale}: each turn of '{config.recipe}' decides whether its phase goes on; set staleness=0")
+    for seat, objective in recipe.objectives.items():
+        where = f"policies.{recipe.policies[seat]}.objective"
+        if objective.kind != "policy_gradient":
+            raise ConfigError(
+                f"{stale}: {where} is {objective.kind}, and older samples can be corrected in a policy gradient alone"
+            )
+        if objective.dynamic_sampling:
+            raise ConfigError(
+                f"{stale}: dynamic sampling chooses problems by what was just learned; set {where}.dynamic_sampling=false"
             )
 
 

@@ -107,6 +107,13 @@ class Ledger:
         setattr(usage, work, getattr(usage, work) + tokens)
         usage.flops += flops
 
+    def add(self, other: Ledger) -> None:
+        """What was counted elsewhere."""
+        for policy, used in other.policies.items():
+            usage = self.policies.setdefault(policy, Usage())
+            for kind, amount in vars(used).items():
+                setattr(usage, kind, getattr(usage, kind) + amount)
+
     def total(self, what: str) -> float:
         """Sum over the policies of `tokens` or `flops`."""
         return float(sum(getattr(usage, what) for usage in self.policies.values()))
@@ -209,6 +216,10 @@ class Engine(ABC):
     @abstractmethod
     def checkpoint_bytes(self) -> int:
         """How large one checkpoint is."""
+
+    def frozen(self) -> Engine:
+        """What is published now, to be sampled from in another thread while learning goes on; its ledger is its own."""
+        raise NotImplementedError(f"{type(self).__name__} has no samplers that could work while it learns")
 
     def close(self) -> None:
         """Give back what the engine holds."""

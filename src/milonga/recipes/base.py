@@ -66,6 +66,10 @@ class Recipe(ABC):
     tools: ClassVar[bool] = False
     """Whether its solver may call a task's tool between its turns. Recipes that judge solutions, or go on from a part of one,
     would see the last turn alone."""
+    overlap: ClassVar[str] = "it does not say that its turns can be played while earlier ones are learned"
+    """Why turns cannot be played while earlier ones are learned; "" where they can: `play` then needs nothing but problems and
+    what seats sample live, neither `state` nor scores nor kept pairs, and no problems that follow from what was just learned.
+    A subclass with a `play` of its own says it anew."""
     learns: ClassVar[Mapping[str, tuple[Kind, ...]]] = {}
     """Seats that learn by something else than a policy gradient, with the kinds of objectives that fit."""
     only_sampled: ClassVar[tuple[str, ...]] = ()

@@ -50,6 +50,7 @@ class Curriculum(Tango):
     paper = "none: docs/recipes/curriculum.md"
     seats = {"generator": StepSolver, "verifier": StepVerifier, "proposer": Chooser}
     needs_levels = True
+    overlap = "its proposer chooses problems by what was just solved"
     Options = CurriculumOptions
     options: CurriculumOptions
     defaults = {"policies": {"proposer": {"lr": 5e-4}}}

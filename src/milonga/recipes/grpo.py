@@ -27,6 +27,7 @@ class Grpo(Recipe):
     lead = "generator"
     tools = True
     bindings = {"own": "", "lora": "", "shared": ""}
+    overlap = ""
 
     def schedule(self) -> Schedule:
         return always("generator")

@@ -72,6 +72,7 @@ class Tango(Recipe):
         "lora": "",
         "shared": "generator and verifier are two sets of weights in Tango: with one, each undoes the other's KL reference",
     }
+    overlap = ""
     Options = TangoOptions
     options: TangoOptions
     judge = "verifier"

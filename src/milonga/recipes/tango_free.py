@@ -56,6 +56,7 @@ class TangoFree(Tango):
     paper = "none: docs/recipes/tango_free.md"
     paradigm = "self-play"
     truth = "none"
+    overlap = "agreement takes the place of answers: it must be that of the generator that learns, not of older ones"
     Options = TangoFreeOptions
     options: TangoFreeOptions
     measures = tuple(collusion([], Traces([])))

@@ -172,7 +172,7 @@ def turn_seconds(record: Record) -> dict[str, dict[str, float]]:
     for learner, rows in turns.items():
         kinds = dict.fromkeys([*WORK, *(kind for row in rows for kind in row)])
         means = {kind: sum(row.get(kind, 0.0) for row in rows) / len(rows) for kind in kinds}
-        out[f"{learner} learns"] = {k: v for k, v in means.items() if k not in ("turn", "eval") and v > 0}
+        out[f"{learner} learns"] = {k: v for k, v in means.items() if k not in ("turn", "eval", "overlap") and v > 0}
     return out
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from milonga.config import PlacementSection, PolicySection, VllmSection
 from milonga.engine.base import Completion, Decoding, Engine, History, LearnReport, Ledger, Request
+from milonga.engine.lagged import Lagged
 from milonga.engine.local.codec import Codec
 from milonga.engine.local.engine import sampled_together
 from milonga.engine.local.models import load_tokenizer
@@ -36,6 +37,8 @@ TOLERANCES = {"torch.float32": 1e-4, "torch.bfloat16": 0.2}
 """Mean absolute difference of log-probabilities that the probe allows."""
 NOTHING = -1
 """The stamp of no version."""
+AT_START = ("live", "ref", "ema")
+"""Versions that a sampler has when it starts. Snapshots it must be given, those of an earlier run too."""
 DRAFT = ".draft"
 """How a checkpoint's folder is called while it is written; it loses that when it is complete."""
 
@@ -91,6 +94,26 @@ class Sampler:
     holds: dict[tuple[str, str], int] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class Handed:
+    """Weights for samplers: where they lie, and what the learners compute with them. Nobody need ask the learners again."""
+
+    stamp: int
+    weights: Any
+    probe: Floats
+
+
+class Published(Lagged):
+    """What samplers were to hold at one moment."""
+
+    def __init__(self, engine: RayEngine, handed: Mapping[str, Handed | None]) -> None:
+        super().__init__(engine, engine.versions)
+        self.ray, self.handed = engine, handed
+
+    def draw(self, policy: str, requests: Sequence[Request], decoding: Decoding) -> list[Completion]:
+        return self.ray.sample_from(policy, requests, decoding, "live", lambda: self.handed[policy], self.ledger)
+
+
 class RayEngine(Engine):
     """Policies in workers that Ray places."""
 
@@ -103,20 +126,23 @@ class RayEngine(Engine):
         limit: int = 1024,
         vllm: VllmSection | None = None,
         threads: int | None = None,
+        staleness: int = 0,
     ) -> None:
         self.sections, self.placement, self.vllm = policies, placement, vllm
         self.rows, self.limit, self.threads = rows, limit, threads
+        self.staleness = staleness
+        """Turns that may be played while others are learned: samplers are then busy when something is published."""
         self.ledger = Ledger()
         self.codecs = {name: Codec(load_tokenizer(section.model), section.chat) for name, section in policies.items()}
         self.versions = dict.fromkeys(policies, 0)
         self.stamps: dict[tuple[str, str], int] = {}
         """How often policy@tag has changed."""
-        self.sent: dict[tuple[str, str], tuple[int, Any]] = {}
-        """Weights that were gathered, with their stamp: the next sampler need not ask for them again."""
+        self.sent: dict[tuple[str, str], Handed] = {}
+        """Weights that were gathered: the next sampler need not ask for them again."""
         sizes = {name: layout.size_of(section) for name, section in policies.items()}
         self.learners: dict[str, Learners] = {}
         self.samplers: dict[str, list[Sampler]] = {}
-        self.started = cluster.connect(placement, layout.store_bytes(sizes))
+        self.started = cluster.connect(placement, layout.store_bytes(sizes, staleness))
         try:
             machines = layout.machines()
             layout.place(layout.needs_of(policies, sizes, placement, device, vllm, machines), machines)
@@ -198,6 +224,19 @@ class RayEngine(Engine):
         history: History | None = None,
     ) -> list[Completion]:
         """Requests with one context stay together: it is computed, and charged, once. Nothing is kept of conversations."""
+        return self.sample_from(policy, requests, decoding, tag, lambda: self._handed(policy, tag), self.ledger)
+
+    def sample_from(
+        self,
+        policy: str,
+        requests: Sequence[Request],
+        decoding: Decoding,
+        tag: str,
+        handed: Callable[[], Handed | None],
+        ledger: Ledger,
+    ) -> list[Completion]:
+        """The same, from what was handed over (None: what samplers start with), and charged there. Where there are samplers,
+        nothing but them is touched: it may go on beside learning."""
         self._codec(policy)
         if self.sections[policy].kind == "scalar":
             raise ValueError(f"policy '{policy}' has a value head: it judges, and cannot be sampled from")
@@ -205,16 +244,24 @@ class RayEngine(Engine):
         parts = split(requests, len(samplers) or self.learners[policy].group.size)
         asked = [[requests[i] for i in part] for part in parts]
         if samplers:
-            found = self._by_samplers(policy, asked, decoding, tag)
+            found = self._by_samplers(policy, asked, decoding, tag, handed, ledger)
         else:
             found, charges = self.learners[policy].do("sample", policy, asked, decoding, tag)
-            self._charge(charges)
+            charge(ledger, charges)
         out: dict[int, Completion] = {}
         for part, done in zip(parts, found, strict=True):
             out |= dict(zip(part, done, strict=True))
         return [out[i] for i in range(len(requests))]
 
-    def _by_samplers(self, policy: str, asked: Sequence[list[Request]], decoding: Decoding, tag: str) -> list[list[Completion]]:
+    def _by_samplers(
+        self,
+        policy: str,
+        asked: Sequence[list[Request]],
+        decoding: Decoding,
+        tag: str,
+        handed: Callable[[], Handed | None],
+        ledger: Ledger,
+    ) -> list[list[Completion]]:
         """All samplers at once; the part of one that is lost is asked of the one that takes its place, with the same keys."""
         samplers = self.samplers[policy]
         found: dict[int, list[Completion]] = {i: [] for i, part in enumerate(asked) if not part}
@@ -222,72 +269,82 @@ class RayEngine(Engine):
             calls: dict[int, Call] = {}
             missing = [i for i in range(len(asked)) if i not in found]
             for i in missing:
-                self._supplied(samplers[i], policy, tag)
+                self._supplied(samplers[i], policy, tag, handed)
                 calls[i] = samplers[i].group.submit("sample", policy, [asked[i]], decoding, tag)
             for i, call in calls.items():
                 try:
                     charges = samplers[i].group.finish(call)
                     found[i] = samplers[i].group.take(call)[0]
-                    self._charge(charges)
+                    charge(ledger, charges)
                 except Lost as lost:
                     lament(samplers[i].group, lost, attempt)
             if len(found) == len(asked):
                 break
         return [found[i] for i in range(len(asked))]
 
-    def _supplied(self, sampler: Sampler, policy: str, tag: str) -> None:
-        """See that a sampler is there, and holds policy@tag as the learners do."""
+    def _supplied(self, sampler: Sampler, policy: str, tag: str, handed: Callable[[], Handed | None]) -> None:
+        """See that a sampler is there, and holds what was handed over as policy@tag."""
         key = (policy, tag)
         for attempt in range(self.placement.retries + 1):
             try:
                 if not sampler.group.alive:
                     sampler.group.start()
                     sampler.holds = {}
-                wanted, backend = self.stamps.get(key, 0), sampler.group.setup.transfer
-                if backend is not None and tag != "live":
+                backend = sampler.group.setup.transfer
+                if backend is not None and tag == "live":
+                    self._transferred(sampler, policy, backend)
+                    return
+                if backend is not None:
                     sampler.holds[policy, "live"] = NOTHING  # there vLLM holds one version at a time
-                if sampler.holds.get(key, 0) != wanted:
-                    if backend is not None and tag == "live":
-                        self._send(sampler, policy, backend)
-                    else:
-                        sampler.group.finish(sampler.group.submit("hold", policy, tag, self._weights(policy, tag)))
-                    self._compare(sampler, policy, tag)
-                    sampler.holds[key] = wanted
+                wanted = handed()
+                if wanted is not None and sampler.holds.get(key, 0) != wanted.stamp:
+                    sampler.group.finish(sampler.group.submit("hold", policy, tag, wanted.weights))
+                    self._compare(sampler, policy, tag, wanted.probe)
+                    sampler.holds[key] = wanted.stamp
                 return
             except Lost as lost:
-                self.sent = {}  # it may be these that were lost
+                self.sent.pop(key, None)  # it may be these that were lost
                 lament(sampler.group, lost, attempt)
 
-    def _send(self, sampler: Sampler, policy: str, backend: str) -> None:
+    def _transferred(self, sampler: Sampler, policy: str, backend: str) -> None:
         """Live weights by vLLM's own transfer. One that breaks off leaves both ends waiting: both are made again."""
-        learners = self.learners[policy]
+        wanted, learners = self.stamps.get((policy, "live"), 0), self.learners[policy]
+        if sampler.holds.get((policy, "live"), 0) == wanted:
+            return
         if not learners.group.alive:
             learners.rebuild()
         number, (worker,) = self.samplers[policy].index(sampler), sampler.group.workers
         learners.group.finish(learners.group.submit("send", policy, number, worker, backend))
+        self._compare(sampler, policy, "live", learners.do("probe", policy, "live")[0][0])
+        sampler.holds[policy, "live"] = wanted
 
-    def _weights(self, policy: str, tag: str) -> Any:
-        """Where the whole weights of policy@tag lie."""
-        key, stamp = (policy, tag), self.stamps.get((policy, tag), 0)
-        if self.sent.get(key, (None, None))[0] != stamp:
+    def _handed(self, policy: str, tag: str) -> Handed | None:
+        """Policy@tag as the learners have it now; None where it is as at the start."""
+        key, stamp = (policy, tag), self.stamps.get((policy, tag), 0 if tag in AT_START else 1)
+        if not stamp:
+            return None
+        if key not in self.sent or self.sent[key].stamp != stamp:
             values, _ = self.learners[policy].do("weights", policy, tag, fetch=False)
-            self.sent[key] = (stamp, values[0])
-        return self.sent[key][1]
+            self.sent[key] = Handed(stamp, values[0], self.learners[policy].do("probe", policy, tag)[0][0])
+        return self.sent[key]
 
-    def _compare(self, sampler: Sampler, policy: str, tag: str) -> None:
+    def _compare(self, sampler: Sampler, policy: str, tag: str, ours: Floats) -> None:
         """Stop where a sampler does not compute what the learners compute."""
         call = sampler.group.submit("probe", policy, tag)
         sampler.group.finish(call)
         theirs = sampler.group.take(call)[0]
-        ours = self.learners[policy].do("probe", policy, tag)[0][0]
         apart = np.abs(theirs - ours)
-        allowed = self.placement.tolerance or TOLERANCES[self.learners[policy].group.facts[policy].dtype]
+        allowed = self.placement.tolerance or TOLERANCES[self.facts[policy].dtype]
         if not apart.mean() <= allowed:  # so that NaN is refused too
             raise UserError(
                 f"policy '{policy}': its samplers do not compute what its learners compute. Over {len(apart)} fixed tokens the "
                 f"log-probabilities differ by {apart.mean():.2g} on average and {apart.max():.2g} at most, and {allowed:.2g} "
                 "on average is allowed (placement.tolerance)"
             )
+
+    def frozen(self) -> Engine:
+        """Gathers what was published and not yet handed over: samplers then need no learner."""
+        return Published(self, {policy: self._handed(policy, "live") for policy in self.samplers if self.samplers[policy]})
 
     # Learning.
 
@@ -300,14 +357,14 @@ class RayEngine(Engine):
     def _read(self, method: str, policy: str, traces: Traces, tag: str) -> list[Floats]:
         self._codec(policy)
         values, charges = self.learners[policy].do(method, policy, ray.put(bare(traces)), tag)
-        self._charge(charges)
+        charge(self.ledger, charges)
         return [array.copy() for array in values[0]]  # what lies in the store cannot be written to
 
     def learn(self, lesson: Lesson) -> LearnReport:
         self._codec(lesson.policy)
         sent = ray.put(replace(lesson, traces=bare(lesson.traces)))
         values, charges = self.learners[lesson.policy].do("learn", sent, changes=True)
-        self._charge(charges)
+        charge(self.ledger, charges)
         report: LearnReport = values[0]
         return report
 
@@ -317,8 +374,9 @@ class RayEngine(Engine):
         self._change("publish", policy)
         self.versions[policy] += 1
         self._stamp(policy, "live", "ema")
-        for sampler in self.samplers[policy]:
-            self._supplied(sampler, policy, "live")
+        if not self.staleness:  # else they are busy, and take it when they are next asked
+            for sampler in self.samplers[policy]:
+                self._supplied(sampler, policy, "live", lambda: self._handed(policy, "live"))
         return self.versions[policy]
 
     def version(self, policy: str) -> int:
@@ -348,15 +406,7 @@ class RayEngine(Engine):
 
     def _stamp(self, policy: str, *tags: str) -> None:
         for tag in tags:
-            self.stamps[policy, tag] = self.stamps.get((policy, tag), 0) + 1
-
-    def _charge(self, charges: Sequence[Charges]) -> None:
-        for worker in charges:
-            for policy, used in worker.items():
-                kinds = {kind: amount for kind, amount in used.items() if kind != "flops" and amount}
-                for kind, tokens in kinds.items():
-                    self.ledger.charge(policy, kind, int(tokens), 0.0)
-                self.ledger.charge(policy, "learn", 0, used["flops"])
+            self.stamps[policy, tag] = self.stamps.get((policy, tag), 1) + 1
 
     # Files. They are written and read by workers: all machines must see the run folder.
 
@@ -424,6 +474,16 @@ def lament(group: Group, lost: Lost, attempt: int) -> None:
             "what was saved goes on with 'milonga resume'"
         ) from None
     warnings.warn(f"{group.name}: {lost}; starting again ({attempt + 1} of {most})", stacklevel=2)
+
+
+def charge(ledger: Ledger, charges: Sequence[Charges]) -> None:
+    """What workers used."""
+    for worker in charges:
+        for policy, used in worker.items():
+            kinds = {kind: amount for kind, amount in used.items() if kind != "flops" and amount}
+            for kind, tokens in kinds.items():
+                ledger.charge(policy, kind, int(tokens), 0.0)
+            ledger.charge(policy, "learn", 0, used["flops"])
 
 
 def settled(folder: Path) -> Path:

@@ -89,9 +89,9 @@ def adapter_size(model: nn.Module, lora: LoraSection) -> int:
     return sum(lora.rank * (m.in_features + m.out_features) for m in chosen)
 
 
-def store_bytes(sizes: Mapping[str, Size]) -> int:
-    """Room for what goes from learners to samplers."""
-    return STORED * 4 * sum(size.trained for size in sizes.values())
+def store_bytes(sizes: Mapping[str, Size], staleness: int = 0) -> int:
+    """Room for what goes from learners to samplers, and for older versions that are still sampled from."""
+    return (STORED + staleness) * 4 * sum(size.trained for size in sizes.values())
 
 
 def gpus_of(placement: PlacementSection, device: str, machines: Sequence[Machine]) -> float:

@@ -1,0 +1,96 @@
+"""What was published at one moment, as an engine: turns are played with it while learning goes on.
+
+Invariants: it samples from the weights of its moment, whatever was published since; it asks nothing of learners; what it costs
+is in a ledger of its own, which is added to the run's when the turn is learned from, so that no sum depends on timing.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from milonga.engine.base import Completion, Decoding, Engine, History, LearnReport, Ledger, Request
+from milonga.types import Floats, Lesson, Prompt, Traces
+
+
+class Lagged(Engine):
+    """Text as the engine behind it reads it; samples of its moment; nothing else."""
+
+    def __init__(self, engine: Engine, versions: Mapping[str, int]) -> None:
+        self.engine, self.versions = engine, dict(versions)
+        self.ledger = Ledger()
+
+    @abstractmethod
+    def draw(self, policy: str, requests: Sequence[Request], decoding: Decoding) -> list[Completion]:
+        """Samples from the live weights of this moment."""
+
+    def encode_all(self, policy: str, prompts: Sequence[Prompt]) -> list[NDArray[np.int64]]:
+        return self.engine.encode_all(policy, prompts)
+
+    def follow_all(self, policy: str, prompts: Sequence[Prompt], last: Sequence[int]) -> list[NDArray[np.int64]]:
+        return self.engine.follow_all(policy, prompts, last)
+
+    def transcribe(self, policy: str, text: str, end: bool = True) -> Completion:
+        return self.engine.transcribe(policy, text, end)
+
+    def same_tokens(self, policy: str, other: str) -> bool:
+        return self.engine.same_tokens(policy, other)
+
+    def context_limit(self, policy: str) -> int:
+        return self.engine.context_limit(policy)
+
+    def sample(
+        self,
+        policy: str,
+        requests: Sequence[Request],
+        decoding: Decoding,
+        tag: str = "live",
+        history: History | None = None,
+    ) -> list[Completion]:
+        if tag != "live":
+            self._refuse(f"sample from {policy}@{tag}")
+        return self.draw(policy, requests, decoding)
+
+    def version(self, policy: str) -> int:
+        return self.versions[policy]
+
+    def _refuse(self, what: str) -> NoReturn:
+        raise ValueError(
+            f"a turn that is played while earlier ones are learned cannot {what}: a recipe that needs it says in `overlap` "
+            "why its turns wait for each other"
+        )
+
+    def score(self, policy: str, traces: Traces, tag: str = "live") -> list[Floats]:
+        self._refuse("score traces")
+
+    def values(self, policy: str, traces: Traces, tag: str = "live") -> list[Floats]:
+        self._refuse("ask a value head")
+
+    def learn(self, lesson: Lesson) -> LearnReport:
+        self._refuse("learn")
+
+    def publish(self, policy: str) -> int:
+        self._refuse("publish")
+
+    def snapshot(self, policy: str, tag: str) -> None:
+        self._refuse("take a snapshot")
+
+    def copy(self, policy: str, source: str, tag: str = "live") -> None:
+        self._refuse("copy weights")
+
+    def save(self, folder: Path) -> None:
+        self._refuse("save")
+
+    def load(self, folder: Path) -> None:
+        self._refuse("load")
+
+    def export(self, policy: str, folder: Path, merged: bool = False) -> None:
+        self._refuse("export")
+
+    def checkpoint_bytes(self) -> int:
+        self._refuse("be saved")

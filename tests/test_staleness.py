@@ -1,0 +1,118 @@
+"""Samples of older versions: what they count, by hand, and which runs refuse them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from helpers import make_trace
+from milonga.credit.staleness import age, behind, corrected, importance_weights
+from milonga.errors import ConfigError
+from milonga.objectives import OBJECTIVES, make_objective
+from milonga.objectives.losses import policy_gradient
+from milonga.recipes import RECIPES
+from milonga.resolve import resolve
+from milonga.schedule import Gate, until
+from milonga.types import Lesson, Traces
+
+PLACED: dict[str, Any] = {"engine": "ray", "placement": {"samplers": 1}, "staleness": 1}
+
+
+def test_weights_by_hand() -> None:
+    sampled = np.log([0.5, 0.5, 0.5, 1e-300])
+    now = np.log([0.5, 0.25, 0.8, 1.0])
+    assert importance_weights(now, sampled, 1.5).tolist() == pytest.approx([1.0, 0.5, 1.5, 1.5])
+    assert importance_weights(now[:3], sampled[:3], 2.0).tolist() == pytest.approx([1.0, 0.5, 1.6])
+    assert importance_weights(sampled, sampled, 1.0).tolist() == [1.0] * 4
+
+
+def old_lesson() -> Lesson:
+    """Two tokens of version 3 after a prompt of one, and one token."""
+    rows = [make_trace(1, 2, logprobs=np.log([0.5, 0.2])), make_trace(2, 1, logprobs=np.log([0.5]), id="u")]
+    rows = [replace(t, segments=(t.segments[0], replace(t.segments[1], version=3))) for t in rows]
+    advantages = [np.array([0.0, 1.0, -1.0]), np.array([0.0, 0.0, 2.0])]
+    return Lesson("generator", make_objective("grpo"), Traces(rows), advantages=advantages)
+
+
+def test_a_lesson_of_older_samples_by_hand() -> None:
+    lesson = old_lesson()
+    now = [np.array([0.0, *np.log([0.25, 0.8])]), np.array([0.0, 0.0, np.log(0.5)])]
+    found, figures = corrected(lesson, now, 5, cap=2.0)
+    assert found.advantages is not None and lesson.advantages is not None
+    assert [row.tolist() for row in found.advantages] == [pytest.approx([0.0, 0.5, -2.0]), pytest.approx([0.0, 0.0, 2.0])]
+    assert [t.logprobs.tolist() for t in found.traces] == [row.tolist() for row in now]
+    assert figures.staleness == 2.0
+    assert figures.stale_weight == pytest.approx((0.5 + 2.0 + 1.0) / 3) and figures.stale_truncated == pytest.approx(1 / 3)
+    assert lesson.advantages[0].tolist() == [0.0, 1.0, -1.0], "what is kept with the traces is what the recipe gave"
+    assert lesson.traces[0].logprobs[1] == np.log(0.5)
+
+
+def test_age_counts_only_what_the_learner_sampled() -> None:
+    lesson = old_lesson()
+    assert behind(lesson.traces[0], "generator", 5).tolist() == [0.0, 2.0, 2.0]
+    assert behind(lesson.traces[0], "verifier", 5).tolist() == [0.0] * 3
+    assert age(lesson, 3).staleness == 0 and age(lesson, 4).staleness == 1
+
+
+@pytest.mark.parametrize("preset", [n for n in OBJECTIVES if OBJECTIVES.get(n).kind == "policy_gradient"])
+def test_a_weight_on_the_advantage_is_a_weight_on_the_token(preset: str) -> None:
+    """With every kind of clipping, on both sides of the bounds; so that a correction needs no place in the objectives."""
+    objective = OBJECTIVES.get(preset)
+    objective = objective.model_copy(update={"dual_clip": 1.5}) if objective.clip == "ppo" else objective
+    draw = np.random.default_rng(0)
+    logp, old, advantage = (torch.tensor(draw.normal(size=40)) for _ in range(3))
+    weight, rows = torch.tensor(draw.uniform(0, 2, 40)), torch.arange(40) // 8
+    lengths = torch.full((5,), 8)
+    plain, cut = policy_gradient(objective, logp, old, advantage, rows, lengths)
+    weighed, also = policy_gradient(objective, logp, old, weight * advantage, rows, lengths)
+    assert torch.allclose(weighed, weight * plain) and torch.equal(cut, also)
+
+
+def test_other_lessons_cannot_be_corrected() -> None:
+    lesson = Lesson("generator", make_objective("cross_entropy"), old_lesson().traces)
+    with pytest.raises(ValueError, match="'cross_entropy' cannot learn from older samples"):
+        corrected(lesson, [t.logprobs for t in lesson.traces], 4, 2.0)
+
+
+@pytest.mark.parametrize("recipe", ["grpo", "tango", "frozen", "oracle", "verifier_only"])
+def test_recipes_that_only_sample_may_overlap(recipe: str) -> None:
+    pytest.importorskip("ray")
+    assert resolve([{"recipe": recipe}, PLACED]).config.staleness == 1
+
+
+@pytest.mark.parametrize("recipe", [n for n in RECIPES if RECIPES.get(n).overlap])
+def test_all_others_refuse_with_their_reason(recipe: str) -> None:
+    pytest.importorskip("ray")
+    with pytest.raises(ConfigError, match="does not run with staleness=1|older samples can be corrected") as refused:
+        resolve([{"recipe": recipe}, PLACED])
+    assert RECIPES.get(recipe).overlap in str(refused.value)
+
+
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"engine": "local"}, "set engine=ray and placement.samplers=1, or staleness=0"),
+    ({"placement": {"samplers": 0}}, "set engine=ray and placement.samplers=1, or staleness=0"),
+    ({"placement": {"policies": {"generator": {"samplers": 0}}}}, "set engine=ray and placement.samplers=1"),
+    ({"budget": {"tokens": 1e6}}, "with a budget each turn decides whether there is another"),
+    ({"policies": {"generator": {"objective": {"preset": "dapo"}}}}, "policies.generator.objective.dynamic_sampling=false"),
+    ({"staleness": -1}, "staleness"),
+    ({"staleness_cap": 0.5}, "staleness_cap"),
+]
+
+
+@pytest.mark.parametrize(("mistake", "said"), REFUSED)
+def test_runs_that_cannot_overlap_say_what_to_set(mistake: dict[str, Any], said: str) -> None:
+    pytest.importorskip("ray")
+    with pytest.raises(ConfigError) as refused:
+        resolve([{"recipe": "grpo"}, PLACED, mistake])
+    assert said in str(refused.value)
+
+
+def test_phases_that_wait_for_a_metric_refuse(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("ray")
+    monkeypatch.setattr(RECIPES.get("grpo"), "schedule", lambda self: until("generator", Gate("eval/generator/accuracy", 0.5)))
+    with pytest.raises(ConfigError, match="each turn of 'grpo' decides whether its phase goes on"):
+        resolve([{"recipe": "grpo"}, PLACED])
