@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from cases import TINY
 from helpers import make_trace
+from milonga.ahead import Ahead
 from milonga.credit.staleness import age, behind, corrected, importance_weights
+from milonga.engine import Completion, Decoding, Request
+from milonga.engine.lagged import Lagged
 from milonga.errors import ConfigError
 from milonga.objectives import OBJECTIVES, make_objective
 from milonga.objectives.losses import policy_gradient
+from milonga.pair import make_engine
 from milonga.recipes import RECIPES
 from milonga.resolve import resolve
 from milonga.schedule import Gate, until
+from milonga.table import Setting, Table
 from milonga.types import Lesson, Traces
 
 PLACED: dict[str, Any] = {"engine": "ray", "placement": {"samplers": 1}, "staleness": 1}
@@ -87,7 +95,7 @@ def test_recipes_that_only_sample_may_overlap(recipe: str) -> None:
 @pytest.mark.parametrize("recipe", [n for n in RECIPES if RECIPES.get(n).overlap])
 def test_all_others_refuse_with_their_reason(recipe: str) -> None:
     pytest.importorskip("ray")
-    with pytest.raises(ConfigError, match="does not run with staleness=1|older samples can be corrected") as refused:
+    with pytest.raises(ConfigError, match="does not run with staleness=1") as refused:
         resolve([{"recipe": recipe}, PLACED])
     assert RECIPES.get(recipe).overlap in str(refused.value)
 
@@ -116,3 +124,73 @@ def test_phases_that_wait_for_a_metric_refuse(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(RECIPES.get("grpo"), "schedule", lambda self: until("generator", Gate("eval/generator/accuracy", 0.5)))
     with pytest.raises(ConfigError, match="each turn of 'grpo' decides whether its phase goes on"):
         resolve([{"recipe": "grpo"}, PLACED])
+
+
+class Still(Lagged):
+    """A local engine that nobody trains meanwhile."""
+
+    def draw(self, policy: str, requests: Sequence[Request], decoding: Decoding) -> list[Completion]:
+        return self.engine.sample(policy, requests, decoding)
+
+
+def test_turns_that_are_played_ahead_can_only_sample(tmp_path: Path) -> None:
+    """What goes wrong in a turn comes out where it is taken, and not before."""
+    plan = resolve([TINY, {"recipe": "grpo"}])
+    engine = make_engine(plan)
+    view = Still(engine, {"generator": 7})
+    setting = Setting(view, plan.task, plan.roles, plan.seats, plan.config.sampling, 0, 2)
+    table = Table(setting, 1, "generator")
+    played = table.ask("generator", table.problems())
+    assert {t.segments[-1].version for t in played} == {7} and not engine.ledger.policies.keys() ^ {"generator"}
+    refused: list[Callable[[], Any]] = [
+        lambda: table.ask("generator", table.problems(), tag="ref"),
+        lambda: table.logprobs("generator", played),
+        lambda: view.values("generator", played),
+        lambda: view.learn(old_lesson()),
+        lambda: view.publish("generator"),
+        lambda: view.snapshot("generator", "now"),
+        lambda: view.copy("generator", "generator"),
+        lambda: view.save(tmp_path),
+        lambda: view.load(tmp_path),
+        lambda: view.export("generator", tmp_path),
+        view.checkpoint_bytes,
+    ]
+    for ask in refused:
+        with pytest.raises(ValueError, match=r"while earlier ones are learned cannot .* says in `overlap` why"):
+            ask()
+    with pytest.raises(NotImplementedError, match="LocalEngine has no samplers"):
+        engine.frozen()
+
+
+def test_turns_draw_one_problem_after_another_and_errors_come_out_in_order() -> None:
+    plan = resolve([TINY, {"recipe": "grpo"}])
+    engine = Freezing(make_engine(plan), {"generator": 0})
+    setting = Setting(engine, plan.task, plan.roles, plan.seats, plan.config.sampling, 0, 2)
+
+    def play(table: Table) -> Traces:
+        if table.turn == 3:
+            raise ValueError("turn 3")
+        table.problems(int(table.turn))
+        return Traces([])
+
+    ahead = Ahead(play, engine, staleness=1)
+    ahead.begin(Table(setting, turn, "generator", start=10) for turn in range(1, 6))
+    assert ahead.take().table.start == 10 and engine.frozen_times == 2
+    ahead.published()
+    second = ahead.take()
+    assert second.table.start == 11 and engine.frozen_times == 3
+    assert second.ahead(second.ended + 1) == second.ended - second.began and second.ahead(second.began) == 0
+    with pytest.raises(ValueError, match="turn 3"):
+        ahead.take()
+    assert not ahead.over
+    ahead.close()
+
+
+class Freezing(Still):
+    """One that counts how often it was asked for what is published."""
+
+    frozen_times = 0
+
+    def frozen(self) -> Still:
+        self.frozen_times += 1
+        return Still(self.engine, self.versions)

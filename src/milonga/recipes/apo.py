@@ -62,6 +62,7 @@ class Apo(Recipe):
     truth = "preferences and gold answers"
     seats = {"generator": StepSolver, "verifier": StepScorer}
     lead = "generator"
+    overlap = "it learns from pairs, in which older samples cannot be corrected"
     bindings = {
         "own": "",
         "lora": "",

@@ -79,6 +79,7 @@ class Asl(Recipe):
     truth = "none"
     seats = {"proposer": Proposer, "generator": StepSolver, "verifier": StepVerifier}
     lead = "generator"
+    overlap = "its problems and labels come from what it remembers of earlier turns"
     tasks = ("chain",)
     bindings = {"own": "", "lora": "", "shared": ""}
     Options = AslOptions

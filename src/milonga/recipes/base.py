@@ -66,7 +66,7 @@ class Recipe(ABC):
     tools: ClassVar[bool] = False
     """Whether its solver may call a task's tool between its turns. Recipes that judge solutions, or go on from a part of one,
     would see the last turn alone."""
-    overlap: ClassVar[str] = "it does not say that its turns can be played while earlier ones are learned"
+    overlap: ClassVar[str] = "nobody has said that its turns need nothing of what was just learned"
     """Why turns cannot be played while earlier ones are learned; "" where they can: `play` then needs nothing but problems and
     what seats sample live, neither `state` nor scores nor kept pairs, and no problems that follow from what was just learned.
     A subclass with a `play` of its own says it anew."""

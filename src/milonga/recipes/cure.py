@@ -63,6 +63,7 @@ class Cure(Recipe):
     truth = "hidden tests"
     seats = {"generator": Coder, "tester": Tester}
     lead = "generator"
+    overlap = "each turn begins with a snapshot of what was just learned"
     tasks = ("code",)
     bindings = {"own": "", "lora": "", "shared": ""}
     Options = CureOptions

@@ -74,6 +74,7 @@ class DeepSeekMathV2(Recipe):
     truth = "scores of proofs and of analyses"
     seats = {"generator": ProofWriter, "verifier": DefectVerifier, "meta_verifier": MetaVerifier}
     lead = "verifier"
+    overlap = "its gate waits for what was just learned, and labels of a turn are kept in its state"
     tasks = ("chain",)
     bindings = {
         "own": "",

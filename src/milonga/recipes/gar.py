@@ -88,6 +88,7 @@ class Gar(Recipe):
     needs_steps = True
     seats = {"generator": StepSolver, "verifier": SliceJudge}
     lead = "generator"
+    overlap = "its judge must see the work of the generator that learns, not of older ones"
     bindings = {
         "own": "",
         "lora": "",

@@ -63,6 +63,7 @@ class MultiAgentEvolve(Recipe):
     truth = "none"
     seats = {"proposer": Asker, "generator": StepSolver, "verifier": Judge}
     lead = "generator"
+    overlap = "its proposer's questions come from a pool that every turn adds to"
     tasks = ("chain",)
     bindings = {"own": "", "lora": "", "shared": ""}
     Options = MultiAgentEvolveOptions

@@ -69,6 +69,7 @@ class Prime(Recipe):
     truth = "answers"
     seats = {"generator": StepSolver, "verifier": ImplicitScorer}
     lead = "generator"
+    overlap = "its problems are those that are solved now and then, and its verifier learns from labels"
     bindings = {
         "own": "",
         "lora": "",

@@ -59,6 +59,7 @@ class Rlp(Recipe):
     truth = "text"
     seats = {"generator": Thinker, "predictor": Predictor}
     lead = "generator"
+    overlap = "what a thought is worth is a score under the weights of the moment"
     bindings = {
         "own": "thinker and predictor are one model in RLP: a thought is worth what its writer makes of it",
         "lora": "thinker and predictor are one model in RLP: a thought is worth what its writer makes of it",

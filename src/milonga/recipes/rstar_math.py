@@ -67,6 +67,7 @@ class RstarMath(Recipe):
     truth = "answers"
     seats = {"generator": StepSolver, "verifier": StepScorer}
     lead = "generator"
+    overlap = "its search is guided by scores, and its rounds build on those before"
     bindings = {
         "own": "",
         "lora": "",

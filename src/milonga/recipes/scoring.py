@@ -64,6 +64,7 @@ class Scoring(Recipe):
     granularity = "step"
     seats: ClassVar[dict[str, type[Role]]] = {"generator": StepSolver, "verifier": StepScorer}
     lead = "verifier"
+    overlap = "its verifier has a value head, and learns from labels that are kept from turn to turn"
     bindings = {
         "own": "",
         "lora": "",

@@ -91,6 +91,7 @@ class SearchSelfPlay(Recipe):
     truth = "answers"
     seats = {"proposer": SearchProposer, "generator": Searcher, "reader": SearchReader}
     lead = "generator"
+    overlap = "its proposer is paid for questions that are hard now, and reuses those of a pool"
     tasks = ("search",)
     tools = True
     bindings = {"own": "", "lora": "", "shared": ""}

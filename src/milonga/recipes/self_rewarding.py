@@ -62,6 +62,7 @@ class SelfRewarding(Recipe):
     needs_demonstrations = True
     seats = {"generator": StepSolver, "verifier": Grader}
     lead = "generator"
+    overlap = "it learns from pairs of rounds, by what the round before has taught"
     bindings = {"own": "", "lora": "", "shared": ""}
     learns = {"generator": ("dpo",), "verifier": ("cross_entropy", "dpo", "policy_gradient")}
     measures = ("verifier/own_score", "verifier/score_gap")

@@ -84,6 +84,7 @@ class SelfTaughtEvaluators(Recipe):
     truth = "none: pairs are built"
     seats = {"generator": StepSolver, "judge": PairJudge}
     lead = "judge"
+    overlap = "it learns from pairs of rounds, by what the round before has taught"
     bindings = {"own": "", "lora": "", "shared": ""}
     learns = {"generator": ("policy_gradient", "dpo"), "judge": ("dpo",)}
     needs_related = True

@@ -40,6 +40,7 @@ class Sft(Recipe):
     needs_demonstrations = True
     seats = {"generator": StepSolver, "verifier": StepVerifier}
     lead = "generator"
+    overlap = "it imitates: older samples can be corrected in a policy gradient alone"
     bindings = {"own": "", "lora": "", "shared": "a warm start is kept for each seat of the runs that begin from it"}
     learns = {"generator": ("cross_entropy",), "verifier": ("cross_entropy",)}
     defaults = {

@@ -49,6 +49,7 @@ class Spin(Recipe):
     needs_demonstrations = True
     seats = {"generator": StepSolver}
     lead = "generator"
+    overlap = "it learns from pairs of rounds, by what the round before has taught"
     bindings = {"own": "", "lora": "", "shared": ""}
     learns = {"generator": ("dpo",)}
     measures = ("generator/data_surprise",)

@@ -83,6 +83,7 @@ class SweetRl(Recipe):
     truth = "answers, and what is kept back"
     seats = {"generator": Inquirer, "critic": PrivilegedCritic}
     lead = "generator"
+    overlap = "it learns from pairs, in which older samples cannot be corrected"
     bindings = {"own": "", "lora": "", "shared": "the critic sees what the actor must not know: they are two sets of weights"}
     needs_facts = True
     learns = {"generator": ("dpo",), "critic": ("dpo",)}

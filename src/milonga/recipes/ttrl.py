@@ -57,6 +57,7 @@ class Ttrl(Recipe):
     truth = "none"
     seats = {"generator": StepSolver}
     lead = "generator"
+    overlap = "votes take the place of answers: they must be those of the generator that learns, not of older ones"
     bindings = {"own": "", "lora": "", "shared": ""}
     Options = TtrlOptions
     options: TtrlOptions

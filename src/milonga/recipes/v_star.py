@@ -61,6 +61,7 @@ class VStar(Recipe):
     truth = "answers"
     seats = {"generator": StepSolver, "verifier": ImplicitScorer}
     lead = "verifier"
+    overlap = "it learns from pairs and solutions that are kept from turn to turn"
     bindings = {
         "own": "",
         "lora": "",

@@ -43,6 +43,7 @@ def schema() -> pa.Schema:
             "turns": pa.list_(pa.list_(pa.int32())),
             "policy": text,
             "version": pa.int32(),
+            "versions": pa.map_(text, pa.int32()),
             "step_ends": pa.list_(pa.int32()),
             "step_chars": pa.list_(pa.int32()),
             "finish": text,
@@ -66,10 +67,10 @@ def write_traces(path: Path, traces: Iterable[Trace], advantages: Mapping[str, F
     """`advantages` are what was learned from, by the trace's id."""
     import pyarrow as pa
 
-    credit = advantages or {}
-    write_table(
-        path, pa.Table.from_pylist([row_of(trace, credit.get(trace.id)) for trace in with_earlier(traces)], schema=schema())
-    )
+    credit, rows = advantages or {}, with_earlier(traces)
+    shaped = versions_of(rows)
+    made = [row_of(trace, credit.get(trace.id)) | {"versions": shaped[trace.id]} for trace in rows]
+    write_table(path, pa.Table.from_pylist(made, schema=schema()))
 
 
 def write_table(path: Path, table: pa.Table) -> None:
@@ -96,6 +97,18 @@ def with_earlier(traces: Iterable[Trace]) -> list[Trace]:
             written.add(before.id)
         out += turns
     return out
+
+
+def versions_of(traces: Sequence[Trace]) -> dict[str, list[tuple[str, int]]]:
+    """By trace, the version of every policy that shaped it: of who wrote it, of what it is about, and of who judged it."""
+    found: dict[str, dict[str, int]] = {}
+    for trace in traces:
+        parts = [s for each in (trace, *trace.about) for s in each.segments]
+        mine = {s.policy: s.version for s in parts if s.policy is not None and s.version is not None}
+        found[trace.id] = mine | found.get(trace.id, {})
+        for subject in trace.about:
+            found[subject.id] = mine | found.get(subject.id, {})
+    return {id: sorted(versions.items()) for id, versions in found.items()}
 
 
 def read_traces(path: Path, columns: Sequence[str] | None = None, most: int | None = None) -> list[dict[str, Any]]:
