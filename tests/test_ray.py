@@ -265,7 +265,7 @@ def test_wrong_weights_in_a_sampler_stop_the_run_with_the_numbers(engine: RayEng
     held = engine.learners["one"].do("weights", "one", "live")[0][0]
     sampler.group.finish(sampler.group.submit("hold", "one", "live", [array * 1.01 for array in held]))
     with pytest.raises(UserError, match=r"Over 96 fixed tokens .* differ by 0\.\d+ on average and .* 0\.0001 on average"):
-        engine._compare(sampler, "one", "live")
+        engine._compare(sampler, "one", "live", engine.learners["one"].do("probe", "one", "live")[0][0])
 
 
 def test_an_error_of_the_user_comes_out_as_what_it_was(engine: RayEngine) -> None:

@@ -14,7 +14,7 @@ import torch
 from cases import TINY
 from helpers import make_trace
 from milonga.ahead import Ahead
-from milonga.credit.staleness import age, behind, corrected, importance_weights
+from milonga.credit.staleness import age, behind, corrected, credited, importance_weights
 from milonga.engine import Completion, Decoding, Request
 from milonga.engine.lagged import Lagged
 from milonga.errors import ConfigError
@@ -39,20 +39,27 @@ def test_weights_by_hand() -> None:
 
 
 def old_lesson() -> Lesson:
-    """Two tokens of version 3 after a prompt of one, and one token."""
-    rows = [make_trace(1, 2, logprobs=np.log([0.5, 0.2])), make_trace(2, 1, logprobs=np.log([0.5]), id="u")]
+    """Of version 3: two tokens after a prompt of one, one after two, and two without credit."""
+    rows = [
+        make_trace(1, 2, logprobs=np.log([0.5, 0.2])),
+        make_trace(2, 1, logprobs=np.log([0.5]), id="u"),
+        make_trace(0, 2, logprobs=np.log([0.1, 0.1]), id="v"),
+    ]
     rows = [replace(t, segments=(t.segments[0], replace(t.segments[1], version=3))) for t in rows]
-    advantages = [np.array([0.0, 1.0, -1.0]), np.array([0.0, 0.0, 2.0])]
+    advantages = [np.array([0.0, 1.0, -1.0]), np.array([0.0, 0.0, 2.0]), np.zeros(2)]
     return Lesson("generator", make_objective("grpo"), Traces(rows), advantages=advantages)
 
 
 def test_a_lesson_of_older_samples_by_hand() -> None:
     lesson = old_lesson()
+    assert credited(lesson) == [0, 1]
     now = [np.array([0.0, *np.log([0.25, 0.8])]), np.array([0.0, 0.0, np.log(0.5)])]
     found, figures = corrected(lesson, now, 5, cap=2.0)
     assert found.advantages is not None and lesson.advantages is not None
-    assert [row.tolist() for row in found.advantages] == [pytest.approx([0.0, 0.5, -2.0]), pytest.approx([0.0, 0.0, 2.0])]
-    assert [t.logprobs.tolist() for t in found.traces] == [row.tolist() for row in now]
+    expected = [[0.0, 0.5, -2.0], [0.0, 0.0, 2.0], [0.0, 0.0]]
+    assert [row.tolist() for row in found.advantages] == [pytest.approx(row) for row in expected]
+    assert [t.logprobs.tolist() for t in found.traces[:2]] == [row.tolist() for row in now]
+    assert found.traces[2] is lesson.traces[2]
     assert figures.staleness == 2.0
     assert figures.stale_weight == pytest.approx((0.5 + 2.0 + 1.0) / 3) and figures.stale_truncated == pytest.approx(1 / 3)
     assert lesson.advantages[0].tolist() == [0.0, 1.0, -1.0], "what is kept with the traces is what the recipe gave"

@@ -15,7 +15,7 @@ import numpy as np
 
 from milonga.ahead import Ahead
 from milonga.credit.shuffle import shuffled
-from milonga.credit.staleness import Staleness, age, corrected
+from milonga.credit.staleness import Staleness, age, corrected, credited
 from milonga.engine import Engine, LearnReport
 from milonga.errors import RunFolderError
 from milonga.evals import Evaluator, judge_metrics, make_bench, output_metrics, solver_metrics
@@ -266,7 +266,7 @@ class Loop:
         aged = age(lesson, version)
         if not aged.staleness:
             return lesson, aged
-        now = self.engine.score(lesson.policy, lesson.traces)
+        now = self.engine.score(lesson.policy, Traces(lesson.traces[row] for row in credited(lesson)))
         return corrected(lesson, now, version, self.config.staleness_cap)
 
     def record(self, row: dict[str, Any], timing: Mapping[str, Any]) -> None:

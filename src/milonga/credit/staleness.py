@@ -10,6 +10,7 @@ on the advantage is a weight on the token's term. Terms without an advantage (KL
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -19,13 +20,14 @@ from milonga.types import Floats, Lesson, Trace, Traces
 
 @dataclass(frozen=True)
 class Staleness:
-    """How old a lesson's samples are, and what was done about it; means over its trained tokens."""
+    """How old a lesson's samples are, and what was done about it; means over trained tokens."""
 
     staleness: float
     """Versions behind."""
     stale_weight: float = 1.0
+    """Of rows with credit: those without are not weighed."""
     stale_truncated: float = 0.0
-    """Share of the tokens whose weight was cut off."""
+    """Share of their tokens whose weight was cut off."""
 
 
 def behind(trace: Trace, policy: str, version: int) -> Floats:
@@ -47,22 +49,32 @@ def age(lesson: Lesson, version: int) -> Staleness:
     return Staleness(mean_of_trained([behind(t, lesson.policy, version) for t in lesson.traces], lesson.traces))
 
 
-def corrected(lesson: Lesson, now: list[Floats], version: int, cap: float) -> tuple[Lesson, Staleness]:
-    """A policy-gradient lesson from older samples, for a learner of this version, under which its tokens have the
-    log-probabilities `now`."""
+def credited(lesson: Lesson) -> list[int]:
+    """The rows with any advantage. What the others' tokens would weigh changes nothing."""
     if lesson.advantages is None:
         raise ValueError(f"lesson for '{lesson.policy}': '{lesson.objective.kind}' cannot learn from older samples")
-    traces = lesson.traces
-    weights = [importance_weights(new, t.logprobs, cap) for new, t in zip(now, traces, strict=True)]
-    cut = [(new - t.logprobs > np.log(cap)).astype(float) for new, t in zip(now, traces, strict=True)]
-    figures = Staleness(age(lesson, version).staleness, mean_of_trained(weights, traces), mean_of_trained(cut, traces))
-    rows = Traces(replace(t, logprobs=new) for t, new in zip(traces, now, strict=True))
-    advantages = [credit * weight for credit, weight in zip(lesson.advantages, weights, strict=True)]
-    return replace(lesson, traces=rows, advantages=advantages), figures
+    return [row for row, advantage in enumerate(lesson.advantages) if advantage.any()]
 
 
-def mean_of_trained(values: list[Floats], traces: Traces) -> float:
-    """Over the trained tokens of all traces; 0 where there are none."""
+def corrected(lesson: Lesson, now: Sequence[Floats], version: int, cap: float) -> tuple[Lesson, Staleness]:
+    """A policy-gradient lesson from older samples, for a learner of this version, under which the tokens of its credited rows
+    have the log-probabilities `now`."""
+    rows, chosen = list(lesson.traces), credited(lesson)
+    advantages = list(lesson.advantages or [])
+    weights, cut = [], []
+    for row, new in zip(chosen, now, strict=True):
+        sampled = rows[row].logprobs
+        weights.append(importance_weights(new, sampled, cap))
+        cut.append((new - sampled > np.log(cap)).astype(float))
+        advantages[row] = advantages[row] * weights[-1]
+        rows[row] = replace(rows[row], logprobs=new)
+    weighed = Traces(rows[row] for row in chosen)
+    figures = Staleness(age(lesson, version).staleness, mean_of_trained(weights, weighed, 1.0), mean_of_trained(cut, weighed))
+    return replace(lesson, traces=Traces(rows), advantages=advantages), figures
+
+
+def mean_of_trained(values: Sequence[Floats], traces: Traces, nothing: float = 0.0) -> float:
+    """Over the trained tokens of all traces; `nothing` where there are none."""
     chosen = [row[trace.mask] for row, trace in zip(values, traces, strict=True)]
     total = sum(len(row) for row in chosen)
-    return float(sum(row.sum() for row in chosen) / total) if total else 0.0
+    return float(sum(row.sum() for row in chosen) / total) if total else nothing

@@ -1,0 +1,74 @@
+"""Turns with and without overlap: GRPO on the embedded model, one learner and one sampler of the engine `ray` on this machine.
+
+Runs of the same length with staleness 0, 1 and 2, one after another, again and again; nothing is evaluated or saved in
+between. A turn is what the run waits for and learns; where its seconds go, and how much of its playing lay behind learning, is
+read off `timing.jsonl`, the age of its samples off `metrics.jsonl`. What can be gained is the shorter of playing and learning,
+at most, less the scoring of older samples; and where cores are missing, nothing.
+
+    python benchmarks/overlap.py --out benchmarks/results/overlap.json
+    python benchmarks/overlap.py --turns 3 --repeats 1 --problems 2      # the script itself
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from milonga.api import run
+from milonga.config import PlacementSection
+from milonga.engine.ray import cluster
+from milonga.run.files import JsonLines
+from shapes import conditions, keep, spread
+
+WORK = ("turn", "sample", "score", "learn", "publish", "overlap")
+AGE = ("staleness", "stale_weight", "stale_truncated")
+
+
+def settings(args: argparse.Namespace, staleness: int) -> dict[str, Any]:
+    return {
+        "engine": "ray",
+        "device": "cpu",
+        "threads": 1,
+        "staleness": staleness,
+        "placement": {"samplers": 1, "cpus": 0.5},
+        "batch": {"problems": args.problems, "rollouts": 8},
+        "eval": {"every": 10**6, "problems": 64, "samples": 4, "greedy": False, "bench": 0},
+        "keep": {"checkpoint_every": 10**6, "traces_every": 0},
+    }
+
+
+def turns(args: argparse.Namespace, staleness: int, folder: Path) -> dict[str, Any]:
+    """Medians over the turns of a run in which all that may overlap does: without the first ones, which wait for nothing."""
+    report = run("grpo", turns=args.turns, out=folder, settings=settings(args, staleness), quiet=True)
+    timing = [row for row in JsonLines(folder / "timing.jsonl").rows() if row["turn"] > 1]
+    rows = [row for row in JsonLines(folder / "metrics.jsonl").rows() if row["turn"] > 1]
+    found: dict[str, Any] = {f"{work}_s": spread([row.get(f"{work}_s", 0.0) for row in timing])["median"] for work in WORK}
+    found["mean_turn_s"] = sum(row["turn_s"] for row in timing) / len(timing)
+    found |= {name: sum(row.get(f"learn/generator/{name}", 0.0) for row in rows) / len(rows) for name in AGE if staleness}
+    return found | {"accuracy": report["generator"]["accuracy"], "load": os.getloadavg()[0]}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--turns", type=int, default=8)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--problems", type=int, default=32)
+    parser.add_argument("--lags", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--out", type=Path)
+    args = parser.parse_args()
+    found: dict[str, list[dict[str, Any]]] = {str(lag): [] for lag in args.lags}
+    cluster.connect(PlacementSection(), 0)
+    with tempfile.TemporaryDirectory() as scratch:
+        for repeat in range(args.repeats):
+            for lag in args.lags:
+                found[str(lag)].append(turns(args, lag, Path(scratch) / f"{repeat}-{lag}"))
+                print(repeat, lag, found[str(lag)][-1], flush=True)
+    means = {lag: spread([one["mean_turn_s"] for one in runs]) for lag, runs in found.items()}
+    keep({"turn_s": means, "runs": found} | conditions("cpu"), args.out)
+
+
+if __name__ == "__main__":
+    main()
