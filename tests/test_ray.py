@@ -106,6 +106,20 @@ def test_samples_are_those_of_the_local_engine_after_every_kind_of_change(
     assert engine.ledger.to_json()[policy] == local.ledger.to_json()[policy]
 
 
+@pytest.mark.parametrize("policy", ["one", "lora_one"])
+def test_a_snapshot_that_came_with_a_checkpoint_is_handed_to_samplers(
+    engine: RayEngine, local: LocalEngine, policy: str, tmp_path: Path
+) -> None:
+    local.learn(taught(policy))
+    local.snapshot(policy, "of_old")
+    local.learn(taught(policy))
+    engine.load(saved(local, tmp_path))
+    asked = requests(prompts(5))
+    for tag in ("of_old", "live"):
+        found = [[done.ids.tolist() for done in e.sample(policy, asked, Decoding(8), tag)] for e in (engine, local)]
+        assert found[0] == found[1]
+
+
 def test_several_steps_with_few_rows_for_each_worker(root: Path, engine: RayEngine, local: LocalEngine) -> None:
     """A worker without rows keeps step, and a lesson in which nothing moves is none for all of them."""
     alone = [0.0] * 8 + [1.0]

@@ -111,6 +111,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"engine": "local"}, "set engine=ray and placement.samplers=1, or staleness=0"),
     ({"placement": {"samplers": 0}}, "set engine=ray and placement.samplers=1, or staleness=0"),
     ({"placement": {"policies": {"generator": {"samplers": 0}}}}, "set engine=ray and placement.samplers=1"),
+    ({"placement": {"transfer": "nccl"}}, "set placement.transfer=store"),
     ({"budget": {"tokens": 1e6}}, "with a budget each turn decides whether there is another"),
     ({"policies": {"generator": {"objective": {"preset": "dapo"}}}}, "policies.generator.objective.dynamic_sampling=false"),
     ({"staleness": -1}, "staleness"),
@@ -201,3 +202,10 @@ class Freezing(Still):
     def frozen(self) -> Still:
         self.frozen_times += 1
         return Still(self.engine, self.versions)
+
+
+def test_a_judge_behind_an_endpoint_is_not_overlapped() -> None:
+    pytest.importorskip("ray")
+    judge = {"policies": {"verifier": {"model": "openai:http://127.0.0.1:9/v1#judge"}}}
+    with pytest.raises(ConfigError, match="behind an endpoint"):
+        resolve([{"recipe": "frozen"}, PLACED, judge])

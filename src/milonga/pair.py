@@ -54,9 +54,7 @@ def make_engine(plan: Plan) -> Any:
         from milonga.engine.ray import RayEngine
 
         config = plan.config
-        placed = RayEngine(
-            here, config.placement, config.device, sampling.rows, limit, vllm, config.threads, config.staleness
-        )
+        placed = RayEngine(here, config.placement, config.device, sampling.rows, limit, vllm, config.threads, config.staleness)
         return with_endpoints(placed, behind)
     engine = LocalEngine(here, plan.config.device, sampling.rows, limit, vllm, sampling.history_gib)
     return with_endpoints(engine, behind)

@@ -161,7 +161,7 @@ def refuse_overlap(config: Config, recipe: Recipe, policies: Mapping[str, Policy
         )
     if any(config.placement.of(name).transfer in ("nccl", "ipc") for name in sampled):
         raise ConfigError(
-            f"{stale}: samplers would sample while vLLM's own transfer puts new weights under them; set placement.transfer=store"
+            f"{stale}: vLLM's own transfer would put new weights under samplers at work; set placement.transfer=store"
         )
     if any(section.endpoint is not None for section in policies.values()):
         raise ConfigError(f"{stale} was not made for models behind an endpoint; set staleness=0")
