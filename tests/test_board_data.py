@@ -260,7 +260,7 @@ def test_a_transcript_puts_verdicts_beside_the_truth(traces: Traces) -> None:
 def test_folders_from_before_say_the_same(traces: Traces, tmp_path: Path) -> None:
     """Without the columns that came later, all but the advantages is derived from the others."""
     new = [traces.page(Filters()).groups, traces.transcript(1, "p1")]
-    later = ["advantages", "chars", "step_chars", "verification", "score", "step_scores", "contradiction", "fooled"]
+    later = ["advantages", "chars", "step_chars", "verification", "score", "step_scores", "contradiction", "fooled", "versions"]
     for turn in (1, 2):
         rows = pq.read_table(traces.path(turn)).drop_columns(later).to_pylist()
         pq.write_table(pa.Table.from_pylist(rows), traces.path(turn))  # with the types that were guessed then

@@ -57,8 +57,7 @@ class RstarMathOptions(SearchOptions):
 
 @RECIPES.register("rstar_math")
 class RstarMath(Recipe):
-    """Tree search with checked steps; preferences among siblings; policy and preference model anew in rounds
-    (rStar-Math, arXiv 2501.04519)."""
+    """Tree search, preferences among sibling steps, both models anew in rounds (rStar-Math, arXiv 2501.04519)."""
 
     name = "rstar_math"
     paper = "arXiv 2501.04519"

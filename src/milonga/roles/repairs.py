@@ -89,8 +89,10 @@ class Injector(Role):
         return () if self.dialect == "terse" else ("</weaken>",)
 
     def prompt(self, problem: Problem, about: Trace | None = None) -> Prompt:
-        """`problem` is a repository as `request` puts it."""
+        """`problem` is a repository as `request` puts it; without a kind before it, any bug will do."""
         kind, _, text = problem.text.partition(" ")
+        if kind not in KINDS:
+            kind, text = "direct", problem.text
         if self.dialect == "terse":
             return (Part(MARKS[kind]), Part(text, foreign=True), Part("\n"))
         return (Part(KINDS[kind] + TAGGED_INJECT), Part(text, foreign=True), Part("\n\nArtifact:\n"))
