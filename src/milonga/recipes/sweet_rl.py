@@ -62,7 +62,7 @@ class SweetRlOptions(RecipeOptions):
     critic_sees: bool = True
     """Whether the critic reads the whole problem; False: what the actor reads."""
     rank_reference: Literal["with_c", "without_c"] = "with_c"
-    """Whether the reference of a rank reads the whole problem too. Without it even an untrained critic prefers what that says."""
+    """Whether the reference of a rank reads the whole problem too. If not, even an untrained critic prefers what it says."""
     any_gap: bool = False
     """Whether the best dialogue of a problem wins even where it did not end well, by its right steps and its format too."""
     turn_agg: TurnAggregate = "sum_of_turn_means"
