@@ -23,6 +23,7 @@ KEPT = {
     *(f"verifier/{name}" for name in ("score_accuracy", "defect_precision")), "held_out_auroc", "plain_accuracy", "ce_plain",
     *(f"tester/{name}" for name in ("mu", "validity", "p01", "p00")), "best_of_n", "solver/accuracy", "injector/valid",
     *(f"proposer/{name}" for name in ("valid", "learnable", "solve_rate", "hops")),
+    "generator/success", "critic/useful_accuracy", "critic/pair_accuracy",
     "team/over_vote", "team/vote", "reader/exact", "generator/useful_questions", "judge/pair_accuracy", "judge/built_accuracy",
     "collusion", "consensus_wrong", "endorsement", "label_accuracy", "grm/hacking_gap", "pool/malformed", "search/accuracy",
     *(f"{who}/{name}" for who in ("generator", "team") for name in ("first_accuracy", "last_accuracy", "gain", "copy_rate")),

@@ -205,12 +205,11 @@ def test_removed_tests_are_written_and_read() -> None:
 @settings(max_examples=60, deadline=None)
 @given(st.text(alphabet="abcx123+*-=;| \n<>FILE", max_size=40))
 def test_no_text_breaks_the_readers(text: str) -> None:
-    edits_in(text)
-    removed_in(text, SUITE)
-    blocks_in(text, SUITE)
-    for dialect in ("terse", "tagged"):
-        Repairer(dialect).read(text)  # type: ignore[arg-type]
-        Injector(dialect).read(text)  # type: ignore[arg-type]
+    for found in (edits_in(text), removed_in(text, SUITE), blocks_in(text, SUITE)):
+        assert found is None or all(isinstance(name, str) for name in found)
+    for role in (Repairer, Injector):
+        for reading in (role("terse").read(text), role("tagged").read(text)):
+            assert 0 <= reading.format <= 1 and (reading.format == 1) >= reading.valid
 
 
 @pytest.mark.parametrize("dialect", ["terse", "tagged"])

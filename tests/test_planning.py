@@ -416,10 +416,14 @@ def test_no_unknown_is_negative() -> None:
 def test_the_model_predicts_what_was_measured() -> None:
     """Bounds are a little above what is now: a worse formula, or a worse measurement, must be looked at."""
     found = calibrate().errors()
-    assert found["median"] < 0.04 and found["worst"] < 0.30 and found["from the smallest model, worst"] < 0.22
-    assert all(abs(one.predicted / one.size - 1) < 0.07 for one in calibrate().held)
-    phases = [check for check in calibrate().checks if check.one.kind != "between"]
-    assert max(abs(check.error(check.unseen)) for check in phases) < 0.30
+    assert found["median"] < 0.04 and found["from the smallest model, worst"] < 0.22
+    bounds = {"sampling": 0.06, "learning": 0.11, "between": 0.25}
+    for check in calibrate().checks:
+        # Of a small model's pass three fifths are no products: one number for each part is too simple there.
+        bound = 0.30 if check.one.shape == "smollm2-135m" and check.one.tokens else bounds[check.one.group]
+        assert abs(check.error(check.unseen)) < bound, check.one.name
+    for one in calibrate().held:
+        assert abs(one.predicted / one.size - 1) < (0.03 if one.shape == "qwen2.5-1.5b" else 0.07), one.name
 
 
 def test_an_unseen_measurement_is_not_seen() -> None:
