@@ -27,6 +27,19 @@ WORKERS = {
 }
 """Full weights and adapters, one learner and two; with samplers (of the adapters, a common one), and with learners that sample
 in turns."""
+TANGO: dict[str, Any] = {
+    "recipe": "tango",
+    "turns": 2,
+    "device": "cpu",
+    "threads": 1,
+    "task": {"name": "chain", "ops": 2},
+    "batch": {"problems": 4, "rollouts": 4},
+    "eval": {"problems": 4, "samples": 2, "every": 2, "bench": 4, "greedy": False},
+    "keep": {"checkpoint_every": 1, "traces_every": 1},
+    "options": {"warmup": 0, "n_generator": 1, "n_verifier": 1},
+}
+OWN = {"config.toml", "timing.jsonl", "machine.jsonl", "report.json", "report.html", "lock"}
+"""Files that are not the same in two runs that are."""
 VALUES = [1.0, -1.0, 0.5, 0.0, 2.0, -0.3, 0.7, -0.9, 0.1]
 
 
@@ -75,6 +88,16 @@ def pid(group: Group, rank: int = 0) -> int:
 
 def apart(left: list[np.ndarray], right: list[np.ndarray]) -> float:
     return max(float(np.abs(a - b).max()) for a, b in zip(left, right, strict=True))
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file() and p.name not in OWN}
+
+
+def differing(left: Path, right: Path) -> list[str]:
+    """Files in which two runs differ that should be the same."""
+    ours, theirs = files_of(left), files_of(right)
+    return [name for name in sorted(ours.keys() | theirs.keys()) if ours.get(name) != theirs.get(name)]
 
 
 def rows() -> Traces:

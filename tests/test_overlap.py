@@ -34,7 +34,7 @@ from milonga.run.files import JsonLines
 from milonga.run.traces import read_traces
 from milonga.table import Setting, Table
 from milonga.types import Lesson, Traces
-from ray_helpers import pid, state
+from ray_helpers import files_of, pid, state
 
 GRPO: dict[str, Any] = {
     "recipe": "grpo",
@@ -48,8 +48,6 @@ GRPO: dict[str, Any] = {
     "keep": {"checkpoint_every": 4, "traces_every": 1},
 }
 RAY: dict[str, Any] = {"engine": "ray", "placement": {"cpus": 0.1, "samplers": 1}}
-OWN = {"config.toml", "timing.jsonl", "machine.jsonl", "report.json", "report.html", "lock"}
-"""Files that are not the same in two runs that are."""
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -67,10 +65,6 @@ def planned(*layers: dict[str, Any], staleness: int = 1) -> Plan:
 
 def rows_of(folder: Path) -> list[dict[str, Any]]:
     return JsonLines(folder / "metrics.jsonl").rows()
-
-
-def files_of(folder: Path) -> dict[str, bytes]:
-    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file() and p.name not in OWN}
 
 
 @pytest.fixture(scope="module")

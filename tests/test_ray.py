@@ -30,7 +30,21 @@ from milonga.errors import UserError
 from milonga.resolve import resolve
 from milonga.run.files import JsonLines
 from milonga.types import Lesson
-from ray_helpers import VALUES, WORKERS, apart, gradients, local_engine, pid, ray_engine, rows, saved, state, taught
+from ray_helpers import (
+    TANGO,
+    VALUES,
+    WORKERS,
+    apart,
+    differing,
+    gradients,
+    local_engine,
+    pid,
+    ray_engine,
+    rows,
+    saved,
+    state,
+    taught,
+)
 
 
 @pytest.fixture(scope="module")
@@ -288,19 +302,6 @@ def test_an_error_of_the_user_comes_out_as_what_it_was(engine: RayEngine) -> Non
     assert len(engine.score("one", rows())) == 9
 
 
-TANGO: dict[str, Any] = {
-    "recipe": "tango",
-    "turns": 2,
-    "device": "cpu",
-    "threads": 1,
-    "task": {"name": "chain", "ops": 2},
-    "batch": {"problems": 4, "rollouts": 4},
-    "eval": {"problems": 4, "samples": 2, "every": 2, "bench": 4, "greedy": False},
-    "keep": {"checkpoint_every": 1, "traces_every": 1},
-    "options": {"warmup": 0, "n_generator": 1, "n_verifier": 1},
-}
-
-
 def test_a_run_from_scratch_is_that_of_the_local_engine_though_a_learner_dies(
     engine: RayEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -319,13 +320,7 @@ def test_a_run_from_scratch_is_that_of_the_local_engine_though_a_learner_dies(
         start(resolve([TANGO, {"engine": "ray", "placement": {"cpus": 0.1}}]), tmp_path / "ray", quiet=True)
     start(resolve([TANGO]), tmp_path / "local", quiet=True)
     assert all(r[f"learn/{r['learner']}/grad_norm"] > 0 for r in JsonLines(tmp_path / "ray" / "metrics.jsonl").rows()[1:])
-    left, right = (
-        {str(p.relative_to(tmp_path / name)): p.read_bytes() for p in (tmp_path / name).rglob("*") if p.is_file()}
-        for name in ("ray", "local")
-    )
-    assert left.keys() == right.keys()
-    own = {"config.toml", "timing.jsonl", "machine.jsonl", "report.json", "report.html", "lock"}
-    assert [name for name in left if left[name] != right[name] and name not in own] == []
+    assert differing(tmp_path / "ray", tmp_path / "local") == []
 
 
 def test_requests_with_one_context_stay_together() -> None:
