@@ -50,13 +50,13 @@ def sections(root: Path) -> dict[str, PolicySection]:
     return {"one": whole, "two": whole, "lora_one": adapted, "lora_two": adapted}
 
 
-def ray_engine(root: Path) -> RayEngine:
-    placement = PlacementSection(cpus=0.1, heartbeat_s=6.0, policies=WORKERS)
-    return RayEngine(sections(root), placement, device="cpu", limit=16, threads=1)
+def ray_engine(root: Path, device: str = "cpu", **settings: Any) -> RayEngine:
+    placement = PlacementSection(**{"cpus": 0.1, "heartbeat_s": 6.0, "policies": WORKERS, **settings})
+    return RayEngine(sections(root), placement, device=device, limit=16, threads=1)
 
 
-def local_engine(root: Path) -> LocalEngine:
-    return LocalEngine(sections(root), device="cpu", limit=16)
+def local_engine(root: Path, device: str = "cpu") -> LocalEngine:
+    return LocalEngine(sections(root), device=device, limit=16)
 
 
 def taught(policy: str, values: list[float] | None = None, **switches: Any) -> Lesson:

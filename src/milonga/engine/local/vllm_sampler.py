@@ -312,6 +312,7 @@ def start(policies: Sequence[Policy], section: VllmSection, rows: int, transfer:
     os.environ.setdefault("VLLM_LOGGING_STREAM", "ext://sys.stderr")
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
     os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")  # the learner's threads are these too
+    os.environ.setdefault("TRITON_F32_DEFAULT", "ieee")  # or its attention rounds float32 to ten bits: off by 0.001
     set_threads = torch.set_num_threads
     try:
         from vllm import EngineArgs, LLMEngine

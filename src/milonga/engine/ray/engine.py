@@ -159,7 +159,7 @@ class RayEngine(Engine):
         threads = self.threads or max(1, int(placement.cpus))
         sections = {name: self.sections[name] for name in policies}
         transfer = layout.transfer_of(self.sections[policies[0]], placement) if alone else None
-        setup = Setup(sections, "cuda" if gpus else "cpu", self.rows, self.limit, self.vllm, threads, transfer)
+        setup = Setup(sections, "cuda" if gpus else "cpu", self.rows, self.limit, self.vllm, threads, 0 < gpus < 1, transfer)
         return Group(title, setup, 1 if alone else placement.learners, placement)
 
     def _make_samplers(self, gpus: Mapping[str, float]) -> dict[str, list[Sampler]]:

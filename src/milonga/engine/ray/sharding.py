@@ -63,7 +63,14 @@ class GroupShare(Share):
         return {row: value for part in parts for row, value in part.items()}
 
     def whole(self, tensor: Tensor) -> Tensor:
-        return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+        if not isinstance(tensor, DTensor):
+            return tensor
+        if tensor.is_cuda and dist.get_backend(tensor.device_mesh.get_group()) == "gloo":
+            # Workers that share a GPU. There torch 2.11 ends in a segmentation fault.
+            parts: list[Any] = [None] * self.workers
+            dist.all_gather_object(parts, tensor.to_local().cpu(), self.talk)
+            return torch.cat(parts).to(tensor.device)
+        return tensor.full_tensor()
 
 
 class Shell(nn.Module):

@@ -45,6 +45,8 @@ class Setup:
     limit: int
     vllm: VllmSection | None
     threads: int
+    crowded: bool = False
+    """Whether another worker may be on the same GPU."""
     transfer: str | None = None
     """Of a sampler: the backend by which vLLM is sent live weights; None where they come by the store."""
 
@@ -99,7 +101,10 @@ class Worker:
         if place is not None:
             if self.store is None:
                 self.store = TCPStore(*place, is_master=False, wait_for_workers=False)
-            backend = "cpu:gloo,cuda:nccl" if self.setup.device == "cuda" else "gloo"
+            if self.setup.device == "cuda":
+                torch.cuda.set_device(0)  # Ray shows a worker its own
+            # NCCL refuses two workers on one GPU.
+            backend = "cpu:gloo,cuda:nccl" if self.setup.device == "cuda" and not self.setup.crowded else "gloo"
             limit = timedelta(seconds=patience)
             dist.init_process_group(backend, store=self.store, rank=self.rank, world_size=self.size, timeout=limit)
         self.work = Work(self.setup, self.size > 1, self.pulse)
