@@ -20,7 +20,7 @@ from milonga.types import Lesson, Traces
 
 RANK = {"rank": 4}
 WORKERS = {
-    "one": {"samplers": 1},
+    "one": {"samplers": 2},
     "two": {"learners": 2},
     "lora_one": {"samplers": 1},
     "lora_two": {"learners": 2},

@@ -10,6 +10,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +21,16 @@ import torch
 pytest.importorskip("ray")
 pytest.importorskip("peft")
 
+import ray
+
 from engine_helpers import gap, prompts, requests, same_bits
 from milonga.api import start
 from milonga.engine import Decoding, LearnReport
 from milonga.engine.local import LocalEngine
 from milonga.engine.ray import RayEngine
 from milonga.engine.ray.engine import split
-from milonga.errors import UserError
+from milonga.engine.ray.group import Group, Lost
+from milonga.errors import MissingExtra, UserError
 from milonga.resolve import resolve
 from milonga.run.files import JsonLines
 from milonga.types import Lesson
@@ -124,14 +128,16 @@ def test_samples_are_those_of_the_local_engine_after_every_kind_of_change(
 def test_a_snapshot_that_came_with_a_checkpoint_is_handed_to_samplers(
     engine: RayEngine, local: LocalEngine, policy: str, tmp_path: Path
 ) -> None:
-    local.learn(taught(policy))
-    local.snapshot(policy, "of_old")
-    local.learn(taught(policy))
-    engine.load(saved(local, tmp_path))
     asked = requests(prompts(5))
-    for tag in ("of_old", "live"):
-        found = [[done.ids.tolist() for done in e.sample(policy, asked, Decoding(8), tag)] for e in (engine, local)]
-        assert found[0] == found[1]
+    for number in range(2):  # and another checkpoint's of the same name takes its place
+        local.learn(taught(policy))
+        local.snapshot(policy, "of_old")
+        local.learn(taught(policy))
+        engine.load(saved(local, tmp_path / str(number)))
+        for tag in ("of_old", "live"):
+            mine, theirs = (e.sample(policy, asked, Decoding(8), tag) for e in (engine, local))
+            assert [done.ids.tolist() for done in mine] == [done.ids.tolist() for done in theirs]
+            assert apart([done.logprobs for done in mine], [done.logprobs for done in theirs]) < 1e-4
 
 
 def test_several_steps_with_few_rows_for_each_worker(root: Path, engine: RayEngine, local: LocalEngine) -> None:
@@ -209,6 +215,70 @@ def test_a_killed_sampler_changes_nothing(engine: RayEngine) -> None:
     with pytest.warns(UserWarning, match="samplers of one: .*starting again"):
         found = engine.sample("one", asked, Decoding(8))
     assert apart([done.logprobs for done in found], expected) == 0
+
+
+def doomed(group: Group, method: str, rank: int = 0) -> None:
+    """Let a worker end its own process when it is next asked for this: the call is under way then."""
+
+    def deadly(*_: Any) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    ray.get(group.workers[rank].__ray_call__.remote(lambda worker: setattr(worker.work, method, deadly)))
+
+
+@pytest.mark.parametrize("victim", ["sampler", "learner"])
+def test_a_worker_that_dies_while_weights_are_handed_over_changes_nothing(
+    engine: RayEngine, started: tuple[RayEngine, Path], tmp_path: Path, victim: str
+) -> None:
+    """Two turns of a policy with two samplers, undisturbed; and with one that dies at the second publish."""
+    asked = requests(prompts(6))
+
+    def play(folder: Path, disturbed: bool) -> tuple[list[np.ndarray], dict[str, torch.Tensor], Any]:
+        engine.load(started[1])
+        engine.learn(taught("one"))
+        engine.publish("one")
+        engine.learn(taught("one", [-value for value in VALUES]))
+        if disturbed:
+            group = engine.samplers["one"][1].group if victim == "sampler" else engine.learners["one"].group
+            doomed(group, "hold" if victim == "sampler" else "weights")
+        assert engine.publish("one") == 2
+        done = [completion.logprobs for completion in engine.sample("one", asked, Decoding(8))]
+        return done, state(saved(engine, folder), "one"), engine.ledger.to_json()
+
+    expected = play(tmp_path / "undisturbed", False)
+    with pytest.warns(UserWarning, match=f"{victim}s of one: .*starting again"):
+        found = play(tmp_path / "disturbed", True)
+    assert apart(found[0], expected[0]) == 0 and found[2] == expected[2]
+    assert all(torch.equal(found[1][key], expected[1][key]) for key in expected[1])
+
+
+def test_weights_that_were_lost_on_their_way_are_gathered_again(engine: RayEngine) -> None:
+    """Here with the process that was to compute them; or else with the machine that they lay on."""
+
+    @ray.remote(num_cpus=0.01, max_retries=0)
+    def lost() -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    engine.learn(taught("one"))
+    engine.publish("one")
+    asked = requests(prompts(6))
+    expected = [done.logprobs for done in engine.sample("one", asked, Decoding(8))]
+    engine.sent["one", "live"] = replace(engine.sent["one", "live"], weights=lost.remote())
+    engine.samplers["one"][0].holds.clear()
+    with pytest.warns(UserWarning, match="samplers of one: .*starting again"):
+        found = engine.sample("one", asked, Decoding(8))
+    assert apart([done.logprobs for done in found], expected) == 0
+
+
+def test_what_never_arrives_is_not_waited_for_without_end(engine: RayEngine) -> None:
+    @ray.remote(num_cpus=0.01)
+    def endless() -> None:
+        time.sleep(1000)
+
+    group, never = engine.samplers["lora_one"][0].group, endless.remote()
+    with pytest.raises(Lost, match="what is sent to a worker, or back, was under way for 6 s"):
+        group.finish(group.submit("hold", "lora_one", "live", never))
+    ray.cancel(never, force=True)
 
 
 def test_a_hung_sampler_is_replaced(engine: RayEngine) -> None:
@@ -297,9 +367,44 @@ def test_wrong_weights_in_a_sampler_stop_the_run_with_the_numbers(engine: RayEng
 
 
 def test_an_error_of_the_user_comes_out_as_what_it_was(engine: RayEngine) -> None:
-    with pytest.raises(UserError, match="policy 'one' has no version 'eearly'"):
+    with pytest.raises(UserError, match="policy 'one' has no version 'eearly'") as caught:
         engine.score("one", rows(), "eearly")
+    assert "in tagged" in caught.value.__notes__[0], "and a bug would show where it is"
     assert len(engine.score("one", rows())) == 9
+
+
+def raising(group: Group, method: str, error: Exception) -> None:
+    def fail(*_: Any) -> None:
+        raise error
+
+    ray.get(group.workers[0].__ray_call__.remote(lambda worker: setattr(worker.work, method, fail)))
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (MissingExtra("lora", "lora"), "lora needs an optional package"),
+        (torch.OutOfMemoryError("CUDA out of memory."), "learners of one: the memory of a GPU is full: CUDA out of memory"),
+    ],
+)
+def test_errors_of_workers_are_told_in_a_line(engine: RayEngine, error: Exception, told: str) -> None:
+    group = engine.learners["one"].group
+    raising(group, "checkpoint_bytes", error)
+    try:
+        with pytest.raises(UserError, match=told):
+            engine.checkpoint_bytes()
+    finally:
+        ray.get(group.workers[0].__ray_call__.remote(lambda worker: delattr(worker.work, "checkpoint_bytes")))
+
+
+def test_shards_are_read_though_a_reader_was_killed(engine: RayEngine, local: LocalEngine, tmp_path: Path) -> None:
+    """What one that was killed within a load left behind is in nobody's way."""
+    folder = saved(local, tmp_path)
+    for rank in range(2):
+        (folder / f"two.read-{rank}").mkdir()
+        (folder / f"two.read-{rank}" / "two.safetensors").symlink_to(folder / "two.safetensors")
+    engine.load(folder)
+    assert apart(engine.score("two", rows()), local.score("two", rows())) < 1e-4
 
 
 def test_a_run_from_scratch_is_that_of_the_local_engine_though_a_learner_dies(

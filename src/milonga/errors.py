@@ -41,6 +41,10 @@ class MissingExtra(UserError):
     def __init__(self, what: str, extra: str, also: str = "") -> None:
         super().__init__(f"{what} needs an optional package: {install(extra)}{also}")
 
+    def __reduce__(self) -> tuple[type[UserError], tuple[str]]:
+        """From one process to another it goes as its text."""
+        return UserError, (str(self),)
+
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """A hint for a misspelt name: the nearest known one, or all of them where none is near."""

@@ -323,10 +323,11 @@ class RayEngine(Engine):
         key, stamp = (policy, tag), self.stamps.get((policy, tag), 0 if tag in AT_START else 1)
         if not stamp:
             return None
-        if key not in self.sent or self.sent[key].stamp != stamp:
+        found = self.sent.get(key)  # once: who plays ahead may forget it meanwhile
+        if found is None or found.stamp != stamp:
             values, _ = self.learners[policy].do("weights", policy, tag, fetch=False)
-            self.sent[key] = Handed(stamp, values[0], self.learners[policy].do("probe", policy, tag)[0][0])
-        return self.sent[key]
+            found = self.sent[key] = Handed(stamp, values[0], self.learners[policy].do("probe", policy, tag)[0][0])
+        return found
 
     def _compare(self, sampler: Sampler, policy: str, tag: str, ours: Floats) -> None:
         """Stop where a sampler does not compute what the learners compute."""
@@ -428,7 +429,8 @@ class RayEngine(Engine):
             learners.settle(folder.resolve(), saved)
             self.versions[name] = saved["version"]
         known = {(policy, tag) for policy in self.sections for tag in ("live", "ema")} | self.stamps.keys()
-        for policy, tag in known:
+        held = {key for samplers in self.samplers.values() for sampler in samplers for key in sampler.holds}
+        for policy, tag in known | held:
             self._stamp(policy, tag)
 
     def export(self, policy: str, folder: Path, merged: bool = False) -> None:

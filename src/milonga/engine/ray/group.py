@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import ray
+import torch
 from ray import exceptions
 from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
@@ -26,13 +27,13 @@ GONE = (
     exceptions.OutOfMemoryError,
     exceptions.ObjectLostError,
     exceptions.ObjectFetchTimedOutError,
+    exceptions.ActorUnschedulableError,
+    exceptions.ActorPlacementGroupRemoved,
 )
 """What Ray raises where a process, a machine or what it held is no more."""
-GRACE = 10.0
+GRACE = 60.0
 """Seconds after an error of one worker in which another may turn out to be its cause: the rest then only see that a
-connection broke."""
-
-
+connection broke. Ray takes so long to be sure that a machine is lost."""
 FULL = "allocate memory"
 """What torch and safetensors say where the system gives them no more."""
 
@@ -88,7 +89,11 @@ class Group:
         self.building = [worker.build.remote(place, placement.start_s) for worker in self.workers]
 
     def complete(self) -> None:
-        self.facts = self._settle(self.building, self.placement.start_s)[0]
+        try:
+            self.facts = self._settle(self.building, self.placement.start_s)[0]
+        except BaseException:
+            self.stop()  # one without its models is none
+            raise
 
     def stop(self) -> None:
         """End all workers, and give back their places."""
@@ -121,39 +126,54 @@ class Group:
             raise
 
     def _answers(self, refs: Sequence[Any], limit: float | None) -> list[Any]:
-        waiting = list(refs)
+        """All of them within the limit; without one, as long as the workers get somewhere."""
+        found: dict[Any, Any] = {}
         patience = limit or min(30.0, self.placement.heartbeat_s / 2)
-        while waiting:
-            done, waiting = ray.wait(waiting, timeout=patience)
+        silent = 0.0
+        while waiting := [ref for ref in refs if ref not in found]:
+            done, others = ray.wait(waiting, timeout=patience)
             for ref in done:
-                self._raise_error(ref, waiting)
+                found[ref], silent = self._answer(ref, others), 0.0
             if not done and limit is not None:
                 raise Lost(f"a worker was not ready after {limit:g} s (placement.start_s)")
             if not done:
-                self._listen()
-        return list(ray.get(list(refs)))
+                silent = 0.0 if self._busy() else silent + patience
+            if silent >= self.placement.heartbeat_s:
+                raise Lost(f"what is sent to a worker, or back, was under way for {silent:g} s (placement.heartbeat_s)")
+        return [found[ref] for ref in refs]
 
-    def _raise_error(self, ref: Any, others: Sequence[Any]) -> None:
-        """Nothing where a worker has answered. Else what went wrong: with it, or with one that it waited for."""
+    def _answer(self, ref: Any, others: Sequence[Any]) -> Any:
+        """What a worker has answered; or what went wrong: with it, or with one that it waited for."""
         try:
-            ray.get(ref)
+            return ray.get(ref)
         except GONE as error:
             raise Lost(first_line(error)) from None
         except exceptions.RayTaskError as error:
-            ended, _ = ray.wait(list(others), num_returns=len(others), timeout=GRACE) if others else ([], [])
-            for other in ended:
-                try:
-                    ray.get(other)
-                except GONE as cause:
-                    raise Lost(first_line(cause)) from None
-                except exceptions.RayTaskError:
-                    continue
-            if isinstance(error.cause, MemoryError) or FULL in str(error.cause).lower():
-                raise Lost(f"a worker ran out of memory: {first_line(error.cause)}") from None
-            raise (error.cause or error) from None
+            raise self._cause(error, others) from None
 
-    def _listen(self) -> None:
-        """Whether all workers still get somewhere."""
+    def _cause(self, error: exceptions.RayTaskError, others: Sequence[Any]) -> BaseException:
+        if isinstance(error.cause, GONE):  # what it was given is no more, or whom it called
+            return Lost(first_line(error.cause))
+        ended, _ = ray.wait(list(others), num_returns=len(others), timeout=GRACE) if others else ([], [])
+        for other in ended:
+            try:
+                ray.get(other)
+            except GONE as cause:
+                return Lost(first_line(cause))
+            except exceptions.RayTaskError:
+                continue
+        if isinstance(error.cause, torch.OutOfMemoryError):
+            return UserError(
+                f"{self.name}: the memory of a GPU is full: {first_line(error.cause)}; use more learners or smaller models"
+            )
+        if isinstance(error.cause, MemoryError) or FULL in str(error.cause).lower():
+            return Lost(f"a worker ran out of memory: {first_line(error.cause)}")
+        cause: BaseException = error.cause or error
+        cause.add_note(str(error))  # where it happened, should it be a bug
+        return cause
+
+    def _busy(self) -> bool:
+        """Whether a worker is at work; lost, if it gets nowhere."""
         limit = self.placement.heartbeat_s
         try:
             idle = max(ray.get([worker.beat.remote() for worker in self.workers], timeout=limit / 2))
@@ -163,6 +183,7 @@ class Group:
             raise Lost(first_line(error)) from None
         if idle > limit:
             raise Lost(f"a worker got nowhere for {idle:.0f} s; {limit:g} are allowed (placement.heartbeat_s)")
+        return bool(idle)
 
 
 def first_line(error: Exception) -> str:

@@ -11,6 +11,7 @@ Invariants: every worker makes the same passes in the same order; between passes
 from __future__ import annotations
 
 import shutil
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -137,10 +138,11 @@ def gathered(policy: Policy) -> Iterator[None]:
             module.reshard()
 
 
-def whole_tensors(policy: Policy, tag: str) -> list[Tensor]:
-    """The weights of policy@tag on the CPU, whole. All workers take part."""
+def whole_tensors(policy: Policy, tag: str) -> Iterator[Tensor]:
+    """The weights of policy@tag, whole, one after another. All workers take part; who needs none of them lets each go."""
     tensors = [p.detach() for p in policy.parameters] if tag == "live" else policy.tagged(tag)
-    return [policy.share.whole(tensor).cpu() for tensor in tensors]
+    for tensor in tensors:
+        yield policy.share.whole(tensor)
 
 
 def fitting(tensor: Tensor, like: Tensor) -> Tensor:
@@ -173,15 +175,11 @@ def save(policy: Policy, file: Path) -> None:
 
 def load(policy: Policy, file: Path) -> None:
     """Read a state, whoever wrote it: every worker what falls to it."""
-    # A folder of its own: the reader takes all files of one.
-    folder = file.with_suffix(f".read-{dist.get_rank()}")
-    folder.mkdir(exist_ok=True)
-    try:
-        (folder / file.name).symlink_to(file.resolve())
-        state, counters = empty_state(policy, file)
-        load_parts(state, storage_reader=HuggingFaceStorageReader(str(folder)), process_group=talk_of(policy))
-    finally:
-        shutil.rmtree(folder)
+    state, counters = empty_state(policy, file)
+    # The reader takes all files of a folder: one of its own, which is nobody else's, should this worker not live to remove it.
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / file.name).symlink_to(file.resolve())
+        load_parts(state, storage_reader=HuggingFaceStorageReader(folder), process_group=talk_of(policy))
     policy.load_state(state | counters)
 
 

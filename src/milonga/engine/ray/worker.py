@@ -137,7 +137,7 @@ class Work:
         device = "cpu" if sharded else setup.device
         self.engine = LocalEngine(setup.policies, device, setup.rows, setup.limit, setup.vllm)
         self.engine.ledger = pulse
-        self.sharded = sharded
+        self.sharded, self.first = sharded, not sharded or dist.get_rank() == 0
         self.rows, self.transfer = setup.rows, setup.transfer
         self.links: dict[tuple[str, int], Any] = {}
         """Ways to send a policy's weights to its samplers, by their number."""
@@ -194,7 +194,8 @@ class Work:
 
     def weights(self, policy: str, tag: str) -> Arrays:
         """The weights of policy@tag that are trained, whole: with LoRA the adapter alone."""
-        return [tensor.numpy() for tensor in sharding.whole_tensors(self.policy(policy), tag)]
+        whole = sharding.whole_tensors(self.policy(policy), tag)
+        return [tensor.cpu().numpy() for tensor in whole if self.first]  # for the others there may be no room
 
     def hold(self, policy: str, tag: str, arrays: Arrays) -> None:
         """Sample from these weights when policy@tag is asked for."""
@@ -260,8 +261,8 @@ class Work:
         if not self.sharded:
             self.engine.export(policy, folder, merged)
             return
-        tensors = sharding.whole_tensors(self.policy(policy), "live")
-        if dist.get_rank() == 0:
+        tensors = [tensor.cpu() for tensor in sharding.whole_tensors(self.policy(policy), "live") if self.first]
+        if self.first:
             whole = LocalEngine({policy: self.policy(policy).section}, "cpu")
             whole.policy(policy).assign(tensors)
             whole.export(policy, folder, merged)
