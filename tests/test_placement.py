@@ -108,6 +108,14 @@ def test_a_gpu_that_is_too_small_is_refused() -> None:
         layout.place([Need("x", 1, 1, 0.5, 21 * GIB)], GPUS)
 
 
+def test_a_part_of_a_gpu_is_of_one_gpu() -> None:
+    layout.place([Need("x", 4, 1, 0.6, GIB), Need("y", 4, 1, 0.4, GIB)], GPUS)
+    with pytest.raises(UserError, match=r"1 of 5 workers do not fit.*left 7\.8 CPU, 0 \+ 0\.4 \+ 0\.4 GPU"):
+        layout.place([Need("x", 5, 0.1, 0.6, GIB)], GPUS)
+    with pytest.raises(UserError, match="1 of 1 workers do not fit"):
+        layout.place([Need("x", 4, 1, 0.1, GIB), Need("y", 1, 1, 2, GIB)], GPUS[:1])
+
+
 @pytest.mark.parametrize(
     ("device", "options", "told"),
     [
@@ -115,6 +123,7 @@ def test_a_gpu_that_is_too_small_is_refused() -> None:
         ("cuda", {}, "no machine of the cluster has a GPU"),
         ("cpu", {"gpus": 1.0}, "placement.gpus is 1"),
         ("auto", {"gpus": 0.5}, "there are none"),
+        ("auto", {"gpus": 1.5}, "a part of one GPU, or whole ones"),
     ],
 )
 def test_devices_that_make_no_sense_are_refused(root: Path, device: str, options: dict[str, Any], told: str) -> None:

@@ -6,6 +6,7 @@ figures are lower bounds from sizes; what Ray decides may differ where there are
 
 from __future__ import annotations
 
+import math
 import os
 import socket
 from collections.abc import Mapping, Sequence
@@ -98,6 +99,8 @@ def gpus_of(placement: PlacementSection, device: str, machines: Sequence[Machine
     """GPUs of each worker."""
     if device not in ("auto", "cpu", "cuda"):
         raise ConfigError(f"device '{device}': Ray chooses the GPU of each worker; use auto, cpu or cuda")
+    if placement.gpus is not None and placement.gpus > 1 and placement.gpus % 1:
+        raise ConfigError(f"placement.gpus is {placement.gpus:g}: Ray gives a part of one GPU, or whole ones")
     there = any(machine.gpus for machine in machines)
     if device == "cpu" or (device == "auto" and not there):
         if placement.gpus:
@@ -222,38 +225,59 @@ def machines() -> list[Machine]:
     return found
 
 
+@dataclass
+class Room:
+    """What is left of a machine."""
+
+    machine: Machine
+    cpus: float
+    gpus: list[float]
+    """Of each GPU: a worker's part of one is never put together from several."""
+    memory: float
+
+    def take(self, need: Need) -> bool:
+        """Give a worker its place; False where there is none."""
+        known = self.machine.gpu_memory
+        if need.gpus and known is not None and need.bytes > known * min(1.0, need.gpus):
+            return False
+        memory, part, count = 0 if need.gpus else need.bytes, min(1.0, need.gpus), math.ceil(need.gpus)
+        chosen = [number for number, free in enumerate(self.gpus) if part <= free + 1e-9][:count]
+        if need.cpus > self.cpus + 1e-9 or memory > self.memory or len(chosen) < count:
+            return False
+        self.cpus -= need.cpus
+        self.memory -= memory
+        for number in chosen:
+            self.gpus[number] -= part
+        return True
+
+    def __str__(self) -> str:
+        known = self.machine.gpu_memory
+        each = "" if known is None else f", GPUs of {known / GIB:.1f} GiB"
+        whole, parts = sum(free >= 1 for free in self.gpus), [free for free in self.gpus if 1e-9 < free < 1]
+        gpus = " + ".join(f"{free:g}" for free in (whole, *parts))
+        return f"{self.machine.name} {self.cpus:g} CPU, {gpus} GPU, {self.memory / GIB:.1f} GiB{each}"
+
+
 def place(needs: Sequence[Need], machines: Sequence[Machine]) -> list[list[str]]:
     """A machine for each worker of each group, the first that has room; refused where there is none."""
-    left = [[m.cpus, m.gpus, float(m.memory)] for m in machines]
+    rooms = [Room(m, m.cpus, [1.0] * int(m.gpus), float(m.memory)) for m in machines]
     found = []
     for need in needs:
         chosen: list[str] = []
         for _ in range(need.workers):
-            wanted = [need.cpus, need.gpus, 0.0 if need.gpus else float(need.bytes)]
-            at = next((i for i, m in enumerate(machines) if fits(need, m, wanted, left[i])), None)
-            if at is None:
-                raise UserError(too_much(need, len(chosen), machines, left))
-            left[at] = [have - want for have, want in zip(left[at], wanted, strict=True)]
-            chosen.append(machines[at].name)
+            room = next((room for room in rooms if room.take(need)), None)
+            if room is None:
+                raise UserError(too_much(need, len(chosen), rooms))
+            chosen.append(room.machine.name)
         found.append(chosen)
     return found
 
 
-def fits(need: Need, machine: Machine, wanted: Sequence[float], left: Sequence[float]) -> bool:
-    if need.gpus and machine.gpu_memory is not None and need.bytes > machine.gpu_memory * min(1.0, need.gpus):
-        return False
-    return all(want <= have + 1e-9 for want, have in zip(wanted, left, strict=True))
-
-
-def too_much(need: Need, placed: int, machines: Sequence[Machine], left: Sequence[Sequence[float]]) -> str:
+def too_much(need: Need, placed: int, rooms: Sequence[Room]) -> str:
     wants = f"{need.cpus:g} CPU, {need.gpus:g} GPU and {need.bytes / GIB:.2f} GiB"
-    free = "; ".join(
-        f"{m.name} {cpus:g} CPU, {gpus:g} GPU, {memory / GIB:.1f} GiB"
-        + ("" if m.gpu_memory is None else f", GPUs of {m.gpu_memory / GIB:.1f} GiB")
-        for m, (cpus, gpus, memory) in zip(machines, left, strict=True)
-    )
     return (
-        f"{need.name}: {need.workers - placed} of {need.workers} workers do not fit. Each needs {wants}; left are {free}. "
+        f"{need.name}: {need.workers - placed} of {need.workers} workers do not fit. Each needs {wants}; left are "
+        f"{'; '.join(map(str, rooms))}. "
         "Lower placement.learners, samplers, cpus (parts of a core are allowed) or gpus, or use smaller models"
     )
 
