@@ -7,9 +7,10 @@ import os
 import resource
 import shutil
 import signal
+import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,8 +29,8 @@ from milonga.api import start
 from milonga.engine import Decoding, LearnReport
 from milonga.engine.local import LocalEngine
 from milonga.engine.ray import RayEngine
-from milonga.engine.ray.engine import split
-from milonga.engine.ray.group import Group, Lost
+from milonga.engine.ray.group import Call, Group, Lost
+from milonga.engine.ray.samplers import split
 from milonga.errors import MissingExtra, UserError
 from milonga.resolve import resolve
 from milonga.run.files import JsonLines
@@ -49,6 +50,8 @@ from ray_helpers import (
     state,
     taught,
 )
+
+ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers are told to do what is written here
 
 
 @pytest.fixture(scope="module")
@@ -217,13 +220,14 @@ def test_a_killed_sampler_changes_nothing(engine: RayEngine) -> None:
     assert apart([done.logprobs for done in found], expected) == 0
 
 
-def doomed(group: Group, method: str, rank: int = 0) -> None:
-    """Let a worker end its own process when it is next asked for this: the call is under way then."""
+def change(group: Group, method: str, does: Callable[..., None]) -> None:
+    """Let a worker do something else when it is asked for this."""
+    ray.get(group.workers[0].__ray_call__.remote(lambda worker: setattr(worker.work, method, does)))
 
-    def deadly(*_: Any) -> None:
-        os.kill(os.getpid(), signal.SIGKILL)
 
-    ray.get(group.workers[rank].__ray_call__.remote(lambda worker: setattr(worker.work, method, deadly)))
+def end_itself(*_: Any) -> None:
+    """In a worker: its call is under way then."""
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 @pytest.mark.parametrize("victim", ["sampler", "learner"])
@@ -240,7 +244,7 @@ def test_a_worker_that_dies_while_weights_are_handed_over_changes_nothing(
         engine.learn(taught("one", [-value for value in VALUES]))
         if disturbed:
             group = engine.samplers["one"][1].group if victim == "sampler" else engine.learners["one"].group
-            doomed(group, "hold" if victim == "sampler" else "weights")
+            change(group, "hold" if victim == "sampler" else "weights", end_itself)
         assert engine.publish("one") == 2
         done = [completion.logprobs for completion in engine.sample("one", asked, Decoding(8))]
         return done, state(saved(engine, folder), "one"), engine.ledger.to_json()
@@ -255,19 +259,31 @@ def test_a_worker_that_dies_while_weights_are_handed_over_changes_nothing(
 def test_weights_that_were_lost_on_their_way_are_gathered_again(engine: RayEngine) -> None:
     """Here with the process that was to compute them; or else with the machine that they lay on."""
 
-    @ray.remote(num_cpus=0.01, max_retries=0)
-    def lost() -> None:
-        os.kill(os.getpid(), signal.SIGKILL)
-
+    lost = ray.remote(num_cpus=0.01, max_retries=0)(end_itself)
     engine.learn(taught("one"))
     engine.publish("one")
     asked = requests(prompts(6))
     expected = [done.logprobs for done in engine.sample("one", asked, Decoding(8))]
-    engine.sent["one", "live"] = replace(engine.sent["one", "live"], weights=lost.remote())
+    engine.handover.sent["one"] = replace(engine.handover.sent["one"], weights=lost.remote())
     engine.samplers["one"][0].holds.clear()
     with pytest.warns(UserWarning, match="samplers of one: .*starting again"):
         found = engine.sample("one", asked, Decoding(8))
     assert apart([done.logprobs for done in found], expected) == 0
+
+
+def test_a_learner_that_calls_a_worker_which_is_lost_is_made_again(engine: RayEngine) -> None:
+    """As one that sends weights to a sampler."""
+
+    @ray.remote(num_cpus=0.01)
+    class Other:
+        def answer(self) -> None:
+            return None
+
+    other = Other.remote()
+    ray.kill(other)
+    change(engine.learners["lora_one"].group, "checkpoint_bytes", lambda: ray.get(other.answer.remote()))
+    with pytest.warns(UserWarning, match="learners of lora_one: .*starting again"):
+        assert engine.checkpoint_bytes() > 0
 
 
 def test_what_never_arrives_is_not_waited_for_without_end(engine: RayEngine) -> None:
@@ -275,9 +291,9 @@ def test_what_never_arrives_is_not_waited_for_without_end(engine: RayEngine) -> 
     def endless() -> None:
         time.sleep(1000)
 
-    group, never = engine.samplers["lora_one"][0].group, endless.remote()
-    with pytest.raises(Lost, match="what is sent to a worker, or back, was under way for 6 s"):
-        group.finish(group.submit("hold", "lora_one", "live", never))
+    never = endless.remote()
+    with pytest.raises(Lost, match="what a worker has found was under way for 6 s"):
+        engine.samplers["lora_one"][0].group.take(Call([never], []))
     ray.cancel(never, force=True)
 
 
@@ -359,11 +375,11 @@ def test_a_worker_without_memory_is_replaced(engine: RayEngine, started: tuple[R
 
 
 def test_wrong_weights_in_a_sampler_stop_the_run_with_the_numbers(engine: RayEngine) -> None:
-    sampler = engine.samplers["one"][0]
-    held = engine.learners["one"].do("weights", "one", "live")[0][0]
-    sampler.group.finish(sampler.group.submit("hold", "one", "live", [array * 1.01 for array in held]))
+    sampler, right = engine.samplers["one"][0], engine.handover.newest("one")
+    assert right is not None
+    wrong = replace(right, weights=[array * 1.01 for array in ray.get(right.weights)])
     with pytest.raises(UserError, match=r"Over 96 fixed tokens .* differ by 0\.\d+ on average and .* 0\.0001 on average"):
-        engine._compare(sampler, "one", "live", engine.learners["one"].do("probe", "one", "live")[0][0])
+        engine.handover.supply([sampler], "one", "live", lambda: wrong)
 
 
 def test_an_error_of_the_user_comes_out_as_what_it_was(engine: RayEngine) -> None:
@@ -371,13 +387,6 @@ def test_an_error_of_the_user_comes_out_as_what_it_was(engine: RayEngine) -> Non
         engine.score("one", rows(), "eearly")
     assert "in tagged" in caught.value.__notes__[0], "and a bug would show where it is"
     assert len(engine.score("one", rows())) == 9
-
-
-def raising(group: Group, method: str, error: Exception) -> None:
-    def fail(*_: Any) -> None:
-        raise error
-
-    ray.get(group.workers[0].__ray_call__.remote(lambda worker: setattr(worker.work, method, fail)))
 
 
 @pytest.mark.parametrize(
@@ -388,8 +397,11 @@ def raising(group: Group, method: str, error: Exception) -> None:
     ],
 )
 def test_errors_of_workers_are_told_in_a_line(engine: RayEngine, error: Exception, told: str) -> None:
+    def fail() -> None:
+        raise error
+
     group = engine.learners["one"].group
-    raising(group, "checkpoint_bytes", error)
+    change(group, "checkpoint_bytes", fail)
     try:
         with pytest.raises(UserError, match=told):
             engine.checkpoint_bytes()

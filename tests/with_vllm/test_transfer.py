@@ -145,7 +145,7 @@ def test_a_sampler_samples_from_what_it_was_sent(spoiler: Path, monkeypatch: pyt
             engine.publish("p")
             moved = [np.abs(a - b).max() for a, b in zip(engine.score("p", rows), engine.score("p", rows, "ref"), strict=True)]
             assert max(moved) > 100 * CLOSE, "or what is held from before would do"
-        assert not engine.sent, "nothing went by the store"
+        assert not engine.handover.sent, "nothing went by the store"
         play(2)
         play(3, "ref")  # vLLM holds one version at a time
         play(4)

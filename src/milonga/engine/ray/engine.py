@@ -11,9 +11,8 @@ so that a turn is neither lost nor counted twice; samplers sample from what was 
 from __future__ import annotations
 
 import json
-import warnings
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,79 +27,12 @@ from milonga.engine.local.codec import Codec
 from milonga.engine.local.engine import sampled_together
 from milonga.engine.local.models import load_tokenizer
 from milonga.engine.ray import cluster, layout
-from milonga.engine.ray.group import Call, Group, Lost
-from milonga.engine.ray.worker import Charges, Facts, Setup
-from milonga.errors import ConfigError, UserError, nearest
-from milonga.types import Floats, Lesson, Problem, Prompt, Reading, Trace, Traces
-
-TOLERANCES = {"torch.float32": 1e-4, "torch.bfloat16": 0.2}
-"""Mean absolute difference of log-probabilities that the probe allows."""
-NOTHING = -1
-"""The stamp of no version."""
-AT_START = ("live", "ref", "ema")
-"""Versions that a sampler has when it starts. Snapshots it must be given, those of an earlier run too."""
-DRAFT = ".draft"
-"""How a checkpoint's folder is called while it is written; it loses that when it is complete."""
-
-
-@dataclass
-class Learners:
-    """The workers that hold one policy, and what it takes to make them again: a saved state, and what was done since."""
-
-    policy: str
-    group: Group
-    saved: tuple[Path, Mapping[str, Any]] | None = None
-    journal: list[tuple[str, tuple[Any, ...]]] = field(default_factory=list)
-
-    def do(self, method: str, *args: Any, changes: bool = False, fetch: bool = True) -> tuple[list[Any], list[Charges]]:
-        """One call of all workers, however often they must be replaced: what each found (or where that lies), and its cost."""
-        for attempt in range(self.group.placement.retries + 1):
-            try:
-                if not self.group.alive:
-                    self.rebuild()
-                call = self.group.submit(method, *args)
-                charges = self.group.finish(call)
-                found = self.group.take(call) if fetch else call.values
-                break
-            except Lost as lost:
-                lament(self.group, lost, attempt)
-        if changes:
-            self.journal.append((method, args))
-        return found, charges
-
-    def rebuild(self) -> None:
-        """Workers as the last ones were, or none. What is done again was counted before."""
-        try:
-            self.group.start()
-            if self.saved is not None:
-                folder, state = self.saved
-                self.group.finish(self.group.submit("load", self.policy, settled(folder), state))
-            for method, args in self.journal:
-                self.group.finish(self.group.submit(method, *args))
-        except BaseException:
-            self.group.stop()  # half of what was done is nothing to go on from
-            raise
-
-    def settle(self, folder: Path, state: Mapping[str, Any]) -> None:
-        """From now on this is the state to go back to."""
-        self.saved, self.journal = (folder, state), []
-
-
-@dataclass
-class Sampler:
-    """A worker that samples, and which version of each policy@tag it holds; what is not listed is as at the start."""
-
-    group: Group
-    holds: dict[tuple[str, str], int] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Handed:
-    """Weights for samplers: where they lie, and what the learners compute with them. Nobody need ask the learners again."""
-
-    stamp: int
-    weights: Any
-    probe: Floats
+from milonga.engine.ray.group import Group, Lost, charge, lament
+from milonga.engine.ray.learners import Learners, bare
+from milonga.engine.ray.samplers import Handed, Handover, Sampler, Wanted, split
+from milonga.engine.ray.worker import Facts, Setup
+from milonga.errors import ConfigError, nearest
+from milonga.types import Floats, Lesson, Prompt, Traces
 
 
 class Published(Lagged):
@@ -135,10 +67,6 @@ class RayEngine(Engine):
         self.ledger = Ledger()
         self.codecs = {name: Codec(load_tokenizer(section.model), section.chat) for name, section in policies.items()}
         self.versions = dict.fromkeys(policies, 0)
-        self.stamps: dict[tuple[str, str], int] = {}
-        """How often policy@tag has changed."""
-        self.sent: dict[tuple[str, str], Handed] = {}
-        """Weights that were gathered: the next sampler need not ask for them again."""
         sizes = {name: layout.size_of(section) for name, section in policies.items()}
         self.learners: dict[str, Learners] = {}
         self.samplers: dict[str, list[Sampler]] = {}
@@ -149,6 +77,7 @@ class RayEngine(Engine):
             gpus = {name: layout.gpus_of(placement.of(name), device, machines) for name in policies}
             self.learners = {n: Learners(n, self._group(f"learners of {n}", [n], gpus[n])) for n in policies}
             self.samplers = self._make_samplers(gpus)
+            self.handover = Handover(self.samplers, self.learners, placement)
             self._start_all()
         except BaseException:
             self.close()
@@ -224,7 +153,7 @@ class RayEngine(Engine):
         history: History | None = None,
     ) -> list[Completion]:
         """Requests with one context stay together: it is computed, and charged, once. Nothing is kept of conversations."""
-        return self.sample_from(policy, requests, decoding, tag, lambda: self._handed(policy, tag), self.ledger)
+        return self.sample_from(policy, requests, decoding, tag, lambda: self.handover.newest(policy, tag), self.ledger)
 
     def sample_from(
         self,
@@ -232,11 +161,11 @@ class RayEngine(Engine):
         requests: Sequence[Request],
         decoding: Decoding,
         tag: str,
-        handed: Callable[[], Handed | None],
+        wanted: Wanted,
         ledger: Ledger,
     ) -> list[Completion]:
-        """The same, from what was handed over (None: what samplers start with), and charged there. Where there are samplers,
-        nothing but them is touched: it may go on beside learning."""
+        """The same, from what is wanted, and charged there. Where there are samplers, nothing but them is touched, unless
+        `wanted` does: it may go on beside learning."""
         self._codec(policy)
         if self.sections[policy].kind == "scalar":
             raise ValueError(f"policy '{policy}' has a value head: it judges, and cannot be sampled from")
@@ -244,7 +173,7 @@ class RayEngine(Engine):
         parts = split(requests, len(samplers) or self.learners[policy].group.size)
         asked = [[requests[i] for i in part] for part in parts]
         if samplers:
-            found = self._by_samplers(policy, asked, decoding, tag, handed, ledger)
+            found = self.handover.sample(policy, asked, decoding, tag, wanted, ledger)
         else:
             found, charges = self.learners[policy].do("sample", policy, asked, decoding, tag)
             charge(ledger, charges)
@@ -253,99 +182,9 @@ class RayEngine(Engine):
             out |= dict(zip(part, done, strict=True))
         return [out[i] for i in range(len(requests))]
 
-    def _by_samplers(
-        self,
-        policy: str,
-        asked: Sequence[list[Request]],
-        decoding: Decoding,
-        tag: str,
-        handed: Callable[[], Handed | None],
-        ledger: Ledger,
-    ) -> list[list[Completion]]:
-        """All samplers at once; the part of one that is lost is asked of the one that takes its place, with the same keys."""
-        samplers = self.samplers[policy]
-        found: dict[int, list[Completion]] = {i: [] for i, part in enumerate(asked) if not part}
-        for attempt in range(self.placement.retries + 1):
-            calls: dict[int, Call] = {}
-            missing = [i for i in range(len(asked)) if i not in found]
-            for i in missing:
-                self._supplied(samplers[i], policy, tag, handed)
-                calls[i] = samplers[i].group.submit("sample", policy, [asked[i]], decoding, tag)
-            for i, call in calls.items():
-                try:
-                    charges = samplers[i].group.finish(call)
-                    found[i] = samplers[i].group.take(call)[0]
-                    charge(ledger, charges)
-                except Lost as lost:
-                    lament(samplers[i].group, lost, attempt)
-            if len(found) == len(asked):
-                break
-        return [found[i] for i in range(len(asked))]
-
-    def _supplied(self, sampler: Sampler, policy: str, tag: str, handed: Callable[[], Handed | None]) -> None:
-        """See that a sampler is there, and holds what was handed over as policy@tag."""
-        key = (policy, tag)
-        for attempt in range(self.placement.retries + 1):
-            try:
-                if not sampler.group.alive:
-                    sampler.group.start()
-                    sampler.holds = {}
-                backend = sampler.group.setup.transfer
-                if backend is not None and tag == "live":
-                    self._transferred(sampler, policy, backend)
-                    return
-                if backend is not None:
-                    sampler.holds[policy, "live"] = NOTHING  # there vLLM holds one version at a time
-                wanted = handed()
-                if wanted is not None and sampler.holds.get(key, 0) != wanted.stamp:
-                    sampler.group.finish(sampler.group.submit("hold", policy, tag, wanted.weights))
-                    self._compare(sampler, policy, tag, wanted.probe)
-                    sampler.holds[key] = wanted.stamp
-                return
-            except Lost as lost:
-                self.sent.pop(key, None)  # it may be these that were lost
-                lament(sampler.group, lost, attempt)
-
-    def _transferred(self, sampler: Sampler, policy: str, backend: str) -> None:
-        """Live weights by vLLM's own transfer. One that breaks off leaves both ends waiting: both are made again."""
-        wanted, learners = self.stamps.get((policy, "live"), 0), self.learners[policy]
-        if sampler.holds.get((policy, "live"), 0) == wanted:
-            return
-        if not learners.group.alive:
-            learners.rebuild()
-        number, (worker,) = self.samplers[policy].index(sampler), sampler.group.workers
-        learners.group.finish(learners.group.submit("send", policy, number, worker, backend))
-        self._compare(sampler, policy, "live", learners.do("probe", policy, "live")[0][0])
-        sampler.holds[policy, "live"] = wanted
-
-    def _handed(self, policy: str, tag: str) -> Handed | None:
-        """Policy@tag as the learners have it now; None where it is as at the start."""
-        key, stamp = (policy, tag), self.stamps.get((policy, tag), 0 if tag in AT_START else 1)
-        if not stamp:
-            return None
-        found = self.sent.get(key)  # once: who plays ahead may forget it meanwhile
-        if found is None or found.stamp != stamp:
-            values, _ = self.learners[policy].do("weights", policy, tag, fetch=False)
-            found = self.sent[key] = Handed(stamp, values[0], self.learners[policy].do("probe", policy, tag)[0][0])
-        return found
-
-    def _compare(self, sampler: Sampler, policy: str, tag: str, ours: Floats) -> None:
-        """Stop where a sampler does not compute what the learners compute."""
-        call = sampler.group.submit("probe", policy, tag)
-        sampler.group.finish(call)
-        theirs = sampler.group.take(call)[0]
-        apart = np.abs(theirs - ours)
-        allowed = self.placement.tolerance or TOLERANCES[self.facts[policy].dtype]
-        if not apart.mean() <= allowed:  # so that NaN is refused too
-            raise UserError(
-                f"policy '{policy}': its samplers do not compute what its learners compute. Over {len(apart)} fixed tokens the "
-                f"log-probabilities differ by {apart.mean():.2g} on average and {apart.max():.2g} at most, and {allowed:.2g} "
-                "on average is allowed (placement.tolerance)"
-            )
-
     def frozen(self) -> Engine:
         """Gathers what was published and not yet handed over: samplers then need no learner."""
-        return Published(self, {policy: self._handed(policy, "live") for policy in self.samplers if self.samplers[policy]})
+        return Published(self, {policy: self.handover.newest(policy) for policy in self.samplers if self.samplers[policy]})
 
     # Learning.
 
@@ -374,10 +213,9 @@ class RayEngine(Engine):
         self._codec(policy)
         self._change("publish", policy)
         self.versions[policy] += 1
-        self._stamp(policy, "live", "ema")
+        self.handover.changed(policy, "live", "ema")
         if not self.staleness:  # else they are busy, and take it when they are next asked
-            for sampler in self.samplers[policy]:
-                self._supplied(sampler, policy, "live", lambda: self._handed(policy, "live"))
+            self.handover.supply(self.samplers[policy], policy, "live", lambda: self.handover.newest(policy))
         return self.versions[policy]
 
     def version(self, policy: str) -> int:
@@ -387,7 +225,7 @@ class RayEngine(Engine):
     def snapshot(self, policy: str, tag: str) -> None:
         self._codec(policy)
         self._change("snapshot", policy, tag)
-        self._stamp(policy, tag)
+        self.handover.changed(policy, tag)
 
     def copy(self, policy: str, source: str, tag: str = "live") -> None:
         for name in (policy, source):
@@ -400,14 +238,10 @@ class RayEngine(Engine):
             values, _ = self.learners[source].do("weights", source, tag)
             # Kept by this process: the source may be lost before the copy has to be made again.
             self._change("take", policy, ray.put(values[0]))
-        self._stamp(policy, "live")
+        self.handover.changed(policy, "live")
 
     def _change(self, method: str, policy: str, *args: Any) -> None:
         self.learners[policy].do(method, policy, *args, changes=True)
-
-    def _stamp(self, policy: str, *tags: str) -> None:
-        for tag in tags:
-            self.stamps[policy, tag] = self.stamps.get((policy, tag), 1) + 1
 
     # Files. They are written and read by workers: all machines must see the run folder.
 
@@ -428,10 +262,7 @@ class RayEngine(Engine):
             learners.do("load", name, folder.resolve(), saved)
             learners.settle(folder.resolve(), saved)
             self.versions[name] = saved["version"]
-        known = {(policy, tag) for policy in self.sections for tag in ("live", "ema")} | self.stamps.keys()
-        held = {key for samplers in self.samplers.values() for sampler in samplers for key in sampler.holds}
-        for policy, tag in known | held:
-            self._stamp(policy, tag)
+        self.handover.reloaded()
 
     def export(self, policy: str, folder: Path, merged: bool = False) -> None:
         self._codec(policy)
@@ -464,50 +295,3 @@ def preview(
         if joined:
             ray.shutdown()
     return layout.lines(layout.needs_of(policies, sizes, placement, device, vllm, machines), machines)
-
-
-def lament(group: Group, lost: Lost, attempt: int) -> None:
-    """Say what happened, or stop where it has happened too often."""
-    group.stop()
-    most = group.placement.retries
-    if attempt >= most:
-        raise UserError(
-            f"{group.name}: lost {attempt + 1} times in a row, and {most} retries are allowed (placement.retries): {lost}; "
-            "what was saved goes on with 'milonga resume'"
-        ) from None
-    warnings.warn(f"{group.name}: {lost}; starting again ({attempt + 1} of {most})", stacklevel=2)
-
-
-def charge(ledger: Ledger, charges: Sequence[Charges]) -> None:
-    """What workers used."""
-    for worker in charges:
-        for policy, used in worker.items():
-            kinds = {kind: amount for kind, amount in used.items() if kind != "flops" and amount}
-            for kind, tokens in kinds.items():
-                ledger.charge(policy, kind, int(tokens), 0.0)
-            ledger.charge(policy, "learn", 0, used["flops"])
-
-
-def settled(folder: Path) -> Path:
-    """Where a checkpoint lies by now: it was saved under a draft's name."""
-    return folder if folder.exists() else folder.with_name(folder.name.removesuffix(DRAFT))
-
-
-def split(requests: Sequence[Request], count: int) -> list[list[int]]:
-    """Places of the requests in `count` parts of about the same length, those with one context in one part; in order."""
-    alike: dict[bytes, list[int]] = {}
-    for i, request in enumerate(requests):
-        alike.setdefault(request.context.tobytes(), []).append(i)
-    parts: list[list[int]] = [[] for _ in range(count)]
-    for places in alike.values():
-        min(parts, key=len).extend(places)
-    return [sorted(part) for part in parts]
-
-
-def bare(traces: Traces) -> Traces:
-    """What learners need of traces: ids, what is trained of them, how it was sampled. No texts travel."""
-    nothing, unread = Problem("", "", ""), Reading(None, 0.0)
-    return Traces(
-        Trace(t.id, t.seat, nothing, t.ids, t.segments, t.logprobs, "", unread, origin=t.origin, temperature=t.temperature)
-        for t in traces
-    )

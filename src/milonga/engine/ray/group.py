@@ -6,6 +6,7 @@ worker that is the user's to mend comes out as what it was.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,7 @@ from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from milonga.config import PlacementSection
+from milonga.engine.base import Ledger
 from milonga.engine.ray.worker import Charges, Facts, Setup, Worker
 from milonga.errors import UserError
 
@@ -139,7 +141,7 @@ class Group:
             if not done:
                 silent = 0.0 if self._busy() else silent + patience
             if silent >= self.placement.heartbeat_s:
-                raise Lost(f"what is sent to a worker, or back, was under way for {silent:g} s (placement.heartbeat_s)")
+                raise Lost(f"what a worker has found was under way for {silent:g} s (placement.heartbeat_s)")
         return [found[ref] for ref in refs]
 
     def _answer(self, ref: Any, others: Sequence[Any]) -> Any:
@@ -158,8 +160,8 @@ class Group:
         for other in ended:
             try:
                 ray.get(other)
-            except GONE as cause:
-                return Lost(first_line(cause))
+            except GONE as loss:
+                return Lost(first_line(loss))
             except exceptions.RayTaskError:
                 continue
         if isinstance(error.cause, torch.OutOfMemoryError):
@@ -184,6 +186,28 @@ class Group:
         if idle > limit:
             raise Lost(f"a worker got nowhere for {idle:.0f} s; {limit:g} are allowed (placement.heartbeat_s)")
         return bool(idle)
+
+
+def lament(group: Group, lost: Lost, attempt: int) -> None:
+    """Say what happened, or stop where it has happened too often."""
+    group.stop()
+    most = group.placement.retries
+    if attempt >= most:
+        raise UserError(
+            f"{group.name}: lost {attempt + 1} times in a row, and {most} retries are allowed (placement.retries): {lost}; "
+            "what was saved goes on with 'milonga resume'"
+        ) from None
+    warnings.warn(f"{group.name}: {lost}; starting again ({attempt + 1} of {most})", stacklevel=2)
+
+
+def charge(ledger: Ledger, charges: Sequence[Charges]) -> None:
+    """What workers used."""
+    for worker in charges:
+        for policy, used in worker.items():
+            kinds = {kind: amount for kind, amount in used.items() if kind != "flops" and amount}
+            for kind, tokens in kinds.items():
+                ledger.charge(policy, kind, int(tokens), 0.0)
+            ledger.charge(policy, "learn", 0, used["flops"])
 
 
 def first_line(error: Exception) -> str:

@@ -1,0 +1,76 @@
+"""The learners of a policy, and how those that were lost are made again.
+
+Invariant: learners that take the place of lost ones are what those were: they go back to the last saved state, and do again
+what was done since, which nobody counts a second time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from milonga.engine.ray.group import Group, Lost, lament
+from milonga.engine.ray.worker import Charges
+from milonga.types import Problem, Reading, Trace, Traces
+
+DRAFT = ".draft"
+"""How a checkpoint's folder is called while it is written; it loses that when it is complete."""
+
+
+@dataclass
+class Learners:
+    """The workers that hold one policy, and what it takes to make them again: a saved state, and what was done since."""
+
+    policy: str
+    group: Group
+    saved: tuple[Path, Mapping[str, Any]] | None = None
+    journal: list[tuple[str, tuple[Any, ...]]] = field(default_factory=list)
+
+    def do(self, method: str, *args: Any, changes: bool = False, fetch: bool = True) -> tuple[list[Any], list[Charges]]:
+        """One call of all workers, however often they must be replaced: what each found (or where that lies), and its cost."""
+        for attempt in range(self.group.placement.retries + 1):
+            try:
+                if not self.group.alive:
+                    self.rebuild()
+                call = self.group.submit(method, *args)
+                charges = self.group.finish(call)
+                found = self.group.take(call) if fetch else call.values
+                break
+            except Lost as lost:
+                lament(self.group, lost, attempt)
+        if changes:
+            self.journal.append((method, args))
+        return found, charges
+
+    def rebuild(self) -> None:
+        """Workers as the last ones were, or none. What is done again was counted before."""
+        try:
+            self.group.start()
+            if self.saved is not None:
+                folder, state = self.saved
+                self.group.finish(self.group.submit("load", self.policy, settled(folder), state))
+            for method, args in self.journal:
+                self.group.finish(self.group.submit(method, *args))
+        except BaseException:
+            self.group.stop()  # half of what was done is nothing to go on from
+            raise
+
+    def settle(self, folder: Path, state: Mapping[str, Any]) -> None:
+        """From now on this is the state to go back to."""
+        self.saved, self.journal = (folder, state), []
+
+
+def settled(folder: Path) -> Path:
+    """Where a checkpoint lies by now: it was saved under a draft's name."""
+    return folder if folder.exists() else folder.with_name(folder.name.removesuffix(DRAFT))
+
+
+def bare(traces: Traces) -> Traces:
+    """What learners need of traces: ids, what is trained of them, how it was sampled. No texts travel."""
+    nothing, unread = Problem("", "", ""), Reading(None, 0.0)
+    return Traces(
+        Trace(t.id, t.seat, nothing, t.ids, t.segments, t.logprobs, "", unread, origin=t.origin, temperature=t.temperature)
+        for t in traces
+    )
