@@ -107,6 +107,28 @@ def test_all_others_refuse_with_their_reason(recipe: str) -> None:
     assert RECIPES.get(recipe).overlap in str(refused.value)
 
 
+OWN = """
+from milonga.recipes import Grpo
+
+
+class Mine(Grpo):
+    def play(self, table):
+        return super().play(table)
+"""
+
+
+def test_a_permission_is_not_inherited(tmp_path: Path) -> None:
+    """What a subclass changes nobody can know: it says itself that its turns may overlap. A reason why not is inherited."""
+    pytest.importorskip("ray")
+    (tmp_path / "mine.py").write_text(OWN)
+    with pytest.raises(ConfigError, match="its class does not say, by `overlap`, that its turns need nothing"):
+        resolve([{"recipe": f"{tmp_path / 'mine.py'}:Mine"}, PLACED])
+    (tmp_path / "allowed.py").write_text(OWN + '    overlap = ""\n')
+    assert resolve([{"recipe": f"{tmp_path / 'allowed.py'}:Mine"}, PLACED]).config.staleness == 1
+    assert RECIPES.get("tango_free_adversary").overlap == RECIPES.get("tango_free").overlap != ""
+    assert {n for n in RECIPES if not RECIPES.get(n).overlap} == {"grpo", "tango", "frozen", "oracle", "verifier_only"}
+
+
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"engine": "local"}, "set engine=ray and placement.samplers=1, or staleness=0"),
     ({"placement": {"samplers": 0}}, "set engine=ray and placement.samplers=1, or staleness=0"),

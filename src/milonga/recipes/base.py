@@ -28,6 +28,9 @@ class RecipeOptions(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
+UNSAID = "its class does not say, by `overlap`, that its turns need nothing of what was just learned"
+
+
 class Recipe(ABC):
     """Subclass, set the class attributes, and write `schedule`, `play` and `credit`."""
 
@@ -66,10 +69,10 @@ class Recipe(ABC):
     tools: ClassVar[bool] = False
     """Whether its solver may call a task's tool between its turns. Recipes that judge solutions, or go on from a part of one,
     would see the last turn alone."""
-    overlap: ClassVar[str] = "nobody has said that its turns need nothing of what was just learned"
+    overlap: ClassVar[str] = UNSAID
     """Why turns cannot be played while earlier ones are learned; "" where they can: `play` then needs nothing but problems and
     what seats sample live, neither `state` nor scores nor kept pairs, and no problems that follow from what was just learned.
-    A subclass with a `play` of its own says it anew."""
+    A reason is inherited; the permission is not: whatever a subclass changes, it says it anew."""
     learns: ClassVar[Mapping[str, tuple[Kind, ...]]] = {}
     """Seats that learn by something else than a policy gradient, with the kinds of objectives that fit."""
     only_sampled: ClassVar[tuple[str, ...]] = ()
@@ -78,6 +81,11 @@ class Recipe(ABC):
 
     measures: ClassVar[tuple[str, ...]] = ()
     """The names of what `measure` may give, so that a comparison can refuse a misspelt metric before anything runs."""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if not cls.overlap and "overlap" not in vars(cls):
+            cls.overlap = UNSAID
 
     def __init__(self, options: Any, objectives: Mapping[str, Objective], policies: Mapping[str, str], rollouts: int) -> None:
         self.options = options

@@ -18,6 +18,7 @@ class Frozen(Tango):
     name = "frozen"
     paradigm = "frozen verifier"
     only_sampled = ("verifier",)
+    overlap = ""
 
     def schedule(self) -> Schedule:
         return always("generator")
@@ -33,6 +34,7 @@ class Oracle(Tango):
     seats = {"generator": StepSolver}
     bindings = {"own": "", "lora": "", "shared": ""}
     needs_steps = True
+    overlap = ""
     judge = "steps"
 
     def schedule(self) -> Schedule:
@@ -54,6 +56,7 @@ class VerifierOnly(Tango):
     paradigm = "verifier training"
     lead = "verifier"
     only_sampled = ("generator",)
+    overlap = ""
 
     def schedule(self) -> Schedule:
         return always("verifier")

@@ -33,6 +33,7 @@ class TangoCode(Tango):
     truth = "hidden tests"
     seats = {"generator": Coder, "verifier": StepVerifier}
     tasks = ("code",)
+    overlap = "the sandbox that grades what is played also grades what is credited"
     Options = TangoCodeOptions
     options: TangoCodeOptions
     defaults = {"task": {"name": "code"}}
