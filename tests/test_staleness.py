@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import CancelledError
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -13,16 +15,20 @@ import torch
 
 from cases import TINY
 from helpers import make_trace
-from milonga.ahead import Ahead
+from milonga.ahead import Ahead, player
+from milonga.config import PlacementSection
 from milonga.credit.staleness import age, behind, corrected, credited, importance_weights
 from milonga.engine import Completion, Decoding, Request
-from milonga.engine.lagged import Lagged
-from milonga.errors import ConfigError
+from milonga.engine.lagged import Lagged, Stopped
+from milonga.errors import ConfigError, UserError
+from milonga.loop import Loop
 from milonga.objectives import OBJECTIVES, make_objective
 from milonga.objectives.losses import policy_gradient
 from milonga.pair import make_engine
-from milonga.recipes import RECIPES
+from milonga.recipes import RECIPES, Grpo
 from milonga.resolve import resolve
+from milonga.run.console import LiveView
+from milonga.run.folder import RunFolder
 from milonga.schedule import Gate, until
 from milonga.table import Setting, Table
 from milonga.types import Lesson, Traces
@@ -214,6 +220,80 @@ def test_turns_draw_one_problem_after_another_and_errors_come_out_in_order() -> 
         ahead.take()
     assert not ahead.over
     ahead.close()
+
+
+class Looking(Grpo):
+    """Plays by what it remembers, though it says that it does not."""
+
+    overlap = ""
+
+    def play(self, table: Table) -> Traces:
+        if table.turn == 1:
+            self.state["seen"] = 1
+        if table.turn == 2:
+            assert "seen" not in self.state
+        return table.preferences.kept  # type: ignore[return-value]
+
+
+def test_play_cannot_reach_what_learning_changes() -> None:
+    plan = resolve([TINY, {"recipe": "grpo"}])
+    recipe = Looking(plan.recipe.options, plan.recipe.objectives, plan.recipe.policies, 2)
+    engine = Freezing(make_engine(plan), {"generator": 0})
+    setting = Setting(engine, plan.task, plan.roles, plan.seats, plan.config.sampling, 0, 2)
+    ahead = Ahead(player(recipe), engine, staleness=2)
+    ahead.begin(Table(setting, turn, "generator") for turn in (1, 2, 3))
+    for what in ("use the recipe's `state`", "use the recipe's `state`", "use the pairs that were kept"):
+        with pytest.raises(ValueError, match=f"while earlier ones are learned cannot {what}"):
+            ahead.take()
+    ahead.close()
+    assert recipe.state == {}
+
+
+def test_who_closes_waits_for_the_call_under_way_and_for_no_other() -> None:
+    plan = resolve([TINY, {"recipe": "grpo"}])
+    engine = Freezing(make_engine(plan), {"generator": 0})
+    setting = Setting(engine, plan.task, plan.roles, plan.seats, plan.config.sampling, 0, 2)
+    asked, reached = threading.Event(), []
+
+    def play(table: Table) -> Traces:
+        table.ask("generator", table.problems())
+        asked.set()
+        assert ahead.stop.wait(60)
+        reached.append("the end of the first call")
+        table.ask("generator", table.problems())
+        reached.append("the end of the second")
+        return Traces([])
+
+    ahead = Ahead(play, engine, staleness=1)
+    ahead.begin(Table(setting, turn, "generator") for turn in (1, 2))
+    assert asked.wait(60)
+    ahead.close()
+    assert reached == ["the end of the first call"]
+    with pytest.raises(Stopped):
+        ahead.take()
+    with pytest.raises(CancelledError):
+        ahead.take()
+
+
+def test_a_thread_that_missed_the_end_starts_no_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a run that was interrupted twice: the call under way fails when its workers go, and would start them again."""
+    pytest.importorskip("ray")
+    from milonga.engine.ray import group
+
+    monkeypatch.setattr(group.ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(group, "placement_group", lambda *_, **__: pytest.fail("workers were placed"))
+    with pytest.raises(UserError, match="samplers: not started, since the engine was closed"):
+        group.Group("samplers", cast(Any, None), 1, PlacementSection()).start()
+
+
+def test_turns_of_a_stretch_know_how_far_the_run_is(tmp_path: Path) -> None:
+    """At their own place, though they are set up together."""
+    plan = resolve([TINY, {"recipe": "grpo", "turns": 4, "keep": {"checkpoint_every": 3}, "eval": {"every": 100}}])
+    with RunFolder(tmp_path, 1) as folder:
+        loop = Loop(plan, make_engine(plan), folder, LiveView("", None, quiet=True))
+        tables = [loop.table(*turn) for turn in loop.stretch(loop.next_cursor())]
+    assert [table.turn for table in tables] == [1, 2, 3]
+    assert [table.progress for table in tables] == [0.0, 0.25, 0.5]
 
 
 class Freezing(Still):

@@ -2,20 +2,46 @@
 
 Invariants: which weights play a turn follows from its place alone, never from how fast anything was, so that a run can be
 repeated and resumed: within a stretch (see `Loop.stretch`) turn n has the weights after turn n - 1 - k, or those of the
-stretch's beginning; nothing is played beyond its end. Turns are played in order by one thread, which asks samplers alone.
+stretch's beginning; nothing is played beyond its end. Turns are played in order by one thread, which asks samplers alone, and
+cannot reach what learning changes: the state of the recipe, and the pairs that were kept.
 """
 
 from __future__ import annotations
 
+import copy
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from typing import Any, NoReturn
 
 from milonga.engine import Engine
+from milonga.engine.lagged import refuse
+from milonga.recipes import Recipe
 from milonga.table import Table
 from milonga.types import Traces
+
+
+class Denied:
+    """Stands where something is that others change while a turn is played. Whoever looks at it is told so."""
+
+    def __init__(self, what: str) -> None:
+        self.what = what
+
+    def _refuse(self, *_: Any) -> NoReturn:
+        refuse(self.what)
+
+    __getattr__ = __getitem__ = __setitem__ = __delitem__ = __contains__ = __iter__ = __len__ = _refuse
+
+
+def player(recipe: Recipe) -> Callable[[Table], Traces]:
+    """How a recipe plays ahead: without what it remembers from turn to turn, which depends on what was learned so far."""
+    apart: Any = copy.copy(recipe)
+    apart.state = Denied("use the recipe's `state`")
+    play: Callable[[Table], Traces] = apart.play
+    return play
 
 
 @dataclass(frozen=True)
@@ -38,6 +64,7 @@ class Ahead:
     def __init__(self, play: Callable[[Table], Traces], engine: Engine, staleness: int) -> None:
         self.play, self.engine, self.staleness = play, engine, staleness
         self.thread = ThreadPoolExecutor(1, "player")
+        self.stop = threading.Event()
         self.waiting: deque[Table] = deque()
         """Turns whose weights are not published yet."""
         self.begun: deque[Future[Played]] = deque()
@@ -55,9 +82,11 @@ class Ahead:
     def published(self) -> None:
         """One more turn was learned and published: one more can be played."""
         if self.waiting:
-            table = self.waiting.popleft()
-            setting = replace(table.setting, engine=self.engine.frozen())
-            self.begun.append(self.thread.submit(self._play, replace(table, setting=setting)))
+            table, view = self.waiting.popleft(), self.engine.frozen()
+            view.stop = self.stop
+            pairs: Any = Denied("use the pairs that were kept")
+            apart = replace(table, setting=replace(table.setting, engine=view), preferences=pairs)
+            self.begun.append(self.thread.submit(self._play, apart))
 
     def _play(self, table: Table) -> Played:
         began = time.monotonic()
@@ -76,5 +105,6 @@ class Ahead:
         return not self.waiting and not self.begun
 
     def close(self) -> None:
-        """Forget what was not taken; the call under way is waited for, since its workers are about to go."""
+        """Forget what was not taken. The call under way is waited for, since its workers are about to go; no other begins."""
+        self.stop.set()
         self.thread.shutdown(cancel_futures=True)

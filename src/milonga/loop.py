@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from milonga.ahead import Ahead
+from milonga.ahead import Ahead, player
 from milonga.credit.shuffle import shuffled
 from milonga.credit.staleness import Staleness, age, corrected, credited
 from milonga.engine import Engine, LearnReport
@@ -75,7 +75,7 @@ class Loop:
         self.rows: list[dict[str, Any]] = []
         self.preferences = Preferences()
         self.trackers: list[Tracker] = []
-        self.ahead = Ahead(plan.recipe.play, engine, self.config.staleness)
+        self.ahead = Ahead(player(plan.recipe), engine, self.config.staleness)
 
     def prepare(self) -> None:
         """What can fail before anything is written: room on the disk, graders, trackers; and what the task says of itself."""
@@ -118,14 +118,13 @@ class Loop:
         self.record(row, {"turn": 0, "eval_s": time.monotonic() - began})
         self.checkpoint()
 
-    @property
-    def progress(self) -> float:
-        """Share of the budget used: lead turns, or compute where the budget is compute."""
+    def progress(self, place: Place) -> float:
+        """Share of the budget used at a place: lead turns; or compute, where the budget is compute, as it is used now."""
         used = [self.engine.ledger.total(what) / amount for what, amount in self.config.budget.items()]
-        return min(1.0, max(used, default=self.place.lead_turns / self.config.turns))
+        return min(1.0, max(used, default=place.lead_turns / self.config.turns))
 
     def finished(self) -> bool:
-        return self.progress >= 1.0 or self.schedule.phase(self.next_cursor().phase) is None
+        return self.progress(self.place) >= 1.0 or self.schedule.phase(self.next_cursor().phase) is None
 
     def next_cursor(self) -> Cursor:
         return self.schedule.advance(self.place.cursor, self.rows)
@@ -167,7 +166,7 @@ class Loop:
             phase.name,
             self.schedule.round(cursor.phase),
             start=self.problem_cursors.get(phase.learner, 0),
-            progress=self.progress,
+            progress=self.progress(place),
             preferences=self.preferences,
         )
 
@@ -183,7 +182,8 @@ class Loop:
         found = self.ahead.take()
         timeline.ahead, timeline.seconds = found.ahead(timeline.began), dict(found.table.timeline.seconds)
         self.engine.ledger.add(found.table.setting.engine.ledger)
-        return replace(found.table, setting=self.setting, progress=self.progress, timeline=timeline), found.traces
+        table = replace(found.table, setting=self.setting, preferences=self.preferences, timeline=timeline)
+        return table, found.traces
 
     def stretch(self, cursor: Cursor) -> Iterator[tuple[Place, Cursor]]:
         """The turns from here to the next point that nothing may be played beyond before it is reached: a checkpoint, so that a

@@ -9,11 +9,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from milonga.types import Finish, Floats, Lesson, Prompt, Traces
+
+if TYPE_CHECKING:
+    from milonga.engine.lagged import Lagged
 
 
 @dataclass(frozen=True)
@@ -217,7 +221,7 @@ class Engine(ABC):
     def checkpoint_bytes(self) -> int:
         """How large one checkpoint is."""
 
-    def frozen(self) -> Engine:
+    def frozen(self) -> Lagged:
         """What is published now, to be sampled from in another thread while learning goes on; its ledger is its own."""
         raise NotImplementedError(f"{type(self).__name__} has no samplers that could work while it learns")
 

@@ -6,6 +6,7 @@ is in a ledger of its own, which is added to the run's when the turn is learned 
 
 from __future__ import annotations
 
+import threading
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,12 +19,26 @@ from milonga.engine.base import Completion, Decoding, Engine, History, LearnRepo
 from milonga.types import Floats, Lesson, Prompt, Traces
 
 
+class Stopped(Exception):
+    """Nobody waits for this turn any more."""
+
+
+def refuse(what: str) -> NoReturn:
+    """Of what a turn cannot do beside learning, whoever asks for it."""
+    raise ValueError(
+        f"a turn that is played while earlier ones are learned cannot {what}: a recipe that needs it says in `overlap` "
+        "why its turns wait for each other"
+    )
+
+
 class Lagged(Engine):
     """Text as the engine behind it reads it; samples of its moment; nothing else."""
 
     def __init__(self, engine: Engine, versions: Mapping[str, int]) -> None:
         self.engine, self.versions = engine, dict(versions)
         self.ledger = Ledger()
+        self.stop = threading.Event()
+        """Set by who plays with it when nothing more is to be sampled."""
 
     @abstractmethod
     def draw(self, policy: str, requests: Sequence[Request], decoding: Decoding) -> list[Completion]:
@@ -53,44 +68,40 @@ class Lagged(Engine):
         history: History | None = None,
     ) -> list[Completion]:
         if tag != "live":
-            self._refuse(f"sample from {policy}@{tag}")
+            refuse(f"sample from {policy}@{tag}")
+        if self.stop.is_set():
+            raise Stopped
         return self.draw(policy, requests, decoding)
 
     def version(self, policy: str) -> int:
         return self.versions[policy]
 
-    def _refuse(self, what: str) -> NoReturn:
-        raise ValueError(
-            f"a turn that is played while earlier ones are learned cannot {what}: a recipe that needs it says in `overlap` "
-            "why its turns wait for each other"
-        )
-
     def score(self, policy: str, traces: Traces, tag: str = "live") -> list[Floats]:
-        self._refuse("score traces")
+        refuse("score traces")
 
     def values(self, policy: str, traces: Traces, tag: str = "live") -> list[Floats]:
-        self._refuse("ask a value head")
+        refuse("ask a value head")
 
     def learn(self, lesson: Lesson) -> LearnReport:
-        self._refuse("learn")
+        refuse("learn")
 
     def publish(self, policy: str) -> int:
-        self._refuse("publish")
+        refuse("publish")
 
     def snapshot(self, policy: str, tag: str) -> None:
-        self._refuse("take a snapshot")
+        refuse("take a snapshot")
 
     def copy(self, policy: str, source: str, tag: str = "live") -> None:
-        self._refuse("copy weights")
+        refuse("copy weights")
 
     def save(self, folder: Path) -> None:
-        self._refuse("save")
+        refuse("save")
 
     def load(self, folder: Path) -> None:
-        self._refuse("load")
+        refuse("load")
 
     def export(self, policy: str, folder: Path, merged: bool = False) -> None:
-        self._refuse("export")
+        refuse("export")
 
     def checkpoint_bytes(self) -> int:
-        self._refuse("be saved")
+        refuse("be saved")

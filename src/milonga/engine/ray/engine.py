@@ -182,7 +182,7 @@ class RayEngine(Engine):
             out |= dict(zip(part, done, strict=True))
         return [out[i] for i in range(len(requests))]
 
-    def frozen(self) -> Engine:
+    def frozen(self) -> Published:
         """Gathers what was published and not yet handed over: samplers then need no learner."""
         return Published(self, {policy: self.handover.newest(policy) for policy in self.samplers if self.samplers[policy]})
 

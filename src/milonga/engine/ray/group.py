@@ -73,6 +73,8 @@ class Group:
 
     def begin(self) -> None:
         """Without waiting for the models: several groups load theirs side by side."""
+        if not ray.is_initialized():  # Ray would start a cluster for a thread that has not noticed the end
+            raise UserError(f"{self.name}: not started, since the engine was closed")
         placement = self.placement
         share = {"CPU": placement.cpus, "GPU": placement.gpus or 0.0}
         needs = {kind: amount for kind, amount in share.items() if amount} or {"CPU": 0.001}
