@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
@@ -284,6 +285,23 @@ def test_a_thread_that_missed_the_end_starts_no_cluster(monkeypatch: pytest.Monk
     monkeypatch.setattr(group, "placement_group", lambda *_, **__: pytest.fail("workers were placed"))
     with pytest.raises(UserError, match="samplers: not started, since the engine was closed"):
         group.Group("samplers", cast(Any, None), 1, PlacementSection()).start()
+
+
+class Fleeting(dict[Any, Any]):
+    """What another thread takes out as soon as it is in."""
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        return None
+
+
+def test_weights_are_handed_over_though_a_sampler_of_another_thread_is_lost() -> None:
+    pytest.importorskip("ray")
+    from milonga.engine.ray.engine import RayEngine
+
+    learners = SimpleNamespace(do=lambda method, *_, **__: ([method], []))
+    engine: Any = SimpleNamespace(stamps={("generator", "live"): 3}, sent=Fleeting(), learners={"generator": learners})
+    handed = RayEngine._handed(engine, "generator", "live")
+    assert handed is not None and (handed.stamp, handed.weights) == (3, "weights")
 
 
 def test_turns_of_a_stretch_know_how_far_the_run_is(tmp_path: Path) -> None:
