@@ -10,7 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
@@ -33,7 +32,7 @@ from milonga.resolve import Plan, resolve
 from milonga.run.files import JsonLines
 from milonga.run.traces import read_traces
 from milonga.table import Setting, Table
-from milonga.types import Lesson, Traces
+from milonga.types import Traces
 from ray_helpers import files_of, pid, state
 
 GRPO: dict[str, Any] = {
@@ -101,29 +100,17 @@ def by_hand(plan: Plan, turns: int) -> tuple[LocalEngine, list[LearnReport], lis
         drawn += table.drawn
         (lesson,) = plan.recipe.credit(replace(table, setting=setting), played)
         sampled.append(played)
-        reports.append(engine.learn(older(engine, lesson) if source < turn - 1 else lesson))
+        reports.append(engine.learn(replace(lesson, stale_cap=2.0) if source < turn - 1 else lesson))
         engine.publish("generator")
         engine.snapshot("generator", f"after {turn}")
     return engine, reports, sampled
-
-
-def older(engine: LocalEngine, lesson: Lesson) -> Lesson:
-    """pi_now / pi_old, at most 2, on every token; and pi_now for pi_old."""
-    assert lesson.advantages is not None
-    rows, advantages = list(lesson.traces), list(lesson.advantages)
-    moving = [row for row, advantage in enumerate(advantages) if np.any(advantage != 0)]
-    now = engine.score("generator", Traces(rows[row] for row in moving))
-    weights = [np.exp(np.minimum(new - rows[row].logprobs, np.log(2.0))) for row, new in zip(moving, now, strict=True)]
-    assert max(float(np.abs(weight - 1).max()) for weight in weights) > 1e-3, "nothing to be corrected"
-    for row, new, weight in zip(moving, now, weights, strict=True):
-        rows[row], advantages[row] = replace(rows[row], logprobs=new), advantages[row] * weight
-    return replace(lesson, traces=Traces(rows), advantages=advantages)
 
 
 def test_a_lag_of_one_is_what_it_is_by_hand(lagged: Path) -> None:
     engine, reports, sampled = by_hand(resolve([GRPO, {"turns": 8}]), 8)
     for row, report, played in zip(rows_of(lagged)[1:], reports, sampled, strict=True):
         assert (row["learn/generator/loss"], row["learn/generator/grad_norm"]) == (report.loss, report.grad_norm), row["turn"]
+        assert row["learn/generator/stale_weight"] == report.stale_weight
         kept = read_traces(lagged / "traces" / f"turn-{row['turn']:06d}.parquet")
         assert [trace["ids"] for trace in kept] == [trace.ids.tolist() for trace in played]
         assert {trace["version"] for trace in kept} == {trace.segments[-1].version for trace in played}

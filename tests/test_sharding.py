@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +22,17 @@ from milonga.types import Lesson
 PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload(["milonga.engine.local", "peft", "torch.distributed.fsdp", "torch.distributed.checkpoint"])
 VALUES = [1.0, -1.0, 0.5, 0.0, 2.0, -0.3, 0.7, -0.9, 0.1]
+FIGURES = ("loss", "grad_norm", "entropy", "kl", "clip_fraction", "accuracy", "mismatch", "stale_weight", "stale_truncated")
 UNITS = [0, 0, 1, 1, 2, 2, 3, 3]
 
 
 def policy_gradient() -> Lesson:
     return lesson(mixed_rows(), VALUES, kl_coef=0.05, entropy_coef=0.01)
+
+
+def older() -> Lesson:
+    """Of an older version: what its tokens count is all between 0 and the cap."""
+    return replace(policy_gradient(), stale_cap=1.5)
 
 
 def pairs(kind: str) -> Lesson:
@@ -55,6 +62,8 @@ CASES: dict[str, tuple[str, dict[str, Any], Callable[[], Lesson]]] = {
     "steps that look ahead": ("soft", {"optimism": True, "minibatches": 2, "epochs": 2, "ema": 0.9}, policy_gradient),
     "clipped": ("soft", {"grad_clip": 0.01}, policy_gradient),
     "weights of rows": ("soft", {}, weighted),
+    "older samples": ("soft", {}, older),
+    "older samples in several steps": ("soft", {"minibatches": 2, "epochs": 2}, older),
     "pairs": ("soft", {"lora": {"rank": 4}}, lambda: pairs("dpo")),
     "a head on pairs": ("soft", {"kind": "scalar"}, lambda: pairs("bradley_terry")),
     "a head on tokens": ("soft", {"kind": "scalar"}, values),
@@ -89,7 +98,17 @@ def compare(root: Path, name: str) -> None:
     assert max(np.abs(a - b).max() for a, b in zip(known, found, strict=True)) < 1e-5
     ours, theirs = shared.learn(taught()), whole.learn(taught())
     assert theirs.grad_norm > 0 and (ours.steps, ours.tokens) == (theirs.steps, theirs.tokens)
-    for figure in ("loss", "grad_norm", "entropy", "kl", "clip_fraction", "accuracy", "mismatch"):
+    for figure in (
+        "loss",
+        "grad_norm",
+        "entropy",
+        "kl",
+        "clip_fraction",
+        "accuracy",
+        "mismatch",
+        "stale_weight",
+        "stale_truncated",
+    ):
         one, other = getattr(ours, figure), getattr(theirs, figure)
         assert one == other if other is None else one == pytest.approx(other, rel=1e-4, abs=1e-6), figure
     for engine in (whole, shared):

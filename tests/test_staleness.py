@@ -15,16 +15,18 @@ import pytest
 import torch
 
 from cases import TINY
+from engine_helpers import engine_of, gap, gradients, lesson, model_folder, rollouts, weights
 from helpers import make_trace
 from milonga.ahead import Ahead, player
 from milonga.config import PlacementSection
-from milonga.credit.staleness import age, behind, corrected, credited, importance_weights
+from milonga.credit.staleness import age, behind
 from milonga.engine import Completion, Decoding, Request
 from milonga.engine.lagged import Lagged, Stopped
+from milonga.engine.local import LocalEngine
 from milonga.errors import ConfigError, UserError
 from milonga.loop import Loop
 from milonga.objectives import OBJECTIVES, make_objective
-from milonga.objectives.losses import policy_gradient
+from milonga.objectives.losses import policy_gradient, truncated_weights
 from milonga.pair import make_engine
 from milonga.recipes import RECIPES, Grpo
 from milonga.resolve import resolve
@@ -38,11 +40,28 @@ PLACED: dict[str, Any] = {"engine": "ray", "placement": {"samplers": 1}, "stalen
 
 
 def test_weights_by_hand() -> None:
-    sampled = np.log([0.5, 0.5, 0.5, 1e-300])
-    now = np.log([0.5, 0.25, 0.8, 1.0])
-    assert importance_weights(now, sampled, 1.5).tolist() == pytest.approx([1.0, 0.5, 1.5, 1.5])
-    assert importance_weights(now[:3], sampled[:3], 2.0).tolist() == pytest.approx([1.0, 0.5, 1.6])
-    assert importance_weights(sampled, sampled, 1.0).tolist() == [1.0] * 4
+    sampled = torch.tensor([0.5, 0.5, 0.5, 1e-30]).log()
+    now = torch.tensor([0.5, 0.25, 0.8, 1.0]).log()
+    weight, cut = truncated_weights(now, sampled, 1.5)
+    assert weight.tolist() == pytest.approx([1.0, 0.5, 1.5, 1.5]) and cut.tolist() == [False, False, True, True]
+    weight, cut = truncated_weights(now[:3], sampled[:3], 2.0)
+    assert weight.tolist() == pytest.approx([1.0, 0.5, 1.6]) and not cut.any()
+    weight, cut = truncated_weights(sampled, sampled, 1.0)
+    assert weight.tolist() == [1.0] * 4 and not cut.any()
+
+
+def test_decoupled_clipping_by_hand() -> None:
+    """w min(r A, clip(r) A), with r = pi / pi_now between 0.8 and 1.2 and w = min(pi_now / pi_sampled, 2). Of the five tokens
+    the second is clipped as too far up, the third as too far down; the last two are far from who sampled, not from now."""
+    sampled = torch.tensor([0.5, 0.5, 0.2, 0.1, 0.8]).log()
+    now = torch.tensor([0.5, 0.5, 0.5, 0.4, 0.2]).log()
+    logp = torch.tensor([0.55, 0.7, 0.3, 0.44, 0.22]).log()
+    weight, _ = truncated_weights(now, sampled, 2.0)
+    advantage = weight * torch.tensor([1.0, 1.0, -1.0, 1.0, -1.0])
+    objective = make_objective("grpo", {"clip_low": 0.2, "clip_high": 0.2})
+    found, cut = policy_gradient(objective, logp, now, advantage, torch.arange(5), torch.ones(5))
+    assert found.tolist() == pytest.approx([1.1, 1.2, 2 * -0.8, 2 * 1.1, 0.25 * -1.1])
+    assert cut.tolist() == [False, True, True, False, False]
 
 
 def old_lesson() -> Lesson:
@@ -57,27 +76,11 @@ def old_lesson() -> Lesson:
     return Lesson("generator", make_objective("grpo"), Traces(rows), advantages=advantages)
 
 
-def test_a_lesson_of_older_samples_by_hand() -> None:
-    lesson = old_lesson()
-    assert credited(lesson) == [0, 1]
-    now = [np.array([0.0, *np.log([0.25, 0.8])]), np.array([0.0, 0.0, np.log(0.5)])]
-    found, figures = corrected(lesson, now, 5, cap=2.0)
-    assert found.advantages is not None and lesson.advantages is not None
-    expected = [[0.0, 0.5, -2.0], [0.0, 0.0, 2.0], [0.0, 0.0]]
-    assert [row.tolist() for row in found.advantages] == [pytest.approx(row) for row in expected]
-    assert [t.logprobs.tolist() for t in found.traces[:2]] == [row.tolist() for row in now]
-    assert found.traces[2] is lesson.traces[2]
-    assert figures.staleness == 2.0
-    assert figures.stale_weight == pytest.approx((0.5 + 2.0 + 1.0) / 3) and figures.stale_truncated == pytest.approx(1 / 3)
-    assert lesson.advantages[0].tolist() == [0.0, 1.0, -1.0], "what is kept with the traces is what the recipe gave"
-    assert lesson.traces[0].logprobs[1] == np.log(0.5)
-
-
 def test_age_counts_only_what_the_learner_sampled() -> None:
     lesson = old_lesson()
     assert behind(lesson.traces[0], "generator", 5).tolist() == [0.0, 2.0, 2.0]
     assert behind(lesson.traces[0], "verifier", 5).tolist() == [0.0] * 3
-    assert age(lesson, 3).staleness == 0 and age(lesson, 4).staleness == 1
+    assert age(lesson, 3) == 0 and age(lesson, 4) == 1 and age(replace(lesson, policy="verifier"), 9) == 0
 
 
 @pytest.mark.parametrize("preset", [n for n in OBJECTIVES if OBJECTIVES.get(n).kind == "policy_gradient"])
@@ -95,9 +98,82 @@ def test_a_weight_on_the_advantage_is_a_weight_on_the_token(preset: str) -> None
 
 
 def test_other_lessons_cannot_be_corrected() -> None:
-    lesson = Lesson("generator", make_objective("cross_entropy"), old_lesson().traces)
     with pytest.raises(ValueError, match="'cross_entropy' cannot learn from older samples"):
-        corrected(lesson, [t.logprobs for t in lesson.traces], 4, 2.0)
+        Lesson("generator", make_objective("cross_entropy"), old_lesson().traces, stale_cap=2.0)
+
+
+CAP = 1.05
+MIXED = [1.0, -0.5, 2.0, 0.0, -1.5, 0.7, 0.0, 1.2]
+TAUGHT: dict[str, dict[str, Any]] = {
+    "grpo": {},
+    "dr_grpo": {"kl_coef": 0.1, "entropy_coef": 0.01},
+    "gspo": {},
+    "cispo": {},
+    "aipo": {},
+    "reinforce_pp": {"ratio": "none", "clip": "none"},
+}
+
+
+def aged(tmp_path: Path, preset: str = "grpo", **options: Any) -> tuple[LocalEngine, Lesson]:
+    """An engine that has learned something else since it sampled these rows."""
+    engine = engine_of(model_folder(tmp_path), lr=1e-3, grad_clip=1e9, **options)
+    rows = rollouts(engine)
+    engine.learn(lesson(rollouts(engine, seed=1), MIXED[::-1]))
+    return engine, lesson(rows, MIXED, preset, **TAUGHT[preset])
+
+
+def by_hand(engine: LocalEngine, taught: Lesson) -> tuple[Lesson, float, float]:
+    """The weighted advantages, against log-probabilities of now: what an ordinary lesson needs to be this one. And the mean
+    weight, and the share that is cut off."""
+    assert taught.advantages is not None
+    rows, advantages, weights = list(taught.traces), list(taught.advantages), []
+    for row, new in enumerate(engine.score("p", taught.traces)):
+        if advantages[row].any():
+            ratio = np.exp(new - rows[row].logprobs)
+            weights += list(ratio[rows[row].mask])
+            advantages[row], rows[row] = advantages[row] * np.minimum(ratio, CAP), replace(rows[row], logprobs=new)
+    mean, share = np.mean(np.minimum(weights, CAP)), np.mean(np.array(weights) > CAP)
+    return replace(taught, traces=Traces(rows), advantages=advantages), float(mean), float(share)
+
+
+@pytest.mark.parametrize("preset", TAUGHT)
+def test_one_step_from_older_samples_needs_no_scores_of_its_own(tmp_path: Path, preset: str) -> None:
+    engine, taught = aged(tmp_path, preset)
+    expected, mean, share = by_hand(engine, taught)
+    assert abs(mean - 1) > 1e-3 and 0.05 < share < 0.95
+    before = engine.ledger.policies["p"].score
+    found = gradients(engine, replace(taught, stale_cap=CAP))
+    scored = engine.ledger.policies["p"].score - before
+    assert scored == (sum(len(t.ids) for t in taught.traces) if TAUGHT[preset].get("kl_coef") else 0), "the start's alone"
+    assert gap(found, gradients(engine, expected)) < 1e-6
+    assert gap(found, gradients(engine, taught)) > 1e-3, "nothing was corrected"
+    report, plain = engine.learn(replace(taught, stale_cap=CAP)), engine.learn(taught)
+    assert (report.stale_weight, report.stale_truncated) == (pytest.approx(mean, rel=1e-6), pytest.approx(share, rel=1e-6))
+    assert (plain.stale_weight, plain.stale_truncated) == (1.0, 0.0)
+
+
+@pytest.mark.parametrize("parts", [{"epochs": 2}, {"minibatches": 2}])
+def test_several_steps_from_older_samples_are_those_of_scores_before_the_first(tmp_path: Path, parts: dict[str, int]) -> None:
+    engine, taught = aged(tmp_path, **parts)
+    other, _ = aged(tmp_path, **parts)
+    expected, mean, share = by_hand(other, taught)
+    before = engine.ledger.policies["p"].score
+    report = engine.learn(replace(taught, stale_cap=CAP))
+    credited = sum(len(t.ids) for t, value in zip(taught.traces, MIXED, strict=True) if value)
+    assert engine.ledger.policies["p"].score - before == credited, "rows without credit are not scored"
+    assert other.learn(expected).steps == report.steps == 2
+    assert gap(weights(engine), weights(other)) < 1e-6
+    assert (report.stale_weight, report.stale_truncated) == (pytest.approx(mean, rel=1e-6), pytest.approx(share, rel=1e-6))
+
+
+@pytest.mark.parametrize("parts", [{}, {"epochs": 2}])
+def test_the_mismatch_of_older_samples_is_to_who_sampled_them(tmp_path: Path, parts: dict[str, int]) -> None:
+    engine, taught = aged(tmp_path, **parts)
+    rows = [t for t, value in zip(taught.traces, MIXED, strict=True) if value]
+    now = engine.score("p", Traces(rows))
+    apart = np.concatenate([np.abs(new - t.logprobs)[t.mask] for new, t in zip(now, rows, strict=True)])
+    report = engine.learn(replace(taught, stale_cap=CAP))
+    assert report.mismatch == pytest.approx(apart.mean(), rel=1e-5) and apart.mean() > 1e-3
 
 
 @pytest.mark.parametrize("recipe", ["grpo", "tango", "frozen", "oracle", "verifier_only"])

@@ -15,7 +15,7 @@ import numpy as np
 
 from milonga.ahead import Ahead, player
 from milonga.credit.shuffle import shuffled
-from milonga.credit.staleness import Staleness, age, corrected, credited
+from milonga.credit.staleness import age
 from milonga.engine import Engine, LearnReport
 from milonga.errors import RunFolderError
 from milonga.evals import Evaluator, judge_metrics, make_bench, output_metrics, solver_metrics
@@ -30,7 +30,7 @@ from milonga.run.trackers import Tracker, numbers_of, open_trackers
 from milonga.schedule import Action, Cursor, Phase
 from milonga.table import Setting, Table
 from milonga.timeline import Timeline
-from milonga.types import Floats, Lesson, Traces, Verification
+from milonga.types import Floats, Traces, Verification
 
 
 @dataclass
@@ -233,19 +233,15 @@ class Loop:
         for lesson in self.recipe.credit(table, played):
             if self.config.control == "shuffled":
                 lesson = shuffled(lesson, self.config.seed, self.place.turn)
-            if self.config.staleness:
-                with table.timeline.spend("score"):
-                    taught, aged = self.refreshed(lesson)
-                row |= {f"learn/{lesson.policy}/{key}": value for key, value in asdict(aged).items()}
-            else:
-                taught = lesson
+            behind = age(lesson, self.engine.version(lesson.policy)) if self.config.staleness else None
+            taught = replace(lesson, stale_cap=self.config.staleness_cap) if behind else lesson
             with table.timeline.spend("learn"):
                 report = self.engine.learn(taught)
             with table.timeline.spend("publish"):
                 version = self.engine.publish(lesson.policy)
             if lesson.advantages is not None:
                 advantages |= {t.id: array for t, array in zip(lesson.traces, lesson.advantages, strict=True)}
-            row |= {f"learn/{lesson.policy}/{key}": value for key, value in report_numbers(report).items()}
+            row |= {f"learn/{lesson.policy}/{key}": value for key, value in report_numbers(report, behind).items()}
             row |= {f"credit/{lesson.policy}/{key}": value for key, value in lesson.notes.items()}
             row |= {f"flow/{source}>{lesson.policy}": share for source, share in lesson.sources.items()}
             row[f"learn/{lesson.policy}/version"] = version
@@ -259,15 +255,6 @@ class Loop:
         for what in ("tokens", "flops"):
             row[f"compute/{what}"] = self.engine.ledger.total(what)
         return row, advantages
-
-    def refreshed(self, lesson: Lesson) -> tuple[Lesson, Staleness]:
-        """A lesson as it should be learned now, if others were learned since its rows were sampled; else as it is."""
-        version = self.engine.version(lesson.policy)
-        aged = age(lesson, version)
-        if not aged.staleness:
-            return lesson, aged
-        now = self.engine.score(lesson.policy, Traces(lesson.traces[row] for row in credited(lesson)))
-        return corrected(lesson, now, version, self.config.staleness_cap)
 
     def record(self, row: dict[str, Any], timing: Mapping[str, Any]) -> None:
         self.folder.metrics.append(row)
@@ -314,10 +301,13 @@ class Loop:
         return report
 
 
-def report_numbers(report: LearnReport) -> dict[str, Any]:
+def report_numbers(report: LearnReport, behind: float | None) -> dict[str, Any]:
+    """Figures of an update from samples so many versions behind; None in a run where none can be."""
     numbers = asdict(report)
     numbers["skipped"] = int(report.skipped is not None)
-    return numbers
+    if behind is None:
+        return {key: value for key, value in numbers.items() if not key.startswith("stale_")}
+    return {"staleness": behind} | numbers
 
 
 def rollout_metrics(played: Traces) -> dict[str, Any]:

@@ -272,6 +272,9 @@ class Lesson:
     units: list[int] | None = None
     weights: list[float] | None = None
     """Per row: a factor on its part of the loss, the same for both rows of a pair; rows of weight 0 cost nothing."""
+    stale_cap: float | None = None
+    """Where older versions of the learner sampled the rows of a policy gradient: the most that a token's importance weight may
+    be. None where the learner itself did."""
     sources: dict[str, float] = field(default_factory=dict)
     """Where the credit came from: each source (`answers`, `steps`, a seat) with its share. The edges of the reward flow."""
     notes: dict[str, float] = field(default_factory=dict)
@@ -289,5 +292,7 @@ class Lesson:
         missing = [name for name in self.objective.needs if getattr(self, name) is None]
         if missing:
             raise ValueError(f"lesson for '{self.policy}': '{self.objective.kind}' needs {', '.join(missing)}")
+        if self.stale_cap is not None and self.objective.kind != "policy_gradient":
+            raise ValueError(f"lesson for '{self.policy}': '{self.objective.kind}' cannot learn from older samples")
         if self.objective.kind == "policy_gradient" and any(t.origin == "given" for t in self.traces):
             raise ValueError(f"lesson for '{self.policy}': given texts cannot enter a policy gradient, only what was sampled")

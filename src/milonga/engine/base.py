@@ -74,6 +74,10 @@ class LearnReport:
     """Share of the labels, or pairs, that the learner's score had right before each step."""
     mismatch: float | None = None
     """Mean absolute difference between sampling and learning log-probabilities before the first step."""
+    stale_weight: float = 1.0
+    """Mean importance weight of the tokens with credit in rows that older versions sampled."""
+    stale_truncated: float = 0.0
+    """Share of them whose weight was cut off."""
     peak_gib: float | None = None
     """Most memory of the device that was held at once; None on a CPU."""
     tokens: int = 0

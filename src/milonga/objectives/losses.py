@@ -7,6 +7,7 @@ whole batch of an optimiser step before any micro-batching, so that the result d
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,6 +60,13 @@ def importance_ratio(objective: Objective, logp: Tensor, old: Tensor, rows: Tens
         total = total / lengths.to(logp.dtype).clamp(min=1)
     sequence = total.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp()
     return sequence[rows] * (logp - logp.detach()).exp()
+
+
+def truncated_weights(now: Tensor, sampled: Tensor, cap: float) -> tuple[Tensor, Tensor]:
+    """min(pi_now / pi_sampled, cap) of each token, from log-probabilities, and whether it was cut off. Cut before the
+    exponential, which so never overflows."""
+    difference, limit = now - sampled, math.log(cap)
+    return difference.clamp(max=limit).exp(), difference > limit
 
 
 def policy_gradient(

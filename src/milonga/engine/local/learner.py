@@ -1,8 +1,9 @@
 """The learner: token-budget micro-batches, an objective, one optimiser step per minibatch.
 
-Invariants: the old policy is the one that sampled, for all epochs and minibatches of a lesson, so that clipping is
-alive; the denominators of a minibatch are counted before it is cut; a loss or gradient that is not finite leaves the
-weights as they were before its step, and ends the lesson.
+Invariants: the old policy is the one that sampled, for all epochs and minibatches of a lesson, so that clipping is alive; of a
+lesson from older samples it is the one that begins to learn, and a truncated weight on the advantage makes up for what lies
+between (decoupled PPO), in no other term; the denominators of a minibatch are counted before it is cut; a loss or gradient that
+is not finite leaves the weights as they were before its step, and ends the lesson.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from milonga.engine.local.memory import pass_tokens
 from milonga.engine.local.packed import Working, working
 from milonga.engine.local.policy import Policy
 from milonga.engine.local.share import Share
-from milonga.objectives.losses import Denominators, Rows, Sums, TokenTerms, loss, value_loss
+from milonga.objectives.losses import Denominators, Rows, Sums, TokenTerms, loss, truncated_weights, value_loss
 from milonga.objectives.spec import PAIRED
 from milonga.randomness import key64
 from milonga.types import Floats, Lesson, Problem, Reading, Trace
@@ -148,6 +149,9 @@ class _Sums:
     drift_tokens: int = 0
     hits: Tensor | float = 0.0
     judged: float = 0.0
+    weight: Tensor | float = 0.0
+    truncated: Tensor | float = 0.0
+    weighed: int = 0
 
     def add(self, sums: Sums) -> None:
         for name, amount in sums.items():
@@ -175,6 +179,10 @@ class _Update:
         elif self.objective.on_ratio or (regularised and self.objective.kind == "policy_gradient"):
             self.reference = score(policy, lesson.traces, self.objective.kl_from, ledger)
         self.masks = [self._mask(row) for row in range(len(lesson.traces))]
+        self.now: list[Floats] | None = None
+        """What tokens of older samples are worth as the lesson begins, where that is no longer known when they are learned."""
+        if lesson.stale_cap is not None and (policy.section.epochs > 1 or policy.section.minibatches > 1):
+            self.now = self._scored()
         self.ready: Working | None = None
         """The weights of the step that is being taken, for packed passes."""
         self.sums = _Sums()
@@ -189,6 +197,14 @@ class _Update:
         if self.objective.on_values and self.lesson.targets is not None:
             return ~np.isnan(self.lesson.targets[row])
         return trained_tokens(trace)
+
+    def _scored(self) -> list[Floats]:
+        """Log-probabilities of the rows with credit under the weights that begin to learn; those of the others are not used."""
+        traces = self.lesson.traces
+        rows = [row for row in range(len(traces)) if self._moves(row) and self._credited(row)]
+        found = score(self.policy, [traces[row] for row in rows], "live", self.ledger)
+        now = dict(zip(rows, found, strict=True))
+        return [now.get(row, trace.logprobs) for row, trace in enumerate(traces)]
 
     def run(self) -> LearnReport:
         section = self.policy.section
@@ -269,7 +285,11 @@ class _Update:
         mask = self.masks[row]
         if self.objective.kind != "policy_gradient" or self.objective.regularised or self.lesson.advantages is None:
             return bool(mask.any())
-        return bool(np.any(self.lesson.advantages[row][mask]))
+        return self._credited(row)
+
+    def _credited(self, row: int) -> bool:
+        """Whether any token of a row has an advantage."""
+        return self.lesson.advantages is not None and bool(np.any(self.lesson.advantages[row][self.masks[row]]))
 
     def _backward(self, batch: MicroBatch, rows: list[int], over: Denominators, fresh: bool) -> Tensor:
         value, sums = (self._of_values if self.objective.on_values else self._of_tokens)(batch, rows, over, fresh)
@@ -283,23 +303,37 @@ class _Update:
     def _of_tokens(self, batch: MicroBatch, rows: list[int], over: Denominators, fresh: bool) -> tuple[Tensor, Sums]:
         """The loss of a language model's probabilities."""
         logp, entropy = self.policy.through(token_logprobs, batch, self.ready)
-        old = batch.flat([self.lesson.traces[r].logprobs for r in rows], self.policy.device)
-        given = self.lesson.advantages
+        sampled = batch.flat([self.lesson.traces[r].logprobs for r in rows], self.policy.device)
+        old, advantage, aged = sampled, self._flat(batch, self.lesson.advantages, rows), Sums()
+        if self.lesson.stale_cap is not None:
+            assert advantage is not None
+            # Where a lesson is one step, its only pass finds the weights that begin to learn: none is needed before it.
+            old = logp.detach() if self.now is None else batch.flat([self.now[r] for r in rows], self.policy.device)
+            weight, aged = self._weights(batch, rows, old, sampled, self.lesson.stale_cap)
+            advantage = advantage * weight
         terms = TokenTerms(
             logp=logp,
             entropy=entropy,
             old=old,
             rows=batch.rows,
             of_rows=self._rows(batch, rows),
-            advantage=self._flat(batch, given, rows),
+            advantage=advantage,
             reference=self._flat(batch, self.reference, rows),
             factor=self._flat(batch, self.lesson.factors, rows),
         )
         value, sums = loss(self.objective, terms, over)
-        sums["entropy"] = entropy.detach().sum()
+        sums |= aged | {"entropy": entropy.detach().sum()}
         if fresh and self.objective.kind == "policy_gradient":
-            sums |= {"drift": (logp.detach() - old).abs().sum(), "drift_tokens": len(logp)}
+            sums |= {"drift": (logp.detach() - sampled).abs().sum(), "drift_tokens": len(logp)}
         return value, sums
+
+    def _weights(self, batch: MicroBatch, rows: list[int], old: Tensor, sampled: Tensor, cap: float) -> tuple[Tensor, Sums]:
+        """What tokens of older samples count, and sums over the rows with credit: what others would count changes nothing."""
+        weight, cut = truncated_weights(old, sampled, cap)
+        credited = [self._credited(r) for r in rows]
+        counted = self._row(credited, np.bool_)[batch.rows]
+        tokens = sum(int(mask.sum()) for mask, kept in zip(batch.trained, credited, strict=True) if kept)
+        return weight, {"weight": (weight * counted).sum(), "truncated": (cut & counted).sum(), "weighed": tokens}
 
     def _of_values(self, batch: MicroBatch, rows: list[int], over: Denominators, fresh: bool) -> tuple[Tensor, Sums]:
         """The loss of a value head."""
@@ -354,6 +388,9 @@ class _Update:
             report.accuracy = float(sums.hits) / sums.judged
         if sums.drift_tokens:
             report.mismatch = float(sums.drift) / sums.drift_tokens
+        if sums.weighed:
+            report.stale_weight = float(sums.weight) / sums.weighed
+            report.stale_truncated = float(sums.truncated) / sums.weighed
         report.tokens = tokens
         if self.policy.device.type == "cuda":
             report.peak_gib = torch.cuda.max_memory_allocated(self.policy.device) / 2**30
