@@ -363,6 +363,30 @@ def test_a_thread_that_missed_the_end_starts_no_cluster(monkeypatch: pytest.Monk
         group.Group("samplers", cast(Any, None), 1, PlacementSection()).start()
 
 
+class Asking(Grpo):
+    """Asks a seat again when it gives credit."""
+
+    overlap = ""
+
+    def credit(self, table: Table, played: Traces) -> list[Lesson]:
+        table.ask("generator", [trace.problem for trace in played[:1]])
+        return super().credit(table, played)
+
+
+def test_credit_cannot_ask_samplers_that_play_the_next_turns(tmp_path: Path) -> None:
+    """They would be given other weights under the hands of who plays."""
+    plan = resolve([TINY, {"recipe": "grpo", "turns": 2, "keep": {"checkpoint_every": 9}, "eval": {"every": 100}}])
+    recipe = Asking(plan.recipe.options, plan.recipe.objectives, plan.recipe.policies, 2)
+    plan = replace(plan, recipe=recipe, config=plan.config.model_copy(update={"staleness": 1}))
+    engine = Freezing(make_engine(plan), {"generator": 0})
+    with RunFolder(tmp_path, 1) as folder:
+        loop = Loop(plan, engine, folder, LiveView("", None, quiet=True))
+        for _ in range(2):
+            with pytest.raises(ValueError, match="the generator cannot be asked while later turns are played"):
+                recipe.credit(*loop.played_ahead(loop.next_cursor()))
+        loop.ahead.close()
+
+
 class Fleeting(dict[Any, Any]):
     """What another thread takes out as soon as it is in."""
 

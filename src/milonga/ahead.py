@@ -76,7 +76,7 @@ class Ahead:
         assert not self.waiting and not self.begun
         self.waiting.extend(stretch)
         self.problem = self.waiting[0].start
-        for _ in range(self.staleness + 1):
+        for _ in range(min(self.staleness + 1, len(self.waiting))):
             self.published()
 
     def published(self) -> None:

@@ -100,9 +100,9 @@ class Loop:
                 self.turn()
             return self.end()
         finally:
-            self.ahead.close()
             for tracker in self.trackers:
                 tracker.close()
+            self.ahead.close()
 
     def check_disk(self) -> None:
         size = self.engine.checkpoint_bytes()
@@ -175,14 +175,14 @@ class Loop:
         return table, self.recipe.play(table)
 
     def played_ahead(self, cursor: Cursor) -> tuple[Table, Traces]:
-        """The same turn, played while earlier ones were learned. It is credited at a table like any other."""
+        """The same turn, played while earlier ones were learned. It is credited at a table where all but the samplers are."""
         timeline = Timeline()
         if self.ahead.over:
             self.ahead.begin(self.table(*turn) for turn in self.stretch(cursor))
         found = self.ahead.take()
         timeline.ahead, timeline.seconds = found.ahead(timeline.began), dict(found.table.timeline.seconds)
         self.engine.ledger.add(found.table.setting.engine.ledger)
-        table = replace(found.table, setting=self.setting, preferences=self.preferences, timeline=timeline)
+        table = replace(found.table, setting=self.setting, preferences=self.preferences, timeline=timeline, busy=True)
         return table, found.traces
 
     def stretch(self, cursor: Cursor) -> Iterator[tuple[Place, Cursor]]:

@@ -90,6 +90,8 @@ class Table:
     timeline: Timeline = field(default_factory=Timeline)
     history: History | None = None
     """Of the conversations that are going on."""
+    busy: bool = False
+    """Whether later turns are played at other tables meanwhile: nobody can be asked at this one then."""
 
     @contextmanager
     def conversing(self) -> Iterator[None]:
@@ -313,6 +315,10 @@ class Table:
             )
 
     def _sample(self, seat: str, asked: list[_Asked], greedy: bool, tag: str, stop: tuple[str, ...] = ()) -> list[Trace]:
+        if self.busy:
+            raise ValueError(
+                f"the {seat} cannot be asked while later turns are played: a recipe whose `credit` asks says so in `overlap`"
+            )
         policy, role = self.setting.policies[seat], self.setting.roles[seat]
         temperature = 1.0 if greedy else self.setting.sampling.temperature
         decoding = Decoding(self.setting.limit(seat), temperature, (*role.stop, *stop), greedy)

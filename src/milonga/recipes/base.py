@@ -71,8 +71,8 @@ class Recipe(ABC):
     would see the last turn alone."""
     overlap: ClassVar[str] = UNSAID
     """Why turns cannot be played while earlier ones are learned; "" where they can: `play` then needs nothing but problems and
-    what seats sample live, neither `state` nor scores nor kept pairs, and no problems that follow from what was just learned.
-    A reason is inherited; the permission is not: whatever a subclass changes, it says it anew."""
+    what seats sample live, neither `state` nor scores nor kept pairs, and no problems that follow from what was just learned;
+    `credit` asks no seat. A reason is inherited; the permission is not: whatever a subclass changes, it says it anew."""
     learns: ClassVar[Mapping[str, tuple[Kind, ...]]] = {}
     """Seats that learn by something else than a policy gradient, with the kinds of objectives that fit."""
     only_sampled: ClassVar[tuple[str, ...]] = ()
