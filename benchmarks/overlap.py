@@ -3,7 +3,8 @@
 Runs of the same length with staleness 0, 1 and 2, one after another, again and again; nothing is evaluated or saved in
 between. A turn is what the run waits for and learns; where its seconds go, and how much of its playing lay behind learning, is
 read off `timing.jsonl`, the age of its samples off `metrics.jsonl`. What can be gained is the shorter of playing and learning,
-at most, less the scoring of older samples; and where cores are missing, nothing.
+at most; and where cores are missing, nothing. Runs of one repeat lie next to each other: where other work shares the cores, the
+ratios of their turns say more than the seconds.
 
     python benchmarks/overlap.py --out benchmarks/results/overlap.json
     python benchmarks/overlap.py --turns 3 --repeats 1 --problems 2      # the script itself
@@ -23,7 +24,7 @@ from milonga.engine.ray import cluster
 from milonga.run.files import JsonLines
 from shapes import conditions, keep, spread
 
-WORK = ("turn", "sample", "score", "learn", "publish", "overlap")
+WORK = ("turn", "sample", "learn", "publish", "overlap")
 AGE = ("staleness", "stale_weight", "stale_truncated")
 
 
@@ -67,7 +68,11 @@ def main() -> None:
                 found[str(lag)].append(turns(args, lag, Path(scratch) / f"{repeat}-{lag}"))
                 print(repeat, lag, found[str(lag)][-1], flush=True)
     means = {lag: spread([one["mean_turn_s"] for one in runs]) for lag, runs in found.items()}
-    keep({"turn_s": means, "runs": found} | conditions("cpu"), args.out)
+    first = [one["mean_turn_s"] for one in found[str(args.lags[0])]]
+    ratios = {
+        lag: spread([one["mean_turn_s"] / base for one, base in zip(runs, first, strict=True)]) for lag, runs in found.items()
+    }
+    keep({"turn_s": means, "turn_to_first": ratios, "runs": found} | conditions("cpu"), args.out)
 
 
 if __name__ == "__main__":
