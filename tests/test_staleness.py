@@ -396,11 +396,12 @@ class Fleeting(dict[Any, Any]):
 
 def test_weights_are_handed_over_though_a_sampler_of_another_thread_is_lost() -> None:
     pytest.importorskip("ray")
-    from milonga.engine.ray.engine import RayEngine
+    from milonga.engine.ray.samplers import Handover
 
-    learners = SimpleNamespace(do=lambda method, *_, **__: ([method], []))
-    engine: Any = SimpleNamespace(stamps={("generator", "live"): 3}, sent=Fleeting(), learners={"generator": learners})
-    handed = RayEngine._handed(engine, "generator", "live")
+    learners: Any = SimpleNamespace(do=lambda method, *_, **__: ([method], []))
+    handover = Handover({}, {"generator": learners}, PlacementSection())
+    handover.stamps["generator", "live"], handover.sent = 3, Fleeting()
+    handed = handover.newest("generator")
     assert handed is not None and (handed.stamp, handed.weights) == (3, "weights")
 
 
