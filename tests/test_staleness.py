@@ -309,6 +309,9 @@ class Looking(Grpo):
             self.state["seen"] = 1
         if table.turn == 2:
             assert "seen" not in self.state
+        if table.turn == 3:
+            self.rollouts += 1
+            return Traces([])
         return table.preferences.kept  # type: ignore[return-value]
 
 
@@ -317,13 +320,14 @@ def test_play_cannot_reach_what_learning_changes() -> None:
     recipe = Looking(plan.recipe.options, plan.recipe.objectives, plan.recipe.policies, 2)
     engine = Freezing(make_engine(plan), {"generator": 0})
     setting = Setting(engine, plan.task, plan.roles, plan.seats, plan.config.sampling, 0, 2)
-    ahead = Ahead(player(recipe), engine, staleness=2)
-    ahead.begin(Table(setting, turn, "generator") for turn in (1, 2, 3))
-    for what in ("use the recipe's `state`", "use the recipe's `state`", "use the pairs that were kept"):
+    ahead = Ahead(player(recipe), engine, staleness=3)
+    ahead.begin(Table(setting, turn, "generator") for turn in (1, 2, 3, 4))
+    state = "use the recipe's `state`"
+    for what in (state, state, "set attributes of the recipe", "use the pairs that were kept"):
         with pytest.raises(ValueError, match=f"while earlier ones are learned cannot {what}"):
             ahead.take()
     ahead.close()
-    assert recipe.state == {}
+    assert recipe.state == {} and recipe.rollouts == 2
 
 
 def test_who_closes_waits_for_the_call_under_way_and_for_no_other() -> None:

@@ -37,10 +37,18 @@ class Denied:
 
 
 def player(recipe: Recipe) -> Callable[[Table], Traces]:
-    """How a recipe plays ahead: without what it remembers from turn to turn, which depends on what was learned so far."""
+    """How a recipe plays ahead: without what it remembers from turn to turn, which depends on what was learned so far. It is
+    played by a copy, which must stay one: what `play` noted in it, `credit` would not find."""
     apart: Any = copy.copy(recipe)
     apart.state = Denied("use the recipe's `state`")
-    play: Callable[[Table], Traces] = apart.play
+    before = dict(vars(apart))
+
+    def play(table: Table) -> Traces:
+        traces: Traces = apart.play(table)
+        if any(before.get(name) is not value for name, value in vars(apart).items()):
+            refuse("set attributes of the recipe")
+        return traces
+
     return play
 
 
