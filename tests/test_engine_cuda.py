@@ -10,11 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from engine_helpers import engine_of, kernel_model, model_folder, prompts, requests, section, tokenizer
+from engine_helpers import engine_of, kernel_model, lesson, model_folder, prompts, requests, section, tokenizer, trace_of
 from milonga.engine import Completion, Decoding, Request
 from milonga.engine.base import Ledger
 from milonga.engine.local import LocalEngine
 from milonga.errors import UserError
+from milonga.types import Traces
 
 pytest.importorskip("triton", reason="the kernels are written in Triton")
 
@@ -22,7 +23,7 @@ from milonga.engine.local import history, memory
 from milonga.engine.local.cuda import held, sampler
 from milonga.engine.local.cuda.decoder import CHUNK, Decoder, Piece, _passes
 from milonga.engine.local.cuda.held import Held
-from milonga.engine.local.cuda.weights import unsuited
+from milonga.engine.local.cuda.weights import Weights, unsuited
 
 
 @pytest.fixture(scope="module")
@@ -149,7 +150,7 @@ def test_slots_forget_what_other_weights_computed(engines: dict[str, LocalEngine
 def test_slots_for_histories_are_bounded_by_their_memory(engines: dict[str, LocalEngine], small_pages: None) -> None:
     engine = engines["llama"]
     made = sampler.CudaSampler(engine.policy("p"))
-    kept = history.LocalHistory(2 * 64 * made.weights.token_bytes + 5)
+    kept = history.LocalHistory(2 * 64 * Weights(engine.policy("p")).token_bytes + 5)
     made.limit = kept.limit
     made._decoder(1, 8, 64, 2)
     talks = [requests(prompts(1, seed, 9, 12)) for seed in range(4)]
@@ -234,11 +235,37 @@ def test_a_cache_that_does_not_fit_is_refused_with_the_numbers(
         sampler.CudaSampler(engines["llama"].policy("p")).sample(requests(prompts(1)), Decoding(4), 2, Ledger())
 
 
+def test_before_a_policy_with_offload_learns_samplers_give_up_their_memory(tmp_path: Path) -> None:
+    """And what is made again has the sizes of what was given up: the same rows are computed side by side."""
+    kernel_model("llama", layers=1).save_pretrained(tmp_path)
+    tokenizer("bytes").save_pretrained(tmp_path)
+    asked = requests([*prompts(3, longest=8), *prompts(1, shortest=70, longest=70)])  # the last one needs a larger room
+    for offload in (True, False):
+        engine = LocalEngine({n: section(str(tmp_path), offload=offload) for n in "pq"}, device="cpu", limit=16)
+        for name in "pq":
+            engine.samplers[name] = engine._make_fast(engine.policy(name))
+        made, other = (engine.samplers[name] for name in "pq")
+        assert isinstance(made, sampler.CudaSampler) and isinstance(other, sampler.CudaSampler)
+        assert made.waiting() == 1
+        done = made.sample(asked, Decoding(3), 6, Ledger())
+        other.sample(asked[:1], Decoding(2), 6, Ledger())
+        first = made.decoder
+        assert first is not None and made.waiting() == 0
+        traces = Traces(trace_of(r.context, d) for r, d in zip(asked[:2], done, strict=False))
+        engine.learn(lesson(traces, [0.0, 0.0]))
+        assert (made.decoder is None, other.decoder is None) == (offload, offload)
+        assert made.waiting() == offload
+        again = made.sample(asked[:2], Decoding(3), 6, Ledger())
+        assert [d.ids.tolist() for d in again] == [d.ids.tolist() for d in done[:2]]
+        last = made.decoder
+        assert last is not None and (last.slots, last.room, last.steps) == (first.slots, first.room, first.steps)
+
+
 def test_a_decoder_is_kept_where_memory_has_made_it_smaller_than_was_asked(
     engines: dict[str, LocalEngine], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = sampler.CudaSampler(engines["llama"].policy("p"))
-    monkeypatch.setattr(sampler, "cache_bytes", lambda *_: 3 * 64 * made.weights.token_bytes)
+    monkeypatch.setattr(sampler, "cache_bytes", lambda *_: 3 * 64 * Weights(made.policy).token_bytes)
     asked = requests(prompts(4, longest=4))
     made.sample(asked, Decoding(2), 4, Ledger())
     first = made.decoder

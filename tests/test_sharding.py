@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
+from safetensors.torch import load_file
 
 from engine_helpers import constant, engine_of, gap, lesson, mixed_rows, model_folder, prompts, requests, soft_folder, stirred
 from milonga.engine import Decoding
@@ -60,6 +61,11 @@ CASES: dict[str, tuple[str, dict[str, Any], Callable[[], Lesson]]] = {
     "another architecture": ("gpt2", {}, policy_gradient),
     "a capped head": ("gemma2", {}, policy_gradient),
     "steps that look ahead": ("soft", {"optimism": True, "minibatches": 2, "epochs": 2, "ema": 0.9}, policy_gradient),
+    "what rests on the host": (
+        "soft",
+        {"optimism": True, "minibatches": 2, "epochs": 2, "ema": 0.9, "offload": True},
+        policy_gradient,
+    ),
     "clipped": ("soft", {"grad_clip": 0.01}, policy_gradient),
     "weights of rows": ("soft", {}, weighted),
     "older samples": ("soft", {}, older),
@@ -126,7 +132,26 @@ def compare(root: Path, name: str) -> None:
             mine = shared.sample("p", asked, Decoding(8))
         for one, other in zip(mine, whole.sample("p", asked, Decoding(8)), strict=True):
             assert one.ids.tolist() == other.ids.tolist() and np.array_equal(one.logprobs, other.logprobs)
+    if options.get("offload"):
+        return_to_rest(root / "rested.safetensors", whole, shared)
     assert shared.learn(taught()).steps == steps, "and it goes on learning"
+
+
+def return_to_rest(file: Path, whole: LocalEngine, shared: LocalEngine) -> None:
+    """A checkpoint of shards that lie on the host, read by a whole policy and by the shards themselves."""
+    from milonga.engine.ray import sharding
+
+    policy = shared.policy("p")
+    before = {key: policy.share.whole(tensor).clone() for key, tensor in policy.tensors().items()}
+    sharding.save(policy, file)
+    sharding.load(policy, file)
+    whole.policy("p").load_state(load_file(file))
+    for found in (policy, whole.policy("p")):
+        after = {key: found.share.whole(tensor) for key, tensor in found.tensors().items()}
+        assert after.keys() == before.keys() and all(torch.equal(after[key], before[key]) for key in before)
+    assert all(
+        torch.equal(a, b) for a, b in zip(sharding.whole_tensors(policy, "ema"), whole.policy("p").tags["ema"], strict=True)
+    )
 
 
 def process(rank: int, root: Path, names: list[str], told: Any) -> None:

@@ -123,6 +123,10 @@ class PolicySection(Section):
     recompute: bool = False
     """Compute each layer again in the backward pass instead of holding what it computed: about a third slower, in a fraction
     of the memory. Llama-, Qwen2- and Qwen3-shaped models only."""
+    offload: bool = False
+    """On a GPU: what is not in use lies in host memory. The optimiser's moments, `ref`, `ema` and snapshots come when they are
+    computed with, weights leave while vLLM samples, and our samplers give up their memory before this policy learns. Results
+    do not depend on it; time does."""
     ema: float | None = Field(None, gt=0, lt=1)
     """Decay of a running average of the weights, addressed as policy@ema."""
     optimism: bool = False
@@ -157,8 +161,8 @@ class VllmSection(Section):
     cpu_cache_gib: float = Field(1.0, gt=0)
     """On a CPU: memory of one policy's cache. The variable VLLM_CPU_KVCACHE_SPACE wins where it is set."""
     sleep: bool = False
-    """On a GPU: between calls vLLM moves its weights to the host and gives up its cache, so that a learner on the same device
-    has the memory. Untested."""
+    """On a GPU: between calls vLLM gives up its cache and its weights, so that a learner on the same device has the memory.
+    Whole weights are then handed over at every call; a base under adapters waits on the host. Untested."""
     tolerance: float | None = Field(None, gt=0)
     """Mean absolute difference of log-probabilities, after weights were handed over, that stops the run; by default 0.001 in
     float32 and 0.2 in bfloat16."""

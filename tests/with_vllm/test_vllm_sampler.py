@@ -92,6 +92,49 @@ def test_log_probabilities_are_those_of_the_distribution_sampled_from(embedded: 
     assert len({d.ids.tobytes() for d in done}) > len(done) // 2
 
 
+@pytest.mark.parametrize("lora", [None, {"rank": 4}])
+def test_weights_that_are_away_while_vllm_samples_are_handed_over_all_the_same(fresh: Any, lora: dict[str, Any] | None) -> None:
+    engine, prompts = stirred(fresh(lora=lora, lr=3e-3, offload=True), 0.1), contexts()
+    for _ in range(2):
+        done = engine.sample("p", requests(prompts), Decoding(12))
+        assert worst(engine, prompts, done) < CLOSE
+        traces = Traces(trace_of(c, d, 1.0, f"t{i}") for i, (c, d) in enumerate(zip(prompts, done, strict=True)))
+        assert engine.learn(lesson(traces, [1.0, -1.0] * (len(traces) // 2))).steps == 1
+        assert worst(engine, prompts, done) > 10 * CLOSE
+    start = engine.sample("p", requests(prompts), Decoding(12), tag="ref")
+    assert worst(engine, prompts, start, tag="ref") < CLOSE
+
+
+@pytest.mark.parametrize("lora", [None, {"rank": 4}])
+def test_what_sleep_takes_comes_back(fresh: Any, monkeypatch: pytest.MonkeyPatch, lora: dict[str, Any] | None) -> None:
+    """vLLM cannot sleep on a CPU: here its weights are lost by hand, as on level 2, and its calls are written down."""
+    engine, prompts = stirred(fresh(lora=lora), 0.1), contexts()
+    done = engine.sample("p", requests(prompts), Decoding(12))
+    sampler, told = engine.samplers["p"], []
+    real = sampler.engine.collective_rpc
+
+    def sleep(level: int) -> None:
+        told.append(f"sleep {level}")
+        if level == 2:
+            (worker,) = real(lambda worker: worker)
+            for parameter in worker.model_runner.get_model().parameters():
+                parameter.data.fill_(float("nan"))
+
+    def call(method: Any, *args: Any, **options: Any) -> Any:
+        told.append(method)
+        return real(method, *args, **options)
+
+    monkeypatch.setattr(sampler.engine, "sleep", sleep)
+    monkeypatch.setattr(sampler.engine, "wake_up", lambda tags: told.append(f"wake {tags[0]}"))
+    monkeypatch.setattr(sampler.engine, "collective_rpc", call)
+    monkeypatch.setattr(sampler, "section", sampler.section.model_copy(update={"sleep": True}))
+    for _ in range(2):
+        again = engine.sample("p", requests(prompts), Decoding(12))
+        assert [d.ids.tolist() for d in again] == [d.ids.tolist() for d in done]
+    level, reload = ("sleep 2", ["reload_weights"]) if lora is None else ("sleep 1", [])
+    assert told == ["wake weights", "wake kv_cache", level, "wake weights", *reload, "wake kv_cache", level]
+
+
 @pytest.mark.parametrize("arch", ["qwen2", "qwen3"])
 def test_other_shapes(fresh: Any, tmp_path: Path, arch: str) -> None:
     engine, prompts = fresh(random_folder(tmp_path, arch)), contexts(vocabulary=300)

@@ -17,7 +17,7 @@ from torch import nn
 
 from milonga.config import LoraSection, PolicySection, VllmSection
 from milonga.engine.base import Completion, Decoding, Engine, History, LearnReport, Ledger, Request
-from milonga.engine.local import learner, memory, sampler
+from milonga.engine.local import learner, memory, resting, sampler
 from milonga.engine.local.history import LocalHistory
 from milonga.engine.local.models import first_line, load_model, load_tokenizer
 from milonga.engine.local.policy import Policy
@@ -91,7 +91,9 @@ class LocalEngine(Engine):
         self.history_gib = history_gib
         """Most memory for what is kept of conversations; 0: nothing is."""
         self.lent = 0.0 if vllm is None else vllm.gpu_memory_utilization * len(sampled_together(policies))
-        """Share of a GPU that vLLM will take."""
+        """Share of a GPU that vLLM will take beside weights; none where one of the two is always away."""
+        if vllm is not None and vllm.sleep and all(section.offload for section in policies.values()):
+            self.lent = 0.0
         self.ledger = Ledger()
         self.bases: dict[str, Any] = {}
         self.samplers: dict[str, CudaSampler | VllmSampler | None] = {}
@@ -219,8 +221,13 @@ class LocalEngine(Engine):
         sections = {name: p.section for name, p in self.policies.items()}
         names = next(names for names in sampled_together(sections) if policy.name in names)
         others = [made.host for name in names if isinstance(made := self.samplers.get(name), VllmSampler)]
-        host = others[0] if others else Host([self.policies[name] for name in names])
+        host = others[0] if others else Host([self.policies[name] for name in names], self._discards(), self._aside)
         return VllmSampler(policy, section, host)
+
+    def _discards(self) -> bool:
+        """Whether engines of vLLM may forget their weights when they sleep: a base that adapters sit on comes but once. In one
+        process all do or none does: they share what allocates their memory, and one that sleeps takes the others along."""
+        return all(policy.adapter is None for policy in self.policies.values() if policy.head is None)
 
     def _make_fast(self, policy: Policy) -> CudaSampler | None:
         try:
@@ -233,7 +240,11 @@ class LocalEngine(Engine):
             warnings.warn(f"policy '{policy.name}' is sampled by the slower, general path: {why}", stacklevel=2)
             return None
         beside = [p for p in self.policies.values() if p is not policy]
-        return CudaSampler(policy, beside, lambda: sum(p.head is None and p.name not in self.samplers for p in beside))
+        return CudaSampler(policy, beside, lambda: sum(p.head is None and not self._settled(p.name) for p in beside))
+
+    def _settled(self, name: str) -> bool:
+        """Whether a policy has a cache of ours, or will never have one."""
+        return name in self.samplers and getattr(self.samplers[name], "decoder", True) is not None
 
     def score(self, policy: str, traces: Traces, tag: str = "live") -> list[Floats]:
         with out_of_memory(policy, "scoring", f"lower policies.{policy}.micro_tokens"):
@@ -244,9 +255,31 @@ class LocalEngine(Engine):
             return learner.values(self.policy(policy), traces, tag, self.ledger)
 
     def learn(self, lesson: Lesson) -> LearnReport:
+        chosen = self.policy(lesson.policy)
         advice = f"lower policies.{lesson.policy}.micro_tokens, or set policies.{lesson.policy}.recompute=true"
+        advice += "" if chosen.section.offload else f" or policies.{lesson.policy}.offload=true"
+        if chosen.section.offload:
+            self._clear()
         with out_of_memory(lesson.policy, "learning", advice):
-            return learner.learn(self.policy(lesson.policy), lesson, self.limit, self.ledger)
+            return learner.learn(chosen, lesson, self.limit, self.ledger)
+
+    def _clear(self) -> None:
+        """Give the memory of our samplers to a learner, until they are asked again. vLLM sleeps of itself, where it may."""
+        if self.vllm is None:
+            for made in self.samplers.values():
+                if made is not None:
+                    made.close()
+
+    @contextmanager
+    def _aside(self) -> Iterator[None]:
+        """While vLLM starts or samples nobody else computes: weights of policies with `offload` lie on the host."""
+        chosen = [policy for policy in self.policies.values() if policy.section.offload]
+        tensors = list({id(tensor): tensor for policy in chosen for tensor in policy.weights()}.values())
+        resting.put_away(tensors)
+        try:
+            yield
+        finally:
+            resting.bring_back(tensors, self.device)
 
     def publish(self, policy: str) -> int:
         """Sampler and learner share the weights here: publishing counts the version and moves the average."""

@@ -254,8 +254,9 @@ class _Update:
             self.report.skipped = f"{what} is not finite: the update was stopped{when}, the weights left as they were"
             return False
         if moving:
-            self.policy.optimiser.step()
-            self.policy.gradients = gradients
+            with self.policy.stepping():
+                self.policy.optimiser.step()
+                self.policy.gradients = gradients
             self.report.steps += 1
         self.policy.optimiser.zero_grad(set_to_none=True)
         self.norms.append(norm)

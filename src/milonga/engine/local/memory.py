@@ -32,13 +32,14 @@ GIB = 2**30
 def weight_bytes(section: PolicySection, model: nn.Module, shared: bool, copied: bool = True) -> int:
     """What one policy holds at least on a CUDA device, learning or not: its float32 weights, its start (with LoRA these
     are small, and the base may be there already), an average if it keeps one, and, where it is `copied` (vLLM has its own, in
-    what is lent to it), a copy to sample with."""
+    what is lent to it), a copy to sample with. With `offload` start and average are on the host."""
     count = sum(p.numel() for p in model.parameters())
     copied &= section.kind != "scalar"
     sampling = computing_dtype(section, count, "cuda").itemsize if copied else 0
     if section.lora is not None:
         return count * (sampling + (0 if shared else 4))
-    return count * (sampling + 4 * (2 + (section.ema is not None)))
+    versions = 1 if section.offload else 2 + (section.ema is not None)
+    return count * (sampling + 4 * versions)
 
 
 def require_room(name: str, needs: Mapping[str, int], total: int, lent: float = 0.0) -> None:
@@ -51,15 +52,17 @@ def require_room(name: str, needs: Mapping[str, int], total: int, lent: float = 
         raise UserError(
             f"policy '{name}' does not fit: weights, before anything is learned, need {all_of_them}, "
             f"and {allowed / GIB:.1f} of the device's {total / GIB:.1f} GiB may be used; "
-            f"set binding=lora, or use smaller models{', or lower sampling.vllm.gpu_memory_utilization' if lent else ''}"
+            f"policies.{name}.offload=true, binding=lora and smaller models need less"
+            f"{'; or lower sampling.vllm.gpu_memory_utilization' if lent else ''}"
         )
 
 
 def promised(policies: Iterable[Policy]) -> int:
-    """Bytes that learning will allocate and has not yet: a gradient and two moments for each parameter that has none."""
+    """Bytes that learning will allocate beside a cache and has not yet: a gradient and two moments for each parameter that has
+    none. Before a policy with `offload` learns, caches are given up."""
     total = 0
     for policy in policies:
-        for parameter in policy.parameters:
+        for parameter in () if policy.section.offload else policy.parameters:
             size = parameter.numel() * parameter.element_size()
             total += size * (parameter.grad is None) + 2 * size * (parameter not in policy.optimiser.state)
     return total

@@ -4,6 +4,9 @@ A version is a list of tensors, one for each trainable parameter: the whole mode
 LoRA. To score under another version, the parameters point to it for a moment. One mechanism serves the KL reference,
 averages, snapshots, full weights and adapters alike; with LoRA the untouched start of an adapter is the bare base, and
 the start of one that begins from a saved adapter is that adapter.
+
+With `offload` the other versions, the optimiser's moments and kept gradients lie in host memory, but for the moments in which
+they are computed with. Invariant: whoever computes with them asks for them (`at`, `near`, `stepping`).
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from milonga.config import PolicySection
+from milonga.engine.local import resting
 from milonga.engine.local.codec import Codec
 from milonga.engine.local.models import SMALL, eos_ids, matmul_parameters
 from milonga.engine.local.share import Share
@@ -55,6 +59,10 @@ class Policy:
         self.activate()
         self.head = self._value_head() if section.kind == "scalar" else None
         self.names, self.parameters = self.trainable()
+        self.device = self.parameters[0].device
+        """Where it computes, wherever its weights lie at the moment."""
+        self.share = Share()
+        """The rows that are this process's to compute."""
         self.optimiser = self.new_optimiser()
         self.gradients: list[Tensor] | None = None
         """Of the last step, before they were looked ahead from; only with `optimism`."""
@@ -65,8 +73,6 @@ class Policy:
         self.plain_head = self._probe_head()
         self.matmuls = matmul_parameters(self.causal, self.parameters)
         self.start = ""
-        self.share = Share()
-        """The rows that are this process's to compute."""
         self.shell: nn.Module | None = None
         """What every pass goes through where the weights are sharded over several processes; None where they are whole."""
 
@@ -79,10 +85,6 @@ class Policy:
     def context(self) -> int:
         """Most tokens, prompt and output together, that the model can look at."""
         return int(getattr(self.causal.config.get_text_config(), "max_position_embeddings", None) or 1 << 30)
-
-    @property
-    def device(self) -> torch.device:
-        return self.parameters[0].device
 
     def activate(self) -> None:
         """Make this policy's adapter the one that computes, where several share a base."""
@@ -159,7 +161,44 @@ class Policy:
         return self.causal.get_decoder()
 
     def clone(self) -> list[Tensor]:
-        return [p.detach().clone() for p in self.parameters]
+        return [self.kept(p.detach().clone()) for p in self.parameters]
+
+    def kept(self, tensor: Tensor) -> Tensor:
+        """A tensor of its own in its resting place: on the host with `offload`, else on the device."""
+        if not self.section.offload:
+            return tensor.to(self.device)
+        resting.put_away([self.share.part(tensor)])
+        return tensor
+
+    def near(self, tensor: Tensor, like: Tensor) -> Tensor:
+        """What may lie on the host, to be computed with: beside `like`, of which it has the shape."""
+        if not self.section.offload:
+            return tensor
+        found = torch.empty_like(like)
+        self.share.part(found).copy_(self.share.part(tensor), non_blocking=True)
+        return found
+
+    def moments(self) -> list[Tensor]:
+        """Of the optimiser, without its counters."""
+        states = self.optimiser.state.values()
+        return [self.share.part(t) for state in states for key, t in state.items() if f"optimiser:{key}" != COUNTER]
+
+    @contextmanager
+    def stepping(self) -> Iterator[None]:
+        """To step in: the moments are on the device. They are not there in the passes before, when memory is short."""
+        if not self.section.offload:
+            yield
+            return
+        resting.bring_back(self.moments(), self.device)
+        try:
+            yield
+        finally:
+            resting.put_away([*self.moments(), *(self.share.part(g) for g in self.gradients or ())])
+
+    def weights(self) -> list[Tensor]:
+        """All of them that this process holds, a frozen base and buffers included; of policies on one base it is the same."""
+        heads = [] if self.head is None else [self.head]
+        return [t for module in (self.model, *heads) for t in (*module.parameters(), *module.buffers())]
 
     def tagged(self, tag: str) -> list[Tensor]:
         if tag not in self.tags:
@@ -174,6 +213,8 @@ class Policy:
             yield
             return
         others = self.tagged(tag)
+        if self.shell is None:
+            others = [self.near(tensor, p.detach()) for tensor, p in zip(others, self.parameters, strict=True)]
         # Shards are gathered from the memory they lie in: pointing elsewhere would not be noticed.
         live = [p.data for p in self.parameters] if self.shell is None else self.clone()
         put = self._point_to if self.shell is None else self.assign
@@ -191,7 +232,7 @@ class Policy:
     @torch.no_grad()
     def assign(self, tensors: list[Tensor]) -> None:
         for parameter, other in zip(self.parameters, tensors, strict=True):
-            parameter.copy_(other)
+            self.share.part(parameter).copy_(self.share.part(other))
 
     def clip(self, norm: Tensor, size: float) -> None:
         """Scale the gradients down to the norm that is allowed; `size` is their norm as a number."""
@@ -206,7 +247,7 @@ class Policy:
         """Put 2 g_t - g_(t-1) into the place of each gradient g_t, and return the g_t; the first g_(t-1) is g_t itself."""
         now = [torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in self.parameters]
         for parameter, gradient, before in zip(self.parameters, now, self.gradients or now, strict=True):
-            parameter.grad = optimistic(gradient, before)
+            parameter.grad = optimistic(gradient, self.near(before, gradient))
         return now
 
     @torch.no_grad()
@@ -214,7 +255,8 @@ class Policy:
         """Move the running average a step towards the live weights."""
         if self.section.ema is not None:
             for mean, parameter in zip(self.tags["ema"], self.parameters, strict=True):
-                mean.lerp_(parameter, 1 - self.section.ema)
+                moved = self.near(mean, parameter.detach()).lerp_(parameter, 1 - self.section.ema)
+                self.share.part(mean).copy_(self.share.part(moved))
 
     def fingerprint(self) -> str:
         """A short name of the policy's start, frozen base included, to notice a resumed run whose start has changed."""
@@ -251,12 +293,13 @@ class Policy:
         kinds = {key.partition("/")[0] for key in state}
         self.tags = {tag: tensors for tag, tensors in self.tags.items() if tag in ("ref", "ema")}
         for tag in sorted(kind.removeprefix("tag:") for kind in kinds if kind.startswith("tag:")):
-            self.tags[tag] = [state[f"tag:{tag}/{n}"].to(self.device) for n in self.names]
-        self.gradients = [state[f"gradient/{n}"].to(self.device) for n in self.names] if "gradient" in kinds else None
+            self.tags[tag] = [self.kept(state[f"tag:{tag}/{n}"]) for n in self.names]
+        self.gradients = [self.kept(state[f"gradient/{n}"]) for n in self.names] if "gradient" in kinds else None
         self.optimiser = self.new_optimiser()
         for kind in sorted(kind for kind in kinds if kind.startswith("optimiser:")):
             for name, parameter in zip(self.names, self.parameters, strict=True):
                 if f"{kind}/{name}" in state:
+                    value = state[f"{kind}/{name}"]
                     # AdamW's fused form wants its step counters on the device of the parameters.
-                    value = state[f"{kind}/{name}"].to(self.device)
-                    self.optimiser.state[parameter][kind[10:]] = value.reshape(()) if kind == COUNTER else value
+                    found = value.to(self.device).reshape(()) if kind == COUNTER else self.kept(value)
+                    self.optimiser.state[parameter][kind[10:]] = found

@@ -37,3 +37,7 @@ class Share:
     def whole(self, tensor: Tensor) -> Tensor:
         """A tensor of which every worker may hold a part only."""
         return tensor
+
+    def part(self, tensor: Tensor) -> Tensor:
+        """What this worker holds of a tensor: the memory itself, no copy."""
+        return tensor

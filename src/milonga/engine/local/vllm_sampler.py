@@ -3,8 +3,8 @@
 Invariants: token ids go in and come out, never text. Log-probabilities are those of the distribution that was sampled from.
 Before a call samples, vLLM holds the weights that the policy computes with at that moment: all of them, or of an adapter the
 adapter alone, beside a base that several share; whenever they were handed over, a probe has compared its log-probabilities with
-ours. What a request gets depends on its context, its key and the weights; who is computed beside it changes at most the last
-bits of a sum.
+ours before the call gives anything out. Between calls vLLM may sleep, and while it computes our weights may be away. What a
+request gets depends on its context, its key and the weights; who is computed beside it changes at most the last bits of a sum.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -66,8 +66,13 @@ class Host:
     """An engine of vLLM, started by the first call and kept. Policies with adapters on one base share it; whole weights have
     one of their own."""
 
-    def __init__(self, policies: Sequence[Policy]) -> None:
+    def __init__(self, policies: Sequence[Policy], discards: bool, aside: Callable[[], AbstractContextManager[None]]) -> None:
         self.policies = policies
+        self.discards = discards
+        """Whether weights are forgotten in sleep (vLLM's level 2), and handed over after it. Else they wait on the host, since
+        nobody would hand them over: a base under adapters, or what was sent from another process."""
+        self.aside = aside
+        """Within it our own weights may be away."""
         self.engine: Any = None
         self.calls = 0
         self.transfer: str | None = None
@@ -77,17 +82,28 @@ class Host:
         self.folder: tempfile.TemporaryDirectory[str] | None = None
 
     def wake(self, section: VllmSection, rows: int) -> None:
-        """Ready to compute: started, or awake again."""
+        """Started, or awake again but for the cache: ready to be handed weights. Sleeping and waking are untested: they take a
+        GPU."""
         if self.engine is None:
-            self.engine = start(self.policies, section, rows, self.transfer)
+            with self.aside():
+                self.engine = start(self.policies, section, rows, self.transfer)
             self.folder = tempfile.TemporaryDirectory(prefix="milonga-adapters-")
         elif section.sleep:
-            self.engine.wake_up()
+            self.engine.wake_up(tags=["weights"])
+
+    def ready(self, section: VllmSection) -> None:
+        """Ready to compute: the cache is there too. While weights come it is not, so that both need not fit."""
+        if section.sleep:
+            self.engine.wake_up(tags=["kv_cache"])
 
     def rest(self, section: VllmSection) -> None:
-        """Leave the device to the learner until the next call, where that is wanted. Untested: it takes a GPU."""
+        """Leave the device to the learner until the next call, where that is wanted."""
         if section.sleep:
-            self.engine.sleep(level=1)
+            self.engine.sleep(level=2 if self.forgets(section) else 1)
+
+    def forgets(self, section: VllmSection) -> bool:
+        """Whether weights are lost between calls."""
+        return section.sleep and self.discards and self.transfer is None
 
     def give(self, policy: Policy) -> Any:
         """Hand over an adapter as it is at this moment; returns what names it in requests."""
@@ -143,33 +159,39 @@ class VllmSampler:
         self, requests: Sequence[Request], decoding: Decoding, rows: int, ledger: Ledger, pages: Pages | None = None
     ) -> list[Completion]:
         """There are no pages: vLLM has a cache of its own, which is told to keep nothing from call to call."""
+        asked = probes(self.policy)
         with refusals(self.policy):
             self.host.wake(self.section, rows)
-        try:
-            with refusals(self.policy):
-                self._hand_over()
-            done = self._write(requests, decoding)
-        finally:
-            self.host.rest(self.section)
+            given = self._hand_over()
+        with self.host.aside():
+            try:
+                with refusals(self.policy):
+                    self.host.ready(self.section)
+                    probed = [] if given is None else self._write(asked, Decoding(PROBE_TOKENS))
+                done = self._write(requests, decoding)
+            finally:
+                self.host.rest(self.section)
+        if given is not None:  # looked at only now, so that our weights and vLLM's cache need not fit side by side
+            self._compare(asked, probed)
+            self.held = None if self.host.forgets(self.section) else given
         charge(self.policy, ledger, [r.context for r in requests], [len(row.ids) for row in done])
         return [completion(self.policy.codec, row, decoding) for row in done]
 
-    def _hand_over(self) -> None:
+    def _hand_over(self) -> list[int] | None:
         """Give vLLM the weights of this moment, unless it has them: learning, another tag and a copy all change their bits.
-        What it was sent stays until somebody forgets it."""
+        What it was sent stays until somebody forgets it. Returns the bits of what is to be probed; None where nothing is."""
         if self.received:
-            return
+            return None
         wanted = bit_sums(self.policy.parameters)
         if wanted == self.held:
-            return
+            return None
         self.held = None
         if self.policy.adapter is None:
             self.engine.collective_rpc("reload_weights", kwargs={"weights_iterator": checkpoint(self.policy)})
         else:
             self.host.drop(self.adapter)
             self.adapter = self.host.give(self.policy)
-        self._probe()
-        self.held = wanted
+        return wanted
 
     def receive(self, phase: str, told: Mapping[str, Any], rows: int) -> None:
         """One phase of a transfer from another process, by its name in vLLM. Whoever sends compares log-probabilities after
@@ -196,6 +218,7 @@ class VllmSampler:
 
         with refusals(self.policy):
             self.host.wake(self.section, most)
+            self.host.ready(self.section)
         found: dict[str, Floats] = {}
         try:
             self.host.calls += 1
@@ -211,13 +234,9 @@ class VllmSampler:
             self.host.rest(self.section)
         return [found[str(i)] for i in range(len(rows))]
 
-    def _probe(self) -> None:
-        """Let vLLM continue a few fixed contexts, and ask our own model about the tokens it chose."""
-        drawn = np.random.default_rng(0)
-        contexts = drawn.integers(0, len(self.policy.codec.tokenizer), (PROBES, PROBE_CONTEXT))
-        requests = [Request(context, key) for key, context in enumerate(contexts)]
-        done = self._write(requests, Decoding(PROBE_TOKENS))
-        ours = [fresh_logprobs(self.policy, r.context, row.ids) for r, row in zip(requests, done, strict=True)]
+    def _compare(self, asked: Sequence[Request], done: Sequence[Written]) -> None:
+        """Ask our own model about the tokens that vLLM chose."""
+        ours = [fresh_logprobs(self.policy, r.context, row.ids) for r, row in zip(asked, done, strict=True)]
         apart = np.abs(np.concatenate(ours) - np.concatenate([row.logprobs for row in done]))
         if not apart.mean() <= self.tolerance:  # so that NaN is refused too
             raise UserError(
@@ -390,6 +409,12 @@ def checkpoint(policy: Policy) -> Iterator[tuple[str, Tensor]]:
 def checkpoint_parameters(policy: Policy) -> Iterator[tuple[str, nn.Parameter]]:
     """What a checkpoint is made from, in its order: of sharded weights the shards."""
     yield from policy.causal.named_parameters(remove_duplicate=False)
+
+
+def probes(policy: Policy) -> list[Request]:
+    """A few fixed contexts, for vLLM to continue."""
+    contexts = np.random.default_rng(0).integers(0, len(policy.codec.tokenizer), (PROBES, PROBE_CONTEXT))
+    return [Request(context, key) for key, context in enumerate(contexts)]
 
 
 def fresh_logprobs(policy: Policy, context: np.ndarray[Any, Any], output: list[int]) -> np.ndarray[Any, Any]:

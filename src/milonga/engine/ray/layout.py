@@ -50,6 +50,8 @@ class Need:
     gpus: float
     bytes: int
     """Of each worker, on its device."""
+    host: int = 0
+    """Of each worker on a GPU: bytes of the host for what is offloaded."""
 
     @property
     def device(self) -> str:
@@ -126,8 +128,10 @@ def needs_of(
         refuse_unshardable(name, section, own, vllm)
         gpus = gpus_of(own, device, machines)
         refuse_transfer(name, section, own, gpus, vllm, machines)
-        size = learner_bytes(section, sizes[name], own, "cuda" if gpus else "cpu")
-        needs.append(Need(f"learners of {name}", own.learners, own.cpus, gpus, size))
+        kind = "cuda" if gpus else "cpu"
+        size = learner_bytes(section, sizes[name], own, kind)
+        host = rested_bytes(section, sizes[name], own, vllm) if offloads(section, kind) else 0
+        needs.append(Need(f"learners of {name}", own.learners, own.cpus, gpus, size, host))
     for names in sampled_together(sections):
         count, own = max(placement.of(name).samplers for name in names), placement.of(names[0])
         if count:
@@ -180,23 +184,49 @@ def refuse_transfer(
 
 def learner_bytes(section: PolicySection, size: Size, placement: PlacementSection, device: str) -> int:
     """Weights, gradients, two moments, the start and the average in float32, in shards; what is gathered, a copy to compute or
-    sample with, and the activations of one pass."""
+    sample with, and the activations of one pass. With `offload` on a GPU the most of it that is there at once: in a pass, in a
+    step, or to sample."""
     dtype, count = computing_dtype(section, size.total, device), placement.learners
-    versions = 4 + 1 + (section.ema is not None) + section.optimism
-    held = 4 * (size.total - size.trained * (section.lora is None) + size.trained * versions) // count
+    version = 4 * size.trained // count
+    base = 4 * (size.total - size.trained * (section.lora is None)) // count
     samples = section.kind != "scalar" and not placement.samplers
     if count > 1:
-        held += 4 * (size.total if samples else 2 * size.block)
-    elif dtype != torch.float32:
-        held += dtype.itemsize * size.total * (1 + samples)
+        to_learn, to_sample = 4 * 2 * size.block, 4 * size.total * samples
+        held = max(to_learn, to_sample)
+    else:
+        to_learn = dtype.itemsize * size.total if dtype != torch.float32 else 0
+        to_sample = to_learn * samples
+        held = to_learn + to_sample
     least = CPU_TOKENS if device == "cpu" else PASS_TOKENS[0]
-    return held + (section.micro_tokens or least) * token_bytes(size.config, dtype)
+    activations = (section.micro_tokens or least) * token_bytes(size.config, dtype)
+    if offloads(section, device):
+        phases = 2 * version + to_learn + activations, (4 + section.optimism) * version, version + to_sample
+        return base + max(phases)
+    return base + version * (4 + at_rest(section)) + held + activations
+
+
+def at_rest(section: PolicySection) -> int:
+    """Versions of the weights that are only now and then computed with: the start, the average, the last gradients."""
+    return 1 + (section.ema is not None) + section.optimism
+
+
+def offloads(section: PolicySection, device: str) -> bool:
+    return section.offload and device == "cuda"
+
+
+def rested_bytes(section: PolicySection, size: Size, placement: PlacementSection, vllm: VllmSection | None) -> int:
+    """What a learner with `offload` has in host memory beside its GPU: two moments and what is at rest; while vLLM samples in
+    its place, the weights as well."""
+    aside = 4 * size.total if vllm is not None and not placement.samplers and section.kind != "scalar" else 0
+    return 4 * size.trained * (2 + at_rest(section)) // placement.learners + aside
 
 
 def sampler_bytes(sections: Sequence[PolicySection], sizes: Sequence[Size], device: str, vllm: VllmSection | None) -> int:
-    """The base or the weights in float32, their start, and a copy to sample with. Caches take what is left."""
+    """The base or the weights in float32, their start unless it is on the host, and a copy to sample with. Caches take what is
+    left."""
     dtype = computing_dtype(sections[0], sizes[0].total, device)
-    held = 4 * sizes[0].total + 4 * sum(size.trained for size in sizes)
+    starts = sum(size.trained for section, size in zip(sections, sizes, strict=True) if not offloads(section, device))
+    held = 4 * sizes[0].total + 4 * starts
     if vllm is not None:
         return held + dtype.itemsize * sizes[0].total + (int(vllm.cpu_cache_gib * GIB) if device == "cpu" else 0)
     return held + (len(sizes) * dtype.itemsize * sizes[0].total if device == "cuda" else 0)
@@ -240,7 +270,7 @@ class Room:
         known = self.machine.gpu_memory
         if need.gpus and known is not None and need.bytes > known * min(1.0, need.gpus):
             return False
-        memory, part, count = 0 if need.gpus else need.bytes, min(1.0, need.gpus), math.ceil(need.gpus)
+        memory, part, count = need.host if need.gpus else need.bytes, min(1.0, need.gpus), math.ceil(need.gpus)
         chosen = [number for number, free in enumerate(self.gpus) if part <= free + 1e-9][:count]
         if need.cpus > self.cpus + 1e-9 or memory > self.memory or len(chosen) < count:
             return False
@@ -274,7 +304,7 @@ def place(needs: Sequence[Need], machines: Sequence[Machine]) -> list[list[str]]
 
 
 def too_much(need: Need, placed: int, rooms: Sequence[Room]) -> str:
-    wants = f"{need.cpus:g} CPU, {need.gpus:g} GPU and {need.bytes / GIB:.2f} GiB"
+    wants = f"{need.cpus:g} CPU, {need.gpus:g} GPU and {memory_of(need)}"
     return (
         f"{need.name}: {need.workers - placed} of {need.workers} workers do not fit. Each needs {wants}; left are "
         f"{'; '.join(map(str, rooms))}. "
@@ -282,11 +312,16 @@ def too_much(need: Need, placed: int, rooms: Sequence[Room]) -> str:
     )
 
 
+def memory_of(need: Need) -> str:
+    offloaded = f" and {need.host / GIB:.2f} GiB of the host" if need.host else ""
+    return f"{need.bytes / GIB:.2f} GiB{' of the GPU' if need.gpus else ''}{offloaded}"
+
+
 def lines(needs: Sequence[Need], machines: Sequence[Machine]) -> list[str]:
     """Who goes where, to be read."""
     out = []
     for need, where in zip(needs, place(needs, machines), strict=True):
         counted = ", ".join(f"{where.count(name)} on {name}" for name in dict.fromkeys(where))
-        each = f"{need.cpus:g} CPU, {need.gpus:g} GPU, {need.bytes / GIB:.2f} GiB {'of the GPU' if need.gpus else ''}".rstrip()
+        each = f"{need.cpus:g} CPU, {need.gpus:g} GPU, {memory_of(need)}"
         out.append(f"{need.name}: {need.workers} x ({each}): {counted}")
     return out

@@ -73,6 +73,10 @@ class GroupShare(Share):
             return torch.cat(parts).to(tensor.device)
         return tensor.full_tensor()
 
+    @torch.no_grad()
+    def part(self, tensor: Tensor) -> Tensor:
+        return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
 
 class Shell(nn.Module):
     """The root of what is sharded: within its forward pass the weights outside of layers (embedding, head) are whole."""
@@ -101,9 +105,10 @@ def shard(policy: Policy, mesh: DeviceMesh, talk: Any) -> None:
         module.set_force_sum_reduction_for_comms(True)
     policy.shell, policy.share = shell, GroupShare(talk)
     policy.names, policy.parameters = policy.trainable()
+    policy.device = policy.parameters[0].device
     policy.optimiser = policy.new_optimiser()
     for tag, tensors in policy.tags.items():
-        policy.tags[tag] = [fitting(t, p).clone() for t, p in zip(tensors, policy.parameters, strict=True)]
+        policy.tags[tag] = [policy.kept(fitting(t, p).clone()) for t, p in zip(tensors, policy.parameters, strict=True)]
     policy.compute_dtype = computing_dtype(policy.section, size, mesh.device_type)
     with torch.no_grad():
         # The first pass tells the layers that the shell is their root: sampling reaches them without it.
@@ -140,9 +145,9 @@ def gathered(policy: Policy) -> Iterator[None]:
 
 def whole_tensors(policy: Policy, tag: str) -> Iterator[Tensor]:
     """The weights of policy@tag, whole, one after another. All workers take part; who needs none of them lets each go."""
-    tensors = [p.detach() for p in policy.parameters] if tag == "live" else policy.tagged(tag)
-    for tensor in tensors:
-        yield policy.share.whole(tensor)
+    live = [p.detach() for p in policy.parameters]
+    for tensor, like in zip(live if tag == "live" else policy.tagged(tag), live, strict=True):
+        yield policy.share.whole(policy.near(tensor, like))
 
 
 def fitting(tensor: Tensor, like: Tensor) -> Tensor:
@@ -190,7 +195,12 @@ def empty_state(policy: Policy, file: Path) -> tuple[dict[str, Tensor], dict[str
     with safe_open(file, framework="pt") as stored:
         keys = list(stored.keys())
         counters = {key: stored.get_tensor(key) for key in keys if key.startswith(COUNTER)}
-    return {key: torch.empty_like(like[key.partition("/")[2]].detach()) for key in keys if key not in counters}, counters
+
+    def room(key: str) -> Tensor:
+        found = torch.empty_like(like[key.partition("/")[2]].detach())
+        return found if key.startswith("live/") else policy.kept(found)
+
+    return {key: room(key) for key in keys if key not in counters}, counters
 
 
 def talk_of(policy: Policy) -> Any:

@@ -204,7 +204,7 @@ class Work:
         if tag == "live":
             chosen.assign(tensors)
         else:
-            chosen.tags[tag] = [tensor.clone() for tensor in tensors]
+            chosen.tags[tag] = [chosen.kept(tensor.clone()) for tensor in tensors]
 
     def send(self, policy: str, number: int, sampler: Any, backend: str) -> None:
         """The live weights to a sampler's worker, by vLLM's own transfer."""

@@ -73,8 +73,10 @@ class CudaSampler:
         self.spare = 0
         """Slots for histories that were asked for beyond those, and may be had in `limit` bytes."""
         self.limit = 0
+        self.room = 0
+        """Tokens of a row, and steps of a call, that decoders had so far: a new one has no fewer."""
+        self.steps = 0
         self.held = Held()
-        self.weights = Weights(policy)
         self.decoder: Decoder | None = None
 
     @torch.no_grad()
@@ -86,7 +88,7 @@ class CudaSampler:
         self.held.open(pages)
         slots = min(rows, len(requests))
         decoder = self._decoder(slots, self._spare(requests, slots, pages), longest, max(rooms))
-        self.weights.refresh()
+        decoder.weights.refresh()
         decoder.cold.fill_(1.0 if decoding.greedy else 1.0 / decoding.temperature)
         owner = None if pages is None else pages.owner
         done = _Flow(decoder, self.policy, requests, rooms, decoding, rows, self.held, owner).run()
@@ -94,7 +96,7 @@ class CudaSampler:
         return done
 
     def close(self) -> None:
-        """Give back the cache."""
+        """Give back the cache and the copy of the weights. The next call makes them again, in the sizes they had."""
         self.decoder = None
         self.held.open(None)
 
@@ -114,20 +116,19 @@ class CudaSampler:
         enough = self.wanted >= slots and self.spare >= spare
         if old is not None and enough and old.room >= room and old.steps >= steps:
             return old
-        room, steps = (-(-n // GRAIN) * GRAIN for n in (room, steps))
-        if old is not None:
-            room, steps = max(room, old.room), max(steps, old.steps)
+        self.room, self.steps = (max(-(-n // GRAIN) * GRAIN, had) for n, had in ((room, self.room), (steps, self.steps)))
         self.wanted, self.spare = max(slots, self.wanted), max(spare, self.spare)
+        weights = Weights(self.policy) if old is None else old.weights
         self.decoder = None
         self.held.clear()
         del old  # its cache makes room for the new one
-        extra = min(self.spare, self.limit // (room * self.weights.token_bytes))
-        self.decoder = Decoder(self.weights, self._fitting(self.wanted + extra, room), room, steps, self.policy.eos)
+        each = self.room * weights.token_bytes
+        fitting = self._fitting(self.wanted + min(self.spare, self.limit // each), self.room, each)
+        self.decoder = Decoder(weights, fitting, self.room, self.steps, self.policy.eos)
         return self.decoder
 
-    def _fitting(self, slots: int, room: int) -> int:
-        """As many slots as fit: fewer only take longer."""
-        each = room * self.weights.token_bytes
+    def _fitting(self, slots: int, room: int, each: int) -> int:
+        """As many slots of `each` bytes as fit: fewer only take longer."""
         allowed = cache_bytes(self.policy.device, [self.policy, *self.beside], self.waiting())
         if allowed < 2 * each:  # one slot, and the one that belongs to nobody
             raise UserError(
