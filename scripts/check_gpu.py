@@ -4,24 +4,29 @@
 
 Random models of the shapes that the kernels know, in float32 (same tokens, log-probabilities within 1e-4 of the CPU's) and
 in bfloat16 (log-probabilities near those of a fresh forward pass); conversations whose turns go on from kept histories, too.
-Exit code 1 if anything is off.
+And `offload`: turns of two policies with and without it end in the same bits, and what it moves to the host is missed on the
+device while they sample. Exit code 1 if anything is off.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import json
+import os
 import sys
 import tempfile
+import warnings
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from transformers import LlamaConfig, LlamaForCausalLM
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
-from engine_helpers import kernel_model, prompts, requests, section, tokenizer, trace_of
+from engine_helpers import TINY, kernel_model, lesson, prompts, requests, section, tokenizer, trace_of
 from milonga.engine import Completion, Decoding, Request
 from milonga.engine.local import LocalEngine
 from milonga.types import Traces
@@ -34,6 +39,10 @@ PARTED = 1
 """Rows of one comparison whose draw may fall between two roundings."""
 LONGEST = 240
 """Tokens of a conversation here, at most."""
+RESTING = {"hidden_size": 1024, "intermediate_size": 2816, "num_hidden_layers": 12, "num_attention_heads": 16}
+"""A model of 150M parameters: large enough for its moments to be seen among what else is allocated."""
+MISSED = 0.05
+"""By how much of it the memory that is saved may differ from what was moved."""
 
 
 def folder(root: Path, arch: str) -> str:
@@ -152,10 +161,78 @@ def rounded(root: Path, arch: str) -> dict[str, float]:
     return mean
 
 
+def rested(root: Path, device: str = "cuda", shape: dict[str, int] = RESTING, turns: int = 3) -> dict[str, Any]:
+    """Two policies that learn in turns, twice without `offload` (is the device exact at all?) and once with it."""
+    torch.manual_seed(0)
+    config = LlamaConfig(**TINY | shape, num_key_value_heads=4, tie_word_embeddings=True, max_position_embeddings=256)
+    LlamaForCausalLM(config).save_pretrained(root / "resting")
+    tokenizer("bytes").save_pretrained(root / "resting")
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what torch cannot do exactly shows in the two runs that should be alike
+            plain, again, thrifty = (turned(str(root / "resting"), device, offload, turns) for offload in (False, False, True))
+    finally:
+        torch.use_deterministic_algorithms(False)
+    saved = plain["sampling"] - thrifty["sampling"]
+    return {
+        "tensors": len(plain["state"]),
+        "apart, both without": apart(plain["state"], again["state"]),
+        "apart, with and without": apart(plain["state"], thrifty["state"]),
+        "moved GiB": thrifty["moved"] / 2**30,
+        "saved while sampling GiB": saved / 2**30,
+        "saved of moved": saved / thrifty["moved"],
+        "peak while sampling GiB": [plain["sampling"] / 2**30, thrifty["sampling"] / 2**30],
+        "peak while learning GiB": [plain["learning"], thrifty["learning"]],
+        "left on the device": thrifty["left"],
+    }
+
+
+def turned(model: str, device: str, offload: bool, turns: int) -> dict[str, Any]:
+    """What some turns end in, and the most memory of the device that sampling (in the last turn) and learning took."""
+    gpu = device == "cuda"
+    before, learning = torch.cuda.memory_allocated() if gpu else 0, 0.0
+    options: dict[str, Any] = {"dtype": "float32", "ema": 0.9, "lr": 1e-4, "offload": offload}
+    made = LocalEngine({name: section(model, **options) for name in "pq"}, device=device, rows=32, limit=32)
+    asked = requests(prompts(16, seed=3, longest=40))
+    for _ in range(turns):
+        if gpu:
+            torch.cuda.reset_peak_memory_stats()
+        done = {name: made.sample(name, asked, Decoding(32)) for name in "pq"}
+        sampling = torch.cuda.max_memory_allocated() - before if gpu else 0
+        for name in "pq":
+            made.sample(name, asked[:4], Decoding(8), "ema")
+            rows = Traces(trace_of(r.context, d, name=f"t{i}") for i, (r, d) in enumerate(zip(asked, done[name], strict=True)))
+            taught = lesson(rows, [1.0, -1.0] * 8, kl_coef=0.05)
+            taught.policy = name
+            learning = max(learning, made.learn(taught).peak_gib or 0.0)
+            made.publish(name)
+    resting = [t for p in made.policies.values() for t in (*p.moments(), *p.tags["ref"], *p.tags["ema"])]
+    found = {
+        "state": {f"{name}/{key}": tensor for name, p in made.policies.items() for key, tensor in p.state().items()},
+        "moved": sum(tensor.nbytes for tensor in resting),
+        "left": sum(tensor.is_cuda for tensor in resting),
+        "sampling": sampling,
+        "learning": learning,
+    }
+    made.close()
+    del made, resting
+    gc.collect()
+    if gpu:
+        torch.cuda.empty_cache()
+    return found
+
+
+def apart(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor]) -> int:
+    """How many tensors are not the same bits."""
+    return sum(key not in right or not torch.equal(tensor, right[key]) for key, tensor in left.items())
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # or its products may differ from run to run
     result: dict[str, Any] = conditions("cuda")
     wrong = []
     with tempfile.TemporaryDirectory() as temporary:
@@ -168,6 +245,9 @@ def main() -> None:
             result[f"{arch}, bfloat16"] = gaps = rounded(Path(temporary), arch)
             if max(gaps.values()) > BFLOAT16:
                 wrong.append(f"{arch} bfloat16: {gaps}")
+        result["offload"] = rest = rested(Path(temporary))
+        if rest["apart, with and without"] or rest["left on the device"] or abs(rest["saved of moved"] - 1) > MISSED:
+            wrong.append(f"offload: {rest}")
     result["wrong"] = wrong
     text = json.dumps(result, indent=1)
     print(text)

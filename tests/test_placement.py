@@ -70,6 +70,29 @@ def test_what_a_learner_holds_shrinks_with_their_number_and_what_it_keeps(root: 
     assert each({"p": section(model_folder(root), micro_tokens=1, lora={"rank": 4})}) < each(plain)
 
 
+def test_what_is_offloaded_counts_on_the_host(root: Path) -> None:
+    """The GPU must hold the most that is there at once: here the moments, in a step; with long passes, those."""
+    size = layout.size_of(section(model_folder(root)))
+
+    def need(vllm: VllmSection | None = None, learners: int = 1, where: list[Machine] = GPUS, **options: Any) -> Need:
+        made = section(model_folder(root), **{"micro_tokens": 1, **options})
+        found = needs({"p": made}, where, "auto", vllm, learners=learners, samplers=int(learners > 1))
+        return found["learners of p"]
+
+    rests = need(offload=True, ema=0.9)
+    assert rests.bytes == 4 * 4 * size.total and rests.host == 4 * 4 * size.total, "two moments, the start and the average"
+    token = need(offload=True, micro_tokens=10**6).bytes - need(offload=True, micro_tokens=10**6 - 1).bytes
+    assert need(ema=0.9).bytes == 4 * 6 * size.total + token
+    assert need(offload=True, optimism=True).bytes == 4 * 5 * size.total
+    assert need(offload=True, learners=2).bytes < need(learners=2).bytes
+    assert need(VllmSection(), offload=True).host == 4 * (3 + 1) * size.total, "and the weights, while vLLM samples"
+    line = layout.lines([rests], GPUS)[0]
+    assert "GiB of the GPU and" in line and "GiB of the host" in line
+    assert need(offload=True, where=CORES) == need(where=CORES), "a CPU has one memory"
+    with pytest.raises(UserError, match=r"and 65\.00 GiB of the host; left are"):
+        layout.place([Need("x", 1, 1, 1, GIB, 65 * GIB)], GPUS)
+
+
 def test_adapters_on_one_base_share_samplers_and_heads_have_none(root: Path) -> None:
     one, other = model_folder(root), model_folder(root, "qwen2")
     adapted = {"a": section(one, lora={"rank": 4}), "b": section(one, lora={"rank": 4}), "c": section(other, lora={"rank": 4})}

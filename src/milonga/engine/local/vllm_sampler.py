@@ -173,7 +173,9 @@ class VllmSampler:
                 self.host.rest(self.section)
         if given is not None:  # looked at only now, so that our weights and vLLM's cache need not fit side by side
             self._compare(asked, probed)
-            self.held = None if self.host.forgets(self.section) else given
+            self.held = given
+        if self.host.forgets(self.section):
+            self.held = None
         charge(self.policy, ledger, [r.context for r in requests], [len(row.ids) for row in done])
         return [completion(self.policy.codec, row, decoding) for row in done]
 
