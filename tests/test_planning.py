@@ -297,6 +297,24 @@ def test_who_takes_turns_keeps_the_state_of_all_learners() -> None:
     assert held == [pytest.approx(state * others) for others in (2, 2, 1, 1)]
 
 
+def test_what_is_offloaded_leaves_room_and_costs_time() -> None:
+    shape, study = find_shape("7b"), Study("generator", rows=8, prompt=68, lengths=ALIKE)
+    each = shape.parameters / 8
+    plain, thrifty = (room.fit_learner(H200.gpu, shape, study, 8, offload=offload) for offload in (False, True))
+    assert plain is not None and thrifty is not None
+    assert "moments" in plain.memory and total(thrifty.memory) <= total(plain.memory) - 12 * each + 1
+    assert room.fit_learner(replace(H200.gpu, memory=16 * each), shape, study, 8, offload=True) is None, "a step must fit"
+    before, after = (make_plan(H200, tango(), both("7b"), 8, 0, offload) for offload in (False, True))
+    held = [group.memory["learners' state"] for group in after.best.groups]
+    assert after.best.kind == "colocated" and held == [pytest.approx(4 * each * others) for others in (2, 2, 1, 1)]
+    learners = [(a, b) for a, b in zip(before.best.groups, after.best.groups, strict=True) if a.work == "learner"]
+    moves = 2 * 8 * each / (64e9 * 0.7)
+    assert all(sum(parts.get("offload", 0.0) for parts in b.times) == pytest.approx(moves) for _, b in learners)
+    assert "offload" not in {name for group in before.best.groups for parts in group.times for name in parts}
+    fewest = [smallest(Planner(H200, tango(), both("72b"), near=False, offload=offload)) for offload in (False, True)]
+    assert fewest[0] is not None and fewest[1] is not None and fewest[1] < fewest[0]
+
+
 def test_what_fits_nowhere_is_refused_too() -> None:
     with pytest.raises(UserError, match="fits on no number of h200"):
         make_plan(H200, tango(lengths=Lengths(1e6, 2_000_000)), both("72b"), 8, staleness=1)

@@ -43,6 +43,7 @@ def work_out(
     staleness: int,
     turns: int | None,
     price: float | None,
+    offload: bool = False,
 ) -> dict[str, Any]:
     """The plan as data; what is not given of the batch and of the run is as in a config."""
     if recipe not in RECIPES:
@@ -58,7 +59,7 @@ def work_out(
     shapes = {policy: find_shape(named[policy]) for policy in load.policies}
     calibration = calibrate()
     machine = Machine(find_accelerator(gpu), calibration.reached)
-    plan = make_plan(machine, load, shapes, gpus, staleness)
+    plan = make_plan(machine, load, shapes, gpus, staleness, offload)
     return describe(plan, calibration, simulate(plan), turns or usual.turns, price)
 
 

@@ -130,6 +130,11 @@ def assumptions(plan: Plan) -> list[str]:
         "an engine holds all weights over its GPUs (tensor parallel), with the kernels that were measured on one",
         "evaluations, checkpoints, warm-up turns, failures and what staleness costs in learning are not counted",
     ]
+    if plan.offload:
+        said.append(
+            f"moments and starts are on the host: moments come and go at every step, over {LINK_SHARE:.0%} of "
+            f"{gpu.host / 1e9:.0f} GB/s for each GPU; the host has room for them"
+        )
     if any(shape.experts for shape in plan.shapes.values()):
         said.append(
             "experts are chosen evenly, cut like other weights (no expert parallelism), and gathered to learn "

@@ -35,6 +35,8 @@ class Accelerator:
     """An hour of it, in any currency: an assumption."""
     node: int = 8
     """GPUs in a node."""
+    host: float = 64e9
+    """Bytes a second to the memory of its host, one way."""
 
     def gather_s(self, size: float, gpus: int) -> float:
         """Seconds until each of the GPUs has all of `size` bytes that lie sharded over them, or has its sum of a shard. What
@@ -55,6 +57,10 @@ class Accelerator:
         """Seconds to send or receive weights that lie over so many GPUs, each with its own way out."""
         return size / (lanes * (self.link if near else self.network) * LINK_SHARE)
 
+    def offload_s(self, size: float) -> float:
+        """Seconds to fetch so many bytes from the host, and to bring them there again."""
+        return 2 * size / (self.host * LINK_SHARE)
+
 
 ACCELERATORS = {
     one.name: one
@@ -62,8 +68,8 @@ ACCELERATORS = {
         Accelerator("h200", 989e12, 4.8e12, 141e9, 450e9, 50e9, price=3.5),
         Accelerator("h100", 989e12, 3.35e12, 80e9, 450e9, 50e9, price=2.5),
         Accelerator("b200", 2250e12, 8.0e12, 180e9, 900e9, 50e9, price=5.0),
-        Accelerator("a100-80", 312e12, 2.039e12, 80e9, 300e9, 25e9, price=1.5),
-        Accelerator("l40s", 362e12, 0.864e12, 48e9, 32e9, 12.5e9, price=1.0),
+        Accelerator("a100-80", 312e12, 2.039e12, 80e9, 300e9, 25e9, price=1.5, host=32e9),
+        Accelerator("l40s", 362e12, 0.864e12, 48e9, 32e9, 12.5e9, price=1.0, host=32e9),
     )
 }
 

@@ -2,11 +2,13 @@
 
 Invariant: what is refused here could not run: a sampler needs its weights and one longest row, a learner its state and the
 activations of one longest row. Counted as the local engine does it (engine/local/memory.py): float32 weights, gradients and two
-moments, the start of the run, a half-precision copy to compute with; a tenth of the memory stays free.
+moments, the start of the run, a half-precision copy to compute with; a tenth of the memory stays free. With `offload` moments
+and start are on the host, and moments come for a step, when there are no activations.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from milonga.config import SamplingSection
@@ -44,9 +46,14 @@ class Sampling:
     memory: Parts
 
 
-def state(shape: Shape, gpus: int) -> Parts:
+def state(shape: Shape, gpus: int, kinds: Iterable[str] = STATE) -> Parts:
     """Of one learner of several: its shard."""
-    return {name: size * shape.parameters / gpus for name, size in STATE.items()}
+    return {name: STATE[name] * shape.parameters / gpus for name in kinds}
+
+
+def held(shape: Shape, gpus: int, offload: bool) -> Parts:
+    """What a learner keeps while others have their turn."""
+    return state(shape, gpus, ("master weights",)) if offload else state(shape, gpus)
 
 
 def working(shape: Shape, gpus: int) -> Parts:
@@ -62,19 +69,31 @@ def token_bytes(shape: Shape, recompute: bool) -> float:
     return 4 * shape.layers * shape.hidden + whole / shape.layers if recompute else float(whole)
 
 
-def learner(shape: Shape, gpus: int, tokens: int, recompute: bool) -> Parts:
+def learner(shape: Shape, gpus: int, tokens: int, recompute: bool, offload: bool = False) -> Parts:
     """Of one learner in a pass of so many tokens."""
-    return {**state(shape, gpus), **working(shape, gpus), "activations": tokens * token_bytes(shape, recompute)}
+    kept = state(shape, gpus, ("master weights", "gradients")) if offload else state(shape, gpus)
+    return {**kept, **working(shape, gpus), "activations": tokens * token_bytes(shape, recompute)}
 
 
-def fit_learner(gpu: Accelerator, shape: Shape, study: Study, gpus: int, others: float = 0.0) -> Learning | None:
+def stepping(shape: Shape, gpus: int) -> Parts:
+    """Of one learner in a step of its optimiser, where moments are there for that alone."""
+    return state(shape, gpus, ("master weights", "gradients", "moments"))
+
+
+def fit_learner(
+    gpu: Accelerator, shape: Shape, study: Study, gpus: int, others: float = 0.0, offload: bool = False
+) -> Learning | None:
     """None where it does not fit beside `others` bytes. Activations are computed again only where they must be."""
-    room = (1 - KEPT) * gpu.memory - others - total(learner(shape, gpus, 0, False))
+    free = (1 - KEPT) * gpu.memory - others
+    if total(stepping(shape, gpus)) > free:
+        return None
+    room = free - total(learner(shape, gpus, 0, False, offload))
     for recompute in (False, True):
         each = token_bytes(shape, recompute)
         tokens = int(max(study.longest, min(MOST_PASS, PASS_SHARE * gpu.memory / each, room / each)))
         if tokens * each <= room:
-            return Learning(tokens, recompute, learner(shape, gpus, tokens, recompute))
+            passing = learner(shape, gpus, tokens, recompute, offload)
+            return Learning(tokens, recompute, max(passing, stepping(shape, gpus), key=total))
     return None
 
 

@@ -153,12 +153,13 @@ class Plan:
     gpus: int
     best: Placement
     other: Placement | None
+    offload: bool = False
 
     def standing(self, placement: Placement, calibration: Calibration) -> str:
         """Of all numbers of a placement. calibrated: within what was measured, which is one GPU; model: anything else."""
         ranges = calibration.measured_range()
         least, most = ranges["parameters"]
-        inside = self.machine.gpu == calibration.gpu and placement.gpus == 1
+        inside = self.machine.gpu == calibration.gpu and placement.gpus == 1 and not self.offload
         inside &= all(least <= shape.parameters <= most for shape in self.shapes.values())
         for turn in self.workload.turns():
             inside &= turn.study.longest <= ranges["tokens"][1]
@@ -176,6 +177,8 @@ class Planner:
     shapes: Mapping[str, Shape]
     near: bool
     """Learners and samplers of a split are in one node."""
+    offload: bool = False
+    """Learners have moments and starts on the host (`policies.SEAT.offload`)."""
 
     def sampler(self, policy: str, gpus: int, others: float = 0.0, shared: bool = False) -> Group | None:
         """Engines of the tensor-parallel degree that is fastest over a cycle; None where none fits."""
@@ -205,10 +208,13 @@ class Planner:
         """Weights sharded over all GPUs of the group; None where they do not fit."""
         shape, turns = self.shapes[policy], self.workload.turns()
         study = next(turn.study for turn in turns if turn.study.policy == policy)
-        fitting = memory.fit_learner(self.machine.gpu, shape, study, gpus, others)
+        fitting = memory.fit_learner(self.machine.gpu, shape, study, gpus, others, self.offload)
         if fitting is None:
             return None
         parts = learn_parts(self.machine, shape, study, gpus, fitting.tokens, fitting.recompute)
+        if self.offload:
+            moments = memory.state(shape, gpus, ("moments",))
+            parts = added(parts, {"offload": self.machine.gpu.offload_s(total(moments))})
         if not shared:
             parts = added(parts, publish_parts(self.machine, shape, gpus, self.near))
         elif gpus == 1:
@@ -224,8 +230,9 @@ class Planner:
         return Placement(kind, tuple(groups), staleness, driver, tuple(turn.times for turn in turns))
 
     def colocated(self, gpus: int) -> Placement | None:
-        """One group that takes turns: the state of all learners stays; one sampler, or the passes of one learner, beside it."""
-        held = {policy: total(memory.state(self.shapes[policy], gpus)) for policy in self.workload.learners}
+        """One group that takes turns: the state of all learners stays, or with `offload` their weights; one sampler, or the
+        passes of one learner, beside it."""
+        held = {policy: total(memory.held(self.shapes[policy], gpus, self.offload)) for policy in self.workload.learners}
         groups = [self.sampler(policy, gpus, sum(held.values()), shared=True) for policy in self.workload.policies]
         for policy in self.workload.learners:
             groups.append(self.learner(policy, gpus, sum(held.values()) - held[policy], shared=True))
@@ -280,19 +287,26 @@ def outer(axes: Sequence[Sequence[float]], combine: np.ufunc) -> Floats:
     return out
 
 
-def make_plan(machine: Machine, workload: Workload, shapes: Mapping[str, Shape], gpus: int, staleness: int) -> Plan:
+def make_plan(
+    machine: Machine, workload: Workload, shapes: Mapping[str, Shape], gpus: int, staleness: int, offload: bool = False
+) -> Plan:
     """The best placement on at most so many GPUs."""
-    (found,) = make_plans(machine, workload, shapes, [gpus], staleness)
+    (found,) = make_plans(machine, workload, shapes, [gpus], staleness, offload)
     if found is None:
-        raise UserError(too_small(Planner(machine, workload, shapes, near=False), gpus))
+        raise UserError(too_small(Planner(machine, workload, shapes, near=False, offload=offload), gpus))
     return found
 
 
 def make_plans(
-    machine: Machine, workload: Workload, shapes: Mapping[str, Shape], counts: Sequence[int], staleness: int
+    machine: Machine,
+    workload: Workload,
+    shapes: Mapping[str, Shape],
+    counts: Sequence[int],
+    staleness: int,
+    offload: bool = False,
 ) -> list[Plan | None]:
     """The best placement on each number of GPUs; None where nothing fits."""
-    far, near = (Planner(machine, workload, shapes, near) for near in (False, True))
+    far, near = (Planner(machine, workload, shapes, near, offload) for near in (False, True))
     colocated = [one for size in sizes(max(counts)) if (one := far.colocated(size))]
     axes, inside = far.axes(max(counts)), near.axes(min(max(counts), machine.gpu.node))
     plans: list[Plan | None] = []
@@ -303,7 +317,7 @@ def make_plans(
         found = [one for one in kinds if one is not None]
         best = quickest(found)
         other = next((one for one in found if one is not best), None)
-        plans.append(None if best is None else Plan(machine, workload, shapes, gpus, best, other))
+        plans.append(None if best is None else Plan(machine, workload, shapes, gpus, best, other, offload))
     return plans
 
 

@@ -72,7 +72,7 @@ def stages(plan: Plan, placed: Placement, kind: int, turn: Turn, key: tuple[int,
     yield "driver", placed.driver[kind]
     group = groups[f"{turn.study.policy} learner"]
     seconds = study_seconds(plan.machine, plan.shapes[turn.study.policy], turn.study, group, learned)
-    yield group.name, seconds + group.times[kind]["publish"]
+    yield group.name, seconds + group.times[kind]["publish"] + group.times[kind].get("offload", 0.0)
 
 
 def call_seconds(machine: Machine, shape: Shape, call: Call, group: Group, drawn: Floats) -> float:

@@ -189,6 +189,9 @@ def plan(
     staleness: Annotated[
         int, typer.Option(min=0, max=8, help="Turns by which sampling may be ahead of learning, on split GPUs.")
     ] = 1,
+    offload: Annotated[
+        bool, typer.Option("--offload", help="Learners with `policies.SEAT.offload`: moments and starts in host memory.")
+    ] = False,
     turns: Annotated[
         int | None, typer.Option(min=1, help="Turns of the run, for its hours and its cost; as in a config by default.")
     ] = None,
@@ -212,6 +215,7 @@ def plan(
         check_tokens=check_tokens,
         spread=spread,
         staleness=staleness,
+        offload=offload,
         turns=turns,
         price=price,
     )
