@@ -25,8 +25,8 @@ WORKERS = {
     "lora_one": {"samplers": 1},
     "lora_two": {"learners": 2},
 }
-"""Full weights and adapters, one learner and two; with samplers (of the adapters, a common one), and with learners that sample
-in turns."""
+"""Full weights (those of `two` offloaded) and adapters, one learner and two; with samplers (of the adapters, a common one), and
+with learners that sample in turns."""
 TANGO: dict[str, Any] = {
     "recipe": "tango",
     "turns": 2,
@@ -47,7 +47,8 @@ def sections(root: Path) -> dict[str, PolicySection]:
     options: dict[str, Any] = {"lr": 1e-3, "grad_clip": 1e9, "micro_tokens": 64}
     adapted = section(soft_folder(root), lora=RANK, **options)
     whole = section(soft_folder(root), ema=0.9, **options)
-    return {"one": whole, "two": whole, "lora_one": adapted, "lora_two": adapted}
+    resting = section(soft_folder(root), ema=0.9, offload=True, **options)
+    return {"one": whole, "two": resting, "lora_one": adapted, "lora_two": adapted}
 
 
 def ray_engine(root: Path, device: str = "cpu", **settings: Any) -> RayEngine:
