@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+import time
 from pathlib import Path
 from typing import Any
 
@@ -233,6 +235,17 @@ def test_a_dry_run_shows_who_goes_where_and_refuses_what_cannot_fit(milonga: Com
     assert len(milonga("run", "tango", *options, "--json").json["placement"]) == 2
     refused = milonga("run", "tango", *options, "--set", "placement.learners=1000")
     assert refused.code == 2 and "of 1000 workers do not fit" in refused.err and "Traceback" not in refused.err
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:{free}", "127.0.0.1:99999999", "..:6379"])
+def test_a_cluster_that_is_not_there_is_said_at_once(address: str, milonga: Command) -> None:
+    """Ray itself would knock for many minutes."""
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))  # nobody listens there
+        address, began = address.format(free=held.getsockname()[1]), time.monotonic()
+        done = milonga("run", "tango", "--engine", "ray", "--dry-run", "--set", f"placement.address={address}")
+    assert done.code == 2 and len(done.err.splitlines()) == 1 and f"the Ray cluster at '{address}' cannot be joined" in done.err
+    assert time.monotonic() - began < 30
 
 
 @pytest.mark.parametrize("units", [None, [0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5]])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 
 import ray
 from ray import exceptions
@@ -17,6 +18,8 @@ from milonga.engine.ray.environment import TOKEN_FILE
 from milonga.errors import UserError
 
 LEAST_STORE = 128 * 2**20
+PATIENCE = 10.0
+"""Seconds to reach a cluster's head: where nobody listens, Ray itself would try for many minutes."""
 TOKENS = f"RAY_AUTH_TOKEN, RAY_AUTH_TOKEN_PATH or {TOKEN_FILE}"
 
 
@@ -27,6 +30,7 @@ def connect(placement: PlacementSection, store_bytes: int) -> bool:
     address = address_of(placement)
     try:
         if address is not None:
+            knock(address)
             ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
             return False
         size = store_bytes if placement.store_gib is None else int(placement.store_gib * 2**30)
@@ -39,7 +43,7 @@ def connect(placement: PlacementSection, store_bytes: int) -> bool:
         )
     except exceptions.AuthenticationError as error:
         raise UserError(f"the Ray cluster wants its token in {TOKENS}: {first(error)}") from None
-    except (OSError, ValueError, RuntimeError) as error:
+    except (OSError, ValueError, OverflowError, RuntimeError) as error:
         if address is None:
             raise UserError(f"Ray cannot be started on this machine: {first(error)}") from None
         raise UserError(
@@ -47,6 +51,13 @@ def connect(placement: PlacementSection, store_bytes: int) -> bool:
             f"RAY_ADDRESS), at its ports, and at its token ({TOKENS})"
         ) from None
     return True
+
+
+def knock(address: str) -> None:
+    """An `OSError` where nobody listens; addresses that are none of a host and a port (auto, ray://…) are left to Ray."""
+    host, _, port = address.rpartition(":")
+    if host and "/" not in host and port.isdigit():
+        socket.create_connection((host.strip("[]"), int(port)), PATIENCE).close()
 
 
 def address_of(placement: PlacementSection) -> str | None:
