@@ -36,7 +36,7 @@ ADAPTER = ROOT / "benchmarks" / "results" / "learn-lora.json"
 TURNS = ROOT / "benchmarks" / "results" / "turn.json"
 MODELS = ("1.5b", "7b", "32b", "72b", "671b")
 COUNTS = tuple(2**power for power in range(11))
-STALENESS = 3
+STALENESS = 1
 LENGTHS = Lengths(2048, 8192)
 PROBLEMS, ROLLOUTS, PROMPT = 512, 16, 512
 EFFICIENT = 0.5
@@ -56,8 +56,8 @@ def machine() -> Machine:
     return Machine(ACCELERATORS["h200"], calibrate().reached)
 
 
-def workload(problems: int = PROBLEMS) -> Workload:
-    return Workload("tango", problems, ROLLOUTS, PROMPT, LENGTHS, LENGTHS)
+def workload(problems: int = PROBLEMS, recipe: str = "tango") -> Workload:
+    return Workload(recipe, problems, ROLLOUTS, PROMPT, LENGTHS, LENGTHS)
 
 
 def both(model: str) -> dict[str, Shape]:
@@ -131,6 +131,7 @@ class Scaling:
             plan = self.plans[model][COUNTS.index(512)]
             assert plan is not None
             played = simulate(plan)
+            assert played is not None
             times = (span(played.closed_s), span(played.turn_s))
             rows.append([model.upper(), "512", *times, f"{played.difference:+.1%}"])
         return table(head, rows)
@@ -150,20 +151,20 @@ def placed(plan: Plan) -> str:
 
 def bound(plan: Plan) -> str:
     group, part = plan.best.bound
-    return "staleness" if group == "staleness" else f"{group.split()[-1]}: {WORDS.get(part, part)}"
+    return f"{group.split()[-1]}: {WORDS.get(part, part)}"
 
 
 def staleness() -> str:
     """On 256 GPUs."""
-    head = ["model", "in turns, *model*", *(f"split, k = {k}, *model*" for k in range(6))]
+    head = ["recipe", "model", "in turns, *model*", *(f"split, k = {k}, *model*" for k in (0, 1))]
     rows = []
-    for model in ("7b", "72b"):
-        planner = Planner(machine(), workload(), both(model), near=False)
-        axes = planner.axes(256)
-        turning = planner.colocated(256)
-        assert turning is not None
-        found = [planner.split(axes, 256, k) for k in range(6)]
-        rows.append([model.upper(), span(turning.turn_s), *("" if one is None else span(one.turn_s) for one in found)])
+    for recipe in ("grpo", "tango"):
+        for model in ("7b", "72b"):
+            load = workload(recipe=recipe)
+            shapes = {policy: find_shape(model) for policy in load.policies}
+            planners = [Planner(machine(), load, shapes, False, k) for k in (0, 1)]
+            placed = [planners[0].colocated(256), *(planner.split(planner.axes(256), 256) for planner in planners)]
+            rows.append([recipe, model.upper(), *("" if one is None else span(one.turn_s) for one in placed)])
     return table(head, rows)
 
 

@@ -28,6 +28,7 @@ from milonga.planning import (
     Lengths,
     Machine,
     Shape,
+    Simulation,
     Workload,
     calibrate,
     find_accelerator,
@@ -47,7 +48,7 @@ from milonga.planning.model import (
     step_parts,
     total,
 )
-from milonga.planning.pipeline import steady
+from milonga.planning.pipeline import play_through, played, steady
 from milonga.planning.plan import ENOUGH, Planner, sizes, smallest
 from milonga.planning.workload import Call, Study
 from short import short_loop
@@ -131,6 +132,10 @@ def test_a_config_of_a_mixture_is_read(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(config))
     with pytest.raises(UserError, match="has no 'vocab_size'"):
         find_shape(str(tmp_path))
+    for wrong in ({"num_attention_heads": 0}, {"num_hidden_layers": -2}, {"num_experts_per_tok": 300}, {"hidden_size": 1e400}):
+        (tmp_path / "config.json").write_text(json.dumps(config | {"vocab_size": 9} | wrong))
+        with pytest.raises(UserError, match="cannot be read"):
+            find_shape(str(tmp_path))
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(UserError, match="cannot be read"):
         find_shape(str(tmp_path))
@@ -323,16 +328,40 @@ def test_what_fits_nowhere_is_refused_too() -> None:
 # --- placement ---------------------------------------------------------------------------------------------------------------
 
 
-def test_a_full_pipeline_by_hand() -> None:
-    def period(staleness: int, *stages: float | None) -> float:
-        return float(steady([[None if s is None else np.array(s)] for s in stages], [1], staleness))
+def test_a_cycle_by_hand() -> None:
+    def cycle(staleness: int, playing: list[float], learning: list[float], counts: list[int]) -> float:
+        return float(steady([np.array(s) for s in playing], [np.array(s) for s in learning], counts, staleness))
 
-    assert period(0, 3.0, 2.0) == pytest.approx(5)
-    assert period(1, 3.0, 2.0) == pytest.approx(3), "the busier one rules"
-    assert period(1, 1.0, 1.0, 1.0) == pytest.approx(1.5), "two turns in three stages"
-    assert period(2, 1.0, 1.0, 1.0) == pytest.approx(1)
-    kinds = [[np.array(1.0), np.array(1.0)], [np.array(1.0), None], [None, np.array(4.0)]]
-    assert float(steady(kinds, [3, 1], 0)) == pytest.approx(3 * 2 + 5), "a stage that a turn does not pass costs it nothing"
+    assert cycle(0, [3.0], [2.0], [1]) == pytest.approx(5)
+    assert cycle(1, [3.0], [2.0], [1]) == cycle(3, [3.0], [2.0], [1]) == pytest.approx(3), "the slower side rules"
+    assert cycle(0, [3.0, 1.0], [2.0, 4.0], [3, 1]) == pytest.approx(3 * 5 + 5)
+    assert cycle(1, [3.0, 1.0], [2.0, 4.0], [3, 1]) == pytest.approx(5 + 3 + 3 + 5), "a single turn never overlaps"
+
+
+@pytest.mark.parametrize("counts", [[1], [3, 1], [4, 2]])
+@pytest.mark.parametrize("staleness", [0, 1, 3])
+def test_turns_that_are_played_through_take_what_the_closed_form_says(counts: list[int], staleness: int) -> None:
+    playing, learning = [3.0, 5.0][: len(counts)], [2.0, 7.0][: len(counts)]
+    filling, kinds = played(counts)
+    found = list(play_through(((kind, playing[kind], learning[kind]) for kind in kinds), staleness))
+    mean = (found[-1] - found[filling - 1]) * sum(counts) / (len(found) - filling)
+    sides = [[np.array(seconds) for seconds in side] for side in (playing, learning)]
+    assert mean == pytest.approx(float(steady(sides[0], sides[1], counts, staleness)))
+    uneven = [(0, 1.0, 1.0), (0, 1.0, 5.0), (0, 1.0, 1.0), (0, 5.0, 1.0)]
+    assert list(play_through(uneven, 1)) == [2, 7, 8, 13] and list(play_through(uneven, 2)) == [2, 7, 8, 9]
+
+
+@pytest.mark.parametrize("recipe", ["grpo", "frozen", "tango"])
+def test_stretches_are_those_of_the_loop(recipe: str, tmp_path: Path) -> None:
+    """What may overlap in a plan is what the loop plays ahead: turns of one learner, up to the next one of another."""
+    counts = [turn.times for turn in Workload(recipe, 3, 4, 10, ALIKE, ALIKE).turns()]
+    options = {"warmup": 0, "n_generator": counts[0]} if recipe == "tango" else {}
+    with short_loop(recipe, tmp_path, {"options": options, "batch": {"problems": 2, "rollouts": 2}}) as loop:
+        for count in counts:
+            found = len(list(loop.stretch(loop.next_cursor())))
+            assert found == (100 if len(counts) == 1 else count)
+            for _ in range(count):
+                loop.turn()
 
 
 @given(
@@ -354,11 +383,11 @@ def test_more_gpus_are_never_slower(name: str, recipe: str, problems: int, rollo
 
 
 def test_a_split_is_the_best_of_all_sizes() -> None:
-    planner = Planner(H200, tango(8, 4), both("1.5b"), near=True)
+    planner = Planner(H200, tango(8, 4), both("1.5b"), near=True, staleness=2)
     axes = planner.axes(6)
-    found = planner.split(axes, 6, staleness=2)
+    found = planner.split(axes, 6)
     every = [
-        planner.placed("split", [a, b, c, d], 2)
+        planner.placed("split", [a, b, c, d])
         for a in axes[0] for b in axes[1] for c in axes[2] for d in axes[3] if a.gpus + b.gpus + c.gpus + d.gpus <= 6
     ]  # fmt: skip
     assert found is not None and len(every) == 15
@@ -389,6 +418,18 @@ def test_a_workload_is_what_the_recipe_plays(recipe: str, tmp_path: Path) -> Non
 # --- simulation --------------------------------------------------------------------------------------------------------------
 
 
+def played_out(*args: Any, **kwargs: Any) -> Simulation:
+    found = simulate(*args, **kwargs)
+    assert found is not None
+    return found
+
+
+def test_what_would_take_long_is_not_simulated(milonga: Command) -> None:
+    assert simulate(make_plan(H200, tango(2**12, 16), both("1.5b"), 8, 0)) is None
+    done = milonga("plan", "--generator", "1.5b", "--gpus", "8", "--problems", "1000000", "--rollouts", "16")
+    assert done.code == 0 and "not simulated: a turn has more than 65,536 rows" in done.out
+
+
 @pytest.mark.parametrize("staleness", [0, 1, 3])
 @pytest.mark.parametrize("recipe", ["grpo", "tango"])
 def test_simulation_and_closed_form_agree_where_lengths_are_alike(recipe: str, staleness: int) -> None:
@@ -396,19 +437,19 @@ def test_simulation_and_closed_form_agree_where_lengths_are_alike(recipe: str, s
     load = Workload(recipe, 32, 16, 256, alike, alike)
     plan = make_plan(H200, load, dict.fromkeys(load.policies, find_shape("7b")), 16, staleness)
     for placement in (plan.best, plan.other):
-        assert placement is not None and abs(simulate(plan, placement).difference) < 0.01
+        assert placement is not None and abs(played_out(plan, placement).difference) < 0.01
 
 
 def test_a_row_that_waits_takes_the_place_of_one_that_is_done() -> None:
     alike = Lengths(200, 200, spread=0.0)
     load = Workload("grpo", 256, 8, 200, alike, alike)  # four rounds of 512 rows
     plan = make_plan(H200, load, {"generator": find_shape("1.5b")}, 1, 0)
-    assert abs(simulate(plan).difference) < 0.01
+    assert abs(played_out(plan).difference) < 0.01
 
 
 def test_drawn_lengths_are_near_the_closed_form_and_follow_the_seed() -> None:
     plan = make_plan(H200, tango(64, 8), both("7b"), 16, staleness=2)
-    first, again, other = simulate(plan), simulate(plan), simulate(plan, seed=1)
+    first, again, other = played_out(plan), played_out(plan), played_out(plan, seed=1)
     assert first == again and first.turn_s != other.turn_s
     assert abs(first.difference) < 0.06 and abs(other.difference) < 0.06
 
@@ -485,8 +526,8 @@ def test_the_command_prints_tables_with_model_beside_every_number(milonga: Comma
     monkeypatch.setenv("COLUMNS", "200")
     done = milonga("plan", "--generator", "7b", "--verifier", "7b", "--gpus", "64")
     assert done.code == 0 and done.err == ""
-    numbers = [line for line in done.out.splitlines() if line.startswith(("│ a turn", "│ GPU-hours", "│ cost", "│ GPUs busy"))]
-    assert len(numbers) == 4 and all(line.count("model") == 2 for line in numbers)
+    numbers = [line for line in done.out.splitlines() if line.startswith(("│ a turn", "│ GPU", "│   ", "│ bound", "│ cost"))]
+    assert len(numbers) == 9 and all(line.count("model") == 2 for line in numbers)
     for word in (
         "qwen2.5-7b",
         "sampling : learning",
@@ -545,6 +586,7 @@ def test_json_has_all_of_it(milonga: Command) -> None:
         (["--generator", "7b", "--gpus", "8", "--recipe", "tengo"], "did you mean 'tango'?"),
         (["--generator", "7b", "--verifier", "7b", "--gpus", "8", "--recipe", "grpo"], "has no verifier"),
         (["--generator", "7b", "--gpus", "8", "--mean", "4000"], "beyond the limit"),
+        (["--generator", "7b", "--gpus", "8", "--price", "inf"], "--price"),
         (["--generator", "671b", "--gpus", "8"], "it takes at least"),
     ],
 )

@@ -22,6 +22,7 @@ from milonga.planning import (
     make_plan,
     simulate,
 )
+from milonga.planning.simulate import MOST_ROWS
 
 GIB = 2**30
 
@@ -82,16 +83,21 @@ def print_plan(data: dict[str, Any], console: Console) -> None:
     )
     print_placements(data, console)
     print_groups(data, console)
-    played = data["simulation"]
-    console.print(
-        f"simulated, {played['turns']} turns with drawn lengths: {span(played['turn_s'])} a turn, "
-        f"{played['difference']:+.1%} of the closed form, [italic]{data['best']['standing']}[/italic]",
-        highlight=False,
-    )
+    console.print(simulated(data), highlight=False)
     console.print("assumptions:")
     for line in data["assumptions"]:
         console.print(f"  - {escape(line)}", highlight=False)
     print_errors(data["calibration"], console)
+
+
+def simulated(data: dict[str, Any]) -> str:
+    played = data["simulation"]
+    if played is None:
+        return f"not simulated: a turn has more than {MOST_ROWS:,} rows"
+    return (
+        f"simulated, {played['turns']} turns with drawn lengths: {span(played['turn_s'])} a turn, "
+        f"{played['difference']:+.1%} of the closed form, [italic]{data['best']['standing']}[/italic]"
+    )
 
 
 def print_placements(data: dict[str, Any], console: Console) -> None:
@@ -106,11 +112,11 @@ def print_placements(data: dict[str, Any], console: Console) -> None:
     row("a turn, in the mean", *(span(one["turn_s"]) for one in found))
     for kind in found[0]["turns_s"]:
         row(f"  from start to end, {kind}", *(span(one["turns_s"][kind]) for one in found))
-    table.add_row("GPUs used", *(str(one["gpus"]) for one in found))
-    table.add_row("  sampling : learning", *(shares(one) for one in found))
+    row("GPUs used", *(str(one["gpus"]) for one in found))
+    row("  sampling : learning", *(shares(one) for one in found))
     table.add_row("staleness", *(str(one["staleness"]) for one in found))
     row("GPUs busy", *(f"{one['busy']:.0%}" for one in found))
-    table.add_row("bound by", *(f"{one['bound']['group']}: {one['bound']['part']}" for one in found))
+    row("bound by", *(f"{one['bound']['group']}: {one['bound']['part']}" for one in found))
     row(f"{data['workload']['turns']} turns", *(span(3600 * one["hours"]) for one in found))
     row("GPU-hours", *(f"{one['gpu_hours']:,.1f}" for one in found))
     said = f"cost at {price['hour']:g} an hour" + (", an assumption: see --price" if price["assumed"] else "")
@@ -135,8 +141,8 @@ def print_groups(data: dict[str, Any], console: Console) -> None:
         way += ", recomputing" if group["recompute"] else ""
         part, kind = (max(group[key], key=group[key].get) for key in ("parts_s", "memory"))
         mark = f" [italic]{best['standing']}[/italic]"
-        most = f"{part} {group['parts_s'][part] / group['turn_s']:.0%}"
-        held = f"{kind} {group['memory'][kind] / GIB:.1f}"
+        most = f"{part} {group['parts_s'][part] / group['turn_s']:.0%}{mark}"
+        held = f"{kind} {group['memory'][kind] / GIB:.1f}{mark}"
         used = f"{group['memory_total'] / GIB:.1f}{mark}"
         table.add_row(group["name"], str(group["gpus"]), way, f"{group['turn_s']:.3g}{mark}", most, used, held)
     console.print(table)

@@ -20,7 +20,9 @@ from milonga.planning.workload import AROUND
 HOUR = 3600.0
 
 
-def describe(plan: Plan, calibration: Calibration, played: Simulation, turns: int, price: float | None) -> dict[str, Any]:
+def describe(
+    plan: Plan, calibration: Calibration, played: Simulation | None, turns: int, price: float | None
+) -> dict[str, Any]:
     """All of a plan for a run of so many turns; `price` is that of an hour of one GPU, assumed where it is not given."""
     assumed = price is None
     hourly = plan.machine.gpu.price if price is None else price
@@ -43,7 +45,9 @@ def describe(plan: Plan, calibration: Calibration, played: Simulation, turns: in
         "price": {"hour": hourly, "assumed": assumed},
         "best": placement(plan, plan.best, calibration, turns, hourly),
         "other": None if plan.other is None else placement(plan, plan.other, calibration, turns, hourly),
-        "simulation": {"turn_s": played.turn_s, "turns": played.turns, "difference": played.difference},
+        "simulation": None
+        if played is None
+        else {"turn_s": played.turn_s, "turns": played.turns, "difference": played.difference},
         "assumptions": assumptions(plan),
         "calibration": calibrated(calibration),
     }
@@ -128,7 +132,11 @@ def assumptions(plan: Plan) -> list[str]:
         "learners shard weights, gradients, moments and the start over their group, and gather them twice for each pass; "
         f"{memory.KEPT:.0%} of the memory stays free",
         "an engine holds all weights over its GPUs (tensor parallel), with the kernels that were measured on one",
-        "evaluations, checkpoints, warm-up turns, failures and what staleness costs in learning are not counted",
+        "the engine 'ray' as it is does less: a sampler has one GPU, every policy has learners of its own, and sharded ones "
+        "gather float32 and do not recompute (docs/cluster.md)",
+        "one thread plays turns and another learns them; with staleness they overlap within the turns of one learner; a turn "
+        "is learned in one step, which corrects older samples in passing",
+        "evaluations, checkpoints, warm-up turns, failures and what staleness costs in quality are not counted",
     ]
     if plan.offload:
         said.append(

@@ -1,47 +1,49 @@
-"""Turns that pass stages one after another: how long one takes once the pipeline is full.
+"""How long a cycle of turns takes on split GPUs, as the loop plays ahead (`milonga.ahead`).
 
-Invariants: a stage serves turns in order, one at a time; a turn begins when the one staleness + 1 before it is published.
+Invariants: one thread plays turns in order, so that the samplers of a turn work one after another; another learns them in
+order, with all that the driver does. Within a stretch turn n is played by the weights after turn n - 1 - k. A stretch ends
+where another seat learns, and nothing is played beyond it before. A recipe in which one seat always learns is one stretch:
+checkpoints and evaluations, which end one too, are not counted.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-
-import numpy as np
+from collections.abc import Iterable, Iterator, Sequence
 
 from milonga.types import Floats
 
 LEAST_TURNS = 12
 """That fill the pipeline before any is counted, and that are counted."""
-Times = Sequence[Sequence[Floats | None]]
-"""Of each stage, for each kind of turn, the seconds of one or of many placements; None where the turn does not pass it."""
 
 
-def ordered(groups: Times, driver: Sequence[float], learners: int) -> Times:
-    """Stages in the order in which a turn passes them: samplers, the driver, learners, which are the last groups."""
-    return [*groups[:-learners], [np.array(seconds) for seconds in driver], *groups[-learners:]]
+def steady(playing: Sequence[Floats], learning: Sequence[Floats], counts: Sequence[int], staleness: int) -> Floats:
+    """Seconds of a cycle once the pipeline is full, from those of each kind of turn, of one or of many placements.
+
+    Where turns are alike one that is played meanwhile is enough: a larger staleness only evens out what differs.
+    """
+    out: Floats | float = 0.0
+    for play, learn, count in zip(playing, learning, counts, strict=True):
+        slower = play + learn if staleness == 0 else (play + learn + abs(play - learn)) / 2
+        out = out + (play + learn + (count - 1) * slower if len(counts) > 1 else count * slower)
+    return out  # type: ignore[return-value]
 
 
-def steady(stages: Times, counts: Sequence[int], staleness: int) -> Floats:
-    """Seconds of a cycle."""
-    free: list[Floats] = [np.zeros(()) for _ in stages]
-    published: list[Floats] = []
-    filling, order = played(counts, staleness)
-    for kind in order:
-        now = published[-staleness - 1] if len(published) > staleness else np.zeros(())
-        for at, stage in enumerate(stages):
-            seconds = stage[kind]
-            if seconds is not None:
-                now = free[at] = np.maximum(now, free[at]) + seconds
-        published.append(now)
-    return (published[-1] - published[filling - 1]) * sum(counts) / (len(order) - filling)
+def play_through(turns: Iterable[tuple[int, float, float]], staleness: int) -> Iterator[float]:
+    """When each turn is published; turns are a kind, and the seconds that playing and learning take. The same as `steady`,
+    turn by turn: for seconds that differ."""
+    player, published, begun, last = 0.0, [0.0], 0, -1
+    for number, (kind, play, learn) in enumerate(turns):
+        if kind != last:
+            begun = number
+        # Entry i holds when turn i was published, counted from 1; a stretch begins when the turn before it was.
+        player = max(player, published[max(begun, number - staleness)]) + play
+        published.append(max(player, published[-1]) + learn)
+        last = kind
+        yield published[-1]
 
 
-def played(counts: Sequence[int], staleness: int) -> tuple[int, list[int]]:
-    """The kinds of the turns to play, and how many of them fill the pipeline: as many are counted. Both are whole cycles, and
-    whole rounds of the staleness + 1 turns that are under way, which may be published in bursts."""
-    round_ = math.lcm(sum(counts), staleness + 1)
-    turns = round_ * math.ceil(LEAST_TURNS / round_)
+def played(counts: Sequence[int]) -> tuple[int, list[int]]:
+    """The kinds of the turns to play, and how many of them fill the pipeline: as many are counted. Both are whole cycles."""
     cycle = [kind for kind, count in enumerate(counts) for _ in range(count)]
-    return turns, cycle * (2 * turns // len(cycle))
+    times = -(-LEAST_TURNS // len(cycle))
+    return times * len(cycle), cycle * (2 * times)

@@ -4,9 +4,8 @@ Invariants: every size of every group is tried (on a grid that only grows with t
 slower); GPUs that would not help are left out, and the plan says so; what does not fit is refused with the smallest number that
 would. A time is a sum of parts, and the largest part of the busiest group is the bound.
 
-Split groups work on different turns at once. With staleness k a turn may be sampled by weights k turns old, so that k + 1 turns
-are under way: a cycle takes no less than its busiest group, and no less than all of its stages over k + 1. How much more it
-takes, because groups wait for one another, follows from playing turns of mean length through them (`pipeline`).
+Split groups work on different turns at once as far as the loop plays ahead: with staleness, a turn is played while the one
+before it is learned, within a stretch of turns of one learner (`pipeline`).
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from milonga.planning.model import (
     scaled,
     total,
 )
-from milonga.planning.pipeline import ordered, steady
+from milonga.planning.pipeline import steady
 from milonga.planning.shapes import Shape
 from milonga.planning.workload import Workload
 from milonga.types import Floats
@@ -45,8 +44,6 @@ GRID = ((8, 1), (16, 4), (64, 8), (128, 16), (256, 32), (512, 64), (1024, 128), 
 """Sizes of a group: up to the first number by steps of the second."""
 ENOUGH = 1.01
 """Of plans that are this close to the fastest, the one with the fewest GPUs is taken."""
-CANDIDATES = 5_000
-"""Combinations of sizes, the most promising by their bounds, that are played through."""
 GIB = 2**30
 
 
@@ -113,9 +110,17 @@ class Placement:
     def cycle_s(self) -> float:
         if self.kind == "colocated":
             return self.latency
-        learners = sum(group.work == "learner" for group in self.groups)
-        times = [[np.array(total(parts)) if parts else None for parts in group.times] for group in self.groups]
-        return float(steady(ordered(times, self.driver, learners), self.counts, self.staleness))
+        playing, learning = (
+            [np.array(sum(total(group.times[kind]) for group in self.groups if group.work == work)) for kind in self.kinds]
+            for work in ("sampler", "learner")
+        )
+        learning = [seconds + driver for seconds, driver in zip(learning, self.driver, strict=True)]
+        return float(steady(playing, learning, self.counts, self.staleness))
+
+    @property
+    def kinds(self) -> range:
+        """Of turns, by number."""
+        return range(len(self.counts))
 
     @property
     def turn_s(self) -> float:
@@ -132,10 +137,14 @@ class Placement:
 
     @property
     def bound(self) -> tuple[str, str]:
-        """The group that takes longest, and the largest part of its time; or the staleness, where all groups wait for it."""
-        if self.kind == "split" and self.cycle_s > 1.02 * max(total(parts) for parts in self.loads.values()):
-            return "staleness", f"{self.staleness + 1} turns under way"
-        name = max(self.loads, key=lambda group: total(self.loads[group]))
+        """The group that takes longest, and the largest part of its time. Where turns are played while others are learned, of
+        the side that takes longer."""
+        names = list(self.loads)
+        if self.kind == "split" and self.staleness:
+            samplers = [group.name for group in self.groups if group.work == "sampler"]
+            sides = (samplers, [name for name in names if name not in samplers])
+            names = max(sides, key=lambda side: sum(total(self.loads[name]) for name in side))
+        name = max(names, key=lambda group: total(self.loads[group]))
         return name, max(self.loads[name], key=lambda part: self.loads[name][part])
 
     @property
@@ -179,12 +188,18 @@ class Planner:
     """Learners and samplers of a split are in one node."""
     offload: bool = False
     """Learners have moments and starts on the host (`policies.SEAT.offload`)."""
+    staleness: int = 0
+    """Of a split: turns by which playing may be ahead of learning."""
+
+    @cached_property
+    def counts(self) -> tuple[int, ...]:
+        """Of each kind of turn in a cycle."""
+        return tuple(turn.times for turn in self.workload.turns())
 
     def sampler(self, policy: str, gpus: int, others: float = 0.0, shared: bool = False) -> Group | None:
         """Engines of the tensor-parallel degree that is fastest over a cycle; None where none fits."""
-        counts = [turn.times for turn in self.workload.turns()]
         tried = [self._engines(policy, gpus, tensor, others, shared) for tensor in TENSOR if tensor <= gpus]
-        return min((one for one in tried if one), key=lambda one: total(one.cycle(counts)), default=None)
+        return min((one for one in tried if one), key=lambda one: total(one.cycle(self.counts)), default=None)
 
     def _engines(self, policy: str, gpus: int, tensor: int, others: float, shared: bool) -> Group | None:
         shape, engines = self.shapes[policy], gpus // tensor
@@ -224,10 +239,13 @@ class Planner:
         times = tuple(parts if turn.study.policy == policy else {} for turn in turns)
         return Group(policy, "learner", gpus, 1, 0, fitting.tokens, fitting.recompute, times, beside(fitting.memory, others))
 
-    def placed(self, kind: str, groups: Sequence[Group], staleness: int) -> Placement:
-        turns = self.workload.turns()
-        driver = tuple(self.machine.reached.trace_s * turn.traces for turn in turns)
-        return Placement(kind, tuple(groups), staleness, driver, tuple(turn.times for turn in turns))
+    @cached_property
+    def driver(self) -> tuple[float, ...]:
+        """Its seconds for each kind of turn."""
+        return tuple(self.machine.reached.trace_s * turn.traces for turn in self.workload.turns())
+
+    def placed(self, kind: str, groups: Sequence[Group]) -> Placement:
+        return Placement(kind, tuple(groups), self.staleness if kind == "split" else 0, self.driver, self.counts)
 
     def colocated(self, gpus: int) -> Placement | None:
         """One group that takes turns: the state of all learners stays, or with `offload` their weights; one sampler, or the
@@ -237,7 +255,7 @@ class Planner:
         for policy in self.workload.learners:
             groups.append(self.learner(policy, gpus, sum(held.values()) - held[policy], shared=True))
         found = [group for group in groups if group is not None]
-        return self.placed("colocated", found, 0) if len(found) == len(groups) else None
+        return self.placed("colocated", found) if len(found) == len(groups) else None
 
     def axes(self, most: int) -> list[list[Group]]:
         """For each group of a split its sizes that fit."""
@@ -245,33 +263,29 @@ class Planner:
         makers += [(self.learner, policy) for policy in self.workload.learners]
         return [[one for size in sizes(most) if (one := make(policy, size))] for make, policy in makers]
 
-    def split(self, axes: Sequence[Sequence[Group]], gpus: int, staleness: int) -> Placement | None:
+    def split(self, axes: Sequence[Sequence[Group]], gpus: int) -> Placement | None:
         """The best of all combinations of sizes that are not more than the GPUs."""
         axes = [[group for group in axis if group.gpus <= gpus] for axis in axes]
         if not all(axes):
             return None
-        turns = self.workload.turns()
-        counts = [turn.times for turn in turns]
         used = outer([[group.gpus for group in axis] for axis in axes], np.add).ravel()
-        busy = [[total(group.cycle(counts)) for group in axis] for axis in axes]
-        bound = np.maximum(outer(busy, np.maximum), outer(busy, np.add) / (staleness + 1)).ravel()
         able = np.flatnonzero(used <= gpus)
-        able = able[np.argsort(bound[able], kind="stable")[:CANDIDATES]]
         if not len(able):
             return None
-        places = np.unravel_index(able, [len(axis) for axis in axes])
-        times = [
-            [
-                np.array([total(group.times[kind]) for group in axis])[at] if axis[0].times[kind] else None
-                for kind in range(len(turns))
-            ]
-            for axis, at in zip(axes, places, strict=True)
-        ]
-        driver = [self.machine.reached.trace_s * turn.traces for turn in turns]
-        period = steady(ordered(times, driver, len(self.workload.learners)), counts, staleness)
-        close = np.where(period <= ENOUGH * period.min(), used[able] + period / (2 * period.max()), np.inf)
+        used, places = used[able], np.unravel_index(able, [len(axis) for axis in axes])
+
+        def seconds(kind: int, work: str) -> Floats:
+            """That the groups of one side take for a turn, one after another; of all combinations."""
+            sides = [(axis, at) for axis, at in zip(axes, places, strict=True) if axis[0].work == work]
+            return sum((np.array([total(group.times[kind]) for group in axis])[at] for axis, at in sides), np.zeros(len(able)))
+
+        kinds = range(len(self.counts))
+        playing = [seconds(kind, "sampler") for kind in kinds]
+        learning = [seconds(kind, "learner") + self.driver[kind] for kind in kinds]
+        period = steady(playing, learning, self.counts, self.staleness)
+        close = np.where(period <= ENOUGH * period.min(), used + period / (2 * period.max()), np.inf)
         best = int(close.argmin())
-        return self.placed("split", [axis[int(at[best])] for axis, at in zip(axes, places, strict=True)], staleness)
+        return self.placed("split", [axis[int(at[best])] for axis, at in zip(axes, places, strict=True)])
 
 
 def beside(held: Parts, others: float) -> Parts:
@@ -306,13 +320,13 @@ def make_plans(
     offload: bool = False,
 ) -> list[Plan | None]:
     """The best placement on each number of GPUs; None where nothing fits."""
-    far, near = (Planner(machine, workload, shapes, near, offload) for near in (False, True))
+    far, near = (Planner(machine, workload, shapes, near, offload, staleness) for near in (False, True))
     colocated = [one for size in sizes(max(counts)) if (one := far.colocated(size))]
     axes, inside = far.axes(max(counts)), near.axes(min(max(counts), machine.gpu.node))
     plans: list[Plan | None] = []
     for gpus in counts:
-        within = near.split(inside, min(gpus, machine.gpu.node), staleness)
-        across = far.split(axes, gpus, staleness)
+        within = near.split(inside, min(gpus, machine.gpu.node))
+        across = far.split(axes, gpus)
         kinds = (quickest([one for one in colocated if one.gpus <= gpus]), quickest([one for one in (within, across) if one]))
         found = [one for one in kinds if one is not None]
         best = quickest(found)

@@ -232,7 +232,7 @@ def read_shape(folder: Path) -> Shape:
         return _from_config(folder.name, config)
     except KeyError as error:
         raise UserError(f"'{file}' has no {error}: only decoders of the family of Llama are planned for") from None
-    except (ValueError, AttributeError, TypeError, OSError) as error:
+    except (ValueError, AttributeError, TypeError, OSError, ArithmeticError) as error:
         raise UserError(f"'{file}' cannot be read: {error}") from None
 
 
@@ -247,7 +247,7 @@ def _from_config(name: str, config: Mapping[str, Any]) -> Shape:
     if config.get("kv_lora_rank"):
         sizes = ("q_lora_rank", "kv_lora_rank", "qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim")
         latent = Latent(*(int(config[key]) for key in sizes))
-    return Shape(
+    shape = Shape(
         name=name,
         layers=int(config["num_hidden_layers"]),
         hidden=hidden,
@@ -262,3 +262,9 @@ def _from_config(name: str, config: Mapping[str, Any]) -> Shape:
         experts=experts,
         source="config.json",
     )
+    for field in ("layers", "hidden", "heads", "kv_heads", "head_size", "inner", "vocabulary"):
+        if getattr(shape, field) < 1:
+            raise ValueError(f"{getattr(shape, field)} is no number of {field}")
+    if experts is not None and not 1 <= experts.active <= experts.count:
+        raise ValueError(f"a token cannot take {experts.active} of {experts.count} experts")
+    return shape

@@ -1,8 +1,7 @@
 """A simulation of the same turns, event by event, with lengths that are drawn: a check of the closed form.
 
-Invariants: the same seed gives the same events; groups serve turns in order, one at a time; a turn begins to be sampled when
-the weights that its staleness allows are published. Where all lengths are alike it agrees with the closed form; what random
-lengths add is the difference that is reported.
+Invariants: the same seed gives the same events; turns are played and learned as the loop does it (`pipeline.play_through`).
+Where all lengths are alike it agrees with the closed form; what random lengths add is the difference that is reported.
 """
 
 from __future__ import annotations
@@ -16,12 +15,14 @@ import numpy as np
 
 from milonga.planning.lengths import Lengths
 from milonga.planning.model import Machine, learn_parts, prefill_parts, step_parts, total
-from milonga.planning.pipeline import played
+from milonga.planning.pipeline import play_through, played
 from milonga.planning.plan import Group, Placement, Plan
 from milonga.planning.shapes import Shape
 from milonga.planning.workload import Call, Study, Turn
 from milonga.types import Floats
 
+MOST_ROWS = 2**16
+"""Of a turn: beyond these nothing is simulated, since every row is an event."""
 STRIDE = 64.0
 """Steps that are taken for alike at most: what bounds a step may change while its rows grow."""
 
@@ -39,40 +40,34 @@ class Simulation:
         return self.turn_s / self.closed_s - 1
 
 
-def simulate(plan: Plan, placement: Placement | None = None, seed: int = 0) -> Simulation:
-    """Play some turns through the groups of a placement, the best one where none is given."""
+def simulate(plan: Plan, placement: Placement | None = None, seed: int = 0) -> Simulation | None:
+    """Play some turns through the groups of a placement, the best one where none is given; None where it would take long."""
     placed = placement or plan.best
-    free = dict.fromkeys(placed.loads, 0.0)
-    published: list[float] = []
-    filling, order = played(placed.counts, placed.staleness)
+    if max(turn.traces for turn in plan.workload.turns()) > MOST_ROWS:
+        return None
+    filling, order = played(placed.counts)
     turns = plan.workload.turns()
-    for number, kind in enumerate(order):
-        waits_for = number - placed.staleness - 1
-        now = published[waits_for] if waits_for >= 0 else 0.0
-        if placed.kind == "colocated":
-            now = published[-1] if published else 0.0
-        for group, seconds in stages(plan, placed, kind, turns[kind], (seed, number)):
-            now = free[group] = max(now, free[group]) + seconds
-        published.append(now)
+    drawn = ((kind, *sides(plan, placed, kind, turns[kind], (seed, number))) for number, kind in enumerate(order))
+    published = list(play_through(drawn, placed.staleness))
     counted = len(order) - filling
     return Simulation((published[-1] - published[filling - 1]) / counted, placed.turn_s, counted)
 
 
-def stages(plan: Plan, placed: Placement, kind: int, turn: Turn, key: tuple[int, int]) -> Iterator[tuple[str, float]]:
-    """What a turn asks of which group, in order, with drawn lengths."""
+def sides(plan: Plan, placed: Placement, kind: int, turn: Turn, key: tuple[int, int]) -> tuple[float, float]:
+    """Seconds that a turn takes to be played, and to be learned, with drawn lengths."""
     groups = {group.name: group for group in placed.groups}
-    drawn: Floats = np.zeros(0)
+    drawn, playing = np.zeros(0), 0.0
     for call in turn.calls:
         group = groups[f"{call.policy} sampler"]
         drawn = call.lengths.draw(call.rows, *key, call.policy)
         receiving = group.times[kind].get("publish", 0.0)
-        yield group.name, call_seconds(plan.machine, plan.shapes[call.policy], call, group, drawn) + receiving
+        playing += call_seconds(plan.machine, plan.shapes[call.policy], call, group, drawn) + receiving
         if call.policy == turn.study.policy:
             learned = drawn
-    yield "driver", placed.driver[kind]
     group = groups[f"{turn.study.policy} learner"]
     seconds = study_seconds(plan.machine, plan.shapes[turn.study.policy], turn.study, group, learned)
-    yield group.name, seconds + group.times[kind]["publish"] + group.times[kind].get("offload", 0.0)
+    besides = group.times[kind]["publish"] + group.times[kind].get("offload", 0.0)
+    return playing, placed.driver[kind] + seconds + besides
 
 
 def call_seconds(machine: Machine, shape: Shape, call: Call, group: Group, drawn: Floats) -> float:

@@ -141,7 +141,7 @@ def resume(
     rich_help_panel=TRAIN,
     epilog=examples(
         "milonga plan --generator 7b --verifier 7b --gpus 64",
-        "milonga plan --generator 72b --verifier 7b --gpus 256 --problems 512 --rollouts 16 --tokens 8192 --staleness 3",
+        "milonga plan --generator 72b --verifier 7b --gpus 256 --problems 512 --rollouts 16 --tokens 8192",
         "milonga plan --recipe grpo --generator 1.5b --gpus 8 --gpu h100 --price 2.2 --json",
     ),
 )
@@ -166,19 +166,23 @@ def plan(
         str, typer.Option(help="The kind of GPU.", rich_help_panel=MODELS, autocompletion=completion.accelerators)
     ] = "h200",
     problems: Annotated[
-        int | None, typer.Option(min=1, help="Problems in a turn; as in a config by default.", rich_help_panel=SETTINGS)
+        int | None,
+        typer.Option(min=1, max=2**24, help="Problems in a turn; as in a config by default.", rich_help_panel=SETTINGS),
     ] = None,
     rollouts: Annotated[
-        int | None, typer.Option(min=2, help="Rollouts in a group; as in a config by default.", rich_help_panel=SETTINGS)
+        int | None,
+        typer.Option(min=2, max=2**16, help="Rollouts in a group; as in a config by default.", rich_help_panel=SETTINGS),
     ] = None,
-    prompt: Annotated[int, typer.Option(min=1, help="Tokens of a question.", rich_help_panel=SETTINGS)] = 256,
-    tokens: Annotated[int, typer.Option(min=2, help="Most tokens of a solution.", rich_help_panel=SETTINGS)] = 1024,
+    prompt: Annotated[int, typer.Option(min=1, max=2**24, help="Tokens of a question.", rich_help_panel=SETTINGS)] = 256,
+    tokens: Annotated[int, typer.Option(min=2, max=2**24, help="Most tokens of a solution.", rich_help_panel=SETTINGS)] = 1024,
     mean: Annotated[
         float | None, typer.Option(min=1, help="Mean tokens of a solution; half of the most.", rich_help_panel=SETTINGS)
     ] = None,
     check_tokens: Annotated[
         int | None,
-        typer.Option(min=2, help="Most tokens of a verification; as a solution by default.", rich_help_panel=SETTINGS),
+        typer.Option(
+            min=2, max=2**24, help="Most tokens of a verification; as a solution by default.", rich_help_panel=SETTINGS
+        ),
     ] = None,
     spread: Annotated[
         float,
@@ -193,9 +197,12 @@ def plan(
         bool, typer.Option("--offload", help="Learners with `policies.SEAT.offload`: moments and starts in host memory.")
     ] = False,
     turns: Annotated[
-        int | None, typer.Option(min=1, help="Turns of the run, for its hours and its cost; as in a config by default.")
+        int | None,
+        typer.Option(min=1, max=10**9, help="Turns of the run, for its hours and its cost; as in a config by default."),
     ] = None,
-    price: Annotated[float | None, typer.Option(min=0, help="Of an hour of one GPU; a round assumption by default.")] = None,
+    price: Annotated[
+        float | None, typer.Option(min=0, max=1e9, help="Of an hour of one GPU; a round assumption by default.")
+    ] = None,
     json: AsJson = False,
 ) -> None:
     """Predict time, memory and cost of a turn, and the best split of GPUs, from a model calibrated on one GPU."""
