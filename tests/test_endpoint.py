@@ -172,6 +172,7 @@ PASSING = {
     "no message": Reply({"choices": [{}], "usage": {"prompt_tokens": 1, "completion_tokens": 1}}),
     "content that is no text": Reply({"choices": [{"message": {"content": 7}}], "usage": {}}),
     "no usage": Reply({"choices": [{"message": {"content": "yes"}}]}),
+    "more tokens than there are": said("yes", tokens=(10**400, 1)),
     "cut off": Reply(b"{", headers={"Content-Length": "999", "Connection": "close"}),
 }
 
@@ -287,12 +288,29 @@ def test_a_model_that_the_server_does_not_have_is_named_before_anything_runs() -
         pytest.raises(ConfigError, match="has no model 'tiny': did you mean 'tinny'"),
     ):
         behind(server)
+    hostile = [{"id": "a\x1b[2J\nb"}, *({"id": f"zz{i}" * 50} for i in range(999))]
+    with serving(lambda body, number: said("yes"), Reply({"data": hostile})) as server, pytest.raises(ConfigError) as refused:
+        behind(server)
+    assert len(str(refused.value)) < 400 and str(refused.value).isprintable()
     with serving(lambda body, number: said("yes"), Reply("no such page", 404)) as server:
         behind(server).close()  # not every server has a list
     with serving(lambda body, number: said("yes"), Reply({"error": {"message": "who?"}}, 401)) as server:
         with pytest.raises(UserError, match="status 401: who"):
             behind(server)
         assert server.bodies == []
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [("ALL_PROXY", "socks5://me:p4ssw0rd@127.0.0.1:1"), ("HTTPS_PROXY", "ftp://x"), ("SSL_CERT_FILE", "/nowhere/at/all")],
+)
+def test_what_the_environment_names_and_cannot_be_used_is_one_line(
+    variable: str, value: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(UserError, match=r"that the environment names .* cannot be used: ") as refused:
+        behind(Server("https://judge.example/v1"))
+    assert "p4ssw0rd" not in str(refused.value) and "\n" not in str(refused.value)
 
 
 def test_it_can_be_sampled_and_nothing_else(tmp_path: Path) -> None:

@@ -36,6 +36,9 @@ SAID = 200
 """Characters of what a server says that are shown."""
 PLACEHOLDER = 8
 """Keys with fewer characters are words such as EMPTY, for servers without keys: no secrets, and to be found in any text."""
+MOST_TOKENS = 2**40
+"""That an answer may say it took: beyond them is no count."""
+ENVIRONMENT = "a proxy or a file of certificates that the environment names (HTTPS_PROXY, ALL_PROXY, SSL_CERT_FILE, …)"
 PASSING = (408, 409, 429)
 """Statuses below 500 that may be others the next time."""
 T = TypeVar("T")
@@ -55,17 +58,23 @@ class Client:
     def __init__(self, policy: str, address: Address, key: str | None, section: EndpointSection) -> None:
         self.policy, self.address, self.section = policy, address, section
         self._key = key
-        self._http = httpx.AsyncClient(
-            headers={} if key is None else {"Authorization": f"Bearer {key}"},
-            timeout=httpx.Timeout(section.timeout, connect=min(CONNECT, section.timeout), pool=None),
-            limits=httpx.Limits(max_connections=section.concurrency),
-            follow_redirects=False,  # the key is for this server alone
-            trust_env=not address.near,
-        )
+        self._http = self._connections()
         self._gate = asyncio.Semaphore(section.concurrency)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name=f"endpoint-{policy}", daemon=True)
         self._thread.start()
+
+    def _connections(self) -> httpx.AsyncClient:
+        try:
+            return httpx.AsyncClient(
+                headers={} if self._key is None else {"Authorization": f"Bearer {self._key}"},
+                timeout=httpx.Timeout(self.section.timeout, connect=min(CONNECT, self.section.timeout), pool=None),
+                limits=httpx.Limits(max_connections=self.section.concurrency),
+                follow_redirects=False,  # the key is for this server alone
+                trust_env=not self.address.near,
+            )
+        except (ImportError, ValueError, OSError) as error:
+            raise self._stopped(f"{ENVIRONMENT} cannot be used: {self.shown(str(error)) or type(error).__name__}") from None
 
     def models(self) -> list[str]:
         """The names of the models that the server lists; none where it has no list. A server that is not there is not waited
@@ -125,7 +134,7 @@ class Client:
         except TimeoutError:
             raise Passing(f"no answer within {self.section.timeout:g} s") from None
         except (httpx.HTTPError, httpx.InvalidURL) as error:
-            raise Passing(f"cannot be reached: {self._shown(str(error)) or type(error).__name__}") from None
+            raise Passing(f"cannot be reached: {self.shown(str(error)) or type(error).__name__}") from None
         if status in missing:
             return {}
         if status >= 500 or status in PASSING:
@@ -171,9 +180,10 @@ class Client:
         found = self._parsed(text) or {}
         error = found.get("error", found)
         message = error.get("message") or error.get("detail") if isinstance(error, dict) else error
-        return self._shown(str(message or text)) or "no message"
+        return self.shown(str(message or text)) or "no message"
 
-    def _shown(self, text: str) -> str:
+    def shown(self, text: str) -> str:
+        """Of what a server says, what may be shown: one short line, without the key."""
         return clipped(visible(" ".join(self._without_key(text).split())), SAID)
 
     def _stopped(self, why: str) -> UserError:
@@ -212,6 +222,6 @@ def fault(answer: Mapping[str, Any]) -> str | None:
         return "its choice has no message"
     usage = answer.get("usage")
     counts = [usage.get(name) for name in ("prompt_tokens", "completion_tokens")] if isinstance(usage, dict) else []
-    if not counts or not all(isinstance(count, int) and count >= 0 for count in counts):
+    if not counts or not all(isinstance(count, int) and 0 <= count < MOST_TOKENS for count in counts):
         return "it does not say how many tokens were used"
     return None

@@ -44,7 +44,7 @@ class Endpoint:
         if known and self.address.model not in known:
             raise ConfigError(
                 f"policies.{self.name}.model: {self.address.url} has no model '{self.address.model}': "
-                f"{nearest(self.address.model, known)}"
+                f"{self.client.shown(nearest(self.address.model, known))}"
             )
 
     def sample(self, requests: Sequence[Request], decoding: Decoding, ledger: Ledger) -> list[Completion]:
