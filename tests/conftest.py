@@ -23,7 +23,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 if TYPE_CHECKING:
     from helpers import Command, Done
 
-TOGETHER = ("tests/test_overlap.py", "tests/test_ray.py", "tests/test_sharding.py")
+TOGETHER = ("tests/test_overlap.py", "tests/test_ray.py", "tests/test_ray_recipes.py", "tests/test_sharding.py")
 """Files whose tests share something that takes long to start: they go to one process."""
 
 

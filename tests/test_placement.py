@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import socket
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -246,6 +248,15 @@ def test_a_cluster_that_is_not_there_is_said_at_once(address: str, milonga: Comm
         done = milonga("run", "tango", "--engine", "ray", "--dry-run", "--set", f"placement.address={address}")
     assert done.code == 2 and len(done.err.splitlines()) == 1 and f"the Ray cluster at '{address}' cannot be joined" in done.err
     assert time.monotonic() - began < 30
+
+
+def test_a_cluster_starts_and_ends_without_a_word() -> None:
+    code = (
+        "from milonga.config import PlacementSection; from milonga.engine.ray import cluster; import ray; "
+        "assert cluster.connect(PlacementSection(), 0); ray.shutdown()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == done.stderr == ""
 
 
 @pytest.mark.parametrize("units", [None, [0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5]])

@@ -9,9 +9,8 @@ from pathlib import Path
 TOKEN_FILE = "~/.ray/auth_token"
 QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",  # nothing is sent home
-    "RAY_BACKEND_LOG_LEVEL": "error",  # no lines of its own on the console
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # no advice about workers without a GPU
     "RAY_IGNORE_UNHANDLED_ERRORS": "1",  # nor what a lost worker leaves behind: the engine says what happened
-    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # nor advice about workers without a GPU
 }
 
 
