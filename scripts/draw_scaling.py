@@ -162,7 +162,7 @@ def staleness() -> str:
         for model in ("7b", "72b"):
             load = workload(recipe=recipe)
             shapes = {policy: find_shape(model) for policy in load.policies}
-            planners = [Planner(machine(), load, shapes, False, k) for k in (0, 1)]
+            planners = [Planner(machine(), load, shapes, near=False, staleness=k) for k in (0, 1)]
             placed = [planners[0].colocated(256), *(planner.split(planner.axes(256), 256) for planner in planners)]
             rows.append([recipe, model.upper(), *("" if one is None else span(one.turn_s) for one in placed)])
     return table(head, rows)

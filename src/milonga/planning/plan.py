@@ -320,7 +320,7 @@ def make_plans(
     offload: bool = False,
 ) -> list[Plan | None]:
     """The best placement on each number of GPUs; None where nothing fits."""
-    far, near = (Planner(machine, workload, shapes, near, offload, staleness) for near in (False, True))
+    far, near = (Planner(machine, workload, shapes, near, offload=offload, staleness=staleness) for near in (False, True))
     colocated = [one for size in sizes(max(counts)) if (one := far.colocated(size))]
     axes, inside = far.axes(max(counts)), near.axes(min(max(counts), machine.gpu.node))
     plans: list[Plan | None] = []
