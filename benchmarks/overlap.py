@@ -31,10 +31,10 @@ AGE = ("staleness", "stale_weight", "stale_truncated")
 def settings(args: argparse.Namespace, staleness: int) -> dict[str, Any]:
     return {
         "engine": "ray",
-        "device": "cpu",
-        "threads": 1,
+        "device": args.device,
+        "threads": args.threads,
         "staleness": staleness,
-        "placement": {"samplers": 1, "cpus": 0.5},
+        "placement": {"samplers": 1, "cpus": 0.5} | ({"gpus": 0.5} if args.device == "cuda" else {}),
         "batch": {"problems": args.problems, "rollouts": 8},
         "eval": {"every": 10**6, "problems": 64, "samples": 4, "greedy": False, "bench": 0},
         "keep": {"checkpoint_every": 10**6, "traces_every": 0},
@@ -57,6 +57,8 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=8)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--problems", type=int, default=32)
+    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"), help="with cuda both workers share one GPU")
+    parser.add_argument("--threads", type=int, default=1, help="of each worker")
     parser.add_argument("--lags", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
@@ -72,7 +74,7 @@ def main() -> None:
     ratios = {
         lag: spread([one["mean_turn_s"] / base for one, base in zip(runs, first, strict=True)]) for lag, runs in found.items()
     }
-    keep({"turn_s": means, "turn_to_first": ratios, "runs": found} | conditions("cpu"), args.out)
+    keep({"turn_s": means, "turn_to_first": ratios, "runs": found} | conditions(args.device), args.out)
 
 
 if __name__ == "__main__":
