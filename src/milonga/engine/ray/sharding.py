@@ -66,8 +66,9 @@ class GroupShare(Share):
     def whole(self, tensor: Tensor) -> Tensor:
         if not isinstance(tensor, DTensor):
             return tensor
-        if tensor.is_cuda and dist.get_backend(tensor.device_mesh.get_group()) == "gloo":
-            # Workers that share a GPU. There torch 2.11 ends in a segmentation fault.
+        shares = tensor.is_cuda and dist.get_backend(tensor.device_mesh.get_group()) == "gloo"
+        if shares and tensor.placements[0].is_shard():
+            # Workers on one GPU, and torch 2.11: gathered by gloo there, shards end in a segmentation fault.
             parts: list[Any] = [None] * self.workers
             dist.all_gather_object(parts, tensor.to_local().cpu(), self.talk)
             return torch.cat(parts).to(tensor.device)
