@@ -286,6 +286,34 @@ def test_a_learner_that_calls_a_worker_which_is_lost_is_made_again(engine: RayEn
         assert engine.checkpoint_bytes() > 0
 
 
+def test_weights_may_be_sent_to_one_sampler_after_another(
+    engine: RayEngine, local: LocalEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The driver's part of vLLM's transfer (tests/with_vllm has the rest). Here the learner calls the sampler, and sends as
+    many weights as it is asked to."""
+    worker = engine.learners["one"].group.workers[0]
+    for sampler in engine.samplers["one"]:
+        monkeypatch.setattr(sampler.group, "setup", replace(sampler.group.setup, transfer="nccl"))
+
+    def install(learner: Any) -> None:
+        def send(policy: str, number: int, sampler: Any, backend: str) -> None:
+            ray.get(sampler.call.options(num_returns=2).remote("hold", policy, "live", learner.work.weights(policy, "live")))
+            learner.sent = [*getattr(learner, "sent", []), number]
+
+        learner.work.send = send
+
+    ray.get(worker.__ray_call__.remote(install))
+    asked = requests(prompts(6))
+    for both in (engine, local):
+        both.learn(taught("one"))
+        both.publish("one")
+    for tag in ("live", "ref", "live"):  # vLLM holds one version at a time: the live one is sent again
+        mine, theirs = (e.sample("one", asked, Decoding(8), tag) for e in (engine, local))
+        assert [done.ids.tolist() for done in mine] == [done.ids.tolist() for done in theirs]
+    assert not engine.handover.sent
+    assert ray.get(worker.__ray_call__.remote(lambda learner: learner.sent)) == [0, 1, 0, 1]
+
+
 def test_what_never_arrives_is_not_waited_for_without_end(engine: RayEngine) -> None:
     @ray.remote(num_cpus=0.01)
     def endless() -> None:

@@ -68,6 +68,7 @@ class Handover:
 
     def reloaded(self) -> None:
         """Everything may have changed."""
+        self.sent.clear()
         always = {(policy, tag) for policy in self.learners for tag in ("live", "ema")}
         held = {key for samplers in self.samplers.values() for sampler in samplers for key in sampler.holds}
         for policy, tag in always | held | self.stamps.keys():
