@@ -150,14 +150,12 @@ class Group:
         """What a worker has answered; or what went wrong: with it, or with one that it waited for."""
         try:
             return ray.get(ref)
-        except GONE as error:
+        except GONE as error:  # so too where what it was given is no more, or whom it called
             raise Lost(first_line(error)) from None
         except exceptions.RayTaskError as error:
             raise self._cause(error, others) from None
 
     def _cause(self, error: exceptions.RayTaskError, others: Sequence[Any]) -> BaseException:
-        if isinstance(error.cause, GONE):  # what it was given is no more, or whom it called
-            return Lost(first_line(error.cause))
         ended, _ = ray.wait(list(others), num_returns=len(others), timeout=GRACE) if others else ([], [])
         for other in ended:
             try:
