@@ -4,7 +4,8 @@ Runs of the same length with staleness 0, 1 and 2, one after another, again and 
 between. A turn is what the run waits for and learns; where its seconds go, and how much of its playing lay behind learning, is
 read off `timing.jsonl`, the age of its samples off `metrics.jsonl`. What can be gained is the shorter of playing and learning,
 at most; and where cores are missing, nothing. Runs of one repeat lie next to each other: where other work shares the cores, the
-ratios of their turns say more than the seconds.
+ratios of their turns say more than the seconds. What one lesson costs is measured in this process, in seconds of its CPU: as it
+is; as one from older samples, which are weighed as they are learned; and with a pass that scores them before.
 
     python benchmarks/overlap.py --out benchmarks/results/overlap.json
     python benchmarks/overlap.py --turns 3 --repeats 1 --problems 2      # the script itself
@@ -15,13 +16,19 @@ from __future__ import annotations
 import argparse
 import os
 import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from milonga.api import run
+from milonga.api import make_engine, run
 from milonga.config import PlacementSection
 from milonga.engine.ray import cluster
+from milonga.resolve import resolve
 from milonga.run.files import JsonLines
+from milonga.table import Setting, Table
+from milonga.types import Traces
 from shapes import conditions, keep, spread
 
 WORK = ("turn", "sample", "learn", "publish", "overlap")
@@ -52,6 +59,30 @@ def turns(args: argparse.Namespace, staleness: int, folder: Path) -> dict[str, A
     return found | {"accuracy": report["generator"]["accuracy"], "load": os.getloadavg()[0]}
 
 
+def lesson_cpu(args: argparse.Namespace) -> dict[str, dict[str, float]]:
+    """CPU seconds of one lesson of the same size, learned again and again, one way after the other."""
+    plan = resolve([{"recipe": "grpo"}, settings(args, 0), {"engine": "local"}])
+    engine, config = make_engine(plan), plan.config
+    table = Table(
+        Setting(engine, plan.task, plan.roles, plan.seats, config.sampling, config.seed, args.problems), 1, "generator"
+    )
+    (lesson,) = plan.recipe.credit(table, plan.recipe.play(table))
+    credited = Traces(t for t, a in zip(lesson.traces, lesson.advantages or [], strict=True) if a.any())
+    engine.learn(lesson)  # what is made once
+    ways: dict[str, Callable[[], Any]] = {
+        "as it is": lambda: engine.learn(lesson),
+        "weighed as it is learned": lambda: engine.learn(replace(lesson, stale_cap=2.0)),
+        "scored before": lambda: (engine.score("generator", credited), engine.learn(lesson)),
+    }
+    found: dict[str, list[float]] = {way: [] for way in ways}
+    for _ in range(2 * args.repeats):
+        for way, learn in ways.items():
+            began = time.process_time()
+            learn()
+            found[way].append(time.process_time() - began)
+    return {way: spread(seconds) for way, seconds in found.items()}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--turns", type=int, default=8)
@@ -74,7 +105,8 @@ def main() -> None:
     ratios = {
         lag: spread([one["mean_turn_s"] / base for one, base in zip(runs, first, strict=True)]) for lag, runs in found.items()
     }
-    keep({"turn_s": means, "turn_to_first": ratios, "runs": found} | conditions(args.device), args.out)
+    whole = {"turn_s": means, "turn_to_first": ratios, "lesson_cpu_s": lesson_cpu(args), "runs": found}
+    keep(whole | conditions(args.device), args.out)
 
 
 if __name__ == "__main__":
