@@ -53,9 +53,9 @@ class Guard(TorchDispatchMode):
 def guard(monkeypatch: pytest.MonkeyPatch) -> Guard:
     made, real = Guard(), resting.put_away
 
-    def noted(tensors: Iterable[torch.Tensor]) -> None:
+    def noted(tensors: Iterable[torch.Tensor], device: torch.device) -> None:
         moved = list(tensors)
-        real(moved)
+        real(moved, device)
         made.note(moved)
 
     monkeypatch.setattr(resting, "put_away", noted)

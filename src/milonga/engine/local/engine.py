@@ -275,7 +275,7 @@ class LocalEngine(Engine):
         """While vLLM starts or samples nobody else computes: weights of policies with `offload` lie on the host."""
         chosen = [policy for policy in self.policies.values() if policy.section.offload]
         tensors = list({id(tensor): tensor for policy in chosen for tensor in policy.weights()}.values())
-        resting.put_away(tensors)
+        resting.put_away(tensors, self.device)
         try:
             yield
         finally:

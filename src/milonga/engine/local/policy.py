@@ -167,7 +167,7 @@ class Policy:
         """A tensor of its own in its resting place: on the host with `offload`, else on the device."""
         if not self.section.offload:
             return tensor.to(self.device)
-        resting.put_away([self.share.part(tensor)])
+        resting.put_away([self.share.part(tensor)], self.device)
         return tensor
 
     def near(self, tensor: Tensor, like: Tensor) -> Tensor:
@@ -193,7 +193,7 @@ class Policy:
         try:
             yield
         finally:
-            resting.put_away([*self.moments(), *(self.share.part(g) for g in self.gradients or ())])
+            resting.put_away([*self.moments(), *(self.share.part(g) for g in self.gradients or ())], self.device)
 
     def weights(self) -> list[Tensor]:
         """All of them that this process holds, a frozen base and buffers included; of policies on one base it is the same."""

@@ -14,11 +14,11 @@ from torch import Tensor
 
 
 @torch.no_grad()
-def put_away(tensors: Iterable[Tensor]) -> None:
-    """Into memory of the host: pinned where they come from a GPU, which is quicker. On a CPU they are copied as well: what is
-    tested there is what runs elsewhere."""
+def put_away(tensors: Iterable[Tensor], device: torch.device) -> None:
+    """Into memory of the host: pinned where the device that they are for is a GPU, which is quicker. For a CPU they are copied
+    as well: what is tested there is what runs elsewhere."""
     for tensor in tensors:
-        away = torch.empty_like(tensor, device="cpu", pin_memory=tensor.is_cuda)
+        away = torch.empty_like(tensor, device="cpu", pin_memory=device.type == "cuda")
         tensor.data = away.copy_(tensor)  # waits: from here on the host may read it
 
 
