@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 import tomllib
+import warnings
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ import pytest
 from helpers import Command, Done
 from milonga.claims import CLAIMS
 from milonga.config import to_toml
+from milonga.errors import Notice
 from milonga.evals.suites import SUITES
 from milonga.objectives import OBJECTIVES
 from milonga.recipes import RECIPES
@@ -307,3 +309,11 @@ def test_the_sampler_is_a_key_of_the_config(
     assert [c["sampling"]["sampler"] for c in resolved.get("arms", {"": resolved}).values()] == ["vllm"] * (len(command) - 1)
     plain = tomllib.loads(milonga(*command, "--dry-run").out)
     assert {c["sampling"]["sampler"] for c in plain.get("arms", {"": plain}).values()} == {"auto"}
+
+
+def test_a_notice_is_one_line_each_time(milonga: Command, capsys: pytest.CaptureFixture[str]) -> None:
+    """Losses of workers that are alike were all survived, and all are said."""
+    assert milonga("--help").code == 0
+    for _ in range(2):
+        warnings.warn("learners of one: lost;\n starting again", Notice, stacklevel=1)
+    assert capsys.readouterr().err == "milonga: learners of one: lost; starting again\n" * 2

@@ -30,6 +30,10 @@ class RunFolderError(UserError):
     """A run folder is in use, incomplete, or cannot be written."""
 
 
+class Notice(UserWarning):
+    """Something that went wrong and was mended: the run goes on, and its user should know each time."""
+
+
 def install(extra: str) -> str:
     """How an optional part is installed. By way of the checkout: it is where everyone has Milonga from."""
     return f"pip install '.[{extra}]' in Milonga's folder"

@@ -13,7 +13,7 @@ from typing import Any
 import typer
 
 from milonga.cli import commands as commands  # which registers them
-from milonga.cli import completion
+from milonga.cli import completion, notices
 from milonga.cli.shell import app
 from milonga.errors import UserError
 
@@ -51,5 +51,6 @@ def main() -> None:
     # Loading bars of small models only hide what matters.
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    notices.show_as_lines()
     with completion.whole_words():
         sys.exit(guarded(lambda: app(sys.argv[1:] or ["--help"], prog_name="milonga", standalone_mode=False)))

@@ -20,7 +20,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from milonga.config import PlacementSection
 from milonga.engine.base import Ledger
 from milonga.engine.ray.worker import Charges, Facts, Setup, Worker
-from milonga.errors import UserError
+from milonga.errors import Notice, UserError
 
 GONE = (
     exceptions.RayActorError,
@@ -197,7 +197,8 @@ def lament(group: Group, lost: Lost, attempt: int) -> None:
             f"{group.name}: lost {attempt + 1} times in a row, and {most} retries are allowed (placement.retries): {lost}; "
             "what was saved goes on with 'milonga resume'"
         ) from None
-    warnings.warn(f"{group.name}: {lost}; starting again ({attempt + 1} of {most})", stacklevel=2)
+    said = str(lost).rstrip(".")
+    warnings.warn(f"{group.name}: {said}; starting again ({attempt + 1} of {most})", Notice, stacklevel=2)
 
 
 def charge(ledger: Ledger, charges: Sequence[Charges]) -> None:
