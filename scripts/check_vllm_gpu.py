@@ -31,6 +31,8 @@ from milonga.engine.local.vllm_sampler import TOLERANCES
 from milonga.types import Lesson, Traces
 
 LORA = {"rank": 8, "alpha": 16}
+HALF = "bfloat16"
+"""Of policies with adapters: vLLM computes them in no other precision on a GPU."""
 CASES: dict[str, dict[str, Any]] = {
     "awake": {},
     "sleep": {"sleep": True},
@@ -106,8 +108,11 @@ def in_turns(model: str, dtype: str, case: dict[str, Any]) -> dict[str, Any]:
     """One process that samples by vLLM and learns."""
     names, offload = case.get("names", ("p",)), case.get("offload", False)
     adapted = [case.get("lora")] * len(names) if not case.get("mixed") else [None, LORA]
-    options: dict[str, Any] = {"dtype": dtype, "lr": 1e-4, "offload": offload, "ema": 0.9}
-    sections = {name: section(model, lora=lora, **options) for name, lora in zip(names, adapted, strict=True)}
+    options: dict[str, Any] = {"lr": 1e-4, "offload": offload, "ema": 0.9}
+    sections = {
+        name: section(model, lora=lora, dtype=dtype if lora is None else HALF, **options)
+        for name, lora in zip(names, adapted, strict=True)
+    }
     vllm = VllmSection(gpu_memory_utilization=SHARE, sleep=case.get("sleep", False))
     engine = stirred(LocalEngine(sections, device="cuda", rows=ROWS, limit=TOKENS, vllm=vllm), 0.02)
     found: dict[str, Any] = {"before": used(), "gaps": [], "sleep": []}
@@ -125,7 +130,7 @@ def in_turns(model: str, dtype: str, case: dict[str, Any]) -> dict[str, Any]:
         start = asked_of(engine, names[0], 100 + turn)
         kept = traces_of(start, engine.sample(names[0], start, Decoding(TOKENS), "ref"))
         found["gaps"].append({"policy": f"{names[0]}@ref", "turn": turn, "steps": 1, **gap(engine, names[0], kept, "ref")})
-    found["dtype"] = str(engine.policy("p").compute_dtype)
+    found["dtype"] = str(engine.policy(names[-1]).compute_dtype)
     found["total"] = torch.cuda.get_device_properties(0).total_memory / GIB
     engine.close()
     return found

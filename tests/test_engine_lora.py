@@ -28,6 +28,7 @@ from engine_helpers import (
 )
 from milonga.engine import Decoding
 from milonga.engine.local import LocalEngine
+from milonga.engine.local.vllm_sampler import require_known_adapters
 from milonga.errors import ConfigError
 from milonga.objectives import make_objective
 from milonga.types import Floats, Lesson, Traces
@@ -243,3 +244,12 @@ def test_learning_an_adapter_is_charged_less_than_learning_a_model(root: Path) -
         engine.learn(lesson(rows, MIXED))
     full, part = (engine.ledger.policies["p"] for engine in (whole, adapted))
     assert full.learn == part.learn and part.flops < full.flops
+
+
+def test_vllm_is_not_asked_for_adapters_in_float32_on_a_gpu(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its kernels know half precision alone, and say so by an assertion without words."""
+    policy = pair(model_folder(root, "llama")).policy("p")
+    require_known_adapters(policy)
+    monkeypatch.setattr(policy, "device", torch.device("cuda"))
+    with pytest.raises(ConfigError, match=r"policies\.p\.lora: on a GPU vLLM .* set policies\.p\.dtype=bfloat16"):
+        require_known_adapters(policy)

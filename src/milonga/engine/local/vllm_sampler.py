@@ -138,7 +138,7 @@ class VllmSampler:
     """The sampler of one policy."""
 
     def __init__(self, policy: Policy, section: VllmSection, host: Host) -> None:
-        require_plain_adapters(policy)
+        require_known_adapters(policy)
         self.policy = policy
         self.section = section
         self.tolerance = section.tolerance or TOLERANCES[policy.compute_dtype]
@@ -392,8 +392,13 @@ def require_device(device: torch.device) -> None:
         raise ConfigError(f"vLLM uses the first CUDA device it sees: set CUDA_VISIBLE_DEVICES={device.index} and device=cuda")
 
 
-def require_plain_adapters(policy: Policy) -> None:
-    """vLLM knows adapters on plain linear layers."""
+def require_known_adapters(policy: Policy) -> None:
+    """vLLM knows adapters on plain linear layers, and on a GPU in half precision."""
+    if policy.adapter is not None and policy.device.type == "cuda" and policy.compute_dtype == torch.float32:
+        raise ConfigError(
+            f"policies.{policy.name}.lora: on a GPU vLLM computes adapters in half precision, and the policy computes in "
+            f"float32: set policies.{policy.name}.dtype=bfloat16, or use sampler=auto"
+        )
     for name, module in policy.causal.named_modules():
         if policy.adapter in getattr(module, "lora_A", {}) and type(base_layer(module)) is not nn.Linear:
             kind = type(base_layer(module)).__name__
