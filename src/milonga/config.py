@@ -162,7 +162,7 @@ class VllmSection(Section):
     """On a CPU: memory of one policy's cache. The variable VLLM_CPU_KVCACHE_SPACE wins where it is set."""
     sleep: bool = False
     """On a GPU: between calls vLLM gives up its cache and its weights, so that a learner on the same device has the memory.
-    Whole weights are then handed over at every call; a base under adapters waits on the host. Untested."""
+    Whole weights are then handed over at every call; a base under adapters waits on the host."""
     tolerance: float | None = Field(None, gt=0)
     """Mean absolute difference of log-probabilities, after weights were handed over, that stops the run; by default 0.001 in
     float32 and 0.2 in bfloat16."""
@@ -274,8 +274,8 @@ class PlacementSection(Section):
     """Memory for what workers hand to each other, where a cluster is started; by default room for two copies of all weights."""
     transfer: Literal["auto", "store", "nccl", "ipc"] = "auto"
     """How whole live weights reach samplers. store: gathered on the host, through Ray's object store. nccl, ipc: by vLLM's own
-    transfer, from GPU to GPU, or within one that learner and sampler share; both untested. auto: store. Adapters and other
-    versions go by the store in any case."""
+    transfer, from GPU to GPU (untested), or within one that learner and sampler share. auto: store. Adapters and other versions
+    go by the store in any case."""
     retries: int = Field(3, ge=0)
     """How often in a row workers that were lost are started again before the run stops."""
     heartbeat_s: float = Field(600.0, gt=0)

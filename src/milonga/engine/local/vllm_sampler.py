@@ -82,8 +82,7 @@ class Host:
         self.folder: tempfile.TemporaryDirectory[str] | None = None
 
     def wake(self, section: VllmSection, rows: int) -> None:
-        """Started, or awake again but for the cache: ready to be handed weights. Sleeping and waking are untested: they take a
-        GPU."""
+        """Started, or awake again but for the cache: ready to be handed weights."""
         if self.engine is None:
             with self.aside():
                 self.engine = start(self.policies, section, rows, self.transfer)

@@ -4,8 +4,8 @@ Each pair of a policy's learners and one of its samplers has a link, made by vLL
 first used. All learners call `send_weights`, and gather their shards tensor by tensor; the first one sends, and leads the
 sampler through the phases init, start, update and finish.
 
-**Untested: NCCL's broadcast, all of CUDA IPC, and the buffers that both pack tensors into**; they are called as vLLM 0.32
-documents it. Tested on a CPU: this file, and vLLM's rendezvous, phases and loading, a TCP store in the place of the broadcast.
+**Untested: NCCL's broadcast**, which takes two GPUs; it is called as vLLM 0.32 documents it. Tested on a CPU: this file, and
+vLLM's rendezvous, phases and loading, a TCP store in the place of the broadcast. CUDA IPC: `scripts/check_vllm_gpu.py`.
 A transfer that goes wrong does not go unseen: the probe that follows it compares the learners' log-probabilities with those of
 vLLM itself.
 """
