@@ -21,6 +21,7 @@ import calibrate_plan
 import draw_scaling
 from helpers import PROPERTY, Command
 from milonga.cli.completion import PACKAGE
+from milonga.cli.shell import console
 from milonga.errors import UserError
 from milonga.planning import (
     ACCELERATORS,
@@ -523,7 +524,7 @@ def test_planning_needs_no_torch() -> None:
 
 
 def test_the_command_prints_tables_with_model_beside_every_number(milonga: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setattr(console, "width", 200)  # workers of pytest have a width of their own
     done = milonga("plan", "--generator", "7b", "--verifier", "7b", "--gpus", "64")
     assert done.code == 0 and done.err == ""
     numbers = [line for line in done.out.splitlines() if line.startswith(("│ a turn", "│ GPU", "│   ", "│ bound", "│ cost"))]
