@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ from safetensors.torch import load_file
 from engine_helpers import lesson, mixed_rows, section, soft_folder
 from milonga.config import PlacementSection, PolicySection
 from milonga.engine.local import LocalEngine
-from milonga.engine.ray import RayEngine
+from milonga.engine.ray import RayEngine, cluster
 from milonga.engine.ray.group import Group
 from milonga.types import Lesson, Traces
 
@@ -58,6 +60,15 @@ def ray_engine(root: Path, device: str = "cpu", **settings: Any) -> RayEngine:
 
 def local_engine(root: Path, device: str = "cpu") -> LocalEngine:
     return LocalEngine(sections(root), device=device, limit=16)
+
+
+@contextmanager
+def one_cluster() -> Iterator[None]:
+    """For all runs of a file, which join it."""
+    ours = cluster.connect(PlacementSection(), 0)
+    yield
+    if ours:
+        ray.shutdown()
 
 
 def taught(policy: str, values: list[float] | None = None, **switches: Any) -> Lesson:

@@ -22,11 +22,9 @@ import ray
 import milonga
 from cases import CASES
 from milonga.api import make_engine, start
-from milonga.config import PlacementSection
 from milonga.engine import Completion, Decoding, LearnReport, Request
 from milonga.engine.lagged import Lagged
 from milonga.engine.local import LocalEngine
-from milonga.engine.ray import cluster
 from milonga.engine.ray.engine import Published
 from milonga.loop import Loop
 from milonga.resolve import Plan, resolve
@@ -34,7 +32,7 @@ from milonga.run.files import JsonLines
 from milonga.run.traces import read_traces
 from milonga.table import Setting, Table
 from milonga.types import Traces
-from ray_helpers import files_of, pid, state
+from ray_helpers import files_of, one_cluster, pid, state
 
 GRPO: dict[str, Any] = {
     "recipe": "grpo",
@@ -52,11 +50,8 @@ RAY: dict[str, Any] = {"engine": "ray", "placement": {"cpus": 0.1, "samplers": 1
 
 @pytest.fixture(scope="module", autouse=True)
 def joined() -> Iterator[None]:
-    """One cluster for all runs."""
-    ours = cluster.connect(PlacementSection(), 0)
-    yield
-    if ours:
-        ray.shutdown()
+    with one_cluster():
+        yield
 
 
 def planned(*layers: dict[str, Any], staleness: int = 1) -> Plan:

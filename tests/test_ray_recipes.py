@@ -11,11 +11,9 @@ import pytest
 pytest.importorskip("ray")
 pytest.importorskip("peft")
 
-import ray
 
-from milonga.config import PlacementSection
-from milonga.engine.ray import cluster
 from milonga.run.files import JsonLines
+from ray_helpers import one_cluster
 from short import SHORT, short_loop
 
 RECIPES = {
@@ -28,11 +26,8 @@ RECIPES = {
 
 @pytest.fixture(scope="module", autouse=True)
 def joined() -> Iterator[None]:
-    """One cluster for all runs."""
-    ours = cluster.connect(PlacementSection(), 0)
-    yield
-    if ours:
-        ray.shutdown()
+    with one_cluster():
+        yield
 
 
 def rows(recipe: str, folder: Path, settings: dict[str, Any]) -> list[dict[str, Any]]:
