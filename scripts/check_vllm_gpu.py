@@ -130,7 +130,7 @@ def in_turns(model: str, dtype: str, case: dict[str, Any]) -> dict[str, Any]:
         start = asked_of(engine, names[0], 100 + turn)
         kept = traces_of(start, engine.sample(names[0], start, Decoding(TOKENS), "ref"))
         found["gaps"].append({"policy": f"{names[0]}@ref", "turn": turn, "steps": 1, **gap(engine, names[0], kept, "ref")})
-    found["dtype"] = str(engine.policy(names[-1]).compute_dtype)
+    found["dtypes"] = {name: str(engine.policy(name).compute_dtype) for name in names}
     found["total"] = torch.cuda.get_device_properties(0).total_memory / GIB
     engine.close()
     return found
@@ -144,7 +144,7 @@ def by_ipc(model: str, dtype: str) -> dict[str, Any]:
     vllm = VllmSection(gpu_memory_utilization=SHARE)
     sections = {"p": section(model, dtype=dtype, lr=1e-4)}
     engine = RayEngine(sections, placement, device="cuda", rows=ROWS, limit=TOKENS, vllm=vllm)
-    found: dict[str, Any] = {"gaps": [], "sleep": [], "dtype": engine.facts["p"].dtype}
+    found: dict[str, Any] = {"gaps": [], "sleep": [], "dtypes": {"p": engine.facts["p"].dtype}}
     try:
         for turn in range(TURNS):
             asked = asked_of(engine, "p", turn)
@@ -160,9 +160,14 @@ def by_ipc(model: str, dtype: str) -> dict[str, Any]:
 
 def wrong(case: dict[str, Any], found: dict[str, Any]) -> list[str]:
     """What a case must not show."""
-    limit = TOLERANCES[getattr(torch, found["dtype"].removeprefix("torch."))]
-    said = [f"too far from our own pass ({limit:g} is allowed): {one}" for one in found["gaps"] if not one["mean"] <= limit]
-    said += [f"nothing was learned: {one}" for one in found["gaps"] if not one["steps"]]
+    limits = {name: TOLERANCES[getattr(torch, dtype.removeprefix("torch."))] for name, dtype in found["dtypes"].items()}
+    said = []
+    for one in found["gaps"]:
+        limit = limits[one["policy"].removesuffix("@ref")]
+        if not one["mean"] <= limit:
+            said.append(f"too far from our own pass ({limit:g} is allowed): {one}")
+        if not one["steps"]:
+            said.append(f"nothing was learned: {one}")
     for one in found["sleep"]:
         freed = (one["awake"] - one["asleep"]) / (SHARE * found["total"])
         if freed < FREED if case.get("sleep") else freed > FREED / 10:

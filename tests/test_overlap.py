@@ -139,13 +139,13 @@ def test_the_lag_is_the_same_with_more_workers(lagged: Path, tmp_path: Path, wor
     for one, other in zip(found, expected, strict=True):
         for key in ("loss", "grad_norm", "staleness", "stale_weight", "stale_truncated"):
             name = f"learn/generator/{key}"
-            assert one[name] == pytest.approx(other[name], rel=1e-3, abs=1e-6), (one["turn"], key)
+            assert one[name] == pytest.approx(other[name], rel=1e-4, abs=1e-6), (one["turn"], key)
         assert one["compute/tokens"] == other["compute/tokens"]
         ours, theirs = (
             read_traces(folder / "traces" / f"turn-{one['turn']:06d}.parquet") for folder in (tmp_path / "run", lagged)
         )
         assert [(t["ids"], t["version"]) for t in ours] == [(t["ids"], t["version"]) for t in theirs]
-        assert max(np.abs(np.subtract(a["logprobs"], b["logprobs"])).max() for a, b in zip(ours, theirs, strict=True)) < 1e-3
+        assert max(np.abs(np.subtract(a["logprobs"], b["logprobs"])).max() for a, b in zip(ours, theirs, strict=True)) < 1e-4
     mine, known = (state(folder / "checkpoints" / "turn-000004", "generator") for folder in (tmp_path / "run", lagged))
     assert mine.keys() == known.keys() and all(torch.allclose(mine[key], known[key], atol=1e-4) for key in known)
 
