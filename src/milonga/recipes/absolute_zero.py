@@ -1,7 +1,7 @@
-"""Absolute Zero (arXiv 2505.03335): one model makes up programs and answers questions about them; running them is all truth.
+"""Absolute Zero (arXiv 2505.03335): one model proposes programs and answers questions about them. Only execution gives labels.
 
-Three kinds of questions: what comes out (deduction), what must go in (abduction), which program it was (induction). Who
-proposes earns most for what the solver can just about do. There are no problems and no answers from outside.
+There are three kinds of questions: predict the output (deduction), find an input (abduction), and write the program
+(induction). A proposer earns most for questions that the solver can only just answer. No problems or answers come from outside.
 """
 
 from __future__ import annotations
@@ -33,26 +33,26 @@ ONE = "proposing and solving are one policy in Absolute Zero"
 
 
 class AbsoluteZeroOptions(ProgramOptions):
-    """How a turn is paid and learned from; how its programs are made up, `ProgramOptions` says."""
+    """How a turn is rewarded and learned from. `ProgramOptions` has the options of how its programs are proposed."""
 
     difficulty: Literal["edge", "plain"] = "edge"
     """edge: 1 - solve rate, and `extreme_value` where all or none solve it. plain: 1 - solve rate everywhere."""
     extreme_value: float = -0.5
-    """Of a task that all solve or none; the paper's formula reads as 0, the released code has this."""
+    """Reward of a question that all attempts solve or none; the paper's formula reads as 0, the released code has this."""
     wrong_value: float = -0.5
-    """Of a wrong answer that can be read."""
+    """Reward of a wrong answer that can be parsed."""
     invalid_value: float = -1.0
-    """Of what cannot be read, and of a program that does not count."""
+    """Reward of an output that cannot be parsed, and of a program that is not valid."""
     baseline: Literal["task", "global"] = "task"
-    """What rewards are compared with: their own kind and role, six groups in all, or all of the turn."""
+    """The group of the baseline: rewards of the same kind and role (six groups in all), or all rewards of the turn."""
     whiten: Literal["sequence", "token"] = "sequence"
     """token: long outputs weigh more in mean and deviation, as in the released code."""
     proposer: Literal["trained", "untrained", "task"] = "trained"
-    """untrained: the proposers' own outputs teach nothing. task: programs are the task's, and nobody proposes."""
+    """untrained: the proposers are not trained on their outputs. task: programs come from the task, and nobody proposes."""
     solver_lag: int = Field(1, ge=0, le=1)
     """1: the solver's questions are drawn before this turn's proposals arrive. 0: after."""
     train_on_probes: bool = False
-    """Whether the answers by which difficulty is measured teach the solver too."""
+    """Whether the solver is also trained on the probes, the answers by which difficulty is measured."""
     measured: int = Field(32, ge=1)
     """Held-out questions of each kind, and proposals, in an evaluation."""
 
@@ -74,7 +74,7 @@ class AbsoluteZero(Recipe):
         "abducer": Abducer,
         "inducer": Inducer,
     }
-    """The generator writes programs that are told in words. It is measured, and never asked in training."""
+    """The generator writes programs from a description in words. It is measured, and never sampled in training."""
     lead = "generator"
     tasks = ("code",)
     bindings = {"shared": "", "own": ONE, "lora": ONE}
@@ -105,11 +105,11 @@ class AbsoluteZero(Recipe):
         return always("generator")
 
     def maker(self, state: dict[str, Any]) -> TaskMaker:
-        """Makes up tasks from the buffers in a state, and remembers them there."""
+        """Return a task maker that proposes tasks from the buffers in `state`, and stores new ones there."""
         return TaskMaker(self.options, Buffers(state, self.options.keep), self.rollouts)
 
     def play(self, table: Table) -> Traces:
-        """Questions are drawn for the solver; programs are proposed, run and probed; then the questions are solved."""
+        """Draw questions for the solver; propose, run and probe programs; then sample answers to the questions."""
         o, maker, turn, count = self.options, self.maker(self.state), int(table.turn), table.setting.batch
         if not self.state and o.proposer == "task":
             maker.feed(table, o.seeds * count, 0)
@@ -126,7 +126,7 @@ class AbsoluteZero(Recipe):
         return Traces(played)
 
     def credit(self, table: Table, played: Traces) -> list[Lesson]:
-        """One lesson from all kinds and roles; each is compared with itself, so that the hardest kind is not starved."""
+        """Make one train batch from all kinds and roles. Each has its own baseline, so that the hardest kind is not starved."""
         o, rates = self.options, rates_of(played)
         parts: list[tuple[str, Traces, Floats]] = []
         notes: dict[str, float] = {}
@@ -139,7 +139,7 @@ class AbsoluteZero(Recipe):
                 parts.append((PROPOSERS[kind], proposals, np.array([self.pay(p, rates) for p in proposals])))
             taught = answers if o.train_on_probes else solved
             parts.append((SOLVERS[kind], taught, np.array([self.pay_solver(t) for t in taught])))
-        parts = [part for part in parts if len(part[1]) > 1]  # one alone has nothing to be compared with
+        parts = [part for part in parts if len(part[1]) > 1]  # a single rollout has no baseline
         if not parts:
             return []
         rows, advantages = self.advantages(table, parts)
@@ -149,7 +149,7 @@ class AbsoluteZero(Recipe):
         return [self.lesson("generator", rows, advantages=advantages, sources=sources_of(rows, rates), notes=notes)]
 
     def pay(self, proposal: Trace, rates: dict[str, float]) -> float:
-        """Of who proposed: what nobody could be asked about was not valid."""
+        """Return the proposer's reward for a proposal, by its solve rate. A proposal without a solve rate was not valid."""
         o = self.options
         return edge(rates[proposal.id], o.extreme_value, o.difficulty == "plain") if proposal.id in rates else o.invalid_value
 
@@ -157,7 +157,11 @@ class AbsoluteZero(Recipe):
         return graded_reward(answer.correct, answer.reading.valid, self.options.wrong_value, self.options.invalid_value)
 
     def advantages(self, table: Table, parts: list[tuple[str, Traces, Floats]]) -> tuple[Traces, list[Floats]]:
-        """Task-relative REINFORCE++: standard scores within each part, or over all of them; by outputs, or by tokens."""
+        """Compute task-relative REINFORCE++ advantages: z-scores within each part or over all parts, by sequence or by token.
+
+        `parts` has a name, rollouts and one reward per rollout. Returns all rollouts, and one float array per rollout, aligned
+        with its ids.
+        """
         objective = self.objectives["generator"]
         if self.options.whiten == "token":
             objective = objective.model_copy(update={"advantage": "whiten"})
@@ -170,7 +174,7 @@ class AbsoluteZero(Recipe):
         return rows, out
 
     def measure(self, table: Table) -> dict[str, float | None]:
-        """Answers to questions about held-out programs, and what is proposed now: is it valid, and can it be learned from."""
+        """Measure accuracy on questions about held-out programs, and whether current proposals are valid and learnable."""
         maker = self.maker(self.state or first_state(code_of(table).tiny))
         right: dict[Kind, list[float]] = {}
         checked: list[float] = []
@@ -192,7 +196,7 @@ class AbsoluteZero(Recipe):
 
 
 def sources_of(rows: Traces, rates: dict[str, float]) -> dict[str, float]:
-    """Whose credit it was, by rows: a valid proposal is paid by its solver, all else by running."""
+    """Return the share of rows rewarded by each source: valid proposals by their solver, all else by execution."""
     solvers = {PROPOSERS[kind]: SOLVERS[kind] for kind in KINDS}
     paid = [solvers[row.seat] if row.id in rates else "execution" for row in rows]
     return {source: paid.count(source) / len(paid) for source in dict.fromkeys(paid)}

@@ -1,7 +1,7 @@
-"""APO (arXiv 2311.08045): a reward model that is retrained against the policy's own answers, and a policy that follows it.
+"""APO (arXiv 2311.08045): a reward model is retrained against the policy's own answers, and the policy trained on its scores.
 
 In each round the reward model starts anew and learns from pairs: what people preferred, and a gold answer against the policy's
-own. Then the policy learns the best of its samples by the new reward model, and so the reward model never goes stale.
+own. Then the policy learns the best of its samples by the new reward model. So the reward model never goes stale.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ class ApoOptions(RecipeOptions):
     rm_turns: int = Field(8, ge=1)
     """Turns of the reward model in a round."""
     llm_turns: int = Field(2, ge=1)
-    """Turns of the policy in a round. N turns are N / llm_turns rounds; the paper has two or three, as far as known."""
+    """Turns of the policy in a round. N turns are N / llm_turns rounds. The paper has two or three rounds, as far as known."""
     rm_restart: Literal["base", "continue"] = "base"
     """Whether the reward model of a round starts from the base model, or from that of the round before."""
     human_weight: float = Field(1.0, ge=0)
     """c_h: weight of the term of human pairs."""
     own_weight: float = Field(0.1, ge=0)
-    """c_a: weight of the term of gold answers against own ones. A large one makes the reward model forget the human pairs."""
+    """c_a: weight of the term of gold against own answers. With a large one the reward model forgets the human pairs."""
     flip: float = Field(0.15, ge=0, le=0.5)
     """Share of the human pairs that prefer the wrong solution."""
     weak: Weak = "first"
-    """Where the wrong solutions of the human pairs go wrong: in the first step alone, or anywhere. What they never show, a
-    reward model made of them does not know."""
+    """Where the rejected solutions of the human pairs go wrong: in the first step only, or anywhere. A reward model trained on
+    these pairs does not know errors that they never show."""
     drop_correct: bool = True
-    """Whether own answers that are right lose against the gold one all the same (False), or are left out (True)."""
+    """True: correct answers of the policy are left out of the pairs. False: they lose against the gold answer all the same."""
     gold_source: Literal["teacher", "human_chosen"] = "teacher"
     """What own answers must lose against: a reference solution, or what people preferred."""
 
@@ -92,11 +92,11 @@ class Apo(Recipe):
         return Schedule((model,), (policy,)) if options.rm == "fixed" else Schedule((), (model, policy))
 
     def play(self, table: Table) -> Traces:
-        """Always with the current policy: own answers of an earlier one are not what the reward model must tell apart."""
+        """Sample solutions, always with the current policy: its answers are what the reward model must tell from gold ones."""
         return table.ask("generator", self.problems(table), self.rollouts)
 
     def problems(self, table: Table) -> list[Problem]:
-        """Reward model and policy learn on different problems, told apart by their text."""
+        """Draw the learner's problems. Reward model and policy learn on different problems, split by a hash of the text."""
         found: list[Problem] = []
         for _ in range(64):
             missing = table.setting.batch - len(found)
@@ -107,7 +107,10 @@ class Apo(Recipe):
         return [self.credit_policy(table, played) if table.learner == "generator" else self.credit_model(table, played)]
 
     def credit_model(self, table: Table, own: Traces) -> Lesson:
-        """c_h * mean over human pairs + c_a * mean over own pairs of -log sigmoid(r(winner) - r(loser))."""
+        """Make the reward model's train batch.
+
+        The loss is c_h * mean over human pairs + c_a * mean over own pairs of -log sigmoid(r(winner) - r(loser)).
+        """
         human = {t.problem.id: human_pair(table, t.problem, self.options.weak, self.options.flip) for t in own}
         pairs: list[Pair] = [("human", *pair) for pair in human.values() if pair is not None]
         losing = [t for t in own if t.correct != 1.0] if self.options.drop_correct else list(own)
@@ -135,7 +138,8 @@ class Apo(Recipe):
         return written(table, problem, set(), "gold")
 
     def credit_policy(self, table: Table, solutions: Traces) -> Lesson:
-        """The best of each problem's samples by the reward model is imitated, or preferred to the worst (dpo)."""
+        """Make the policy's train batch: imitate the best of each problem's samples by the reward model (best of n), or prefer
+        it to the worst (dpo)."""
         judged = table.judge("verifier", solutions)
         ranks = {t.subject.id: t.reading.value.rank for t in judged}
         scores = np.array([ranks.get(t.id, np.nan) for t in solutions])
@@ -154,7 +158,8 @@ class Apo(Recipe):
         return self.lesson("generator", rows, labels=labels, units=units, sources=sources, notes=notes)
 
     def measure(self, table: Table) -> dict[str, float | None]:
-        """Does the reward model still know the human pairs, and could it play its game by length alone? Where are errors?"""
+        """Measure the reward model's accuracy on human pairs, that of length alone on gold against own answers, and the share
+        of wrong solutions whose first error comes after the first step."""
         problems = table.problems(min(table.setting.batch, MEASURED))
         human = [pair for p in problems if (pair := human_pair(table, p, self.options.weak)) is not None]
         sides = Traces(side for pair in human for side in pair)
@@ -173,6 +178,6 @@ class Apo(Recipe):
 
 
 def best_and_worst(rows: Traces, labels: Sequence[float]) -> list[tuple[Trace, Trace]]:
-    """The pairs of neighbouring rows, the one with the higher label first."""
+    """Return the pairs of neighbouring rows, the one with the higher label first."""
     pairs = zip(rows[::2], rows[1::2], labels[::2], strict=True)
     return [(first, second) if label else (second, first) for first, second, label in pairs]

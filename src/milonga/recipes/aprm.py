@@ -1,9 +1,9 @@
-"""APRM (arXiv 2511.22888): a corruptor learns to make right steps wrong so that a step scorer accepts them; the scorer learns
-to catch them; an exact oracle tells both the truth.
+"""APRM (arXiv 2511.22888): a corruptor learns to make right steps wrong so that a step scorer accepts them. The scorer learns
+to catch them. An exact oracle labels the steps for both.
 
-A general-sum game: the corruptor also loses where it corrupts nothing, which the scorer does not gain from. KL and entropy in
-the objectives, and optimistic gradients (`policies.X.optimism`), keep it from going round in circles. The scorer is what is
-kept.
+It is a general-sum game: the corruptor also loses where it corrupts nothing, and the scorer gains nothing from that. KL and
+entropy terms in the objectives, and optimistic gradients (`policies.X.optimism`), keep the game from cycling. The scorer is the
+result.
 """
 
 from __future__ import annotations
@@ -38,26 +38,26 @@ from milonga.tasks.corruption import CHAIN_FAMILIES
 from milonga.types import Lesson, Traces
 
 HELD = {"kl_coef": 0.05, "kl_from": "begin", "entropy_coef": 0.01}
-"""Both players stay near where the game began, and undecided."""
+"""KL to the snapshot at the start of the game, and an entropy bonus, for both players."""
 
 
 class AprmOptions(ScoringOptions):
     replay: float = Field(1 / 3, ge=0)
     """Rewrites of earlier turns that the scorer learns from again, for each new one; a third makes them 25 % of all."""
     attack: Literal["learned", "random"] = "learned"
-    """Who rewrites: the corruptor, or chance among the allowed families, to which no scorer need adapt."""
+    """Who rewrites steps: the corruptor, or random corruption from the allowed families, which does not adapt to the scorer."""
     held_out: list[str] = ["carry_drop", "stale_operand"]
-    """Families of mistakes that are in nobody's training: the scorer is measured on them."""
+    """Families of mistakes that nobody is trained on: the scorer is measured on them."""
     sft: int = Field(20, ge=0)
     """Turns in which the corruptor first imitates a teacher who knows the allowed families."""
     sft_steps: int = Field(64, ge=1)
     """Rewrites in each of them."""
     measured: int = Field(64, ge=1)
-    """Held-out problems, of each of which one step is corrupted in every way, to measure the scorer."""
+    """Held-out problems to measure the scorer on. One step of each is corrupted by every family."""
     warmup: int = Field(10, ge=0)
     """Turns in which the scorer first learns from random corruptions; they count as its turns."""
     updates: Literal["simultaneous", "alternating"] = "simultaneous"
-    """Both players learn from the same play, or each from a play of its own, in turns."""
+    """Both players learn from the same rollouts, or each in its own turn from its own rollouts."""
     top: float = 1.0
     """Corruptor: reward of a wrong step that was accepted."""
     middle: float = 0.0
@@ -100,7 +100,7 @@ class Aprm(Scoring):
         return super().roles(dialect) | {"corruptor": Corruptor(dialect, leave_out=self.options.held_out)}
 
     def schedule(self) -> Schedule:
-        """The corruptor imitates, the scorer warms up, and from where both then stand the game begins."""
+        """First the corruptor imitates a teacher, then the scorer warms up. Then both are snapshot and the game begins."""
         o, learned = self.options, self.options.attack == "learned"
         intro = [Phase("corruptor", o.sft, name="imitate")] if learned and o.sft else []
         intro += [Phase("verifier", o.warmup, name="warm up")] if o.warmup else []
@@ -110,7 +110,7 @@ class Aprm(Scoring):
         return Schedule((*intro, *first), tuple(Phase(seat, 1, name="game") for seat in moves))
 
     def play(self, table: Table) -> Traces:
-        """One right step of each solution, rewritten several times: by the corruptor, or by chance."""
+        """Sample solutions, and several rewrites of one right step of each: by the corruptor, or by random corruption."""
         if table.phase == "imitate":
             return demonstrations(table, "corruptor", self.options.sft_steps)
         solutions = table.ask("generator", table.problems())
@@ -124,7 +124,7 @@ class Aprm(Scoring):
         return self.options.attack == "learned" and table.phase == "game"
 
     def by_chance(self, table: Table, targets: Traces) -> Traces:
-        """Corruptions of random allowed families, as the corruptor would write them."""
+        """Corrupt each target step by a random allowed family, in the corruptor's format."""
         corruptor = table.setting.roles["corruptor"]
         assert isinstance(corruptor, Corruptor)
         rng = keyed("chance", table.setting.seed, table.turn)
@@ -144,7 +144,8 @@ class Aprm(Scoring):
         return lessons
 
     def credit_corruptor(self, table: Table, found: list[Attack]) -> Lesson:
-        """Wrong and accepted above wrong and caught above not corrupted, compared among the rewrites of one step."""
+        """Make the corruptor's train batch: wrong and accepted earns more than wrong and caught, and that more than not
+        corrupted. The baseline is over the rewrites of one step."""
         o, objective = self.options, self.objectives["corruptor"]
         reward, rewrites = AttackReward(o.top, o.middle, o.bottom), Traces(a.rewrite for a in found)
         rewards = np.array([reward(a.right, a.accepted) for a in found])
@@ -153,7 +154,8 @@ class Aprm(Scoring):
         return self.lesson("corruptor", rewrites, advantages=credit, sources={"steps": 0.5, "verifier": 0.5})
 
     def credit_verifier(self, table: Table, solutions: Traces, found: list[Attack]) -> Lesson:
-        """Rewritten steps, some of earlier turns among them, and as many untouched ones; both classes count alike."""
+        """Make the scorer's train batch: rewritten steps of this and earlier turns, and as many untouched ones. Weights balance
+        the two labels."""
         fresh = {a.shown.id: labelled(a.shown, a.right) for a in found if a.shown is not None and a.right is not None}
         rewritten = [*fresh.values(), *self.recall(table, len(found))]
         self.remember(list(fresh.values()))
@@ -166,17 +168,17 @@ class Aprm(Scoring):
         lesson = self.lesson("verifier", rows, targets=targets, weights=weights, sources=self.sources(), notes=notes)
         if table.phase == "game":
             return lesson
-        return replace(lesson, objective=lesson.objective.model_copy(update={"kl_coef": 0.0}))  # nothing to stay near yet
+        return replace(lesson, objective=lesson.objective.model_copy(update={"kl_coef": 0.0}))  # no KL snapshot yet
 
     def label(self, table: Table, solutions: Traces) -> list[Labelled]:
-        """Untouched steps that are right."""
+        """Label the untouched steps that are right."""
         return [labelled(shown(table, piece), True) for steps in right_steps(table, solutions) for piece in steps]
 
     def sources(self) -> dict[str, float]:
         return {"steps": 1.0}
 
     def measure(self, table: Table) -> dict[str, float | None]:
-        """The scorer on every family of mistakes, the held-out ones apart; and the corruptor against it."""
+        """Measure the scorer on every family of mistakes, with a mean over held-out ones, and the corruptor's attacks."""
         targets = gold_steps(table, self.options.measured)
         out = family_metrics(table, targets, self.options.held_out)
         if self.options.attack == "learned":

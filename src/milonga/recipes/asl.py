@@ -1,7 +1,7 @@
 """Agentic Self-Learning (arXiv 2510.14253): one model proposes questions, solves them and judges the solutions.
 
-Proposer, judge and solver learn in phases, each from what the phases before left behind. No answer of the task is a reward; the
-truth is computed to be looked at: the gap between what the judge pays and what is right is the alarm.
+Proposer, judge and solver learn in phases, each from what the earlier phases stored. No answer of the task is a reward. The
+truth is computed only as a metric: a gap between the judge's reward and the true accuracy shows reward hacking.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from milonga.table import Table
 from milonga.types import Lesson, Trace, Traces
 
 Said = Mapping[str, list[bool]]
-"""The readable verdicts on each solution, by its id."""
+"""Solution id to its parsable verdicts."""
 
 
 class AslOptions(RecipeOptions):
     formats: int = Field(30, ge=0)
-    """Turns in which a noisy teacher is imitated in all three seats; the embedded model does not know the proposer's format."""
+    """Turns of imitating a noisy teacher as all three agents; the embedded model does not know the proposer's format."""
     n_proposer: int = Field(3, ge=1)
     """Turns of the proposer in a cycle."""
     n_verifier: int = Field(4, ge=0)
@@ -38,34 +38,34 @@ class AslOptions(RecipeOptions):
     n_generator: int = Field(8, ge=1)
     """Turns of the solver in a cycle, at most."""
     patience: int = Field(0, ge=0)
-    """End a phase of judge or solver early when its best reward is so many turns old; 0 for never."""
+    """End a phase of judge or solver early when its best reward is this many turns old; 0 for never."""
     grm: Literal["cotrained", "frozen"] = "cotrained"
     """frozen: the judge stays as it was before the first cycle, also where it shares its weights with the others."""
     grm_label_source: Literal["self", "pg_answer", "gold_mix"] = "self"
-    """What the judge learns to say: its own earlier verdict; whether the attempt has the proposer's answer; or its own verdict
-    and, late in the run, a dose of solutions whose truth is known."""
+    """Labels that the judge is trained on: its own earlier verdict; whether the attempt has the proposer's answer; or its own
+    verdict and, late in the run, a share of solutions with known truth."""
     inject_start: float = Field(2 / 3, ge=0, le=1)
     """Share of the run after which gold_mix begins; unconfirmed, as the next."""
     inject_fraction: float = Field(0.05, ge=0, le=1)
-    """Share of the judge's pairs that are of known truth then."""
+    """Share of the judge's pairs with known truth from then on."""
     attempts: int = Field(10, ge=2)
-    """Solutions of a proposed question, by whose verdicts the proposer is paid."""
+    """Solutions of a proposed question. The verdicts on them give the proposer's reward."""
     judgements: int = Field(1, ge=1)
     """Verdicts on each of them; the majority counts."""
     subtract_noise: bool = False
-    """Take the judge's disagreement with itself off the proposer's reward; needs several judgements. Not in the paper."""
+    """Subtract the judge's disagreement with itself from the proposer's reward. Needs several judgements. Not in the paper."""
     self_checks: int = Field(5, ge=1)
     """Verdicts on the proposer's own answer."""
     accept: float = Field(0.8, ge=0, le=1)
     """Share of them that must accept it."""
     format_bonus: float = Field(0.05, ge=0, le=0.1)
-    """Reward for the format in all seats; the paper's reaches 0.5, which rivals the reward itself."""
+    """Format reward of all agents; the paper's reaches 0.5, which rivals the reward itself."""
     parser: Literal["strict", "substring"] = "strict"
-    """substring: how the released code reads verdicts, so that one string satisfies every label; to show that trap alone."""
+    """substring: how the released code parses verdicts. One string then satisfies every label; only to show that trap."""
     keep: int = Field(512, ge=1)
-    """Most questions, and most pairs, that are remembered; the newest stay."""
+    """Maximum number of questions, and of pairs, in memory; the newest stay."""
     audit: int = Field(64, ge=1)
-    """Held-out problems on which the judge that pays is compared with the truth."""
+    """Held-out problems on which the judge that gives rewards is compared with the truth."""
 
 
 @RECIPES.register("asl")
@@ -103,7 +103,7 @@ class Asl(Recipe):
 
     @property
     def tag(self) -> str:
-        """The weights that pay: the judge's own, or those it had before the first cycle."""
+        """The tag of the judge's weights that give rewards: its live ones, or those it had before the first cycle."""
         return "grm" if self.options.grm == "frozen" and "tasks" in self.state else "live"
 
     @property
@@ -127,7 +127,7 @@ class Asl(Recipe):
         return Traces([*solutions, *table.ask("verifier", solutions, tag=self.tag)])
 
     def pairs(self, table: Table) -> Traces:
-        """Attempts with what the judge should say of them, which stands in the state by their ids."""
+        """Return attempts for the judge. Their labels are stored in the state, by their ids."""
         o, labelled = self.options, self.memory.pairs(table)
         if o.grm_label_source == "pg_answer":
             labelled = [(trace, bool(trace.correct)) for trace, _ in labelled]
@@ -142,7 +142,7 @@ class Asl(Recipe):
             return [imitation(self, "proposer", played)]
         rows = played.keep(lambda trace: trace.seat == table.learner)
         if not len(rows):
-            return []  # no question has divided the judge yet: there is nothing to tell apart
+            return []  # the judge has not yet disagreed about any question: there is nothing to learn
         sources, groups = {"verifier": 1.0}, rows.problems
         if table.learner == "verifier":
             rewards, groups = [self.agrees(check, table) for check in rows], rows.subjects
@@ -158,6 +158,7 @@ class Asl(Recipe):
         return [self.lesson(table.learner, rows, advantages=advantages, sources=sources, notes=notes)]
 
     def said(self, table: Table, played: Traces) -> Said:
+        """Return the parsable verdicts on each solution, by its id."""
         out: dict[str, list[bool]] = {}
         for check in played.keep(lambda trace: trace.seat == "verifier"):
             found = verdict(check, self.options.parser, table.setting.roles["verifier"].dialect)
@@ -165,14 +166,14 @@ class Asl(Recipe):
         return out
 
     def agrees(self, check: Trace, table: Table) -> float:
-        """The judge's reward: exactly the label's word. What can be read both ways is invalid, and earns nothing."""
+        """Return the judge's reward: 1 where its verdict is the label. An ambiguous verdict is invalid, and earns 0."""
         label, dialect = self.state["labels"][check.subject.id], table.setting.roles["verifier"].dialect
         if self.options.parser == "substring":
             return float(substring_agrees(conclusion(check, dialect), label, WORDS[dialect]))
         return float(verdict(check, "strict", dialect) == label)
 
     def pay_proposer(self, proposals: Traces, played: Traces, said: Said) -> list[float]:
-        """R_PG for each proposal; what it leaves behind is remembered: questions that divide, and attempts with verdicts."""
+        """Compute R_PG for each proposal, and store questions with split verdicts and judged attempts for later phases."""
         rewards = []
         for proposal in proposals:
             attempts = played.keep(lambda t, id=proposal.id: t.seat == "generator" and t.problem.source == id)  # type: ignore[misc]
@@ -184,7 +185,8 @@ class Asl(Recipe):
         return rewards
 
     def pay_solver(self, solutions: Traces, said: Said) -> list[float]:
-        """One verdict; nothing for what has no answer, unknown where the verdict cannot be read."""
+        """Compute the solver's reward from one verdict: 0 for a solution without an answer, NaN where the verdict cannot be
+        parsed."""
         rewards = []
         for solution in solutions:
             votes = said.get(solution.id, [])

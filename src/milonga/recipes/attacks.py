@@ -1,6 +1,6 @@
-"""Attacks on a step scorer: right steps, rewritten; what an exact oracle says of them, and whether the scorer accepts them.
+"""Attacks on a step scorer: right steps are rewritten, labelled by an exact oracle, and accepted or not by the scorer.
 
-The scorer sees the problem and the steps up to the rewritten one, never the original beside it: at use there is none.
+The scorer sees the problem and the steps up to the rewritten one. It never sees the original step: at test time there is none.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from milonga.types import Solution, Trace, Traces
 
 @dataclass(frozen=True)
 class Attack:
-    """One rewritten step. `right` is what the oracle says; None where it is no step, which is shown to nobody."""
+    """One rewritten step. `right` is the oracle's label; None where it is not a step at all, which is shown to nobody."""
 
     rewrite: Trace
     right: bool | None
@@ -30,20 +30,20 @@ class Attack:
 
 
 def labelled(shown: Trace, right: bool) -> Labelled:
-    """A label on the last step of what is shown alone."""
+    """Label only the last step of a prefix; the earlier steps have NaN."""
     count = len(shown.reading.value.steps)
     return Labelled(shown, [float("nan")] * (count - 1) + [float(right)])
 
 
 def right_steps(table: Table, solutions: Traces) -> list[list[Trace]]:
-    """For each solution its right steps, each as a slice of one; a step is right given the steps before it."""
+    """Return for each solution its right steps, each as a slice of one step. A step is right given the steps before it."""
     dialect = table.setting.roles["generator"].dialect
     pieces = [slices(solution, 1, dialect) for solution in solutions]
     return [[piece for piece in some if piece.grade is not None and piece.grade.steps == (True,)] for some in pieces]
 
 
 def shown(table: Table, piece: Trace, step: str | None = None) -> Trace:
-    """The work up to a step, which may have been rewritten, in the words of the solver; it goes no further."""
+    """Build the prefix of a solution up to one step, which `step` replaces, in the solver's format."""
     solver, value = table.setting.roles["generator"], piece.reading.value
     assert isinstance(solver, StepSolver)
     whole = solver.write([*value.before, value.steps[0] if step is None else step], "")
@@ -54,8 +54,8 @@ def shown(table: Table, piece: Trace, step: str | None = None) -> Trace:
 
 
 def oracle(table: Table, piece: Trace, step: str) -> bool | None:
-    """Whether a rewritten step is right where it stands. The steps after it stay as they were: a solution that stops early is
-    wrong where it stops."""
+    """Return whether a rewritten step is right given the steps before it; None where the task cannot tell. The later steps stay
+    as they were, because a solution that stops early is graded wrong where it stops."""
     solution, at = piece.subject.reading.value, len(piece.reading.value.before)
     steps = [*solution.steps[:at], step, *solution.steps[at + 1 :]]
     truth = table.setting.task.grade(piece.problem, solution.answer, steps).steps
@@ -63,7 +63,7 @@ def oracle(table: Table, piece: Trace, step: str) -> bool | None:
 
 
 def accepted(table: Table, works: Sequence[Trace]) -> dict[str, bool]:
-    """Whether the scorer takes the last step of each of these for right, by their ids."""
+    """Return rollout id to whether the scorer accepts its last step (score >= 0.5)."""
     distinct = {work.id: work for work in works}
     checks = table.judge("verifier", Traces(distinct.values()))
     found = {check.subject.id: check.reading.value.step_scores for check in checks}
@@ -71,7 +71,8 @@ def accepted(table: Table, works: Sequence[Trace]) -> dict[str, bool]:
 
 
 def attacks(table: Table, rewrites: Traces) -> list[Attack]:
-    """What became of each rewritten step. What does not look like a step is no attack: nobody learns to catch it."""
+    """Grade each rewritten step by the oracle and by the scorer. Text that does not parse as a step is no attack, and the
+    scorer is not trained on it."""
     found = []
     for rewrite in rewrites:
         piece, step = rewrite.subject, next(iter(rewrite.reading.value.steps), None)
@@ -84,7 +85,7 @@ def attacks(table: Table, rewrites: Traces) -> list[Attack]:
 
 
 def attack_metrics(found: Sequence[Attack]) -> dict[str, float | None]:
-    """Of the rewrites that are wrong, how many are accepted; of all, how many are not wrong, or no steps."""
+    """Return the share of wrong rewrites that are accepted, and of all rewrites the shares that are not wrong or not steps."""
     return {
         "fool_rate": mean([attack.accepted for attack in found if attack.right is False]),
         "invalid_rate": mean([attack.right is not False for attack in found]),
@@ -93,7 +94,7 @@ def attack_metrics(found: Sequence[Attack]) -> dict[str, float | None]:
 
 
 def gold_steps(table: Table, count: int) -> Traces:
-    """One step of the reference solution of each of the next problems."""
+    """Sample one step of the reference solution of each of the next problems."""
     pieces = []
     for problem in table.problems(count):
         solution = gold(table, problem)
@@ -102,12 +103,13 @@ def gold_steps(table: Table, count: int) -> Traces:
 
 
 def family_names(families: Iterable[str]) -> tuple[str, ...]:
-    """What `family_metrics` measures."""
+    """Return the names of the metrics that `family_metrics` returns."""
     return (*(f"accuracy_on_{name}" for name in families), "held_out_accuracy", "allowed_accuracy", "accepts_untouched")
 
 
 def family_metrics(table: Table, targets: Traces, held_out: Collection[str]) -> dict[str, float | None]:
-    """Balanced accuracy of the scorer on untouched steps against each family of mistakes; means over those held out or not."""
+    """Return the scorer's balanced accuracy on untouched steps against each family of mistakes, and its means over the families
+    that are held out and those that are not."""
     task = table.setting.task
     works: dict[str, list[Trace]] = {name: [] for name in ("untouched", *task.families)}
     for piece in targets:

@@ -1,7 +1,7 @@
-"""What a recipe is: one file per published system, that says who plays, who is credited for what, and who learns when.
+"""The base class of recipes, one file per published system: which agents sample, how they are credited, who learns when.
 
 A recipe opens no files, touches no device and imports no torch. It reads as its paper's algorithm box: `schedule`, `play`,
-`credit`. Whatever it must remember between turns (running counts, pools) it keeps in `state`, which is saved with the weights.
+`credit`. Whatever it must remember between turns (running counts, pools) it keeps in `state`, which is saved in the checkpoint.
 """
 
 from __future__ import annotations
@@ -44,43 +44,45 @@ class Recipe(ABC):
     """The ground truth it needs."""
     seats: ClassVar[Mapping[str, type[Role]]]
     solving: ClassVar[str] = "generator"
-    """The seat whose solutions are measured; as `generator/...`, whatever it is called."""
+    """The agent whose solutions are measured. Its metrics are named `generator/...`, whatever the agent is called."""
     judging: ClassVar[str] = "verifier"
-    """The seat whose verifications are; as `verifier/...`."""
+    """The agent whose verdicts are measured. Its metrics are named `verifier/...`."""
     lead: ClassVar[str]
-    """The seat whose turns are counted: a run of N turns has N turns of this seat."""
+    """The agent whose turns are counted: a run of N turns has N turns of this agent."""
     bindings: ClassVar[Mapping[Binding, str]]
-    """Which bindings make sense ("" for yes), and for the others the reason why not."""
+    """Binding to "" where it makes sense, or to the reason why it does not."""
     Options: ClassVar[type[RecipeOptions]] = RecipeOptions
     defaults: ClassVar[Mapping[str, Any]] = {}
     """Config values that this recipe starts from, below the user's own."""
     needs_steps: bool = False
-    """Whether the task must know the exact truth of each step. Where that follows from the options, the instance says so."""
+    """Whether the task must know the exact label of each step. Where that depends on the options, the instance sets it."""
     needs_demonstrations: bool = False
-    """Whether the task must be able to write solutions; as above."""
+    """Whether the task must be able to write solutions. Where that depends on the options, the instance sets it."""
     needs_related: ClassVar[bool] = False
-    """Whether the task must be able to change what a problem asks."""
+    """Whether the task must be able to make a related problem: the same one with a changed question."""
     needs_facts: ClassVar[bool] = False
-    """Whether parts of the task's problems must be such that they can be kept back."""
+    """Whether the task must be able to hide parts (facts) of its problems."""
     needs_levels: ClassVar[bool] = False
     """Whether the task must know how hard its problems are, and draw those of one level."""
     tasks: ClassVar[tuple[str, ...]] = ()
-    """The only tasks that can serve it, where it must know how their problems are made; any where none is named."""
+    """The only tasks it works with, where it must know how their problems are made. Empty: any task."""
     tools: ClassVar[bool] = False
-    """Whether its solver may call a task's tool between its turns. Recipes that judge solutions, or go on from a part of one,
-    would see the last turn alone."""
+    """Whether its solver may call a task's tool between its turns. Recipes that judge solutions, or continue from a prefix of
+    one, would see only the last turn."""
     overlap: ClassVar[str] = UNSAID
-    """Why turns cannot be played while earlier ones are learned; "" where they can: `play` then needs nothing but problems and
-    what seats sample live, neither `state` nor scores nor kept pairs, and no problems that follow from what was just learned;
-    `credit` asks no seat. A reason is inherited; the permission is not: whatever a subclass changes, it says it anew."""
+    """Why rollouts of a turn cannot be sampled while earlier turns are learned (asynchronous rollouts); "" where they can.
+
+    With "", `play` needs only problems and what agents sample live: neither `state` nor scores nor kept pairs, and no problems
+    that depend on what was just learned. `credit` then samples from no agent. A reason is inherited. The permission "" is not:
+    a subclass must set it again, because it may have changed something."""
     learns: ClassVar[Mapping[str, tuple[Kind, ...]]] = {}
-    """Seats that learn by something else than a policy gradient, with the kinds of objectives that fit."""
+    """Agents that do not learn by a policy gradient, with the kinds of objectives that are allowed for them."""
     only_sampled: ClassVar[tuple[str, ...]] = ()
-    """Seats whose whole outputs are all that the recipe wants of them: nothing there learns, is scored, or goes on from a part
-    of an output. A model behind an endpoint may sit on these, and on no others."""
+    """Agents that are used for inference only: the recipe needs complete outputs of them and nothing else. They do not learn,
+    are not scored, and do not continue from a prefix. Only these agents may be a model behind an endpoint."""
 
     measures: ClassVar[tuple[str, ...]] = ()
-    """The names of what `measure` may give, so that a comparison can refuse a misspelt metric before anything runs."""
+    """The names of the metrics that `measure` may return, so that a comparison can refuse a misspelt metric before it runs."""
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -90,14 +92,14 @@ class Recipe(ABC):
     def __init__(self, options: Any, objectives: Mapping[str, Objective], policies: Mapping[str, str], rollouts: int) -> None:
         self.options = options
         self.objectives = objectives
-        """Seat to objective."""
+        """Agent to objective."""
         self.policies = policies
         self.rollouts = rollouts
         self.state: dict[str, Any] = {}
 
     @classmethod
     def seated(cls, options: Any) -> Mapping[str, type[Role]]:
-        """Which of the seats are taken under these options: all of them, but in a recipe that has several casts."""
+        """Return the agents that take part under these options. All of them, except in recipes with several line-ups."""
         return cls.seats
 
     @abstractmethod
@@ -105,30 +107,33 @@ class Recipe(ABC):
 
     @abstractmethod
     def play(self, table: Table) -> Traces:
-        """The turn's traces, for `table.learner` to learn from."""
+        """Sample the turn's rollouts, for `table.learner` to learn from."""
 
     @abstractmethod
     def credit(self, table: Table, played: Traces) -> Iterable[Lesson]:
-        """The turn's lessons. Each is learned before the next is asked for: a recipe that yields them can score in between."""
+        """Return or yield the turn's train batches, with advantages or labels.
+
+        Each batch is learned before the next is asked for, so a recipe that yields them can score in between.
+        """
 
     def check(self, task: Task) -> None:
-        """Refuse, by a ConfigError, a task that these options cannot be used with; before anything is loaded."""
+        """Raise a ConfigError for a task that these options cannot be used with, before anything is loaded."""
 
     def measure(self, table: Table) -> dict[str, float | None]:
-        """What this recipe measures at every evaluation besides the metrics of all; `table` draws held-out problems."""
+        """Return the recipe's own metrics at an evaluation, besides those of all recipes. `table` draws held-out problems."""
         return {}
 
     def roles(self, dialect: Dialect) -> dict[str, Role]:
-        """Who sits where; recipes whose options shape a role override this."""
+        """Build the role of each agent. Recipes whose options change a role override this."""
         return {seat: role(dialect) for seat, role in self.seats.items()}
 
     def lesson(self, seat: str, traces: Traces, **targets: Any) -> Lesson:
-        """A lesson for the policy that sits on a seat, by that seat's objective."""
+        """Make a train batch for an agent's policy, with that agent's objective."""
         return Lesson(self.policies[seat], self.objectives[seat], traces, **targets)
 
 
 def joined(one: Lesson, other: Lesson) -> Lesson:
-    """Two policy-gradient lessons of one policy as one: it learns from the rows of both in the same steps."""
+    """Merge two policy-gradient train batches of one policy: it learns from the rows of both in the same optimizer steps."""
     rows, notes = Traces([*one.traces, *other.traces]), one.notes | other.notes
     advantages = [*(one.advantages or []), *(other.advantages or [])]
     weights = None

@@ -1,4 +1,4 @@
-"""Conversations that recipes share: which can be compared, what changed between two turns, and how a teacher shows a turn."""
+"""Helpers for multi-turn rollouts: filtering those with a baseline, metrics between two turns, and teacher demonstrations."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from milonga.types import Floats, Problem, Trace, Traces
 
 
 def comparable(talks: Traces) -> Traces:
-    """Without those that are alone with their problem, because the others had no room for another turn: they have no
-    baseline."""
+    """Drop conversations that are the only one of their problem: they have no baseline. That happens where the others had no
+    room for another turn."""
     counts = Counter(talks.problems)
     return talks.keep(lambda talk: counts[talk.problem.id] > 1)
 
 
 def turns_of(talk: Trace) -> list[Trace]:
-    """The conversation after each of its turns, the first one first."""
+    """Return the conversation after each of its turns, the first one first."""
     out = [talk]
     while (before := out[0].earlier) is not None:
         out.insert(0, before)
@@ -29,14 +29,17 @@ def turns_of(talk: Trace) -> list[Trace]:
 
 
 def taught(table: Table, seat: str, problems: Sequence[Problem], what: str) -> list[str]:
-    """What the seat's noisy teacher writes about each problem; `what` keys its slips."""
+    """Return the text of the agent's noisy teacher for each problem. `what` keys its random mistakes."""
     role, setting = table.setting.roles[seat], table.setting
     keys = [keyed(what, setting.seed, table.turn, seat, problem.id) for problem in problems]
     return [role.demonstrate(setting.task, problem, key)[1] for problem, key in zip(problems, keys, strict=True)]
 
 
 def turn_costs(talks: Traces, differences: list[Floats], betas: Sequence[float]) -> list[Floats]:
-    """Costs of single tokens, with a factor for each turn."""
+    """Return token costs (KL penalties): the differences times the beta of their turn.
+
+    differences: one float array per conversation, aligned with its ids, as the result is. betas: one per turn.
+    """
     out = [np.zeros(len(talk.ids)) for talk in talks]
     for talk, cost, difference in zip(talks, out, differences, strict=True):
         for (start, end), beta in zip(talk.turns, betas, strict=True):
@@ -45,11 +48,11 @@ def turn_costs(talks: Traces, differences: list[Floats], betas: Sequence[float])
 
 
 CHANGES = ("first_accuracy", "last_accuracy", "gain", "fixed", "broken", "copy_rate")
-"""What `change_figures` tells."""
+"""The names of the metrics that `change_figures` returns."""
 
 
 def change_figures(earlier: Traces, later: Traces) -> dict[str, float | None]:
-    """How two turns of the same conversations differ: accuracy of both and its gain, wrong to right, right to wrong, copies."""
+    """Compare two turns of the same conversations: accuracy of both and its gain, wrong to right, right to wrong, copies."""
     before, after = earlier.correct, later.correct
     same = [normalised(a.text) == normalised(b.text) for a, b in zip(earlier, later, strict=True)]
     return {

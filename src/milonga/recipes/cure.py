@@ -1,7 +1,7 @@
 """CURE (arXiv 2506.03136): one model writes programs and unit tests for the same task, and both learn from running them.
 
-Hidden tests label the programs; the labelled programs pay the tests by how well they tell right code from wrong. A test never
-pays a program: so the two roles cannot agree on nonsense, and the tests can rank programs afterwards.
+Hidden tests label the programs. The labelled programs reward the generated tests by how well they tell right code from wrong.
+A generated test never rewards a program, so the two roles cannot collude. Afterwards the tests can rank programs.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from milonga.table import Table
 from milonga.types import Floats, Lesson, Traces
 
 PHASE = "phase"
-"""The tag of a policy as it was when the turn began."""
+"""The tag of the snapshot of a policy at the start of the turn."""
 FIGURES = ("validity", "p01", "p00", "mu")
 
 
@@ -31,23 +31,23 @@ class CureOptions(RecipeOptions):
     tests: int = Field(16, ge=2)
     """m: tests that are written for each task; `batch.rollouts` is n, the programs."""
     reward: Literal["mu", "validity"] = "mu"
-    """mu: a test is paid for being valid less the share of wrong programs that it lets through. validity: the former alone."""
+    """mu: reward a test for being valid, minus the share of wrong programs that pass it. validity: for being valid only."""
     all_correct_policy: Literal["zero", "sign"] = "zero"
     """Where every program is right: tests earn nothing, as the paper's formula says, or +1 and -1, as released."""
     format_fail_value: float = -0.5
-    """Reward of a test that cannot be read; the release gives 0, as to a valid test that catches nobody."""
+    """Reward of a test that cannot be parsed; the release gives 0, as to a valid test that catches no wrong program."""
     train_tester: bool = True
     """Off: the arm in which the coder alone learns."""
     public: float = Field(1.0, ge=0, le=1)
-    """How often the tester is told one public example."""
+    """How often the tester's prompt has one public example."""
     post_stage_at: int | None = Field(None, ge=0)
     """From this turn on: the hard reward, and no public example. When the authors switched is not said."""
     length_transform: bool = False
-    """For models that reason at length: short right tests earn most."""
+    """For models that reason at length: short correct tests earn most."""
     length_low: float = Field(0.0, ge=0)
-    """Least length that counts as the middle there; the release has 1000."""
+    """Lower bound of the middle length of `length_transform`; the release has 1000."""
     length_high: float = Field(8000.0, gt=0)
-    """The largest."""
+    """Upper bound of the middle length."""
     measured: int = Field(32, ge=1)
     """Held-out tasks on which tests are compared with the reference program."""
 
@@ -77,11 +77,13 @@ class Cure(Recipe):
     measures = (*(f"tester/{name}" for name in FIGURES), "tester/readable", "best_of_n", "pass_1", "label_noise")
 
     def schedule(self) -> Schedule:
-        """With `kl_from=phase` the KL is measured from the turn's own start, as the release does; it then has no gradient."""
+        """Snapshot each policy with `kl_from=phase` at the start of every turn. The KL to that snapshot is what the release
+        has; it then has no gradient."""
         asked = {self.policies[seat] for seat in self.seats if self.objectives[seat].kl_from == PHASE}
         return Schedule(cycle=(Phase("generator", 1, enter=tuple(Action("snapshot", name, PHASE) for name in sorted(asked))),))
 
     def late(self, table: Table) -> bool:
+        """Return whether the post stage has begun (`post_stage_at`)."""
         at = self.options.post_stage_at
         return at is not None and isinstance(table.turn, int) and table.turn > at
 
@@ -92,7 +94,7 @@ class Cure(Recipe):
         return Traces([*programs, *table.ask("tester", told(table, problems, share), self.options.tests)])
 
     def credit(self, table: Table, played: Traces) -> Iterator[Lesson]:
-        """The coder's lesson, then the tester's; ratios are to the policy that wrote the texts, before either."""
+        """Yield the coder's train batch, then the tester's. Importance ratios are to the policy that sampled, before both."""
         found = benches(table, played)
         programs = played.keep(lambda trace: trace.seat == "generator")
         passed = {trace.id: share for bench in found for trace, share in zip(bench.programs, bench.shares, strict=True)}
@@ -102,6 +104,7 @@ class Cure(Recipe):
             yield from self.tester(table, found)
 
     def tester(self, table: Table, found: list[Bench]) -> Iterator[Lesson]:
+        """Yield the tester's train batch; none where no problem gives its tests a reward."""
         o = self.options
         by = UnitTestReward(o.reward, self.late(table), o.all_correct_policy, o.format_fail_value)
         rewards = [by.rewards(bench.passes, bench.right, bench.readable) for bench in found]
@@ -114,6 +117,7 @@ class Cure(Recipe):
         yield self.taught(table, "tester", tests, values, {"generator": 0.5, "answers": 0.5}, notes)
 
     def by_length(self, bench: Bench, rewards: Floats) -> Floats:
+        """Apply the length transform to a problem's test rewards, if the options ask for it."""
         if not self.options.length_transform:
             return rewards
         lengths = np.array([float(test.length) for test in bench.tests])
@@ -122,13 +126,13 @@ class Cure(Recipe):
     def taught(
         self, table: Table, seat: str, rows: Traces, rewards: Floats, sources: dict[str, float], notes: dict[str, float]
     ) -> Lesson:
-        """Each role is compared with itself within a task; groups that are all alike teach nothing."""
+        """Make a role's train batch. The baseline is over its rollouts of a problem; equal rewards give advantage 0."""
         objective = self.objectives[seat]
         advantages = outcome_advantages(rewards, rows, rows.problems, objective, table.penalties(rows, objective))
         return self.lesson(seat, rows, advantages=advantages, sources=sources, notes=notes)
 
     def separation(self, found: list[Bench]) -> dict[str, float]:
-        """p_u, p01, p00 and mu as the generated programs tell them; an alarm where validity rises while mu falls."""
+        """Return p_u, p01, p00 and mu on the generated programs, and an alarm where validity rises while mu falls."""
         known = separation([(bench.passes, bench.right, unanimous(bench.passes[bench.right])) for bench in found])
         if known is None:
             return {}
@@ -138,7 +142,7 @@ class Cure(Recipe):
         return known.figures() | {"trivial_tests": float(alarm)}
 
     def measure(self, table: Table) -> dict[str, float | None]:
-        """Tests against the reference program, and how often the program that passes most of them is right."""
+        """Measure tests against the reference program, and how often the program that passes most of them is right."""
         problems = table.problems(self.options.measured)
         programs = table.ask("generator", problems, self.rollouts)
         tests = table.ask("tester", told(table, problems, self.options.public), self.options.tests)

@@ -1,4 +1,4 @@
-"""Tango with a third learner: a proposer, paid for learnability, chooses how hard the problems are.
+"""Tango with a third learner: a proposer chooses the difficulty of the problems, and is rewarded for their learnability.
 
 It is compared with an even mix of all levels and with a hand-made schedule from easy to hard, on the same held-out problems.
 The specification is docs/recipes/curriculum.md.
@@ -27,24 +27,24 @@ from milonga.tasks.base import keyed
 from milonga.types import Lesson, Problem, Traces
 
 EXAMPLES = 64
-"""Even choices in a turn of imitation: they are a few tokens each."""
+"""Demonstrated choices in a turn of imitation. They are a few tokens each."""
 
 
 class CurriculumOptions(TangoOptions):
     choose: Literal["learned", "fixed", "easy_to_hard"] = "learned"
-    """Who chooses the levels: the proposer; nobody, every level alike; or a hand-made schedule, each for an equal share of the
-    run."""
+    """How levels are chosen: by the proposer; uniformly at random; or by a hand-made schedule from easy to hard, with an equal
+    share of the run for each level."""
     formats: int = Field(12, ge=0)
-    """Turns in which the proposer imitates even choices in its format, before anything else."""
+    """Turns in which the proposer imitates uniform choices in its format, before anything else."""
     explore: float = Field(0.1, ge=0, lt=1)
-    """Share of the problems that are drawn from the even mix, whatever the proposer says."""
+    """Share of the problems whose level is drawn uniformly, whatever the proposer says."""
     memory: float = Field(0.8, ge=0, lt=1)
     """Decay of the rates of success that the proposer sees."""
 
 
 @RECIPES.register("curriculum")
 class Curriculum(Tango):
-    """A proposer, paid for problems that are sometimes solved, chooses the difficulty for Tango."""
+    """A proposer, rewarded for problems that are sometimes solved, chooses the difficulty for Tango."""
 
     name = "curriculum"
     paper = "none: docs/recipes/curriculum.md"
@@ -68,7 +68,7 @@ class Curriculum(Tango):
         return warm_up("proposer", self.options.formats if self.options.choose == "learned" else 0) + super().schedule()
 
     def play(self, table: Table) -> Traces:
-        """Choices first, then Tango's turn on the problems that follow from them."""
+        """Sample choices of levels, then Tango's rollouts on problems of these levels."""
         if table.learner == "proposer":
             return self.even_choices(table)
         choices = self.choices(table)
@@ -78,7 +78,7 @@ class Curriculum(Tango):
         return Traces([*choices, *solutions, *table.ask("verifier", solutions, checks)])
 
     def even_choices(self, table: Table) -> Traces:
-        """A teacher that prefers no level, behind rates of all kinds."""
+        """Write demonstrations of a teacher that chooses levels uniformly, with random solve rates in the prompt."""
         levels, rng = table.setting.task.levels, keyed("even", table.setting.seed, table.turn)
         role = table.setting.roles["proposer"]
         assert isinstance(role, Chooser)
@@ -90,14 +90,15 @@ class Curriculum(Tango):
         return table.write("proposer", shown, texts)
 
     def choices(self, table: Table) -> Traces:
-        """One for each problem but for those of the even mix; none where the levels are chosen by hand."""
+        """Sample one choice for each problem, except those with a uniform level. None where levels are not learned."""
         if self.options.choose != "learned":
             return Traces([])
         state = state_of(table.setting.task.levels, self.state.get("rates", {}), "rates")
         return table.ask("proposer", [state], table.setting.batch - round(self.options.explore * table.setting.batch))
 
     def posed(self, table: Table, choices: Traces) -> list[Problem]:
-        """The turn's problems. What a proposer chose carries the id of its choice; the rest is of the even mix, or by hand."""
+        """Draw the turn's problems. Those that the proposer chose have the id of its choice as `source`. The level of the
+        others is uniform, or follows the hand-made schedule."""
         levels, rng = table.setting.task.levels, keyed("mix", table.setting.seed, table.turn)
         named: list[tuple[int, str | None]] = []
         for choice in choices:
@@ -120,12 +121,12 @@ class Curriculum(Tango):
         if table.learner == "generator":
             solutions = played.keep(lambda t: t.seat == "generator")
             self.remember(solutions)
-            if len(choices) > 1:  # one alone has nothing to be compared with
+            if len(choices) > 1:  # a single choice has no baseline
                 lessons.append(self.credit_proposer(table, choices, solutions))
         return lessons
 
     def remember(self, solutions: Traces) -> None:
-        """How often problems of each level are solved: what the proposer will be shown."""
+        """Update the running solve rate of each level, which the proposer's prompt shows."""
         rates, keep = dict(self.state.get("rates", {})), self.options.memory
         found: dict[str, list[float]] = {}
         for trace in solutions:
@@ -137,7 +138,7 @@ class Curriculum(Tango):
         self.state["rates"] = rates
 
     def credit_proposer(self, table: Table, choices: Traces, solutions: Traces) -> Lesson:
-        """r = 4 p (1 - p) of the problem that a choice led to; nothing for what names no level."""
+        """Make the proposer's train batch: r = 4 p (1 - p) with the solve rate p of the chosen problem; 0 without a level."""
         right: dict[str | None, list[float]] = {}
         for trace in solutions:
             right.setdefault(trace.problem.source, []).append(trace.correct)
@@ -150,7 +151,7 @@ class Curriculum(Tango):
         return self.lesson("proposer", choices, advantages=credit, sources={"generator": 1.0}, notes=notes)
 
     def measure(self, table: Table) -> dict[str, float | None]:
-        """What the proposer would choose now, and how well both ends of the scale are solved."""
+        """Measure what the proposer would choose now, and the accuracy on the easiest and the hardest level."""
         levels, count = table.setting.task.levels, table.setting.batch
         choices = self.choices(table)
         named = [c.reading.value.level for c in choices if c.reading.value.level in levels]

@@ -1,4 +1,4 @@
-"""Recipes by name: registered, or the user's own `path/to/file.py:Class` or `package.module:Class`."""
+"""Find recipes by name: registered ones, or the user's own `path/to/file.py:Class` or `package.module:Class`."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from milonga.loading import load_attribute
 from milonga.recipes.base import RECIPES, Recipe
 
 NEEDED = ("seats", "lead", "bindings")
-"""What a recipe of the user's own must say of itself; the rest has defaults or serves listings."""
+"""Class attributes that a recipe of the user's own must set; the others have defaults or are only shown in listings."""
 
 
 def find_recipe(name: str) -> type[Recipe]:
-    """The class behind a name, or one clear error."""
+    """Return the recipe class of a name, or raise one clear ConfigError."""
     if name in RECIPES or ":" not in name:
         return RECIPES.get(name)
     found, _ = load_attribute("recipe", name)

@@ -1,4 +1,4 @@
-"""Debates that recipes share: agents on seats of their own answer, hear each other, and answer again."""
+"""Multi-agent debates that recipes share: agents answer, read each other's answers, and answer again."""
 
 from __future__ import annotations
 
@@ -18,40 +18,40 @@ from milonga.table import Table
 from milonga.types import Floats, Problem, Prompt, Trace, Traces
 
 Round = dict[str, Traces]
-"""The conversation of each seat, the same debate at the same place."""
+"""Agent to its conversations; the same row of every agent is the same debate."""
 
 
 @dataclass(frozen=True)
 class Debates:
-    """Debates about the same problems, as the talks of each seat after the last turn; row by row they belong together."""
+    """Debates as the conversations of each agent after the last turn. The same row of every agent is the same debate."""
 
     talks: Round
 
     @property
     def correct(self) -> Floats:
-        """Debates by turns by agents: right or wrong."""
+        """Correctness of every answer: float array of shape (debates, turns, agents)."""
         return self.each(lambda trace: trace.correct)
 
     @property
     def readable(self) -> Floats:
-        """The same: 1 where an answer could be read."""
+        """1 where an answer could be parsed, else 0: float array of shape (debates, turns, agents)."""
         return self.each(lambda trace: float(trace.reading.valid))
 
     def each(self, value: Callable[[Trace], float]) -> Floats:
-        """The same, of anything that can be said of one turn."""
+        """Apply `value` to every turn: float array of shape (debates, turns, agents)."""
         agents = [[[value(turn) for turn in turns_of(talk)] for talk in talks] for talks in self.talks.values()]
         return np.moveaxis(np.array(agents, dtype=float), 0, 2)
 
     def at(self, turn: int) -> Traces:
-        """What all agents said in a turn."""
+        """Return the rollouts of all agents after a turn."""
         return Traces(turns_of(talk)[turn] for talks in self.talks.values() for talk in talks)
 
 
 def debate(table: Table, seats: Sequence[str], problems: Sequence[Problem], turns: int, n: int = 1) -> Debates:
-    """`n` debates about each problem. Turn 0 is independent; in the others each hears what the others said last.
+    """Sample `n` debates about each problem. Turn 0 is independent; later each agent reads what the others said last.
 
-    A debate in which one agent has no room left for another turn is left out, for all of them; so is one that would be left
-    alone with its problem, where several were asked for.
+    A debate in which one agent has no room left for another turn is dropped for all agents. With `n` > 1 a debate that is then
+    the only one of its problem is dropped too: it has no baseline.
     """
     with table.conversing():
         talks = {seat: table.ask(seat, problems, n) for seat in seats}
@@ -63,7 +63,7 @@ def debate(table: Table, seats: Sequence[str], problems: Sequence[Problem], turn
 
 
 def heard(table: Table, seat: str, talks: Round) -> list[Prompt]:
-    """What each conversation of a seat hears: what the others said last in the same debate."""
+    """Build the next prompt of each of an agent's conversations: what the others said last in the same debate."""
     role = table.setting.roles[seat]
     assert isinstance(role, Debater)
     others = [talks[other] for other in talks if other != seat]
@@ -71,7 +71,7 @@ def heard(table: Table, seat: str, talks: Round) -> list[Prompt]:
 
 
 def together(before: Round, replies: Round) -> Round:
-    """The replies of debates in which everybody replied, in the order of the talks before."""
+    """Return the replies of debates in which every agent replied, in the order of the earlier conversations."""
     found = {seat: {reply.subject.id: reply for reply in traces} for seat, traces in replies.items()}
     rows = range(len(next(iter(before.values()))))
     whole = [row for row in rows if all(before[seat][row].id in found[seat] for seat in before)]
@@ -79,7 +79,7 @@ def together(before: Round, replies: Round) -> Round:
 
 
 def shown(table: Table, seats: Sequence[str], turns: int, lines: int) -> Traces:
-    """What a noisy teacher writes in every turn and on every seat, behind what the agents themselves said before."""
+    """Write a noisy teacher's demonstrations for every turn of every agent, after what the agents themselves said before."""
     each = max(1, lines // turns)
     out: list[Trace] = [trace for seat in seats for trace in demonstrations(table, seat, each)]
     problems = table.problems(each)
@@ -97,7 +97,7 @@ def shown(table: Table, seats: Sequence[str], turns: int, lines: int) -> Traces:
 
 
 class Debating(Workflow):
-    """Two debaters over several rounds: the majority of the last one is the outcome."""
+    """Two debaters over several rounds. The majority of the last round is the outcome."""
 
     seats = {"generator": Debater, "partner": Debater}
     taught = ("generator", "partner")

@@ -1,7 +1,7 @@
 """DeepSeekMath-V2 (arXiv 2511.22570): a verifier lists defects, a meta-verifier keeps it honest, a generator grades itself.
 
 The verifier learns to score proofs, then to score them for reasons that the meta-verifier confirms. The generator starts from
-the verifier's weights, writes a proof and grades it; it is paid for the verifier's score and for an honest grade. From the
+the verifier's weights, writes a proof and grades it; it is rewarded by the verifier's score and for an honest grade. From the
 second iteration on the verifier also learns from the generator's proofs, with labels made by voting.
 """
 
@@ -28,9 +28,9 @@ from milonga.types import Lesson, Trace, Traces
 
 class DeepSeekMathV2Options(RecipeOptions):
     formats: int = Field(140, ge=0)
-    """Turns in which one model imitates a noisy teacher in all three seats, before anything is rewarded."""
+    """Turns in which one model imitates a noisy teacher as all three agents, before anything is rewarded."""
     n_score: int = Field(10, ge=1)
-    """Verifier turns with R_score alone."""
+    """Verifier turns with R_score only."""
     recall_gate: float = Field(0.0, ge=0, le=1)
     """End those turns early once this share of the flaws is reported (at an evaluation); 0 for never."""
     n_quality: int = Field(10, ge=0)
@@ -122,12 +122,12 @@ class DeepSeekMathV2(Recipe):
         if table.phase == "score" or self.options.meta != "learned":
             return checks
         judged = table.ask("meta_verifier", readable(checks))
-        # Beside D_v the paper goes on training on D_mv: of each proof one analysis is judged as often as it takes to learn.
+        # The paper also continues to train on D_mv. So one analysis of each proof gets a full group of meta-judgements.
         again = Traces({check.subject.id: check for check in readable(checks)}.values())
         return Traces([*checks, *judged, *table.ask("meta_verifier", again, self.rollouts)])
 
     def proofs(self, table: Table) -> Traces:
-        """The turn's proofs to be judged. What each is worth stands in the state, by its id."""
+        """Return the turn's proofs for the verifier. Their labels are stored in the state, by their ids."""
         problems, o = table.problems(), self.options
         own = round(o.auto_share * len(problems)) if table.learner == "verifier" and self.state.get("iterated") else 0
         labelled = graded(table, problems[own:])
@@ -159,14 +159,14 @@ class DeepSeekMathV2(Recipe):
     def reinforce(
         self, table: Table, seat: str, traces: Traces, rewards: list[float], groups: list[str], sources: dict[str, float]
     ) -> Lesson:
-        """GRPO on these rewards, for all three seats alike."""
+        """Make an agent's train batch by GRPO on these rewards; the same for all three agents."""
         objective = self.objectives[seat]
         advantages = outcome_advantages(np.array(rewards), traces, groups, objective, table.penalties(traces, objective))
         notes = {"reward": mean(rewards) or 0.0}
         return self.lesson(seat, traces, advantages=advantages, sources=sources, notes=notes)
 
     def verifier_rewards(self, table: Table, analyses: Traces, judged: Mapping[str, float]) -> list[float]:
-        """R_format * R_score * R_meta; unknown where the meta-verifier could not be read."""
+        """Compute R_format * R_score * R_meta of each analysis; NaN where the meta-verifier's output could not be parsed."""
         out = []
         for analysis in analyses:
             score, quality = right(analysis, self.state["labels"][analysis.subject.id]), 1.0
@@ -177,7 +177,8 @@ class DeepSeekMathV2(Recipe):
         return out
 
     def generator_rewards(self, proofs: Traces, scores: Mapping[str, float], judged: Mapping[str, float]) -> list[float]:
-        """R_format * (0.76 R_Y + 0.24 R_Z); unknown where the verifier, or the meta-verifier, could not be read."""
+        """Compute R_format * (0.76 R_Y + 0.24 R_Z) of each proof; NaN where an output of the verifier or the meta-verifier
+        could not be parsed."""
         out = []
         for proof in proofs:
             if not proof.reading.valid:
@@ -193,5 +194,5 @@ class DeepSeekMathV2(Recipe):
 
 
 def right(judgement: Trace, true: float) -> float:
-    """R_format * R_score of an analysis, or of a judgement of one."""
+    """Return R_format * R_score of an analysis, or of a judgement of one."""
     return score_reward(judgement.reading.value.score, true) if judgement.reading.valid else 0.0

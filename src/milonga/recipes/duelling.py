@@ -1,4 +1,4 @@
-"""Pairs of solutions of which the better one is known: how they are built and shown, and what judges make of them."""
+"""Pairs of solutions with a known winner, for pairwise judges: how they are built and shown, and metrics of judgements."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from milonga.tasks.corruption import garbled
 from milonga.types import Problem, Trace, Traces
 
 Negatives = Literal["modified", "digits"]
-"""How the worse solution of a pair is made: it solves a changed problem, or one character of the right one is another."""
+"""How the rejected solution of a pair is made: it solves a changed problem, or one character of the right one is changed."""
 Answers = Literal["written", "sampled"]
 """Who writes solutions: the task, or the generator as it started."""
 START = "ref"
@@ -24,8 +24,8 @@ START = "ref"
 
 @dataclass(frozen=True)
 class Built:
-    """A pair that was built for a problem. `fails` is whether the construction did: the good solution does not solve the
-    problem, or the bad one does."""
+    """A pair of solutions built for a problem. `fails` tells whether the construction failed: the good solution does not solve
+    the problem, or the bad one does."""
 
     good: Trace
     bad: Trace
@@ -36,7 +36,7 @@ class Built:
 
 
 def build(table: Table, problems: Sequence[Problem], answers: Answers, negatives: Negatives, changes: int) -> list[Built]:
-    """A pair for each problem. Nobody looks at the answers: what is better follows from what was asked."""
+    """Build a pair for each problem. No answers are used: the preference follows from the construction."""
     rngs = {problem.id: keyed("pair", table.setting.seed, table.turn, problem.id) for problem in problems}
     good = solved(table, problems, answers)
     if negatives == "digits":
@@ -55,7 +55,7 @@ def build(table: Table, problems: Sequence[Problem], answers: Answers, negatives
 
 
 def solved(table: Table, problems: Sequence[Problem], answers: Answers) -> list[tuple[Problem, str]]:
-    """A solution of each problem, but for those that the generator has no room for."""
+    """Return a solution of each problem, except of those that do not fit into the generator's context."""
     if answers == "sampled":
         return [(t.problem, t.text) for t in table.ask("generator", problems, tag=START)]
     role, task = table.setting.roles["generator"], table.setting.task
@@ -68,19 +68,19 @@ def solved(table: Table, problems: Sequence[Problem], answers: Answers) -> list[
 
 
 def as_solution(table: Table, problem: Problem, text: str, name: str) -> Trace:
-    """A text as a solution of a problem, whatever it was written for."""
+    """Parse and grade a text as a solution of `problem`, whatever problem it was written for."""
     reading = table.setting.roles["generator"].read(text, None)
     grade = table.setting.task.grade(problem, reading.value.answer, reading.value.steps)
     return Trace.given(f"{table.turn}/{name}/{problem.id}", "generator", problem, text, reading, grade)
 
 
 def both_orders(pairs: Sequence[Built]) -> Traces:
-    """Each pair twice, with its good solution in the first place and in the second."""
+    """Return each pair as two duels, with its good solution in the first place and in the second."""
     return Traces(duel(one.good.id, one.good, one.bad, place) for one in pairs for place in ("A", "B"))  # type: ignore[arg-type]
 
 
 def real_pairs(solutions: Traces) -> list[Built]:
-    """Of each problem one right and one wrong sample, where there are both: errors that nobody built."""
+    """Pair one right with one wrong sample of each problem that has both: real errors, not constructed ones."""
     found: dict[str, dict[float, Trace]] = {}
     for solution in solutions:
         found.setdefault(solution.problem.id, {}).setdefault(solution.correct, solution)
@@ -88,32 +88,33 @@ def real_pairs(solutions: Traces) -> list[Built]:
 
 
 def shown(judgement: Trace) -> Duel:
-    """The duel that a judgement is about."""
+    """Return the duel that a judgement is about."""
     value = judgement.subject.reading.value
     assert isinstance(value, Duel)
     return value
 
 
 def is_right(judgement: Trace) -> bool:
+    """Return whether the verdict names the better solution."""
     return bool(judgement.reading.value.verdict == shown(judgement).better)
 
 
 def cause(judgement: Trace) -> str:
-    """Why a judgement is kept or not: right, wrong, tie or unreadable."""
+    """Classify a judgement as right, wrong, tie or unreadable."""
     verdict = judgement.reading.value.verdict
     return "unreadable" if verdict is None else "tie" if verdict == "tie" else "right" if is_right(judgement) else "wrong"
 
 
 def figures(judgements: Traces) -> dict[str, float | None]:
-    """Of duels in both orders: how often the better solution wins, over both; how often it is the same solution that wins in
-    both; and how often the first place does. Of several judgements of a duel the majority counts; what cannot be read, a tie
-    and a divided vote are wins of nobody."""
+    """Compute metrics of duels in both orders: accuracy over both orders, consistency (the same solution wins in both), and
+    position bias (how often the first place wins). Several judgements of a duel count by majority. Unreadable judgements, ties
+    and split votes are wins of nobody."""
     said: dict[tuple[str, str], list[Verdict | None]] = {}
     for one in judgements:
         said.setdefault((shown(one).pair, shown(one).better), []).append(one.reading.value.verdict)
     won = {key: majority(verdicts) for key, verdicts in said.items()}
     pairs = {pair for pair, _ in won if {(pair, "A"), (pair, "B")} <= set(won)}
-    # The same solution wins both times where the verdicts differ: it changed places.
+    # The same solution wins both times where the verdicts differ, because it changed places.
     same = [{won[pair, "A"], won[pair, "B"]} == {"A", "B"} for pair in pairs]
     decided = [verdict == "A" for verdict in won.values() if verdict in ("A", "B")]
     return {
@@ -125,7 +126,7 @@ def figures(judgements: Traces) -> dict[str, float | None]:
 
 
 def majority(verdicts: Sequence[Verdict | None]) -> Verdict | None:
-    """What most of those that can be read say; a tie where they are divided."""
+    """Return the majority of the parsable verdicts: a tie where they are split, None where there are none."""
     counts = Counter(verdict for verdict in verdicts if verdict is not None).most_common(2)
     if not counts:
         return None

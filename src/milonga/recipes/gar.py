@@ -1,8 +1,8 @@
 """GAR (arXiv 2512.16917): a generator and a discriminator of slices are trained together, each against the other.
 
-The discriminator's yes or no on each slice is a dense part of the generator's reward; the discriminator is paid for telling
-reference slices from generated ones and for agreeing with the answer. Verdicts are averaged into one number for each trace:
-this is a shaped outcome, not credit for single steps (`slice_advantage` makes it that).
+The discriminator's yes or no on each slice is a dense part of the generator's reward. The discriminator is rewarded for telling
+reference slices from generated ones and for agreeing with the answer. Verdicts are averaged into one number for each rollout:
+this is a shaped outcome reward, not step-level credit (`slice_advantage` makes it that).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from milonga.table import Table
 from milonga.types import Lesson, Traces
 
 STYLE = "~"
-"""What marks the steps of references with `ref_source = "gold_marked"`: a style that gives their origin away."""
+"""The mark on the steps of references with `ref_source = "gold_marked"`: a style that gives their origin away."""
 
 
 class GarOptions(RecipeOptions):
@@ -58,20 +58,20 @@ class GarOptions(RecipeOptions):
     lambda4: float = Field(0.5, ge=0)
     """Discriminator: weight of agreeing with the answer, R_a."""
     disc_group: int = Field(4, ge=2)
-    """Verdicts on each slice; their share of yes is the slice's reward, and they are each other's baseline."""
+    """Verdicts on each slice. Their share of yes is the slice's reward. They are also the group of the baseline."""
     ref_source: Literal["gold_same_style", "gold_marked", "none"] = "gold_same_style"
     """Reference slices: gold steps written as the generator writes, the same with a mark of style, or none and no R_d."""
     rd: Literal["verdict", "logprob"] = "verdict"
-    """R_d by the verdict, or by the bounded log-probability of the right one after the same analysis. Without an analysis that
-    is equal for all verdicts on a slice, and teaches nothing."""
+    """R_d by the verdict, or by the bounded log-probability of the right verdict after the same analysis. Without an analysis
+    this is equal for all verdicts on a slice, so the advantage is 0."""
     z0_only_wrong: bool = False
-    """Generated slices count as generated only in traces whose answer is wrong; right ones are then no contradiction."""
+    """Generated slices count as generated only in rollouts with a wrong answer. R_d then never contradicts R_a."""
     ra_on_reference: bool = False
-    """Whether R_a is paid on reference slices too."""
+    """Whether reference slices get R_a too."""
     normalise: Literal["sum", "per_reward"] = "sum"
     """Generator: normalise the sum of its rewards, or each of them before they are summed."""
     slice_advantage: bool = False
-    """Generator: slice verdicts as credit of their own steps, instead of one number for each trace; not in the paper."""
+    """Generator: slice verdicts as credit of their own steps, instead of one number for each rollout; not in the paper."""
     frozen: bool = False
     """Leave the discriminator as it is after stage 1."""
 
@@ -97,7 +97,7 @@ class Gar(Recipe):
     Options = GarOptions
     options: GarOptions
     measures = tuple(slice_metrics(Traces([])))
-    # A z-score would make every slice count alike and so undo lambda3 and lambda4: only the order of two rewards would be left.
+    # A z-score would give all slices equal weight and so undo lambda3 and lambda4: only the order of two rewards would be left.
     defaults = {"policies": {"verifier": {"lr": 3e-4, "objective": {"advantage": "centre"}}}}
 
     def __init__(self, *given: Any) -> None:
@@ -112,20 +112,20 @@ class Gar(Recipe):
         return warm_up("verifier", self.options.sft) + always("generator")
 
     def play(self, table: Table) -> Traces:
-        """Stage 1: a teacher's verdicts. Stage 2: traces of the generator, and verdicts on their slices and on references'."""
+        """Stage 1: a teacher's verdicts. Stage 2: the generator's rollouts, and verdicts on slices of these and references."""
         if table.learner == "verifier":
             return demonstrations(table, "verifier", self.options.sft_slices)
         solutions = solve(table, "generator", self.objectives["generator"], self.rollouts)
         return Traces([*solutions, *self.verdicts(table, solutions, self.options.disc_group)])
 
     def verdicts(self, table: Table, solutions: Traces, n: int) -> Traces:
-        """On every slice of the solutions, and of one reference for each problem."""
+        """Sample `n` verdicts on every slice of the solutions, and of one reference for each problem."""
         problems = {t.problem.id: t.problem for t in solutions}.values() if self.options.ref_source != "none" else ()
         marked = STYLE if self.options.ref_source == "gold_marked" else ""
         return table.ask("verifier", slices_of(table, [*solutions, *(gold(table, p, marked) for p in problems)]), n)
 
     def credit(self, table: Table, played: Traces) -> list[Lesson]:
-        """Both players learn in the same turn, each from its own groups."""
+        """Make the train batches of both players, which learn in the same turn, each with its own groups."""
         if table.learner == "verifier":
             return [imitation(self, "verifier", played)]
         solutions = played.keep(lambda t: t.seat == "generator")
@@ -134,7 +134,7 @@ class Gar(Recipe):
         return lessons if self.options.frozen else [*lessons, self.credit_verifier(table, verdicts)]
 
     def credit_generator(self, table: Table, solutions: Traces, verdicts: Traces) -> Lesson:
-        """R_rea = lambda1 * R_m + lambda2 * R_s, compared among the traces of a problem."""
+        """Make the generator's train batch: R_rea = lambda1 * R_m + lambda2 * R_s, with the problem's rollouts as baseline."""
         o, objective, groups = self.options, self.objectives["generator"], solutions.problems
         said = by_solution(verdicts)
         answers = outcome_rewards(table, solutions, objective)
@@ -158,7 +158,8 @@ class Gar(Recipe):
         return self.lesson("generator", solutions, advantages=credit, sources=sources, notes=notes)
 
     def credit_verifier(self, table: Table, verdicts: Traces) -> Lesson:
-        """R_dis = lambda3 * R_d + lambda4 * R_a, compared among the verdicts on one slice; both origins count alike."""
+        """Make the discriminator's train batch: R_dis = lambda3 * R_d + lambda4 * R_a, with a baseline over the verdicts on one
+        slice. Weights balance reference and generated slices."""
         o, objective = self.options, self.objectives["verifier"]
         reward = SliceReward(o.lambda3 * (o.ref_source != "none"), o.lambda4, o.z0_only_wrong, o.ra_on_reference)
         sure = certainty(table, verdicts) if o.rd == "logprob" else {}
@@ -180,5 +181,5 @@ class Gar(Recipe):
         )
 
     def measure(self, table: Table) -> dict[str, float | None]:
-        """The discriminator on slices of the generator as it is now, against their exact truth."""
+        """Measure the discriminator on slices of the current generator, against their exact labels."""
         return slice_metrics(self.verdicts(table, table.ask("generator", table.problems(), self.rollouts), 1))

@@ -1,7 +1,7 @@
-"""GenRM (arXiv 2408.15240): a verifier that learns by plain imitation to check a solution and then to say Yes or No.
+"""GenRM (arXiv 2408.15240): a verifier learns by supervised fine-tuning to check a solution and then to say Yes or No.
 
-Its score is the chance of the word Yes, averaged over several checks that it writes. The generator stays as it is: its
-solutions are what the verifier learns on, and what it chooses from afterwards.
+Its score is the probability of the token Yes, averaged over several checks that it samples. The generator is not trained: its
+solutions are what the verifier learns on, and what it selects from afterwards (best of n).
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ from milonga.types import Floats, Lesson, Trace, Traces
 
 class GenrmOptions(RecipeOptions):
     form: Form = "cot"
-    """cot: check the steps in writing, then the word. direct: the word alone."""
+    """cot: check the steps in writing, then Yes or No. direct: only Yes or No."""
     rationales: int = Field(8, ge=1)
     """K: checks that a score is averaged over when solutions are judged; the paper's number is not known, 32 is likely."""
     voting: Voting = "mean_prob"
-    """mean_prob: the mean of the chances of Yes, which the paper calls majority voting. vote: the share of Yes sampled."""
+    """mean_prob: the mean probability of Yes, which the paper calls majority voting. vote: the share of sampled Yes."""
     normalise: bool = True
-    """Whether the chance of Yes is taken against that of No alone."""
+    """Whether the probability of Yes is normalised over Yes and No only."""
     source: Literal["teacher", "own"] = "teacher"
-    """Who writes the checks to learn from: a teacher who does each step again, or the verifier itself."""
+    """Who writes the checks to learn from: a teacher who computes each step again, or the verifier itself."""
     per_solution: int = Field(1, ge=1)
     """Checks written for each solution."""
     corrupt: float = Field(0.1, ge=0, le=1)
-    """Share of the teacher's checks in which the verdict on one step is turned round, and the final one with it."""
+    """Share of the teacher's checks in which the verdict on one step is flipped, and the final verdict with it."""
     consistent: bool = False
     """Whether a check must be right about every step to be kept, not only about the answer; needs exact steps."""
     balance: Literal["problem", "batch", "none"] = "problem"
-    """Where right and wrong solutions count alike. By problem, those with one kind of solution are not learned from."""
+    """Where right and wrong solutions have equal weight. With `problem`, problems with one kind of solution are not used."""
     generation: float = Field(0.33, ge=0)
     """lambda: weight of learning to write the right solutions too, beside judging them."""
 
@@ -71,12 +71,12 @@ class Genrm(Recipe):
         return always("verifier")
 
     def play(self, table: Table) -> Traces:
-        """Solutions of the generator, and for each of them texts that the verifier might have written."""
+        """Sample solutions of the generator, and candidate checks of each of them."""
         solutions = table.ask("generator", table.problems(), self.rollouts)
         return Traces([*solutions, *self.checks(table, solutions)])
 
     def checks(self, table: Table, solutions: Traces) -> Traces:
-        """Nobody looks at the answer here: which of these are worth learning is for credit to say."""
+        """Write or sample checks of each solution. They are not filtered by the answer here; `credit` does that."""
         role, options = table.setting.roles["verifier"], self.options
         assert isinstance(role, YesNoVerifier)
         if options.form == "direct":
@@ -94,7 +94,8 @@ class Genrm(Recipe):
         return table.write("verifier", readable, texts)
 
     def credit(self, table: Table, played: Traces) -> list[Lesson]:
-        """L = L_verify + lambda L_generate, each the mean over its own tokens; what is not kept weighs nothing."""
+        """Make the train batch of L = L_verify + lambda L_generate, each the mean over its own tokens. Dropped checks have
+        weight 0."""
         solutions = played.keep(lambda t: t.seat == "generator")
         checks = played.keep(lambda t: t.seat == "verifier")
         labels = kept(checks, self.options.consistent)
@@ -112,13 +113,17 @@ class Genrm(Recipe):
         return [self.lesson("verifier", rows, weights=weights, sources=sources, notes=notes(checks, labels))]
 
     def balanced(self, labels: Floats, checks: Traces) -> list[float]:
+        """Return one weight per check that balances right and wrong solutions; 0 where the label is NaN."""
         if self.options.balance == "problem":
             return balanced_within(labels, checks.problems)
         return balanced(labels) if self.options.balance == "batch" else [float(known) for known in ~np.isnan(labels)]
 
 
 def kept(checks: Traces, consistent: bool = False) -> Floats:
-    """The label of each check's solution; NaN where the check is dropped because its verdict is not that label."""
+    """Return the label of each check's solution; NaN where the check is dropped because its verdict is not that label.
+
+    With `consistent`, a check that is wrong about a step is dropped too. Shape: (checks,).
+    """
     labels = np.array([t.subject.correct for t in checks])
     agree = np.array([t.reading.value.final == bool(label) for t, label in zip(checks, labels, strict=True)], dtype=bool)
     if consistent:
@@ -127,13 +132,13 @@ def kept(checks: Traces, consistent: bool = False) -> Floats:
 
 
 def right_reasons(check: Trace) -> bool | None:
-    """Whether a check is right about every step; None where that cannot be told."""
+    """Return whether a check is right about every step; None where that is not known."""
     said, grade = check.reading.value.steps, check.subject.grade
     return None if said is None or grade is None or grade.steps is None else said == grade.steps
 
 
 def notes(checks: Traces, labels: Floats) -> dict[str, float]:
-    """How much the filter keeps, of which label, and how much of it is right for the wrong reasons."""
+    """Return the share of checks that the filter keeps, the share of label 1 among them, and that of wrong reasons."""
     known = ~np.isnan(labels)
     reasons = [r for t, keep in zip(checks, known, strict=True) if keep and (r := right_reasons(t)) is not None]
     found = {"kept": float(known.mean()) if len(labels) else 0.0}

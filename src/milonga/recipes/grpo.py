@@ -1,4 +1,4 @@
-"""GRPO and its family: one generator, rewarded for its answers alone. The baseline that co-training must beat."""
+"""GRPO and its family: one generator with outcome rewards only. The baseline that co-training must beat."""
 
 from __future__ import annotations
 

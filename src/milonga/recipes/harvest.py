@@ -1,4 +1,4 @@
-"""What is kept of searched trees, as plain data that is saved with the weights, and the rows that are made of it later."""
+"""Training data from search trees: what is kept of a tree as plain data in the checkpoint, and the rows made of it later."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from milonga.table import Table
 from milonga.types import Floats, Problem, Trace, Traces
 
 Harvest = dict[str, Any]
-"""Of one tree: see `harvest`."""
+"""The data of one tree: see `harvest`."""
 HELD_OUT = 8
-"""One of so many problems teaches the preference model nothing, and tells how good it is."""
+"""One of this many problems is held out from the preference model, to measure it."""
 
 
 def harvest(root: Node, index: int, margin: float, edits: int) -> Harvest:
-    """What is kept of a tree, as plain data: the solutions it reached with the q of their steps, and its pairs with the reason.
+    """Convert a tree to plain data: its complete solutions with the q of their steps, and its step pairs with the reason.
 
     `index` finds the problem again.
     """
@@ -36,13 +36,15 @@ def harvest(root: Node, index: int, margin: float, edits: int) -> Harvest:
 
 
 def is_held_out(tree: Harvest) -> bool:
+    """Return whether the tree's problem is held out from training, by a hash of its text."""
     return key64("held out", tree["text"]) % HELD_OUT == 0
 
 
 def pair_rows(table: Table, trees: Sequence[Harvest]) -> tuple[Traces, list[float], list[str]]:
-    """Winner and loser of each pair side by side as the verifier reads them, their weights, and why each pair was kept.
+    """Return winner and loser of each pair as neighbouring rows in the verifier's tokens, the weight of each row, and the
+    reason of each pair.
 
-    A pair that stands in several trees is one.
+    A pair that occurs in several trees counts once.
     """
     found = {(tree["text"], won, lost): (tree, weight, why) for tree in trees for won, lost, weight, why in tree["pairs"]}
     pairs: list[Pair] = []
@@ -56,7 +58,7 @@ def pair_rows(table: Table, trees: Sequence[Harvest]) -> tuple[Traces, list[floa
 
 
 def kept_rows(table: Table, trees: Sequence[Harvest]) -> tuple[Traces, list[float]]:
-    """The same to be learned from: the run folder has the pairs from here on, each with the reason why it was kept."""
+    """Return the rows and weights of `pair_rows`, and record each pair with its reason in the run folder."""
     rows, weights, reasons = pair_rows(table, trees)
     for winner, loser, reason in zip(rows[::2], rows[1::2], reasons, strict=True):
         table.prefer(winner, loser, reason)
@@ -64,7 +66,10 @@ def kept_rows(table: Table, trees: Sequence[Harvest]) -> tuple[Traces, list[floa
 
 
 def value_rows(table: Table, trees: Sequence[Harvest], of_outcomes: bool) -> tuple[Traces, list[Floats]]:
-    """The solutions with the q of each step, from 0 to 1, or with their outcome alone, as targets of a value head."""
+    """Return the solutions with value-head targets: the q of each step scaled to [0, 1], or only the outcome.
+
+    targets: one float array per row, aligned with its ids; NaN where there is no target.
+    """
     labelled = []
     for tree in trees:
         for number, (text, right, qs) in enumerate(tree["solutions"]):
@@ -75,7 +80,7 @@ def value_rows(table: Table, trees: Sequence[Harvest], of_outcomes: bool) -> tup
 
 
 def side(table: Table, tree: Harvest, text: str, id: str) -> Trace:
-    """A solution, or its beginning up to a step, which has no end to be read."""
+    """Rebuild a solution, or a prefix of one, from its text. A prefix without an answer has finish "length"."""
     reading = table.setting.roles["generator"].read(text, None)
     trace = Trace.given(id, "generator", Problem(tree["problem"], tree["text"], ""), text, reading)
     return replace(trace, finish="length" if reading.value.answer is None else "eos")

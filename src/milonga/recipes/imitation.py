@@ -1,4 +1,4 @@
-"""Learning a seat's format from a noisy teacher, before anything is rewarded: the SFT stage that many papers begin with."""
+"""Imitation of a noisy teacher, to learn an agent's format before RL: the SFT stage that many papers begin with."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from milonga.types import Lesson, Problem, Trace, Traces
 
 
 def demonstrations(table: Table, seat: str, count: int | None = None) -> Traces:
-    """What the seat's teacher writes about the turn's problems, one text for each, in the seat's own tokens."""
+    """Return the teacher's demonstrations for the turn's problems, one for each, in the agent's tokens."""
     return taught(table, seat, table.problems(count))
 
 
 def taught(table: Table, seat: str, problems: Sequence[Problem]) -> Traces:
-    """The same about given problems."""
+    """Return the teacher's demonstrations for these problems, one for each, in the agent's tokens."""
     role = table.setting.roles[seat]
     shown: list[tuple[Problem | Trace, str]] = []
     for problem in problems:
@@ -28,5 +28,5 @@ def taught(table: Table, seat: str, problems: Sequence[Problem]) -> Traces:
 
 
 def imitation(recipe: Recipe, seat: str, texts: Traces) -> Lesson:
-    """A lesson in writing these texts."""
+    """Make a cross-entropy train batch from these demonstrations."""
     return Lesson(recipe.policies[seat], OBJECTIVES.get("cross_entropy"), texts, sources={"demonstrations": 1.0})

@@ -1,4 +1,4 @@
-"""Bugs that a model puts into repositories: asking for them, checking them, and what failed repairs make of them."""
+"""Bugs that a model injects into repositories: sampling them, checking them, and new bugs made from failed repairs."""
 
 from __future__ import annotations
 
@@ -17,27 +17,28 @@ from milonga.types import Problem, Trace, Traces
 
 @dataclass(frozen=True)
 class Found:
-    """What became of an artifact."""
+    """The result of checking one injected artifact."""
 
     end: str
-    """`valid`; a check that failed; `unreadable`; `known` from an earlier turn; `held_out`, or `unknown`: nobody could tell."""
+    """`valid`; the check that failed; `unreadable`; `known` from an earlier turn; `held_out`; `unknown` without a verdict."""
     first: str = ""
-    """The trace that handed in the same bug first in this turn, which is the one that is posed."""
+    """The id of the first rollout of this turn with the same bug. Only that one becomes a problem."""
     key: str = ""
-    """What makes a bug the same as another: the repository and the edits."""
+    """The identity of a bug: the repository and the edits."""
     problem: Problem | None = None
     entry: tuple[int, str, str, str] | None = None
-    """From what the bug can be made again: the repository's index, and the texts of the artifact."""
+    """What the bug can be rebuilt from: the repository's index, and the texts of the artifact."""
 
 
 def bugs_of(table: Table) -> Bugs:
+    """Return the run's task, which must be `Bugs`."""
     task = table.setting.task
     assert isinstance(task, Bugs)
     return task
 
 
 def injections(table: Table, prompts: Sequence[str], n: int, count: int | None = None) -> Traces:
-    """`n` artifacts for each repository of the turn, each asked for by a prompt that is drawn."""
+    """Sample `n` artifacts for each repository of the turn, each with a randomly drawn kind of prompt."""
     task, asked = bugs_of(table), []
     first = table.start + table.drawn
     for number, problem in enumerate(table.problems(count)):
@@ -49,7 +50,7 @@ def injections(table: Table, prompts: Sequence[str], n: int, count: int | None =
 
 
 def judged(table: Table, injected: Traces, least: Requirements, seen: Collection[str]) -> dict[str, Found]:
-    """What became of each artifact, by its trace. The same bug is posed once in a turn, and never again."""
+    """Check each artifact; the results are by rollout id. The same bug becomes a problem once in a turn, and never again."""
     found: dict[str, Found] = {}
     firsts: dict[str, Found] = {}
     for trace in injected:
@@ -67,6 +68,7 @@ def judged(table: Table, injected: Traces, least: Requirements, seen: Collection
 
 
 def examined(table: Table, trace: Trace, least: Requirements) -> Found:
+    """Check one artifact by itself, without regard to duplicates."""
     task, repository = bugs_of(table), trace.problem.data["bug"].repository
     injection: Injection = trace.reading.value
     try:
@@ -83,6 +85,7 @@ def examined(table: Table, trace: Trace, least: Requirements) -> Found:
 
 
 def checked(task: Bugs, repository: Repository, injection: Injection, least: Requirements) -> tuple[str, Bug | None]:
+    """Run the checks on an injection. Return how it ended, and the bug where it is valid."""
     artifact = task.artifact(repository, injection)
     if artifact is None:
         return "unreadable", None
@@ -91,11 +94,13 @@ def checked(task: Bugs, repository: Repository, injection: Injection, least: Req
 
 
 def part_of(bug: Bug) -> dict[str, str]:
+    """Return the repository's code files with the bug in them, path to text."""
     return {path: text for path, text in bug.state.items() if path in bug.repository.code}
 
 
 def key_of(bug: Bug) -> str:
-    """The repository and its edits, white space aside: the same place broken in the same way is the same bug."""
+    """Return the identity of a bug: the repository and its edits without white space. The same edit in the same place is the
+    same bug."""
     edits = [
         (path, "".join((bug.artifact.bug[path] or "").split())) for path in changed_files(bug.repository.code, bug.artifact.bug)
     ]
@@ -103,11 +108,13 @@ def key_of(bug: Bug) -> str:
 
 
 def ordered(problem: Problem, order: int) -> Problem:
+    """Return the problem with its bug order (1 or 2) in the data."""
     return replace(problem, data={**problem.data, "order": order})
 
 
 def second_order(table: Table, attempts: Traces, chance: float) -> list[Problem]:
-    """For some of the bugs, a failed patch as the start of a new one, with the same specification; never beyond order 2."""
+    """Make second-order bugs: for some bugs, a failed patch is the start of a new bug with the same specification. There is no
+    order above 2."""
     task, failed = bugs_of(table), dict[str, Trace]()
     for trace in attempts:
         patch = task.patch(trace.problem, trace.reading.value.answer)
@@ -126,7 +133,7 @@ def second_order(table: Table, attempts: Traces, chance: float) -> list[Problem]
 
 
 def held_back(table: Table, pool: Sequence[Any], count: int, least: Requirements) -> list[Problem]:
-    """Bugs of earlier turns, drawn from their texts."""
+    """Draw bugs of earlier turns from the pool, rebuilt from their texts and checked again."""
     task, rng = bugs_of(table), keyed("pool", table.setting.seed, table.turn)
     made = []
     for number, (index, *texts) in enumerate(rng.sample(list(pool), min(count, len(pool)))):
@@ -142,7 +149,7 @@ def held_back(table: Table, pool: Sequence[Any], count: int, least: Requirements
 
 
 def overfitted(table: Table, count: int) -> float | None:
-    """Of the repairs that pass all tests, the share that gives something else than the original where nothing is tested."""
+    """Return the share of repairs that pass all tests but differ from the original program on untested inputs."""
     task = bugs_of(table)
     solved = table.ask("generator", table.problems(count)).keep(lambda t: t.correct == 1)
     holds = [task.holds_beyond(trace.problem, trace.reading.value.answer) for trace in solved]

@@ -1,4 +1,4 @@
-"""Dialogues in which parts of a problem are kept back until they are asked for, and what came of them."""
+"""Dialogues in which parts of a problem are hidden until the agent asks for them, and pairs and metrics of these dialogues."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from milonga.types import Problem, Prompt, Trace, Traces
 
 
 def kept_back(task: Task, problem: Problem, count: int) -> Problem:
-    """The problem with so many of its parts, or all there are, hidden: always the same ones. Its data know the whole."""
+    """Hide `count` parts of a problem, or all there are. The choice depends on the text only. Its data keep the whole text."""
     spans = task.facts(problem)
     hidden = sorted(keyed("kept back", problem.text).sample(range(len(spans)), min(count, len(spans))))
     data = {**problem.data, "whole": problem.text, "facts": spans, "hidden": hidden}
@@ -26,7 +26,7 @@ def kept_back(task: Task, problem: Problem, count: int) -> Problem:
 
 
 def known(problem: Problem, asked: Sequence[int]) -> str:
-    """The text of the problem when these parts were asked for."""
+    """Render the text of the problem after these parts were asked for."""
     text = str(problem.data["whole"])
     for part in reversed(problem.data["hidden"]):
         start, end = problem.data["facts"][part]
@@ -35,31 +35,32 @@ def known(problem: Problem, asked: Sequence[int]) -> str:
 
 
 def questions_of(talk: Trace) -> list[int | None]:
-    """The parts that were asked for so far, turn by turn; None where a question could not be read."""
+    """Return the parts that were asked for so far, turn by turn; None where a question could not be parsed."""
     values = [turn.reading.value for turn in turns_of(talk)]
     return [value.part for value in values if isinstance(value, Question)]
 
 
 def useful(talk: Trace) -> list[bool]:
-    """Of each question, whether it was for a part that was still hidden."""
+    """Return for each question whether it asked for a part that was still hidden."""
     asked = questions_of(talk)
     return [part in talk.problem.data["hidden"] and part not in asked[:turn] for turn, part in enumerate(asked)]
 
 
 def state_of(talk: Trace) -> Problem:
-    """The problem as far as it was known when the last turn was spoken."""
+    """Return the problem as it was known to the agent in its last turn."""
     asked = [] if talk.earlier is None else [part for part in questions_of(talk.earlier) if part is not None]
     return replace(talk.problem, text=known(talk.problem, asked))
 
 
 def inquirer(table: Table) -> Inquirer:
+    """Return the generator's role, which must be an `Inquirer`."""
     role = table.setting.roles["generator"]
     assert isinstance(role, Inquirer)
     return role
 
 
 def answers(table: Table, talks: Traces) -> list[Prompt]:
-    """What the one who knows says next: the problem with the parts that were asked for so far, by rule."""
+    """Render the rule-based user's next message: the problem with the parts that were asked for so far."""
     role = inquirer(table)
     out = []
     for talk in talks:
@@ -69,11 +70,12 @@ def answers(table: Table, talks: Traces) -> list[Prompt]:
 
 
 def next_turn(table: Table, talks: Traces, n: int = 1, tag: str = "live") -> Traces:
+    """Sample `n` next turns of each conversation, after the user's message."""
     return table.reply("generator", talks, answers(table, talks), n, tag=tag, speaker="user")
 
 
 def dialogues(table: Table, problems: Sequence[Problem], n: int, tag: str) -> Traces:
-    """`n` whole dialogues about each problem: the questions, and then the solution."""
+    """Sample `n` complete dialogues about each problem: the questions, and then the solution."""
     with table.conversing():
         talks = table.ask("generator", problems, n, tag=tag)
         for _ in range(inquirer(table).questions):
@@ -82,7 +84,7 @@ def dialogues(table: Table, problems: Sequence[Problem], n: int, tag: str) -> Tr
 
 
 def candidates(table: Table, problems: Sequence[Problem], n: int, tag: str) -> Traces:
-    """At each turn of one dialogue about each problem, `n` things that might be said there."""
+    """Sample `n` candidate turns at each turn of one dialogue about each problem."""
     with table.conversing():
         out = list(table.ask("generator", problems, n, tag=tag))
         talks, questions = table.ask("generator", problems, tag=tag), inquirer(table).questions
@@ -93,14 +95,14 @@ def candidates(table: Table, problems: Sequence[Problem], n: int, tag: str) -> T
 
 
 def every_question(table: Table, problems: Sequence[Problem]) -> Traces:
-    """Each first question that can be asked about each problem, as if it had been."""
+    """Write every possible first question about each problem as a rollout."""
     role, every = inquirer(table), [(p, part) for p in problems for part in range(len(p.data["facts"]))]
     return table.write("generator", [problem for problem, _ in every], [role.ask(part) for _, part in every])
 
 
 def shown(table: Table, problems: Sequence[Problem]) -> Traces:
-    """What a noisy teacher says in every turn, behind what the inquirer itself said before: questions drawn blindly, and then a
-    solution."""
+    """Write a noisy teacher's demonstrations for every turn, after what the agent itself said before: random questions, and
+    then a solution."""
     role, task = inquirer(table), table.setting.task
     out = list(taught(table, "generator", problems))
     talks = table.ask("generator", problems)
@@ -117,7 +119,8 @@ def shown(table: Table, problems: Sequence[Problem]) -> Traces:
 
 
 def ended(talks: Traces, any_gap: bool = False) -> list[Pair]:
-    """Of each problem its best dialogue, if that ended well, against each that ended worse; with `any_gap` in any case."""
+    """Pair each problem's best dialogue, if its answer is right, with each that scored lower. With `any_gap` the best need not
+    be right."""
     out: list[Pair] = []
     for problem in dict.fromkeys(talks.problems):
         mine = [(outcome(talk, any_gap), talk) for talk in talks if talk.problem.id == problem]
@@ -128,19 +131,20 @@ def ended(talks: Traces, any_gap: bool = False) -> list[Pair]:
 
 
 def outcome(talk: Trace, graded: bool) -> float:
-    """Whether the answer is right; where it is `graded`, the share of right steps and the format count too."""
+    """Return 1 for a right answer, else 0. With `graded`, the share of right steps and the format are added."""
     right = talk.grade.steps if talk.grade is not None else None
     more = (sum(right) / len(right) if right else 0.0) + talk.reading.format
     return float(talk.correct == 1.0) + (more if graded else 0.0)
 
 
 def guessed(talk: Trace) -> bool:
-    """Whether a dialogue ended well although something was still kept back: nobody could know that."""
+    """Return whether the answer is right although a part was still hidden: it must have been guessed."""
     return talk.correct == 1.0 and HIDDEN in state_of(talk).text
 
 
 def said_of(talks: Sequence[Trace], name: str) -> dict[str, float | None]:
-    """Of last turns that were chosen or rejected: useful questions, and solutions that were guessed."""
+    """Return the share of useful questions and of guessed solutions among last turns. `name`: whether they were chosen or
+    rejected."""
     questions, solutions = [t for t in talks if t.grade is None], [t for t in talks if t.grade is not None]
     found = {"useful": mean([useful(t)[-1] for t in questions]), "guessed": mean([guessed(t) for t in solutions])}
     return {f"{what}_{name}": value for what, value in found.items()}

@@ -1,4 +1,4 @@
-"""Judgements of duels as plain data that is saved with the weights, what they tell, and which of them make pairs."""
+"""Judgements of duels as plain data in the checkpoint: conversion, metrics of the pool, and which judgements make pairs."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ Kept = dict[str, Any]
 
 
 def to_json(judgement: Trace, keep: bool) -> Kept:
-    """With its own prompt and its very ids, whether it is to be learned, why, and what was right."""
+    """Convert a judgement to plain data: its prompt and token ids, whether to train on it, why, and the right verdict."""
     about = {"problem": judgement.problem.id, "question": judgement.problem.text, "input": judgement.subject.id}
     said = {"keep": keep, "cause": cause(judgement), "better": shown(judgement).better}
     return {**about, **said, **vars(Side.of(judgement))}
 
 
 def from_json(kept: Kept, number: int, policy: str) -> Trace:
-    """The judgement as a row to learn from."""
+    """Rebuild the judgement as a row to train on."""
     side = Side(kept["text"], tuple(kept["ids"]), kept["start"])
     return side.trace(f"kept/{number}", "judge", Problem(kept["problem"], kept["question"], ""), policy)
 
 
 def capped(pairs: list[Pair], most: float) -> list[Pair]:
-    """Without those pairs, from the end, that make the share of unreadable losers larger than `most`."""
+    """Drop pairs with unreadable losers, from the end, until their share is at most `most`."""
     others = [pair for pair in pairs if not pair[0].endswith("unreadable")]
     room = int(most * len(others) / (1 - most)) if most < 1 else len(pairs)
     unreadable = [pair for pair in pairs if pair[0].endswith("unreadable")]
@@ -36,8 +36,8 @@ def capped(pairs: list[Pair], most: float) -> list[Pair]:
 
 
 def pool_figures(pool: list[Kept]) -> dict[str, float]:
-    """How much is kept and why the rest is not, how often the first place has what is right, and inputs that were never judged
-    rightly: those are lost."""
+    """Return the shares of judgements by class and of kept ones, how often the first place is better among right judgements
+    (position bias), and the share of lost inputs: those that were never judged correctly."""
     right = [one["better"] == "A" for one in pool if one["cause"] == "right"]
     solved = {one["input"] for one in pool if one["cause"] == "right"}
     out = {name: sum(one["cause"] == name for one in pool) / len(pool) for name in ("right", "wrong", "tie", "unreadable")}

@@ -22,9 +22,9 @@ class LetsVerifyOptions(ScoringOptions):
     stop_at_error: bool = True
     """Whether labelling stops at the first error. What comes after it was never labelled in the paper."""
     label_budget: int = Field(4, ge=1)
-    """Solutions of a problem that are labelled, out of the turn's rollouts."""
+    """How many of a problem's rollouts in the turn are labelled."""
     convincing_fraction: float = Field(0.8, ge=0, le=1)
-    """Share of them that are wrong answers the verifier finds most convincing; the others are drawn uniformly."""
+    """Share of them that are convincing wrong answers: those with the highest verifier scores. The others are uniform."""
 
 
 @RECIPES.register("lets_verify")
@@ -51,7 +51,7 @@ class LetsVerify(Scoring):
         return [self.labelled(solution) for solution in self.chosen(table, solutions)]
 
     def chosen(self, table: Table, solutions: Traces) -> Traces:
-        """Convincing wrong solutions and some others. All of them where the labels last for all."""
+        """Select the solutions to label: convincing wrong ones and uniform others. All of them where the budget suffices."""
         if self.options.label_budget >= self.rollouts:
             return solutions
         scores = [0.0] * len(solutions)
@@ -64,6 +64,7 @@ class LetsVerify(Scoring):
         return Traces(solutions[row] for row in rows)
 
     def labelled(self, solution: Trace) -> Labelled:
+        """Label a solution by its outcome, or by the truth of each step."""
         if self.options.labels == "outcome":
             return Labelled(solution, end=solution.correct)
         return Labelled(solution, exact_labels(solution, self.options.stop_at_error))

@@ -1,7 +1,7 @@
 """MAPoRL (arXiv 2502.18439): two agents answer, read each other's answers and revise; they are trained together.
 
-Each turn of each agent is paid for its own answer and, discounted, for what everybody answers afterwards, plus bonuses for
-changing one's mind, or the other's, in the right direction. Turns are compared with the same turn of the same agent.
+Each turn of each agent is rewarded for its own answer and, discounted, for later answers of all agents, plus bonuses for
+changing its own or the other's mind in the right direction. The baseline is over the same turn of the same agent.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ AGENTS = ("generator", "partner")
 
 class MaporlOptions(RecipeOptions):
     formats: int = Field(12, ge=0)
-    """Turns of imitating a noisy teacher in every turn of a debate, before anything is rewarded; 0 for models that can talk."""
+    """Turns of imitating a noisy teacher in every turn of a debate, before RL; 0 for models that can already debate."""
     format_lines: int = Field(64, ge=2)
     """Examples of each agent in each of them."""
     noise: float = Field(0.3, ge=0, le=1)
@@ -38,7 +38,7 @@ class MaporlOptions(RecipeOptions):
     talk: int = Field(3, ge=2)
     """Turns of a debate."""
     gamma: float = Field(0.3, ge=0, le=1)
-    """Discount of what is answered later; 0 pays every turn for itself."""
+    """Discount of later answers; with 0 every turn is rewarded for its own answer only."""
     share: Share = "all"
     """Whose later answers count: everybody's, or those of the others."""
     persuaded: float = Field(0.0, ge=0)
@@ -50,13 +50,13 @@ class MaporlOptions(RecipeOptions):
     provoking: float = Field(0.0, ge=0)
     """Bonus when they move away from there (beta_0)."""
     tie: Tie = "half"
-    """What the others' majority is where they are divided; with two agents they never are."""
+    """The others' majority where they are split; with two agents they never are."""
     unreadable: float = Field(-0.5, le=0)
-    """Value of an answer that cannot be read. It is held against its writer alone; the paper's -10 against everybody."""
+    """Reward of an answer that cannot be parsed. It counts for its writer only; the paper's -10 counts for all agents."""
     train: Literal["both", "lead"] = "both"
-    """lead: the partner stays as it was after the format."""
+    """lead: the partner is not trained after the format phase."""
     train_first: bool = True
-    """Whether turn 0 is trained too; without it a gain is one of talking, not of solving."""
+    """Whether turn 0 is trained too. Without it, a gain comes from the debate and not from better first answers."""
     measured: int = Field(64, ge=1)
     """Held-out debates in an evaluation."""
 
@@ -92,20 +92,20 @@ class Maporl(Recipe):
         return Schedule((Phase("generator", self.options.formats, name=FORMAT),), (Phase("generator", 1),))
 
     def play(self, table: Table) -> Traces:
-        """The talks of both agents, which hold all their turns."""
+        """Sample debates. Return the conversations of both agents, which contain all their turns."""
         if table.phase == FORMAT:
             return shown(table, AGENTS, self.options.talk, self.options.format_lines)
         found = debate(table, AGENTS, table.problems(), self.options.talk, self.rollouts)
         return Traces(talk for talks in found.talks.values() for talk in talks)
 
     def credit(self, table: Table, played: Traces) -> list[Lesson]:
-        """One lesson for each policy that learns: of one agent, or of both where they share their weights."""
+        """Make one train batch for each policy that learns: of one agent, or of both where they share weights."""
         by_seat = {seat: played.keep(lambda talk, seat=seat: talk.seat == seat) for seat in AGENTS}  # type: ignore[misc]
         if table.phase == FORMAT:
             rows = {self.policies[seat]: seat for seat in AGENTS}
             return [imitation(self, seat, self.of_policy(by_seat, name)) for name, seat in rows.items()]
         if not len(played):
-            return []  # no debate had room for all its turns, which was counted
+            return []  # no debate had room for all its turns; the drops were counted
         learners = AGENTS if self.options.train == "both" else AGENTS[:1]
         debates = Debates(by_seat)
         rewards = self.rewards(debates)
@@ -118,10 +118,11 @@ class Maporl(Recipe):
         return list(lessons.values())
 
     def of_policy(self, by_seat: dict[str, Traces], policy: str) -> Traces:
+        """Return the rollouts of all agents that share this policy."""
         return Traces(trace for seat, traces in by_seat.items() if self.policies[seat] == policy for trace in traces)
 
     def rewards(self, debates: Debates) -> Floats:
-        """Debates by turns by agents: influence-aware, and the bonus for transitions."""
+        """Compute influence-aware rewards plus transition bonuses: float array of shape (debates, turns, agents)."""
         o, correct, readable = self.options, debates.correct, debates.readable == 1.0
         bonus = TransitionBonus(o.persuaded, o.critical, o.leading, o.provoking, o.tie)
         own = np.where(readable, correct, o.unreadable)
@@ -129,7 +130,7 @@ class Maporl(Recipe):
         influence = [influence_rewards(*pair, o.gamma, o.share) for pair in zip(own, heard, strict=True)]
         out: Floats = np.array(influence) + np.array([bonus.rewards(one) for one in correct])
         if not o.train_first:
-            out[:, 0] = np.nan  # no advantage: turn 0 is left as it is
+            out[:, 0] = np.nan  # NaN gives no advantage: turn 0 is not trained
         return out
 
     def credit_agent(self, table: Table, seat: str, talks: Traces, rewards: list[Floats]) -> Lesson:
@@ -144,7 +145,7 @@ class Maporl(Recipe):
 
 
 def figures(debates: Debates) -> dict[str, float | None]:
-    """First against last turn over both agents, and how often their last answers differ."""
+    """Compare the first with the last turn over both agents, and measure how often their last answers differ."""
     answers = [[talk.reading.value.answer for talk in talks] for talks in debates.talks.values()]
     apart = [len(set(said)) > 1 for said in zip(*answers, strict=True)]
     return change_figures(debates.at(0), debates.at(-1)) | {"disagreement": mean(apart)}

@@ -1,7 +1,7 @@
 """MARS (arXiv 2510.04935): a planner that reasons and asks (System 2), and a reader that condenses what comes back (System 1).
 
-Both are paid by the same final answer, on tokens of their own: the reader's rows are what it wrote about each bin of documents,
-compared with each other, and then brought to the planner's count. Nobody pays for a good summary as such.
+Both are rewarded by the same final answer, each on its own tokens. The reader's rows are its notes on each bin of documents;
+they are normalised among each other, and then balanced to the planner's count. A good summary as such has no reward.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ SEATS = (PLANNER, READER)
 
 class MarsOptions(RecipeOptions):
     formats: int = Field(16, ge=0)
-    """Turns of imitating a noisy teacher in both seats, before anything is rewarded; 0 for models that can."""
+    """Turns of imitating a noisy teacher as both agents, before RL; 0 for models that know the format."""
     format_lines: int = Field(64, ge=2)
-    """Requests in each of them, and as many solutions."""
+    """Demonstrated requests in each of them, and as many solutions."""
     format_notes: int = Field(256, ge=2)
-    """Requests in each of them whose documents are read; to read takes more examples than to ask."""
+    """Requests in each of them with demonstrated notes; learning to read takes more examples than learning to ask."""
     noise: float = Field(0.3, ge=0, le=1)
     """Share of the teacher's solutions with a wrong step."""
     slip: float = Field(0.2, ge=0, le=1)
@@ -44,15 +44,16 @@ class MarsOptions(RecipeOptions):
     calls: int = Field(1, ge=1)
     """How often a planner may ask for documents."""
     bin: int = Field(24, ge=1)
-    """Most tokens of documents that are read at once; a longer document is cut, and counted as dropped."""
+    """Maximum document tokens that are read at once; a longer document is cut, and counted as dropped."""
     s1_norm: Norm = "sample"
-    """What the reader's rows are compared with: all of the question's, or so that each trajectory counts once."""
+    """Normalisation of the reader's rewards within a question: over all its rows, or with each trajectory counted once."""
     s1_balance: Balance = "weight"
-    """How they are brought to the planner's count: by weights, by drawing, by drawing with chances by advantage, or not."""
+    """How the reader's rows are balanced to the planner's count: by weights, by uniform sampling, by sampling in proportion to
+    the absolute advantage, or not at all."""
     std: Std = "population"
     """Which standard deviation divides the rewards of both."""
     train: Literal["both", "planner", "reader"] = "both"
-    """Who learns; the other stays as it was after the format."""
+    """Who learns; the other agent is not trained after the format phase."""
     measured: int = Field(64, ge=1)
     """Held-out trajectories in an evaluation."""
 
@@ -98,14 +99,15 @@ class Mars(Recipe):
         return Schedule((Phase(PLANNER, self.options.formats, name=FORMAT),), (Phase(PLANNER, 1),))
 
     def play(self, table: Table) -> Traces:
-        """Trajectories: conversations of the planner, and the notes of the reader that went into them."""
+        """Sample trajectories: conversations of the planner, and the reader's notes that went into them."""
         o = self.options
         if table.phase == FORMAT:
             return self.desk.shown(table, o.format_lines, o.format_notes, o.slip)
         return self.desk.research(table, table.problems(), self.rollouts)
 
     def credit(self, table: Table, played: Traces) -> list[Lesson]:
-        """r of a trajectory for all its rows; one lesson where both share a model, as the paper sums their losses."""
+        """Make train batches with a trajectory's reward for all its rows. One batch where both agents share a model, as the
+        paper sums their losses."""
         by_seat = {seat: played.keep(lambda trace, seat=seat: trace.seat == seat) for seat in SEATS}  # type: ignore[misc]
         if table.phase == FORMAT:
             return self.imitated(by_seat)
@@ -124,7 +126,7 @@ class Mars(Recipe):
         return [imitation(self, seat, by_seat[seat]) for seat in SEATS]
 
     def credit_planner(self, table: Table, talks: Traces) -> Lesson:
-        """The whole conversation by its answer; what the reader said in it is not trained."""
+        """Make the planner's train batch: each conversation by its answer. The reader's notes in it are not trained."""
         rewards = self.less_cost(table, PLANNER, talks, talks.correct)
         credit = spread(standard_scores(rewards, talks.problems, std=self.options.std), talks)
         calls = [float(len(requests(talk))) for talk in talks]
@@ -138,7 +140,7 @@ class Mars(Recipe):
         return self.lesson(PLANNER, talks, advantages=credit, weights=weights, sources={"answers": 1.0}, notes=notes)
 
     def credit_reader(self, table: Table, notes: Traces, ended: dict[str, Trace]) -> Lesson:
-        """Advantages over all notes about a question first; then as many as there are trajectories of it."""
+        """Make the reader's train batch: advantages over all notes on a question, then balanced to its trajectory count."""
         o, ends = self.options, [ended[asker(note).id] for note in notes]
         earned = np.array([end.correct for end in ends])
         once = shares_of([end.id for end in ends])
@@ -155,12 +157,12 @@ class Mars(Recipe):
         return self.lesson(READER, notes, advantages=credit, weights=weights, sources={"answers": 1.0}, notes=figures)
 
     def less_cost(self, table: Table, seat: str, rows: Traces, rewards: Floats) -> Floats:
-        """Rewards less the KL, for objectives that have it there."""
+        """Subtract the summed KL penalty from the rewards, for objectives that have the KL in the reward."""
         costs = table.penalties(rows, self.objectives[seat])
         return rewards if costs is None else rewards - np.array([cost.sum() for cost in costs])
 
     def measure(self, table: Table) -> dict[str, float | None]:
-        """Answers; how often the reader is exact, and whether it heeds its purpose; and answers without any document."""
+        """Measure accuracy, exact notes of the reader, whether it ignores its purpose, and accuracy without documents."""
         problems = table.problems(self.options.measured)
         played = self.desk.research(table, problems)
         talks, notes = (played.keep(lambda trace, seat=seat: trace.seat == seat) for seat in SEATS)  # type: ignore[misc]
@@ -181,15 +183,16 @@ class Mars(Recipe):
 
 
 def asker(note: Trace) -> Trace:
-    """The planner's conversation, when it asked, that a note was written for."""
+    """Return the planner's conversation at the request that a note was written for."""
     return note.subject.subject
 
 
 def requests(talk: Trace) -> list[Trace]:
+    """Return the turns of a conversation in which the planner asked for documents."""
     return [turn for turn in turns_of(talk) if is_request(turn)]
 
 
 def turned(bin: Trace) -> Trace:
-    """The same documents for the other purpose."""
+    """Return the same documents with the other purpose."""
     other = PURPOSES[1 - PURPOSES.index(bin.reading.value)]
     return bin_of(bin.subject, 0, bin.text.split("\n"), other)

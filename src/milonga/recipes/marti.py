@@ -1,7 +1,7 @@
 """MARTI (OpenReview E7jZqo0A50): agents in a workflow, each trained on its own turns.
 
 A solution is criticised and refined (chain), two agents debate (debate), or an aggregator reads two proposals (mixture). The
-checker pays every turn by itself; a turn that others spoke before is also paid by how it compares with what was there.
+checker rewards every turn by itself. A turn that follows others is also rewarded by how it compares with them.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ class MartiOptions(RecipeOptions):
     workflow: Literal["chain", "debate", "mixture"] = "chain"
     """chain: generator, verifier, refiner. debate: generator and partner. mixture: generator, partner, aggregator."""
     formats: int = Field(12, ge=0)
-    """Turns of imitating a noisy teacher on the seats that read others, before anything is rewarded; 0 for models that can."""
+    """Turns of imitating a noisy teacher as the agents that read others, before RL; 0 for models that know the format."""
     format_lines: int = Field(64, ge=2)
-    """Examples of each such seat in each of them."""
+    """Examples of each such agent in each of them."""
     noise: float = Field(0.3, ge=0, le=1)
     """Share of the teacher's solutions with a wrong step."""
     critiques: int = Field(2, ge=1)
@@ -47,9 +47,9 @@ class MartiOptions(RecipeOptions):
     rounds: int = Field(2, ge=2)
     """Debate: rounds."""
     shaping: Shaping = "margin"
-    """How what came before shapes a reward: margin pays for corrections, quality for staying right."""
+    """How earlier turns shape a reward: margin rewards corrections, quality rewards staying right."""
     alpha: float = Field(0.5, ge=0)
-    """Weight of that term."""
+    """Weight of the shaping term."""
     history_scope: Scope = "own"
     """Whose earlier turns count. In a chain, own is the solution that is refined, and all the critique's reward too."""
     history_rounds: Rounds = "all"
@@ -57,21 +57,21 @@ class MartiOptions(RecipeOptions):
     outcome: Literal["none", "own_last", "vote", "last_stage"] = "none"
     """What is added to every turn: nothing; in a debate the agent's own last answer, or the vote; else the last stage."""
     beta: float = Field(0.5, ge=0)
-    """Weight of that."""
+    """Weight of the outcome term."""
     verifier_reward: VerifierReward = "agreement"
-    """Chain: agreement pays a critique for the right final verdict, checker for naming the right answer."""
+    """Chain: agreement rewards a critique for the right final verdict, checker for naming the right answer."""
     verifier_group: Literal["solution", "problem"] = "solution"
-    """Chain: what critiques are compared with: those of the same solution, or of the same problem."""
+    """Chain: the group of a critique's baseline: critiques of the same solution, or of the same problem."""
     refiner_gain: float = Field(0.0, ge=0)
-    """Chain: weight of what the refiner gained over the solution, in its critique's reward."""
+    """Chain: weight of the refiner's gain over the solution in the critique's reward."""
     labels: Literal["truth", "majority"] = "truth"
-    """majority: what most solutions of a problem say, of all agents and turns, is taken for its answer (test-time training)."""
+    """majority: the most frequent answer over all agents and turns is the label of a problem (test-time training)."""
     min_share: float = Field(0.25, ge=0, le=1)
-    """The smallest share of votes for that; below it a problem teaches nothing."""
+    """Minimum share of votes for that; below it a problem is not learned from."""
     filter: bool = True
     """Only groups with right and wrong solutions are learned from, by the rewards before shaping."""
     train: Literal["all", "generator"] = "all"
-    """generator: the others stay as they were after the format."""
+    """generator: the other agents are not trained after the format phase."""
     measured: int = Field(64, ge=1)
     """Held-out problems in an evaluation."""
 
@@ -118,7 +118,7 @@ class Marti(Recipe):
         return self.workflow.play(table, table.problems(), self.rollouts)
 
     def credit(self, table: Table, played: Traces) -> list[Lesson]:
-        """One lesson for each agent, from its own turns."""
+        """Make one train batch for each agent, from its own turns."""
         if table.phase == FORMAT:
             return [imitation(self, seat, by_seat(played, seat)) for seat in self.workflow.taught]
         said = [s for s in self.workflow.said(table, played, self.rules(table, played)) if len(s.rows)]
@@ -130,7 +130,7 @@ class Marti(Recipe):
         return Rules(right, o.verifier_reward, o.history_scope, o.history_rounds)
 
     def taught_by(self, table: Table, said: Said) -> Lesson:
-        """Every turn of the agent, compared with the same turn about the same problem."""
+        """Make an agent's train batch. The baseline of a turn is over the same turn of the same problem (or solution)."""
         o, seat, objective = self.options, said.seat, self.objectives[said.seat]
         groups = said.rows.subjects if said.about is not None and o.verifier_group == "solution" else said.rows.problems
         rewards = [self.reward(said, turn) for turn in range(len(said.local))]
@@ -145,7 +145,7 @@ class Marti(Recipe):
         return self.lesson(seat, said.rows, advantages=credit, weights=weights, sources={source: 1.0}, notes=notes)
 
     def reward(self, said: Said, turn: int) -> Floats:
-        """R' of a turn, and what the whole came to."""
+        """Compute the shaped reward R' of a turn plus the outcome term, one value per row."""
         o = self.options
         out = shaped_by_history(said.local[turn], said.before[turn], o.shaping, o.alpha)
         if o.outcome != "none":
@@ -155,7 +155,7 @@ class Marti(Recipe):
         return out
 
     def measure(self, table: Table) -> dict[str, float | None]:
-        """First against last answers, and the outcome against a vote of the generator alone for as many sampled tokens."""
+        """Compare first with last answers, and the outcome with a majority vote of the generator at equal sampled tokens."""
         problems = table.problems(self.options.measured)
         played = workflow_of(self.options.model_copy(update={"critiques": 1})).play(table, problems, 1)
         said = self.workflow.said(table, played, Rules(truth))
@@ -171,13 +171,14 @@ class Marti(Recipe):
 
 
 def workflow_of(options: MartiOptions) -> Workflow:
+    """Build the workflow that the options name."""
     if options.workflow == "debate":
         return Debating(options.rounds)
     return Mixing() if options.workflow == "mixture" else Refining(options.critiques)
 
 
 def require(options: MartiOptions, rollouts: int) -> None:
-    """What would be paid for the wrong thing, or for nothing, is refused."""
+    """Raise a ConfigError for options that would reward the wrong thing or give no learning signal."""
     o, debate = options, options.workflow == "debate"
     turns = o.rounds if debate else 2
     if o.shaping == "margin" and o.alpha > most_alpha(turns):

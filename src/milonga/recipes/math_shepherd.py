@@ -1,4 +1,4 @@
-"""Math-Shepherd (arXiv 2312.08935): a step is as good as the completions that go on from it. Nobody labels any step.
+"""Math-Shepherd (arXiv 2312.08935): a step's label is the success of completions from it. Nobody labels steps by hand.
 
 The verifier learns how often the right answer can still be reached after each step; it ranks solutions, and in the second
 recipe its scores are step rewards of the generator.
@@ -26,16 +26,16 @@ Labels = Literal["hard", "soft", "truth"]
 
 class MathShepherdOptions(ScoringOptions):
     labels: Labels = "hard"
-    """hard: whether any completion arrives at the right answer. soft: the share that does. truth: exact, without completions,
-    up to the first error: the most that labels can give."""
+    """hard: whether any completion reaches the right answer. soft: the share that does. truth: exact labels up to the first
+    error, without completions; an upper bound."""
     completions: int = Field(8, ge=1)
-    """Completions from each prefix. Hard labels of different numbers are not comparable."""
+    """Completions from each prefix. Hard labels from different numbers of completions are not comparable."""
     tau: float = Field(0.0, ge=0, lt=1)
     """Share of the completions that must be exceeded for a hard label of 1; 0: one is enough."""
     isotonic: bool = False
-    """Whether all steps after the first that nothing arrives from count as such."""
+    """Whether all steps after the first one with rate 0 are labelled 0 too."""
     drop_unsolved: bool = True
-    """Leave out problems that no rollout of the turn solved: what the completer cannot do at all would look wrong."""
+    """Drop problems that no rollout of the turn solved: there right steps would be labelled wrong, as all completions fail."""
 
 
 @RECIPES.register("math_shepherd")
@@ -66,6 +66,7 @@ class MathShepherd(Scoring):
         return [Labelled(solution, self.made(rates)) for solution, rates in zip(solutions, values, strict=True)]
 
     def made(self, rates: list[float]) -> list[float]:
+        """Turn the success rates of a solution's steps into hard or soft labels."""
         labels = hard_labels(rates, self.options.tau) if self.options.labels == "hard" else rates
         return after_zero(labels, 0.0) if self.options.isotonic else labels
 
@@ -79,11 +80,11 @@ class MathShepherdRlOptions(MathShepherdOptions):
     warmup: int = Field(10, ge=0)
     """Verifier turns before the generator's first."""
     refresh: int = Field(0, ge=0)
-    """Generator turns between new verifier turns, with the generator of then as the completer; 0: it stays frozen."""
+    """Generator turns between new verifier turns, with the current generator as the completer; 0: the verifier stays frozen."""
     step_reward: StepReward = "centred"
-    """centred, difference, or raw: the sum of the scores themselves, which pays for more steps."""
+    """centred, difference, or raw: the sum of the scores themselves, which rewards more steps."""
     alpha: float = Field(0.3, ge=0, le=1)
-    """Weight of the step rewards beside the outcome. At 1 nothing but the verifier is left, and it will be hacked."""
+    """Weight of the step rewards against the outcome. At 1 only the verifier rewards, and it will be hacked."""
 
 
 @RECIPES.register("math_shepherd_rl")
@@ -111,7 +112,7 @@ class MathShepherdRl(MathShepherd):
         objective, alpha = self.objectives["generator"], self.options.alpha
         found = {check.subject.id: check.reading.value.step_scores for check in table.judge("verifier", played)}
         scores = [found.get(solution.id) for solution in played]
-        # Scores count only where their steps are the generator's own, and where the solution carries credit at all.
+        # Scores count only where they match the generator's steps in number, and where the outcome reward is not NaN.
         carries = ~np.isnan(outcome_rewards(table, played, objective))
         fitting = [s if s and len(s) == len(t.steps) and c else None for s, t, c in zip(scores, played, carries, strict=True)]
         outcome = outcome_credit(table, played, objective)

@@ -1,7 +1,7 @@
 """Multi-Agent Evolve (arXiv 2510.23595): one model proposes questions, answers them and judges both.
 
-The judge's scores are the only content reward: proposer and solver live by them, and the judge itself is paid for its format
-alone. What becomes of that is measured with the hidden truth at every evaluation.
+The judge's scores are the only content reward of proposer and solver. The judge itself is rewarded for its format only. Every
+evaluation compares its scores with the hidden truth.
 """
 
 from __future__ import annotations
@@ -25,31 +25,30 @@ from milonga.table import Table
 from milonga.types import Lesson, Trace, Traces
 
 Scores = dict[str, list[float]]
-"""The readable judgements of each trace, by its id: 1 for right, 0 for wrong."""
+"""Rollout id to its parsable judgements: 1 for right, 0 for wrong."""
 
 
 class MultiAgentEvolveOptions(RecipeOptions):
     formats: int = Field(40, ge=0)
-    """Turns in which a noisy teacher is imitated in all seats; the embedded model knows neither how to ask nor how to judge a
-    question."""
+    """Turns of imitating a noisy teacher as all agents; the embedded model can neither ask nor judge a question."""
     gate: float = Field(0.7, ge=0, le=1)
     """Mean judgement from which on a question enters the pool; 0 lets everything in."""
     answers: int = Field(5, ge=1)
-    """Answers to a new question, by whose judgements its difficulty is known."""
+    """Answers to a new question. The judgements of them give its difficulty."""
     judgements: int = Field(5, ge=1)
     """Judgements of a new question. Each answer is judged once; the released code judges those to new questions five times."""
     reference: float = Field(0.5, ge=0, le=1)
     """rho: how often a proposer is shown a question of the pool; otherwise one of the task's own."""
     difficulty: Literal["plain", "zero_at_extremes"] = "plain"
-    """plain: 1 - mean judgement, which is highest where nobody can answer. zero_at_extremes: 0 there; not in the paper."""
+    """plain: 1 - mean judgement, which is highest where no answer is right. zero_at_extremes: 0 there; not in the paper."""
     difficulty_below_gate: bool = False
-    """Whether difficulty is paid below the gate: yes in the paper's algorithm, no in the released code."""
+    """Whether difficulty is rewarded below the gate: yes in the paper's algorithm, no in the released code."""
     judge_label_frac: float = Field(0.0, ge=0, le=1)
-    """Share of the judge's practice that is on solutions of known truth, paid for the right side; not in the paper."""
+    """Share of the judge's rollouts on solutions of known truth, rewarded for the right verdict; not in the paper."""
     keep: int = Field(512, ge=1)
-    """Most questions, and most answered ones, that are remembered; the newest stay."""
+    """Maximum number of questions, and of answered ones, in the pool; the newest stay."""
     audit: int = Field(64, ge=1)
-    """Held-out problems on which the judge that pays is compared with the truth."""
+    """Held-out problems on which the judge that gives rewards is compared with the truth."""
 
 
 @RECIPES.register("multi_agent_evolve")
@@ -79,7 +78,7 @@ class MultiAgentEvolve(Recipe):
         return Pool(self.state, self.options.keep)
 
     def play(self, table: Table) -> Traces:
-        """The solver's questions are drawn before new ones arrive; then questions, answers to them, and judgements of all."""
+        """Draw the solver's questions before new ones arrive, then sample new questions, answers, and judgements of all."""
         if table.learner == "proposer":
             return taught(table)
         o = self.options
@@ -92,7 +91,8 @@ class MultiAgentEvolve(Recipe):
         return Traces([*tried, *proposals, *probes, *(check for some in checks for check in some)])
 
     def practice(self, table: Table) -> Traces:
-        """Answered questions of earlier turns for the judge to judge, and a dose of solutions whose truth is known."""
+        """Return answered questions of earlier turns for the judge, and a share of solutions with known truth. The labels of
+        the latter are stored in the state, by their ids."""
         count = table.setting.batch
         known = round(self.options.judge_label_frac * count)
         told = gold_pairs(table, known) if known else []
@@ -102,7 +102,7 @@ class MultiAgentEvolve(Recipe):
         return Traces([*old, *(trace for trace, _ in told)])
 
     def credit(self, table: Table, played: Traces) -> list[Lesson]:
-        """Three lessons, the solver's last; each seat is compared with itself over the whole turn, as in the paper."""
+        """Make three train batches, the solver's last. Each agent's baseline is over the whole turn, as in the paper."""
         if table.learner == "proposer":
             return [imitation(self, seat, played.keep(lambda t, seat=seat: t.seat == seat)) for seat in self.seats]  # type: ignore[misc]
         by_seat = {seat: played.keep(lambda t, seat=seat: t.seat == seat) for seat in self.seats}  # type: ignore[misc]
@@ -132,7 +132,7 @@ class MultiAgentEvolve(Recipe):
         return self.lesson(seat, rows, advantages=credit, sources=sources, notes={f"{seat}_reward": mean(rewards) or 0.0})
 
     def pay_proposer(self, proposals: Traces, solutions: Traces, scores: Scores) -> list[float]:
-        """R_P; what passes the gate enters the pool, right or wrong, sensible or not: only the judge decides."""
+        """Compute R_P for each proposal. Questions that pass the gate enter the pool, valid or not: only the judge decides."""
         o, rewards = self.options, []
         for proposal in proposals:
             judged = [scores.get(t.id, []) for t in solutions if t.problem.source == proposal.id]
@@ -146,7 +146,7 @@ class MultiAgentEvolve(Recipe):
         return rewards
 
     def pay_judge(self, check: Trace) -> float:
-        """The format alone; on a solution of known truth, the right verdict."""
+        """Return the judge's reward: for its format, or for the right verdict on a solution of known truth."""
         label = self.state["told"].get(check.subject.id)
         return float(check.reading.valid) if label is None else float(check.reading.value.final == label)
 

@@ -1,4 +1,4 @@
-"""The generator's side that recipes share: rollouts by the objective's rules, and the reward for the answer."""
+"""Sampling of solutions and outcome rewards that recipes share, by the rules of the generator's objective."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from milonga.types import Floats, Traces
 
 
 def solve(table: Table, seat: str, objective: Objective, n: int) -> Traces:
-    """`n` solutions of each problem of the turn; with dynamic sampling (DAPO) of problems with both outcomes.
+    """Sample `n` solutions of each problem of the turn. With dynamic sampling (DAPO), only of problems with both outcomes.
 
-    Correctness decides, not the shaped reward: a length penalty alone would pass.
+    Correctness decides, not the shaped reward: with that, a group that differs only in length penalties would be kept.
     """
     if not objective.dynamic_sampling:
         return table.ask(seat, table.problems(), n)
@@ -23,9 +23,9 @@ def solve(table: Table, seat: str, objective: Objective, n: int) -> Traces:
 
 
 def solve_until(table: Table, seat: str, keep: Callable[[Traces], Traces], tries: int, n: int) -> Traces:
-    """`n` solutions of each problem, of as many problems as a turn has, from groups that `keep` leaves.
+    """Sample groups of `n` solutions per problem until a full batch of problems passes the filter `keep`.
 
-    The others are replaced by new problems, for a number of tries; then the turn goes on with what there is.
+    Problems that do not pass are replaced by new ones, for a number of tries. Then the turn goes on with what there is.
     """
     solutions = table.ask(seat, table.problems(), n)
     useful = keep(solutions)
@@ -38,19 +38,20 @@ def solve_until(table: Table, seat: str, keep: Callable[[Traces], Traces], tries
 
 
 def keep_mixed(solutions: Traces) -> Traces:
+    """Keep the solutions of problems with both right and wrong solutions."""
     keep = mixed(solutions.correct, solutions.problems)
     return Traces(trace for trace, kept in zip(solutions, keep, strict=True) if kept)
 
 
 def outcome_rewards(table: Table, solutions: Traces, objective: Objective) -> Floats:
-    """Right or wrong, less what the objective says about length; NaN where a solution carries no credit at all."""
+    """Return outcome rewards with the objective's length shaping, one per solution; NaN where a solution is masked."""
     return shaped(solutions.correct, table, solutions, objective)
 
 
 def shaped(rewards: Floats, table: Table, solutions: Traces, objective: Objective) -> Floats:
-    """Rewards of 0 and 1, wherever they come from, by the objective's rules on length.
+    """Apply the objective's length rules (overlong penalty and filter) to rewards of 0 and 1, from any source.
 
-    With shaping, rewards are +1 and -1 as in DAPO: beside 0 and 1 the length term would weigh twice as much.
+    With the penalty, rewards are +1 and -1 as in DAPO: with 0 and 1 the length term would weigh twice as much.
     """
     limit = table.setting.limit(solutions[0].seat)
     if objective.overlong_buffer:
@@ -62,6 +63,7 @@ def shaped(rewards: Floats, table: Table, solutions: Traces, objective: Objectiv
 
 
 def outcome_credit(table: Table, solutions: Traces, objective: Objective) -> list[Floats]:
-    """Advantages of the answers, by the objective's rules on length and KL."""
+    """Return the advantages of outcome rewards, by the objective's rules on length and KL: one float array per solution,
+    aligned with its ids."""
     rewards = outcome_rewards(table, solutions, objective)
     return outcome_advantages(rewards, solutions, solutions.problems, objective, table.penalties(solutions, objective))

@@ -1,4 +1,4 @@
-"""Bin packing of texts by their lengths: as few readings as possible, none longer than a bin."""
+"""Bin packing of texts by their lengths, so that few bins have to be read and none is overfull."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 
 def packed(lengths: Sequence[int], room: int) -> list[list[int]]:
-    """First fit decreasing: the longest first, each into the first bin that has room for it, else into a new one.
+    """Pack texts into bins by first fit decreasing: the longest first, each into the first bin with room, else a new one.
 
-    The numbers of the texts in each bin, in their order; bins in the order of their first texts. What is longer than a bin must
-    have been cut before.
+    Returns the indices of the texts in each bin, in their order; bins are in the order of their first texts. Texts longer than
+    a bin must have been cut before.
     """
     if max(lengths, default=0) > room:
         raise ValueError(f"a text of {max(lengths)} does not fit into a bin of {room}")

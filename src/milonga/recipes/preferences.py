@@ -1,4 +1,4 @@
-"""Pairs to learn preferences from: those of people, played by a weak solver's slips, those of a round, and their lessons."""
+"""Preference pairs: simulated human pairs from a weak solver's mistakes, pairs of a round, and train batches of pairs."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from milonga.tasks.base import keyed
 from milonga.types import Lesson, Problem, Trace, Traces
 
 Pair = tuple[str, Trace, Trace]
-"""Of which kind, who should win, who should lose."""
+"""Kind or reason of the pair, winner (chosen), loser (rejected)."""
 BEFORE = "before"
-"""The tag under which recipes that play in rounds keep what a policy was at the start of the round."""
+"""The tag of the snapshot of a policy at the start of a round."""
 Weak = Literal["first", "any"]
-"""Where a weak solver slips: in the first step alone, or anywhere."""
+"""Where a weak solver makes its mistake: only in the first step, or anywhere."""
 
 
 def half_of(text: str) -> str:
-    """Who learns from a problem: the policy or the reward model, never both."""
+    """Return the agent that learns from a problem: the policy or the reward model, never both. By a hash of the text."""
     return ("generator", "verifier")[key64("half", text) % 2]
 
 
 def written(table: Table, problem: Problem, errors: set[int], name: str) -> Trace:
-    """A solution of the task's own, in the solver's format, wrong in these steps."""
+    """Write a reference solution in the solver's format, with errors in these steps."""
     solver = table.setting.roles["generator"]
     assert isinstance(solver, StepSolver)
     rng = keyed("written", table.setting.seed, table.turn, problem.id, name)
@@ -37,9 +37,9 @@ def written(table: Table, problem: Problem, errors: set[int], name: str) -> Trac
 
 
 def human_pair(table: Table, problem: Problem, weak: Weak, flip: float = 0.0) -> tuple[Trace, Trace] | None:
-    """Preferred and rejected solution of a weak solver, with probability `flip` the wrong way round.
+    """Return a chosen and a rejected solution of a weak solver, swapped with probability `flip`.
 
-    None where the slip did the answer no harm: people look at the answer alone.
+    None where the mistake does not change the answer: people look only at the answer.
     """
     rng = keyed("human", table.setting.seed, table.turn, problem.id)
     at = 0 if weak == "first" else rng.randrange(table.setting.task.step_count(problem))
@@ -50,32 +50,34 @@ def human_pair(table: Table, problem: Problem, weak: Weak, flip: float = 0.0) ->
 
 
 def in_pairs(rows: Traces, pairs: list[Pair]) -> tuple[Traces, list[Pair]]:
-    """Winner and loser of each pair as the reward model reads them; a pair of which one does not fit is left out whole."""
+    """Return winner and loser of each pair as neighbouring rows in the reward model's tokens, and the pairs that are left. A
+    pair is dropped where one of its sides did not fit into the context."""
     found = {t.subject.id: t for t in rows}
     kept = [pair for pair in pairs if pair[1].id in found and pair[2].id in found]
     return Traces(found[side.id] for _, *sides in kept for side in sides), kept
 
 
 def as_given(trace: Trace) -> Trace:
-    """What another version of a policy sampled, as a row to learn from: its very ids, and never for a policy gradient."""
+    """Convert a rollout of another version of a policy to a row to train on, with the same ids. It is never
+    used for a policy gradient."""
     segments = tuple(replace(segment, trained=segment.policy is not None) for segment in trace.segments)
     return replace(trace, segments=segments, origin="given", temperature=1.0)
 
 
 def kept_pairs(table: Table, pairs: Sequence[Pair]) -> list[Pair]:
-    """The pairs that are new in this round; the run folder has them from here on, with their kinds as the reason."""
+    """Record the pairs in the run folder, with their kinds as the reason, and return those that are new in this round."""
     return [(reason, winner, loser) for reason, winner, loser in pairs if table.prefer(winner, loser, reason)]
 
 
 def recalled(table: Table, seat: str, kept: Sequence[Preference], count: int) -> list[Pair]:
-    """So many of the pairs that were kept, or all there are, drawn by the turn."""
+    """Draw `count` of the recorded pairs, or all there are, at random by the turn."""
     chosen = keyed("recall", table.setting.seed, table.turn, seat).sample(range(len(kept)), min(len(kept), count))
     policy = table.setting.policies[seat]
     return [(kept[i].reason, *kept[i].traces(policy)) for i in sorted(chosen)]
 
 
 def pair_lesson(recipe: Recipe, seat: str, pairs: Sequence[Pair], **more: Any) -> Lesson:
-    """Winners and losers as neighbouring rows, each pair a unit."""
+    """Make a train batch of pairs: winner and loser as neighbouring rows with labels 1 and 0, each pair one unit."""
     rows = Traces(side for _, *sides in pairs for side in sides)
     units = [row // 2 for row in range(len(rows))]
     return recipe.lesson(seat, rows, labels=[1.0, 0.0] * len(pairs), units=units, **more)

@@ -1,7 +1,7 @@
-"""PRIME (arXiv 2502.01456): a second language model learns online which answers are right; its log-ratio rewards every token.
+"""PRIME (arXiv 2502.01456): an implicit reward model learns online which answers are right; its log-ratio rewards every token.
 
-The implicit reward model is trained as a classifier of outcomes alone, on the rollouts of the turn. The score it learns is a
-sum over tokens, so that each token's piece of it is a dense reward for the generator, next to the outcome. No step is labelled.
+The implicit reward model is trained as a classifier of outcomes only, on the rollouts of the turn. Its score is a sum over
+tokens, so each token's term is a dense reward for the generator, besides the outcome reward. No step is labelled.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ class PrimeOptions(RecipeOptions):
     prm_update: Literal["after", "before", "none"] = "after"
     """after: rewards come from the reward model before its update. before: update first, then score. none: frozen."""
     prm_warmup: int = Field(0, ge=0)
-    """Turns before the first, in which the reward model alone learns from the generator as it started; the paper has none."""
+    """Warm-up turns in which only the reward model learns, from the initial generator's rollouts; the paper has none."""
     outcome_weight: float = Field(1.0, ge=0)
     """Weight of the answer's advantage."""
     process_weight: float = Field(1.0, ge=0)
-    """0 leaves the outcome alone, and a reward model that only watches."""
+    """Weight of the process advantage. With 0 only the outcome counts, and the reward model is trained without effect."""
     accuracy_low: float = Field(0.2, ge=0, le=1)
     """Problems with a smaller share of right rollouts are replaced by new ones. 0 and 1 keep every problem."""
     accuracy_high: float = Field(0.8, ge=0, le=1)
-    """Likewise with a larger share."""
+    """Problems with a larger share are replaced too."""
     loo: Loo = "formula"
-    """formula: as the paper describes its baseline. code: as the public code has it."""
+    """The leave-one-out baseline. formula: as the paper describes it. code: as the public code has it."""
     level: Level = "token_mean"
-    """What the others of a group put into the baseline: their reward per token, or their whole score (not in the paper)."""
+    """The baseline of the other rollouts in a group: their reward per token, or their whole score (not in the paper)."""
     length_norm: bool = False
     """Divide the process credit by the length; not in the paper, whose process credit grows with it."""
     process_norm: ProcessNorm = "none"
@@ -93,28 +93,31 @@ class Prime(Recipe):
             raise ConfigError(f"policies.generator.objective: token rewards have no form for advantage '{baseline}' in 'prime'")
 
     def roles(self, dialect: Dialect) -> dict[str, Role]:
-        """One beta: that of the loss is that of the rewards."""
+        """Build the roles. The implicit scorer has the beta of its loss, so that loss and rewards share one beta."""
         return super().roles(dialect) | {"verifier": ImplicitScorer(dialect, self.objectives["verifier"].beta)}
 
     def schedule(self) -> Schedule:
         return warm_up("verifier", self.options.prm_warmup) + always("generator")
 
     def play(self, table: Table) -> Traces:
-        """Rollouts of problems that are neither solved nor hopeless."""
+        """Sample rollouts of problems whose accuracy is within the range of the options."""
         if not table.setting.engine.same_tokens(self.policies["generator"], self.policies["verifier"]):
             raise ConfigError("'prime' rewards the generator's tokens: generator and verifier need models of one vocabulary")
         tries = self.objectives["generator"].max_tries
         return solve_until(table, "generator", self.keep, tries, self.rollouts)
 
     def keep(self, solutions: Traces) -> Traces:
+        """Keep the rollouts of problems whose accuracy is within the range of the options."""
         return Traces(trace for trace, kept in zip(solutions, self.kept(solutions), strict=True) if kept)
 
     def kept(self, solutions: Traces) -> np.ndarray:
+        """Return a boolean mask, one per rollout: whether its problem's accuracy is within the range of the options."""
         low, high = self.options.accuracy_low, self.options.accuracy_high
         return accuracy_within(solutions.correct, solutions.problems, low, high)
 
     def credit(self, table: Table, played: Traces) -> Iterator[Lesson]:
-        """Each lesson is learned before the next is asked for: `before` scores with what was just learned."""
+        """Yield the train batches of both. Each is learned before the next is asked for, so `before` scores with the updated
+        reward model."""
         if table.learner == "verifier" or self.options.prm_update == "before":
             yield self.credit_verifier(played, self.token_rewards(table, played))
         if table.learner == "generator":
@@ -124,12 +127,13 @@ class Prime(Recipe):
                 yield self.credit_verifier(played, rewards)
 
     def token_rewards(self, table: Table, solutions: Traces) -> list[Floats]:
-        """r_t = beta log(phi(y_t) / ref(y_t)), of all rollouts at once, on the very tokens that were sampled."""
+        """Compute r_t = beta log(phi(y_t) / ref(y_t)) on the sampled tokens, for all rollouts at once: one float array each."""
         beta = self.objectives["verifier"].beta
         return [beta * ratio for ratio in table.numbers("verifier", solutions)]
 
     def credit_verifier(self, solutions: Traces, rewards: list[Floats]) -> Lesson:
-        """Cross-entropy of sigmoid(sum of r_t) against the outcome. Where all outcomes are alike there is nothing to learn."""
+        """Make the reward model's train batch: cross-entropy of sigmoid(sum of r_t) against the outcome. Rollouts of problems
+        outside the accuracy range have weight 0."""
         known = ~np.isnan(solutions.correct) & self.kept(solutions)
         labels = [float(label) for label in np.nan_to_num(solutions.correct)]
         lesson = self.lesson("verifier", solutions, labels=labels, weights=[float(k) for k in known], sources={"answers": 1.0})
@@ -137,7 +141,7 @@ class Prime(Recipe):
         return lesson
 
     def credit_generator(self, table: Table, solutions: Traces, rewards: list[Floats]) -> Lesson:
-        """A = A_outcome + A_process: each source has its own baseline within the problem, then they are summed."""
+        """Make the generator's train batch: A = A_outcome + A_process. Each has its own baseline within the problem."""
         o, objective = self.options, self.objectives["generator"]
         kept = self.kept(solutions)
         outcomes = np.where(kept, outcome_rewards(table, solutions, objective), np.nan)
@@ -151,13 +155,13 @@ class Prime(Recipe):
         return self.lesson("generator", solutions, advantages=advantages, sources=sources, notes=notes)
 
     def measure(self, table: Table) -> dict[str, float | None]:
-        """Whether the implicit rewards, which saw no step label, find the first wrong step: its area under the ROC curve."""
+        """Measure whether the implicit rewards, trained without step labels, find the first wrong step: the step AUROC."""
         checks = table.judge("verifier", table.ask("generator", table.problems(), 2))
         return {"verifier/step_auroc": step_auroc(checks)}
 
 
 def pair_notes(rewards: list[Floats], solutions: Traces) -> dict[str, float]:
-    """How often, of a right and a wrong rollout of one problem, the right one scores higher; nothing without such pairs."""
+    """Return how often a right rollout scores higher than a wrong one of the same problem; empty without such pairs."""
     groups: dict[str, list[tuple[float, float]]] = {}
     for reward, solution in zip(rewards, solutions, strict=True):
         groups.setdefault(solution.problem.id, []).append((float(reward.sum()), solution.correct))
@@ -167,7 +171,7 @@ def pair_notes(rewards: list[Floats], solutions: Traces) -> dict[str, float]:
 
 
 def step_auroc(checks: Traces) -> float | None:
-    """Right steps against first wrong ones, by the judge's step scores; what follows an error is not counted."""
+    """Return the AUROC of step scores: right steps against first wrong ones. Steps after the first error are not counted."""
     scores: list[float] = []
     right: list[float] = []
     for check in checks:

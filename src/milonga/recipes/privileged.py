@@ -1,4 +1,4 @@
-"""How a critic who knows what the speakers of a conversation do not reads it, and how good it finds each turn."""
+"""A privileged critic, whose prompt has information that the agents of a conversation lack, and its scores of each turn."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from milonga.types import Segment, Trace, Traces
 
 
 def read_by_critic(table: Table, talks: Traces, sees: bool) -> dict[str, Trace]:
-    """Conversations as the critic reads them, by their ids: behind the whole problem where it `sees` that. All that was said is
-    the very tokens; the opening alone is another. Those that do not fit into its model are missing, and counted."""
+    """Return conversations in the critic's form, by their ids. Only the opening prompt differs: with `sees` it has the whole
+    problem. All later tokens are the same. Conversations that do not fit into its context are missing, and counted."""
     role, engine, policy = table.setting.roles["critic"], table.setting.engine, table.setting.policies["critic"]
     assert isinstance(role, PrivilegedCritic)
     openings = [role.privileged(t.problem, t.problem.data["whole"]) if sees else role.prompt(t.problem) for t in talks]
@@ -36,9 +36,10 @@ def read_by_critic(table: Table, talks: Traces, sees: bool) -> dict[str, Trace]:
 
 
 def turn_scores(table: Table, talks: Traces, sees: tuple[bool, bool], how: TurnAggregate, base: str) -> list[list[float]]:
-    """Of each turn the sum over its tokens of their factor times log(critic / reference); NaN of talks that do not fit.
+    """Score each turn by the sum over its tokens of their factor times log(critic / reference).
 
-    `sees` is whether the critic, and the reference, read the whole problem. The reference is the critic@base.
+    Returns one list per conversation, with one score per turn; NaN where a conversation does not fit into the context. `sees`
+    is whether the critic, and the reference, read the whole problem. The reference is the critic@base.
     """
     found, other = (read_by_critic(table, talks, one) for one in sees)
     ids = [talk.id for talk in talks if talk.id in found and talk.id in other]
@@ -50,7 +51,8 @@ def turn_scores(table: Table, talks: Traces, sees: tuple[bool, bool], how: TurnA
 
 
 def by_problem(traces: Traces, scores: Sequence[float], right: Sequence[float]) -> float | None:
-    """Share of the pairs within a problem in which what is right scores higher, the mean over problems."""
+    """Return the order accuracy within problems: the share of pairs in which the right one scores higher, averaged over
+    problems."""
     groups: dict[str, list[tuple[float, float]]] = {}
     for trace, score, label in zip(traces, scores, right, strict=True):
         if not np.isnan(score):

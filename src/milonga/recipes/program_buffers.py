@@ -1,4 +1,4 @@
-"""What is remembered of programs that the players made up: a buffer for each kind of question, to draw from in later turns."""
+"""Buffers of proposed programs, one for each kind of question, to draw from in later turns."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ IDENTITY = {True: ("a", "[3,1,2]"), False: (f"def {ENTRY}(a):\n    return a", "[
 
 @dataclass(frozen=True)
 class Buffers:
-    """What is remembered of each kind, inside the state of the recipe: program, inputs, outputs, and the turn it came in.
+    """The buffer of each kind, inside the state of the recipe: program, inputs, outputs, and the turn it was added in.
 
-    Each once, the newest `keep`; the oldest go first.
+    Entries are unique. Only the newest `keep` stay.
     """
 
     state: dict[str, Any]
@@ -41,7 +41,7 @@ class Buffers:
         self.state[kind] = items[-self.keep :]
 
     def drawn(self, kind: Kind, table: Table, count: int, fresh_first: bool) -> list[Worked]:
-        """For the solver: what came in last, as far as it reaches, and the rest from all others alike."""
+        """Draw entries for the solver: with `fresh_first` those of the last turn first, and the rest uniformly."""
         items = self.state.get(kind, [])
         rng = keyed("buffer", kind, table.setting.seed, table.turn)
         fresh = [item for item in items if fresh_first and item[3] >= int(table.turn) - 1]
@@ -50,7 +50,7 @@ class Buffers:
         return [worked_of(item) for item in [*first, *rng.sample(older, min(count - len(first), len(older)))]]
 
     def references(self, kind: Kind, table: Table, count: int, each: int) -> list[Problem]:
-        """For who proposes programs: so many prompts, with earlier programs in each."""
+        """Sample `count` prompts for a proposer of programs, each with earlier programs as references."""
         rng = keyed("references", kind, table.setting.seed, table.turn, self.size(kind))
         texts, items = Question(terse_in(table)), self.state[kind]
         out = []
@@ -61,7 +61,7 @@ class Buffers:
         return out
 
     def programs(self, table: Table, count: int) -> list[Problem]:
-        """For who proposes inputs: so many prompts, with a program of the other two buffers in each."""
+        """Sample `count` prompts for the proposer of inputs, each with a program of the other two buffers."""
         rng = keyed("programs", table.setting.seed, table.turn)
         items = [*self.state["deduction"], *self.state["abduction"]]
         drawn = [worked_of(rng.choice(items)).program for _ in range(count)]
@@ -69,11 +69,12 @@ class Buffers:
 
 
 def worked_of(item: Sequence[Any]) -> Worked:
+    """Convert a buffer entry back to a program with its inputs and outputs."""
     return Worked(item[0], tuple(item[1]), tuple(item[2]))
 
 
 def first_state(tiny: bool) -> dict[str, Any]:
-    """The buffers with the identity alone."""
+    """Return the initial buffers, with only the identity program."""
     program, given = IDENTITY[tiny]
     state: dict[str, Any] = {}
     for kind in ("deduction", "abduction"):

@@ -1,6 +1,6 @@
-"""Tasks that are made up in a turn: programs are proposed, run, and tried by the solver; what counts is remembered.
+"""Self-proposed tasks of a turn: programs are proposed, executed, and probed by the solver. Valid ones enter the buffers.
 
-And what became of them: how often each was solved, and the figures of a kind.
+Also their solve rates, and the metrics of a kind.
 """
 
 from __future__ import annotations
@@ -25,28 +25,28 @@ SOLVERS: dict[Kind, str] = {"deduction": "deducer", "abduction": "abducer", "ind
 
 
 class ProgramOptions(RecipeOptions):
-    """How programs are asked for, which of them count, and what is kept and drawn again."""
+    """How programs are proposed, which of them are valid, and what the buffers keep and draw."""
 
     references: int = Field(3, ge=1)
     """K: earlier programs that a proposer is shown. The paper has 6; the embedded model was taught with up to three."""
     inputs: int = Field(6, ge=2)
     """N: inputs for an induction; the paper has 10."""
     shown: int = Field(3, ge=1)
-    """How many of their pairs are told; the others are hidden, and must be matched."""
+    """How many of their input-output pairs the prompt shows; the others are hidden, and must be matched."""
     seeds: int = Field(4, ge=1)
-    """Programs from the untrained model before the first turn, as multiples of `batch.problems`."""
+    """Seed programs from the untrained model before the first turn, as multiples of `batch.problems`."""
     seed_rounds: int = Field(16, ge=1)
-    """Most rounds of asking for them; then the run begins with what there is."""
+    """Maximum rounds of sampling them; then the run begins with what there is."""
     admission: Literal["all", "non_one", "non_extremes"] = "all"
-    """Which valid proposals enter the buffers: all, those that somebody failed, or those that also somebody solved."""
+    """Which valid proposals enter the buffers: all, those with solve rate below 1, or those with 0 < solve rate < 1."""
     fresh_first: bool = True
-    """Whether the solver gets what came in last first, or everything alike."""
+    """Whether the solver gets the newest entries first, or a uniform draw."""
     keep: int = Field(16384, ge=1)
-    """Most entries of a buffer; the newest stay."""
+    """Maximum entries of a buffer; the newest stay."""
     longest: int = Field(400, ge=1)
-    """Characters of an output; what is longer makes a program invalid, and is never cut."""
+    """Maximum characters of an output. A longer one makes a program invalid; it is never cut."""
     strip_comments: bool = False
-    """Take comments out of all programs, so that nothing is whispered; seeds have none in any case."""
+    """Strip comments from all programs, so that they cannot leak the answer; seeds have none in any case."""
 
     @model_validator(mode="after")
     def _some_are_hidden(self) -> ProgramOptions:
@@ -57,15 +57,16 @@ class ProgramOptions(RecipeOptions):
 
 @dataclass(frozen=True)
 class TaskMaker:
-    """Makes up tasks from what is in the buffers, and fills these."""
+    """Proposes tasks from the buffers, and adds new ones to them."""
 
     options: ProgramOptions
     buffers: Buffers
     probes: int
-    """G: answers to each valid proposal, which tell how hard it is."""
+    """G: answers to each valid proposal, from which its solve rate is estimated."""
 
     def seed(self, table: Table) -> None:
-        """From the identity on, the untrained model proposes until there are enough programs; nobody learns from that."""
+        """Seed the buffers: from the identity on, the untrained model proposes until there are enough programs. Nobody learns
+        from that."""
         o, count = self.options, table.setting.batch
         self.buffers.state.update(first_state(code_of(table).tiny))
         for _ in range(o.seed_rounds):
@@ -79,14 +80,14 @@ class TaskMaker:
         self.buffers.admit("induction", valid(self.run(table, asked)), 0)
 
     def feed(self, table: Table, count: int, turn: int) -> None:
-        """The task's own functions into the buffers, in place of what would have been proposed."""
+        """Add the task's own functions to the buffers, in place of proposals."""
         problems = [problem for problem in table.problems(count) if split_of(problem.answer) == "train"]
         for kind in KINDS:
             found = [of_task(problem, kind, self.options.inputs) for problem in problems]
             self.buffers.admit(kind, [worked for worked in found if worked.asks(kind, self.options.shown)], turn)
 
     def questions(self, table: Table) -> dict[Kind, list[Problem]]:
-        """What the solver is to train on: so many of each kind as a turn has problems, or all there are."""
+        """Draw the solver's training questions: a batch of each kind, or all there are."""
         o, count = self.options, table.setting.batch
         drawn = {kind: self.buffers.drawn(kind, table, count, o.fresh_first) for kind in KINDS}
         return {
@@ -95,7 +96,7 @@ class TaskMaker:
         }
 
     def held_out(self, table: Table, count: int) -> dict[Kind, list[Problem]]:
-        """What the solver is measured on: questions about so many programs that nobody may propose."""
+        """Return the solver's held-out questions, about `count` programs that nobody may propose."""
         o, problems = self.options, ladder(code_of(table), table.split, count)
         known = {kind: [of_task(problem, kind, o.inputs) for problem in problems] for kind in KINDS}
         return {
@@ -104,7 +105,7 @@ class TaskMaker:
         }
 
     def run(self, table: Table, proposals: Traces, bare: bool = False) -> list[Worked | str]:
-        """What each proposal is, once it was run; or why it does not count. `bare` of comments."""
+        """Execute each proposal. Return its program with inputs and outputs, or why it is not valid. `bare` strips comments."""
         o, drafts = self.options, []
         for proposal in proposals:
             program, inputs = draft_of(proposal) if proposal.reading.valid else ("", ())
@@ -114,7 +115,8 @@ class TaskMaker:
         return run_drafts(code_of(table), drafts, o.longest)
 
     def probed(self, table: Table, kind: Kind, count: int) -> tuple[Traces, dict[str, Worked], Traces]:
-        """Proposals, but for those that nobody can hold against anybody; the valid ones by id; and answers to these."""
+        """Sample proposals. Return them without void ones (no verdict by the sandbox, or a held-out program), the valid ones by
+        id, and sampled answers to these."""
         o = self.options
         if kind == "induction":
             prompts = self.buffers.programs(table, count)
@@ -129,7 +131,7 @@ class TaskMaker:
         return asked.keep(lambda p: found[p.id] not in VOID), good, table.ask(SOLVERS[kind], about, self.probes)
 
     def propose(self, table: Table, kind: Kind, turn: int) -> list[Trace]:
-        """New tasks of a kind, with the answers that show how hard they are; what is valid is remembered."""
+        """Return new proposals of a kind and the probes of their difficulty. Valid ones enter the buffers."""
         proposals, good, probes = self.probed(table, kind, table.setting.batch)
         barred = {"all": (), "non_one": (1.0,), "non_extremes": (0.0, 1.0)}[self.options.admission]
         rates = {id: rate for id, rate in rates_of(probes).items() if not np.isnan(rate) and rate not in barred}
@@ -138,7 +140,7 @@ class TaskMaker:
 
 
 def rates_of(played: Traces) -> dict[str, float]:
-    """How often each proposal was solved, by its id; NaN where one of the answers could not be graded."""
+    """Return proposal id to solve rate; NaN where one of the answers could not be graded."""
     found: dict[str, list[float]] = {}
     for trace in played:
         if trace.problem.source is not None:
@@ -147,7 +149,7 @@ def rates_of(played: Traces) -> dict[str, float]:
 
 
 def figures(kind: Kind, proposals: Traces, answers: Traces, solved: Traces, rates: dict[str, float]) -> dict[str, float]:
-    """What became of a kind in this turn; `distinct` answers to one question show that probes are really sampled."""
+    """Return the turn's metrics of a kind. `distinct` answers to one question show that probes are really sampled."""
     known = [rates[p.id] for p in proposals if p.id in rates and not np.isnan(rates[p.id])]
     groups: dict[str, set[str | None]] = {}
     for answer in answers:

@@ -1,4 +1,4 @@
-"""Proofs with what each is worth: derivations whose truth is known, a generator's proofs labelled by votes; and the audit."""
+"""Labelled proofs: derivations of known score, a generator's proofs labelled by votes; and the audit of verifiers."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ Labelled = list[tuple[Trace, float]]
 
 
 def truth(proof: Trace) -> Examination:
-    """What is exactly true of a proof."""
+    """Examine a proof exactly: its flaws and its true score."""
     return examine(proof.problem, proof.reading.value.steps, proof.reading.value.answer)
 
 
 def true_quality(analysis: Trace) -> float:
-    """How good an analysis is by the exact rubric."""
+    """Return the quality of an analysis by the exact rubric."""
     said: Analysis = analysis.reading.value
     return analysis_quality(said.defects, said.score or 0.0, truth(analysis.subject).flaws)
 
 
 def graded(table: Table, problems: Sequence[Problem]) -> Labelled:
-    """A derivation of each problem, as many of each score, with the score that an expert would give it."""
+    """Make a derivation of each problem, with equally many of each score, and the score that an expert would give it."""
     out = []
     for number, problem in enumerate(problems):
         rng = keyed("derivation", table.setting.seed, table.turn, problem.id)
@@ -40,9 +40,9 @@ def graded(table: Table, problems: Sequence[Problem]) -> Labelled:
 
 
 def voted(table: Table, problems: Sequence[Problem], votes: tuple[int, int, int], confirm_at: float) -> Labelled:
-    """Proofs by the generator, labelled by `n` analyses with `m` judgements of each that found something; see `auto_label`.
+    """Sample proofs of the generator and label them by `n` analyses, with `m` judgements of each that found something.
 
-    Proofs on which the votes do not settle are left out, and counted.
+    See `auto_label`. Proofs without a clear vote are dropped, and counted.
     """
     n, m, k = votes
     proofs = table.ask("generator", problems)
@@ -63,11 +63,12 @@ def voted(table: Table, problems: Sequence[Problem], votes: tuple[int, int, int]
 
 
 def readable(traces: Traces) -> Traces:
+    """Keep the rollouts that could be parsed."""
     return traces.keep(lambda trace: trace.reading.valid)
 
 
 def mean_scores(traces: Traces) -> dict[str, float]:
-    """The mean of the readable scores given to each subject, by its id; subjects without any are missing."""
+    """Return target id to the mean of its parsable scores; targets without any are missing."""
     found: dict[str, list[float]] = {}
     for trace in readable(traces):
         found.setdefault(trace.subject.id, []).append(trace.reading.value.score)
@@ -83,8 +84,8 @@ AUDITED = (
 
 
 def audit(table: Table, count: int, generator: bool) -> dict[str, float | None]:
-    """Verifier and meta-verifier against the exact truth of `count` derivations; of a generator that grades itself, whether
-    it claims more than its proofs are worth, and whether the verifier gives them more than they are worth."""
+    """Compare verifier and meta-verifier with the exact truth of `count` derivations. For a generator that grades itself, also
+    measure whether it claims more than its proofs are worth, and whether the verifier scores them too high."""
     problems = table.problems(count)
     checks = table.ask("verifier", Traces(proof for proof, _ in graded(table, problems)))
     said = [(check.reading.value, check.reading.valid, truth(check.subject).flaws) for check in checks]

@@ -1,6 +1,6 @@
-"""Questions that a searching proposer made from answers: the gate that they must pass, and the pool of earlier ones.
+"""Questions that a searching proposer wrote for given answers: the filter that they must pass, and the pool of earlier ones.
 
-What the proposer saw is taken from the log of the tool, made again from its searches, never from what it wrote.
+The passages that the proposer saw are recomputed from its searches by the tool, never taken from what it wrote.
 """
 
 from __future__ import annotations
@@ -19,23 +19,24 @@ from milonga.types import Problem, Trace, Traces
 
 MOST_CHARACTERS = 1000
 ReaderKind = Literal["auto", "exact", "model", "none"]
-"""Who reads what a proposer saw: what follows exactly, a model, or nobody. auto: exactly where the task can."""
+"""Who verifies the answer from the passages a proposer saw: an exact derivation, a model, or nobody. auto: exact where the
+task can."""
 
 Rates = dict[str | None, float]
-"""The share of the tries that solved each new question, by the proposal it came from; questions of the pool come from None."""
+"""Proposal id to the solve rate of its question; questions of the pool have the key None."""
 
 
 @dataclass(frozen=True)
 class Rules:
-    """What a question must be like before anybody reads it."""
+    """Rule-based checks of a question, before a reader verifies it."""
 
     min_words: int
     min_searches: int
     hide_answer: bool
-    """Whether the answer may stand in no search, the first one included."""
+    """Whether no search may mention the answer, not even the first one."""
 
     def broken(self, proposal: Trace, searches: Sequence[str], seen: Sequence[str]) -> str | None:
-        """The first rule that a proposal breaks, in the order of the paper; None for none."""
+        """Return the first rule that a proposal breaks, in the order of the paper; None where it breaks none."""
         question, answer = str(proposal.reading.value.question), proposal.problem.text
         if not proposal.reading.valid:
             return proposal.reading.invalid
@@ -52,26 +53,26 @@ class Rules:
             return "a search was repeated"
         if self.hide_answer and any(mentions(term, answer) for term in terms):
             return "the answer was searched for"
-        # Ours: nobody may train on a question that is measured.
+        # Not in the paper: nobody may train on a held-out question.
         return None if split_of(question) == "train" else "held-out question"
 
 
 def searches_of(table: Table, talk: Trace) -> list[str]:
-    """What was searched for in a conversation, and answered."""
+    """Return the searches of a conversation that the tool answered."""
     role = table.setting.roles[talk.seat]
     calls = [role.call(turn.text) for turn in turns_of(talk)[:-1]]
     return [call for call in calls if call is not None]
 
 
 def seen_by(table: Table, talk: Trace) -> list[str]:
-    """The passages that the tool returned in a conversation, each once."""
+    """Return the passages that the tool returned in a conversation, each once."""
     tool = table.setting.task.tool
     assert tool is not None
     return list(dict.fromkeys(passage for search in searches_of(table, talk) for passage in tool.answer(search)))
 
 
 def with_noise(table: Table, proposals: Traces, count: int) -> list[list[str]]:
-    """What each proposer saw, with some passages that others of the batch saw instead, in no order."""
+    """Return the passages that each proposer saw, shuffled with up to `count` passages that only others of the batch saw."""
     seen = [seen_by(table, proposal) for proposal in proposals]
     everything = list(dict.fromkeys(passage for passages in seen for passage in passages))
     out = []
@@ -85,17 +86,18 @@ def with_noise(table: Table, proposals: Traces, count: int) -> list[list[str]]:
 
 
 def posed(proposal: Trace) -> Problem:
-    """The problem that a proposal poses: its answer was there before the question."""
+    """Make the problem of a proposal. Its answer was given before the question was written."""
     return Problem(f"posed/{proposal.id}", proposal.reading.value.question, proposal.problem.text, source=proposal.id)
 
 
 def read_exactly(task: Search, problems: Sequence[Problem], shown: Sequence[Sequence[str]]) -> list[bool]:
-    """Whether the answer follows from the passages, by a reader that makes no mistakes."""
+    """Return for each problem whether its answer follows exactly from the passages."""
     return [problem.answer in task.derive(problem.text, some) for problem, some in zip(problems, shown, strict=True)]
 
 
 def read_by_model(table: Table, problems: Sequence[Problem], shown: Sequence[Sequence[str]]) -> list[bool]:
-    """Whether the reader, as it was at the start, finds the answer in the passages. What does not fit it did not find."""
+    """Return for each problem whether the reader's initial weights find the answer in the passages; False where the prompt does
+    not fit."""
     asked = [to_read(p.id, p.text, p.answer, some) for p, some in zip(problems, shown, strict=True)]
     right = {trace.problem.id for trace in table.ask("reader", asked, tag="ref") if trace.correct == 1.0} if asked else set()
     return [problem.id in right for problem in problems]
@@ -103,7 +105,7 @@ def read_by_model(table: Table, problems: Sequence[Problem], shown: Sequence[Seq
 
 @dataclass(frozen=True)
 class Gate:
-    """What a question must pass before a solver sees it: the rules, the reader, and that it has no second answer."""
+    """The filter of questions before a solver sees them: the rules, the reader, and that there is no second answer."""
 
     rules: Rules
     reader: ReaderKind
@@ -111,7 +113,7 @@ class Gate:
     unique: bool
 
     def passing(self, table: Table, proposals: Traces) -> tuple[list[Problem], dict[str, str]]:
-        """The questions that pass, and for every other proposal why it does not."""
+        """Return the questions that pass, and proposal id to reason for those that do not."""
         reasons: dict[str, str] = {}
         for proposal in proposals:
             broken = self.rules.broken(proposal, searches_of(table, proposal), seen_by(table, proposal))
@@ -128,6 +130,7 @@ class Gate:
         return [problem for problem in problems if problem.source not in reasons], reasons
 
     def found(self, table: Table, task: Search, problems: list[Problem], shown: list[list[str]]) -> list[bool]:
+        """Return for each problem whether the reader finds its answer in the passages."""
         if self.reader == "none":
             return [True] * len(problems)
         if self.reader == "model" or not task.exact:
@@ -136,7 +139,8 @@ class Gate:
 
 
 def question_figures(task: Search, proposals: Traces, passed: Sequence[Problem]) -> dict[str, float | None]:
-    """Proposals against the whole truth, whatever a gate says of them, and how long the ways of those that pass are."""
+    """Return the shares of wrong and ambiguous proposals by the exact truth, before the filter, and the hops of those that
+    pass."""
     readable = [posed(proposal) for proposal in proposals if proposal.reading.valid]
     known = [(problem.answer, task.answers(problem.text)) for problem in readable]
     return {
@@ -147,6 +151,7 @@ def question_figures(task: Search, proposals: Traces, passed: Sequence[Problem])
 
 
 def solve_rates(solutions: Traces) -> Rates:
+    """Return the solve rate of each question, by the id of its proposal."""
     tries: dict[str | None, list[float]] = {}
     for solution in solutions:
         tries.setdefault(solution.problem.source, []).append(solution.correct)
@@ -154,7 +159,7 @@ def solve_rates(solutions: Traces) -> Rates:
 
 
 def turn_figures(proposals: Traces, solutions: Traces, rates: Rates) -> dict[str, float]:
-    """How many questions of a turn passed, and how they were solved; new ones alone, apart from those of the pool."""
+    """Return the share of questions of a turn that passed, and their solve rates; only for new ones, not those of the pool."""
     fresh = [rate for source, rate in rates.items() if source is not None]
     reused = solutions.keep(lambda solution: solution.problem.source is None)
     return {
@@ -167,12 +172,13 @@ def turn_figures(proposals: Traces, solutions: Traces, rates: Rates) -> dict[str
 
 
 def rejections(counts: Mapping[str, int]) -> dict[str, float]:
+    """Return the counts of rejected proposals as metrics, one for each reason."""
     return {f"rejected/{why}": float(count) for why, count in counts.items()}
 
 
 @dataclass(frozen=True)
 class Pool:
-    """Questions of earlier turns, inside the state of the recipe: each once, and none older than `age` turns."""
+    """Questions of earlier turns, inside the state of the recipe. They are unique, and at most `age` turns old."""
 
     state: dict[str, Any]
     age: int
@@ -182,7 +188,7 @@ class Pool:
         self.state["pool"] = [*kept, [turn, problem.text, problem.answer, solved]]
 
     def draw(self, table: Table, count: int, below: float) -> list[Problem]:
-        """Questions that were solved at most so often, each at most once."""
+        """Draw questions with a solve rate of at most `below`, each at most once."""
         known = [row for row in self.state.get("pool", []) if row[3] <= below]
         rng = keyed("reuse", table.setting.seed, table.turn)
         chosen = rng.sample(known, min(count, len(known)))
