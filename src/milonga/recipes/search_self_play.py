@@ -1,8 +1,8 @@
-"""Search Self-Play (arXiv 2510.18821): from an answer alone a searching proposer makes a question; a searching solver must find
-the answer again.
+"""Search Self-Play (arXiv 2510.18821): a searching proposer makes a question from an answer; a searching solver must find the
+answer again.
 
-The proposer is paid for what the solver fails at. That the best question is not an impossible one rests on a gate: from what
-the proposer itself saw, among other passages, a reader must find the answer.
+The proposer is rewarded for what the solver fails at. A gate keeps the best question from being an impossible one: a reader
+must find the answer in what the proposer itself saw, among other passages.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ class SearchSelfPlay(Recipe):
         return always("generator")
 
     def play(self, table: Table) -> Traces:
-        """Answers, questions from them, and solutions of those that pass."""
+        """Draw answers, sample questions from them, and sample solutions of those that pass the gate."""
         proposals = self.propose(table, table.problems())
         questions, reasons = self.gate.passing(table, proposals)
         if self.options.fill == "resample":
@@ -147,17 +147,18 @@ class SearchSelfPlay(Recipe):
         return Traces([*proposals, *solutions])
 
     def propose(self, table: Table, problems: list[Problem]) -> Traces:
-        """Questions from the answers of problems, whose own questions nobody is shown."""
+        """Sample questions from the answers of problems; the problems' own questions are shown to nobody."""
         targets = [Problem(f"target/{problem.id}", problem.answer, "") for problem in problems]
         return self.ask(table, "proposer", targets, self.options.proposals)
 
     def ask(self, table: Table, seat: str, problems: list[Problem], n: int = 1) -> Traces:
-        """Who does not learn plays as it was at the start, whatever its weights learn on another seat."""
+        """Sample an agent. One that does not learn uses its initial weights, whatever these weights learn as another agent."""
         learns = self.options.train in ("both", "proposer" if seat == "proposer" else "solver")
         return table.ask(seat, problems, n, tag="live" if learns else "ref")
 
     def credit(self, table: Table, played: Traces) -> Iterator[Lesson]:
-        """First the proposer learns, then the solver. Both were sampled before: their log-probabilities travel with them."""
+        """Train the proposer, then the solver. Both were sampled before: their log-probabilities are stored with the
+        rollouts."""
         proposals, solutions = (played.keep(lambda t, s=seat: t.seat == s) for seat in ("proposer", "generator"))  # type: ignore[misc]
         rates = solve_rates(solutions)
         notes = turn_figures(proposals, solutions, rates) | rejections(self.state["rejected"])
@@ -170,7 +171,7 @@ class SearchSelfPlay(Recipe):
             self.pool.admit(int(table.turn), problem, rates[problem.source])
 
     def credit_proposer(self, table: Table, proposals: Traces, rates: Rates, notes: dict[str, float]) -> Lesson:
-        """What the solver fails at pays; what did not pass the gate is worth `invalid`."""
+        """Make the proposer's train batch: reward for what the solver fails at, `invalid` for what did not pass the gate."""
         o, objective = self.options, self.objectives["proposer"]
         paid = [question_reward(rates[p.id], o.reward, o.low, o.high) if p.id in rates else o.invalid for p in proposals]
         costs = table.penalties(proposals, objective)
@@ -183,7 +184,8 @@ class SearchSelfPlay(Recipe):
         return self.lesson("proposer", proposals, advantages=spread(advantages, proposals), sources=sources, notes=notes)
 
     def measure(self, table: Table) -> dict[str, float | None]:
-        """What the proposer makes of held-out answers, against the whole truth; the solver on the shortest and longest ways."""
+        """Measure questions from held-out answers against the exact truth, and the solver at the lowest and the highest
+        level."""
         task = table.setting.task
         assert isinstance(task, Search)
         proposals = self.propose(table, table.problems(self.options.measured))
