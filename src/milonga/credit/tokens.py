@@ -139,7 +139,7 @@ class StepCredit:
                 for value, (_, end) in zip(verdict, trace.steps, strict=True):
                     tokens[end - 1] += (value - middle) / len(verdict)
             returns.append(returns_to_go(tokens, trace.mask, self.gamma))
-            # A return of 0 for want of verdicts, once shifted, would be a penalty.
+            # Without verdicts the return is 0; once shifted, it would be a penalty. So these tokens are left out.
             judged.append(trace.mask & bool(verdict))
         return [self.scale * array for array in whiten(returns, judged, shift=paper)]
 

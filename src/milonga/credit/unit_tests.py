@@ -48,7 +48,8 @@ class UnitTestReward:
         return np.where(readable, self._paid(unanimous(passes[right]), passes[~right]), self.format_fail)
 
     def _paid(self, valid: Booleans, wrong: Booleans) -> Floats:
-        """Return the rewards of parseable tests. valid: shape (tests,). wrong: the pass matrix of the wrong programs."""
+        """Return the reward of each test, as if all could be parsed. valid: shape (tests,). wrong: the pass matrix of the wrong
+        programs."""
         if not len(wrong):
             return np.where(valid, 1.0, -1.0) if self.all_correct == "sign" else np.zeros(len(valid))
         if self.by == "validity":
@@ -92,7 +93,7 @@ def separation(tables: Sequence[tuple[Booleans, Booleans, Booleans]]) -> Separat
             shares[bool(test)] += passes[~right, column].tolist()
     if not valid or not (shares[True] or shares[False]):
         return None
-    # Of a kind of test that does not occur nothing is weighed, whatever stands there.
+    # A rate without any test of its kind has weight 0 in mu, so that 0.0 is as good as any value.
     on_valid, on_invalid = (float(np.mean(shares[kind])) if shares[kind] else 0.0 for kind in (True, False))
     return Separation(float(np.mean(valid)), on_valid, on_invalid)
 

@@ -62,7 +62,7 @@ class QwenPrm(Scoring):
         readable = solutions.keep(lambda t: len(t.steps) > 0)
         labels = self.labels(table, readable)
         kept = [Labelled(t, steps) for t, steps in zip(readable, labels, strict=True) if steps is not None]
-        # Drawn, not the first: they would be of the first problems alone.
+        # Sampled, not the first ones: those would be of the first problems alone.
         rng = keyed("solutions", table.setting.seed, table.turn)
         chosen = rng.sample(range(len(kept)), min(len(kept), self.options.solutions or len(kept)))
         return [kept[i] for i in sorted(chosen)]

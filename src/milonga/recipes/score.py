@@ -39,15 +39,15 @@ class ScoreOptions(RecipeOptions):
     alpha: float = Field(10.0, ge=0)
     """Weight of the progress from the first turn to the second in stage II."""
     beta1: float = Field(0.01, ge=0)
-    """KL to the start on both turns, inside the reward."""
+    """KL coefficient on both turns, to the start, inside the reward."""
     beta2: float = Field(0.1, ge=0)
-    """KL on the first turn in stage I, in beta1's place."""
+    """KL coefficient on the first turn in stage I, instead of beta1."""
     stage2_beta_turn1: float | None = Field(None, ge=0)
-    """KL on the first turn in stage II; beta1 where it is not given."""
+    """KL coefficient on the first turn in stage II; beta1 where it is not given."""
     offline_first_attempts: float = Field(0.0, ge=0, lt=1)
-    """Share of the first attempts that the start writes: a wider choice of errors to mend, and not trained."""
+    """Share of the first attempts that the base model samples: a wider choice of errors to correct. They are not trained."""
     first_only: bool = False
-    """Pay the first turn alone: single-turn reinforcement, whose second turn is only looked at."""
+    """Reward the first turn alone: single-turn RL, whose second turn is only measured."""
     measured: int = Field(64, ge=1)
     """Held-out conversations in an evaluation."""
 

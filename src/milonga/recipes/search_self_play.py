@@ -40,38 +40,37 @@ from milonga.types import Floats, Lesson, Problem, Traces
 
 class SearchSelfPlayOptions(RecipeOptions):
     train: Literal["both", "solver", "proposer"] = "both"
-    """Who learns; the other plays as it was at the start."""
+    """Who learns; the other uses its initial weights."""
     reader: ReaderKind = "auto"
-    """Who must find the answer in what the proposer saw: what follows exactly, the reader's seat as it was at the start, or
-    nobody. auto: exactly where the corpus allows it. Without a reader the best question is one that nobody can answer."""
+    """Who must find the answer in what the proposer saw: exact inference, the reader with its initial weights, or nobody. auto:
+    exact where the corpus allows it. Without a reader the best question is one that nobody can answer."""
     unique: bool = True
-    """Whether a question must have one answer alone in the whole corpus, where that can be known. Not in the paper."""
+    """Whether a question must have exactly one answer in the whole corpus, where that can be known. Not in the paper."""
     noise: int = Field(4, ge=0)
-    """Passages of other proposers that are mixed into what the reader is shown."""
+    """Passages of other proposers that are mixed into the reader's input."""
     min_words: int = Field(2, ge=1)
-    """Words of a question, at least; 10 in the paper, where questions are sentences."""
+    """Least number of words of a question; 10 in the paper, where questions are sentences."""
     min_searches: int = Field(1, ge=1)
-    """Searches behind a question, at least; 2 in the paper, which has no questions of one hop."""
+    """Least number of searches behind a question; 2 in the paper, which has no questions of one hop."""
     hide_answer: bool = False
     """Whether the answer may stand in none of the proposer's searches."""
     reward: Difficulty = "one_minus"
-    """What a question is worth that is solved in a share s of the tries: 1 - s; 4 (low + s)(high - s) where it is not 0 or 1;
-    or 1."""
+    """The reward of a question with solve rate s: 1 - s; 4 (low + s)(high - s) where s is not 0 or 1; or 1."""
     low: float = Field(0.0, ge=0)
-    """Of the reward `window`."""
+    """The `low` of the reward `window`."""
     high: float = Field(1.0, gt=0)
-    """Of the reward `window`."""
+    """The `high` of the reward `window`."""
     invalid: float = 0.0
-    """What a question that does not pass is worth; the paper's scripts have 0, its config file -1."""
+    """The reward of a question that does not pass; the paper's scripts have 0, its config file -1."""
     proposals: int = Field(1, ge=1)
     """Questions for each answer."""
     baseline: Baseline = "batch_mean"
-    """What the proposer's reward is compared with: the batch, the questions for the same answer, a running mean, or nothing, as
-    in the paper."""
+    """The baseline of the proposer's reward: the batch mean, the questions for the same answer, a running mean, or none, as in
+    the paper."""
     decay: float = Field(0.9, ge=0, lt=1)
-    """Of the running mean, where that is the baseline."""
+    """Decay of the running mean, where that is the baseline."""
     fill: Literal["drop", "reuse", "resample"] = "drop"
-    """What takes the place of a question that does not pass: nothing, one of the pool, or another try of the proposer."""
+    """What replaces a question that does not pass: nothing, one of the pool, or another sample of the proposer."""
     reuse_below: float = Field(1.0, ge=0, le=1)
     """Questions of the pool are used again if no larger share of the tries solved them."""
     pool_age: int = Field(10, ge=1)

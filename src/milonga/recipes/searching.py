@@ -20,18 +20,19 @@ Values = Callable[[Sequence[Node]], list[float]]
 
 class SearchOptions(RecipeOptions):
     candidates: int = Field(6, ge=1)
-    """Steps that are sampled at each node of a tree; batch.rollouts are the walks through it."""
+    """Steps that are sampled at each node of a tree; batch.rollouts is the number of simulations."""
     depth: int = Field(16, ge=1)
     """Most steps of a solution."""
     explore: float = Field(2.0, ge=0)
     """c of UCT."""
     untried: float | None = None
-    """The UCT score of a step that was never tried; none: it comes before all others. The public code has 0, by which
-    steps that failed come before those never tried."""
+    """The UCT score of an untried step; None: it comes before all others. The public code has 0, by which steps that failed
+    come before untried ones."""
     check: bool = True
-    """Whether a step stays in the tree only if what it computes is right, as running it would show."""
+    """Whether a step stays in the tree only if its computation is right, as running it would show."""
     blame: bool = True
-    """Whether dead ends (no step survives, too deep) count as wrong for all that led there. The public code blames nobody."""
+    """Whether dead ends (no step survives, too deep) count as wrong for all nodes on their path. The public code blames
+    none."""
 
 
 @dataclass(frozen=True)

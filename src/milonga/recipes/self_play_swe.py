@@ -32,12 +32,12 @@ ENDS = ("valid", "unreadable", *CHECKS, "known", "held_out", "unknown")
 
 class SelfPlaySweOptions(RecipeOptions):
     learn: Literal["joint", "repair", "inject"] = "joint"
-    """repair: the injector stays as it is, and the solver learns from a fixed pool of its early bugs. inject: the injector
-    learns alone, which the paper found to harm repair."""
+    """repair: the injector is frozen, and the solver learns from a fixed pool of its early bugs. inject: the injector learns
+    alone, which the paper found to harm repair."""
     reward: Literal["solve_rate", "consistency"] = "solve_rate"
-    """consistency: +1 for a bug that passes the checks, whatever becomes of it."""
+    """consistency: +1 for a bug that passes the checks, whatever its solve rate."""
     alpha: float = Field(0.8, ge=0, lt=1)
-    """What a bug costs that all or none of the attempts repair; see `injector_reward`."""
+    """The cost of a bug that all or none of the attempts repair; see `injector_reward`."""
     injections: int = Field(8, ge=2)
     """Artifacts for each repository; `batch.rollouts` is the number of attempts at each bug."""
     bugs: int = Field(16, ge=1)

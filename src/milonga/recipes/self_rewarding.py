@@ -68,7 +68,7 @@ class SelfRewarding(Recipe):
     measures = ("verifier/own_score", "verifier/score_gap")
     defaults = {
         "binding": "shared",
-        # A margin alone made both sides unlikely, however right the pairs were.
+        # The DPO margin alone made both sides unlikely, however right the pairs were.
         "policies": {"generator": {"objective": {"preset": "dpo", "beta": 1.0, "nll_coef": 1.0, "kl_from": BEFORE}}},
         "batch": {"rollouts": 4},
     }
