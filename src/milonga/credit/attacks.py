@@ -1,4 +1,4 @@
-"""Credit of a game in which one side makes right steps wrong and the other finds out (APRM). Pure functions."""
+"""Rewards of an adversarial game (APRM): one side corrupts right steps, the other detects the corruption. Pure functions."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import numpy as np
 
 @dataclass(frozen=True)
 class AttackReward:
-    """What a rewritten step is worth to who wrote it: `top` if it is wrong and accepted, `middle` if it is wrong and caught,
-    `bottom` if nothing was corrupted or it is no step at all.
+    """The reward of a rewritten step for the corruptor that wrote it: `top` if it is wrong and accepted, `middle` if it is
+    wrong and caught, `bottom` if nothing was corrupted or it is no step at all.
 
     The bottom must lie below the middle: otherwise a corruptor that repeats the step has won without corrupting.
     """
@@ -25,14 +25,15 @@ class AttackReward:
             raise ValueError(f"rewards of a corruptor must rise from bottom to top: {self.bottom}, {self.middle}, {self.top}")
 
     def __call__(self, right: bool | None, accepted: bool) -> float:
-        """`right` is what the oracle says of the rewritten step; None where it is no step, and was shown to nobody."""
+        """Return the reward. `right` is what the oracle says of the rewritten step; None where it is no step, and was shown to
+        nobody."""
         if right is None or right:
             return self.bottom
         return self.top if accepted else self.middle
 
 
 def balanced_accuracy(said: Sequence[bool], truth: Sequence[bool]) -> float | None:
-    """Mean of the shares of right and of wrong that are recognised; None where one of the two is missing."""
+    """Return the mean of the true positive rate and the true negative rate; None where one of the two classes is missing."""
     right = [s for s, t in zip(said, truth, strict=True) if t]
     wrong = [not s for s, t in zip(said, truth, strict=True) if not t]
     return float(np.mean(right) + np.mean(wrong)) / 2 if right and wrong else None

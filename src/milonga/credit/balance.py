@@ -1,4 +1,5 @@
-"""Class balance: rare outcomes count more, so that a verifier of a weak generator does not learn to say "wrong" to all."""
+"""Class weights: rows of rare outcomes count more, so that a verifier of a weak generator does not learn to say "wrong" to
+all."""
 
 from __future__ import annotations
 
@@ -12,10 +13,10 @@ from milonga.types import Floats
 
 @dataclass
 class ClassBalance:
-    """Running counts of right and wrong solutions, and the weights that follow from them. Part of the run's state.
+    """Running counts of right and wrong solutions, and the class weights that follow from them. Part of the run's state.
 
-    Counts follow an exponential moving average that starts from the first batch. Weights: c = 1 / sqrt(count), scaled to
-    a batch mean of 1; counts are floored at 1.
+    Counts follow an exponential moving average that starts from the first batch. Weights: c = 1 / sqrt(count), scaled to a
+    batch mean of 1; counts are floored at 1.
     """
 
     decay: float = 0.8
@@ -23,6 +24,7 @@ class ClassBalance:
     wrong: float | None = None
 
     def update(self, correct: Floats) -> None:
+        """Update the moving averages with one batch. correct: 1 right, 0 wrong, NaN unknown (ignored); shape (rows,)."""
         known = correct[~np.isnan(correct)]
         right, wrong = float((known == 1).sum()), float((known == 0).sum())
         if self.right is None or self.wrong is None:
@@ -32,7 +34,7 @@ class ClassBalance:
             self.wrong = self.decay * self.wrong + (1 - self.decay) * wrong
 
     def weights(self, correct: Floats) -> Floats:
-        """One weight per row, with mean 1 over the rows whose class is known; unknown rows weigh 0."""
+        """Return one weight per row, with mean 1 over the rows whose class is known; unknown rows weigh 0. Shapes: (rows,)."""
         if self.right is None or self.wrong is None:
             raise ValueError("class balance has seen no batch yet")
         share = {1.0: 1 / math.sqrt(max(1.0, self.right)), 0.0: 1 / math.sqrt(max(1.0, self.wrong))}

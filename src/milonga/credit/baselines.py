@@ -1,4 +1,4 @@
-"""From rewards to advantages, within groups. Pure functions of numbers.
+"""Advantages from rewards: group baselines and normalisation (GRPO, RLOO). Pure functions of numbers.
 
 Invariants: a missing reward (NaN) is left out of its group's baseline and gets advantage 0; the advantages of a group sum to
 zero; the order of the rows does not matter; a group of one has no baseline and is an error, never a raw reward.
@@ -18,7 +18,7 @@ Normaliser = Literal["zscore", "zscore_population", "centre", "leave_one_out"]
 
 
 def members(groups: Sequence[Hashable]) -> list[list[int]]:
-    """The row numbers of each group, groups in order of first appearance."""
+    """Return the row numbers of each group; groups are in order of first appearance."""
     found: dict[Hashable, list[int]] = {}
     for row, key in enumerate(groups):
         found.setdefault(key, []).append(row)
@@ -26,7 +26,7 @@ def members(groups: Sequence[Hashable]) -> list[list[int]]:
 
 
 def normalise(rewards: Sequence[float] | Floats, groups: Sequence[Hashable], how: Normaliser = "zscore") -> Floats:
-    """Advantages of scalar rewards within groups.
+    """Return the advantages of scalar rewards within groups. rewards: shape (rows,); the result has the same shape.
 
     zscore: (r - mean) / (std + 1e-6), std unbiased; zscore_population: std of the group itself. centre: r - mean.
     leave_one_out: r - mean of the others.
@@ -46,6 +46,7 @@ def normalise(rewards: Sequence[float] | Floats, groups: Sequence[Hashable], how
 
 
 def _normalised(values: Floats, how: Normaliser) -> Floats:
+    """Normalise the known rewards of one group; all equal rewards give advantage 0."""
     if np.ptp(values) == 0:
         # Exactly zero: the mean of equal floats may differ from them in the last bit, and 1e-6 does not hide that.
         return np.zeros(len(values))
@@ -58,13 +59,17 @@ def _normalised(values: Floats, how: Normaliser) -> Floats:
 
 
 def normalise_each(sources: Sequence[Floats], groups: Sequence[Hashable], how: Normaliser = "zscore") -> Floats:
-    """Several rewards, each normalised on its own and then summed: summed first, (0, 1) and (0, 2) would look alike."""
+    """Normalise several rewards, each on its own, and then sum the advantages: summed first, (0, 1) and (0, 2) would look
+    alike."""
     total: Floats = np.sum([normalise(source, groups, how) for source in sources], axis=0)
     return total
 
 
 def mixed(correct: Floats, groups: Sequence[Hashable]) -> np.ndarray:
-    """True for rows whose group has both right and wrong outcomes. Correctness decides, never a shaped reward."""
+    """Return a mask over rows, True where the row's group has both right and wrong outcomes (DAPO's dynamic sampling filter).
+
+    Correctness decides, never a shaped reward.
+    """
     keep = np.zeros(len(correct), dtype=bool)
     for rows in members(groups):
         outcomes = {float(correct[r]) for r in rows if not np.isnan(correct[r])}

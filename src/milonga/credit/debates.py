@@ -1,7 +1,7 @@
-"""Credit for several agents over several turns (MAPoRL). Arrays are turns by agents.
+"""Rewards for several agents over several turns (MAPoRL). Arrays have shape (turns, agents).
 
-A turn is paid for its own answer and for what everybody answers afterwards; a bonus goes to those who change their mind, or
-the others', in the right direction.
+A turn is rewarded for its own answer and for what all agents answer afterwards. A bonus goes to agents who change their mind,
+or the minds of the others, in the right direction.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ Tie = Literal["half", "self", "none"]
 
 
 def influence_rewards(own: Floats, heard: Floats, gamma: float, share: Share = "all") -> Floats:
-    """R(t, a): the own value now and the discounted mean values of later turns, divided by the sum of the discounts.
+    """Return R(t, a): the own value now plus the discounted mean values of later turns, divided by the sum of the discounts.
 
-    `heard` are the values as others feel them: NaN where an answer is not to be held against anybody but its writer. A later
-    turn without any known value has no part in the sum, nor in what it is divided by.
+    own, heard, result: shape (turns, agents). `heard` are the values as they count for the other agents: NaN where an answer
+    counts for its writer alone. A later turn without any known value is left out of the sum and of the divisor.
     """
     turns, agents = own.shape
     out = np.full((turns, agents), np.nan)
@@ -40,21 +40,22 @@ def influence_rewards(own: Floats, heard: Floats, gamma: float, share: Share = "
 
 @dataclass(frozen=True)
 class TransitionBonus:
-    """What a change of mind is worth, for better or worse: wrong to right earns it, right to wrong costs it."""
+    """The bonus for a change of mind: wrong to right earns it, right to wrong costs it."""
 
     persuaded: float = 0.0
     """Moving to where the majority of the others stood; the paper's alpha_1."""
     critical: float = 0.0
     """Moving against them; alpha_0."""
     leading: float = 0.0
-    """The others move to where I stand; beta_1."""
+    """The others move to where this agent stands; beta_1."""
     provoking: float = 0.0
-    """They move away from where I stand: a useful mistake, or a right answer that drove them off; beta_0."""
+    """They move away from where this agent stands: a useful mistake, or a right answer that drove them off; beta_0."""
     tie: Tie = "half"
-    """What the majority of the others is where they are divided: halfway between, where I stand, or no bonus."""
+    """The majority of the others where they are evenly divided: halfway between, this agent's own answer, or no bonus."""
 
     def rewards(self, correct: Floats) -> Floats:
-        """The bonus of each turn of each agent, from 0 and 1 for wrong and right."""
+        """Return the bonus of each turn of each agent. correct: 0 for wrong, 1 for right; shape (turns, agents), as the
+        result."""
         turns, agents = correct.shape
         majority = np.array([[self._majority(correct[t], a) for a in range(agents)] for t in range(turns)])
         out = np.zeros((turns, agents))
@@ -67,13 +68,15 @@ class TransitionBonus:
         return np.nan_to_num(out)
 
     def _majority(self, correct: Floats, agent: int) -> float:
+        """Return the majority answer (0 or 1) of all agents but this one, in one turn."""
         share = float(np.delete(correct, agent).mean())
         if share != 0.5:
             return float(share > 0.5)
         return {"half": 0.5, "self": float(correct[agent]), "none": float("nan")}[self.tie]
 
     def _weight(self, mine: Floats, theirs: Floats, same: float, other: float) -> Floats:
-        """By how far apart we stand: 0 is together, 1 is opposed."""
+        """Interpolate between the two bonuses by the distance of the answers: 0 is agreement (`same`), 1 is opposition
+        (`other`)."""
         apart = np.abs(mine - theirs)
         weight: Floats = (1 - apart) * same + apart * other
         return weight

@@ -1,4 +1,5 @@
-"""Credit for choosing problems: what can be learned from is neither always solved nor never."""
+"""Rewards for proposing or choosing problems: a problem is worth learning from if it is solved sometimes, not always or
+never."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ def learnability(rate: float) -> float:
 
 
 def spread_of(choices: Sequence[int], options: int) -> float | None:
-    """The entropy of some choices as a share of that of an even one: 0 for one alone, 1 for all alike; None for no choice."""
+    """Return the entropy of the choices divided by that of a uniform choice: 0 for a single option, 1 for all equally often;
+    None without choices."""
     if not choices or options < 2:
         return None
     shares = [count / len(choices) for count in Counter(choices).values()]
@@ -21,18 +23,22 @@ def spread_of(choices: Sequence[int], options: int) -> float | None:
 
 
 def by_hand(levels: Sequence[int], progress: float) -> int:
-    """The level of an easy-to-hard schedule: each for an equal share of the run."""
+    """Return the level of an easy-to-hard schedule that gives each level an equal share of the run."""
     return levels[min(len(levels) - 1, int(progress * len(levels)))]
 
 
 def edge(rate: float, extreme: float, plain: bool = False) -> float:
-    """Absolute Zero's reward of who posed a task that was solved at this rate: 1 - rate, and `extreme` where all or none solved
-    it. Plain, also there 1 - rate: most for what nobody can. NaN stays NaN."""
+    """Return Absolute Zero's reward for the proposer of a task with this solve rate: 1 - rate, and `extreme` where all or none
+    solved it.
+
+    With `plain`, 1 - rate there too: most for what nobody can solve. NaN stays NaN.
+    """
     return extreme if rate in (0.0, 1.0) and not plain else 1.0 - rate
 
 
 def graded_reward(correct: float, readable: bool, wrong: float, invalid: float) -> float:
-    """Of who solved it: 1 if right, `wrong` for a wrong answer, `invalid` for none; NaN where nobody can tell."""
+    """Return the solver's reward: 1 if right, `wrong` for a wrong answer, `invalid` for an unreadable one; NaN where
+    correctness is unknown."""
     if not readable:
         return invalid
     return correct if math.isnan(correct) or correct else wrong

@@ -1,6 +1,6 @@
-"""Credit by what was earned before (MARTI): a turn that mends an error is worth more than one that repeats a success.
+"""History-shaped rewards (MARTI): a turn that corrects an error is worth more than one that repeats a success.
 
-R is what a turn earns by itself, from 0 to 1; Q is the mean of what earlier turns earned; NaN is what nobody knows.
+R is the reward of a turn by itself, from 0 to 1; Q is the mean reward of earlier turns; NaN is unknown.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Rounds = Literal["last", "all"]
 
 
 def shaped_by_history(reward: Floats, history: Floats, how: Shaping, alpha: float) -> Floats:
-    """R' of each turn; R itself where nothing came before it.
+    """Return the shaped reward R' of each turn; R itself where nothing came before it. Arrays have one shape.
 
     margin: R + alpha (R - Q), which pays for corrections. quality: R + alpha (Q R - (1 - Q)(1 - R)), which pays for staying
     right and charges for staying wrong: nothing for 0 to 1, nothing lost for 1 to 0.
@@ -32,9 +32,10 @@ def shaped_by_history(reward: Floats, history: Floats, how: Shaping, alpha: floa
 
 
 def histories(rewards: Floats, scope: Scope, rounds: Rounds) -> Floats:
-    """Q of each turn of each agent, from an array of turns by agents; NaN in the first turn.
+    """Return Q of each turn of each agent. rewards, result: shape (turns, agents); NaN in the first turn.
 
-    Of one's own earlier turns, or of everybody's: then a partner who was right lowers what a correction earns.
+    scope `own`: the agent's own earlier turns. `all`: those of all agents; then a partner who was right lowers the reward of a
+    correction.
     """
     out = np.full(rewards.shape, np.nan)
     for turn in range(1, len(rewards)):
@@ -45,14 +46,14 @@ def histories(rewards: Floats, scope: Scope, rounds: Rounds) -> Floats:
 
 
 def known_mean(values: Floats) -> float:
-    """The mean of what is known; NaN where nothing is."""
+    """Return the mean of the values that are not NaN; NaN where there are none."""
     known = values[~np.isnan(values)]
     return float(known.mean()) if len(known) else float("nan")
 
 
 def most_alpha(turns: int) -> float:
-    """The largest alpha with which, over so many turns, a wrong first answer on purpose does not pay under `margin`.
+    """Return the largest alpha for which a deliberately wrong first answer does not pay under `margin`, over `turns` turns.
 
-    It loses 1, and if all later turns are right gains alpha (1 + 1/2 + ... + 1/(T - 1)) by their margins.
+    It loses 1, and if all later turns are right it gains alpha (1 + 1/2 + ... + 1/(T - 1)) by their margins.
     """
     return 1 / sum(1 / k for k in range(1, turns)) if turns > 1 else float("inf")

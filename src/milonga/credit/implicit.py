@@ -1,7 +1,8 @@
-"""Credit from implicit rewards (PRIME): a reward at every token, its baseline from the group, added to the outcome's.
+"""Advantages from implicit process rewards (PRIME): a reward at every token with a group baseline, added to the outcome
+advantage.
 
 Invariant: every array is aligned with `trace.ids` and is zero outside the trained tokens; the end-of-sequence token is one of
-them. A trace with an unknown outcome (NaN) has no credit and no part in the statistics of the others.
+them. A rollout with an unknown outcome (NaN) has no advantage and no part in the statistics of the others.
 """
 
 from __future__ import annotations
@@ -27,25 +28,29 @@ Whitening = Literal["off", "std_only", "full"]
 class ImplicitCredit:
     """How the token rewards of a group become advantages.
 
-    A_t = sum over s >= t of gamma^(s-t) (r_s - baseline), where the baseline is the mean of the other traces' mean reward per
-    token: their sums, taken off at every token, would grow with the length of the trace.
+    A_t = sum over s >= t of gamma^(s-t) (r_s - baseline), where the baseline is the mean of the other rollouts' mean reward per
+    token: their sums, subtracted at every token, would grow with the length of the rollout.
     """
 
     baseline: Normaliser = "leave_one_out"
-    """leave_one_out: of the others. centre: of all. zscore: of all, divided by the std of the traces' levels."""
+    """leave_one_out: of the other rollouts. centre: of all. zscore: of all, divided by the std of the rollouts' levels."""
     loo: Loo = "formula"
     """code: r_t K/(K-1) less the sum of all levels / (K-1), as the public code has it. It differs by (r_t - mean r)/(K-1)."""
     level: Level = "token_mean"
-    """What a trace puts into the baseline: its mean reward per token, or its sum, spread over the tokens of the trace that is
-    compared. With `sequence` whatever the rewards know of the problem alone cancels at any lengths."""
+    """What a rollout contributes to the baseline: its mean reward per token, or its sum, divided by the length of the rollout
+    that is compared. With `sequence` whatever the rewards know of the problem alone cancels at any lengths."""
     length_norm: bool = False
-    """Divide by the number of tokens: without it the credit of the first token grows with the length."""
+    """Divide by the number of tokens: without it the advantage of the first token grows with the length."""
     gamma: float = 1.0
 
     def advantages(
         self, rewards: Sequence[Floats], outcomes: Floats, traces: Traces, groups: Sequence[Hashable]
     ) -> list[Floats]:
-        """`rewards[i]` are those of the tokens of trace i, `outcomes` say which traces carry credit at all."""
+        """Return one float array per rollout, aligned with its ids.
+
+        rewards: one float array of token rewards per rollout. outcomes: shape (rollouts,); NaN means that the rollout gets no
+        advantage.
+        """
         out = [np.zeros(len(trace.ids)) for trace in traces]
         for rows in members(groups):
             known = [r for r in rows if not np.isnan(outcomes[r]) and traces[r].length]
@@ -61,7 +66,7 @@ class ImplicitCredit:
         return out
 
     def _centred(self, tokens: list[Floats], place: int) -> Floats:
-        """The rewards of one trace of a group, less their baseline."""
+        """Return the token rewards of rollout `place` of a group, less their baseline."""
         own, count = tokens[place], len(tokens)
         levels = np.array([t.mean() if self.level == "token_mean" else t.sum() / len(own) for t in tokens])
         if self.baseline == "leave_one_out":
@@ -76,9 +81,9 @@ class ImplicitCredit:
 
 
 def rescaled(rewards: Sequence[Floats], traces: Traces, how: ProcessNorm) -> list[Floats]:
-    """Token rewards in units of the returns of the whole batch: log-ratio sums have no bound.
+    """Rescale token rewards by the returns of the whole batch: sums of log-ratios have no bound.
 
-    max_return: the largest return is 1. std: the returns of all tokens have standard deviation 1.
+    max_return: the largest return is 1. std: the returns of all tokens have standard deviation 1. One array per rollout.
     """
     masked = [reward * trace.mask for reward, trace in zip(rewards, traces, strict=True)]
     if how == "none" or not masked:
@@ -92,16 +97,18 @@ def rescaled(rewards: Sequence[Floats], traces: Traces, how: ProcessNorm) -> lis
 def weighed(
     outcome: Sequence[Floats], process: Sequence[Floats], weights: tuple[float, float], traces: Traces, how: Whitening
 ) -> list[Floats]:
-    """The weighted sum of both sources, whitened over all tokens of the batch if asked for.
+    """Return the weighted sum of outcome and process advantages, whitened over all tokens of the batch if asked for.
 
-    `full` subtracts the batch mean, in which long traces weigh more: it can turn signs. `std_only` keeps them.
+    `full` subtracts the batch mean, in which long rollouts weigh more: it can turn signs. `std_only` keeps them. One float
+    array per rollout, aligned with its ids.
     """
     total = [weights[0] * a + weights[1] * b for a, b in zip(outcome, process, strict=True)]
     return total if how == "off" else whiten(total, [t.mask for t in traces], shift=how == "full")
 
 
 def accuracy_within(correct: Floats, groups: Sequence[Hashable], low: float, high: float) -> np.ndarray:
-    """True for rows whose group's share of right answers lies in [low, high], bounds included; unknown ones do not count."""
+    """Return a mask over rows, True where the accuracy of the row's group lies in [low, high], bounds included; NaN does not
+    count."""
     keep = np.zeros(len(correct), dtype=bool)
     for rows in members(groups):
         known = [float(correct[r]) for r in rows if not np.isnan(correct[r])]
@@ -112,8 +119,8 @@ def accuracy_within(correct: Floats, groups: Sequence[Hashable], low: float, hig
 def contributions(
     outcome: Sequence[Floats], process: Sequence[Floats], weights: tuple[float, float], traces: Traces
 ) -> dict[str, float]:
-    """What each source adds over the trained tokens (root mean square), the share of the process credit in the sum of both,
-    and how far the process credit of a trace goes with its length."""
+    """Return metrics of both sources: their RMS over the trained tokens, the share of the process advantage in the sum of both,
+    and the correlation of a rollout's process advantage (first token) with its length."""
     masks = [t.mask for t in traces]
     of_outcome = weights[0] * rms([a[m] for a, m in zip(outcome, masks, strict=True)])
     of_process = weights[1] * rms([a[m] for a, m in zip(process, masks, strict=True)])

@@ -1,6 +1,6 @@
-"""From labels of steps and solutions to the targets of a value head.
+"""Targets of a value head from labels of steps and solutions.
 
-Invariant: every array is aligned with `trace.ids`; NaN means that the head is not asked there.
+Invariant: every array is aligned with `trace.ids`; NaN means that the head gets no target there.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ from milonga.types import Floats, Traces
 
 
 def until_first_error(labels: Sequence[float]) -> list[float]:
-    """Labels up to and including the first that is wrong; what comes after it was never labelled, and is NaN."""
+    """Keep the labels up to and including the first wrong one; what comes after it was never labelled, and becomes NaN."""
     first = next((k for k, label in enumerate(labels) if label < 0.5), len(labels))
     return [float(label) if k <= first else float("nan") for k, label in enumerate(labels)]
 
 
 def step_targets(labels: Sequence[Sequence[float] | None], traces: Traces) -> list[Floats]:
-    """One label at the last token of each step; nothing for a trace without labels, or whose steps are not as many."""
+    """Return targets with one label at the last token of each step; all NaN for a rollout without labels, or with another
+    number of steps."""
     out = []
     for label, trace in zip(labels, traces, strict=True):
         row = np.full(len(trace.ids), np.nan)
@@ -31,7 +32,7 @@ def step_targets(labels: Sequence[Sequence[float] | None], traces: Traces) -> li
 
 
 def outcome_targets(labels: Sequence[float] | Floats, traces: Traces) -> list[Floats]:
-    """One label at the last token of each trace; NaN stays NaN."""
+    """Return targets with one label at the last token of each rollout; NaN stays NaN."""
     out = []
     for label, trace in zip(labels, traces, strict=True):
         row = np.full(len(trace.ids), np.nan)
@@ -41,9 +42,10 @@ def outcome_targets(labels: Sequence[float] | Floats, traces: Traces) -> list[Fl
 
 
 def balanced(labels: Sequence[float] | Floats) -> list[float]:
-    """Weights under which right (>= 0.5) and wrong rows count alike, 1 on average; 1 where there is only one kind.
+    """Return class weights under which right (>= 0.5) and wrong rows count alike, 1 on average; 1 where there is only one
+    class.
 
-    Unknown labels (NaN) weigh nothing.
+    Unknown labels (NaN) weigh 0.
     """
     values = np.asarray(labels, dtype=float)
     known = ~np.isnan(values)
@@ -56,9 +58,9 @@ def balanced(labels: Sequence[float] | Floats) -> list[float]:
 
 
 def label_agreement(pairs: Sequence[tuple[Sequence[float], Sequence[bool] | None]]) -> float | None:
-    """Share of step labels that say what is true of their prefix: right until the first error, wrong from it on.
+    """Return the share of step labels that agree with the truth of their prefix: right until the first error, wrong from it on.
 
-    None where no truth is known. For watching labels, never for making them.
+    None where no truth is known. For measuring labels, never for making them.
     """
     hits = []
     for labels, truth in pairs:

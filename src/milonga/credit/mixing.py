@@ -1,4 +1,4 @@
-"""Mixing several sources of advantage, each normalised before, and watching what each contributes."""
+"""Mixing of several advantages, each normalised before, and metrics of what each contributes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from milonga.types import Floats
 
 
 def decay(start: float, end: float, progress: float) -> float:
-    """max(end, start * exp(-progress * ln(start / end))): from `start` at progress 0 to `end` at progress 1.
+    """Return an exponentially decayed weight: max(end, start * exp(-progress * ln(start / end))), `start` at progress 0, `end`
+    at 1.
 
     A start of 0 is switched off and stays so; a decay to 0 would never arrive.
     """
@@ -22,18 +23,19 @@ def decay(start: float, end: float, progress: float) -> float:
 
 
 def mix(outcome: list[Floats], process: list[Floats], alpha: float) -> list[Floats]:
-    """(1 - alpha) * outcome + alpha * process, always, also where a trace has no process credit."""
+    """Return (1 - alpha) * outcome + alpha * process, also where a rollout has no process advantage. One float array per
+    rollout."""
     return [(1 - alpha) * a + alpha * b for a, b in zip(outcome, process, strict=True)]
 
 
 def rms(arrays: list[Floats]) -> float:
-    """Root mean square over all entries."""
+    """Return the root mean square over all entries of all arrays."""
     pooled = np.concatenate(arrays) if arrays else np.zeros(0)
     return float(np.sqrt(np.mean(np.square(pooled)))) if len(pooled) else 0.0
 
 
 def shares(outcome: list[Floats], process: list[Floats], alpha: float, masks: list[np.ndarray]) -> dict[str, float]:
-    """RMS of both weighted sources over the trained tokens, and the share of the process credit in their sum.
+    """Return the RMS of both weighted advantages over the trained tokens, and the share of the process advantage in their sum.
 
     A sum of K whitened step terms reaches several units where an outcome is about one: alpha says little about the share.
     """

@@ -14,12 +14,12 @@ MetaMode = Literal["multiply", "floor"]
 
 
 def deserved(flaws: Collection[float]) -> float:
-    """The score that follows from these flaws: 1 without any, one gap costs half, anything more costs all."""
+    """Return the score of a proof with these flaws: 1 without any, one gap costs half, anything more costs all."""
     return 1.0 if not flaws else min(flaws) if len(flaws) == 1 else 0.0
 
 
 def score_reward(said: float, true: float) -> float:
-    """R_score: 1 less the distance between what was said and what is true."""
+    """R_score: 1 less the distance between the predicted and the true score."""
     return 1.0 - abs(said - true)
 
 
@@ -34,10 +34,10 @@ def generator_reward(proof: float, claimed: float, quality: float, beta_self: fl
 
 
 def analysis_quality(reported: Collection[int], said: float, flaws: Mapping[int, float]) -> float:
-    """What an exact meta-verifier says of an analysis that reports these steps as defective.
+    """Return the score (R_meta) that an exact meta-verifier gives an analysis that reports these steps as defective.
 
     Only what is reported counts: 0 if none of it is there, 0.5 if some of it is not; otherwise 0.5 if the score does not follow
-    from the reported defects, else 1. A defect that was missed costs nothing, so that silence with a score of 1 is always fine.
+    from the reported defects, else 1. A missed defect costs nothing, so that silence with a score of 1 is always fine.
     """
     founded = [flaws[k] for k in reported if k in flaws]
     if reported and not founded:
@@ -48,10 +48,10 @@ def analysis_quality(reported: Collection[int], said: float, flaws: Mapping[int,
 
 
 def auto_label(scores: Sequence[float], confirmed: Sequence[bool], k: int) -> float | None:
-    """The label of a proof from several analyses: their scores, and which of them the meta-verifier confirmed.
+    """Return the label of a proof from several analyses: their scores, and which of them the meta-verifier confirmed.
 
-    The lowest score, if at least `k` analyses that give it are confirmed; 1, if no analysis with a score below 1 is; None
-    otherwise: the proof is better left to an expert.
+    The lowest score, if at least `k` analyses that give it are confirmed; 1, if no analysis with a score below 1 is confirmed;
+    None otherwise: the proof is better left to an expert.
     """
     found = [score for score, sure in zip(scores, confirmed, strict=True) if sure and score < 1]
     if not scores:
@@ -62,5 +62,5 @@ def auto_label(scores: Sequence[float], confirmed: Sequence[bool], k: int) -> fl
 
 
 def majority(votes: Sequence[bool]) -> bool:
-    """More than half; nobody's vote is no majority."""
+    """Whether more than half of the votes are yes; without votes there is no majority."""
     return 2 * sum(votes) > len(votes)

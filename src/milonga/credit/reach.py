@@ -1,6 +1,6 @@
-"""Labels and rewards from how often a solution can still be finished: values of prefixes under one completer.
+"""Step labels and step rewards from Monte Carlo completions (Math-Shepherd): the value of a prefix under one completer.
 
-Such a number says whether the right answer can be reached from here, not whether the step is right: a wrong step that is often
+Such a value says whether the right answer can be reached from here, not whether the step is right: a wrong step that is often
 repaired has a high one, a right step of a hard problem a low one.
 """
 
@@ -20,7 +20,7 @@ StepReward = Literal["centred", "difference", "raw"]
 
 
 def hard_labels(reached: Sequence[float], tau: float = 0.0) -> list[float]:
-    """1 where more than a share tau of the completions arrived, 0 elsewhere; unknown stays NaN.
+    """Return 1 where more than a share tau of the completions arrived at the right answer, 0 elsewhere; unknown stays NaN.
 
     With tau = 0 one success is enough, so that labels rise with the number of completions: 1 - (1 - v)^n for a true rate v.
     """
@@ -28,12 +28,12 @@ def hard_labels(reached: Sequence[float], tau: float = 0.0) -> list[float]:
 
 
 def first_zero(labels: Sequence[float]) -> int:
-    """Index of the first label that is 0 (or verdict that is False), -1 where there is none."""
+    """Return the index of the first label that is 0 (or verdict that is False), -1 where there is none."""
     return next((k for k, label in enumerate(labels) if label == 0), -1)
 
 
 def after_zero(labels: Sequence[float], fill: float) -> list[float]:
-    """Whatever follows the first 0 becomes `fill`: 0, since nothing leads back from a dead end, or NaN, for no label."""
+    """Replace all labels after the first 0 by `fill`: 0, since nothing leads back from a dead end, or NaN, for no label."""
     first = first_zero(labels)
     return [label if first == -1 or k <= first else fill for k, label in enumerate(labels)]
 
@@ -41,10 +41,12 @@ def after_zero(labels: Sequence[float], fill: float) -> list[float]:
 def step_reward_credit(
     scores: Sequence[Sequence[float] | None], traces: Traces, groups: Sequence[Hashable], objective: Objective, how: StepReward
 ) -> list[Floats]:
-    """Step scores p_1 … p_K of a verifier as advantages: each token gets the rewards of the steps that end at or after it.
+    """Return token advantages from a verifier's step scores p_1 … p_K: each token gets the rewards of the steps that end at or
+    after it.
 
     centred: whitened over the steps of the group, divided by K, so that more steps are worth nothing by themselves. difference:
-    p_k - p_{k-1}, where p_0 is the group's mean of p_1; they telescope to p_K - p_0. raw: p_k, which pays for every step.
+    p_k - p_{k-1}, where p_0 is the group's mean of p_1; they telescope to p_K - p_0. raw: p_k, which pays for every step. One
+    float array per rollout, aligned with its ids.
     """
     if how == "centred":
         return StepCredit().advantages(scores, traces, groups, objective)

@@ -1,4 +1,4 @@
-"""Credit of search self-play: what a proposer is paid for a question, and what that is compared with."""
+"""Rewards and baselines of search self-play: what a proposer earns for a question, and what that is compared with."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Baseline = Literal["batch_mean", "group", "ema", "none"]
 
 
 def question_reward(solved: float, how: Difficulty, low: float = 0.0, high: float = 1.0) -> float:
-    """What a question earns that is solved in the share `solved` of all tries.
+    """Return the reward of a question that is solved in the share `solved` of all attempts.
 
     one_minus: highest where nobody solves it. window: 4 (low + s)(high - s) where some do and some do not, else 0. constant: 1.
     """
@@ -27,9 +27,10 @@ def question_reward(solved: float, how: Difficulty, low: float = 0.0, high: floa
 
 
 def against_baseline(rewards: Floats, groups: Sequence[Hashable], how: Baseline, running: float = 0.0) -> Floats:
-    """Rewards less their baseline: the mean of the batch, of the proposals for the same answer, a running mean, or nothing.
+    """Return advantages, shape (rows,): rewards less a baseline, which is the batch mean, the mean of the proposals for the
+    same answer, a running mean, or 0.
 
-    Without a baseline every proposal that earns anything is pushed up, the worse ones too. Unknown rewards count nowhere.
+    Without a baseline every proposal that earns anything is pushed up, the worse ones too. Unknown rewards (NaN) count nowhere.
     """
     if how == "batch_mean":
         return normalise(rewards, ["batch"] * len(rewards), "centre")

@@ -1,4 +1,4 @@
-"""Which solutions are worth a label, or worth to be learned, and which of them make a pair."""
+"""Selection of solutions: which ones to label, which ones to learn from, and which ones form preference pairs."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ longest, so that length is never what wins."""
 def convincing_wrong(
     scores: Sequence[float], correct: Floats, groups: Sequence[Hashable], count: int, share: float, rng: random.Random
 ) -> list[int]:
-    """`count` rows of each group: a share of them wrong ones that score highest, the rest drawn from what is left.
+    """Select `count` rows of each group: a share of them the wrong ones that score highest, the rest sampled from the other
+    rows.
 
-    Convincing wrong solutions alone would teach that everything is wrong; rows drawn without looking keep the balance. Where
-    a group has fewer wrong rows than its share, more are drawn; a row whose outcome is unknown (NaN) is never called wrong.
+    Convincing wrong solutions alone would teach that everything is wrong; rows sampled without looking keep the balance. Where
+    a group has fewer wrong rows than its share, more are sampled; a row whose outcome is unknown (NaN) never counts as wrong.
     """
     chosen: list[int] = []
     for rows in members(groups):
@@ -36,10 +37,10 @@ def convincing_wrong(
 def best_solutions(
     solutions: Sequence[tuple[str, bool, Sequence[float]]], top: int, least: float, rng: random.Random | None = None
 ) -> list[str]:
-    """Of one problem's solutions (text, whether right, q of each step) the right ones with the highest mean q.
+    """Select the right solutions with the highest mean q among those of one problem (text, whether right, q of each step).
 
-    The lowest q decides among equals; where there is a random source, it alone decides. None of a problem of whose solutions
-    less than the share `least` are right: its answer key is doubtful.
+    The lowest q decides among equals; where `rng` is given, it alone decides. Returns none if less than the share `least` of
+    the solutions is right: the answer key is then doubtful.
     """
     right = [((sum(qs) / len(qs), min(qs)), text) for text, correct, qs in solutions if correct]
     if len(right) < least * len(solutions):
@@ -49,7 +50,8 @@ def best_solutions(
 
 
 def agreed(right: Sequence[bool], groups: Sequence[Hashable], least: float = 0.0) -> list[bool]:
-    """Which rows are kept: those that are right, in groups of which at least this share is."""
+    """Return a mask of the rows to keep (rejection sampling): those that are right, in groups with at least this share of right
+    rows."""
     kept = [False] * len(right)
     for rows in members(groups):
         if sum(right[row] for row in rows) >= least * len(rows):
@@ -59,7 +61,7 @@ def agreed(right: Sequence[bool], groups: Sequence[Hashable], least: float = 0.0
 
 
 def evened(kept: Sequence[bool], classes: Sequence[Hashable], rng: random.Random) -> list[bool]:
-    """Of what is kept, as many rows of every class that occurs among all rows; the surplus is dropped at random."""
+    """Downsample the kept rows at random so that every class that occurs among all rows has equally many."""
     found = [[row for row in rows if kept[row]] for rows in members(classes)]
     least = min((len(rows) for rows in found), default=0)
     chosen = {row for rows in found for row in rng.sample(rows, least)}
@@ -69,10 +71,10 @@ def evened(kept: Sequence[bool], classes: Sequence[Hashable], rng: random.Random
 def half_pairs(
     scores: Sequence[float] | Floats, groups: Sequence[Hashable], count: int, gap: float, rng: random.Random
 ) -> list[tuple[int, int]]:
-    """`count` pairs of each group: a row drawn from its better half and one from its worse half.
+    """Sample `count` preference pairs of each group: a row of its better half and one of its worse half.
 
-    Drawing, where the best against the worst would follow every error of the scores, is a brake. Pairs that are closer than
-    `gap`, or equal, are none, and so are repeated ones; scores that are not known (NaN) take no part.
+    Sampling is a brake: the best against the worst would follow every error of the scores. Pairs that are closer than `gap`, or
+    equal, or repeated, are dropped; unknown scores (NaN) take no part.
     """
     values, out = np.asarray(scores, dtype=float), []
     for rows in members(groups):
@@ -87,9 +89,9 @@ def half_pairs(
 def extremes(
     scores: Sequence[float] | Floats, sizes: Sequence[float], groups: Sequence[Hashable], rule: PairRule, margin: float
 ) -> list[tuple[int, int]]:
-    """The best and the worst row of each group; none where their scores are equal, or closer than the margin.
+    """Select the best and the worst row of each group as a pair; none where their scores are equal, or closer than the margin.
 
-    Scores that are not known (NaN) take no part.
+    Unknown scores (NaN) take no part.
     """
     values, sign = np.asarray(scores, dtype=float), 1 if rule == "tier" else 0
     out = []

@@ -1,4 +1,4 @@
-"""Credit of agentic self-learning (ASL): verdicts without ambiguity, the entropy reward of a proposer, balanced pairs."""
+"""Rewards of agentic self-learning (ASL): strict parsing of verdicts, the entropy reward of a proposer, balanced pairs."""
 
 from __future__ import annotations
 
@@ -10,18 +10,23 @@ Item = TypeVar("Item")
 
 
 def strict_verdict(conclusion: str, words: tuple[str, str]) -> bool | None:
-    """True for the first word, False for the second, None for anything else: both, neither, or more than the word."""
+    """Parse a verdict: True for the first word, False for the second, None for anything else: both, neither, or more than the
+    word."""
     said = conclusion.strip()
     return None if said not in words else said == words[0]
 
 
 def substring_verdict(conclusion: str, words: tuple[str, str]) -> bool | None:
-    """The trap, kept to be shown: whatever contains the word for "right" means right, also what contains both."""
+    """Parse a verdict by substring: whatever contains the word for "right" is True, also what contains both.
+
+    This is a known trap, kept to show reward hacking.
+    """
     return True if words[0] in conclusion else False if words[1] in conclusion else None
 
 
 def substring_agrees(conclusion: str, label: bool, words: tuple[str, str]) -> bool:
-    """The trap on the other side: a conclusion that contains both words agrees with either label."""
+    """Whether a conclusion contains the word of the label: the same trap, since one with both words agrees with either
+    label."""
     return words[0 if label else 1] in conclusion
 
 
@@ -34,10 +39,10 @@ def verdict_entropy(verdicts: Sequence[bool]) -> float:
 def proposal_reward(
     verdicts: Sequence[Sequence[bool]], own: Sequence[bool], threshold: float = 0.8, subtract_noise: bool = False
 ) -> float:
-    """The entropy of the majority verdicts on the attempts; 0 unless the proposer's own answer is accepted often enough.
+    """Return the entropy of the majority verdicts on the attempts; 0 unless the proposer's own answer is accepted often enough.
 
     `verdicts` are those on each attempt, unreadable ones left out. With `subtract_noise` the mean entropy within an attempt is
-    taken off: a judge that contradicts itself on one and the same attempt shows nothing about the question.
+    subtracted: a judge that contradicts itself on the same attempt shows nothing about the question.
     """
     judged = [said for said in verdicts if said]
     if not own or sum(own) < threshold * len(own) - 1e-9 or not judged:
@@ -48,7 +53,7 @@ def proposal_reward(
 
 
 def balanced_pairs(items: Sequence[Item], labels: Sequence[bool]) -> list[tuple[Item, bool]]:
-    """As many items with the one label as with the other, the first of each; nothing where all labels are the same."""
+    """Select as many items with one label as with the other, the first of each; none where all labels are the same."""
     count = min(sum(labels), len(labels) - sum(labels))
     kept: list[tuple[Item, bool]] = []
     left = {True: count, False: count}

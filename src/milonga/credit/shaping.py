@@ -1,10 +1,10 @@
-"""Length in the reward, as DAPO has it."""
+"""Length penalty in the reward (DAPO's soft overlong punishment)."""
 
 from __future__ import annotations
 
 
 def overlong_penalty(length: int, limit: int, buffer: int) -> float:
-    """0 up to limit - buffer, then falling linearly to -1 at the limit, -1 beyond it."""
+    """Return 0 up to limit - buffer, then a value that falls linearly to -1 at the limit, -1 beyond it."""
     if length <= limit - buffer:
         return 0.0
     if length <= limit:

@@ -1,4 +1,4 @@
-"""The control that any real learning must beat: the same rewards, handed to the wrong rows."""
+"""The shuffled-reward control that any real learning must beat: the same rewards, assigned to the wrong rows."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from milonga.types import Floats, Lesson
 
 
 def shuffled(lesson: Lesson, seed: int, turn: int) -> Lesson:
-    """The lesson with its targets permuted: nothing is left that says which row deserved what.
+    """Return the train batch with its targets permuted: nothing is left that says which row deserved what.
 
-    An advantage along tokens is stretched to its new row's length; targets of single tokens change places with each other;
-    the two sides of a pair change places by the toss of a coin.
+    An advantage along tokens is stretched to its new row's length; targets of single tokens change places with each other; the
+    two sides of a pair are swapped at random.
     """
     rng = np.random.default_rng(key64("shuffled", seed, turn, lesson.policy))
     order = rng.permutation(len(lesson.traces))
@@ -34,12 +34,14 @@ def shuffled(lesson: Lesson, seed: int, turn: int) -> Lesson:
 
 
 def _tossed(lesson: Lesson, rng: np.random.Generator) -> list[float]:
+    """Swap winner and loser of each preference pair with probability 1/2."""
     assert lesson.labels is not None and lesson.units is not None
     swap = {unit: rng.random() < 0.5 for unit in dict.fromkeys(lesson.units)}
     return [1.0 - label if swap[unit] else label for label, unit in zip(lesson.labels, lesson.units, strict=True)]
 
 
 def _mixed_up(targets: list[Floats], rng: np.random.Generator) -> list[Floats]:
+    """Permute the known token targets (not NaN) over the whole batch. One float array per rollout."""
     asked = [~np.isnan(row) for row in targets]
     pool = rng.permutation(np.concatenate([row[mask] for row, mask in zip(targets, asked, strict=True)]))
     parts = np.split(pool, np.cumsum([mask.sum() for mask in asked])[:-1])
@@ -50,6 +52,7 @@ def _mixed_up(targets: list[Floats], rng: np.random.Generator) -> list[Floats]:
 
 
 def _stretched(source: Floats, mask: np.ndarray) -> Floats:
+    """Resample the values to the number of masked tokens; 0 outside the mask. The result has the shape of `mask`."""
     out = np.zeros(len(mask))
     count = int(mask.sum())
     if len(source) and count:

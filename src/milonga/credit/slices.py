@@ -1,6 +1,6 @@
-"""Credit of a generator and a judge of slices that learn against each other (GAR). Pure functions.
+"""Rewards of a generator and a slice judge that learn adversarially (GAR). Pure functions.
 
-The judge is paid for telling reference slices from generated ones, and for agreeing with the answer of what it judges; the
+The judge is rewarded for telling reference slices from generated ones, and for agreeing with the answer of what it judges; the
 generator for the share of its slices that are accepted.
 """
 
@@ -20,11 +20,11 @@ Verdict = bool | None
 
 @dataclass(frozen=True)
 class SliceReward:
-    """What a verdict on one slice is worth: origin * R_d + agreement * R_a.
+    """The reward of a verdict on one slice: origin * R_d + agreement * R_a.
 
-    R_d pays for naming the origin: yes to reference slices, no to generated ones. R_a pays for saying what the answer of the
-    generated trace turned out to be. The two disagree about right slices of right traces: with `z0_only_wrong` generated slices
-    count as such only in traces whose answer is wrong.
+    R_d pays for naming the origin: yes to reference slices, no to generated ones. R_a pays for predicting the correctness of
+    the generated rollout's answer. The two disagree about right slices of right rollouts: with `z0_only_wrong` generated slices
+    count as such only in rollouts whose answer is wrong.
     """
 
     origin: float = 1.0
@@ -34,8 +34,8 @@ class SliceReward:
     """Whether R_a is paid on reference slices too, whose answer is right."""
 
     def __call__(self, verdict: Verdict, reference: bool, correct: float, sure: float | None = None) -> float:
-        """`sure` is the log-probability of naming the origin, where that is paid instead of the verdict. An unreadable verdict
-        earns nothing; NaN, no credit at all, where the answer's correctness is unknown."""
+        """Return the reward of one verdict. `sure` is the log-probability of naming the origin, where that is paid instead of
+        the verdict. An unreadable verdict earns 0; NaN (no advantage at all) where the answer's correctness is unknown."""
         if not reference and math.isnan(correct):
             return float("nan")
         if verdict is None:
@@ -47,13 +47,15 @@ class SliceReward:
 
 
 def bounded(logprob: float, lowest: float = -5.0) -> float:
-    """A log-probability from 0 to 1: without a bound, one certain error would outweigh everything else."""
+    """Map a log-probability to [0, 1]: without a bound, one certain error would outweigh everything else."""
     return 1.0 - min(max(logprob, lowest), 0.0) / lowest
 
 
 def approval(slices: Sequence[Sequence[Verdict]]) -> float:
-    """R_s: the share of yes, first within the verdicts on each slice, then over the slices. Unreadable is not yes; a solution
-    without slices has shown nothing to approve of."""
+    """R_s: return the share of yes, first within the verdicts on each slice, then over the slices.
+
+    Unreadable is not yes; a solution without slices scores 0.
+    """
     return float(np.mean([np.mean([said is True for said in verdicts]) for verdicts in slices])) if slices else 0.0
 
 
@@ -63,7 +65,7 @@ def is_reference(piece: Trace) -> bool:
 
 
 def by_solution(verdicts: Traces) -> dict[str, list[list[Verdict]]]:
-    """For each solution, by its id, the verdicts on each of its slices, in their order."""
+    """Group verdicts: solution id to the verdicts on each of its slices, in their order."""
     found: dict[str, dict[str, list[Verdict]]] = {}
     for verdict in verdicts:
         piece = verdict.subject
@@ -72,7 +74,7 @@ def by_solution(verdicts: Traces) -> dict[str, list[list[Verdict]]]:
 
 
 def step_votes(slices: Sequence[Sequence[Verdict]], solution: Trace, size: int) -> list[float] | None:
-    """From -1 to 1 for each step: what the verdicts on its slice say on average. None where steps and slices do not match."""
+    """Return the mean verdict, from -1 to 1, on the slice of each step. None where steps and slices do not match."""
     votes = [2 * approval([verdicts]) - 1 for verdicts in slices for _ in range(size)]
     count = len(solution.steps)
     return votes[:count] if count and len(votes) - size < count <= len(votes) else None

@@ -1,9 +1,9 @@
-"""How old samples are.
+"""Staleness of samples: how many policy versions they are behind the learner (asynchronous rollouts).
 
-A token that version v sampled, and a later version learns from, weighs min(pi_now / pi_v, cap): its share of what the policy
-would have sampled now, cut off so that a few rare tokens cannot carry a batch. The ratio that an objective clips is then taken
-against the policy as it is when the lesson begins, so that clipping bounds the step and not the staleness as well. The learner
-does both where a lesson has a `stale_cap`.
+A token that version v sampled, and a later version learns from, weighs min(pi_now / pi_v, cap): a truncated importance ratio,
+so that a few rare tokens cannot carry a batch. The ratio that an objective clips is then taken against the policy as it is when
+the train batch begins, so that clipping bounds the step and not the staleness as well. The learner does both where a train
+batch has a `stale_cap`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from milonga.types import Floats, Lesson, Trace
 
 
 def behind(trace: Trace, policy: str, version: int) -> Floats:
-    """For each token how many versions before this one it was sampled; 0 where it is not trained."""
+    """Return for each token the number of versions since it was sampled; 0 where it is not trained. Aligned with the rollout's
+    ids."""
     out = np.zeros(len(trace.ids))
     for segment in trace.segments:
         if segment.trained and segment.policy == policy and segment.version is not None:
@@ -23,7 +24,7 @@ def behind(trace: Trace, policy: str, version: int) -> Floats:
 
 
 def age(lesson: Lesson, version: int) -> float:
-    """Versions that a lesson's samples are behind a learner of this version: the mean over its trained tokens."""
+    """Return the mean staleness of a train batch, in versions, over its trained tokens."""
     chosen = [behind(trace, lesson.policy, version)[trace.mask] for trace in lesson.traces]
     total = sum(len(row) for row in chosen)
     return float(sum(row.sum() for row in chosen) / total) if total else 0.0

@@ -1,6 +1,6 @@
-"""Credit for two systems that share one outcome (MARS): each compared with itself, and one brought to the other's count.
+"""Advantages for two systems that share one outcome (MARS): each has its own baseline, and sample counts are balanced.
 
-Invariant: advantages first, balance afterwards. What is drawn or weighed never changes a baseline.
+Invariant: advantages first, balance afterwards. Resampling and weighting never change a baseline.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ Balance = Literal["weight", "uniform", "abs_adv", "none"]
 Norm = Literal["sample", "trajectory"]
 Std = Literal["population", "sample"]
 CAP = 4.0
-"""The largest weight of one sample: of few, copies are not new data."""
+"""The largest weight of one sample: copies of few samples are not new data."""
 
 
 def standard_scores(
     rewards: Floats, groups: Sequence[Hashable], weights: Floats | None = None, std: Std = "population"
 ) -> Floats:
-    """(r - mean) / std within groups, each row counted by its weight; 0 in a group that is all alike, or alone.
+    """Return (r - mean) / std within groups, each row counted by its weight; 0 in a group of equal rewards, or of one row.
 
-    Rows of a trajectory that has n of them count 1 / n each where trajectories are to count alike.
+    Where trajectories are to count alike, each row of a trajectory with n rows has weight 1 / n. Arrays have shape (rows,).
     """
     counts = np.ones(len(rewards)) if weights is None else weights
     out = np.zeros(len(rewards))
@@ -43,7 +43,7 @@ def standard_scores(
 
 
 def shares_of(trajectories: Sequence[Hashable]) -> Floats:
-    """Weights under which every trajectory counts once, however many rows it has."""
+    """Return weights, shape (rows,), under which every trajectory counts once, however many rows it has."""
     out = np.zeros(len(trajectories))
     for rows in members(trajectories):
         out[rows] = 1 / len(rows)
@@ -51,10 +51,11 @@ def shares_of(trajectories: Sequence[Hashable]) -> Floats:
 
 
 def balance(advantages: Floats, groups: Sequence[Hashable], size: int, how: Balance, rng: random.Random) -> list[float]:
-    """Weights of rows that make every group count as `size` samples.
+    """Return row weights that make every group count as `size` samples.
 
-    weight: all of them, each size / M times, at most CAP times. uniform: exactly `size`, a random subset of more or random
-    copies of fewer; a row that was drawn twice weighs 2. abs_adv: the same with chances by the size of the advantage.
+    weight: all rows, each size / M times, at most CAP times. uniform: exactly `size`, a random subset of more or random copies
+    of fewer; a row that was sampled twice weighs 2. abs_adv: the same with probabilities proportional to the absolute
+    advantage.
     """
     out = np.ones(len(advantages))
     for rows in members(groups):
@@ -67,7 +68,8 @@ def balance(advantages: Floats, groups: Sequence[Hashable], size: int, how: Bala
 
 
 def _drawn(chances: Floats, size: int, rng: random.Random) -> Floats:
-    """How often each row is drawn: all once and some again where they are too few, some once where they are too many."""
+    """Return how often each row is sampled: all once and some again where they are too few, some once where they are too
+    many."""
     count = len(chances)
     if count <= size:
         copies = rng.choices(range(count), weights=chances.tolist(), k=size - count)

@@ -1,4 +1,4 @@
-"""From rewards to tokens: outcome and step advantages along a trace.
+"""Token advantages: outcome and step rewards along a rollout.
 
 Invariant: every array is aligned with `trace.ids` and is zero outside the trained tokens.
 """
@@ -19,17 +19,18 @@ StepNorm = Literal["verdict", "paper"]
 
 
 def spread(values: Floats, traces: Traces) -> list[Floats]:
-    """One value for all trained tokens of each trace."""
+    """Broadcast one value per rollout to its trained tokens. Returns one float array per rollout, aligned with its ids."""
     return [value * trace.mask for value, trace in zip(values, traces, strict=True)]
 
 
 def last_token(trace: Trace) -> int:
-    """Where an outcome reward stands: the last trained token."""
+    """Return the index of the last trained token, where the outcome reward is placed."""
     return max(s.end for s in trace.segments if s.trained) - 1
 
 
 def returns_to_go(rewards: Floats, mask: np.ndarray, gamma: float) -> Floats:
-    """Discounted sum of the rewards from each trained token on; the discount counts trained tokens, not positions."""
+    """Return the discounted sum of the rewards from each trained token on; the discount counts trained tokens, not
+    positions."""
     out = np.zeros(len(rewards))
     total = 0.0
     for t in np.flatnonzero(mask)[::-1]:
@@ -54,11 +55,12 @@ def outcome_advantages(
     objective: Objective,
     penalties: list[Floats] | None = None,
 ) -> list[Floats]:
-    """Advantages of one reward per trace, by the objective's first switch.
+    """Return token advantages of one reward per rollout, by the advantage estimator of the objective.
 
-    `penalties` are per-token costs inside the reward (beta * k1). They are summed into the reward of the group forms,
-    and stand at their own tokens in the form without groups. A trace with an unknown reward has no advantage and no
-    part in the statistics of the others.
+    rewards: shape (rollouts,). Returns one float array per rollout, aligned with its ids. `penalties` are per-token costs
+    inside the reward (beta * k1). They are summed into the reward of the group estimators, and stay at their own tokens in the
+    estimator without groups. A rollout with an unknown reward (NaN) has no advantage and no part in the statistics of the
+    others.
     """
     total = rewards if penalties is None else rewards - np.array([p.sum() for p in penalties])
     if objective.advantage in ("zscore", "zscore_population", "centre", "leave_one_out"):
@@ -93,7 +95,10 @@ class StepCredit:
         groups: Sequence[Hashable],
         objective: Objective,
     ) -> list[Floats]:
-        """`verdicts[i]` are +1/-1 for each step of trace i; None where the verification did not match the steps."""
+        """Return token advantages: one float array per rollout, aligned with its ids.
+
+        `verdicts[i]` are +1/-1 for each step of rollout i; None where the verification did not match the steps.
+        """
         for verdict, trace in zip(verdicts, traces, strict=True):
             if verdict is not None and len(verdict) != len(trace.steps):
                 raise ValueError(f"trace {trace.id}: {len(verdict)} verdicts for {len(trace.steps)} steps")
@@ -111,7 +116,7 @@ class StepCredit:
         return out
 
     def _pooled(self, verdicts: list[Floats], how: Normaliser) -> list[Floats]:
-        """Normalised step rewards of one group, pooled over all its steps."""
+        """Return the normalised step rewards of one group; the statistics are pooled over all its steps."""
         counts = [len(v) for v in verdicts]
         paper = self.norm == "paper"
         pool = np.concatenate([v / len(v) if paper else v for v in verdicts])
@@ -120,9 +125,9 @@ class StepCredit:
         return list(parts) if paper else [part / len(part) for part in parts]
 
     def _whitened(self, verdicts: Sequence[Sequence[float] | None], traces: Traces) -> list[Floats]:
-        """REINFORCE++ form: return-to-go of the step rewards over the token axis, whitened over the judged traces.
+        """REINFORCE++ form: return-to-go of the step rewards over the token axis, whitened over the judged rollouts.
 
-        With `verdict` the mean verdict of the batch is taken off first and nothing after, so that unanimous verdicts give 0.
+        With `verdict` the mean verdict of the batch is subtracted first and nothing after, so that unanimous verdicts give 0.
         """
         paper = self.norm == "paper"
         known = [value for verdict in verdicts if verdict for value in verdict]
@@ -134,13 +139,14 @@ class StepCredit:
                 for value, (_, end) in zip(verdict, trace.steps, strict=True):
                     tokens[end - 1] += (value - middle) / len(verdict)
             returns.append(returns_to_go(tokens, trace.mask, self.gamma))
-            # A return of 0 for want of verdicts, once shifted, would be a penalty.
+            # Without verdicts the return is 0; once shifted, it would be a penalty. So these tokens are left out.
             judged.append(trace.mask & bool(verdict))
         return [self.scale * array for array in whiten(returns, judged, shift=paper)]
 
 
 def to_tokens(step_rewards: Floats, trace: Trace) -> Floats:
-    """Each token gets the sum of the rewards of the steps that end at or after it; nothing after the last step end."""
+    """Return token rewards: each token gets the sum of the rewards of the steps that end at or after it; 0 after the last step
+    end."""
     out = np.zeros(len(trace.ids))
     for reward, (_, end) in zip(step_rewards, trace.steps, strict=True):
         out[:end] += reward
@@ -148,5 +154,5 @@ def to_tokens(step_rewards: Floats, trace: Trace) -> Floats:
 
 
 def kl_penalties(traces: Traces, reference: list[Floats], coefficient: float) -> list[Floats]:
-    """beta * k1 of each trained token: a cost inside the reward, without gradient."""
+    """Return beta * k1 of each trained token: a cost inside the reward, without gradient. One float array per rollout."""
     return [coefficient * (trace.logprobs - ref) * trace.mask for trace, ref in zip(traces, reference, strict=True)]

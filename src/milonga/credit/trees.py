@@ -1,7 +1,7 @@
-"""Trees of steps: which step to try next, what a step turned out to be worth, and which preferences follow from it.
+"""Monte Carlo tree search over steps: selection by UCT, backpropagation of values, and step preferences from a tree.
 
-A node is a solution up to one of its steps. Every simulation walks from the root to an end and leaves there what the end is
-worth, from -1 to 1: q is the mean over the simulations that came by.
+A node is a solution up to one of its steps. Every simulation walks from the root to an end and adds the value of that end, from
+-1 to 1, to all nodes on its path: q is the mean over the simulations through a node.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from milonga.types import Trace
 
 @dataclass(eq=False)
 class Node:
-    """A solution so far, and the steps that were found to follow it."""
+    """A partial solution, and the steps that were sampled after it."""
 
     trace: Trace
     step: str = ""
@@ -26,50 +26,53 @@ class Node:
     children: list[Node] | None = None
     """None until it is expanded."""
     end: float | None = None
-    """What arriving here is worth; None where a solution goes on."""
+    """The value of this end; None where the solution goes on."""
     right: bool = False
-    """Of an end: whether it has the right answer."""
+    """Whether an end has the right answer."""
     visits: int = 0
     total: float = 0.0
     rights: int = 0
-    """Simulations that went through here and ended right."""
+    """Simulations through this node that ended right."""
     wrongs: int = 0
-    """And wrong, dead ends included."""
+    """Simulations through this node that ended wrong, dead ends included."""
 
     @property
     def q(self) -> float:
+        """The mean value of the visits; 0 without visits."""
         return self.total / self.visits if self.visits else 0.0
 
     @property
     def reached(self) -> bool:
-        """Whether any simulation went through here: a value that it was given at birth is no experience."""
+        """Whether any simulation went through this node: a prior value does not count."""
         return self.rights + self.wrongs > 0
 
     @property
     def followed(self) -> list[Node]:
-        """The children that a simulation went through."""
+        """The children that at least one simulation went through."""
         return [child for child in self.children or () if child.reached]
 
     def seed(self, value: float) -> None:
-        """One visit that was not made: what somebody thinks of a step before it is tried."""
+        """Add one virtual visit with a prior value of the step, before it is tried."""
         self.visits, self.total = self.visits + 1, self.total + value
 
 
 def uct(node: Node, parent_visits: int, explore: float, untried: float = math.inf) -> float:
-    """q + c * sqrt(ln N_parent / N). An untried node scores `untried`: with 0, one that failed would often come before it."""
+    """Return q + c * sqrt(ln N_parent / N). An untried node scores `untried`: with 0, one that failed would often come before
+    it."""
     if not node.visits:
         return untried
     return node.q + explore * math.sqrt(math.log(max(1, parent_visits)) / node.visits)
 
 
 def choose(node: Node, explore: float, untried: float, rng: random.Random) -> Node:
-    """The child to go to; the random source decides among equals, where the first would always win."""
+    """Select the child with the highest UCT score; ties are broken at random, or the first child would always win."""
     assert node.children
     scores = [uct(child, node.visits, explore, untried) for child in node.children]
     return rng.choice([child for child, score in zip(node.children, scores, strict=True) if score == max(scores)])
 
 
 def back_up(path: Sequence[Node], worth: float, right: bool) -> None:
+    """Add the value of an end to all nodes of its path."""
     for node in path:
         node.visits += 1
         node.total += worth
@@ -79,7 +82,7 @@ def back_up(path: Sequence[Node], worth: float, right: bool) -> None:
 
 @dataclass(frozen=True)
 class StepPair:
-    """Of two steps after the same beginning, the one that should be preferred."""
+    """A preference pair of two steps after the same prefix."""
 
     winner: Node
     loser: Node
@@ -88,15 +91,17 @@ class StepPair:
 
     @property
     def why(self) -> str:
+        """The two Q values, for the record of the pair."""
         return f"Q {self.winner.q:+.2f} against {self.loser.q:+.2f}"
 
 
 def step_pairs(root: Node, margin: float = 0.5, edits: int = 1) -> list[StepPair]:
-    """The pairs at every node of a tree.
+    """Return the preference pairs at every node of a tree.
 
     At most two children with the highest q that led to a right end, against two with the lowest that led to a wrong one; up to
     four where the other side has a single member. The winner's q must exceed the loser's by `margin`, its best continuation the
-    loser's worst, and the steps must be `edits` characters apart. Pairs are counted for their weight after all that.
+    loser's worst, and the steps must be `edits` characters apart. A pair's weight is 1 / the number of pairs of its node,
+    counted after all these filters.
     """
     by_q = sorted(root.followed, key=lambda child: child.q)
     good = [child for child in reversed(by_q) if child.rights]
@@ -116,12 +121,12 @@ def step_pairs(root: Node, margin: float = 0.5, edits: int = 1) -> list[StepPair
 
 
 def continuations(node: Node) -> list[float]:
-    """The mean q along each way from here to an end, this node included."""
+    """Return the mean q along each path from this node to an end, this node included."""
     return [sum(step.q for step in way) / len(way) for way in ways(node)]
 
 
 def ways(node: Node) -> Iterator[list[Node]]:
-    """Every way from a node to an end that was reached."""
+    """Yield every path from a node to an end that was reached."""
     if node.end is not None:
         yield [node]
     for child in node.followed:
@@ -129,7 +134,7 @@ def ways(node: Node) -> Iterator[list[Node]]:
 
 
 def edit_distance(left: str, right: str) -> int:
-    """Characters to insert, delete or replace (Levenshtein)."""
+    """Return the Levenshtein distance: characters to insert, delete or replace."""
     row = list(range(len(right) + 1))
     for i, a in enumerate(left, 1):
         before, row = row, [i]

@@ -1,6 +1,6 @@
-"""Credit for the turns of a conversation: each turn has rewards and a baseline of its own.
+"""Advantages for the turns of a conversation: each turn has rewards and a baseline of its own.
 
-Invariant: what a turn is paid reaches the tokens of that turn alone, never those of another, nor what others said in between.
+Invariant: the reward of a turn reaches the tokens of that turn alone, never those of another, nor what others said in between.
 """
 
 from __future__ import annotations
@@ -16,29 +16,32 @@ from milonga.objectives import Objective
 from milonga.types import Floats, Trace, Traces
 
 TurnAggregate = Literal["sum_of_turn_means", "token_mean", "sum"]
-"""What a conversation's score is made of: the means over its turns, added; the mean over all tokens of its seat; their sum."""
+"""How a conversation's score is aggregated: the sum of the means over its turns; the mean over all tokens of its agent; their
+sum."""
 
 
 def turn_alone(trace: Trace, turn: int) -> Trace:
-    """The conversation with one of its turns trained, and nothing else."""
+    """Return the conversation with the trained mask restricted to one of its turns."""
     start, end = trace.turns[turn]
     kept = [replace(s, trained=s.trained and start <= s.start and s.end <= end) for s in trace.segments]
     return replace(trace, segments=tuple(kept))
 
 
 def progress_reward(first: Floats, second: Floats, alpha: float) -> Floats:
-    """What a second attempt is paid: being right, and the progress from the first, alpha times (SCoRe)."""
+    """Return the reward of a second attempt: its correctness plus alpha times its progress over the first (SCoRe)."""
     return second + alpha * (second - first)
 
 
 def turn_sums(numbers: Sequence[Floats], factors: Sequence[Floats], traces: Traces) -> list[list[float]]:
-    """Of numbers at tokens, the sum over each turn of each conversation, every token times its factor."""
+    """Return the sum over each turn of each conversation, every token value times its factor. Input: one float array per
+    rollout."""
     weighed = [row * factor for row, factor in zip(numbers, factors, strict=True)]
     return [[float(row[start:end].sum()) for start, end in trace.turns] for row, trace in zip(weighed, traces, strict=True)]
 
 
 def turn_factors(traces: Traces, how: TurnAggregate) -> list[Floats]:
-    """What each token counts in the score of its conversation, so that the sum over tokens is what `how` says."""
+    """Return the factor of each token, so that the weighted sum over tokens is the aggregate `how`. One float array per
+    rollout."""
     out = []
     for trace in traces:
         row, whole = np.zeros(len(trace.ids)), sum(end - start for start, end in trace.turns)
@@ -55,10 +58,10 @@ def turn_advantages(
     objective: Objective,
     penalties: list[Floats] | None = None,
 ) -> list[Floats]:
-    """Advantages of `rewards[k][i]`, the reward of turn k of conversation i.
+    """Return token advantages from `rewards[k][i]`, the reward of turn k of conversation i. One float array per rollout.
 
-    Turns are compared within their group with the same turn of the other conversations: rewards of different scale never
-    share a baseline. `penalties` are costs of single tokens inside the reward of their own turn.
+    A turn is compared within its group with the same turn of the other conversations: rewards of different scale never share a
+    baseline. `penalties` are per-token costs inside the reward of their own turn.
     """
     total = [np.zeros(len(trace.ids)) for trace in traces]
     for turn, reward in enumerate(rewards):

@@ -1,7 +1,7 @@
-"""What unit tests are worth by how they tell right programs from wrong ones (CURE, arXiv 2506.03136). Pure functions of tables.
+"""Rewards of unit tests by how well they separate right programs from wrong ones (CURE, arXiv 2506.03136). Pure functions.
 
-A table has a row for each program and a column for each test: whether the program passes it. Columns stay where a test could
-not be read; such a test is passed by nobody, and is paid apart.
+A pass matrix has shape (programs, tests): whether the program passes the test. A column stays where a test could not be parsed;
+no program passes such a test, and it has a reward of its own.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ Booleans = NDArray[np.bool_]
 
 
 def unanimous(passes: Booleans) -> Booleans:
-    """Which tests every one of these programs passes."""
+    """Return a mask over tests: True where every one of these programs passes."""
     return np.asarray(passes.all(axis=0))
 
 
 @dataclass(frozen=True)
 class UnitTestReward:
-    """How a test is paid, from the programs of its task that are known to be right or wrong."""
+    """The reward of a test, from the programs of its task that are known to be right or wrong."""
 
     by: Literal["mu", "validity"] = "mu"
     """mu: r = v - f, v whether every right program passes and f the share of wrong ones that do. validity: v alone, which
@@ -33,17 +33,23 @@ class UnitTestReward:
     hard: bool = False
     """Late stage: 1 for a valid test that no wrong program passes, -1 for an invalid one that some do, else 0."""
     all_correct: Literal["zero", "sign"] = "zero"
-    """Where no program is wrong: nothing, or 1 for valid tests and -1 for others."""
+    """The reward where no program is wrong: 0, or 1 for valid tests and -1 for others."""
     format_fail: float = -0.5
-    """Of a test that cannot be read. 0, as released, is what a valid test earns that every program passes."""
+    """The reward of a test that cannot be parsed. The released code has 0, which is what a valid test earns that every program
+    passes."""
 
     def rewards(self, passes: Booleans, right: Booleans, readable: Booleans) -> Floats | None:
-        """One reward for each test; None where no program is right, and so nobody knows which tests are."""
+        """Return one reward per test; None where no program is right, so that the validity of tests is unknown.
+
+        passes: shape (programs, tests). right: shape (programs,). readable: shape (tests,).
+        """
         if not right.any():
             return None
         return np.where(readable, self._paid(unanimous(passes[right]), passes[~right]), self.format_fail)
 
     def _paid(self, valid: Booleans, wrong: Booleans) -> Floats:
+        """Return the reward of each test, as if all could be parsed. valid: shape (tests,). wrong: the pass matrix of the wrong
+        programs."""
         if not len(wrong):
             return np.where(valid, 1.0, -1.0) if self.all_correct == "sign" else np.zeros(len(valid))
         if self.by == "validity":
@@ -70,12 +76,16 @@ class Separation:
         return self.valid * (1 - self.on_valid) - (1 - self.valid) * self.on_invalid
 
     def figures(self) -> dict[str, float]:
+        """Return the estimates as metrics."""
         return {"validity": self.valid, "p01": self.on_valid, "p00": self.on_invalid, "mu": self.mu}
 
 
 def separation(tables: Sequence[tuple[Booleans, Booleans, Booleans]]) -> Separation | None:
-    """Over many tasks, each with its table, which programs are right, and which tests are. None where there is no test, or no
-    wrong program to tell from right ones."""
+    """Estimate `Separation` over many tasks, each with its pass matrix, its mask of right programs, and its mask of right
+    tests.
+
+    None where there is no test, or no wrong program to separate.
+    """
     valid = [test for _, _, tests in tables for test in tests]
     shares: dict[bool, list[bool]] = {True: [], False: []}
     for passes, right, tests in tables:
@@ -83,17 +93,17 @@ def separation(tables: Sequence[tuple[Booleans, Booleans, Booleans]]) -> Separat
             shares[bool(test)] += passes[~right, column].tolist()
     if not valid or not (shares[True] or shares[False]):
         return None
-    # Of a kind of test that does not occur nothing is weighed, whatever stands there.
+    # A rate without any test of its kind has weight 0 in mu, so that 0.0 is as good as any value.
     on_valid, on_invalid = (float(np.mean(shares[kind])) if shares[kind] else 0.0 for kind in (True, False))
     return Separation(float(np.mean(valid)), on_valid, on_invalid)
 
 
 def shortened(rewards: Floats, lengths: Floats, low: float = 0.0, high: float = np.inf) -> Floats:
-    """CURE's transform for long answers: rewards of one task, so that a short right test earns most.
+    """Shape rewards by length (CURE's transform for long answers), for the tests of one task: a short right test earns most.
 
     Centred first. T is the median length of those above the mean, clipped to [low, high], and L the longest of them: they earn
     T - length, and so less than nothing when longer than T; the others earn T - L. The positive part is then scaled to weigh as
-    much as the negative one, and all by their std. Rewards that are all alike, or have no positive part, become 0.
+    much as the negative one, and all are divided by their std. Rewards that are all alike, or have no positive part, become 0.
     """
     centred = rewards - rewards.mean()
     above = centred > 0

@@ -1,4 +1,4 @@
-"""Weights of rows: classes that count alike within each problem, and terms of a loss that do not dilute each other."""
+"""Row weights: class balance within each problem, and terms of a loss that do not dilute each other."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from milonga.types import Floats
 
 
 def balanced_within(labels: Sequence[float] | Floats, groups: Sequence[Hashable]) -> list[float]:
-    """Weights under which right and wrong rows count alike within every group, 1 on average there.
+    """Return class weights under which right and wrong rows count alike within every group, 1 on average there.
 
-    A group with one kind alone weighs nothing: it would teach which problems are hard, not which solutions are right. Unknown
-    labels (NaN) weigh nothing either.
+    A group with one class alone weighs 0: it would teach which problems are hard, not which solutions are right. Unknown labels
+    (NaN) weigh 0 too.
     """
     values = np.asarray(labels, dtype=float)
     out = np.zeros(len(values))
@@ -33,11 +33,11 @@ def term_weights(
     weights: Sequence[float] | None = None,
     sizes: Sequence[float] | None = None,
 ) -> list[float]:
-    """Weights of the rows of a loss with several terms: each term is the mean over its own rows, times its factor.
+    """Return row weights of a loss with several terms: each term is the mean over its own rows, times its factor.
 
     The learner divides by the sizes of all rows together; a row's weight undoes that and divides by those of its own term, so
-    that rows of another kind change nothing. `weights` tell the rows of one term apart: those of weight 0 are not counted.
-    `sizes` are what the objective sums over: tokens of a row, or 1 for a row (or a pair) that counts once.
+    that rows of another term change nothing. `weights` are the weights within a term: rows of weight 0 are not counted. `sizes`
+    are what the objective sums over: tokens of a row, or 1 for a row (or a pair) that counts once.
     """
     size = np.ones(len(terms)) if sizes is None else np.asarray(sizes, dtype=float)
     own = np.ones(len(terms)) if weights is None else np.asarray(weights, dtype=float)
@@ -50,7 +50,8 @@ def term_weights(
 
 
 def best_rows(scores: Sequence[float] | Floats, groups: Sequence[Hashable]) -> NDArray[np.bool_]:
-    """True at the highest score of each group, the first among equals; a score that is not known (NaN) is never the highest."""
+    """Return a mask, True at the highest score of each group, the first among equals; an unknown score (NaN) is never the
+    highest."""
     values = np.asarray(scores, dtype=float)
     out = np.zeros(len(values), dtype=bool)
     for rows in members(groups):

@@ -1,7 +1,7 @@
-"""Questions without answers that the players ask themselves: posing and teaching them, and the pool they are remembered in.
+"""Questions without answers that the agents propose themselves: posing them, demonstrating their formats, and a replay pool.
 
-A question that is none of the task's can be asked and answered all the same; nothing is right about it. The truth of the others
-is computed to be looked at, and no text of a held-out split is ever taken.
+A question that does not belong to the task can be asked and answered too; no answer to it is right. The truth of the others is
+computed for metrics alone, and no text of a held-out split is ever taken.
 """
 
 from __future__ import annotations
@@ -23,12 +23,13 @@ from milonga.types import Problem, Trace, Traces
 
 
 def is_question(proposal: Trace) -> bool:
-    """Whether it can be read at all and is not a held-out problem; sensible it need not be."""
+    """Whether a proposal can be parsed and is not a held-out problem; it need not make sense."""
     return proposal.reading.valid and split_of(proposal.reading.value.question) == "train"
 
 
 def posed(table: Table, text: str, id: str) -> Problem:
-    """A question as the solver is asked it. Its answer is empty where it is none of the task's."""
+    """Convert the text of a question into a problem for the solver. Its answer is empty where the question is none of the
+    task's."""
     task = table.setting.task
     made = invented(task, text, "", id)
     if made is None:
@@ -39,8 +40,8 @@ def posed(table: Table, text: str, id: str) -> Problem:
 
 
 def taught(table: Table) -> Traces:
-    """The formats by a noisy teacher: of each problem of the turn a new question, a solution, and judgements of a solution and
-    of a question, each right half of the time."""
+    """Return rollouts of a noisy teacher that demonstrate all formats: for each problem of the turn a new question, a solution,
+    and judgements of a solution and of a question, each right half of the time."""
     asker, solver, judge = (table.setting.roles[seat] for seat in ("proposer", "generator", "verifier"))
     assert isinstance(asker, Asker) and isinstance(solver, StepSolver) and isinstance(judge, Judge)
     task = table.setting.task
@@ -64,26 +65,26 @@ def taught(table: Table) -> Traces:
 
 @dataclass(frozen=True)
 class Pool:
-    """What is remembered, inside the state of the recipe, the newest `keep` of each. questions: text, id of the proposal.
-    pairs: text, id, an answer to it."""
+    """A replay pool inside the state of the recipe; it keeps the newest `keep` entries of each kind. questions: text, id of the
+    proposal. pairs: text, id, an answer to it."""
 
     state: dict[str, Any]
     keep: int
 
     def drawn(self, what: str, table: Table, count: int) -> list[Any]:
-        """So many, by the turn's own key; all of them where there are fewer."""
+        """Sample `count` entries by the turn's own random key; all of them where there are fewer."""
         items = self.state.get(what, [])
         return list(items) if len(items) <= count else keyed(what, table.setting.seed, table.turn).sample(items, count)
 
     def questions(self, table: Table) -> list[Problem]:
-        """For the solver: remembered questions, as far as they are half of the turn or less; the task's own, without their
-        answers, are the seeds and the rest."""
+        """Sample the solver's problems: questions of the pool, at most half of the turn. The rest are the task's own, without
+        their answers; they are the seeds too."""
         count = table.setting.batch
         own = [posed(table, text, id) for text, id in self.drawn("questions", table, count // 2)]
         return own + table.problems(count - len(own))
 
     def shown(self, table: Table, reference: float) -> list[Problem]:
-        """For the proposer: old questions, each to become harder; from the pool with the chance `reference`."""
+        """Sample the proposer's prompts: old questions, each to be made harder; from the pool with probability `reference`."""
         rng, out = keyed("shown", table.setting.seed, table.turn), []
         remembered = self.state.get("questions", [])
         for problem in table.problems():
@@ -92,18 +93,19 @@ class Pool:
         return out
 
     def admit(self, proposal: Trace) -> None:
+        """Add a question to the pool, unless its text is there already."""
         questions, text = self.state.setdefault("questions", []), proposal.reading.value.question
         if normalised(text) not in {normalised(known) for known, _ in questions}:
             self.state["questions"] = [*questions, [text, proposal.id]][-self.keep :]
 
     def remember(self, tried: Traces) -> None:
-        """The first answer to each question, to be judged again when the judge practises."""
+        """Store the first answer to each question, to be judged again when the judge practises."""
         first = {trace.problem.id: trace for trace in reversed(list(tried))}
         pairs = [[t.problem.text, t.problem.source or t.problem.id, t.text] for t in first.values()]
         self.state["pairs"] = [*self.state.get("pairs", []), *pairs][-self.keep :]
 
     def figures(self, table: Table) -> dict[str, float | None]:
-        """How large the pool is, and how much of it is none of the task's."""
+        """Return metrics of the pool: its size, and the share of its questions that are none of the task's."""
         questions = self.state.get("questions", [])
         bad = sum(not posed(table, text, id).answer for text, id in questions)
         return {"pool/size": float(len(questions)), "pool/malformed": bad / len(questions) if questions else None}

@@ -1,5 +1,6 @@
-"""Lessons of developing process reward models (Qwen2.5-Math-PRM, arXiv 2501.07301): completions say whether a step can still be
-rescued, a judge says whether it is right. Solutions on whose first error both agree make the better labels, and fewer."""
+"""Qwen2.5-Math-PRM (arXiv 2501.07301): consensus filtering of step labels for a process reward model. Completions say whether a
+step can still be rescued, a judge says whether it is right. Solutions on whose first error both agree make better labels, but
+fewer."""
 
 from __future__ import annotations
 
@@ -18,19 +19,19 @@ from milonga.tasks.base import keyed
 from milonga.types import Traces
 
 VALUES = ("mc_hard", "mc_soft")
-"""Labels that are values of prefixes; the others say what is right, and the two never meet in one head."""
+"""Labels that are values of prefixes (Monte Carlo). The others say which steps are right; one head never learns both kinds."""
 
 
 class QwenPrmOptions(ScoringOptions):
     labels: Literal["consensus_hard", "consensus_soft", "mc_hard", "mc_soft", "judge", "truth"] = "consensus_hard"
-    """consensus: of solutions on whose first error completions and judge agree. mc: of completions alone. judge: of the judge
-    alone. truth: exact, the most that labels can give. soft: the share of completions that arrive, rather than 0 or 1."""
+    """consensus: labels of solutions on whose first error completions and judge agree. mc: completions alone. judge: the judge
+    alone. truth: exact labels, an upper bound. soft: the share of completions that arrive, rather than 0 or 1."""
     completions: int = Field(8, ge=1)
     """Completions from each prefix."""
     tau: float = Field(0.0, ge=0, lt=1)
     """Share of the completions that must be exceeded for a step to count as right; the paper's best is 0."""
     votes: int = Field(1, ge=1)
-    """Verifications by the judge, of whose first errors the most frequent counts; one is greedy."""
+    """Verifications by the judge; the most frequent first error counts. One verification is greedy."""
     solutions: int = Field(0, ge=0)
     """Solutions learned from in a turn, at most, after filtering, so that arms learn from equally many; 0: all."""
 
@@ -56,16 +57,18 @@ class QwenPrm(Scoring):
         return "last_step" if self.options.labels in VALUES else "product"
 
     def label(self, table: Table, solutions: Traces) -> list[Labelled]:
+        """Label the steps of the solutions that have any, drop those without consensus, and sample at most `solutions` of
+        them."""
         readable = solutions.keep(lambda t: len(t.steps) > 0)
         labels = self.labels(table, readable)
         kept = [Labelled(t, steps) for t, steps in zip(readable, labels, strict=True) if steps is not None]
-        # Drawn, not the first: they would be of the first problems alone.
+        # Sampled, not the first ones: those would be of the first problems alone.
         rng = keyed("solutions", table.setting.seed, table.turn)
         chosen = rng.sample(range(len(kept)), min(len(kept), self.options.solutions or len(kept)))
         return [kept[i] for i in sorted(chosen)]
 
     def labels(self, table: Table, solutions: Traces) -> list[list[float] | None]:
-        """One label for each step up to the first error, and NaN after it; None for a solution that is dropped."""
+        """Return one label per step up to the first error, and NaN after it; None for a solution that is dropped."""
         how = self.options.labels
         if how == "truth":
             return [until(len(t.steps), t.grade.first_error if t.grade else None) for t in solutions]
@@ -83,7 +86,7 @@ class QwenPrm(Scoring):
         return [steps if same else None for steps, same in zip(labels, agree, strict=True)]
 
     def judged(self, table: Table, solutions: Traces) -> list[int | None]:
-        """The first error of each solution as the judge sees it, -1 for none, None where it said nothing readable."""
+        """Return the judge's first error of each solution: -1 for none, None where no verification could be parsed."""
         votes, found = self.options.votes, dict[str, Counter[int]]()
         for check in table.judge("judge", solutions, votes, greedy=votes == 1):
             if check.reading.value.steps is not None:
@@ -97,7 +100,8 @@ class QwenPrm(Scoring):
 
 
 def until(count: int, first: int | None) -> list[float] | None:
-    """Labels of a solution whose first error is known."""
+    """Return the step labels of a solution whose first error is known: 1 before it, 0 at it, NaN after it; -1 means no
+    error."""
     if first is None:
         return None
     return [float(k != first) if first == -1 or k <= first else NAN for k in range(count)]

@@ -1,4 +1,4 @@
-"""Research that recipes share: a planner asks for documents, a reader condenses them bin by bin, the planner goes on.
+"""Research loop that recipes share: a planner requests documents, a reader condenses them bin by bin, the planner goes on.
 
 Invariant: what the reader wrote is context in the planner's conversation, and trained in the reader's own rows alone.
 """
@@ -23,13 +23,14 @@ PLANNER, READER = "generator", "reader"
 
 @dataclass(frozen=True)
 class Desk:
-    """How documents reach the reader: the most tokens of a bin, and how often a planner may ask."""
+    """Limits of the research loop: `room` is the most tokens of a bin, `calls` the most requests of a planner."""
 
     room: int
     calls: int
 
     def bins(self, table: Table, talk: Trace, documents: Mapping[str, str]) -> list[Trace]:
-        """The documents that were asked for and exist, in bins. What is longer than a bin is cut, and counted."""
+        """Pack the requested documents that exist into bins. A document longer than a bin is truncated, and the lost tokens are
+        counted."""
         asked: Request = talk.reading.value
         policy = table.setting.policies[READER]
         found = [documents[name] for name in asked.names if name in documents]
@@ -42,9 +43,9 @@ class Desk:
         return [bin_of(talk, n, [found[at] for at in place], asked.purpose) for n, place in enumerate(places)]
 
     def research(self, table: Table, problems: Sequence[Problem], n: int = 1, blank: bool = False) -> Traces:
-        """`n` trajectories of each problem: the planner's conversations, and what the reader wrote for them.
+        """Sample `n` trajectories of each problem: the planner's conversations, and what the reader wrote for them.
 
-        With `blank` all documents are empty: what is right nevertheless was not read.
+        With `blank` all documents are empty: an answer that is right nevertheless was not read.
         """
         done: list[Trace] = []
         notes: list[Trace] = []
@@ -65,7 +66,7 @@ class Desk:
         return Traces([*(comparable(ended) if n > 1 else ended), *notes])
 
     def told(self, table: Table, asking: Traces, read: Traces, lines: dict[str, list[str]]) -> Traces:
-        """The planner's next turns, after it was told what all its documents say so far."""
+        """Sample the planner's next turns, after a message with what all its documents say so far."""
         for talk in asking:
             new = [line for note in read if note.subject.subject is talk for line in note.reading.value.lines]
             lines[talk.id] = [*(lines[talk.subject.id] if talk.about else []), *new]
@@ -73,9 +74,10 @@ class Desk:
         return table.reply(PLANNER, asking, said, speaker=READER)
 
     def shown(self, table: Table, plans: int, readings: int, slip: float) -> Traces:
-        """What a noisy teacher writes in all three places: a request, what the documents say, and the solution.
+        """Return rollouts of a noisy teacher in all three places: a request, what the documents say, and the solution.
 
-        So many requests and solutions, and the notes for so many requests: to read takes more examples than to ask.
+        `plans` is the number of requests and solutions, `readings` the number of requests with notes: reading takes more
+        examples than asking.
         """
         requests = demonstrations(table, PLANNER, plans)
         asked = Traces([*requests, *demonstrations(table, PLANNER, max(0, readings - plans))])[:readings]
@@ -93,22 +95,24 @@ class Desk:
 
 
 def planner(table: Table) -> Planner:
+    """Return the planner's role."""
     role = table.setting.roles[PLANNER]
     assert isinstance(role, Planner)
     return role
 
 
 def reader(table: Table) -> Reader:
+    """Return the reader's role."""
     role = table.setting.roles[READER]
     assert isinstance(role, Reader)
     return role
 
 
 def is_request(talk: Trace) -> bool:
-    """Whether the last word is a request that can be read."""
+    """Whether the last turn is a request that can be parsed."""
     return isinstance(talk.reading.value, Request) and talk.reading.valid
 
 
 def ends_of(talks: Traces) -> dict[str, Trace]:
-    """What each conversation came to, by the id of the conversation after each of its turns."""
+    """Map the id of the conversation after each of its turns to the finished conversation."""
     return {turn.id: talk for talk in talks for turn in turns_of(talk)}

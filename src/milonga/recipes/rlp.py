@@ -83,14 +83,15 @@ class Rlp(Recipe):
         return Schedule((imitate, begin)) + always("generator")
 
     def play(self, table: Table) -> Traces:
-        """Thoughts about one place in each line. They see only what stands before it."""
+        """Sample thoughts about one place in each line. They see only what stands before it."""
         if table.phase == FORMAT:
             return self.shown(table)
         places = cut(table, table.problems(), self.options.pick, self.options.target_span)
         return self.lines(table, places) if self.options.next_token == "only" else think(table, places, self.rollouts)
 
     def shown(self, table: Table) -> Traces:
-        """What a model may have met in its pretraining: plain lines, and some with a scratchpad in tags."""
+        """Write format examples like those a model may have met in pretraining: plain lines, and some with a scratchpad in
+        tags."""
         places = cut(table, table.problems(self.options.format_lines), "answer")
         count = round(self.options.format_share * len(places))
         teacher, task = table.setting.roles["generator"], table.setting.task
@@ -99,7 +100,7 @@ class Rlp(Recipe):
         return Traces([*table.write("generator", places[:count], texts), *self.lines(table, places[count:])])
 
     def lines(self, table: Table, places: list[Problem]) -> Traces:
-        """The whole lines, plain: text to be predicted from its beginning, not an answer to be graded."""
+        """Write the whole lines as plain text: to be predicted from the beginning, not to be graded."""
         written = table.write("predictor", [replace(p, text="") for p in places], [str(p.data["line"]) for p in places])
         return Traces(replace(trace, grade=None) for trace in written)
 
@@ -115,7 +116,8 @@ class Rlp(Recipe):
             yield Lesson(self.policies["generator"], objective, self.lines(table, places), sources={"text": 1.0})
 
     def credit_thoughts(self, table: Table, thoughts: Traces) -> Lesson:
-        """r(c) = log p(x_t | x_<t, c) - log p_ema(x_t | x_<t), against the other thoughts about the same place.
+        """Make the train batch of the thoughts. r(c) = log p(x_t | x_<t, c) - log p_ema(x_t | x_<t); the baseline is the other
+        thoughts about the same place.
 
         The second term is the same for all of them: it says what thinking gains, and cancels in the advantage.
         """
@@ -139,7 +141,7 @@ class Rlp(Recipe):
         return self.lesson("generator", thoughts, advantages=advantages, sources={"text": 1.0}, notes=notes)
 
     def require_signal(self, spread: float) -> None:
-        """Asked once, at the first thoughts."""
+        """Raise an error if the rewards do not vary; checked once, at the first thoughts."""
         if not self.state.get("begun") and spread < self.options.least_spread:
             raise UserError(
                 f"the thoughts make no difference to the next token (rewards within a line differ by {spread:.1e}): show the "
@@ -148,9 +150,8 @@ class Rlp(Recipe):
         self.state["begun"] = True
 
     def measure(self, table: Table) -> dict[str, float | None]:
-        """Cross-entropies of the answer's first tokens on held-out lines: after the own thought, after that of another line,
-        without one, and of the slow copy without one; and how often a line ends in the right answer, with a thought and
-        without."""
+        """Measure the cross-entropy of the answer's first tokens on held-out lines: after the own thought, after that of
+        another line, without one, and of the EMA copy without one; and the accuracy with a thought and without."""
         places = cut(table, table.problems(self.options.measured), "answer", self.options.target_span)
         thoughts, bare = think(table, places, 1), plain(table, places)
         ended = table.complete("generator", [(t, 1) for t in thoughts if t.steps])

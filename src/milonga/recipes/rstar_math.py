@@ -1,8 +1,8 @@
-"""rStar-Math (arXiv 2501.04519): a policy and a preference model of its steps raise each other by tree search, in rounds.
+"""rStar-Math (arXiv 2501.04519): a policy and a process preference model improve each other by tree search, in rounds.
 
-In each round the policy searches trees of checked steps, and the answers at their ends say what each step is worth. Steps that
-did well are preferred to their siblings that did badly: the preference model learns that anew. The best solutions are what the
-policy learns, from its start again. From the third round on the preference model guides the search.
+In each round the policy searches trees of checked steps, and the answers at their ends give a value to each step. Steps with
+high values are preferred to siblings with low ones, and the preference model is trained on these pairs from scratch. The policy
+is trained on the best solutions, from its start again. From the third round on the preference model guides the search.
 """
 
 from __future__ import annotations
@@ -90,6 +90,7 @@ class RstarMath(Recipe):
 
     @property
     def of_outcomes(self) -> bool:
+        """Whether the verifier is an outcome model: its loss is on the whole solution alone."""
         return self.objectives["verifier"].kind == "value_bce"
 
     def roles(self, dialect: Dialect) -> dict[str, Role]:
@@ -97,7 +98,7 @@ class RstarMath(Recipe):
         return {"generator": StepSolver(dialect), "verifier": StepScorer(dialect, how)}
 
     def schedule(self) -> Schedule:
-        """What the search found stays in the state until both have learned from it: a round resumes at any of its turns."""
+        """Search, then train both. What the search found stays in the state until then: a round resumes at any of its turns."""
         anew = {seat: (Action("reset", policy),) for seat, policy in self.policies.items()}
         search = Phase("verifier", self.options.searches, name="search")
         model = Phase("verifier", 1, enter=anew["verifier"] if self.options.restart == "base" else (), name="learn")
@@ -122,7 +123,7 @@ class RstarMath(Recipe):
         self.state["accuracy"] = self.held_out_accuracy(table)
 
     def search(self, table: Table) -> Traces:
-        """Trees over new problems; what both will learn from them is kept. Gives the solutions that were reached."""
+        """Search trees over new problems and keep what both models will learn from. Returns the solutions that were reached."""
         o, state = self.options, self.state
         if state["learned"]:
             state |= {"round": state["round"] + 1, "searched": [], "learned": False}
@@ -139,13 +140,13 @@ class RstarMath(Recipe):
         return Traces(way[-1].trace for root in roots for way in ways(root))
 
     def how(self, table: Table, guided: bool, blind: bool = False) -> Search:
-        """A model of outcomes has nothing to say about a solution that is not at its end."""
+        """Make the search settings. An outcome model gives no value to an unfinished solution, and so cannot guide."""
         guided = guided and not self.of_outcomes
         values = (lambda nodes: scores(table, nodes)) if guided or blind else None
         return Search(self.options, values, guided, blind)
 
     def solutions(self, table: Table) -> Traces:
-        """All that the round's searches reached, as the policy would write it."""
+        """Write all solutions that the round's searches reached as rollouts of the policy."""
         task, searched = table.setting.task, self.state["searched"]
         found = [(task.problem(table.split, tree["index"]), text) for tree in searched for text, _, _ in tree["solutions"]]
         return table.write("generator", [problem for problem, _ in found], [text for _, text in found])
@@ -176,21 +177,24 @@ class RstarMath(Recipe):
         )
 
     def credit_values(self, table: Table) -> Lesson:
-        """For comparison: the Q of each step (value_mse), or the answer alone (value_bce), of the same solutions."""
+        """Make a train batch for comparison: targets are the Q of each step (value_mse), or the answer alone (value_bce)."""
         rows, targets = value_rows(table, self.trees(held_out=False), self.of_outcomes)
         return self.lesson("verifier", rows, targets=targets, sources={"answers": 1.0}, notes={"solutions": float(len(rows))})
 
     def trees(self, held_out: bool) -> list[Harvest]:
+        """Select the searched trees of held-out problems, or the others."""
         return [tree for tree in self.state["searched"] if is_held_out(tree) == held_out]
 
     def held_out_accuracy(self, table: Table) -> float:
-        """Of the model as it has just become, on pairs of problems that it has not learned from; 0 where there are none."""
+        """Return the pair accuracy of the model just trained, on problems that it has not learned from; 0 where there are
+        none."""
         rows, _, _ = pair_rows(table, self.trees(held_out=True))
         last = [float(numbers[-1]) for numbers in table.numbers("verifier", rows)]
         return mean([float(won > lost) for won, lost in zip(last[::2], last[1::2], strict=True)]) or 0.0
 
     def measure(self, table: Table) -> dict[str, float | None]:
-        """Search without answers: how often the end that the verifier likes best is right, and how often any is."""
+        """Search held-out problems without answers: how often the end with the highest value is right, and how often any end
+        is."""
         roots = plant(table, table.problems(self.options.measured))
         grow(table, roots, self.rollouts, self.how(table, guided=True, blind=True))
         ends = [best_end(root) for root in roots]

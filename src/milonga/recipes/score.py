@@ -1,7 +1,8 @@
-"""SCoRe (arXiv 2409.12917): one model learns to correct its own first answer, in two stages of two-turn reinforcement.
+"""SCoRe (arXiv 2409.12917): one model learns to correct its own first answer, by two stages of two-turn RL.
 
-Stage I pays the second turn alone and ties the first to the start; stage II pays both, and the second also for its progress
-over the first. No credit flows from the second turn to the first: it would pay a wrong first answer.
+Stage I rewards the second turn alone and keeps the first close to the start by a KL penalty. Stage II rewards both, and the
+second also for its progress over the first. No reward flows from the second turn to the first: it would pay for a wrong first
+answer.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from milonga.types import Floats, Lesson, Traces
 
 FORMAT, STAGE1, STAGE2 = "format", "stage1", "stage2"
 BASE = "base"
-"""The weights after the format was learned: what the KL is measured from."""
+"""The weights after the format was learned: the KL reference."""
 
 
 class ScoreOptions(RecipeOptions):
@@ -38,15 +39,15 @@ class ScoreOptions(RecipeOptions):
     alpha: float = Field(10.0, ge=0)
     """Weight of the progress from the first turn to the second in stage II."""
     beta1: float = Field(0.01, ge=0)
-    """KL to the start on both turns, inside the reward."""
+    """KL coefficient on both turns, to the start, inside the reward."""
     beta2: float = Field(0.1, ge=0)
-    """KL on the first turn in stage I, in beta1's place."""
+    """KL coefficient on the first turn in stage I, instead of beta1."""
     stage2_beta_turn1: float | None = Field(None, ge=0)
-    """KL on the first turn in stage II; beta1 where it is not given."""
+    """KL coefficient on the first turn in stage II; beta1 where it is not given."""
     offline_first_attempts: float = Field(0.0, ge=0, lt=1)
-    """Share of the first attempts that the start writes: a wider choice of errors to mend, and not trained."""
+    """Share of the first attempts that the base model samples: a wider choice of errors to correct. They are not trained."""
     first_only: bool = False
-    """Pay the first turn alone: single-turn reinforcement, whose second turn is only looked at."""
+    """Reward the first turn alone: single-turn RL, whose second turn is only measured."""
     measured: int = Field(64, ge=1)
     """Held-out conversations in an evaluation."""
 
@@ -85,7 +86,7 @@ class Score(Recipe):
         return Schedule(intro, (Phase("generator", 1, name=STAGE2),))
 
     def play(self, table: Table) -> Traces:
-        """Conversations of two turns, each on top of a first attempt of its own."""
+        """Sample conversations of two turns, each with a first attempt of its own."""
         if table.phase == FORMAT:
             return self.shown(table)
         problems, offline = table.problems(), round(self.options.offline_first_attempts * self.rollouts)
@@ -96,15 +97,17 @@ class Score(Recipe):
             return comparable(self.corrected(table, first))
 
     def corrected(self, table: Table, first: Traces) -> Traces:
+        """Sample the second turns."""
         return table.reply("generator", first, self.instructions(table, first))
 
     def instructions(self, table: Table, first: Traces) -> list[Any]:
+        """Return the message before each second turn."""
         role = table.setting.roles["generator"]
         assert isinstance(role, Corrector)
         return [role.again(attempt.problem) for attempt in first]
 
     def shown(self, table: Table) -> Traces:
-        """First solutions by the teacher, and second ones behind what the model itself wrote first."""
+        """Write format examples: first solutions by the teacher, and second ones after the model's own first attempts."""
         half = self.options.format_lines // 2
         plain = demonstrations(table, "generator", half)
         first = table.ask("generator", table.problems(self.options.format_lines - half))
@@ -130,7 +133,8 @@ class Score(Recipe):
         return [self.lesson("generator", played, advantages=advantages, sources={"answers": 1.0}, notes=notes)]
 
     def rewards(self, stage: str, first: Floats, second: Floats) -> list[Floats]:
-        """Of each turn. In stage I the first is paid nothing: only its KL counts."""
+        """Return the rewards of each turn, shape (conversations,) each. In stage I the first turn has reward 0: only its KL
+        counts."""
         if self.options.first_only:
             return [first]
         if stage == STAGE1:
@@ -138,7 +142,7 @@ class Score(Recipe):
         return [first, progress_reward(first, second, self.options.alpha)]
 
     def betas(self, stage: str) -> tuple[float, float]:
-        """KL of the first and the second turn."""
+        """Return the KL coefficients of the first and the second turn."""
         o = self.options
         if stage == STAGE1:
             return o.beta2, o.beta1

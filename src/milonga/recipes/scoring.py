@@ -1,7 +1,7 @@
-"""What recipes of step verifiers with a value head share: they differ only in where the labels of the steps come from.
+"""Shared base of recipes that train a step verifier with a value head: they differ only in where the step labels come from.
 
-A frozen generator solves the turn's problems; the recipe labels the solutions; the verifier reads them in its own tokens, and
-its head learns the labels at the ends of the steps. Labelled solutions are kept, and learned from again in later turns.
+A frozen generator solves the turn's problems; the recipe labels the solutions; the verifier encodes them in its own tokens, and
+its head learns the labels at the ends of the steps. Labelled solutions are kept for replay in later turns.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ NAN = float("nan")
 
 @dataclass(frozen=True)
 class Labelled:
-    """A solution with what a head should say at the end of each step, or at the end of all; NaN where nobody labelled it."""
+    """A solution with the head's target at the end of each step, or at the end of the solution; NaN where there is no label."""
 
     solution: Trace
     steps: Sequence[float] = ()
@@ -58,7 +58,7 @@ class ScoringOptions(RecipeOptions):
 
 
 class Scoring(Recipe):
-    """A recipe of this kind says how it labels; the rest is here."""
+    """Base class: a subclass says how it labels solutions."""
 
     paradigm = "verifier training"
     granularity = "step"
@@ -78,7 +78,8 @@ class Scoring(Recipe):
     @property
     @abstractmethod
     def fitting(self) -> Aggregate:
-        """The aggregation that fits the labels: the last score for values, a product or minimum for correctness."""
+        """The aggregation of step scores that fits the labels: the last score for values, a product or minimum for
+        correctness."""
 
     @abstractmethod
     def label(self, table: Table, solutions: Traces) -> list[Labelled]: ...
@@ -98,7 +99,7 @@ class Scoring(Recipe):
         return table.ask("generator", table.problems(), self.rollouts)
 
     def credit(self, table: Table, played: Traces) -> list[Lesson]:
-        """A lesson in what was labelled now, and in some of what was labelled before; none where nothing was."""
+        """Return a train batch of the newly labelled solutions and some replayed ones; none where nothing was labelled."""
         labelled = self.label(table, played)
         if not labelled:
             return []
@@ -108,10 +109,12 @@ class Scoring(Recipe):
         return [self.lesson("verifier", rows, targets=targets, sources=self.sources(), notes=notes)]
 
     def remember(self, labelled: list[Labelled]) -> None:
+        """Add labelled solutions to the replay memory; the newest are kept."""
         kept = [*self.state.get("labelled", []), *(one.to_json() for one in labelled)]
         self.state["labelled"] = kept[max(0, len(kept) - self.options.memory) :]
 
     def recall(self, table: Table, count: int) -> list[Labelled]:
+        """Sample labelled solutions of earlier turns."""
         kept, solver = self.state.get("labelled", []), table.setting.roles["generator"]
         assert isinstance(solver, StepSolver)
         rng = keyed("recall", table.setting.seed, table.turn)
@@ -120,16 +123,17 @@ class Scoring(Recipe):
 
 
 def exact_labels(solution: Trace, stop_at_error: bool = True) -> list[float]:
-    """The truth of each step, where the task knows it; what follows the first error has no label unless it is wanted."""
+    """Return the truth of each step, where the task knows it; steps after the first error have no label unless `stop_at_error`
+    is False."""
     truth = solution.grade.steps if solution.grade else None
     labels = [float(right) for right in truth or ()]
     return until_first_error(labels) if stop_at_error else labels
 
 
 def reached(table: Table, solutions: Traces, n: int) -> list[list[float]]:
-    """For each step of each solution, the share of n completions from it that arrive at the right answer.
+    """Estimate the value of each step of each solution: the share of n completions from it that arrive at the right answer.
 
-    The last step needs none: what can be reached from it is the solution's own answer. Unknown grades count neither way.
+    The last step needs none: its value is the correctness of the solution's own answer. Unknown grades (NaN) are left out.
     """
     prefixes = [(solution, k) for solution in solutions for k in range(1, len(solution.steps))]
     arrived = table.complete("generator", prefixes, n).correct.reshape(len(prefixes), n)
@@ -139,7 +143,11 @@ def reached(table: Table, solutions: Traces, n: int) -> list[list[float]]:
 
 
 def as_rows(table: Table, labelled: Sequence[Labelled]) -> tuple[Traces, list[np.ndarray]]:
-    """The labelled solutions in the verifier's tokens, and the targets of its head. Labels map to steps by index."""
+    """Return the labelled solutions as rows in the verifier's tokens, and the targets of its head. Labels map to steps by
+    index.
+
+    Targets: one float array per row, aligned with its ids; NaN where there is no target.
+    """
     found = {one.solution.id: one for one in labelled}
     rows = table.write("verifier", [one.solution for one in labelled], [one.solution.text for one in labelled])
     of_steps = step_targets([found[row.subject.id].steps for row in rows], rows)
@@ -148,7 +156,8 @@ def as_rows(table: Table, labelled: Sequence[Labelled]) -> tuple[Traces, list[np
 
 
 def label_notes(labelled: Sequence[Labelled]) -> dict[str, float]:
-    """How many labels there are and how many say right; where the steps' truth is known, how many agree with it."""
+    """Return metrics of the labels: how many there are, the share that is right, and their agreement with the truth of the
+    steps where it is known."""
     pairs = [(one.steps, None if one.solution.grade is None else one.solution.grade.steps) for one in labelled]
     values = np.array([x for one in labelled for x in (*one.steps, one.end) if not math.isnan(x)])
     notes = {"solutions": float(len(labelled)), "labels": float(len(values))}

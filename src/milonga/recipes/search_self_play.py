@@ -1,8 +1,8 @@
-"""Search Self-Play (arXiv 2510.18821): from an answer alone a searching proposer makes a question; a searching solver must find
-the answer again.
+"""Search Self-Play (arXiv 2510.18821): a searching proposer makes a question from an answer; a searching solver must find the
+answer again.
 
-The proposer is paid for what the solver fails at. That the best question is not an impossible one rests on a gate: from what
-the proposer itself saw, among other passages, a reader must find the answer.
+The proposer is rewarded for what the solver fails at. A gate keeps the best question from being an impossible one: a reader
+must find the answer in what the proposer itself saw, among other passages.
 """
 
 from __future__ import annotations
@@ -40,38 +40,37 @@ from milonga.types import Floats, Lesson, Problem, Traces
 
 class SearchSelfPlayOptions(RecipeOptions):
     train: Literal["both", "solver", "proposer"] = "both"
-    """Who learns; the other plays as it was at the start."""
+    """Who learns; the other uses its initial weights."""
     reader: ReaderKind = "auto"
-    """Who must find the answer in what the proposer saw: what follows exactly, the reader's seat as it was at the start, or
-    nobody. auto: exactly where the corpus allows it. Without a reader the best question is one that nobody can answer."""
+    """Who must find the answer in what the proposer saw: exact inference, the reader with its initial weights, or nobody. auto:
+    exact where the corpus allows it. Without a reader the best question is one that nobody can answer."""
     unique: bool = True
-    """Whether a question must have one answer alone in the whole corpus, where that can be known. Not in the paper."""
+    """Whether a question must have exactly one answer in the whole corpus, where that can be known. Not in the paper."""
     noise: int = Field(4, ge=0)
-    """Passages of other proposers that are mixed into what the reader is shown."""
+    """Passages of other proposers that are mixed into the reader's input."""
     min_words: int = Field(2, ge=1)
-    """Words of a question, at least; 10 in the paper, where questions are sentences."""
+    """Least number of words of a question; 10 in the paper, where questions are sentences."""
     min_searches: int = Field(1, ge=1)
-    """Searches behind a question, at least; 2 in the paper, which has no questions of one hop."""
+    """Least number of searches behind a question; 2 in the paper, which has no questions of one hop."""
     hide_answer: bool = False
     """Whether the answer may stand in none of the proposer's searches."""
     reward: Difficulty = "one_minus"
-    """What a question is worth that is solved in a share s of the tries: 1 - s; 4 (low + s)(high - s) where it is not 0 or 1;
-    or 1."""
+    """The reward of a question with solve rate s: 1 - s; 4 (low + s)(high - s) where s is not 0 or 1; or 1."""
     low: float = Field(0.0, ge=0)
-    """Of the reward `window`."""
+    """The `low` of the reward `window`."""
     high: float = Field(1.0, gt=0)
-    """Of the reward `window`."""
+    """The `high` of the reward `window`."""
     invalid: float = 0.0
-    """What a question that does not pass is worth; the paper's scripts have 0, its config file -1."""
+    """The reward of a question that does not pass; the paper's scripts have 0, its config file -1."""
     proposals: int = Field(1, ge=1)
     """Questions for each answer."""
     baseline: Baseline = "batch_mean"
-    """What the proposer's reward is compared with: the batch, the questions for the same answer, a running mean, or nothing, as
-    in the paper."""
+    """The baseline of the proposer's reward: the batch mean, the questions for the same answer, a running mean, or none, as in
+    the paper."""
     decay: float = Field(0.9, ge=0, lt=1)
-    """Of the running mean, where that is the baseline."""
+    """Decay of the running mean, where that is the baseline."""
     fill: Literal["drop", "reuse", "resample"] = "drop"
-    """What takes the place of a question that does not pass: nothing, one of the pool, or another try of the proposer."""
+    """What replaces a question that does not pass: nothing, one of the pool, or another sample of the proposer."""
     reuse_below: float = Field(1.0, ge=0, le=1)
     """Questions of the pool are used again if no larger share of the tries solved them."""
     pool_age: int = Field(10, ge=1)
@@ -130,7 +129,7 @@ class SearchSelfPlay(Recipe):
         return always("generator")
 
     def play(self, table: Table) -> Traces:
-        """Answers, questions from them, and solutions of those that pass."""
+        """Draw answers, sample questions from them, and sample solutions of those that pass the gate."""
         proposals = self.propose(table, table.problems())
         questions, reasons = self.gate.passing(table, proposals)
         if self.options.fill == "resample":
@@ -147,17 +146,18 @@ class SearchSelfPlay(Recipe):
         return Traces([*proposals, *solutions])
 
     def propose(self, table: Table, problems: list[Problem]) -> Traces:
-        """Questions from the answers of problems, whose own questions nobody is shown."""
+        """Sample questions from the answers of problems; the problems' own questions are shown to nobody."""
         targets = [Problem(f"target/{problem.id}", problem.answer, "") for problem in problems]
         return self.ask(table, "proposer", targets, self.options.proposals)
 
     def ask(self, table: Table, seat: str, problems: list[Problem], n: int = 1) -> Traces:
-        """Who does not learn plays as it was at the start, whatever its weights learn on another seat."""
+        """Sample an agent. One that does not learn uses its initial weights, whatever these weights learn as another agent."""
         learns = self.options.train in ("both", "proposer" if seat == "proposer" else "solver")
         return table.ask(seat, problems, n, tag="live" if learns else "ref")
 
     def credit(self, table: Table, played: Traces) -> Iterator[Lesson]:
-        """First the proposer learns, then the solver. Both were sampled before: their log-probabilities travel with them."""
+        """Train the proposer, then the solver. Both were sampled before: their log-probabilities are stored with the
+        rollouts."""
         proposals, solutions = (played.keep(lambda t, s=seat: t.seat == s) for seat in ("proposer", "generator"))  # type: ignore[misc]
         rates = solve_rates(solutions)
         notes = turn_figures(proposals, solutions, rates) | rejections(self.state["rejected"])
@@ -170,7 +170,7 @@ class SearchSelfPlay(Recipe):
             self.pool.admit(int(table.turn), problem, rates[problem.source])
 
     def credit_proposer(self, table: Table, proposals: Traces, rates: Rates, notes: dict[str, float]) -> Lesson:
-        """What the solver fails at pays; what did not pass the gate is worth `invalid`."""
+        """Make the proposer's train batch: reward for what the solver fails at, `invalid` for what did not pass the gate."""
         o, objective = self.options, self.objectives["proposer"]
         paid = [question_reward(rates[p.id], o.reward, o.low, o.high) if p.id in rates else o.invalid for p in proposals]
         costs = table.penalties(proposals, objective)
@@ -183,7 +183,8 @@ class SearchSelfPlay(Recipe):
         return self.lesson("proposer", proposals, advantages=spread(advantages, proposals), sources=sources, notes=notes)
 
     def measure(self, table: Table) -> dict[str, float | None]:
-        """What the proposer makes of held-out answers, against the whole truth; the solver on the shortest and longest ways."""
+        """Measure questions from held-out answers against the exact truth, and the solver at the lowest and the highest
+        level."""
         task = table.setting.task
         assert isinstance(task, Search)
         proposals = self.propose(table, table.problems(self.options.measured))

@@ -1,4 +1,4 @@
-"""Tree search over steps, all problems of a turn at once: the nodes that wait at one depth are expanded in one batch."""
+"""Monte Carlo tree search over steps, for all problems of a turn at once: nodes at one depth are expanded in one batch."""
 
 from __future__ import annotations
 
@@ -15,44 +15,45 @@ from milonga.tasks.base import keyed
 from milonga.types import Problem, Trace, Traces, Verification
 
 Values = Callable[[Sequence[Node]], list[float]]
-"""What somebody thinks of nodes, from -1 to 1."""
+"""A value function of nodes, from -1 to 1."""
 
 
 class SearchOptions(RecipeOptions):
     candidates: int = Field(6, ge=1)
-    """Steps that are sampled at each node of a tree; batch.rollouts are the walks through it."""
+    """Steps that are sampled at each node of a tree; batch.rollouts is the number of simulations."""
     depth: int = Field(16, ge=1)
     """Most steps of a solution."""
     explore: float = Field(2.0, ge=0)
     """c of UCT."""
     untried: float | None = None
-    """The UCT score of a step that was never tried; none: it comes before all others. The public code has 0, by which
-    steps that failed come before those never tried."""
+    """The UCT score of an untried step; None: it comes before all others. The public code has 0, by which steps that failed
+    come before untried ones."""
     check: bool = True
-    """Whether a step stays in the tree only if what it computes is right, as running it would show."""
+    """Whether a step stays in the tree only if its computation is right, as running it would show."""
     blame: bool = True
-    """Whether dead ends (no step survives, too deep) count as wrong for all that led there. The public code blames nobody."""
+    """Whether dead ends (no step survives, too deep) count as wrong for all nodes on their path. The public code blames
+    none."""
 
 
 @dataclass(frozen=True)
 class Search:
-    """How trees are grown, and whose opinion counts in it."""
+    """The settings of a tree search, and its value function."""
 
     options: SearchOptions
     values: Values | None = None
-    """Whose opinion gives every new step its first visit, if `guided`, and is what an end is worth, if `blind`."""
+    """The value function: it gives every new step its first visit, if `guided`, and its value to an end, if `blind`."""
     guided: bool = False
     blind: bool = False
-    """Without the truth, which makes an end worth 1 or -1."""
+    """Search without the truth, which otherwise makes an end worth 1 or -1."""
 
 
 def plant(table: Table, problems: Sequence[Problem]) -> list[Node]:
-    """A root for each problem: a solution in which nothing is written yet."""
+    """Return a root for each problem: an empty solution."""
     return [Node(trace) for trace in table.write("generator", problems, [""] * len(problems))]
 
 
 def grow(table: Table, roots: Sequence[Node], simulations: int, search: Search) -> None:
-    """So many more walks from each root to an end. Where one meets a node that nobody has expanded, it is expanded."""
+    """Run `simulations` more walks from each root to an end. A walk that meets an unexpanded node expands it."""
     sources = [keyed("walk", table.setting.seed, table.turn, root.trace.id, root.visits) for root in roots]
     untried = math.inf if search.options.untried is None else search.options.untried
     for _ in range(simulations):
@@ -69,7 +70,8 @@ def grow(table: Table, roots: Sequence[Node], simulations: int, search: Search) 
 
 
 def expand(table: Table, nodes: Sequence[Node], search: Search) -> None:
-    """Steps after each of these nodes. A node that no step survives at is a dead end, and all its samples are gone."""
+    """Sample steps after each of these nodes. A node without a surviving step becomes a dead end, and its samples are
+    dropped."""
     each, deep = search.options.candidates, [node for node in nodes if node.depth < search.options.depth]
     sampled = table.complete("generator", [(node.trace, node.depth) for node in deep], each, step=True)
     for number, node in enumerate(deep):
@@ -92,7 +94,8 @@ def expand(table: Table, nodes: Sequence[Node], search: Search) -> None:
 
 
 def survivor(table: Table, node: Node, trace: Trace, check: bool) -> Node | None:
-    """A sample as a child, if it is an answer or one more step, and passes the check. All answers survive, right or wrong."""
+    """Return a sample as a child node, if it is an answer or one more step, and passes the check. All answers survive, right or
+    wrong."""
     trace = replace(trace, about=())
     step, value = trace.text[len(node.trace.text) :], trace.reading.value
     if value.answer is not None:
@@ -107,15 +110,16 @@ def survivor(table: Table, node: Node, trace: Trace, check: bool) -> Node | None
 
 
 def scores(table: Table, nodes: Sequence[Node]) -> list[float]:
-    """What the verifier thinks of nodes: of an end by all its steps, of others by the newest.
+    """Return the verifier's value of each node: of an end by the whole solution, of others by the newest step.
 
-    2 p - 1 is tanh of half its logit. Nothing, 0, where the verifier cannot read it.
+    2 p - 1 is tanh of half its logit. The value is 0 where the verifier cannot parse the solution.
     """
     judged = {check.subject.id: check.reading.value for check in table.judge("verifier", Traces(n.trace for n in nodes))}
     return [opinion(node, judged.get(node.trace.id)) for node in nodes]
 
 
 def opinion(node: Node, said: Verification | None) -> float:
+    """Convert a verification into a value from -1 to 1; 0 where there is no score."""
     if said is None:
         return 0.0
     newest = said.step_scores[-1] if said.step_scores else None
@@ -124,13 +128,13 @@ def opinion(node: Node, said: Verification | None) -> float:
 
 
 def best_end(root: Node) -> Node | None:
-    """The answer that is worth most among those reached."""
+    """Select the end with an answer that has the highest value; None where no answer was reached."""
     ends = [way[-1] for way in ways(root) if way[-1].trace.reading.value.answer is not None]
     return max(ends, key=lambda node: node.end or 0.0, default=None)
 
 
 def spoilt(table: Table, problems: list[Problem], share: float) -> list[Problem]:
-    """Some of the problems with the answer of their neighbour."""
+    """Replace the answers of a random share of the problems by their neighbours' (label noise)."""
     keys = [problem.answer for problem in problems]
     rng = keyed("wrong keys", table.setting.seed, table.turn)
     return [replace(p, answer=keys[i - 1]) if rng.random() < share else p for i, p in enumerate(problems)]

@@ -1,7 +1,8 @@
-"""Self-play SWE-RL, SSR (arXiv 2512.18552): one model breaks repositories and hides the damage, and repairs them.
+"""Self-play SWE-RL, SSR (arXiv 2512.18552): one model injects bugs into repositories, hides them from the tests, and repairs
+them.
 
-An injector hands in a change of code and a weakening of tests. Consistency checks decide what counts as a bug. A solver is
-shown the broken code and the weakening turned round, and is paid by the original tests; the injector by how often it succeeds.
+An injector hands in a change of code and a weakening of tests. Consistency checks decide what counts as a bug. A solver sees
+the broken code and the reverse of the weakening, and is rewarded by the original tests; the injector by the solve rate.
 """
 
 from __future__ import annotations
@@ -26,17 +27,17 @@ from milonga.types import Floats, Lesson, Problem, Traces
 
 Kind = Literal["removal", "history", "direct"]
 ENDS = ("valid", "unreadable", *CHECKS, "known", "held_out", "unknown")
-"""How an artifact may end; a share of each is in the metrics of every turn."""
+"""The outcomes of an artifact; the share of each is a metric of every turn."""
 
 
 class SelfPlaySweOptions(RecipeOptions):
     learn: Literal["joint", "repair", "inject"] = "joint"
-    """repair: the injector stays as it is, and the solver learns from a fixed pool of its early bugs. inject: the injector
-    learns alone, which the paper found to harm repair."""
+    """repair: the injector is frozen, and the solver learns from a fixed pool of its early bugs. inject: the injector learns
+    alone, which the paper found to harm repair."""
     reward: Literal["solve_rate", "consistency"] = "solve_rate"
-    """consistency: +1 for a bug that passes the checks, whatever becomes of it."""
+    """consistency: +1 for a bug that passes the checks, whatever its solve rate."""
     alpha: float = Field(0.8, ge=0, lt=1)
-    """What a bug costs that all or none of the attempts repair; see `injector_reward`."""
+    """The cost of a bug that all or none of the attempts repair; see `injector_reward`."""
     injections: int = Field(8, ge=2)
     """Artifacts for each repository; `batch.rollouts` is the number of attempts at each bug."""
     bugs: int = Field(16, ge=1)
@@ -91,11 +92,13 @@ class SelfPlaySwe(Recipe):
 
     @property
     def least(self) -> Requirements:
+        """The least that the checks require of an artifact."""
         o = self.options
         return Requirements(o.min_passing_tests, o.min_changed_files, o.min_failing_tests)
 
     def play(self, table: Table) -> Traces:
-        """Artifacts, attempts at those that pass the checks, and attempts at what failed patches made of them."""
+        """Sample artifacts, attempts at those that pass the checks, and attempts at second-order bugs made by failed
+        patches."""
         pooled = self.options.learn == "repair" and len(self.state.setdefault("gathered", [])) >= self.options.gather
         injected = Traces([]) if pooled else injections(table, self.options.prompts, self.options.injections)
         found = judged(table, injected, self.least, self.state.get("seen", []))
@@ -111,15 +114,17 @@ class SelfPlaySwe(Recipe):
         return Traces([*injected, *attempts, *more])
 
     def chosen(self, found: dict[str, Found]) -> list[Problem]:
+        """Select the valid bugs of this turn, at most `bugs`."""
         return [one.problem for one in found.values() if one.problem is not None][: self.options.bugs]
 
     def from_pool(self, table: Table) -> list[Problem]:
-        """As many bugs of the early turns as a turn attempts."""
+        """Draw bugs of the early turns, as many as a turn attempts."""
         pool = [entry for turn in self.state["gathered"] for entry in turn][-self.options.keep :]
         return held_back(table, pool, self.options.bugs, self.least)
 
     def credit(self, table: Table, played: Traces) -> list[Lesson]:
-        """One lesson for both seats where one policy sits on them: it never learns to break without learning to repair."""
+        """Make one train batch for both agents where they share a policy: it never learns to break without learning to
+        repair."""
         injected, attempts = (played.keep(lambda t, seat=seat: t.seat == seat) for seat in ("injector", "generator"))  # type: ignore[misc]
         objective = self.objectives["generator"]
         notes = self.figures(injected, attempts)
@@ -142,13 +147,13 @@ class SelfPlaySwe(Recipe):
         return lessons
 
     def broken(self, table: Table, injected: Traces, attempts: Traces) -> list[Floats]:
-        """Each artifact is compared with the others for the same repository and prompt."""
+        """Return the injector's token advantages; the baseline is the other artifacts for the same repository and prompt."""
         rewards = np.array([self.reward(trace.id, attempts) for trace in injected])
         objective = self.objectives["injector"]
         return outcome_advantages(rewards, injected, injected.problems, objective, table.penalties(injected, objective))
 
     def reward(self, id: str, attempts: Traces) -> float:
-        """r_inject; NaN where a bug was not attempted, or nobody could tell."""
+        """Return r_inject of an artifact; NaN where a bug was not attempted, or its outcome is unknown."""
         end, first = self.state["ends"][id]
         if end in ("unknown", "held_out"):
             return float("nan")
@@ -160,12 +165,12 @@ class SelfPlaySwe(Recipe):
         return float("nan") if solved is None else injector_reward(solved, self.options.alpha)
 
     def of(self, source: str, attempts: Traces) -> Traces:
-        """The attempts at a bug that count for who put it in."""
+        """Select the attempts at a bug that count for its injector."""
         second = self.options.order2_to_injector
         return attempts.keep(lambda t: t.problem.source == source and (second or t.problem.data["order"] == 1))
 
     def figures(self, injected: Traces, attempts: Traces) -> dict[str, float]:
-        """Where artifacts fail, how hard the bugs are, and how many tokens each seat learns from."""
+        """Return metrics: where artifacts fail, how hard the bugs are, and how many tokens each agent learns from."""
         ends = Counter(self.state["ends"][trace.id][0] for trace in injected)
         shares = {f"check/{end}": ends[end] / len(injected) for end in ENDS if len(injected)}
         tokens = {
@@ -176,8 +181,8 @@ class SelfPlaySwe(Recipe):
         return shares | tokens | {"solved": mean(attempts.correct) or 0.0, "second_order": len(second) / max(1, len(attempts))}
 
     def measure(self, table: Table) -> dict[str, float | None]:
-        """Bugs for held-out repositories, attempts at them, and whether repairs of the task's own bugs hold where nothing is
-        tested."""
+        """Measure bugs injected into held-out repositories and the attempts at them, and whether repairs of the task's own bugs
+        hold where nothing is tested."""
         asked = injections(table, self.options.prompts, 1, self.options.measured)
         found = judged(table, asked, self.least, [])
         posed = [one.problem for one in found.values() if one.problem is not None]

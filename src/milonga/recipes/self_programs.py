@@ -1,7 +1,7 @@
-"""Programs that the players make up: running them, asking about them, and held-out ones to measure by.
+"""Programs that the agents propose: running them, making questions about them, and held-out ones for measurement.
 
-A program counts if it can be read, runs on its inputs, does the same in another process, and writes out short. None whose text
-falls into a held-out split is ever taken: on those the players are measured.
+A program counts if it can be parsed, runs on its inputs, gives the same in another process, and has short outputs. A program
+whose text falls into a held-out split is never taken: the agents are measured on those.
 """
 
 from __future__ import annotations
@@ -20,20 +20,21 @@ from milonga.types import Problem, Split, Trace
 
 UNKNOWN, HELD_OUT = "the sandbox could not tell", "its program is held out"
 VOID = (UNKNOWN, HELD_OUT)
-"""Why a proposal is left out, rather than held against who made it."""
+"""Reasons to leave a proposal out, rather than to penalise its proposer."""
 SCANNED = 40
-"""Held-out functions that are looked at for each one that is measured on; a tenth of them will do."""
+"""Held-out functions that are looked at for each one that is measured on; about a tenth of them are usable."""
 Draft = tuple[str, Sequence[str]]
-"""A program and its inputs, as somebody wrote them."""
+"""A program and its inputs, as proposed."""
 
 
 def code_of(table: Table) -> Code:
+    """Return the code task of the run."""
     assert isinstance(table.setting.task, Code)  # the recipe takes no other
     return table.setting.task
 
 
 def run_drafts(task: Code, drafts: Sequence[Draft], longest: int) -> list[Worked | str]:
-    """Programs with what they give for their inputs; or why one does not count."""
+    """Run programs on their inputs. Returns each program with its outputs, or the reason why it does not count."""
     calls = [calls_of(task, *draft) for draft in drafts]
     runs = [
         (called_by(found), source(task, program), [arguments for _, arguments in found])
@@ -57,11 +58,12 @@ def run_drafts(task: Code, drafts: Sequence[Draft], longest: int) -> list[Worked
 
 
 def valid(found: Sequence[Worked | str]) -> list[Worked]:
+    """Filter the programs that count."""
     return [worked for worked in found if isinstance(worked, Worked)]
 
 
 def calls_of(task: Code, program: str, inputs: Sequence[str]) -> list[tuple[str, tuple[Any, ...]]] | str:
-    """The calls of a draft, different ones of one signature; or why it has none."""
+    """Parse the inputs of a draft into distinct calls of one signature; or return the reason why it has none."""
     found = [as_call(given) for given in inputs]
     calls = [call for call in found if call is not None]
     if not calls or len(calls) < len(found) or len({text for text, _ in calls}) < len(calls):
@@ -75,16 +77,17 @@ def calls_of(task: Code, program: str, inputs: Sequence[str]) -> list[tuple[str,
 
 
 def source(task: Code, program: str) -> str:
+    """Extract the source text of a program."""
     return program.strip() if task.tiny else source_in(program)
 
 
 def called_by(calls: Sequence[tuple[str, tuple[Any, ...]]]) -> Problem:
-    """Whom the task runs for: it takes signature and entry from a problem."""
+    """Make the problem for which the task runs calls: it takes signature and entry from a problem."""
     return Problem("", "", "", {"signature": names_of(calls[0][1]), "entry": ENTRY})
 
 
 def question(table: Table, kind: Kind, worked: Worked, id: str, pairs: int, from_proposal: str | None = None) -> Problem:
-    """A question about a program; of an induction the first `pairs` are told, and the others asked for."""
+    """Make a question about a program; an induction shows the first `pairs` pairs and asks for the others."""
     texts = Question(terse_in(table))
     given, output = worked.pairs[0]
     if kind == "deduction":
@@ -97,11 +100,12 @@ def question(table: Table, kind: Kind, worked: Worked, id: str, pairs: int, from
 
 
 def terse_in(table: Table) -> bool:
+    """Whether the run uses the terse dialect."""
     return table.setting.roles["deducer"].dialect == "terse"
 
 
 def draft_of(proposal: Trace) -> Draft:
-    """What was proposed: a program with an input, or inputs for the program that was shown."""
+    """Extract the draft of a proposal: a program with an input, or inputs for the program that was shown."""
     value, data = proposal.reading.value, proposal.problem.data
     if "program" in data:
         return data["program"], value.inputs
@@ -109,14 +113,14 @@ def draft_of(proposal: Trace) -> Draft:
 
 
 def of_task(problem: Problem, kind: Kind, inputs: int) -> Worked:
-    """A function of the task as somebody might have made it up: with one of its calls, or with several."""
+    """Make an example from a function of the task as if an agent had proposed it: with one of its calls, or with several."""
     number = {"deduction": slice(0, 1), "abduction": slice(1, 2), "induction": slice(0, inputs)}[kind]
     calls = tuple(written(call) for call in problem.data["inputs"][number])
     return Worked(problem.answer, calls, tuple(problem.data["outputs"][number]))
 
 
 def ladder(task: Code, split: Split, count: int) -> list[Problem]:
-    """Functions of a held-out split whose programs nobody may make up, and that have one."""
+    """Find `count` functions of a held-out split with a reference program that no agent may propose."""
     size = task.size(split)
     most = SCANNED * count if size is None else min(size, SCANNED * count)
     found: list[Problem] = []

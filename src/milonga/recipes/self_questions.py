@@ -1,4 +1,4 @@
-"""Questions that the players ask themselves: proposing, remembering and restoring them, verdicts on them, and the audit."""
+"""Questions that the agents propose themselves: formats, replay memory, verdicts on them, and an audit with the truth."""
 
 from __future__ import annotations
 
@@ -18,16 +18,17 @@ from milonga.tasks.invention import invented, true_answer, varied
 from milonga.types import Problem, Trace, Traces
 
 SLIP = 0.2
-"""How often a step of the teacher is wrong, as proposer and as solver: what is claimed is often not so."""
+"""The probability that a step of the teacher is wrong, as proposer and as solver: claimed answers are often wrong."""
 FLIP = 0.15
-"""How often a verdict of the teacher is not what it should be."""
+"""The probability that a verdict of the teacher is flipped."""
 WORDS = {"terse": ("+", "-"), "tagged": ("CORRECT", "INCORRECT")}
 Parser = Literal["strict", "substring"]
 
 
 def teach(table: Table) -> Traces:
-    """The three formats by a noisy teacher, so that learning one does not cost the others: of each problem of the turn a new
-    one that is harder or easier, a solution, and a verification of one that is right half of the time."""
+    """Return rollouts of a noisy teacher that demonstrate the three formats, so that learning one does not cost the others: for
+    each problem of the turn a new one that is harder or easier, a solution, and a verification of a solution that is right half
+    of the time."""
     proposer, solver, judge = (table.setting.roles[seat] for seat in ("proposer", "generator", "verifier"))
     assert isinstance(proposer, Proposer) and isinstance(solver, StepSolver) and isinstance(judge, StepVerifier)
     task, problems = table.setting.task, table.problems()
@@ -48,7 +49,7 @@ def teach(table: Table) -> Traces:
 
 
 def problem_of(table: Table, proposal: Trace) -> Problem | None:
-    """The problem that a proposal poses, with the answer it claims; None where it is malformed, or none of the task's."""
+    """Convert a proposal into a problem with the answer it claims; None where it is malformed, or none of the task's."""
     value = proposal.reading.value
     if not proposal.reading.valid or value.answer is None:
         return None
@@ -56,7 +57,7 @@ def problem_of(table: Table, proposal: Trace) -> Problem | None:
 
 
 def solution_of(table: Table, problem: Problem, work: str, id: str) -> Trace:
-    """A text of an earlier turn, or of a proposer, as a solution that can be judged."""
+    """Restore a text of an earlier turn, or of a proposer, as a graded solution that can be judged."""
     reading = table.setting.roles["generator"].read(work, None)
     grade = table.setting.task.grade(problem, reading.value.answer, reading.value.steps)
     return Trace.given(id, "generator", problem, work, reading, grade)
@@ -64,7 +65,7 @@ def solution_of(table: Table, problem: Problem, work: str, id: str) -> Trace:
 
 @dataclass(frozen=True)
 class Memory:
-    """What the phases leave to each other, inside the state of the recipe: plain lists, the newest `keep` entries of each.
+    """A replay memory inside the state of the recipe: plain lists, the newest `keep` entries of each.
 
     tasks: question, claimed answer, id of the proposal, share of attempts judged right. pairs: question, claimed answer, id,
     attempt, verdict.
@@ -74,18 +75,21 @@ class Memory:
     keep: int
 
     def drawn(self, what: str, table: Table) -> list[Any]:
-        """As many as a turn has problems, by the turn's own key; all of them where there are fewer."""
+        """Sample as many entries as a turn has problems, by the turn's own random key; all of them where there are fewer."""
         items, count = self.state.get(what, []), table.setting.batch
         return list(items) if len(items) <= count else keyed(what, table.setting.seed, table.turn).sample(items, count)
 
     def questions(self, table: Table) -> list[Problem]:
-        """Remembered questions with their claimed answers; the task's own while there are none."""
+        """Sample stored questions with their claimed answers; the task's own while there are none."""
         found = [invented(table.setting.task, *task[:3]) for task in self.drawn("tasks", table)]
         return [problem for problem in found if problem is not None] or table.problems()
 
     def old_questions(self, table: Table) -> list[Problem]:
-        """For the proposer: what most attempts were judged to solve should become harder, the rest easier. The task's own
-        questions fill up the turn."""
+        """Sample the proposer's prompts: a question that most attempts solve (by verdict) should become harder, the rest
+        easier.
+
+        The task's own questions fill up the turn.
+        """
         old = []
         for text, claimed, source, rate in self.drawn("tasks", table):
             problem = invented(table.setting.task, text, claimed, source)
@@ -94,7 +98,7 @@ class Memory:
         return old + [request(problem, number % 2 == 0) for number, problem in enumerate(more)]
 
     def pairs(self, table: Table) -> list[tuple[Trace, bool]]:
-        """Earlier attempts with the verdicts on them."""
+        """Sample earlier attempts with the verdicts on them."""
         out = []
         for number, (text, claimed, source, work, said) in enumerate(self.drawn("pairs", table)):
             problem = invented(table.setting.task, text, claimed, source)
@@ -103,7 +107,8 @@ class Memory:
         return out
 
     def remember(self, proposal: Trace, reward: float, judged: Sequence[tuple[Trace, bool]]) -> None:
-        """A question that divides becomes a task, once; of its attempts as many judged right as wrong become pairs."""
+        """Store a question with mixed verdicts as a task, once; store as many of its attempts judged right as wrong as
+        pairs."""
         value = proposal.reading.value
         tasks, pairs = self.state.setdefault("tasks", []), self.state.setdefault("pairs", [])
         verdicts = [right for _, right in judged]
@@ -114,7 +119,7 @@ class Memory:
         self.state["tasks"], self.state["pairs"] = tasks[-self.keep :], pairs[-self.keep :]
 
     def rate(self, solutions: Traces, rewards: Sequence[float]) -> None:
-        """How often the solver was paid on each question: what the proposer will be told."""
+        """Update the mean reward of the solver on each question, which the proposer's prompts depend on."""
         paid: dict[str | None, list[float]] = {}
         for solution, reward in zip(solutions, rewards, strict=True):
             paid.setdefault(solution.problem.source, []).append(reward)
@@ -123,11 +128,13 @@ class Memory:
             task[3] = task[3] if rate is None else rate
 
     def sizes(self) -> dict[str, float]:
+        """Return the number of stored entries of each kind as metrics."""
         return {f"remembered_{what}": float(len(self.state.get(what, []))) for what in ("tasks", "pairs")}
 
 
 def gold_pairs(table: Table, count: int) -> list[tuple[Trace, bool]]:
-    """Solutions of the task's own problems whose truth is known, right and wrong in turn: the only place where truth enters."""
+    """Make solutions of the task's own problems with known correctness, right and wrong in turn: the only place where truth
+    enters."""
     solver, out = table.setting.roles["generator"], []
     assert isinstance(solver, StepSolver)
     for number, problem in enumerate(table.problems(count)):
@@ -139,19 +146,19 @@ def gold_pairs(table: Table, count: int) -> list[tuple[Trace, bool]]:
 
 
 def conclusion(check: Trace, dialect: str) -> str:
-    """The part of a verification that holds its final verdict, whatever it says there."""
+    """Extract the part of a verification that holds its final verdict, whatever it says there."""
     mark = "=" if dialect == "terse" else "<final_verification>"
     return check.text.rpartition(mark)[2].partition("</final_verification>")[0]
 
 
 def verdict(check: Trace, parser: Parser, dialect: Literal["terse", "tagged"]) -> bool | None:
-    """What a verification concludes: by the grammar, or by the substring that occurs."""
+    """Parse the final verdict of a verification: by the grammar, or by the substring that occurs."""
     said: bool | None = check.reading.value.final
     return said if parser == "strict" else substring_verdict(conclusion(check, dialect), WORDS[dialect])
 
 
 def judge_audit(table: Table, count: int, tag: str) -> dict[str, float | None]:
-    """Who pays against what is right: the judge as it pays (policy@tag) on solutions of held-out problems."""
+    """Measure the judge that gives the rewards (policy@tag) against the truth, on solutions of held-out problems."""
     solutions = table.ask("generator", table.problems(count))
     checks = table.ask("verifier", solutions, tag=tag)
     paid = mean([check.reading.value.final is True for check in checks])
@@ -166,7 +173,8 @@ def judge_audit(table: Table, count: int, tag: str) -> dict[str, float | None]:
 
 
 def audit(table: Table, count: int, tag: str) -> dict[str, float | None]:
-    """The judge as it pays, and the proposer's claims about new questions made from the same held-out problems."""
+    """Measure the judge that gives the rewards, and the proposer's claims about new questions made from the same held-out
+    problems."""
     first = table.drawn
     found = judge_audit(table, count, tag)
     problems = table.setting.task.draw(table.split, table.start + first, count)

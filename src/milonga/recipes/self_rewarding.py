@@ -1,8 +1,8 @@
 """Self-Rewarding Language Models (arXiv 2401.10020): one model answers, grades its answers, and learns from its own grades.
 
 A seed of graded solutions teaches the model to give points. Then, in rounds, it answers problems and grades each answer several
-times; the best of a problem is preferred to the worst, measured from the model that made and graded both. The judge is carried
-along: nothing outside the model contradicts it after the seed.
+times; the best of a problem is preferred to the worst by DPO, with the model that made and graded both as reference. The judge
+changes with the model: nothing outside the model corrects it after the seed.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class SelfRewarding(Recipe):
     measures = ("verifier/own_score", "verifier/score_gap")
     defaults = {
         "binding": "shared",
-        # A margin alone made both sides unlikely, however right the pairs were.
+        # The DPO margin alone made both sides unlikely, however right the pairs were.
         "policies": {"generator": {"objective": {"preset": "dpo", "beta": 1.0, "nll_coef": 1.0, "kl_from": BEFORE}}},
         "batch": {"rollouts": 4},
     }
@@ -86,7 +86,7 @@ class SelfRewarding(Recipe):
         return Schedule(intro, (Phase("generator", turns, enter=before),))
 
     def play(self, table: Table) -> Traces:
-        """Answers and gradings of the model that the round began with."""
+        """Sample answers and gradings of the model at the start of the round."""
         if table.phase == SEED:
             return demonstrations(table, "verifier")
         answers = table.ask("generator", table.problems(), self.rollouts, tag=BEFORE)
@@ -116,7 +116,7 @@ class SelfRewarding(Recipe):
         return [pair_lesson(self, "generator", pairs, sources={source: 1.0}, notes=notes)]
 
     def scores(self, answers: Traces, gradings: Traces) -> Floats:
-        """The mean of the points that can be read; NaN where none can."""
+        """Return one score per answer: the mean of the points that can be parsed, plus the length bonus; NaN where none can."""
         if self.options.judge == "oracle":
             own = np.array([float(deserved(t.grade.steps or ())) if t.grade else np.nan for t in answers])
         else:
@@ -126,7 +126,7 @@ class SelfRewarding(Recipe):
         return own + self.options.length_bonus * np.array(long, dtype=float)
 
     def measure(self, table: Table) -> dict[str, float | None]:
-        """How well the model thinks it does, from 0 to 1, and by how much that is more than it does."""
+        """Return the model's own mean score, from 0 to 1, and by how much it exceeds the accuracy."""
         answers = table.ask("generator", table.problems(min(table.setting.batch, MEASURED)))
         points = mean_points(answers, table.ask("verifier", answers))
         known = ~np.isnan(points)
@@ -135,7 +135,7 @@ class SelfRewarding(Recipe):
 
 
 def mean_points(answers: Traces, gradings: Traces) -> Floats:
-    """Of each answer, over the gradings that give points; NaN where none does."""
+    """Return the mean points of each answer over the gradings that can be parsed; NaN where none can."""
     found: dict[str, list[float]] = {}
     for grading in gradings:
         if grading.reading.value.score is not None:
@@ -144,12 +144,12 @@ def mean_points(answers: Traces, gradings: Traces) -> Floats:
 
 
 def longer_wins(pairs: list[Pair]) -> float:
-    """Share of the pairs in which the winner is longer, ties counted half."""
+    """Return the share of the pairs in which the winner is longer; ties count half."""
     signs = [np.sign(len(winner.text) - len(loser.text)) for _, winner, loser in pairs]
     return float(np.mean(signs) / 2 + 0.5)
 
 
 def ordered(pairs: list[Pair]) -> dict[str, float]:
-    """Of the pairs of a right and a wrong answer, the share in which the right one wins; for watching alone."""
+    """Return the share of right winners among the pairs of a right and a wrong answer; a metric only."""
     apart: list[tuple[Trace, Trace]] = [p[1:] for p in pairs if {p[1].correct, p[2].correct} == {0.0, 1.0}]
     return {"right_wins": float(np.mean([winner.correct for winner, _ in apart]))} if apart else {}

@@ -1,8 +1,9 @@
-"""Self-Taught Evaluators (arXiv 2408.02666): a judge of pairs that is trained without anybody's preferences.
+"""Self-Taught Evaluators (arXiv 2408.02666): a pairwise judge that is trained without human preferences.
 
-Of two solutions the worse one solves a slightly changed problem, so that which is better is known. The judge writes several
-judgements of each pair in both orders; those that agree are kept, as many for either place, and the judge is trained on them
-anew from its seed. After the iterations right judgements are preferred to the others of the same input, by DPO.
+The worse of two solutions solves a slightly changed problem, so that the better one is known by construction. The judge samples
+several judgements of each pair in both orders; those that agree with the construction are kept (rejection sampling), as many
+for either position, and the judge is trained on them from its seed again. After the iterations right judgements are preferred
+to the others of the same input, by DPO.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from milonga.tasks.base import keyed
 from milonga.types import Lesson, Traces
 
 SEED, COLLECT, TRAIN, PREFER = "seed", "collect", "train", "prefer"
-"""The phases. The judge is kept under the name of the first when it has been seeded, and of the last when that begins."""
+"""The phases. The judge is saved under the tag `seed` when it has been seeded, and under `prefer` when that phase begins."""
 SAMPLES = 4
 """Solutions of a held-out problem among which a right and a wrong one are looked for."""
 
@@ -103,7 +104,8 @@ class SelfTaughtEvaluators(Recipe):
         return {"generator": StepSolver(dialect), "judge": judge}
 
     def schedule(self) -> Schedule:
-        """The seed; iterations that each begin from it again; and the final stage, measured from where it begins."""
+        """The seed phase; iterations that each begin from it again; and the final DPO stage, whose reference is where it
+        begins."""
         o, judge = self.options, self.policies["judge"]
         anew = (Action("reset", judge, SEED),) if o.restart == "seed" else ()
         first = Phase("judge", o.collect, enter=(Action("snapshot", judge, SEED),), name=COLLECT)
@@ -115,7 +117,7 @@ class SelfTaughtEvaluators(Recipe):
         )
 
     def play(self, table: Table) -> Traces:
-        """Judgements of the newest judge about pairs in both orders; where the judge is trained, nothing is played."""
+        """Sample judgements of the newest judge about pairs in both orders; nothing is sampled in a training phase."""
         if table.phase == SEED:
             return demonstrations(table, "judge")
         if table.phase == TRAIN:
@@ -137,7 +139,8 @@ class SelfTaughtEvaluators(Recipe):
         return []
 
     def collect(self, table: Table, played: Traces) -> None:
-        """All judgements of the iteration, with whether each is kept: it is right, and its place is not over-represented."""
+        """Store all judgements of the iteration, with whether each is kept: it is right, and its position is not
+        over-represented."""
         begins = self.state.get("iteration") != table.round
         pool = [] if begins and not self.options.accumulate else self.state.get("pool", [])
         kept = agreed([is_right(t) for t in played], played.subjects, self.options.majority_filter)
@@ -147,7 +150,7 @@ class SelfTaughtEvaluators(Recipe):
         self.state |= {"pool": pool, "iteration": table.round}
 
     def credit_kept(self, table: Table) -> list[Lesson]:
-        """Cross-entropy on the judgements that were kept, on the tokens of the judge alone."""
+        """Make a cross-entropy train batch of the kept judgements, on the tokens of the judge alone."""
         pool, judge = self.state["pool"], self.policies["judge"]
         chosen = keyed("judgements", table.setting.seed, table.turn).sample(range(len(pool)), min(len(pool), self.options.rows))
         drawn = [pool[row] for row in sorted(chosen)]
@@ -180,7 +183,7 @@ class SelfTaughtEvaluators(Recipe):
         return [pair_lesson(self, "judge", pairs, sources={"construction": 1.0}, notes=notes)] if pairs else []
 
     def measure(self, table: Table) -> dict[str, float | None]:
-        """On errors that nobody built, in both orders, and on built ones: a judge may know the one kind alone."""
+        """Measure the judge on natural errors, in both orders, and on constructed ones: a judge may know one kind alone."""
         problems, votes = table.problems(self.options.measured), self.options.votes
         real = real_pairs(table.ask("generator", problems, SAMPLES, tag=START))
         found = figures(table.ask("judge", both_orders(real), votes) if real else Traces([]))

@@ -1,7 +1,7 @@
-"""SFT: both seats imitate worked examples, before anything is rewarded. What other recipes start from.
+"""SFT: generator and verifier imitate worked examples, before anything is rewarded. Other recipes start from it.
 
 The generator learns to write the task's own solutions, step by step, in the dialect of the run. The verifier learns to check
-such solutions, half of them wrong in one step, by doing every step again. Verdicts are known by construction.
+such solutions, half of them wrong in one step, by redoing every step. Verdicts are known by construction.
 """
 
 from __future__ import annotations
@@ -54,22 +54,23 @@ class Sft(Recipe):
         return {"generator": StepSolver(dialect, noise), "verifier": StepVerifier(dialect, noise)}
 
     def schedule(self) -> Schedule:
-        # The lead comes last in a cycle: a run of N turns ends when both have had theirs.
+        # The lead agent comes last in a cycle: a run of N turns ends when both have had their turns.
         return alternate(verifier=self.options.n_verifier, generator=self.options.n_generator)
 
     def play(self, table: Table) -> Traces:
-        """One example of the learner for each problem of the turn."""
+        """Return one example of the learner for each problem of the turn."""
         return demonstrations(table, table.learner)
 
     def credit(self, table: Table, played: Traces) -> list[Lesson]:
-        """Cross-entropy on the examples that are right; the others weigh nothing."""
+        """Make a cross-entropy train batch of the right examples; the others weigh 0."""
         weights = [float(is_right(trace)) for trace in played]
         lesson: dict[str, Any] = {"weights": weights, "sources": {"demonstrations": 1.0}}
         return [self.lesson(table.learner, played, **lesson, notes={"kept": sum(weights) / max(1, len(weights))})]
 
 
 def is_right(example: Trace) -> bool:
-    """A solution with the right answer and no wrong step; a check that says of every step, and of the whole, what is true."""
+    """Whether an example is right: a solution with the right answer and no wrong step; a check whose step and final verdicts
+    are all true."""
     if example.seat == "generator":
         return example.correct == 1.0 and (example.grade is None or example.grade.sound is not False)
     truth = example.subject.grade.steps if example.subject.grade else None

@@ -1,4 +1,4 @@
-"""What recipes with a judge of slices share: cutting, references to judge beside, and how sure a verdict was."""
+"""Shared parts of recipes with a slice judge: cutting slices, reference solutions, and the log-probability of a verdict."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from milonga.types import Problem, Trace, Traces
 
 
 def slices_of(table: Table, solutions: Iterable[Trace]) -> Traces:
-    """All slices of all solutions, as the verifier's seat cuts them."""
+    """Cut all solutions into slices, as the verifier's role cuts them."""
     judge = table.setting.roles["verifier"]
     return Traces(piece for solution in solutions for piece in judge.parts(solution) or ())
 
 
 def gold(table: Table, problem: Problem, mark: str = "") -> Trace:
-    """The reference solution of a problem in the generator's own words: it should not be known by its style. `mark`, behind
-    each of its steps, is such a style."""
+    """Write the reference solution of a problem in the generator's own format, so that it is not recognised by its style.
+    `mark`, appended to each of its steps, is such a style."""
     solver = table.setting.roles["generator"]
     assert isinstance(solver, StepSolver)
     shown = table.setting.task.demonstrate(problem, keyed("reference", table.setting.seed, problem.id))
@@ -32,7 +32,8 @@ def gold(table: Table, problem: Problem, mark: str = "") -> Trace:
 
 
 def certainty(table: Table, verdicts: Traces) -> dict[str, float]:
-    """For each readable verdict, by its id, the log-probability of naming the origin of its slice after the same analysis."""
+    """Return for each readable verdict, by its id, the log-probability of naming the true origin of its slice after the same
+    analysis."""
     judge, readable = table.setting.roles["verifier"], verdicts.keep(lambda v: v.reading.valid)
     assert isinstance(judge, SliceJudge)
     texts = [text for v in readable for text in (v.text, judge.reversed(v.text))]

@@ -1,7 +1,8 @@
-"""SPIN (arXiv 2401.01335): a model learns to tell the data's answers from its own of the round before, and so leaves them.
+"""SPIN (arXiv 2401.01335): self-play fine-tuning; the data's answers are preferred to those of the model's previous round.
 
-At the start of a round the model is copied. The copy answers the data's problems and loses every time; the model raises the
-odds of the data's answer over the copy's, measured from the copy. Then it becomes the next copy. Nobody checks any answer.
+At the start of a round the model is copied. The copy answers the data's problems and loses every time; by DPO the model raises
+the odds of the data's answer over the copy's, with the copy as reference. Then it becomes the next copy. Nobody checks any
+answer.
 """
 
 from __future__ import annotations
@@ -64,14 +65,14 @@ class Spin(Recipe):
         return rounds("generator", self.options.round_turns, self.policies["generator"], BEFORE)
 
     def play(self, table: Table) -> Traces:
-        """Answers of the copy, which does not move within a round."""
+        """Sample answers of the copy, which does not change within a round."""
         return table.ask("generator", table.problems(), self.options.answers, tag=BEFORE)
 
     def credit(self, table: Table, played: Traces) -> list[Lesson]:
         """-log sigmoid(beta * (log-ratio of the data's answer - log-ratio of the copy's)), old pairs and new alike."""
         problems = {t.problem.id: t.problem for t in played}
         data = {t.problem.id: t for t in taught(table, "generator", list(problems.values()))}
-        # A text that was cut off has no end, and would lose by that alone.
+        # A truncated answer has no end-of-sequence token, and would lose by that alone.
         whole = [t for t in played if t.finish != "length" and t.problem.id in data]
         made: list[Pair] = [
             ("data against own answer", data[t.problem.id], shortened(as_given(t), self.options.shorten)) for t in whole
@@ -87,14 +88,15 @@ class Spin(Recipe):
         return [pair_lesson(self, "generator", pairs, sources={"demonstrations": 1.0}, notes=notes)]
 
     def measure(self, table: Table) -> dict[str, float | None]:
-        """Only the difference is trained: do the data's own answers become less likely?"""
+        """Measure the negative log-probability of the data's own answers: only the difference is trained, so they may become
+        less likely."""
         data = taught(table, "generator", table.problems(min(table.setting.batch, MEASURED)))
         found = table.logprobs("generator", data)
         return {"generator/data_surprise": mean([-float(x[t.mask].mean()) for x, t in zip(found, data, strict=True)])}
 
 
 def shortened(answer: Trace, share: float) -> Trace:
-    """An answer without the last part of its tokens, but with its end, as if it had stopped there."""
+    """Cut the last share of an answer's tokens but keep its end-of-sequence token, as if it had stopped there."""
     start, end = answer.segments[-1].start, len(answer.ids)
     left = start + round((1 - share) * (end - 1 - start))
     if left == end - 1:
@@ -107,7 +109,7 @@ def shortened(answer: Trace, share: float) -> Trace:
 
 
 def by_length(pairs: list[Pair]) -> float | None:
-    """How well length alone, the longer or the shorter one, would tell winners from losers; 0.5 is nothing."""
+    """Return how well length alone, the longer or the shorter one, would separate winners from losers; 0.5 is chance."""
     lengths = [float(side.length) for _, *sides in pairs for side in sides]
     found = order_accuracy(lengths, [1.0, 0.0] * len(pairs)) if pairs else None
     return None if found is None else max(found, 1 - found)

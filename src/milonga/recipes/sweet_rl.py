@@ -1,8 +1,9 @@
-"""SWEET-RL (arXiv 2503.15478): a critic that knows what the actor does not teaches it turn by turn.
+"""SWEET-RL (arXiv 2503.15478): a critic with privileged information gives turn-level advantages to an actor.
 
-The actor asks for what it was not told, and then solves. From dialogues that ended well and badly the critic, who reads the
-whole problem in front of them, learns by Bradley-Terry how good each turn was: its log-ratio, as a mean over the turn. Then the
-actor, who never sees that, prefers among its own candidates for a turn those that the critic ranks higher, by DPO.
+The actor asks for what it was not told, and then solves. The critic reads the whole problem in front of each dialogue. From
+dialogues that ended well and badly it learns by Bradley-Terry how good each turn was: its log-ratio, as a mean over the turn.
+Then the actor, who never sees the whole problem, learns by DPO to prefer, among its own candidates for a turn, those that the
+critic ranks higher.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from milonga.types import Lesson, Problem, Traces
 
 FORMAT = "format"
 BASE = "base"
-"""The actor after the format was learned: it speaks in all dialogues, and both learn from it."""
+"""The actor after the format was learned: it samples all dialogues, and it is the reference of both."""
 
 
 class SweetRlOptions(RecipeOptions):
@@ -64,9 +65,10 @@ class SweetRlOptions(RecipeOptions):
     rank_reference: Literal["with_c", "without_c"] = "with_c"
     """Whether the reference of a rank reads the whole problem too. If not, even an untrained critic prefers what it says."""
     any_gap: bool = False
-    """Whether the best dialogue of a problem wins even where it did not end well, by its right steps and its format too."""
+    """Whether the best dialogue of a problem wins even where it did not end well, judged also by its right steps and its
+    format."""
     turn_agg: TurnAggregate = "sum_of_turn_means"
-    """What the score of a dialogue is made of. sum: long turns dominate."""
+    """How the score of a dialogue is aggregated. sum: long turns dominate."""
     measured: int = Field(64, ge=1)
     """Held-out dialogues in an evaluation."""
 
@@ -110,7 +112,7 @@ class SweetRl(Recipe):
         return {"generator": actor, "critic": PrivilegedCritic(dialect)}
 
     def schedule(self) -> Schedule:
-        """The format; then rounds: the critic begins as the actor is, and both are measured from there."""
+        """The format; then rounds: the critic begins as a copy of the actor, which is the reference of both."""
         o, actor, critic = self.options, self.policies["generator"], self.policies["critic"]
         begin = (Action("copy", critic, actor), Action("snapshot", critic, BASE), Action("snapshot", actor, BASE))
         learn = Phase("critic", 0 if o.credit == "trajectory" else o.critic_turns, enter=begin)
@@ -118,10 +120,12 @@ class SweetRl(Recipe):
         return Schedule((Phase("generator", o.formats, name=FORMAT),), (learn, act))
 
     def problems(self, table: Table, count: int | None = None) -> list[Problem]:
+        """Draw problems with some of their parts kept back."""
         return [kept_back(table.setting.task, problem, self.options.hidden) for problem in table.problems(count)]
 
     def play(self, table: Table) -> Traces:
-        """Dialogues of the actor as it was when the round began; for its own turns, candidates in their place."""
+        """Sample dialogues of the actor as it was when the round began; in the actor's own turns, candidates for single
+        turns."""
         if not table.setting.engine.same_tokens(*(self.policies[seat] for seat in self.seats)):
             raise ConfigError("'sweet_rl' scores the actor's tokens: actor and critic need models of one vocabulary")
         if table.phase == FORMAT:
@@ -154,13 +158,15 @@ class SweetRl(Recipe):
         return [pair_lesson(self, "critic", pairs, factors=factors, sources={"answers": 1.0}, notes=notes)]
 
     def credit_trajectories(self, table: Table, talks: Traces) -> list[Lesson]:
+        """Make a DPO train batch of whole dialogues: those that ended well are preferred to others of the same problem."""
         pairs = kept_pairs(
             table, [(why, as_given(winner), as_given(loser)) for why, winner, loser in ended(talks, self.options.any_gap)]
         )
         return [pair_lesson(self, "generator", pairs, sources={"answers": 1.0})] if pairs else []
 
     def credit_actor(self, table: Table, played: Traces) -> list[Lesson]:
-        """DPO on single turns, behind what the actor itself could read; the reference enters by the critic's ranks alone."""
+        """Make a DPO train batch of single turns, after what the actor itself could read; the reference enters only through the
+        critic's ranks."""
         scores = [turns[-1] for turns in self.scores(table, played, BASE)]
         places = [(talk.problem.id, len(talk.turns), talk.about[0].id if talk.about else "") for talk in played]
         rng = keyed("pairs", table.setting.seed, table.turn)
@@ -177,14 +183,14 @@ class SweetRl(Recipe):
         return [pair_lesson(self, "generator", pairs, sources={"critic": 1.0}, notes=known)]
 
     def scores(self, table: Table, talks: Traces, base: str) -> list[list[float]]:
-        """A of each turn of each conversation."""
+        """Return the advantage A of each turn of each conversation."""
         o = self.options
         sees = (o.critic_sees, o.critic_sees and o.rank_reference == "with_c")
         return turn_scores(table, talks, sees, o.turn_agg, base)
 
     def measure(self, table: Table) -> dict[str, float | None]:
-        """How dialogues end and what is asked in them; whether the critic ranks useful first questions above useless ones, and
-        dialogues that end well above others."""
+        """Measure how dialogues end and what is asked in them; whether the critic ranks useful first questions above useless
+        ones, and dialogues that end well above others."""
         problems, base = self.problems(table, self.options.measured), BASE if self.state.get("begun") else "ref"
         talks = dialogues(table, problems, 2, "live")
         asked = [useful(talk) for talk in talks]

@@ -22,7 +22,7 @@ from milonga.table import Table
 from milonga.types import Floats, Lesson, Trace, Traces, Verification
 
 Verdicts = list[list[float] | None]
-"""+1 or -1 for each step of each solution; None where the verification did not match the steps."""
+"""+1 or -1 for each step of each solution; None where the verification does not match the steps."""
 
 
 class TangoOptions(RecipeOptions):
@@ -33,19 +33,20 @@ class TangoOptions(RecipeOptions):
     warmup: int = Field(6, ge=0)
     """Verifier turns before the first cycle; the paper has 40."""
     alpha: float = Field(0.3, ge=0, le=1)
-    """Weight of the step credit at the start. The paper's 0.1 goes with step_norm = "paper", whose sums are K times larger."""
+    """Weight of the step advantage at the start. The paper's 0.1 goes with step_norm = "paper", whose sums are K times
+    larger."""
     alpha_min: float = Field(1e-3, gt=0, le=1)
-    """Weight of the step credit at the end."""
+    """Weight of the step advantage at the end."""
     alpha_schedule: Literal["exponential", "constant"] = "exponential"
     """exponential: from alpha to alpha_min over the run's budget. constant: alpha throughout."""
     step_norm: Literal["verdict", "paper"] = "verdict"
     """verdict: whiten the verdicts, then divide by the number of steps. paper: the other way round, length-biased."""
     step_scale: float = Field(1.0, gt=0)
-    """A factor on the step credit; public code has 10 in its RLOO form."""
+    """A factor on the step advantage; public code has 10 in its RLOO form."""
     step_gamma: float = Field(1.0, gt=0, le=1)
     """Discount per token of the step rewards' return in the whitened (REINFORCE++) form."""
     mask_step_if_flat: bool = False
-    """No step credit for groups whose answers are all right or all wrong."""
+    """No step advantage for groups whose answers are all right or all wrong."""
     format_weight: float = Field(0.8, ge=0)
     """gamma: weight of the verifier's format score."""
     reweight: bool = True
@@ -83,7 +84,7 @@ class Tango(Recipe):
         return warm_up("verifier", self.options.warmup) + turns
 
     def play(self, table: Table) -> Traces:
-        """A generator turn: many solutions, one check each. A verifier turn: one solution, many checks."""
+        """Sample a generator turn (many solutions, one check each) or a verifier turn (one solution, many checks)."""
         if table.learner == "generator":
             solutions = solve(table, "generator", self.objectives["generator"], self.rollouts)
             return Traces([*solutions, *table.ask("verifier", solutions)])
@@ -98,9 +99,10 @@ class Tango(Recipe):
         return [self.credit_verifier(table, checks, {t.id: t.correct for t in checks.about})]
 
     def credit_generator(self, table: Table, solutions: Traces, verdicts: Verdicts, right: Floats) -> Lesson:
-        """A = (1 - alpha) A_outcome + alpha A_step: each source is normalised within the problem first, then mixed.
+        """Make the generator's train batch: A = (1 - alpha) A_outcome + alpha A_step. Each source is normalised within the
+        problem first, then mixed.
 
-        `right` is how right each answer is, from 0 to 1, whoever says so; NaN where nobody can.
+        `right` is the correctness of each answer, from 0 to 1, whoever judges it; NaN where it is unknown. Shape (solutions,).
         """
         objective = self.objectives["generator"]
         paid, groups = shaped(right, table, solutions, objective), solutions.problems
@@ -117,14 +119,17 @@ class Tango(Recipe):
         return self.lesson("generator", solutions, advantages=mix(outcome, process, alpha), sources=sources, notes=notes)
 
     def alpha(self, progress: float) -> float:
+        """Return the weight of the step advantage at this progress of the run."""
         if self.options.alpha_schedule == "constant":
             return self.options.alpha
         return decay(self.options.alpha, self.options.alpha_min, progress)
 
     def credit_verifier(self, table: Table, checks: Traces, labels: Mapping[str, float], more: Floats | None = None) -> Lesson:
-        """r = [final verdict == answer correct] + gamma * format, compared among checks of the same solution.
+        """Make the verifier's train batch: r = [final verdict == answer correct] + gamma * format; the group is the checks of
+        one solution.
 
-        `labels` say of each solution, by its id, whether its answer is taken for correct; `more` is what else each check earns.
+        `labels` maps a solution's id to whether its answer counts as correct; `more` is an extra reward of each check, shape
+        (checks,).
         """
         objective = self.objectives["verifier"]
         correct = np.array([labels[t.subject.id] for t in checks])
@@ -147,7 +152,8 @@ class Tango(Recipe):
         return self.lesson("verifier", checks, advantages=credit, sources={"answers": 1.0}, notes=notes)
 
     def verifier_reward(self, check: Trace, label: float) -> float:
-        """NaN where the solution's correctness is unknown; 0 where no final verdict can be read."""
+        """Return the reward of a check; NaN where the solution's correctness is unknown, 0 where no final verdict can be
+        parsed."""
         value: Verification = check.reading.value
         if np.isnan(label):
             return float("nan")
@@ -160,12 +166,13 @@ class Tango(Recipe):
 
 
 def verdicts_of(solutions: Traces, checks: Traces) -> Verdicts:
-    """The step verdicts on each solution, by index: generator and verifier may have different tokenizers."""
+    """Return the step verdicts on each solution, matched by index: generator and verifier may have different tokenizers."""
     found = {check.subject.id: check.reading.value.steps for check in checks}
     return [signs(found.get(solution.id), solution) for solution in solutions]
 
 
 def signs(verdicts: tuple[bool, ...] | None, solution: Trace) -> list[float] | None:
+    """Convert step verdicts to +1 and -1; None where they do not match the solution's steps."""
     if not verdicts or len(verdicts) != len(solution.steps):
         return None
     return [1.0 if right else -1.0 for right in verdicts]

@@ -1,4 +1,4 @@
-"""What RL Tango is compared with: the verifier as it started, exact steps in its place, the generator as it started."""
+"""Baselines of RL Tango: a frozen verifier, exact step labels instead of a verifier, and a frozen generator."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from milonga.types import Lesson, Traces
 
 @RECIPES.register("frozen")
 class Frozen(Tango):
-    """Tango with the verifier as it started: step rewards that cannot adapt, and so can be hacked."""
+    """Tango with a frozen verifier: step rewards that cannot adapt, and so can be hacked."""
 
     name = "frozen"
     paradigm = "frozen verifier"
@@ -26,7 +26,7 @@ class Frozen(Tango):
 
 @RECIPES.register("oracle")
 class Oracle(Tango):
-    """Tango with the exact truth of each step in the verifier's place: the most that step rewards can give."""
+    """Tango with the exact truth of each step instead of a verifier: an upper bound of what step rewards can give."""
 
     name = "oracle"
     paradigm = "single policy"
@@ -50,7 +50,7 @@ class Oracle(Tango):
 
 @RECIPES.register("verifier_only")
 class VerifierOnly(Tango):
-    """Tango with the generator as it started: only the verifier learns."""
+    """Tango with a frozen generator: only the verifier learns."""
 
     name = "verifier_only"
     paradigm = "verifier training"

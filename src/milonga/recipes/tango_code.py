@@ -39,12 +39,13 @@ class TangoCode(Tango):
     defaults = {"task": {"name": "code"}}
 
     def credit_generator(self, table: Table, solutions: Traces, verdicts: Verdicts, right: Floats) -> Lesson:
-        """As Tango's, by the tests that a program passes."""
+        """Make the generator's train batch as Tango does, with the share of passed tests as outcome if asked for."""
         paid = passed_shares(table, solutions) if self.options.reward == "share" else right
         return super().credit_generator(table, solutions, verdicts, paid)
 
 
 def passed_shares(table: Table, solutions: Traces) -> Floats:
-    """The share of its hidden tests that each program passes; NaN where nobody could tell."""
+    """Return the share of its hidden tests that each program passes; NaN where the sandbox could not tell. Shape
+    (programs,)."""
     passed = code_of(table).passed([(t.problem, t.reading.value.answer) for t in solutions])
     return np.array([np.nan if found is None else np.mean(found) for found in passed])

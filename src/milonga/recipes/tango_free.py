@@ -1,8 +1,9 @@
-"""Tango without ground truth: the verifier learns from what solutions agree on, the generator from what the verifier says.
+"""Tango without ground truth: the verifier learns from the majority vote of solutions, the generator from the verifier's
+verdicts.
 
 Nothing in the loop knows what is right, and both may come to agree on a wrong answer: collusion. It is measured with the hidden
-truth at every evaluation; a few labelled problems, frozen anchors and an adversarial third seat are there against it.
-The specification is docs/recipes/tango_free.md.
+truth at every evaluation. Remedies are a few labelled problems, frozen anchors and an adversarial third agent. The
+specification is docs/recipes/tango_free.md.
 """
 
 from __future__ import annotations
@@ -25,32 +26,32 @@ from milonga.table import Table
 from milonga.types import Lesson, Problem, Traces
 
 LABELLED = "labelled/"
-"""How the ids of problems begin whose answers are known."""
+"""The id prefix of problems whose answers are known."""
 
 
 class TangoFreeOptions(TangoOptions):
     votes: int = Field(8, ge=2)
-    """Solutions of a problem that vote, where the verifier learns."""
+    """Solutions of a problem that vote, in a verifier turn."""
     checks: int = Field(3, ge=1)
-    """Verdicts on each solution by which the generator is paid."""
+    """Verdicts on each solution that make the generator's reward."""
     self_consistency: float = Field(0.5, ge=0)
-    """Weight of agreeing with one's other verdicts on the same solution, beside agreeing with the vote."""
+    """Weight of agreeing with one's other verdicts on the same solution; agreeing with the vote has weight 1."""
     min_majority: float = Field(0.0, ge=0, le=1)
     """The verifier learns nothing from a problem whose most frequent answer has a smaller share."""
     labelled: int = Field(0, ge=0)
-    """Remedy: so many problems have known answers; where the verifier meets them, the truth is the label."""
+    """Remedy: so many problems have known answers; in verifier turns the truth is their label."""
     labelled_share: float = Field(0.25, gt=0, le=1)
     """Share of the verifier's problems that are taken from these."""
     anchors: int = Field(0, ge=0)
-    """Remedy: so many solutions by the generator as it started vote too, and so many verdicts by the verifier as it started
-    are counted with its own."""
+    """Remedy: so many solutions by the initial generator vote too, and so many verdicts by the initial verifier are added to
+    its own."""
     audit: int = Field(64, ge=1)
     """Held-out problems on which collusion is measured."""
 
 
 @RECIPES.register("tango_free")
 class TangoFree(Tango):
-    """Tango in which agreement among solutions and the verifier's own verdicts take the place of answers."""
+    """Tango in which the majority vote of solutions and the verifier's own verdicts replace the ground truth."""
 
     name = "tango_free"
     paper = "none: docs/recipes/tango_free.md"
@@ -71,7 +72,8 @@ class TangoFree(Tango):
                 )
 
     def play(self, table: Table) -> Traces:
-        """A generator turn: many solutions, a few checks of each. A verifier turn: many voters, many checks of two of them."""
+        """Sample a generator turn (many solutions, a few checks of each) or a verifier turn (many voters, many checks of two of
+        them)."""
         o = self.options
         if table.learner == "generator":
             solutions = table.ask("generator", table.problems(), self.rollouts)
@@ -81,7 +83,7 @@ class TangoFree(Tango):
         return Traces([*voters, *table.ask("verifier", self.chosen(table, voters), self.rollouts)])
 
     def problems(self, table: Table) -> list[Problem]:
-        """The turn's problems; the first of them are labelled ones, again and again, where there are any."""
+        """Draw the turn's problems; the first of them are labelled ones, reused in every turn, where there are any."""
         o, count = self.options, table.setting.batch
         known = round(o.labelled_share * count) if o.labelled else 0
         first = count * int(table.turn)
@@ -89,20 +91,23 @@ class TangoFree(Tango):
         return [replace(p, id=f"{LABELLED}{n}/{p.id}") for n, p in enumerate(old)] + table.problems(count - known)
 
     def anchored(self, table: Table, problems: list[Problem]) -> Traces:
+        """Sample solutions of the initial generator, which vote too; none without anchors."""
         return table.ask("generator", problems, self.options.anchors, tag="ref") if self.options.anchors else Traces([])
 
     def judged(self, table: Table, solutions: Traces) -> Traces:
-        """Verdicts on solutions: those of the verifier as it is, and of its start where it is an anchor."""
+        """Sample verdicts on solutions: of the current verifier, and of the initial one where there are anchors."""
         checks = table.ask("verifier", solutions, self.options.checks)
         frozen = table.ask("verifier", solutions, self.options.anchors, tag="ref") if self.options.anchors else ()
         return Traces([*checks, *frozen])
 
     def chosen(self, table: Table, voters: Traces) -> Traces:
-        """Of each problem the first solution that gives the winning answer and the first that does not: rare errors, or rare
-        successes, would teach one verdict for everything."""
+        """Select for each problem the first solution that gives the winning answer and the first that does not.
+
+        Rare errors, or rare successes, would teach one verdict for everything.
+        """
         found = []
         for cast in ballots(table, voters).values():
-            own = [trace for trace in cast.voters if trace.mask.any()]  # an anchor votes, and is not judged
+            own = [trace for trace in cast.voters if trace.mask.any()]  # an anchor votes, but is not judged
             for gives in (1.0, 0.0):
                 found += [trace for trace in own if cast.gives[trace.id] == gives][:1]
         return Traces(found)
@@ -116,8 +121,10 @@ class TangoFree(Tango):
         return [self.credit_judge(table, checks, self.labels(table, solutions, checks.about))]
 
     def labels(self, table: Table, voters: Traces, judged: Traces) -> dict[str, float]:
-        """What is taken for the truth of each judged solution: whether it gives the winning answer. Unknown where too few
-        agree; the truth itself on labelled problems, and nowhere else."""
+        """Return the pseudo-label of each judged solution: whether it gives the winning answer.
+
+        NaN where too few agree; the truth itself on labelled problems, and nowhere else.
+        """
         out: dict[str, float] = {}
         asked = {trace.id for trace in voters}
         for cast in ballots(table, voters, judged.keep(lambda t: t.id not in asked)).values():
@@ -126,7 +133,7 @@ class TangoFree(Tango):
         return out | {t.id: t.correct for t in judged if t.problem.id.startswith(LABELLED)}
 
     def credit_judge(self, table: Table, checks: Traces, labels: Mapping[str, float]) -> Lesson:
-        """Tango's lesson for the verifier, with these labels, and with what agreeing with oneself earns."""
+        """Make Tango's train batch of the verifier with these labels, and with a reward for self-consistency."""
         o, agrees = self.options, np.zeros(len(checks))
         for rows in members(checks.subjects):
             agrees[rows] = consistency([checks[row].reading.value.final for row in rows])
@@ -138,7 +145,7 @@ class TangoFree(Tango):
         return replace(lesson, sources={key: share for key, share in sources.items() if share}, notes=notes)
 
     def measure(self, table: Table) -> dict[str, float | None]:
-        """The pair against the hidden truth, on held-out problems."""
+        """Measure collusion of generator and verifier against the hidden truth, on held-out problems."""
         solutions = table.ask("generator", table.problems(self.options.audit), self.options.votes)
-        checks = table.ask("verifier", solutions, max(2, self.options.checks))  # one verdict alone could not contradict itself
+        checks = table.ask("verifier", solutions, max(2, self.options.checks))  # consistency needs two verdicts
         return collusion(list(ballots(table, solutions).values()), checks)

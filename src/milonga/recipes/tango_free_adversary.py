@@ -1,7 +1,7 @@
-"""tango_free with an adversarial third seat, paid for solutions that pass although their answer is not the one that won.
+"""tango_free with an adversarial third agent, rewarded for solutions that pass although their answer is not the majority's.
 
-The verifier judges its solutions beside the generator's, by the same vote, in which the adversary has no voice: it learns to
-refuse what is convincing and lonely. The specification is docs/recipes/tango_free.md.
+The verifier judges its solutions along with the generator's, by the same vote, in which the adversary does not vote: it learns
+to refuse what is convincing but alone. The specification is docs/recipes/tango_free.md.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from milonga.types import Lesson, Traces
 
 @RECIPES.register("tango_free_adversary")
 class TangoFreeAdversary(TangoFree):
-    """tango_free with a third seat that is paid for wrong solutions which pass: the verifier learns to refuse them."""
+    """tango_free with a third agent that is rewarded for wrong solutions which pass: the verifier learns to refuse them."""
 
     name = "tango_free_adversary"
     seats = {"generator": StepSolver, "verifier": StepVerifier, "adversary": StepSolver}
@@ -42,7 +42,7 @@ class TangoFreeAdversary(TangoFree):
         return Traces([*voters, *table.ask("verifier", subjects, self.rollouts)])
 
     def credit(self, table: Table, played: Traces) -> list[Lesson]:
-        """The adversary: the share of verdicts that say right, on solutions whose answer is not the one that won."""
+        """Reward the adversary by the share of verdicts that say right, on solutions whose answer is not the majority's."""
         if table.learner != "adversary":
             return super().credit(table, played)
         attempts = played.keep(lambda t: t.seat == "adversary")

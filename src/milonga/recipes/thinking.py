@@ -1,4 +1,5 @@
-"""Thoughts before the next token: lines of text cut at a place, and what a thought does to the prediction that follows it.
+"""Thoughts before the next token: lines of text cut at a place, and the effect of a thought on the next tokens'
+log-probability.
 
 Everything after a thought happens in token space: what was sampled is never encoded again.
 """
@@ -21,9 +22,9 @@ Pick = Literal["random", "answer"]
 
 
 def cut(table: Table, problems: Sequence[Problem], pick: Pick, span: int = 1) -> list[Problem]:
-    """Problems as lines of text (question and answer, no work), each cut at one place.
+    """Return problems as lines of text (question and answer, no work), each cut at one place.
 
-    What stands before the place is the new problem's text; the next `span` tokens are in `data["next"]` and the whole line in
+    The text before the place is the new problem's text; the next `span` tokens are in `data["next"]` and the whole line in
     `data["line"]`, which no prompt shows. `answer` cuts before the answer; `random` after any token but the last.
     """
     thinker, engine = table.setting.roles["generator"], table.setting.engine
@@ -44,12 +45,12 @@ def cut(table: Table, problems: Sequence[Problem], pick: Pick, span: int = 1) ->
 
 
 def think(table: Table, places: Sequence[Problem], n: int) -> Traces:
-    """`n` thoughts about each place. They answer nothing yet, and so have no grade."""
+    """Sample `n` thoughts about each place. They answer nothing yet, and so have no grade."""
     return Traces(replace(trace, grade=None) for trace in table.ask("generator", places, n))
 
 
 def plain(table: Table, places: Sequence[Problem]) -> Traces:
-    """The same places without a thought: the line's beginning alone, in a template without tags."""
+    """Return the same places without a thought: the prefix of the line alone, in a template without tags."""
     engine, policy, role = table.setting.engine, table.setting.policies["predictor"], table.setting.roles["predictor"]
     out = []
     for place in places:
@@ -61,14 +62,14 @@ def plain(table: Table, places: Sequence[Problem]) -> Traces:
 
 
 def foretold(table: Table, traces: Traces, tag: str = "live") -> Floats:
-    """log p of what truly follows each trace, under policy@tag."""
+    """Return the log-probability of the true next tokens after each rollout, under policy@tag. Shape (rollouts,)."""
     asked = Traces(followed(table, trace) for trace in traces)
     return np.array([float(found.sum()) for found in table.logprobs("generator", asked, tag)])
 
 
 def followed(table: Table, trace: Trace) -> Trace:
-    """The trace with what truly follows, of which alone the chance is asked. A thought that was not closed gets its closing
-    tag, unscored; an end-of-sequence token goes."""
+    """Append the true next tokens to a rollout; they are its only trained tokens. A thought that was not closed gets its
+    closing tag, unscored; an end-of-sequence token is removed."""
     engine, policy = table.setting.engine, table.setting.policies["generator"]
     thinker = table.setting.roles["generator"]
     assert isinstance(thinker, Thinker)
@@ -82,7 +83,7 @@ def followed(table: Table, trace: Trace) -> Trace:
 
 
 def exchanged(thoughts: Traces) -> Traces:
-    """Every line with the thought of the next one: what a thought is worth beyond being there."""
+    """Give every line the thought of the next one: a control for what a thought is worth beyond being there."""
     out = []
     for trace, other in zip(thoughts, [*thoughts[1:], *thoughts[:1]], strict=True):
         own, foreign = trace.segments[-1], other.segments[-1]
@@ -94,11 +95,11 @@ def exchanged(thoughts: Traces) -> Traces:
 
 
 def copy_rate(thoughts: Traces) -> float:
-    """Share of the thoughts that say nothing, or only repeat a piece of the line."""
+    """Return the share of the thoughts that are empty, or only repeat a piece of the line."""
     said = [(t.reading.value.steps[0], t.problem.text) for t in thoughts if t.reading.valid]
     return float(np.mean([thought in text for thought, text in said])) if said else 0.0
 
 
 def spreads(rewards: Floats, groups: Sequence[Hashable]) -> Floats:
-    """The standard deviation of the rewards within each group."""
+    """Return the standard deviation of the rewards within each group. Shape (groups,)."""
     return np.array([rewards[rows].std() for rows in members(groups)])

@@ -1,4 +1,4 @@
-"""TTRL (arXiv 2504.16084): GRPO on problems without answers. What most samples of a problem answer is taken for its answer.
+"""TTRL (arXiv 2504.16084): GRPO on problems without answers. The majority answer of a problem's samples replaces the label.
 
 With `examples = 1` and `label = "truth"` it is one-example RLVR (arXiv 2504.20571): GRPO on copies of a single problem whose
 answer is known. Both show how little has to be known where the skill is there already.
@@ -29,15 +29,16 @@ from milonga.types import Floats, Lesson, Problem, Traces
 
 class TtrlOptions(RecipeOptions):
     votes: int | None = Field(None, ge=2)
-    """Samples of a problem that vote; the first `batch.rollouts` of them are learned from. Twice as many by default, as in the
+    """Samples of a problem that vote; the first `batch.rollouts` of them are trained on. Twice as many by default, as in the
     paper: 64 and 32."""
     label: Literal["majority", "truth", "random", "format"] = "majority"
-    """What is taken for the answer: the most frequent one; the true one; that of a random sample; or nothing, and what can be
-    read is paid. The last two are controls."""
+    """What replaces the label: the most frequent answer; the true one; that of a random sample; or nothing, and every readable
+    sample is rewarded. The last two are controls."""
     examples: int | None = Field(None, ge=1)
     """Learn from so many problems alone, copied to fill every turn; by default from new ones in every turn."""
     select: Literal["first", "mid_accuracy"] = "first"
-    """Which these are: the first ones, or those of `candidates` whose samples agree with the label closest to half the time."""
+    """Which problems these are: the first ones, or those of `candidates` whose samples agree with the label closest to half the
+    time."""
     candidates: int = Field(32, ge=1)
     """Problems among which mid_accuracy chooses, once, before the first turn."""
     min_majority: float = Field(0.0, ge=0, le=1)
@@ -73,7 +74,8 @@ class Ttrl(Recipe):
         return always("generator")
 
     def play(self, table: Table) -> Traces:
-        """All who vote. With dynamic sampling (DAPO) problems on which the label divides them, whatever the truth is."""
+        """Sample all voters. With dynamic sampling (DAPO), keep problems whose rewards by the label differ, whatever the truth
+        is."""
         objective = self.objectives["generator"]
         if self.options.examples is not None:
             return table.ask("generator", self.copies(table), self.votes)
@@ -87,16 +89,18 @@ class Ttrl(Recipe):
         return solve_until(table, "generator", divided, objective.max_tries, self.votes)
 
     def copies(self, table: Table) -> list[Problem]:
-        """The few problems again and again until the turn is full. Each copy has an id, and so a baseline, of its own."""
+        """Copy the few problems until the turn is full. Each copy has an id, and so a baseline, of its own."""
         if "examples" not in self.state:
             self.state["examples"] = self.selected(table)
         known = self.known(table)
         return [replace(p, id=f"{p.id}/copy{n}") for n in range(table.setting.batch) for p in (known[n % len(known)],)]
 
     def known(self, table: Table) -> list[Problem]:
+        """Return the problems that are learned from."""
         return [table.setting.task.problem("train", index) for index in self.state.get("examples", ())]
 
     def selected(self, table: Table) -> list[int]:
+        """Select the indices of the problems to learn from."""
         count = self.options.examples or 0
         if self.options.select == "first":
             return list(range(count))
@@ -106,7 +110,7 @@ class Ttrl(Recipe):
         return sorted(sorted(range(len(distance)), key=lambda index: distance[index])[:count])
 
     def credit(self, table: Table, played: Traces) -> list[Lesson]:
-        """Everybody has voted; the first ones of each problem learn, compared with each other."""
+        """Make the train batch: all samples have voted; the first ones of each problem are trained on, and form its group."""
         objective = self.objectives["generator"]
         rewards, votes = self.rewards(table, played)
         found = dict(zip((trace.id for trace in played), rewards, strict=True))
@@ -124,8 +128,11 @@ class Ttrl(Recipe):
         return [self.lesson("generator", trained, advantages=advantages, sources={source: 1.0}, notes=notes)]
 
     def rewards(self, table: Table, solutions: Traces) -> tuple[Floats, list[Vote]]:
-        """What each solution earns, and the vote on each problem: nothing where there was nothing to vote for, NaN where too
-        few agreed. The truth is looked at only where the label is the truth."""
+        """Return the reward of each solution, shape (solutions,), and the vote on each problem.
+
+        The reward is 0 where there was no answer to vote for, NaN where too few agreed. The truth is used only where the label
+        is the truth.
+        """
         o, rewards, votes = self.options, np.zeros(len(solutions)), []
         found = ballots(table, solutions)
         for rows in members(solutions.problems):
@@ -146,7 +153,8 @@ class Ttrl(Recipe):
         return rewards, votes
 
     def measure(self, table: Table) -> dict[str, float | None]:
-        """The vote against the hidden truth on held-out problems; and accuracy on the few problems that are learned from."""
+        """Measure the vote against the hidden truth on held-out problems; and accuracy on the few problems that are learned
+        from."""
         found = ballots(table, table.ask("generator", table.problems(), self.votes)).values()
         known = self.known(table)
         return {

@@ -1,4 +1,4 @@
-"""Programs and unit tests of one task, run against each other: who passes what, and what the hidden tests say."""
+"""Programs and unit tests of one task, run against each other: the pass matrix, and the results of the hidden tests."""
 
 from __future__ import annotations
 
@@ -18,28 +18,30 @@ from milonga.types import Floats, Problem, Trace, Traces
 
 @dataclass(frozen=True)
 class Bench:
-    """One task: its programs, its tests, and the table of who passes what. Programs that nobody could run are missing."""
+    """One task: its programs, its tests, and the pass matrix. Programs that could not be run are missing."""
 
     programs: list[Trace]
     tests: list[Trace]
     passes: Booleans
-    """Programs by tests; a column stays where a test could not be read, and nobody passes it."""
+    """Shape (programs, tests); a column stays where a test could not be parsed, and no program passes it."""
     shares: Floats
-    """Of the hidden tests, the share that each program passes; NaN where nobody could tell."""
+    """The share of the hidden tests that each program passes; NaN where the sandbox could not tell. Shape (programs,)."""
     valid: Booleans | None = None
     """Whether the reference program passes each test; None where there is no reference."""
 
     @property
     def right(self) -> Booleans:
+        """Mask over programs: True where all hidden tests pass."""
         return np.asarray(self.shares == 1.0)
 
     @property
     def readable(self) -> Booleans:
+        """Mask over tests: True where the test could be parsed."""
         return np.array([test.reading.valid for test in self.tests], dtype=bool)
 
 
 def told(table: Table, problems: Sequence[Problem], share: float) -> list[Problem]:
-    """What a tester is asked: the task, and for a share of them one public example."""
+    """Return the tester's problems: a random share of them gets one public example."""
     out = []
     for problem in problems:
         shown = keyed("public", table.setting.seed, table.turn, problem.id).random() < share
@@ -48,7 +50,7 @@ def told(table: Table, problems: Sequence[Problem], share: float) -> list[Proble
 
 
 def benches(table: Table, played: Traces, reference: bool = False) -> list[Bench]:
-    """The programs and tests of each task, run: all programs of a turn on all hidden and all written tests, in one batch."""
+    """Run the programs and tests of each task: all programs of a turn on all hidden and all written tests, in one batch."""
     task = code_of(table)
     groups: dict[str, tuple[list[Trace], list[Trace]]] = {}
     for trace in played:
@@ -68,7 +70,7 @@ def benches(table: Table, played: Traces, reference: bool = False) -> list[Bench
 
 
 def bench(task: Code, programs: list[Trace], tests: list[Trace], ran: list[Any], reference: Any) -> Bench:
-    """The table of one task from what its programs gave for all calls."""
+    """Build the pass matrix of one task from the outputs of its programs for all calls."""
     hidden = programs[0].problem.data["outputs"]
     readable = [column for column, test in enumerate(tests) if test.reading.valid]
     wanted = [*hidden, *(tests[column].reading.value.expected for column in readable)]
@@ -90,13 +92,13 @@ def bench(task: Code, programs: list[Trace], tests: list[Trace], ran: list[Any],
 
 
 def best_of(bench: Bench) -> float:
-    """Whether the program that passes most of the written tests is right; the first on a tie."""
+    """Return 1.0 if the program that passes most of the written tests is right, else 0.0; the first on a tie."""
     return float(bench.right[int(bench.passes.sum(axis=1).argmax())])
 
 
 def label_noise(table: Table, found: Sequence[Bench], more: int = 32) -> float | None:
-    """Share of the programs labelled right by the hidden tests that differ from the reference on further calls; None where the
-    task cannot make any."""
+    """Return the share of the programs labelled right by the hidden tests that differ from the reference on further calls; None
+    where the task cannot make any."""
     task, items = code_of(table), []
     for one in found:
         problem = one.programs[0].problem
@@ -108,6 +110,7 @@ def label_noise(table: Table, found: Sequence[Bench], more: int = 32) -> float |
 
 
 def code_of(table: Table) -> Code:
+    """Return the code task of the run."""
     task = table.setting.task
     assert isinstance(task, Code), "a recipe that runs programs names the task that it is for"
     return task

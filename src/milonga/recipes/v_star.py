@@ -1,8 +1,8 @@
-"""V-STaR (arXiv 2402.06457): right own solutions train the generator, and right against wrong ones a verifier.
+"""V-STaR (arXiv 2402.06457): the generator learns from its own right solutions, a verifier from right against wrong ones.
 
-In each round the generator samples solutions, their answers are checked, and it learns anew from its start on all right ones so
-far. What was wrong is not thrown away: after the last round every right solution is preferred to the wrong ones of its
-problem, by DPO from the same start, and the likelihood of that model picks among samples.
+In each round the generator samples solutions, their answers are checked, and it is trained from its start again on all right
+ones so far. The wrong ones are used too: after the last round every right solution is preferred to the wrong ones of its
+problem, by DPO from the same start, and the likelihood under that model selects among samples.
 """
 
 from __future__ import annotations
@@ -88,7 +88,8 @@ class VStar(Recipe):
         return {"generator": StepSolver(dialect), "verifier": judge}
 
     def schedule(self) -> Schedule:
-        """The verifier never feeds back: it is trained once, when all its pairs are there."""
+        """Rounds of the generator, then the verifier: it never feeds back, and is trained once, when all its pairs are
+        there."""
         anew = (Action("reset", self.policies["generator"]),) if self.options.restart == "base" else ()
         one = (
             Phase("generator", self.options.collect, name="collect"),
@@ -97,7 +98,7 @@ class VStar(Recipe):
         return Schedule(one * self.options.rounds, (Phase("verifier", 1),))
 
     def play(self, table: Table) -> Traces:
-        """Only where solutions are collected is anything sampled; the other turns learn from what was kept."""
+        """Sample solutions in the collecting phase; the other turns learn from what was kept."""
         if not table.setting.engine.same_tokens(self.policies["generator"], self.policies["verifier"]):
             raise ConfigError("'v_star' compares the generator's tokens: generator and verifier need models of one vocabulary")
         collecting = table.phase == "collect"
@@ -110,7 +111,7 @@ class VStar(Recipe):
         return self.credit_generator(table) if table.learner == "generator" else self.credit_verifier(table)
 
     def collect(self, table: Table, played: Traces) -> None:
-        """Distinct solutions with their labels, and the pairs of each problem; nothing is learned yet."""
+        """Store distinct solutions with their labels, and the preference pairs of each problem; nothing is learned yet."""
         problems = list({t.problem.id: t.problem for t in played}.values())
         shown = taught(table, "generator", problems) if self.options.demonstrations else Traces([])
         known = [t for t in (*shown, *played) if not np.isnan(t.correct)]
@@ -124,7 +125,7 @@ class VStar(Recipe):
             kept_pairs(table, rng.sample(pairs, min(len(pairs), self.options.max_pairs)))
 
     def credit_generator(self, table: Table) -> list[Lesson]:
-        """Cross-entropy on the right solutions of all rounds; the wrong ones weigh nothing."""
+        """Make a cross-entropy train batch of the right solutions of all rounds; the wrong ones weigh 0."""
         pool = self.state["solutions"]
         rng = keyed("solutions", table.setting.seed, table.turn)
         drawn = [pool[i] for i in sorted(rng.sample(range(len(pool)), min(len(pool), self.options.rows)))]
@@ -147,7 +148,7 @@ class VStar(Recipe):
         return [pair_lesson(self, "verifier", pairs, sources={"answers": 1.0}, notes=notes)]
 
     def measure(self, table: Table) -> dict[str, float | None]:
-        """How the verifier would do as a sampler, which is not what it is for; and whether it orders by length."""
+        """Measure the verifier as a sampler, which is not its purpose; and the correlation of its ranks with length."""
         problems = table.problems(min(table.setting.batch, MEASURED))
         swapped = replace(table.setting, policies={**table.setting.policies, "generator": self.policies["verifier"]})
         own = Table(swapped, f"{table.turn}/sampler", "", split=table.split).ask("generator", problems)
@@ -157,7 +158,7 @@ class VStar(Recipe):
 
 
 def distinct(solutions: list[Trace]) -> list[Trace]:
-    """Each text once: what is written again and again would flood both sets."""
+    """Keep each normalised text once: what is written again and again would flood both sets."""
     found: dict[str, Trace] = {}
     for solution in solutions:
         found.setdefault(normalised(solution.text), solution)
@@ -176,6 +177,6 @@ def from_json(kept: dict[str, Any], number: int, policy: str) -> Trace:
 
 
 def correlation(pairs: list[tuple[float, float]]) -> float | None:
-    """Pearson's; None where one side does not vary."""
+    """Return Pearson's correlation; None where one side does not vary."""
     columns = np.array(pairs).T
     return float(np.corrcoef(columns)[0, 1]) if len(pairs) > 1 and columns.std(1).all() else None

@@ -1,6 +1,6 @@
-"""What takes the place of truth in recipes without it: what solutions of a problem agree on, and what verdicts say of them.
+"""Majority votes and verdict shares that replace the truth in recipes without it.
 
-Only what is named as measuring looks at a grade.
+Only the functions for measurement look at a grade.
 """
 
 from __future__ import annotations
@@ -19,22 +19,23 @@ from milonga.types import Floats, Problem, Trace, Traces
 
 @dataclass(frozen=True)
 class Ballot:
-    """The vote on one problem, from the answers alone: no grade is looked at."""
+    """The majority vote on one problem, from the answers alone: no grade is looked at."""
 
     voters: Traces
     answers: list[Answer]
-    """Of each voter, as the number of its class."""
+    """The answer of each voter, as the number of its class."""
     vote: Vote
     gives: dict[str, float]
-    """Of each solution, voter or not, by its id: 1 if its answer is the one that won."""
+    """Solution id, voter or not, to 1 if its answer is the one that won, else 0."""
 
 
 def ballots(table: Table, voters: Traces, others: Iterable[Trace] = ()) -> dict[str, Ballot]:
-    """The votes on all problems, by their ids. `others` are compared with what won and have no voice in it."""
+    """Return the vote on each problem, by its id. `others` are compared with the winner and do not vote."""
     return {problem: ballot(table, mine, rest) for problem, (mine, rest) in grouped(voters, others).items()}
 
 
 def ballot(table: Table, voters: Traces, others: Traces) -> Ballot:
+    """Count the votes on one problem."""
     everyone = [*voters, *others]
     answers = table.setting.task.classes([trace.reading.value.answer for trace in everyone])
     own = answers[: len(voters)]
@@ -44,7 +45,7 @@ def ballot(table: Table, voters: Traces, others: Traces) -> Ballot:
 
 
 def grouped(voters: Traces, others: Iterable[Trace]) -> dict[str, tuple[Traces, Traces]]:
-    """Voters and others of each problem; a problem without voters has no vote."""
+    """Group voters and others by problem; a problem without voters has no vote."""
     rest: dict[str, list[Trace]] = {}
     for trace in others:
         rest.setdefault(trace.problem.id, []).append(trace)
@@ -55,7 +56,7 @@ def grouped(voters: Traces, others: Iterable[Trace]) -> dict[str, tuple[Traces, 
 
 
 def finals(solutions: Traces, checks: Traces) -> list[list[bool]]:
-    """The readable final verdicts on each solution."""
+    """Return the readable final verdicts on each solution."""
     said: dict[str, list[bool]] = {}
     for check in checks:
         said.setdefault(check.subject.id, []).extend([] if (final := check.reading.value.final) is None else [final])
@@ -63,13 +64,14 @@ def finals(solutions: Traces, checks: Traces) -> list[list[bool]]:
 
 
 def belief(solutions: Traces, checks: Traces) -> Floats:
-    """Of each solution the share of verdicts that say right; nothing for one without an answer, NaN where none can be read."""
+    """Return for each solution the share of final verdicts that say right; 0 without an answer, NaN where no verdict can be
+    parsed."""
     found = [sum(said) / len(said) if said else float("nan") for said in finals(solutions, checks)]
     return np.array([b if s.reading.value.answer is not None else 0.0 for s, b in zip(solutions, found, strict=True)])
 
 
 def mean_steps(solutions: Traces, checks: Traces) -> list[list[float] | None]:
-    """Of each step the mean verdict, from -1 to +1, over the checks that judge every step; None where there is none."""
+    """Return the mean verdict on each step, from -1 to +1, over the checks that judge every step; None where there is none."""
     said: dict[str, list[tuple[bool, ...]]] = {}
     for check in checks:
         verdicts = check.reading.value.steps
@@ -80,18 +82,21 @@ def mean_steps(solutions: Traces, checks: Traces) -> list[list[float] | None]:
 
 
 def winner_right(cast: Ballot) -> float:
-    """Against the hidden truth, for measuring: whether what won is right; not where nobody gave an answer."""
+    """Return whether the winning answer is right, by the hidden truth (for measurement); 0 where nobody gave an answer."""
     return max((trace.correct for trace in cast.voters if cast.gives[trace.id]), default=0.0)
 
 
 def labels_right(cast: Ballot) -> list[float]:
-    """The same, solution by solution: whether giving the winner is the same as being right. NaN where nobody can tell."""
+    """Return for each voter whether its pseudo-label is right, by the hidden truth (for measurement); NaN where it is
+    unknown."""
     return [trace.correct if cast.gives[trace.id] else 1.0 - trace.correct for trace in cast.voters]
 
 
 def collusion(found: list[Ballot], checks: Traces) -> dict[str, float | None]:
-    """How often the vote is wrong, and how often the verifier endorses it then: at least half of its readable verdicts on the
-    solutions that give the winning answer say right."""
+    """Return collusion metrics: how often the vote is wrong, and how often the verifier endorses it then.
+
+    The verifier endorses a vote if at least half of its readable verdicts on the solutions with the winning answer say right.
+    """
     wrong, endorsed, agreed = [], [], []
     for cast in found:
         given = Traces(trace for trace in cast.voters if cast.gives[trace.id])
@@ -112,14 +117,16 @@ def collusion(found: list[Ballot], checks: Traces) -> dict[str, float | None]:
 
 
 def elected(table: Table, solutions: Traces, right: Callable[[Trace], float]) -> float:
-    """How right the answer is that most of these give, as `right` says of who gives it; 0 where nobody gives one."""
+    """Return the correctness of the majority answer, as `right` grades a solution that gives it; 0 where there is no answer."""
     cast = ballot(table, solutions, Traces([]))
     return next((right(trace) for trace in solutions if cast.gives[trace.id]), 0.0)
 
 
 def votes_for_tokens(table: Table, seat: str, problems: Sequence[Problem], tokens: float) -> list[float]:
-    """Of each problem whether the majority of plain solutions is right, of so many as cost about so many sampled tokens: what
-    anything that spends them otherwise has to beat."""
+    """Return for each problem whether the majority of plain solutions is right, at a budget of about so many sampled tokens.
+
+    This is the baseline for anything that spends the same tokens otherwise.
+    """
     first = table.ask(seat, problems)
     each = sum(trace.length for trace in first) / len(problems)
     more = round(tokens / (each * len(problems))) - 1 if each else 0
@@ -128,12 +135,12 @@ def votes_for_tokens(table: Table, seat: str, problems: Sequence[Problem], token
 
 
 def truth(solution: Trace) -> float:
-    """What the grader says."""
+    """Return the grade of a solution."""
     return solution.correct
 
 
 def majority(table: Table, solutions: Traces, least: float) -> Callable[[Trace], float]:
-    """In the truth's place: whether a solution says what most of its problem say; NaN where fewer than `least` agree."""
+    """Return a grader by majority vote: whether a solution gives the majority answer; NaN where fewer than `least` agree."""
     found = ballots(table, solutions)
 
     def right(solution: Trace) -> float:

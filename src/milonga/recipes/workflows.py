@@ -1,7 +1,7 @@
-"""Workflows of several agents that recipes share: who speaks after whom about a problem, and what came before each turn.
+"""Multi-agent workflows that recipes share: the order in which agents speak about a problem, and the history of each turn.
 
-A workflow plays, shows its new seats how to speak, and says of each agent's rows what they earned, what had been earned before
-them and what it all came to (MARTI). It pays nobody: the recipe does.
+A workflow samples rollouts, demonstrates formats to its new agents, and returns for each agent's rows their reward, the reward
+before them, and the final outcome (MARTI). It makes no advantages: the recipe does.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ VerifierReward = Literal["agreement", "checker"]
 
 @dataclass(frozen=True)
 class Rules:
-    """How turns are counted: what each earns by itself, and what its history is."""
+    """How turns are rewarded: the reward of each by itself, and its history."""
 
     right: Callable[[Trace], float]
-    """How right a solution is, from 0 to 1, whoever says so; NaN where nobody can."""
+    """The correctness of a solution, from 0 to 1, whoever grades it; NaN where it is unknown."""
     pays: VerifierReward = "agreement"
     """What a critique is paid for: the right final verdict, or naming the right answer."""
     scope: Scope = "own"
     rounds: Rounds = "all"
 
     def critique(self, critique: Trace) -> float:
-        """What a critique earns by itself."""
+        """Return the reward of a critique by itself."""
         if self.pays == "checker":
             return float(names_answer(critique.text, critique.problem.answer))
         return agreement_reward(critique.reading.value.final, self.right(critique.subject))
@@ -44,8 +44,8 @@ class Rules:
 
 @dataclass(frozen=True)
 class Said:
-    """One agent's rows, and for each of its turns what every row earned (R), what had been earned before (Q, NaN for nothing),
-    and what the agent's own last turn and the whole came to."""
+    """One agent's rows, and for each of its turns the reward of every row (R), the reward before it (Q, NaN for none), and the
+    outcome of the agent's own last turn and of the whole workflow. All arrays: shape (rows,)."""
 
     seat: str
     rows: Traces
@@ -54,47 +54,49 @@ class Said:
     own_last: Floats
     whole: Floats
     about: Floats | None = None
-    """Of critiques: how right the solutions are that they are about."""
+    """For critiques: the correctness of the solutions they are about."""
 
 
 class Workflow(ABC):
-    """Seats, and what they say to each other."""
+    """Agents, and the order in which they speak."""
 
     seats: dict[str, type[Role]]
     taught: tuple[str, ...]
-    """The seats that read what others wrote: a model may have to be shown how."""
+    """The agents that read what others wrote: a model may need demonstrations for that."""
 
     @abstractmethod
     def play(self, table: Table, problems: Sequence[Problem], n: int) -> Traces:
-        """`n` plays of each problem."""
+        """Sample `n` rollouts of the workflow on each problem."""
 
     @abstractmethod
     def show(self, table: Table, lines: int) -> Traces:
-        """What a noisy teacher writes on the taught seats, behind what the agents themselves wrote before."""
+        """Return rollouts of a noisy teacher for the `taught` agents, after what the agents themselves wrote before."""
 
     @abstractmethod
     def said(self, table: Table, played: Traces, rules: Rules) -> list[Said]: ...
 
     @abstractmethod
     def changes(self, played: Traces) -> tuple[Traces, Traces]:
-        """First solutions and what became of them, row by row."""
+        """Return first solutions and their final versions, row by row."""
 
 
 def by_seat(played: Traces, seat: str) -> Traces:
+    """Filter the rollouts of one agent."""
     return played.keep(lambda trace: trace.seat == seat)
 
 
 def solutions_in(played: Traces) -> Traces:
-    """All solutions of a play: of every agent, in every turn."""
+    """Return all solutions of a workflow rollout: of every agent, in every turn."""
     return Traces(turn for trace in played if isinstance(trace.reading.value, Solution) for turn in turns_of(trace))
 
 
 def unknown(rows: Sequence[Trace]) -> Floats:
+    """Return an array of NaN, one per row."""
     return np.full(len(rows), np.nan)
 
 
 class Refining(Workflow):
-    """Generator, verifier (critique), refiner: the last one's solution is the outcome. Each solution has several critiques."""
+    """Generator, verifier (critique), refiner, whose solution is the outcome. Each solution has several critiques."""
 
     seats = {"generator": Debater, "verifier": StepVerifier, "refiner": Reviser}
     taught = ("refiner",)
@@ -108,6 +110,7 @@ class Refining(Workflow):
         return Traces([*solutions, *critiques, *self.kept(table.ask("refiner", panels(critiques)), n)])
 
     def kept(self, rows: Traces, n: int) -> Traces:
+        """Drop groups that are too small for a baseline, where rollouts are to be compared."""
         return comparable(rows) if n * self.critiques > 1 else rows
 
     def show(self, table: Table, lines: int) -> Traces:
@@ -115,7 +118,8 @@ class Refining(Workflow):
         return revisions(table, "refiner", panels(critiques))
 
     def said(self, table: Table, played: Traces, rules: Rules) -> list[Said]:
-        """In `own` scope the refiner's history is the solution it refines; in `all` also what the critique earned."""
+        """Return the rewards. In scope `own` the refiner's history is the solution it refines; in `all` also the reward of the
+        critique."""
         solutions, critiques, refined = (by_seat(played, seat) for seat in self.seats)
         ends = np.array([rules.right(trace) for trace in refined])
         of_critique = {trace.subject.about[1].id: end for trace, end in zip(refined, ends, strict=True)}
@@ -142,7 +146,7 @@ class Refining(Workflow):
 
 
 class Mixing(Workflow):
-    """Two proposers, and an aggregator that reads both and whose solution is the outcome."""
+    """Mixture of agents: two proposers, and an aggregator that reads both and whose solution is the outcome."""
 
     seats = {"generator": Debater, "partner": Debater, "aggregator": Reviser}
     taught = ("aggregator",)
@@ -157,7 +161,7 @@ class Mixing(Workflow):
         return revisions(table, "aggregator", pairs(*(table.ask(seat, problems) for seat in ("generator", "partner"))))
 
     def said(self, table: Table, played: Traces, rules: Rules) -> list[Said]:
-        """The aggregator's history are the two proposals that it read."""
+        """Return the rewards. The aggregator's history is the two proposals that it read."""
         joined = by_seat(played, "aggregator")
         ends = np.array([rules.right(trace) for trace in joined])
         whole = {one.id: end for trace, end in zip(joined, ends, strict=True) for one in trace.subject.about}
@@ -175,12 +179,12 @@ class Mixing(Workflow):
 
 
 def panels(critiques: Traces) -> Traces:
-    """Each solution with its critique, for who refines it."""
+    """Combine each solution with its critique, as input of the refiner."""
     return Traces(panel([critique.subject, critique]) for critique in critiques)
 
 
 def pairs(mine: Traces, theirs: Traces) -> Traces:
-    """Proposals of both agents about the same problem, rollout by rollout."""
+    """Pair the proposals of both agents about the same problem, rollout by rollout."""
     rest: dict[str, list[Trace]] = {}
     for one in theirs:
         rest.setdefault(one.problem.id, []).append(one)
@@ -188,5 +192,5 @@ def pairs(mine: Traces, theirs: Traces) -> Traces:
 
 
 def revisions(table: Table, seat: str, read: Traces) -> Traces:
-    """What a noisy teacher would write after reading these."""
+    """Return what a noisy teacher would write after reading these inputs."""
     return table.write(seat, read, taught(table, seat, [one.problem for one in read], "revision"))
