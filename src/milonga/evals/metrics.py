@@ -168,7 +168,7 @@ def harmonics(a: Floats, b: Floats) -> Floats:
 
 
 def best_threshold(scores: Sequence[Sequence[float] | None], labels: Sequence[int]) -> float | None:
-    """Find the threshold tau of the largest F1, where the prediction is the first step that scores below tau; the lowest of several.
+    """Find the threshold tau of the largest F1; the prediction is the first step below tau. The lowest of several.
 
     With m_k the lowest score up to step k, a first error at k is found by m_k < tau <= m_(k-1), and a solution without one is
     cleared by tau <= its lowest score: only the right ends of these ranges need to be tried. None where a class is empty.

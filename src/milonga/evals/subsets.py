@@ -42,8 +42,8 @@ def subsets(total: int, n: int) -> NDArray[np.bool_]:
 
 
 def best_at(ranks: Sequence[float], right: Sequence[float], n: int) -> float:
-    """Probability that the highest-ranked of `n` solutions is right. In closed form: of C(t, n) subsets, those without the `above`
-    solutions that rank higher and with one of the `tied` that share a rank have their best among these."""
+    """Probability that the highest-ranked of `n` solutions is right. In closed form: of C(t, n) subsets, those without the
+    `above` solutions that rank higher and with one of the `tied` that share a rank have their best among these."""
     total, out = len(ranks), 0.0
     for rank in set(ranks):
         tied = [r for mine, r in zip(ranks, right, strict=True) if mine == rank]

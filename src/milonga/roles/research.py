@@ -37,7 +37,7 @@ TAGGED_WHAT = {ARITHMETIC: "arithmetic", LETTERS: "letters"}
 
 @dataclass(frozen=True)
 class Request(Solution):
-    """What a planner asks for instead of an answer: as an answer it is none, and graded as wrong where it is the last word."""
+    """A planner's request for documents, instead of an answer. If the rollout ends with it, it is graded as wrong."""
 
     names: str = ""
     purpose: str = ""
@@ -45,7 +45,7 @@ class Request(Solution):
 
 @dataclass(frozen=True)
 class Note:
-    """What a reader made of its documents, one line for each."""
+    """A reader's notes on its documents, one line for each."""
 
     lines: tuple[str, ...]
     ends: tuple[int, ...] = ()

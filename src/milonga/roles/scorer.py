@@ -1,7 +1,7 @@
 """Judges that generate no text: they score each token of a solution as the solver wrote it.
 
-`StepScorer` has a value head; `ImplicitScorer` is a language model whose log-ratio to its initial weights is the score. Both see
-the solution after the solver's prompt, in their own tokens: verdicts map to steps by index.
+`StepScorer` has a value head; `ImplicitScorer` is a language model whose log-ratio to its initial weights is the score. Both
+see the solution after the solver's prompt, in their own tokens: verdicts map to steps by index.
 """
 
 from __future__ import annotations

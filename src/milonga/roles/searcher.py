@@ -1,5 +1,5 @@
-"""Roles that search: a solver that calls a retrieval tool before it answers, a proposer that searches its way from an answer back to
-a question, and a reader that answers from given passages alone.
+"""Roles that search: a solver that calls a retrieval tool before it answers, a proposer that searches from an answer
+back to a question, and a reader that answers from given passages alone.
 
 A conversation is made of turns that each do one thing: search, or end. The tool's results come between the turns, as
 foreign text; a turn that holds anything else, such as passages that the model wrote itself, cannot be read.

@@ -80,7 +80,7 @@ class Thinker(Role):
         return f"{thought}{self.close}{rest}"
 
     def demonstrate(self, task: Task, problem: Problem, rng: random.Random) -> tuple[Trace | None, str]:
-        """Demonstrate a scratchpad: the steps of a solution, each wrong with probability `SLIP`, and the answer that follows from them."""
+        """Demonstrate a scratchpad: the steps of a solution, each wrong with probability `SLIP`, then the answer."""
         errors = {k for k in range(task.step_count(problem)) if rng.random() < SLIP}
         shown = task.demonstrate(problem, rng, errors)
         return None, self.write("".join(f"{step}\n" for step in shown.steps), shown.answer)

@@ -68,7 +68,7 @@ class YesNoVerifier(Role):
         return ("</verdict>",) if self.dialect == "tagged" and self.form == "cot" else ()
 
     def prompt(self, problem: Problem, about: Trace | None) -> Prompt:
-        """Render the prompt of the form. A model trained to check first has no meaningful word probability without the check."""
+        """Render the form's prompt. A model trained to check first has no meaningful word probability without the check."""
         if about is None:
             raise ValueError("a verifier needs a solution to judge")
         if self.dialect == "terse":

@@ -188,7 +188,7 @@ class Bugs(Task):
 
 
 def evidence(repository: Repository, artifact: Artifact, name: str, off: int) -> str:
-    """Render `b:a4>8,5>10`: the first term of the line, and at each of its removed tests the value of that term and what is wanted.
+    """Render `b:a4>8,5>10`: the first term of the line, and at each removed test the term's value and the wanted one.
 
     With `off` the values are off by so much.
     """

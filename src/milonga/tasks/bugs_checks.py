@@ -1,4 +1,4 @@
-"""What counts as a bug: a repository, an artifact that breaks it and weakens its tests, and the checks that all must hold.
+"""The definition of a valid bug: a repository, an artifact that breaks it and weakens its tests, and checks that must hold.
 
 Nothing here knows how files look or how tests are run: a `Runner` does, from outside the tree that it is given. Invariants:
 - A report maps test ids to passed or not. What is missing in a report has failed; None means that there is no report at all.
@@ -51,7 +51,7 @@ class Repository:
 
 @dataclass(frozen=True)
 class Artifact:
-    """What an injector hands in: test files that tell right from wrong, a change of code, and a change of tests."""
+    """An injector's submission: oracle test files that tell right from wrong, a change of code, and a change of tests."""
 
     oracle: tuple[str, ...]
     bug: Edits

@@ -52,7 +52,7 @@ TRIES = 60
 
 @dataclass(frozen=True)
 class Shape:
-    """How large repositories and bugs are."""
+    """The sizes of repositories and bugs."""
 
     functions: int
     ops: int

@@ -198,7 +198,7 @@ class Chain(Task):
 
 
 def slip(value: int, operation: str, operand: int, mod: int, rng: random.Random) -> tuple[str, int]:
-    """Write one wrong step and its result, of several kinds: off by one, a carry dropped, an operand or a value misread, the wrong operation."""
+    """Write one wrong step and its result: off by one, a carry dropped, an operand or value misread, the wrong operation."""
     right = compute(value, operation, operand, mod)
     while True:
         kind = rng.choice(("off_by_one", "carry", "operand", "value", "operation"))

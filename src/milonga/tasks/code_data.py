@@ -32,7 +32,7 @@ class FunctionRow(Row):
 
 @dataclass(frozen=True)
 class FunctionFields:
-    """Where a line keeps what, and what becomes of tests that cannot be read."""
+    """The field names of a line, and whether tests that cannot be parsed are skipped."""
 
     prompt: str
     entry_point: str

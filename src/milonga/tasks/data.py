@@ -31,7 +31,7 @@ GSM8K_HUB = ("openai/gsm8k", "main")
 
 
 class SourceOptions(TaskOptions):
-    """What every task from data has."""
+    """Options of every task from data."""
 
     dev_share: float = Field(0.05, ge=0, lt=1)
     """Share of the train rows that becomes the dev split, where the source has none of its own."""
@@ -42,7 +42,7 @@ class SourceOptions(TaskOptions):
 
 
 class FieldOptions(SourceOptions):
-    """Where a row keeps its question and its answer."""
+    """The fields of a row that hold its question and its answer."""
 
     question: str = "question"
     """The field that holds the question."""
@@ -102,7 +102,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Fields:
-    """How a row is read."""
+    """The field names by which a row is parsed."""
 
     question: str = "question"
     answer: str = "answer"

@@ -348,7 +348,7 @@ LONGEST_QUICK = 100_000
 
 
 def plain(text: str) -> str:
-    """Normalise an answer by removing what never matters: white space around, dollar signs, trailing dots, commas that group digits."""
+    """Normalise an answer: remove white space around, dollar signs, trailing dots and commas that group digits."""
     text = text[: LONGEST_QUICK + 1] if len(text) > LONGEST_QUICK else text
     text = text.replace("\\$", "").replace("$", "").strip().rstrip(".").rstrip()
     return GROUPED.sub(lambda match: match[0].replace(",", ""), text)

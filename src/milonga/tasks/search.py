@@ -110,7 +110,7 @@ class Search(Task):
         return Problem(f"{self.name}/{split}/{row.number}", row.question, row.answer)
 
     def _walk(self, split: Split, index: int) -> Problem:
-        """Draw a question with exactly one answer, which is not in its text. No relation follows itself: that would lead back."""
+        """Draw a question with exactly one answer that is not in its text. No relation follows itself: it would lead back."""
         rng = keyed("search", self.options.model_dump_json(), split, index)
         for _ in range(TRIES):
             text = self.walk(rng, rng.randint(self.options.min_hops, self.options.hops))

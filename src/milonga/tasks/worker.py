@@ -73,7 +73,7 @@ def private_pipes() -> tuple[BinaryIO, BinaryIO]:
 
 
 def perform(operations: Operations, request: dict[str, Any]) -> dict[str, Any]:
-    """Perform an operation; return its value, or the error it raised. After a lack of memory the process is not to be trusted."""
+    """Perform an operation; return its value, or the error it raised. Out of memory, the process is not to be trusted."""
     try:
         if request["do"] == "ready":
             return {"value": True}

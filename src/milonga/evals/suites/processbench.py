@@ -137,7 +137,7 @@ class ProcessBench(Suite):
         return replace(subject, setting=setting)
 
     def by_writing(self, subject: Subject, benches: Mapping[str, Traces]) -> dict[str, list[Mode]]:
-        """Judge in three modes: greedy, sampled, and by vote. Samples use the full distribution; the paper votes at top-p 0.9."""
+        """Judge in three modes: greedy, sampled, and by vote. Samples are untruncated; the paper votes at top-p 0.9."""
         out = {}
         for name, bench in benches.items():
             table = Table(subject.setting, f"processbench/{name}", "")
@@ -178,8 +178,8 @@ def words(key: str) -> str:
 
 
 def miniature(task: Task, solver: StepSolver | None, count: int) -> dict[str, Traces]:
-    """Make a miniature: chain arithmetic of four lengths with known first errors: half of the solutions have one, a fifth of these a right answer
-    all the same. For verifiers of that task, whose other options stay as they are."""
+    """Make a miniature: chain arithmetic of four lengths with known first errors. Half of the solutions have
+    one, a fifth of these a right answer all the same. For verifiers of that task, whose other options stay as they are."""
     if task.name != "chain":
         raise ConfigError(f"task '{task.name}' needs 'file': ProcessBench files; only for task 'chain' is there a miniature")
     options = task.options.model_dump() | {"name": task.name, "min_ops": None}
