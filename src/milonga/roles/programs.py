@@ -1,4 +1,4 @@
-"""Roles of Absolute Zero: propose programs and inputs, or infer one of (program, input, output) from the others.
+"""Roles around a program: propose programs and inputs, or infer one of (program, input, output) from the others.
 
 A question holds two of them, or pairs, in the text of its problem, which `Question` writes; the answer is the third. Answers
 are read as the solver's are: lines of work, and the answer behind `#`, or in its tag. They are data, and never become source.

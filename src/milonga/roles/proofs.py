@@ -268,7 +268,7 @@ def given_proof(task: Task, problem: Problem, rng: random.Random, score: float, 
 
 
 def analyse(proof: Trace, dialect: Dialect, rng: random.Random, flip: float = FLIP) -> str:
-    """Write a noisy teacher's analysis: right checks, marks flipped with probability `flip`, a score drawn independently."""
+    """Write a noisy teacher's analysis: right checks, marks flipped with probability `flip`, a score noised apart from them."""
     found = examine(proof.problem, proof.reading.value.steps, proof.reading.value.answer)
     score = found.score if rng.random() >= FLIP else rng.choice(LEVELS)
     marks = noisy([k not in found.flaws for k in range(len(found.checks))], rng, flip)

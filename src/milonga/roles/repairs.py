@@ -1,4 +1,4 @@
-"""Roles of self-play SWE: an injector that breaks a repository and weakens its tests, and a repairer."""
+"""Roles around a repository: an injector that breaks a repository and weakens its tests, and a repairer."""
 
 from __future__ import annotations
 

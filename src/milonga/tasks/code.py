@@ -190,7 +190,7 @@ class Code(Task):
         )
 
     def further(self, problem: Problem, count: int) -> list[tuple[Any, ...]]:
-        """Draw calls beyond the hidden tests, to measure false positives; none if the function comes from a file."""
+        """Draw calls beyond the hidden tests, to see whether these were enough; none if the function comes from a file."""
         if self.rows is not None:
             return []
         rng = keyed("further", problem.id, problem.text)

@@ -313,7 +313,7 @@ def called(program: str, signature: str, arguments: Sequence[Any]) -> Canonical 
 
 
 def literal(value: Any) -> str:
-    """Render a value of the dialect without spaces: each byte costs a small model a token."""
+    """Render a value of the dialect without spaces: bytes are expensive for a small model."""
     return f"[{','.join(literal(item) for item in value)}]" if isinstance(value, list) else repr(value)
 
 
