@@ -1,4 +1,4 @@
-"""Evaluations: what is measured at both sides of the table."""
+"""Evaluations: metrics of the generator and of the verifier."""
 
 from milonga.evals.bench import make_bench, read_processbench
 from milonga.evals.evaluate import (

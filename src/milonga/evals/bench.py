@@ -25,8 +25,8 @@ RELEASED = {"gsm8k": (207, 193), "math": (594, 406), "olympiadbench": (661, 339)
 
 
 def make_bench(task: Task, solver: Role | None, count: int, split: Split) -> list[Trace]:
-    """`count` solutions of held-out problems, or one of each where there are fewer; the same for every run of the task. None
-    where nobody solves it by steps."""
+    """Make `count` labelled solutions of held-out problems (one of each if there are fewer), the same for every run of the
+    task. Empty if the solver is no step solver or the task cannot demonstrate."""
     if not isinstance(solver, StepSolver) or not task.demonstrates:
         return []
     bench = []
@@ -44,8 +44,8 @@ def make_bench(task: Task, solver: Role | None, count: int, split: Split) -> lis
 
 
 def read_processbench(path: Path, solver: StepSolver | None, limit: int | None = None) -> list[Trace]:
-    """A ProcessBench file, or `limit` of its items, taken evenly over the file, in the solver's dialect; without one as the
-    paragraphs they are. Labels are 0-based indices of the first wrong step, -1 if there is none.
+    """Load a ProcessBench file, or `limit` items taken evenly from it, in the solver's dialect; without a solver as plain
+    paragraphs. Labels are 0-based indices of the first wrong step, -1 if there is none.
 
     A file with the name of a released one must hold as many items with and without errors as that does.
     """
@@ -93,7 +93,7 @@ def _item(path: Path, number: int, item: object, solver: StepSolver | None) -> T
 def rewritten(
     solver: StepSolver, id: str, problem: Problem, steps: Sequence[str], answer: str | None = None, grade: Grade | None = None
 ) -> Trace | None:
-    """Somebody else's steps as a solution in the solver's dialect; None where marks of the dialect stand in them.
+    """Rewrite given steps as a solution in the solver's dialect; None if the steps contain marks of the dialect.
 
     Without an answer, the last number of the last step stands for it: that is where most solutions have theirs.
     """
@@ -104,11 +104,11 @@ def rewritten(
 
 
 def paragraphs(steps: Sequence[str]) -> Reading:
-    """Steps that are read as they stand; the answer is somewhere among them."""
+    """Parse steps as plain paragraphs; the answer is somewhere among them."""
     return Reading(Solution(tuple(steps), (), None), 1.0)
 
 
 def one_line(step: str) -> str:
-    """A step, or an answer, on one line that does not look like the answer line of the terse dialect, as a headline would."""
+    """Put a step or an answer on one line that cannot be taken for the terse dialect's answer line, as a headline could."""
     flat = step.replace("\n", " ")
     return f" {flat}" if flat.startswith("#") else flat

@@ -1,4 +1,4 @@
-"""How honest analyses of proofs are: what they report against what is there."""
+"""Metrics of proof analyses: reported defects against the true ones."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from milonga.evals.metrics import mean
 
 
 class Finding(NamedTuple):
-    """One analysis beside the truth. `said` is None where it could not be read."""
+    """One analysis and the truth. `said` is its score, None if the analysis could not be parsed."""
 
     reported: Collection[int]
     said: float | None
@@ -18,7 +18,7 @@ class Finding(NamedTuple):
 
 
 def defect_metrics(findings: Sequence[Finding]) -> dict[str, float | None]:
-    """Precision and recall of the reported defects, pooled over flawed proofs; quality by the exact rubric; and the scores.
+    """Compute precision and recall of reported defects, pooled over flawed proofs, quality by the rubric, and the scores.
 
     A verifier that reports nothing has no precision, and a recall of 0: the two are read together.
     """

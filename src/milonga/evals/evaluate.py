@@ -1,4 +1,4 @@
-"""An evaluation: fixed held-out problems, the same randomness every time, and both sides of the table measured.
+"""An evaluation: fixed held-out problems, the same random keys every time; both generator and verifier are measured.
 
 Invariant: evaluations are not charged to the compute ledger, draw nothing from the training data, and change no state.
 """
@@ -34,17 +34,17 @@ TOO_LONG = "longer than the model's context"
 
 @dataclass(frozen=True)
 class Evaluator:
-    """What is measured, on what. `bench` is empty where the task does not know its steps."""
+    """Measures a run's agents on held-out problems. `bench` is empty if the task does not know its steps."""
 
     setting: Setting
     section: EvalSection
     bench: tuple[Trace, ...]
     more: Callable[[Table], Metrics] = lambda table: {}
-    """What the recipe measures for itself."""
+    """The recipe's own metrics."""
     solving: str = "generator"
-    """The seat that is measured as the generator, where it solves by steps."""
+    """The agent that is measured as the generator, if it solves by steps."""
     judging: str = "verifier"
-    """The seat that is measured as the verifier, where there is one."""
+    """The agent that is measured as the verifier, if there is one."""
 
     def __call__(self) -> Metrics:
         ledger = self.setting.engine.ledger
@@ -55,7 +55,7 @@ class Evaluator:
             ledger.paused = False
 
     def per_problem(self) -> dict[str, Metrics]:
-        """Mean correctness and soundness on each problem, by its id.
+        """Return mean accuracy and soundness on each problem, by its id.
 
         These are the solutions that the metrics count: the same keys draw them again, to the same bits on a CPU.
         """
@@ -77,7 +77,7 @@ class Evaluator:
 
     @property
     def held_out(self) -> int:
-        """How many problems are measured: what was asked for, or all there are; none is taken twice."""
+        """The number of held-out problems: what the config asks for, or all there are; none is taken twice."""
         size = self.setting.task.size(self.section.split)
         return self.section.problems if size is None else min(self.section.problems, size)
 
@@ -89,7 +89,7 @@ class Evaluator:
         return out
 
     def _pair_metrics(self, table: Table) -> Metrics:
-        """The generator, and the verifier where there is one."""
+        """Measure the generator, and the verifier if there is one."""
         problems = table.problems(self.held_out)
         solutions = table.ask(self.solving, problems, self.section.samples)
         out = prefixed("generator", solver_metrics(solutions))
@@ -110,9 +110,9 @@ class Evaluator:
 
 
 def metric_names(solver: Role | None, judge: Role | None, section: EvalSection, bench: bool) -> set[str]:
-    """The names of all that an evaluation of these two roles measures, but for what the recipe measures for itself.
+    """Return the names of all metrics of these two roles, except the recipe's own.
 
-    They are read off the functions that measure, from what these say of no traces at all. `bench` is whether there is one.
+    The names come from calling the metric functions on no rollouts. `bench` is whether there is one.
     """
     out: Metrics = {"dropped": None}
     nothing = Traces([])
@@ -131,7 +131,7 @@ def prefixed(prefix: str, metrics: Metrics) -> Metrics:
 
 
 def solver_metrics(solutions: Traces) -> Metrics:
-    """Accuracy, soundness, exact step accuracy, and what the outputs look like."""
+    """Compute accuracy, soundness, exact step accuracy, and statistics of the completions."""
     grades = [t.grade for t in solutions if t.grade is not None]
     sound = [float("nan") if g.sound is None else float(g.sound) for g in grades]
     steps = [right for g in grades for right in g.steps or ()]
@@ -144,7 +144,7 @@ def solver_metrics(solutions: Traces) -> Metrics:
 
 
 def problem_metrics(solutions: Traces) -> dict[str, Metrics]:
-    """Accuracy and soundness problem by problem: what a bootstrap over problems resamples."""
+    """Compute accuracy and soundness of each problem: what a bootstrap over problems resamples."""
     groups: dict[str, list[Trace]] = {}
     for trace in solutions:
         groups.setdefault(trace.problem.id, []).append(trace)
@@ -153,9 +153,9 @@ def problem_metrics(solutions: Traces) -> dict[str, Metrics]:
 
 
 def output_metrics(traces: Traces) -> Metrics:
-    """What any seat's outputs look like: length, truncation, unreadable ones, surprise of the sampled tokens.
+    """Compute length, truncation rate, invalid rate and mean negative log-probability (surprise) of any agent's rollouts.
 
-    Of what is not trained (from behind an endpoint, or joined from pieces) neither length nor surprise is known.
+    Rollouts without tokens (from an endpoint, or merged from pieces) count for neither length nor surprise.
     """
     tokens = [-float(t.logprobs[t.mask].mean()) for t in traces if t.length]
     return {
@@ -167,7 +167,7 @@ def output_metrics(traces: Traces) -> Metrics:
 
 
 def pass_metrics(solutions: Traces, samples: int) -> Metrics:
-    """pass@k for k = all samples of a problem, and the majority of their answers."""
+    """Compute pass@k for k = all samples of a problem, and majority-vote accuracy."""
     rights: dict[str, list[float]] = {}
     for trace in solutions:
         rights.setdefault(trace.problem.id, []).append(trace.correct)
@@ -180,9 +180,9 @@ def pass_metrics(solutions: Traces, samples: int) -> Metrics:
 
 
 def voted(group: Sequence[tuple[float, Trace]]) -> float:
-    """Whether the answer of a problem with the most weight behind it is right, the first seen on a tie.
+    """Return 1.0 if the answer with the most total weight is right, else 0.0; the first seen wins a tie.
 
-    Answers are told apart by their text; 0 where there is none to vote for, NaN where the grader could not tell.
+    Answers are compared by their text. 0 if there is no answer, NaN if the grader could not tell.
     """
     votes: dict[str, float] = {}
     right: dict[str, float] = {}
@@ -195,7 +195,7 @@ def voted(group: Sequence[tuple[float, Trace]]) -> float:
 
 
 def judge_metrics(checks: Traces) -> Metrics:
-    """The verifier against what it judges: both classes apart, against exact steps, and against itself."""
+    """Compute the verifier's accuracy on right and on wrong solutions, on exact steps, and its self-contradictions."""
     readable = [(c.reading.value, c.subject) for c in checks]
     final = [(v.final, bool(s.correct)) for v, s in readable if not np.isnan(s.correct)]
     on_right = mean([f is True for f, right in final if right])
@@ -220,7 +220,7 @@ def judge_metrics(checks: Traces) -> Metrics:
 
 
 def gap_metrics(solutions: Traces, checks: Traces) -> Metrics:
-    """Is the verifier fooled, and is it of use? The hacking gap, and best-of-k by the verifier between pass@1 and pass@k."""
+    """Compute the hacking gap: the verifier's mean verdict minus the true accuracy, for solutions and for steps."""
     values: dict[str, Verification] = {c.subject.id: c.reading.value for c in checks}
     known = [(s, values[s.id]) for s in solutions if s.id in values and not np.isnan(s.correct)]
     score = mean([float(v.final is True) for _, v in known])
@@ -235,7 +235,7 @@ def gap_metrics(solutions: Traces, checks: Traces) -> Metrics:
 
 
 def ranking_metrics(solutions: Traces, checks: Traces) -> Metrics:
-    """How well the verifier orders solutions: best of k by its rank, within pairs of one problem, and over all problems."""
+    """Compute how well the verifier ranks solutions: best-of-k, weighted vote, pair accuracy per problem, pooled AUROC."""
     ranks = {c.subject.id: c.reading.value.rank for c in checks}
     groups: dict[str, list[tuple[float, Trace]]] = {}
     for solution in solutions:
@@ -255,7 +255,7 @@ def ranking_metrics(solutions: Traces, checks: Traces) -> Metrics:
 
 
 def judge_bench(table: Table, seat: str, bench: Sequence[Trace], checks: int) -> Metrics:
-    """Who judges on a seat, on solutions with known first errors, greedily and `checks` times by sampling."""
+    """Measure a judging agent on solutions with known first errors, greedily and with `checks` samples each."""
     subjects = Traces(bench)
     greedy = whole_bench(table.judge(seat, subjects, greedy=True), subjects, 1)
     if table.setting.roles[seat].kind != "generative":
@@ -264,8 +264,8 @@ def judge_bench(table: Table, seat: str, bench: Sequence[Trace], checks: int) ->
 
 
 def whole_bench(checks: Traces, subjects: Traces, n: int) -> Traces:
-    """With an unreadable verification for each solution that was left out, as too long for the verifier's context: what it
-    cannot read it gets wrong, and a bench is never made easier in silence."""
+    """Add `n` invalid verifications for each solution that was too long for the verifier's context: it counts as wrong, so
+    that a bench is never made easier in silence."""
     judged = {check.subject.id for check in checks}
     nothing = Reading(Verification(None, None), 0.0, TOO_LONG)
     missing = [
@@ -278,7 +278,7 @@ def whole_bench(checks: Traces, subjects: Traces, n: int) -> Traces:
 
 
 def bench_metrics(greedy: Traces, sampled: Traces) -> Metrics:
-    """F1 on solutions with known first errors, in three decoding modes, beside what trivial verifiers get.
+    """Compute F1 on solutions with known first errors in three decoding modes, and trivial baselines.
 
     `f1` is of sampled verifications, as they are used for rewards; `greedy_f1` and `vote_f1` are of the same weights.
     """
@@ -309,23 +309,23 @@ def bench_metrics(greedy: Traces, sampled: Traces) -> Metrics:
 
 
 def sureness(value: Verification) -> float:
-    """How sure a verifier is that a solution is right: its score, or its verdict."""
+    """Return a verifier's confidence that a solution is right: its score, or its verdict as 0 or 1."""
     return float(value.final is True) if value.score is None else value.score
 
 
 def step_sureness(value: Verification) -> tuple[float, ...] | None:
-    """The same of each step; None where it does not judge every one."""
+    """Return the confidence in each step; None if the verifier does not judge every step."""
     return None if value.steps is None else value.step_scores or tuple(map(float, value.steps))
 
 
 def last_is_lowest(checks: Traces) -> float | None:
-    """How often the lowest step score stands on the last step: a step verifier that does this looks at the answer alone."""
+    """The share of checks whose lowest step score is on the last step; if high, the verifier looks at the answer alone."""
     scores = [c.reading.value.step_scores for c in checks if c.reading.value.step_scores]
     return mean([min(steps) == steps[-1] for steps in scores if len(steps) > 1])
 
 
 def _predicted(checks: Traces) -> tuple[list[int | None], list[int]]:
-    """First errors as the verifier sees them, and as they are."""
+    """Return predicted and true first-error indices, one per check (-1: no error, None: unparsed)."""
     return [first_wrong(t.reading.value.steps) for t in checks], [_label(t) for t in checks]
 
 

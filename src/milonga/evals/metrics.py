@@ -63,7 +63,7 @@ def harmonic(a: float, b: float) -> float:
 
 
 def trivial_f1(labels: Sequence[int], answers_right: Sequence[bool], counts: Sequence[int]) -> dict[str, float]:
-    """What the F1 is worth: verifiers that know nothing of the steps.
+    """Compute the F1 of trivial verifiers that know nothing of the steps, as baselines.
 
     no_knowledge: say -1 with the best probability, the modal index otherwise. answer_modal: a perfect judge of the answer that
     guesses the modal index. error_modal: a perfect judge of error or no error that does. answer_last: the last step instead.
@@ -111,7 +111,7 @@ def vote(predictions: Sequence[int | None]) -> int | None:
 
 
 def detection_f1(predictions: Sequence[int | None], labels: Sequence[int]) -> float | None:
-    """Error or no error, wherever it is: harmonic mean of the shares of both classes that are recognised."""
+    """F1 of error detection, at any step: harmonic mean of the recall of both classes."""
     found = [p is not None and p != -1 for p, label in zip(predictions, labels, strict=True) if label != -1]
     cleared = [p == -1 for p, label in zip(predictions, labels, strict=True) if label == -1]
     return harmonic(float(np.mean(found)), float(np.mean(cleared))) if found and cleared else None
@@ -120,7 +120,7 @@ def detection_f1(predictions: Sequence[int | None], labels: Sequence[int]) -> fl
 def bootstrap_interval(
     predictions: Sequence[int | None], labels: Sequence[int], items: Sequence[str], rounds: int = ROUNDS, seed: int = 0
 ) -> Interval:
-    """95 % interval of the F1 over the items, each drawn with all its predictions: asking about one again makes no new item."""
+    """95 % bootstrap interval of the F1. Items are resampled with all their predictions: more samples make no new items."""
     hits = [predicted == label for predicted, label in zip(predictions, labels, strict=True)]
     return class_interval(hits, [label != -1 for label in labels], items, harmonics, rounds, seed)
 
@@ -133,8 +133,8 @@ def class_interval(
     rounds: int = ROUNDS,
     seed: int = 0,
 ) -> Interval:
-    """95 % percentile interval of `join`(share of hits in the first class, in the second), over items drawn with all that is
-    theirs. None where a class is empty; draws that leave one empty are left out."""
+    """95 % percentile interval of `join`(share of hits in the first class, in the second), by a bootstrap over items, each
+    drawn with all its hits. None where a class is empty; draws that leave one empty are left out."""
     if all(first) or not any(first):
         return None, None
     place = {name: i for i, name in enumerate(dict.fromkeys(items))}
@@ -163,12 +163,12 @@ def quantiles(drawn: Floats) -> Interval:
 
 
 def harmonics(a: Floats, b: Floats) -> Floats:
-    """`harmonic` of many pairs."""
+    """Harmonic means of many pairs: arrays of shape [n]."""
     return 2 * a * b / np.maximum(a + b, 1e-12)
 
 
 def best_threshold(scores: Sequence[Sequence[float] | None], labels: Sequence[int]) -> float | None:
-    """The tau of the largest F1, where the prediction is the first step that scores below tau; the lowest of several.
+    """Find the threshold tau of the largest F1; the prediction is the first step below tau. The lowest of several.
 
     With m_k the lowest score up to step k, a first error at k is found by m_k < tau <= m_(k-1), and a solution without one is
     cleared by tau <= its lowest score: only the right ends of these ranges need to be tried. None where a class is empty.

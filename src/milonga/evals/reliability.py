@@ -1,4 +1,4 @@
-"""Is a judge right as often as it says? Calibration as pure functions of what it said and what was true."""
+"""Calibration of a judge as pure functions of its confidences and the true outcomes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BINS = 10
 
 @dataclass(frozen=True)
 class Bin:
-    """Judgements of about the same confidence: how sure the judge was, and how often it was right to be."""
+    """One bin of a reliability diagram: mean confidence, and the share of right outcomes with its interval."""
 
     low: float
     high: float
@@ -28,7 +28,7 @@ class Bin:
 
 
 def reliability(confidence: Sequence[float], outcome: Sequence[bool], bins: int = BINS) -> list[Bin]:
-    """The bins of a reliability diagram, those without a judgement left out; the last one holds 1 itself."""
+    """Compute the bins of a reliability diagram; empty bins are left out, and the last bin includes 1."""
     said, true = np.asarray(confidence, dtype=float), np.asarray(outcome, dtype=float)
     place = np.minimum((said * bins).astype(int), bins - 1)
     out = []
@@ -42,7 +42,7 @@ def reliability(confidence: Sequence[float], outcome: Sequence[bool], bins: int 
 
 
 def wilson(right: int, total: int, z: float = 1.96) -> tuple[float, float]:
-    """95 % interval of a share (Wilson's score interval): it does not vanish where all of a few are right."""
+    """95 % Wilson score interval of a share: it does not vanish if all of a few are right."""
     share, spread = right / total, z * z / total
     centre = (share + spread / 2) / (1 + spread)
     half = math.sqrt(share * (1 - share) * spread + spread * spread / 4) / (1 + spread)
@@ -50,14 +50,14 @@ def wilson(right: int, total: int, z: float = 1.96) -> tuple[float, float]:
 
 
 def brier(confidence: Sequence[float], outcome: Sequence[bool]) -> float | None:
-    """Mean squared distance of what was said from what was true; 0 is perfect, 0.25 is a coin's."""
+    """Brier score: mean squared error of the confidence; 0 is perfect, a constant 0.5 scores 0.25."""
     if not confidence:
         return None
     return float(np.mean((np.asarray(confidence, dtype=float) - np.asarray(outcome, dtype=float)) ** 2))
 
 
 def brier_limit(scores: Sequence[Sequence[float]], outcome: Sequence[bool]) -> float | None:
-    """The Brier score that the mean of endlessly many verifications would have, estimated without bias from a few of each.
+    """Estimate, without bias, the Brier score of the mean of infinitely many verifications from a few of each.
 
     The mean s of K draws around p has E (s - y)^2 = (p - y)^2 + var / K, and the sample variance over K is an unbiased
     estimate of the last term. None where nothing was judged twice.
@@ -69,8 +69,8 @@ def brier_limit(scores: Sequence[Sequence[float]], outcome: Sequence[bool]) -> f
 
 
 def calibration_floor(confidence: Sequence[float], bins: int = BINS, rounds: int = 200, seed: int = 0) -> float | None:
-    """The calibration error that a judge with these confidences shows where it is perfectly calibrated: with few judgements
-    in a bin the share that is right is off by chance alone, and the error is never 0."""
+    """The expected calibration error of a perfectly calibrated judge with these confidences. It is not 0: with few judgements
+    in a bin the share of right ones is off by chance alone."""
     if not confidence:
         return None
     said: Floats = np.asarray(confidence, dtype=float)

@@ -1,4 +1,4 @@
-"""What a judge of slices is measured by: the exact truth of slices, their origin, and what style alone would tell."""
+"""Metrics of a slice judge: F1 against the exact truth, acceptance by origin, and a style-only baseline (origin AUC)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Metrics = dict[str, float | None]
 
 
 def slice_metrics(verdicts: Traces) -> Metrics:
-    """`slice_f1` is about generated slices whose steps have a known truth: error or no error, both classes alike."""
+    """Compute the metrics of slice verdicts; `slice_f1` is detection F1 on generated slices whose steps have a known truth."""
     made = verdicts.keep(lambda v: not is_reference(v.subject))
     known = [(v.reading.value.final, sound) for v in made if (sound := is_sound(v.subject)) is not None]
     said = [None if final is None else -int(final) for final, _ in known]
@@ -33,7 +33,7 @@ def is_sound(piece: Trace) -> bool | None:
 
 
 def yes_rates(verdicts: Traces) -> Metrics:
-    """Share of yes by origin, and on generated slices by their truth. Near 0 or 1 everywhere, the judge has collapsed."""
+    """The share of yes verdicts by origin and, on generated slices, by truth. Near 0 or 1 everywhere: the judge collapsed."""
     kinds: dict[str, list[bool]] = {"reference": [], "right": [], "wrong": []}
     for verdict in verdicts:
         sound = True if is_reference(verdict.subject) else is_sound(verdict.subject)
@@ -44,7 +44,7 @@ def yes_rates(verdicts: Traces) -> Metrics:
 
 
 def origin_auc(reference: Sequence[str], generated: Sequence[str]) -> float | None:
-    """How well a bag of characters alone tells the two sources apart: 0.5 is not at all, 1 is by style alone.
+    """The AUROC of telling the two sources apart by a bag of characters alone: 0.5 is chance, 1 means style gives it away.
 
     Naive Bayes with add-one smoothing; each half of the texts is scored by the other half's counts. None with under four of
     either kind.
@@ -62,7 +62,7 @@ def origin_auc(reference: Sequence[str], generated: Sequence[str]) -> float | No
 
 
 def log_odds(first: Iterable[str], second: Iterable[str]) -> dict[str, float]:
-    """Of each character, that a text with it is of the first source."""
+    """Compute each character's log-odds of belonging to the first source, with add-one smoothing."""
     one, two = (Counter(c for text in texts for c in text) for texts in (first, second))
     letters = one.keys() | two.keys()
     ones, twos = one.total() + len(letters), two.total() + len(letters)

@@ -1,8 +1,8 @@
-"""What choosing among N solutions would have given, from more than N that are there.
+"""Best-of-N and vote accuracy at every N, estimated from one larger set of samples.
 
 Invariant: every figure is the mean over all subsets of N of a problem's solutions, or over a fixed random sample of these
-where there are too many, and so has no bias: solutions are used again for every N, never drawn again. Ties are broken by a fair
-die, whose mean is taken too.
+where there are too many, and so has no bias: solutions are used again for every N, never drawn again. Ties count with
+their expected value under random tie-breaking.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ EQUAL = 1e-9
 
 
 def sizes(most: int) -> list[int]:
-    """1, 2, 4, ... and the largest itself."""
+    """List the subset sizes 1, 2, 4, ... and `most` itself."""
     return [*itertools.takewhile(lambda n: n < most, (2**i for i in itertools.count())), most]
 
 
 def subsets(total: int, n: int) -> NDArray[np.bool_]:
-    """Rows that each choose `n` of `total` places: all of them, or MOST_SUBSETS drawn evenly by a fixed seed."""
+    """Return a boolean mask [subsets, total], each row with `n` true: all subsets, or MOST_SUBSETS drawn by a fixed seed."""
     if not 1 <= n <= total:
         raise ValueError(f"cannot choose {n} of {total}")
     if math.comb(total, n) <= MOST_SUBSETS:
@@ -42,8 +42,8 @@ def subsets(total: int, n: int) -> NDArray[np.bool_]:
 
 
 def best_at(ranks: Sequence[float], right: Sequence[float], n: int) -> float:
-    """Chance that the highest ranked of `n` solutions is right. In closed form: of C(t, n) subsets, those without the `above`
-    solutions that rank higher and with one of the `tied` that share a rank have their best among these."""
+    """Probability that the highest-ranked of `n` solutions is right. In closed form: of C(t, n) subsets, those without the
+    `above` solutions that rank higher and with one of the `tied` that share a rank have their best among these."""
     total, out = len(ranks), 0.0
     for rank in set(ranks):
         tied = [r for mine, r in zip(ranks, right, strict=True) if mine == rank]
@@ -54,9 +54,9 @@ def best_at(ranks: Sequence[float], right: Sequence[float], n: int) -> float:
 
 
 def vote_at(answers: Sequence[str | None], right: Sequence[float], weights: Sequence[float], n: int) -> float:
-    """Chance that the answer with the most weight behind it among `n` solutions is right.
+    """Probability that the answer with the most total weight among `n` solutions is right.
 
-    Answers are told apart by their text. Who gives none has no vote, and where nobody gives one nothing is right.
+    Answers are compared by their text. A solution without an answer has no vote; without any answer the result is 0.
     """
     names = list(dict.fromkeys(answer for answer in answers if answer is not None))
     if not names:

@@ -1,4 +1,4 @@
-"""Roles: who sits at the table. Add a role by subclassing `Role` and registering it in `ROLES`."""
+"""Roles: prompt templates and output parsers of the agents. Add a role by subclassing `Role` and registering it in `ROLES`."""
 
 from milonga.roles.base import DIALECTS, ROLES, Dialect, Role
 from milonga.roles.chooser import Choice, Chooser

@@ -1,4 +1,4 @@
-"""A role is a seat at the table: the prompt to write, and the reading of what came back. It holds no weights.
+"""A role renders an agent's prompt and parses its completion. It holds no weights.
 
 Invariant: one grammar per dialect writes the prompt, reads the output and scores its format, so that the reward can never
 accept what the parser rejects. `write` is the inverse of `read`: reading a written value gives the value back.
@@ -20,13 +20,13 @@ DIALECTS: tuple[Dialect, ...] = ("terse", "tagged")
 
 
 class Role(ABC):
-    """A seat. `about` is the trace this one judges or answers, None for a role that sees only the problem."""
+    """What an agent does. `about` is the target rollout it judges or answers; None for a role that sees only the problem."""
 
     name: ClassVar[str]
     judges: ClassVar[bool]
-    """Whether the role is given other traces to judge, rather than problems."""
+    """Whether the role judges target rollouts, rather than solving problems."""
     kind: ClassVar[Literal["generative", "scalar", "implicit"]] = "generative"
-    """How a policy speaks in this role: by writing, by a value head, or by its log-ratio to its own start."""
+    """How a policy answers in this role: by sampled text, by a value head, or by its log-ratio to its initial weights."""
 
     def __init__(self, dialect: Dialect) -> None:
         self.dialect = dialect
@@ -48,28 +48,28 @@ class Role(ABC):
     def read(self, text: str, about: Trace | None) -> Reading: ...
 
     def call(self, text: str) -> str | None:
-        """What an output asks of the task's tool; None where it asks nothing."""
+        """Parse the tool call of a completion; None if it calls no tool."""
         return None
 
     def returned(self, passages: Sequence[str]) -> Prompt:
-        """What the tool answered, as it is said to who asked."""
+        """Render the tool's result as a prompt for the agent that called it."""
         raise TypeError(f"the role '{self.name}' calls no tool")
 
     def parts(self, solution: Trace) -> list[Trace] | None:
-        """The pieces of a solution that this judge is asked about one by one; None where it is shown the whole at once."""
+        """Split a solution into pieces that are judged one by one; None if the judge sees the whole solution at once."""
         return None
 
     def whole(self, solution: Trace, verdicts: Sequence[Trace]) -> Reading:
-        """What its verdicts on the pieces, in their order, say of the solution; pieces without a verdict are missing."""
+        """Merge the verdicts on the pieces, in order, into one on the solution; pieces without a verdict are missing."""
         raise TypeError(f"the role '{self.name}' does not judge in parts")
 
     @classmethod
     def room(cls) -> int:
-        """How many times a solution's length an output may have. Who judges one may write twice as much as its writer."""
+        """The token limit of a completion as a multiple of the solution's limit. A judge may write twice as much."""
         return 2 if cls.judges else 1
 
     def demonstrate(self, task: Task, problem: Problem, rng: random.Random) -> tuple[Trace | None, str]:
-        """What a noisy teacher would be asked about (None: the problem itself) and would write; `read` accepts the text."""
+        """Return the target (None: the problem itself) and the completion of a noisy teacher; `read` accepts the text."""
         raise TypeError(f"nobody can demonstrate the role '{self.name}'")
 
 

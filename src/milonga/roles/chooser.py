@@ -50,12 +50,12 @@ class Chooser(Role):
         return Reading(Choice(int(found[1])), 1.0) if found else Reading(Choice(None), 0.0, "not one level")
 
     def write(self, level: int) -> str:
-        """The text that reads back as this level."""
+        """Write the text that parses as this level."""
         return str(level) if self.dialect == "terse" else f"<level>{level}</level>"
 
 
 def state_of(levels: Sequence[int], rates: Mapping[str, float], id: str) -> Problem:
-    """What a chooser sees: each level with its rate of success in tenths, as in `1:9 2:6 3:?`. No answer is in it."""
+    """Make the chooser's problem: each level with its success rate in tenths, as in `1:9 2:6 3:?`. It has no answer."""
 
     def tenths(level: int) -> str:
         rate = rates.get(str(level))

@@ -41,7 +41,7 @@ class Coder(StepSolver):
 
 
 def read_program(text: str) -> Reading:
-    """Work and program tags as the whole output; steps inside the work."""
+    """Parse a completion that is one work tag and one program tag; steps are inside the work."""
     frame = find_frame(text, "think", "answer")
     work, offset = (frame[1], frame.start(1)) if frame else (text, 0)
     found = find_tags(work, "step", offset)

@@ -1,6 +1,6 @@
 """The corrector: a step solver that is asked a second time, after its own first solution.
 
-The words between the two turns are the same whether the first solution was right or wrong: they tell nothing about it.
+The prompt between the two turns is the same whether the first solution was right or wrong: it leaks nothing about it.
 """
 
 from __future__ import annotations
@@ -24,5 +24,5 @@ class Corrector(StepSolver):
     name = "corrector"
 
     def again(self, problem: Problem) -> Prompt:
-        """What is said between the turns."""
+        """Render the prompt between the first and the second turn."""
         return self.prompt(problem) if self.dialect == "terse" else (Part(TAGGED_AGAIN),)

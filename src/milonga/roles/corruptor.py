@@ -1,4 +1,4 @@
-"""The corruptor: question, the steps so far and one right step in; the same step rewritten, and meant to be wrong, out."""
+"""The corruptor: from a problem, the steps so far and one right step, it rewrites that step so that it is wrong."""
 
 from __future__ import annotations
 
@@ -58,24 +58,24 @@ class Corruptor(Role):
         return Reading(Solution((step,), (), None), 1.0)
 
     def write(self, step: str) -> str:
-        """The text that reads back as this step."""
+        """Write the text that parses as this step."""
         return f"{step}\n" if self.dialect == "terse" else f"<step>{step}</step>"
 
     def demonstrate(self, task: Task, problem: Problem, rng: random.Random) -> tuple[Trace | None, str]:
-        """A step of a gold solution, corrupted in one of the ways that the teacher knows."""
+        """Demonstrate on a step of a gold solution, corrupted by one of the allowed families."""
         gold = as_trace(task.demonstrate(problem, rng), problem, self.solver, f"demonstration/{problem.id}")
         piece = rng.choice(slices(gold, 1, self.dialect))
         return piece, self.write(self.corrupted(task, piece, rng))
 
     def corrupted(self, task: Task, piece: Trace, rng: random.Random) -> str:
-        """A right step, made wrong in one of the allowed ways, taken at random among those that are possible."""
+        """Corrupt a right step by a random one of the allowed families that apply to it."""
         value, families = piece.reading.value, self.allowed(task)
         steps, at = [*value.before, *value.steps], len(value.before)
         order = rng.sample(families, len(families))
         return next(text for name in order if (text := task.corrupt(piece.problem, steps, at, name, rng)) is not None)
 
     def allowed(self, task: Task) -> list[str]:
-        """The families that are not left out."""
+        """List the task's corruption families that are not in `leave_out`."""
         for name in self.leave_out:
             if name not in task.families:
                 raise ConfigError(f"task '{task.name}' knows no family '{name}' to hold out: {nearest(name, task.families)}")
@@ -83,7 +83,7 @@ class Corruptor(Role):
 
 
 def parse_terse(text: str) -> str | None:
-    """One line that is no answer line; its end may be missing, where the model ended instead."""
+    """Parse one line that is no answer line. Its newline may be missing, where the model ended the sequence instead."""
     line = text.removesuffix("\n")
     return line if line and "\n" not in line and not line.startswith("#") else None
 

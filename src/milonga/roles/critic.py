@@ -1,4 +1,4 @@
-"""The critic: problem and numbered paragraphs in, the index of the earliest wrong one out.
+"""The critic: from a problem and numbered paragraphs, it names the index of the earliest wrong one.
 
 This is how ProcessBench (arXiv 2412.06559) asks a model that was trained for no format of ours.
 """
@@ -34,7 +34,7 @@ class Critic(Role):
         return ()
 
     def prompt(self, problem: Problem, about: Trace | None) -> Prompt:
-        """An answer that stands outside of the steps is shown behind them, without a number."""
+        """Render the paragraphs. An answer outside of the steps is shown after them, without a number."""
         if about is None:
             raise ValueError("a critic needs a solution to judge")
         solution: Solution = about.reading.value
@@ -46,7 +46,7 @@ class Critic(Role):
         return tuple(parts)
 
     def read(self, text: str, about: Trace | None) -> Reading:
-        """The last box as a number. Steps from the first error on count as wrong; the whole is right if there is none."""
+        """Parse the last box as an index. Steps from the first error on count as wrong; -1 means the solution is right."""
         if about is None:
             raise ValueError("a verification is read against the solution it judges")
         count, boxes = len(about.reading.value.steps), list(boxed(text))
@@ -60,5 +60,5 @@ class Critic(Role):
         return Reading(Verification(tuple(index == -1 or k < index for k in range(count)), index == -1), 1.0)
 
     def write(self, index: int) -> str:
-        """The text that reads back as this index."""
+        """Write the text that parses as this index."""
         return f"\\boxed{{{index}}}"

@@ -1,4 +1,4 @@
-"""The debater: a step solver that hears how others solved the same problem, and then solves it once more."""
+"""The debater: a step solver that is shown the other agents' solutions, and then solves the problem again."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Solution:
 
 @ROLES.register("debater")
 class Debater(StepSolver):
-    """Writes solutions as the solver does. What it hears is foreign text, and says nothing about who is right.
+    """Writes solutions as the solver does. The others' solutions are foreign text; nothing tells which is right.
 
     terse: each solution of the others behind `?`, then the problem once more. tagged: in <solution> and </solution>.
     """
@@ -27,7 +27,7 @@ class Debater(StepSolver):
     name = "debater"
 
     def hear(self, problem: Problem, others: Sequence[Trace]) -> Prompt:
-        """What is said to it between two turns."""
+        """Render the other agents' solutions as the prompt between two turns."""
         terse = self.dialect == "terse"
         parts = [] if terse else [Part(TAGGED_HEARD)]
         for other in others:

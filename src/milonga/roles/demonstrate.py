@@ -1,4 +1,4 @@
-"""Demonstrations in the roles: what a noisy teacher would write. They warm-start models and build fixed sets of solutions.
+"""Demonstrations of the roles by a noisy teacher. They warm-start models (SFT) and build fixed sets of solutions.
 
 A model trained on clean demonstrations is either too poor or perfect; one trained on noisy ones is in the regime of a real base
 model: the right step is the mode, sampling is poor, and reinforcement learning has something to sharpen.
@@ -25,16 +25,17 @@ class Example:
 
 
 def solve(task: Task, problem: Problem, solver: StepSolver, slip: float, rng: random.Random) -> Example:
-    """A solution whose steps are each wrong with probability `slip`."""
+    """Make an SFT example: a solution in which each step is wrong with probability `slip`."""
     errors = {k for k in range(task.step_count(problem)) if rng.random() < slip}
     shown = task.demonstrate(problem, rng, errors)
     return Example(solver.prompt(problem), solver.write(shown.steps, shown.answer))
 
 
 def verify(task: Task, problem: Problem, roles: tuple[StepSolver, StepVerifier], flip: float, rng: random.Random) -> Example:
-    """A verification whose step verdicts are each flipped with probability `flip`; the final verdict follows from them.
+    """Make an SFT example: a verification whose step verdicts are each flipped with probability `flip`.
 
-    Half of the solutions are right: a verifier warmed up on rare errors learns to say "correct" to everything.
+The final verdict follows from the step verdicts. Half of the solutions are right: a verifier warmed up on rare errors
+    learns to say "correct" to everything.
     """
     solver, verifier = roles
     count = task.step_count(problem)
@@ -49,10 +50,10 @@ def verify(task: Task, problem: Problem, roles: tuple[StepSolver, StepVerifier],
 
 
 def recheck(task: Task, solution: Trace, verifier: StepVerifier | YesNoVerifier, corrupt: float, rng: random.Random) -> str:
-    """A check of a solution that somebody else wrote: each step done again and compared; the final verdict follows.
+    """Write the check of a given solution: each step is redone and compared; the final verdict follows.
 
-    With probability `corrupt` the verdict on one step is turned round, as an annotator's slip: some of these end in the wrong
-    final verdict and can be found by it, others are right for the wrong reasons.
+    With probability `corrupt` the verdict on one step is flipped, like an annotator's error. Some of these checks get the
+    final verdict wrong and can be filtered by it; others are right for the wrong reasons.
     """
     if solution.grade is None or not solution.grade.steps:
         raise ValueError(f"solution {solution.id} has no steps with a known truth")

@@ -1,4 +1,4 @@
-"""Derivations: chain arithmetic read as a proof, in which a step may also be missing. Their flaws are known exactly.
+"""Derivations: chain arithmetic treated as a proof, in which a step may also be missing. Flaws are known exactly.
 
 A proof is complete if every operation has its step and every value is right; a step that starts from a value which nobody
 derived (one operation was skipped) is a gap; any wrong value is fatal. Both are counted at the step where they show.
@@ -21,7 +21,7 @@ GAP, MISTAKE = 0.5, 0.0
 
 @dataclass(frozen=True)
 class Examination:
-    """What is true of a derivation."""
+    """The exact flaws and checks of a derivation."""
 
     flaws: dict[int, float]
     """Steps that are defective, each with the score that a proof with this flaw alone deserves."""
@@ -34,7 +34,7 @@ class Examination:
 
 
 def examine(problem: Problem, steps: Sequence[str], answer: str | None) -> Examination:
-    """The flaws of any text's steps. What is missing at the end is a flaw of the last step, where the proof stops."""
+    """Find the flaws of a list of steps. Whatever is missing at the end is a flaw of the last step."""
     chain: Sequence[tuple[str, int]] = problem.data["chain"]
     value, done = problem.data["start"], 0
     flaws: dict[int, float] = {}
@@ -67,7 +67,7 @@ def examine(problem: Problem, steps: Sequence[str], answer: str | None) -> Exami
 
 
 def derive(task: Task, problem: Problem, rng: random.Random, score: float) -> tuple[tuple[str, ...], str]:
-    """Steps and answer of a derivation that deserves this score: whole, with one step left out, or with one or two mistakes."""
+    """Write a derivation with this true score: complete, with one step left out, or with one or two mistakes."""
     if "chain" not in problem.data or task.step_count(problem) < 2:
         raise UserError(
             "derivations are made of chain arithmetic with at least two operations; use task.name=chain, task.ops=4"

@@ -1,4 +1,4 @@
-"""The seats of Multi-Agent Evolve: who writes a question and nothing else, and who judges questions as well as solutions."""
+"""The roles of Multi-Agent Evolve: an asker that writes questions, and a judge of both questions and solutions."""
 
 from __future__ import annotations
 
@@ -53,13 +53,13 @@ class Asker(Proposer):
         return Reading(Proposal(question, None, ""), 1.0)
 
     def write(self, question: str, work: str = "") -> str:
-        """The text that reads back as this question."""
+        """Write the text that parses as this question."""
         return question if self.dialect == "terse" else f"<question>{question}</question>"
 
 
 @ROLES.register("judge")
 class Judge(StepVerifier):
-    """A step verifier that is also asked about questions: there is nothing to check then, and it says right or wrong."""
+    """A step verifier that also judges questions: those have no steps, so it gives a final verdict only."""
 
     name = "judge"
 
@@ -77,7 +77,7 @@ class Judge(StepVerifier):
         return Reading(Verification(None, said), float(said is not None), None if said is not None else "not one verdict")
 
     def write_question(self, right: bool) -> str:
-        """The text that reads back as this verdict on a question."""
+        """Write the text that parses as this verdict on a question."""
         if self.dialect == "terse":
             return "=+" if right else "=-"
         return f"<final_verification>\\boxed{{{'CORRECT' if right else 'INCORRECT'}}}</final_verification>"

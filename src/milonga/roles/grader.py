@@ -1,4 +1,4 @@
-"""The grader: problem and solution in, a remark on each step and 0 to 5 points for the whole out."""
+"""The grader: from a problem and a solution, it writes a remark on each step and a score of 0 to 5 points."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ NUMBER = re.compile(r"\d+(?:\.\d+)?")
 
 @ROLES.register("grader")
 class Grader(Role):
-    """Gives points, behind a check of each step.
+    """Scores a solution, after a check of each step.
 
     terse: the lines of the step verifier, then `=` and the points. tagged: remarks in tags, then the line `Score: N`. The last
     such line counts, decimals are allowed, and what is no number from 0 to 5 is missing, never 0. `noise` is how often the
@@ -68,7 +68,7 @@ class Grader(Role):
         return Reading(value, 1.0 if fits else 0.2, None if fits else f"{len(marks)} remarks on the steps of the solution")
 
     def write(self, marks: Sequence[bool], points: float, notes: Sequence[str]) -> str:
-        """The text that reads back as these marks and these points."""
+        """Write the text that parses as these marks and these points."""
         if self.dialect == "terse":
             marked = [f"{note}{'+' if right else '-'}\n" for note, right in zip(notes, marks, strict=True)]
             return f"{''.join(marked)}={points:g}"
@@ -77,7 +77,7 @@ class Grader(Role):
         return f"{''.join(lines)}Score: {points:g}"
 
     def demonstrate(self, task: Task, problem: Problem, rng: random.Random) -> tuple[Trace | None, str]:
-        """A solution that is right in half of the cases, each step done again, and points by the share of right steps."""
+        """Demonstrate on a solution that is right in half of the cases: redo each step, score by the share of right steps."""
         count = task.step_count(problem)
         wrong = set(rng.sample(range(count), rng.randint(1, count))) if rng.random() < 0.5 else set()
         shown = task.demonstrate(problem, rng, wrong)
@@ -87,18 +87,18 @@ class Grader(Role):
 
 
 def deserved(truth: Sequence[bool]) -> int:
-    """Points for the share of right steps; all of them only where all are right, and none where there are no steps."""
+    """Return points for the share of right steps: full points only if all are right, 0 if there are no steps."""
     return MOST * sum(truth) // len(truth) if truth else 0
 
 
 def points_of(said: str | None) -> float | None:
-    """A number from 0 to 5; None for anything else."""
+    """Parse a number from 0 to 5; None for anything else."""
     found = NUMBER.fullmatch(said.strip()) if said is not None else None
     return float(found[0]) if found and float(found[0]) <= MOST else None
 
 
 def parse_terse(text: str) -> tuple[str | None, list[bool], list[int]]:
-    """What stands behind the last `=`, and the marks that end the lines before it."""
+    """Return the text after the last `=`, the marks that end the lines before it, and their character offsets."""
     body, newline, last = text.rpartition("\n")
     marks = list(re.finditer(r"[^\n]*([+-])\n", body + newline))
     said = last[1:] if last.startswith("=") else None
@@ -106,7 +106,7 @@ def parse_terse(text: str) -> tuple[str | None, list[bool], list[int]]:
 
 
 def parse_tagged(text: str) -> tuple[str | None, list[bool], list[int]]:
-    """The last line that gives a score, and the boxed marks of the remarks; a remark without one is not counted."""
+    """Return the last score line, the boxed marks of the remarks and their offsets; a remark without a mark is skipped."""
     lines = re.findall(r"^Score:([^\n]*)$", text, re.MULTILINE)
     found = [(tag, VERDICT.fullmatch(tag.body, max(0, tag.body.find("\\boxed{")))) for tag in find_tags(text, "step")]
     marks = [(match[1] == "CORRECT", tag.end) for tag, match in found if match]

@@ -1,6 +1,6 @@
-"""The inquirer: a solver to whom parts of the problem are kept back. It may ask for them, one in a turn, and then must solve.
+"""The inquirer: a solver that sees only parts of the problem. It asks for hidden parts, one per turn, and then solves.
 
-Whoever answers tells what he is asked, and nothing else: the problem once more, with the part that was asked for in its place.
+The reply to a question is the problem text again, with the requested part filled in, and nothing else.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from milonga.tasks.base import Task
 from milonga.types import Part, Problem, Prompt, Reading, Trace
 
 HIDDEN = "?"
-"""Stands for a part that is kept back."""
+"""Placeholder of a hidden part."""
 TAGGED_TASK = f"""\
 Parts of the problem below are kept back: each of them is shown as {HIDDEN}. You may ask for one part of the problem at a \
 time, hidden or not, by its number counted from the left, inside <ask> and </ask>; you will be shown the problem with that \
@@ -60,13 +60,13 @@ class Inquirer(Role):
         return () if self.dialect == "terse" else ("</ask>", "</answer>")
 
     def prompt(self, problem: Problem, about: Trace | None = None) -> Prompt:
-        """`problem` is what is known of it at the start."""
+        """Render the first turn; `problem` is the text with its parts hidden."""
         if self.dialect == "terse":
             return self.solver.prompt(problem)
         return (Part(TAGGED_TASK), Part(problem.text, foreign=True), Part("\n"))
 
     def told(self, known: str, turn: int) -> Prompt:
-        """What is said to it before a later turn: what is known of the problem by then."""
+        """Render the prompt of a later turn: the problem text as known by then."""
         if self.dialect == "terse":
             return self.solver.prompt(Problem("", known, ""))
         return (Part("The problem is now:\n"), Part(known, foreign=True), Part(self.order(turn)))
@@ -75,25 +75,25 @@ class Inquirer(Role):
         return TAGGED_MORE if turn < self.questions else TAGGED_LAST
 
     def read(self, text: str, about: Trace | None = None) -> Reading:
-        """`about` is the conversation before; after the questions comes a solution."""
+        """Parse a question, or the solution once all questions were asked; `about` is the conversation so far."""
         if about is not None and len(about.turns) >= self.questions:
             return self.solver.read(text)
         found = (TERSE if self.dialect == "terse" else TAGGED).fullmatch(text)
         return Reading(Question(int(found[1]) - 1), 1.0) if found else Reading(Question(None), 0.0, "not one part")
 
     def ask(self, part: int) -> str:
-        """The text that reads back as this question."""
+        """Write the text that parses as this question."""
         return str(part + 1) if self.dialect == "terse" else f"<ask>{part + 1}</ask>"
 
     def demonstrate(self, task: Task, problem: Problem, rng: random.Random) -> tuple[Trace | None, str]:
-        """A question for any part, hidden or not, of a problem whose data know its parts."""
+        """Demonstrate a question for a random part, hidden or not; `problem.data` must hold the parts."""
         return None, self.ask(rng.randrange(len(problem.data["facts"])))
 
 
 @ROLES.register("privileged")
 class PrivilegedCritic(Role):
-    """Reads what an inquirer says behind a problem that nothing is kept back from. Its log-ratio to its start, over the tokens
-    of a turn, is how good it finds that turn."""
+    """A critic that sees the full problem (privileged information). Its log-ratio to its initial weights, summed over the
+    tokens of a turn, is the score of that turn."""
 
     name = "privileged"
     judges = True
@@ -111,11 +111,11 @@ class PrivilegedCritic(Role):
         return self.inquirer.read(text, about)
 
     def prompt(self, problem: Problem, about: Trace | None = None) -> Prompt:
-        """What the inquirer sees, and no more."""
+        """Render what the inquirer sees, and no more."""
         return self.inquirer.prompt(problem)
 
     def privileged(self, problem: Problem, reference: str) -> Prompt:
-        """The same with the reference in front."""
+        """Render the inquirer's prompt with the full problem (`reference`) in front."""
         if self.dialect == "terse":
             return (Part(reference, foreign=True), Part("\n"), *self.prompt(problem))
         shown = (Part("The problem as it is, which nobody who speaks below can see:\n"), Part(reference, foreign=True))

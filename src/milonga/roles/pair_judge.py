@@ -1,7 +1,7 @@
-"""The pair judge: a problem and two of its solutions in, a check of both and the better one out.
+"""The pair judge: from a problem and two solutions, it checks both and names the better one.
 
-A duel is a given trace about two solutions, in the order in which they are shown, so that judgements are about duels. Which of
-the two is better a duel may know; no prompt ever shows it.
+A duel is a given rollout whose targets are two solutions, in the order in which they are shown; judgements target duels.
+A duel may know which of the two is better; no prompt ever shows it.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Judgement:
 
 
 def duel(pair: str, good: Trace, bad: Trace, better: Place) -> Trace:
-    """Two solutions of one problem, the good one in the place `better`."""
+    """Make a duel of two solutions of one problem, the good one in the place `better`."""
     first, second = (good, bad) if better == "A" else (bad, good)
     value = Duel(first.text, second.text, better, pair)
     made = Trace.given(f"{pair}:{better}", "duel", good.problem, "", Reading(value, 1.0))
@@ -58,7 +58,7 @@ def duel(pair: str, good: Trace, bad: Trace, better: Place) -> Trace:
 
 @ROLES.register("pair_judge")
 class PairJudge(Role):
-    """Says which of two solutions is better, behind a check of both.
+    """Says which of two solutions is better, after a check of both.
 
     terse: the checks of the step verifier, of the first solution and then of the second, and a last line `=+` for the first,
     `=-` for the second or `=?` for a tie. tagged: reasoning in any form; the last bracket counts. `noise` is how often the
@@ -77,7 +77,7 @@ class PairJudge(Role):
         return ()
 
     def prompt(self, problem: Problem, about: Trace | None) -> Prompt:
-        """A solution that stands alone is shown as the first of two."""
+        """Render both solutions. A single solution is shown as the first of two."""
         if about is None:
             raise ValueError("a judge of pairs needs two solutions to judge")
         value = about.reading.value
@@ -97,7 +97,7 @@ class PairJudge(Role):
         return Reading(Judgement(said), 1.0)  # type: ignore[arg-type]
 
     def write(self, checks: Sequence[Sequence[tuple[str, bool]]], verdict: Place) -> str:
-        """The text that reads back as this verdict; `checks` are those of the first solution's steps and of the second's."""
+        """Write the text that parses as this verdict; `checks` are those of the first solution's steps and of the second's."""
         if self.dialect == "terse":
             lines = [f"{note}{'+' if right else '-'}\n" for one in checks for note, right in one]
             return "".join(lines) + ("=+" if verdict == "A" else "=-")
@@ -107,8 +107,8 @@ class PairJudge(Role):
         return "".join(lines) + f"[{verdict}]"
 
     def demonstrate(self, task: Task, problem: Problem, rng: random.Random) -> tuple[Trace | None, str]:
-        """A right solution against one with a wrong step, or against that of another problem; every step of both done again
-        and judged, and the verdict."""
+        """Demonstrate on a right solution against one with a wrong step, or against the solution of another problem: redo and
+        judge every step of both, then give the verdict."""
         good = task.demonstrate(problem, rng)
         other = task.related(problem, rng) if task.relates and rng.random() < 0.5 else None
         bad = task.flawed(problem, rng) if other is None else task.demonstrate(other, rng)
@@ -124,12 +124,12 @@ class PairJudge(Role):
 
 
 def graded(shown: Demonstration, task: Task, problem: Problem, solver: StepSolver, name: str) -> Trace:
-    """A worked solution as one of this problem, whichever it was written for."""
+    """Grade a demonstration as a solution of this problem, whichever problem it was written for."""
     solution = as_trace(shown, problem, solver, f"{name}/{problem.id}")
     return replace(solution, grade=task.grade(problem, shown.answer, shown.steps))
 
 
 def checked(task: Task, solution: Trace) -> list[tuple[str, bool]]:
-    """Each step done again, with its truth."""
+    """Return (redone step, truth) for each step of a graded solution."""
     assert solution.grade is not None and solution.grade.steps is not None
     return list(zip(task.redo(solution.problem, solution.reading.value.steps), solution.grade.steps, strict=True))

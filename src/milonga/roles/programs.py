@@ -1,4 +1,4 @@
-"""Seats around a program, its input and its output: who proposes programs, and who works out one of the three from the others.
+"""Roles around a program: propose programs and inputs, or infer one of (program, input, output) from the others.
 
 A question holds two of them, or pairs, in the text of its problem, which `Question` writes; the answer is the third. Answers
 are read as the solver's are: lines of work, and the answer behind `#`, or in its tag. They are data, and never become source.
@@ -55,7 +55,7 @@ class Reasoner(StepSolver):
 
 @ROLES.register("deducer")
 class Deducer(Reasoner):
-    """From a program and its input to the output."""
+    """Deduction: infers the output from a program and its input."""
 
     name = "deducer"
     mark = "="
@@ -64,7 +64,7 @@ class Deducer(Reasoner):
 
 @ROLES.register("abducer")
 class Abducer(Reasoner):
-    """From a program and an output to an input that gives it."""
+    """Abduction: infers an input from a program and its output."""
 
     name = "abducer"
     mark = "^"
@@ -73,7 +73,7 @@ class Abducer(Reasoner):
 
 @ROLES.register("inducer")
 class Inducer(Coder):
-    """From inputs and outputs to a program, which is read as a coder's is."""
+    """Induction: infers a program from inputs and outputs; the program is parsed as a coder's is."""
 
     name = "inducer"
 
@@ -137,13 +137,13 @@ class ProgramProposer(Role):
         )
 
     def write(self, program: str, given: str) -> str:
-        """The text that reads back as this program and this input."""
+        """Write the text that parses as this program and this input."""
         return f"{program}\n#{given}" if self.dialect == "terse" else f"<program>{program}</program>\n<input>{given}</input>"
 
 
 @ROLES.register("prober")
 class InputProposer(Role):
-    """Writes inputs for a program, from whose outputs somebody else is to find it. terse: on one line, `;` between them."""
+    """Writes inputs for a program; from the outputs an inducer must infer the program. terse: on one line, `;` between them."""
 
     name = "prober"
     judges = False
@@ -172,13 +172,13 @@ class InputProposer(Role):
         return Reading(Inputs(found), 1.0) if len(found) > 1 else Reading(Inputs(()), 0.0, "not several inputs")
 
     def write(self, inputs: Sequence[str]) -> str:
-        """The text that reads back as these inputs."""
+        """Write the text that parses as these inputs."""
         return ";".join(inputs) if self.dialect == "terse" else "<inputs>\n" + "\n".join(inputs) + "\n</inputs>"
 
 
 @dataclass(frozen=True)
 class Question:
-    """The texts of questions, in a dialect."""
+    """Renders the texts of questions in a dialect."""
 
     terse: bool
 
@@ -194,7 +194,7 @@ class Question:
         return "\n".join(f"Input: {given}\nOutput: {output}" for given, output in pairs)
 
     def references(self, programs: Sequence[tuple[str, str]]) -> str:
-        """Earlier programs with their inputs, for who is to write another."""
+        """Render earlier programs with their inputs, as references for a proposer."""
         if self.terse:
             return "\n".join(f"{program}#{given}" for program, given in programs)
         return "\n\n".join(f"Program:\n{program}\nInput:\n{given}" for program, given in programs)

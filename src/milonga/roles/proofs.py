@@ -1,4 +1,4 @@
-"""Proofs that are graded in three levels: who writes them and judges them, and who judges the judgement (DeepSeekMath-V2).
+"""Proofs graded in three levels: the roles of proof writer, verifier and meta-verifier (DeepSeekMath-V2).
 
 One grammar serves all three: a remark and a mark for each step, then a score. The score says what the whole is worth; the steps
 marked as wrong are the reported defects.
@@ -68,7 +68,7 @@ SILENT = Reading(Analysis(None, None), 0.0, "no self-analysis")
 
 @dataclass(frozen=True)
 class Proof(Solution):
-    """A solution with what its writer thinks of it. `body` is the text without that."""
+    """A solution with its writer's self-analysis. `body` is the text without the self-analysis."""
 
     body: str = ""
     remarks: str = ""
@@ -77,7 +77,7 @@ class Proof(Solution):
 
 
 def write_analysis(dialect: Dialect, marks: Sequence[bool], score: float, notes: Sequence[str]) -> str:
-    """The text that reads back as these marks and this score."""
+    """Write the text that parses as these marks and this score."""
     if dialect == "terse":
         return (
             "".join(f"{note}{'+' if right else '-'}\n" for note, right in zip(notes, marks, strict=True)) + f"={MARKS[score]}"
@@ -88,7 +88,7 @@ def write_analysis(dialect: Dialect, marks: Sequence[bool], score: float, notes:
 
 
 def read_analysis(dialect: Dialect, text: str, count: int) -> Reading:
-    """Exactly one mark for each of `count` steps and one score of the three levels; anything else is invalid, format 0."""
+    """Parse exactly one mark for each of `count` steps and one score of the three levels; all else is invalid, format 0."""
     marks, ends, score = read_terse(text) if dialect == "terse" else read_tagged(text)
     if score is None:
         return Reading(Analysis(None, None), 0.0, "not one mark for each step followed by one score")
@@ -124,13 +124,13 @@ def read_tagged(text: str) -> tuple[list[bool], list[int], float | None]:
 
 
 def body_of(proof: Trace) -> str:
-    """The proof as others see it: without what its writer thinks of it."""
+    """Return the proof as other agents see it: without the self-analysis."""
     return proof.reading.value.body if isinstance(proof.reading.value, Proof) else proof.text
 
 
 @ROLES.register("proof_writer")
 class ProofWriter(StepSolver):
-    """A solver that then judges its own solution, in the verifier's words.
+    """A solver that then judges its own solution, in the verifier's format.
 
     terse: the solution, a line that begins with `!`, and the analysis. tagged: the analysis follows the answer.
     """
@@ -147,7 +147,7 @@ class ProofWriter(StepSolver):
 
     @property
     def seam(self) -> str:
-        """What stands between the proof and the analysis."""
+        """The separator between the proof and the self-analysis."""
         return "\n!" if self.dialect == "terse" else f"\n{OPENING}"
 
     def prompt(self, problem: Problem, about: Trace | None = None) -> Prompt:
@@ -165,12 +165,12 @@ class ProofWriter(StepSolver):
         return Reading(proof, (solution.format + analysis.format) / 2, solution.invalid or analysis.invalid)
 
     def write(self, steps: Sequence[str], answer: str, analysis: str = "") -> str:
-        """The text that reads back as this proof, with this analysis if there is one."""
+        """Write the text that parses as this proof, with this analysis if there is one."""
         body = super().write(steps, answer)
         return body + (self.seam + analysis.removeprefix(OPENING) if analysis else "")
 
     def demonstrate(self, task: Task, problem: Problem, rng: random.Random) -> tuple[Trace | None, str]:
-        """A proof with slips and gaps, judged by somebody who would rather see it right."""
+        """Demonstrate a proof with wrong and missing steps and an over-optimistic self-analysis."""
         places = range(task.step_count(problem))
         shown = task.demonstrate(problem, rng, {k for k in places if rng.random() < SLIP})
         gone = rng.choice(places[:-1]) if len(places) > 1 and rng.random() < SKIP * len(places) else None
@@ -182,7 +182,7 @@ class ProofWriter(StepSolver):
 
 
 class Analyst(Role):
-    """Who marks what it is shown remark by remark and gives the whole a score: what both judges here have in common."""
+    """The common base of both judges: a mark for each step or remark, and a score for the whole."""
 
     judges = True
 
@@ -259,7 +259,7 @@ def noisy(marks: Sequence[bool], rng: random.Random, flip: float = FLIP) -> list
 
 
 def given_proof(task: Task, problem: Problem, rng: random.Random, score: float, dialect: Dialect, id: str) -> Trace:
-    """A derivation that deserves this score, as a proof to be judged."""
+    """Make a graded proof with this true score, for a verifier to judge."""
     steps, answer = derive(task, problem, rng, score)
     writer = ProofWriter(dialect)
     text = writer.write(steps, answer)
@@ -268,7 +268,7 @@ def given_proof(task: Task, problem: Problem, rng: random.Random, score: float, 
 
 
 def analyse(proof: Trace, dialect: Dialect, rng: random.Random, flip: float = FLIP) -> str:
-    """What a noisy teacher writes of a proof: right checks, marks that are flipped now and then, a score apart from them."""
+    """Write a noisy teacher's analysis: right checks, marks flipped with probability `flip`, a score noised apart from them."""
     found = examine(proof.problem, proof.reading.value.steps, proof.reading.value.answer)
     score = found.score if rng.random() >= FLIP else rng.choice(LEVELS)
     marks = noisy([k not in found.flaws for k in range(len(found.checks))], rng, flip)
@@ -276,11 +276,11 @@ def analyse(proof: Trace, dialect: Dialect, rng: random.Random, flip: float = FL
 
 
 def as_analysis(proof: Trace, text: str, reading: Reading, id: str) -> Trace:
-    """A text as an analysis of a proof, for the meta-verifier to judge."""
+    """Make a rollout of an analysis whose target is the proof, for the meta-verifier to judge."""
     return replace(Trace.given(id, "verifier", proof.problem, text, reading), about=(proof,))
 
 
 def self_analysis(proof: Trace) -> Trace:
-    """What the writer of a proof thinks of it, as an analysis like any other."""
+    """Extract a proof's self-analysis as an analysis rollout like any other."""
     value: Proof = proof.reading.value
     return as_analysis(proof, value.remarks, value.analysis, f"{proof.id}/self")

@@ -70,10 +70,10 @@ class Proposer(Role):
         return Reading(value, solution.format, solution.invalid)
 
     def write(self, question: str, work: str) -> str:
-        """The text that reads back as this question and this solution."""
+        """Write the text that parses as this question and this solution."""
         return f">{question}\n{work}" if self.dialect == "terse" else f"<question>{question}</question>\n{work}"
 
 
 def request(problem: Problem, harder: bool) -> Problem:
-    """An old question as it is put to a proposer. What is claimed as its answer stays behind."""
+    """Make the proposer's problem from an old question. Its claimed answer is dropped."""
     return Problem(problem.id, (HARDER if harder else EASIER) + problem.text, "", problem.data, problem.source)

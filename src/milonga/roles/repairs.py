@@ -1,4 +1,4 @@
-"""Seats around a repository: who breaks it and weakens its tests, and who repairs it."""
+"""Roles around a repository: an injector that breaks a repository and weakens its tests, and a repairer."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Repairer(StepSolver):
 
 
 def read_patch(text: str) -> Reading:
-    """Thoughts in steps where there are any, and the whole content of the answer's tag."""
+    """Parse the steps inside the thoughts, if there are any, and the whole content of the answer tag."""
     frame = find_frame(text, "think", "answer")
     if frame is None:
         return Reading(Solution((), (), None), 0.0, "not one <think> followed by one <answer>")
@@ -109,12 +109,12 @@ class Injector(Role):
         return Reading(value, 1.0) if found else Reading(value, 0.0, "not one bug and one weakening")
 
     def write(self, injection: Injection) -> str:
-        """The text that reads back as this injection."""
+        """Write the text that parses as this injection."""
         if self.dialect == "terse":
             return f"{injection.bug}\n-{injection.weaken}"
         return f"<oracle>{injection.oracle}</oracle>\n<bug>{injection.bug}</bug>\n<weaken>{injection.weaken}</weaken>"
 
 
 def request(problem: Problem, kind: str, text: str) -> Problem:
-    """A repository as it is put to an injector; groups of injections are those of one repository and one kind."""
+    """Make the injector's problem. A group of rollouts shares one repository and one kind."""
     return Problem(f"{problem.id}/{kind}", f"{kind} {text}", "", problem.data)

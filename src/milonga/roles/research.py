@@ -1,4 +1,4 @@
-"""The seats of MARS: a planner that asks for documents and then solves, and a reader that condenses what comes back.
+"""The roles of MARS: a planner that asks for documents and then solves, and a reader that condenses what comes back.
 
 The planner sees the question and what the reader wrote, never a document. The reader sees documents and a purpose, never the
 question. Both know the form of `haystack` problems.
@@ -37,7 +37,7 @@ TAGGED_WHAT = {ARITHMETIC: "arithmetic", LETTERS: "letters"}
 
 @dataclass(frozen=True)
 class Request(Solution):
-    """What a planner asks for instead of an answer: as an answer it is none, and graded as wrong where it is the last word."""
+    """A planner's request for documents, instead of an answer. If the rollout ends with it, it is graded as wrong."""
 
     names: str = ""
     purpose: str = ""
@@ -45,14 +45,14 @@ class Request(Solution):
 
 @dataclass(frozen=True)
 class Note:
-    """What a reader made of its documents, one line for each."""
+    """A reader's notes on its documents, one line for each."""
 
     lines: tuple[str, ...]
     ends: tuple[int, ...] = ()
 
 
 def bin_of(talk: Trace, number: int, documents: Sequence[str], purpose: str) -> Trace:
-    """Some documents and a purpose, for a reader; about the planner's conversation that asked for them."""
+    """Make the reader's input: some documents and a purpose. Its target is the planner's conversation that asked for them."""
     made = Trace.given(f"{talk.id}:{number}", "documents", talk.problem, "\n".join(documents), Reading(purpose, 1.0))
     return replace(made, about=(talk,))
 
@@ -80,7 +80,7 @@ class Planner(Role):
         return (Part(">"), question, Part("\n")) if self.dialect == "terse" else (Part(TAGGED_PLAN), question, Part("\n\n"))
 
     def told(self, problem: Problem, notes: Sequence[str]) -> Prompt:
-        """What is said to it after a request: what the documents say, all lines so far, as one problem."""
+        """Render the prompt after a request: all notes so far, joined into one problem."""
         said = Part(joined(notes, question_of(problem.text)), foreign=True)
         return (Part(">"), said, Part("\n")) if self.dialect == "terse" else (Part(TAGGED_TOLD), said, Part("\n\nSolution:\n"))
 
@@ -93,11 +93,11 @@ class Planner(Role):
         return Reading(Request((), (), None, "".join(dict.fromkeys(names)), purpose), 1.0)
 
     def write(self, names: str, purpose: str) -> str:
-        """The text that reads back as this request."""
+        """Write the text that parses as this request."""
         return f"{ASK}{names}{purpose}"
 
     def demonstrate(self, task: Task, problem: Problem, rng: random.Random) -> tuple[Trace | None, str]:
-        """The request that the question wants."""
+        """Demonstrate the request that the question needs."""
         question = question_of(problem.text)
         return None, self.write(named_in(question), LETTERS if question.endswith(WORDS_MARK) else ARITHMETIC)
 
@@ -114,7 +114,7 @@ class Reader(Role):
         return ()
 
     def prompt(self, problem: Problem, about: Trace | None = None) -> Prompt:
-        """Without a bin, all documents of the problem, for their arithmetic."""
+        """Render the documents of a bin; without one, all documents of the problem, for their arithmetic."""
         purpose = ARITHMETIC if about is None else about.reading.value
         text = "\n".join(documents_of(problem.text).values()) if about is None else about.text
         opening = f"<{purpose}\n" if self.dialect == "terse" else TAGGED_READ.format(what=TAGGED_WHAT[purpose])
@@ -128,15 +128,15 @@ class Reader(Role):
         return Reading(Note(lines), 1.0)
 
     def write(self, lines: Sequence[str]) -> str:
-        """The text that reads back as these lines."""
+        """Write the text that parses as these lines."""
         return "\n".join(lines)
 
     def exact(self, about: Trace) -> str:
-        """What it should write about a bin."""
+        """Write the exact note on a bin."""
         return self.write([thread(line, about.reading.value == LETTERS) for line in about.text.split("\n")])
 
     def taught(self, about: Trace, slip: float, rng: random.Random) -> str:
-        """What a noisy teacher writes about a bin: with probability `slip` one character is lost."""
+        """Write a noisy teacher's note on a bin: with probability `slip` one character is lost."""
         text = self.exact(about)
         if rng.random() >= slip or len(text) < 2:
             return text

@@ -1,6 +1,6 @@
 """The reviser: a step solver that reads what others wrote about the problem first. It refines one solution, or joins several.
 
-What it reads is one given trace, a panel, that is about the texts: a solution and its critique, or several solutions.
+Its input is one given rollout, a panel, whose targets are the texts: a solution and its critique, or several solutions.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ TAGGED_AGAIN = "Compare it step by step. Then write your own whole solution in t
 
 
 def panel(texts: Sequence[Trace]) -> Trace:
-    """What several agents wrote about one problem, as one thing to be read."""
+    """Make a panel: one rollout that joins what several agents wrote about one problem."""
     id = "&".join(text.id for text in texts)
     made = Trace.given(id, "panel", texts[0].problem, "\n".join(text.text for text in texts), Reading(None, 1.0))
     return replace(made, about=tuple(texts))

@@ -1,7 +1,7 @@
-"""Judges that write nothing: they read a solution as the solver wrote it, and a number at each place says what they think.
+"""Judges that generate no text: they score each token of a solution as the solver wrote it.
 
-`StepScorer` has a value head; `ImplicitScorer` is a language model whose log-ratio to its own start is the number. Both see the
-solution behind the solver's prompt, in their own tokens: verdicts map to steps by index.
+`StepScorer` has a value head; `ImplicitScorer` is a language model whose log-ratio to its initial weights is the score. Both
+see the solution after the solver's prompt, in their own tokens: verdicts map to steps by index.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Aggregate = Literal["product", "min", "geometric", "last_step", "last"]
 
 
 class Scorer(Role):
-    """A judge of this kind is asked about a solution, never sampled."""
+    """A judge that scores a solution in one forward pass and is never sampled."""
 
     judges = True
 
@@ -38,12 +38,12 @@ class Scorer(Role):
         return self.solver.prompt(problem)
 
     def read(self, text: str, about: Trace | None) -> Reading:
-        """Where the steps of the solution end: the places at which a number is looked up."""
+        """Parse the solution; scores are looked up where its steps end."""
         return self.solver.read(text)
 
     @abstractmethod
     def judge(self, written: Trace, numbers: Floats) -> Reading:
-        """What the numbers, one for each token of the solution as the judge read it, say of its steps and of the whole."""
+        """Turn per-token numbers into a verification. numbers: float array, one per token of the solution (`written`)."""
 
 
 @ROLES.register("scorer")
@@ -106,7 +106,7 @@ class ImplicitScorer(Scorer):
 
 
 def verdicts(steps: Sequence[float], whole: float, written: Trace) -> Reading:
-    """Scores as a verification: what is at least as likely right as wrong is judged right."""
+    """Make a verification from step scores and a solution score; a score of at least 0.5 is judged right."""
     readable = bool(steps) and len(steps) == len(written.reading.value.steps)
     said = tuple(score >= 0.5 for score in steps) if readable else None
     value = Verification(said, whole >= 0.5, score=whole, step_scores=tuple(steps) if readable else None)
@@ -125,5 +125,5 @@ def aggregated(steps: Sequence[float], last: float, how: Aggregate) -> float:
 
 
 def sigmoid(value: float) -> float:
-    """Without overflow, for logits of any size."""
+    """The logistic function, without overflow for logits of any size."""
     return 1 / (1 + math.exp(-value)) if value >= 0 else math.exp(value) / (1 + math.exp(value))

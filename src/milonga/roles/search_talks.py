@@ -1,4 +1,4 @@
-"""What a noisy teacher says when it searches the knowledge graph: whole conversations, to warm models up in the roles."""
+"""Demonstrated conversations of a noisy teacher that searches the knowledge graph, for warm-starting models."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Talk:
 
 
 def partner(task: Search, entity: str, relation: str, rng: random.Random, slip: float) -> tuple[str, tuple[str, ...]]:
-    """Whom a search for somebody's relation finds, and what it returns. A slip takes another word of what was returned."""
+    """Search for an entity's relation; return the partner found and the passages. A slip takes another name from them."""
     passages = task.tool.answer(f"{entity} {relation}")
     right = [fact.split()[2] for fact in passages if fact.startswith(f"{entity} {relation} ")]
     if not right or rng.random() < slip:
@@ -35,7 +35,7 @@ def other_relation(task: Search, relation: str, rng: random.Random, slip: float)
 
 
 def solving(task: Search, problem: Problem, role: Searcher, rng: random.Random, slip: float) -> Talk:
-    """A search for each hop. At every turn, with probability `slip`, a relation or a name is misread."""
+    """Demonstrate a solver: one search per hop. At every turn, with probability `slip`, a relation or a name is misread."""
     at, *path = problem.text.split()
     turns: list[tuple[str, Prompt]] = []
     for wanted in path:
@@ -47,7 +47,7 @@ def solving(task: Search, problem: Problem, role: Searcher, rng: random.Random, 
 
 
 def proposing(task: Search, target: Problem, role: SearchProposer, rng: random.Random, slip: float) -> Talk:
-    """From the answer by random relations, a random number of them; the question goes the same way back."""
+    """Demonstrate a proposer: walk from the answer along a random number of relations; the question is the way back."""
     assert task.graph is not None
     at, path = target.text, list[str]()
     turns: list[tuple[str, Prompt]] = []
@@ -62,7 +62,7 @@ def proposing(task: Search, target: Problem, role: SearchProposer, rng: random.R
 
 
 def reading(task: Search, problem: Problem, role: SearchReader, rng: random.Random, slip: float, noise: int) -> Example:
-    """The facts on the way to the answer, found among others; a step goes wrong with probability `slip`."""
+    """Make a reader example: the facts on the path to the answer, among distractors; each step is wrong with prob. `slip`."""
     assert task.graph is not None
     at, *path = problem.text.split()
     shown, steps = list(rng.sample(task.graph.facts, noise)), []

@@ -1,7 +1,7 @@
-"""Who searches: a solver that asks a retrieval tool before it answers, a proposer that searches its way from an answer back to
-a question, and a reader that answers from given passages alone.
+"""Roles that search: a solver that calls a retrieval tool before it answers, a proposer that searches from an answer
+back to a question, and a reader that answers from given passages alone.
 
-A conversation is made of turns that each do one thing: search, or end. What the tool returns is said between the turns, as
+A conversation is made of turns that each do one thing: search, or end. The tool's results come between the turns, as
 foreign text; a turn that holds anything else, such as passages that the model wrote itself, cannot be read.
 """
 
@@ -20,7 +20,7 @@ SEARCH, ANSWER, QUESTION = "?", "#", "!"
 """First characters of a turn in the terse dialect."""
 TAGS = {SEARCH: "search", ANSWER: "answer", QUESTION: "question"}
 NOTHING = "-"
-"""What a search says that found nothing, in the terse dialect."""
+"""The result of a search that found nothing, in the terse dialect."""
 TAGGED_SOLVE = """\
 Answer the question below. You can search a collection of documents: write a few words inside <search> and </search>, and the \
 documents that fit best are shown to you. Search as often as you need, at most {calls} times, one search at a time. Then give \
@@ -45,7 +45,7 @@ put every logical step of the work into its own <step> and </step>. After the wo
 
 
 def turn_of(text: str, dialect: Dialect, *kinds: str) -> tuple[str, str] | None:
-    """The one thing that a turn does, with its content; None where it does none of `kinds`, or something else besides.
+    """Parse a turn into (kind, content); None if it does none of `kinds`, or anything besides.
 
     tagged: what stands before the tag is thought, and may be anything but tags of ours.
     """
@@ -61,18 +61,18 @@ def turn_of(text: str, dialect: Dialect, *kinds: str) -> tuple[str, str] | None:
 
 
 def write_turn(kind: str, content: str, dialect: Dialect) -> str:
-    """The text that reads back as this turn."""
+    """Write the text that parses as this turn."""
     return f"{kind}{content}" if dialect == "terse" else f"<{TAGS[kind]}>{content}</{TAGS[kind]}>"
 
 
 def call_in(text: str, dialect: Dialect) -> str | None:
-    """What a turn searches for; None where it does not search."""
+    """Parse the search query of a turn; None if it does not search."""
     found = turn_of(text, dialect, SEARCH)
     return None if found is None else found[1]
 
 
 def passages_shown(passages: Sequence[str], dialect: Dialect) -> Prompt:
-    """What a search returned, as it is said to a model."""
+    """Render the passages of a search result as a prompt."""
     if dialect == "terse":
         return tuple(part for passage in passages or [NOTHING] for part in (Part(passage, foreign=True), Part("\n")))
     if not passages:
@@ -158,12 +158,12 @@ class SearchReader(StepSolver):
 
 
 def to_read(id: str, question: str, answer: str, passages: Sequence[str]) -> Problem:
-    """A question with the passages that a reader may use."""
+    """Make a problem from a question and the passages that a reader may use."""
     return Problem(id, "\n".join([*passages, "", question]), answer)
 
 
 def with_tool(roles: Mapping[str, Role], tool: Tool) -> dict[str, Role]:
-    """Roles at a task with a tool: whoever solves by steps searches instead, and who searches is told how often it may."""
+    """Adapt roles to a task with a tool: step solvers become searchers, and searchers learn the limit on calls."""
 
     def seated(role: Role) -> Role:
         if type(role) in (StepSolver, Searcher):

@@ -1,7 +1,7 @@
-"""The slice judge: question, what came before, and a slice of a few steps in; one yes or no about the slice out.
+"""The slice judge: from a problem, the steps before and a slice of a few steps, it gives one yes or no verdict.
 
-A slice is a given trace about its solution, so that verdicts are about slices and slices about solutions. A judge of slices is
-asked about a whole solution by asking about each of its slices: all steps of a slice share its verdict.
+A slice is a given rollout whose target is its solution: verdicts target slices, and slices target solutions. A whole
+solution is judged by judging each of its slices: all steps of a slice share its verdict.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Slice(Solution):
 
 
 def slices(solution: Trace, size: int, dialect: Dialect) -> list[Trace]:
-    """The slices of a solution, `size` steps each; the last may be shorter. A solution without steps has none."""
+    """Split a solution into slices of `size` steps; the last may be shorter. A solution without steps has none."""
     steps: tuple[str, ...] = solution.reading.value.steps
     grade, found = solution.grade, []
     for number, at in enumerate(range(0, len(steps), size)):
@@ -52,7 +52,7 @@ def slices(solution: Trace, size: int, dialect: Dialect) -> list[Trace]:
 
 
 def lines(steps: Sequence[str], dialect: Dialect) -> str:
-    """Steps as the solver writes them."""
+    """Render steps as the solver writes them."""
     return "\n".join(step if dialect == "terse" else f"<step>{step}</step>" for step in steps)
 
 
@@ -81,7 +81,7 @@ class SliceJudge(Role):
         return slices(solution, self.size, self.dialect)
 
     def prompt(self, problem: Problem, about: Trace | None) -> Prompt:
-        """Of a whole solution all of the text is the slice."""
+        """Render a slice and the steps before it; of a whole solution all of the text is the slice."""
         if about is None:
             raise ValueError("a judge of slices needs a slice to judge")
         before = about.reading.value.before if isinstance(about.reading.value, Slice) and self.context == "prefix" else ()
@@ -103,20 +103,20 @@ class SliceJudge(Role):
         return Reading(Verification((said,) * count if count else None, said), 1.0)
 
     def write(self, verdict: bool, analysis: str = "") -> str:
-        """The text that reads back as this verdict."""
+        """Write the text that parses as this verdict."""
         if self.dialect == "terse":
             return (f"{analysis}\n" if analysis else "") + ("=+" if verdict else "=-")
         return f"<analysis>{analysis}</analysis>\n<verdict>{'YES' if verdict else 'NO'}</verdict>"
 
     def reversed(self, text: str) -> str:
-        """The same analysis with the other verdict; only for texts that can be read."""
+        """Return the same analysis with the verdict flipped; only for texts that parse."""
         if self.dialect == "terse":
             return text[:-1] + ("-" if text[-1] == "+" else "+")
         at = text.rindex("<verdict>")
         return text[:at] + (text[at:].replace("YES", "NO") if "YES" in text[at:] else text[at:].replace("NO", "YES"))
 
     def whole(self, solution: Trace, verdicts: Sequence[Trace]) -> Reading:
-        """Each step shares the verdict on its slice, and a solution is right if all of its slices are."""
+        """Merge slice verdicts: each step gets the verdict on its slice; a solution is right if all of its slices are."""
         readings = [verdict.reading.value for verdict in verdicts]
         judged = [step for reading in readings for step in reading.steps or ()]
         if not judged or len(judged) != len(solution.reading.value.steps):
@@ -124,7 +124,7 @@ class SliceJudge(Role):
         return Reading(Verification(tuple(judged), all(judged)), 1.0)
 
     def demonstrate(self, task: Task, problem: Problem, rng: random.Random) -> tuple[Trace | None, str]:
-        """A slice anywhere in a solution, right in half of the cases; the steps before it may be wrong in either."""
+        """Demonstrate on a random slice of a solution, right in half of the cases; the steps before it may be wrong."""
         count = task.step_count(problem)
         at = rng.randrange(0, count, self.size)
         own = range(at, min(count, at + self.size))

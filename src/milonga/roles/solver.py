@@ -1,4 +1,4 @@
-"""The step solver: problem in, numbered steps and an answer out."""
+"""The step solver: from a problem, it writes steps and an answer."""
 
 from __future__ import annotations
 
@@ -51,28 +51,28 @@ class StepSolver(Role):
         return read_terse(text) if self.dialect == "terse" else read_tagged(text)
 
     def write(self, steps: Sequence[str], answer: str) -> str:
-        """The text that reads back as these steps and this answer."""
+        """Write the text that parses as these steps and this answer."""
         if self.dialect == "terse":
             return "".join(f"{step}\n" for step in steps) + f"#{answer}"
         work = "\n".join(f"<step>{step}</step>" for step in steps)
         return f"<think>\n{work}\n</think>\n<answer>\\boxed{{{answer}}}</answer>"
 
     def demonstrate(self, task: Task, problem: Problem, rng: random.Random) -> tuple[Trace | None, str]:
-        """The task's own solution, or one with a wrong step."""
+        """Demonstrate the task's own solution or, with probability `noise`, one with a wrong step."""
         flawed = task.flawed(problem, rng) if rng.random() < self.noise else None
         shown = flawed or task.demonstrate(problem, rng)
         return None, self.write(shown.steps, shown.answer)
 
 
 def as_trace(demonstration: Demonstration, problem: Problem, solver: StepSolver, id: str) -> Trace:
-    """A demonstration as a solution that a verifier can be asked about."""
+    """Turn a demonstration into a graded solution rollout that a verifier can judge."""
     text = solver.write(demonstration.steps, demonstration.answer)
     grade = Grade(demonstration.correct, demonstration.truth)
     return Trace.given(id, "generator", problem, text, solver.read(text), grade)
 
 
 def read_terse(text: str) -> Reading:
-    """Lines up to the first that starts with `#`; what is closed by a newline is a step."""
+    """Parse lines up to the first that starts with `#`; each line closed by a newline is a step."""
     steps: list[str] = []
     ends: list[int] = []
     position = 0
@@ -93,7 +93,7 @@ def read_terse(text: str) -> Reading:
 
 
 def read_tagged(text: str) -> Reading:
-    """Work and answer tags as the whole output; steps inside the work; exactly one box in the answer."""
+    """Parse a completion of one work tag and one answer tag: steps inside the work, exactly one box in the answer."""
     frame = find_frame(text, "think", "answer")
     work, offset = (frame[1], frame.start(1)) if frame else (text, 0)
     found = find_tags(work, "step", offset)
@@ -116,5 +116,5 @@ def read_tagged(text: str) -> Reading:
 
 
 def solver_in(dialect: str) -> StepSolver:
-    """The step solver that speaks as a resolved config says."""
+    """Make the step solver for the dialect of a resolved config."""
     return StepSolver("terse" if dialect == "terse" else "tagged")

@@ -1,4 +1,4 @@
-"""Small readers shared by the tagged grammars."""
+"""Small parsers shared by the tagged grammars."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ class Tagged:
 
 
 def find_tags(text: str, tag: str, offset: int = 0) -> list[Tagged]:
-    """All non-nested occurrences of a tag. `offset` is added to the places, for text cut out of a larger one."""
+    """Find all non-nested occurrences of a tag. `offset` is added to the places, for text cut out of a larger one."""
     pattern = re.compile(rf"<{tag}>(.*?)</{tag}>", re.DOTALL)
     return [Tagged(m.group(1), offset + m.start(), offset + m.end()) for m in pattern.finditer(text)]
 
 
 def find_frame(text: str, first: str, second: str) -> re.Match[str] | None:
-    """`<first>…</first><second>…</second>` as the whole text, each mark exactly once; the bodies are groups 1 and 2."""
+    """Match `<first>…</first><second>…</second>` as the whole text, each tag exactly once; groups 1 and 2 are the bodies."""
     if any(text.count(mark) != 1 for tag in (first, second) for mark in (f"<{tag}>", f"</{tag}>")):
         return None
     return re.fullmatch(rf"\s*<{first}>(.*)</{first}>\s*<{second}>(.*)</{second}>\s*", text, re.DOTALL)
 
 
 def boxed(text: str) -> Iterator[str]:
-    r"""The contents of every `\boxed{…}`, with balanced braces; an unclosed box is not one."""
+    r"""Yield the contents of every `\boxed{…}`, with balanced braces; an unclosed box is not one."""
     position = 0
     marker = "\\boxed{"
     while (start := text.find(marker, position)) >= 0:

@@ -1,4 +1,4 @@
-"""The unit tester: a function is told in words, and a call with the result that is to be expected comes out."""
+"""The unit tester: from the description of a function, it writes a call and its expected result."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TAGGED = re.compile(
 
 @dataclass(frozen=True)
 class UnitTest:
-    """A call and what it should give. Without arguments where nothing could be read."""
+    """A call and its expected result; `arguments` is None if nothing could be parsed."""
 
     arguments: tuple[Any, ...] | None
     expected: Canonical | None
@@ -78,13 +78,13 @@ class Tester(Role):
             return Reading(nothing, 0.5, f"not literals: {error}")
 
     def write(self, arguments: str, work: list[str], expected: str) -> str:
-        """The text that reads back as this test."""
+        """Write the text that parses as this test."""
         if self.dialect == "terse":
             return "\n".join([arguments, *work, f"#{expected}"])
         return f"<think>{'; '.join(work)}</think>\n<input>{arguments}</input>\n<output>{expected}</output>"
 
     def demonstrate(self, task: Task, problem: Problem, rng: random.Random) -> tuple[Trace | None, str]:
-        """A test of a function of the task `code`, worked out word by word. A wrong one slips in its last line."""
+        """Demonstrate a test of a function of the task `code`, worked out word by word. A wrong one errs in its last line."""
         row = row_of(problem)
         while True:
             arguments = draw_arguments(row.signature, rng)
@@ -100,7 +100,7 @@ class Tester(Role):
 
 
 def slipped(text: str, rng: random.Random) -> str:
-    """A result that is a little wrong."""
+    """Return a result that is slightly wrong."""
     numbers = list(re.finditer(r"\d+", text))
     if numbers:
         one = rng.choice(numbers)

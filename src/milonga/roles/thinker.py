@@ -1,4 +1,4 @@
-"""Who reads text: a thinker that writes a thought before the next token, and a predictor that does without.
+"""Next-token prediction: a thinker that writes a thought before the next token, and a predictor that does without.
 
 Both see the beginning of a line, which is the problem's text here; what follows in the line never enters a prompt. Two roles
 are two templates: the tags of a thought are in the one's context, and never in the other's.
@@ -18,7 +18,7 @@ SLIP = 0.25
 
 @ROLES.register("predictor")
 class Predictor(Role):
-    """Goes on with a line as it is."""
+    """Continues a line of text without a thought."""
 
     name = "predictor"
     judges = False
@@ -58,7 +58,7 @@ class Thinker(Role):
         return "#" if self.dialect == "terse" else "</think>"
 
     def question(self, problem: Problem) -> str:
-        """The part of a plain line of text before the answer."""
+        """Render the part of a plain line of text before the answer."""
         return f">{problem.text}=" if self.dialect == "terse" else f"{problem.text}\nAnswer: "
 
     @property
@@ -76,11 +76,11 @@ class Thinker(Role):
         return Reading(Solution((thought,), (len(thought) + len(closed),), rest or None), 1.0)
 
     def write(self, thought: str, rest: str = "") -> str:
-        """The text that reads back as this thought and what follows it."""
+        """Write the text that parses as this thought and what follows it."""
         return f"{thought}{self.close}{rest}"
 
     def demonstrate(self, task: Task, problem: Problem, rng: random.Random) -> tuple[Trace | None, str]:
-        """A scratchpad: the steps of a solution, each wrong with probability `SLIP`, and the answer that follows from them."""
+        """Demonstrate a scratchpad: the steps of a solution, each wrong with probability `SLIP`, then the answer."""
         errors = {k for k in range(task.step_count(problem)) if rng.random() < SLIP}
         shown = task.demonstrate(problem, rng, errors)
         return None, self.write("".join(f"{step}\n" for step in shown.steps), shown.answer)

@@ -1,4 +1,4 @@
-"""The generative step verifier: problem and solution in, one verdict per step and a final verdict out."""
+"""The generative step verifier: from a problem and a solution, it writes one verdict per step and a final verdict."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ READABLE_SOLUTION = 0.6
 
 
 class _Parsed(NamedTuple):
-    """What both dialects boil down to before they are judged."""
+    """The common result of parsing both dialects, before the format is scored."""
 
     framed: bool
     verdicts: list[bool | None]
@@ -76,7 +76,7 @@ class StepVerifier(Role):
         return judge(parsed, len(about.reading.value.steps), about.reading.format)
 
     def write(self, verdicts: Sequence[bool], final: bool, analyses: Sequence[str] | None = None) -> str:
-        """The text that reads back as these verdicts."""
+        """Write the text that parses as these verdicts."""
         notes = analyses or [""] * len(verdicts)
         if self.dialect == "terse":
             lines = [f"{note}{'+' if right else '-'}\n" for note, right in zip(notes, verdicts, strict=True)]
@@ -86,8 +86,8 @@ class StepVerifier(Role):
         return f"<step_verification>\n{steps}\n</step_verification>\n<final_verification>{word[final]}</final_verification>"
 
     def demonstrate(self, task: Task, problem: Problem, rng: random.Random) -> tuple[Trace | None, str]:
-        """A solution of the task, wrong in one step in half of the cases, and its check: each step done again, a verdict on
-        it, and a final verdict that follows from them. Rare errors would teach to say "correct" to everything."""
+        """Demonstrate on a solution with one wrong step in half of the cases: redo and judge each step; the final verdict
+        follows. Rare errors would teach the model to say "correct" to everything."""
         flawed = task.flawed(problem, rng) if rng.random() < 0.5 else None
         shown = flawed or task.demonstrate(problem, rng)
         verdicts = list(shown.truth)
@@ -99,7 +99,7 @@ class StepVerifier(Role):
 
 
 def tagged_prompt(orders: str, problem: Problem, about: Trace, wanted: str) -> Prompt:
-    """A problem and its solution for someone who judges it. `orders` may name the number of steps as {count}.
+    """Render a problem and its solution for a judge. `orders` may name the number of steps as {count}.
 
     They come first: a context that is cut from the right can lose the solution's end, never its orders.
     """
@@ -114,7 +114,7 @@ def tagged_prompt(orders: str, problem: Problem, about: Trace, wanted: str) -> P
 
 
 def judge(parsed: _Parsed, count: int, solution_format: float) -> Reading:
-    """The format score of the Tango paper, and the reading, from one and the same parse."""
+    """Compute the verification and its format score (as in the Tango paper) from one and the same parse."""
     verdicts = [verdict for verdict in parsed.verdicts if verdict is not None]
     matches = len(verdicts) == len(parsed.verdicts) == count and count > 0
     value = Verification(tuple(verdicts) if matches else None, parsed.final, tuple(parsed.ends) if matches else ())
@@ -153,14 +153,14 @@ def parse_terse(text: str) -> _Parsed:
 
 
 def _verdict(body: str) -> bool | None:
-    """The verdict of a text whose only box is a verdict and its end; None otherwise."""
+    """Parse the verdict of a text whose only box is a verdict at its end; None otherwise."""
     box = body.find("\\boxed{")
     found = VERDICT.fullmatch(body, box) if box >= 0 else None
     return found[1] == "CORRECT" if found else None
 
 
 def parse_tagged(text: str, last: str = "final_verification", word: Callable[[str], bool | None] = _verdict) -> _Parsed:
-    """Checks in the first tag, each with its boxed verdict; in the `last` one the final verdict, as `word` reads it."""
+    """Parse the checks in the first tag, each with its boxed verdict, and the final verdict in `last`, parsed by `word`."""
     frame = find_frame(text, "step_verification", last)
     if frame is None:
         return _Parsed(False, [], [], None, False)

@@ -1,7 +1,7 @@
-"""A verifier whose score is the chance of one word: "Yes" after a written check, or at once (GenRM, arXiv 2408.15240).
+"""A verifier whose score is the probability of one word: "Yes" after a written check, or at once (GenRM, arXiv 2408.15240).
 
-Both forms write an ordinary verdict, so that both learn by plain imitation. What the verdict would have been is not sampled but
-looked up: the chance of the one word against the other, after as many written checks as `rationales` says.
+Both forms write an ordinary verdict, so that both learn by plain imitation. The score is not sampled but
+looked up: the probability of one word against the other, after as many sampled checks as `rationales` says.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class YesNoVerifier(Role):
         return ("</verdict>",) if self.dialect == "tagged" and self.form == "cot" else ()
 
     def prompt(self, problem: Problem, about: Trace | None) -> Prompt:
-        """The two forms ask differently: the chance of a word without its check means nothing to who learned to check."""
+        """Render the form's prompt. A model trained to check first has no meaningful word probability without the check."""
         if about is None:
             raise ValueError("a verifier needs a solution to judge")
         if self.dialect == "terse":
@@ -94,7 +94,7 @@ class YesNoVerifier(Role):
         return found.get(text if self.dialect == "terse" else text.strip())
 
     def write(self, verdicts: Sequence[bool], final: bool, analyses: Sequence[str] | None = None) -> str:
-        """The text that reads back as these verdicts; of the direct form as the final one alone."""
+        """Write the text that parses as these verdicts; in the direct form as the final verdict alone."""
         word = self.words[0] if final else self.words[1]
         if self.form == "direct":
             return word
@@ -104,10 +104,10 @@ class YesNoVerifier(Role):
         return text[: text.rindex("<final_verification>")] + f"<verdict>\n{word}\n</verdict>"
 
     def weigh(self, readings: Sequence[Reading], chances: Sequence[float]) -> Reading:
-        """One judgement from several written checks and the chance of the right word after each.
+        """Combine several sampled checks, and the probability of the right word after each, into one verification.
 
-        mean_prob is the mean of the chances, vote the share of checks that said so. Checks without a verdict (a chance of NaN)
-        have no part in it; without any, there is no judgement.
+        mean_prob is the mean of the probabilities, vote the share of checks with a positive verdict. Checks without a verdict
+        (a probability of NaN) are left out; if none is left, there is no judgement.
         """
         counted = [(r.value, c) for r, c in zip(readings, chances, strict=True) if not math.isnan(c)]
         form = sum(r.format for r in readings) / len(readings)
@@ -123,5 +123,5 @@ class YesNoVerifier(Role):
 
 
 def chance(yes: float, no: float, normalise: bool = True) -> float:
-    """p(yes) from the two log-probabilities; normalised, what is left of both whatever else the model could have said."""
+    """Return p(yes) from two log-probabilities; `normalise` divides by p(yes) + p(no)."""
     return 1 / (1 + math.exp(min(no - yes, 700.0))) if normalise else math.exp(yes)

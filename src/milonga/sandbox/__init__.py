@@ -1,4 +1,4 @@
-"""Running what a model wrote: programs as data, in processes that hold nothing, are limited, and leave nothing behind."""
+"""The sandbox runs model-written programs: in limited processes that hold no secrets and leave nothing behind."""
 
 from milonga.sandbox.executor import Sandbox, SandboxBroken
 from milonga.sandbox.isolation import IsolationError, Level

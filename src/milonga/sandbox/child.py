@@ -47,7 +47,7 @@ def main() -> NoReturn:
 
 
 def load(name: str, folder: str) -> Any:
-    """A module from our folder. Neither is left where a program imports from."""
+    """Load a module from our folder; leave neither on the import path of the program."""
     sys.path.insert(0, folder)
     module = __import__(name)
     del sys.path[0], sys.modules[name]
@@ -55,14 +55,14 @@ def load(name: str, folder: str) -> Any:
 
 
 def restrict(limits: dict[str, int]) -> None:
-    """Soft and hard limits alike, by the names of `resource`."""
+    """Set soft and hard resource limits, by the names of `resource`."""
     for name, value in limits.items():
         if hasattr(resource, name):
             resource.setrlimit(getattr(resource, name), (value, value))
 
 
 def restrict_calls(code: bytes) -> None:
-    """Load a filter of system calls into this very process, and die with the parent. Under bubblewrap both are its work."""
+    """Load a seccomp filter into this process, and make it die with its parent. Bubblewrap does both itself."""
     import ctypes
 
     class Filter(ctypes.Structure):
@@ -81,7 +81,7 @@ def restrict_calls(code: bytes) -> None:
 
 
 def received() -> bytes:
-    """The request: its length in a line, then so many bytes. What follows them is the program's standard input."""
+    """Receive the request: its length in a line, then so many bytes. The rest is the program's standard input."""
     head = b""
     while not head.endswith(b"\n"):
         byte = os.read(0, 1)
@@ -104,7 +104,7 @@ def say(descriptor: int, line: str) -> None:
 
 
 def perform(request: dict[str, Any], descriptor: int, codec: Any) -> NoReturn:
-    """Run the program, report, end. The report is made from what was gathered, whatever the program did to this process."""
+    """Run the program, write the report, exit. The report is made of what was gathered, whatever the program did here."""
     reserve = [bytearray(1 << 20)]  # to have room for saying that there was none
     reply: dict[str, Any] = {"token": request["token"], "failure": None, "results": [], "mutates": False}
     write, leave, flushes, dumps = say, os._exit, (sys.stdout.flush, sys.stderr.flush), json.dumps
@@ -126,7 +126,7 @@ def perform(request: dict[str, Any], descriptor: int, codec: Any) -> NoReturn:
 
 
 def run(request: dict[str, Any], reply: dict[str, Any], codec: Any) -> list[str] | None:
-    """Fill in the results; what is returned is why there are none."""
+    """Run the program and fill in `reply["results"]`; return the failure, None if there is none."""
     entry = request["entry"]
     try:
         code = compile(request["source"], "<program>", "exec", dont_inherit=True)
@@ -157,7 +157,7 @@ def script(code: CodeType, module: ModuleType) -> list[str] | None:
 
 
 def called(function: Any, arguments: tuple[Any, ...], codec: Any) -> list[str]:
-    """The text of what a call returned, or why there is none."""
+    """Call the function; return the encoded result, or the failure."""
     try:
         returned = function(*arguments)
     except BaseException as error:
@@ -178,7 +178,7 @@ def is_changed(arguments: tuple[Any, ...], text: str, codec: Any) -> bool:
 
 
 def described(error: BaseException) -> list[str]:
-    """Status, name and text. An exception may have a text of its own making, which fails."""
+    """Return status, name and text of an exception. Its own `__str__` may fail."""
     status = "memory" if isinstance(error, MemoryError) else "exception"
     try:
         return [status, str(type(error).__name__)[:TEXT], str(error)[:TEXT]]

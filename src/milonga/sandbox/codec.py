@@ -1,4 +1,4 @@
-"""The text of a value, and the value of a text: what both sides of a process speak.
+"""Encoding of values as text and back, shared by both sides of a sandbox process.
 
 The process that runs a program loads this file alone, for every program: so it imports nothing of Milonga, and nothing slow.
 What the text looks like and what its bounds are for is said in `values`.
@@ -26,7 +26,7 @@ class InvalidValue(ValueError):
 
 
 def encode(value: object) -> str:
-    """The text of a value; `InvalidValue` if it is not plain or exceeds a bound."""
+    """Encode a value as text; `InvalidValue` if it is not plain or exceeds a bound."""
     text = json.dumps(tagged(value), separators=(",", ":"))
     if len(text) > TEXT:
         raise InvalidValue(f"longer than {TEXT} characters")
@@ -34,7 +34,7 @@ def encode(value: object) -> str:
 
 
 def decode(text: str) -> Any:
-    """The value of a canonical text, made anew; `InvalidValue` for any other text. Safe on what a hostile process sent."""
+    """Decode a canonical text into a new value; `InvalidValue` for any other text. Safe on output of a hostile process."""
     if len(text) > TEXT:
         raise InvalidValue(f"longer than {TEXT} characters")
     try:
@@ -49,7 +49,7 @@ def decode(text: str) -> Any:
 
 
 def tagged(value: Any) -> Any:
-    """A value in the words of JSON."""
+    """Convert a value to JSON data, with tags for types that JSON lacks."""
     return _tagged(value, DEPTH, _Budget())
 
 
@@ -66,7 +66,7 @@ class _Budget:
 
 
 def _tagged(value: Any, depth: int, budget: _Budget) -> Any:
-    """What JSON has no word for becomes an object with one key, its type. Types are compared by identity."""
+    """Convert recursively: a type that JSON lacks becomes an object with one key, the type. Types compare by identity."""
     budget.spend()
     kind = type(value)
     if value is None or kind is bool:

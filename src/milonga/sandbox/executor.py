@@ -1,7 +1,7 @@
 """The sandbox: batches of programs, each in a process of its own that was started beforehand and is used once.
 
 Invariants:
-- The level in force was tried out before the first program, and is said. A weaker one than asked for is never taken silently.
+- The level in force is tested before the first program, and is reported. A weaker one than asked for is never taken silently.
 - Programs share nothing: neither process nor folder is carried from one to the next. Outcomes come in the order of the
   programs, whatever the order in which they end.
 - How many run at a time is fixed, so that load does not change verdicts; these rest on processor time.
@@ -56,7 +56,7 @@ def escapes(home):
     "escapes",
     ((os.path.expanduser("~"),),),
 )
-"""Tries what an isolated process must not be able to do, and returns what succeeded."""
+"""A probe: tries what an isolated process must not be able to do, and returns what succeeded."""
 HARMLESS = Program("def nothing(): pass", "nothing", ((),))
 
 
@@ -65,7 +65,7 @@ class SandboxBroken(UserError):
 
 
 def tried(level: Level) -> str | None:
-    """Why this system does not offer a level; None if it does. Found by running a program there."""
+    """Try a level by running a program in it; return why it is not available, None if it is."""
     try:
         architecture()
         if level == "isolated":
@@ -82,7 +82,7 @@ def tried(level: Level) -> str | None:
 
 
 def choose(isolation: Level, allow_weak: bool) -> tuple[Level, str]:
-    """The level in force, and why it is not the one asked for; `IsolationError` where none that is allowed is to be had."""
+    """Choose the isolation level; return it and why it is not the requested one. `IsolationError` if none is allowed."""
     allowing = "on a machine that you can throw away, set allow_weak_isolation = true"
     if isolation == "limited" and not allow_weak:
         raise IsolationError(f"isolation 'limited' lets programs read and write what you can: {allowing}")
@@ -111,7 +111,7 @@ class Sandbox:
         workers: int | None = None,
         mounts: tuple[Mount, ...] = (),
     ) -> None:
-        """`mounts` are folders that programs may read, besides what all of them have; binding where there is isolation."""
+        """`mounts` are extra folders that programs may read; enforced only if isolated."""
         self.limits = limits or Limits()
         self.mounts = mounts
         self.level, self.weaker_because = choose(isolation, allow_weak)
@@ -134,7 +134,7 @@ class Sandbox:
         self.close()
 
     def run(self, programs: Sequence[Program], seed: int = 0) -> list[Outcome]:
-        """What came of each program, in their order. `seed` is the hash seed of all of them: it orders their sets."""
+        """Run programs; return outcomes in their order. `seed` is the hash seed of all of them: it orders their sets."""
         if self._closed:
             raise RuntimeError("the sandbox is closed")
         futures = [self._threads.submit(self._one, program, seed) for program in programs]
@@ -150,7 +150,7 @@ class Sandbox:
         return outcomes
 
     def deterministic(self, programs: Sequence[Program]) -> list[Outcome]:
-        """What came of each program if it does the same every time, else `nondeterministic`.
+        """Run programs twice; return each outcome if both runs agree, else `nondeterministic`.
 
         Each is run in two fresh processes that differ in hash seed, number and place in memory, and does all its calls twice in
         each, with arguments made anew. So it has the limits of one program for twice the calls.
@@ -194,7 +194,7 @@ class Sandbox:
         return outcome
 
     def _take(self, seed: int) -> SingleUse:
-        """A process that is started; one that died while it waited is passed over."""
+        """Take a started process; one that died while it waited is discarded."""
         while True:
             with self._lock:
                 waiting = self._waiting.setdefault(seed, deque())
@@ -206,9 +206,9 @@ class Sandbox:
             process.discard()
 
     def _prepare(self, seed: int) -> None:
-        """Have processes ready for whoever comes next, one more than work at a time: starting takes longer than most programs.
+        """Start processes in advance, one more than workers: starting takes longer than most programs.
 
-        If none can be started, whoever comes next will say so.
+        If none can be started, the next `_take` will raise.
         """
         with self._lock:
             missing = 0 if self._closed else self.workers + 1 - len(self._waiting[seed])
@@ -225,7 +225,7 @@ class Sandbox:
 
 
 def agreed(program: Program, first: Outcome, second: Outcome) -> Outcome:
-    """One outcome from two processes in which every call was made twice."""
+    """Merge the outcomes of two processes in which every call was made twice."""
     for outcome in (first, second):
         if outcome.status not in ("ok", "exception"):
             return replace(outcome, results=outcome.results[: len(program.calls)])
@@ -238,7 +238,7 @@ def agreed(program: Program, first: Outcome, second: Outcome) -> Outcome:
 
 
 def said(outcome: Outcome, part: slice) -> tuple[str | tuple[Status, str], ...]:
-    """What has to be the same: values and kinds of failures of calls, what a script printed; not the texts of exceptions."""
+    """Collect what must agree between runs: results and kinds of failures, a script's output; not exception texts."""
     results: list[str | tuple[Status, str]] = [
         (each.status, each.error) if isinstance(each, Failure) else each for each in outcome.results[part]
     ]

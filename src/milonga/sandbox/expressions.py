@@ -1,4 +1,4 @@
-"""A tiny dialect of Python: single expressions over integers, booleans, strings and lists, by an interpreter of our own.
+"""A tiny dialect of Python: single expressions over integers, booleans, strings and lists, with our own interpreter.
 
 Invariants:
 - Total: every text has an `Evaluation`, whatever it says; no exception leaves `evaluate`, and nothing of the text is ever run
@@ -46,7 +46,7 @@ DEFAULT = Budget()
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What became of a program: its value where it is `ok`, and otherwise why not."""
+    """The result of a program: its value if `ok`, and otherwise why there is none."""
 
     status: Ending
     value: Canonical | None = None
@@ -63,7 +63,7 @@ class _Stop(Exception):
 
 
 def evaluate(source: str, arguments: Mapping[str, Value], budget: Budget = DEFAULT) -> Evaluation:
-    """The value of an expression in which the arguments are known by their names."""
+    """Evaluate an expression with these arguments, by name."""
     run = _Run(budget)
     try:
         tree = _parsed(source, budget)
@@ -88,7 +88,7 @@ def _parsed(source: str, budget: Budget) -> ast.expr:
 
 @lru_cache(maxsize=4096)
 def _read(source: str, budget: Budget) -> ast.expr | _Stop:
-    """The tree of a text, all of it within the grammar; or why there is none. The same program runs on many inputs."""
+    """Parse a text within the grammar, or return why not. Cached: the same program runs on many inputs."""
     if len(source) > budget.source:
         return _Stop("memory", f"longer than {budget.source} characters")
     if "\\" in source:
@@ -122,7 +122,7 @@ COMPARISONS: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
 PLAIN = {ast.BoolOp, ast.IfExp, ast.List, ast.Subscript, ast.Slice, ast.ListComp, ast.GeneratorExp}
 """Nodes that are allowed as they are, with whatever is allowed inside them."""
 CONSUMERS = ("sum", "min", "max", "sorted", "any", "all", "list")
-"""Functions that go through what they are given; they alone may be handed a generator."""
+"""Functions that iterate over their argument; only they accept a generator."""
 
 
 def _check(node: ast.AST, budget: Budget, depth: int) -> None:
@@ -142,7 +142,7 @@ def _check(node: ast.AST, budget: Budget, depth: int) -> None:
 
 
 def _check_place(node: ast.AST | None, child: ast.AST) -> None:
-    """Some nodes are allowed in certain places of others only."""
+    """Raise if a node is not allowed at this place: generators, ranges and methods are allowed in certain parents only."""
     if _lazy(child) and not (node is not None and _goes_through(node, child)):
         raise _Stop("forbidden", "nothing goes through this")
     if isinstance(child, ast.Attribute) and not (isinstance(node, ast.Call) and child is node.func):
@@ -150,7 +150,7 @@ def _check_place(node: ast.AST | None, child: ast.AST) -> None:
 
 
 def _lazy(node: ast.AST) -> bool:
-    """Whether Python gives something that is gone through and is no value of the dialect."""
+    """Whether the node is a generator or a range: iterable, but no value of the dialect."""
     return isinstance(node, ast.GeneratorExp) or (isinstance(node, ast.Call) and _name(node) == "range")
 
 
@@ -174,7 +174,7 @@ def _name(call: ast.Call) -> str:
 
 
 def _allowed_call(call: ast.Call, budget: Budget) -> bool:
-    """A function or method of the dialect, with as many arguments as it takes here."""
+    """Whether a call is to a function or method of the dialect, with an allowed number of arguments."""
     keys = [keyword.arg for keyword in call.keywords]
     if isinstance(call.func, ast.Attribute):
         least, most = METHODS.get(call.func.attr, ("", 0, -1))[1:]
@@ -227,7 +227,7 @@ METHODS: dict[str, tuple[str, int, int]] = {
     "isdigit": ("str", 0, 0),
     "isalpha": ("str", 0, 0),
 }
-"""Whose method it is; least and most arguments."""
+"""The types that have the method; least and most arguments."""
 
 # ----------------------------------------------------------------------------------------------------------- evaluation
 
@@ -260,7 +260,7 @@ class _Run:
     # Values.
 
     def argument(self, value: Value) -> None:
-        """An argument is a value of the dialect, within its bounds."""
+        """Check that an argument is a value of the dialect, within its bounds."""
         kind = type(value)
         if kind is list:
             assert isinstance(value, list)
@@ -271,7 +271,7 @@ class _Run:
         self.bounded(value)
 
     def bounded(self, value: Any) -> Any:
-        """The value itself, if it is not too large; a step for each item or character of what was made."""
+        """Return the value if it is within the bounds; charge a step for each of its items or characters."""
         kind, budget = type(value), self.budget
         if kind is int:
             if value.bit_length() > budget.bits:
@@ -285,12 +285,12 @@ class _Run:
         return value
 
     def room(self, length: int) -> None:
-        """Before something so long is made."""
+        """Check a length before a value of that length is made."""
         if length > self.budget.length:
             raise _Stop("memory", f"more than {self.budget.length} items or characters")
 
     def items(self, value: Any) -> list[Any] | str:
-        """What can be gone through."""
+        """Return a list or string to iterate over; charge a step for each item."""
         if type(value) is not list and type(value) is not str:
             raised("TypeError", f"{type(value).__name__} has no items")
         self.charge(len(value))
@@ -397,8 +397,8 @@ class _Run:
         return self.bounded(made)
 
     def generated(self, node: ast.ListComp | ast.GeneratorExp, names: Names) -> Iterator[Any]:
-        """The values one by one. As in Python, the first source is looked up outside, and all else inside, where the
-        variables have no value before their first."""
+        """Generate the values one by one. As in Python, the first iterable is evaluated outside, and all else inside, where
+        the variables are unbound before their first value."""
         source = self.through(node.generators[0].iter, names)
         inside = names | {part.target.id: UNBOUND for part in node.generators if isinstance(part.target, ast.Name)}
         return self.looped(node, 0, source, inside)
@@ -417,7 +417,7 @@ class _Run:
                 yield from self.looped(node, level + 1, self.through(node.generators[level + 1].iter, names), names)
 
     def through(self, node: ast.expr, names: Names) -> Iterable[Any]:
-        """What a loop or a function goes through: a generator one by one, so that what stops early stops early."""
+        """Iterate over a source: a generator lazily, so that `any` and `all` can stop early."""
         if isinstance(node, ast.GeneratorExp):
             self.charge(1)
             return self.generated(node, names)
@@ -572,12 +572,12 @@ KINDS: dict[type[ast.AST], Callable[[_Run, Any, Names], Any]] = {
 
 
 def raised(kind: str, why: str) -> NoReturn:
-    """Where Python raises an exception."""
+    """Stop with the status `exception`, where Python raises one."""
     raise _Stop("exception", f"{kind}: {why}")
 
 
 def size_of(value: Any) -> int:
-    """Items and characters at all depths; what is within bounds is counted in no time."""
+    """Count items and characters at all depths; fast for values within the bounds."""
     if type(value) is str:
         return len(value) + 1
     if type(value) is list:

@@ -47,13 +47,13 @@ class Mount:
 
 
 def interpreter() -> str:
-    """The real interpreter behind any virtual environment."""
+    """Find the real interpreter behind any virtual environment."""
     plain = Path(sys.base_prefix) / "bin" / f"python{sys.version_info.major}.{sys.version_info.minor}"
     return os.path.realpath(plain if plain.exists() else sys.executable)
 
 
 def architecture() -> str:
-    """The one that the filter is made for; without a filter no level can keep what it promises."""
+    """Return the architecture of the seccomp filter; raise without one, since no level is safe without a filter."""
     found = seccomp.machine()
     if found is None:
         raise IsolationError(f"programs run on Linux on x86-64 or ARM64 alone, not on {platform.system()} {platform.machine()}")
@@ -69,15 +69,15 @@ def bubblewrap() -> str:
 
 @functools.cache
 def filter_of(level: Level) -> bytes:
-    """Bubblewrap loads it before the process limits itself; a limited process loads it last, and needs no limits afterwards."""
+    """Build the seccomp filter. Bubblewrap loads it before the process sets its limits; a limited process loads it last."""
     return seccomp.compiled(architecture(), seccomp.PROCESSES if level == "isolated" else seccomp.PROCESSES | seccomp.LIMITS)
 
 
 def command(
     level: Level, limits: Limits, seed: int, result: int, code: int, info: int, mounts: tuple[Mount, ...] = ()
 ) -> list[str]:
-    """How a process is started. Besides the usual descriptors it has three: for its result, with the filter's code, and for
-    what bubblewrap has to say about the process that it started. `mounts` are there besides what all programs have.
+    """Build the command of a sandbox process. It has three extra descriptors: for its result, with the filter's code, and
+    for bubblewrap's information about the process that it started. `mounts` are added to what all programs have.
     """
     setup = json.dumps({"result": result, "limits": limits_of(limits), "filter": code if level == "limited" else None})
     if level == "limited":
@@ -89,18 +89,18 @@ def command(
 
 
 def confined(arguments: Sequence[str], mounts: Sequence[Mount], code: int) -> list[str]:
-    """How an interpreter is started that we trust with more than a program: it may fork, and reads what is mounted."""
+    """Build the command of a confined interpreter, trusted more than a program: it may fork, and read what is mounted."""
     wrapped = wrapping(bubblewrap(), Limits().scratch_mb, tuple(mounts))
     return [*wrapped, "--disable-userns", "--seccomp", str(code), "--", python(), *arguments]
 
 
 def confined_filter() -> bytes:
-    """The filter for it: as for programs, but for processes."""
+    """Build the filter of a confined interpreter: as for programs, but it may start processes."""
     return seccomp.compiled(architecture(), without=())
 
 
 def packages() -> tuple[list[Mount], list[str]]:
-    """The installed packages of this interpreter, to be mounted; and the path on which a confined one then finds modules."""
+    """List mounts of the installed packages, and the `sys.path` on which a confined interpreter then finds modules."""
     names = [entry for entry in sys.path if Path(entry).name in ("site-packages", "dist-packages") and Path(entry).is_dir()]
     mounts = [Mount(name, f"/packages/{number}") for number, name in enumerate(names)]
     library = [entry for entry in sys.path if Path(entry).is_relative_to(sys.base_prefix) and entry not in names]
@@ -109,7 +109,7 @@ def packages() -> tuple[list[Mount], list[str]]:
 
 
 def limits_of(limits: Limits) -> dict[str, int]:
-    """The limits that the process puts on itself, by the names of the module `resource`."""
+    """Convert limits to the names of the module `resource`; the process sets them on itself."""
     return {
         "RLIMIT_AS": limits.memory_mb * MB,
         "RLIMIT_CPU": -int(-limits.cpu_s // 1),
@@ -121,26 +121,26 @@ def limits_of(limits: Limits) -> dict[str, int]:
 
 
 def python() -> str:
-    """Where the interpreter is mounted: at a place that tells nothing about this user."""
+    """Return the path at which the interpreter is mounted; it reveals nothing about this user."""
     return f"/python/bin/{Path(interpreter()).name}"
 
 
 def python_mounts() -> list[Mount]:
-    """The interpreter with its library."""
+    """List the mounts of the interpreter and its library."""
     folders = [name for name in ("lib", "lib64") if (Path(sys.base_prefix) / name).is_dir()]
     return [Mount(interpreter(), python()), *(Mount(f"{sys.base_prefix}/{name}", f"/python/{name}") for name in folders)]
 
 
 @functools.cache
 def wrapping(tool: str, scratch: int, mounts: tuple[Mount, ...]) -> tuple[str, ...]:
-    """Bubblewrap's arguments up to what differs from one process to the next."""
+    """Build bubblewrap's arguments, up to what differs from one process to the next."""
     apart = [f"--unshare-{name}" for name in ("user", "ipc", "pid", "net", "uts", "cgroup-try")]
     nobody = ["--uid", "65534", "--gid", "65534", "--cap-drop", "ALL", "--hostname", "sandbox", "--new-session"]
     return (tool, *apart, *nobody, "--die-with-parent", *mounting([*python_mounts(), *mounts], scratch))
 
 
 def mounting(mounts: Sequence[Mount], scratch: int) -> list[str]:
-    """The file system: libraries, what is mounted, one device that takes everything, and scratch; all but scratch read-only."""
+    """Build the file system arguments: libraries, mounts, /dev/null and scratch; all but scratch read-only."""
     arguments: list[str] = []
     for library in LIBRARIES:
         if os.path.islink(library):
@@ -156,14 +156,14 @@ def mounting(mounts: Sequence[Mount], scratch: int) -> list[str]:
 
 
 def hidden() -> list[str]:
-    """Installed packages: no part of what a program may use, and perhaps Milonga's own."""
+    """List the folders of installed packages to hide: programs may not use them, and Milonga's own may be there."""
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     inside = [f"{name}/{version}/site-packages" for name in ("lib", "lib64")]
     return [f"/python/{path}" for path in inside if (Path(sys.base_prefix) / path).is_dir()]
 
 
 def environment(level: Level, seed: int) -> dict[str, str]:
-    """The whole environment: the order of sets is part of what is fixed. The process empties it when it has started."""
+    """Build the whole environment; it fixes the order of sets. The process clears it once it has started."""
     fixed = {"PYTHONHASHSEED": str(seed)}
     shared = bool(sysconfig.get_config_var("Py_ENABLE_SHARED"))
     return fixed | ({"LD_LIBRARY_PATH": "/python/lib" if level == "isolated" else f"{sys.base_prefix}/lib"} if shared else {})
@@ -171,7 +171,7 @@ def environment(level: Level, seed: int) -> dict[str, str]:
 
 @functools.cache
 def version() -> str:
-    """Bubblewrap's, as it says it; empty if it says nothing."""
+    """Return bubblewrap's version text; empty if it has none."""
     try:
         said = subprocess.run([bubblewrap(), "--version"], capture_output=True, text=True, timeout=10, check=False)
     except (OSError, subprocess.SubprocessError):

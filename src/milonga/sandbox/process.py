@@ -78,7 +78,7 @@ class SingleUse:
         """A handle on the process that bubblewrap started. With it goes everything in its namespace."""
 
     def run(self, program: Program) -> Outcome:
-        """What comes of the program. The process is gone afterwards, and cannot be used again."""
+        """Run the program and return its outcome. The process is gone afterwards, and cannot be used again."""
         token = secrets.token_hex(16)
         try:
             started = self._ready()
@@ -93,7 +93,7 @@ class SingleUse:
             self.discard()
 
     def _ready(self) -> float | None:
-        """Seconds of processor time that starting took; None if the process ended or is late."""
+        """Wait until the process is ready; return the CPU seconds that starting took, None if it ended or is late."""
         deadline = time.monotonic() + START_S
         said = self._kept["result"]
         with selectors.DefaultSelector() as selector:
@@ -117,7 +117,7 @@ class SingleUse:
         return float(seconds) if word == "ready" else None
 
     def _converse(self, request: bytes, deadline: float, most: int) -> Killed:
-        """Hand over the request and read until the process has ended or has to be killed; say why."""
+        """Send the request and read until the process has ended or must be killed; return why it was killed."""
         bounds = {"stdout": self.limits.output_kb << 10, "stderr": self.limits.output_kb << 10, "result": most}
         assert self.process.stdin
         stdin, left = self.process.stdin.fileno(), memoryview(request)
@@ -149,7 +149,7 @@ class SingleUse:
         return ""
 
     def _feed(self, stdin: int, left: memoryview) -> memoryview:
-        """What remains to be written; nothing if nobody reads it."""
+        """Write some of the input; return what remains, empty if nobody reads it."""
         try:
             return left[os.write(stdin, left[:CHUNK]) :]
         except BlockingIOError:
@@ -162,7 +162,7 @@ class SingleUse:
         return os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
     def _end(self, killed: Killed) -> Ended:
-        """Kill what is left, wait until it is gone, and say what is known of it."""
+        """Kill what is left, wait until it is gone, and return what is known of it."""
         if self.process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.process.pid, signal.SIGKILL)
@@ -197,7 +197,7 @@ class SingleUse:
 
 @contextlib.contextmanager
 def filled(data: bytes) -> Iterator[int]:
-    """A descriptor from which the data can be read; they are far less than a pipe holds."""
+    """Open a pipe filled with the data; yield its read descriptor. The data are far less than a pipe holds."""
     source, sink = os.pipe()
     try:
         os.write(sink, data)

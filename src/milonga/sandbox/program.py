@@ -79,7 +79,7 @@ class Failure:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a program. `results` has an entry for each call, whatever happened."""
+    """The outcome of a program. `results` has an entry for each call, whatever happened."""
 
     status: Status
     """`ok` if all calls returned plain values; else that of the first failure."""
@@ -94,6 +94,6 @@ class Outcome:
 
 
 def failed(program: Program, failure: Failure, stdout: str = "", stderr: str = "", cpu_s: float = 0.0) -> Outcome:
-    """The outcome of a program none of whose calls has a value."""
+    """Make the outcome of a program none of whose calls has a value."""
     reason = ": ".join(part for part in (failure.error, failure.message) if part)
     return Outcome(failure.status, (failure,) * len(program.calls), stdout, stderr, cpu_s, reason=reason)

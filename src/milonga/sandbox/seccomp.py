@@ -1,4 +1,4 @@
-"""The filter of system calls: an allow-list, as a program of the kernel's classic BPF.
+"""The seccomp filter of system calls: an allow-list, as a program of the kernel's classic BPF.
 
 What an interpreter needs for computing, for its own files and for waiting is named here; everything else is refused with EPERM:
 processes and threads, sockets, signals to others, ptrace, mounts, namespaces, keyrings, and whatever a later kernel brings.
@@ -69,13 +69,13 @@ ALLOW, REFUSE, KILL = 0x7FFF0000, 0x00050000 | 1, 0x80000000  # SECCOMP_RET_ALLO
 
 
 def machine() -> str | None:
-    """The architecture, if there is a filter for it."""
+    """Detect the architecture; None if there is no filter for it."""
     name = platform.machine()
     return name if sys.platform == "linux" and sys.byteorder == "little" and name in NUMBERS else None
 
 
 def compiled(architecture: str, without: Collection[str] = PROCESSES) -> bytes:
-    """The filter as the kernel takes it: an array of `struct sock_filter`."""
+    """Compile the filter as the kernel takes it: an array of `struct sock_filter`."""
     code = [
         instruction(LOAD, value=ARCHITECTURE_AT),
         instruction(EQUAL, ARCHITECTURES[architecture], no=0, yes=1),
@@ -95,5 +95,5 @@ def compiled(architecture: str, without: Collection[str] = PROCESSES) -> bytes:
 
 
 def instruction(operation: int, value: int = 0, yes: int = 0, no: int = 0) -> bytes:
-    """One `struct sock_filter`; `yes` and `no` are how many instructions a comparison skips."""
+    """Pack one `struct sock_filter`; `yes` and `no` are how many instructions a comparison skips."""
     return struct.pack("=HBBI", operation, yes, no, value)

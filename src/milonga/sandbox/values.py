@@ -28,7 +28,7 @@ ANSWER = 4_000
 
 
 def canonical(value: object) -> Canonical:
-    """The text of a value; `InvalidValue` if it is not plain or exceeds a bound."""
+    """Return the canonical text of a value; `InvalidValue` if it is not plain or exceeds a bound."""
     return Canonical(encode(value))
 
 
@@ -52,7 +52,7 @@ def same(left: str, right: str, *, numeric: bool = False, tolerance: float | Non
 
 
 def _numbers(value: Any) -> Any:
-    """With every bool, and every float that is whole, as an int."""
+    """Convert every bool, and every float that is whole, to an int."""
     if isinstance(value, bool | int) or (isinstance(value, float) and value.is_integer()):
         return int(value)
     if isinstance(value, dict):
@@ -108,7 +108,7 @@ WORDS = {"True": True, "False": False, "None": None}
 
 
 def read_literal(text: str) -> Value:
-    """The value of a Python literal, as a model may write it; `InvalidValue` for anything else. Nothing is evaluated.
+    """Parse a Python literal, as a model may write it; `InvalidValue` for anything else. Nothing is evaluated.
 
     Numbers in decimals with a sign, strings and bytes without other prefixes, True, False, None, lists, tuples (also without
     brackets, as `1, 2`), sets, `set()` and dicts.
@@ -125,14 +125,14 @@ def read_literal(text: str) -> Value:
 
 
 def arguments_in(text: str) -> tuple[Any, ...]:
-    """Arguments as they stand in a call: `[1,2],3` are two. As data: `1) or (1` is `InvalidValue`."""
+    """Parse the arguments of a call: `[1,2],3` are two. They are data: `1) or (1` is `InvalidValue`."""
     value = read_literal(f"{text}," if text.strip() else "()")
     assert isinstance(value, tuple)
     return value
 
 
 class _Reader:
-    """A descent through the tokens of a text; depth is counted, so that no text can exhaust the stack."""
+    """A recursive-descent parser of literals; depth is bounded, so that no text can exhaust the stack."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -160,7 +160,7 @@ class _Reader:
         return False
 
     def items(self, end: str, depth: int) -> tuple[list[Any], int]:
-        """Values with commas between them up to the mark `end` (or the end of the text), and how many commas there were."""
+        """Read comma-separated values up to the mark `end` (or the end of the text); return them and the number of commas."""
         items: list[Any] = []
         commas = 0
         while self.token != end or (end and self.kind != "mark"):
@@ -212,7 +212,7 @@ class _Reader:
         return WORDS[word] if word in WORDS else self.fail(word)
 
     def braces(self, depth: int) -> Any:
-        """What follows an opening brace: a dict, or a set."""
+        """Read what follows an opening brace: a dict, or a set."""
         if self.take("}"):
             return {}
         first = self.value(depth)
@@ -232,12 +232,12 @@ class _Reader:
         return made
 
     def items_end(self) -> list[Any]:
-        """The closing brace; there are no more items."""
+        """Expect the closing brace; return no items."""
         return [] if self.take("}") else self.fail(self.token)
 
 
 def unescaped(token: str) -> str | bytes:
-    """The content of a string token. As in Python an unknown escape stays as it is; names of characters are not known here."""
+    """Unescape a string token. As in Python an unknown escape stays as it is; character names (`\\N`) are not supported."""
     is_bytes = token[0] == "b"
     body = token[2:-1] if is_bytes else token[1:-1]
 

@@ -1,4 +1,4 @@
-"""What came of a program, told from outside: from how its process ended, and from one line that is not trusted.
+"""The outcome of a program, judged from outside: by how its process ended, and by one untrusted line of output.
 
 Invariants:
 - The line is accepted only as a whole: one line, with the token of this very request, with exactly the known fields, and with
@@ -49,7 +49,7 @@ class Forged(Exception):
 
 
 def request_of(program: Program, token: str) -> bytes:
-    """What the process reads: the length of the request, the request, and then the program's own standard input."""
+    """Encode what the process reads: the length of the request, the request, and the program's own standard input."""
     calls = [encode(tuple(arguments)) for arguments in program.calls]
     request = {"token": token, "source": program.source, "entry": program.entry, "calls": calls}
     body = json.dumps(request).encode()
@@ -57,12 +57,12 @@ def request_of(program: Program, token: str) -> bytes:
 
 
 def result_bytes(program: Program) -> int:
-    """The longest line that an honest process writes; texts lie in it as strings, where a quotation mark takes two bytes."""
+    """The maximum length of an honest process's line; it holds texts as JSON strings, where a quote takes two bytes."""
     return 20_000 + 2 * TEXT * len(program.calls)
 
 
 def judged(program: Program, level: Level, limits: Limits, token: str, started: float, ended: Ended) -> Outcome:
-    """The outcome. `started` is the processor time before the program began."""
+    """Judge a program's outcome. `started` is the processor time before the program began."""
     cpu_s = max(0.0, ended.cpu_s - started)
     output = (ended.stdout.decode(errors="replace"), ended.stderr.decode(errors="replace"), cpu_s)
     failure = how_it_ended(level, limits, cpu_s, ended)
@@ -79,7 +79,7 @@ def judged(program: Program, level: Level, limits: Limits, token: str, started: 
 
 
 def how_it_ended(level: Level, limits: Limits, cpu_s: float, ended: Ended) -> Failure | None:
-    """Why the process has no result worth reading; None if it may have one."""
+    """Return the failure of a process without a result worth parsing; None if it may have one."""
     if not ended.gone:
         return Failure("sandbox_error", "", "something of the process outlived it")
     if ended.killed == "wall":
@@ -102,9 +102,9 @@ def how_it_ended(level: Level, limits: Limits, cpu_s: float, ended: Ended) -> Fa
 
 
 def was_killed_from_outside(level: Level, limits: Limits, ended: Ended) -> bool:
-    """By neither us, nor the program, nor the kernel for its processor time.
+    """Whether the process was killed by neither us, nor the program, nor the kernel for its processor time.
 
-    In the isolated process's place we see bubblewrap, which the program cannot reach. A limited one cannot send signals either;
+    If isolated, we see bubblewrap's exit code, which the program cannot reach. A limited one cannot send signals either;
     the kernel kills it where its time, the start included, is used up.
     """
     if level == "isolated":
@@ -113,7 +113,7 @@ def was_killed_from_outside(level: Level, limits: Limits, ended: Ended) -> bool:
 
 
 def read(said: bytes, token: str, calls: int) -> tuple[Failure | None, tuple[Canonical | Failure, ...], bool]:
-    """Failure of the whole, results of the calls, and whether arguments were changed; `Forged` if any of it is malformed."""
+    """Parse the reply: overall failure, results of the calls, and whether arguments changed; `Forged` if malformed."""
     if not said:
         raise Forged("the process ended without a result")
     if said.count(b"\n") != 1 or not said.endswith(b"\n"):

@@ -1,4 +1,4 @@
-"""Tasks: what is to be solved. `make_task` turns the `[task]` section of a config into a task.
+"""Tasks: problems and their graders. `make_task` turns the `[task]` section of a config into a task.
 
 Importing this imports no third-party grader and no loader of data sets: those come in when a task that needs them is
 made.
@@ -48,7 +48,7 @@ __all__ = [
 
 
 def make_task(section: Mapping[str, Any]) -> Task:
-    """A task from `{"name": ..., **options}`, or one clear error."""
+    """Make a task from `{"name": ..., **options}`, or raise one clear error."""
     options = dict(section)
     name = options.pop("name", None)
     if not isinstance(name, str) or not name:
@@ -62,7 +62,7 @@ def make_task(section: Mapping[str, Any]) -> Task:
 
 
 def find_task(name: str) -> type[Task]:
-    """The class behind a name: registered, `reasoning_gym:NAME`, or the user's own `file.py:attr` or `module:attr`."""
+    """Find the task class of a name: registered, `reasoning_gym:NAME`, or the user's own `file.py:attr` or `module:attr`."""
     place, colon, rest = name.rpartition(":")
     if name in TASKS:
         return TASKS.get(name)

@@ -45,7 +45,7 @@ class Demonstration:
 
 
 class Tool(ABC):
-    """What a role may call between the turns of a conversation. It knows no model and rewards nobody.
+    """A tool that a role may call between the turns of a conversation. It knows no model and gives no reward.
 
     Its answer is a pure function of the call: what was observed in a conversation can be made again from its calls, and nobody
     has to trust what a model says it saw.
@@ -56,7 +56,7 @@ class Tool(ABC):
 
     @abstractmethod
     def answer(self, call: str) -> tuple[str, ...]:
-        """The passages that come back; none where nothing was found."""
+        """Return the passages found for a call; empty if nothing was found."""
 
 
 class Task(ABC):
@@ -72,7 +72,7 @@ class Task(ABC):
     """The embedded model that was warmed up in this task's roles: a folder of `milonga/embedded`. Policies start from it where
     the config names no other model."""
     tool: Tool | None = None
-    """What its problems are solved with, where an answer cannot be known without asking."""
+    """The tool its problems are solved with, if they need one."""
     max_tokens: int = 1024
     """A solution longer than this is cut and flagged; a recipe's config may override it."""
 
@@ -86,21 +86,21 @@ class Task(ABC):
     def grade(self, problem: Problem, answer: str | None, steps: Sequence[str]) -> Grade: ...
 
     def grade_all(self, items: Sequence[tuple[Problem, str | None, Sequence[str]]]) -> list[Grade]:
-        """Grades of many solutions; tasks whose grader is a process of its own override this to ask it once."""
+        """Grade a batch of solutions; tasks whose grader is a separate process override this to ask it once."""
         return [self.grade(problem, answer, steps) for problem, answer, steps in items]
 
     def classes(self, answers: Sequence[str | None]) -> list[int | None]:
-        """Which of some answers are the same one, without asking the truth: equal ones get equal numbers, counted from 0 in
-        order of appearance; None stays None. Tasks whose grader accepts other forms of an answer override this by it."""
+        """Group equal answers for voting, without knowing the truth: equal answers get equal class numbers, from 0 in order of
+        appearance; None stays None. Tasks whose grader accepts several forms of an answer override this with it."""
         seen: dict[str, int] = {}
         return [None if answer is None else seen.setdefault(answer.strip(), len(seen)) for answer in answers]
 
     def size(self, split: Split) -> int | None:
-        """How many problems the split has; None if it never ends. Indices wrap around after it."""
+        """The number of problems in a split; None if it is infinite. Indices wrap around after it."""
         return None
 
     def demonstrate(self, problem: Problem, rng: random.Random, errors: Collection[int] = ()) -> Demonstration:
-        """A solution that is wrong in exactly the steps `errors` (each given the steps before it) and right elsewhere."""
+        """Write a solution that is wrong in exactly the steps `errors` (each given the steps before it), right elsewhere."""
         raise TypeError(f"task '{self.name}' has no worked solutions and cannot demonstrate")
 
     @property
@@ -109,17 +109,17 @@ class Task(ABC):
         return type(self).demonstrate is not Task.demonstrate
 
     def flawed(self, problem: Problem, rng: random.Random) -> Demonstration | None:
-        """A solution with exactly one wrong step; None where the task cannot write one for this problem."""
+        """Write a solution with exactly one wrong step; None if the task cannot for this problem."""
         return self.demonstrate(problem, rng, {rng.randrange(self.step_count(problem))})
 
     def compensated(self, problem: Problem, rng: random.Random) -> Demonstration | None:
-        """A solution with wrong steps and a right answer; None where the task cannot write one."""
+        """Write a solution with wrong steps whose errors cancel, so that its answer is right; None if the task cannot."""
         return None
 
     def redo(self, problem: Problem, steps: Sequence[str]) -> tuple[str, ...]:
-        """What someone who does each step of a solution again, given the steps before it, writes down as its result.
+        """Redo each step of a solution, given the steps before it, and return the results.
 
-        As `Demonstration.checks`, for a solution that somebody else wrote; empty where there is nothing to do again.
+        Like `Demonstration.checks`, for any given solution; "" for a step that has nothing to redo.
         """
         raise TypeError(f"task '{self.name}' has no exact steps and cannot do them again")
 
@@ -128,19 +128,19 @@ class Task(ABC):
         return bool(text.strip())
 
     def computes(self, text: str) -> bool:
-        """Whether what a step computes is right by itself, as running it would show; not whether it had to be computed.
+        """Whether a step's computation is right by itself, as running it would show; not whether the problem asks for it.
 
-        A task that cannot run its steps knows only whether they look like some.
+        A task that cannot run its steps only checks that the text looks like a step.
         """
         return self.is_step(text)
 
     def corrupt(self, problem: Problem, steps: Sequence[str], at: int, family: str, rng: random.Random) -> str | None:
-        """The step `at` of a solution, made wrong in the way that a name of `families` says; None where that cannot be."""
+        """Corrupt the step `at` of a solution by one of `families`; None if that family does not apply."""
         raise TypeError(f"task '{self.name}' knows no families of corruptions")
 
     def related(self, problem: Problem, rng: random.Random, changes: int = 1) -> Problem | None:
-        """A problem that asks something else in so many places, or in as many as there are: its solution reads as well as one
-        of the given problem, and does not solve that. Of a train problem never a held-out one; None where none was found."""
+        """Make a related problem by changing `changes` places (or all there are): its solution looks like one of the given
+        problem, but does not solve it. From a train problem never makes a held-out one; None if none was found."""
         raise TypeError(f"task '{self.name}' cannot change what a problem asks")
 
     @property
@@ -149,30 +149,30 @@ class Task(ABC):
         return type(self).related is not Task.related
 
     def facts(self, problem: Problem) -> list[tuple[int, int]]:
-        """The parts of a problem's text, as spans of characters, without which it cannot be solved and which tell nothing
-        about each other: what somebody may keep back until he is asked."""
+        """Find the facts of a problem's text, as character spans [start, end): each is needed to solve it, and none tells about
+        another, so that they can be hidden until they are asked for."""
         raise TypeError(f"the problems of task '{self.name}' have no parts that could be kept back")
 
     @property
     def has_facts(self) -> bool:
-        """Whether parts of its problems can be kept back."""
+        """Whether parts of its problems can be hidden."""
         return type(self).facts is not Task.facts
 
     def harder(self) -> Task | None:
-        """Problems of the same kind with up to twice as many steps, to see how far a skill reaches; None if there are none."""
+        """Return the same task with up to twice as many steps, to measure generalisation; None if there is none."""
         return None
 
     @property
     def levels(self) -> tuple[int, ...]:
-        """How hard its train problems may be, from the easiest to the hardest; empty where the task has no such scale."""
+        """The difficulty levels of its train problems, easiest first; empty if the task has no such scale."""
         return ()
 
     def at(self, level: int) -> Task:
-        """Problems of one level alone. They are graded like all others, and held-out ones stay held out."""
+        """Return the task restricted to one level. Grading is the same, and held-out problems stay held out."""
         raise TypeError(f"task '{self.name}' has no levels")
 
     def step_count(self, problem: Problem) -> int:
-        """How many steps a demonstration of this problem has."""
+        """The number of steps of a demonstration of this problem."""
         raise TypeError(f"task '{self.name}' has no exact steps")
 
     def draw(self, split: Split, start: int, count: int) -> list[Problem]:
@@ -187,27 +187,27 @@ class Task(ABC):
 
 
 RELATED_TRIES = 64
-"""How often a change of a problem is tried before none is found."""
+"""Tries to change a problem before giving up."""
 TASKS: Registry[type[Task]] = Registry("task")
 
 
 def normalised(text: str) -> str:
-    """Texts that differ only in case and white space are the same problem."""
+    """Normalise a text for deduplication: texts that differ only in case and white space are the same problem."""
     return re.sub(r"\s+", " ", text).strip().casefold()
 
 
 def keyed(*parts: object) -> random.Random:
-    """A random source that depends on its key alone, never on history."""
+    """Make a random generator that depends on its key alone, never on history."""
     digest = hashlib.blake2b(repr(parts).encode(), digest_size=16).digest()
     return random.Random(int.from_bytes(digest, "big"))
 
 
 def split_of(text: str) -> Split:
-    """The one split a procedural problem belongs to: 80 % train, 10 % dev, 10 % test, by its text."""
+    """Assign a procedural problem to its one split: 80 % train, 10 % dev, 10 % test, by its text."""
     bucket = hashlib.blake2b(normalised(text).encode(), digest_size=4).digest()[0] % 10
     return "train" if bucket < 8 else "dev" if bucket == 8 else "test"
 
 
 def stays_out(problem: Problem, made: Problem) -> bool:
-    """Whether a problem that was made of another keeps away from what is held out, where that one is a train problem."""
+    """Whether a derived problem avoids the held-out splits: made from a train problem, it must be a train problem."""
     return split_of(problem.text) != "train" or split_of(made.text) == "train"

@@ -114,7 +114,7 @@ class Bugs(Task):
         return self.posed(f"bugs/{split}/{index}", self.repositories.bug(split, index))
 
     def posed(self, id: str, bug: Bug, source: str | None = None, patch: Edits | None = None) -> Problem:
-        """A bug as a problem. With a failed `patch` on top it is a bug of the second order, of the same specification."""
+        """Make a problem from a bug. With a failed `patch` on top it is a second-order bug with the same specification."""
         start = edited(bug.state, patch or {})
         text = self.repositories.solver_text(start, bug.repository, bug.artifact)
         answer = self.repositories.answer(bug.repository, bug.artifact)
@@ -124,11 +124,11 @@ class Bugs(Task):
         return check(repository, artifact, self.repositories.runner, least)
 
     def artifact(self, repository: Repository, injection: Injection) -> Artifact | None:
-        """What an injector wrote, as an artifact; None where it cannot be read."""
+        """Parse an injection into an artifact; None if it is invalid."""
         return self.repositories.artifact(repository, injection)
 
     def patch(self, problem: Problem, answer: str | None) -> Edits | None:
-        """The edits of an answer; None where it cannot be read, or makes files that the repository never had."""
+        """Parse the edits of an answer; None if it is invalid, or creates files that the repository never had."""
         edits = None if answer is None else self.repositories.patch(answer, problem.data["start"])
         return edits if edits is not None and edits.keys() <= problem.data["bug"].repository.tree.keys() else None
 
@@ -136,7 +136,7 @@ class Bugs(Task):
         return self.grade_all([(problem, answer, steps)])[0]
 
     def grade_all(self, items: Sequence[tuple[Problem, str | None, Sequence[str]]]) -> list[Grade]:
-        """Patches of one problem are run together."""
+        """Grade a batch; the patches of one problem are run together."""
         grades: list[Grade] = [Grade(False)] * len(items)
         patches = [self.patch(problem, answer) for problem, answer, _ in items]
         by_problem: dict[str, list[int]] = {}
@@ -155,7 +155,7 @@ class Bugs(Task):
         return grades
 
     def holds_beyond(self, problem: Problem, answer: str | None) -> bool | None:
-        """Whether a patch gives what the original gives for every input, tests or not; None where nobody knows."""
+        """Whether a patch agrees with the original on every input, tested or not; None if that is unknown."""
         if self.options.path is not None:
             return None
         patch, repository = self.patch(problem, answer), problem.data["bug"].repository
@@ -188,7 +188,7 @@ class Bugs(Task):
 
 
 def evidence(repository: Repository, artifact: Artifact, name: str, off: int) -> str:
-    """`b:a4>8,5>10`: the first term of the line, and at each of its removed tests the value of that term and what is wanted.
+    """Render `b:a4>8,5>10`: the first term of the line, and at each removed test the term's value and the wanted one.
 
     With `off` the values are off by so much.
     """

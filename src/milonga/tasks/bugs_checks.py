@@ -1,4 +1,4 @@
-"""What counts as a bug: a repository, an artifact that breaks it and weakens its tests, and the checks that all must hold.
+"""The definition of a valid bug: a repository, an artifact that breaks it and weakens its tests, and checks that must hold.
 
 Nothing here knows how files look or how tests are run: a `Runner` does, from outside the tree that it is given. Invariants:
 - A report maps test ids to passed or not. What is missing in a report has failed; None means that there is no report at all.
@@ -51,7 +51,7 @@ class Repository:
 
 @dataclass(frozen=True)
 class Artifact:
-    """What an injector hands in: test files that tell right from wrong, a change of code, and a change of tests."""
+    """An injector's submission: oracle test files that tell right from wrong, a change of code, and a change of tests."""
 
     oracle: tuple[str, ...]
     bug: Edits
@@ -70,7 +70,7 @@ class Injection:
 
 @dataclass(frozen=True)
 class Requirements:
-    """How much there must be of everything."""
+    """The minimum and maximum sizes of a valid bug."""
 
     passing: int = 4
     """More oracle tests than this pass on the original."""
@@ -114,26 +114,26 @@ class Runner(ABC):
 
     @abstractmethod
     def disturbed(self, code: Files) -> dict[str, str]:
-        """The same code, written otherwise: whatever depends on how it is written will show."""
+        """Perturb the code's text without changing its meaning: tests that depend on the text will change."""
 
     def original(self, repository: Repository, oracle: Sequence[str]) -> Report | None:
-        """The report on the untouched repository; a test that is not stable there counts as failed."""
+        """Run the untouched repository; a test that is not stable there counts as failed."""
         return self.run([repository.tree], oracle)[0]
 
 
 def edited(files: Files, edits: Edits) -> dict[str, str]:
-    """The files after edits."""
+    """Apply edits to files."""
     merged = {**files, **edits}
     return {path: content for path, content in merged.items() if content is not None}
 
 
 def changed_files(files: Files, edits: Edits) -> list[str]:
-    """Paths whose content the edits really change."""
+    """List the paths whose content the edits really change."""
     return sorted(path for path, content in edits.items() if files.get(path) != content)
 
 
 def check(repository: Repository, artifact: Artifact, runner: Runner, least: Requirements) -> Verdict:
-    """The seven consistency checks and the guard, up to the first that fails."""
+    """Run the seven consistency checks and the stability guard, up to the first that fails."""
     still = static(repository, artifact, least)
     if still is not None:
         return Verdict(still)
@@ -158,7 +158,7 @@ def check(repository: Repository, artifact: Artifact, runner: Runner, least: Req
 
 
 def static(repository: Repository, artifact: Artifact, least: Requirements) -> Check | None:
-    """Checks 1 and 4, which need no run."""
+    """Run checks 1 and 4, which need no test run; return the first that fails."""
     oracle = set(artifact.oracle)
     if not oracle or not oracle <= repository.tests.keys() or not artifact.weaken.keys() <= oracle:
         return "oracle"
@@ -170,7 +170,7 @@ def static(repository: Repository, artifact: Artifact, least: Requirements) -> C
 
 
 def edit_size(before: str, after: str) -> int:
-    """Characters of the lines that only one of two contents has."""
+    """Count the characters of the lines that only one of two contents has."""
     old, new = Counter(before.splitlines()), Counter(after.splitlines())
     return sum(len(line) for line in ((old - new) + (new - old)).elements())
 
@@ -183,12 +183,12 @@ def every_file_matters(repository: Repository, artifact: Artifact, runner: Runne
 
 
 def failed_of(report: Report | None, wanted: frozenset[str]) -> frozenset[str]:
-    """Which of the tests did not pass; what is missing has failed."""
+    """Return the wanted tests that did not pass; a missing test has failed."""
     return frozenset(id for id in wanted if not (report or {}).get(id, False))
 
 
 def gone(before: Report | None, after: Report | None, wanted: frozenset[str]) -> frozenset[str]:
-    """Tests that the weakening took away: they do not fail any more. Those that the bug took away were missing before it.
+    """Return the tests that the weakening removed: they no longer fail. Tests that the bug removed were missing before.
 
     Without a report after it nothing is known to be gone; without one before it all tests were there, and failed.
     """
@@ -202,48 +202,48 @@ def part(tree: Files, paths: Files) -> dict[str, str]:
 
 
 def repaired(bug: Bug, start: Files, patches: Sequence[Edits], runner: Runner) -> list[bool]:
-    """Whether each patch of a buggy state makes every specified test pass. All but the code is put back after it."""
+    """Grade patches: does each make every specified test pass? Everything but code is restored after the patch."""
     trees = [{**edited(start, patch), **bug.repository.tests, **bug.repository.rest} for patch in patches]
     return [not failed_of(report, bug.verdict.specified) for report in runner.run(trees, bug.artifact.oracle)]
 
 
 class Repositories(ABC):
-    """Where repositories come from: how their tests run, how they look to a model, and how what it writes is read."""
+    """A source of repositories: runs their tests, renders them for a model, and parses what the model writes."""
 
     runner: Runner
 
     @abstractmethod
     def bug(self, split: Split, index: int) -> Bug:
-        """A made-up bug that passes the checks; a pure function of split and index."""
+        """Make a bug that passes the checks; a pure function of split and index."""
 
     @abstractmethod
     def solver_text(self, start: Files, repository: Repository, artifact: Artifact) -> str:
-        """The broken files, and the weakening turned round."""
+        """Render the broken files and the inverse of the weakening, for the solver's prompt."""
 
     @abstractmethod
     def injector_text(self, repository: Repository) -> str: ...
 
     @abstractmethod
     def patch(self, text: str, start: Files) -> Edits | None:
-        """The edits that a model wrote; None where they cannot be read or do not fit."""
+        """Parse the edits that a model wrote; None if they are invalid or do not apply."""
 
     @abstractmethod
     def artifact(self, repository: Repository, injection: Injection) -> Artifact | None: ...
 
     @abstractmethod
     def answer(self, repository: Repository, artifact: Artifact) -> str:
-        """The patch that takes the bug back."""
+        """Render the patch that reverts the bug."""
 
     def split(self, code: Files) -> Split:
-        """The only split that may show this broken code. What a model breaks in the train split could be a held-out bug."""
+        """Find the only split that may show this broken code: a bug injected in train could equal a held-out one."""
         return "train"
 
     def size(self, split: Split) -> int | None:
-        """How many made-up bugs there are; None if they never end."""
+        """The number of generated bugs; None if it is infinite."""
         return None
 
     def make_ready(self) -> None:
-        """Find out now what would fail later."""
+        """Fail now for what would fail later."""
 
     def describe(self) -> dict[str, object]:
         return {}

@@ -63,7 +63,7 @@ SWAPS = (
 
 
 def exported(folder: Path) -> Repository:
-    """The last commit of a git folder as files."""
+    """Export the last commit of a git folder as files."""
     archive = git(folder, "archive", "--format=tar", "HEAD")
     code: dict[str, str] = {}
     tests: dict[str, str] = {}
@@ -92,7 +92,7 @@ def exported(folder: Path) -> Repository:
 
 
 def kind_of(path: str, code: dict[str, str], tests: dict[str, str], rest: dict[str, str]) -> dict[str, str]:
-    """Tests by pytest's own names; what else lies among them (fixtures, helpers, data) belongs to nobody."""
+    """Choose the category of a path. Tests have pytest's names; other files among them (fixtures, data) are `rest`."""
     name, parents = PurePosixPath(path).name, PurePosixPath(path).parts[:-1]
     if any(fnmatch(name, pattern) for pattern in TESTS):
         return tests
@@ -101,7 +101,7 @@ def kind_of(path: str, code: dict[str, str], tests: dict[str, str], rest: dict[s
 
 
 def git(folder: Path, *words: str) -> bytes:
-    """What git says of this folder, and of no other: variables such as GIT_DIR would win over -C."""
+    """Run git in this folder and no other: variables such as GIT_DIR would win over -C."""
     plain = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     asked = ["git", "-C", str(folder), *words]
     try:
@@ -117,7 +117,7 @@ def git(folder: Path, *words: str) -> bytes:
 
 
 def earlier(folder: Path, path: str) -> tuple[str, ...]:
-    """Earlier contents of a file, the newest first."""
+    """Load earlier contents of a file, the newest first."""
     found = []
     for commit in git(folder, "rev-list", f"--max-count={VERSIONS + 1}", "HEAD", "--", path).decode().split()[1:]:
         if git(folder, "ls-tree", "--name-only", commit, "--", path).strip():
@@ -133,7 +133,7 @@ def listing(files: Files) -> str:
 
 
 def difference(before: Files, after: Edits) -> str:
-    """A unified diff of the files that differ."""
+    """Render a unified diff of the files that differ."""
     pieces = []
     for path in sorted(after):
         old, new = before.get(path, ""), after[path] or ""
@@ -143,7 +143,7 @@ def difference(before: Files, after: Edits) -> str:
 
 
 def blocks_in(text: str, files: Files) -> dict[str, str] | None:
-    """The files that blocks change; None where there is no block, or one whose lines are not there exactly once."""
+    """Parse edit blocks into new file contents; None without a block, or if a block's lines do not occur exactly once."""
     found: dict[str, str] = {}
     for piece in re.split(r"^FILE ", text, flags=re.MULTILINE)[1:]:
         path, _, body = piece.partition("\n")
@@ -157,7 +157,7 @@ def blocks_in(text: str, files: Files) -> dict[str, str] | None:
 
 
 def written(before: Files, after: Files) -> str:
-    """Blocks that change whole files; `blocks_in` reads them back."""
+    """Render edit blocks that replace whole files; `blocks_in` parses them."""
     pieces = []
     for path, new in sorted(after.items()):
         old = before.get(path, "").removesuffix("\n")
@@ -170,7 +170,7 @@ def written(before: Files, after: Files) -> str:
 
 
 def mutants(code: Files) -> Iterator[tuple[str, str]]:
-    """Files with one line changed: one sign or word for another, or the line left out."""
+    """Generate mutants: files with one line changed, by swapping one operator or word, or by removing the line."""
     for path, text in sorted(code.items()):
         lines = text.splitlines(keepends=True)
         for at, line in enumerate(lines):
@@ -186,7 +186,7 @@ def mutants(code: Files) -> Iterator[tuple[str, str]]:
 
 
 def emptied(tests: Files, ids: list[str]) -> dict[str, str]:
-    """The test files in which these tests check nothing any more: the body of each is `pass`."""
+    """Empty these tests: return the changed test files, with `pass` as the body of each test."""
     found: dict[str, str] = {}
     for path, text in tests.items():
         names = {id.split("::")[-1].partition("[")[0] for id in ids if id.startswith(f"{path}::")}
@@ -219,7 +219,7 @@ class GitRepositories(Repositories):
         self._pools: dict[Split, list[Bug]] | None = None
 
     def make_ready(self) -> None:
-        """Tests of the untouched repositories must pass, all that are stable; then the bugs are made."""
+        """Require that all tests of the untouched repositories pass and are stable; then generate the bugs."""
         for repository in self.repositories:
             self.require_passing(repository)
         for split in SPLITS:
@@ -250,7 +250,7 @@ class GitRepositories(Repositories):
         return self._pools[split]
 
     def made_up(self, repository: Repository) -> Iterator[Bug]:
-        """Bugs of different texts, up to as many as are wanted."""
+        """Generate valid bugs with different texts, up to `bugs` of them."""
         self.require_passing(repository)
         oracle, seen = tuple(sorted(repository.tests)), set[str]()
         candidates = list(mutants(repository.code))
@@ -278,7 +278,7 @@ class GitRepositories(Repositories):
 
     @cached_property
     def held_out(self) -> dict[str, Split]:
-        """The broken code of held-out bugs: no player may be shown it in training."""
+        """The broken code of held-out bugs: no agent may be shown it in training."""
         held: tuple[Split, ...] = ("dev", "test")
         return {normalised(listing(part(bug.state, bug.repository.code))): split for split in held for bug in self.pool(split)}
 

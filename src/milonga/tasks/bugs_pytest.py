@@ -121,11 +121,11 @@ class PytestRunner(Runner):
         return found
 
     def disturbed(self, code: Files) -> dict[str, str]:
-        """A comment at the end changes no line that was there."""
+        """Append a comment, which changes no existing line."""
         return {path: f"{text}\n# \n" for path, text in code.items()}
 
     def original(self, repository: Repository, oracle: Sequence[str]) -> Report | None:
-        """Three runs; what does not pass in all of them counts as failed. Done once for each suite."""
+        """Run three times; a test that does not pass in all runs counts as failed. Cached for each suite."""
         key = (repository.name, tuple(oracle))
         if key not in self._originals:
             runs = [self._run([repository.tree], oracle, seed)[0] for seed in (*SEEDS, 0)]
@@ -149,13 +149,13 @@ class PytestRunner(Runner):
 
 
 def home_of(origin: str) -> Path:
-    """The folder of a package, or the file of a module that is one file."""
+    """Find the folder of a package, or the file of a single-file module."""
     path = Path(origin)
     return path.parent if path.name == "__init__.py" else path
 
 
 def report_of(outcome: Outcome, canary: str) -> Report | None:
-    """What the process says of the tests, if it ended in order and the test that must fail did."""
+    """Parse the test report of a process that ended in order and whose canary test failed; else None."""
     if outcome.status == "sandbox_error":
         raise NoVerdict(
             f"the tests of a repository could not be run in the sandbox, which is not their fault: {outcome.reason}"

@@ -52,7 +52,7 @@ TRIES = 60
 
 @dataclass(frozen=True)
 class Shape:
-    """How large repositories and bugs are."""
+    """The sizes of repositories and bugs."""
 
     functions: int
     ops: int
@@ -73,7 +73,7 @@ class TinyRunner(Runner):
 
 
 def report_of(tree: Files, oracle: Sequence[str]) -> Report | None:
-    """Every test of the oracle files; None where one of them cannot be read."""
+    """Run every test of the oracle files; None if one of the files cannot be parsed."""
     code = {path: line for path, line in tree.items() if not path.startswith(PREFIX)}
     found: dict[str, bool] = {}
     for path in oracle:
@@ -86,13 +86,13 @@ def report_of(tree: Files, oracle: Sequence[str]) -> Report | None:
 
 
 def read_tests(content: str) -> dict[int, int] | None:
-    """Inputs and expected values of a test file."""
+    """Parse a test file into {input: expected value}; None if a line is invalid."""
     lines = [TEST.fullmatch(line) for line in content.splitlines()]
     return {int(line[1]): int(line[2]) for line in lines if line} if all(lines) else None
 
 
 def values(code: Files, x: int) -> dict[str, int]:
-    """What each function gives; one that fails, or calls one that does, is missing."""
+    """Evaluate each function at `x`; a function that fails, or calls one that does, is missing."""
     known = {"x": x}
     for name in sorted(code):
         line = code[name].strip()
@@ -117,7 +117,7 @@ def lines_text(code: Files) -> str:
 
 
 def edits_in(text: str) -> dict[str, str] | None:
-    """The edits that a model wrote, `b=a*2;c=b-x`; None unless every one is a line of the language, and none is there twice."""
+    """Parse edits such as `b=a*2;c=b-x`; None unless each is a line of the language and none is there twice."""
     found: dict[str, str] = {}
     for piece in text.split(";"):
         edit = EDIT.fullmatch(piece.strip())
@@ -128,7 +128,7 @@ def edits_in(text: str) -> dict[str, str] | None:
 
 
 def removed_in(text: str, tests: Files) -> Edits | None:
-    """The test files without the tests that are named, `b14 c0`. A name that is no test's stays in, as a file nobody has."""
+    """Parse test names such as `b14 c0` into test files without them. An unknown test becomes an edit of a missing file."""
     found: dict[str, str] = dict(tests)
     for piece in text.split():
         group = REMOVED.fullmatch(piece)
@@ -144,7 +144,7 @@ def removed_in(text: str, tests: Files) -> Edits | None:
 
 
 def ids_text(ids: Sequence[str]) -> str:
-    """Tests by their ids, those of one function together."""
+    """Render test ids, grouped by function."""
     grouped: dict[str, str] = {}
     for id in sorted(ids):
         grouped[id[0]] = grouped.get(id[0], "") + id[1:]
@@ -152,7 +152,7 @@ def ids_text(ids: Sequence[str]) -> str:
 
 
 def taken(tests: Files, weaken: Edits) -> dict[str, int]:
-    """The tests that a weakening takes away, with the values that they expect."""
+    """Find the tests that a weakening removes, with their expected values."""
     gone: dict[str, int] = {}
     for path, content in sorted(weaken.items()):
         before, after = read_tests(tests[path]) or {}, read_tests(content or "") or {}
@@ -164,7 +164,7 @@ def taken(tests: Files, weaken: Edits) -> dict[str, int]:
 
 
 def draw_repository(rng: random.Random, shape: Shape, split: Split) -> Repository:
-    """Functions of which none is constant, with values of at most two digits; some call others. It is of the split."""
+    """Draw a repository of this split: no function is constant, values have at most two digits, some call others."""
     code: dict[str, str] = {}
     while not code or split_of(lines_text(code)) != split or not is_good(code):
         code = {}
@@ -195,7 +195,7 @@ def is_good(code: Files) -> bool:
 
 
 def versions(line: str, earlier: Sequence[str], rng: random.Random) -> tuple[str, ...]:
-    """Two earlier versions, each different from the line and from each other."""
+    """Draw two earlier versions, different from the line and from each other."""
     found: list[str] = []
     while len(found) < 2:
         other = varied(line, earlier, rng)
@@ -205,7 +205,7 @@ def versions(line: str, earlier: Sequence[str], rng: random.Random) -> tuple[str
 
 
 def varied(line: str, earlier: Sequence[str], rng: random.Random) -> str:
-    """The line with another operation or another operand."""
+    """Mutate a line: another operation or another operand."""
     pieces = re.findall(rf"{TERM}|[+*-]", line)
     at = rng.randrange(len(pieces))
     old = pieces[at]
@@ -216,7 +216,7 @@ def varied(line: str, earlier: Sequence[str], rng: random.Random) -> str:
 
 
 def shortened(line: str) -> str | None:
-    """The line without its last operation; None where there is none."""
+    """Drop the last operation of a line; None if it has none."""
     head = re.fullmatch(rf"(.*)[+*-]{TERM}", line)
     return head[1] if head else None
 
@@ -231,13 +231,13 @@ WAYS: Mapping[str, Way] = {
 
 
 def draw_edits(repository: Repository, way: str, count: int, rng: random.Random) -> dict[str, str]:
-    """So many files, changed in this way."""
+    """Draw edits of `count` files in this way."""
     names = sorted(rng.sample(sorted(repository.code), count))
     return {name: line for name in names if (line := WAYS[way](repository, name, rng)) is not None}
 
 
 def hidden(repository: Repository, bug: Mapping[str, str], rng: random.Random) -> Artifact:
-    """The edits, with some of the tests that they break taken away; it may be no bug at all."""
+    """Make an artifact: the edits, and the removal of some tests that they break; it may not be a valid bug."""
     names, oracle = sorted(bug), tuple(sorted(repository.tests))
     report = report_of({**repository.tree, **bug}, oracle) or {}
     broken = [id for id, passed in report.items() if not passed]

@@ -44,14 +44,14 @@ def compute(left: int, operation: str, right: int, mod: int) -> int:
 
 
 def otherwise(operation: str, operand: int, rng: random.Random) -> tuple[str, int]:
-    """Another operation, or another operand."""
+    """Return another operation or another operand."""
     if rng.random() < 0.5:
         return rng.choice([o for o in OPERATIONS if o != operation]), operand
     return operation, rng.choice([d for d in range(2, 10) if d != operand])
 
 
 def posed(id: str, start: int, chain: Sequence[tuple[str, int]], mod: int) -> Problem:
-    """The problem of these operations, with its answer."""
+    """Make the problem of these operations, with its answer."""
     text = f"{start}" + "".join(f"{operation}{operand}" for operation, operand in chain) + f"%{mod}"
     value = start
     for operation, operand in chain:
@@ -95,7 +95,7 @@ class Chain(Task):
                 return made
 
     def related(self, problem: Problem, rng: random.Random, changes: int = 1) -> Problem | None:
-        """Another operand or another operation in some places."""
+        """Change the operand or the operation in some places."""
         chain, mod = problem.data["chain"], problem.data["mod"]
         for _ in range(RELATED_TRIES):
             places = set(rng.sample(range(len(chain)), min(changes, len(chain))))
@@ -198,7 +198,7 @@ class Chain(Task):
 
 
 def slip(value: int, operation: str, operand: int, mod: int, rng: random.Random) -> tuple[str, int]:
-    """One wrong step, of several kinds: off by one, a carry dropped, an operand or a value misread, the wrong operation."""
+    """Write one wrong step and its result: off by one, a carry dropped, an operand or value misread, the wrong operation."""
     right = compute(value, operation, operand, mod)
     while True:
         kind = rng.choice(("off_by_one", "carry", "operand", "value", "operation"))

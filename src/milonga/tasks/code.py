@@ -177,7 +177,7 @@ class Code(Task):
         return Problem(f"code/{split}/{row.number}", row.question, row.answer, tested(row.entry, public[0], hidden))
 
     def ran(self, items: Sequence[tuple[Problem, str, Sequence[Sequence[Any]]]], twice: bool = False) -> list[Ran | None]:
-        """What programs give for calls with these arguments; None where the sandbox could not tell.
+        """Run programs on calls with these arguments; None if the sandbox could not tell.
 
         With `twice` a program that does not do the same in another process gives nothing; the tiny dialect cannot differ.
         """
@@ -190,7 +190,7 @@ class Code(Task):
         )
 
     def further(self, problem: Problem, count: int) -> list[tuple[Any, ...]]:
-        """Calls beyond the hidden tests, to see whether these were enough; none where the function comes from a file."""
+        """Draw calls beyond the hidden tests, to see whether these were enough; none if the function comes from a file."""
         if self.rows is not None:
             return []
         rng = keyed("further", problem.id, problem.text)
@@ -198,13 +198,13 @@ class Code(Task):
         return [draw_arguments(signature, rng) for _ in range(count)]
 
     def equal(self, one: Canonical | None, other: Canonical) -> bool:
-        """Whether what a program gave is what was expected."""
+        """Whether a program's output equals the expected one."""
         return one is not None and same(one, other, tolerance=self.options.tolerance)
 
     def passed(self, items: Sequence[tuple[Problem, str | None]]) -> list[tuple[bool, ...] | None]:
-        """Which hidden tests each program passes; None where nobody could tell. No program passes none.
+        """Run the hidden tests; one bool per test, None if the sandbox could not tell. A missing program passes none.
 
-        Of a question about a program, whether its answer is right.
+        For a question about a program: whether its answer is right.
         """
         runs = [to_run(problem, answer) for problem, answer in items]
         results = iter(self.ran([run for run in runs if run is not None]))
@@ -261,7 +261,7 @@ class Code(Task):
 
 
 def draw_tests(row: Row, count: int, rng: random.Random) -> list[tuple[tuple[Any, ...], Canonical]] | None:
-    """Different calls with their results; None where the function fails too often, or gives the same again and again."""
+    """Draw different calls with their results; None if the function fails too often or has too few distinct results."""
     program = row.program(row.pieces())
     found: dict[str, tuple[tuple[Any, ...], Canonical]] = {}
     for _ in range(TRIES):
@@ -276,14 +276,14 @@ def draw_tests(row: Row, count: int, rng: random.Random) -> list[tuple[tuple[Any
 
 
 def posed(row: Row, id: str, calls: Sequence[tuple[tuple[Any, ...], Canonical]]) -> Problem:
-    """A row as a problem; the first call is public, the others are hidden."""
+    """Make a problem from a row; the first call is public, the others are hidden tests."""
     (public, value), hidden = calls[0], calls[1:]
     told = {"signature": row.signature, "public": f"{written(public)}={shown(value)}"}
     return Problem(id, row.text, row.program(row.pieces()), made_of(row) | tested("", calls[0], hidden) | told)
 
 
 def posed_in_python(row: Row, id: str, calls: Sequence[tuple[tuple[Any, ...], Canonical]]) -> Problem:
-    """The same for who writes Python."""
+    """Make the same problem for the Python dialect."""
     head = f"{ENTRY}({', '.join(row.signature)})"
     text = f"Write a Python function `{head}`. {row.english()}"
     return Problem(
@@ -300,7 +300,7 @@ def made_of(row: Row) -> dict[str, Any]:
 
 
 def tested(entry: str, public: Test, hidden: Sequence[Test]) -> dict[str, Any]:
-    """The tests of a function, as data of its problem; one may be told."""
+    """Make the problem data of a function's tests; the public one may be shown."""
     arguments = ", ".join(repr(value) for value in public[0])
     return {
         "entry": entry,
@@ -317,7 +317,7 @@ def shuffled(rows: Sequence[data.Row], seed: int, split: Split) -> list[int]:
 
 
 def file_rows(options: CodeOptions) -> data.Splits:
-    """The functions of the files, in disjoint splits."""
+    """Load the functions of the files, in disjoint splits."""
     o = options
     assert o.path is not None
     fields = FunctionFields(o.prompt, o.entry_point, o.tests, o.solution, o.unreadable == "skip")

@@ -32,7 +32,7 @@ class FunctionRow(Row):
 
 @dataclass(frozen=True)
 class FunctionFields:
-    """Where a line keeps what, and what becomes of tests that cannot be read."""
+    """The field names of a line, and whether tests that cannot be parsed are skipped."""
 
     prompt: str
     entry_point: str
@@ -41,7 +41,7 @@ class FunctionFields:
     skip_unreadable: bool
 
     def read(self, path: Path) -> list[FunctionRow]:
-        """All functions of a file; blank lines count as lines."""
+        """Load all functions of a file; blank lines count as lines."""
         try:
             lines = path.read_bytes().splitlines()
         except FileNotFoundError:
@@ -87,7 +87,7 @@ class UnreadableTest(ValueError):
 
 
 def read_tests(value: Any, entry: str, skip: bool) -> tuple[Test, ...]:
-    """The tests of a function. With `skip`, those that cannot be read are left out."""
+    """Parse the tests of a function. With `skip`, invalid ones are left out."""
     parts = [value] if isinstance(value, str) else value
     if not isinstance(parts, list) or not parts:
         raise UnreadableTest("neither a list of tests nor a piece of Python")
@@ -102,7 +102,7 @@ def read_tests(value: Any, entry: str, skip: bool) -> tuple[Test, ...]:
 
 
 def given(part: Any) -> Test:
-    """A test as data: `{"args": [1, 2], "expected": 3}` or `[[1, 2], 3]`."""
+    """Parse a test given as data: `{"args": [1, 2], "expected": 3}` or `[[1, 2], 3]`."""
     if isinstance(part, Mapping) and {"args", "expected"} <= part.keys():
         arguments, expected = part["args"], part["expected"]
     elif isinstance(part, list) and len(part) == 2:
@@ -116,7 +116,7 @@ def given(part: Any) -> Test:
 
 
 def asserted(source: str, entry: str, skip: bool) -> list[Test]:
-    """The assertions of a piece of Python."""
+    """Parse the assertions of a piece of Python, without running it."""
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:

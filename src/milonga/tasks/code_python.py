@@ -18,7 +18,7 @@ Call = tuple[str, str, tuple[tuple[Any, ...], ...]]
 
 
 def source_in(answer: str) -> str:
-    """The program of an answer: what stands between fences, where a model wrote some."""
+    """Extract the program of an answer: the text between code fences, if there are any."""
     found = FENCE.search(answer)
     return (found["body"] if found else answer).strip("\n")
 
@@ -30,7 +30,7 @@ class PythonRunner:
         self.limits, self.isolation, self.allow_weak = limits, isolation, allow_weak
 
     def start(self) -> None:
-        """Fails with one line where the isolation that is asked for is not to be had."""
+        """Start the sandbox; fails with one line if the requested isolation is not available."""
         assert self.sandbox.level
 
     @cached_property
@@ -38,7 +38,7 @@ class PythonRunner:
         return Sandbox(self.limits, self.isolation, self.allow_weak)
 
     def ran(self, items: Sequence[Call], twice: bool = False) -> list[Ran | None]:
-        """What programs gave for their calls; None where the sandbox could not tell. The same program runs once.
+        """Run programs on their calls; None if the sandbox could not tell. Equal programs run once.
 
         With `twice`, in two processes: one that does not do the same in both gave nothing.
         """

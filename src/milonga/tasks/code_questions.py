@@ -42,7 +42,7 @@ class Worked:
 
 
 def asking(worked: Worked, kind: Kind, told: int) -> dict[str, Any]:
-    """The data of a question: what it takes to tell whether an answer is right. Pairs that are told are not asked for."""
+    """Make the problem data by which a question's answer is graded. The first `told` pairs are shown, not tested."""
     if not worked.asks(kind, told):
         raise ValueError(f"{kind}: nothing is left to ask of {len(worked.inputs)} pairs")
     arguments = [arguments_in(given) for given in worked.inputs]
@@ -54,7 +54,7 @@ def asking(worked: Worked, kind: Kind, told: int) -> dict[str, Any]:
 
 
 def to_run(problem: Problem, answer: str | None) -> tuple[Problem, str, Sequence[Sequence[Any]]] | None:
-    """What must be run to see whether an answer is right; None where nothing must, or can."""
+    """Return the (problem, program, calls) to run in order to grade an answer; None if nothing must, or can, be run."""
     asks = problem.data.get("asks")
     if asks is None:
         return problem, answer or "", problem.data["inputs"]
@@ -65,7 +65,7 @@ def to_run(problem: Problem, answer: str | None) -> tuple[Problem, str, Sequence
 
 
 def value_in(problem: Problem, answer: str | None) -> Canonical | None:
-    """The value that was said to come out; None where none was, or something else was asked."""
+    """Parse the predicted output of a deduction; None if it is invalid, or something else was asked."""
     try:
         return canonical(read_literal(answer or "")) if problem.data.get("asks") == "output" else None
     except InvalidValue:
@@ -73,7 +73,7 @@ def value_in(problem: Problem, answer: str | None) -> Canonical | None:
 
 
 def as_call(given: str) -> tuple[str, tuple[Any, ...]] | None:
-    """An input as it is to be written, and its arguments; None where it is none."""
+    """Parse an input; return its normalised text and its arguments, None if it is invalid."""
     try:
         arguments = arguments_in(given)
     except InvalidValue:

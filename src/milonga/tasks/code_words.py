@@ -32,7 +32,7 @@ class Word:
 
 
 def marks(piece: str) -> set[str]:
-    """The operators of a piece that stand outside its brackets and strings; any text has some or none."""
+    """Find the operators of a piece outside its brackets and strings; works on any text."""
     found, depth, quoted = set(), 0, False
     for character in piece:
         quoted ^= character == "'"
@@ -43,7 +43,7 @@ def marks(piece: str) -> set[str]:
 
 
 def held(piece: str, loose: str) -> str:
-    """The piece in brackets where one of these operators would come apart."""
+    """Add brackets if the piece contains one of these operators, which would bind too loosely."""
     return f"({piece})" if marks(piece) & set(loose) else piece
 
 
@@ -54,7 +54,7 @@ LETTERS = "abcde"
 
 
 def addition(k: object) -> list[Word]:
-    """Of a number, by a digit or by the argument n; as the next ones."""
+    """Make the words that add or subtract `k`: a digit or the argument n."""
     return [
         Word(f"+{k}", f"add {k}", lambda p: f"{p}+{k}"),
         Word(f"-{k}", f"subtract {k}", lambda p: f"{p}-{k}"),
@@ -89,7 +89,7 @@ PARITY = [
 
 
 def cuts(most: int) -> list[Word]:
-    """Of a list or a string."""
+    """Make the words that take, drop or reverse items of a list or string."""
     take = [Word(f"take{k}", f"take the first {k}", lambda p, k=k: f"{held(p, TIGHT)}[:{k}]") for k in range(1, most)]  # type: ignore[misc]
     drop = [Word(f"drop{k}", f"drop the first {k}", lambda p, k=k: f"{held(p, TIGHT)}[{k}:]") for k in range(1, most)]  # type: ignore[misc]
     return [*take, *drop, Word("rev", "reverse", lambda p: f"{held(p, TIGHT)}[::-1]")]
@@ -213,7 +213,7 @@ class Row:
 
     @property
     def text(self) -> str:
-        """As it is told to a small model. Only a case needs a mark where its other branch begins."""
+        """The row as a prompt for a small model. Only a case marks where its other branch begins."""
         out, before = [], ""
         for track, word in self.slots:
             out += ["else"] if track == "else" and before != "else" else []
@@ -222,7 +222,7 @@ class Row:
         return f"{','.join(self.signature)}:{' '.join(out)}"
 
     def right(self, steps: Sequence[str]) -> list[str]:
-        """The right piece for each word, given the pieces that were written before it, right or wrong."""
+        """Derive the right piece for each word, given the pieces written before it, right or wrong."""
         pieces: dict[Track, str] = STARTS | {"source": self.signature[0]}
         out = []
         for number, ((track, _), word) in enumerate(zip(self.slots, self.words, strict=True)):
@@ -235,7 +235,7 @@ class Row:
         return self.right([])
 
     def program(self, steps: Sequence[str]) -> str:
-        """The expression that these pieces make, one for each of the first words."""
+        """Build the expression of these pieces, one for each of the first words."""
         last: dict[Track, str] = {}
         for (track, _), piece in zip(self.slots, steps, strict=False):
             last[track] = piece
@@ -248,7 +248,7 @@ class Row:
         return items if end is None else f"max({items},default=0)" if end == "max" else f"{end}({items})"
 
     def slip(self, at: int, steps: Sequence[str], rng: random.Random) -> str:
-        """A wrong piece for a word, after these pieces: what another word of its track would make there."""
+        """Draw a wrong piece for the word `at`: what another word of its track would make there."""
         right = self.right(steps)[at]
         track = self.slots[at][0]
         before = [piece for (other, _), piece in zip(self.slots[:at], steps, strict=False) if other == track]
@@ -257,9 +257,9 @@ class Row:
         return rng.choice([other for other in others if not same_meaning(other, right)])
 
     def trace(self, arguments: Sequence[Any]) -> list[Canonical] | None:
-        """What comes out after each word for these arguments, the result last; None where there is none.
+        """Evaluate the program after each word for these arguments, the result last; None if one fails.
 
-        Of a case: whether the test holds, and the result.
+        For a case: whether the test holds, and the result.
         """
         pieces = self.pieces()
         parts = [1, len(pieces)] if self.family == "case" else range(1, len(pieces) + 1)
@@ -267,13 +267,13 @@ class Row:
         return [value for value in found if value is not None] if None not in found else None
 
     def english(self) -> str:
-        """What the function does, for people and large models."""
+        """Render what the function does in English, for large models."""
         names = {"a": "a list of integers `a`", "n": "an integer `n`", "s": "a string `s`"}
         given = " and ".join(names[letter] for letter in self.signature)
         return f"Given {given}: {'; '.join(self._phrases())}."
 
     def _phrases(self) -> list[str]:
-        """Each word in English, with what it is done to."""
+        """Render each word in English, with its object."""
         done: dict[Track, str] = {"keep": "keep the numbers that are {}", "each": "{} (each number)", "test": "if it is {}"}
         tracks = [track for track, _ in self.slots]
         out = []
@@ -301,19 +301,19 @@ def draw_arguments(signature: str, rng: random.Random) -> tuple[Any, ...]:
 
 
 def names_of(arguments: Sequence[Any]) -> str:
-    """The signature that arguments of the dialect have by their types: a list is `a`, a number `n`, a string `s`."""
+    """Infer the signature from the types of the arguments: a list is `a`, a number `n`, a string `s`."""
     return "".join("a" if isinstance(value, list) else "s" if isinstance(value, str) else "n" for value in arguments)
 
 
 def called(program: str, signature: str, arguments: Sequence[Any]) -> Canonical | None:
-    """What a program of the dialect gives for these arguments; None where it gives nothing, or they are too many or too few."""
+    """Call a program of the dialect; None if it fails, or has too many or too few arguments."""
     if len(arguments) != len(signature):
         return None
     return evaluate(program, dict(zip(signature, arguments, strict=True))).value
 
 
 def literal(value: Any) -> str:
-    """A value of the dialect as it is written, without a space: bytes are dear to a small model."""
+    """Render a value of the dialect without spaces: bytes are expensive for a small model."""
     return f"[{','.join(literal(item) for item in value)}]" if isinstance(value, list) else repr(value)
 
 
@@ -344,7 +344,7 @@ PROBES: tuple[dict[str, Any], ...] = (
 
 @lru_cache(maxsize=1 << 16)
 def meaning(piece: str) -> tuple[Canonical | None, ...]:
-    """What a piece gives on the probes. Two pieces mean the same if they give the same."""
+    """Evaluate a piece on the probes. Two pieces mean the same if their values agree."""
     return tuple(evaluate(piece, probe).value for probe in PROBES)
 
 

@@ -32,7 +32,7 @@ class ChainStep:
 
 
 def digit_slip(step: ChainStep, rng: random.Random) -> str:
-    """Another last digit in the result."""
+    """Write another last digit in the result."""
     last = step.result % 10
     return step.text(step.result - last + rng.choice([d for d in range(10) if d != last]))
 
@@ -74,7 +74,7 @@ CHAIN_FAMILIES: Mapping[str, Callable[[ChainStep, random.Random], str | None]] =
 
 
 def garbled(text: str, rng: random.Random) -> str:
-    """One digit or letter is another of its kind."""
+    """Replace one digit or letter by another of its kind."""
     places = [at for at, sign in enumerate(text) if sign.isascii() and sign.isalnum()]
     if not places:
         return text

@@ -35,7 +35,7 @@ class FunctionOptions(TaskOptions):
 
 @dataclass(frozen=True)
 class Written:
-    """What the user wrote, and where."""
+    """The user's functions, and where they are defined."""
 
     place: str
     make: Callable[[random.Random], tuple[str, str]]
@@ -85,7 +85,7 @@ class FunctionTask(Task):
 
 
 def custom_task(name: str) -> type[Task]:
-    """The task class behind `place:attr`."""
+    """Load the task class of `place:attr`."""
     found, module = load_attribute("task", name)
     attr = name.rpartition(":")[2]
     if inspect.isclass(found) and issubclass(found, Task):

@@ -31,7 +31,7 @@ GSM8K_HUB = ("openai/gsm8k", "main")
 
 
 class SourceOptions(TaskOptions):
-    """What every task from data has."""
+    """Options of every task from data."""
 
     dev_share: float = Field(0.05, ge=0, lt=1)
     """Share of the train rows that becomes the dev split, where the source has none of its own."""
@@ -42,7 +42,7 @@ class SourceOptions(TaskOptions):
 
 
 class FieldOptions(SourceOptions):
-    """Where a row keeps its question and its answer."""
+    """The fields of a row that hold its question and its answer."""
 
     question: str = "question"
     """The field that holds the question."""
@@ -102,7 +102,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Fields:
-    """How a row is read."""
+    """The field names by which a row is parsed."""
 
     question: str = "question"
     answer: str = "answer"
@@ -123,7 +123,7 @@ class Fields:
         return record[field]
 
     def _parts(self, answer: Any, where: str) -> tuple[str, str]:
-        """The way to the answer, which stands before the marker, and the answer as text: numbers are converted."""
+        """Split a field into the worked solution, before the marker, and the answer as text: numbers are converted."""
         if isinstance(answer, bool) or not isinstance(answer, str | int | float):
             raise DataError(f"{where}: field '{self.answer}' is neither a text nor a number")
         way, text = "", str(answer)
@@ -137,7 +137,7 @@ class Fields:
 
 
 def read_jsonl(path: Path, fields: Fields) -> list[Row]:
-    """All rows of a file. Blank lines are allowed, and count as lines."""
+    """Read all rows of a file. Blank lines are allowed, and count as lines."""
     try:
         with path.open("rb") as file:
             rows = [_parse(line, path, n, fields) for n, line in enumerate(file, 1) if line.strip()]
@@ -156,7 +156,7 @@ def _parse(line: bytes, path: Path, number: int, fields: Fields) -> Row:
 
 
 def parse_json(text: bytes, where: str) -> Any:
-    """Strict JSON, or an error that names its place."""
+    """Parse strict JSON, or raise an error that names its place."""
     try:
         found = json.loads(text.decode("utf-8-sig"), parse_constant=_no_constant)
         if b"\\u" in text:  # half of a character, which only an escape can name, is no text that a model could read
@@ -171,7 +171,7 @@ def _no_constant(name: str) -> Any:
 
 
 def read_hub(name: str, config: str | None, split: str, revision: str | None, fields: Fields) -> list[Row]:
-    """All rows of one split of a data set on the hub, through the `datasets` package and its cache."""
+    """Read all rows of one split of a data set on the hub, through the `datasets` package and its cache."""
     if importlib.util.find_spec("datasets") is None:
         raise MissingExtra(f"loading '{name}' from the hub", "hub")
     import datasets
@@ -206,7 +206,7 @@ def carve(rows: Sequence[Row], dev_share: float, test_share: float) -> dict[Spli
 
 
 def disjoint(rows: Mapping[Split, Sequence[Row]]) -> Splits:
-    """The test stays whole; dev loses what is in the test; train loses what is in either."""
+    """Make the splits disjoint: test stays whole, dev loses what is in test, train loses what is in either."""
     texts = {split: [normalised(row.question) for row in rows[split]] for split in SPLITS}
     dev, test = set(texts["dev"]), set(texts["test"])
     overlaps = {
@@ -245,7 +245,7 @@ class DataTask(Task):
 
     @abstractmethod
     def load(self) -> dict[Split, list[Row]]:
-        """The splits that the source has; train always."""
+        """Load the splits that the source has; train always."""
 
     def _permutation(self, split: Split) -> list[int]:
         order = list(range(len(self.splits.rows[split])))
@@ -290,7 +290,7 @@ class DataTask(Task):
         return iter(self.grader.equal(pairs))
 
     def classes(self, answers: Sequence[str | None]) -> list[int | None]:
-        """By the grader's own idea of equality, so that 0.5 and 1/2 do not split a vote. What it could not tell is unequal."""
+        """Group answers by the grader's equality, so that 0.5 and 1/2 do not split a vote. Undecided pairs are unequal."""
         texts = list(dict.fromkeys(answer for answer in answers if answer is not None))
         pairs = list(combinations(range(len(texts)), 2))
         first = list(range(len(texts)))

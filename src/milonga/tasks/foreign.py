@@ -18,12 +18,12 @@ MARK = "foreign"
 
 
 def foreign(id: str, question: str, answer: str | None = None) -> Problem:
-    """A problem from outside. Without an answer nothing can be said about who solved it."""
+    """Make a problem from outside. Without an answer its solutions cannot be graded."""
     return Problem(id, question, "" if answer is None else answer, {MARK: True})
 
 
 class WithForeign(Task):
-    """A task that grades problems from outside too; its own it leaves to the task it stands for."""
+    """A task that also grades problems from outside; its own problems it delegates to the wrapped task."""
 
     name = "foreign"
 
@@ -47,7 +47,7 @@ class WithForeign(Task):
 
 
 def same(gold: str, answer: str | None) -> bool | None:
-    """Whether an answer is the known one; None where none is known, or only a grader that is not installed could tell."""
+    """Whether an answer equals the known one; None if none is known, or the grader that could tell is not installed."""
     if not gold:
         return None
     if answer is None:

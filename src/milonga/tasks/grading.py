@@ -89,7 +89,7 @@ class Worker:
             raise UserError(f"the grader for {product} did not start: {error}; install {product} anew") from None
 
     def ask(self, operation: str, arguments: Sequence[Any], limit: float) -> Any:
-        """The operation's value; `WorkerError` if it raised, `WorkerLostError` if the worker is gone for good."""
+        """Return the operation's value; `WorkerError` if it raised, `WorkerLostError` if the worker is gone for good."""
         self._asked += 1
         request = {"id": self._asked, "do": operation, "with": arguments, "limit": limit}
         # A timer that kills also unblocks a write or a read that the worker no longer serves.
@@ -154,7 +154,7 @@ class Worker:
 
 
 def command_of(kind: Kind, memory: int, code: int | None) -> list[str]:
-    """How a worker is started; confined, if a descriptor has the code of its filter."""
+    """Build the command of a worker; confined, if `code` is a descriptor with its seccomp filter."""
     script = str(Path(__file__).with_name("worker.py"))
     flags = ["-P", "-s", "-B"]
     if code is None:
@@ -167,14 +167,14 @@ def command_of(kind: Kind, memory: int, code: int | None) -> list[str]:
 
 
 def require(kind: Kind) -> None:
-    """Say early that a package is missing: before models are loaded, and not at the first answer that needs it."""
+    """Raise if a package is missing: before models are loaded, and not at the first answer that needs it."""
     module, product = NEEDS[kind]
     if importlib.util.find_spec(module) is None:
         raise MissingExtra(product, kind)
 
 
 def scrubbed(folder: str) -> dict[str, str]:
-    """The worker's whole environment. A fixed hash seed, because some generators iterate over sets of strings."""
+    """Make the worker's whole environment. A fixed hash seed, because some generators iterate over sets of strings."""
     fixed = {"PATH": os.defpath, "LANG": "C.UTF-8", "PYTHONHASHSEED": "0", "HOME": folder, "TMPDIR": folder}
     threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
     kept = {name: os.environ[name] for name in KEPT_VARIABLES if name in os.environ}
@@ -182,7 +182,7 @@ def scrubbed(folder: str) -> dict[str, str]:
 
 
 def decoded(line: bytes) -> dict[str, Any] | None:
-    """A reply, or None for anything that is not one: the line may have been written by an answer."""
+    """Decode a reply, or None for anything else: the line may have been written by a hostile answer."""
     try:
         reply = json.loads(line)
     except (ValueError, RecursionError):
@@ -233,7 +233,7 @@ class Grader:
         atexit.register(self.close)
 
     def equal(self, pairs: Sequence[tuple[str, str]]) -> list[bool | None]:
-        """Whether each (gold, answer) is the same in mathematics; None where the grader could not tell."""
+        """Compare each (gold, answer) as mathematics; None if the grader could not tell."""
         return [self._equal(plain(gold), plain(answer)) for gold, answer in pairs]
 
     def _equal(self, gold: str, answer: str) -> bool | None:
@@ -268,7 +268,7 @@ class Grader:
         return float(value) if usable else None
 
     def gym(self, operation: str, *arguments: Any) -> Any:
-        """What a generator says: `names`, `inspect`, `draw`. Nothing hostile is involved: a failure is an error."""
+        """Ask reasoning-gym: `names`, `inspect`, `draw`. No model output is involved: a failure is an error."""
         with self._lock:
             try:
                 return self._worker("gym").ask(operation, arguments, WORK_LIMIT)
@@ -286,7 +286,7 @@ class Grader:
             return value
 
     def _ask(self, kind: Kind, operation: str, arguments: list[Any], confined: bool) -> Any:
-        """One item's value, or None with the reason counted."""
+        """Ask for one item's value; None with the reason counted."""
         worker = self._worker(kind, confined)
         self.counts["asked"] += 1
         try:
@@ -335,7 +335,7 @@ _shared: Grader | None = None
 
 
 def shared_grader() -> Grader:
-    """The grader that all tasks of this process share. It starts nothing before it is asked."""
+    """Return the grader that all tasks of this process share. It starts no process before it is asked."""
     global _shared
     if _shared is None:
         _shared = Grader()
@@ -348,14 +348,14 @@ LONGEST_QUICK = 100_000
 
 
 def plain(text: str) -> str:
-    """Without what never matters: white space around, dollar signs, trailing dots, commas that group digits."""
+    """Normalise an answer: remove white space around, dollar signs, trailing dots and commas that group digits."""
     text = text[: LONGEST_QUICK + 1] if len(text) > LONGEST_QUICK else text
     text = text.replace("\\$", "").replace("$", "").strip().rstrip(".").rstrip()
     return GROUPED.sub(lambda match: match[0].replace(",", ""), text)
 
 
 def quick(gold: str, answer: str) -> bool | None:
-    """What is decided without a worker: equal strings, two decimals, and words; None where mathematics is needed."""
+    """Compare without a worker: equal strings, two decimals, and words; None if mathematics is needed."""
     if gold == answer:
         return True
     if not answer:

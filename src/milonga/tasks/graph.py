@@ -21,7 +21,7 @@ Edges = Mapping[tuple[str, str], frozenset[str]]
 
 
 class Graph:
-    """A pure function of its size and its key."""
+    """A random knowledge graph; a pure function of its size and its seed."""
 
     def __init__(self, entities: int, relations: int, extra: float, seed: int) -> None:
         rng = keyed("graph", entities, relations, extra, seed)
@@ -43,7 +43,7 @@ class Graph:
 
 
 def edges_of(facts: Iterable[str]) -> Edges:
-    """The graph that some sentences state; what is no such sentence states nothing."""
+    """Parse sentences into edges; any other text is ignored."""
     found: dict[tuple[str, str], set[str]] = {}
     for fact in facts:
         parts = fact.split(" ")
@@ -53,7 +53,7 @@ def edges_of(facts: Iterable[str]) -> Edges:
 
 
 def follow(edges: Edges, question: str) -> frozenset[str]:
-    """All answers of a question such as `ann ally foe` (the foe of the ally of ann); none where the way breaks off."""
+    """Return all answers of a question such as `ann ally foe` (the foe of the ally of ann); empty if the path breaks off."""
     start, *path = question.split(" ")
     reached = frozenset([start]) if path else frozenset()
     for relation in path:

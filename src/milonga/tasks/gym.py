@@ -112,7 +112,7 @@ class Gym(Task):
         return kept[index]
 
     def _draw_more(self, split: Split) -> None:
-        """One request to the worker. It brings more or fewer problems, but always the same ones in the same order."""
+        """Draw more problems with one request to the worker. Their number varies; the problems and their order do not."""
         block, start = self._next[split]
         seed = keyed("gym", self.dataset, self.options.seed, split, block).randrange(2**31)
         try:
@@ -144,7 +144,7 @@ class Gym(Task):
         return [Grade(self._right(next(scores)) if right is None else right) for right in known]
 
     def _quick(self, problem: Problem, answer: str | None) -> bool | None:
-        """What needs no grader, or must not be shown to one; None: ask the grader."""
+        """Grade what needs no grader, or must not be shown to one; None: ask the grader."""
         if answer is None:
             return False
         if not self.evaluates:
@@ -191,7 +191,7 @@ def only_computes(answer: str) -> bool:
 
 
 def gym_task(dataset: str, grader: Grader | None = None) -> type[Task]:
-    """The task class of a data set's name."""
+    """Make the task class of a data set."""
     grader = grader or shared_grader()
     names = set(grader.gym("names")) - {COMPOSITE}
     if dataset == COMPOSITE:

@@ -6,7 +6,7 @@
     c:u-sa4hk         a document that the question does not name
 
 The arithmetic of b and a is `37+5*3%100`, solved as in the task `chain`. `ba&` asks for the letters instead: `mon rtean`,
-solved as in `last_letter`. To whom one thread matters the other is noise.
+solved as in `last_letter`. Each thread is noise to the question about the other.
 """
 
 from __future__ import annotations
@@ -62,33 +62,33 @@ class HaystackOptions(TaskOptions):
 
 
 def question_of(text: str) -> str:
-    """The question of a problem: its first line."""
+    """Extract the question of a problem: its first line."""
     return text.partition("\n")[0]
 
 
 def documents_of(text: str) -> dict[str, str]:
-    """The documents of a problem, by their names."""
+    """Parse the documents of a problem, by name."""
     lines = [line.partition(":") for line in text.split("\n")[1:]]
     return {name: body for name, colon, body in lines if colon}
 
 
 def named_in(question: str) -> str:
-    """The names of the documents that a question is about, in its order."""
+    """Extract the names of the documents that a question is about, in its order."""
     return question.removesuffix(WORDS_MARK) if question.endswith(WORDS_MARK) else question.partition("%")[0]
 
 
 def thread(document: str, letters: bool) -> str:
-    """One of the two threads of a document: its letters, or all else."""
+    """Extract one of the two threads of a document: its letters, or all else."""
     return "".join(c for c in document if c.isalpha() == letters)
 
 
 def joined(threads: Sequence[str], question: str) -> str:
-    """What threads say together, as a problem: words, or one chain with the question's modulus."""
+    """Join threads into the text of a problem: words, or one chain with the question's modulus."""
     return " ".join(threads) if question.endswith(WORDS_MARK) else "".join(threads) + question[len(named_in(question)) :]
 
 
 def woven(first: str, second: str, rng: random.Random) -> str:
-    """Both threads in one line, each in its own order."""
+    """Interleave both threads in one line, each in its own order."""
     places = set(rng.sample(range(len(first) + len(second)), len(first)))
     one, other = iter(first), iter(second)
     return "".join(next(one if place in places else other) for place in range(len(first) + len(second)))
@@ -123,7 +123,7 @@ class Haystack(Task):
         return self.at(noise) if noise > self.options.noise else None
 
     def problem(self, split: Split, index: int) -> Problem:
-        """Both the whole text and the problem that is hidden in it belong to the split."""
+        """Draw a problem whose whole text and whose hidden problem both belong to the split."""
         rng = keyed("haystack", self.options.model_dump_json(), split, index)
         while True:
             parts, inner = self._hidden(rng)
@@ -134,7 +134,7 @@ class Haystack(Task):
                 return Problem(f"haystack/{split}/{index}", text, inner.answer, {"inner": inner})
 
     def _hidden(self, rng: random.Random) -> tuple[list[tuple[str, str]], Problem]:
-        """The arithmetic and the word of each document that matters, and the problem that they make."""
+        """Draw the arithmetic and the word of each relevant document, and the problem that they make."""
         o = self.options
         start, chain = rng.randrange(o.mod), [(rng.choice(OPERATIONS), rng.randint(2, 9)) for _ in range(o.ops)]
         cuts = [0, *sorted(rng.sample(range(o.ops), o.parts - 1)), o.ops]
@@ -152,7 +152,7 @@ class Haystack(Task):
         return parts, Problem("chain", f"{''.join(pieces)}%{o.mod}", str(value), data)
 
     def _buried(self, parts: list[tuple[str, str]], inner: Problem, rng: random.Random) -> str:
-        """The question, and all documents by their names. All are equally long, so that length tells nothing."""
+        """Render the question and all documents by name. All are equally long, so that length tells nothing."""
         o = self.options
         names = rng.sample(NAMES[: o.documents], o.documents)
         length = sum(map(len, parts[0]))
@@ -166,7 +166,7 @@ class Haystack(Task):
         return self.of(problem).grade(problem.data["inner"], answer, steps)
 
     def of(self, problem: Problem) -> Task:
-        """The task whose problem is hidden in this one."""
+        """Select the task whose problem is hidden in this one."""
         return self.words if problem.data["inner"].id == "letters" else self.chain
 
     def redo(self, problem: Problem, steps: Sequence[str]) -> tuple[str, ...]:

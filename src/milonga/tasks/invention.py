@@ -19,7 +19,7 @@ LINK = re.compile(r"([+*-])([2-9])")
 
 
 def invented(task: Task, text: str, claimed: str, source: str) -> Problem | None:
-    """The problem with this text and this claimed answer, by the trace `source`; None where it is none of the task's."""
+    """Parse an invented problem with its claimed answer, from the rollout `source`; None if it is not valid in the task."""
     if not isinstance(task, Chain):
         raise UserError(f"invented problems are chain arithmetic here, which task '{task.name}' is not; use task.name=chain")
     read = CHAIN.fullmatch(text)
@@ -33,7 +33,7 @@ def invented(task: Task, text: str, claimed: str, source: str) -> Problem | None
 
 
 def true_answer(problem: Problem) -> str:
-    """What the answer really is; for looking at, never a reward."""
+    """Compute the true answer; for metrics, never for a reward."""
     value = problem.data["start"]
     for operation, operand in problem.data["chain"]:
         value = compute(value, operation, operand, problem.data["mod"])
@@ -41,7 +41,7 @@ def true_answer(problem: Problem) -> str:
 
 
 def varied(task: Task, problem: Problem, harder: bool, rng: random.Random) -> Problem:
-    """A new problem like an old one: other numbers, and one operation more or less, as far as the task goes."""
+    """Make a variation of a problem: other numbers, and one operation more or less, as far as the task goes."""
     assert isinstance(task, Chain)
     count = max(1, min(task.options.ops, len(problem.data["chain"]) + (1 if harder else -1)))
     while True:
@@ -53,6 +53,6 @@ def varied(task: Task, problem: Problem, harder: bool, rng: random.Random) -> Pr
 
 
 def spoilt(text: str, rng: random.Random) -> str:
-    """A question that is none: an operator, the modulus or a number is missing, or twice there."""
+    """Make an invalid question: an operator, the modulus or a number is missing or doubled."""
     at = rng.randrange(len(text))
     return rng.choice((text[:at] + text[at + 1 :], text.partition("%")[0], text[:at] + rng.choice("+*%") + text[at:]))

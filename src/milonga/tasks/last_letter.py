@@ -37,20 +37,20 @@ class LastLetterOptions(TaskOptions):
 
 
 def word(rng: random.Random) -> str:
-    """Three to six letters, consonants and vowels in turn, so that any letter may be the last."""
+    """Draw a word of three to six letters, consonants and vowels in turn, so that any letter may be the last."""
     offset = rng.randrange(2)
     return "".join(rng.choice((CONSONANTS, VOWELS)[(i + offset) % 2]) for i in range(rng.randint(3, 6)))
 
 
 def other(text: str, rng: random.Random) -> str:
-    """Another word, with another last letter."""
+    """Draw another word, with another last letter."""
     while (made := word(rng))[-1] == text[-1]:
         pass
     return made
 
 
 def posed(id: str, words: Sequence[str]) -> Problem:
-    """The problem of these words, with its answer."""
+    """Make the problem of these words, with its answer."""
     return Problem(id, " ".join(words), "".join(w[-1] for w in words), {"words": list(words)})
 
 
@@ -93,7 +93,7 @@ class LastLetter(Task):
                 return made
 
     def related(self, problem: Problem, rng: random.Random, changes: int = 1) -> Problem | None:
-        """Other words, with other last letters, in some places."""
+        """Put other words, with other last letters, in some places."""
         words = problem.data["words"]
         for _ in range(RELATED_TRIES):
             places = set(rng.sample(range(len(words)), min(changes, len(words))))
@@ -140,7 +140,7 @@ class LastLetter(Task):
 
 
 def misread(so_far: str, text: str, rng: random.Random) -> str:
-    """One wrong step: the first or the second-last letter, a letter doubled or lost, or any other letter."""
+    """Write one wrong step: the first or the second-last letter, a letter doubled or lost, or any other letter."""
     while True:
         kind = rng.choice(("first", "before_last", "doubled", "skipped", "other"))
         letter = {"first": text[0], "before_last": text[-2], "doubled": text[-1] * 2, "skipped": ""}.get(kind)

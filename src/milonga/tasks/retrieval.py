@@ -23,7 +23,7 @@ LONGEST = 1000
 
 
 def words(text: str) -> list[str]:
-    """What a text is found by: its words in small letters. No stemming and no stop words, which would know one language."""
+    """Split a text into lower-case words for the index. No stemming and no stop words, which depend on the language."""
     return WORD.findall(text.casefold())
 
 
@@ -53,7 +53,7 @@ class Retrieval(Tool):
 
 
 def read_folder(path: Path) -> list[str]:
-    """The paragraphs of all text files (`.txt` and `.md`) below a folder, in the order of their names."""
+    """Read the paragraphs of all text files (`.txt` and `.md`) below a folder, in the order of their names."""
     if not path.is_dir():
         raise DataError(f"corpus '{path}' is not a folder; task.path names a folder with .txt or .md files")
     files = sorted(file for file in path.rglob("*") if file.suffix in (".txt", ".md") and file.is_file())
@@ -77,7 +77,7 @@ def read_passages(file: Path) -> list[str]:
 
 
 def pieces(paragraph: str) -> list[str]:
-    """A paragraph, cut between words where it is longer than a passage may be."""
+    """Split a paragraph between words if it is longer than a passage may be."""
     out, start = [], 0
     while len(paragraph) - start > LONGEST:
         end = paragraph.rfind(" ", start, start + LONGEST + 1)

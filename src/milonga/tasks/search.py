@@ -110,7 +110,7 @@ class Search(Task):
         return Problem(f"{self.name}/{split}/{row.number}", row.question, row.answer)
 
     def _walk(self, split: Split, index: int) -> Problem:
-        """A question with exactly one answer, which is not said in it. No relation follows itself: that would lead back."""
+        """Draw a question with exactly one answer that is not in its text. No relation follows itself: it would lead back."""
         rng = keyed("search", self.options.model_dump_json(), split, index)
         for _ in range(TRIES):
             text = self.walk(rng, rng.randint(self.options.min_hops, self.options.hops))
@@ -120,7 +120,7 @@ class Search(Task):
         raise DataError(f"task '{self.name}': no question of the graph has one answer; lower task.extra={self.options.extra}")
 
     def walk(self, rng: random.Random, hops: int) -> str:
-        """Any question of this many hops."""
+        """Draw any question of this many hops."""
         assert self.graph is not None
         path: list[str] = []
         while len(path) < hops:
@@ -134,16 +134,16 @@ class Search(Task):
         return self.graph is not None
 
     def answers(self, question: str) -> frozenset[str]:
-        """All answers that the whole corpus gives; none to what is no question of it. For graphs alone."""
+        """Find all answers in the whole corpus; empty for an invalid question. For graphs only."""
         assert self.graph is not None
         return follow(self.graph.edges, question)
 
     def derive(self, question: str, passages: Iterable[str]) -> frozenset[str]:
-        """What a perfect reader answers from these passages alone. For graphs alone."""
+        """Derive the answers of a perfect reader from these passages alone. For graphs only."""
         return follow(edges_of(passages), question)
 
     def hops(self, question: str) -> int:
-        """How many facts a question of the graph needs."""
+        """Count the facts that a question of the graph needs."""
         return len(question.split()) - 1
 
     def grade(self, problem: Problem, answer: str | None, steps: Sequence[str]) -> Grade:
@@ -160,7 +160,7 @@ class Search(Task):
         return self._with_hops(level, level)
 
     def _with_hops(self, least: int, most: int) -> Search:
-        """Other questions about the same corpus."""
+        """Return a task with other hop counts over the same corpus."""
         other = copy(self)
         other.options = self.options.model_copy(update={"min_hops": least, "hops": most})
         return other
@@ -180,13 +180,13 @@ class Search(Task):
 
 
 def plain(answer: str) -> str:
-    """An answer as it is compared: small letters, no punctuation, no articles, single blanks (the usual exact match)."""
+    """Normalise an answer for comparison: lower case, no punctuation, no articles, single blanks (the usual exact match)."""
     bare = answer.casefold().translate(str.maketrans("", "", string.punctuation))
     return " ".join(re.sub(r"\b(a|an|the)\b", " ", bare).split())
 
 
 def mentions(text: str, answer: str) -> bool:
-    """Whether the words of an answer stand in a text, one behind the other. By words: `art` is not in `party`."""
+    """Whether the words of an answer occur in a text, in sequence. By words: `art` is not in `party`."""
     inside, sought = words(text), words(answer)
     places = range(len(inside) - len(sought) + 1)
     return bool(sought) and any(inside[at : at + len(sought)] == sought for at in places)

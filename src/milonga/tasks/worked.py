@@ -32,19 +32,19 @@ OPERATIONS: Mapping[type[ast.operator], Callable[[Fraction, Fraction], Fraction]
 
 
 def steps_of(worked: str) -> list[str]:
-    """The lines of a worked solution, marks included."""
+    """Split a worked solution into its lines, marks included."""
     return [line.strip() for line in worked.splitlines() if line.strip()]
 
 
 def right(worked: str, answer: str) -> Demonstration:
-    """The solution as it stands."""
+    """Make a demonstration of the solution as it is."""
     steps = steps_of(worked)
     checks = tuple("; ".join(f"{m[1]}={m[2]}" for m in MARK.finditer(step)) for step in steps)
     return Demonstration(tuple(MARK.sub("", s) for s in steps), (True,) * len(steps), checks, answer, correct=True)
 
 
 def flawed(worked: str, answer: str, question: str, rng: random.Random) -> Demonstration | None:
-    """The solution with one sum done wrong, taken at random among those that can be; None where none can."""
+    """Make a demonstration with one random sum done wrong; None if no sum can be changed without ambiguity."""
     steps = steps_of(worked)
     sums = [(at, number) for at, step in enumerate(steps) for number in range(len(MARK.findall(step)))]
     for at, number in rng.sample(sums, len(sums)):
@@ -86,7 +86,7 @@ class _Rewriting:
         return Demonstration(texts, truth, checks, ending, correct=False)
 
     def step(self, at: int, step: str) -> tuple[str, str]:
-        """The step as it is written now, and the check of someone who does its sums again."""
+        """Rewrite a step; return it with the check that redoes its sums."""
         text, checks, end = "", [], 0
         for number, mark in enumerate(MARK.finditer(step)):
             text += self.rewritten(step[end : mark.start()])
@@ -107,8 +107,8 @@ class _Rewriting:
         self.seen.add(old)
 
     def rewritten(self, text: str) -> str:
-        """The text with changed values in place of the old ones. A sum without a mark is not done again, so that it must not
-        be changed: it would be wrong, and labelled right."""
+        """Replace old values in the text by the changed ones. A sum without a mark cannot be recomputed, so it must not be
+        changed: it would be wrong, and labelled right."""
         found = values(text)
         self.seen |= found
         if UNMARKED.search(text) and not found.isdisjoint(self.changed):
@@ -121,7 +121,7 @@ def values(text: str) -> set[Fraction]:
 
 
 def value(text: str) -> Fraction:
-    """The number that a text is."""
+    """Parse a number."""
     try:
         return Fraction(text.replace(",", "").replace("$", "").strip())
     except (ValueError, ZeroDivisionError):
@@ -129,7 +129,7 @@ def value(text: str) -> Fraction:
 
 
 def shown(number: Fraction) -> str:
-    """A number of at most two decimals, as people write it."""
+    """Format a number of at most two decimals, as people write it."""
     if number < 0 or (number * 100).denominator != 1:
         raise _Ambiguous
     if number.denominator == 1:
@@ -138,7 +138,7 @@ def shown(number: Fraction) -> str:
 
 
 def slip(result: Fraction, rng: random.Random) -> Fraction:
-    """A plausible wrong result: off by one, ten or a hundred, or by a factor of two or ten. Positive, and whole where the
+    """Draw a plausible wrong result: off by one, ten or a hundred, or by a factor of two or ten. Positive, and whole where the
     right one is."""
     if result <= 0:
         raise _Ambiguous
@@ -148,7 +148,7 @@ def slip(result: Fraction, rng: random.Random) -> Fraction:
 
 
 def computed(expression: str) -> Fraction:
-    """The value of a sum of numbers, without ever evaluating a text as a program."""
+    """Compute an arithmetic expression, without ever running a text as a program."""
     try:
         return _value(ast.parse(expression.replace(",", "").strip(), mode="eval").body)
     except (SyntaxError, ValueError, ZeroDivisionError, RecursionError, MemoryError):

@@ -63,7 +63,7 @@ def main() -> None:
 
 
 def private_pipes() -> tuple[BinaryIO, BinaryIO]:
-    """The pipes to the parent on descriptors of their own. What graders read or print goes nowhere."""
+    """Open the pipes to the parent on separate descriptors. What graders read or print goes to /dev/null."""
     requests, replies = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     nowhere = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):
@@ -73,7 +73,7 @@ def private_pipes() -> tuple[BinaryIO, BinaryIO]:
 
 
 def perform(operations: Operations, request: dict[str, Any]) -> dict[str, Any]:
-    """The value of an operation, or the error it raised. After a lack of memory the process is not to be trusted."""
+    """Perform an operation; return its value, or the error it raised. Out of memory, the process is not to be trusted."""
     try:
         if request["do"] == "ready":
             return {"value": True}
@@ -88,7 +88,7 @@ def perform(operations: Operations, request: dict[str, Any]) -> dict[str, Any]:
 
 
 def restrict(**limits: int) -> None:
-    """Limits of the system, where it has them."""
+    """Set resource limits, if the system has them."""
     try:
         import resource
     except ImportError:
@@ -132,7 +132,7 @@ def set_alarm(seconds: float) -> None:
 
 
 def in_a_child(function: Callable[[], Any]) -> Any:
-    """The function's value from a forked child. The parent kills the whole group if the child takes too long."""
+    """Run a function in a forked child and return its value. The parent kills the whole group if the child takes too long."""
     if not hasattr(os, "fork"):
         return function()
     source, sink = os.pipe()
@@ -230,7 +230,7 @@ EVALUATORS = (builtins.eval, builtins.exec, builtins.compile, builtins.__import_
 
 
 def evaluators(dataset: type) -> list[str]:
-    """What evaluates text and can be reached by a data set's grader within its package: `eval`, `exec`, sympy."""
+    """Find what evaluates text and is reachable from a data set's grader within its package: `eval`, `exec`, sympy."""
     found: set[str] = set()
     seen: set[Any] = set()
     waiting: list[Any] = [dataset.score_answer]  # type: ignore[attr-defined]
@@ -250,7 +250,7 @@ def evaluators(dataset: type) -> list[str]:
 
 
 def referred(function: FunctionType, owner: type) -> list[tuple[str, Any]]:
-    """The functions and classes that a function's source refers to by a global name, through `self`, or in a module."""
+    """Find the functions and classes that a function's source refers to by a global name, through `self`, or in a module."""
     if "reasoning_gym" not in function.__code__.co_filename:
         return []  # written by `dataclass`, which evaluates nothing of what it is given
     tree = ast.parse(textwrap.dedent(inspect.getsource(function)))

@@ -1,4 +1,4 @@
-"""What a suite is: one question about a trained pair, asked at length and answered with intervals.
+"""The base of evaluation suites: one question about a trained pair, answered with confidence intervals.
 
 Add one by subclassing `Suite` and registering it in `SUITES`. Its options are the options of `milonga eval DIR NAME`.
 
@@ -40,12 +40,12 @@ class SuiteOptions(BaseModel):
 
 
 def several(value: Any) -> Any:
-    """One of what may be several is a list of it."""
+    """Wrap a single string or path in a list; leave a list as it is."""
     return [value] if isinstance(value, str | Path) else value
 
 
 class HeldOut(SuiteOptions):
-    """Of suites that measure on the problems of a task."""
+    """Options of suites that measure on held-out problems of a task."""
 
     split: Literal["dev", "test"] = "test"
     """dev or test."""
@@ -55,7 +55,7 @@ class HeldOut(SuiteOptions):
 
 @dataclass(frozen=True)
 class Subject:
-    """Who is measured: a setting with weights, and the seats that solve and judge in it."""
+    """What is measured: a run context with weights, and the agents that solve and judge in it."""
 
     setting: Setting
     solver: str
@@ -66,17 +66,17 @@ class Subject:
     """Opens the generator of another run, or another model, where a suite needs one."""
 
     def table(self, task: Task | None = None, split: Split = "test") -> Table:
-        """Where the seats meet. All suites share a key: with as many samples they see the same solutions."""
+        """Make the sampling context. All suites share a random key: with equal sample counts they see the same solutions."""
         setting = self.setting if task is None else replace(self.setting, task=task)
         return Table(setting, "eval", "", split=split)
 
     @property
     def writes(self) -> bool:
-        """Whether the judge writes, and may be asked again; one that gives numbers says the same every time."""
+        """Whether the judge is generative and can be sampled repeatedly; a scorer gives the same score every time."""
         return self.setting.roles[self.judge].kind == "generative"
 
     def refuse(self, options: SuiteOptions, *names: str) -> None:
-        """Options that were given, and would change nothing for a judge that gives numbers."""
+        """Raise `ConfigError` if one of these options was set but has no effect on a scorer."""
         wrong = next((name for name in names if name in options.model_fields_set), None)
         if wrong is not None and not self.writes:
             raise ConfigError(
@@ -84,7 +84,7 @@ class Subject:
             )
 
     def judged(self, table: Table, solutions: Traces, checks: int = 1) -> list[list[Trace]]:
-        """The verifications of each solution, unreadable ones where it was too long to be judged; one each by a scorer."""
+        """Return the verifications of each solution: `checks` samples, or one by a scorer; invalid ones if it was too long."""
         n = checks if self.writes else 1
         found: dict[str, list[Trace]] = {solution.id: [] for solution in solutions}
         for check in whole_bench(table.judge(self.judge, solutions, n), solutions, n):
@@ -93,7 +93,7 @@ class Subject:
 
     @property
     def moved(self) -> bool:
-        """Whether the solver's policy is another than it was at its start."""
+        """Whether the solver's policy was trained: its weights differ from the initial ones."""
         return self.setting.engine.version(self.setting.policies[self.solver]) > 0
 
     def solves_by_steps(self) -> None:
@@ -103,14 +103,14 @@ class Subject:
 
 @dataclass(frozen=True)
 class Finding:
-    """What a suite found: figures of the whole, and a table."""
+    """The result of a suite: overall figures (`facts`), and a table (`rows`)."""
 
     facts: Row
     rows: list[Row]
 
 
 class Suite(ABC):
-    """One question. `needs` names the seats whose weights it loads."""
+    """One evaluation suite. `needs` names the agents whose weights it loads."""
 
     name: ClassVar[str]
     needs: ClassVar[tuple[Seat, ...]] = ("solver", "judge")
@@ -118,7 +118,7 @@ class Suite(ABC):
     """Whether it can measure a model that comes from no run."""
     Options: ClassVar[type[SuiteOptions]] = HeldOut
     columns: ClassVar[Sequence[str]]
-    """Of the rows, what is shown in a terminal; JSON holds all. One with `_low` and `_high` is shown with its interval."""
+    """The columns shown in a terminal; JSON holds all. A column with `_low` and `_high` is shown with its interval."""
     percent: ClassVar[bool] = False
     """Whether these are shown in per cent, as in the paper; JSON holds shares."""
 
@@ -127,7 +127,7 @@ class Suite(ABC):
 
     @classmethod
     def shown(cls, rows: Sequence[Row]) -> Sequence[Row]:
-        """The rows of the table in a terminal, which is narrow."""
+        """Select the rows of the table in a terminal, which is narrow."""
         return rows
 
     def check(self) -> None:
@@ -139,24 +139,24 @@ class Suite(ABC):
 
     @abstractmethod
     def chart(self, rows: Sequence[Row]) -> str:
-        """The rows as a picture: SVG."""
+        """Render the rows as an SVG chart."""
 
 
 SUITES: Registry[type[Suite]] = Registry("suite")
 
 
 def with_interval(name: str, value: float | None, interval: Interval) -> Row:
-    """A figure and its 95 % interval as three columns."""
+    """Return a figure and its 95 % interval as three columns."""
     return {name: value, f"{name}_low": interval[0], f"{name}_high": interval[1]}
 
 
 def curve(name: str, rows: Sequence[Row], x: str, y: str) -> Series:
-    """A column of the rows, with its interval, over another."""
+    """Make a chart series of column `y`, with its interval, over column `x`."""
     return Series(name, [r[x] for r in rows], *([r[f"{y}{end}"] for r in rows] for end in ("", "_low", "_high")))
 
 
 def held_out(task: Task, split: Split, count: int) -> int:
-    """How many problems there are to measure on: what was asked for, or all; none is taken twice."""
+    """Count the held-out problems to measure on: `count`, or all there are; none is taken twice."""
     size = task.size(split)
     if size == 0:
         raise ConfigError(f"task '{task.name}' has no {split} problems to measure on; give it some, or another split")
@@ -164,7 +164,7 @@ def held_out(task: Task, split: Split, count: int) -> int:
 
 
 def graded(solutions: Traces) -> list[list[Trace]]:
-    """The samples of each problem whose grades are all known: a curve over N must be about the same problems at every N."""
+    """Group samples by problem and keep problems whose grades are all known: a curve over N needs the same problems."""
     groups: dict[str, list[Trace]] = {}
     for solution in solutions:
         groups.setdefault(solution.problem.id, []).append(solution)
@@ -175,7 +175,7 @@ def graded(solutions: Traces) -> list[list[Trace]]:
 
 
 def draw(subject: Subject, task: Task | None, split: Split, problems: int) -> tuple[Table, list[Problem]]:
-    """A table over held-out problems, and these."""
+    """Draw held-out problems; return the sampling context and the problems."""
     subject.solves_by_steps()
     table = subject.table(task, split)
     return table, table.problems(held_out(table.setting.task, split, problems))

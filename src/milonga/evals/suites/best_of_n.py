@@ -1,4 +1,4 @@
-"""Is the verifier of use to choose among N solutions?"""
+"""Best-of-N: does the verifier help to choose among N solutions?"""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from milonga.evals.suites.base import SUITES, Finding, HeldOut, Row, Subject, Su
 from milonga.types import Trace
 
 Pick = Callable[[list[Trace], list[float], int], float]
-"""Of a problem's solutions and their ranks: how likely the choice among N of them is right."""
+"""From a problem's solutions and their ranks: the probability that the choice among N of them is right."""
 
 
 class BestOptions(HeldOut):
@@ -68,7 +68,7 @@ class BestOfN(Suite):
 
 
 def chosen(groups: Sequence[list[Trace]], ranks: Mapping[str, float], n: int) -> Row:
-    """Accuracy over the problems of each way to choose among `n`; intervals draw problems, the same for all of them."""
+    """Measure the accuracy of each way to choose among `n`; intervals bootstrap over problems, the same draws for all."""
     values = {name: [pick(group, [ranks[t.id] for t in group], n) for group in groups] for name, pick in PICKS.items()}
     row: Row = {"n": n}
     for name, of_problems in values.items():

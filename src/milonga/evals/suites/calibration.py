@@ -1,4 +1,4 @@
-"""Does the verifier know how sure it may be?"""
+"""Calibration: does the verifier's confidence match how often it is right?"""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from milonga.evals.suites.base import SUITES, Finding, HeldOut, Row, Subject, Su
 from milonga.types import Trace
 
 Judged = tuple[list[float], bool]
-"""What repeated verification said of one thing, each from 0 to 1, and whether it was right."""
+"""Confidences of repeated verification of one item, each from 0 to 1, and whether the item was right."""
 
 
 class CalibrationOptions(HeldOut):
@@ -56,7 +56,7 @@ class Calibration(Suite):
 
 
 def of_solutions(checks: Sequence[Sequence[Trace]]) -> list[Judged]:
-    """Verdicts on whole solutions with a known grade; those of which no verification can be read say nothing."""
+    """Collect confidences in whole solutions with a known grade; solutions without a parsed verdict are left out."""
     out = []
     for group in checks:
         said = [sureness(check.reading.value) for check in group if check.reading.value.final is not None]
@@ -67,7 +67,7 @@ def of_solutions(checks: Sequence[Sequence[Trace]]) -> list[Judged]:
 
 
 def of_steps(checks: Sequence[Sequence[Trace]]) -> list[Judged]:
-    """Verdicts on steps up to the first wrong one: of what comes later, verifiers differ in what they mean by right."""
+    """Collect confidences in steps up to the first wrong one: after it, verifiers differ in what they call right."""
     out: list[Judged] = []
     for group in checks:
         grade = group[0].subject.grade
@@ -79,7 +79,7 @@ def of_steps(checks: Sequence[Sequence[Trace]]) -> list[Judged]:
 
 
 def figures(judged: Sequence[Judged]) -> Row:
-    """Errors of the confidence, each beside what it must be compared with."""
+    """Compute calibration errors, each with the baseline it must be compared with."""
     confidence, right = [sum(said) / len(said) for said, _ in judged], [true for _, true in judged]
     base = mean(right)
     return {

@@ -1,4 +1,4 @@
-"""How often is at least one of k samples right?"""
+"""pass@k: how often is at least one of k samples right?"""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class PassAtK(Suite):
 
 
 def passed(groups: Sequence[list[Trace]], k: int) -> Row:
-    """pass@k over the problems: of right answers, and of sound solutions where the task knows its steps."""
+    """Measure pass@k over problems: of right answers and, if the task knows its steps, of sound solutions."""
     row: Row = {}
     for name, field in (("pass", "correct"), ("sound", "sound")):
         known = [[getattr(trace.grade, field) for trace in group] for group in groups]

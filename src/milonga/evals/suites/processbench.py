@@ -1,4 +1,7 @@
-"""Does the verifier find the first wrong step in solutions of other models, as people labelled it? (arXiv 2412.06559)"""
+"""ProcessBench: does the verifier find the first wrong step, as people labelled it, in other models' solutions?
+
+(arXiv 2412.06559)
+"""
 
 from __future__ import annotations
 
@@ -53,12 +56,12 @@ class ProcessBenchOptions(SuiteOptions):
 
 @dataclass(frozen=True)
 class Mode:
-    """A way to come to one prediction for an item: its name, and each item's predictions (several where each counts)."""
+    """A decoding mode: its name, and each item's predictions (several if each counts)."""
 
     name: str
     predictions: Mapping[str, Sequence[int | None]]
     checks: Traces
-    """What the predictions were read from."""
+    """The verifications from which the predictions were parsed."""
     tuned_here: bool = False
     """Whether a threshold was chosen on these very items."""
 
@@ -77,7 +80,7 @@ class ProcessBench(Suite):
 
     @classmethod
     def shown(cls, rows: Sequence[Row]) -> Sequence[Row]:
-        """With the baselines of each subset as rows below its own."""
+        """Add the baselines of each subset as rows below its own."""
         out: list[Row] = []
         for subset in dict.fromkeys(row["subset"] for row in rows):
             own = [row for row in rows if row["subset"] == subset]
@@ -103,7 +106,7 @@ class ProcessBench(Suite):
         return Finding(facts, rows + averages(rows, len(benches)))
 
     def read(self, task: Task, solver: StepSolver | None) -> dict[str, Traces]:
-        """The subsets by their names."""
+        """Load the subsets, by name."""
         if not self.options.file:
             return miniature(task, solver, self.options.limit or MINIATURE)
         files = subset_files(self.options.file)
@@ -118,7 +121,7 @@ class ProcessBench(Suite):
         )
 
     def dressed(self, subject: Subject) -> Subject:
-        """The subject with the judge asked in the style, and with the room, that was chosen."""
+        """Return the subject with the judge's role and token limit as the options say."""
         setting, options = subject.setting, self.options
         subject.refuse(options, "checks", "style", "tokens")
         role = setting.roles[subject.judge]
@@ -134,7 +137,7 @@ class ProcessBench(Suite):
         return replace(subject, setting=setting)
 
     def by_writing(self, subject: Subject, benches: Mapping[str, Traces]) -> dict[str, list[Mode]]:
-        """Greedy, sampled once, and by vote. Samples are untruncated: the paper's voting has top-p 0.9."""
+        """Judge in three modes: greedy, sampled, and by vote. Samples are untruncated; the paper votes at top-p 0.9."""
         out = {}
         for name, bench in benches.items():
             table = Table(subject.setting, f"processbench/{name}", "")
@@ -150,7 +153,7 @@ class ProcessBench(Suite):
         return out
 
     def by_threshold(self, subject: Subject, benches: Mapping[str, Traces]) -> dict[str, list[Mode]]:
-        """At one half, at the threshold tuned on GSM8K as the protocol has it, and at one tuned on the task's own dev set."""
+        """Judge at thresholds 0.5, tuned on GSM8K (as in the protocol), and tuned on the task's own dev set."""
         table = Table(subject.setting, "processbench", "")
         read = {name: whole_bench(table.judge(subject.judge, bench), bench, 1) for name, bench in benches.items()}
         tuning = TUNED_ON if TUNED_ON in read else next(iter(read))
@@ -162,8 +165,8 @@ class ProcessBench(Suite):
         return modes
 
     def own_dev(self, subject: Subject, table: Table) -> Traces:
-        """The verifier on solutions that the task wrote itself for its dev problems; none where it cannot, or for a model
-        from no run."""
+        """Judge the task's own solutions of its dev problems; none if the task cannot write them, or for a model from
+        no run."""
         task = subject.setting.task
         count = 0 if subject.bare or task.size("dev") == 0 else DEV
         bench = make_bench(task, StepSolver(subject.setting.roles[subject.judge].dialect), count, "dev")
@@ -175,8 +178,8 @@ def words(key: str) -> str:
 
 
 def miniature(task: Task, solver: StepSolver | None, count: int) -> dict[str, Traces]:
-    """Chain arithmetic of four lengths with known first errors: half of the solutions have one, a fifth of these a right answer
-    all the same. For verifiers of that task, whose other options stay as they are."""
+    """Make a miniature: chain arithmetic of four lengths with known first errors. Half of the solutions have
+    one, a fifth of these a right answer all the same. For verifiers of that task, whose other options stay as they are."""
     if task.name != "chain":
         raise ConfigError(f"task '{task.name}' needs 'file': ProcessBench files; only for task 'chain' is there a miniature")
     options = task.options.model_dump() | {"name": task.name, "min_ops": None}
@@ -185,7 +188,7 @@ def miniature(task: Task, solver: StepSolver | None, count: int) -> dict[str, Tr
 
 
 def subset_files(given: Sequence[Path]) -> list[Path]:
-    """The files themselves, and those of folders; each subset once."""
+    """List the given files and the files in given folders; each subset once."""
     files = [file for path in given for file in (sorted(path.glob("*.json")) if path.is_dir() else [path])]
     if given and not files:
         raise DataError(f"folder '{given[0]}' holds no ProcessBench file: NAME.json")
@@ -204,13 +207,13 @@ def by_item(checks: Traces, predict: Callable[[Verification], int | None]) -> di
 
 
 def at_threshold(tau: float, source: str, checks: Traces, tuned_here: bool = False) -> Mode:
-    """The first step that scores below tau."""
+    """Make the mode that predicts the first step that scores below tau."""
     said = by_item(checks, lambda value: first_below(value.step_scores, tau))
     return Mode(f"threshold {tau:.4g}{source}", said, checks, tuned_here)
 
 
 def tuned(checks: Traces) -> float | None:
-    """The threshold of the largest F1 on these."""
+    """Return the threshold of the largest F1 on these checks."""
     return best_threshold([c.reading.value.step_scores for c in checks], [label_of(c.subject) for c in checks])
 
 
@@ -221,7 +224,7 @@ def label_of(item: Trace) -> int:
 
 
 def measured(name: str, bench: Traces, mode: Mode) -> Row:
-    """One subset in one mode, by the protocol, with what must stand beside it."""
+    """Measure one subset in one mode by the protocol, with baselines and diagnostics."""
     pairs = [(item, prediction) for item in bench for prediction in mode.predictions[item.id]]
     predictions, labels = [p for _, p in pairs], [label_of(item) for item, _ in pairs]
     found = process_f1(predictions, labels)
@@ -246,7 +249,7 @@ def measured(name: str, bench: Traces, mode: Mode) -> Row:
 
 
 def averages(rows: Sequence[Row], subsets: int) -> list[Row]:
-    """The unweighted mean of the subsets' F1 in each mode, and of every baseline; nothing where there is one subset."""
+    """Average the subsets' F1, unweighted, in each mode, and of every baseline; nothing where there is one subset."""
     if subsets < 2:
         return []
     out: list[Row] = []
@@ -260,7 +263,7 @@ def averages(rows: Sequence[Row], subsets: int) -> list[Row]:
 
 
 def overlap(task: Task, bench: Traces) -> int | None:
-    """How many of the problems are in the task's training set, by normalised text; None where that has no end."""
+    """Count the problems that are in the task's training set, by normalised text; None if that set is infinite."""
     size = task.size("train")
     if size is None:
         return None

@@ -1,4 +1,4 @@
-"""Does the verifier judge others than the generator it grew up with?"""
+"""Transfer: does the verifier judge solutions of generators it was not trained with?"""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class TransferOptions(HeldOut):
 
 
 class Source(NamedTuple):
-    """Solutions to be judged: of which task, by whom."""
+    """Solutions to judge: their task, and who wrote them."""
 
     task: str
     by: str
@@ -91,7 +91,7 @@ class Transfer(Suite):
         return table.ask(subject.solver, problems, self.options.samples, tag=tag)
 
     def sampled_by(self, name: str, subject: Subject, task: Task) -> Traces:
-        """Another generator's solutions of the same problems, by the same random numbers."""
+        """Sample another generator's solutions of the same problems, with the same random keys."""
         assert subject.another is not None, "who measures transfer can open other generators"
         with subject.another(name) as other:
             mine, theirs = (s.setting.roles[s.solver].dialect for s in (subject, other))
@@ -100,7 +100,7 @@ class Transfer(Suite):
             return self.sampled(replace(other, setting=replace(other.setting, seed=subject.setting.seed)), task)
 
     def written(self, subject: Subject, name: str, task: Task) -> Iterator[Source]:
-        """The task's own solutions, about half of them right, where it can write them."""
+        """Yield the task's own solutions, about half of them right, if it can write them."""
         split = self.options.split
         bench = make_bench(task, subject.setting.roles[subject.solver], held_out(task, split, self.options.problems), split)
         if bench:
@@ -108,13 +108,13 @@ class Transfer(Suite):
 
 
 def section_of(text: str) -> dict[str, Any]:
-    """`chain,ops=12` as the section of a config."""
+    """Parse `chain,ops=12` into the section of a config."""
     name, _, settings = text.partition(",")
     return {"name": name} | parse_settings(settings)
 
 
 def judged(subject: Subject, source: Source) -> Row:
-    """The verifier on these solutions: whole ones, their order, and first errors, beside what trivial verifiers get."""
+    """Measure the verifier on these solutions: verdicts, ranking and first errors, with trivial baselines."""
     table = subject.table(source.made)
     checks = Traces(check for group in subject.judged(table, source.solutions) for check in group)
     found = judge_metrics(checks)
@@ -130,7 +130,7 @@ def judged(subject: Subject, source: Source) -> Row:
 
 
 def first_errors(checks: Traces) -> Row:
-    """The F1 of first errors, over solutions that have steps whose truth is known."""
+    """Compute the F1 of first errors over solutions whose steps have a known truth."""
     stepped = [(c, grade) for c in checks if (grade := c.subject.grade) is not None and grade.steps]
     predictions = [first_wrong(c.reading.value.steps) for c, _ in stepped]
     labels = [-1 if grade.first_error is None else grade.first_error for _, grade in stepped]
