@@ -152,7 +152,7 @@ class Trace:
     temperature: float = 1.0
     grade: Grade | None = None
     chars: NDArray[np.int64] | None = None
-    """For each of `ids`, the characters of `text` that are complete after it; 0 in the prompt. For display, never for credit."""
+    """For each of `ids`, the characters of `text` complete after it; 0 in the prompt. For display, never for credit."""
 
     @classmethod
     def given(cls, id: str, seat: str, problem: Problem, text: str, reading: Reading, grade: Grade | None = None) -> Trace:
