@@ -42,7 +42,7 @@ class Lengths:
 
     @cached_property
     def profile(self) -> tuple[Floats, float, Floats]:
-        """The survival curve: midpoints of equal intervals up to the limit, their width, and the share of rows alive in each."""
+        """The survival curve: midpoints of equal intervals up to the limit, their width, and the share of rows alive there."""
         end = min(self.mean, float(self.limit)) if self.spread == 0 else float(self.limit)
         middles = (np.arange(GRID) + 0.5) * end / GRID
         return middles, end / GRID, self.alive(middles)

@@ -17,8 +17,8 @@ LEAST_TURNS = 12
 
 
 def steady(playing: Sequence[Floats], learning: Sequence[Floats], counts: Sequence[int], staleness: int) -> Floats:
-    """Seconds of a cycle once the pipeline is full, from the rollout and learning seconds of each kind of turn. Each array holds
-    one placement or many.
+    """Seconds of a cycle once the pipeline is full, from the rollout and learning seconds of each kind of turn. Each array
+    holds one placement or many.
 
     If turns are alike, a staleness of one is enough: a larger one only evens out differences.
     """

@@ -108,8 +108,8 @@ class Shape:
         return int(self._count(self.experts.active if self.experts else 0, 1))
 
     def read(self, rows: Floats) -> Floats:
-        """Weight bytes that a decoding step of so many rows reads. Of the experts only those that some row is routed to, if rows
-        choose independently and evenly."""
+        """Weight bytes that a decoding step of so many rows reads. Of the experts only those that some row is routed to, if
+        rows choose independently and evenly."""
         whole = np.full_like(rows, HALF * self._count(0, 1))
         if self.experts is None:
             return whole
@@ -136,7 +136,7 @@ class Shape:
 
     @property
     def activation_bytes(self) -> int:
-        """Activation bytes of one token that the backward pass needs: counted as in the local engine (engine/local/memory.py)."""
+        """Activation bytes of one token for the backward pass: counted as in the local engine (engine/local/memory.py)."""
         inner = self.inner
         if self.experts is not None:
             taken = self.experts.width * (self.experts.active + self.experts.shared)
