@@ -101,7 +101,7 @@ class Codec:
         return [np.array([*self.head, *ids, *self.tail], dtype=np.int64) for ids in self._encoded(prompts)]
 
     def _encoded(self, prompts: Sequence[Prompt]) -> list[list[int]]:
-        """Encode the parts of prompts. Neighbouring parts of one kind are joined: ours may hold special tokens, foreign ones not.
+        """Encode the parts of prompts. Neighbouring parts of one kind are joined: ours may hold special tokens, others not.
 
         A text that occurs in many prompts is encoded once, and different ones in parallel on all cores: a GPU waits meanwhile.
         """

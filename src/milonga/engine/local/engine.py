@@ -273,7 +273,7 @@ class LocalEngine(Engine):
 
     @contextmanager
     def _aside(self) -> Iterator[None]:
-        """Offload the weights of policies with `offload` to the host while vLLM starts or samples: nothing else computes then."""
+        """Offload the weights of policies with `offload` while vLLM starts or samples: nothing else computes then."""
         chosen = [policy for policy in self.policies.values() if policy.section.offload]
         tensors = list({id(tensor): tensor for policy in chosen for tensor in policy.weights()}.values())
         resting.put_away(tensors, self.device)

@@ -120,8 +120,8 @@ def chunked_head(
 ) -> tuple[Tensor, Tensor]:
     """Log-probability of each target and entropy of each distribution, both [tokens], at the temperature of each token.
 
-    `hidden` is [tokens, width]. `working` is a copy of the weight in the compute dtype; made here, as autocast says, if it is
-    not given.
+    `hidden` is [tokens, width]. `working` is a copy of the weight in the compute dtype; made here, as autocast says, if not
+    given.
     """
     if working is None:
         working = weight.detach().to(_computing_dtype(weight))
