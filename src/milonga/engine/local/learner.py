@@ -180,7 +180,7 @@ class _Update:
             self.reference = score(policy, lesson.traces, self.objective.kl_from, ledger)
         self.masks = [self._mask(row) for row in range(len(lesson.traces))]
         self.now: list[Floats] | None = None
-        """Log-probabilities of stale rollouts under the weights at the start of the update; None if its only pass gives them."""
+        """Log-probabilities of stale rollouts under the weights at the update's start; None if its only pass gives them."""
         if lesson.stale_cap is not None and (policy.section.epochs > 1 or policy.section.minibatches > 1):
             self.now = self._scored()
         self.ready: Working | None = None
@@ -329,7 +329,7 @@ class _Update:
         return value, sums
 
     def _weights(self, batch: MicroBatch, rows: list[int], old: Tensor, sampled: Tensor, cap: float) -> tuple[Tensor, Sums]:
-        """Truncated importance weights of stale tokens, and their sums over the rows with advantages: other rows do not count."""
+        """Truncated importance weights of stale tokens, and their sums over the rows with advantages."""
         weight, cut = truncated_weights(old, sampled, cap)
         credited = [self._credited(r) for r in rows]
         counted = self._row(credited, np.bool_)[batch.rows]

@@ -14,7 +14,7 @@ Found = TypeVar("Found")
 
 
 class Share:
-    """Data parallelism of one process, which has all rows: the local engine. `milonga.engine.ray` has one for several workers."""
+    """Data parallelism of one process, which has all rows (local engine). `milonga.engine.ray` has one for several workers."""
 
     workers = 1
 

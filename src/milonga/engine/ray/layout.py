@@ -1,4 +1,4 @@
-"""Who goes where, and the memory that each worker needs: reckoned before anything is started.
+"""Placement of workers on machines, and the memory that each needs: computed before anything is started.
 
 Invariants: nothing is loaded for it (shapes come from a model's config); what cannot fit is refused with the numbers. The
 figures are lower bounds from sizes; what Ray decides may differ where there are several ways.
@@ -31,7 +31,7 @@ STORED = 2
 
 @dataclass(frozen=True)
 class Size:
-    """Of one policy, in parameters."""
+    """Size of one policy, in parameters."""
 
     config: Any
     total: int
@@ -42,7 +42,7 @@ class Size:
 
 @dataclass(frozen=True)
 class Need:
-    """Alike workers."""
+    """Resources of a group of identical workers."""
 
     name: str
     workers: int
@@ -71,7 +71,7 @@ class Machine:
 
 
 def size_of(section: PolicySection) -> Size:
-    """From the shapes of a model, which need no memory."""
+    """Compute the size of a policy from the shapes of its model, which need no memory."""
     try:
         config = AutoConfig.from_pretrained(model_path(section.model), trust_remote_code=False)
         with torch.device("meta"):
@@ -98,7 +98,7 @@ def store_bytes(sizes: Mapping[str, Size], staleness: int = 0) -> int:
 
 
 def gpus_of(placement: PlacementSection, device: str, machines: Sequence[Machine]) -> float:
-    """GPUs of each worker."""
+    """Choose the number of GPUs of each worker."""
     if device not in ("auto", "cpu", "cuda"):
         raise ConfigError(f"device '{device}': Ray chooses the GPU of each worker; use auto, cpu or cuda")
     if placement.gpus is not None and placement.gpus > 1 and placement.gpus % 1:
@@ -121,7 +121,7 @@ def needs_of(
     vllm: VllmSection | None,
     machines: Sequence[Machine],
 ) -> list[Need]:
-    """All groups of a run; what no placement can help is refused here."""
+    """Compute the resources of all groups of a run; configs that no placement can help are refused here."""
     needs = []
     for name, section in sections.items():
         own = placement.of(name)
@@ -244,7 +244,7 @@ def own_gpu_memory() -> int | None:
 
 
 def machines() -> list[Machine]:
-    """Those of the cluster that this process has joined."""
+    """List the machines of the cluster that this process has joined."""
     nodes = [node for node in ray.nodes() if node["Alive"]]
     found = []
     for node in nodes:
@@ -318,7 +318,7 @@ def memory_of(need: Need) -> str:
 
 
 def lines(needs: Sequence[Need], machines: Sequence[Machine]) -> list[str]:
-    """Who goes where, to be read."""
+    """Format the placement of workers as lines for the user."""
     out = []
     for need, where in zip(needs, place(needs, machines), strict=True):
         counted = ", ".join(f"{where.count(name)} on {name}" for name in dict.fromkeys(where))

@@ -42,7 +42,7 @@ class Address:
 
     @property
     def sealed(self) -> bool:
-        """Whether nobody on the way can read along."""
+        """Whether the connection is encrypted, or stays on this machine."""
         return self.near or urlsplit(self.url).scheme == "https"
 
 
@@ -68,7 +68,7 @@ def parse_address(policy: str, text: str) -> Address:
 
 
 def check_section(policy: str, section: EndpointSection) -> None:
-    """What must not be written into a run folder, and what would be overruled in silence."""
+    """Refuse endpoint options that must not be written into a run folder, or that would be overruled silently."""
     where = f"policies.{policy}.endpoint"
     if section.api_key_env is not None and not VARIABLE.fullmatch(section.api_key_env):
         raise ConfigError(

@@ -85,7 +85,7 @@ class Client:
         return [row["id"] for row in rows if isinstance(row, dict) and isinstance(row.get("id"), str)]
 
     def complete(self, bodies: Sequence[Mapping[str, Any]], keys: Sequence[int]) -> list[dict[str, Any]]:
-        """The answers to chat completions, in their order. `keys` are of the chance in waiting."""
+        """Request chat completions; return the answers in order. `keys` seed the random part of retry waits."""
         return self._run(self._all(bodies, keys))
 
     def close(self) -> None:
@@ -183,7 +183,7 @@ class Client:
         return self.shown(str(message or text)) or "no message"
 
     def shown(self, text: str) -> str:
-        """Of what a server says, what may be shown: one short line, without the key."""
+        """Sanitise a server's text for display: one short line, without the key."""
         return clipped(visible(" ".join(self._without_key(text).split())), SAID)
 
     def _stopped(self, why: str) -> UserError:
@@ -213,7 +213,7 @@ def asked_wait(headers: Mapping[str, str]) -> float | None:
 
 
 def fault(answer: Mapping[str, Any]) -> str | None:
-    """What is missing from an answer that should be a chat completion."""
+    """Find what is missing from an answer that should be a chat completion; None if nothing is."""
     choices = answer.get("choices")
     if not isinstance(choices, list) or not choices:
         return "it has no choices"
