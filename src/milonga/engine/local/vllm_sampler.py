@@ -91,7 +91,7 @@ class Host:
             self.engine.wake_up(tags=["weights"])
 
     def ready(self, section: VllmSection) -> None:
-        """Wake the key-value cache too: ready to compute. It is not there while weights are loaded, so that both need not fit."""
+        """Wake the key-value cache too: ready to compute. It is away while weights are loaded, so that both need not fit."""
         if section.sleep:
             self.engine.wake_up(tags=["kv_cache"])
 

@@ -165,8 +165,8 @@ class RayEngine(Engine):
         wanted: Wanted,
         ledger: Ledger,
     ) -> list[Completion]:
-        """Sample from the weights that `wanted` returns, and charge `ledger`. If there are samplers, no learner is called, unless
-        `wanted` does: it can run while learning goes on."""
+        """Sample from the weights that `wanted` returns, and charge `ledger`. If there are samplers, no learner is called,
+        unless `wanted` does: it can run while learning goes on."""
         self._codec(policy)
         if self.sections[policy].kind == "scalar":
             raise ValueError(f"policy '{policy}' has a value head: it judges, and cannot be sampled from")

@@ -272,7 +272,7 @@ class Work:
 
 
 def watch(policy: Policy, pulse: Pulse) -> None:
-    """Register hooks that mark every pass through the model. Written-out passes do not call the model, but its rotary module."""
+    """Register hooks that mark every pass of the model. Written-out passes do not call the model, but its rotary module."""
     rotary = getattr(policy.backbone, "rotary_emb", None)
     for module in (policy.causal, policy.backbone, rotary):
         if module is not None:
