@@ -1,4 +1,4 @@
-"""Where the time of a turn goes. Wall-clock figures live in a file of their own, never among the metrics."""
+"""Timing of a turn by kind of work. Wall-clock figures live in a file of their own, never among the metrics."""
 
 from __future__ import annotations
 

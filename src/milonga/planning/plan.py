@@ -43,7 +43,7 @@ TENSOR = (1, 2, 4, 8, 16, 32)
 GRID = ((8, 1), (16, 4), (64, 8), (128, 16), (256, 32), (512, 64), (1024, 128), (2048, 256), (4096, 512), (8192, 1024))
 """Sizes of a group: up to the first number by steps of the second."""
 ENOUGH = 1.01
-"""Of plans that are this close to the fastest, the one with the fewest GPUs is taken."""
+"""Tolerance: among placements this close to the fastest, the one with the fewest GPUs is taken."""
 GIB = 2**30
 
 

@@ -60,7 +60,7 @@ class Policy:
         self.head = self._value_head() if section.kind == "scalar" else None
         self.names, self.parameters = self.trainable()
         self.device = self.parameters[0].device
-        """Where it computes, wherever its weights lie at the moment."""
+        """Device that it computes on, even while its weights are offloaded."""
         self.share = Share()
         """The rows that are this process's to compute."""
         self.optimiser = self.new_optimiser()

@@ -217,7 +217,7 @@ class _Batch:
         return out.logits[:, -1][spread], mask[spread]
 
     def _columns(self, row: int, count: int) -> Tensor:
-        """Where the first `count` tokens of a row lie in the cache."""
+        """Find the cache columns of the first `count` tokens of a row."""
         known = self.known[row]
         rest = self.longest - (len(self.contexts[row]) - known)
         return torch.cat([torch.arange(self.past - known, self.past), torch.arange(rest, rest + count - known)])

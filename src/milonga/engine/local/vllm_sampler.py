@@ -44,7 +44,7 @@ MOST_AT_ONCE, LONGEST = 4096, 1 << 17
 RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
 """Most rank of the adapters that an engine of vLLM is made for: it knows these."""
 FIRST_PHASE, LAST_PHASE = "init_weight_transfer_engine", "finish_weight_update"
-"""Of a transfer of weights from another process, in vLLM's words."""
+"""First and last phase of a weight transfer from another process, by their names in vLLM."""
 FAILURES = (ValueError, RuntimeError, OSError, ImportError, KeyError, AssertionError, NotImplementedError)
 """What vLLM raises where it cannot serve a model or has too little memory."""
 

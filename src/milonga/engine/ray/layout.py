@@ -37,7 +37,7 @@ class Size:
     total: int
     trained: int
     block: int
-    """Of the largest part that sharded workers gather at once: a layer, or all that is outside of layers."""
+    """Parameters of the largest part that sharded workers gather at once: a layer, or all that is outside of layers."""
 
 
 @dataclass(frozen=True)
@@ -49,9 +49,9 @@ class Need:
     cpus: float
     gpus: float
     bytes: int
-    """Of each worker, on its device."""
+    """Memory of each worker on its device."""
     host: int = 0
-    """Of each worker on a GPU: bytes of the host for what is offloaded."""
+    """Host memory of each worker on a GPU, for what is offloaded."""
 
     @property
     def device(self) -> str:
@@ -67,7 +67,7 @@ class Machine:
     gpus: float
     memory: int
     gpu_memory: int | None = None
-    """Of each GPU; None where nobody here can tell."""
+    """Memory of each GPU; None if unknown here."""
 
 
 def size_of(section: PolicySection) -> Size:
@@ -151,7 +151,7 @@ def refuse_unshardable(name: str, section: PolicySection, placement: PlacementSe
 
 
 def transfer_of(section: PolicySection, placement: PlacementSection) -> str | None:
-    """By which of vLLM's backends the live weights of a policy reach its samplers; None: by the store, as adapters always."""
+    """Choose the vLLM backend that sends a policy's live weights to its samplers; None: Ray's object store, as for adapters."""
     if placement.transfer in ("auto", "store") or section.lora is not None or section.kind == "scalar":
         return None
     return placement.transfer
@@ -233,7 +233,7 @@ def sampler_bytes(sections: Sequence[PolicySection], sizes: Sequence[Size], devi
 
 
 def this_machine() -> Machine:
-    """Where no cluster is running: what one on this machine would offer."""
+    """Describe this machine, if no cluster is running: what a cluster on it would offer."""
     gpus = torch.cuda.device_count()
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return Machine(socket.gethostname(), float(os.cpu_count() or 1), float(gpus), memory, own_gpu_memory())
@@ -262,7 +262,7 @@ class Room:
     machine: Machine
     cpus: float
     gpus: list[float]
-    """Of each GPU: a worker's part of one is never put together from several."""
+    """Free part of each GPU: a worker's part of one is never put together from several."""
     memory: float
 
     def take(self, need: Need) -> bool:

@@ -63,7 +63,7 @@ class Learners:
 
 
 def settled(folder: Path) -> Path:
-    """Where a checkpoint lies by now: it was saved under a draft's name."""
+    """Find the folder of a checkpoint: it was saved under a draft's name, and may have been renamed since."""
     return folder if folder.exists() else folder.with_name(folder.name.removesuffix(DRAFT))
 
 

@@ -48,7 +48,7 @@ class Setup:
     crowded: bool = False
     """Whether another worker may be on the same GPU."""
     transfer: str | None = None
-    """Of a sampler: the backend by which vLLM is sent live weights; None where they come by the store."""
+    """For a sampler: the vLLM backend that sends it live weights; None if they come through Ray's object store."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class Worker:
         self.store: Any = None
 
     def meet(self) -> tuple[str, int]:
-        """Where the workers of a group find each other: asked of the first one."""
+        """Open the rendezvous (TCP store) of a group's workers on the first one; return its host and port."""
         host = ray.util.get_node_ip_address()
         self.store = TCPStore(host, 0, is_master=True, wait_for_workers=False)
         return host, int(self.store.port)

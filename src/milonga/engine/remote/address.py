@@ -1,4 +1,4 @@
-"""Where a model behind an endpoint is, `openai:URL#model`, and the key to it.
+"""The address of a model behind an endpoint, `openai:URL#model`, and its key.
 
 Invariants: a key comes from the environment alone. What could hold one (a user in a URL, a query, a key where the name of a
 variable belongs) is refused, by a message that does not repeat it: the address is written into the run folder.

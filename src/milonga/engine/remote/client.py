@@ -37,7 +37,7 @@ SAID = 200
 PLACEHOLDER = 8
 """Keys with fewer characters are words such as EMPTY, for servers without keys: no secrets, and to be found in any text."""
 MOST_TOKENS = 2**40
-"""That an answer may say it took: beyond them is no count."""
+"""Upper bound of a plausible token count in an answer."""
 ENVIRONMENT = "a proxy or a file of certificates that the environment names (HTTPS_PROXY, ALL_PROXY, SSL_CERT_FILE, …)"
 PASSING = (408, 409, 429)
 """Statuses below 500 that may be others the next time."""

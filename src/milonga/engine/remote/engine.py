@@ -27,7 +27,7 @@ UNLIMITED = 2**31
 SEEDS = 2**31
 """Servers take different ranges of seeds; all of them take these."""
 STOPPED_AT = ("stop_reason", "matched_stop")
-"""Where vLLM and SGLang say which string ended an output."""
+"""Fields in which vLLM and SGLang name the stop string that ended a completion."""
 
 
 class Endpoint:
