@@ -1,9 +1,9 @@
-"""Turns that are played while earlier ones are learned.
+"""Asynchronous rollouts: later turns are sampled in a thread while earlier ones are learned.
 
-Invariants: which weights play a turn follows from its place alone, never from how fast anything was, so that a run can be
-repeated and resumed: within a stretch (see `Loop.stretch`) turn n has the weights after turn n - 1 - k, or those of the
-stretch's beginning; nothing is played beyond its end. Turns are played in order by one thread, which asks samplers alone, and
-cannot reach what learning changes: the state of the recipe, and the pairs that were kept.
+Invariants: which weights sample a turn follows from its place in the schedule alone, never from timing, so that a run can be
+repeated and resumed. Within a stretch (see `Loop.stretch`), with staleness k, turn n has the weights after turn n - 1 - k, or
+those at the stretch's beginning; nothing is sampled beyond its end. Turns are sampled in order by one thread, which calls
+samplers alone and cannot reach what learning changes: the state of the recipe, and the preference pairs.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from milonga.types import Traces
 
 
 class Denied:
-    """Stands where something is that others change while a turn is played. Whoever looks at it is told so."""
+    """Placeholder for an object that learning changes while rollouts are sampled. Any access raises an error."""
 
     def __init__(self, what: str) -> None:
         self.what = what
@@ -37,8 +37,8 @@ class Denied:
 
 
 def player(recipe: Recipe) -> Callable[[Table], Traces]:
-    """How a recipe plays ahead: without what it remembers from turn to turn, which depends on what was learned so far. It is
-    played by a copy, which must stay one: what `play` noted in it, `credit` would not find."""
+    """Return a function that samples a recipe's rollouts without its state, which depends on what was learned so far. It runs
+    on a copy of the recipe, whose attributes must not be set: `credit` would not find what `play` noted there."""
     apart: Any = copy.copy(recipe)
     apart.state = Denied("use the recipe's `state`")
     before = dict(vars(apart))
@@ -54,7 +54,7 @@ def player(recipe: Recipe) -> Callable[[Table], Traces]:
 
 @dataclass(frozen=True)
 class Played:
-    """A turn that is ready to be learned from, and when it was played."""
+    """The rollouts of a turn that is ready to be learned from, and when they were sampled."""
 
     table: Table
     traces: Traces
@@ -62,12 +62,12 @@ class Played:
     ended: float
 
     def ahead(self, asked: float) -> float:
-        """Seconds of its playing for which nobody waited, who began to wait at this time."""
+        """Rollout seconds hidden behind learning, if the learner began to wait at time `asked`."""
         return max(0.0, self.ended - self.began - max(0.0, self.ended - asked))
 
 
 class Ahead:
-    """The thread that plays, and the turns that wait for it, are played or are ready."""
+    """The rollout thread and its queue of turns: waiting for weights, being sampled, or ready."""
 
     def __init__(self, play: Callable[[Table], Traces], engine: Engine, staleness: int) -> None:
         self.play, self.engine, self.staleness = play, engine, staleness
@@ -77,10 +77,11 @@ class Ahead:
         """Turns whose weights are not published yet."""
         self.begun: deque[Future[Played]] = deque()
         self.problem = 0
-        """Index of the first problem of the next turn: how many a turn draws is known when it was played."""
+        """Index of the first problem of the next turn. It is known only after the turn before was sampled."""
 
     def begin(self, stretch: Iterable[Table]) -> None:
-        """The turns of a stretch, none of which was learned yet; the first ones are played with what is published now."""
+        """Queue the turns of a stretch, none of which was learned yet. The first ones are sampled from the weights published
+        now."""
         assert not self.waiting and not self.begun
         self.waiting.extend(stretch)
         self.problem = self.waiting[0].start
@@ -88,7 +89,7 @@ class Ahead:
             self.published()
 
     def published(self) -> None:
-        """One more turn was learned and published: one more can be played."""
+        """Submit the next turn to the rollout thread, after one more turn was learned and published."""
         if self.waiting:
             table, view = self.waiting.popleft(), self.engine.frozen()
             view.stop = self.stop
@@ -104,7 +105,7 @@ class Ahead:
         return Played(table, traces, began, time.monotonic())
 
     def take(self) -> Played:
-        """The next turn, waited for; what went wrong in it goes wrong here."""
+        """Wait for the next turn and return it; an error of the rollout thread is raised here."""
         return self.begun.popleft().result()
 
     @property
@@ -113,6 +114,7 @@ class Ahead:
         return not self.waiting and not self.begun
 
     def close(self) -> None:
-        """Forget what was not taken. The call under way is waited for, since its workers are about to go; no other begins."""
+        """Drop the turns that were not taken. The sampling call under way is waited for, since its workers are about to be
+        ended; no other begins."""
         self.stop.set()
         self.thread.shutdown(cancel_futures=True)

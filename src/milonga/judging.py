@@ -1,11 +1,12 @@
-"""How solutions are judged at a table, whatever sits on the judge's seat. There are four kinds of judges:
+"""Judging solutions by a verifier of any kind. There are four kinds:
 
-- one that writes about the whole solution is sampled, and its text is read;
-- one that writes about pieces of it is sampled for each piece, and its verdicts are joined;
-- one whose score is the chance of a word is sampled, and the chance of the word is looked up;
-- a scorer writes nothing: it reads the solution once, and its numbers are read at the ends of the steps.
+- a generative verifier of the whole solution is sampled, and its completion is parsed;
+- a generative verifier of pieces is sampled for each piece, and its verdicts are joined;
+- a yes/no verifier is sampled, and its score is the probability of the word for "right";
+- a scorer writes nothing: it is evaluated on the solution once, and its values are taken at the ends of the steps.
 
-Invariant: each gives traces about the solutions, whose readings are verifications; `Table.judge` is the way in.
+Invariant: each gives rollouts whose targets are the solutions and whose parsed values are verifications. The entry point is
+`Table.judge`.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def judge(table: Table, seat: str, solutions: Traces, n: int, greedy: bool, tag: str) -> Traces:
-    """`n` verifications of each solution, by policy@tag on the seat; one of each by a scorer, whose numbers do not change."""
+    """Make `n` verifications of each solution by policy@tag of the agent; a scorer, which is deterministic, makes one."""
     role = table.setting.roles[seat]
     if isinstance(role, Scorer):
         return scored(table, seat, role, solutions, tag)
@@ -53,7 +54,7 @@ def scored(table: Table, seat: str, role: Scorer, solutions: Traces, tag: str) -
 def joined(
     table: Table, seat: str, role: Role, solutions: Traces, pieces: Sequence[list[Trace]], verdicts: Traces, n: int
 ) -> Traces:
-    """Of a judge that was asked about the pieces of solutions: `n` verifications of each whole, not to be trained on."""
+    """Join verdicts on pieces into `n` verifications of each whole solution. These are not trained on."""
     found: dict[str, list[Trace]] = {}
     for verdict in verdicts:
         found.setdefault(verdict.subject.id, []).append(verdict)
@@ -68,9 +69,9 @@ def joined(
 
 
 def weighed(table: Table, seat: str, role: YesNoVerifier, solutions: Traces, n: int, greedy: bool, tag: str) -> Traces:
-    """Of a writer of a word several checks make one verification: its score is how likely the word was.
+    """Judge by a yes/no verifier: several sampled checks make one verification, scored by the probability of its word.
 
-    Greedy checks are all alike, so that one is enough; the direct form needs none, only a place for its word.
+    Greedy checks are all alike, so that one is enough; the direct form samples none, and only needs a place for its word.
     """
     each = 1 if greedy else role.rationales
     if role.form == "direct":
@@ -88,14 +89,14 @@ def weighed(table: Table, seat: str, role: YesNoVerifier, solutions: Traces, n: 
 
 
 def chances(table: Table, seat: str, role: YesNoVerifier, checks: Traces, tag: str) -> list[float]:
-    """How likely the word for "right" was where each verification has its final verdict; NaN where it has none.
+    """Probability of the word for "right" at the final verdict of each check; NaN if it has none.
 
-    The place is found in token space, as the last of the two words: nothing that was sampled is encoded again.
+    The place is found in token space, as the last of the two words: no sampled text is encoded again.
     """
     policy = table.setting.policies[seat]
     words = [one_token(table, seat, word) for word in role.words]
     places = {row: at for row, check in enumerate(checks) if (at := last_of(words, check)) is not None}
-    # Checks of one solution are often the same to the letter, and need to be looked at once.
+    # Checks of one solution are often identical, and need to be scored only once.
     before = {row: checks[row].ids[:at].tobytes() for row, at in places.items()}
     distinct = {key: row for row, key in before.items()}
     asked = [ending(checks[row], places[row], word, policy) for row in distinct.values() for word in words]
@@ -112,7 +113,8 @@ def one_token(table: Table, seat: str, word: str) -> int:
 
 
 def last_of(words: Sequence[int], check: Trace) -> int | None:
-    """Where a verification that can be read has its final verdict: the last of the two words (right, wrong) in its output."""
+    """Find the position of a check's final verdict: the last of the two words (right, wrong) in its completion; None if it
+    has no valid one."""
     start, final = check.segments[-1].start, check.reading.value.final
     found = np.flatnonzero(np.isin(check.ids[start:], words))
     if final is None or not len(found):
@@ -122,7 +124,7 @@ def last_of(words: Sequence[int], check: Trace) -> int | None:
 
 
 def ending(check: Trace, at: int, word: int, policy: str) -> Trace:
-    """The verification up to a place, with a word there of which only the chance is asked."""
+    """Copy a check up to a position and put a word there, as the only trained token: its log-probability is to be scored."""
     segments = (Segment("prompt", 0, at), Segment(check.seat, at, at + 1, policy, trained=True))
     ids = np.append(check.ids[:at], word)
     return replace(check, ids=ids, segments=segments, logprobs=np.zeros(at + 1), steps=(), temperature=1.0)

@@ -1,7 +1,7 @@
-"""The loop around a recipe: schedule, turns, evaluation, metrics, checkpoints, resume.
+"""The training loop around a recipe: schedule, turns, evaluation, metrics, checkpoints, resume.
 
 One turn, one direction: task.draw -> recipe.play -> recipe.credit -> engine.learn -> engine.publish -> the run folder.
-With `staleness`, later turns are played meanwhile; what they are played with does not depend on timing.
+With `staleness`, rollouts of later turns are sampled meanwhile; which weights sample them does not depend on timing.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ class Place:
         return Cursor(self.phase, self.done)
 
     def after(self, cursor: Cursor, led: bool) -> Place:
-        """A turn later, which was that of the cursor, and one of the lead seat or not."""
+        """The place after one more turn, at `cursor`; `led` says whether the lead agent learned in it."""
         return Place(self.turn + 1, self.lead_turns + led, cursor.phase, cursor.done + 1)
 
 
 def evaluator(plan: Plan, setting: Setting) -> Evaluator:
-    """What measures a plan's policies, as they are in this setting."""
+    """Make the evaluator of a plan's policies."""
     recipe, section = plan.recipe, plan.config.eval
     bench = make_bench(plan.task, plan.roles.get(recipe.solving), section.bench, section.split)
     return Evaluator(setting, section, tuple(bench), recipe.measure, recipe.solving, recipe.judging)
@@ -78,7 +78,7 @@ class Loop:
         self.ahead = Ahead(player(plan.recipe), engine, self.config.staleness)
 
     def prepare(self) -> None:
-        """What can fail before anything is written: room on the disk, graders, trackers; and what the task says of itself."""
+        """Check what can fail before anything is written (disk space, graders, trackers), and show the task's description."""
         self.check_disk()
         self.plan.task.make_ready()
         for key, value in self.plan.task.describe().items():
@@ -92,7 +92,7 @@ class Loop:
         )
 
     def run(self) -> dict[str, Any]:
-        """From the start, or from where `restore` put it, to the end; returns the report."""
+        """Run all turns, from the start or from where `restore` put it; return the report."""
         try:
             if self.place.turn == 0 and not self.rows:
                 self.start()
@@ -111,7 +111,7 @@ class Loop:
         require_room(self.folder.path, needed, free_bytes(self.folder.path))
 
     def start(self) -> None:
-        """Measure the start, so that every change is seen against it, and keep it, so that nothing is lost before turn 1."""
+        """Evaluate the initial policies as the baseline of all changes, and save the first checkpoint."""
         began = time.monotonic()
         row = {"turn": 0, "learner": None, **self.evaluate()}
         self.rows.append(row)
@@ -119,7 +119,8 @@ class Loop:
         self.checkpoint()
 
     def progress(self, place: Place) -> float:
-        """Share of the budget used at a place: lead turns; or compute, where the budget is compute, as it is used now."""
+        """Share of the budget that is used at a place: of the lead agent's turns; or of the compute used so far, if the budget
+        is compute."""
         used = [self.engine.ledger.total(what) / amount for what, amount in self.config.budget.items()]
         return min(1.0, max(used, default=place.lead_turns / self.config.turns))
 
@@ -156,7 +157,7 @@ class Loop:
             self.checkpoint()
 
     def table(self, place: Place, cursor: Cursor) -> Table:
-        """Of the turn after this place."""
+        """Make the sampling context of the turn after this place."""
         phase = self.schedule.phase(cursor.phase)
         assert phase is not None
         return Table(
@@ -175,7 +176,7 @@ class Loop:
         return table, self.recipe.play(table)
 
     def played_ahead(self, cursor: Cursor) -> tuple[Table, Traces]:
-        """The same turn, played while earlier ones were learned. It is credited at a table where all but the samplers are."""
+        """Return the next turn of asynchronous rollouts, with a context for credit in which nothing can be sampled."""
         timeline = Timeline()
         if self.ahead.over:
             self.ahead.begin(self.table(*turn) for turn in self.stretch(cursor))
@@ -186,9 +187,9 @@ class Loop:
         return table, found.traces
 
     def stretch(self, cursor: Cursor) -> Iterator[tuple[Place, Cursor]]:
-        """The turns from here to the next point that nothing may be played beyond before it is reached: a checkpoint, so that a
-        resumed run does what one never stopped does; an evaluation, which needs the samplers; another learner, or weights that
-        a phase sets, which the next turns are about; a condition, which may end the phase; the end."""
+        """Iterate over the turns from here to the next barrier of asynchronous rollouts. Nothing is sampled beyond a barrier
+        before it is reached. Barriers are: a checkpoint, so that a resumed run equals an uninterrupted one; an evaluation,
+        which needs the samplers; another learner, or weights that a phase sets; a condition that may end the phase; the end."""
         place = self.place
         while True:
             yield place, cursor
@@ -207,8 +208,8 @@ class Loop:
                 return
 
     def measured(self, phase: Phase, place: Place) -> bool:
-        """Evaluations come every few turns of the lead seat, so that arms are measured at the same points; before its first
-        turn, and in phases that wait for a metric, every few turns of whoever learns."""
+        """Whether to evaluate after this turn: every few turns of the lead agent, so that arms are measured at the same points.
+        Before its first turn, and in phases that wait for a metric, every few turns of any learner."""
         if place.lead_turns == 0 or (phase.until is not None and phase.learner != self.recipe.lead):
             return place.turn % self.config.eval.every == 0
         return phase.learner == self.recipe.lead and place.lead_turns % self.config.eval.every == 0
@@ -227,7 +228,7 @@ class Loop:
             self.engine.copy(action.policy, action.policy, action.source or "ref")
 
     def learn(self, table: Table, played: Traces) -> tuple[dict[str, Any], dict[str, Floats]]:
-        """Credit, learn and publish; returns this turn's figures, and the advantages that were learned from, by trace."""
+        """Assign credit, learn and publish; return this turn's metrics, and the advantages by rollout id."""
         row: dict[str, Any] = {}
         advantages: dict[str, Floats] = {}
         for lesson in self.recipe.credit(table, played):
@@ -268,7 +269,7 @@ class Loop:
         self.folder.checkpoints.save(self.place.turn, state, self.engine.save)
 
     def restore(self) -> None:
-        """Go back to the newest whole checkpoint; what came after it is cut away and will come again."""
+        """Restore the newest complete checkpoint; rows after it are cut from the run folder, since those turns run again."""
         for what in self.folder.checkpoints.damaged():
             self.view.say(f"checkpoint {what}; using an older one")
         found = self.folder.checkpoints.newest()
@@ -302,7 +303,7 @@ class Loop:
 
 
 def report_numbers(report: LearnReport, behind: float | None) -> dict[str, Any]:
-    """Figures of an update from samples so many versions behind; None in a run where none can be."""
+    """Metrics of an update from rollouts that are `behind` versions old on average; None in a run without staleness."""
     numbers = asdict(report)
     numbers["skipped"] = int(report.skipped is not None)
     if behind is None:
@@ -311,7 +312,7 @@ def report_numbers(report: LearnReport, behind: float | None) -> dict[str, Any]:
 
 
 def rollout_metrics(played: Traces) -> dict[str, Any]:
-    """What the turn's own traces tell for free, by seat."""
+    """Metrics of the turn's own rollouts, by agent: they need no extra sampling."""
     out: dict[str, Any] = {}
     for seat in dict.fromkeys(t.seat for t in played):
         traces = played.keep(lambda t, seat=seat: t.seat == seat)  # type: ignore[misc]
@@ -335,7 +336,7 @@ def groups_of(traces: Traces) -> dict[str, list[float]]:
 
 
 def summary_of(recipe: str, path: str, place: Place, rows: list[dict[str, Any]], engine: Engine) -> dict[str, Any]:
-    """Start and end of what matters, and what it cost."""
+    """Summarise a run: the main metrics at its start and end, and its compute."""
     measured = [row for row in rows if any(key.startswith("eval/") for key in row)]
     first, last = measured[0], measured[-1]
 

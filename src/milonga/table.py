@@ -1,6 +1,6 @@
-"""The table where the seats meet: recipes ask seats for outputs, and get traces.
+"""The context in which a recipe samples rollouts: it asks agents for completions, and gets rollouts.
 
-The table draws problems, writes prompts through the roles, samples through the engine, reads and grades what came back,
+The context draws problems, writes prompts through the roles, samples through the engine, parses and grades the completions,
 and records step ends in token space. It owns the keys of the randomness, so that recipes cannot depend on history.
 """
 
@@ -28,33 +28,33 @@ from milonga.timeline import Timeline
 from milonga.types import Floats, Problem, Prompt, Reading, Segment, Solution, Split, Trace, Traces
 
 TOOL = "tool"
-"""Who speaks where the task's tool answers a call."""
+"""Producer of the segments in which the task's tool answers a call."""
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What does not change during a run: the engine, the task, who sits where, how outputs are sampled."""
+    """What does not change during a run: the engine, the task, the role and policy of each agent, the sampling options."""
 
     engine: Engine
     task: Task
     roles: Mapping[str, Role]
-    """Seat to role."""
+    """Agent to role."""
     policies: Mapping[str, str]
-    """Seat to policy: the one indirection that gives shared weights, adapters per seat and different sizes."""
+    """Agent to policy: the one indirection that gives shared weights, adapters per agent and different model sizes."""
     sampling: SamplingSection
     seed: int
     batch: int
     """Problems in a turn."""
 
     def limit(self, seat: str) -> int:
-        """Most tokens of an output: what a solution of the task may have, times the room of the role."""
+        """Most new tokens of an agent's completion: the limit of the task's solutions, times the role's `room`."""
         return self.roles[seat].room() * (self.sampling.max_tokens or self.task.max_tokens)
 
 
 @dataclass(frozen=True)
 class _Asked:
-    """One output that a seat was asked for. `prefix` is a solution that it goes on from, and where to cut it; `talk` is the
-    conversation so far and who spoke after it."""
+    """One completion that an agent is asked for. `prefix` is a solution to continue, and after how many steps to cut it; `talk`
+    is the conversation so far and who spoke after it."""
 
     id: str
     problem: Problem
@@ -66,7 +66,7 @@ class _Asked:
 
 @dataclass
 class Table:
-    """One turn (or one evaluation) at the table."""
+    """The sampling context of one turn, or of one evaluation."""
 
     setting: Setting
     turn: int | str
@@ -84,19 +84,19 @@ class Table:
     dropped: Counter[str] = field(default_factory=Counter)
     """Samples that were left out, by reason."""
     asked: Counter[tuple[str, str, bool]] = field(default_factory=Counter)
-    """Outputs of each seat for each subject: one that is asked about again gets new rollouts, not the same ones."""
+    """Number of completions of each agent for each target so far: asking about one again gives new rollouts, not the same."""
     preferences: Preferences = field(default_factory=Preferences)
     """The pairs that the run has kept so far."""
     timeline: Timeline = field(default_factory=Timeline)
     history: History | None = None
-    """Of the conversations that are going on."""
+    """Prefix cache of the conversations that are going on."""
     busy: bool = False
-    """Whether later turns are played at other tables meanwhile: nobody can be asked at this one then."""
+    """Whether rollouts of later turns are being sampled meanwhile: then nothing can be sampled in this context."""
 
     @contextmanager
     def conversing(self) -> Iterator[None]:
-        """What is sampled in this block may be gone on with in it: `reply` and `complete` need not read again what was read or
-        written here before. It saves time, costs memory while the block lasts, and changes no result."""
+        """Cache the prefixes of what is sampled in this block, so that `reply` and `complete` do not compute them again. It
+        saves time, costs memory while the block lasts, and changes no result."""
         if self.history is not None:  # an outer block is as good
             yield
             return
@@ -108,14 +108,15 @@ class Table:
             self.history = None
 
     def problems(self, count: int | None = None) -> list[Problem]:
-        """The next problems. Each learner has its own cursor: arms of a comparison see the same problems in the same order."""
+        """Draw the next problems. Each learner has its own cursor: arms of a comparison see the same problems in the same
+        order."""
         count = self.setting.batch if count is None else count
         drawn = self.setting.task.draw(self.split, self.start + self.drawn, count)
         self.drawn += count
         return drawn
 
     def problems_at(self, levels: Sequence[int]) -> list[Problem]:
-        """The next problems, one of each of these levels of the task."""
+        """Draw the next problems, one at each of these levels of the task."""
         first = self.start + self.drawn
         self.drawn += len(levels)
         return [self.setting.task.at(level).problem(self.split, first + n) for n, level in enumerate(levels)]
@@ -123,9 +124,10 @@ class Table:
     def ask(
         self, seat: str, subjects: Sequence[Problem] | Traces, n: int = 1, greedy: bool = False, tag: str = "live"
     ) -> Traces:
-        """`n` outputs of a seat for each subject: problems for a solver, traces for a judge; adjacent for each subject.
+        """Sample `n` rollouts of an agent for each target: problems for a solver, rollouts for a judge. Those of one target are
+        adjacent.
 
-        Where the task has a tool, an output that calls it is answered, and the seat goes on until it calls no more.
+        If the task has a tool, a completion that calls it is answered, and the agent continues until it makes no more calls.
         """
         asked: list[_Asked] = []
         everyone: list[Problem | Trace] = list(subjects)
@@ -141,10 +143,10 @@ class Table:
     def complete(
         self, seat: str, prefixes: Sequence[tuple[Trace, int]], n: int = 1, tag: str = "live", step: bool = False
     ) -> Traces:
-        """`n` solutions that go on from the first steps of a given one: `(solution, 3)` keeps its first three.
+        """Sample `n` solutions that continue the first steps of a given one: `(solution, 3)` keeps its first three.
 
-        The prefix is cut in token space, where the third step ends; it is never encoded again. With `step` each goes on by one
-        step alone, or by the answer.
+        The prefix is cut in token space, where the third step ends; it is never encoded again. With `step` each completion is
+        one more step alone, or the answer.
         """
         asked: list[_Asked] = []
         for solution, count in prefixes:
@@ -166,10 +168,10 @@ class Table:
         tag: str = "live",
         speaker: str = "prompt",
     ) -> Traces:
-        """`n` next turns of conversations that the seat is in, after something was said to it, by `speaker`.
+        """Sample `n` next turns of each of an agent's conversations, after the message `said` by `speaker`.
 
         Ids are appended to those of the conversation, which are never encoded again. Turns that the live policy sampled stay
-        trained; what others said, and turns that were given, are context.
+        trained; messages of others, and turns that were given, are context.
         """
         return Traces(self._graded(self._next_turns(seat, talks, said, n, greedy, tag, speaker)))
 
@@ -185,9 +187,9 @@ class Table:
         return self._sample(seat, asked, greedy, tag)
 
     def _served(self, seat: str, traces: list[Trace], greedy: bool, tag: str) -> list[Trace]:
-        """The same conversations after all calls of the task's tool were answered, or as many as one conversation may make.
+        """Answer the tool calls in conversations, and sample on, until there are none or one conversation has made its limit.
 
-        One that has no room left for an answer stays as it is, at its call: it has no end that could be read.
+        A conversation with no room left for an answer stays as it is, at its call: it has no end that could be parsed.
         """
         tool, role, out = self.setting.task.tool, self.setting.roles[seat], list(traces)
         if tool is None:
@@ -208,7 +210,7 @@ class Table:
         return out
 
     def write_reply(self, seat: str, talks: Traces, said: Sequence[Prompt], texts: Sequence[str]) -> Traces:
-        """Given texts as next turns of conversations, to be imitated: what came before them is context alone."""
+        """Make rollouts whose next turns are given texts, to be imitated: everything before them is context alone."""
         made, answers = self._given(seat, texts)
         traces = []
         contexts = self._following(seat, talks, said, 1, [len(answer.ids) for answer in answers])
@@ -220,10 +222,11 @@ class Table:
         return Traces(self._graded(traces))
 
     def write(self, seat: str, subjects: Sequence[Problem | Trace] | Traces, texts: Sequence[str]) -> Traces:
-        """Given texts as if the seat had written them: to be imitated, or read by a value head. Never for a policy gradient."""
+        """Make rollouts of given texts as if the agent had written them: to be imitated, or scored by a value head. They never
+        enter a policy gradient."""
         role = self.setting.roles[seat]
         abouts = [apart(subject)[1] for subject in subjects]
-        # What was cut off at the limit has no end to be imitated.
+        # A solution that was truncated at the limit has no end to be imitated.
         whole = [a is None or a.text != text or a.finish != "length" for a, text in zip(abouts, texts, strict=True)]
         made, answers = self._given(seat, texts, whole)
         traces = []
@@ -236,34 +239,36 @@ class Table:
         return Traces(traces if role.judges else self._graded(traces))
 
     def _given(self, seat: str, texts: Sequence[str], whole: Sequence[bool] | None = None) -> tuple[Segment, list[Completion]]:
-        """Given texts in the seat's tokens, closed where they are whole, and the mark of who is to have written them."""
+        """Encode given texts with the agent's tokenizer, closed by end-of-sequence where they are whole. Return the segment
+        that marks the agent as their producer, and the completions."""
         policy, engine = self.setting.policies[seat], self.setting.engine
         made = Segment(seat, 0, 0, policy, engine.version(policy), trained=True)
         ends = whole or [True] * len(texts)
         return made, [engine.transcribe(policy, text, end) for text, end in zip(texts, ends, strict=True)]
 
     def judge(self, seat: str, solutions: Traces, n: int = 1, greedy: bool = False, tag: str = "live") -> Traces:
-        """Verifications of solutions by whatever sits on the seat: a writer is sampled, a scorer reads them once."""
+        """Verify solutions by a judge of any kind: a generative one is sampled, a scorer is evaluated once."""
         return judging.judge(self, seat, solutions, n, greedy, tag)
 
     def numbers(self, seat: str, traces: Traces, tag: str = "live") -> list[Floats]:
-        """What a scorer says at each token: its value head, or its log-ratio to its own start."""
+        """Score every token: values of the agent's value head, or log-ratios to its reference; aligned with each rollout's
+        ids."""
         if self.setting.roles[seat].kind == "scalar":
             with self.timeline.spend("score"):
                 return self.setting.engine.values(self.setting.policies[seat], traces, tag)
         return self.ratios(seat, traces, self.logprobs(seat, traces, tag))
 
     def ratios(self, seat: str, traces: Traces, live: Sequence[Floats]) -> list[Floats]:
-        """Log-ratios to the seat's own start, from log-probabilities that are known already."""
+        """Log-ratios of each token to the agent's reference (its start), given its `live` log-probabilities."""
         return [mine - base for mine, base in zip(live, self.logprobs(seat, traces, "ref"), strict=True)]
 
     def logprobs(self, seat: str, traces: Traces, tag: str = "live") -> list[Floats]:
-        """How likely the seat's policy finds the trained tokens of given traces."""
+        """Log-probabilities of the trained tokens under the agent's policy: one array per rollout, aligned with its ids."""
         with self.timeline.spend("score"):
             return self.setting.engine.score(self.setting.policies[seat], traces, tag)
 
     def prefer(self, winner: Trace, loser: Trace, reason: str) -> bool:
-        """Keep a pair in the run folder; False if the two read alike, or if this round has the pair already."""
+        """Keep a preference pair in the run folder; False if the two texts are alike, or if this round has the pair already."""
         sides = Side.of(winner), Side.of(loser)
         problem, turn = winner.problem, int(self.turn)
         return self.preferences.add(Preference(turn, self.round, winner.seat, problem.id, problem.text, *sides, reason))
@@ -271,14 +276,16 @@ class Table:
     def _contexts(
         self, seat: str, subjects: Sequence[Problem | Trace] | Traces, n: int, rooms: Sequence[int] | None = None
     ) -> list[NDArray[np.int64] | None]:
-        """The ids of a seat's prompts; None, and counted, where one leaves no room for an output (one token, or `rooms`)."""
+        """Encode an agent's prompts. One that leaves no room for a completion (one token, or `rooms`) is None, and counted as
+        dropped."""
         prompts = [self.setting.roles[seat].prompt(*apart(subject)) for subject in subjects]
         return self._fitting(seat, self.setting.engine.encode_all(self.setting.policies[seat], prompts), n, rooms)
 
     def _following(
         self, seat: str, talks: Traces, said: Sequence[Prompt], n: int, rooms: Sequence[int] | None = None
     ) -> list[NDArray[np.int64] | None]:
-        """The ids of conversations with what is said next; None, and counted, where they leave no room for an output."""
+        """Encode conversations with their next message. One that leaves no room for a completion is None, and counted as
+        dropped."""
         policy = self.setting.policies[seat]
         if self.setting.roles[seat].judges:
             raise ValueError(f"the {seat} judges: what it says is read against a solution, and it holds no conversations")
@@ -299,7 +306,7 @@ class Table:
         return [context if fits else None for context, fits in zip(contexts, fit, strict=True)]
 
     def _names(self, seat: str, subject: str, n: int, greedy: bool) -> list[tuple[str, int]]:
-        """Ids of the next outputs of a seat about a subject, each with the key of its randomness."""
+        """Make the ids of an agent's next rollouts about a target, each with the key of its randomness."""
         found = []
         for _ in range(n):
             name = f"{subject}/{self.asked[seat, subject, greedy]}"
@@ -330,7 +337,8 @@ class Table:
         return [self._trace(one, answer, made, temperature) for one, answer in zip(asked, answers, strict=True)]
 
     def _trace(self, asked: _Asked, answer: Completion, made: Segment, temperature: float) -> Trace:
-        """An output as a trace; `made` says by whom, and is put in its place here."""
+        """Make the rollout of a completion: parse it and find its steps. `made` is the segment of its producer; its start and
+        end are set here."""
         start = len(asked.request.context)
         end = start + len(answer.ids)
         before, known, earlier = beginning(asked)
@@ -360,7 +368,7 @@ class Table:
         )
 
     def _graded(self, traces: list[Trace]) -> list[Trace]:
-        """With their grades; what is no solution (a proposal, say) has none."""
+        """Grade the solutions among the rollouts in place; others (a proposal, say) get no grade."""
         solved = [t for t in traces if isinstance(t.reading.value, Solution)]
         items = [(t.problem, t.reading.value.answer, t.reading.value.steps) for t in solved]
         for trace, grade in zip(solved, self.setting.task.grade_all(items), strict=True):
@@ -370,7 +378,7 @@ class Table:
         return traces
 
     def penalties(self, traces: Traces, objective: Objective) -> list[Floats] | None:
-        """The KL cost inside the reward, for objectives that have it there."""
+        """Per-token KL penalties of the reward, aligned with each rollout's ids; None if the objective has none."""
         if not objective.kl_coef or objective.kl_in != "reward" or not traces:
             return None
         reference = self.logprobs(traces[0].seat, traces, objective.kl_from)
@@ -378,12 +386,12 @@ class Table:
 
 
 def apart(subject: Problem | Trace) -> tuple[Problem, Trace | None]:
-    """The problem, and the trace about it that a judge is asked about."""
+    """Split a target into its problem and, for a judge, the rollout to be judged."""
     return (subject, None) if isinstance(subject, Problem) else (subject.problem, subject)
 
 
 def beginning(asked: _Asked) -> tuple[str, tuple[tuple[int, int], ...], tuple[Segment, ...]]:
-    """What stands before an output: the text and the steps of a prefix that it goes on from, and the segments so far."""
+    """Return what precedes a completion: text and step spans of the prefix that it continues, and the segments so far."""
     start = len(asked.request.context)
     if asked.talk is not None:
         talk, speaker = asked.talk
@@ -397,7 +405,7 @@ def beginning(asked: _Asked) -> tuple[str, tuple[tuple[int, int], ...], tuple[Se
 
 
 def as_context(talk: Trace) -> Trace:
-    """A conversation in which nothing is trained any more."""
+    """Mask a whole conversation: a copy in which no token is trained."""
     untrained = tuple(replace(segment, trained=False) for segment in talk.segments)
     return replace(talk, segments=untrained, logprobs=np.zeros(len(talk.ids)))
 
@@ -405,9 +413,9 @@ def as_context(talk: Trace) -> Trace:
 def step_spans(
     reading: Reading, answer: Completion, start: int, known: tuple[tuple[int, int], ...] = (), before: int = 0
 ) -> tuple[tuple[int, int], ...]:
-    """Token spans of the steps, from where each ends in the text as it was sampled; () unless all ends are distinct tokens.
+    """Find the token span of each step, from where it ends in the sampled text; () unless all ends are distinct tokens.
 
-    `known` are the spans of a prefix of `before` characters that the output goes on from.
+    `known` are the spans of a prefix of `before` characters that the completion continues.
     """
     own = [end - before for end in reading.value.ends[len(known) :]]
     ends = [start + int(np.searchsorted(answer.ends, end)) + 1 for end in own]

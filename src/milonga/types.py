@@ -1,10 +1,10 @@
-"""The nouns that travel between the layers. Nothing here imports torch.
+"""The data types that are passed between the layers: problems, rollouts, train batches. Nothing here imports torch.
 
 Invariants:
-- Token ids are sacred: a `Trace` holds the ids that were sampled, and nobody ever encodes its text again.
-- Every per-token array of a trace (log-probabilities, advantages) is aligned with `Trace.ids`, prompt included; entries
+- Token ids are sacred: a rollout (`Trace`) holds the ids that were sampled, and its text is never encoded again.
+- Every per-token array of a rollout (log-probabilities, advantages) is aligned with `Trace.ids`, prompt included; entries
   outside the trained segments are zero. The value at position t belongs to the prediction of `ids[t]` from `ids[:t]`.
-- Unreadable is a value: a `Reading` that is not valid says why, and is never a silent zero.
+- A parse failure is a value: a `Reading` that is not valid says why, and is never a silent zero.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ class Problem:
     answer: str
     data: Mapping[str, Any] = field(default_factory=dict)
     source: str | None = None
-    """The id of the trace that proposed this problem, where a model invented it."""
+    """The id of the rollout that proposed this problem, if a model invented it."""
 
 
 @dataclass(frozen=True)
 class Grade:
-    """What the task knows of one solution. `None` means unknown: excluded from baselines, never counted as wrong."""
+    """The grade of one solution by the task. `None` means unknown: excluded from baselines, never counted as wrong."""
 
     correct: bool | None
     steps: tuple[bool, ...] | None = None
-    """Exact truth of each step given the steps before it. For measuring; a reward only in the recipe `oracle`."""
+    """Exact label of each step given the steps before it. For measuring; a reward only in the recipe `oracle`."""
 
     @property
     def sound(self) -> bool | None:
-        """Answer and every step right; a bare answer is a guess. None where the task does not know its steps."""
+        """Whether the answer and every step are right; an answer without steps is a guess. None if the steps are unknown."""
         if self.correct is None or self.steps is None:
             return None
         return self.correct and bool(self.steps) and all(self.steps)
@@ -62,7 +62,7 @@ class Grade:
 
 @dataclass(frozen=True)
 class Solution:
-    """A solver's text, read: its steps, where each ends in the text, and its answer."""
+    """A solver's completion, parsed: its steps, where each ends in the text, and its answer."""
 
     steps: tuple[str, ...]
     ends: tuple[int, ...]
@@ -72,20 +72,20 @@ class Solution:
 
 @dataclass(frozen=True)
 class Verification:
-    """What a verifier of any kind says. `steps` is None unless there is exactly one verdict for each step of the solution."""
+    """The verdicts of a verifier of any kind. `steps` is None unless there is exactly one verdict per step of the solution."""
 
     steps: tuple[bool, ...] | None
     final: bool | None
     ends: tuple[int, ...] = ()
     score: float | None = None
-    """How sure it is that the solution is right, from 0 to 1; None where it gives verdicts alone."""
+    """Estimated probability that the solution is right, from 0 to 1; None if it gives verdicts alone."""
     step_scores: tuple[float, ...] | None = None
     """The same for each step."""
 
     @property
     def rank(self) -> float:
-        """What solutions of one problem are ordered by. Of verdicts the final one decides; among equals, the share of steps
-        judged right."""
+        """The score by which solutions of one problem are ranked: `score` if there is one. Otherwise the final verdict decides,
+        and among equals the share of steps judged right."""
         if self.score is not None:
             return self.score
         return float(self.final is True) + (sum(self.steps) / len(self.steps) if self.steps else 0.0) / 2
@@ -93,7 +93,7 @@ class Verification:
 
 @dataclass(frozen=True)
 class Reading:
-    """What a role made of an output: its value, a format score in [0, 1], and why it is invalid, if it is."""
+    """A parsed completion: its value, a format score in [0, 1], and why it is invalid, if it is."""
 
     value: Any
     format: float
@@ -117,7 +117,7 @@ Prompt = tuple[Part, ...]
 
 @dataclass(frozen=True)
 class Segment:
-    """A stretch `[start, end)` of a trace's ids by one producer. Only segments a policy sampled itself may be trained."""
+    """A span `[start, end)` of a rollout's ids by one producer. Only segments that a policy sampled itself may be trained."""
 
     producer: str
     start: int
@@ -129,10 +129,11 @@ class Segment:
 
 @dataclass
 class Trace:
-    """One conversation of one seat, in token space, with what was read from it and the traces it is about.
+    """A rollout: one conversation of one agent in token space, with its parsed value and the rollouts that it judges.
 
-    A conversation of several turns grows by appending ids. Its text, reading, steps, grade and finish are those of the last
-    turn; `about` is then the same conversation before it, and the ids, segments and log-probabilities begin with those.
+    `ids`, `logprobs` and `mask` have one entry per token, prompt included. A conversation of several turns grows by appending
+    ids. Its text, parsed value, steps, grade and finish are those of the last turn; `about` is then the same conversation
+    before that turn, and the ids, segments and log-probabilities begin with those.
     """
 
     id: str
@@ -151,11 +152,12 @@ class Trace:
     temperature: float = 1.0
     grade: Grade | None = None
     chars: NDArray[np.int64] | None = None
-    """For each of `ids` how many characters of `text` are complete after it; 0 in the prompt. For showing, never for credit."""
+    """For each of `ids`, the characters of `text` complete after it; 0 in the prompt. For display, never for credit."""
 
     @classmethod
     def given(cls, id: str, seat: str, problem: Problem, text: str, reading: Reading, grade: Grade | None = None) -> Trace:
-        """A text that no policy sampled (a demonstration, a reference solution): to be judged or shown, not trained."""
+        """Make a rollout of a text that no policy sampled (a demonstration, a reference solution). It has no ids: it can be
+        judged or shown, not trained."""
         nothing = np.zeros(0)
         return cls(id, seat, problem, nothing.astype(np.int64), (), nothing, text, reading, origin="given", grade=grade)
 
@@ -169,7 +171,7 @@ class Trace:
 
     @property
     def turns(self) -> tuple[tuple[int, int], ...]:
-        """Token span `[start, end)` of each turn of the seat itself; others, and tools, speak in between."""
+        """Token span `[start, end)` of each turn of the agent itself; turns of others, and of tools, lie in between."""
         spans: list[tuple[int, int]] = []
         for segment in self.segments:
             if segment.producer != self.seat:
@@ -192,21 +194,21 @@ class Trace:
 
     @property
     def subject(self) -> Trace:
-        """The one trace this one judges."""
+        """The one rollout that this one judges."""
         if len(self.about) != 1:
             raise ValueError(f"trace {self.id} is about {len(self.about)} traces, not one")
         return self.about[0]
 
     @property
     def correct(self) -> float:
-        """1.0 or 0.0; NaN where the grader could not tell."""
+        """Outcome of the grader: 1.0 or 0.0; NaN if it could not tell."""
         if self.grade is None or self.grade.correct is None:
             return float("nan")
         return float(self.grade.correct)
 
 
 class Traces(Sequence[Trace]):
-    """A list of traces with the columns that credit needs."""
+    """A list of rollouts with the columns that credit assignment needs."""
 
     def __init__(self, items: Iterable[Trace]) -> None:
         self.items = list(items)
@@ -229,7 +231,7 @@ class Traces(Sequence[Trace]):
 
     @property
     def about(self) -> Traces:
-        """The subjects of these traces, each once, in order of first appearance."""
+        """The targets of these rollouts (what they judge), each once, in order of first appearance."""
         seen: dict[str, Trace] = {}
         for trace in self.items:
             seen.setdefault(trace.subject.id, trace.subject)
@@ -241,18 +243,18 @@ class Traces(Sequence[Trace]):
 
     @property
     def problems(self) -> list[str]:
-        """Group key of a solver's traces: rollouts of one problem are compared with each other."""
+        """Problem id of each rollout: the group key of a solver, whose rollouts of one problem share a baseline."""
         return [t.problem.id for t in self.items]
 
     @property
     def subjects(self) -> list[str]:
-        """Group key of a verifier's traces: verifications of one solution are compared with each other."""
+        """Target id of each rollout: the group key of a verifier, whose verifications of one solution share a baseline."""
         return [t.subject.id for t in self.items]
 
 
 @dataclass
 class Lesson:
-    """What a recipe hands to a learner: who learns, by which objective, from which rows with which targets.
+    """A train batch: which policy learns, by which objective, from which rollouts (rows) with which training signals.
 
     Exactly the targets that the objective needs are set. Rows that share a unit (a pair, a trajectory) are never split by
     packing; without units every row is its own. A policy gradient takes only rows that were sampled (law 2).
@@ -262,21 +264,21 @@ class Lesson:
     objective: Objective
     traces: Traces
     advantages: list[Floats] | None = None
-    """Per token: what a policy gradient weighs it with."""
+    """Advantage of each token: one float array per rollout, aligned with its ids."""
     targets: list[Floats] | None = None
-    """Per token: what a value head should say there, from 0 to 1; NaN where it is not asked."""
+    """Value target of each token, from 0 to 1, NaN where there is none: one float array per rollout, aligned with its ids."""
     labels: list[float] | None = None
-    """Per row: how right it is, from 0 to 1; of the two rows of a pair, the one with the higher label should win."""
+    """Label of each row, from 0 (wrong) to 1 (right); of the two rows of a pair, the one with the higher label should win."""
     factors: list[Floats] | None = None
-    """Per token: what its log-ratio counts in the score of its row, where that is what is learned; 1 where nothing is given."""
+    """Weight of each token's log-ratio in the score of its row (implicit rewards, DPO), aligned with its ids; None means 1."""
     units: list[int] | None = None
     weights: list[float] | None = None
-    """Per row: a factor on its part of the loss, the same for both rows of a pair; rows of weight 0 cost nothing."""
+    """Weight of each row in the loss, the same for both rows of a pair; rows of weight 0 are not computed."""
     stale_cap: float | None = None
-    """Where older versions of the learner sampled the rows of a policy gradient: the most that a token's importance weight may
-    be. None where the learner itself did."""
+    """Cap on a token's importance weight, if older versions of the learner sampled the rows of a policy gradient. None if the
+    current version sampled them."""
     sources: dict[str, float] = field(default_factory=dict)
-    """Where the credit came from: each source (`answers`, `steps`, a seat) with its share. The edges of the reward flow."""
+    """Share of the credit that came from each source (`answers`, `steps`, an agent): the edges of the reward flow."""
     notes: dict[str, float] = field(default_factory=dict)
     """Figures about the credit itself (shares, class counts) that belong into the turn's metrics row."""
 

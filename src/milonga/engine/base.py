@@ -1,4 +1,4 @@
-"""What an engine is: where weights live. It samples, scores, learns and publishes, and knows neither roles nor recipes.
+"""The engine interface. An engine holds weights: it samples, scores, learns and publishes. It knows no roles and no recipes.
 
 Engines address weights as policy@tag. Tags: `live` (being trained), `ref` (the policy's start), `ema`, and named snapshots.
 """
@@ -40,7 +40,10 @@ class Decoding:
 
 @dataclass(frozen=True)
 class Completion:
-    """What was sampled: ids (the end-of-sequence token included), their log-probabilities, and the text in token steps."""
+    """One sampled completion: ids (the end-of-sequence token included), their log-probabilities, and the text by token.
+
+    `ids`, `logprobs` and `ends` have one entry per sampled token.
+    """
 
     ids: NDArray[np.int64]
     logprobs: Floats
@@ -52,34 +55,34 @@ class Completion:
 
 
 class History:
-    """Conversations that are going on. Rows that are sampled with the same history may share what was computed for their common
-    beginnings, within a call and from call to call; no result depends on it. This one keeps nothing."""
+    """A prefix cache for conversations. Rows that are sampled with the same history may share the keys and values of their
+    common prefixes, within a call and between calls. No result depends on it. This base class keeps nothing."""
 
     def close(self) -> None:
-        """The conversations are over: give back what was kept."""
+        """Free the cache: the conversations are over."""
         return None
 
 
 @dataclass
 class LearnReport:
-    """What an update did. `skipped` says why the weights were left as they were, if they were."""
+    """Statistics of one update. `skipped` says why the weights were left unchanged, if they were."""
 
     loss: float = 0.0
     grad_norm: float = 0.0
     entropy: float | None = None
-    """Of the tokens that could move the weights; None, as the three below, where there were none."""
+    """Mean entropy of the tokens that could move the weights. This field and the three below are None if there were none."""
     kl: float | None = None
     clip_fraction: float | None = None
     accuracy: float | None = None
-    """Share of the labels, or pairs, that the learner's score had right before each step."""
+    """Share of the labels, or pairs, that the learner's score got right before each optimizer step."""
     mismatch: float | None = None
     """Mean absolute difference between sampling and learning log-probabilities before the first step."""
     stale_weight: float = 1.0
-    """Mean importance weight of the tokens with credit in rows that older versions sampled."""
+    """Mean importance weight of the tokens with an advantage, in rollouts that older versions sampled."""
     stale_truncated: float = 0.0
-    """Share of them whose weight was cut off."""
+    """Share of those tokens whose importance weight was truncated."""
     peak_gib: float | None = None
-    """Most memory of the device that was held at once; None on a CPU."""
+    """Peak device memory; None on a CPU."""
     tokens: int = 0
     steps: int = 0
     skipped: str | None = None
@@ -116,7 +119,7 @@ class Ledger:
         usage.flops += flops
 
     def add(self, other: Ledger) -> None:
-        """What was counted elsewhere."""
+        """Add the counts of another ledger."""
         for policy, used in other.policies.items():
             usage = self.policies.setdefault(policy, Usage())
             for kind, amount in vars(used).items():
@@ -137,13 +140,13 @@ class Ledger:
 
 
 class Engine(ABC):
-    """Weights and what can be done with them."""
+    """The weights of all policies, and the operations on them."""
 
     ledger: Ledger
 
     def holds(self, policy: str) -> bool:
-        """Whether the policy's weights are here. If not, it can be sampled and nothing else, and how likely it found what it
-        wrote is not known: that is never trained on."""
+        """Whether the engine has the policy's weights. If not, the policy can only be sampled. The log-probabilities of its
+        completions are then unknown, so that they are never trained on."""
         return True
 
     @abstractmethod
@@ -156,22 +159,22 @@ class Engine(ABC):
 
     @abstractmethod
     def follow_all(self, policy: str, prompts: Sequence[Prompt], last: Sequence[int]) -> list[NDArray[np.int64]]:
-        """The ids to append to conversations that end in the tokens `last`, when these prompts are said to the model next."""
+        """Encode the next user turns: the ids to append to conversations that end in the tokens `last`."""
 
     @abstractmethod
     def transcribe(self, policy: str, text: str, end: bool = True) -> Completion:
-        """A given text as this policy would have sampled it, closed by the end-of-sequence token if `end`."""
+        """Encode a given text as a completion of this policy, closed by the end-of-sequence token if `end`."""
 
     @abstractmethod
     def same_tokens(self, policy: str, other: str) -> bool:
-        """Whether two policies read the same ids as the same text."""
+        """Whether two policies have the same vocabulary: the same ids mean the same text."""
 
     @abstractmethod
     def context_limit(self, policy: str) -> int:
-        """Most tokens, prompt and output together, that the model can look at."""
+        """The context length of the model: most tokens, prompt and completion together."""
 
     def history(self) -> History:
-        """To be handed to `sample` for every turn of conversations, and closed when they are over."""
+        """Open a prefix cache. Pass it to `sample` for every turn of some conversations, and close it when they are over."""
         return History()
 
     @abstractmethod
@@ -186,18 +189,18 @@ class Engine(ABC):
 
     @abstractmethod
     def score(self, policy: str, traces: Traces, tag: str = "live") -> list[Floats]:
-        """Log-probabilities of each trace's trained tokens under policy@tag, aligned with its ids."""
+        """Log-probabilities of the trained tokens under policy@tag: one float array per rollout, aligned with its ids."""
 
     @abstractmethod
     def values(self, policy: str, traces: Traces, tag: str = "live") -> list[Floats]:
-        """What policy@tag's value head says at every token (a logit), aligned with each trace's ids."""
+        """Values (logits) of policy@tag's value head at every token: one float array per rollout, aligned with its ids."""
 
     @abstractmethod
     def learn(self, lesson: Lesson) -> LearnReport: ...
 
     @abstractmethod
     def publish(self, policy: str) -> int:
-        """Make what was learned visible to the samplers; returns the new version."""
+        """Publish the live weights to the samplers; return the new version."""
 
     @abstractmethod
     def version(self, policy: str) -> int: ...
@@ -208,7 +211,7 @@ class Engine(ABC):
 
     @abstractmethod
     def copy(self, policy: str, source: str, tag: str = "live") -> None:
-        """Set a policy's live weights to those of source@tag; optimiser state starts anew."""
+        """Set a policy's live weights to those of source@tag; the optimizer state starts anew."""
 
     @abstractmethod
     def save(self, folder: Path) -> None: ...
@@ -218,17 +221,17 @@ class Engine(ABC):
 
     @abstractmethod
     def export(self, policy: str, folder: Path, merged: bool = False) -> None:
-        """Write a policy as an ordinary Hugging Face folder to keep; of adapters a peft folder, unless they are to be merged
-        into their base."""
+        """Write a policy as an ordinary Hugging Face folder. An adapter becomes a peft folder, unless it is to be `merged` into
+        its base."""
 
     @abstractmethod
     def checkpoint_bytes(self) -> int:
-        """How large one checkpoint is."""
+        """Size of one checkpoint in bytes."""
 
     def frozen(self) -> Lagged:
-        """What is published now, to be sampled from in another thread while learning goes on; its ledger is its own."""
+        """A view of the published weights, to sample from in another thread while learning goes on. It has its own ledger."""
         raise NotImplementedError(f"{type(self).__name__} has no samplers that could work while it learns")
 
     def close(self) -> None:
-        """Give back what the engine holds."""
+        """Free the memory and processes of the engine."""
         return None

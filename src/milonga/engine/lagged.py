@@ -1,7 +1,8 @@
-"""What was published at one moment, as an engine: turns are played with it while learning goes on.
+"""The weights that were published at one moment, as an engine: asynchronous rollouts sample from it while learning goes on.
 
-Invariants: it samples from the weights of its moment, whatever was published since; it asks nothing of learners; what it costs
-is in a ledger of its own, which is added to the run's when the turn is learned from, so that no sum depends on timing.
+Invariants: it samples from the weights of its moment, whatever was published since; it never calls a learner; its cost is
+counted in a ledger of its own, which is added to the run's ledger when the turn is learned from, so that no sum depends on
+timing.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ from milonga.types import Floats, Lesson, Prompt, Traces
 
 
 class Stopped(Exception):
-    """Nobody waits for this turn any more."""
+    """Raised in the rollout thread when its turn is no longer needed."""
 
 
 def refuse(what: str) -> NoReturn:
-    """Of what a turn cannot do beside learning, whoever asks for it."""
+    """Raise an error for an operation that asynchronous rollouts cannot do while learning goes on."""
     raise ValueError(
         f"a turn that is played while earlier ones are learned cannot {what}: a recipe that needs it says in `overlap` "
         "why its turns wait for each other"
@@ -32,17 +33,17 @@ def refuse(what: str) -> NoReturn:
 
 
 class Lagged(Engine):
-    """Text as the engine behind it reads it; samples of its moment; nothing else."""
+    """An engine that can encode text and sample from the weights of one moment, and nothing else."""
 
     def __init__(self, engine: Engine, versions: Mapping[str, int]) -> None:
         self.engine, self.versions = engine, dict(versions)
         self.ledger = Ledger()
         self.stop = threading.Event()
-        """Set by who plays with it when nothing more is to be sampled."""
+        """Set by the owner when nothing more is to be sampled."""
 
     @abstractmethod
     def draw(self, policy: str, requests: Sequence[Request], decoding: Decoding) -> list[Completion]:
-        """Samples from the live weights of this moment."""
+        """Sample from the live weights of this moment."""
 
     def encode_all(self, policy: str, prompts: Sequence[Prompt]) -> list[NDArray[np.int64]]:
         return self.engine.encode_all(policy, prompts)

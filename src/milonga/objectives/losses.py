@@ -1,8 +1,8 @@
-"""The formulas: pure functions of per-token log-probabilities and entropies.
+"""The losses: pure functions of per-token log-probabilities and entropies.
 
 Layout: tokens of all rows lie in one flat axis; `rows[i]` is the row (sequence) of token i. Padding never appears here.
 Invariant (law 5): a loss is a sum over tokens of weights times terms. The weights hold the denominator, which is fixed over the
-whole batch of an optimiser step before any micro-batching, so that the result does not depend on how the batch is cut.
+whole batch of an optimizer step before any micro-batching, so that the result does not depend on how the batch is cut.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ Sums = dict[str, Tensor | float]
 
 @dataclass(frozen=True)
 class Denominators:
-    """The counts of the whole batch of one optimiser step."""
+    """Denominators of the loss: the counts of the whole batch of one optimizer step."""
 
     tokens: int
-    """Those that the objective is about: trained ones, or those with a target for a value head."""
+    """Tokens in the loss: trained ones, or those with a target for a value head."""
     sequences: int
     limit: int
     """The sampling limit, the default constant of Dr.GRPO."""
@@ -36,7 +36,7 @@ class Denominators:
 
 
 def token_weights(objective: Objective, rows: Tensor, lengths: Tensor, over: Denominators) -> Tensor:
-    """What each token counts in the loss. `lengths[r]` is the number of trained tokens of row r."""
+    """Weight of each token in the loss, [tokens]. `lengths[r]` is the number of trained tokens of row r."""
     if objective.aggregate == "token_mean":
         return torch.full(rows.shape, 1.0 / over.tokens, device=rows.device)
     if objective.aggregate == "sequence_sum":
@@ -47,7 +47,7 @@ def token_weights(objective: Objective, rows: Tensor, lengths: Tensor, over: Den
 
 
 def importance_ratio(objective: Objective, logp: Tensor, old: Tensor, rows: Tensor, lengths: Tensor) -> Tensor:
-    """pi / pi_old of each token, with the gradient of its own log-probability.
+    """Importance ratio pi / pi_old of each token, [tokens], with the gradient of its own log-probability.
 
     The sequence forms use sg[s] * pi / sg[pi]: the value is the sequence's, the gradient stays with the token, so that
     advantages may differ along a sequence.
@@ -63,8 +63,8 @@ def importance_ratio(objective: Objective, logp: Tensor, old: Tensor, rows: Tens
 
 
 def truncated_weights(now: Tensor, sampled: Tensor, cap: float) -> tuple[Tensor, Tensor]:
-    """min(pi_now / pi_sampled, cap) of each token, from log-probabilities, and whether it was cut off. Cut before the
-    exponential, which so never overflows."""
+    """Truncated importance weight min(pi_now / pi_sampled, cap) of each token, from log-probabilities, and whether it was
+    truncated. The log-ratio is cut before the exponential, which therefore never overflows."""
     difference, limit = now - sampled, math.log(cap)
     return difference.clamp(max=limit).exp(), difference > limit
 
@@ -72,7 +72,7 @@ def truncated_weights(now: Tensor, sampled: Tensor, cap: float) -> tuple[Tensor,
 def policy_gradient(
     objective: Objective, logp: Tensor, old: Tensor, advantage: Tensor, rows: Tensor, lengths: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """The objective of each token (to be maximised), and whether clipping took its gradient away."""
+    """Policy-gradient objective of each token (to be maximised), and whether clipping took its gradient away; both [tokens]."""
     if objective.ratio == "none":
         return advantage * logp, torch.zeros_like(logp, dtype=torch.bool)
     ratio = importance_ratio(objective, logp, old, rows, lengths)
@@ -95,8 +95,8 @@ def policy_gradient(
 
 
 def kl_estimate(kind: str, logp: Tensor, reference: Tensor) -> Tensor:
-    """k1, k2 or k3 of each token. As a loss on on-policy samples k1 has expected gradient zero, k2 gives the gradient of
-    KL(pi || ref), k3 that of KL(ref || pi)."""
+    """KL estimator k1, k2 or k3 of each token. As a loss on on-policy samples k1 has expected gradient zero, k2 gives the
+    gradient of KL(pi || ref), k3 that of KL(ref || pi)."""
     difference = (logp - reference).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
     if kind == "k1":
         return difference
@@ -107,10 +107,10 @@ def kl_estimate(kind: str, logp: Tensor, reference: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Rows:
-    """What belongs to whole rows of a micro-batch."""
+    """Per-row inputs of a micro-batch; each tensor is [rows], `pairs` is [pairs, 2]."""
 
     lengths: Tensor
-    """Number of tokens of each row that the objective is about."""
+    """Number of tokens of each row that are in the loss."""
     weights: Tensor | None = None
     labels: Tensor | None = None
     pairs: Tensor | None = None
@@ -119,7 +119,7 @@ class Rows:
 
 @dataclass(frozen=True)
 class TokenTerms:
-    """Everything about the trained tokens of one micro-batch that an objective may look at."""
+    """Per-token inputs of the loss for one micro-batch; each tensor is [tokens]."""
 
     logp: Tensor
     entropy: Tensor
@@ -129,11 +129,11 @@ class TokenTerms:
     advantage: Tensor | None = None
     reference: Tensor | None = None
     factor: Tensor | None = None
-    """What each token's log-ratio counts in its row's score."""
+    """Weight of each token's log-ratio in its row's score."""
 
 
 def loss(objective: Objective, terms: TokenTerms, over: Denominators) -> tuple[Tensor, Sums]:
-    """The part of the batch's loss that these tokens contribute, and sums of statistics over them."""
+    """Loss of a micro-batch, as its part of the whole batch's loss, and sums of statistics over its tokens."""
     if objective.on_ratio:
         return ratio_loss(objective, terms, over)
     weights = token_weights(objective, terms.rows, terms.of_rows.lengths, over)
@@ -157,8 +157,8 @@ def loss(objective: Objective, terms: TokenTerms, over: Denominators) -> tuple[T
 
 
 def ratio_loss(objective: Objective, terms: TokenTerms, over: Denominators) -> tuple[Tensor, Sums]:
-    """The score of a row is beta * log(pi / ref), summed over its tokens, each times its factor where they have some: against
-    its label, or against its partner's."""
+    """Loss on implicit rewards (implicit_bce, DPO). The score of a row is beta * log(pi / ref), summed over its tokens, each
+    times its factor if there are factors. It is compared with the row's label, or with the score of its partner."""
     if terms.reference is None:
         raise ValueError(f"'{objective.kind}' needs the reference's log-probabilities")
     lengths = terms.of_rows.lengths
@@ -176,7 +176,8 @@ def ratio_loss(objective: Objective, terms: TokenTerms, over: Denominators) -> t
 
 
 def pair_loss(objective: Objective, scores: Tensor, rows: Rows, over: Denominators) -> tuple[Tensor, Sums]:
-    """Of each pair the winner should score higher. Divided by all pairs; terms of different kinds are told apart by weights."""
+    """Pairwise loss: the winner of each pair should score higher. Divided by the number of all pairs; row weights scale the
+    terms. `scores` is [rows]."""
     assert rows.pairs is not None
     winners, losers = rows.pairs.unbind(1)
     margin = scores[winners] - scores[losers]
@@ -190,7 +191,7 @@ def pair_loss(objective: Objective, scores: Tensor, rows: Rows, over: Denominato
 
 
 def winners_nll(terms: TokenTerms, over: Denominators) -> Tensor:
-    """How unlikely the winners of pairs are: the mean over the tokens of each, then over all pairs."""
+    """Negative log-likelihood of the winners of pairs: the mean over the tokens of each, then over all pairs."""
     rows = terms.of_rows
     assert rows.pairs is not None
     winners = rows.pairs[:, 0]
@@ -200,17 +201,18 @@ def winners_nll(terms: TokenTerms, over: Denominators) -> Tensor:
 
 
 def optimistic(now: Any, before: Any) -> Any:
-    """2 g_t - g_(t-1), of tensors, arrays or numbers: the gradient where the game will be, if it goes on as it did (OGDA)."""
+    """Optimistic gradient (OGDA) 2 g_t - g_(t-1) of tensors, arrays or numbers: the gradient extrapolated one step ahead."""
     return 2 * now - before
 
 
 def bernoulli_entropy(logits: Tensor) -> Tensor:
-    """Of right against wrong, in nats, from the logit of being right."""
+    """Entropy of a Bernoulli variable (right or wrong), in nats, from the logit of being right."""
     return functional.softplus(logits) - logits * logits.sigmoid()
 
 
 def bernoulli_kl(logits: Tensor, reference: Tensor) -> Tensor:
-    """KL(p || q) of right against wrong, from the logits of both; exact, where a language model's is an estimate."""
+    """KL(p || q) of two Bernoulli variables (right or wrong), from their logits; exact, while a language model's KL is an
+    estimate."""
     p = logits.sigmoid()
     right = functional.softplus(-reference) - functional.softplus(-logits)
     wrong = functional.softplus(reference) - functional.softplus(logits)
@@ -226,9 +228,10 @@ def value_loss(
     over: Denominators,
     reference: Tensor | None = None,
 ) -> tuple[Tensor, Sums]:
-    """Of a value head, whose value is a logit. `values` are at the tokens that have a target, or at the ends of pairs.
+    """Loss of a value head, whose value is a logit. `values` [tokens] are at the tokens that have a target, or at the last
+    tokens of the rows of pairs.
 
-    `reference` are the values of an earlier version there, for objectives that must not go far from it.
+    `reference` are the values of an earlier version at the same tokens, for objectives with a KL penalty.
     """
     if objective.kind == "bradley_terry":
         return pair_loss(objective, values, of_rows, over)

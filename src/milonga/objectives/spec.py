@@ -28,7 +28,7 @@ NEEDS: Mapping[Kind, tuple[str, ...]] = {
     "implicit_bce": ("labels",),
     "dpo": ("labels", "units"),
 }
-"""The targets of a lesson that an objective cannot do without."""
+"""The fields of a train batch that an objective requires."""
 PAIRED: tuple[Kind, ...] = ("bradley_terry", "dpo")
 """Objectives whose units are pairs of rows."""
 ON_VALUES: tuple[Kind, ...] = ("value_bce", "value_mse", "bradley_terry")
@@ -79,7 +79,7 @@ class Objective(BaseModel):
     is_max: float = Field(5.0, gt=0)
     """Upper bound of a `detached` or `capped` ratio."""
 
-    # Switch 4: what the sum over tokens is divided by, over the whole batch of an optimiser step.
+    # Switch 4: what the sum over tokens is divided by, over the whole batch of an optimizer step.
     aggregate: Literal["token_mean", "sequence_mean", "constant", "sequence_sum"] = "sequence_mean"
     """token_mean: all tokens. sequence_mean: the tokens of each sequence, then the sequences. constant: sequences times
     `length`. sequence_sum: sequences."""
@@ -137,7 +137,7 @@ class Objective(BaseModel):
 
     @property
     def on_ratio(self) -> bool:
-        """Whether a row's score is its log-ratio to the reference."""
+        """Whether a row's score is its log-ratio to the reference policy (an implicit reward)."""
         return self.kind in ("implicit_bce", "dpo")
 
     @property
@@ -169,7 +169,7 @@ for _name, _objective in {
 
 
 def make_objective(preset: str, overrides: dict[str, Any] | None = None) -> Objective:
-    """A preset with some of its switches set otherwise; wrong names and combinations are config errors."""
+    """Make an objective from a preset and overrides of its fields; wrong names and combinations are config errors."""
     base = OBJECTIVES.get(preset)
     for key in overrides or {}:
         if key not in Objective.model_fields:

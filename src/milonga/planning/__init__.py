@@ -1,4 +1,4 @@
-"""What a run would take on hardware that is not at hand: time, memory and cost of a turn, and the best split of the GPUs.
+"""Plan a run for hardware that is not at hand: time, memory and cost of a turn, and the best placement on the GPUs.
 
 Invariants: nothing here imports torch; every constant is measured (`measured.json`), published (`shapes`, `hardware`) or an
 assumption that is listed beside the result; a number outside of what was measured is called *model*.

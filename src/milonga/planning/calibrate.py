@@ -1,4 +1,4 @@
-"""What is reached of a data sheet, fitted to what was measured on one GPU; and how well that predicts.
+"""Calibrate the cost model: the efficiency reached of a data sheet, fitted to measurements on one GPU, and its errors.
 
 Every time in the model is linear in the unknowns (one over a share of a peak, or seconds of one thing), so that least squares
 of relative errors fit them. Invariant: no measurement is left out because it fits badly; each is also predicted by a fit that
@@ -29,7 +29,7 @@ UNKNOWNS = {
     "learning": ("products", "traffic", "read_s"),
     "between": ("trace_s",),
 }
-"""What each group of measurements is fitted by."""
+"""Unknowns that are fitted to each group of measurements."""
 SHARES = ("bandwidth", "prefill", "products")
 """Unknowns that divide: fitted as their inverses."""
 
@@ -50,7 +50,7 @@ class Measurement:
     new: int = 0
     tokens: int = 0
     flops: float = 0
-    """Of learning or scoring, where the benchmark counted them itself."""
+    """Operations of learning or scoring, if the benchmark counted them itself."""
 
     @property
     def group(self) -> str:
@@ -59,7 +59,7 @@ class Measurement:
 
 @dataclass(frozen=True)
 class Held:
-    """Most memory while one GPU learned from so many tokens in one pass. Nothing is fitted to it."""
+    """Measured peak memory while one GPU learned from `tokens` tokens in one pass. Nothing is fitted to it."""
 
     name: str
     shape: str
@@ -74,7 +74,7 @@ class Held:
 
 
 def features(one: Measurement, gpu: Accelerator, bandwidth: float) -> tuple[list[float], float]:
-    """What each unknown of its group is multiplied with, and seconds that do not depend on them."""
+    """Features of a measurement: the coefficient of each unknown of its group, and the seconds that do not depend on them."""
     shape = SHAPES[one.shape]
     if one.kind == "between":
         return [float(one.rows)], 0.0
@@ -94,7 +94,8 @@ def row_flops(one: Measurement, shape: Shape) -> float:
 
 
 def sampling_features(one: Measurement, shape: Shape, gpu: Accelerator) -> list[float]:
-    """Rows of one length: all steps have all rows. A step is measured around the middle of the call."""
+    """Features of a sampling measurement. All rows have one length: all steps have all rows. A single step is measured around
+    the middle of the call."""
     steps = 1 if one.kind == "step" else one.new
     context = one.prompt + (0 if one.kind == "step" else one.new / 2)
     moved = steps * (float(shape.read(np.array(float(one.rows)))) + one.rows * context * shape.cache_bytes)
@@ -104,7 +105,7 @@ def sampling_features(one: Measurement, shape: Shape, gpu: Accelerator) -> list[
 
 
 def fit(seen: Sequence[Measurement], gpu: Accelerator) -> Efficiencies:
-    """Least squares of relative errors, group by group; an unknown that comes out negative is set to nothing."""
+    """Fit the efficiencies by least squares of relative errors, group by group; a negative unknown is set to zero."""
     found: dict[str, float] = {}
     for group, names in UNKNOWNS.items():
         members = [one for one in seen if one.group == group]
@@ -118,8 +119,8 @@ def fit(seen: Sequence[Measurement], gpu: Accelerator) -> Efficiencies:
 
 
 def non_negative(matrix: Any, target: Any) -> list[float]:
-    """Least squares in which no unknown is negative: those that would be are dropped, the worst first. Columns are scaled:
-    their units differ by many powers of ten."""
+    """Solve least squares without negative unknowns: those that would be negative are dropped, the worst first. Columns are
+    scaled, since their units differ by many powers of ten."""
     scale = np.maximum(np.abs(matrix).max(axis=0), 1e-300)
     kept = list(range(matrix.shape[1]))
     while kept:
@@ -142,7 +143,7 @@ def predict(one: Measurement, gpu: Accelerator, reached: Efficiencies) -> float:
 
 @dataclass(frozen=True)
 class Check:
-    """A measurement beside what the model says: fitted with it, without it, and without its whole model."""
+    """A measurement and its predictions: by a fit with it, without it, and without all larger models."""
 
     one: Measurement
     fitted: float
@@ -150,7 +151,7 @@ class Check:
     foreign: float | None
 
     def error(self, predicted: float) -> float:
-        """Relative to what was measured; positive where the model is too slow."""
+        """Relative error of a prediction; positive if the prediction is too slow."""
         return predicted / self.one.seconds - 1
 
 
@@ -192,7 +193,7 @@ class Calibration:
         }
 
     def measured_range(self) -> dict[str, tuple[float, float]]:
-        """Within which a number is called calibrated: parameters of a model, rows decoded side by side, tokens of a row."""
+        """Ranges within which a number is called calibrated: model parameters, rows decoded side by side, tokens of a row."""
         sizes = [SHAPES[one.shape].parameters for one in self.measurements]
         sampled = [one for one in self.measurements if one.group == "sampling"]
         rows = [one.rows for one in sampled]
@@ -202,7 +203,7 @@ class Calibration:
 
 @cache
 def calibrate(file: Path = MEASURED) -> Calibration:
-    """From the file of measurements."""
+    """Load the measurements from a file as a calibration."""
     data: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
     measurements = tuple(Measurement(**row) for row in data["measurements"])
     return Calibration(ACCELERATORS[data["accelerator"]], measurements, tuple(Held(**row) for row in data["memory"]))

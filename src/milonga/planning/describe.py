@@ -23,7 +23,7 @@ HOUR = 3600.0
 def describe(
     plan: Plan, calibration: Calibration, played: Simulation | None, turns: int, price: float | None
 ) -> dict[str, Any]:
-    """All of a plan for a run of so many turns; `price` is that of an hour of one GPU, assumed where it is not given."""
+    """Describe a plan for a run of so many turns; `price` is that of an hour of one GPU, assumed if it is not given."""
     assumed = price is None
     hourly = plan.machine.gpu.price if price is None else price
     load = plan.workload
@@ -117,7 +117,7 @@ def calibrated(calibration: Calibration) -> dict[str, Any]:
 
 
 def assumptions(plan: Plan) -> list[str]:
-    """What the numbers stand on besides measurements."""
+    """List the assumptions of the numbers besides measurements."""
     gpu, load = plan.machine.gpu, plan.workload
     solution, check = load.solution, load.verification
     said = [

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from milonga.errors import UserError, nearest
 
 LINK_SHARE = 0.7
-"""Of a link's rate, that collective operations reach: assumed."""
+"""Share of a link's rate that collective operations reach: assumed."""
 NEAR_S, FAR_S = 10e-6, 30e-6
 """Seconds that a collective operation takes besides its bytes, within a node and across nodes: assumed."""
 
@@ -39,8 +39,8 @@ class Accelerator:
     """Bytes a second to the memory of its host, one way."""
 
     def gather_s(self, size: float, gpus: int) -> float:
-        """Seconds until each of the GPUs has all of `size` bytes that lie sharded over them, or has its sum of a shard. What
-        comes from other nodes comes in by all network cards of a node at once, and is handed on within it."""
+        """Seconds of an all-gather (or reduce-scatter) of `size` bytes that are sharded over the GPUs. Bytes from other nodes
+        come in by all network cards of a node at once, and are handed on within it."""
         if gpus <= 1:
             return 0.0
         inside = size * (gpus - 1) / gpus / self.link
@@ -49,12 +49,12 @@ class Accelerator:
         return max(inside, outside) / LINK_SHARE
 
     def reduce_s(self, gpus: int) -> tuple[float, float]:
-        """Seconds for each byte of a sum that all GPUs of an engine need, a ring there and back, and seconds besides."""
+        """Seconds per byte of a ring all-reduce over the GPUs of an engine, and its fixed delay in seconds."""
         rate, delay = (self.link, NEAR_S) if gpus <= self.node else (self.network, FAR_S)
         return 2 * (gpus - 1) / gpus / (rate * LINK_SHARE), delay
 
     def hand_over_s(self, size: float, lanes: int, near: bool) -> float:
-        """Seconds to send or receive weights that lie over so many GPUs, each with its own way out."""
+        """Seconds to send or receive weights that are sharded over `lanes` GPUs, each with its own link."""
         return size / (lanes * (self.link if near else self.network) * LINK_SHARE)
 
     def offload_s(self, size: float) -> float:

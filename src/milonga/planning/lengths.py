@@ -1,4 +1,4 @@
-"""How long answers are: the longest of a batch rules how long sampling takes.
+"""The distribution of completion lengths: the longest of a batch determines how long sampling takes.
 
 Assumed: lengths are log-normal, and what would be longer than the limit is cut there, as the sampler cuts it.
 """
@@ -20,7 +20,8 @@ GRID = 96
 
 @dataclass(frozen=True)
 class Lengths:
-    """New tokens of a row. `mean` is that before cutting; `spread` is the standard deviation over it, 0 for all alike."""
+    """Distribution of the new tokens of a row. `mean` is the mean before truncation; `spread` is the standard deviation divided
+    by the mean, 0 if all are alike."""
 
     mean: float
     limit: int
@@ -41,18 +42,18 @@ class Lengths:
 
     @cached_property
     def profile(self) -> tuple[Floats, float, Floats]:
-        """Middles of equal intervals up to the longest, how wide they are, and the share of rows alive in each."""
+        """The survival curve: midpoints of equal intervals up to the limit, their width, and the share of rows alive there."""
         end = min(self.mean, float(self.limit)) if self.spread == 0 else float(self.limit)
         middles = (np.arange(GRID) + 0.5) * end / GRID
         return middles, end / GRID, self.alive(middles)
 
     def average(self) -> float:
-        """Of the lengths as they are cut."""
+        """Mean of the truncated lengths."""
         _, width, alive = self.profile
         return float(alive.sum() * width)
 
     def longest(self, rows: float) -> float:
-        """Expected length of the longest of so many."""
+        """Expected length of the longest of so many rows."""
         _, width, alive = self.profile
         return float(some(alive, rows).sum() * width)
 

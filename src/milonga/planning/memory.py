@@ -1,9 +1,9 @@
-"""What lies in the memory of one GPU, in bytes by kind; and what fits.
+"""The memory model of one GPU: bytes by kind, and what fits.
 
 Invariant: what is refused here could not run: a sampler needs its weights and one longest row, a learner its state and the
 activations of one longest row. Counted as the local engine does it (engine/local/memory.py): float32 weights, gradients and two
-moments, the start of the run, a half-precision copy to compute with; a tenth of the memory stays free. With `offload` moments
-and start are on the host, and moments come for a step, when there are no activations.
+moments, the reference weights (the start of the run), a half-precision copy to compute with; a tenth of the memory stays free.
+With `offload` moments and start are on the host, and moments come for an optimizer step, when there are no activations.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from milonga.planning.workload import Call, Study
 KEPT = 0.1
 """Share of the memory that stays free."""
 PASS_SHARE = 0.25
-"""Of the memory, for the activations of a pass, where one row does not need more."""
+"""Share of the memory for the activations of a pass, if one row does not need more."""
 MOST_PASS = 65536
-"""Tokens of a pass."""
+"""Most tokens of a pass."""
 STATE = {"master weights": 4, "gradients": 4, "moments": 8, "start": 4}
 """Bytes for each parameter of a policy that learns, sharded over its learners."""
 MOST_ROWS = SamplingSection().rows
-"""That an engine decodes side by side."""
+"""Most rows that an engine decodes side by side."""
 
 
 @dataclass(frozen=True)
 class Learning:
-    """How a learner fits: the tokens of its passes, whether it computes activations again, and its memory."""
+    """How a learner fits: the tokens of its passes, whether it recomputes activations, and its memory."""
 
     tokens: int
     recompute: bool
@@ -47,43 +47,43 @@ class Sampling:
 
 
 def state(shape: Shape, gpus: int, kinds: Iterable[str] = STATE) -> Parts:
-    """Of one learner of several: its shard."""
+    """Bytes of the learner state on one of `gpus` GPUs: its shard."""
     return {name: STATE[name] * shape.parameters / gpus for name in kinds}
 
 
 def held(shape: Shape, gpus: int, offload: bool) -> Parts:
-    """What a learner keeps while others have their turn."""
+    """Bytes that a learner keeps on the GPU while others have their turn."""
     return state(shape, gpus, ("master weights",)) if offload else state(shape, gpus)
 
 
 def working(shape: Shape, gpus: int) -> Parts:
-    """What a pass computes with: all weights in half precision, or of sharded ones two layers and the gradient of one."""
+    """Bytes of the working weights of a pass: all weights in half precision; if sharded, two layers and the gradient of one."""
     if gpus == 1:
         return {"working weights": HALF * shape.parameters}
     return {"working weights": (2 * HALF + 4) * shape.gathered}
 
 
 def token_bytes(shape: Shape, recompute: bool) -> float:
-    """Activations of one token: all, or the inputs of all layers and one layer in full."""
+    """Activation bytes of one token: all; with recomputation, the inputs of all layers and one layer in full."""
     whole = shape.activation_bytes
     return 4 * shape.layers * shape.hidden + whole / shape.layers if recompute else float(whole)
 
 
 def learner(shape: Shape, gpus: int, tokens: int, recompute: bool, offload: bool = False) -> Parts:
-    """Of one learner in a pass of so many tokens."""
+    """Bytes of one learner in a forward and backward pass of so many tokens."""
     kept = state(shape, gpus, ("master weights", "gradients")) if offload else state(shape, gpus)
     return {**kept, **working(shape, gpus), "activations": tokens * token_bytes(shape, recompute)}
 
 
 def stepping(shape: Shape, gpus: int) -> Parts:
-    """Of one learner in a step of its optimiser, where moments are there for that alone."""
+    """Bytes of one learner in an optimizer step, if the moments are on the GPU for that alone."""
     return state(shape, gpus, ("master weights", "gradients", "moments"))
 
 
 def fit_learner(
     gpu: Accelerator, shape: Shape, study: Study, gpus: int, others: float = 0.0, offload: bool = False
 ) -> Learning | None:
-    """None where it does not fit beside `others` bytes. Activations are computed again only where they must be."""
+    """Fit a learner beside `others` bytes; None if it does not fit. Activations are recomputed only if they must be."""
     free = (1 - KEPT) * gpu.memory - others
     if total(stepping(shape, gpus)) > free:
         return None
@@ -98,7 +98,7 @@ def fit_learner(
 
 
 def fit_sampler(gpu: Accelerator, shape: Shape, call: Call, rows: int, tensor: int, others: float = 0.0) -> Sampling | None:
-    """None where weights and one longest row do not fit beside `others` bytes."""
+    """Fit a sampling engine beside `others` bytes; None if weights and one longest row do not fit."""
     weights = shape.weight_bytes / tensor
     each = shape.cache_bytes / cache_shards(shape, tensor)
     room = (1 - KEPT) * gpu.memory - others - weights

@@ -1,4 +1,4 @@
-"""The formulas: how long sampling, learning and handing over weights take, each as a sum of named parts.
+"""The cost model: how long sampling, learning and publishing weights take, each as a sum of named parts.
 
 Invariants: a time is the sum of its parts, so that the largest part is the bound; a part scales as its name says. Measured
 shares of the peaks come from `calibrate`; what no machine at hand could measure (links) is assumed in `hardware`.
@@ -23,13 +23,13 @@ from milonga.types import Floats
 
 Parts = dict[str, float]
 OPTIMISER_BYTES = 30
-"""Moved for each parameter by a step of AdamW in float32: gradient, moments and weight read, the last three written, and a
-half-precision copy."""
+"""Bytes moved per parameter by an optimizer step (AdamW in float32): gradient, moments and weight read, the last three written,
+and a half-precision copy."""
 
 
 @dataclass(frozen=True)
 class Efficiencies:
-    """What is reached of the data sheet, and what each thing costs besides: fitted to measurements, on one GPU."""
+    """Efficiencies reached of the data sheet, and fixed costs: fitted to measurements on one GPU."""
 
     bandwidth: float
     """Share of the memory's peak while decoding."""
@@ -40,18 +40,18 @@ class Efficiencies:
     token_s: float
     """Seconds of the host for each new token of an engine."""
     products: float
-    """Share of the matrix peak of a learner's products."""
+    """Share of the matrix peak in a learner's matrix products."""
     traffic: float
     """How often a learner moves its activations, at the memory's peak."""
     read_s: float
     """Seconds of a learner's host for each token: building batches, launching passes."""
     trace_s: float
-    """Seconds of the driver for each trace of a turn: reading, grading, credit."""
+    """Seconds of the driver for each rollout of a turn: parsing, grading, credit."""
 
 
 @dataclass(frozen=True)
 class Machine:
-    """An accelerator and what is reached of it."""
+    """An accelerator and the efficiencies reached on it."""
 
     gpu: Accelerator
     reached: Efficiencies
@@ -62,7 +62,7 @@ def total(parts: Parts) -> float:
 
 
 def added(*many: Parts) -> Parts:
-    """Part by part."""
+    """Add times part by part."""
     return {name: sum(parts.get(name, 0.0) for parts in many) for name in dict.fromkeys(n for p in many for n in p)}
 
 
@@ -74,7 +74,8 @@ def scaled(parts: Parts, factor: float) -> Parts:
 
 
 def step_parts(machine: Machine, shape: Shape, rows: Floats, context: Floats, tensor: int) -> dict[str, Floats]:
-    """Seconds of decoding steps of an engine of `tensor` GPUs, each with so many live rows that attend to so many tokens."""
+    """Seconds of decoding steps of an engine of `tensor` GPUs. `rows` and `context` have one entry per step: live rows, and
+    tokens that each attends to."""
     gpu, reached = machine.gpu, machine.reached
     speed = gpu.bandwidth * reached.bandwidth
     weights = shape.read(rows) / tensor / speed
@@ -96,12 +97,12 @@ def step_parts(machine: Machine, shape: Shape, rows: Floats, context: Floats, te
 
 
 def cache_shards(shape: Shape, tensor: int) -> int:
-    """How many parts the cache is cut into: heads are not cut, and a compressed cache is one."""
+    """Number of shards of the key-value cache: heads are not cut, and a compressed cache is one."""
     return 1 if shape.latent is not None else min(tensor, shape.kv_heads)
 
 
 def prefill_parts(machine: Machine, shape: Shape, prompts: float, prompt: float, tensor: int) -> Parts:
-    """Seconds to read so many different prompts."""
+    """Seconds to prefill so many different prompts."""
     operations = shape.flops(prompts * prompt, prompts * prompt**2 / 2, heads=prompts)
     parts = {"prompts": operations / tensor / (machine.gpu.flops * machine.reached.prefill)}
     if tensor > 1:
@@ -113,8 +114,8 @@ def prefill_parts(machine: Machine, shape: Shape, prompts: float, prompt: float,
 def sample_parts(machine: Machine, shape: Shape, call: Call, engines: int, tensor: int, slots: int) -> Parts:
     """Expected seconds until the last row of a call is done, its rows dealt out evenly to `engines`.
 
-    An engine decodes at most `slots` rows side by side: while more are waiting it stays full; then no more come, and the
-    longest row of all engines rules. While that one goes on, others of its engine may be done.
+    An engine decodes at most `slots` rows side by side. While more are waiting it stays full. Then no more come, and the
+    longest row of all engines determines the time; other rows of its engine may be done before.
     """
     rows = math.ceil(call.rows / engines)
     prompts = math.ceil(call.prompts / engines)
@@ -136,7 +137,7 @@ def sample_parts(machine: Machine, shape: Shape, call: Call, engines: int, tenso
 
 
 def learn_parts(machine: Machine, shape: Shape, study: Study, gpus: int, tokens: int, recompute: bool) -> Parts:
-    """Seconds of a step over all rows of a study, dealt out evenly to `gpus`, in passes of so many tokens."""
+    """Seconds of an optimizer step over all rows of a study, dealt out evenly to `gpus`, in passes of so many tokens."""
     gpu, reached = machine.gpu, machine.reached
     rows = math.ceil(study.rows / gpus)
     mine = rows * study.row_tokens

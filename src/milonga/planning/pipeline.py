@@ -1,8 +1,8 @@
-"""How long a cycle of turns takes on split GPUs, as the loop plays ahead (`milonga.ahead`).
+"""How long a cycle of turns takes on split GPUs with asynchronous rollouts (`milonga.ahead`).
 
-Invariants: one thread plays turns in order, so that the samplers of a turn work one after another; another learns them in
-order, with all that the driver does. Within a stretch turn n is played by the weights after turn n - 1 - k. A stretch ends
-where another seat learns, and nothing is played beyond it before. A recipe in which one seat always learns is one stretch:
+Invariants: one thread samples turns in order, so that the samplers of a turn work one after another; another learns them in
+order, with all that the driver does. Within a stretch turn n is sampled from the weights after turn n - 1 - k. A stretch ends
+where another agent learns, and nothing is sampled beyond it before. A recipe in which one agent always learns is one stretch:
 checkpoints and evaluations, which end one too, are not counted.
 """
 
@@ -13,13 +13,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from milonga.types import Floats
 
 LEAST_TURNS = 12
-"""That fill the pipeline before any is counted, and that are counted."""
+"""Least number of turns that fill the pipeline before any is counted, and of turns that are counted."""
 
 
 def steady(playing: Sequence[Floats], learning: Sequence[Floats], counts: Sequence[int], staleness: int) -> Floats:
-    """Seconds of a cycle once the pipeline is full, from those of each kind of turn, of one or of many placements.
+    """Seconds of a cycle once the pipeline is full, from the rollout and learning seconds of each kind of turn. Each array
+    holds one placement or many.
 
-    Where turns are alike one that is played meanwhile is enough: a larger staleness only evens out what differs.
+    If turns are alike, a staleness of one is enough: a larger one only evens out differences.
     """
     out: Floats | float = 0.0
     for play, learn, count in zip(playing, learning, counts, strict=True):
@@ -29,8 +30,8 @@ def steady(playing: Sequence[Floats], learning: Sequence[Floats], counts: Sequen
 
 
 def play_through(turns: Iterable[tuple[int, float, float]], staleness: int) -> Iterator[float]:
-    """When each turn is published; turns are a kind, and the seconds that playing and learning take. The same as `steady`,
-    turn by turn: for seconds that differ."""
+    """Iterate over the times at which turns are published. Each turn is its kind, its rollout seconds and its learning seconds.
+    The same as `steady`, turn by turn, for seconds that differ."""
     player, published, begun, last = 0.0, [0.0], 0, -1
     for number, (kind, play, learn) in enumerate(turns):
         if kind != last:
@@ -43,7 +44,8 @@ def play_through(turns: Iterable[tuple[int, float, float]], staleness: int) -> I
 
 
 def played(counts: Sequence[int]) -> tuple[int, list[int]]:
-    """The kinds of the turns to play, and how many of them fill the pipeline: as many are counted. Both are whole cycles."""
+    """Return how many turns fill the pipeline, and the kinds of all turns to simulate: as many more are counted. Both are whole
+    cycles."""
     cycle = [kind for kind, count in enumerate(counts) for _ in range(count)]
     times = -(-LEAST_TURNS // len(cycle))
     return times * len(cycle), cycle * (2 * times)

@@ -1,11 +1,11 @@
-"""The best use of a number of GPUs: all of them in turns, or split into samplers and learners of each policy.
+"""Find the best placement on a number of GPUs: colocated (all work in turns), or split into samplers and learners per policy.
 
 Invariants: every size of every group is tried (on a grid that only grows with the number of GPUs, so that more GPUs are never
 slower); GPUs that would not help are left out, and the plan says so; what does not fit is refused with the smallest number that
 would. A time is a sum of parts, and the largest part of the busiest group is the bound.
 
-Split groups work on different turns at once as far as the loop plays ahead: with staleness, a turn is played while the one
-before it is learned, within a stretch of turns of one learner (`pipeline`).
+Split groups work on different turns at once with asynchronous rollouts: with staleness, a turn is sampled while the one before
+it is learned, within a stretch of turns of one learner (`pipeline`).
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ from milonga.planning.workload import Workload
 from milonga.types import Floats
 
 TENSOR = (1, 2, 4, 8, 16, 32)
-"""GPUs of a sampling engine."""
+"""Tensor-parallel sizes: GPUs of a sampling engine."""
 GRID = ((8, 1), (16, 4), (64, 8), (128, 16), (256, 32), (512, 64), (1024, 128), (2048, 256), (4096, 512), (8192, 1024))
 """Sizes of a group: up to the first number by steps of the second."""
 ENOUGH = 1.01
-"""Of plans that are this close to the fastest, the one with the fewest GPUs is taken."""
+"""Tolerance: among placements this close to the fastest, the one with the fewest GPUs is taken."""
 GIB = 2**30
 
 
@@ -54,7 +54,7 @@ def sizes(most: int) -> list[int]:
 
 @dataclass(frozen=True)
 class Group:
-    """GPUs that do one thing: what each kind of turn takes of their time, and what lies in the memory of each."""
+    """GPUs that do one kind of work: their seconds for each kind of turn, and the memory of each GPU."""
 
     policy: str
     work: Literal["sampler", "learner"]
@@ -64,7 +64,7 @@ class Group:
     slots: int
     """Rows that an engine decodes side by side."""
     tokens: int
-    """Of a learner's pass."""
+    """Tokens of a learner's pass."""
     recompute: bool
     """Whether a learner computes activations again."""
     times: tuple[Parts, ...]
@@ -92,18 +92,18 @@ class Placement:
 
     @property
     def gpus(self) -> int:
-        """A colocated group is the same GPUs in several roles."""
+        """Number of GPUs. Colocated groups are the same GPUs in several roles."""
         return self.groups[0].gpus if self.kind == "colocated" else sum(group.gpus for group in self.groups)
 
     @cached_property
     def loads(self) -> dict[str, Parts]:
-        """What a cycle takes of each group, and of the driver."""
+        """Seconds of a cycle for each group, and for the driver."""
         driver = sum(seconds * count for seconds, count in zip(self.driver, self.counts, strict=True))
         return {group.name: group.cycle(self.counts) for group in self.groups} | {"driver": {"reading and grading": driver}}
 
     @property
     def latency(self) -> float:
-        """Of the turns of a cycle, one after another."""
+        """Seconds of a cycle if everything runs one after another."""
         return sum(total(parts) for parts in self.loads.values())
 
     @cached_property
@@ -119,12 +119,12 @@ class Placement:
 
     @property
     def kinds(self) -> range:
-        """Of turns, by number."""
+        """Indices of the kinds of turns."""
         return range(len(self.counts))
 
     @property
     def turn_s(self) -> float:
-        """Mean over a cycle."""
+        """Seconds of a turn: the mean over a cycle."""
         return self.cycle_s / sum(self.counts)
 
     @property
@@ -137,8 +137,8 @@ class Placement:
 
     @property
     def bound(self) -> tuple[str, str]:
-        """The group that takes longest, and the largest part of its time. Where turns are played while others are learned, of
-        the side that takes longer."""
+        """The bottleneck: the group that takes longest, and the largest part of its time. With asynchronous rollouts, of the
+        side (sampling or learning) that takes longer."""
         names = list(self.loads)
         if self.kind == "split" and self.staleness:
             samplers = [group.name for group in self.groups if group.work == "sampler"]
@@ -165,7 +165,8 @@ class Plan:
     offload: bool = False
 
     def standing(self, placement: Placement, calibration: Calibration) -> str:
-        """Of all numbers of a placement. calibrated: within what was measured, which is one GPU; model: anything else."""
+        """Standing of all numbers of a placement. calibrated: within what was measured, which is one GPU; model: anything
+        else."""
         ranges = calibration.measured_range()
         least, most = ranges["parameters"]
         inside = self.machine.gpu == calibration.gpu and placement.gpus == 1 and not self.offload
@@ -179,7 +180,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Planner:
-    """Tries sizes. All that does not change while it does."""
+    """Tries group sizes for one machine, workload and set of models."""
 
     machine: Machine
     workload: Workload
@@ -189,15 +190,15 @@ class Planner:
     offload: bool = False
     """Learners have moments and starts on the host (`policies.SEAT.offload`)."""
     staleness: int = 0
-    """Of a split: turns by which playing may be ahead of learning."""
+    """For a split: turns by which rollouts may be ahead of learning."""
 
     @cached_property
     def counts(self) -> tuple[int, ...]:
-        """Of each kind of turn in a cycle."""
+        """Number of turns of each kind in a cycle."""
         return tuple(turn.times for turn in self.workload.turns())
 
     def sampler(self, policy: str, gpus: int, others: float = 0.0, shared: bool = False) -> Group | None:
-        """Engines of the tensor-parallel degree that is fastest over a cycle; None where none fits."""
+        """Make the sampler group with the tensor-parallel size that is fastest over a cycle; None if none fits."""
         tried = [self._engines(policy, gpus, tensor, others, shared) for tensor in TENSOR if tensor <= gpus]
         return min((one for one in tried if one), key=lambda one: total(one.cycle(self.counts)), default=None)
 
@@ -220,7 +221,7 @@ class Planner:
         return Group(policy, "sampler", gpus, tensor, slots, 0, False, tuple(times), beside(most, others))
 
     def learner(self, policy: str, gpus: int, others: float = 0.0, shared: bool = False) -> Group | None:
-        """Weights sharded over all GPUs of the group; None where they do not fit."""
+        """Make the learner group, its weights sharded over all its GPUs; None if they do not fit."""
         shape, turns = self.shapes[policy], self.workload.turns()
         study = next(turn.study for turn in turns if turn.study.policy == policy)
         fitting = memory.fit_learner(self.machine.gpu, shape, study, gpus, others, self.offload)
@@ -241,15 +242,15 @@ class Planner:
 
     @cached_property
     def driver(self) -> tuple[float, ...]:
-        """Its seconds for each kind of turn."""
+        """Seconds of the driver for each kind of turn."""
         return tuple(self.machine.reached.trace_s * turn.traces for turn in self.workload.turns())
 
     def placed(self, kind: str, groups: Sequence[Group]) -> Placement:
         return Placement(kind, tuple(groups), self.staleness if kind == "split" else 0, self.driver, self.counts)
 
     def colocated(self, gpus: int) -> Placement | None:
-        """One group that takes turns: the state of all learners stays, or with `offload` their weights; one sampler, or the
-        passes of one learner, beside it."""
+        """Place everything on one group of GPUs that takes turns: the state of all learners stays (with `offload` only their
+        weights), beside one sampler or the passes of one learner."""
         held = {policy: total(memory.held(self.shapes[policy], gpus, self.offload)) for policy in self.workload.learners}
         groups = [self.sampler(policy, gpus, sum(held.values()), shared=True) for policy in self.workload.policies]
         for policy in self.workload.learners:
@@ -258,13 +259,13 @@ class Planner:
         return self.placed("colocated", found) if len(found) == len(groups) else None
 
     def axes(self, most: int) -> list[list[Group]]:
-        """For each group of a split its sizes that fit."""
+        """List the sizes that fit, for each group of a split."""
         makers: list[tuple[Callable[[str, int], Group | None], str]] = [(self.sampler, p) for p in self.workload.policies]
         makers += [(self.learner, policy) for policy in self.workload.learners]
         return [[one for size in sizes(most) if (one := make(policy, size))] for make, policy in makers]
 
     def split(self, axes: Sequence[Sequence[Group]], gpus: int) -> Placement | None:
-        """The best of all combinations of sizes that are not more than the GPUs."""
+        """Find the best split: of all combinations of group sizes that need at most so many GPUs."""
         axes = [[group for group in axis if group.gpus <= gpus] for axis in axes]
         if not all(axes):
             return None
@@ -275,7 +276,7 @@ class Planner:
         used, places = used[able], np.unravel_index(able, [len(axis) for axis in axes])
 
         def seconds(kind: int, work: str) -> Floats:
-            """That the groups of one side take for a turn, one after another; of all combinations."""
+            """Seconds of a turn for the groups of one side, one after another; one entry per combination."""
             sides = [(axis, at) for axis, at in zip(axes, places, strict=True) if axis[0].work == work]
             return sum((np.array([total(group.times[kind]) for group in axis])[at] for axis, at in sides), np.zeros(len(able)))
 
@@ -289,12 +290,12 @@ class Planner:
 
 
 def beside(held: Parts, others: float) -> Parts:
-    """Memory with what learners that take turns on the same GPU keep there."""
+    """Add the memory that the other learners keep on the same GPU."""
     return {**held, "learners' state": others} if others else held
 
 
 def outer(axes: Sequence[Sequence[float]], combine: np.ufunc) -> Floats:
-    """One value of each axis, combined for all combinations."""
+    """Combine one value of each axis, for all combinations: an array with one dimension per axis."""
     out = np.asarray(axes[0], dtype=float)
     for axis in axes[1:]:
         out = combine.outer(out, np.asarray(axis, dtype=float))
@@ -304,7 +305,7 @@ def outer(axes: Sequence[Sequence[float]], combine: np.ufunc) -> Floats:
 def make_plan(
     machine: Machine, workload: Workload, shapes: Mapping[str, Shape], gpus: int, staleness: int, offload: bool = False
 ) -> Plan:
-    """The best placement on at most so many GPUs."""
+    """Make the plan with the best placement on at most so many GPUs."""
     (found,) = make_plans(machine, workload, shapes, [gpus], staleness, offload)
     if found is None:
         raise UserError(too_small(Planner(machine, workload, shapes, near=False, offload=offload), gpus))
@@ -319,7 +320,7 @@ def make_plans(
     staleness: int,
     offload: bool = False,
 ) -> list[Plan | None]:
-    """The best placement on each number of GPUs; None where nothing fits."""
+    """Make the best plan for each number of GPUs; None where nothing fits."""
     far, near = (Planner(machine, workload, shapes, near, offload=offload, staleness=staleness) for near in (False, True))
     colocated = [one for size in sizes(max(counts)) if (one := far.colocated(size))]
     axes, inside = far.axes(max(counts)), near.axes(min(max(counts), machine.gpu.node))
@@ -336,7 +337,7 @@ def make_plans(
 
 
 def quickest(placements: Sequence[Placement]) -> Placement | None:
-    """Of those that are close to the fastest, the one with the fewest GPUs."""
+    """Select the placement with the fewest GPUs among those that are close to the fastest."""
     if not placements:
         return None
     fastest = min(one.cycle_s for one in placements)
@@ -352,7 +353,7 @@ def smallest(planner: Planner, most: int = GRID[-1][0]) -> int | None:
 
 
 def too_small(planner: Planner, gpus: int) -> str:
-    """What to say where nothing fits."""
+    """Explain that nothing fits on so many GPUs, and how many would do."""
     gpu, longest = planner.machine.gpu, max(turn.study.longest for turn in planner.workload.turns())
     needs = ", ".join(
         f"{policy} {(sum(memory.STATE.values()) * planner.shapes[policy].parameters) / GIB:,.0f} GiB to learn"

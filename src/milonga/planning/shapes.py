@@ -22,7 +22,7 @@ from milonga.types import Floats
 HALF = 2
 """Bytes of a bfloat16."""
 TOGETHER = 32
-"""Experts that a learner gathers at a time: assumed."""
+"""Experts that a sharded learner gathers at a time: assumed."""
 
 
 @dataclass(frozen=True)
@@ -62,14 +62,14 @@ class Shape:
     vocabulary: int
     tied: bool
     bias: bool = False
-    """Of queries, keys and values."""
+    """Whether the projections of queries, keys and values have a bias."""
     latent: Latent | None = None
     experts: Experts | None = None
     source: str = "published shape"
 
     @property
     def attention_parameters(self) -> int:
-        """Of one layer, norms of its own included."""
+        """Attention parameters of one layer, its own norms included."""
         if self.latent is not None:
             one = self.latent
             queries = self.hidden * one.query_rank + one.query_rank * (1 + self.heads * (one.nope + one.rope))
@@ -83,7 +83,7 @@ class Shape:
         return self.layers - self.experts.dense_layers if self.experts else 0
 
     def mlp_parameters(self, taken: float) -> float:
-        """Of all layers, where `taken` of the routed experts count."""
+        """MLP parameters of all layers, if `taken` of the routed experts count."""
         dense = (self.layers - self.expert_layers) * 3 * self.hidden * self.inner
         if self.experts is None:
             return dense
@@ -108,7 +108,7 @@ class Shape:
         return int(self._count(self.experts.active if self.experts else 0, 1))
 
     def read(self, rows: Floats) -> Floats:
-        """Bytes of weights that a decoding step of so many rows reads: of experts only those that some row is sent to, if
+        """Weight bytes that a decoding step of so many rows reads. Of the experts only those that some row is routed to, if
         rows choose independently and evenly."""
         whole = np.full_like(rows, HALF * self._count(0, 1))
         if self.experts is None:
@@ -122,20 +122,21 @@ class Shape:
 
     @property
     def cache_bytes(self) -> int:
-        """Of keys and values, for one token in all layers."""
+        """Bytes of the key-value cache for one token in all layers."""
         if self.latent is not None:
             return HALF * self.layers * (self.latent.kv_rank + self.latent.rope)
         return HALF * 2 * self.layers * self.kv_heads * self.head_size
 
     @property
     def attention_width(self) -> float:
-        """What a pair of tokens costs in one layer, as a width: products of queries with keys, and of weights with values."""
+        """Attention cost of a pair of tokens in one layer, as a width: products of queries with keys, and of weights with
+        values."""
         size = (self.latent.nope + self.latent.rope + self.latent.value) / 2 if self.latent else self.head_size
         return self.heads * size
 
     @property
     def activation_bytes(self) -> int:
-        """Of one token, that the backward pass needs: counted as the local engine counts them (engine/local/memory.py)."""
+        """Activation bytes of one token for the backward pass: counted as in the local engine (engine/local/memory.py)."""
         inner = self.inner
         if self.experts is not None:
             taken = self.experts.width * (self.experts.active + self.experts.shared)
@@ -145,15 +146,15 @@ class Shape:
 
     @property
     def gathered(self) -> int:
-        """Parameters that a sharded learner gathers at a time, at most: a layer, of experts a few, or the embeddings."""
+        """Most parameters that a sharded learner gathers at a time: a layer (with a few of its experts), or the embeddings."""
         mlp = 3 * self.hidden * self.inner
         if self.experts is not None:
             mlp = max(mlp, 3 * self.hidden * self.experts.width * min(TOGETHER, self.experts.count))
         return max(self.attention_parameters + mlp, self.embedding)
 
     def flops(self, tokens: float, attended: float, heads: float | None = None) -> float:
-        """Of a forward pass: two for each multiplied parameter and token, and attention over `attended` pairs of tokens. The
-        head is computed at `heads` tokens, at all of them where that is not given."""
+        """Floating-point operations of a forward pass: two per multiplied parameter and token, and attention over `attended`
+        pairs of tokens. The head is computed at `heads` tokens, by default at all."""
         skipped = 0.0 if heads is None else tokens - heads
         products = 2.0 * (self.active * tokens - self.embedding * skipped)
         return products + 4.0 * self.layers * self.attention_width * attended
@@ -188,7 +189,7 @@ LADDER = ("qwen2.5-1.5b", "qwen2.5-7b", "qwen2.5-32b", "qwen2.5-72b")
 
 
 def find_shape(text: str) -> Shape:
-    """A name of the table, a size (`7b`), or a folder with a config.json."""
+    """Find a model shape by a name of the table, a size (`7b`), or a folder with a config.json."""
     key = text.lower()
     if key in SHAPES or key in SIZES:
         return SHAPES[SIZES.get(key, key)]
@@ -202,8 +203,8 @@ def find_shape(text: str) -> Shape:
 
 
 def interpolated(billions: float) -> Shape:
-    """A dense shape of that many parameters between two published ones: layers and width in proportion of the logarithms,
-    and the MLP as wide as makes the count right."""
+    """Interpolate a dense shape of that many parameters between two published ones: layers and width in proportion of the
+    logarithms, and the MLP width such that the count is right."""
     least, most = (SHAPES[name] for name in (LADDER[0], LADDER[-1]))
     if not least.parameters <= billions * 1e9 <= most.parameters:
         known = ", ".join(SIZES)
@@ -224,7 +225,7 @@ def interpolated(billions: float) -> Shape:
 
 
 def read_shape(folder: Path) -> Shape:
-    """Of a Hugging Face folder; its weights need not be there."""
+    """Read the shape of a Hugging Face folder; its weights need not be there."""
     file = folder / "config.json"
     try:
         config = json.loads(file.read_text(encoding="utf-8"))

@@ -1,6 +1,6 @@
-"""A simulation of the same turns, event by event, with lengths that are drawn: a check of the closed form.
+"""A simulation of the same turns, event by event, with random lengths: a check of the closed form.
 
-Invariants: the same seed gives the same events; turns are played and learned as the loop does it (`pipeline.play_through`).
+Invariants: the same seed gives the same events; turns are sampled and learned as the loop does it (`pipeline.play_through`).
 Where all lengths are alike it agrees with the closed form; what random lengths add is the difference that is reported.
 """
 
@@ -22,14 +22,14 @@ from milonga.planning.workload import Call, Study, Turn
 from milonga.types import Floats
 
 MOST_ROWS = 2**16
-"""Of a turn: beyond these nothing is simulated, since every row is an event."""
+"""Most rows of a turn that is simulated, since every row is an event."""
 STRIDE = 64.0
-"""Steps that are taken for alike at most: what bounds a step may change while its rows grow."""
+"""Most decoding steps that are treated as alike: what bounds a step may change while its rows grow."""
 
 
 @dataclass(frozen=True)
 class Simulation:
-    """Seconds of a turn, in the mean, as they were played and as the closed form has them."""
+    """Mean seconds of a turn: simulated, and by the closed form."""
 
     turn_s: float
     closed_s: float
@@ -41,7 +41,7 @@ class Simulation:
 
 
 def simulate(plan: Plan, placement: Placement | None = None, seed: int = 0) -> Simulation | None:
-    """Play some turns through the groups of a placement, the best one where none is given; None where it would take long."""
+    """Simulate some turns on a placement, by default the best one; None if it would take long."""
     placed = placement or plan.best
     if max(turn.traces for turn in plan.workload.turns()) > MOST_ROWS:
         return None
@@ -54,7 +54,7 @@ def simulate(plan: Plan, placement: Placement | None = None, seed: int = 0) -> S
 
 
 def sides(plan: Plan, placed: Placement, kind: int, turn: Turn, key: tuple[int, int]) -> tuple[float, float]:
-    """Seconds that a turn takes to be played, and to be learned, with drawn lengths."""
+    """Simulate a turn with random lengths: its rollout seconds and its learning seconds."""
     groups = {group.name: group for group in placed.groups}
     drawn, playing = np.zeros(0), 0.0
     for call in turn.calls:
@@ -71,7 +71,7 @@ def sides(plan: Plan, placed: Placement, kind: int, turn: Turn, key: tuple[int, 
 
 
 def call_seconds(machine: Machine, shape: Shape, call: Call, group: Group, drawn: Floats) -> float:
-    """Until the last engine is done; rows are dealt out in turn."""
+    """Seconds of a sampling call, until its last engine is done; rows are dealt out round-robin."""
     engines = group.gpus // group.tensor
     hands = [drawn[engine::engines] for engine in range(min(engines, len(drawn)))]
     decoding = max(engine_seconds(machine, shape, call, hand, group) for hand in unlike(hands, call.lengths))
@@ -81,12 +81,12 @@ def call_seconds(machine: Machine, shape: Shape, call: Call, group: Group, drawn
 
 
 def unlike(hands: list[Floats], lengths: Lengths) -> list[Floats]:
-    """Engines that need not be played twice: where all rows are alike the fullest one is the slowest."""
+    """Select the engines to simulate: if all rows are alike, the fullest one is the slowest, and is enough."""
     return [max(hands, key=len)] if lengths.spread == 0 else hands
 
 
 def engine_seconds(machine: Machine, shape: Shape, call: Call, lengths: Floats, group: Group) -> float:
-    """Decoding of one engine."""
+    """Decoding seconds of one engine."""
     if len(lengths) <= group.slots:
         steps, rows, context = together(lengths, call.prompt)
     else:
@@ -97,8 +97,8 @@ def engine_seconds(machine: Machine, shape: Shape, call: Call, lengths: Floats, 
 
 
 def together(lengths: Floats, prompt: float) -> tuple[Floats, Floats, Floats]:
-    """Between two rows' ends, where all begin at once: how many steps, of how many rows, which attend to how many tokens in
-    the mean."""
+    """List the decoding steps of a static batch, in which all rows begin at once. Three aligned arrays, one entry per interval
+    between row ends: number of steps, live rows, mean context length."""
     ends = np.sort(lengths)
     moments = np.union1d(ends, np.arange(0, ends[-1], STRIDE))
     begins, stops = moments[:-1], moments[1:]
@@ -107,7 +107,7 @@ def together(lengths: Floats, prompt: float) -> tuple[Floats, Floats, Floats]:
 
 
 def in_places(lengths: Floats, prompt: float, slots: int) -> Iterator[tuple[float, float, float]]:
-    """The same where rows wait for a place: whoever waits takes that of a row that is done."""
+    """Iterate over the same intervals with continuous batching: a waiting row takes the slot of a row that is done."""
     waiting = list(lengths[slots:][::-1])
     ends = [(float(length), 0.0) for length in lengths[:slots]]  # when a row ends and when it began
     heapq.heapify(ends)
@@ -128,7 +128,8 @@ def in_places(lengths: Floats, prompt: float, slots: int) -> Iterator[tuple[floa
 
 
 def study_seconds(machine: Machine, shape: Shape, study: Study, group: Group, drawn: Floats) -> float:
-    """Rows are dealt out so that learners have about as many tokens; one cannot have less than the longest row."""
+    """Seconds of an optimizer step with random lengths. Rows are dealt out so that learners have about as many tokens; one
+    cannot have less than the longest row."""
     rows = math.ceil(study.rows / group.gpus)
     fullest = max(float(drawn.mean()), float(drawn.max()) / rows)
     alike = replace(study, lengths=Lengths(fullest, study.lengths.limit, spread=0.0))

@@ -1,4 +1,4 @@
-"""What a turn of a recipe asks of its policies: how many rows are sampled by whom, and who learns from how many tokens.
+"""The workload of a recipe's turns: how many rows each policy samples, and how many tokens each learns from.
 
 Invariant: counts follow from the recipe's own schedule and from the batch as the config has it; a test plays the real recipes
 and compares.
@@ -88,7 +88,7 @@ class Workload:
 
     @property
     def cycle(self) -> int:
-        """Turns in it."""
+        """Number of turns in a cycle."""
         return sum(turn.times for turn in self.turns())
 
     @property

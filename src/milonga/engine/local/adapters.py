@@ -20,7 +20,7 @@ WEIGHTS, CONFIG = "adapter_model.safetensors", "adapter_config.json"
 
 
 def load(shared: Any, name: str, folder: Path) -> None:
-    """Set an adapter to a saved one. Another rank, scale or choice of layers is an error, never a silent change."""
+    """Load a saved adapter. Another rank, scale or choice of layers is an error, never a silent change."""
     for file in (WEIGHTS, CONFIG):
         if not (folder / file).is_file():
             raise ConfigError(f"adapter folder '{folder}' has no {file}")
@@ -43,7 +43,7 @@ def export(shared: Any, name: str, folder: Path) -> None:
 
 
 def merged(shared: Any, name: str) -> Any:
-    """The plain model that the base with one adapter amounts to. It is a copy: the base and its other adapters stay."""
+    """Merge one adapter into a copy of the base: a plain model. The base and its other adapters stay."""
     model = copy.deepcopy(shared)
     model.set_adapter(name)
     return model.merge_and_unload(adapter_names=[name])

@@ -19,15 +19,15 @@ from milonga.types import Floats, Trace
 
 @dataclass(frozen=True)
 class Packing:
-    """How rows lie behind one another on one axis of tokens."""
+    """How rows are packed end to end on one axis of tokens."""
 
     positions: Tensor
-    """Of each token within its row."""
+    """Position of each token within its row, [tokens]."""
     starts: Tensor
-    """Where each row begins, and at last where all end (int32, as attention kernels want it)."""
+    """Cumulative sequence lengths, [rows + 1]: where each row begins, and last where all end (int32, for attention kernels)."""
     longest: int
     grid: Tensor
-    """Place of each token among rows that are padded to the longest."""
+    """Index of each token among rows that are padded to the longest, [tokens]."""
 
     @property
     def rows(self) -> int:
@@ -36,19 +36,19 @@ class Packing:
 
 @dataclass(frozen=True)
 class MicroBatch:
-    """Rows side by side, padded on the right, or packed; and the flat axis of the tokens that matter: the trained ones, or
-    those where a value is asked for."""
+    """A micro-batch of rows, padded on the right or packed; and the flat axis of its tokens in the loss: the trained ones, or
+    those whose value is needed."""
 
     members: list[int]
-    """Positions of the rows in the list they were cut from."""
+    """Indices of the rows in the list they were cut from."""
     ids: Tensor
-    """Rows by columns, or one axis of tokens where the batch is packed."""
+    """[rows, columns], or [tokens] if the batch is packed."""
     rows: Tensor
-    """Row of each trained token, counted within this micro-batch."""
+    """Row of each trained token within this micro-batch, [trained tokens]."""
     places: Tensor
-    """Of the trained tokens in the flattened ids."""
+    """Index of each trained token in the flattened ids, [trained tokens]."""
     lengths: Tensor
-    """Number of trained tokens of each row."""
+    """Number of trained tokens of each row, [rows]."""
     temperature: Tensor
     trained: list[NDArray[np.bool_]]
     """The trained tokens of each row, as a mask of its ids."""
@@ -64,31 +64,31 @@ class MicroBatch:
 
     @property
     def attended(self) -> float:
-        """Pairs of tokens that a causal attention looks at."""
+        """Number of token pairs in causal attention, for counting operations."""
         return sum(len(row) ** 2 / 2 for row in self.trained)
 
     def flat(self, arrays: Sequence[Floats], device: torch.device) -> Tensor:
-        """Per-token arrays, one for each row, on the flat axis of trained tokens."""
+        """Flatten per-token arrays, one per row and aligned with its ids, to the axis of trained tokens."""
         values = np.concatenate([array[mask] for array, mask in zip(arrays, self.trained, strict=True)])
         return on_device(values.astype(np.float32), device)
 
 
 def on_device(array: NDArray[Any], device: torch.device) -> Tensor:
-    """A copy on the device that the host does not wait for: it goes on preparing while the device computes."""
+    """Copy an array to the device without waiting: the host goes on preparing while the device computes."""
     tensor = torch.from_numpy(array)
     return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
 
 
 def trained_tokens(trace: Trace) -> NDArray[np.bool_]:
-    """True at the tokens that are trained and that something predicts: never at the first one."""
+    """Mask of the tokens that are trained and predicted: never the first one. Aligned with the rollout's ids."""
     mask = trace.mask
     mask[:1] = False
     return mask
 
 
 def cut(traces: Sequence[Trace], budget: int, units: Sequence[int] | None = None, padless: bool = False) -> Iterator[list[int]]:
-    """Rows in order of length, in batches of at most `budget` tokens; padding counts unless nothing is computed for it. A unit
-    of rows is never split."""
+    """Cut rows, sorted by length, into micro-batches of at most `budget` tokens; yield the indices of each. Padding counts
+    unless the pass is `padless`. Rows that share a unit are never split."""
     grouped: dict[int, list[int]] = {}
     for i in range(len(traces)):
         grouped.setdefault(units[i] if units is not None else i, []).append(i)
@@ -105,7 +105,7 @@ def cut(traces: Sequence[Trace], budget: int, units: Sequence[int] | None = None
 
 
 def last_token(trace: Trace) -> NDArray[np.bool_]:
-    """True at the very last token: where a head has read everything."""
+    """Mask of the very last token, where a value head has seen the whole row."""
     mask = np.zeros(len(trace.ids), dtype=bool)
     mask[-1:] = True
     return mask
@@ -119,7 +119,7 @@ def build(
     masks: Sequence[NDArray[np.bool_]] | None = None,
     packed: bool = False,
 ) -> MicroBatch:
-    """`masks` says which tokens of each trace matter; the trained ones where it is not given."""
+    """Build a micro-batch. `masks` says which tokens of each rollout are in the loss; by default the trained ones."""
     chosen = [traces[i] for i in members]
     trained = [trained_tokens(traces[i]) if masks is None else masks[i] for i in members]
     sizes = np.array([len(t.ids) for t in chosen], dtype=np.int64)

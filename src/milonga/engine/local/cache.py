@@ -43,7 +43,7 @@ class RoomyLayer(DynamicLayer):  # type: ignore[misc]
         return keys, values
 
     def batch_select_indices(self, indices: Tensor) -> None:
-        """Keep these rows, in this order; a row may be taken several times. Only the filled part is copied."""
+        """Select these rows, in this order; a row may be taken several times. Only the filled part is copied."""
         for name in ("key_room", "value_room"):
             old = getattr(self, name)
             new = old.new_empty((len(indices), *old.shape[1:]))
@@ -53,7 +53,7 @@ class RoomyLayer(DynamicLayer):  # type: ignore[misc]
 
 
 def roomy_cache(config: Any, room: int) -> DynamicCache:
-    """A cache for a model: roomy layers wherever the model has plain full attention, its own kinds elsewhere."""
+    """Make a cache for a model: roomy layers wherever it has plain full attention, its own kinds elsewhere."""
     cache = DynamicCache(config=config)
     cache.layers = [RoomyLayer(room) if type(layer) is DynamicLayer else layer for layer in cache.layers]
     return cache
@@ -70,13 +70,13 @@ def is_roomy(cache: DynamicCache) -> bool:
 
 
 def cut(cache: DynamicCache, row: int, columns: Tensor) -> Tensor:
-    """A copy of some columns of a row of a roomy cache: [layers, 2, heads, columns, size], keys before values."""
+    """Copy some columns of a row of a roomy cache: [layers, 2, heads, columns, size], keys before values."""
     parts = [room[row, :, columns] for layer in cache.layers for room in (layer.key_room, layer.value_room)]
     return torch.stack(parts).view(len(cache.layers), 2, *parts[0].shape)
 
 
 def paste(cache: DynamicCache, rows: Sequence[Sequence[Tensor]]) -> None:
-    """Begin an empty roomy cache with rows that were cut from others, each in pieces; they are padded on the left."""
+    """Fill an empty roomy cache with rows that were copied from others, each in pieces; they are padded on the left."""
     whole = [torch.cat(list(pieces), dim=-2) for pieces in rows]
     filled = max(row.shape[-2] for row in whole)
     _, _, heads, _, size = whole[0].shape

@@ -1,4 +1,4 @@
-"""Between text and token ids, for one tokenizer.
+"""Encoding and decoding between text and token ids, for one tokenizer.
 
 Invariants: sampled ids are never encoded again; foreign text never becomes a special token; the text of sampled ids is
 built token by token, so that places in the text are places in token space.
@@ -24,7 +24,7 @@ ANSWER, NEXT = "\u0001answer\u0001", "\u0001next\u0001"
 
 
 class Codec:
-    """Encodes prompts, with or without the tokenizer's chat template, and spells out sampled ids."""
+    """Encodes prompts, with or without the tokenizer's chat template, and decodes sampled ids."""
 
     def __init__(self, tokenizer: Any, chat: str = "auto") -> None:
         self.tokenizer = tokenizer
@@ -41,7 +41,7 @@ class Codec:
         self._turns: tuple[list[int], list[int]] | None = None
 
     def _start(self) -> list[int]:
-        """What the tokenizer puts before plain text (often a beginning-of-sequence token)."""
+        """The ids that the tokenizer puts before plain text (often a beginning-of-sequence token)."""
         with_specials = self.tokenizer.encode("a", add_special_tokens=True)
         bare = self.tokenizer.encode("a", add_special_tokens=False)
         return with_specials[: with_specials.index(bare[0])] if bare and bare[0] in with_specials else []
@@ -60,15 +60,15 @@ class Codec:
         )
 
     def turns(self) -> tuple[list[int], list[int]]:
-        """The ids between what the model said and the next text said to it, and behind that text; the first close the model's
-        turn. Without a template it is the end-of-sequence token alone."""
+        """The ids between the model's turn and the next user text, and those after that text. The first of them close the
+        model's turn. Without a template there is the end-of-sequence token alone."""
         if self._turns is None:
             end = self.tokenizer.eos_token_id
             self._turns = self._next_turn() if self.chat else ([] if end is None else [int(end)], [])
         return self._turns
 
     def _next_turn(self) -> tuple[list[int], list[int]]:
-        """Read off a conversation of placeholders: what was truly said never goes through the template again."""
+        """Read the turn markers off a conversation of placeholders: real text never goes through the template again."""
         talk = [("user", SENTINEL), ("assistant", ANSWER), ("user", NEXT)]
         rendered = self.tokenizer.apply_chat_template(
             [{"role": role, "content": content} for role, content in talk], tokenize=False, add_generation_prompt=True
@@ -82,7 +82,7 @@ class Codec:
         )
 
     def follow_all(self, prompts: Sequence[Prompt], last: Sequence[int]) -> list[NDArray[np.int64]]:
-        """The ids that go behind conversations which end in the tokens `last`: markers, what is said, and the turn handed back.
+        """Encode the next user turns of conversations that end in the tokens `last`: turn markers and text.
 
         Where the model closed its turn itself, by the token that the template would close it with, it is not closed again.
         """
@@ -97,13 +97,13 @@ class Codec:
         return self.encode_all([prompt])[0]
 
     def encode_all(self, prompts: Sequence[Prompt]) -> list[NDArray[np.int64]]:
-        """Whole prompts, with what the tokenizer or its template puts around them."""
+        """Encode whole prompts, with what the tokenizer or its chat template puts around them."""
         return [np.array([*self.head, *ids, *self.tail], dtype=np.int64) for ids in self._encoded(prompts)]
 
     def _encoded(self, prompts: Sequence[Prompt]) -> list[list[int]]:
-        """Neighbouring parts of one kind are encoded together: ours may hold special tokens, foreign ones not.
+        """Encode the parts of prompts. Neighbouring parts of one kind are joined: ours may hold special tokens, others not.
 
-        A text that stands in many prompts is encoded once, and different ones side by side on all cores: a GPU waits meanwhile.
+        A text that occurs in many prompts is encoded once, and different ones in parallel on all cores: a GPU waits meanwhile.
         """
         rows = [
             [
@@ -123,7 +123,7 @@ class Codec:
         return list(self.tokenizer(texts, add_special_tokens=False)["input_ids"]) if texts else []
 
     def encode_foreign(self, text: str) -> list[int]:
-        """Text we did not write: a special token spelt out in it is encoded as ordinary characters."""
+        """Encode text we did not write: a special token spelt out in it is encoded as ordinary characters."""
         return self._encode_foreign([text])[0]
 
     def _encode_foreign(self, texts: list[str]) -> list[list[int]]:
@@ -133,13 +133,13 @@ class Codec:
         return [self._ordinary(ids) for ids in found]
 
     def _ordinary(self, ids: list[int]) -> list[int]:
-        """Some vocabularies hold the names of special tokens as ordinary words too: those are taken apart."""
+        """Replace special ids in foreign text by ordinary tokens: some vocabularies hold their names as ordinary words too."""
         if self.special.isdisjoint(ids):
             return ids
         return [part for token in ids for part in (self._apart(token) if token in self.special else [token])]
 
     def _apart(self, token: int) -> list[int]:
-        """The name of a special token, character by character, in ordinary tokens; else unknown, or left out."""
+        """Spell the name of a special token in ordinary tokens, character by character; else unknown, or left out."""
         vocabulary = self.tokenizer.get_vocab()
         named = {byte: character for character, byte in byte_characters().items()}
         unknown = self.tokenizer.unk_token_id
@@ -154,14 +154,14 @@ class Codec:
         return out
 
     def text(self, ids: Sequence[int]) -> str:
-        """The text of sampled ids. Ids beyond the tokenizer's (a padded vocabulary) have none."""
+        """Decode sampled ids. Ids beyond the tokenizer's (a padded vocabulary) have no text."""
         if self.pieces is not None:
             return b"".join(self.pieces[i] for i in ids if i < len(self.pieces)).decode("utf-8", "replace")
         decoded: str = self.tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
         return decoded
 
     def spell(self, ids: Sequence[int] | NDArray[np.int64]) -> tuple[str, NDArray[np.int64]]:
-        """The text of sampled ids, and for each token how many characters are complete after it."""
+        """Decode sampled ids; also return for each token how many characters are complete after it."""
         if self.pieces is not None and (plain := self._plain(np.asarray(ids, dtype=np.int64))) is not None:
             return plain
         ids = [int(i) for i in ids]
@@ -172,7 +172,7 @@ class Codec:
         return text, np.minimum(np.maximum.accumulate(np.array(ends, dtype=np.int64)), len(text))
 
     def transcribe(self, text: str, end: bool) -> Completion:
-        """A given text as it would have been sampled, closed by the end-of-sequence token if `end`."""
+        """Encode a given text as if it had been sampled, closed by the end-of-sequence token if `end`."""
         ids = np.array(self.encode_foreign(text), dtype=np.int64)
         spelt, ends = self.spell(ids)
         if end:
@@ -181,7 +181,7 @@ class Codec:
         return Completion(ids, np.zeros(len(ids)), "eos" if end else "length", text, ends)
 
     def _plain(self, ids: NDArray[np.int64]) -> tuple[str, NDArray[np.int64]] | None:
-        """The same where every byte is a character of its own; None where one is not."""
+        """Decode quickly if every byte is a character of its own (ASCII); None if one is not."""
         assert self.pieces is not None
         known = ids < len(self.pieces)  # ids beyond the tokenizer's have no text
         if not self.ascii[ids[known]].all():
@@ -219,7 +219,7 @@ class Codec:
         return ends[1:]
 
     def enders(self, stop: tuple[str, ...]) -> frozenset[int] | None:
-        """The tokens that can complete a stop string: those with its last byte. None: any token may."""
+        """Find the tokens that can complete a stop string: those with its last byte. None: any token may."""
         if self.pieces is None:
             return None
         if stop not in self._enders:
@@ -229,7 +229,8 @@ class Codec:
 
 
 def special_ids(tokenizer: Any) -> frozenset[int]:
-    """Tokens that steer the model. The unknown token, unless it is one of them too, only stands for a character."""
+    """Find the special tokens, which steer the model. The unknown token, unless it is one of them too, only stands for a
+    character."""
     marked = {i for i, token in tokenizer.added_tokens_decoder.items() if token.special}
     steering = {tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id}
     return frozenset((marked | set(tokenizer.all_special_ids)) - ({tokenizer.unk_token_id} - steering))

@@ -30,11 +30,11 @@ if TYPE_CHECKING:
     from milonga.engine.local.vllm_sampler import VllmSampler
 
 VALUE_HEAD = "value_head.safetensors"
-"""Beside an exported policy of the scalar kind: the head that reads its last hidden states."""
+"""File of the value head beside an exported policy of the scalar kind."""
 
 
 def choose_device(name: str) -> torch.device:
-    """`auto` is the first CUDA device where there is one."""
+    """Choose the torch device; `auto` is the first CUDA device if there is one."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -50,7 +50,7 @@ def choose_device(name: str) -> torch.device:
 
 @contextmanager
 def out_of_memory(policy: str, work: str, advice: str) -> Iterator[None]:
-    """A device that is full is the user's to mend: say what was being done, and what would need less."""
+    """Turn an out-of-memory error into a message to the user: what was being done, and what would need less."""
     try:
         yield
     except torch.OutOfMemoryError as error:
@@ -60,8 +60,8 @@ def out_of_memory(policy: str, work: str, advice: str) -> Iterator[None]:
 
 
 def sampled_together(sections: Mapping[str, PolicySection]) -> list[list[str]]:
-    """Policies that can share what samples from them: adapters on one base; others, each for itself. Value heads are not
-    sampled from."""
+    """Group policies that can share a sampler: adapters on one base; every other policy is alone. Policies with value heads are
+    not sampled from."""
     found: dict[tuple[str, str], list[str]] = {}
     for name, section in sections.items():
         if section.kind != "scalar":
@@ -89,9 +89,9 @@ class LocalEngine(Engine):
         self.vllm = vllm
         """How vLLM is to sample; None: our own samplers do."""
         self.history_gib = history_gib
-        """Most memory for what is kept of conversations; 0: nothing is."""
+        """Most memory for the prefix cache of conversations; 0 for none."""
         self.lent = 0.0 if vllm is None else vllm.gpu_memory_utilization * len(sampled_together(policies))
-        """Share of a GPU that vLLM will take beside weights; none where one of the two is always away."""
+        """Share of a GPU that vLLM will take beside our weights; 0 if one of the two is always offloaded."""
         if vllm is not None and vllm.sleep and all(section.offload for section in policies.values()):
             self.lent = 0.0
         self.ledger = Ledger()
@@ -115,7 +115,7 @@ class LocalEngine(Engine):
         return Policy(name, section, model, tokenizer, adapter=name)
 
     def _moved(self, name: str, section: PolicySection, model: nn.Module) -> nn.Module:
-        """The model on the engine's device, if all policies fit there."""
+        """Move a model to the engine's device, if all policies fit there."""
         self._require_room(name, section, model, False)
         return model.to(self.device)
 
@@ -125,7 +125,7 @@ class LocalEngine(Engine):
             memory.require_room(name, self.needs, torch.cuda.get_device_properties(self.device).total_memory, self.lent)
 
     def _adapted(self, name: str, section: PolicySection, lora: LoraSection) -> Any:
-        """The shared base with this policy's adapter on it; adapters start alike for every policy of one rank."""
+        """Add this policy's adapter to the shared base; adapters start alike for every policy of one rank."""
         try:
             import peft
 
@@ -175,7 +175,7 @@ class LocalEngine(Engine):
         return self.policy(policy).context
 
     def history(self) -> History:
-        """vLLM is told to keep nothing from call to call."""
+        """Open a prefix cache. With vLLM it keeps nothing: vLLM must not share prefixes between calls."""
         if not self.history_gib or self.vllm is not None:
             return History()
         return LocalHistory(memory.history_bytes(self.history_gib, self.device, list(self.policies.values())))
@@ -199,8 +199,8 @@ class LocalEngine(Engine):
             return sampler.sample(chosen, requests, decoding, self.rows, self.ledger, pages)
 
     def _fast(self, policy: Policy) -> CudaSampler | VllmSampler | None:
-        """vLLM where it was asked for. Else the sampler with kernels, on a CUDA device and for models that it knows; otherwise
-        it says why not, once."""
+        """The fast sampler of a policy: vLLM if it was asked for; else our CUDA sampler, for models that it knows. None
+        otherwise, with one warning that says why."""
         if self.vllm is None and self.device.type != "cuda":
             return None
         if policy.name not in self.samplers:
@@ -208,7 +208,7 @@ class LocalEngine(Engine):
         return self.samplers[policy.name]
 
     def vllm_of(self, policy: str) -> VllmSampler:
-        """What samples from a policy, where that is vLLM."""
+        """The vLLM sampler of a policy."""
         from milonga.engine.local.vllm_sampler import VllmSampler
 
         found = self._fast(self.policy(policy))
@@ -225,8 +225,9 @@ class LocalEngine(Engine):
         return VllmSampler(policy, section, host)
 
     def _discards(self) -> bool:
-        """Whether engines of vLLM may forget their weights when they sleep: a base that adapters sit on comes but once. In one
-        process all do or none does: they share what allocates their memory, and one that sleeps takes the others along."""
+        """Whether vLLM engines may discard their weights when they sleep: not if there are adapters, since their base is loaded
+        only once. In one process all do or none does: they share a memory allocator, and one that sleeps takes the others
+        along."""
         return all(policy.adapter is None for policy in self.policies.values() if policy.head is None)
 
     def _make_fast(self, policy: Policy) -> CudaSampler | None:
@@ -243,7 +244,7 @@ class LocalEngine(Engine):
         return CudaSampler(policy, beside, lambda: sum(p.head is None and not self._settled(p.name) for p in beside))
 
     def _settled(self, name: str) -> bool:
-        """Whether a policy has a cache of ours, or will never have one."""
+        """Whether a policy's key-value cache is allocated, or never will be."""
         return name in self.samplers and getattr(self.samplers[name], "decoder", True) is not None
 
     def score(self, policy: str, traces: Traces, tag: str = "live") -> list[Floats]:
@@ -264,7 +265,7 @@ class LocalEngine(Engine):
             return learner.learn(chosen, lesson, self.limit, self.ledger)
 
     def _clear(self) -> None:
-        """Give the memory of our samplers to a learner, until they are asked again. vLLM sleeps of itself, where it may."""
+        """Free the memory of our samplers for a learner; the next sampling call makes them again. vLLM sleeps by itself."""
         if self.vllm is None:
             for made in self.samplers.values():
                 if made is not None:
@@ -272,7 +273,7 @@ class LocalEngine(Engine):
 
     @contextmanager
     def _aside(self) -> Iterator[None]:
-        """While vLLM starts or samples nobody else computes: weights of policies with `offload` lie on the host."""
+        """Offload the weights of policies with `offload` while vLLM starts or samples: nothing else computes then."""
         chosen = [policy for policy in self.policies.values() if policy.section.offload]
         tensors = list({id(tensor): tensor for policy in chosen for tensor in policy.weights()}.values())
         resting.put_away(tensors, self.device)
@@ -282,7 +283,7 @@ class LocalEngine(Engine):
             resting.bring_back(tensors, self.device)
 
     def publish(self, policy: str) -> int:
-        """Sampler and learner share the weights here: publishing counts the version and moves the average."""
+        """Publish: count the version and update the running average. Sampler and learner share the weights here."""
         chosen = self.policy(policy)
         chosen.average()
         chosen.version += 1
@@ -348,7 +349,7 @@ class LocalEngine(Engine):
         chosen.codec.tokenizer.save_pretrained(folder)
 
     def checkpoint_bytes(self) -> int:
-        """Live weights, two moments, and the other versions that are kept."""
+        """Size of one checkpoint: live weights, two moments, and the other versions that are kept."""
         total = 0
         for policy in self.policies.values():
             size = sum(p.numel() * p.element_size() for p in policy.parameters)
@@ -356,7 +357,7 @@ class LocalEngine(Engine):
         return total
 
     def close(self) -> None:
-        """The engines of vLLM are more than memory that goes when nobody points to it."""
+        """Close the samplers: vLLM engines are not freed by garbage collection alone."""
         for made in self.samplers.values():
             if made is not None:
                 made.close()

@@ -1,4 +1,4 @@
-"""Element-wise work as single kernels.
+"""Fused kernels for element-wise work.
 
 Between two matrix products a GPU waits for memory: every pass over a tensor that is not fused into another one costs as much
 as arithmetic that nobody asked for. Functions marked `fused` are compiled where they compute in half precision on a GPU; on a
@@ -23,7 +23,8 @@ VARIANTS = 64
 
 
 def fused(function: Callable[P, T]) -> Callable[P, T]:
-    """One kernel, or few, for every number of tokens (the first axis of all tensors with more than one)."""
+    """Decorator: compile a function into one kernel, or few, for every number of tokens (the first axis of all tensors with
+    more than one)."""
     compiled: Callable[P, T] | None = None
     broken = False
 
@@ -46,7 +47,7 @@ def fused(function: Callable[P, T]) -> Callable[P, T]:
 
 
 def compile_for_any_length(function: Callable[P, T], **options: Any) -> Callable[P, T]:
-    """Compiled once for all numbers of tokens, but for fixed widths: those make better kernels."""
+    """Compile a function once for all numbers of tokens, but for fixed widths: those make better kernels."""
     torch._dynamo.config.recompile_limit = max(VARIANTS, torch._dynamo.config.recompile_limit)
     if hasattr(torch._functorch.config, "force_non_lazy_backward_lowering"):
         # Both passes are compiled at once: a backward pass that cannot be is found out where the plain function can step in.
@@ -69,13 +70,13 @@ def _worthwhile(args: tuple[Any, ...]) -> bool:
 
 
 def product(left: Tensor, right: Tensor) -> Tensor:
-    """A matrix product of factors in any precision, given out in float32, and on a GPU not rounded before: gradients of weights
-    are summed over micro-batches."""
+    """Matrix product in any precision with a float32 result, on a GPU not rounded before: gradients of weights are summed over
+    micro-batches."""
     if left.is_cuda and left.dtype in HALF:
         return torch.mm(left, right, out_dtype=torch.float32)
     return wide(left @ right)
 
 
 def wide(x: Tensor) -> Tensor:
-    """At least float32."""
+    """Cast to at least float32."""
     return x.to(torch.promote_types(x.dtype, torch.float32))

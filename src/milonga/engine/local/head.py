@@ -35,7 +35,8 @@ def _chunks(count: int, weight: Tensor) -> Iterator[slice]:
 
 
 class _ChunkedHead(torch.autograd.Function):
-    """`weight` is where the gradient goes; `working`, the same numbers in the precision of computing."""
+    """Log-probability and entropy from hidden states, in chunks. `weight` is where the gradient goes; `working` is the same
+    weight in the compute dtype."""
 
     @staticmethod
     def forward(
@@ -78,7 +79,7 @@ def _logits(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 @fused
 def _reduce(logits: Tensor, targets: Tensor, scale: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Of each row: log-probability of its target, logarithm of the sum of all exponentials, entropy."""
+    """Reduce logits [tokens, vocabulary] to three numbers per token: log-probability of its target, log-sum-exp, entropy."""
     scaled = wide(logits) * scale
     logp = torch.log_softmax(scaled, dim=-1)
     chosen = logp.gather(1, targets)
@@ -90,14 +91,14 @@ def _reduce(logits: Tensor, targets: Tensor, scale: Tensor) -> tuple[Tensor, Ten
 def _of_logits(
     logits: Tensor, total: Tensor, scale: Tensor, of_logp: Tensor, of_entropy: Tensor | None, entropy: Tensor
 ) -> Tensor:
-    """The gradient everywhere but at the targets: d logp[target] = -p;  d entropy = -p (logp + entropy)."""
+    """Gradient of the logits everywhere but at the targets: d logp[target] = -p;  d entropy = -p (logp + entropy)."""
     logp = wide(logits) * scale - total
     pull = of_logp if of_entropy is None else of_logp + of_entropy * (logp + entropy)
     return (logp.exp() * pull * -scale).to(logits.dtype)
 
 
 def _at_target(logp: Tensor, scale: Tensor, of_logp: Tensor, of_entropy: Tensor | None, entropy: Tensor) -> Tensor:
-    """The gradient at the targets, where d logp[target] = 1 - p: rounded once, not as a sum of two rounded parts."""
+    """Gradient of the logits at the targets, where d logp[target] = 1 - p: rounded once, not as a sum of two rounded parts."""
     out = -torch.expm1(logp) * of_logp
     if of_entropy is not None:
         out = out - of_entropy * logp.exp() * (logp + entropy)
@@ -117,9 +118,10 @@ def chunked_head(
     temperature: Tensor,
     working: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Log-probability of each target and entropy of each distribution, at the temperature of each token.
+    """Log-probability of each target and entropy of each distribution, both [tokens], at the temperature of each token.
 
-    `working` is a copy of the weight in the precision to compute in; made here, as autocast says, where it is not given.
+    `hidden` is [tokens, width]. `working` is a copy of the weight in the compute dtype; made here, as autocast says, if not
+    given.
     """
     if working is None:
         working = weight.detach().to(_computing_dtype(weight))

@@ -1,4 +1,4 @@
-"""What is kept of conversations while they go on: keys and values of tokens that were read or written before.
+"""The prefix cache of conversations: keys and values of tokens that were computed in earlier calls.
 
 They lie in pages of PAGE tokens. A page is named by all ids from the start of its row to its own end, so that rows with the
 same beginning share its pages, whoever wrote them: the rows of a group, branches of one conversation, and a turn with the turns
@@ -25,7 +25,7 @@ PAGE = 8
 
 
 def page_names(ids: NDArray[np.int64], owner: str = "", page: int | None = None) -> list[bytes]:
-    """A name for each whole page of a row, from the name of the page before (the owner, for the first) and its own ids."""
+    """Hash each whole page of a row, from the hash of the page before (the owner, for the first) and its own ids."""
     raw, size = np.ascontiguousarray(ids, dtype=np.int64).tobytes(), 8 * (page or PAGE)
     names, name = [], owner.encode()
     for at in range(0, len(raw) - size + 1, size):
@@ -35,20 +35,20 @@ def page_names(ids: NDArray[np.int64], owner: str = "", page: int | None = None)
 
 
 class LocalHistory(History):
-    """Pages of all policies in at most `limit` bytes; those that were not used for longest leave first. On a CPU the limit is a
-    fixed number: what is found, and so the last bits of a sum, must not depend on what memory a machine has free (law 7)."""
+    """Pages of all policies in at most `limit` bytes; the least recently used leave first. On a CPU the limit is a fixed
+    number: what is found, and so the last bits of a sum, must not depend on what memory a machine has free (law 7)."""
 
     def __init__(self, limit: int) -> None:
         self.limit, self.size = limit, 0
         self.kept: OrderedDict[bytes, Tensor] = OrderedDict()
         self.bits: dict[str, list[int]] = {}
-        """Of the weights that computed what is kept, by policy and tag."""
+        """Bit sums of the weights that computed the pages, by policy and tag."""
         self.closed = 0
-        """How often everything was given up: samplers that keep keys and values in slots of their own look here."""
+        """How often everything was dropped: samplers that keep keys and values in slots of their own look here."""
 
     def pages(self, policy: Policy, tag: str) -> Pages:
-        """The pages of policy@tag, whose weights the policy computes with at this moment. If these are no longer the ones that
-        computed them, nothing is left of what was kept."""
+        """Open the pages of policy@tag, whose weights the policy computes with at this moment. If the weights have changed, the
+        whole cache is dropped."""
         owner, bits = f"{policy.name}@{tag}", bit_sums(policy.parameters)
         if self.bits.get(owner, bits) != bits:
             self.close()
@@ -56,7 +56,7 @@ class LocalHistory(History):
         return Pages(self, owner)
 
     def use(self, names: list[bytes]) -> None:
-        """Later pages are nothing without the earlier ones, and so leave before them."""
+        """Mark pages as used. Later pages are useless without the earlier ones, and therefore leave before them."""
         for name in reversed(names):
             self.kept.move_to_end(name)
 
@@ -83,21 +83,21 @@ class Pages:
     owner: str
 
     def find(self, context: NDArray[np.int64]) -> list[Tensor]:
-        """The pages that a context begins with. Its last token is never among them: the next one follows from its logits."""
+        """Find the pages that a context begins with. Its last token is never among them: its logits are needed."""
         kept = self.history.kept
         found = list(takewhile(kept.__contains__, page_names(context[:-1], self.owner)))
         self.history.use(found)
         return [kept[name] for name in found]
 
     def keep(self, ids: NDArray[np.int64], take: Callable[[int, int], Tensor]) -> None:
-        """Keep the whole pages of a row. `take` copies keys and values from one position to another (the last axis but one)."""
+        """Keep the whole pages of a row. `take(start, end)` copies keys and values of positions (the last axis but one)."""
         names = page_names(ids, self.owner)
         missing = [at for at, name in enumerate(names) if name not in self.history.kept]
         if missing:
             first = missing[0]
             whole = take(first * PAGE, len(names) * PAGE)
             for at in missing:
-                # Each with memory of its own, which it gives back alone.
+                # Each with its own memory, which is freed with it.
                 self.history.add(names[at], whole[..., (at - first) * PAGE : (at - first + 1) * PAGE, :].clone())
         self.history.use(names)
         self.history.trim()

@@ -20,7 +20,7 @@ SHAPES = ("LlamaForCausalLM", "Qwen2ForCausalLM")
 
 
 def fits(policy: Policy, cache: Any) -> bool:
-    """Whether the written-out step computes what this policy's model computes."""
+    """Whether the written-out decoding step supports this policy's model and cache."""
     return (
         type(policy.causal).__name__ in SHAPES
         and policy.causal.config.hidden_act == "silu"
@@ -56,12 +56,12 @@ def _attention(attention: Any, h: Tensor, cos: Tensor, sin: Tensor, seen: Tensor
 
 
 def rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotary positions: the two halves of a head turn into each other."""
+    """Apply rotary position embeddings: the two halves of a head turn into each other."""
     return x * cos + x.roll(x.shape[-1] // 2, -1) * sin
 
 
 def signed(sin: Tensor) -> Tensor:
-    """A roll swaps the halves of a head; the first of them comes with a minus."""
+    """Negate the first half of the sines: a roll swaps the halves of a head, and the first needs a minus."""
     first, second = sin.chunk(2, -1)
     return torch.cat([-first, second], -1)
 

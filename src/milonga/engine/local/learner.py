@@ -1,9 +1,9 @@
-"""The learner: token-budget micro-batches, an objective, one optimiser step per minibatch.
+"""The learner: token-budget micro-batches, an objective, one optimizer step per minibatch.
 
-Invariants: the old policy is the one that sampled, for all epochs and minibatches of a lesson, so that clipping is alive; of a
-lesson from older samples it is the one that begins to learn, and a truncated weight on the advantage makes up for what lies
-between (decoupled PPO), in no other term; the denominators of a minibatch are counted before it is cut; a loss or gradient that
-is not finite leaves the weights as they were before its step, and ends the lesson.
+Invariants: the old policy is the one that sampled, for all epochs and minibatches of a train batch, so that clipping has an
+effect. For a stale train batch the old policy is the one that begins to learn, and a truncated importance weight on the
+advantage corrects for the difference (decoupled PPO), in no other term. The denominators of a minibatch are counted before it
+is cut. A loss or gradient that is not finite leaves the weights as they were before its step, and ends the update.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def token_logprobs(policy: Policy, batch: MicroBatch, working: Working | None = 
 
 
 def head_values(policy: Policy, batch: MicroBatch, working: Working | None = None) -> Tensor:
-    """What the value head says after reading each of the batch's tokens and all before it."""
+    """Values of the value head at each of the batch's tokens in the loss."""
     with nullcontext() if working is not None else policy.computing():
         hidden = last_hidden(policy, batch, batch.places, working)
     return policy.value(hidden)
@@ -70,8 +70,8 @@ def batches(
     working: Working | None,
     units: Sequence[int] | None = None,
 ) -> Iterator[MicroBatch | None]:
-    """The rows cut by the policy's budget: packed where there is a packed pass, padded elsewhere. None stands for a pass that
-    only others have rows for: workers that share weights go through them together."""
+    """Make micro-batches within the policy's token budget: packed if there is a packed pass, else padded. None stands for a
+    pass that only other workers have rows for: workers that share weights make all passes together."""
     padless = working is not None and working.padless
     cuts = list(cut(traces, pass_tokens(policy), units, padless))
     most = policy.share.most(len(cuts))  # asked before the first pass, as by all of them
@@ -81,7 +81,7 @@ def batches(
 
 
 def keep_step(policy: Policy, compute: Callable[..., Any]) -> Tensor:
-    """A pass over nothing, for the others' sake: a zero that hangs on the weights."""
+    """Run a pass over an empty row, so that workers stay in step: a zero that depends on the weights."""
     ids = np.full(2, policy.pad, dtype=np.int64)
     row = Trace("", "", Problem("", "", ""), ids, (), np.zeros(2), "", Reading(None, 0.0))
     batch = build([row], [0], policy.pad, policy.device, [np.array([False, True])])
@@ -92,14 +92,14 @@ def keep_step(policy: Policy, compute: Callable[..., Any]) -> Tensor:
 
 @torch.no_grad()
 def values(policy: Policy, traces: Sequence[Trace], tag: str, ledger: Ledger) -> list[Floats]:
-    """The value at every token under policy@tag, aligned with each trace's ids."""
+    """The value at every token under policy@tag: one float array per rollout, aligned with its ids."""
     everywhere = [np.ones(len(t.ids), dtype=bool) for t in traces]
     return _ask(policy, traces, everywhere, tag, ledger, head_values)
 
 
 @torch.no_grad()
 def score(policy: Policy, traces: Sequence[Trace], tag: str, ledger: Ledger) -> list[Floats]:
-    """Log-probabilities of the trained tokens under policy@tag, aligned with each trace's ids."""
+    """Log-probabilities of the trained tokens under policy@tag: one float array per rollout, aligned with its ids."""
     return _ask(policy, traces, [trained_tokens(t) for t in traces], tag, ledger, _logprobs)
 
 
@@ -115,7 +115,7 @@ def _ask(
     ledger: Ledger,
     compute: Callable[..., Tensor],
 ) -> list[Floats]:
-    """A number for each token of a mask, and zero elsewhere. Rows without any cost nothing."""
+    """Compute a number for each token of a mask, and zero elsewhere. Rows without such tokens are not computed."""
     asked = [i for i, mask in enumerate(masks) if mask.any()]
     mine = [asked[i] for i in policy.share.mine([len(traces[i].ids) for i in asked])]
     found: dict[int, Floats] = {}
@@ -137,8 +137,8 @@ def _ask(
 
 @dataclass
 class _Sums:
-    """What is summed over the tokens of a lesson, to be divided once at the end. Sums of what the device computed stay there
-    until then."""
+    """Statistics summed over the tokens of a train batch, to be divided once at the end. Sums that the device computed stay
+    there until then."""
 
     loss: float = 0.0
     entropy: Tensor | float = 0.0
@@ -158,7 +158,7 @@ class _Sums:
             setattr(self, name, getattr(self, name) + (amount.double() if isinstance(amount, Tensor) else amount))
 
     def join(self, share: Share) -> None:
-        """Add what the other workers summed; they had the same loss at every step."""
+        """Sum over all workers, except the loss, which is the same on all of them."""
         if share.workers > 1:
             names = [name for name in vars(self) if name != "loss"]
             mine = torch.tensor([float(getattr(self, name)) for name in names], dtype=torch.float64)
@@ -167,7 +167,7 @@ class _Sums:
 
 
 class _Update:
-    """One lesson being learned."""
+    """One update: the learning of one train batch."""
 
     def __init__(self, policy: Policy, lesson: Lesson, limit: int, ledger: Ledger) -> None:
         self.policy, self.lesson, self.ledger, self.limit = policy, lesson, ledger, limit
@@ -180,17 +180,17 @@ class _Update:
             self.reference = score(policy, lesson.traces, self.objective.kl_from, ledger)
         self.masks = [self._mask(row) for row in range(len(lesson.traces))]
         self.now: list[Floats] | None = None
-        """What tokens of older samples are worth as the lesson begins, where that is no longer known when they are learned."""
+        """Log-probabilities of stale rollouts under the weights at the update's start; None if its only pass gives them."""
         if lesson.stale_cap is not None and (policy.section.epochs > 1 or policy.section.minibatches > 1):
             self.now = self._scored()
         self.ready: Working | None = None
-        """The weights of the step that is being taken, for packed passes."""
+        """Working weights of the current optimizer step, for packed passes."""
         self.sums = _Sums()
         self.report = LearnReport()
         self.norms: list[float] = []
 
     def _mask(self, row: int) -> NDArray[np.bool_]:
-        """The tokens of a row that the objective is about."""
+        """Mask of the tokens of a row that are in the loss, aligned with its ids."""
         trace = self.lesson.traces[row]
         if self.objective.kind == "bradley_terry":
             return last_token(trace)
@@ -199,7 +199,7 @@ class _Update:
         return trained_tokens(trace)
 
     def _scored(self) -> list[Floats]:
-        """Log-probabilities of the rows with credit under the weights that begin to learn; those of the others are not used."""
+        """Log-probabilities of the rows with advantages under the weights at the start of the update; others are not used."""
         traces = self.lesson.traces
         rows = [row for row in range(len(traces)) if self._moves(row) and self._credited(row)]
         found = score(self.policy, [traces[row] for row in rows], "live", self.ledger)
@@ -234,7 +234,7 @@ class _Update:
         return [rows for rows in split if rows]
 
     def _step(self, rows: list[int], fresh: bool) -> bool:
-        """One optimiser step; False if it was refused."""
+        """Take one optimizer step; False if the loss or gradient was not finite."""
         pairs = len({self.lesson.units[r] for r in rows}) if self.lesson.units else 0
         over = Denominators(max(1, sum(int(self.masks[r].sum()) for r in rows)), len(rows), self.limit, pairs)
         moving = [r for r in rows if self._moves(r)]
@@ -308,7 +308,7 @@ class _Update:
         old, advantage, aged = sampled, self._flat(batch, self.lesson.advantages, rows), Sums()
         if self.lesson.stale_cap is not None:
             assert advantage is not None
-            # Where a lesson is one step, its only pass finds the weights that begin to learn: none is needed before it.
+            # If an update is one optimizer step, its only pass has the starting weights: no scoring pass is needed before it.
             old = logp.detach() if self.now is None else batch.flat([self.now[r] for r in rows], self.policy.device)
             weight, aged = self._weights(batch, rows, old, sampled, self.lesson.stale_cap)
             advantage = advantage * weight
@@ -329,7 +329,7 @@ class _Update:
         return value, sums
 
     def _weights(self, batch: MicroBatch, rows: list[int], old: Tensor, sampled: Tensor, cap: float) -> tuple[Tensor, Sums]:
-        """What tokens of older samples count, and sums over the rows with credit: what others would count changes nothing."""
+        """Truncated importance weights of stale tokens, and their sums over the rows with advantages."""
         weight, cut = truncated_weights(old, sampled, cap)
         credited = [self._credited(r) for r in rows]
         counted = self._row(credited, np.bool_)[batch.rows]
@@ -347,7 +347,7 @@ class _Update:
         return None if arrays is None else batch.flat([arrays[r] for r in rows], self.policy.device)
 
     def _rows(self, batch: MicroBatch, rows: list[int]) -> Rows:
-        """What the lesson says of whole rows, for the rows of a micro-batch."""
+        """Build the per-row inputs of the loss for a micro-batch."""
 
         def column(values: list[float] | None) -> Tensor | None:
             return None if values is None else self._row([values[r] for r in rows], np.float32)
@@ -361,7 +361,7 @@ class _Update:
         return on_device(np.array(values, dtype=dtype), self.policy.device)
 
     def _pairs(self, rows: list[int]) -> list[tuple[int, int]]:
-        """Winner and loser of each unit, as places in a micro-batch."""
+        """Find winner and loser of each unit, as row numbers in the micro-batch."""
         units, labels = self.lesson.units, self.lesson.labels
         assert units is not None and labels is not None
         found: dict[int, list[int]] = {}
@@ -372,7 +372,7 @@ class _Update:
         return [(a, b) if labels[rows[a]] > labels[rows[b]] else (b, a) for a, b in found.values()]
 
     def _learn_factor(self) -> float:
-        """Forward and backward in forwards: a frozen base needs no gradient of its weights."""
+        """Cost of forward and backward, in forward passes: a frozen base needs no gradient of its weights."""
         return 2.0 if self.policy.adapter else 3.0
 
     def _finish(self) -> LearnReport:
@@ -400,5 +400,5 @@ class _Update:
 
 
 def learn(policy: Policy, lesson: Lesson, limit: int, ledger: Ledger) -> LearnReport:
-    """Learn one lesson. `limit` is the sampling limit, the default length constant of Dr.GRPO."""
+    """Learn from one train batch. `limit` is the sampling limit, the default length constant of Dr.GRPO."""
     return _Update(policy, lesson, limit, ledger).run()

@@ -20,9 +20,9 @@ from milonga.errors import UserError
 KEPT = 0.1
 """Share of the device that stays free: fragments, other libraries."""
 SHARE = 0.5
-"""Of what is then free, for caches; the rest is for the learner's activations."""
+"""Share of the then free memory for caches; the rest is for the learner's activations."""
 PASS_SHARE = 0.25
-"""Of all of it, for what the backward pass of one micro-batch needs of the forward pass."""
+"""Share of all device memory for the activations of one micro-batch."""
 PASS_TOKENS = (2048, 65536)
 CPU_TOKENS = 8192
 """In one pass on a CPU: what its caches can hold matters there."""
@@ -30,9 +30,9 @@ GIB = 2**30
 
 
 def weight_bytes(section: PolicySection, model: nn.Module, shared: bool, copied: bool = True) -> int:
-    """What one policy holds at least on a CUDA device, learning or not: its float32 weights, its start (with LoRA these
-    are small, and the base may be there already), an average if it keeps one, and, where it is `copied` (vLLM has its own, in
-    what is lent to it), a copy to sample with. With `offload` start and average are on the host."""
+    """Least bytes of one policy on a CUDA device, learning or not: its float32 weights, its start (with LoRA these are small,
+    and the base may be there already), an average if it keeps one, and, if `copied`, a copy to sample with (vLLM has its own,
+    in what is lent to it). With `offload` start and average are on the host."""
     count = sum(p.numel() for p in model.parameters())
     copied &= section.kind != "scalar"
     sampling = computing_dtype(section, count, "cuda").itemsize if copied else 0
@@ -43,8 +43,8 @@ def weight_bytes(section: PolicySection, model: nn.Module, shared: bool, copied:
 
 
 def require_room(name: str, needs: Mapping[str, int], total: int, lent: float = 0.0) -> None:
-    """`needs` are the bytes of all policies so far, this one last; `lent` is the share of the device that vLLM will take. What
-    is refused could not even be loaded: gradients and moments, which only policies that learn need, come on top."""
+    """Refuse a policy that does not fit. `needs` are the bytes of all policies so far, this one last; `lent` is the share of
+    the device that vLLM will take. What is refused could not even be loaded: gradients and moments come on top."""
     allowed = int(max(0.0, 1 - KEPT - lent) * total)
     if sum(needs.values()) > allowed:
         listed = ", ".join(f"{policy} {size / GIB:.1f}" for policy, size in needs.items())
@@ -69,7 +69,7 @@ def promised(policies: Iterable[Policy]) -> int:
 
 
 def share(free: int, total: int, promises: int, waiting: int) -> int:
-    """Bytes for one policy's cache, where `waiting` others have none yet and want as much."""
+    """Bytes for one policy's key-value cache, if `waiting` other policies have none yet and want as much."""
     return max(0, int(SHARE * (free - KEPT * total - promises) / (1 + waiting)))
 
 
@@ -83,7 +83,7 @@ def cache_bytes(device: torch.device, policies: Sequence[Policy], waiting: int) 
 
 
 def history_bytes(gib: float, device: torch.device, policies: Sequence[Policy]) -> int:
-    """How much may be kept of conversations: what the user says, and on a GPU never more than caches may have."""
+    """Bytes for the prefix cache of conversations: what the user says, and on a GPU never more than caches may have."""
     return min(int(gib * GIB), cache_bytes(device, policies, 0))
 
 
@@ -105,8 +105,8 @@ def fitting_tokens(room: float, config: Any, dtype: torch.dtype) -> int:
 
 
 def token_bytes(config: Any, dtype: torch.dtype) -> int:
-    """What the backward pass needs of a token. Counted for each layer: the residual stream in float32 twice, what is normed
-    twice, queries, keys and values, what attention gives out, and three times the width of the MLP."""
+    """Activation bytes of one token that the backward pass needs. Counted for each layer: the residual stream in float32 twice,
+    the norm outputs, queries, keys and values, the attention output, and three times the width of the MLP."""
     width, heads = config.hidden_size, config.num_attention_heads
     inner = getattr(config, "intermediate_size", 4 * width)
     size = getattr(config, "head_dim", None) or width // heads

@@ -31,8 +31,8 @@ from milonga.engine.local.shapes import base_layer, linears, misfit
 
 
 def working(policy: Policy) -> Working | None:
-    """The policy's weights for packed passes; None where its model's own forward pass must do: shards are gathered layer by
-    layer as that reaches them."""
+    """Make the working weights for packed passes; None if the model's own forward pass must be used. Sharded weights need it:
+    it gathers them layer by layer."""
     if policy.shell is not None:
         return None
     why = misfit(policy)
@@ -89,7 +89,7 @@ class _Group:
 
 
 def _joined(parts: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
-    """Rows of several tensors in one, cast on the way; a single one that needs no cast is taken as it is."""
+    """Concatenate the rows of several tensors and cast them; a single one that needs no cast is taken as it is."""
     if len(parts) == 1:
         return parts[0].detach().to(dtype)
     out = torch.empty((sum(len(p) for p in parts), *parts[0].shape[1:]), dtype=dtype, device=parts[0].device)

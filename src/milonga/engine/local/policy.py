@@ -1,12 +1,12 @@
-"""One policy: named weights with one optimiser, and other versions of the same weights under tags.
+"""One policy: named weights with one optimizer, and other versions of the same weights under tags.
 
 A version is a list of tensors, one for each trainable parameter: the whole model in full fine-tuning, the adapter with
 LoRA. To score under another version, the parameters point to it for a moment. One mechanism serves the KL reference,
 averages, snapshots, full weights and adapters alike; with LoRA the untouched start of an adapter is the bare base, and
 the start of one that begins from a saved adapter is that adapter.
 
-With `offload` the other versions, the optimiser's moments and kept gradients lie in host memory, but for the moments in which
-they are computed with. Invariant: whoever computes with them asks for them (`at`, `near`, `stepping`).
+With `offload` the other versions, the optimizer's moments and kept gradients are in host memory, except while they are used.
+Invariant: code that computes with them fetches them first (`at`, `near`, `stepping`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from milonga.errors import UserError, nearest
 from milonga.objectives.losses import optimistic
 
 COUNTER = "optimiser:step"
-"""In a state: how often a parameter was stepped. The one that has not its shape; it may be written as a vector."""
+"""Key prefix of the step counters in a state. They have not the shape of their parameter, and may be written as vectors."""
 
 
 def computing_dtype(section: PolicySection, parameters: int, device: str) -> torch.dtype:
@@ -44,7 +44,7 @@ def bit_sums(tensors: Iterable[Tensor]) -> list[int]:
 
 
 class Policy:
-    """Weights, tokenizer, optimiser, versions."""
+    """Weights, tokenizer, optimizer, and versions of one policy."""
 
     def __init__(self, name: str, section: PolicySection, model: Any, tokenizer: Any, adapter: str | None) -> None:
         self.name = name
@@ -60,12 +60,12 @@ class Policy:
         self.head = self._value_head() if section.kind == "scalar" else None
         self.names, self.parameters = self.trainable()
         self.device = self.parameters[0].device
-        """Where it computes, wherever its weights lie at the moment."""
+        """Device that it computes on, even while its weights are offloaded."""
         self.share = Share()
         """The rows that are this process's to compute."""
         self.optimiser = self.new_optimiser()
         self.gradients: list[Tensor] | None = None
-        """Of the last step, before they were looked ahead from; only with `optimism`."""
+        """Gradients of the last step, before extrapolation; only with `optimism` (OGDA)."""
         self.tags: dict[str, list[Tensor]] = {"ref": self.clone()}
         if section.ema is not None:
             self.tags["ema"] = self.clone()
@@ -123,11 +123,11 @@ class Policy:
         )
 
     def through(self, compute: Callable[..., Any], *args: Any) -> Any:
-        """A pass with all weights at hand: a function of this policy and some arguments."""
+        """Run `compute(policy, *args)` as a pass in which all weights are available, gathered if they are sharded."""
         return compute(self, *args) if self.shell is None else self.shell(compute, *args)
 
     def computing(self) -> Any:
-        """The precision in which this policy computes; the master weights stay float32."""
+        """Context manager (autocast) for the compute dtype; the master weights stay float32."""
         if self.compute_dtype == torch.float32:
             return nullcontext()
         return torch.autocast(self.device.type, dtype=self.compute_dtype)
@@ -164,14 +164,14 @@ class Policy:
         return [self.kept(p.detach().clone()) for p in self.parameters]
 
     def kept(self, tensor: Tensor) -> Tensor:
-        """A tensor of its own in its resting place: on the host with `offload`, else on the device."""
+        """Move a tensor to where it is stored: on the host with `offload`, else on the device."""
         if not self.section.offload:
             return tensor.to(self.device)
         resting.put_away([self.share.part(tensor)], self.device)
         return tensor
 
     def near(self, tensor: Tensor, like: Tensor) -> Tensor:
-        """What may lie on the host, to be computed with: beside `like`, of which it has the shape."""
+        """Fetch a tensor that may be on the host to the device of `like`, which has the same shape."""
         if not self.section.offload:
             return tensor
         found = torch.empty_like(like)
@@ -179,13 +179,14 @@ class Policy:
         return found
 
     def moments(self) -> list[Tensor]:
-        """Of the optimiser, without its counters."""
+        """List the optimizer's moments, without its step counters."""
         states = self.optimiser.state.values()
         return [self.share.part(t) for state in states for key, t in state.items() if f"optimiser:{key}" != COUNTER]
 
     @contextmanager
     def stepping(self) -> Iterator[None]:
-        """To step in: the moments are on the device. They are not there in the passes before, when memory is short."""
+        """Context manager of an optimizer step, in which the moments are on the device. In the passes before, when memory is
+        short, they are not."""
         if not self.section.offload:
             yield
             return
@@ -196,7 +197,7 @@ class Policy:
             resting.put_away([*self.moments(), *(self.share.part(g) for g in self.gradients or ())], self.device)
 
     def weights(self) -> list[Tensor]:
-        """All of them that this process holds, a frozen base and buffers included; of policies on one base it is the same."""
+        """List all weights that this process holds, a frozen base and buffers included; policies on one base share them."""
         heads = [] if self.head is None else [self.head]
         return [t for module in (self.model, *heads) for t in (*module.parameters(), *module.buffers())]
 
@@ -244,7 +245,7 @@ class Policy:
 
     @torch.no_grad()
     def look_ahead(self) -> list[Tensor]:
-        """Put 2 g_t - g_(t-1) into the place of each gradient g_t, and return the g_t; the first g_(t-1) is g_t itself."""
+        """Replace each gradient g_t by the optimistic 2 g_t - g_(t-1), and return the g_t; the first g_(t-1) is g_t itself."""
         now = [torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in self.parameters]
         for parameter, gradient, before in zip(self.parameters, now, self.gradients or now, strict=True):
             parameter.grad = optimistic(gradient, self.near(before, gradient))
@@ -268,12 +269,13 @@ class Policy:
         return self.start
 
     def flops(self, tokens: int, attended: float) -> float:
-        """Of a forward pass: two per multiplied parameter and token, and attention over `attended` pairs of tokens."""
+        """Floating-point operations of a forward pass: two per multiplied parameter and token, and attention over `attended`
+        pairs of tokens."""
         config = self.causal.config.get_text_config()
         return 2.0 * self.matmuls * tokens + 4.0 * float(config.num_hidden_layers * config.hidden_size) * attended
 
     def state(self) -> dict[str, Tensor]:
-        """What changes while training, on the CPU."""
+        """The training state, on the CPU."""
         return {key: tensor.contiguous().cpu() for key, tensor in self.tensors().items()}
 
     def tensors(self) -> dict[str, Tensor]:
@@ -288,7 +290,7 @@ class Policy:
         return out | {f"gradient/{n}": g for n, g in zip(self.names, self.gradients or (), strict=self.gradients is not None)}
 
     def load_state(self, state: dict[str, Tensor]) -> None:
-        """Snapshots that the state does not know are forgotten; the start stays."""
+        """Load a training state. Snapshots that it does not have are dropped; the start stays."""
         self.assign([state[f"live/{n}"] for n in self.names])
         kinds = {key.partition("/")[0] for key in state}
         self.tags = {tag: tensors for tag, tensors in self.tags.items() if tag in ("ref", "ema")}

@@ -1,8 +1,8 @@
-"""What is not needed on the device for a while lies in host memory.
+"""Offloading: tensors that are not needed on the device for a while are moved to host memory.
 
-A tensor that is put away stays the object it is, for whoever points to it (an optimiser, a list of versions, a module); only
-its memory is another. Invariants: what comes back has the same bits; a tensor that is away is an ordinary one on the host, so
-that to read it (for a checkpoint, a fingerprint) takes no room on the device.
+An offloaded tensor stays the same object for its references (an optimizer, a list of versions, a module); only its memory
+moves. Invariants: a tensor that comes back has the same bits; an offloaded tensor is an ordinary one on the host, so that
+reading it (for a checkpoint, a fingerprint) takes no device memory.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from torch import Tensor
 
 @torch.no_grad()
 def put_away(tensors: Iterable[Tensor], device: torch.device) -> None:
-    """Into memory of the host: pinned where the device that they are for is a GPU, which is quicker. For a CPU they are copied
-    as well: what is tested there is what runs elsewhere."""
+    """Offload tensors to host memory: pinned if their device is a GPU, which is quicker. For a CPU they are copied as well, so
+    that tests there run the same code."""
     for tensor in tensors:
         away = torch.empty_like(tensor, device="cpu", pin_memory=device.type == "cuda")
         tensor.data = away.copy_(tensor)  # waits: from here on the host may read it
@@ -24,7 +24,7 @@ def put_away(tensors: Iterable[Tensor], device: torch.device) -> None:
 
 @torch.no_grad()
 def bring_back(tensors: Iterable[Tensor], device: torch.device) -> None:
-    """Into memory of the device. Pinned memory is given up only when the copy is done: torch sees to that."""
+    """Move offloaded tensors back to the device. Torch frees pinned memory only when the copy is done."""
     for tensor in tensors:
         here = torch.empty_like(tensor, device=device)
         tensor.data = here.copy_(tensor, non_blocking=True)

@@ -1,5 +1,5 @@
-"""The embedded sampler: a key-value cache, per-token log-probabilities, stop strings, finished rows leaving the batch. What a
-row begins with is not computed again where pages of it were kept from earlier turns of a conversation.
+"""The embedded sampler: a key-value cache, per-token log-probabilities, stop strings, finished rows leaving the batch. A prefix
+whose pages were kept from earlier turns of a conversation is not computed again.
 
 Invariant (law 7): the randomness of a row depends on its key and the position in its output alone, not on its batch.
 """
@@ -41,7 +41,8 @@ def _shift(z: Tensor, bits: int) -> Tensor:
 
 
 def pick(logp: Tensor, chance: Tensor) -> Tensor:
-    """The token at which the cumulated probability first exceeds `chance`; never one of probability zero."""
+    """Sample a token per row by inverse CDF: the first whose cumulated probability exceeds `chance`; never one of probability
+    zero. `logp` is [rows, vocabulary], `chance` [rows]."""
     total = logp.exp().cumsum(-1)
     most = total[:, -1:].contiguous()
     last = torch.searchsorted(total, most, right=False)
@@ -94,12 +95,12 @@ def completion(codec: Codec, row: Written, decoding: Decoding) -> Completion:
 
 
 def most_tokens(policy: Policy, requests: Sequence[Request], decoding: Decoding) -> list[int]:
-    """Most tokens of each output: what was asked for, or what the model's context leaves."""
+    """Most new tokens of each completion: what was asked for, or what the model's context leaves."""
     return [max(1, min(decoding.max_tokens, policy.context - len(r.context))) for r in requests]
 
 
 def ender_mask(policy: Policy, stop: tuple[str, ...]) -> NDArray[np.bool_] | None:
-    """True for the tokens that can complete a stop string: only after those the text is looked at."""
+    """Mask over the vocabulary of the tokens that can complete a stop string: the text is checked only after those."""
     if not stop:
         return None
     possible = policy.codec.enders(stop)
@@ -109,15 +110,15 @@ def ender_mask(policy: Policy, stop: tuple[str, ...]) -> NDArray[np.bool_] | Non
 
 
 def stopped(codec: Codec, ids: list[int], stop: tuple[str, ...]) -> bool:
-    """Whether a stop string is in the text: looked for near its end, where it would be new, then in all of it."""
+    """Whether a stop string is in the text: checked near its end, where it would be new, then in all of it."""
     tail = max(len(s.encode()) for s in stop) + 8
     near = codec.text(ids[-tail:])
     return any(s in near and s in codec.text(ids) for s in stop)
 
 
 def charge(policy: Policy, ledger: Ledger, contexts: Sequence[NDArray[np.int64]], lengths: Sequence[int]) -> None:
-    """What the outputs needed, by their own lengths: not by how long their neighbours kept them company. A prompt that several
-    share is counted once."""
+    """Charge the ledger for completions by their own lengths, not by those of their batch. A prompt that several share is
+    counted once."""
     prompts = [len(context) for context in {c.tobytes(): c for c in contexts}.values()]
     ledger.charge(policy.name, "prefill", sum(prompts), policy.flops(sum(prompts), sum(n**2 / 2 for n in prompts)))
     passes = [length - 1 for length in lengths]
@@ -216,7 +217,7 @@ class _Batch:
         return out.logits[:, -1][spread], mask[spread]
 
     def _columns(self, row: int, count: int) -> Tensor:
-        """Where the first `count` tokens of a row lie in the cache."""
+        """Find the cache columns of the first `count` tokens of a row."""
         known = self.known[row]
         rest = self.longest - (len(self.contexts[row]) - known)
         return torch.cat([torch.arange(self.past - known, self.past), torch.arange(rest, rest + count - known)])
@@ -231,7 +232,7 @@ class _Batch:
         return chosen
 
     def _record(self, tokens: Tensor, step: int) -> int:
-        """End the rows that ended, and say how many go on."""
+        """Mark the rows that have ended, and return how many go on."""
         ended = (tokens[:, None] == self.eos).any(1)
         if self.enders is not None:
             for at in torch.nonzero(self.enders[tokens] & ~ended & ~self.done)[:, 0].tolist():

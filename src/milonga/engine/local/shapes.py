@@ -1,4 +1,4 @@
-"""Which models have the shape that is written out here: for training over packed rows, and for sampling with kernels."""
+"""Which model architectures have a written-out forward pass: for training over packed rows, and for sampling with kernels."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def base_layer(linear: Any) -> Any:
 
 
 def folded(linear: Any, adapter: str | None) -> Tensor:
-    """The weight that a linear layer with an adapter amounts to."""
+    """Fold an adapter into the weight of its linear layer."""
     weight: Tensor = base_layer(linear).weight
     if adapter is None or adapter not in getattr(linear, "lora_A", {}):
         return weight

@@ -1,6 +1,6 @@
-"""Whose rows are whose: one process computes all of them, or several workers a part each.
+"""Data parallelism: one process computes all rows, or several workers a part each.
 
-Invariant: what the workers sum up is what one of them would have computed alone, but for the order of the sums.
+Invariant: the sum over the workers is what one of them would have computed alone, but for the order of the sums.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ Found = TypeVar("Found")
 
 
 class Share:
-    """All of it: the one process of the local engine. `milonga.engine.ray` has one for several workers."""
+    """Data parallelism of one process, which has all rows (local engine). `milonga.engine.ray` has one for several workers."""
 
     workers = 1
 
     def mine(self, sizes: Sequence[int], units: Sequence[int] | None = None) -> list[int]:
-        """Which of some rows this worker computes, given their lengths. A unit of rows is never split."""
+        """Select the rows that this worker computes, given their lengths. Rows that share a unit are never split."""
         return list(range(len(sizes)))
 
     def most(self, passes: int) -> int:
-        """The most passes that any worker makes, where this one makes so many."""
+        """The maximum over all workers of their number of passes."""
         return passes
 
     def total(self, values: Tensor) -> Tensor:
@@ -31,13 +31,13 @@ class Share:
         return values
 
     def collect(self, found: dict[int, Found]) -> dict[int, Found]:
-        """What all workers found, by row."""
+        """Gather the results of all workers, by row."""
         return found
 
     def whole(self, tensor: Tensor) -> Tensor:
-        """A tensor of which every worker may hold a part only."""
+        """Gather a tensor that may be sharded over the workers."""
         return tensor
 
     def part(self, tensor: Tensor) -> Tensor:
-        """What this worker holds of a tensor: the memory itself, no copy."""
+        """This worker's shard of a tensor: the memory itself, no copy."""
         return tensor

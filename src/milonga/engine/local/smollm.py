@@ -67,7 +67,7 @@ def check() -> None:
 
 
 def state() -> str:
-    """For people: whether the model can be used, and what to do if not."""
+    """Describe for the user whether the model can be used, and what to do if not."""
     if is_whole(cache_folder()):
         return f"converted, in {cache_folder()}"
     try:

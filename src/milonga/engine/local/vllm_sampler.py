@@ -1,4 +1,4 @@
-"""Sampling by an engine of vLLM in this process: its cache and kernels; our weights, stop strings and learning.
+"""Sampling by a vLLM engine in this process: its cache and kernels; our weights, stop strings and learning.
 
 Invariants: token ids go in and come out, never text. Log-probabilities are those of the distribution that was sampled from.
 Before a call samples, vLLM holds the weights that the policy computes with at that moment: all of them, or of an adapter the
@@ -44,7 +44,7 @@ MOST_AT_ONCE, LONGEST = 4096, 1 << 17
 RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
 """Most rank of the adapters that an engine of vLLM is made for: it knows these."""
 FIRST_PHASE, LAST_PHASE = "init_weight_transfer_engine", "finish_weight_update"
-"""Of a transfer of weights from another process, in vLLM's words."""
+"""First and last phase of a weight transfer from another process, by their names in vLLM."""
 FAILURES = (ValueError, RuntimeError, OSError, ImportError, KeyError, AssertionError, NotImplementedError)
 """What vLLM raises where it cannot serve a model or has too little memory."""
 
@@ -63,26 +63,26 @@ class _Row:
 
 
 class Host:
-    """An engine of vLLM, started by the first call and kept. Policies with adapters on one base share it; whole weights have
-    one of their own."""
+    """A vLLM engine, started by the first call and kept. Policies with adapters on one base share one; a policy with full
+    weights has its own."""
 
     def __init__(self, policies: Sequence[Policy], discards: bool, aside: Callable[[], AbstractContextManager[None]]) -> None:
         self.policies = policies
         self.discards = discards
-        """Whether weights are forgotten in sleep (vLLM's level 2), and handed over after it. Else they wait on the host, since
-        nobody would hand them over: a base under adapters, or what was sent from another process."""
+        """Whether weights are discarded in sleep (vLLM's level 2), and loaded again after it. Else they wait on the host, since
+        nobody would load them again: a base under adapters, or weights sent from another process."""
         self.aside = aside
-        """Within it our own weights may be away."""
+        """Context manager in which our own weights may be offloaded."""
         self.engine: Any = None
         self.calls = 0
         self.transfer: str | None = None
         """The backend by which vLLM may be sent weights from another process; to be set before it starts."""
         self.adapters = 0
-        """How many were handed over so far: their numbers."""
+        """Number of adapters loaded so far: each gets the next number."""
         self.folder: tempfile.TemporaryDirectory[str] | None = None
 
     def wake(self, section: VllmSection, rows: int) -> None:
-        """Started, or awake again but for the cache: ready to be handed weights."""
+        """Start the engine, or wake it without its cache: ready for new weights."""
         if self.engine is None:
             with self.aside():
                 self.engine = start(self.policies, section, rows, self.transfer)
@@ -91,12 +91,12 @@ class Host:
             self.engine.wake_up(tags=["weights"])
 
     def ready(self, section: VllmSection) -> None:
-        """Ready to compute: the cache is there too. While weights come it is not, so that both need not fit."""
+        """Wake the key-value cache too: ready to compute. It is away while weights are loaded, so that both need not fit."""
         if section.sleep:
             self.engine.wake_up(tags=["kv_cache"])
 
     def rest(self, section: VllmSection) -> None:
-        """Leave the device to the learner until the next call, where that is wanted."""
+        """Put the engine to sleep until the next call, if that is wanted: the learner gets the device."""
         if section.sleep:
             self.engine.sleep(level=2 if self.forgets(section) else 1)
 
@@ -105,7 +105,7 @@ class Host:
         return section.sleep and self.discards and self.transfer is None
 
     def give(self, policy: Policy) -> Any:
-        """Hand over an adapter as it is at this moment; returns what names it in requests."""
+        """Load an adapter into vLLM as it is at this moment; return what names it in requests."""
         from vllm.lora.request import LoRARequest
 
         from milonga.engine.local import adapters  # needs peft, which is optional
@@ -120,7 +120,7 @@ class Host:
         return request
 
     def drop(self, request: Any) -> None:
-        """Let go of an adapter that another takes the place of."""
+        """Remove an adapter that another replaces."""
         if request is not None:
             self.engine.remove_lora(request.lora_int_id)
             shutil.rmtree(request.lora_path)
@@ -143,7 +143,7 @@ class VllmSampler:
         self.tolerance = section.tolerance or TOLERANCES[policy.compute_dtype]
         self.host = host
         self.held: list[int] | None = None
-        """The bits, summed, of the weights that vLLM holds; None where it holds none that were probed."""
+        """Bit sums of the weights that vLLM holds; None if it holds none that were probed."""
         self.received = False
         """Whether vLLM holds weights that were sent to it from another process, which the policy here does not have."""
         self.adapter: Any = None
@@ -157,7 +157,7 @@ class VllmSampler:
     def sample(
         self, requests: Sequence[Request], decoding: Decoding, rows: int, ledger: Ledger, pages: Pages | None = None
     ) -> list[Completion]:
-        """There are no pages: vLLM has a cache of its own, which is told to keep nothing from call to call."""
+        """Sample completions. `pages` are not used: vLLM has its own cache, which must keep nothing between calls."""
         asked = probes(self.policy)
         with refusals(self.policy):
             self.host.wake(self.section, rows)
@@ -179,8 +179,8 @@ class VllmSampler:
         return [completion(self.policy.codec, row, decoding) for row in done]
 
     def _hand_over(self) -> list[int] | None:
-        """Give vLLM the weights of this moment, unless it has them: learning, another tag and a copy all change their bits.
-        What it was sent stays until somebody forgets it. Returns the bits of what is to be probed; None where nothing is."""
+        """Load the current weights into vLLM, unless it has them: learning, another tag and a copy all change their bit sums.
+        Weights that were sent to it stay until `forget`. Return the bit sums to be probed; None if nothing changed."""
         if self.received:
             return None
         wanted = bit_sums(self.policy.parameters)
@@ -208,7 +208,7 @@ class VllmSampler:
             self.host.rest(self.section)
 
     def forget(self) -> None:
-        """The next call samples from the policy of this process."""
+        """Forget which weights vLLM holds: the next call loads those of the policy in this process."""
         self.held, self.received = None, False
 
     @torch.no_grad()
@@ -236,7 +236,8 @@ class VllmSampler:
         return [found[str(i)] for i in range(len(rows))]
 
     def _compare(self, asked: Sequence[Request], done: Sequence[Written]) -> None:
-        """Ask our own model about the tokens that vLLM chose."""
+        """Compare vLLM's log-probabilities of the probe tokens with those of our own model; too large a difference is an
+        error."""
         ours = [fresh_logprobs(self.policy, r.context, row.ids) for r, row in zip(asked, done, strict=True)]
         apart = np.abs(np.concatenate(ours) - np.concatenate([row.logprobs for row in done]))
         if not apart.mean() <= self.tolerance:  # so that NaN is refused too
@@ -247,7 +248,7 @@ class VllmSampler:
             )
 
     def _write(self, requests: Sequence[Request], decoding: Decoding) -> list[Written]:
-        """Continue every request, looking for stop strings after every step."""
+        """Generate a completion for every request, checking for stop strings after every step."""
         rows = {str(i): _Row() for i in range(len(requests))}
         enders = ender_mask(self.policy, decoding.stop)
         try:
@@ -307,7 +308,7 @@ class VllmSampler:
             row.finish = "length"
 
     def close(self) -> None:
-        """Give back vLLM's memory. What its engines share in a process ends too: all of them are closed, or none."""
+        """Free vLLM's memory. State that its engines share in a process ends too: all of them are closed, or none."""
         self.host.close()
         self.forget()
         self.adapter = None
@@ -315,7 +316,7 @@ class VllmSampler:
 
 @contextmanager
 def refusals(policy: Policy) -> Iterator[None]:
-    """A model that vLLM does not know, or has no room for, is the user's to mend."""
+    """Turn vLLM's errors (an unknown model, too little memory) into a message to the user."""
     try:
         yield
     except FAILURES as error:
@@ -324,8 +325,8 @@ def refusals(policy: Policy) -> Iterator[None]:
 
 
 def start(policies: Sequence[Policy], section: VllmSection, rows: int, transfer: str | None = None) -> Any:
-    """An engine of vLLM for the model of these policies, in this process: a base without adapters, or weights that are not the
-    policy's yet."""
+    """Start a vLLM engine for the model of these policies in this process: a base without adapters, or dummy weights until the
+    policy's are loaded."""
     # Weights can be handed over only within a process. The log goes where progress goes, and nothing is reported to anyone.
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
@@ -373,7 +374,7 @@ def arguments(policies: Sequence[Policy], section: VllmSection, rows: int) -> di
 
 
 def with_adapters(policies: Sequence[Policy]) -> dict[str, Any]:
-    """The base is the model's own, which nobody trains; there is room for the adapters of all policies."""
+    """Engine arguments for LoRA: the base is the frozen model itself, with room for the adapters of all policies."""
     rank = max(policy.section.lora.rank for policy in policies if policy.section.lora is not None)
     most = next((known for known in RANKS if rank <= known), RANKS[-1])
     return {"load_format": "auto", "enable_lora": True, "max_loras": len(policies), "max_lora_rank": most}
@@ -405,9 +406,9 @@ def require_known_adapters(policy: Policy) -> None:
 
 
 def checkpoint(policy: Policy) -> Iterator[tuple[str, Tensor]]:
-    """Whole weights by the names of a Hugging Face folder. A head that shares the embedding's weights is named too: vLLM would
-    keep its old one. Each is a copy: nothing that learning writes to may be held by vLLM. Of shards it is gathered, one by one;
-    all workers of a group take part."""
+    """Iterate over full weights by the names of a Hugging Face folder. A tied head is named too: vLLM would keep its old one.
+    Each is a copy: vLLM must not hold memory that learning writes to. Shards are gathered one by one; all workers of a group
+    take part."""
     for name, parameter in checkpoint_parameters(policy):
         yield name, policy.share.whole(parameter.detach()).to(policy.compute_dtype, copy=True)
 
@@ -418,13 +419,13 @@ def checkpoint_parameters(policy: Policy) -> Iterator[tuple[str, nn.Parameter]]:
 
 
 def probes(policy: Policy) -> list[Request]:
-    """A few fixed contexts, for vLLM to continue."""
+    """Make a few fixed prompts for vLLM to continue, by which its weights are checked."""
     contexts = np.random.default_rng(0).integers(0, len(policy.codec.tokenizer), (PROBES, PROBE_CONTEXT))
     return [Request(context, key) for key, context in enumerate(contexts)]
 
 
 def fresh_logprobs(policy: Policy, context: np.ndarray[Any, Any], output: list[int]) -> np.ndarray[Any, Any]:
-    """Of these tokens after this context, at temperature 1, by the model's own forward pass."""
+    """Log-probabilities of these tokens after this context, at temperature 1, by the model's own forward pass."""
     ids = torch.tensor([*context.tolist(), *output], device=policy.device)
     with policy.computing():
         logits = policy.model(input_ids=ids[None], attention_mask=torch.ones_like(ids)[None]).logits[0]

@@ -54,14 +54,14 @@ def connect(placement: PlacementSection, store_bytes: int) -> bool:
 
 
 def knock(address: str) -> None:
-    """An `OSError` where nobody listens; addresses that are none of a host and a port (auto, ray://…) are left to Ray."""
+    """Raise an `OSError` if nobody listens at host:port; other addresses (auto, ray://…) are left to Ray."""
     host, _, port = address.rpartition(":")
     if host and "/" not in host and port.isdigit():
         socket.create_connection((host.strip("[]"), int(port)), PATIENCE).close()
 
 
 def address_of(placement: PlacementSection) -> str | None:
-    """Of the cluster to be joined; None where one is to be started."""
+    """Address of the cluster to join; None if one is to be started."""
     return placement.address or os.environ.get("RAY_ADDRESS")
 
 

@@ -36,7 +36,7 @@ from milonga.types import Floats, Lesson, Prompt, Traces
 
 
 class Published(Lagged):
-    """What samplers were to hold at one moment."""
+    """A view of the weights that were published at one moment, for asynchronous rollouts."""
 
     def __init__(self, engine: RayEngine, handed: Mapping[str, Handed | None]) -> None:
         super().__init__(engine, engine.versions)
@@ -63,7 +63,7 @@ class RayEngine(Engine):
         self.sections, self.placement, self.vllm = policies, placement, vllm
         self.rows, self.limit, self.threads = rows, limit, threads
         self.staleness = staleness
-        """Turns that may be played while others are learned: samplers are then busy when something is published."""
+        """Turns by which rollouts may be ahead of learning: samplers are then busy when weights are published."""
         self.ledger = Ledger()
         self.codecs = {name: Codec(load_tokenizer(section.model), section.chat) for name, section in policies.items()}
         self.versions = dict.fromkeys(policies, 0)
@@ -92,7 +92,7 @@ class RayEngine(Engine):
         return Group(title, setup, 1 if alone else placement.learners, placement)
 
     def _make_samplers(self, gpus: Mapping[str, float]) -> dict[str, list[Sampler]]:
-        """By policy; those with adapters on one base have the same."""
+        """Make the samplers of each policy; policies with adapters on one base share them."""
         made: dict[str, list[Sampler]] = {name: [] for name in self.sections}
         for names in sampled_together(self.sections):
             count = max(self.placement.of(name).samplers for name in names)
@@ -102,7 +102,7 @@ class RayEngine(Engine):
         return made
 
     def _start_all(self) -> None:
-        """All side by side; whoever is lost on the way is started again."""
+        """Start all groups in parallel; lost workers are started again."""
         for group in self._groups():
             group.begin()
         for group in self._groups():
@@ -152,7 +152,8 @@ class RayEngine(Engine):
         tag: str = "live",
         history: History | None = None,
     ) -> list[Completion]:
-        """Requests with one context stay together: it is computed, and charged, once. Nothing is kept of conversations."""
+        """Sample completions. Requests with one prompt go to one worker: it is computed, and charged, once. There is no prefix
+        cache between calls."""
         return self.sample_from(policy, requests, decoding, tag, lambda: self.handover.newest(policy, tag), self.ledger)
 
     def sample_from(
@@ -164,8 +165,8 @@ class RayEngine(Engine):
         wanted: Wanted,
         ledger: Ledger,
     ) -> list[Completion]:
-        """The same, from what is wanted, and charged there. Where there are samplers, nothing but them is touched, unless
-        `wanted` does: it may go on beside learning."""
+        """Sample from the weights that `wanted` returns, and charge `ledger`. If there are samplers, no learner is called,
+        unless `wanted` does: it can run while learning goes on."""
         self._codec(policy)
         if self.sections[policy].kind == "scalar":
             raise ValueError(f"policy '{policy}' has a value head: it judges, and cannot be sampled from")
@@ -183,7 +184,7 @@ class RayEngine(Engine):
         return [out[i] for i in range(len(requests))]
 
     def frozen(self) -> Published:
-        """Gathers what was published and not yet handed over: samplers then need no learner."""
+        """A view of the published weights. It gathers those that samplers do not have yet, so that they need no learner."""
         return Published(self, {policy: self.handover.newest(policy) for policy in self.samplers if self.samplers[policy]})
 
     # Learning.
@@ -285,7 +286,7 @@ class RayEngine(Engine):
 def preview(
     policies: Mapping[str, PolicySection], placement: PlacementSection, device: str, vllm: VllmSection | None
 ) -> list[str]:
-    """Who would go where: on the cluster that would be joined, or on this machine, where Ray need not be started for it."""
+    """Describe where workers would be placed: on the cluster that would be joined, or on this machine without starting Ray."""
     sizes = {name: layout.size_of(section) for name, section in policies.items()}
     machines = [layout.this_machine()]
     if cluster.address_of(placement) is not None:

@@ -1,4 +1,4 @@
-"""What Ray reads once, when it is loaded: nothing of it may be imported before."""
+"""Environment variables that Ray reads once, when it is imported: they must be set before."""
 
 from __future__ import annotations
 

@@ -67,12 +67,12 @@ class Group:
         return bool(self.workers)
 
     def start(self) -> None:
-        """Places, processes, models."""
+        """Start the workers: reserve places, start processes, load models."""
         self.begin()
         self.complete()
 
     def begin(self) -> None:
-        """Without waiting for the models: several groups load theirs side by side."""
+        """Begin to start, without waiting for the models: several groups load theirs in parallel."""
         if not ray.is_initialized():  # Ray would start a cluster for a thread that has not noticed the end
             raise UserError(f"{self.name}: not started, since the engine was closed")
         placement = self.placement
@@ -116,11 +116,11 @@ class Group:
         return self._settle(call.charges, None)
 
     def take(self, call: Call) -> list[Any]:
-        """What the workers found."""
+        """Fetch the return values of the workers."""
         return self._settle(call.values, None)
 
     def _settle(self, refs: Sequence[Any], limit: float | None) -> list[Any]:
-        """The answers to one call of every worker, or an error, after which the group is no more."""
+        """Collect the answers of all workers to one call; after an error the group is stopped."""
         try:
             return self._answers(refs, limit)
         except BaseException as error:
@@ -130,7 +130,7 @@ class Group:
             raise
 
     def _answers(self, refs: Sequence[Any], limit: float | None) -> list[Any]:
-        """All of them within the limit; without one, as long as the workers get somewhere."""
+        """Wait for all answers within the limit; without one, as long as the workers make progress."""
         found: dict[Any, Any] = {}
         patience = limit or min(30.0, self.placement.heartbeat_s / 2)
         silent = 0.0
@@ -147,7 +147,7 @@ class Group:
         return [found[ref] for ref in refs]
 
     def _answer(self, ref: Any, others: Sequence[Any]) -> Any:
-        """What a worker has answered; or what went wrong: with it, or with one that it waited for."""
+        """Get the answer of a worker, or raise what went wrong with it or with one that it waited for."""
         try:
             return ray.get(ref)
         except GONE as error:  # so too where what it was given is no more, or whom it called
@@ -175,7 +175,7 @@ class Group:
         return cause
 
     def _busy(self) -> bool:
-        """Whether a worker is at work; lost, if it gets nowhere."""
+        """Whether a worker is at work; raise `Lost` if it makes no progress."""
         limit = self.placement.heartbeat_s
         try:
             idle = max(ray.get([worker.beat.remote() for worker in self.workers], timeout=limit / 2))
@@ -189,7 +189,7 @@ class Group:
 
 
 def lament(group: Group, lost: Lost, attempt: int) -> None:
-    """Say what happened, or stop where it has happened too often."""
+    """Stop a lost group and warn the user; raise an error if it was lost too often."""
     group.stop()
     most = group.placement.retries
     if attempt >= most:
@@ -202,7 +202,7 @@ def lament(group: Group, lost: Lost, attempt: int) -> None:
 
 
 def charge(ledger: Ledger, charges: Sequence[Charges]) -> None:
-    """What workers used."""
+    """Add the compute of workers to a ledger."""
     for worker in charges:
         for policy, used in worker.items():
             kinds = {kind: amount for kind, amount in used.items() if kind != "flops" and amount}

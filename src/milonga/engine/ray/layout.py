@@ -1,4 +1,4 @@
-"""Who goes where, and the memory that each worker needs: reckoned before anything is started.
+"""Placement of workers on machines, and the memory that each needs: computed before anything is started.
 
 Invariants: nothing is loaded for it (shapes come from a model's config); what cannot fit is refused with the numbers. The
 figures are lower bounds from sizes; what Ray decides may differ where there are several ways.
@@ -31,27 +31,27 @@ STORED = 2
 
 @dataclass(frozen=True)
 class Size:
-    """Of one policy, in parameters."""
+    """Size of one policy, in parameters."""
 
     config: Any
     total: int
     trained: int
     block: int
-    """Of the largest part that sharded workers gather at once: a layer, or all that is outside of layers."""
+    """Parameters of the largest part that sharded workers gather at once: a layer, or all that is outside of layers."""
 
 
 @dataclass(frozen=True)
 class Need:
-    """Alike workers."""
+    """Resources of a group of identical workers."""
 
     name: str
     workers: int
     cpus: float
     gpus: float
     bytes: int
-    """Of each worker, on its device."""
+    """Memory of each worker on its device."""
     host: int = 0
-    """Of each worker on a GPU: bytes of the host for what is offloaded."""
+    """Host memory of each worker on a GPU, for what is offloaded."""
 
     @property
     def device(self) -> str:
@@ -67,11 +67,11 @@ class Machine:
     gpus: float
     memory: int
     gpu_memory: int | None = None
-    """Of each GPU; None where nobody here can tell."""
+    """Memory of each GPU; None if unknown here."""
 
 
 def size_of(section: PolicySection) -> Size:
-    """From the shapes of a model, which need no memory."""
+    """Compute the size of a policy from the shapes of its model, which need no memory."""
     try:
         config = AutoConfig.from_pretrained(model_path(section.model), trust_remote_code=False)
         with torch.device("meta"):
@@ -98,7 +98,7 @@ def store_bytes(sizes: Mapping[str, Size], staleness: int = 0) -> int:
 
 
 def gpus_of(placement: PlacementSection, device: str, machines: Sequence[Machine]) -> float:
-    """GPUs of each worker."""
+    """Choose the number of GPUs of each worker."""
     if device not in ("auto", "cpu", "cuda"):
         raise ConfigError(f"device '{device}': Ray chooses the GPU of each worker; use auto, cpu or cuda")
     if placement.gpus is not None and placement.gpus > 1 and placement.gpus % 1:
@@ -121,7 +121,7 @@ def needs_of(
     vllm: VllmSection | None,
     machines: Sequence[Machine],
 ) -> list[Need]:
-    """All groups of a run; what no placement can help is refused here."""
+    """Compute the resources of all groups of a run; configs that no placement can help are refused here."""
     needs = []
     for name, section in sections.items():
         own = placement.of(name)
@@ -151,7 +151,7 @@ def refuse_unshardable(name: str, section: PolicySection, placement: PlacementSe
 
 
 def transfer_of(section: PolicySection, placement: PlacementSection) -> str | None:
-    """By which of vLLM's backends the live weights of a policy reach its samplers; None: by the store, as adapters always."""
+    """Choose the vLLM backend that sends a policy's live weights to its samplers; None: Ray's object store, as for adapters."""
     if placement.transfer in ("auto", "store") or section.lora is not None or section.kind == "scalar":
         return None
     return placement.transfer
@@ -233,7 +233,7 @@ def sampler_bytes(sections: Sequence[PolicySection], sizes: Sequence[Size], devi
 
 
 def this_machine() -> Machine:
-    """Where no cluster is running: what one on this machine would offer."""
+    """Describe this machine, if no cluster is running: what a cluster on it would offer."""
     gpus = torch.cuda.device_count()
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return Machine(socket.gethostname(), float(os.cpu_count() or 1), float(gpus), memory, own_gpu_memory())
@@ -244,7 +244,7 @@ def own_gpu_memory() -> int | None:
 
 
 def machines() -> list[Machine]:
-    """Those of the cluster that this process has joined."""
+    """List the machines of the cluster that this process has joined."""
     nodes = [node for node in ray.nodes() if node["Alive"]]
     found = []
     for node in nodes:
@@ -262,7 +262,7 @@ class Room:
     machine: Machine
     cpus: float
     gpus: list[float]
-    """Of each GPU: a worker's part of one is never put together from several."""
+    """Free part of each GPU: a worker's part of one is never put together from several."""
     memory: float
 
     def take(self, need: Need) -> bool:
@@ -318,7 +318,7 @@ def memory_of(need: Need) -> str:
 
 
 def lines(needs: Sequence[Need], machines: Sequence[Machine]) -> list[str]:
-    """Who goes where, to be read."""
+    """Format the placement of workers as lines for the user."""
     out = []
     for need, where in zip(needs, place(needs, machines), strict=True):
         counted = ", ".join(f"{where.count(name)} on {name}" for name in dict.fromkeys(where))

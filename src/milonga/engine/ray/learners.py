@@ -21,7 +21,7 @@ DRAFT = ".draft"
 
 @dataclass
 class Learners:
-    """The workers that hold one policy, and what it takes to make them again: a saved state, and what was done since."""
+    """The learner workers of one policy, and what restores them: a saved state, and a journal of the calls since."""
 
     policy: str
     group: Group
@@ -29,7 +29,7 @@ class Learners:
     journal: list[tuple[str, tuple[Any, ...]]] = field(default_factory=list)
 
     def do(self, method: str, *args: Any, changes: bool = False, fetch: bool = True) -> tuple[list[Any], list[Charges]]:
-        """One call of all workers, however often they must be replaced: what each found (or where that lies), and its cost."""
+        """Call a method on all workers, replacing lost ones; return their values (or references to them) and costs."""
         for attempt in range(self.group.placement.retries + 1):
             try:
                 if not self.group.alive:
@@ -45,7 +45,7 @@ class Learners:
         return found, charges
 
     def rebuild(self) -> None:
-        """Workers as the last ones were, or none. What is done again was counted before."""
+        """Restart the workers from the saved state and replay the journal. Its compute was counted before."""
         try:
             self.group.start()
             if self.saved is not None:
@@ -58,17 +58,17 @@ class Learners:
             raise
 
     def settle(self, folder: Path, state: Mapping[str, Any]) -> None:
-        """From now on this is the state to go back to."""
+        """Mark this state as saved: lost workers are restored from it."""
         self.saved, self.journal = (folder, state), []
 
 
 def settled(folder: Path) -> Path:
-    """Where a checkpoint lies by now: it was saved under a draft's name."""
+    """Find the folder of a checkpoint: it was saved under a draft's name, and may have been renamed since."""
     return folder if folder.exists() else folder.with_name(folder.name.removesuffix(DRAFT))
 
 
 def bare(traces: Traces) -> Traces:
-    """What learners need of traces: ids, what is trained of them, how it was sampled. No texts travel."""
+    """Strip rollouts to what learners need: ids, segments, log-probabilities, temperature. No texts are sent."""
     nothing, unread = Problem("", "", ""), Reading(None, 0.0)
     return Traces(
         Trace(t.id, t.seat, nothing, t.ids, t.segments, t.logprobs, "", unread, origin=t.origin, temperature=t.temperature)

@@ -38,7 +38,7 @@ class Sampler:
 
 @dataclass(frozen=True)
 class Handed:
-    """Weights for samplers: where they lie, and what the learners compute with them. Nobody need ask the learners again."""
+    """Weights for samplers: a reference to them, and the learners' log-probabilities of the probe."""
 
     stamp: int
     weights: Any
@@ -46,11 +46,11 @@ class Handed:
 
 
 Wanted = Callable[[], Handed | None]
-"""What is to be sampled from; None: what samplers start with."""
+"""Returns the weights to sample from; None: those that samplers start with."""
 
 
 class Handover:
-    """Who of all samplers holds what, and what they should hold."""
+    """Tracks which weights each sampler holds, and gives it those that it should hold."""
 
     def __init__(
         self, samplers: Mapping[str, list[Sampler]], learners: Mapping[str, Learners], placement: PlacementSection
@@ -104,7 +104,7 @@ class Handover:
         return [found[i] for i in range(len(asked))]
 
     def supply(self, samplers: Sequence[Sampler], policy: str, tag: str, wanted: Wanted) -> None:
-        """See that all of these are there, and hold what is wanted as policy@tag."""
+        """Ensure that all these samplers are alive and hold the wanted weights as policy@tag."""
         left = list(samplers)
         for attempt in range(self.placement.retries + 1):
             if not left:
@@ -120,7 +120,7 @@ class Handover:
                 self.sent.pop(policy, None)  # it may be these that were lost
 
     def _give(self, samplers: Sequence[Sampler], policy: str, tag: str, wanted: Handed | None, attempt: int) -> None:
-        """By the store: to all that do not have it, at once."""
+        """Give weights through Ray's object store to all samplers that lack them, at once."""
         for sampler in samplers:
             if sampler.group.setup.transfer is not None:
                 sampler.holds[policy, "live"] = NOTHING  # there vLLM holds one version at a time
@@ -153,7 +153,7 @@ class Handover:
                 sampler.holds[policy, "live"] = stamp
 
     def compare(self, policy: str, theirs: Floats, ours: Floats) -> None:
-        """Stop where a sampler does not compute what the learners compute."""
+        """Raise an error if a sampler's log-probabilities differ from the learners'."""
         apart = np.abs(theirs - ours)
         allowed = self.placement.tolerance or TOLERANCES[self.learners[policy].group.facts[policy].dtype]
         if not apart.mean() <= allowed:  # so that NaN is refused too
@@ -165,7 +165,7 @@ class Handover:
 
 
 def revived(samplers: Iterable[Sampler], attempt: int) -> list[Sampler]:
-    """Those that are there, after lost ones were started again, side by side."""
+    """Restart lost samplers in parallel; return those that are alive."""
     lost_ones = [sampler for sampler in samplers if not sampler.group.alive]
     for sampler in lost_ones:
         sampler.group.begin()
@@ -181,7 +181,7 @@ def revived(samplers: Iterable[Sampler], attempt: int) -> list[Sampler]:
 def together(
     method: str, calls: Sequence[tuple[Sampler, tuple[Any, ...]]], attempt: int
 ) -> list[tuple[Sampler, Any, list[Charges]]]:
-    """A call of each of some samplers, all at once: who was not lost in it, what it found, and what that cost."""
+    """Call a method on several samplers at once; return those that were not lost, with their values and costs."""
     begun = [(sampler, sampler.group.submit(method, *args)) for sampler, args in calls]
     found = []
     for sampler, call in begun:

@@ -127,7 +127,7 @@ def sharded(shell: nn.Module) -> list[FSDPModule]:
 
 @contextmanager
 def gathered(policy: Policy) -> Iterator[None]:
-    """All weights whole on every worker, for as many passes as each of them likes: no worker waits for another meanwhile."""
+    """Gather all weights on every worker, for any number of passes: no worker waits for another meanwhile."""
     if policy.shell is None:
         yield
         return
@@ -152,7 +152,7 @@ def whole_tensors(policy: Policy, tag: str) -> Iterator[Tensor]:
 
 
 def fitting(tensor: Tensor, like: Tensor) -> Tensor:
-    """A whole tensor as the one it is to be copied into lies: its shard of this worker, where that is a shard."""
+    """Shard a full tensor like the one it is to be copied into: this worker's shard, if that one is sharded."""
     if not isinstance(like, DTensor):
         return tensor.to(like.device)
     mesh = like.device_mesh
@@ -180,7 +180,7 @@ def save(policy: Policy, file: Path) -> None:
 
 
 def load(policy: Policy, file: Path) -> None:
-    """Read a state, whoever wrote it: every worker what falls to it."""
+    """Load a training state, sharded or not when it was written: every worker reads its shards."""
     state, counters = empty_state(policy, file)
     # The reader takes all files of a folder: one of its own, which is nobody else's, should this worker not live to remove it.
     with tempfile.TemporaryDirectory() as folder:
@@ -190,8 +190,8 @@ def load(policy: Policy, file: Path) -> None:
 
 
 def empty_state(policy: Policy, file: Path) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Room for what a file holds, each tensor like the parameter it belongs to; and the optimiser's counters, which are like
-    none."""
+    """Make empty tensors for a file's state, each like its parameter; also return the optimizer's step counters, which have
+    another shape."""
     like = dict(zip(policy.names, policy.parameters, strict=True))
     with safe_open(file, framework="pt") as stored:
         keys = list(stored.keys())

@@ -48,7 +48,7 @@ class Setup:
     crowded: bool = False
     """Whether another worker may be on the same GPU."""
     transfer: str | None = None
-    """Of a sampler: the backend by which vLLM is sent live weights; None where they come by the store."""
+    """For a sampler: the vLLM backend that sends it live weights; None if they come through Ray's object store."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class Pulse(Ledger):
         super().charge(policy, work, tokens, flops)
 
     def idle(self) -> float:
-        """Seconds that the call in progress has got nowhere; 0 where there is none."""
+        """Seconds since the call in progress last computed something; 0 if there is none."""
         return time.monotonic() - self.moved if self.busy else 0.0
 
 
@@ -90,7 +90,7 @@ class Worker:
         self.store: Any = None
 
     def meet(self) -> tuple[str, int]:
-        """Where the workers of a group find each other: asked of the first one."""
+        """Open the rendezvous (TCP store) of a group's workers on the first one; return its host and port."""
         host = ray.util.get_node_ip_address()
         self.store = TCPStore(host, 0, is_master=True, wait_for_workers=False)
         return host, int(self.store.port)
@@ -183,11 +183,11 @@ class Work:
         self.engine.snapshot(policy, tag)
 
     def copy(self, policy: str, tag: str) -> None:
-        """Of the policy itself under another tag."""
+        """Copy the policy's own version under another tag to its live weights."""
         self.engine.copy(policy, policy, tag)
 
     def take(self, policy: str, arrays: Arrays) -> None:
-        """The live weights of another policy; the optimiser starts anew."""
+        """Set the live weights to those of another policy; the optimizer starts anew."""
         chosen = self.policy(policy)
         chosen.assign(self._fitting(chosen, arrays))
         chosen.optimiser, chosen.gradients = chosen.new_optimiser(), None
@@ -272,7 +272,7 @@ class Work:
 
 
 def watch(policy: Policy, pulse: Pulse) -> None:
-    """Mark every pass through the model. The written-out passes do not call it, but ask it for positions."""
+    """Register hooks that mark every pass of the model. Written-out passes do not call the model, but its rotary module."""
     rotary = getattr(policy.backbone, "rotary_emb", None)
     for module in (policy.causal, policy.backbone, rotary):
         if module is not None:
@@ -280,7 +280,7 @@ def watch(policy: Policy, pulse: Pulse) -> None:
 
 
 def fixed_rows(policy: Policy) -> Traces:
-    """The same for every worker of a policy."""
+    """Make the probe: fixed rows that are the same for every worker of a policy."""
     drawn = np.random.default_rng(0)
     length = min(PROBE_TOKENS, policy.context)
     rows = drawn.integers(0, len(policy.codec.tokenizer), (PROBES, length))

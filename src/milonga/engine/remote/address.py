@@ -1,4 +1,4 @@
-"""Where a model behind an endpoint is, `openai:URL#model`, and the key to it.
+"""The address of a model behind an endpoint, `openai:URL#model`, and its key.
 
 Invariants: a key comes from the environment alone. What could hold one (a user in a URL, a query, a key where the name of a
 variable belongs) is refused, by a message that does not repeat it: the address is written into the run folder.
@@ -42,7 +42,7 @@ class Address:
 
     @property
     def sealed(self) -> bool:
-        """Whether nobody on the way can read along."""
+        """Whether the connection is encrypted, or stays on this machine."""
         return self.near or urlsplit(self.url).scheme == "https"
 
 
@@ -68,7 +68,7 @@ def parse_address(policy: str, text: str) -> Address:
 
 
 def check_section(policy: str, section: EndpointSection) -> None:
-    """What must not be written into a run folder, and what would be overruled in silence."""
+    """Refuse endpoint options that must not be written into a run folder, or that would be overruled silently."""
     where = f"policies.{policy}.endpoint"
     if section.api_key_env is not None and not VARIABLE.fullmatch(section.api_key_env):
         raise ConfigError(

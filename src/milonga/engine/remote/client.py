@@ -37,7 +37,7 @@ SAID = 200
 PLACEHOLDER = 8
 """Keys with fewer characters are words such as EMPTY, for servers without keys: no secrets, and to be found in any text."""
 MOST_TOKENS = 2**40
-"""That an answer may say it took: beyond them is no count."""
+"""Upper bound of a plausible token count in an answer."""
 ENVIRONMENT = "a proxy or a file of certificates that the environment names (HTTPS_PROXY, ALL_PROXY, SSL_CERT_FILE, …)"
 PASSING = (408, 409, 429)
 """Statuses below 500 that may be others the next time."""
@@ -85,7 +85,7 @@ class Client:
         return [row["id"] for row in rows if isinstance(row, dict) and isinstance(row.get("id"), str)]
 
     def complete(self, bodies: Sequence[Mapping[str, Any]], keys: Sequence[int]) -> list[dict[str, Any]]:
-        """The answers to chat completions, in their order. `keys` are of the chance in waiting."""
+        """Request chat completions; return the answers in order. `keys` seed the random part of retry waits."""
         return self._run(self._all(bodies, keys))
 
     def close(self) -> None:
@@ -183,7 +183,7 @@ class Client:
         return self.shown(str(message or text)) or "no message"
 
     def shown(self, text: str) -> str:
-        """Of what a server says, what may be shown: one short line, without the key."""
+        """Sanitise a server's text for display: one short line, without the key."""
         return clipped(visible(" ".join(self._without_key(text).split())), SAID)
 
     def _stopped(self, why: str) -> UserError:
@@ -213,7 +213,7 @@ def asked_wait(headers: Mapping[str, str]) -> float | None:
 
 
 def fault(answer: Mapping[str, Any]) -> str | None:
-    """What is missing from an answer that should be a chat completion."""
+    """Find what is missing from an answer that should be a chat completion; None if nothing is."""
     choices = answer.get("choices")
     if not isinstance(choices, list) or not choices:
         return "it has no choices"

@@ -30,13 +30,13 @@ def encode(prompt: Prompt) -> Ids:
 
 
 def follow(prompt: Prompt, last: int) -> Ids:
-    """What goes behind a conversation that ends in the id `last`, when this is said to the model next."""
+    """Encode the next user turn of a conversation that ends in the id `last`."""
     closing = [] if last == END else [END]
     return np.concatenate([np.array(closing, dtype=np.int64), encode(prompt)])
 
 
 def transcribe(text: str, finish: Finish = "eos") -> Completion:
-    """A text as an output. Its log-probabilities are not known: they are 0, in segments that are never trained."""
+    """Encode a text as a completion. Its log-probabilities are not known: they are 0, in segments that are never trained."""
     raw = np.array(list(utf8(text)), dtype=np.int64)
     # A byte ends a character unless one follows that goes on with it.
     ends = np.cumsum(np.append(raw[1:] & 0xC0 != 0x80, True)) if len(raw) else raw
@@ -47,7 +47,7 @@ def transcribe(text: str, finish: Finish = "eos") -> Completion:
 
 
 def utf8(text: str) -> bytes:
-    """Halves of characters, which JSON can hold and UTF-8 cannot, become question marks."""
+    """Encode as UTF-8. Lone surrogates, which JSON can hold and UTF-8 cannot, become question marks."""
     return text.encode("utf-8", "replace")
 
 

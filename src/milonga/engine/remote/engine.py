@@ -1,4 +1,4 @@
-"""An engine some of whose policies live behind endpoints. The others are where they were: recipes see no difference.
+"""An engine some of whose policies are behind endpoints. The others are in another engine: recipes see no difference.
 
 Invariants: what lives behind an endpoint is sampled and nothing else; its version is always 0, and nothing of it is saved.
 Tokens are counted by the server that used them; what it did for an output that was lost on the way is not known to us.
@@ -27,7 +27,7 @@ UNLIMITED = 2**31
 SEEDS = 2**31
 """Servers take different ranges of seeds; all of them take these."""
 STOPPED_AT = ("stop_reason", "matched_stop")
-"""Where vLLM and SGLang say which string ended an output."""
+"""Fields in which vLLM and SGLang name the stop string that ended a completion."""
 
 
 class Endpoint:
@@ -115,7 +115,7 @@ class WithEndpoints(Engine):
         return policy not in self.endpoints and self.inner.holds(policy)
 
     def _inner(self, policy: str, work: str) -> Engine:
-        """Who does what an endpoint cannot do."""
+        """Return the inner engine for work that an endpoint cannot do; raise an error if the policy is behind one."""
         if policy in self.endpoints:
             raise UserError(f"policy '{policy}' lives behind an endpoint: it can only be sampled, not {work}")
         return self.inner

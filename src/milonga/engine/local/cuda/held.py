@@ -1,4 +1,4 @@
-"""What lies in a decoder's slots after their rows have ended: histories that a later turn can go on from.
+"""The prefix cache of the CUDA sampler: finished rows stay in the decoder's slots, and later turns can continue them.
 
 Nothing is copied to keep it. A slot holds its history until another row is given the slot: what keeps histories is to have more
 slots than a call decodes in.
@@ -26,7 +26,7 @@ class Held:
         self.of: tuple[LocalHistory, int] | None = None
 
     def open(self, pages: Pages | None) -> None:
-        """Go on with a history. Those of conversations that are over, or of other weights, are forgotten."""
+        """Use a history. Slots of conversations that are over, or of other weights, are forgotten."""
         wanted = None if pages is None else (pages.history, pages.history.closed)
         if self.of != wanted:
             self.clear()
@@ -59,7 +59,7 @@ class Held:
 
 
 def common(left: NDArray[np.int64], right: NDArray[np.int64]) -> int:
-    """How many ids two rows begin with alike."""
+    """Count the ids of the common prefix of two rows."""
     count = min(len(left), len(right))
     apart = np.flatnonzero(left[:count] != right[:count])
     return int(apart[0]) if len(apart) else count

@@ -101,8 +101,8 @@ class CudaSampler:
         self.held.open(None)
 
     def _spare(self, requests: Sequence[Request], slots: int, pages: Pages | None) -> int:
-        """Slots beyond those to decode in that would keep every history: those of this call, and those that it does not go on
-        from."""
+        """Count the slots beyond those to decode in that would keep every history: those of this call, and those that it does
+        not continue."""
         if pages is None:
             return 0
         self.limit = pages.history.limit
@@ -111,7 +111,8 @@ class CudaSampler:
         return len(requests) + len(self.held.rows) - len(followed) - slots
 
     def _decoder(self, slots: int, spare: int, room: int, steps: int) -> Decoder:
-        """A new one knows no histories: after the first conversations of a run it is large enough."""
+        """Get a decoder that is large enough. A new one has no histories: after the first conversations of a run it is large
+        enough."""
         old = self.decoder
         enough = self.wanted >= slots and self.spare >= spare
         if old is not None and enough and old.room >= room and old.steps >= steps:
@@ -172,7 +173,7 @@ class _Flow:
         self.claims = self._claims()
 
     def _claims(self) -> Counter[int]:
-        """How many different prompts would go on from each slot."""
+        """Count the different prompts that would continue each slot's history."""
         firsts = dict(zip(self.names, self.requests, strict=True)).values()
         return Counter(match[0] for request in firsts if (match := self._match(request)) is not None)
 
@@ -284,7 +285,7 @@ class _Flow:
             self.decoder.step(min(width, self.decoder.slots), self.decoding.greedy)
 
     def _harvest(self) -> None:
-        """See which rows have ended since the last look; their outputs are fetched, and they leave."""
+        """Fetch the outputs of rows that have ended since the last look, and remove the rows."""
         counts, live = (self.decoder.rows[name][: len(self.rows)].cpu().numpy() for name in ("counts", "live"))
         stops = self._stops(counts)
         gone = [at for at in range(len(self.rows)) if at in stops or not live[at]]

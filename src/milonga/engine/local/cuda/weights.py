@@ -16,7 +16,7 @@ from milonga.engine.local.policy import Policy
 from milonga.engine.local.shapes import base_layer, folded, linears, misfit
 
 SIZES = (16, 32, 64, 128, 256)
-"""Of heads that the kernels can multiply."""
+"""Head sizes that the kernels support."""
 
 
 def unsuited(policy: Policy) -> str | None:
@@ -137,5 +137,5 @@ class Weights:
 
     @property
     def token_bytes(self) -> int:
-        """Of the cache, for one token in all layers."""
+        """Bytes of the key-value cache for one token in all layers."""
         return 2 * len(self.layers) * self.kv_heads * self.head_size * self.embedding.element_size()
