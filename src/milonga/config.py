@@ -30,7 +30,7 @@ def is_embedded(model: str) -> bool:
 
 
 ENDPOINT = "openai:"
-"""What the name of a model behind an endpoint begins with: `openai:URL#model`."""
+"""Prefix of a model's name behind an endpoint: `openai:URL#model`."""
 
 
 def is_endpoint(model: str) -> bool:
@@ -56,7 +56,7 @@ class LoraSection(Section):
 
 
 class EndpointSection(Section):
-    """How a model behind an OpenAI-compatible endpoint is asked. All of it is written into the run folder; no key is."""
+    """Requests to a model behind an OpenAI-compatible endpoint. All of it is written into the run folder; keys never are."""
 
     api_key_env: str | None = None
     """The environment variable that holds the key. Where none is named, the key in OPENAI_API_KEY goes to this machine and over
@@ -78,7 +78,7 @@ class EndpointSection(Section):
     """Longest conversation, in bytes of UTF-8, that is sent; longer ones are left out and counted. None: the server refuses
     what it cannot read, and the run stops."""
     parameters: float | None = Field(None, gt=0)
-    """How many parameters the model computes with for each token: two FLOPs each. Without it FLOPs are unknown (null)."""
+    """Active parameters of the model per token: two FLOPs each. Without it FLOPs are unknown (null)."""
     extra: dict[str, Any] = Field(default_factory=dict)
     """Fields to send with every request, for what servers add to the protocol: `{top_k = -1}`."""
 
@@ -153,7 +153,7 @@ class BatchSection(Section):
 
 
 class VllmSection(Section):
-    """How vLLM is started, once for each policy that is sampled from, and how far its log-probabilities may lie from ours."""
+    """Settings of vLLM, which is started once per sampled policy, and the tolerance of its log-probabilities against ours."""
 
     gpu_memory_utilization: float = Field(0.2, gt=0, lt=1)
     """Share of the GPU that vLLM takes for one policy: its copy of the weights and its cache. The default leaves half of the
@@ -213,7 +213,7 @@ class EvalSection(Section):
     split: Literal["dev", "test"] = "dev"
     """Which held-out problems are used while training. Models are chosen on dev, reported on test."""
     problems: int = Field(64, ge=1)
-    """How many of them."""
+    """Number of held-out problems."""
     samples: int = Field(4, ge=1)
     """Sampled solutions per problem, for accuracy, pass@k and best-of-k."""
     greedy: bool = True
@@ -253,7 +253,7 @@ class WorkersSection(Section):
 
 
 class PlacementSection(Section):
-    """Where the engine `ray` puts the work."""
+    """Placement of workers by the engine `ray`."""
 
     learners: int = Field(1, ge=1)
     """Workers that a policy's weights are sharded over, and that learn and score."""
@@ -265,11 +265,11 @@ class PlacementSection(Section):
     gpus: float | None = Field(None, ge=0)
     """GPUs of each worker; by default one, or none where `device` is cpu or the cluster has none."""
     policies: dict[str, WorkersSection] = Field(default_factory=dict)
-    """What is different for single policies."""
+    """Overrides for single policies."""
     strategy: Literal["pack", "spread"] = "pack"
     """Whether the workers of a group are put on as few machines as possible, or on as many."""
     address: str | None = None
-    """Of a cluster that is running, as `ray.init` takes it; by default RAY_ADDRESS, or else one is started on this machine."""
+    """Address of a running cluster, as `ray.init` takes it; by default RAY_ADDRESS, or else one is started on this machine."""
     store_gib: float | None = Field(None, gt=0)
     """Memory for what workers hand to each other, where a cluster is started; by default room for two copies of all weights."""
     transfer: Literal["auto", "store", "nccl", "ipc"] = "auto"

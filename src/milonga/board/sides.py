@@ -27,7 +27,7 @@ class Arm:
     name: str
     runs: tuple[Card, ...]
     metrics: Mapping[str, Mapping[str, Any]]
-    """By metric: `seeds`, `start`, `final`, `interval`, `values` and `curve` (`x`, `mean`, `low`, `high`) over lead turns."""
+    """metric -> `seeds`, `start`, `final`, `interval`, `values` and `curve` (`x`, `mean`, `low`, `high`) over lead turns."""
 
 
 @dataclass(frozen=True)
