@@ -29,7 +29,8 @@ def plan_run(
     config: str | Path | None = None,
     settings: Sequence[Mapping[str, Any]] = (),
 ) -> Plan:
-    """Everything checked, nothing loaded. Later sources win: recipe defaults, config file, arguments, settings."""
+    """Plan a run: everything is checked, nothing is loaded. Later sources win: recipe defaults, config file, arguments,
+    settings."""
     flags: dict[str, Any] = {}
     if recipe is not None:
         flags["recipe"] = recipe
@@ -47,7 +48,7 @@ def plan_run(
 
 
 def placed(plan: Plan) -> list[str]:
-    """Who would go where, and the memory that each worker needs; nothing for the local engine. What cannot fit is refused."""
+    """Preview the placement of workers and the memory each needs; empty for the local engine. Raises if it cannot fit."""
     if plan.config.engine == "local":
         return []
     from milonga.config import VllmSection
@@ -91,7 +92,7 @@ def run(
 
 
 def new_folder(recipe: str) -> Path:
-    """`runs/tango-20260131-142501`, or the next free name; of a recipe in a file only its own name counts."""
+    """Choose a free folder: `runs/tango-20260131-142501`, or with a number. Of `file.py:Class` only the class name is used."""
     base = Path("runs") / f"{recipe.rpartition(':')[2]}-{dt.datetime.now():%Y%m%d-%H%M%S}"
     names = [base, *(base.with_name(f"{base.name}-{n}") for n in range(2, 1000))]
     return next(path for path in names if not path.exists())
@@ -110,14 +111,14 @@ def start(plan: Plan, out: Path, quiet: bool = False) -> Report:
 
 
 def resume(path: str | Path, quiet: bool = False) -> Report:
-    """Go on with a run from its newest whole checkpoint; on a CPU it ends in the same bits as one never stopped."""
+    """Resume a run from its newest intact checkpoint; on a CPU it ends in the same bits as one that was never stopped."""
     from milonga.run.folder import RunFolder, read_config
 
     config = read_config(Path(path))
     plan = resolve([config.model_dump(mode="json", exclude_none=True)])
     with RunFolder(Path(path), config.keep.checkpoints) as folder:
         if folder.checkpoints.newest() is None and not folder.checkpoints.damaged():
-            # Killed before anything was learned: the beginning is the place to go on from.
+            # Killed before the first checkpoint: start again from the beginning.
             folder.rewind(-1)
             return _loop(plan, folder, quiet)
         return _loop(plan, folder, quiet, restore=True)
@@ -137,7 +138,7 @@ def _loop(plan: Plan, folder: Any, quiet: bool, begin: bool = False, restore: bo
             loop.restore()
         loop.prepare()
         if begin:
-            # Only now: a model that is not there, or a full disk, leaves no run behind that would have to be resumed.
+            # Only now: if a model is missing or the disk is full, no run is left behind that would have to be resumed.
             folder.begin(plan.config)
         folder.machine.append(describe_machine(loop.place.turn))
         report = loop.run()
@@ -152,7 +153,7 @@ def evaluate(path: str | Path, suite: str | None = None, *, plot: str | Path | N
         milonga.evaluate("runs/tango", "best_of_n", samples=16, plot="best.svg")
 
     Options are those of the suite; without one, `split` and `problems`. For `processbench` the path may also be a model (a
-    folder or a name), asked as it is. `plot` names an SVG file to be written.
+    folder or a name) that comes from no run. `plot` names an SVG file to write.
     """
     from milonga.loop import evaluator
     from milonga.measuring import by_suite, refuse_others

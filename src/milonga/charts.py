@@ -1,4 +1,4 @@
-"""Charts as SVG: lines with bands, paths in a plane, bars, reliability diagrams, flows. For pages, reports and files.
+"""Draw charts as SVG: lines with bands, paths in a plane, bars, reliability diagrams, flows. For pages, reports and files.
 
 Invariants: the same numbers give the same bytes; any text gives well-formed XML; a value that is None, not finite, or not
 positive on a logarithmic axis is a gap, never a zero. Colours come from `STYLE`, which follows the reader's light or dark
@@ -17,16 +17,16 @@ from milonga.text import UNITS, amount, clipped, visible
 
 Value = float | None
 COLOURS = 7
-"""Of the palette, which people who confuse red and green can tell apart (Okabe and Ito's). More series repeat it, dashed."""
+"""Number of colours in the palette (Okabe and Ito's, safe for red-green colour blindness). More series repeat it, dashed."""
 MOST_POINTS = 240
-"""Of a line; a longer one keeps the lowest and the highest of every stretch."""
+"""Most points of a line; a longer one keeps the minimum and maximum of every bin."""
 MOST_MARKS = 60
 LARGEST, SMALLEST = 1e300, 1e-300
-"""Numbers beyond are drawn there, so that no difference of two overflows."""
+"""Larger and smaller numbers are clamped to these, so that no difference of two overflows."""
 CHARACTER = 6.1
 """Mean width of a character at the size of the labels, in pixels."""
 FAR = 10_000.0
-"""Pixels outside of the frame, beyond which the edge of a band need not be followed."""
+"""Pixels outside of the frame at which the edge of a band is clamped."""
 WIDTH, HEIGHT = 520.0, 260.0
 
 _LIGHT = "--ink:#1f2328;--soft:#59636e;--grid:#dfe3e8;--paper:#ffffff"
@@ -79,7 +79,7 @@ class Series:
 
 @dataclass(frozen=True)
 class Bars:
-    """One bar in every category."""
+    """A series of bars, one in every category."""
 
     name: str
     values: Sequence[Value]
@@ -89,7 +89,7 @@ class Bars:
 
 @dataclass(frozen=True)
 class Bin:
-    """Of a reliability diagram: what was said in the mean, how often it was so, and over how many."""
+    """A bin of a reliability diagram: mean predicted probability (`said`), observed frequency (`true`), number of cases."""
 
     said: float
     true: float
@@ -108,7 +108,7 @@ def line_chart(
     width: float = WIDTH,
     height: float = HEIGHT,
 ) -> str:
-    """Curves over a common axis. `y_range` is widened where a curve leaves it; bands are cut off at the frame."""
+    """Draw curves over a common axis. `y_range` is widened if a curve leaves it; bands are cut off at the frame."""
     drawn = [thinned(one, log_x, log_y) for one in series]
     heights = [v for one in drawn for v in one.y]
     x = axis_of((v for one in drawn for v in one.x), log_x, x_label)
@@ -132,7 +132,7 @@ def path_chart(
     width: float = WIDTH,
     height: float = 320.0,
 ) -> str:
-    """Ways through a plane: a hollow point where each begins, points that grow darker with time, a large one where it ends."""
+    """Draw paths in a plane: a hollow point at the start, points that grow darker with time, a large one at the end."""
     drawn = [thinned(one) for one in series]
     x = axis_of([*(v for one in drawn for v in one.x), *(x_range or ())], label=x_label, outward=True)
     y = axis_of([*(v for one in drawn for v in one.y), *(y_range or ())], label=y_label, outward=True)
@@ -163,7 +163,8 @@ def reliability_chart(
     width: float = 360.0,
     height: float = 340.0,
 ) -> str:
-    """How often it was so against what was said. On the dashed line saying and being agree; an area is a count."""
+    """Draw a reliability diagram: observed frequency against predicted probability. Perfect calibration is the dashed line;
+    the area of a point is its number of cases."""
     unit = axis_of((0.0, 1.0), label=x_label)
     frame = Frame(title, [name for name, _ in curves], unit, axis_of((0.0, 1.0), label=y_label), width, height)
     most = max((b.count for _, bins in curves for b in bins), default=1) or 1
@@ -192,7 +193,7 @@ def bar_chart(
     value_range: tuple[float, float] | None = None,
     width: float = WIDTH,
 ) -> str:
-    """Bars that lie, so that names of any length can be read; side by side within a category, or end to end."""
+    """Draw horizontal bars, so that names of any length fit; side by side within a category, or stacked."""
     thick, gap = (16.0, 7.0) if stacked or len(bars) == 1 else (11.0, 9.0)
     each = thick * (1 if stacked else max(len(bars), 1)) + gap
     x = axis_of([0.0, *_bar_ends(categories, bars, stacked), *(value_range or ())], label=x_label, outward=True)
@@ -200,7 +201,7 @@ def bar_chart(
     frame = Frame(title, names, x, Rows(categories), width, each * len(categories), fixed=True)
     body = []
     for row in range(len(categories)):
-        ends = [0.0, 0.0]  # of the stack below and above zero
+        ends = [0.0, 0.0]  # ends of the stack below and above zero
         for k, one in enumerate(bars):
             value = usable(one.values[row] if row < len(one.values) else None)
             if value is None:
@@ -217,7 +218,7 @@ def bar_chart(
 
 
 def flow_chart(title: str, shares: Mapping[tuple[str, str], Value], *, width: float = WIDTH) -> str:
-    """From whom to whom how much went: senders on the left, receivers on the right, a stroke as wide as its share."""
+    """Draw shares that flow from senders (left) to receivers (right); a stroke is as wide as its share."""
     known = {edge: share for edge, value in shares.items() if (share := usable(value)) is not None}
     sides = [list(dict.fromkeys(edge[side] for edge in known)) for side in (0, 1)]
     top, box = 28.0, 130.0
@@ -227,7 +228,7 @@ def flow_chart(title: str, shares: Mapping[tuple[str, str], Value], *, width: fl
         return top + (height - top) * (sides[side].index(name) + 0.5) / len(sides[side])
 
     def end(side: int, edge: tuple[str, str]) -> float:
-        """Strokes that meet at a box do so one below the other, in the order of their other ends."""
+        """Height at which a stroke meets a box. Strokes at one box are ordered by the height of their other ends."""
         there = sorted((one for one in known if one[side] == edge[side]), key=lambda one: middle(1 - side, one[1 - side]))
         return middle(side, edge[side]) + (there.index(edge) - (len(there) - 1) / 2) * min(16.0, 40 / len(there))
 
@@ -246,7 +247,7 @@ def flow_chart(title: str, shares: Mapping[tuple[str, str], Value], *, width: fl
 
 
 def standalone(svg: str) -> str:
-    """A chart as a file of its own: with its colours and a ground that fits them."""
+    """Make a chart a standalone file: with its style sheet and a background."""
     head, _, rest = svg.partition(">")
     return f'{head}><style>{STYLE}</style><rect class="paper" width="100%" height="100%"/>{rest}\n'
 
@@ -255,7 +256,7 @@ def standalone(svg: str) -> str:
 
 
 def usable(value: Value, log: bool = False) -> float | None:
-    """The number as it is drawn; None for a gap."""
+    """Clamp a number to what can be drawn; None for a gap."""
     if value is None or not math.isfinite(value) or (log and value <= 0):
         return None
     size = min(abs(float(value)), LARGEST)
@@ -265,7 +266,7 @@ def usable(value: Value, log: bool = False) -> float | None:
 
 
 def thinned(one: Series, log_x: bool = False, log_y: bool = False) -> Series:
-    """At most about MOST_POINTS points: of every stretch its ends, its lowest, its highest and a gap, if it has one."""
+    """Thin a series to about MOST_POINTS points: each bin keeps its ends, minimum, maximum and one gap, if it has any."""
     x, y = [usable(v, log_x) for v in one.x], [usable(v, log_y) for v in one.y]
     low, high = [usable(v, log_y) for v in one.low], [usable(v, log_y) for v in one.high]
     kept = list(range(len(x)))
@@ -297,7 +298,7 @@ class Axis:
     log: bool = False
 
     def part(self, value: float) -> float:
-        """Where a number lies, from 0 at `low` to 1 at `high`."""
+        """Position of a number on the axis, from 0 at `low` to 1 at `high`."""
         if self.log:
             return (math.log10(value) - math.log10(self.low)) / (math.log10(self.high) - math.log10(self.low))
         return (value - self.low) / (self.high - self.low)
@@ -305,14 +306,14 @@ class Axis:
 
 @dataclass(frozen=True)
 class Rows:
-    """In the place of a vertical axis: categories, from the top."""
+    """Categories from top to bottom, in place of a vertical axis."""
 
     names: Sequence[str]
     label: str = ""
 
 
 def axis_of(values: Iterable[Value], log: bool = False, label: str = "", outward: bool = False) -> Axis:
-    """An axis that holds all values. `outward` lets it begin and end at a tick."""
+    """Make an axis that contains all values. `outward` extends it to begin and end at a tick."""
     known = [v for value in values if (v := usable(value, log)) is not None]
     if log:
         return _log_axis(known, label)
@@ -330,14 +331,14 @@ def axis_of(values: Iterable[Value], log: bool = False, label: str = "", outward
 
 
 def nice_step(span: float, about: int, nice: Sequence[float] = (1.0, 2.0, 2.5, 5.0)) -> float:
-    """A nice number times a power of ten, so that there are about so many steps."""
+    """Round a step to a nice number times a power of ten, so that `span` has about `about` steps."""
     raw = span / about
     power = 10.0 ** math.floor(math.log10(raw))
     return next((m * power for m in nice if m * power >= raw * (1 - 1e-9)), 10.0 * power)
 
 
 def tick_names(ticks: Sequence[float], step: float) -> list[str]:
-    """All of one form: the same unit and as many decimals as the step needs."""
+    """Format all ticks alike: the same unit, and as many decimals as the step needs."""
     largest = max((abs(tick) for tick in ticks), default=0.0)
     unit, name = next(((size, name) for size, name in UNITS if 1e4 <= largest < 1e21 and largest >= size), (1.0, ""))
     whole = (places for places in range(7) if math.isclose(scaled := step / unit * 10**places, round(scaled), rel_tol=1e-6))
@@ -369,17 +370,17 @@ def log_name(tick: float) -> str:
 
 @dataclass
 class Frame:
-    """Title, legend, axes and grid of a chart, and the way from numbers to pixels."""
+    """Title, legend, axes and grid of a chart, and the mapping from numbers to pixels."""
 
     title: str
     names: Sequence[str | None]
-    """Of the series; None for one that has nothing to show: it keeps its colour, and the legend leaves it out."""
+    """Names of the series; None for an empty one: it keeps its colour, but the legend leaves it out."""
     x: Axis
     y: Axis | Rows
     width: float
     height: float
     fixed: bool = False
-    """The height is that of the inner field, not of the whole."""
+    """Whether `height` is that of the plot area, not of the whole chart."""
     left: float = field(init=False)
     top: float = field(init=False)
     right: float = field(init=False)
@@ -403,7 +404,7 @@ class Frame:
         return None if value is None else self.left + self.x.part(value) * (self.right - self.left)
 
     def place(self, x: Value, y: Value) -> tuple[float, float] | None:
-        """Pixels of a point; None for a gap."""
+        """Map a point to pixels; None for a gap."""
         assert isinstance(self.y, Axis)
         left, value = self.across(x), usable(y, self.y.log)
         return None if left is None or value is None else (left, self.bottom - self.y.part(value) * (self.bottom - self.top))
@@ -448,7 +449,7 @@ class Frame:
 
 
 def svg_of(kind: str, title: str, said: Sequence[str], width: float, height: float, body: str) -> str:
-    """The element around a chart, with what a reader who cannot see it is told."""
+    """Render the SVG element around a chart, with its description for screen readers."""
     label = f"{kind}: {title}." + "".join(f" {text};" for text in said)
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" class="chart" role="img" aria-label="{attribute(clipped(label, 600))}" '
@@ -457,13 +458,13 @@ def svg_of(kind: str, title: str, said: Sequence[str], width: float, height: flo
 
 
 def node(left: float, middle: float, name: str, width: float) -> str:
-    """A box of a flow with its name."""
+    """Render a box of a flow chart with its name."""
     rect = f'<rect class="node" x="{_n(left + 1)}" y="{_n(middle - 20)}" width="{_n(width - 2)}" height="40" rx="5"/>'
     return rect + text_at(left + width / 2, middle + 4, fitting(name, width - 12), "middle", full=name)
 
 
 def legend(names: Sequence[str | None], width: float) -> list[tuple[int, float, int, str]]:
-    """Of each entry its series, where it stands (left edge, row), and how much of its name fits."""
+    """Lay out the legend: (series index, left edge, row, name cut to fit) for each entry."""
     out: list[tuple[int, float, int, str]] = []
     left, row = 2.0, 0
     for k, name in enumerate(names):
@@ -483,7 +484,7 @@ def named(one: Series) -> str | None:
 
 
 def _segments(places: Iterable[tuple[float, float] | None]) -> list[list[tuple[float, float]]]:
-    """What lies between gaps."""
+    """Split a line at its gaps."""
     out: list[list[tuple[float, float]]] = [[]]
     for place in places:
         if place is None:
@@ -500,7 +501,7 @@ def _line(frame: Frame, one: Series) -> str:
 
 
 def _dots(frame: Frame, one: Series, marks: bool) -> str:
-    """A mark at each point; of a long line only those that a gap on both sides would hide."""
+    """Render a dot at each point; without `marks` only at isolated points, which no line would show."""
     places = frame.places(one.x, one.y)
     out = []
     for at, (x, y, place) in enumerate(places):
@@ -512,7 +513,7 @@ def _dots(frame: Frame, one: Series, marks: bool) -> str:
 
 
 def _band_reach(drawn: Sequence[Series], heights: Sequence[Value]) -> list[float]:
-    """How far bands may widen the axis: by what the curves span, lest the band of two seeds flatten every curve."""
+    """How far bands may widen the axis: at most by the span of the curves, or the band of two seeds would flatten them."""
     edges = [edge for one in drawn for edge in (*one.low, *one.high) if edge is not None]
     known = [v for v in heights if v is not None] or edges
     if not edges:
@@ -523,7 +524,7 @@ def _band_reach(drawn: Sequence[Series], heights: Sequence[Value]) -> list[float
 
 
 def _band(frame: Frame, one: Series) -> str:
-    """Cut off at the frame by a viewport of its own: that needs no name that must be unique on a page."""
+    """Render a band, cut off at the frame. A nested viewport clips it: unlike a clip path it needs no unique id."""
     if not one.low:
         return ""
     assert isinstance(frame.y, Axis)
@@ -565,7 +566,7 @@ def _bar(frame: Frame, k: int, one: Bars, row: int, reach: tuple[float, float], 
 
 
 def _bar_ends(categories: Sequence[str], bars: Sequence[Bars], stacked: bool) -> list[float]:
-    """What the axis of a bar chart must hold. Whiskers may be cut off: of two seeds they reach anywhere."""
+    """List the values that the axis must contain. Whiskers may be cut off: with two seeds they can be huge."""
     out: list[float] = []
     for row in range(len(categories)):
         values = [v for one in bars if row < len(one.values) and (v := usable(one.values[row])) is not None]
@@ -586,7 +587,7 @@ def tooltip(text: str) -> str:
 
 
 def text_at(left: float, top: float, text: str, anchor: str = "start", kind: str = "", full: str = "") -> str:
-    """A label; where it had to be cut, `full` is its tooltip."""
+    """Render a label; if it was shortened, `full` is its tooltip."""
     tip = tooltip(full) if full and full != text else ""
     side = "" if anchor == "start" else f' text-anchor="{anchor}"'
     look = f' class="{kind}"' if kind else ""
@@ -598,12 +599,12 @@ def dot(left: float, top: float, radius: float, kind: str, tip: str, more: str =
 
 
 def text_width(text: str) -> float:
-    """About how wide a label is: letters of East Asia are twice as wide as those of Europe."""
+    """Estimate the width of a label in pixels: East Asian characters are twice as wide."""
     return sum(CHARACTER * (2 if ord(c) > 0x2E7F else 1) for c in visible(text))
 
 
 def fitting(text: str, width: float) -> str:
-    """As much of a text as fits."""
+    """Shorten a text to fit into `width` pixels."""
     plain = clipped(visible(text), int(width))  # no letter is narrower than a pixel
     keep = len(plain)
     while keep > 1 and text_width(clipped(plain, keep)) > width:
@@ -624,7 +625,7 @@ def at_point(x: Value, y: Value) -> str:
 
 
 def summaries(series: Sequence[Series]) -> list[str]:
-    """What a reader who cannot see the chart is told of each curve."""
+    """Describe each curve for screen readers."""
     out = []
     for one in series:
         known = [v for v in one.y if v is not None and math.isfinite(v)]
@@ -635,7 +636,7 @@ def summaries(series: Sequence[Series]) -> list[str]:
 
 
 def _n(value: float) -> str:
-    """A coordinate: two decimals are finer than any screen."""
+    """Format a coordinate with two decimals, which is finer than any screen."""
     text = f"{value:.2f}".rstrip("0").rstrip(".")
     return "0" if text in ("-0", "") else text
 

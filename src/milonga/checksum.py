@@ -1,4 +1,4 @@
-"""Whether a file is what was written."""
+"""Checksums of files, to detect damage."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The configuration: TOML plus `--set key=value`, validated before any model is loaded. Nothing here imports torch.
 
-Invariants: an unknown key is an error that names the nearest right one; what can be derived (who sits on which policy, the
+Invariants: an unknown key is an error that names the nearest right one; what can be derived (the policy of each agent, the
 dialect, the length limits) is derived, never repeated; a resolved config written to disk resolves to itself.
 """
 
@@ -19,22 +19,22 @@ from milonga.errors import ConfigError, nearest
 Binding = Literal["own", "lora", "shared"]
 Share = Annotated[float, Field(ge=0, lt=1)]
 VLLM_TEMPERATURES = (0.01, 2.0)
-"""vLLM takes lower temperatures for the first, saying so only in its log, and refuses higher ones than the second."""
+"""Range of temperatures of vLLM. It raises lower ones to the first, saying so only in its log, and refuses higher ones."""
 EMBEDDED = "embedded"
 """The model that comes with the package. In a config it means the one that the task starts from; `embedded/NAME` is another."""
 
 
 def is_embedded(model: str) -> bool:
-    """Whether a model is one of those that come with the package."""
+    """Whether a model is one of those embedded in the package."""
     return model == EMBEDDED or model.startswith(f"{EMBEDDED}/")
 
 
 ENDPOINT = "openai:"
-"""What the name of a model behind an endpoint begins with: `openai:URL#model`."""
+"""Prefix of a model's name behind an endpoint: `openai:URL#model`."""
 
 
 def is_endpoint(model: str) -> bool:
-    """Whether a model lives behind an endpoint: it can be sampled, and nothing else."""
+    """Whether a model is behind an endpoint: it can be sampled from, but not trained or scored with."""
     return model.startswith(ENDPOINT)
 
 
@@ -50,13 +50,13 @@ class LoraSection(Section):
     rank: int = Field(16, ge=1)
     """Width of the adapter."""
     alpha: float = Field(32.0, gt=0)
-    """The adapter counts alpha / rank times."""
+    """The adapter's output is scaled by alpha / rank."""
     targets: list[str] = Field(default_factory=list)
     """Names of the linear layers to adapt; empty means all of them, the head excepted."""
 
 
 class EndpointSection(Section):
-    """How a model behind an OpenAI-compatible endpoint is asked. All of it is written into the run folder; no key is."""
+    """Requests to a model behind an OpenAI-compatible endpoint. All of it is written into the run folder; keys never are."""
 
     api_key_env: str | None = None
     """The environment variable that holds the key. Where none is named, the key in OPENAI_API_KEY goes to this machine and over
@@ -78,13 +78,13 @@ class EndpointSection(Section):
     """Longest conversation, in bytes of UTF-8, that is sent; longer ones are left out and counted. None: the server refuses
     what it cannot read, and the run stops."""
     parameters: float | None = Field(None, gt=0)
-    """How many parameters the model computes with for each token: two FLOPs each. Without it FLOPs are unknown (null)."""
+    """Active parameters of the model per token: two FLOPs each. Without it FLOPs are unknown (null)."""
     extra: dict[str, Any] = Field(default_factory=dict)
     """Fields to send with every request, for what servers add to the protocol: `{top_k = -1}`."""
 
 
 class PolicySection(Section):
-    """Named weights with one optimiser."""
+    """A policy: named weights with one optimizer."""
 
     model: str = EMBEDDED
     """`embedded` (the one that the task starts from), `embedded/NAME`, `smollm2-135m`, a Hugging Face folder, a hub name, or
@@ -92,7 +92,7 @@ class PolicySection(Section):
     endpoint: EndpointSection | None = None
     """Only for a model behind an endpoint; its defaults where nothing is given."""
     kind: Literal["generative", "scalar"] = "generative"
-    """scalar: a value head on the model, which judges and is never sampled from. Follows from the seat."""
+    """scalar: a value head on the model, which scores and is never sampled from. Follows from the agent's role."""
     adapter: str | None = None
     """A folder with a saved adapter to start from, such as RUN/models/generator; needs `lora`. It is the KL reference too."""
     lora: LoraSection | None = None
@@ -106,36 +106,36 @@ class PolicySection(Section):
     lr: float | None = Field(None, gt=0)
     """Learning rate. By default 1e-4 for the embedded model (5e-4 with lora) and 1e-6 for others (2e-5 with lora)."""
     betas: tuple[Share, Share] = (0.9, 0.95)
-    """Of AdamW: decay of the running means of the gradient and of its square."""
+    """Betas of AdamW: decay of the running means of the gradient and of its square."""
     eps: float = Field(1e-8, gt=0)
-    """Of AdamW: keeps its division from zero."""
+    """Epsilon of AdamW, which avoids division by zero."""
     weight_decay: float = Field(0.0, ge=0)
-    """Of AdamW; apart from the gradient."""
+    """Weight decay of AdamW, decoupled from the gradient."""
     grad_clip: float = Field(1.0, gt=0)
-    """Gradients of a larger norm are scaled down to this one."""
+    """Gradient clipping: gradients with a larger norm are scaled down to this norm."""
     epochs: int = Field(1, ge=1)
-    """Passes over a turn's rows. The old policy stays the one that sampled them."""
+    """Passes over the train batch of a turn. The old policy of the importance ratio stays the one that sampled it."""
     minibatches: int = Field(1, ge=1)
-    """Optimiser steps per pass."""
+    """Optimizer steps per pass."""
     micro_tokens: int | None = Field(None, ge=1)
-    """Most tokens, padding included, in one pass of the learner; by default what suits the device. Results do not
+    """Most tokens, padding included, in one micro-batch of the learner; by default what suits the device. Results do not
     depend on it."""
     recompute: bool = False
-    """Compute each layer again in the backward pass instead of holding what it computed: about a third slower, in a fraction
+    """Gradient checkpointing: recompute each layer's activations in the backward pass: about a third slower, in a fraction
     of the memory. Llama-, Qwen2- and Qwen3-shaped models only."""
     offload: bool = False
-    """On a GPU: what is not in use lies in host memory. The optimiser's moments, `ref`, `ema` and snapshots come when they are
-    computed with, weights leave while vLLM samples, and our samplers give up their memory before this policy learns. Results
+    """On a GPU: offload what is not in use to host memory. The optimizer's moments, `ref`, `ema` and snapshots are loaded when
+    they are needed, weights leave while vLLM samples, and our samplers free their memory before this policy learns. Results
     do not depend on it; time does."""
     ema: float | None = Field(None, gt=0, lt=1)
-    """Decay of a running average of the weights, addressed as policy@ema."""
+    """Decay of an exponential moving average of the weights, addressed as policy@ema."""
     optimism: bool = False
-    """Hand 2 g_t - g_(t-1) to the optimiser instead of the gradient g_t (OGDA): in a game of two learners plain ones cycle.
-    Of independent noise it takes in five times the variance: use it with large batches."""
+    """Give 2 g_t - g_(t-1) to the optimizer instead of the gradient g_t (optimistic gradient, OGDA): in a game of two learners
+    plain gradients cycle. It amplifies the variance of independent noise five times: use it with large batches."""
 
     @property
     def learning_rate(self) -> float:
-        """As given, or what is usual for the size of the model: a miniature learns a hundred times faster than a large one."""
+        """The learning rate: as given, or the default for the model's size, a hundred times larger for an embedded model."""
         if self.lr is not None:
             return self.lr
         if is_embedded(self.model):
@@ -144,7 +144,7 @@ class PolicySection(Section):
 
 
 class BatchSection(Section):
-    """What is played in a turn."""
+    """The size of a turn's batch of rollouts."""
 
     problems: int = Field(32, ge=1)
     """Problems in a turn."""
@@ -153,7 +153,7 @@ class BatchSection(Section):
 
 
 class VllmSection(Section):
-    """How vLLM is started, once for each policy that is sampled from, and how far its log-probabilities may lie from ours."""
+    """Settings of vLLM, which is started once per sampled policy, and the tolerance of its log-probabilities against ours."""
 
     gpu_memory_utilization: float = Field(0.2, gt=0, lt=1)
     """Share of the GPU that vLLM takes for one policy: its copy of the weights and its cache. The default leaves half of the
@@ -172,18 +172,18 @@ class SamplingSection(Section):
     """Rollouts are sampled untruncated: truncated sampling silently biases every importance ratio (law 2)."""
 
     temperature: float = Field(1.0, gt=0)
-    """Of rollouts and sampled evaluations. Log-probabilities are those of this temperature."""
+    """Temperature of rollouts and sampled evaluations. Log-probabilities are those of this temperature."""
     max_tokens: int | None = Field(None, ge=1)
-    """Limit of a solution; the task's own where it is not given. Verifications get twice as much."""
+    """Most tokens of a solution; by default the task's own limit. Verifications get twice as much."""
     rows: int = Field(512, ge=1)
-    """Most rows that are decoded side by side."""
+    """Most rows that are decoded in one batch."""
     history_gib: float = Field(4.0, ge=0)
-    """Most memory for keys and values that are kept while conversations go on, so that a turn does not read again what came
-    before it; 0: nothing is kept, and every turn reads its whole history. vLLM reads it in any case."""
+    """Most memory for the key-value cache of conversations in progress, so that a turn does not prefill its history again;
+    0: no cache, and every turn prefills its whole history. vLLM does so in any case."""
     sampler: Literal["auto", "vllm"] = "auto"
     """auto: our own samplers. vllm: an engine of vLLM in this process, where it is installed."""
     vllm: VllmSection | None = None
-    """Only for that sampler; its defaults where nothing is given."""
+    """Only for the sampler vllm; its defaults where nothing is given."""
     top_p: float = 1.0
     """Only 1: see above."""
     top_k: int = 0
@@ -209,11 +209,11 @@ class EvalSection(Section):
     """What is measured on fixed held-out problems."""
 
     every: int = Field(10, ge=1)
-    """Turns of the lead seat between evaluations; the start and the end are always evaluated."""
+    """Turns of the lead agent between evaluations; the start and the end are always evaluated."""
     split: Literal["dev", "test"] = "dev"
     """Which held-out problems are used while training. Models are chosen on dev, reported on test."""
     problems: int = Field(64, ge=1)
-    """How many of them."""
+    """Number of held-out problems."""
     samples: int = Field(4, ge=1)
     """Sampled solutions per problem, for accuracy, pass@k and best-of-k."""
     greedy: bool = True
@@ -221,7 +221,7 @@ class EvalSection(Section):
     bench: int = Field(64, ge=0)
     """Solutions with known first errors for the verifier's F1, where the task can make them."""
     checks: int = Field(2, ge=1)
-    """Repeated verifications of each of them, for calibration."""
+    """Verifications of each bench solution, for calibration."""
 
 
 class KeepSection(Section):
@@ -232,7 +232,7 @@ class KeepSection(Section):
     checkpoints: int = Field(2, ge=1)
     """The newest complete checkpoints that are kept."""
     traces_every: int = Field(10, ge=0)
-    """Turns between dumps of all traces as parquet; 0 for none."""
+    """Turns between saving all rollouts as parquet; 0 for none."""
     trackers: list[Literal["tensorboard", "wandb", "trackio"]] = Field(default_factory=list)
     """Where metrics go besides the run folder."""
     project: str = "milonga"
@@ -253,7 +253,7 @@ class WorkersSection(Section):
 
 
 class PlacementSection(Section):
-    """Where the engine `ray` puts the work."""
+    """Placement of workers by the engine `ray`."""
 
     learners: int = Field(1, ge=1)
     """Workers that a policy's weights are sharded over, and that learn and score."""
@@ -265,11 +265,11 @@ class PlacementSection(Section):
     gpus: float | None = Field(None, ge=0)
     """GPUs of each worker; by default one, or none where `device` is cpu or the cluster has none."""
     policies: dict[str, WorkersSection] = Field(default_factory=dict)
-    """What is different for single policies."""
+    """Overrides for single policies."""
     strategy: Literal["pack", "spread"] = "pack"
     """Whether the workers of a group are put on as few machines as possible, or on as many."""
     address: str | None = None
-    """Of a cluster that is running, as `ray.init` takes it; by default RAY_ADDRESS, or else one is started on this machine."""
+    """Address of a running cluster, as `ray.init` takes it; by default RAY_ADDRESS, or else one is started on this machine."""
     store_gib: float | None = Field(None, gt=0)
     """Memory for what workers hand to each other, where a cluster is started; by default room for two copies of all weights."""
     transfer: Literal["auto", "store", "nccl", "ipc"] = "auto"
@@ -287,7 +287,7 @@ class PlacementSection(Section):
     the run; by default 0.0001 in float32 and 0.2 in bfloat16."""
 
     def of(self, policy: str) -> PlacementSection:
-        """With what is different for one policy."""
+        """Return the placement of one policy, with its own overrides applied."""
         mine = self.policies.get(policy, WorkersSection())
         return self.model_copy(update={key: value for key, value in mine if value is not None})
 
@@ -300,13 +300,13 @@ class Config(Section):
     task: dict[str, Any] = Field(default_factory=lambda: {"name": "chain"})
     """`name`, and the options of that task."""
     turns: int = Field(30, ge=1)
-    """Turns of the recipe's lead seat. Warm-up and the other seats' turns come on top."""
+    """Turns of the recipe's lead agent. Warm-up and the other agents' turns come on top."""
     budget: dict[Literal["tokens", "flops"], Annotated[float, Field(gt=0)]] = Field(default_factory=dict)
     """Stop when the ledger reaches this much compute (of either, where both are given) instead of counting turns."""
     seed: int = 0
-    """All that is drawn follows from it."""
+    """Random seed: everything that is sampled follows from it."""
     binding: Binding = "own"
-    """own: weights per seat. lora: an adapter per seat on a shared base. shared: one model in every seat."""
+    """own: separate weights per agent. lora: an adapter per agent on a shared base. shared: one model for all agents."""
     dialect: Literal["auto", "terse", "tagged"] = "auto"
     """auto: terse where every model is the embedded one, or was exported from a run that was terse; tagged otherwise."""
     device: str = "auto"
@@ -314,20 +314,21 @@ class Config(Section):
     engine: Literal["local", "ray"] = "local"
     """local: everything in this process. ray: workers on this machine or on a cluster, as `placement` says."""
     staleness: int = Field(0, ge=0)
-    """Turns that playing may be ahead of learning; needs the engine `ray` with samplers. 0: every turn is played with what the
-    one before it has taught. k: turn n is played with the weights after turn n - 1 - k, while the turns between are learned."""
+    """Asynchronous rollouts: turns that sampling may be ahead of learning; needs the engine `ray` with samplers. 0: on-policy,
+    every turn samples with the weights after the one before it. k: turn n samples with the weights after turn n - 1 - k, while
+    the turns between are learned."""
     staleness_cap: float = Field(2.0, ge=1)
-    """Most that a token of an older version counts: its importance weight is cut off here."""
+    """Truncation of the importance weight of tokens that were sampled with older weights."""
     threads: int | None = Field(None, ge=1)
     """CPU threads; the idle cores by default. Written into the run's config: a resumed run uses the same number."""
     control: Literal["none", "shuffled"] = "none"
-    """shuffled: permute the rewards among the rows, as the control that any real learning must beat."""
+    """shuffled: permute the rewards among the rows, as a control experiment that real learning must beat."""
     options: dict[str, Any] = Field(default_factory=dict)
     """The recipe's own options."""
     policies: dict[str, PolicySection] = Field(default_factory=dict)
-    """One table for each policy: a seat's name, or the lead seat's where all share one model."""
+    """One table for each policy: an agent's name, or the lead agent's if all share one model."""
     batch: BatchSection = BatchSection()
-    """What is played in a turn."""
+    """The size of a turn's batch of rollouts."""
     sampling: SamplingSection = SamplingSection()
     """How rollouts are sampled."""
     eval: EvalSection = EvalSection()
@@ -347,7 +348,7 @@ class Config(Section):
 
 
 def explain(error: ValidationError, model: type[BaseModel], prefix: str = "") -> ConfigError:
-    """The first problem of a failed validation as one line: key, what is wrong, nearest right name."""
+    """Explain the first error of a failed validation in one line: key, what is wrong, nearest right name."""
     details = error.errors()[0]
     path = [str(part) for part in details["loc"]]
     key = ".".join([prefix, *path] if prefix else path) or prefix or "config"
@@ -362,7 +363,7 @@ def explain(error: ValidationError, model: type[BaseModel], prefix: str = "") ->
 
 
 def fields_at(model: type[BaseModel], path: Sequence[str]) -> list[str]:
-    """The keys that are allowed at a place in the config."""
+    """List the keys that are allowed at a place in the config."""
     current: Any = model
     for part in path:
         field = getattr(current, "model_fields", {}).get(part)
@@ -373,7 +374,7 @@ def fields_at(model: type[BaseModel], path: Sequence[str]) -> list[str]:
 
 
 def section_in(annotation: Any) -> Any:
-    """The section class inside an annotation such as `LoraSection | None` or `dict[str, PolicySection]`."""
+    """Find the section class inside an annotation such as `LoraSection | None` or `dict[str, PolicySection]`."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     for inner in getattr(annotation, "__args__", ()):
@@ -384,7 +385,7 @@ def section_in(annotation: Any) -> Any:
 
 
 def parse(raw: Mapping[str, Any]) -> Config:
-    """A config from plain data, or one clear error."""
+    """Validate plain data as a config, or raise a one-line error."""
     try:
         return Config.model_validate(raw)
     except ValidationError as error:
@@ -401,7 +402,7 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """`over` on top of `base`, table by table. A new task name, or a new objective preset, replaces its whole table."""
+    """Merge `over` into `base`, table by table. A new task name, or a new objective preset, replaces its whole table."""
     out = dict(base)
     for key, value in over.items():
         old = out.get(key)
@@ -420,7 +421,7 @@ def _renames(key: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
 
 
 def parse_setting(text: str) -> dict[str, Any]:
-    """`a.b=value` as a nested table. The value is read as TOML where it is TOML, and as a string otherwise."""
+    """Parse `a.b=value` into a nested table. The value is parsed as TOML if it is valid TOML, otherwise it is a string."""
     key, equals, value = text.partition("=")
     parts = [part.strip() for part in key.split(".")]
     if not equals or not all(parts):
@@ -435,7 +436,7 @@ def parse_setting(text: str) -> dict[str, Any]:
 
 
 def parse_settings(text: str) -> dict[str, Any]:
-    """`a.b=value,c=[1,2]` as a nested table: a comma within a value, as in a list, is not followed by another key."""
+    """Parse `a.b=value,c=[1,2]` into a nested table. Only a comma followed by another key separates settings."""
     found: dict[str, Any] = {}
     for setting in re.split(r",(?=\s*[A-Za-z_][\w.-]*=)", text) if text else []:
         found = merge(found, parse_setting(setting))

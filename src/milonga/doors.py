@@ -1,8 +1,8 @@
-"""What our servers share: a socket, a token, and who is on this machine.
+"""Authentication and sockets of our servers: tokens, loopback checks, listening.
 
 Invariants: without a token only loopback is served, and only to requests under a name of this machine, so that no foreign site
-can reach it by a name of its own that points here; tokens are compared in constant time and come from a file or the
-environment, because what stands in a command is seen by everybody on the machine.
+can reach it by a name of its own that points here (DNS rebinding); tokens are compared in constant time and come from a file
+or the environment, because a command line is visible to everybody on the machine.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
-"""An application behind a door, as ASGI has it."""
+"""An ASGI application."""
 TOKEN = "MILONGA_TOKEN"
 SHORTEST = 16
 
 
 def find_token(host: str, file: Path | None) -> str | None:
-    """From a file, else from the environment; None where there is none and only this machine is served."""
+    """Read the token from a file, else from the environment; None if there is none and only loopback is served."""
     try:
         token = os.environ.get(TOKEN, "") if file is None else file.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
@@ -46,12 +46,12 @@ def find_token(host: str, file: Path | None) -> str | None:
 
 
 def same(given: str, secret: str) -> bool:
-    """In constant time."""
+    """Whether a given string equals the secret, compared in constant time."""
     return hmac.compare_digest(given.encode("utf-8", "replace"), secret.encode())
 
 
 def is_loopback(host: str) -> bool:
-    """Whether an address, or a name, can be reached from this machine alone."""
+    """Whether an address or a host name can be reached from this machine only."""
     if host == "localhost":
         return True
     try:
@@ -67,7 +67,7 @@ def is_local(header: str) -> bool:
 
 
 def bound(host: str, port: int) -> socket.socket:
-    """A socket that listens; port 0 takes any that is free."""
+    """Bind a listening socket; port 0 takes any free port."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, port), family=family, backlog=128)
@@ -77,7 +77,7 @@ def bound(host: str, port: int) -> socket.socket:
 
 
 def address(listener: socket.socket) -> str:
-    """What to open in a browser on this machine, or, where all of its addresses are served, on another one."""
+    """Format the URL to open in a browser on this machine; with the host's name if all of its addresses are served."""
     host, port = listener.getsockname()[:2]
     name = socket.gethostname() if host in ("0.0.0.0", "::") else host
     return f"http://[{name}]:{port}" if ":" in name else f"http://{name}:{port}"

@@ -1,4 +1,4 @@
-"""Errors that a user can mend.
+"""Errors that a user can fix.
 
 Invariant: a mistake of the user (a wrong key, a missing file, a full disk) is raised as a `UserError` whose text says what
 was wrong, where, and what to do. The command line prints it as one line and exits with 2; only bugs show a traceback.
@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 
 class UserError(Exception):
-    """Something the user can mend. The message is complete: what, where, what to do."""
+    """An error that the user can fix. The message is complete: what, where, what to do."""
 
 
 class ConfigError(UserError):
@@ -23,7 +23,7 @@ class DataError(UserError):
 
 
 class TooLongError(UserError):
-    """Nothing of what was asked fits into a model's context."""
+    """No prompt of a request fits into the model's context."""
 
 
 class RunFolderError(UserError):
@@ -31,11 +31,11 @@ class RunFolderError(UserError):
 
 
 class Notice(UserWarning):
-    """Something that went wrong and was mended: the run goes on, and its user should know each time."""
+    """A warning about an error that was recovered from: the run continues, and the user is told each time."""
 
 
 def install(extra: str) -> str:
-    """How an optional part is installed. By way of the checkout: it is where everyone has Milonga from."""
+    """Format how to install an optional extra: from the checkout, which is how everyone installs Milonga."""
     return f"pip install '.[{extra}]' in Milonga's folder"
 
 
@@ -46,12 +46,12 @@ class MissingExtra(UserError):
         super().__init__(f"{what} needs an optional package: {install(extra)}{also}")
 
     def __reduce__(self) -> tuple[type[UserError], tuple[str]]:
-        """From one process to another it goes as its text."""
+        """Pickle as a plain `UserError` with the same text, to cross process boundaries."""
         return UserError, (str(self),)
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """A hint for a misspelt name: the nearest known one, or all of them where none is near."""
+    """Suggest a known name for a misspelt one: the nearest, or list all of them if none is near."""
     names = sorted(known)
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     if close:

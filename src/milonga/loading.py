@@ -1,7 +1,7 @@
-"""Code of the user's own, named `path/to/file.py:attribute` or `package.module:attribute`, without touching the package.
+"""Load the user's own code, named `path/to/file.py:attribute` or `package.module:attribute`.
 
-Invariants: every mistake in the user's file is one line that says where it is; the same file is loaded once. The user's
-code runs in our process and is trusted as such.
+Invariants: every error in the user's file is reported in one line that says where it is; the same file is loaded once. The
+user's code runs in our process and is trusted.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PACKAGE = str(Path(__file__).parent)
 
 
 def load_attribute(kind: str, name: str) -> tuple[Any, ModuleType]:
-    """What `place:attribute` names, and the module it lies in. `kind` is what was asked for: a task, a recipe."""
+    """Load what `place:attribute` names, and its module. `kind` is used in error messages: a task, a recipe."""
     place, _, attribute = name.rpartition(":")
     if not place or not attribute:
         raise ConfigError(f"{kind} '{name}': a {kind} of your own is named 'path/to/file.py:attr' or 'package.module:attr'")
@@ -37,13 +37,13 @@ def whole(path: str) -> str:
 
 
 def with_whole_path(name: str) -> str:
-    """`file.py:attribute` by the file's whole path, so that a run can be resumed from another folder; other names stay."""
+    """Make the path in `file.py:attribute` absolute, so that a run can be resumed from another folder; other names stay."""
     file, colon, attribute = name.rpartition(":")
     return f"{whole(file)}{colon}{attribute}" if file.endswith(".py") else name
 
 
 def explained(what: str, error: BaseException) -> ConfigError:
-    """One line: what failed, where in the user's file, and why."""
+    """Make a one-line error: what failed, where in the user's file, and why."""
     message = next(iter(str(error).splitlines()), "")
     return ConfigError(f"{what} failed{_where(error)}: {type(error).__name__}{': ' if message else ''}{message}")
 
@@ -81,13 +81,13 @@ def _load_module(kind: str, place: str) -> ModuleType:
 
 
 def _importable(folder: Path) -> None:
-    """Let the user's files import their neighbours. Last in line, so that they never shadow an installed package."""
+    """Add a folder to `sys.path`, so that the user's files can import each other. Last, so that they shadow no package."""
     if str(folder) not in sys.path:
         sys.path.append(str(folder))
 
 
 def _where(error: BaseException) -> str:
-    """The outermost line of the user's code: what it calls further down is not what the user has to look at."""
+    """Find the outermost line of the user's code in a traceback; empty if there is none."""
     if isinstance(error, SyntaxError) and error.filename is not None:
         return f" in {Path(error.filename).name}, line {error.lineno}"
     frames = traceback.extract_tb(error.__traceback__)

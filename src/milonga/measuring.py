@@ -1,4 +1,4 @@
-"""How a run, or a model that comes from none, is brought before a suite, and what is said of it afterwards."""
+"""Evaluate a run, or a model that comes from no run, by a suite, and report the results."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Report = dict[str, Any]
 
 
 def by_suite(path: str | Path, name: str, given: Mapping[str, Any], plot: Path | None = None) -> Report:
-    """What a suite with these options says of a run's newest checkpoint, or of a model. The rows also as an SVG file."""
+    """Run a suite on a run's newest checkpoint, or on a model, and return the report. `plot` also draws the rows as SVG."""
     suite = asked(name, given)
     suite.check()
     check_plot(plot)
@@ -33,7 +33,7 @@ def by_suite(path: str | Path, name: str, given: Mapping[str, Any], plot: Path |
 
 
 def asked(name: str, given: Mapping[str, Any]) -> Suite:
-    """The suite with its options checked."""
+    """Make a suite with validated options."""
     kind = SUITES.get(name)
     refuse_others(f"suite '{name}'", given, kind.Options.model_fields)
     try:
@@ -43,14 +43,14 @@ def asked(name: str, given: Mapping[str, Any]) -> Suite:
 
 
 def refuse_others(what: str, given: Iterable[str], known: Collection[str]) -> None:
-    """An option that would change nothing is a mistake, not a detail."""
+    """Refuse options that do not apply: one that would be ignored is a mistake of the user."""
     wrong = next((name for name in given if name not in known), None)
     if wrong is not None:
         raise ConfigError(f"option '{wrong}' does not apply to {what}: it takes {', '.join(known)}")
 
 
 def check_plot(plot: Path | None) -> None:
-    """What would only be found out after all has been measured."""
+    """Check the path of the chart before anything is measured."""
     if plot is not None and plot.suffix != ".svg":
         raise ConfigError(f"charts are written as SVG: name a file that ends in .svg, not '{plot}'")
     if plot is not None and not plot.parent.is_dir():
@@ -59,7 +59,7 @@ def check_plot(plot: Path | None) -> None:
 
 @contextmanager
 def opened(path: str | Path, bare: bool, needs: Sequence[str]) -> Iterator[tuple[Report, Subject]]:
-    """What a report begins with, and the subject: a run's newest checkpoint, or where that is allowed a model as it is."""
+    """Open the subject of a suite, with the head of its report: a run's newest checkpoint, or if `bare` a model of no run."""
     if bare and not (Path(path) / "config.toml").exists():
         plan, weights = bare_plan(str(path), str(path)), None
         head: Report = {"model": str(path)}
@@ -73,7 +73,7 @@ def opened(path: str | Path, bare: bool, needs: Sequence[str]) -> Iterator[tuple
 
 @contextmanager
 def subject_of(plan: Plan, weights: Path | None, needs: Sequence[str]) -> Iterator[Subject]:
-    """The seats of a plan that are needed, with their weights; the others are not loaded."""
+    """Load the agents of a plan that a suite needs, with their weights; the others are not loaded."""
     seats = {"solver": plan.recipe.solving, "judge": plan.recipe.judging}
     for seat in (seats[side] for side in needs):
         if seat not in plan.roles:
@@ -85,6 +85,6 @@ def subject_of(plan: Plan, weights: Path | None, needs: Sequence[str]) -> Iterat
 
 @contextmanager
 def another(name: str) -> Iterator[Subject]:
-    """The generator of another run, or another model in its place."""
+    """Open the generator of another run, or another model in its place."""
     with opened(name, True, ["solver"]) as (_, subject):
         yield subject

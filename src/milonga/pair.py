@@ -1,9 +1,9 @@
-"""A trained pair, to be used: its generator solves problems, its verifier judges solutions.
+"""Inference with a trained pair: its generator solves problems, its verifier verifies solutions.
 
-`Pair.open("runs/tango-…")` takes the newest whole checkpoint of a run, `Pair.bare(verifier="a/model")` models as they are.
+`Pair.open("runs/tango-…")` loads the newest intact checkpoint of a run, `Pair.bare(verifier="a/model")` models from no run.
 
-Invariants: only the weights of the seats that were asked for are loaded; what is said of a problem or a solution depends on the
-seed and its id alone, never on what else is asked along with it; nothing is learned, and the run folder is only read.
+Invariants: only the weights of the requested agents are loaded; a result depends only on the seed and the id of its problem or
+solution, never on the rest of the batch; nothing is trained, and the run folder is only read.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
     from milonga.engine import Engine
 
 BARE_TOKENS = 1024
-"""Of a solution, where a model is used that comes from no run; a verification may have twice as many."""
+"""Most tokens of a solution by a model that comes from no run; a verification may have twice as many."""
 SEATS = ("generator", "verifier")
 
 
 def make_engine(plan: Plan) -> Any:
-    """The engine of a plan, with its models loaded."""
+    """Make the engine of a plan and load its models."""
     import torch
 
     from milonga.engine.local import LocalEngine
@@ -61,7 +61,7 @@ def make_engine(plan: Plan) -> Any:
 
 
 def with_endpoints(engine: Engine, behind: Mapping[str, PolicySection]) -> Engine:
-    """The same engine, and the policies that live behind endpoints beside it."""
+    """Wrap an engine to add the policies that are behind endpoints."""
     if not behind:
         return engine
     from milonga.engine.remote.engine import WithEndpoints  # needs httpx, which is optional
@@ -71,7 +71,7 @@ def with_endpoints(engine: Engine, behind: Mapping[str, PolicySection]) -> Engin
 
 @dataclass(frozen=True)
 class Finished:
-    """A run that can be used: its plan, and its newest whole checkpoint."""
+    """A run with a checkpoint: its plan, and its newest intact checkpoint. The run itself need not have ended."""
 
     plan: Plan
     weights: Path
@@ -79,7 +79,10 @@ class Finished:
 
 
 def finished(path: Path, layer: Mapping[str, Any] | None = None) -> Finished:
-    """The run in a folder, with these keys of its config changed; in this process, wherever it was trained."""
+    """Load the plan and newest checkpoint of a run, with `layer` merged into its config.
+
+    The engine is always the local one, wherever the run was trained.
+    """
     config = read_config(path)
     plan = resolve([config.model_dump(mode="json", exclude_none=True), {"engine": "local", "staleness": 0}, layer or {}])
     found = Checkpoints(path / "checkpoints", 1).newest()
@@ -89,20 +92,20 @@ def finished(path: Path, layer: Mapping[str, Any] | None = None) -> Finished:
 
 
 def bare_plan(generator: str, verifier: str, layer: Mapping[str, Any] | None = None) -> Plan:
-    """A plan for models that come from no run."""
+    """Make a plan for models that come from no run."""
     models = {"generator": {"model": generator}, "verifier": {"model": verifier}}
     bare = {"recipe": "verifier_only", "policies": models, "sampling": {"max_tokens": BARE_TOKENS}}
     return resolve([bare, layer or {}], learns=False)
 
 
 def only(plan: Plan, seats: Collection[str]) -> Plan:
-    """The plan with the policies of these seats alone: what is not needed is not loaded."""
+    """Restrict a plan to the policies of these agents, so that no other weights are loaded."""
     names = {plan.seats[seat] for seat in seats}
     return replace(plan, policies={name: section for name, section in plan.policies.items() if name in names})
 
 
 def seated(plan: Plan, weights: Path | None) -> Setting:
-    """The plan's setting, with the weights of a checkpoint."""
+    """Make the run context of a plan: load its engine, and the weights of a checkpoint if there is one."""
     engine = make_engine(plan)
     if weights is not None:
         engine.load(weights)
@@ -112,7 +115,7 @@ def seated(plan: Plan, weights: Path | None) -> Setting:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What repeated verification says of one solution. Checks that cannot be read have no part in it, but are counted."""
+    """The aggregated verdict of repeated verifications of one solution. Checks that cannot be parsed are only counted."""
 
     solution: Trace
     checks: tuple[Trace, ...]
@@ -128,36 +131,36 @@ class Verdict:
 
     @property
     def probability(self) -> float | None:
-        """How likely the solution is right: the share of the readable checks that say so, or the mean of their scores."""
+        """Probability that the solution is right: the share of parsed checks that say so, or the mean of their scores."""
         return mean([sureness(value) for value in self.values if value.final is not None])
 
     @property
     def final(self) -> bool | None:
-        """What is at least as likely right as wrong is judged right; None where no check can be read."""
+        """The final verdict: right if the probability is at least 0.5; None if no check can be parsed."""
         return None if self.probability is None else self.probability >= 0.5
 
     @property
     def steps(self) -> tuple[float, ...] | None:
-        """The same for each step; None where no check judges every step."""
+        """Probability that each step is right; None if no check judges every step."""
         said = [scores for value in self.values if (scores := step_sureness(value)) is not None]
         return tuple(sum(column) / len(said) for column in zip(*said, strict=True)) if said else None
 
     @property
     def first_error(self) -> int | None:
-        """The first wrong step as ProcessBench counts: from 0, -1 if there is none, None where nothing can be read.
+        """The first wrong step as ProcessBench counts: from 0, -1 if there is none, None if nothing can be parsed.
 
-        The checks vote on it. It need not be the first step that most of them judge wrong.
+        It is a majority vote of the checks. It need not be the first step that most of them judge wrong.
         """
         return vote([first_wrong(value.steps) for value in self.values])
 
     @property
     def rank(self) -> float:
-        """What solutions of one problem are ordered by, as in evaluations: the mean rank of all checks, unreadable ones 0."""
+        """The score that orders solutions of one problem, as in evaluations: the mean rank of all checks, 0 if unparsed."""
         return mean([value.rank for value in self.values]) or 0.0
 
 
 class Pair:
-    """A generator and a verifier with their weights; either may be missing. Use it in a `with`, or call `close`."""
+    """A generator and a verifier with their weights; either may be missing. Use it in a `with` statement, or call `close`."""
 
     def __init__(self, plan: Plan, weights: Path | None, seats: Collection[str], turn: int | None = None) -> None:
         for seat in seats:
@@ -181,10 +184,10 @@ class Pair:
         temperature: float | None = None,
         sampler: str | None = None,
     ) -> Pair:
-        """The newest whole checkpoint of a run, or a model (a folder, or `openai:URL#model`), which then sits on every seat.
+        """Open the newest intact checkpoint of a run, or a model (a folder, or `openai:URL#model`), which then is every agent.
 
-        Without `seats`, those of generator and verifier that the recipe has. Seed, device, temperature and sampler are
-        the run's, where none are given.
+        `seats` defaults to those of generator and verifier that the recipe has. Seed, device, temperature and sampler
+        default to the run's.
         """
         name, folder, layer = str(path), Path(path), changes(seed, device, temperature, sampler)
         if is_endpoint(name) or (not (folder / "config.toml").exists() and (folder / "config.json").exists()):
@@ -203,7 +206,7 @@ class Pair:
         temperature: float | None = None,
         sampler: str | None = None,
     ) -> Pair:
-        """Models that come from no run, asked as they are: folders, hub names, `embedded`, `smollm2-135m`, or endpoints."""
+        """Open models that come from no run: folders, hub names, `embedded`, `smollm2-135m`, or endpoints."""
         named = {seat: model for seat, model in zip(SEATS, (generator, verifier), strict=True) if model is not None}
         if not named:
             raise ConfigError("a pair needs a generator or a verifier")
@@ -236,13 +239,13 @@ class Pair:
 
     @staticmethod
     def problem(question: str, answer: str | None = None, id: str | None = None) -> Problem:
-        """A problem from outside; without an id, its text is one."""
+        """Make a problem from a question; without an id, its text is the id."""
         return foreign(id or question, question, answer)
 
     def solve(self, problems: Sequence[Problem], n: int = 1, greedy: bool = False) -> Traces:
-        """`n` solutions of each problem, in one batch, graded where an answer is known; adjacent for each problem.
+        """Sample `n` solutions of each problem in one batch, grouped by problem, and graded if an answer is known.
 
-        Problems that do not fit into the model's context have none, whatever else is asked along with them.
+        Problems that do not fit into the model's context get none; the others are not affected.
         """
         distinct("problem", [problem.id for problem in problems])
         try:
@@ -251,8 +254,11 @@ class Pair:
             return Traces([])
 
     def verify(self, solutions: Sequence[Trace] | Traces, checks: int = 1, greedy: bool = False) -> list[Verdict]:
-        """A verdict on each solution from `checks` verifications of it, in one batch. A scorer is asked once: it says the same
-        every time. Of what does not fit into the model's context every check is unreadable."""
+        """Verify each solution `checks` times in one batch; return one verdict per solution.
+
+        A scorer is asked once: it is deterministic. If a solution does not fit into the model's context, all its checks
+        count as unparsed.
+        """
         distinct("solution", [solution.id for solution in solutions])
         subjects = Traces(solutions)
         try:
@@ -265,8 +271,10 @@ class Pair:
         return [Verdict(solution, tuple(found[solution.id])) for solution in subjects]
 
     def given(self, problem: Problem, steps: Sequence[str], answer: str | None = None, id: str | None = None) -> Trace:
-        """Somebody else's solution in this pair's dialect, to be verified. Without an answer, the last number of the last step
-        stands for it."""
+        """Convert somebody else's solution into a rollout in this pair's dialect, to be verified.
+
+        Without an answer, the last number of the last step is taken as the answer.
+        """
         trace = rewritten(self.solver, id or problem.id, problem, steps, answer)
         if trace is None:
             raise DataError(f"the steps of a solution hold marks of the {self.solver.dialect} dialect")
@@ -274,7 +282,7 @@ class Pair:
 
 
 def changes(seed: int | None, device: str | None, temperature: float | None, sampler: str | None) -> dict[str, Any]:
-    """What the user of a pair may change in its config."""
+    """Collect the config overrides that the user of a pair gave; None means not given."""
     known = {"seed": seed, "device": device}
     sampling = {"temperature": temperature, "sampler": sampler}
     return given(known) | ({"sampling": given(sampling)} if given(sampling) else {})
@@ -289,6 +297,6 @@ def present(plan: Plan) -> tuple[str, ...]:
 
 
 def distinct(what: str, ids: Sequence[str]) -> None:
-    """Ids key the randomness, and tell the results apart."""
+    """Check that ids are distinct: they seed the sampling, and identify the results."""
     if len(set(ids)) != len(ids):
         raise ValueError(f"two {what}s have the same id")

@@ -1,4 +1,4 @@
-"""How foreign text and numbers are shown, wherever people read them: terminal, page, picture."""
+"""Format untrusted text and numbers for people: terminal, page, chart."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ UNITS = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k
 
 
 def visible(text: str, lines: bool = False) -> str:
-    """Text in which nothing hides: what steers a terminal, turns the reading direction or has no shape is written out.
+    """Escape invisible characters: terminal control codes, direction marks and other characters without a shape.
 
     Invariant: every character of the result is printable (with `lines`, a line break stays one), so it is also legal in XML.
     """
@@ -20,7 +20,7 @@ def number(value: Any) -> str:
 
 
 def amount(value: float | None) -> str:
-    """A count with three digits that matter: 12, 4.5k, 89.5G."""
+    """Format a count with three significant digits and a unit: 12, 4.5k, 89.5G."""
     if value is None:
         return "—"
     for size, unit in UNITS:
@@ -30,5 +30,5 @@ def amount(value: float | None) -> str:
 
 
 def clipped(text: str, most: int) -> str:
-    """At most so many characters; what is missing is said by an ellipsis."""
+    """Clip a text to at most `most` characters; an ellipsis marks the cut."""
     return text if len(text) <= most else text[: max(most - 1, 0)] + "…"

@@ -1,5 +1,5 @@
-"""The board: a page on loopback that shows runs while they learn, and what the models wrote.
+"""The board: a local web page that shows runs while they train, and the completions of the models.
 
-`catalogue`, `curves`, `browse` and `sides` only read files and give plain views; `charts` turns views into options of charts;
-`pages` puts them on pages, `guard` decides who may see them, `server` serves them. Nothing here writes into a run folder.
+`catalogue`, `curves`, `browse` and `sides` read files and return plain views; `charts` turns views into chart options;
+`pages` lays them out, `guard` controls access, `server` serves them. Nothing here writes into a run folder.
 """

@@ -1,8 +1,8 @@
-"""The traces of a run, read where they are asked for: lists of problems with filters, and the transcript of one problem.
+"""Browse the saved rollouts of a run: paged, filtered lists of problems, and the transcript of one problem.
 
-Invariants: a list reads a few narrow columns, newest turn first, and stops when its page is full or its time is up; what
-it learned of a turn (counts for each problem, not texts) is kept in a cache of bounded size; a transcript reads the row groups
-that hold its problem and nothing else; a file that cannot be read is named and passed over.
+Invariants: files are read only on request; a list reads a few narrow columns, newest turn first, and stops when its page is
+full or its time is up; the counts of a turn (per problem, without texts) are kept in a cache of bounded size; a transcript
+reads only the row groups that hold its problem; a file that cannot be read is named and skipped.
 """
 
 from __future__ import annotations
@@ -43,27 +43,27 @@ WIDE = (
     "score", "step_scores", "contradiction", "fooled", "correct", "step_truth",
 )  # fmt: skip
 KEPT_GROUPS = 300_000
-"""Problems whose counts are kept in memory, over all turns that were looked at."""
+"""Most problems whose counts are cached in memory, over all turns."""
 PAGE = 40
 MOST_ROLLOUTS = 32
-"""Traces of one kind that a transcript shows at most."""
+"""Most rollouts of one kind that a transcript shows."""
 Ints = NDArray[np.int64]
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Filters:
-    """What a list is narrowed to."""
+    """The filters of a list of problems."""
 
     turn: int | None = None
     flags: frozenset[Flag] = frozenset()
     text: str = ""
-    """In the question or the name of the problem, in any case of letters."""
+    """A substring of the question or of the problem's name, ignoring case."""
 
 
 @dataclass(frozen=True)
 class Cursor:
-    """Where a list goes on: the turn, and how many of its problems were passed."""
+    """The position where a list continues: a turn, and how many of its problems were already listed."""
 
     turn: int
     passed: int = 0
@@ -74,7 +74,7 @@ class Cursor:
 
 @dataclass(frozen=True)
 class Group:
-    """One problem in one turn: how its rollouts and their verifications fared."""
+    """Counts for one problem in one turn: its rollouts and their verifications."""
 
     turn: int
     problem: str
@@ -90,11 +90,11 @@ class Group:
 
 @dataclass(frozen=True)
 class Listing:
-    """A page of a list."""
+    """One page of a list of problems."""
 
     groups: tuple[Group, ...]
     after: Cursor | None
-    """Where the next page begins; None where there is none."""
+    """Where the next page begins; None after the last page."""
     oldest: int | None
     """The last turn that was searched."""
     broken: tuple[str, ...]
@@ -102,7 +102,7 @@ class Listing:
 
 @dataclass(frozen=True)
 class Note:
-    """What one verification says of one step."""
+    """The verdict and comment of one verification on one step."""
 
     check: int
     text: str
@@ -117,11 +117,11 @@ class Step:
     notes: tuple[Note, ...]
     advantages: tuple[float, ...]
     ends: tuple[int, ...] = ()
-    """Where each of these tokens ends in the text; empty where that is not known."""
+    """End of each token in the text, aligned with `advantages`; empty if unknown."""
 
     @property
     def verdict(self) -> bool | None:
-        """What most verifications say; None where none says anything, or as many say the one as the other."""
+        """The majority verdict of the verifications; None on a tie or without any verdict."""
         said = [note.right for note in self.notes if note.right is not None]
         rights = sum(said)
         return None if 2 * rights == len(said) else 2 * rights > len(said)
@@ -135,9 +135,9 @@ class Check:
     seat: str
     policy: str
     text: str
-    """All it wrote."""
+    """The whole completion."""
     rest: str
-    """What it wrote after the last step: the final verdict."""
+    """The text after the last step: the final verdict."""
     final: bool | None
     score: float | None
     invalid: str
@@ -157,7 +157,7 @@ class Rollout:
     finish: str
     steps: tuple[Step, ...]
     rest: str
-    """What it wrote after its last step; all it wrote where it has none."""
+    """The text after the last step; the whole completion if there are no steps."""
     rest_advantages: tuple[float, ...]
     rest_ends: tuple[int, ...]
     checks: tuple[Check, ...]
@@ -170,19 +170,20 @@ class Transcript:
     question: str
     rollouts: tuple[Rollout, ...]
     left_out: int
-    """Rollouts beyond what is shown."""
+    """How many rollouts are not shown."""
 
 
 @dataclass(frozen=True)
 class Digest:
-    """Of one turn: its problems in order of appearance, and what is counted for each."""
+    """Summary of one turn: its problems in order of appearance, with counts for each."""
 
     problems: pa.StringArray
     rows: Ints
-    """Where each is first in the file."""
+    """Index of the first row of each problem in the file."""
     counts: dict[str, Ints]
 
     def chosen(self, flags: Iterable[Flag]) -> NDArray[np.bool_]:
+        """Boolean mask over `problems`: those that have every flag."""
         keep = np.ones(len(self.problems), dtype=bool)
         for flag in flags:
             if flag == "few":
@@ -193,7 +194,7 @@ class Digest:
 
 
 class Traces:
-    """The traces folder of one run."""
+    """The folder with the saved rollouts of one run."""
 
     def __init__(self, folder: Path, terse: bool) -> None:
         self.folder, self.terse = folder, terse
@@ -201,7 +202,7 @@ class Traces:
         self.digests: OrderedDict[tuple[int, int, int], Digest] = OrderedDict()
 
     def turns(self) -> list[int]:
-        """Turns whose traces were kept, newest first."""
+        """List the turns whose rollouts were saved, newest first."""
         try:
             names = [path.name for path in self.folder.iterdir()]
         except OSError:
@@ -213,7 +214,7 @@ class Traces:
         return self.folder / f"turn-{turn:06d}.parquet"
 
     def page(self, filters: Filters, start: Cursor | None = None, limit: int = PAGE, seconds: float = 1.0) -> Listing:
-        """A page of problems, newest turn first. It looks into one turn at least, however little time there is."""
+        """Return a page of problems, newest turn first. At least one turn is searched, even if the time is up."""
         until = time.monotonic() + seconds
         turns = [t for t in self.turns() if filters.turn in (None, t) and (start is None or t <= start.turn)]
         found: list[Group] = []
@@ -236,7 +237,7 @@ class Traces:
         return Listing(tuple(found), None, turns[-1] if turns else None, tuple(broken))
 
     def _hits(self, turn: int, filters: Filters) -> Ints:
-        """The places of the problems of a turn that the filters let through."""
+        """Indices of the problems of a turn that pass the filters."""
         digest = self._digest(turn)
         keep = digest.chosen(filters.flags)
         if filters.text and keep.any():
@@ -279,7 +280,7 @@ class Traces:
         return made
 
     def transcript(self, turn: int, problem: str) -> Transcript | None:
-        """All about one problem in one turn; None where it is not there."""
+        """Load all rollouts and verifications of one problem in one turn; None if it is not in the file."""
         rows = self._rows(turn, problem)
         if not rows:
             return None
@@ -289,14 +290,14 @@ class Traces:
             subjects = [subject for subject in row["about"] or () if subject in about] if is_check(row) else []
             for subject in subjects:
                 about[subject].append(row)
-            if not subjects:  # a solution, or a verification of one that was not kept
+            if not subjects:  # a solution, or a verification whose target was not saved
                 others.append(row)
         shown = others[:MOST_ROLLOUTS]
         rollouts = tuple(read_rollout(row, judges_of(row, about)[:MOST_ROLLOUTS], self.terse) for row in shown)
         return Transcript(turn, problem, rows[0]["question"] or "", rollouts, len(others) - len(shown))
 
     def following(self, filters: Filters, turn: int, problem: str) -> Group | None:
-        """The problem that comes next in a list; None at its end, or where this one is not on it."""
+        """Find the next problem of a list; None at its end, or if this one is not on it."""
         if turn not in self.turns():
             return None
         place = self._digest(turn).problems.index(problem).as_py()
@@ -317,12 +318,12 @@ class Traces:
 
 
 def rows_at(file: pq.ParquetFile, places: Ints, columns: list[str]) -> pa.Table:
-    """The rows at these places, in order, from the row groups that hold them and no others."""
+    """Read the rows at these indices, in order. Only the row groups that hold them are read."""
     sizes = np.array([file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)], dtype=np.int64)
     starts = np.cumsum(sizes) - sizes
     group_of = np.searchsorted(starts, places, side="right") - 1
     groups = np.unique(group_of)
-    read_starts = np.zeros(len(sizes), dtype=np.int64)  # where each group begins among those that are read
+    read_starts = np.zeros(len(sizes), dtype=np.int64)  # first row of each group within the table that is read
     read_starts[groups] = np.cumsum(sizes[groups]) - sizes[groups]
     table = file.read_row_groups(groups.tolist(), columns=columns)
     return table.take(pa.array(places - starts[group_of] + read_starts[group_of]))
@@ -366,7 +367,7 @@ def truths(column: pa.ChunkedArray) -> NDArray[np.bool_]:
 
 
 def derived(table: pa.Table) -> pa.Table:
-    """The columns that runs of an earlier time did not keep, from those they did."""
+    """Add the flag columns that older runs did not save, computed from the columns they did save."""
     rows = table.to_pylist()
     correct = {row["id"]: row["correct"] for row in rows}
     flags: dict[str, list[bool | None]] = {"verification": [], "fooled": [], "contradiction": []}
@@ -381,13 +382,13 @@ def derived(table: pa.Table) -> pa.Table:
 
 
 def is_check(row: dict[str, Any]) -> bool:
-    """Whether a trace judges others; of runs that did not keep it: who is about others and is graded for nothing."""
+    """Whether a row is a verification. Older runs did not save that: there, a row with a target and without a grade is one."""
     said = row.get("verification")
     return bool(row["about"]) and row["correct"] is None if said is None else bool(said)
 
 
 def judges_of(row: dict[str, Any], about: dict[str, list[dict[str, Any]]]) -> list[dict[str, Any]]:
-    """The verifications of a trace; one whose solution was not kept says of its own steps what it said of the solution's."""
+    """Find the verifications of a rollout. A verification whose target was not saved is listed as a verification of itself."""
     return about[row["id"]] or ([row] if is_check(row) else [])
 
 
@@ -426,7 +427,7 @@ def read_rollout(row: dict[str, Any], judges: list[dict[str, Any]], terse: bool)
 
 
 def read_notes(judge: dict[str, Any], number: int, solution: dict[str, Any], steps: int, terse: bool) -> list[Note]:
-    """What a verification says of each step; nothing unless there is one verdict for each."""
+    """Build one note per step from a verification; empty unless it has exactly one verdict per step."""
     verdicts, scores = judge["step_verdicts"] or [], judge["step_scores"] or []
     if len(verdicts) != steps:
         return []
@@ -458,7 +459,7 @@ def policy_of(row: dict[str, Any]) -> str:
 
 
 def step_chars(row: dict[str, Any], terse: bool) -> list[int]:
-    """Where each step ends in the text. Runs of an earlier time did not keep it: their text is read by the usual roles."""
+    """Character offset of each step's end. Older runs did not save it: their text is parsed again by the default roles."""
     if row["step_chars"] is not None:
         return list(row["step_chars"])
     if is_check(row):
@@ -467,7 +468,7 @@ def step_chars(row: dict[str, Any], terse: bool) -> list[int]:
 
 
 def cut(text: str, ends: Sequence[int]) -> tuple[list[str], str]:
-    """The text up to each end, and the rest; uncut where the ends make no sense."""
+    """Split a text at these ends into pieces and the rest; no pieces if the ends are not ascending or lie outside."""
     places = [0, *ends]
     if any(a > b for a, b in pairwise(places)) or places[-1] > len(text):
         return [], text
@@ -479,13 +480,13 @@ def finite(values: Sequence[float | None] | None) -> list[float]:
 
 
 def token_ends(row: dict[str, Any]) -> list[int]:
-    """Where each token ends in the text; nothing unless it is known of all that have an advantage."""
+    """Character offset of each token's end; empty unless it is known for every token that has an advantage."""
     ends, credit = row["chars"] or [], row["advantages"] or []
     return list(ends) if len(ends) == len(credit) and all(isinstance(end, int) for end in ends) else []
 
 
 def within(ends: tuple[int, ...], text: str, begin: int, piece: str) -> tuple[int, ...]:
-    """Ends in a text as ends in a piece of it that begins there, less the newlines before it."""
+    """Shift token ends from offsets in the whole text to offsets in `piece`, which starts at `begin` after any newlines."""
     lead = begin
     while text[lead : lead + 1] == "\n":
         lead += 1
@@ -493,7 +494,10 @@ def within(ends: tuple[int, ...], text: str, begin: int, piece: str) -> tuple[in
 
 
 def cut_tokens(row: dict[str, Any], values: list[T], steps: int) -> tuple[list[tuple[T, ...]], tuple[T, ...]]:
-    """What belongs to each step's tokens, and to those after the last step; all of it there where spans are missing."""
+    """Split per-token values into one tuple per step and the rest after the last step.
+
+    values: one per token of the row, aligned with its ids. Without usable step spans all values go into the rest.
+    """
     ends = row["step_ends"] or []
     places = [row["trained_from"] or 0, *ends]
     if len(ends) != steps or any(a > b for a, b in pairwise(places)):

@@ -1,8 +1,8 @@
-"""Which runs there are in a folder, and how each stands.
+"""List the runs in a folder with the state of each.
 
-Invariants: nothing in a folder can make the catalogue fail: what cannot be read is shown as what it is; a look at a hundred
-runs costs a few calls of `stat` each, and only what changed is read again; a name that a browser sends is looked up among the
-runs that were found, never joined to a path.
+Invariants: nothing in a folder can make the catalogue fail: a run that cannot be read is listed as broken; scanning a hundred
+runs costs a few calls of `stat` each, and only changed files are read again; a name that a browser sends is looked up among
+the runs that were found, never joined to a path.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ FIGURES = {
 MOST_RUNS = 2000
 LARGEST_CONFIG = 1 << 20
 FRESH = 60.0
-"""Where the system does not tell who holds a lock: seconds after its last word for which a run counts as running."""
+"""Seconds after its last write for which a run counts as running, on systems that do not tell who holds a lock."""
 
 
 @dataclass(frozen=True)
 class Card:
-    """A run at a glance."""
+    """Summary of one run, as the list of runs shows it."""
 
     name: str
-    """Its path below the folder that is shown; what links name it by."""
+    """Its path relative to the folder that is shown; used in links."""
     path: Path
     state: State
     note: str = ""
-    """What is wrong, where something is."""
+    """What is wrong with the run; empty if nothing is."""
     recipe: str = ""
     task: str = ""
     seed: int | None = None
@@ -50,7 +50,7 @@ class Card:
     turn: int | None = None
     lead_turn: int | None = None
     turns: int | None = None
-    """Lead turns that were asked for."""
+    """Turns of the lead agent that the config asks for."""
     figures: Mapping[str, float] = field(default_factory=dict)
     changed: float = 0.0
     begun: float = 0.0
@@ -81,7 +81,7 @@ class Catalogue:
         self.comparisons: dict[str, Comparison] = {}
 
     def scan(self) -> list[Card]:
-        """Look at every run again. Those that run come first, then the newest; nobody changes places while he runs."""
+        """Scan all runs again. Running ones come first, then the newest; the order of running ones does not change."""
         with self.lock:
             held = held_locks()
             found: list[Card] = []
@@ -97,7 +97,7 @@ class Catalogue:
             return sorted(found, key=lambda card: (card.state != "running", -card.begun, card.name))
 
     def card(self, name: str) -> Card | None:
-        """How one run stands now; None where none of that name was found."""
+        """Return the current card of one run; None if there is no run of that name."""
         if name not in self.cards:
             self.scan()
         known = self.cards.get(name)
@@ -112,7 +112,7 @@ class Catalogue:
         return None if found is None else (found, [card for card in cards if card.comparison == name])
 
     def _folders(self) -> Iterator[tuple[str, Path, str, str | None]]:
-        """(name, path, comparison, arm) of every run; of a comparison itself the arm is None."""
+        """Yield (name, path, comparison, arm) for every run; for a comparison itself the arm is None."""
         if is_run(self.root):
             yield self.root.name, self.root, "", ""
             return
@@ -150,7 +150,7 @@ def folders(path: Path) -> list[Path]:
 
 
 def is_run(path: Path) -> bool:
-    """What holds a config, or what a run that is only beginning, or failed to, has left."""
+    """Whether a folder holds a config, or the files of a run that has just begun or failed to begin."""
     return any((path / name).is_file() for name in ("config.toml", "metrics.jsonl", "error.txt", "lock"))
 
 
@@ -167,10 +167,10 @@ def stamp_of(path: Path) -> tuple[int, int, int] | None:
 
 
 def held_locks() -> set[int] | None:
-    """The inodes that someone holds a lock on; None where the system does not tell.
+    """Return the inodes that some process holds a write lock on; None if the system does not tell.
 
-    Trying the lock would tell too, but a run that begins at that moment would be refused. Devices are left out: some file
-    systems show another one here than to `stat`.
+    Trying the lock would tell too, but a run that begins at that moment would be refused. Devices are not compared: some file
+    systems show another device here than to `stat`.
     """
     try:
         lines = Path("/proc/locks").read_text().splitlines()
@@ -220,7 +220,7 @@ def read_card(name: str, path: Path, at_work: bool) -> Card:
 
 
 def read_settings(path: Path) -> tuple[dict[str, Any], str]:
-    """The config as it stands in the file, and what is wrong with it. Not checked: a run of another version is shown too."""
+    """Read the raw config, and what is wrong with it. It is not validated: runs of other versions are shown too."""
     try:
         if path.stat().st_size > LARGEST_CONFIG:
             return {}, "its config.toml is too large to be one"
@@ -232,7 +232,7 @@ def read_settings(path: Path) -> tuple[dict[str, Any], str]:
 
 
 def last_line(path: Path) -> str:
-    """What went wrong, from the last line of a traceback."""
+    """Read the last line of a traceback file; empty if there is none."""
     try:
         with path.open("rb") as file:
             lines = file.read(1 << 16).decode("utf-8", "replace").strip().splitlines()

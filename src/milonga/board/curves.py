@@ -1,8 +1,8 @@
-"""The rows of a run's metrics and timings, read as they grow.
+"""Follow the metrics and timing files of a run as they grow.
 
-Invariants: a row is read once, and only the bytes that came since the last look are read; a file that was cut back or
-replaced is read anew; what is no row (rubbish, half a line, a turn that goes backwards) is left out and counted. Numbers lie in
-columns of machine floats, so that a long run takes megabytes, not hundreds.
+Invariants: every row is read once: only the bytes since the last read are read; a file that was truncated or replaced is read
+again from its start; invalid rows (no JSON, half a line, a turn that goes backwards) are skipped and counted. Numbers are
+stored in columns of machine floats, so that a long run takes megabytes, not hundreds.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from milonga.run.flow import PREFIX, Flow, flow_of
 MOST_KEYS = 2000
 LONGEST_LINE = 1 << 20
 RECENT = 1000
-"""Turns in which the reward flow is looked for."""
+"""Number of last turns that are searched for the reward flow."""
 Points = list[tuple[float, float]]
 
 
@@ -41,7 +41,7 @@ class Curves:
         self.offset, self.file, self.half = 0, (0, 0), b""
 
     def refresh(self) -> bool:
-        """Read what came since the last time; whether anything did."""
+        """Read what was appended since the last call; return whether anything was."""
         with self.lock:
             try:
                 stat = self.path.stat()
@@ -87,11 +87,11 @@ class Curves:
 
     @property
     def stamp(self) -> tuple[int, ...]:
-        """Another one whenever something was read: several pages look at the same curves."""
+        """A value that changes whenever something was read. Several pages share the same curves, each with its own stamp."""
         return (*self.file, self.offset)
 
     def points(self, key: str, axis: str | None = None) -> Points:
-        """(turn, value) wherever there is a value; with an axis, (value of the axis, value)."""
+        """Return (turn, value) for every turn with a finite value; with an axis, (value of the axis, value)."""
         with self.lock:
             column = self.columns.get(key, ())
             places = self.turns if axis is None else self.columns.get(axis, ())
@@ -107,7 +107,7 @@ class Curves:
             return sorted(self.columns)
 
     def rows(self, count: int, prefix: str = "") -> list[dict[str, Any]]:
-        """The last rows, with those of their numbers whose names begin so."""
+        """Return the last `count` rows, each with the numbers whose names start with `prefix`."""
         with self.lock:
             first = max(0, len(self.turns) - count)
             named = {key: column for key, column in self.columns.items() if key.startswith(prefix)}
@@ -118,7 +118,7 @@ class Curves:
             ]
 
     def flow(self) -> Flow:
-        """From whom each policy has its credit now: in the last turn in which it had any, not too long ago."""
+        """The current reward flow: the sources of each policy's credit in the last recent turn in which it had any."""
         found: Flow = {}
         done: set[str] = set()
         for row in reversed(self.rows(RECENT, PREFIX)):
@@ -129,7 +129,7 @@ class Curves:
 
 
 class Shelf:
-    """The curves of the runs that were looked at last."""
+    """A cache of the curves of the runs that were viewed last."""
 
     def __init__(self, most: int = 256) -> None:
         self.most, self.lock = most, threading.Lock()
@@ -153,7 +153,7 @@ def number(value: float) -> float:
 
 
 def read_row(line: bytes) -> dict[str, Any] | None:
-    """A row of a run's file; None for what is none."""
+    """Parse one JSON line with a valid `turn`; None for anything else."""
     try:
         row = json.loads(line)
     except (ValueError, RecursionError):
@@ -163,7 +163,7 @@ def read_row(line: bytes) -> dict[str, Any] | None:
 
 
 def last_rows(path: Path, most: int = 1 << 16) -> Iterator[dict[str, Any]]:
-    """The rows at the end of a file, newest first, without reading the rest of it."""
+    """Yield the rows at the end of a file, newest first. Only the last `most` bytes are read."""
     try:
         with path.open("rb") as file:
             size = file.seek(0, 2)

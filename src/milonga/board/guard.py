@@ -1,8 +1,7 @@
-"""Who may see a page that is served on this machine.
+"""Access control of the board, as ASGI middleware.
 
-Invariants: without a token only pages that were asked for under a name of this machine are served (`doors`); with a token
-nothing at all is answered without it; a page of another origin can open no socket; a browser is told to load nothing from
-elsewhere.
+Invariants: without a token only requests under a name of this machine are served (`doors`); with a token nothing is served
+without it; a page of another origin cannot open a web socket; a browser is told to load nothing from elsewhere.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ HEADERS = (
 
 
 class Guard:
-    """Stands before an application."""
+    """ASGI middleware that checks host, origin and token before the application sees a request."""
 
     def __init__(self, app: App, port: int, token: str | None) -> None:
         self.app, self.token = app, token
@@ -63,7 +62,7 @@ class Guard:
         return None
 
     def known(self, headers: dict[str, str]) -> bool:
-        """Whether a request carries the cookie, or the token itself as a bearer."""
+        """Whether a request carries the cookie, or the token itself as a bearer token."""
         assert self.token is not None
         scheme, _, bearer = headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer" and same(bearer, self.token):
@@ -75,7 +74,7 @@ class Guard:
         return cookie is not None and same(cookie.value, self.pass_word)
 
     async def let_in(self, path: str, query: dict[str, str], send: Send) -> None:
-        """Set the cookie, and ask for the same page again without the token, which then stands in no history."""
+        """Set the cookie and redirect to the same page without the token, so that the token is in no browser history."""
         there = "/" + path.lstrip("/\\") + (f"?{urlencode(query)}" if query else "")
         cookie = f"{self.cookie}={self.pass_word}; Path=/; HttpOnly; SameSite=Lax"
         headers = [(b"location", there.encode("ascii", "replace")), (b"set-cookie", cookie.encode()), *HEADERS]

@@ -1,4 +1,4 @@
-"""Serving the board: a socket of our own, the guard before it, NiceGUI behind it."""
+"""Serve the board: NiceGUI behind the guard, on a socket that we open ourselves."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from milonga.errors import MissingExtra
 
 
 def serve(root: Path, host: str, port: int, token: str | None, say: Callable[[str], None]) -> None:
-    """Until it is interrupted. `say` is told the address once it can be opened."""
+    """Serve until interrupted. `say` is called with the address once it can be opened."""
     catalogue = Catalogue(root)
     try:
         import uvicorn

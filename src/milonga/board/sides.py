@@ -1,6 +1,6 @@
-"""Runs side by side: runs that differ in their seed alone are one arm, with a mean and a t interval over seeds.
+"""Group runs into arms for a comparison: runs that differ only in their seed are one arm, with mean and t interval over seeds.
 
-The statistics are those of `milonga compare`; what a finished comparison has judged is shown as it was judged.
+The statistics are those of `milonga compare`; the verdicts of a finished comparison are shown unchanged.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from milonga.report.blocks import Sheet
 from milonga.report.sheets import remarks, sheets
 
 APART = ("seed", "budget")
-"""Settings that do not make another arm of a run."""
+"""Settings in which runs of one arm may differ."""
 LARGEST_RESULT = 1 << 26
 
 
@@ -27,12 +27,12 @@ class Arm:
     name: str
     runs: tuple[Card, ...]
     metrics: Mapping[str, Mapping[str, Any]]
-    """By metric: `seeds`, `start`, `final`, `interval`, `values` and `curve` (`x`, `mean`, `low`, `high`) over lead turns."""
+    """metric -> `seeds`, `start`, `final`, `interval`, `values` and `curve` (`x`, `mean`, `low`, `high`) over lead turns."""
 
 
 @dataclass(frozen=True)
 class Judged:
-    """What a finished comparison says of its arms."""
+    """The tables and remarks of a finished comparison."""
 
     sheets: tuple[Sheet, ...]
     remarks: tuple[str, ...]
@@ -48,7 +48,10 @@ def side_by_side(cards: Sequence[Card], shelf: Shelf, metrics: Sequence[str] = A
 
 
 def arms_of(cards: Sequence[Card]) -> dict[str, list[Card]]:
-    """By name: of the arm of a comparison, of the run where it is alone, or what its runs share; told apart by a number."""
+    """Group runs by arm, keyed by a unique name.
+
+    The name is that of the comparison's arm, that of the run if it is alone, or recipe and task; equal names are numbered.
+    """
     kinds: dict[tuple[str, str, str], list[Card]] = {}
     for card in cards:
         settings = "" if card.arm else json.dumps(settled(card.path), sort_keys=True, default=str)
@@ -66,7 +69,7 @@ def settled(path: Path) -> dict[str, Any]:
 
 
 def outcome(curves: Curves, metrics: Sequence[str]) -> Outcome:
-    """What a run has measured so far, as `compare` reads it. Row 0, the start, has no lead turn: it is turn 0 of it."""
+    """The measurements of a run so far, as `compare` reads them. Row 0, the start, has no lead turn: it counts as 0."""
     rows: dict[float, dict[str, Any]] = {}
     lead = dict(curves.points("lead_turn"))
     for metric in metrics:
@@ -76,7 +79,7 @@ def outcome(curves: Curves, metrics: Sequence[str]) -> Outcome:
 
 
 def judged(path: Path) -> Judged | str | None:
-    """The verdicts of a finished comparison; None where it is not finished, or what is wrong with its file."""
+    """Read the verdicts of a finished comparison; None if it is not finished, a message if its file cannot be read."""
     file = path / "compare.json"
     try:
         if file.stat().st_size > LARGEST_RESULT:

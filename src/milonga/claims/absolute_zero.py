@@ -1,4 +1,4 @@
-"""What Absolute Zero says of its proposer: paid for what the solver can just about do, it keeps to that edge."""
+"""Claim of Absolute Zero: a proposer rewarded for learnability keeps its tasks at the edge of the solver's ability."""
 
 from milonga.claims.base import claim
 

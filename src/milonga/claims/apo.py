@@ -1,4 +1,4 @@
-"""What APO says of itself: a reward model that is retrained on the policy's own answers does not go stale."""
+"""Claim of APO: a reward model that is retrained on the policy's own answers does not go stale."""
 
 from milonga.claims.base import claim
 

@@ -1,4 +1,4 @@
-"""APRM: a scorer that played against a corruptor, against one that saw random corruptions."""
+"""Claim of APRM: a process reward model trained against a learned corruptor, versus one trained on random corruptions."""
 
 from milonga.claims.base import claim
 

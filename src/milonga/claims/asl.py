@@ -1,4 +1,4 @@
-"""What ASL says of its reward model: frozen, it is hacked; trained along with the solver, less so."""
+"""Claim of ASL: a frozen reward model is hacked; one that is trained along with the solver is hacked less."""
 
 from milonga.claims.base import claim
 

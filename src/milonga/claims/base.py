@@ -1,4 +1,4 @@
-"""A claim: what a paper says, as a comparison that can be run. Arms, metric and budget are written before any result."""
+"""A claim of a paper as a comparison that can be run. Arms, metric and budget are fixed before any result is known."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from milonga.registry import Registry
 
 @dataclass(frozen=True)
 class Claim:
-    """The first arm is claimed to be better than the second in the metric; a third, if there is one, stands beside them."""
+    """A claim: the first arm is better than the second in the metric. A third arm, if any, is only shown beside them."""
 
     recipe: str
     says: str
     """The claim in one sentence."""
     arms: tuple[str, ...]
-    """Two or three, as `milonga compare` takes them: RECIPE or RECIPE:key=value,key=value."""
+    """Two or three arms, as `milonga compare` takes them: RECIPE or RECIPE:key=value,key=value."""
     metric: str
     turns: int
     task: Mapping[str, Any]
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Config of all arms. Evaluations are on `test`."""
     higher: bool = True
-    """Whether better means a higher metric."""
+    """Whether a higher metric is better."""
     matters: float = 0.01
-    """The smallest difference that would matter: where the whole interval lies below it, the claim does not hold."""
+    """The smallest difference that would matter: if the whole interval lies below it, the claim does not hold."""
     area: bool = False
-    """Whether the whole curve counts, rather than its end."""
+    """Whether the area under the curve is compared, not the final value."""
     more: tuple[str, ...] = ()
     """Further arms, with `--full`."""
     gpu: bool = False
@@ -39,5 +39,5 @@ CLAIMS: Registry[Claim] = Registry("claim")
 
 
 def claim(name: str, **fields: Any) -> Claim:
-    """State the claim of a recipe."""
+    """Register the claim of a recipe."""
     return CLAIMS.add(name, Claim(recipe=name, **fields))

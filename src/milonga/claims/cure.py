@@ -1,4 +1,4 @@
-"""What CURE says of its reward for tests: paid for validity alone they become trivial, and separate less."""
+"""Claim of CURE: unit tests rewarded for validity alone become trivial, and separate right from wrong programs less."""
 
 from milonga.claims.base import claim
 

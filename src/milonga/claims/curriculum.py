@@ -1,4 +1,4 @@
-"""What curriculum must show: difficulty chosen by a learner that is paid for learnability beats an even mix."""
+"""Claim of curriculum: difficulty chosen by an agent that is rewarded for learnability beats an even mix."""
 
 from milonga.claims.base import claim
 

@@ -1,4 +1,4 @@
-"""What DeepSeekMath-V2 says of its meta-verifier: a verifier paid for confirmed defects reports fewer that are not there."""
+"""Claim of DeepSeekMath-V2: a verifier rewarded for defects that a meta-verifier confirms reports fewer false ones."""
 
 from milonga.claims.base import claim
 

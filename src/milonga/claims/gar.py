@@ -1,4 +1,4 @@
-"""GAR: a discriminator of slices beside the answer, against the answer alone, for the same number of generator samples."""
+"""Claim of GAR: rewards of a discriminator of slices plus the outcome, versus the outcome alone, at equal generator samples."""
 
 from milonga.claims.base import claim
 

@@ -1,4 +1,4 @@
-"""What GenRM says of itself: a verifier that writes its checks and is scored by the chance of Yes chooses better."""
+"""Claim of GenRM: a verifier that writes out its checks and is scored by the probability of Yes ranks solutions better."""
 
 from milonga.claims.base import claim
 

@@ -1,4 +1,4 @@
-"""Let's Verify Step by Step: labels of steps against labels of answers, on the same solutions."""
+"""Claim of Let's Verify Step by Step: process supervision (step labels) versus outcome supervision, on the same solutions."""
 
 from milonga.claims.base import claim
 

@@ -1,4 +1,4 @@
-"""MAPoRL's main check: talking to each other must be learned together; beside an untrained partner less of it is learned."""
+"""Claim of MAPoRL: collaboration must be trained jointly; training beside an untrained partner teaches less of it."""
 
 from milonga.claims.base import claim
 

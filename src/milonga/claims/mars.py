@@ -1,4 +1,4 @@
-"""MARS, the arm that its paper does not show: two systems that learn together against one that learns beside a frozen other."""
+"""MARS, an ablation that its paper lacks: two systems trained together versus one trained beside a frozen one."""
 
 from milonga.claims.base import claim
 

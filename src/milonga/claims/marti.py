@@ -1,4 +1,4 @@
-"""MARTI's main point: agents that are trained inside a workflow make it worth its tokens; others do not."""
+"""Claim of MARTI: a multi-agent workflow is worth its tokens only with agents that were trained inside it."""
 
 from milonga.claims.base import claim
 

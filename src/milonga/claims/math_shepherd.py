@@ -1,4 +1,4 @@
-"""Math-Shepherd: labels by completions against labels of answers, on the same solutions."""
+"""Claims of Math-Shepherd: step labels by completions (Monte Carlo) versus outcome labels, on the same solutions."""
 
 from milonga.claims.base import claim
 

@@ -1,4 +1,4 @@
-"""What MAE says of its quality gate: without it, questions that are none fill the pool, and the solver suffers."""
+"""Claim of MAE (Multi-Agent Evolve): without its quality gate, invalid questions fill the pool, and the solver suffers."""
 
 from milonga.claims.base import claim
 

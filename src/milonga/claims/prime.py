@@ -1,4 +1,4 @@
-"""PRIME's main check: the reward model must learn along with the generator."""
+"""Claim of PRIME: the reward model must be trained online, along with the generator."""
 
 from milonga.claims.base import claim
 

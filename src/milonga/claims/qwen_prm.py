@@ -1,4 +1,4 @@
-"""Qwen2.5-Math-PRM: labels on which completions and a judge agree, against completions alone, at equally many solutions."""
+"""Claim of Qwen2.5-Math-PRM: labels on which completions and a judge agree, versus completions alone, at equal solutions."""
 
 from milonga.claims.base import claim
 

@@ -1,4 +1,4 @@
-"""RLP's main check: thoughts that are rewarded for the next token are worth more than further training on that token."""
+"""Claim of RLP: thoughts rewarded for predicting the next token are worth more than further training on that token."""
 
 from milonga.claims.base import claim
 

@@ -1,4 +1,4 @@
-"""rStar-Math's choice of a reward model: preferences among sibling steps, against answers alone, from the same trees."""
+"""Claim of rStar-Math: a reward model from preferences among sibling steps, versus outcomes alone, from the same trees."""
 
 from milonga.claims.base import claim
 

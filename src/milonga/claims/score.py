@@ -1,4 +1,4 @@
-"""SCoRe's main check: two stages and a bonus for progress teach self-correction, plain two-turn reinforcement copying."""
+"""Claim of SCoRe: two stages and a progress bonus teach self-correction; plain two-turn RL teaches copying."""
 
 from milonga.claims.base import claim
 

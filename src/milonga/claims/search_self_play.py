@@ -1,4 +1,4 @@
-"""SSP's main check: proposer and solver that learn together against a solver whose proposer stays as it was."""
+"""Claim of SSP (Search Self-Play): proposer and solver trained together versus a solver with a frozen proposer."""
 
 from milonga.claims.base import claim
 

@@ -1,4 +1,4 @@
-"""What SSR says of its moving distribution of bugs: learning to break along with repairing beats repairing alone."""
+"""Claim of SSR (self-play SWE-RL): learning to inject bugs along with repairing them beats learning to repair alone."""
 
 from milonga.claims.base import claim
 

@@ -1,4 +1,4 @@
-"""What Self-Rewarding says of itself: a judge that is carried along with the policy is worth more than one left behind."""
+"""Claim of Self-Rewarding: a judge that is updated with the policy is worth more than a frozen one."""
 
 from milonga.claims.base import claim
 

@@ -1,4 +1,4 @@
-"""What Self-Taught Evaluators say of themselves: a judge gets better by its own judgements of pairs that nobody labelled."""
+"""Claim of Self-Taught Evaluators: a judge improves on its own judgements of pairs without human labels."""
 
 from milonga.claims.base import claim
 
@@ -6,7 +6,7 @@ claim(
     "self_taught_evaluators",
     says="A judge that is trained from its seed on those of its own judgements that agree with how the pairs were built "
     "prefers the right one of two real solutions more often than a judge trained on as many of them drawn blindly.",
-    # The second arm hands the weights of the kept judgements to any: it stays what the seed was.
+    # The second arm assigns the weights of the kept judgements at random: it stays what the seed model was.
     arms=(
         "self_taught_evaluators",
         "self_taught_evaluators:control=shuffled",

@@ -1,4 +1,4 @@
-"""What SPIN says of itself: where more imitation of the data no longer helps, playing against one's former self does."""
+"""Claim of SPIN: where more supervised fine-tuning on the data no longer helps, self-play against the previous policy does."""
 
 from milonga.claims.base import claim
 

@@ -1,4 +1,4 @@
-"""SWEET-RL's main check: credit for single turns by a critic who knows more, against preferences of whole dialogues."""
+"""Claim of SWEET-RL: turn-level advantages by a critic with extra information, versus preferences over whole dialogues."""
 
 from milonga.claims.base import claim
 
@@ -6,7 +6,7 @@ claim(
     "sweet_rl",
     says="After as many turns, an actor that prefers single turns as a critic with the whole problem ranks them ends more "
     "dialogues with a right answer than one that prefers whole dialogues by how they ended.",
-    # The third arm's critic reads what the actor reads. The second needs no critic: it is given as many turns of the actor.
+    # The third arm's critic sees only what the actor sees. The second needs no critic: it gets as many turns of the actor.
     arms=("sweet_rl", "sweet_rl:options.credit=trajectory,batch.rollouts=16", "sweet_rl:options.critic_sees=false"),
     metric="eval/generator/success",
     turns=40,

@@ -1,4 +1,4 @@
-"""What tango_code must show: verdicts on the pieces of a program teach beyond the tests."""
+"""Claim of tango_code: verdicts on the pieces of a program teach more than the tests alone."""
 
 from milonga.claims.base import claim
 

@@ -1,4 +1,4 @@
-"""What tango_free must show: a verifier that learns from agreement gives its generator more than agreement itself does."""
+"""Claim of tango_free: a verifier trained on agreement helps its generator more than the agreement itself does."""
 
 from milonga.claims.base import claim
 

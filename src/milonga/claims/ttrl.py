@@ -1,4 +1,4 @@
-"""What TTRL says of the majority: as a label it is worth nearly as much as the truth, and more than any one sample."""
+"""Claim of TTRL: the majority answer as a label is worth nearly as much as the truth, and more than any one sample."""
 
 from milonga.claims.base import claim
 

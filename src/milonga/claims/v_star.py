@@ -1,4 +1,4 @@
-"""What V-STaR says of itself: solutions collected in several rounds are worth more than as many collected in one."""
+"""Claim of V-STaR: solutions collected in several rounds are worth more than as many collected in one."""
 
 from milonga.claims.base import claim
 
@@ -6,7 +6,7 @@ claim(
     "v_star",
     says="From as many sampled solutions of as many problems, three rounds of sampling and learning let the verifier pick a "
     "right solution out of eight more often than one round.",
-    # The third arm orders by the log-ratio, in which the verifier's start has no part.
+    # The third arm ranks by the log-ratio, from which the verifier's initial policy is divided out.
     arms=(
         "v_star:options.rounds=3,options.collect=1",
         "v_star:options.rounds=1,options.collect=3",

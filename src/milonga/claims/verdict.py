@@ -1,4 +1,4 @@
-"""Running a claim, and what may be said of it afterwards.
+"""Run a claim, and decide its verdict.
 
 Invariants: the claim's one difference is tested at 5 %, two-sided, over paired seeds; a claim holds only where the interval
 lies on its side of zero, and does not hold only where the interval leaves no room for an effect that would matter.
@@ -20,13 +20,13 @@ from milonga.run.files import to_json, write_atomically
 
 Verdict = Literal["holds", "does not hold", "undecided"]
 COMMON: Mapping[str, Any] = {"eval": {"split": "test", "greedy": False}, "keep": {"traces_every": 0, "checkpoint_every": 1000}}
-"""Below a claim's own settings."""
+"""Defaults below a claim's own settings."""
 
 
 def plan_claim(
     claim: Claim, seeds: int | str = 5, full: bool = False, device: str | None = None, sampler: str | None = None
 ) -> Comparison:
-    """The claim as a comparison, checked; nothing loaded or written."""
+    """Plan a claim as a comparison: everything is checked, nothing is loaded or written."""
     arms = [*claim.arms, *(claim.more if full else ())]
     return plan_comparison(
         arms,
@@ -42,7 +42,7 @@ def plan_claim(
 
 
 def run_claim(claim: Claim, comparison: Comparison, out: Path, jobs: int | None = None, quiet: bool = False) -> dict[str, Any]:
-    """Run what is missing, judge, and write OUT/claim.json."""
+    """Run the missing runs, decide the verdict, and write OUT/claim.json."""
     result = conduct(comparison, out, jobs, quiet)
     found = summary(claim, result)
     write_atomically(out / "claim.json", to_json(found) + "\n")
@@ -51,7 +51,7 @@ def run_claim(claim: Claim, comparison: Comparison, out: Path, jobs: int | None 
 
 
 def summary(claim: Claim, result: Mapping[str, Any]) -> dict[str, Any]:
-    """The claim's own difference out of a comparison, with its verdict and what each arm used."""
+    """Extract the claim's own difference from a comparison, with its verdict and the compute of each arm."""
     metric = f"area of {result['metric']}" if claim.area else result["metric"]
     difference = next((d for d in result["differences"] if d["arm"] == claim.arms[0] and d["metric"] == metric), None)
     verdict, interval = "undecided", None
@@ -86,7 +86,7 @@ def measured(arm: Mapping[str, Any], claim: Claim, metric: str) -> float | None:
 def judge(
     claim: Claim, interval: tuple[float, float] | None, pairs: int, problems: tuple[float, float] | None = None
 ) -> Verdict:
-    """Where problems can be resampled, their interval must lie on the same side for the claim to hold."""
+    """Decide whether a claim holds. If problems can be resampled, their interval must lie on the same side of zero too."""
     if interval is None or pairs < stats.FEWEST_PAIRS:
         return "undecided"
     low, high = interval if claim.higher else (-interval[1], -interval[0])

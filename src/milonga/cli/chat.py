@@ -1,4 +1,4 @@
-"""The body of `milonga chat`: a question in, the solution appears, then the verdict on each of its steps."""
+"""The body of `milonga chat`: read a question, print the solution, then the verdict on each of its steps."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TOO_LONG = "the question is longer than the model's context: ask a shorter one"
 
 
 def chat(pair: Pair, console: Console, best_of: int, checks: int) -> None:
-    """Until the questions end. What cannot be answered is said, and the next question is read."""
+    """Answer questions until they end. An error is printed, and the next question is read."""
     with contextlib.suppress(KeyboardInterrupt):
         for number, question in enumerate(questions(), 1):
             try:
@@ -31,7 +31,7 @@ def chat(pair: Pair, console: Console, best_of: int, checks: int) -> None:
 
 
 def questions() -> Iterator[str]:
-    """Lines from the terminal, with a prompt, or from whatever stands in its place, without one; blank ones are passed over."""
+    """Yield lines from stdin, with a prompt on a terminal; blank lines are skipped."""
     if isinstance(sys.stdin, io.TextIOWrapper):
         sys.stdin.reconfigure(errors="replace")
     ask = "? " if sys.stdin.isatty() else ""
@@ -45,7 +45,7 @@ def questions() -> Iterator[str]:
 
 
 def converse(pair: Pair, question: str, id: str, console: Console, best_of: int, checks: int) -> None:
-    """One question. A single solution is shown before it is judged; which of several is the best is known only then."""
+    """Answer one question. A single solution is printed before it is verified; the best of several is known only afterwards."""
     problem = foreign(id, question)
     if best_of > 1:
         best = answers(pair, [problem], best_of, "verifier" if pair.judges else "vote", checks)[0].best
@@ -78,7 +78,7 @@ def show_solution(solution: Trace, console: Console) -> None:
 
 
 def show_verdict(verdict: Verdict, console: Console) -> None:
-    """A mark for each step with the share of checks behind it, and the chance that the answer is right."""
+    """Print a mark for each step with the share of checks that call it right, and the probability that the answer is right."""
     said = "  ".join(
         f"{number}. {'[green]✓[/green]' if share >= 0.5 else '[red]✗[/red]'} {share:.2f}"
         for number, share in enumerate(verdict.steps or (), 1)

@@ -1,4 +1,4 @@
-"""The body of `milonga claim`: list the claims, or test one and say what came out."""
+"""The body of `milonga claim`: list the claims, or test one and print the verdict."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def list_claims(console: Console) -> dict[str, Any]:
 
     table = Table("claim", "says", "arms", "metric", "turns", "wants a GPU")
     for column in table.columns:
-        column.overflow = "fold"  # a name that is cut says nothing
+        column.overflow = "fold"  # a truncated name is useless
     table.columns[0].min_width = max(len(name) for name in CLAIMS)
     rows = []
     for name in CLAIMS:

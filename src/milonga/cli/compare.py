@@ -20,7 +20,7 @@ def run_comparison(
     settings: Sequence[Mapping[str, Any]],
     **asked: Any,
 ) -> dict[str, Any]:
-    """Returns what `--json` prints; with `dry_run` that is the plan."""
+    """Plan and run a comparison, and print its tables. Return what `--json` prints; with `dry_run` that is the plan."""
     from milonga import api
     from milonga.comparing.arms import plan_comparison
     from milonga.comparing.comparison import conduct

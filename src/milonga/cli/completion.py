@@ -1,7 +1,7 @@
-"""What the shell offers when Tab is pressed.
+"""Shell completion: what is offered when Tab is pressed.
 
-Invariant: nothing here loads torch, and names of recipes, tasks and claims load nothing at all: they are read from the
-sources, because importing them takes longer than a finger waits. A test holds these names against the registries.
+Invariant: nothing here imports torch, and completing names of recipes, tasks and claims imports nothing at all: they are
+parsed from the sources, because importing them is too slow for completion. A test compares these names with the registries.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from typing import Any, Literal, get_args, get_origin
 import typer
 
 Offers = list[tuple[str, str]]
-"""Words, each with what it means."""
+"""(word, help) pairs."""
 PACKAGE = Path(__file__).parents[1]
 ASKED = "_MILONGA_COMPLETE"
-"""The variable by which a shell asks for completions instead of running a command."""
+"""The environment variable by which a shell asks for completions instead of running a command."""
 
 
 def choices(*words: str) -> Callable[[str], list[str]]:
-    """An option with fixed values."""
+    """Make a completion function for an option with fixed values."""
     return lambda incomplete: [word for word in words if word.startswith(incomplete)]
 
 
 def declared(folder: str, pattern: str) -> Offers:
-    """Names, and the first sentences of their descriptions, as the package's sources declare them."""
+    """Parse names and the first sentences of their descriptions from the package's sources by a regular expression."""
     files = sorted((PACKAGE / folder).glob("*.py"))
     return [found for file in files for found in re.findall(pattern, file.read_text(encoding="utf-8"))]
 
@@ -42,7 +42,7 @@ def registered(folder: str, registry: str) -> Offers:
 
 
 def recipes(incomplete: str) -> Offers:
-    """Recipes by name, and those of the user's own file: `mine.py:Mine`."""
+    """Complete recipe names, and those of the user's own file: `mine.py:Mine`."""
     return registered("recipes", "RECIPES") + attributes(incomplete)
 
 
@@ -57,7 +57,7 @@ def claims(incomplete: str) -> Offers:
 
 
 def shapes(incomplete: str) -> list[str]:
-    """Sizes and models that can be planned for, and folders with a config.json."""
+    """Complete sizes and models that can be planned for, and folders with a config.json."""
     from milonga.planning import SHAPES
     from milonga.planning.shapes import SIZES
 
@@ -72,7 +72,7 @@ def accelerators(incomplete: str) -> list[str]:
 
 
 def attributes(incomplete: str) -> Offers:
-    """What a file of the user's own defines: it is read, not run."""
+    """Complete the classes and functions of a user's own file, which is parsed, not run."""
     file, colon, _ = incomplete.rpartition(":")
     if not colon or not file.endswith(".py") or not Path(file).is_file():
         return []
@@ -85,14 +85,14 @@ def attributes(incomplete: str) -> Offers:
 
 
 def folders(incomplete: str) -> list[str]:
-    """Run folders, newest first: those in `runs`, and those that begin as the word does."""
+    """Complete run folders, newest first: those in `runs`, and those that start with the word."""
     patterns = ("runs/*/config.toml", "runs/*/*/*/config.toml", f"{glob.escape(incomplete)}*/config.toml")
     found = {os.path.dirname(file) for pattern in patterns for file in glob.glob(pattern)}  # as it was typed
     return sorted(found, key=lambda folder: -os.stat(folder).st_mtime)
 
 
 def arms(incomplete: str) -> Offers:
-    """Recipes, and after `RECIPE:` what an arm may set for itself."""
+    """Complete recipes, and after `RECIPE:` the settings of an arm."""
     recipe, colon, rest = incomplete.partition(":")
     if not colon or recipe.endswith(".py"):
         return recipes(incomplete)
@@ -101,12 +101,12 @@ def arms(incomplete: str) -> Offers:
 
 
 def settings(context: typer.Context, incomplete: str) -> Offers:
-    """Keys of the config, and the values of a key that is whole."""
+    """Complete keys of the config, and the values of a complete key."""
     return settings_of(context.params.get("recipe") or next(iter(arms_before(context)), None), incomplete)
 
 
 def arms_before(context: typer.Context) -> list[str]:
-    """The recipes of the arms on the line so far: where a list of them is not complete yet it is not read as such."""
+    """List the recipes of the arms typed so far. An incomplete list is not parsed yet: its words are in `context.args`."""
     return [arm.partition(":")[0] for arm in context.params.get("recipes") or context.args]
 
 
@@ -124,7 +124,7 @@ def settings_of(recipe: str | None, incomplete: str) -> Offers:
 
 
 def leaves(model: type[Any], prefix: str, recipe: str | None, incomplete: str) -> Iterator[tuple[str, list[str]]]:
-    """Dotted keys with values to offer. Tables whose keys take long to find are opened only where they are asked for."""
+    """Yield dotted config keys with values to offer. Tables whose keys are slow to find are opened only on request."""
     from milonga.config import section_in
 
     for name, field in model.model_fields.items():
@@ -145,7 +145,7 @@ def leaves(model: type[Any], prefix: str, recipe: str | None, incomplete: str) -
 
 
 def opened(table: str, recipe: str | None) -> list[tuple[str, type[Any]]]:
-    """The tables whose keys depend on the recipe; and those of every task, for a task's own file is not run."""
+    """List (prefix, model) of a table whose keys depend on the recipe, or of every task: a user's own file is not run."""
     from milonga.config import PolicySection
     from milonga.recipes import RECIPES
     from milonga.tasks import TASKS
@@ -165,7 +165,7 @@ def objectives() -> list[str]:
 
 
 def values_of(annotation: Any, default: Any) -> list[str]:
-    """The values of a fixed list, or the default as an example."""
+    """List the values of a Literal or bool, or the default as an example."""
     inner = [annotation, *get_args(annotation)]
     listed = [str(value) for kind in inner if get_origin(kind) is Literal for value in get_args(kind)]
     if listed or bool in inner:
@@ -174,7 +174,7 @@ def values_of(annotation: Any, default: Any) -> list[str]:
 
 
 def metrics(context: typer.Context, incomplete: str) -> list[str]:
-    """What the arms named so far measure; of all recipes where none is named."""
+    """Complete the metrics of the arms typed so far; of all recipes if there are none."""
     from milonga.comparing.arms import measured_by
     from milonga.errors import UserError
     from milonga.recipes import RECIPES
@@ -182,7 +182,7 @@ def metrics(context: typer.Context, incomplete: str) -> list[str]:
 
     names = set[str]()
     for recipe in arms_before(context) or list(RECIPES):
-        with contextlib.suppress(UserError):  # a misspelt arm is told when the command runs
+        with contextlib.suppress(UserError):  # a misspelt arm is reported when the command runs
             names |= measured_by(resolve([{"recipe": recipe}]))
     short = {name.removeprefix("eval/") for name in names}
     return sorted(names if incomplete.startswith("eval/") else short | names)
@@ -190,7 +190,7 @@ def metrics(context: typer.Context, incomplete: str) -> list[str]:
 
 @contextlib.contextmanager
 def whole_words() -> Iterator[None]:
-    """Bash ends words at `=` and `:`. Join them before they are read, and cut what bash has already from the answers."""
+    """Join the words that bash splits at `=` and `:` before they are parsed, and cut what bash already has from the answers."""
     if os.environ.get(ASKED) != "complete_bash":
         yield
         return
@@ -205,7 +205,7 @@ def whole_words() -> Iterator[None]:
 
 
 def joined(words: Sequence[str], at: int) -> tuple[list[str], int, str]:
-    """Words as the user typed them, the place of the current one, and the part of it that bash takes for finished."""
+    """Join words as the user typed them. Return the words, the index of the current one, and its part that bash already has."""
     whole: list[str] = []
     place, had, open_end = at, "", False
     for index, word in enumerate(words):

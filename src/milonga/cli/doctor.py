@@ -1,4 +1,4 @@
-"""What is installed, which devices there are, and what would be used."""
+"""The body of `milonga doctor`: installed packages, devices, and what would be used."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ EXTRAS = {
 
 
 def sandbox() -> str:
-    """The best level that this system offers to programs of models, and why not a better one."""
+    """Describe the best sandbox level that this system offers, and why there is no better one."""
     from milonga.sandbox import isolation
     from milonga.sandbox.executor import tried
 

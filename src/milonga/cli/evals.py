@@ -1,4 +1,4 @@
-"""The body of `milonga eval`: measure, and show what a suite found as a table."""
+"""The body of `milonga eval`: evaluate a run, and print the results as a table."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Report = dict[str, Any]
 
 
 def run_evaluation(folder: str, suite: str | None, plot: Path | None, console: Console, **options: Any) -> Report:
-    """Options that were not given are None, or empty where they may be repeated."""
+    """Evaluate a run and print the results. Options that were not given are None, or empty lists if they may be repeated."""
     from milonga import api
 
     given = {key: value for key, value in options.items() if value not in (None, [])}
@@ -33,7 +33,7 @@ def run_evaluation(folder: str, suite: str | None, plot: Path | None, console: C
 
 
 def print_finding(report: Report, suite: type[Suite], console: Console) -> None:
-    """The figures of the whole one a line, and the rows as a table; of these the columns that hold anything."""
+    """Print the overall results one per line, and the rows as a table, without its empty columns."""
     for key, value in report.items():
         if key not in ("options", "rows"):
             console.print(f"{visible(key)}: {said(value)}", markup=False, soft_wrap=True)
@@ -53,7 +53,7 @@ def heading(name: str) -> str:
 
 
 def cell(row: Mapping[str, Any], name: str, percent: bool = False) -> str:
-    """A figure, with its interval where it has one."""
+    """Format a value of a row, with its interval if it has one."""
     value, low, high = (
         f"{100 * v:.1f}" if percent and isinstance(v := row.get(name + end), float) else number(row.get(name + end))
         for end in ("", "_low", "_high")
@@ -62,7 +62,7 @@ def cell(row: Mapping[str, Any], name: str, percent: bool = False) -> str:
 
 
 def said(value: Any) -> str:
-    """A figure of the whole; those of several things with their names."""
+    """Format an overall result; a mapping as names with values."""
     if isinstance(value, Mapping):
         return ", ".join(f"{visible(str(key))} {number(inner)}" for key, inner in value.items())
     return visible(number(value))

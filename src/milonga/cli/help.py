@@ -1,4 +1,4 @@
-"""How the commands explain themselves: groups of commands and options, and examples that a test parses.
+"""The structure of the help: groups of commands and options, and examples that a test parses.
 
 Invariant: every example is a whole command line that is accepted as it stands; what follows a `#` is for the reader.
 """
@@ -14,11 +14,11 @@ TITLE = "Examples:"
 
 
 def examples(*lines: str) -> str:
-    """The end of a command's help: `epilog=examples("milonga show runs/tango  # curves and transcripts")`."""
+    """Format the end of a command's help: `epilog=examples("milonga show runs/tango  # curves and transcripts")`."""
     return "\n".join((TITLE, *lines))
 
 
 def examples_in(epilog: str | None) -> list[str]:
-    """The lines that `examples` was given."""
+    """Return the lines that `examples` was given."""
     title, *lines = (epilog or "").split("\n")
     return lines if title == TITLE else []

@@ -1,6 +1,6 @@
-"""The body of `milonga new`: a recipe or a task of the user's own, its test, and a page that says how to run them.
+"""The body of `milonga new`: write a skeleton of a recipe or a task, its test, and a page that says how to run them.
 
-Invariant: all of it is written or nothing is, and no file that is there is touched.
+Invariant: either all files are written or none, and no existing file is touched.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ IMPORTED = ("milonga", "numpy", "pydantic", "pytest")
 
 
 def write_skeleton(kind: str, name: str, folder: Path) -> dict[str, Any]:
-    """Write the files, and say which, and how they are run."""
+    """Write the skeleton files; return their paths and the commands to run and test them."""
     from milonga.run.files import disk_errors
 
     if kind not in KINDS:
@@ -49,7 +49,7 @@ def write_skeleton(kind: str, name: str, folder: Path) -> dict[str, Any]:
 
 
 def check_name(kind: str, name: str) -> None:
-    """It becomes the name of a module and, in capitals, of a class."""
+    """Check that a name can be the name of a module and, in CamelCase, of a class."""
     fits = re.fullmatch(r"[a-z][a-z0-9]*(_[a-z0-9]+)*", name) is not None and len(name) <= LONGEST
     if not fits or keyword.iskeyword(name) or keyword.iskeyword(name.capitalize()):
         raise ConfigError(
@@ -67,7 +67,7 @@ def class_of(name: str) -> str:
 
 
 def names_in(template: str) -> set[str]:
-    """The names that a template imports or defines."""
+    """List the names that a template imports or defines."""
     body = ast.parse(filled(template, "placeholder", "Placeholder")).body
     imported = {alias.asname or alias.name for node in body if isinstance(node, ast.ImportFrom) for alias in node.names}
     return imported | {node.name for node in body if isinstance(node, ast.ClassDef)}

@@ -1,4 +1,4 @@
-"""What a run went on after, on the console: a line each, without the place in the code that said it."""
+"""Print notices (recovered errors) on the console: one line each, without the source location that Python would add."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from milonga.errors import Notice
 
 
 def show_as_lines() -> None:
-    """From now on, in this process. Python itself would show the second of two alike notices nowhere."""
+    """Print every notice of this process as one line from now on. Python by default would drop a repeated notice."""
     usual = warnings.showwarning
 
     def show(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:

@@ -1,4 +1,4 @@
-"""What a run would take on hardware that is not at hand, as tables."""
+"""The body of `milonga plan`: predict what a run would need on other hardware, and print it as tables."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def work_out(
     price: float | None,
     offload: bool = False,
 ) -> dict[str, Any]:
-    """The plan as data; what is not given of the batch and of the run is as in a config."""
+    """Make the hardware plan as data. Batch and run settings that are not given are the defaults of the config."""
     if recipe not in RECIPES:
         raise UserError(f"recipe '{recipe}' cannot be planned: {nearest(recipe, RECIPES)}")
     solution = lengths(tokens, mean, spread)
@@ -149,7 +149,7 @@ def print_groups(data: dict[str, Any], console: Console) -> None:
 
 
 def print_errors(calibration: dict[str, Any], console: Console) -> None:
-    """Every measurement, the bad ones too."""
+    """Print the error of every calibration measurement, including the bad ones."""
     table = Table("measured on one " + calibration["gpu"], "seconds", "predicted unseen", "error", "from the smallest model")
     for check in calibration["checks"]:
         other = check["error_from_smallest"]
@@ -171,7 +171,7 @@ def print_errors(calibration: dict[str, Any], console: Console) -> None:
 
 
 def span(seconds: float) -> str:
-    """A time in the unit that reads best."""
+    """Format a duration in the unit that reads best."""
     for size, unit in ((86400.0, "days"), (3600.0, "h"), (60.0, "min")):
         if seconds >= 2 * size:
             return f"{seconds / size:.3g} {unit}"

@@ -12,7 +12,7 @@ from milonga.report import PAGE, write_report
 
 
 def report_on(folders: Sequence[Path], out: Path | None, markdown: bool, pdf: bool, console: Console) -> dict[str, Any]:
-    """Returns what `--json` prints: the files that were written."""
+    """Write the report of these folders; return what `--json` prints: the files written."""
     place = out if out is not None else folders[0] / PAGE if len(folders) == 1 else Path(PAGE)
     written = write_report(folders, place, markdown, pdf)
     for path in written:

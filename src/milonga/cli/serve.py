@@ -15,11 +15,11 @@ from milonga.using.gate import Limits
 from milonga.using.service import Service
 
 LINGER = 5
-"""Seconds that requests under way have to end when the service is stopped."""
+"""Seconds that running requests have to finish when the service is stopped."""
 
 
 def serve(folder: str, host: str, port: int, token_file: Path | None, rate: float, waiting: int, device: str | None) -> None:
-    """Until it is interrupted or told to end. What can be refused is refused before a model is loaded."""
+    """Serve until interrupted or terminated. Options are checked before a model is loaded."""
     try:
         import uvicorn
 
@@ -41,7 +41,7 @@ def serve(folder: str, host: str, port: int, token_file: Path | None, rate: floa
             proxy_headers=False,  # whoever could set them could be any client
             timeout_graceful_shutdown=LINGER,
         )
-        # uvicorn ends well on both signals, and then sends them on to whoever had them before.
+        # uvicorn shuts down cleanly on both signals, and then raises them again for the previous handlers.
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
         sys.stderr.write(f"serving {folder} on {address(listener)}; Ctrl-C ends it\n")
         with contextlib.suppress(KeyboardInterrupt):

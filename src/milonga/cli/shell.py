@@ -1,4 +1,4 @@
-"""What all commands share: the application, the terminal, and options that several of them have."""
+"""Shared by all commands: the Typer application, the console, and options that several commands have."""
 
 from __future__ import annotations
 

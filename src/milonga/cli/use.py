@@ -1,4 +1,4 @@
-"""The bodies of `milonga solve` and `milonga verify`: a file in, JSON lines out, a summary on stderr."""
+"""The bodies of `milonga solve` and `milonga verify`: read a file, write JSON lines, print a summary on stderr."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from milonga.using.answers import RANKS, Answer, Rank, answer_row, answers, verd
 from milonga.using.items import Given, ProblemItem, SolutionItem, read_items
 
 AT_ONCE = 256
-"""Items that are worked on together; their rows are written before the next ones are begun."""
+"""Batch size; the rows of a batch are written before the next batch begins."""
 T = TypeVar("T")
 
 
@@ -30,7 +30,7 @@ def rank_of(name: str) -> Rank:
 
 
 def open_ranked(folder: str | Path, rank: Rank, **changes: Any) -> Pair:
-    """The pair that answers need: a vote needs no verifier, and loads none."""
+    """Open the pair that a rank needs: a vote needs no verifier, so none is loaded."""
     if rank == "vote":
         return Pair.open(folder, ["generator"], **changes)
     try:
@@ -43,7 +43,7 @@ def open_ranked(folder: str | Path, rank: Rank, **changes: Any) -> Pair:
 def solve_file(
     folder: str | Path, file: Path, *, best_of: int, rank: Rank, checks: int, out: Path | None, **changes: Any
 ) -> dict[str, Any]:
-    """Answers to all problems of a file; returns the summary."""
+    """Answer all problems of a file and write the rows; return the summary."""
     given = read_items(file, ProblemItem)
     rights: list[bool] = []
     left_out = 0
@@ -64,13 +64,13 @@ def solve_file(
 
 
 def correct(answer: Answer) -> bool | None:
-    """Whether an answer is the known one; None where the grader could not tell. No answer is a wrong one."""
+    """Whether an answer is correct; None if the grader could not tell. No answer counts as wrong."""
     grade = None if answer.best is None else answer.best.solution.grade
     return False if grade is None else grade.correct
 
 
 def verify_file(folder: str | Path, file: Path, *, checks: int, out: Path | None, **changes: Any) -> dict[str, Any]:
-    """Verdicts on all solutions of a file; returns the summary, with ProcessBench's F1 where items have labels."""
+    """Verify all solutions of a file and write the rows; return the summary, with ProcessBench F1 if items have labels."""
     given = read_items(file, SolutionItem)
     predictions: list[int | None] = []
     readable = 0
@@ -106,7 +106,7 @@ def solution_of(pair: Pair, given: Given[SolutionItem]) -> Trace:
 
 
 def named(given: Given[ProblemItem]) -> dict[str, Any]:
-    """The item's own id; its number where it has none."""
+    """Return the id field of an item: its own id, or its number."""
     return {"id": given.number if given.item.id is None else given.item.id}
 
 
@@ -117,7 +117,7 @@ def batched(items: Sequence[T]) -> Iterator[Sequence[T]]:
 
 @contextlib.contextmanager
 def writer(out: Path | None) -> Iterator[IO[str]]:
-    """Where the rows go: stdout, or a file."""
+    """Open the output for the rows: stdout, or a file."""
     if out is None:
         yield sys.stdout
         return

@@ -1,4 +1,4 @@
-"""What the commands print: summaries, listings, curves and transcripts. Model output is always escaped."""
+"""Print summaries, listings, curves and transcripts. Model output is always escaped."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def print_metrics(metrics: dict[str, Any], console: Console) -> None:
 
 
 def listing(kind: str) -> list[dict[str, str]]:
-    """Rows of `milonga list KIND`."""
+    """List the rows of `milonga list KIND`."""
     from milonga.evals.suites import SUITES
     from milonga.objectives import OBJECTIVES
     from milonga.recipes import RECIPES
@@ -87,7 +87,7 @@ def first_line(thing: Any) -> str:
 
 
 def shown(text: str) -> str:
-    """Foreign text for the terminal: no markup, and no control characters that could steer it."""
+    """Escape untrusted text for the terminal: no markup, and no control characters."""
     return escape(visible(text, lines=True))
 
 
@@ -101,7 +101,7 @@ def print_listing(kind: str, rows: list[dict[str, str]], console: Console) -> No
 
 
 def spark(values: list[float]) -> str:
-    """A curve in one line of text."""
+    """Draw a curve as a sparkline, one line of text."""
     low, high = min(values), max(values)
     span = (high - low) or 1.0
     return "".join(BLOCKS[1 + round((v - low) / span * (len(BLOCKS) - 2))] for v in values)
@@ -125,7 +125,7 @@ def show_run(folder: Path, transcripts: int, console: Console) -> None:
 
 
 def show_transcripts(folder: Path, count: int, console: Console) -> None:
-    """Solutions of the last dump of traces with the verdict and, where it is known, the truth beside each step."""
+    """Print the last saved solutions with the verdict and, if known, the true label beside each step."""
     from milonga.run.folder import read_config
     from milonga.run.transcripts import read_transcripts
 

@@ -1,8 +1,7 @@
-"""The arms of a comparison: what was asked for, as checked configs; what is fair; and the folder that holds it all.
+"""Plan the arms of a comparison: validated configs, fairness checks, and the folder of the comparison.
 
-Invariants: every arm runs every seed, from the same start, on the same task and with the same evaluations; what
-determines the runs is written to `compare.toml` before the first of them and never changes in a folder; nothing here
-imports torch.
+Invariants: every arm runs every seed, from the same start, on the same task and with the same evaluations; the plan is
+written to `compare.toml` before the first run and never changes in a folder; nothing here imports torch.
 """
 
 from __future__ import annotations
@@ -26,18 +25,18 @@ Match = Literal["turns", "tokens", "flops"]
 Tree = Mapping[str, Any]
 
 FIRST_SEED = 100
-"""Reporting seeds start here: those used while developing are small numbers."""
+"""Seeds for reported results start here; seeds used during development are smaller."""
 METRIC = "eval/generator/accuracy"
 DEFAULTS: Tree = {"keep": {"checkpoints": 1}}
-"""Below the user's own settings: many runs side by side would otherwise fill the disk with checkpoints."""
+"""Defaults below the user's own settings: many runs would otherwise fill the disk with checkpoints."""
 OURS = {"recipe": "name the recipe as an arm", "seed": "use --seeds", "budget": "use --match tokens or flops"}
 SHARED = ("turns", "task", "eval", "device", "dialect", "keep")
-"""What an arm may not set for itself."""
+"""Config keys that an arm may not set for itself."""
 
 
 @dataclass(frozen=True)
 class Arm:
-    """One side of a comparison: a recipe with its settings, checked. The seed in its plan is the first one's."""
+    """One arm of a comparison: a recipe with its validated settings. The seed in its plan is the first seed."""
 
     name: str
     recipe: str
@@ -45,38 +44,38 @@ class Arm:
 
     @property
     def folder(self) -> str:
-        """The name as a folder's name; a long one is cut and told apart by a checksum."""
+        """The arm's folder name; a long name is cut and made unique by a checksum."""
         plain = re.sub(r"[^\w.,=+-]+", "-", self.name, flags=re.ASCII)
         return plain if len(plain) <= 80 else f"{plain[:70]}-{hashlib.blake2b(self.name.encode(), digest_size=4).hexdigest()}"
 
     @property
     def turns(self) -> int | None:
-        """All turns of a run that is not stopped by its compute; None where that is not known before."""
+        """Number of turns of a run without a compute budget; None if it is not known in advance."""
         return self.plan.recipe.schedule().turns_until(self.plan.recipe.lead, self.plan.config.turns)
 
     def config(self, seed: int, budget: Mapping[str, float] | None = None) -> dict[str, Any]:
-        """The whole config of one run."""
+        """Make the complete config of one run."""
         plain = self.plan.config.model_dump(mode="json", exclude_none=True)
         return plain | {"seed": seed, "budget": dict(budget or {})}
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """What is compared. The first arm is the reference: in matched compute the others get what it used."""
+    """A planned comparison. The first arm is the reference: with matched compute the others get the budget it used."""
 
     arms: tuple[Arm, ...]
     seeds: tuple[int, ...]
     match: Match
     metric: str
     baseline: str
-    """The arm that the others' differences are taken to."""
+    """The arm that all differences are taken against."""
 
     @property
     def reference(self) -> Arm:
         return self.arms[0]
 
     def record(self) -> dict[str, Any]:
-        """As `compare.toml` holds it."""
+        """The plan as data, as it is written to `compare.toml`."""
         return {
             "match": self.match,
             "reference": self.reference.name,
@@ -102,7 +101,7 @@ def plan_comparison(
     config: str | Path | None = None,
     settings: Sequence[Tree] = (),
 ) -> Comparison:
-    """Everything checked, nothing loaded or written."""
+    """Plan a comparison: everything is checked, nothing is loaded or written."""
     if match not in get_args(Match):
         raise ConfigError(f"unknown match '{match}': {nearest(match, get_args(Match))}")
     named = dict(parse_arm(text) for text in recipes)
@@ -130,7 +129,7 @@ def plan_comparison(
 
 
 def parse_arm(text: str) -> tuple[str, dict[str, Any]]:
-    """`frozen:options.alpha=0.9,batch.rollouts=8` as a name and its own settings."""
+    """Parse `frozen:options.alpha=0.9,batch.rollouts=8` into the arm's name and its own settings."""
     recipe, rest = split_arm(text)
     find_recipe(recipe)
     own = parse_settings(rest)
@@ -139,7 +138,7 @@ def parse_arm(text: str) -> tuple[str, dict[str, Any]]:
 
 
 def split_arm(text: str) -> tuple[str, str]:
-    """The recipe and the settings of an arm: `RECIPE[:settings]`, or `file.py:Class[:settings]`."""
+    """Split an arm into recipe and settings: `RECIPE[:settings]`, or `file.py:Class[:settings]`."""
     recipe, _, rest = text.partition(":")
     if recipe in RECIPES or not rest:
         return recipe, rest
@@ -154,7 +153,7 @@ def refuse(layer: Tree, forbidden: Mapping[str, str]) -> None:
 
 
 def parse_seeds(seeds: int | str | Sequence[int]) -> tuple[int, ...]:
-    """`5` is five reporting seeds from 100 on; `100,103` or a sequence are those very ones."""
+    """Parse seeds: `5` means five seeds from 100 on; `100,103` or a sequence means exactly those."""
     if isinstance(seeds, str):
         try:
             numbers = [int(part) for part in seeds.split(",") if part.strip()]
@@ -182,9 +181,9 @@ def recipe_of(name: str) -> str:
 
 
 def fit(common: Tree, recipe: str, recipes: Sequence[str]) -> dict[str, Any]:
-    """The common settings without the seats and options that this recipe lacks, if another arm has them.
+    """Drop from the common settings the agents and options that this recipe lacks but another arm has.
 
-    What no arm knows stays, and is refused by name when the config is checked.
+    Keys that no arm knows stay, and are refused by name when the config is validated.
     """
     out = dict(common)
     for section in ("policies", "options"):
@@ -200,7 +199,7 @@ def known_keys(recipe: str, section: str) -> set[str]:
 
 
 def check_same(arms: Sequence[Arm]) -> None:
-    """Same start, same problems, same measure: what must not differ between arms, however it came about."""
+    """Check that all arms share start, task and evaluation, whether set by the user or by a recipe's defaults."""
     first = arms[0]
     folders: dict[str, str] = {}
     for arm in arms:
@@ -215,7 +214,7 @@ def check_same(arms: Sequence[Arm]) -> None:
 
 
 def check_counted(arms: Sequence[Arm]) -> None:
-    """FLOPs can be matched where they are known."""
+    """Check that the FLOPs of every policy are known, which matching FLOPs needs."""
     for arm in arms:
         for name, section in arm.plan.policies.items():
             if section.endpoint is not None and section.endpoint.parameters is None:
@@ -226,7 +225,7 @@ def check_counted(arms: Sequence[Arm]) -> None:
 
 
 def start_of(plan: Plan) -> str:
-    """The weights that the generator starts from."""
+    """Return the weights that the generator starts from."""
     section = plan.policies[plan.seats["generator"]]
     return section.model if section.adapter is None else f"{section.model} with adapter {section.adapter}"
 
@@ -239,7 +238,7 @@ SAME: Mapping[str, Callable[[Plan], Any]] = {
     "turns": lambda plan: plan.config.turns,
     "device": lambda plan: plan.config.device,
 }
-"""A recipe's own defaults may reach these too: they are compared as resolved."""
+"""What must be equal in all arms. The resolved values are compared: a recipe's own defaults may change them too."""
 
 
 def full_name(metric: str) -> str:
@@ -247,14 +246,14 @@ def full_name(metric: str) -> str:
 
 
 def check_metric(metric: str, arms: Sequence[Arm]) -> None:
-    """A metric that no arm measures would be found out only after all runs."""
+    """Check that some arm measures the metric, before any run: otherwise it would be noticed only after all runs."""
     known = set[str]().union(*(measured_by(arm.plan) for arm in arms))
     if metric not in known:
         raise ConfigError(f"no arm measures '{metric}': {nearest(metric, known)}")
 
 
 def measured_by(plan: Plan) -> set[str]:
-    """The names of all that an evaluation of this plan gives."""
+    """List the names of all metrics that an evaluation of this plan gives."""
     section = plan.config.eval
     bench = section.bench > 0 and plan.task.demonstrates
     solver, judge = plan.roles.get(plan.recipe.solving), plan.roles.get(plan.recipe.judging)
@@ -262,7 +261,7 @@ def measured_by(plan: Plan) -> set[str]:
 
 
 def find_baseline(name: str | None, names: Sequence[str]) -> str:
-    """The arm named, `grpo` where nothing is said, or the last arm."""
+    """Return the named arm; by default `grpo` if it is an arm, otherwise the last arm."""
     if name is None:
         return "grpo" if "grpo" in names else names[-1]
     if name not in names:
@@ -271,7 +270,7 @@ def find_baseline(name: str | None, names: Sequence[str]) -> str:
 
 
 def check_folder(out: Path) -> None:
-    """A folder that holds something else is left alone, even by our lock."""
+    """Refuse a folder that holds something else, before even a lock file is written to it."""
     if out.exists() and not out.is_dir():
         raise RunFolderError(f"'{out}' is not a folder; choose another --out")
     if out.exists() and not (out / "compare.toml").exists() and any(path.name != "lock" for path in out.iterdir()):
@@ -279,9 +278,9 @@ def check_folder(out: Path) -> None:
 
 
 def write_plan(out: Path, comparison: Comparison) -> list[str]:
-    """Write what is compared into its folder, before any run. A folder that holds another comparison is refused.
+    """Write the plan into the folder before any run. A folder that holds another comparison is refused.
 
-    Another metric or baseline needs no new runs: it is allowed, and said.
+    Another metric or baseline needs no new runs: it is allowed, and returned as a note.
     """
     path = out / "compare.toml"
     text = to_toml(comparison.record())
@@ -289,7 +288,7 @@ def write_plan(out: Path, comparison: Comparison) -> list[str]:
         write_atomically(path, text)
         return []
     old, new = flat(read_toml(path)), flat(tomllib.loads(text))
-    # What stands at the top says more than what follows from it.
+    # Top-level keys first: differences in the arms often follow from them.
     keys = sorted(old.keys() | new.keys(), key=lambda key: (key.startswith("arms."), key))
     changed = [key for key in keys if old.get(key) != new.get(key)]
     reported = [key for key in changed if key in ("metric", "baseline")]
@@ -302,7 +301,7 @@ def write_plan(out: Path, comparison: Comparison) -> list[str]:
 
 
 def flat(tree: Tree, prefix: str = "") -> dict[str, Any]:
-    """Nested tables as one, with dotted keys."""
+    """Flatten nested tables into one with dotted keys."""
     out: dict[str, Any] = {}
     for key, value in tree.items():
         if isinstance(value, Mapping):

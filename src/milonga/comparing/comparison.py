@@ -1,7 +1,7 @@
-"""`compare`: plan the arms, run what is missing, analyse what is there.
+"""`compare`: plan the arms, run the missing runs, analyse the results.
 
 Invariants: finished runs are kept, unfinished ones resumed; one comparison at a time works in a folder; a run that
-fails is reported with its arm and seed and stops nobody else; the result depends on the runs alone.
+fails is reported with its arm and seed and does not stop the others; the result depends only on the runs.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from milonga.errors import UserError
 from milonga.run.files import write_atomically
 
 TICK = 0.5
-"""Seconds between two looks at the runs in progress."""
+"""Seconds between two polls of the running processes."""
 
 
 def compare(
@@ -38,7 +38,7 @@ def compare(
     jobs: int | None = None,
     quiet: bool = False,
 ) -> dict[str, Any]:
-    """Compare recipes fairly: same start, same problems, paired seeds, with intervals and what they allow to say.
+    """Compare recipes fairly: same start, same problems, paired seeds, with intervals and verdicts.
 
         milonga.compare(["tango", "grpo"], task="chain", turns=100, seeds=5)
 
@@ -61,7 +61,7 @@ def compare(
 
 
 def conduct(comparison: Comparison, out: Path, jobs: int | None = None, quiet: bool = False) -> dict[str, Any]:
-    """Run a planned comparison in a folder, or what is missing of it, and write its results there."""
+    """Run a planned comparison in a folder, or the missing part of it, and write its results there."""
     from milonga.comparing.results import analyse
     from milonga.comparing.tables import write_results
     from milonga.report import leave_report
@@ -86,12 +86,12 @@ def warn(text: str) -> None:
 
 
 def runs_of(comparison: Comparison, out: Path) -> list[Run]:
-    """Seed by seed, so that an unfinished comparison has pairs to show."""
+    """List all runs, seed by seed, so that an unfinished comparison already has pairs."""
     return [Run(arm.name, seed, out / arm.folder / f"seed-{seed}") for seed in comparison.seeds for arm in comparison.arms]
 
 
 def run_all(comparison: Comparison, out: Path, jobs: int | None, quiet: bool) -> dict[Run, str]:
-    """Run what is not finished; returns what failed, and why."""
+    """Run all unfinished runs; return the failed ones with their errors."""
     from milonga.comparing.progress import Progress
 
     runs = runs_of(comparison, out)
@@ -116,7 +116,7 @@ def run_all(comparison: Comparison, out: Path, jobs: int | None, quiet: bool) ->
 
 
 class Work:
-    """What is still to be run. In matched compute a run waits for the reference's of its seed, to get its compute."""
+    """The queue of runs. With matched compute a run waits for the reference run of its seed, whose compute is its budget."""
 
     def __init__(self, comparison: Comparison, out: Path, waiting: list[Run]) -> None:
         self.comparison, self.out, self.waiting = comparison, out, waiting
@@ -134,7 +134,7 @@ class Work:
         return Run(first.name, seed, self.out / first.folder / f"seed-{seed}")
 
     def next(self) -> tuple[Run, dict[str, Any]] | None:
-        """The next run that can begin, with its config."""
+        """Take the next run that can begin, with its config; None if there is none now."""
         for run in list(self.waiting):
             if not self.matched(run.arm):
                 self.waiting.remove(run)
@@ -153,7 +153,7 @@ class Work:
         return float(report["compute"][self.comparison.match])
 
     def end(self, run: Run, answer: Mapping[str, Any]) -> str | None:
-        """Note what became of a run; a traceback goes into its folder."""
+        """Record the result of a run; a traceback is written into its folder. Return the error message, if any."""
         error = answer["error"]
         notes = run.folder / "error.txt"
         if error is None:

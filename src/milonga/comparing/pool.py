@@ -1,7 +1,7 @@
-"""The processes that run a comparison's runs side by side.
+"""A pool of processes that execute the runs of a comparison in parallel.
 
-Invariants: a run on a CPU has one torch thread, so that its bits do not depend on how many run beside it; a process
-that dies takes down only the run it was at; leaving the `with` block, however that happens, ends every process.
+Invariants: a run on a CPU has one torch thread, so that its bits do not depend on how many run in parallel; a process
+that dies fails only its current run; leaving the `with` block, however that happens, ends every process.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Run:
 
     @property
     def finished(self) -> bool:
-        """The report is what a run writes last."""
+        """Whether the run is finished: the report is what a run writes last."""
         return (self.folder / "report.json").exists()
 
     def __str__(self) -> str:
@@ -64,13 +64,13 @@ class Worker:
     def begin(self, run: Run, config: Mapping[str, Any]) -> None:
         assert self.process.stdin is not None
         self.run = run
-        # A process that died meanwhile is found out by its answer, which does not come.
+        # A process that died meanwhile is noticed when its answer is read.
         with suppress(BrokenPipeError):
             self.process.stdin.write(json.dumps({"folder": str(run.folder), "config": config}) + "\n")
             self.process.stdin.flush()
 
     def answer(self) -> dict[str, Any]:
-        """What became of the run; a process that died answers by how it died and what it said last."""
+        """Read the result of the run; for a process that died, its exit status and the last line of its output."""
         line = self.answers.readline()
         self.run = None
         if line:
@@ -84,7 +84,7 @@ class Worker:
         return {"error": f"its process ended with {how}: {last}", "trace": said}
 
     def close(self) -> None:
-        """Closing stdin ends it; a process that cannot hear that any more is killed."""
+        """End the process by closing its stdin; kill it if it does not end within two seconds."""
         assert self.process.stdin is not None
         with suppress(BrokenPipeError):
             self.process.stdin.close()
@@ -98,7 +98,7 @@ class Worker:
 
 
 class Pool:
-    """Up to `size` processes, begun when they are needed."""
+    """Up to `size` processes, started when they are needed."""
 
     def __init__(self, size: int, on_cpu: bool) -> None:
         self.size, self.on_cpu = size, on_cpu
@@ -127,7 +127,7 @@ class Pool:
         idle[0].begin(run, config)
 
     def wait(self, seconds: float) -> list[tuple[Run, dict[str, Any]]]:
-        """The runs that ended within this time, each with its answer."""
+        """Wait up to this many seconds; return the runs that ended, each with its result."""
         with selectors.DefaultSelector() as selector:
             for worker in self.busy:
                 selector.register(worker.answers, selectors.EVENT_READ, worker)
@@ -138,7 +138,7 @@ class Pool:
         run = worker.run
         assert run is not None
         answer = worker.answer()
-        # On a GPU every run gets a process of its own: only its end gives back all of the device's memory.
+        # On a GPU every run gets its own process: only the end of a process frees all of its device memory.
         if not self.on_cpu or worker.process.poll() is not None:
             self.workers.remove(worker)
             worker.close()
@@ -146,13 +146,13 @@ class Pool:
 
 
 def cores() -> int:
-    """The cores that this process may use."""
+    """Count the cores that this process may use."""
     affinity = getattr(os, "sched_getaffinity", None)
     return len(affinity(0)) if affinity else os.cpu_count() or 1
 
 
 def is_cpu(device: str) -> bool:
-    """Whether runs on this device are runs on a CPU. Only `auto` needs torch to say."""
+    """Whether runs on this device are runs on a CPU. Only `auto` needs torch to tell."""
     if device == "auto":
         import torch
 

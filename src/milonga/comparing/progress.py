@@ -1,4 +1,4 @@
-"""How far a comparison is, on stderr: runs done, the turn of each run in progress, time left."""
+"""Show the progress of a comparison on stderr: finished runs, the turn of each active run, time left."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ class Progress(Panel):
         super().__init__(quiet)
         self.total, self.done, self.failed, self.jobs = total, done, 0, jobs
         self.turns = turns
-        """All turns of an arm's run, where they are known."""
+        """Total turns of a run, by arm; None if unknown."""
         self.began = time.monotonic()
         self.gained = 0.0
-        """Runs done since then, parts of runs included: what the time left is reckoned from."""
+        """Runs done since `began`, fractions included: the time left is estimated from it."""
         self.running: dict[Run, float] = {}
-        """The share of each that was there when it began."""
+        """Active runs, each with the fraction that was already done when it was started here."""
 
     def begin(self, run: Run) -> None:
         self.running[run] = self.share(run)
@@ -56,7 +56,7 @@ class Progress(Panel):
         return f"{text}  [{show_time(passed)}" + (f" < {show_time(left)}]" if left is not None else "]")
 
     def left(self) -> float | None:
-        """Seconds left, if runs go on being done at the pace seen so far."""
+        """Estimate the seconds left at the pace so far; None if nothing is done yet."""
         now = sum(self.share(run) for run in self.running)
         gained = self.gained + now - sum(self.running.values())
         missing = self.total - self.done - self.failed - now
@@ -71,7 +71,7 @@ class Progress(Panel):
 
 
 def turn_of(folder: Path) -> int:
-    """The last turn of a run, from the end of its timings: the smallest file that grows with it."""
+    """Read the last turn of a run from the end of timing.jsonl, the smallest file that grows with it."""
     try:
         with (folder / "timing.jsonl").open("rb") as file:
             file.seek(0, 2)
@@ -83,5 +83,5 @@ def turn_of(folder: Path) -> int:
         try:
             return int(json.loads(line)["turn"])
         except (ValueError, KeyError, TypeError):
-            continue  # half a line: being written, or cut by where the reading began
+            continue  # half a line: still being written, or the first one of this block
     return 0

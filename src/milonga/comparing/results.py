@@ -1,7 +1,7 @@
-"""From the run folders of a comparison to one plain mapping: finals, areas, curves, costs, differences and verdicts.
+"""Analyse the run folders of a comparison into one plain mapping: finals, areas, curves, costs, differences and verdicts.
 
-Invariants: differences are paired by seed and taken to the baseline; Holm's correction is over every difference that is
-in the result; a run that is missing leaves a gap, never a zero.
+Invariants: differences are paired by seed and taken against the baseline; Holm's correction is over every difference in
+the result; a missing run leaves a gap, never a zero.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from milonga.run.files import JsonLines
 
 ALWAYS = ("eval/generator/accuracy", "eval/generator/sound_accuracy", "eval/verifier/f1", "eval/hacking_gap")
 AXES = {"turns": "lead_turn", "tokens": "compute/tokens", "flops": "compute/flops"}
-"""Curves and areas run along what was matched: where compute is, a warm-up takes its place on the axis too."""
+"""The x axis of curves and areas is what was matched: with matched compute a warm-up is on the axis too."""
 COSTS = ("turns", "lead_turns", "tokens", "flops")
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a finished run left behind."""
+    """The results of a finished run."""
 
     rows: list[dict[str, Any]]
     """The metrics rows that hold an evaluation."""
     costs: Mapping[str, float | None]
     problems: Mapping[str, Mapping[str, float | None]]
-    """Per held-out problem, the mean over its solutions; empty for a run of a time that did not keep it."""
+    """problem -> metric -> mean over its solutions; empty for older runs, which did not save it."""
 
     def points(self, metric: str, axis: str = "lead_turn") -> list[tuple[float, float]]:
         return [(float(row.get(axis) or 0), float(row[metric])) for row in self.rows if row.get(metric) is not None]
@@ -45,7 +45,7 @@ class Outcome:
 
 
 Outcomes = Mapping[str, Mapping[int, Outcome]]
-"""By arm and seed; only what is there."""
+"""arm -> seed -> outcome; missing runs are left out."""
 
 
 def read_outcome(folder: Path) -> Outcome | None:
@@ -60,7 +60,7 @@ def read_outcome(folder: Path) -> Outcome | None:
 
 
 def analyse(comparison: Comparison, out: Path, failed: Mapping[Run, str], notes: Sequence[str]) -> dict[str, Any]:
-    """Everything that `compare.json` holds."""
+    """Analyse all finished runs; return what `compare.json` holds."""
     outcomes = {
         arm.name: {
             seed: found for seed in comparison.seeds if (found := read_outcome(out / arm.folder / f"seed-{seed}")) is not None
@@ -93,7 +93,7 @@ def analyse(comparison: Comparison, out: Path, failed: Mapping[Run, str], notes:
 
 
 def metrics_of(chosen: str, outcomes: Outcomes) -> list[str]:
-    """The chosen metric and those that are always shown, as far as any arm has them."""
+    """Select the chosen metric and those that are always shown, if any arm has them."""
     known = {
         key
         for runs in outcomes.values()
@@ -108,7 +108,7 @@ def metrics_of(chosen: str, outcomes: Outcomes) -> list[str]:
 
 
 def gaps(comparison: Comparison, outcomes: Outcomes, metrics: Sequence[str]) -> list[str]:
-    """What a reader would otherwise look for in vain."""
+    """List notes about what is missing: metrics of the baseline, seeds of an arm, intervals."""
     notes = []
     missing = [metric for metric in metrics if not finals(outcomes[comparison.baseline], metric)]
     if missing:
@@ -144,14 +144,14 @@ def describe(
 
 
 def spent(runs: Mapping[int, Outcome], cost: str) -> float | None:
-    """Mean over the seeds; None where one does not know it, as FLOPs behind an endpoint."""
+    """Mean cost over the seeds; None if it is unknown for one of them, such as FLOPs behind an endpoint."""
     costs = [outcome.costs[cost] for outcome in runs.values()]
     known = [value for value in costs if value is not None]
     return stats.average(known) if len(known) == len(costs) else None
 
 
 def measure(runs: Mapping[int, Outcome], metric: str, axis: str) -> dict[str, Any] | None:
-    """One metric of one arm over its seeds; None where it has none."""
+    """Summarise one metric of one arm over its seeds; None if no seed has it."""
     curves = {seed: points for seed, outcome in runs.items() if (points := outcome.points(metric, axis))}
     if not curves:
         return None
@@ -170,7 +170,7 @@ def measure(runs: Mapping[int, Outcome], metric: str, axis: str) -> dict[str, An
 
 
 def band(curves: Sequence[stats.Points]) -> dict[str, list[float]]:
-    """The mean curve with its t interval at every place; without one for a single seed."""
+    """Compute the mean curve with its t interval at every point; for a single seed the band has width zero."""
     places, heights = stats.aligned(curves)
     centre = heights.mean(axis=0)
     halves = np.array([stats.half_width(list(column)) or 0.0 for column in heights.T])
@@ -179,7 +179,7 @@ def band(curves: Sequence[stats.Points]) -> dict[str, list[float]]:
 
 
 def differences(outcomes: Outcomes, metrics: Sequence[str], baseline: str, axis: str) -> list[dict[str, Any]]:
-    """Every arm against the baseline in every metric that both have, final values and areas, judged together."""
+    """Compare every arm with the baseline in every metric that both have: finals and areas, under one Holm correction."""
     others = [(metric, arm, runs) for metric in metrics for arm, runs in outcomes.items() if arm != baseline]
     base = outcomes[baseline]
     finals_and_areas = [
@@ -198,7 +198,7 @@ def differences(outcomes: Outcomes, metrics: Sequence[str], baseline: str, axis:
 def differ_area(
     arm: str, metric: str, runs: Mapping[int, Outcome], baseline: Mapping[int, Outcome], axis: str
 ) -> dict[str, Any] | None:
-    """A paired difference of the areas under the curves: who was better on the way."""
+    """Paired difference of the areas under the curves, which measure the whole of training; None without pairs."""
     pairs = {}
     for seed in runs:
         if seed in baseline:
@@ -209,7 +209,7 @@ def differ_area(
 
 
 def differ(arm: str, metric: str, runs: Mapping[int, Outcome], baseline: Mapping[int, Outcome]) -> dict[str, Any] | None:
-    """A paired difference; its verdict comes once all of them are known."""
+    """Paired difference of the final values; None without pairs. Its verdict is set after Holm's correction."""
     pairs = {
         seed: mine - theirs
         for seed, outcome in runs.items()
@@ -241,7 +241,7 @@ def difference_of(arm: str, metric: str, pairs: Mapping[int, float], problems: t
 
 
 def problem_table(metric: str, mine: Sequence[Outcome], theirs: Sequence[Outcome]) -> stats.Floats:
-    """Seeds x problems: the difference on each problem that every one of these runs was measured on."""
+    """Array [seeds, problems]: the difference on each problem that all of these runs were evaluated on; NaN if ungraded."""
     name = metric.removeprefix("eval/generator/")
     shared = sorted(set.intersection(*(set(outcome.problems) for outcome in (*mine, *theirs))))
 

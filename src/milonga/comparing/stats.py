@@ -1,4 +1,4 @@
-"""The statistics of a comparison as pure functions of numbers: nothing here knows a run, a recipe or a file.
+"""The statistics of a comparison as pure functions of numbers: nothing here depends on a run, a recipe or a file.
 
 Invariants: the unit of evidence is the seed, and everything about a difference is paired by seed; an interval is
 Student's t over seeds, because a percentile bootstrap over five seeds covers 84 %, not 95 %; the bootstrap is over
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 Points = Sequence[tuple[float, float]]
-"""A curve: (how far the run was, what was measured), in the order of the run."""
+"""A curve: (position of the run, measured value), in the order of the run."""
 Verdict = Literal["higher", "lower", "undecided"]
 
 FEWEST_PAIRS = 3
@@ -96,7 +96,7 @@ def average(values: Sequence[float]) -> float | None:
 
 
 def standard_error(values: Sequence[float]) -> float | None:
-    """Of the mean; None for fewer than two values. Rounding noise among equal values counts as none."""
+    """Standard error of the mean; None for fewer than two values. Rounding noise among equal values counts as zero."""
     if len(values) < 2:
         return None
     centre = math.fsum(values) / len(values)
@@ -134,7 +134,7 @@ def smallest_effect(values: Sequence[float]) -> float | None:
     """
     half = half_width(values)
     if not half:
-        return None  # seeds that all agree say nothing about how far seeds are spread
+        return None  # equal values say nothing about the variance between seeds
     df = len(values) - 1
     return half * (1 + student_quantile(POWER, df) / student_quantile((1 + LEVEL) / 2, df))
 
@@ -150,11 +150,11 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def verdict(difference: float, adjusted: float | None, pairs: int, problems: tuple[float, float] | None) -> Verdict:
-    """What may be said about a difference at 5 % after Holm's correction.
+    """Decide whether a difference is significant at 5 % after Holm's correction, and its sign.
 
     Two further guards: accuracies are counted in whole problems, so that a few pairs can agree to the last digit by chance and
-    leave a t test with no spread at all. It takes at least three pairs, and where problems can be resampled, their interval
-    must lie on the same side of zero.
+    leave a t test without any variance. At least three pairs are needed, and if problems can be resampled, their bootstrap
+    interval must lie on the same side of zero.
     """
     if adjusted is None or adjusted >= 1 - LEVEL or pairs < FEWEST_PAIRS:
         return "undecided"
@@ -164,9 +164,9 @@ def verdict(difference: float, adjusted: float | None, pairs: int, problems: tup
 
 
 def problem_interval(differences: Floats, rounds: int = ROUNDS, seed: int = 0) -> tuple[float, float] | None:
-    """95 % percentile bootstrap over problems of a paired difference, given as a table of seeds x problems.
+    """95 % percentile bootstrap interval over problems of a paired difference. differences: array [seeds, problems].
 
-    A resampled problem is taken in every seed and in both arms at once: what is left is how much the choice of problems
+    A problem is resampled in every seed and in both arms at once: the interval shows how much the choice of problems
     matters for these very runs. Problems that some run could not grade (NaN) are left out of all of them.
     """
     known = differences[:, ~np.isnan(differences).any(axis=0)]
@@ -182,14 +182,14 @@ def problem_interval(differences: Floats, rounds: int = ROUNDS, seed: int = 0) -
 
 
 def tidy(points: Points) -> tuple[Floats, Floats]:
-    """A curve as two columns; of several values at one place (before and after a warm-up) the last."""
+    """Convert a curve to sorted arrays x and y; of several values at one x (before and after a warm-up) the last is kept."""
     last = dict(points)
     places = sorted(last)
     return np.array(places, dtype=float), np.array([last[x] for x in places], dtype=float)
 
 
 def area(points: Points) -> float | None:
-    """Area under a curve by the trapezoid rule, divided by its length: the mean height on the way."""
+    """Area under a curve by the trapezoid rule, divided by its length: the mean height of the curve."""
     x, y = tidy(points)
     if len(x) < 2:
         return float(y[0]) if len(y) else None
@@ -197,10 +197,10 @@ def area(points: Points) -> float | None:
 
 
 def aligned(curves: Sequence[Points]) -> tuple[Floats, Floats]:
-    """Curves of several seeds on all places where any was measured: places, and seeds x heights.
+    """Interpolate the curves of several seeds to a common x axis. Return x [points] and y [seeds, points].
 
-    Between its measurements a curve is a straight line; after its end it stays as it was, so that the last column holds
-    the finals.
+    The axis has every x at which any curve was measured. Interpolation is linear; after its end a curve stays constant, so
+    that the last column holds the finals.
     """
     columns = [tidy(curve) for curve in curves if len(curve)]
     if not columns:
@@ -210,7 +210,7 @@ def aligned(curves: Sequence[Points]) -> tuple[Floats, Floats]:
 
 
 def first_reach(curves: Sequence[Points], target: float) -> float | None:
-    """Where the mean over seeds first reaches the target, among the places that were measured; None if never."""
+    """The first measured x at which the mean over seeds reaches the target; None if never."""
     places, heights = aligned(curves)
     if not len(places):
         return None

@@ -1,6 +1,6 @@
-"""What a comparison shows and leaves behind: tables for the terminal, compare.md, compare.json, compare.png.
+"""Print and write the results of a comparison: tables for the terminal, compare.md, compare.json, compare.png.
 
-Arms and errors are text of the user's: they are never read as markup. matplotlib is optional, imported only to draw.
+Arms and errors are the user's text: they are never read as markup. matplotlib is optional, imported only to draw.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def to_markdown(result: Result) -> str:
 
 
 def write_results(result: dict[str, Any], out: Path) -> None:
-    """compare.png where it can be drawn, compare.md and compare.json."""
+    """Write compare.png if it can be drawn, compare.md and compare.json."""
     result["plot"] = "compare.png" if draw(result, out / "compare.png") else None
     write_atomically(out / "compare.md", to_markdown(result))
     write_atomically(out / "compare.json", json.dumps(json.loads(to_json(result)), indent=1) + "\n")

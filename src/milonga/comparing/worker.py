@@ -1,7 +1,7 @@
-"""One process of a comparison: takes runs, one line of JSON each, on stdin, and answers each with one line on stdout.
+"""A worker process of a comparison: it reads runs from stdin, one JSON line each, and answers each with one line on stdout.
 
-Invariants: when stdin closes the process ends at once, whatever it is doing: a comparison that is stopped, or killed,
-leaves nobody behind, and a run can be resumed from any moment. Nothing but answers goes into the pipe of the answers.
+Invariants: when stdin closes the process ends at once, whatever it is doing: a comparison that is stopped or killed
+leaves no process behind, and a run can be resumed from any moment. Only answers are written to the answer pipe.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def main() -> None:
 
 
 def private_stdout() -> TextIO:
-    """A pipe of our own: what libraries print to stdout goes to stderr instead."""
+    """Take stdout for our answers alone: what libraries print to stdout goes to stderr instead."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     return answers
@@ -45,7 +45,7 @@ def listen(orders: queue.Queue[dict[str, Any]]) -> None:
 
 
 def obey(order: dict[str, Any]) -> dict[str, Any]:
-    """Begin or go on with a run; an error is an answer too."""
+    """Start or resume a run; return its error, or None for success."""
     folder = Path(order["folder"])
     try:
         if (folder / "config.toml").exists():

@@ -1,6 +1,6 @@
-"""Reports: one page that shows a run, a comparison, or several of them; for people, where report.json is for programs.
+"""Reports: one HTML page about a run, a comparison, or several of them. It is for people; report.json is for programs.
 
-`write_report` is what `milonga report` does; `leave_report` is how runs and comparisons end.
+`write_report` is what `milonga report` calls; `leave_report` is called at the end of every run and comparison.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from milonga.run.record import Record, read_record
 
 PAGE = "report.html"
 MOST_CHAPTERS = 12
-"""Of runs; more of them are only seen side by side."""
+"""Most runs that get a chapter each; more runs are only shown side by side."""
 
 
 def compose(folders: Sequence[Path]) -> Report:
-    """All that is said of these folders: each is a run or a comparison."""
+    """Build the report of these folders; each is a run or a comparison."""
     found: list[Path | Record] = [folder if is_comparison(folder) else read_record(folder) for folder in folders]
     records = [one for one in found if isinstance(one, Record)]
     own = found if len(records) <= MOST_CHAPTERS else [one for one in found if isinstance(one, Path)]
@@ -35,7 +35,7 @@ def compose(folders: Sequence[Path]) -> Report:
 
 
 def write_report(folders: Sequence[Path], out: Path, markdown: bool = False, pdf: bool = False) -> list[Path]:
-    """Write the page, and beside it the other forms that are asked for; returns what was written."""
+    """Write the HTML page, and beside it the other requested formats; return the files written."""
     if out.is_dir() or out.suffix not in (".html", ".htm"):
         raise UserError(f"--out names the HTML file to write, such as report.html, not '{out}'; other forms lie beside it")
     browser = find_browser() if pdf else None  # before any work
@@ -54,7 +54,7 @@ def write_report(folders: Sequence[Path], out: Path, markdown: bool = False, pdf
 
 
 def leave_report(folder: Path, say: Callable[[str], None]) -> None:
-    """The report of a folder whose work is done. Whatever goes wrong here is said: it must not undo what is finished."""
+    """Write the report of a finished folder. An error is only printed: it must not make a finished run fail."""
     try:
         write_report([folder], folder / PAGE)
     except Exception as error:

@@ -1,6 +1,6 @@
-"""What a report is made of, before it is dressed as a page or as Markdown.
+"""The blocks that a report consists of, before they are rendered as HTML or Markdown.
 
-Invariant: all text here is plain; whoever dresses it escapes it.
+Invariant: all text here is plain; the renderer escapes it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from milonga.run.transcripts import Transcript
 
 @dataclass(frozen=True)
 class Sheet:
-    """A table; all columns but the first are numbers, or stand like numbers."""
+    """A table; all columns but the first are numbers, or aligned like numbers."""
 
     title: str
     head: Sequence[str]
@@ -22,7 +22,7 @@ class Sheet:
 
 @dataclass(frozen=True)
 class Facts:
-    """Names with what they are."""
+    """A list of (name, value)."""
 
     rows: Sequence[tuple[str, str]]
 
@@ -41,7 +41,7 @@ class Points:
 
 @dataclass(frozen=True)
 class Figure:
-    """A chart (SVG of ours) and, for a form that cannot show it, what it says in words."""
+    """A chart as SVG and, for formats that cannot show it, a description in words."""
 
     svg: str
     title: str
@@ -50,14 +50,14 @@ class Figure:
 
 @dataclass(frozen=True)
 class Figures:
-    """Side by side where there is room."""
+    """Charts that stand side by side if there is room."""
 
     figures: Sequence[Figure]
 
 
 @dataclass(frozen=True)
 class Code:
-    """Something to copy."""
+    """Text to copy, such as a command."""
 
     text: str
 
@@ -77,7 +77,7 @@ class Talks:
 
 @dataclass(frozen=True)
 class Folded:
-    """What few want to see; opened by a click, without a script."""
+    """A block that is folded at first; opened by a click, without a script."""
 
     title: str
     block: Sheet | Code | Facts
@@ -94,7 +94,7 @@ class Section:
 
 @dataclass(frozen=True)
 class Chapter:
-    """All that is said of one folder, or of several together."""
+    """The part of a report about one folder, or about several together."""
 
     title: str
     lead: str

@@ -1,4 +1,4 @@
-"""What a report says of a comparison, or of a claim that was tested by one: tables with paired intervals, curves with bands."""
+"""The chapter of a report about a comparison, or a claim tested by one: tables with paired intervals, curves with bands."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from milonga.run.record import read_json, read_rows
 from milonga.text import amount, number
 
 NOWHERE: Mapping[str, Any] = {"x": [], "mean": [], "low": [], "high": []}
-"""The curve of an arm that lacks a metric: it keeps its colour for the others."""
+"""The empty curve of an arm that lacks a metric, so that the arm keeps its colour in all charts."""
 PLAN, RESULT, CLAIM = "compare.toml", "compare.json", "claim.json"
 
 
@@ -76,7 +76,7 @@ def claim_section(claim: Mapping[str, Any]) -> Section:
 
 
 def figures(result: Result) -> list[Figure]:
-    """The mean curve of every arm in each metric, with its band, and the ways of the pairs."""
+    """Build one figure per metric (mean curve and band of every arm), and the path chart of accuracy against F1."""
     short = short_names(list(result["arms"]))
     metrics = dict.fromkeys([result["metric"], *(m for arm in result["arms"].values() for m in arm["metrics"])])
     out = []
@@ -106,7 +106,7 @@ def pair_figure(result: Result, short: Mapping[str, str]) -> Figure | None:
 
 
 def runs_sheet(result: Result) -> Sheet:
-    """Every run, with the folder where its own report lies."""
+    """Build the table of all runs, with the folder that holds each run's own report."""
     metric = result["metric"]
     rows = []
     for arm in result["arms"].values():

@@ -1,4 +1,4 @@
-"""The charts of a run, or of several on top of each other: which metrics belong together, and what they are called."""
+"""The charts of one run, or of several runs overlaid: which metrics share a chart, and their titles."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ SIDE_BY_SIDE = (
     "eval/hacking_gap",
     "rollouts/generator/accuracy",
 )
-"""What several runs are drawn by, one chart each."""
+"""Metrics in which several runs are compared, one chart each."""
 GENERATOR, F1 = "eval/generator/accuracy", "eval/verifier/f1"
 WORK = ("sample", "verify", "score", "learn", "publish", "idle")
-"""Kinds of work in the order of a turn; others that a run has come after them."""
+"""Kinds of work in the order of a turn; any other kinds come after them."""
 
 
 @dataclass(frozen=True)
@@ -43,9 +43,9 @@ class Panel:
     title: str
     metrics: Mapping[str, str]
     share: bool = True
-    """All of them lie between 0 and 1."""
+    """Whether all metrics lie between 0 and 1."""
     every: str = ""
-    """Draw all metrics that begin with `learn/` and end so, one for each policy, instead of those named."""
+    """If set, draw all metrics that begin with `learn/` and end with this suffix, one per policy, instead of `metrics`."""
 
 
 PANELS = (
@@ -83,7 +83,7 @@ Y_LABELS = {"Hacking gap": "share called right − share that is right"}
 
 
 def run_figures(record: Record) -> list[Figure]:
-    """The curves of a run, without those it has no numbers for."""
+    """Build the figures of a run, without those that have no data."""
     found = [panel_figure(record, panel) for panel in PANELS]
     return [figure for figure in [*found[:2], pair_figure([record], [record.name]), *found[2:]] if figure is not None]
 
@@ -102,7 +102,7 @@ def panel_figure(record: Record, panel: Panel) -> Figure | None:
 
 
 def series_of(record: Record, metric: str, name: str) -> Series:
-    """A metric over the turns in which it was measured, with its interval where the run has one."""
+    """Make the series of a metric over the turns in which it was measured, with its interval if the run has one."""
     turns, values = record.curve(metric)
     edges = [dict(zip(*record.curve(edge), strict=True)) for edge in BANDS.get(metric, ())]
     low, high = ([edge.get(turn) for turn in turns] for edge in edges) if all(edges) and edges else ((), ())
@@ -114,7 +114,7 @@ def said_of(one: Series) -> str:
 
 
 def pair_figure(records: Sequence[Record], names: Sequence[str]) -> Figure | None:
-    """The way of generator and verifier together: accuracy of the one against F1 of the other."""
+    """Build the path chart of training: generator accuracy against verifier F1, one point per evaluation."""
     series = []
     for name, record in zip(names, records, strict=True):
         points = [(as_number(row.get(GENERATOR)), as_number(row.get(F1))) for row in record.rows]
@@ -133,13 +133,13 @@ def pair_figure(records: Sequence[Record], names: Sequence[str]) -> Figure | Non
 
 
 def pair_chart(title: str, series: Sequence[Series]) -> str:
-    """Always on the whole square, so that two reports can be laid beside each other."""
+    """Draw the path chart. Both axes always span 0 to 1, so that two reports can be compared."""
     x_label, y_label = TITLES[GENERATOR], TITLES[F1]
     return path_chart(title, series, x_label=x_label, y_label=y_label, x_range=(0.0, 1.0), y_range=(0.0, 1.0))
 
 
 def side_by_side(records: Sequence[Record], names: Sequence[str]) -> list[Figure]:
-    """Each metric of several runs in one chart."""
+    """Build one figure per metric, with the curves of all runs."""
     out = []
     for metric in SIDE_BY_SIDE:
         curves = [(name, record.curve(metric)) for name, record in zip(names, records, strict=True)]
@@ -161,7 +161,7 @@ def flow_figure(record: Record) -> Figure | None:
 
 
 def turn_seconds(record: Record) -> dict[str, dict[str, float]]:
-    """By who learns, the mean seconds of each kind of work in a turn; evaluations by themselves."""
+    """Mean seconds of each kind of work in a turn, keyed by the agent that learns; evaluations are left out."""
     learners = {row["turn"]: str(row["learner"]) for row in record.rows if row.get("learner")}
     turns: dict[str, list[Mapping[str, float]]] = {}
     for row in record.timing:

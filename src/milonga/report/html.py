@@ -1,7 +1,7 @@
-"""A report as one HTML file that needs nothing else: no script, no picture, no font, no address.
+"""Render a report as one self-contained HTML file: no script, image, font or link to elsewhere.
 
-Invariant: all text goes through `text_of`, so that nothing a model or a user wrote is ever markup, and nothing in it hides.
-The policy in its head forbids everything but the one style sheet, named by its checksum.
+Invariant: all text goes through `text_of`, so that text of a model or a user is never markup and hidden characters show.
+The content security policy forbids everything but the one style sheet, named by its checksum.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def to_html(report: Report) -> str:
 
 
 def contents(report: Report) -> str:
-    """Where to go: the chapters, or the sections of the only one."""
+    """Render the table of contents: the chapters, or the sections of a single chapter."""
     if len(report.chapters) > 1:
         places = [(f"c{at}", chapter.title) for at, chapter in enumerate(report.chapters)]
     else:

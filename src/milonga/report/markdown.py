@@ -1,4 +1,4 @@
-"""A report as Markdown. Charts are said in words; what a model wrote stands in fences that it cannot close."""
+"""Render a report as Markdown. Charts become words; text of a model stands in code fences that it cannot close."""
 
 from __future__ import annotations
 
@@ -64,12 +64,12 @@ def line(cells: Sequence[str]) -> str:
 
 
 def plain(text: str) -> str:
-    """Text that Markdown shows as it is, in one line."""
+    """Escape a text so that Markdown shows it literally, on one line."""
     return "".join("\\" + c if c in "\\|*_`<>[]#&~$" else c for c in visible(" ".join(text.split())))
 
 
 def fenced(text: str, language: str = "text") -> str:
-    """Text as it was written, in a fence longer than any in it."""
+    """Put a text into a code fence that is longer than any fence inside it."""
     shown = visible(text, lines=True)
     longest = max((len(found) for found in re.findall(r"`+", shown)), default=0)
     fence = "`" * max(3, longest + 1)

@@ -1,4 +1,4 @@
-"""What a report says of a run: what was run and on what, how it went, what is worth reading, how to do it again."""
+"""The chapter of a report about a run: its settings and hardware, curves, transcripts, and how to reproduce it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from milonga.run.transcripts import choose, read_transcripts
 from milonga.text import amount, number
 
 TALKS = 2
-"""Transcripts of each kind."""
+"""Number of transcripts of each kind."""
 VERIFIER = (
     ("F1 on first errors (sampled)", "f1"),
     ("F1, greedy", "greedy_f1"),
@@ -68,7 +68,7 @@ def headline(record: Record) -> Sheet:
 
 
 def ends(record: Record, metric: str) -> tuple[str, str, str]:
-    """First and last value of a metric, and the change where there are two."""
+    """Format the first and last value of a metric, and the change if there are two."""
     values = record.curve(metric)[1]
     if not values:
         return "—", "—", ""
@@ -81,7 +81,7 @@ def remark_blocks(record: Record) -> list[Block]:
 
 
 def remarks(record: Record) -> list[str]:
-    """What a careful reader would ask about, where the numbers give a reason to."""
+    """List warnings that the numbers give a reason for: trivial F1, a hacking gap, guessed answers, skipped updates."""
 
     def end(metric: str) -> float | None:
         values = record.curve(metric)[1]
@@ -141,7 +141,7 @@ def facts(record: Record) -> list[tuple[str, str]]:
 
 
 def recipe_facts(config: Config) -> list[tuple[str, str]]:
-    """The recipe with its paper and seats; a recipe of the user's own, which is not loaded here, by its name."""
+    """List the recipe with its paper and agents. A recipe of the user's own is not loaded here: only its name is listed."""
     try:
         recipe = RECIPES.get(config.recipe)
     except UserError:
@@ -218,7 +218,7 @@ def verifier_section(record: Record) -> list[Section]:
 
 
 def inside_section(record: Record) -> list[Section]:
-    """From whom the credit came, and where the time went."""
+    """Build the section with the reward flow and the time spent in a turn."""
     found = [figure for figure in (flow_figure(record), time_figure(record)) if figure is not None]
     return [Section("Inside a turn", [Figures(found)])] if found else []
 
@@ -238,7 +238,7 @@ def all_metrics(record: Record, *prefixes: str) -> Sheet:
 
 
 def reproduce(record: Record) -> list[Block]:
-    """The command that was typed, where it is known, and one that needs nothing but the config."""
+    """Build the blocks with the command that was typed, if known, and a command that needs only the config."""
     commands = [str(row["command"]) for row in record.machine if row.get("command")]
     config = shlex.quote(str(record.folder / "config.toml"))
     anew = f"milonga run {shlex.quote(record.config.recipe)} --config {config} --out NEW"

@@ -1,4 +1,4 @@
-"""Tables of a comparison before they are dressed for a terminal or a page. Pure functions of what compare.json holds."""
+"""Build the tables of a comparison, before they are rendered for a terminal or a page. Pure functions of compare.json."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def sheets(result: Result) -> list[Sheet]:
 
 
 def costs(result: Result) -> Sheet:
-    """What each arm used, so that nothing it got on top goes unnoticed."""
+    """Build the table of turns, tokens and FLOPs that each arm used, so that extra compute does not go unnoticed."""
     target = number(result["target"])
     head = ("arm", "seeds", "lead turns", "all turns", "tokens", "FLOPs", f"lead turns to reach {target}")
     rows = [
@@ -67,7 +67,7 @@ def measured(values: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def judged(difference: Mapping[str, Any]) -> tuple[str, ...]:
-    """With the smallest effect that could have been seen beside every "undecided"."""
+    """Format a paired difference. An "undecided" one is shown with the smallest effect that could have been detected."""
     said = difference["verdict"]
     seen = number(difference["smallest_effect"]) if said == "undecided" else ""
     mean = f"{difference['mean']:+.3f} {interval(difference['interval'])}".strip()
@@ -94,13 +94,13 @@ def interval(value: Sequence[float] | None) -> str:
 
 
 def remarks(result: Result) -> list[str]:
-    """What must be said beside the tables."""
+    """List the failed runs and the notes of a comparison."""
     runs = [f"failed: {run['arm']} seed {run['seed']}: {run['error']}" for run in result["failed"]]
     return [*runs, *result["notes"]]
 
 
 def short_names(arms: Sequence[str]) -> dict[str, str]:
-    """What tells each arm from the others: settings that all arms of its recipe share say nothing."""
+    """Shorten arm names: drop the settings that all arms of the same recipe share."""
     settings = {arm: (arm.partition(":")[0], arm.partition(":")[2].split(",")) for arm in arms}
     out = {}
     for arm, (recipe, own) in settings.items():

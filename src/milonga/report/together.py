@@ -1,6 +1,6 @@
-"""Several runs side by side: where their settings differ, how they ended, their curves on top of each other.
+"""The chapter of a report about several runs: settings that differ, final metrics, overlaid curves.
 
-No interval is taken here: runs that were not planned as pairs give none. `milonga compare` does that.
+There are no confidence intervals here: runs that were not planned as pairs give none. Use `milonga compare` for that.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def together_chapter(records: Sequence[Record]) -> Chapter:
 
 
 def distinct(names: Sequence[str]) -> list[str]:
-    """Folders of one name in different places are numbered."""
+    """Make names unique: repeated names get a number."""
     seen: dict[str, int] = {}
     out = []
     for name in names:
@@ -51,7 +51,7 @@ def outcomes(records: Sequence[Record], names: Sequence[str]) -> Sheet:
 
 
 def settings(records: Sequence[Record], names: Sequence[str]) -> Sheet:
-    """The keys of the configs that are not the same in all runs, but for what only one recipe or policy has at all."""
+    """Build the table of config keys that differ between runs. Keys that only one recipe or policy has are left out."""
     flats = [flat(record.config.model_dump(mode="json")) for record in records]
     keys = dict.fromkeys(key for one in flats for key in one)
     policies = set.intersection(*(set(record.config.policies) for record in records))

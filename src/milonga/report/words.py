@@ -1,4 +1,4 @@
-"""Words that the page and the Markdown of a report share."""
+"""Texts that the HTML and the Markdown of a report share."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from milonga.run.transcripts import Transcript
 from milonga.text import clipped
 
 MOST_TEXT = 1500
-"""Characters of one text of a model that a report shows."""
+"""Most characters of one completion that a report shows."""
 MOST_STEP = 400
 MOST_STEPS = 30
 
@@ -27,7 +27,7 @@ def verdict_word(value: bool | None) -> str:
 
 
 def answer_line(one: Transcript) -> str:
-    """How a solution ends: its answer, its grade, and what the verifier says of it."""
+    """Describe a solution's answer, its grade, and the verifier's verdict on it."""
     answer = "No answer" if one.answer is None else f"Answer {clipped(one.answer, 200)}"
     grade = {True: "right", False: "wrong", None: "could not be graded"}[one.correct]
     if not one.checked:

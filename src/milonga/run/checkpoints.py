@@ -1,7 +1,7 @@
-"""Checkpoints: all policies and the run's state in one folder, complete or not there.
+"""Save and load checkpoints: all policies and the run's state in one folder, complete or absent.
 
 Invariant: a checkpoint counts only with its marker, which is written last and lists every file with size and checksum. A folder
-without it, or one that does not match it, is passed over for the newest one that does.
+without a marker, or one that does not match it, is skipped; the newest intact one is used.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Checkpoints:
         return self.folder / f"turn-{turn:06d}"
 
     def save(self, turn: int, state: dict[str, Any], save_engine: Callable[[Path], None]) -> Path:
-        """Write everything into a draft folder, then the marker, then the name it is known by."""
+        """Write everything into a draft folder, then the marker, then rename it to its final name."""
         final = self.path(turn)
         draft = final.with_name(final.name + ".draft")
         with disk_errors(final):
@@ -43,7 +43,7 @@ class Checkpoints:
                 files = {path.name: _seal(path) for path in sorted(draft.iterdir())}
                 write_atomically(draft / MARKER, json.dumps({"turn": turn, "files": files}, indent=1))
             except BaseException:
-                # Nothing half-written stays behind to fill the disk further.
+                # Half-written files must not fill the disk further.
                 shutil.rmtree(draft, ignore_errors=True)
                 raise
             shutil.rmtree(final, ignore_errors=True)
@@ -59,27 +59,27 @@ class Checkpoints:
             shutil.rmtree(draft, ignore_errors=True)
 
     def forget_after(self, turn: int) -> None:
-        """Remove what is newer than a turn: damaged, or it would have been resumed. It must not outlive good ones."""
+        """Remove checkpoints newer than a turn. They are damaged, or they would have been resumed from."""
         for path in self.folder.glob("turn-*"):
             if path.name > self.path(turn).name:
                 shutil.rmtree(path, ignore_errors=True)
 
     def size(self) -> int:
-        """Bytes that the checkpoints take now."""
+        """Total size of all checkpoints in bytes."""
         return sum(file.stat().st_size for path in self._folders() for file in path.iterdir())
 
     def _folders(self) -> list[Path]:
         return sorted(p for p in self.folder.glob("turn-*") if p.is_dir() and (p / MARKER).exists())
 
     def newest(self) -> tuple[Path, dict[str, Any]] | None:
-        """The newest checkpoint that is whole, and its state."""
+        """Find the newest intact checkpoint and load its state; None if there is none."""
         for path in reversed(self._folders()):
             if not damage(path):
                 return path, json.loads((path / STATE).read_text())
         return None
 
     def damaged(self) -> list[str]:
-        """What is wrong with the checkpoints that were passed over."""
+        """List the damaged checkpoints with what is wrong with each."""
         return [f"{path.name}: {what}" for path in self._folders() if (what := damage(path))]
 
 
@@ -89,7 +89,7 @@ def _seal(path: Path) -> dict[str, int]:
 
 
 def damage(path: Path) -> str | None:
-    """What is wrong with a checkpoint; None if it is whole."""
+    """Return what is wrong with a checkpoint; None if it is intact."""
     try:
         files = json.loads((path / MARKER).read_text())["files"]
     except (OSError, json.JSONDecodeError, KeyError, TypeError):

@@ -1,4 +1,4 @@
-"""The live view of a run: progress, time left, and what is being learned. It goes to stderr; stdout is for results."""
+"""The live view of a run in the terminal: progress, time left, metrics. It goes to stderr; stdout is for results."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def show_time(seconds: float) -> str:
 
 
 class Panel:
-    """What changes in place on a terminal; elsewhere there are only lines. All of it goes to stderr."""
+    """A view that updates in place on a terminal, and prints lines elsewhere. All of it goes to stderr."""
 
     def __init__(self, quiet: bool = False) -> None:
         self.console = Console(stderr=True, quiet=quiet)
@@ -55,12 +55,12 @@ class Panel:
             self.live.stop()
 
     def say(self, text: str) -> None:
-        """A line that stays. Names and errors hold the user's text: never read as markup."""
+        """Print a line that stays. It may hold the user's text, so it is never read as markup."""
         self.console.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
 class LiveView(Panel):
-    """A table of the last turns with a bar above it on a terminal; one line a turn elsewhere."""
+    """A table of the last turns with a progress bar on a terminal; one line per turn elsewhere."""
 
     def __init__(self, title: str, total: int | None, quiet: bool = False) -> None:
         super().__init__(quiet)
@@ -79,7 +79,7 @@ class LiveView(Panel):
             self.say("  ".join(cells) + f"  {self.left(row)}")
 
     def left(self, row: dict[str, Any]) -> str:
-        """Time passed, and an estimate of what is left once a turn has been seen."""
+        """Format the elapsed time, and an estimate of the time left after the first turn."""
         passed = time.monotonic() - self.began
         done = int(row["turn"]) - self.first
         if self.total is None or done <= 0:

@@ -1,4 +1,4 @@
-"""Writing files so that a run killed at any moment leaves nothing half-written behind."""
+"""Write files atomically, so that a run killed at any moment leaves nothing half-written."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from milonga.errors import RunFolderError
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 REFUSED = (
     *(errno.EACCES, errno.EROFS, errno.EPERM, errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG),
-    errno.ENOENT,  # some file systems, such as /proc, say so where nothing may be made
+    errno.ENOENT,  # raised by some file systems, such as /proc, where nothing can be created
 )
 
 
 @contextmanager
 def disk_errors(what: Path) -> Iterator[None]:
-    """A full disk or a folder that cannot be written is the user's to mend, not a traceback."""
+    """Raise a full disk, or a folder that cannot be written, as a `RunFolderError` for the user, not as a traceback."""
     try:
         yield
     except Exception as error:
@@ -40,7 +40,7 @@ def disk_errors(what: Path) -> Iterator[None]:
 
 
 def errno_of(error: Exception) -> int:
-    """The system's error number; 0 where there is none. Safetensors tells it in its text only."""
+    """Return the system's error number; 0 if there is none. Safetensors has it only in its message."""
     if isinstance(error, OSError):
         return error.errno or 0
     found = re.search(r"\(os error (\d+)\)", str(error))
@@ -48,7 +48,7 @@ def errno_of(error: Exception) -> int:
 
 
 def sync(path: Path) -> None:
-    """Make a file or a folder's list of names durable."""
+    """Flush a file, or the entries of a folder, to disk (fsync)."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -57,7 +57,7 @@ def sync(path: Path) -> None:
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """The old content or the new one, never a part."""
+    """Write a text file atomically: readers see the old content or the new one, never a part."""
     with disk_errors(path):
         draft = path.with_name(path.name + ".draft")
         draft.write_text(text, encoding="utf-8")
@@ -67,7 +67,7 @@ def write_atomically(path: Path, text: str) -> None:
 
 
 def to_json(row: dict[str, Any]) -> str:
-    """One line of strict JSON: what is not a number is null."""
+    """Format a row as one line of strict JSON: NaN and infinity become null."""
     return json.dumps({key: _plain(value) for key, value in row.items()})
 
 
@@ -82,7 +82,7 @@ def _plain(value: Any) -> Any:
 
 
 class JsonLines:
-    """A file of one JSON object a line, each with a `turn`. Appended to, and cut back when a run resumes."""
+    """A file of JSON lines, one object per line, each with a `turn`. It is appended to, and truncated when a run resumes."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -94,7 +94,7 @@ class JsonLines:
             os.fsync(file.fileno())
 
     def rows(self) -> list[dict[str, Any]]:
-        """The complete rows; a last line that a kill cut off is left out."""
+        """Read the complete rows; a last line that was cut off by a kill is left out."""
         if not self.path.exists():
             return []
         out = []
@@ -106,7 +106,7 @@ class JsonLines:
         return out
 
     def cut(self, turn: int) -> None:
-        """Forget everything after a turn. A file that was never begun is not begun by this."""
+        """Remove all rows after a turn. A file that does not exist is not created."""
         if not self.path.exists():
             return
         kept = [row for row in self.rows() if row["turn"] <= turn]

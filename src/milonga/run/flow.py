@@ -1,6 +1,6 @@
-"""The reward flow of a run: from whom each policy had its credit, and how much. Derived from the lessons of real turns.
+"""The reward flow of a run: the share of each policy's credit by source. Derived from the train batches of real turns.
 
-Every lesson names the sources of its credit with their shares; the loop writes them into the metrics as `flow/SOURCE>POLICY`.
+Every train batch names the sources of its credit with their shares; the loop logs them as metrics `flow/SOURCE>POLICY`.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 Flow = dict[tuple[str, str], float]
-"""(source, policy) to the mean share of the policy's credit, over the turns in which it had any from there."""
+"""(source, policy) -> mean share of the policy's credit, over the turns in which that source gave any."""
 PREFIX = "flow/"
 OUTSIDE = ("answers", "steps", "demonstrations", "text", "preferences", "format", "construction", "execution")
-"""Sources that are no seat."""
+"""Sources of credit that are not agents."""
 
 
 def flow_of(rows: Iterable[Mapping[str, Any]]) -> Flow:
@@ -26,7 +26,7 @@ def flow_of(rows: Iterable[Mapping[str, Any]]) -> Flow:
 
 
 def mermaid(flow: Flow) -> str:
-    """As a Mermaid graph: policies, and seats that judge, are boxes; what comes from outside is round."""
+    """Format a reward flow as a Mermaid graph: policies and judging agents are boxes, outside sources are round."""
     lines = ["graph LR"]
     for node in dict.fromkeys(name for edge in flow for name in edge):
         lines.append(f"    {node}({node})" if node in OUTSIDE else f"    {node}[{node}]")

@@ -1,6 +1,6 @@
-"""The run folder: config, metrics, timings, preferences, traces, checkpoints, models, report. docs/run-folder.md describes it.
+"""The run folder: config, metrics, timings, preferences, rollouts, checkpoints, models, report. See docs/run-folder.md.
 
-Invariant: one process at a time works in it; what is in `metrics.jsonl` up to the newest checkpoint's turn never changes again.
+Invariant: one process at a time works in it; `metrics.jsonl` up to the turn of the newest checkpoint never changes again.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from milonga.run.traces import write_traces
 from milonga.types import Floats, Traces
 
 OURS_BEFORE_A_RUN = ("lock", "tracker-id", "error.txt", "tensorboard")
-"""What a start that failed, or a comparison, may have left in a folder that holds no run yet."""
+"""Files that a failed start, or a comparison, may have left in a folder that holds no run yet."""
 
 
 class RunFolder:
-    """Open with `with`: it holds a lock until the end, which a kill releases too."""
+    """A run folder, used in a `with` statement: it holds a lock until the end, which a kill releases too."""
 
     def __init__(self, path: Path, keep: int) -> None:
         self.path = path
@@ -65,7 +65,7 @@ class RunFolder:
         write_atomically(self.path / "config.toml", to_toml(config.model_dump(mode="json")))
 
     def rewind(self, turn: int) -> None:
-        """Forget what came after the checkpoint that is resumed: it will come again, bit for bit."""
+        """Remove everything after the checkpoint that is resumed from: it will be computed again, bit for bit."""
         self.metrics.cut(turn)
         self.timing.cut(turn)
         self.preferences.cut(turn)
@@ -80,7 +80,7 @@ class RunFolder:
 
 
 def read_config(path: Path) -> Config:
-    """The config of an existing run."""
+    """Read the config of an existing run."""
     if not path.is_dir():
         raise RunFolderError(f"run folder '{path}' does not exist")
     if not (path / "config.toml").exists():

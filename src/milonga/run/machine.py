@@ -1,4 +1,4 @@
-"""On what a run was made: versions, hardware, the command. Written beside the metrics, never among them: it is not the run."""
+"""Describe the machine of a run: versions, hardware, the command. Kept apart from the metrics, which must not depend on it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def version_of(package: str) -> str | None:
 
 
 def describe_machine(turn: int) -> dict[str, Any]:
-    """A row of machine.jsonl: a process begins, or goes on, at this turn."""
+    """Make a row of machine.jsonl for a process that starts or resumes at this turn."""
     return {
         "turn": turn,
         "started": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
@@ -38,14 +38,14 @@ def describe_machine(turn: int) -> dict[str, Any]:
 
 
 def command() -> str | None:
-    """The line that started this process, if it was ours; a user's own program is none of a run's business."""
+    """The command line of this process if it is `milonga`; None for a user's own program, which is not recorded."""
     name = Path(sys.argv[0])
     ours = name.name == "milonga" or name.parent.name == "milonga"  # python -m milonga
     return shlex.join(["milonga", *sys.argv[1:]]) if ours else None
 
 
 def processor() -> str:
-    """The name of the processor, where the system tells it."""
+    """The name of the processor, if the system tells it."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -61,7 +61,7 @@ def memory_gib() -> float | None:
 
 
 def gpus() -> list[str]:
-    """Names of the devices that are there. Torch is asked only where something else has loaded it: it takes a second."""
+    """Names of the GPUs. Torch is asked only if it is already imported: importing it takes a second."""
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_available():
         return []

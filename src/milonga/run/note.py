@@ -1,6 +1,6 @@
-"""`milonga.json`, a note beside an exported model: what a folder of weights does not say of itself.
+"""`milonga.json`, a note beside an exported model: agents, dialect, origin, recipe, task and turn.
 
-Without it a folder is a model like any other: it speaks in tags, and learns at the rate that is usual for large ones.
+A folder without it is treated like any other model: tagged dialect, and the default learning rate of large models.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ FILE = "milonga.json"
 
 @dataclass(frozen=True)
 class Note:
-    """Who the model is. `origin` is the model that training began with, through however many runs."""
+    """The facts of an exported model. `origin` is the model that training began with, across any number of runs."""
 
     seats: tuple[str, ...]
     dialect: str
@@ -33,14 +33,14 @@ class Note:
 
 
 def note_of(config: Config, policy: str, seats: Sequence[str], turn: int) -> Note:
-    """The note for a policy of a run, at a turn."""
+    """Make the note for a policy of a run at a turn."""
     model = config.policies[policy].model
-    recipe, task = (Path(name).name for name in (config.recipe, str(config.task["name"])))  # of one's own: whole paths
+    recipe, task = (Path(name).name for name in (config.recipe, str(config.task["name"])))  # may be paths
     return Note(tuple(seats), config.dialect, origin_of(model), recipe, task, turn)
 
 
 def read_note(model: str) -> Note | None:
-    """The note beside a model; None where it is not a folder, or has none."""
+    """Read the note beside a model; None if it is not a folder, or has none."""
     path = Path(model).expanduser() / FILE
     try:
         raw = json.loads(path.read_text(encoding="utf-8"))
@@ -52,13 +52,13 @@ def read_note(model: str) -> Note | None:
 
 
 def origin_of(model: str) -> str:
-    """The model that training began with: what a note says, or the model itself."""
+    """Return the model that training began with: from its note, or the model itself."""
     note = read_note(model)
     return model if note is None else note.origin
 
 
 def dialect_of(model: str) -> str:
-    """What a model speaks: an embedded one tersely, an exported one as it was taught, any other in tags."""
+    """Return the dialect of a model: that of its note if it was exported, terse if embedded, otherwise tagged."""
     note = read_note(model)
     if note is not None:
         return note.dialect

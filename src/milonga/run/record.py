@@ -1,4 +1,4 @@
-"""A run folder, read: what `show`, reports and pictures are made of. A run in progress can be read too.
+"""Load a run folder into a `Record`, which `show`, reports and plots use. A run in progress can be loaded too.
 
 Invariant: a folder that cannot be read, or holds something else, is a `RunFolderError` of one line.
 """
@@ -26,7 +26,7 @@ HEADLINE = (
     ("verifier balanced accuracy", "verifier/balanced_accuracy"),
     ("hacking gap (verifier's score - true accuracy)", "hacking_gap"),
 )
-"""What is said first of a run: in words, and as a metric below `eval/`."""
+"""The headline metrics of a run: (label, metric name below `eval/`)."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Record:
     rows: Sequence[Row]
     timing: Sequence[Row]
     machine: Sequence[Row]
-    """One row for each process that worked on the run; none in folders of a time that did not keep it."""
+    """One row per process that worked on the run; empty in folders of older versions, which did not record it."""
     summary: Mapping[str, Any] | None
     """What `run` returned; None while the run is not finished."""
 
@@ -50,7 +50,7 @@ class Record:
 
     @cached_property
     def curves(self) -> dict[str, tuple[list[int], list[float]]]:
-        """By metric the turns in which it is a number, and its values. One pass: runs may have thousands of turns."""
+        """metric -> (turns in which it is a number, its values). Built in one pass: runs may have thousands of turns."""
         out: dict[str, tuple[list[int], list[float]]] = {}
         for row in self.rows:
             for key, raw in row.items():
@@ -64,7 +64,7 @@ class Record:
         return self.curves.get(metric, ([], []))
 
     def metrics(self, *prefixes: str) -> list[str]:
-        """The names that begin so and are a number in some turn, in their order."""
+        """List the metrics with one of these prefixes that are a number in some turn, in order of appearance."""
         return [name for name in self.curves if name.startswith(prefixes)]
 
 
@@ -75,7 +75,7 @@ def as_number(value: Any) -> float | None:
 
 
 def read_record(folder: Path) -> Record:
-    """All of a run but its traces and weights."""
+    """Load everything of a run but its rollouts and weights."""
     try:
         config = read_config(folder)
     except ConfigError as error:
@@ -99,7 +99,7 @@ def read_rows(path: Path) -> list[Row]:
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """An object of JSON; None where there is no such file."""
+    """Read a JSON object from a file; None if there is no such file."""
     if not path.exists():
         return None
     try:

@@ -1,7 +1,8 @@
-"""Traces as parquet: one row a trace, with ids, log-probabilities, step spans, readings, credit, and whom it is about.
+"""Save and load rollouts as parquet: one row per rollout, with ids, log-probabilities, step spans, advantages, parsed verdicts,
+grades, and its targets.
 
-Invariant: every file has all columns of `schema` with the same types, whatever its traces hold, so that many files read as
-one table. Rows lie in small groups: a reader that wants a few traces reads a few groups.
+Invariant: every file has all columns of `schema` with the same types, whatever its rollouts hold, so that many files read as
+one table. Row groups are small: a reader that wants a few rollouts reads a few groups.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 GROUP = 256
-"""Rows that are read together."""
+"""Rows per parquet row group."""
 
 
 @cache
@@ -64,7 +65,10 @@ def schema() -> pa.Schema:
 
 
 def write_traces(path: Path, traces: Iterable[Trace], advantages: Mapping[str, Floats] | None = None) -> None:
-    """`advantages` are what was learned from, by the trace's id."""
+    """Write rollouts to a parquet file.
+
+    advantages: by rollout id, one float array per rollout, aligned with its ids; rollouts without any are written with null.
+    """
     import pyarrow as pa
 
     credit, rows = advantages or {}, with_earlier(traces)
@@ -74,7 +78,7 @@ def write_traces(path: Path, traces: Iterable[Trace], advantages: Mapping[str, F
 
 
 def write_table(path: Path, table: pa.Table) -> None:
-    """Written beside and renamed: a reader never sees half a file."""
+    """Write a table to a draft and rename it, so that a reader never sees half a file."""
     import pyarrow.parquet as pq
 
     with disk_errors(path):
@@ -85,8 +89,8 @@ def write_table(path: Path, table: pa.Table) -> None:
 
 
 def with_earlier(traces: Iterable[Trace]) -> list[Trace]:
-    """With the earlier turns of conversations, each once and before those that follow: their texts and grades are in no other
-    row."""
+    """Add the earlier turns of conversations, each once and before the turns that follow. Their texts and grades are in no
+    other row."""
     traces = list(traces)
     written = {trace.id for trace in traces}
     out: list[Trace] = []
@@ -100,7 +104,7 @@ def with_earlier(traces: Iterable[Trace]) -> list[Trace]:
 
 
 def versions_of(traces: Sequence[Trace]) -> dict[str, list[tuple[str, int]]]:
-    """By trace, the version of every policy that shaped it: of who wrote it, of what it is about, and of who judged it."""
+    """Collect, by rollout id, the version of every policy that shaped a rollout: its author, its targets' and its judges'."""
     found: dict[str, dict[str, int]] = {}
     for trace in traces:
         parts = [s for each in (trace, *trace.about) for s in each.segments]
@@ -112,7 +116,7 @@ def versions_of(traces: Sequence[Trace]) -> dict[str, list[tuple[str, int]]]:
 
 
 def read_traces(path: Path, columns: Sequence[str] | None = None, most: int | None = None) -> list[dict[str, Any]]:
-    """The rows of a dump, or these columns of them. Of more than `most` rows those of the last problems, whole problems."""
+    """Read the rows of a file, or some of their columns. If there are more than `most` rows, only the last whole problems."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -125,7 +129,7 @@ def read_traces(path: Path, columns: Sequence[str] | None = None, most: int | No
 
 
 def last_problems(table: Any, most: int) -> Any:
-    """So many of a table's last problems that it has at most `most` rows; one problem at least."""
+    """Select the last problems of a table so that at most `most` rows are left, but at least one problem."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -144,7 +148,7 @@ def row_of(trace: Trace, advantages: Floats | None = None) -> dict[str, Any]:
     value = trace.reading.value
     said = value if isinstance(value, Verification) else None
     if advantages is not None and len(advantages) != len(trace.ids):
-        advantages = None  # a lesson may be about a piece of a trace, under its name
+        advantages = None  # a train batch may hold a slice of a rollout under the same id
     made = maker(trace)
     return {
         "id": trace.id,
@@ -180,7 +184,7 @@ def row_of(trace: Trace, advantages: Floats | None = None) -> dict[str, Any]:
 
 
 def maker(trace: Trace) -> Segment | None:
-    """The part that a policy wrote: what it learns from, or the last where it learns from none."""
+    """Find the segment that a policy wrote: the first trained one, or the last one if none is trained."""
     written = [segment for segment in trace.segments if segment.policy is not None]
     return next((segment for segment in written if segment.trained), written[-1] if written else None)
 
@@ -190,15 +194,15 @@ def listed(values: Iterable[Any] | None) -> list[Any] | None:
 
 
 def contradicts(final: bool | None, steps: Iterable[bool] | None) -> bool | None:
-    """Whether a final verdict does not follow from the step verdicts; None where one of them is missing."""
+    """Whether a final verdict contradicts the step verdicts; None if either is missing."""
     return None if final is None or steps is None else final != all(steps)
 
 
 def known(about: tuple[Trace, ...]) -> bool | None:
-    """Whether the one solution that is judged is right."""
+    """Whether the single target is correct; None if there are several targets or it has no grade."""
     return about[0].grade.correct if len(about) == 1 and about[0].grade is not None else None
 
 
 def fooled(final: bool | None, correct: bool | None) -> bool | None:
-    """Whether a judge called a wrong solution right; None where either is unknown."""
+    """Whether a verdict calls a wrong solution right; None if the verdict or the truth is unknown."""
     return None if final is None or correct is None else final and not correct

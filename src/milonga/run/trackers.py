@@ -1,4 +1,4 @@
-"""Optional trackers: tensorboard, wandb, trackio. A resumed run goes on in the tracker's same run."""
+"""Log metrics to optional trackers: tensorboard, wandb, trackio. A resumed run continues the same run of the tracker."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from milonga.run.files import write_atomically
 
 
 class Tracker(Protocol):
-    """Takes the numbers of a metrics row."""
+    """Logs the numbers of a metrics row."""
 
     def log(self, turn: int, numbers: Mapping[str, float]) -> None: ...
 
@@ -37,7 +37,7 @@ class _Tensorboard:
 
 
 class _Wandb:
-    """wandb, and trackio, which has the same calls."""
+    """wandb, or trackio, which has the same interface."""
 
     def __init__(self, module: str, folder: Path, project: str, config: dict[str, Any]) -> None:
         try:
@@ -56,7 +56,7 @@ class _Wandb:
 
 
 def run_id(folder: Path) -> str:
-    """The run's name in a tracker: made once and kept in the folder, so that a resumed run is the same run."""
+    """The run's id in a tracker: made once and saved in the folder, so that a resumed run is the same run."""
     file = folder / "tracker-id"
     if not file.exists():
         plain = "".join(c if c.isalnum() else "-" for c in folder.resolve().name)

@@ -1,4 +1,4 @@
-"""Solutions with what a verifier said of each step beside the truth, and which of them are worth reading first."""
+"""Load solutions with the verifier's verdict beside the true label of each step, and select those worth reading first."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from milonga.run.traces import read_traces
 from milonga.types import Solution
 
 MOST_TRACES = 20_000
-"""Of a dump that are read: of the last problems, with all that was written about them."""
+"""Most rollouts that are read from a file: those of the last problems, with all their verifications."""
 COLUMNS = (
     *("id", "seat", "problem", "question", "about", "text", "invalid"),
     *("answer", "final_verdict", "step_verdicts", "correct", "step_truth"),
@@ -33,7 +33,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Transcript:
-    """A solution and one verification of it, where there is one."""
+    """A solution and one verification of it, if there is any."""
 
     id: str
     turn: int
@@ -42,21 +42,21 @@ class Transcript:
     question: str
     text: str
     steps: Sequence[Step]
-    """Empty where the text has none that can be read."""
+    """Empty if no steps can be parsed from the text."""
     answer: str | None
     correct: bool | None
     invalid: str | None
-    """Why it could not be read."""
+    """Why it could not be parsed."""
     checked: bool = False
     says_right: bool | None = None
-    """The verification's final verdict; None where none can be read."""
+    """The verification's final verdict; None if none can be parsed."""
     check_text: str = ""
     agreeing: tuple[int, int] = field(default=(0, 0))
-    """Of all verifications of this solution, how many call it right, and how many there are."""
+    """(how many verifications call this solution right, how many there are)."""
 
     @property
     def disputed(self) -> int:
-        """Steps that were judged against the truth."""
+        """Number of steps whose verdict differs from the true label."""
         return sum(step.disputed for step in self.steps)
 
     @property
@@ -65,13 +65,13 @@ class Transcript:
 
     @property
     def contradicts(self) -> bool:
-        """The final verdict is not what the verdicts on the steps say."""
+        """Whether the final verdict contradicts the step verdicts."""
         verdicts = [step.verdict for step in self.steps if step.verdict is not None]
         return self.says_right is not None and bool(verdicts) and all(verdicts) != self.says_right
 
 
 def read_transcripts(folder: Path, config: Config) -> list[Transcript]:
-    """Those of the last dump of traces, in its order; none where no traces were kept."""
+    """Read the transcripts of the last saved rollouts, in file order; empty if none were saved."""
     files = sorted((folder / "traces").glob("turn-*.parquet"))
     if not files:
         return []
@@ -87,12 +87,12 @@ def read_transcripts(folder: Path, config: Config) -> list[Transcript]:
 
 
 def goes_on(row: Mapping[str, Any]) -> bool:
-    """Whether it is a later turn of a conversation, by the id that the table gave it, rather than a judgement of a solution."""
+    """Whether a row is a later turn of a conversation, not a verification. Its id, as the context made it, tells."""
     return any(f"/{about}>" in row["id"] for about in row["about"])
 
 
 def transcript_of(row: Mapping[str, Any], checks: Sequence[Mapping[str, Any]], solver: StepSolver, turn: int) -> Transcript:
-    """Of several verifications the one that is furthest from the truth is shown: the others are counted."""
+    """Build a transcript. Of several verifications the one with the largest disagreement is shown; the others are counted."""
     truth = row["step_truth"] or []
     check = max(checks, key=lambda one: distance(one, row["correct"], truth), default=None)
     verdicts = (check["step_verdicts"] if check is not None else None) or []
@@ -121,7 +121,7 @@ def transcript_of(row: Mapping[str, Any], checks: Sequence[Mapping[str, Any]], s
 
 
 def distance(check: Mapping[str, Any], correct: bool | None, truth: Sequence[bool]) -> tuple[int, int]:
-    """How far a verification is from the truth: in its final verdict first, then in the number of steps."""
+    """Disagreement of a verification with the truth: (final verdict wrong, number of wrong step verdicts)."""
     final = check["final_verdict"]
     wrong = final is not None and correct is not None and final != correct
     verdicts = check["step_verdicts"] or []
@@ -134,11 +134,11 @@ KINDS: tuple[tuple[str, Callable[[Transcript], int]], ...] = (
     ("contradiction: the final verdict is not what the step verdicts say", lambda one: one.contradicts),
     ("an error among the last", lambda one: one.correct is False),
 )
-"""Why a transcript is worth reading, and how much so; 0 for not at all."""
+"""(reason why a transcript is worth reading, score of a transcript; 0 for not at all)."""
 
 
 def choose(transcripts: Sequence[Transcript], each: int) -> list[tuple[str, Transcript]]:
-    """Those worth reading first, with the reason: at most so many of each kind, none twice, the last ones first."""
+    """Select transcripts worth reading, with the reason: at most `each` of each kind, none twice, the last ones first."""
     out: list[tuple[str, Transcript]] = []
     taken: set[str] = set()
     for why, measure in KINDS:

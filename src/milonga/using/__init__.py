@@ -1,1 +1,1 @@
-"""Using what was trained: items in, answers and verdicts out; exporting; serving. The command line and the service share it."""
+"""Use trained models: solve and verify items, export, serve. Shared by the command line and the HTTP service."""

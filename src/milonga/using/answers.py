@@ -1,12 +1,12 @@
-"""Best of n: from several solutions of a problem to one answer with a score.
+"""Best of n: choose one answer with a score from several solutions of a problem.
 
-Three ways to choose, with n solutions of a problem:
+Three ways to choose among n solutions of a problem:
 - `verifier`: the solution that the verifier ranks highest. The score is the probability that it is right.
-- `vote`: the answer that most solutions have. The score is its share of the solutions.
-- `both`, a weighted vote: each solution votes for its answer with the weight of its rank, and the answer with the greatest sum
-  wins. The score is its share of all weights. Answers are told apart by their text, as in evaluations.
+- `vote`, majority vote: the answer that most solutions have. The score is its share of the solutions.
+- `both`, weighted vote: each solution votes for its answer with the weight of its rank; the answer with the greatest sum
+  wins. The score is its share of all weights. Answers are compared by their text, as in evaluations.
 
-Invariant: on a tie the first seen wins, and a solution without an answer is chosen only where none has one.
+Invariant: on a tie the first one wins, and a solution without an answer is chosen only if none has one.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ RANKS: tuple[Rank, ...] = ("verifier", "vote", "both")
 
 @dataclass(frozen=True)
 class Candidate:
-    """A solution, and what the verifier says of it; None where it was not asked."""
+    """A solution and the verifier's verdict on it; None if it was not verified."""
 
     solution: Trace
     verdict: Verdict | None = None
@@ -42,7 +42,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Answer:
-    """What was chosen for a problem. `best` is None where the problem did not fit into the model's context."""
+    """The chosen answer to a problem. `best` is None if the problem did not fit into the model's context."""
 
     problem: Problem
     rank: Rank
@@ -52,7 +52,7 @@ class Answer:
 
 
 def answers(pair: Pair, problems: Sequence[Problem], best_of: int, rank: Rank, checks: int) -> list[Answer]:
-    """One answer to each problem. A single solution is decoded greedily; several are sampled."""
+    """Answer each problem by best of n. A single solution is decoded greedily; several are sampled."""
     solutions = pair.solve(problems, best_of, greedy=best_of == 1)
     verdicts = pair.verify(solutions, checks) if rank != "vote" else [None] * len(solutions)
     groups: dict[str, list[Candidate]] = {problem.id: [] for problem in problems}
@@ -62,7 +62,7 @@ def answers(pair: Pair, problems: Sequence[Problem], best_of: int, rank: Rank, c
 
 
 def choose(problem: Problem, rank: Rank, candidates: Sequence[Candidate]) -> Answer:
-    """Pure: the same candidates in the same order give the same answer."""
+    """Choose the answer to a problem. Pure: the same candidates in the same order give the same answer."""
     able = [c for c in candidates if c.answer is not None] or list(candidates)
     if not able:
         return Answer(problem, rank, None, None, ())
@@ -75,12 +75,12 @@ def choose(problem: Problem, rank: Rank, candidates: Sequence[Candidate]) -> Ans
     winner = max(sums, key=lambda answer: sums[answer])
     best = max((c for c in able if c.answer == winner), key=lambda c: c.weight)
     total = sum(c.weight for c in candidates)
-    share = 0.0 if winner is None or not total else sums[winner] / total  # no answer is nothing to be sure of
+    share = 0.0 if winner is None or not total else sums[winner] / total  # no answer has no confidence
     return Answer(problem, rank, best, share, tuple(candidates))
 
 
 def answer_row(answer: Answer) -> dict[str, Any]:
-    """An answer as JSON: what was chosen, why, and what else there was. With steps, `milonga verify` takes it as it is."""
+    """Convert an answer to JSON data: the choice, its score, and all candidates. `milonga verify` accepts such rows."""
     row: dict[str, Any] = {"question": answer.problem.text}
     if answer.best is None:
         return row | {"answer": None, "score": None, "error": TOO_LONG}
@@ -99,8 +99,8 @@ def candidate_row(candidate: Candidate) -> dict[str, Any]:
 
 
 def verdict_row(verdict: Verdict) -> dict[str, Any]:
-    """A verdict as JSON. `prediction` is the first wrong step as ProcessBench counts: from 0, -1 if there is none, null where
-    nothing could be read."""
+    """Convert a verdict to JSON data. `prediction` is the first wrong step as ProcessBench counts: from 0, -1 if there is none,
+    null if nothing could be parsed."""
     steps = verdict.steps
     row: dict[str, Any] = {
         "verdict": verdict.final,

@@ -1,6 +1,6 @@
-"""The model card of an exported seat, filled from its run: what it is, how it was trained, what was measured, how to ask it.
+"""Render the model card of an exported agent from its run: training facts, metrics, the exact prompt, and usage.
 
-Invariant: nothing of the trainer's machine but versions stands in it, and what a model wrote stays inside blocks of code.
+Invariant: of the trainer's machine it contains only versions, and text of a model stays inside code blocks.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ PACKAGES = ("milonga", "torch", "transformers", "peft", "safetensors")
 
 
 def seats_of(plan: Plan, policy: str) -> list[str]:
-    """The seats that sit on a policy: several, where one model sits on all of them."""
+    """List the agents of a policy: several if they share one model."""
     return [seat for seat, name in plan.seats.items() if name == policy]
 
 
 def card(path: Path, found: Finished, setting: Setting, seat: str, adapters: bool) -> str:
-    """The card of a seat; `setting` has its weights, to show what it answers."""
+    """Render the card of an agent; `setting` has its weights, to show an example completion."""
     plan, config = found.plan, found.plan.config
     section = plan.policies[plan.seats[seat]]
     kind = "an adapter for" if adapters else "trained from"
@@ -72,7 +72,7 @@ def card(path: Path, found: Finished, setting: Setting, seat: str, adapters: boo
 
 
 def front(recipe: str, seat: str, model: str, adapters: bool) -> str:
-    """What a hub reads. A base is named only where it is the name of one there."""
+    """Render the front matter that a model hub reads. A base model is named only if it is a hub name."""
     lines = ["library_name: " + ("peft" if adapters else "transformers"), "pipeline_tag: text-generation"]
     lines += ["tags:", *(f"- {tag}" for tag in ("milonga", recipe, seat))]
     if re.fullmatch(r"[\w.-]+/[\w.-]+", model) and not Path(model).exists():
@@ -81,7 +81,7 @@ def front(recipe: str, seat: str, model: str, adapters: bool) -> str:
 
 
 def measured(path: Path, seat: str, found: Finished) -> str:
-    """The seat's metrics at the start, and at the last evaluation that the weights have seen."""
+    """Render the agent's metrics at the start, and at the last evaluation up to the exported checkpoint."""
     rows = [row for row in JsonLines(path / "metrics.jsonl").rows() if row["turn"] <= found.turn]
     rows = [row for row in rows if any(key.startswith("eval/") for key in row)]
     config = found.plan.config
@@ -96,7 +96,7 @@ def measured(path: Path, seat: str, found: Finished) -> str:
 
 
 def asked(plan: Plan, setting: Setting, seat: str) -> str:
-    """The prompt as the model sees it, for a held-out problem, and what it writes, most likely word by word."""
+    """Render the exact prompt for a held-out problem, and the model's greedy completion."""
     role = plan.roles[seat]
     if isinstance(role, Scorer):
         return (
@@ -124,7 +124,7 @@ def scorer_number(role: Scorer) -> str:
 
 
 def example(plan: Plan, seat: str) -> Trace | None:
-    """A worked solution of a held-out problem; None where the task cannot write one, or the seat is not asked about one."""
+    """Make a worked solution of a held-out problem; None if the task cannot write one, or the agent's role does not use one."""
     role = plan.roles[seat]
     if not (role.judges or isinstance(role, StepSolver)) or not plan.task.demonstrates or seat not in ("generator", "verifier"):
         return None
@@ -139,7 +139,7 @@ def prompt_text(setting: Setting, policy: str, prompt: Prompt) -> str:
 
 
 def usage(plan: Plan, seat: str, adapters: bool) -> str:
-    """One line for each way; FOLDER is where the card lies."""
+    """Render one line for each way to use the model; FOLDER stands for the folder of the card."""
     if adapters:
         base = short(plan.policies[plan.seats[seat]].model)
         load = f"PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained({base!r}), 'FOLDER')"
@@ -159,7 +159,7 @@ def versions() -> dict[str, str]:
 
 
 def without_places(value: Any) -> Any:
-    """Plain data with whole paths cut to their last part: where a file lay on the trainer's machine is nobody's business."""
+    """Replace paths in plain data by their last part: a card must not show folders of the trainer's machine."""
     if isinstance(value, Mapping):
         return {key: without_places(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):

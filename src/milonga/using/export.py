@@ -1,4 +1,4 @@
-"""A seat of a run as a folder to give away: an ordinary Hugging Face model, its note, and a card filled from the run."""
+"""Export an agent of a run as a folder to share: a Hugging Face model, its note, and a model card."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from milonga.using.card import card, seats_of
 
 
 def export(path: str | Path, seat: str, out: str | Path, *, adapters: bool = False) -> dict[str, Any]:
-    """Write the newest checkpoint of a seat as a folder that `AutoModelForCausalLM` and vLLM load, with a card.
+    """Write the newest checkpoint of an agent as a folder that `AutoModelForCausalLM` and vLLM load, with a model card.
 
-    Adapters are merged into their base; with `adapters` the folder is that of the adapter alone. Returns what was written.
+    Adapters are merged into their base; with `adapters` only the adapter is written. Returns what was written.
     """
     path, out = Path(path), Path(out)
     found = finished(path, {"sampling": {"sampler": "auto"}})
@@ -42,7 +42,7 @@ def export(path: str | Path, seat: str, out: str | Path, *, adapters: bool = Fal
 
 
 def check_place(out: Path) -> Path:
-    """Where the folder is written before it gets its name. Nothing of the user's is overwritten."""
+    """Return the draft folder to write to before it is renamed to `out`. No file of the user is overwritten."""
     if out.resolve() == Path.cwd():
         raise RunFolderError(f"'{out}' is the folder that you are in; name another one to export to")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):

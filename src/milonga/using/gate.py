@@ -1,7 +1,7 @@
-"""What stands before the service: who may ask, how often, and how much. Plain ASGI, so that nothing is read before it.
+"""Access control of the HTTP service: authentication, rate limit, size limits. Plain ASGI, so that no body is read before it.
 
-In this order: the Host header (a page of another site must not reach a loopback service through a name that it owns), the
-token, the rate of the client, the kind and the size of the body. A refusal is one JSON object.
+Checked in this order: the Host header (a page of another site must not reach a loopback service through a name that it owns),
+the token, the rate of the client, the content type and the size of the body. A refusal is one JSON object.
 """
 
 from __future__ import annotations
@@ -18,36 +18,36 @@ from typing import Any
 from milonga.doors import App, Receive, Scope, Send, is_local, same
 
 OPEN = ("/health",)
-"""What may be asked without a token, and as often as one likes; so no body is read for it."""
+"""Paths that need no token and have no rate limit; no body is read for them."""
 CLIENTS = 4096
-"""Clients whose rate is remembered; of more, those that asked last."""
+"""Most clients whose rate is remembered; the least recent ones are forgotten."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """How much one may ask for."""
+    """Limits of a request."""
 
     body: int = 1 << 20
-    """Bytes of a request."""
+    """Most bytes of a request."""
     seconds: float = 30.0
-    """For the body to arrive."""
+    """Most seconds for the body to arrive."""
     items: int = 64
-    """Problems or solutions of a request."""
+    """Most problems or solutions in a request."""
     text: int = 20_000
-    """Characters of a question, and of all steps of a solution together."""
+    """Most characters of an item: its question, answer and all steps together."""
     steps: int = 256
     best_of: int = 64
     checks: int = 64
     outputs: int = 2048
-    """Outputs that a request may cost: items times solutions, and those times checks."""
+    """Most completions that a request may cost: items times solutions, and those times checks."""
     waiting: int = 1024
-    """Items in the queue; then 503."""
+    """Most items in the queue; then 503."""
     rate: float = 120.0
-    """Requests of one client in a minute; then 429."""
+    """Most requests of one client per minute; then 429."""
 
 
 class Gate:
-    """The application behind it sees only requests that may be answered."""
+    """ASGI middleware: the application behind it sees only requests that passed all checks."""
 
     def __init__(self, app: App, limits: Limits, token: str | None, loopback: bool) -> None:
         self.app, self.limits, self.token, self.loopback = app, limits, token, loopback
@@ -72,7 +72,7 @@ class Gate:
             await self.app(scope, once(body, receive), send)
 
     def _refusal(self, scope: Scope, headers: dict[bytes, bytes]) -> tuple[int, str, dict[str, str]] | None:
-        """Status, reason and headers of a refusal that needs no look at the body."""
+        """Return status, reason and headers of a refusal that does not depend on the body; None if there is none."""
         if self.loopback and not is_local(headers.get(b"host", b"").decode("latin-1")):
             return 421, "this service answers to localhost only", {}
         if scope["path"] in OPEN:
@@ -82,7 +82,7 @@ class Gate:
         wait = self.rates.wait(scope["client"][0] if scope.get("client") else "")
         if wait > 0:
             return 429, f"more than {self.limits.rate:g} requests a minute", {"Retry-After": str(math.ceil(wait))}
-        # A page of another site can send a form here unasked, but no JSON.
+        # A page of another site can send a form here without CORS, but no JSON.
         if scope["method"] == "POST" and headers.get(b"content-type", b"").split(b";")[0].strip() != b"application/json":
             return 415, "send application/json", {}
         announced = headers.get(b"content-length", b"0")
@@ -94,8 +94,8 @@ class Gate:
         return 413, f"a request has at most {self.limits.body} bytes", {}
 
     async def _body(self, receive: Receive) -> bytes | tuple[int, str, dict[str, str]] | None:
-        """The whole body, or why not: its length need not be as announced, and it need not ever end. None where the client
-        has gone before that."""
+        """Read the whole body, or return a refusal: the body may be longer than announced, or never end. None if the client
+        has disconnected."""
         chunks, size = [], 0
         try:
             async with asyncio.timeout(self.limits.seconds):
@@ -114,14 +114,14 @@ class Gate:
 
 
 class Rates:
-    """A bucket of tokens for each client, as large as what it may ask for in a minute."""
+    """A token-bucket rate limiter, with one bucket per client that holds a minute's requests."""
 
     def __init__(self, rate: float) -> None:
         self.rate = rate
         self._clients: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def wait(self, client: str, now: float | None = None) -> float:
-        """Seconds until the client may ask; 0: it may now, and this counts."""
+        """Seconds until the client may send a request; 0 if it may now, and then this request is counted."""
         now = time.monotonic() if now is None else now
         left, before = self._clients.pop(client, (self.rate, now))
         left = min(self.rate, left + (now - before) * self.rate / 60)
@@ -141,7 +141,7 @@ async def refuse(send: Send, status: int, why: str, headers: dict[str, str]) -> 
 
 
 def once(body: bytes, receive: Receive) -> Receive:
-    """The body that was read, and then whatever else there is to be told, such as that the client has gone."""
+    """Make a `receive` that replays the body already read, then passes on later messages, such as a disconnect."""
     waiting = [body]
 
     async def again() -> MutableMapping[str, Any]:

@@ -24,13 +24,13 @@ from milonga.using.items import Item, SolutionItem
 from milonga.using.service import BusyError, Row, Service
 
 GONE = 499
-"""Nobody sees it: the code that proxies write down for a client that closed its connection."""
+"""Status code that proxies log for a client that closed its connection. Nobody receives it."""
 RETRY = "1"
-"""Seconds after which it may be worth asking again, where the queue is full."""
+"""Seconds after which to retry if the queue is full."""
 
 
 class Asked(BaseModel):
-    """What both kinds of requests have. Unknown keys are errors: a misspelt one would be ignored in silence."""
+    """Fields that both kinds of requests have. Unknown keys are errors: a misspelt one would be ignored silently."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -53,7 +53,7 @@ class VerifyRequest(Asked):
 
 class Rows(BaseModel):
     results: list[dict[str, Any]]
-    """One for each item, in their order; each has the item's `id`, where it had one."""
+    """One result per item, in order; each has the item's `id`, if it had one."""
 
 
 class Health(BaseModel):
@@ -62,7 +62,7 @@ class Health(BaseModel):
 
 
 def make_app(service: Service, limits: Limits, token: str | None, loopback: bool) -> Gate:
-    """The whole application; starting and stopping it starts and stops the service."""
+    """Make the application; starting and stopping it starts and stops the service."""
 
     @asynccontextmanager
     async def life(_: FastAPI) -> AsyncIterator[None]:
@@ -70,7 +70,7 @@ def make_app(service: Service, limits: Limits, token: str | None, loopback: bool
         yield
         await asyncio.to_thread(service.close)
 
-    # The pages that explain the service need the net; what they explain is at /openapi.json.
+    # The usual documentation pages load files from the internet; the schema itself is at /openapi.json.
     app = FastAPI(title="milonga", lifespan=life, docs_url=None, redoc_url=None)
     app.add_exception_handler(Exception, broken)
     app.add_exception_handler(StarletteHTTPException, refused)
@@ -107,7 +107,7 @@ def make_app(service: Service, limits: Limits, token: str | None, loopback: bool
 
 
 async def awaited(done: Future[list[Row]], request: Request) -> list[Row]:
-    """The rows; where the client goes away before they are begun, the job is taken back: nobody would read them."""
+    """Wait for the rows of a job. If the client disconnects before the job begins, the job is cancelled."""
     rows, gone = asyncio.wrap_future(done), asyncio.ensure_future(departure(request))
     try:
         either: set[asyncio.Future[Any]] = {rows, gone}
@@ -135,7 +135,7 @@ def within(name: str, value: int, most: int) -> None:
 
 
 def fits(items: list[Any], each: int, limits: Limits) -> None:
-    """Refuse what costs more than one request may, before anything is encoded."""
+    """Refuse a request that exceeds the limits, before anything is tokenised."""
     within("items of a request", len(items), limits.items)
     within("outputs of a request", len(items) * each, limits.outputs)
     for item in items:
@@ -150,7 +150,7 @@ def failure(status: int, why: str, headers: dict[str, str] | None = None) -> JSO
 
 
 async def broken(request: Request, error: Exception) -> JSONResponse:
-    """A defect of ours. The server writes it to its log; who asked learns only that there is one."""
+    """Answer an internal error (a bug). The server logs it; the client is told only that there is one."""
     return failure(500, "internal error")
 
 
@@ -160,12 +160,12 @@ async def refused(request: Request, error: Exception) -> JSONResponse:
 
 
 async def impossible(request: Request, error: Exception) -> JSONResponse:
-    """What whoever asked can mend: another time, or another question."""
+    """Answer an error that the client can fix: 503 to retry later, 422 to change the request."""
     return failure(503, str(error), {"Retry-After": RETRY}) if isinstance(error, BusyError) else failure(422, str(error))
 
 
 async def misspelt(request: Request, error: Exception) -> JSONResponse:
-    """The first thing that is wrong with a request, without what was sent."""
+    """Answer the first validation error of a request, without echoing its content."""
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
     if first["type"] == "json_invalid":

@@ -1,6 +1,6 @@
-"""Problems to solve and solutions to judge, as they come from outside: one JSON object each, from a file or over HTTP.
+"""Parse problems to solve and solutions to verify: one JSON object each, from a file or over HTTP.
 
-Invariant: whatever is wrong with one is a line that names its place, the field and what it should be.
+Invariant: every error is one line that names the place, the field and what it should be.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Question = Field(validation_alias=AliasChoices("question", "problem"))
 
 
 class Item(BaseModel):
-    """Fields that are not known are let through: ProcessBench's items have more than we need."""
+    """An input item. Unknown fields are allowed: ProcessBench's items have more than we need."""
 
     model_config = ConfigDict(strict=True, frozen=True, allow_inf_nan=False)
 
@@ -32,13 +32,14 @@ class Item(BaseModel):
 
 
 class ProblemItem(Item):
-    """`question` (or `problem`), and `answer` where it is known."""
+    """A problem: `question` (or `problem`), and `answer` if it is known."""
 
     answer: str | int | float | None = None
 
 
 class SolutionItem(Item):
-    """`problem` (or `question`) and `steps`; `answer` where it is not in the last step; `label` where the truth is known."""
+    """A solution: `problem` (or `question`) and `steps`; `answer` if it is not in the last step; `label` (the first wrong step,
+    -1 for none) if it is known."""
 
     steps: list[Text] = Field(min_length=1)
     answer: str | int | float | None = None
@@ -50,7 +51,7 @@ T = TypeVar("T", bound=Item)
 
 @dataclass(frozen=True)
 class Given(Generic[T]):
-    """An item with its place: `number` counts lines, or items of a list, from 1; `record` is all that stood there."""
+    """An item with its place: `number` counts lines, or items of a list, from 1; `record` is the raw JSON object."""
 
     number: int
     where: str
@@ -59,7 +60,7 @@ class Given(Generic[T]):
 
 
 def read_items(path: Path, kind: type[T]) -> list[Given[T]]:
-    """The items of a file, one JSON object a line; or of one JSON list, as ProcessBench is published."""
+    """Read the items of a file: JSON lines, or one JSON list, as ProcessBench is published."""
     try:
         data = path.read_bytes()
     except FileNotFoundError:
@@ -73,7 +74,7 @@ def read_items(path: Path, kind: type[T]) -> list[Given[T]]:
 
 
 def _records(path: Path, data: bytes) -> Iterator[tuple[int, str, Any]]:
-    """What stands on each line, or in the list that the file is. Blank lines are allowed, and count as lines."""
+    """Yield (number, place, record) of each line, or of each element of a list. Blank lines are skipped, but counted."""
     if data.removeprefix(codecs.BOM_UTF8).lstrip().startswith(b"["):
         for number, record in enumerate(parse_json(data, str(path)), 1):
             yield number, f"{path}, item {number}", record
@@ -85,7 +86,7 @@ def _records(path: Path, data: bytes) -> Iterator[tuple[int, str, Any]]:
 
 
 def check(kind: type[T], record: Any, where: str) -> T:
-    """One record as an item, or one line that says what is wrong with it."""
+    """Validate a record as an item, or raise a one-line error."""
     if not isinstance(record, dict):
         raise DataError(f"{where}: not a JSON object but {type(record).__name__}")
     try:
@@ -98,6 +99,6 @@ def check(kind: type[T], record: Any, where: str) -> T:
 
 
 def complaint(error: ValidationError, kind: type[BaseModel]) -> str:
-    """The first thing that is wrong, short: what was sent may be long."""
+    """Summarise the first validation error, cut to 300 characters: the input may be long."""
     text = str(explain(error, kind))
     return text if len(text) <= 300 else f"{text[:300]}…"

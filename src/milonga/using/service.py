@@ -1,10 +1,11 @@
-"""A pair behind a queue: requests that wait at the same time are answered by one batch of the engine.
+"""Dynamic batching: a pair behind a queue. Requests that wait at the same time are answered by one batch of the engine.
 
-One thread owns the pair. It takes the oldest request, and with it all others in the queue that ask the same way (as many
-solutions, as many checks), up to `AT_ONCE` items. While it works, the next ones gather: the busier, the larger the batches.
+One thread owns the pair. It takes the oldest request, and with it all others in the queue with the same parameters (as many
+solutions, as many checks), up to `AT_ONCE` items. While it works, further requests queue up: the higher the load, the larger
+the batches.
 
-Invariants: what is answered depends on the item and the seed of its request alone, not on who else asked; the queue is bounded,
-and whoever does not fit is told to come back; after `close` nothing is left waiting.
+Invariants: a result depends only on the item and the seed of its request, not on other requests; the queue is bounded, and a
+request that does not fit is refused; after `close` no request is left waiting.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ from milonga.types import Problem, Trace
 from milonga.using.answers import Rank, answer_row, answers, verdict_row
 
 AT_ONCE = 256
-"""Most items of one batch; a larger request is a batch of its own."""
+"""Most items in one batch; a larger request is a batch of its own."""
 GATHER = 0.005
-"""Seconds that an idle worker waits for others to arrive together with the first."""
+"""Seconds that an idle worker waits after the first request for others to batch with it."""
 Row = dict[str, Any]
 
 
@@ -36,7 +37,7 @@ class BusyError(UserError):
 
 @dataclass(frozen=True)
 class Way:
-    """How items are to be worked on. Without `best_of` they are solutions to be verified."""
+    """The parameters of a job. Without `best_of` its items are solutions to verify."""
 
     checks: int
     best_of: int | None = None
@@ -45,7 +46,7 @@ class Way:
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """Items of one request. Jobs with the same `way` can be worked on together."""
+    """The items of one request. Jobs with the same `way` can be batched."""
 
     way: Way
     items: Sequence[Problem] | Sequence[Trace]
@@ -53,7 +54,7 @@ class Job:
 
 
 class Service:
-    """Answers by a pair, batched. `start` and `close` once each."""
+    """Answers requests with a pair, in batches. Call `start` and `close` once each."""
 
     def __init__(self, pair: Pair, waiting: int) -> None:
         self.pair = pair
@@ -69,7 +70,7 @@ class Service:
         self._worker.start()
 
     def close(self) -> None:
-        """End the batch that is being worked on, refuse the rest, and give back what the pair holds."""
+        """Finish the current batch, refuse the queued jobs, and close the pair."""
         with self._changed:
             self._closed = True
             left, self._queue = list(self._queue), deque()
@@ -82,16 +83,16 @@ class Service:
 
     @property
     def queued(self) -> int:
-        """Items that wait, and that somebody still waits for."""
+        """Number of queued items whose requests were not cancelled."""
         with self._changed:
             return sum(len(job.items) for job in self._queue if not job.done.cancelled())
 
     def solve(self, questions: Sequence[str], best_of: int, rank: Rank, checks: int, seed: int) -> Future[list[Row]]:
-        """An answer to each question; see `milonga.using.answers`."""
+        """Submit questions; the future returns one answer each. See `milonga.using.answers`."""
         return self._submit(Job(Way(checks, best_of, rank), [foreign(key(seed, text), text) for text in questions]))
 
     def verify(self, solutions: Sequence[tuple[str, Sequence[str], str | None]], checks: int, seed: int) -> Future[list[Row]]:
-        """A verdict on each (question, steps, answer)."""
+        """Submit solutions as (question, steps, answer); the future returns one verdict each."""
         given = self.pair.given
         traces = [given(foreign(key(seed, *item), item[0]), item[1], item[2]) for item in solutions]
         return self._submit(Job(Way(checks), traces))
@@ -101,7 +102,7 @@ class Service:
             if self._closed:
                 raise BusyError("the service is stopping")
             self._queue = deque(one for one in self._queue if not one.done.cancelled())
-            # An empty queue takes any request: one that is larger than the queue could otherwise never be answered.
+            # An empty queue accepts any request: one that is larger than the queue could otherwise never be answered.
             if self._queue and self.queued + len(job.items) > self.waiting:
                 raise BusyError("too many requests are waiting")
             self._queue.append(job)
@@ -110,7 +111,7 @@ class Service:
 
     def _work(self) -> None:
         while (taken := self._next()) is not None:
-            # Who has gone away meanwhile is not worked for; who has not cannot go away any more.
+            # Jobs cancelled meanwhile are dropped; the others can no longer be cancelled.
             jobs = [job for job in taken if job.done.set_running_or_notify_cancel()]
             if not jobs:
                 continue
@@ -126,7 +127,7 @@ class Service:
                     job.done.set_result(answered)
 
     def _next(self) -> list[Job] | None:
-        """The oldest job and those that can go with it; None once the service is closed."""
+        """Take the oldest job and those that can be batched with it; None once the service is closed."""
         with self._changed:
             if not self._queue and not self._closed:
                 self._changed.wait_for(lambda: self._queue or self._closed)
@@ -143,7 +144,7 @@ class Service:
             return taken
 
     def _answer(self, jobs: Sequence[Job]) -> dict[str, Row]:
-        """The rows of all items by their ids; what several ask alike is worked on once."""
+        """Compute the rows of all items by id; identical items are computed once."""
         items: dict[str, Any] = {item.id: item for job in jobs for item in job.items}
         way, distinct = jobs[0].way, list(items.values())
         if way.best_of is None:
@@ -152,5 +153,5 @@ class Service:
 
 
 def key(*parts: object) -> str:
-    """The id of an item: the same whenever the same is asked with the same seed."""
+    """Make the id of an item by hashing seed and content: equal items with equal seeds get equal ids."""
     return hashlib.blake2b(repr(parts).encode("utf-8", "backslashreplace"), digest_size=16).hexdigest()

@@ -1,7 +1,7 @@
 """The pages: a list of runs, a run, runs side by side, a list of problems, the transcript of a problem.
 
-Invariants: all that a page shows follows from its address, so that a link shows another the same; files are read in threads, so
-that a slow disk does not hold up other pages; a page that lives looks again every few seconds, and sends only what changed.
+Invariants: a page is determined by its address, so that a link shows the same to everyone; files are read in threads, so that
+a slow disk does not block other pages; a live page refreshes every few seconds and sends only what changed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ STATIC = Path(__file__).parent.parent / "static"
 
 
 def install(board: Board) -> None:
-    """Register all pages. One board a process: NiceGUI's application is global."""
+    """Register all pages. There can be only one board per process: NiceGUI's application is global."""
     app.add_static_files("/board", STATIC)
 
     @ui.page("/", response_timeout=30)

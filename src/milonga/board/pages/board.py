@@ -1,4 +1,4 @@
-"""What all pages share."""
+"""State that all pages share."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from milonga.board.catalogue import Card, Catalogue
 from milonga.board.curves import Shelf
 
 KEPT_RUNS = 8
-"""Runs whose turns are remembered."""
+"""Most runs whose saved rollouts stay in the cache."""
 
 
 @dataclass
 class Board:
-    """The runs, and what was read of them."""
+    """The catalogue of runs, and caches of what was read from them."""
 
     catalogue: Catalogue
     shelf: Shelf = field(default_factory=Shelf)
     opened: OrderedDict[Path, Traces] = field(default_factory=OrderedDict)
 
     def traces(self, card: Card) -> Traces:
-        """Those of the runs that were looked at last keep what they know of their turns."""
+        """Open the saved rollouts of a run. The runs that were viewed last keep their cached counts."""
         found = self.opened.setdefault(card.path, Traces(card.path / "traces", card.dialect == "terse"))
         self.opened.move_to_end(card.path)
         while len(self.opened) > KEPT_RUNS:

@@ -1,4 +1,4 @@
-"""The frame of every page, and charts that follow what they show."""
+"""The frame of every page, and charts that can be redrawn."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from milonga.board import charts
 from milonga.board.pages.parts import box, link, url, words
 
 EVERY = 2.0
-"""Seconds between two looks at what lives."""
+"""Seconds between two refreshes of a live page."""
 KEYS = (
     ("j  k", "next, previous"),
     ("Enter", "open, or fold and unfold"),
@@ -54,7 +54,7 @@ def missing(text: str) -> None:
 
 
 def look_again(refresh: Callable[[], Any]) -> None:
-    """Call this every few seconds while the page is open."""
+    """Call `refresh` every few seconds while the page is open."""
     ui.timer(EVERY, refresh, immediate=False)
 
 

@@ -1,7 +1,7 @@
-"""The small parts that pages are made of.
+"""The basic elements of all pages: boxes, text, links, and text coloured by advantage.
 
-Invariant: text reaches a page as text. There is no way here to hand over HTML: names, questions and what models wrote are
-set as the text of an element, or as the value of an attribute whose name we chose, with control characters spelt out.
+Invariant: text is never HTML. There is no way here to pass HTML: names, questions and completions are set as the text of an
+element, or as the value of an attribute whose name we chose, with control characters escaped.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from milonga.text import visible
 
 E = TypeVar("E", bound=Element)
 LONGEST = 20_000
-"""Characters of one text that a page shows."""
+"""Most characters of one text that a page shows."""
 SEGMENTS = 600
-"""Stretches of equal colour that a strip shows at most."""
+"""Most segments of equal colour in a strip."""
 
 
 class Words(TextElement):
@@ -30,7 +30,7 @@ class Words(TextElement):
         super().__init__(tag=tag, text=clipped(str(text)))
 
     def change(self, text: str) -> None:
-        """Other words in its place; nothing is sent where they are the same."""
+        """Replace the text; nothing is sent to the browser if it is the same."""
         if self.text != clipped(text):
             self.set_text(clipped(text))
 
@@ -53,7 +53,7 @@ def link(text: object, to: str, classes: str = "", **attributes: Any) -> Words:
 
 
 def dressed(element: E, classes: str, attributes: Mapping[str, Any]) -> E:
-    """`data_item` becomes the attribute data-item; None leaves one out."""
+    """Set classes and attributes of an element. `data_item` becomes the attribute data-item; None leaves one out."""
     if classes:
         element.classes(classes)
     for name, value in attributes.items():
@@ -63,7 +63,7 @@ def dressed(element: E, classes: str, attributes: Mapping[str, Any]) -> E:
 
 
 def url(page: str, name: str = "", **query: object) -> str:
-    """The address of a page; what is empty is left out of it. A list gives its name several times."""
+    """Make the address of a page. Empty query values are left out; a list repeats its key."""
     pairs: list[tuple[str, object]] = []
     for key, value in query.items():
         values: Iterable[object] = value if isinstance(value, list | tuple | set | frozenset) else [value]
@@ -79,12 +79,15 @@ def number(value: float | None, signed: bool = False) -> str:
 
 
 def mark(right: bool | None) -> tuple[str, str]:
-    """A verdict as a symbol and a class: never by colour alone."""
+    """Return symbol and CSS class of a verdict. The symbol differs too, so that colour alone never carries the meaning."""
     return {True: ("✓", "right"), False: ("✗", "wrong"), None: ("·", "unknown")}[right]
 
 
 def heated(text: str, classes: str, advantages: tuple[float, ...], ends: tuple[int, ...], scale: float) -> None:
-    """A text whose tokens are underlined in the colours of their advantages, where these differ; else only the text."""
+    """Show a text with its tokens underlined in the colour of their advantages; plain if all advantages are equal.
+
+    advantages: one per token; ends: the end of each token in the text, aligned with advantages.
+    """
     pieces = stretches(text, advantages, ends)
     if not 1 < len(pieces) <= SEGMENTS or len(text) > LONGEST:
         words(text, classes)
@@ -95,7 +98,7 @@ def heated(text: str, classes: str, advantages: tuple[float, ...], ends: tuple[i
 
 
 def stretches(text: str, advantages: tuple[float, ...], ends: tuple[int, ...]) -> list[tuple[str, float]]:
-    """The text in pieces of equal advantage; nothing where the tokens do not cover it."""
+    """Split a text into (piece, advantage) with equal advantages joined; empty if the tokens do not cover the text."""
     if len(ends) != len(advantages) or not ends or ends[-1] < len(text) or list(ends) != sorted(ends):
         return []
     out: list[tuple[str, float]] = []
@@ -110,7 +113,7 @@ def stretches(text: str, advantages: tuple[float, ...], ends: tuple[int, ...]) -
 
 
 def strip(advantages: tuple[float, ...], scale: float, title: str = "") -> None:
-    """Advantages, token by token, as colours from orange (down) over nothing to blue (up)."""
+    """Show per-token advantages as a colour strip: orange is negative, grey zero, blue positive."""
     if not advantages:
         return
     low, high = min(advantages), max(advantages)
@@ -121,7 +124,7 @@ def strip(advantages: tuple[float, ...], scale: float, title: str = "") -> None:
 
 
 def stops(advantages: tuple[float, ...], scale: float) -> list[str]:
-    """Hard stops of a gradient, one for each stretch of equal value; long traces are thinned to the strongest of each place."""
+    """Hard stops of a CSS gradient, one per segment of equal value. Long rollouts keep the largest |advantage| per bin."""
     each = -(-len(advantages) // SEGMENTS)
     values = [max(advantages[at : at + each], key=abs) for at in range(0, len(advantages), each)]
     out, begin = [], 0
@@ -133,6 +136,6 @@ def stops(advantages: tuple[float, ...], scale: float) -> list[str]:
 
 
 def colour(value: float, scale: float) -> str:
-    strength = min(1.0, abs(value) / scale) ** 0.5 if scale > 0 else 0.0  # small ones are to be seen beside large ones
+    strength = min(1.0, abs(value) / scale) ** 0.5 if scale > 0 else 0.0  # small ones stay visible
     tone = "213,94,0" if value < 0 else "0,114,178"
     return f"rgba({tone},{0.08 + 0.92 * strength:.2f})" if strength else "rgba(128,136,146,0.18)"

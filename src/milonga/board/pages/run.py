@@ -1,4 +1,4 @@
-"""One run: how it stands, and its charts."""
+"""The page of one run: its state and its charts."""
 
 from __future__ import annotations
 

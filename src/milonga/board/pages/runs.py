@@ -18,7 +18,7 @@ COLUMNS = ("run", "state", "recipe", "task", "seed", "turn", "accuracy", "sound"
 
 
 def cells(card: Card) -> dict[str, str]:
-    """What the list says of a run, by column."""
+    """Format the cells of a run in the list, keyed by column."""
     wanted = "" if card.turns is None else f"/{card.turns}"
     lead = "" if card.lead_turn is None else f" ({card.lead_turn}{wanted})"
     return {
@@ -62,7 +62,7 @@ async def show_runs(board: Board) -> None:
 
 
 class RunTable:
-    """The list of runs; built anew when runs come or change places, otherwise changed where they stand."""
+    """The table of runs. It is rebuilt when runs are added or reordered; otherwise its cells are updated in place."""
 
     def __init__(self, body: Element, compared: Element) -> None:
         self.body, self.compared = body, compared

@@ -1,4 +1,4 @@
-"""Runs side by side, and what a finished comparison says of them."""
+"""The page of runs side by side, with the verdicts of a finished comparison."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ async def show_sides(board: Board, title: str, cards: Sequence[Card], comparison
 
 
 def runs_now(board: Board, cards: Sequence[Card], comparison: Comparison | None) -> Sequence[Card]:
-    """Those that were asked for; of a comparison, those that there are by now."""
+    """List the requested runs; for a comparison, the runs that exist by now."""
     found = None if comparison is None else board.catalogue.comparison(comparison.name)
     return cards if found is None else sorted(found[1], key=lambda card: card.name)
 
@@ -79,7 +79,7 @@ def final_of(arm: Arm, metric: str) -> str:
 
 
 def show_judged(verdicts: Judged | str) -> None:
-    """What a comparison says at its end, or what is wrong with that."""
+    """Show the verdicts of a finished comparison, or why they cannot be read."""
     if isinstance(verdicts, str):
         words(verdicts, "note")
         return

@@ -1,4 +1,4 @@
-"""What the models wrote: a list of problems with filters, and the page of one of them."""
+"""The pages of saved rollouts: a filtered list of problems, and the page of one problem."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from milonga.board.pages.parts import box, link, url, words
 from milonga.board.pages.transcript import show_transcript
 
 SEARCH_S = 1.0
-"""Seconds a list searches before it shows what it has."""
+"""Seconds that a list searches before it shows what it has found."""
 SEARCH_AGAIN_S = 0.3
-"""Seconds until it searches on."""
+"""Seconds until the search continues."""
 LABELS: dict[Flag, str] = {
     "fooled": "verifier fooled",
     "invalid": "invalid",
@@ -60,7 +60,7 @@ async def show_traces(board: Board, card: Card, filters: Filters, start: Cursor 
             show_ending(card, filters, found, room)
 
     async def go_on() -> None:
-        """Search on where time was up, until the page is full; then only look whether there is news."""
+        """Continue the search until the page is full; after that, only check for newer turns."""
         nonlocal found, room
         if found.after is not None and room > 0:
             found = await asyncio.to_thread(traces.page, filters, found.after, room, SEARCH_S)
@@ -108,7 +108,7 @@ def show_filters(card: Card, filters: Filters, turns: Sequence[int]) -> None:
 
 
 def shown_turns(turns: Sequence[int], chosen: int | None) -> list[int]:
-    """At most 200 turns to choose from, evenly, with the newest and the chosen one among them."""
+    """Select at most 200 turns to choose from, evenly spaced, including the newest and the chosen one."""
     each = max(1, -(-len(turns) // 200))
     return sorted({*turns[::each], *((chosen,) if chosen is not None else ())}, reverse=True)
 
@@ -131,7 +131,7 @@ def show_group(card: Card, filters: Filters, group: Group) -> None:
 
 
 def show_ending(card: Card, filters: Filters, found: Listing, room: int) -> None:
-    """What stands below a list that has room for so many more."""
+    """Show what stands below a list that has room for `room` more problems: notes, and a link to the next page."""
     for text in found.broken:
         words(text, "note")
     if found.oldest is None:

@@ -1,4 +1,4 @@
-"""The transcript of a problem: its rollouts, step by step, with what was said of each step beside what is true."""
+"""The transcript of a problem: its rollouts step by step, with the verifier's verdict beside the true label of each step."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ UNSEEN = "nothing that can be read"
 
 
 def show_transcript(found: Transcript, opened: str | None) -> None:
-    """`opened` names what is unfolded, as links carry it; None for the usual: all rollouts, no verifications."""
+    """Show a transcript. `opened` lists what is unfolded, as links carry it; None unfolds all rollouts, no verifications."""
     keys = {str(at) for at in range(len(found.rollouts))} if opened is None else set(opened.split(","))
     scale = max((abs(value) for rollout in found.rollouts for value in all_credit(rollout)), default=0.0)
     words(found.question, "question", "p")
@@ -22,7 +22,7 @@ def show_transcript(found: Transcript, opened: str | None) -> None:
 
 
 def all_credit(rollout: Rollout) -> list[float]:
-    """Of the rollout and of its verifications: one scale for the page."""
+    """Collect the advantages of a rollout and of its verifications, for one colour scale on the page."""
     own = [value for step in rollout.steps for value in step.advantages] + list(rollout.rest_advantages)
     return own + [value for check in rollout.checks for value in check.advantages]
 
@@ -80,7 +80,7 @@ def show_step(step: Step, rollout: Rollout, key: str, keys: set[str], scale: flo
 
 
 def credit(advantages: tuple[float, ...], scale: float) -> None:
-    """The mean advantage of some tokens, and each of them as a colour."""
+    """Show the mean advantage of some tokens, and each advantage as a colour."""
     with box("credit"):
         if advantages:
             words(f"{sum(advantages) / len(advantages):+.2f}", "mean")
@@ -92,7 +92,7 @@ def keyed(key: str, keys: set[str]) -> bool | None:
 
 
 def truth_mark(truth: bool | None, said: bool | None) -> None:
-    """The exact truth; framed where the verifier says otherwise."""
+    """Show the true label; framed if the verifier's verdict differs."""
     symbol, kind = mark(truth)
     off = " off" if None not in (truth, said) and truth != said else ""
     text = {True: f"{symbol} true", False: f"{symbol} false", None: ""}[truth]
@@ -100,7 +100,7 @@ def truth_mark(truth: bool | None, said: bool | None) -> None:
 
 
 def tally(notes: tuple[Note, ...]) -> str:
-    """How many of several verifications say so."""
+    """Format how many of several verifications call the step right; empty for fewer than two."""
     if len(notes) < 2:
         return ""
     return f" {sum(note.right is True for note in notes)}/{len(notes)}"
@@ -117,7 +117,7 @@ def show_note(note: Note, check: Check) -> None:
 
 
 def show_rest(rollout: Rollout, key: str, keys: set[str], scale: float) -> None:
-    """What follows the last step, and under it each verification's last word."""
+    """Show the text after the last step, and under it the final verdict of each verification."""
     finals = [check.final for check in rollout.checks if check.final is not None]
     said = None if 2 * sum(finals) == len(finals) else 2 * sum(finals) > len(finals)
     symbol, kind = mark(said)
@@ -137,7 +137,7 @@ def show_check(check: Check, scale: float) -> None:
     symbol, kind = mark(check.final)
     with box("note-line"):
         words(symbol, f"mark {kind}")
-        # What could not be read is shown whole: nothing of it stands under a step.
+        # A verification that could not be parsed is shown in full: no part of it stands under a step.
         words((check.text if check.invalid else check.rest) or UNSEEN, "text")
         if check.score is not None:
             words(number(check.score), "score")

@@ -1,4 +1,4 @@
-"""The commands, by their group in `milonga --help`: arguments, help, and one call each. What they do lies elsewhere."""
+"""The commands, by their group in `milonga --help`: arguments, help, and one call each. The bodies are in `milonga.cli`."""
 
 # In the order of a day's work, which is that of the help.
 from milonga.cli.commands import train, measure, look, use, build  # noqa: I001
