@@ -32,7 +32,7 @@ import pyarrow as pa
 
 from milonga.board.browse import Filters, Traces
 from milonga.board.catalogue import Catalogue
-from milonga.run.traces import schema, write_table
+from milonga.run.traces import make_schema, write_table
 from shapes import conditions, keep
 
 EACH = 8
@@ -97,9 +97,9 @@ def turn_table(turn: int, problems: int, rng: np.random.Generator) -> pa.Table:
     arrays = [
         columns[f.name].cast(f.type) if isinstance(columns.get(f.name), pa.Array)
         else pa.nulls(2 * count, f.type) if f.name not in columns else pa.array(columns[f.name], f.type)
-        for f in schema()
+        for f in make_schema()
     ]  # fmt: skip
-    return pa.Table.from_arrays(arrays, schema=schema())
+    return pa.Table.from_arrays(arrays, schema=make_schema())
 
 
 def write_run(folder: Path, traces: int, problems: int) -> int:
@@ -159,7 +159,7 @@ def search_all(reader: Traces, filters: Filters) -> dict[str, float]:
     """A search through every turn."""
     cpu, began, start = time.process_time(), time.perf_counter(), None
     while True:
-        start = reader.page(filters, start).after
+        start = reader.list_problems(filters, start).after
         if start is None:
             return {"wall_s": time.perf_counter() - began, "cpu_s": time.process_time() - cpu}
 

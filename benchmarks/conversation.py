@@ -99,7 +99,7 @@ def shape_talks(args: argparse.Namespace) -> Talks:
         rng = np.random.default_rng(0)
         lengths = rng.integers(int(0.9 * args.prompt), int(1.1 * args.prompt), args.rows // args.groups)
         rows = [context for n in lengths for context in [rng.integers(3, vocabulary, n)] * args.groups]
-        history = engine.history()
+        history = engine.open_history()
         for turn in range(args.turns):
             asked = [Request(ids, 7919 * i + turn) for i, ids in enumerate(rows)]
             done = engine.sample("p", asked, Decoding(args.new), "live", history)

@@ -22,7 +22,7 @@ from transformers import AutoTokenizer
 
 from milonga.config import PlacementSection, PolicySection, VllmSection
 from milonga.engine import Decoding, Request
-from milonga.engine.local.models import model_path
+from milonga.engine.local.models import resolve_model_path
 from milonga.engine.ray import RayEngine
 from shapes import SHAPES, conditions, keep, spread
 
@@ -34,7 +34,7 @@ def save(shape: str, folder: Path) -> int:
     torch.manual_seed(0)
     model = SHAPES[shape]()
     model.save_pretrained(folder)
-    AutoTokenizer.from_pretrained(model_path("embedded")).save_pretrained(folder)
+    AutoTokenizer.from_pretrained(resolve_model_path("embedded")).save_pretrained(folder)
     return int(sum(parameter.numel() for parameter in model.parameters()))
 
 

@@ -27,8 +27,8 @@ from transformers import AutoTokenizer, Qwen2Config, Qwen2ForCausalLM
 
 from milonga.config import LoraSection, PolicySection
 from milonga.engine.local import LocalEngine
-from milonga.engine.local.learner import batches
-from milonga.engine.local.models import model_path
+from milonga.engine.local.learner import make_micro_batches
+from milonga.engine.local.models import resolve_model_path
 from milonga.engine.local.packed import working
 from milonga.engine.local.policy import Policy
 from milonga.objectives import make_objective
@@ -52,7 +52,7 @@ HEAD = ("log_softmax", "gather", "exp_")
 
 def make_model(folder: Path, shape: dict[str, Any], device: str) -> None:
     """Random weights in an ordinary folder, in bfloat16 as most published weights; with the embedded tokenizer."""
-    tokenizer = AutoTokenizer.from_pretrained(model_path("embedded"))
+    tokenizer = AutoTokenizer.from_pretrained(resolve_model_path("embedded"))
     torch.manual_seed(0)
     config = Qwen2Config(**shape, **ENDS)
     with torch.device(device):
@@ -98,7 +98,7 @@ def operations(policy: Policy, lesson: Lesson) -> dict[str, float]:
 
 def real_share(policy: Policy, lesson: Lesson) -> float:
     """Real tokens among those that are computed."""
-    cut = list(batches(policy, lesson.traces, None, working(policy)))
+    cut = list(make_micro_batches(policy, lesson.traces, None, working(policy)))
     return sum(batch.tokens for batch in cut) / sum(batch.ids.numel() for batch in cut)
 
 

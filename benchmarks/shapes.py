@@ -17,7 +17,7 @@ import transformers
 from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
 from milonga.config import PolicySection
-from milonga.engine.local.models import model_path
+from milonga.engine.local.models import resolve_model_path
 from milonga.engine.local.policy import Policy
 
 QWEN = {
@@ -50,7 +50,7 @@ def make_policy(shape: str, device: str, **options: Any) -> Policy:
     torch.manual_seed(0)
     with torch.device(device):
         model = SHAPES[shape]().float().eval()
-    tokenizer = AutoTokenizer.from_pretrained(model_path("embedded"))
+    tokenizer = AutoTokenizer.from_pretrained(resolve_model_path("embedded"))
     return Policy("p", PolicySection(model=shape, **options), model, tokenizer, adapter=None)
 
 

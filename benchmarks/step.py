@@ -28,8 +28,8 @@ from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 from milonga.config import PolicySection
 from milonga.engine.local import LocalEngine
-from milonga.engine.local.learner import batches, token_logprobs
-from milonga.engine.local.models import model_path
+from milonga.engine.local.learner import compute_token_logprobs, make_micro_batches
+from milonga.engine.local.models import resolve_model_path
 from milonga.engine.local.packed import working
 from milonga.objectives import make_objective
 from milonga.types import Lesson, Problem, Reading, Segment, Solution, Trace, Traces
@@ -41,7 +41,7 @@ LEARNING_RATE = 1e-5
 
 def make_model(folder: Path, width: int) -> None:
     """A Llama of four layers with the embedded tokenizer: 0.9M parameters at width 128, 1.8M at 192."""
-    tokenizer = AutoTokenizer.from_pretrained(model_path("embedded"))
+    tokenizer = AutoTokenizer.from_pretrained(resolve_model_path("embedded"))
     torch.manual_seed(0)
     config = LlamaConfig(
         vocab_size=len(tokenizer), hidden_size=width, intermediate_size=width * 8 // 3, num_hidden_layers=4,
@@ -87,8 +87,8 @@ class Milonga:
         policy = self.engine.policy("generator")
         total = 0.0
         ready = working(policy)
-        for batch in batches(policy, self.lesson.traces, None, ready):
-            logp, _ = token_logprobs(policy, batch, ready)
+        for batch in make_micro_batches(policy, self.lesson.traces, None, ready):
+            logp, _ = compute_token_logprobs(policy, batch, ready)
             logp.sum().backward()
             total += float(logp.detach().sum())
         policy.optimiser.zero_grad(set_to_none=True)

@@ -86,7 +86,7 @@ class Milonga:
 
     def turn(self, device: str) -> tuple[str, float, dict[str, float]]:
         """Who learned, how long it took, and where the time went."""
-        seconds = timed(self.loop.turn, device)
+        seconds = timed(self.loop.run_turn, device)
         return self.loop.rows[-1]["learner"], seconds, self.loop.folder.timing.rows()[-1]
 
     def prompts(self, count: int) -> list[str]:
@@ -94,7 +94,7 @@ class Milonga:
         setting = self.loop.setting
         encode = [
             setting.engine.encode(setting.policies["generator"], setting.roles["generator"].prompt(problem, None))
-            for problem in setting.task.draw("train", 0, count)
+            for problem in setting.task.draw_problems("train", 0, count)
         ]
         engine = setting.engine
         assert isinstance(engine, LocalEngine)
@@ -116,7 +116,7 @@ class Trl:
         from transformers import AutoModelForCausalLM, AutoTokenizer
         from trl import GRPOConfig, GRPOTrainer
 
-        from milonga.engine.local.models import model_path
+        from milonga.engine.local.models import resolve_model_path
 
         rows = args.problems * args.rollouts
         micro = min(args.micro, rows)
@@ -128,11 +128,11 @@ class Trl:
             gradient_checkpointing=False, save_strategy="no", logging_strategy="no", disable_tqdm=True, shuffle_dataset=False,
             max_steps=args.repeats + 2, lr_scheduler_type="constant",
         )  # fmt: skip
-        tokenizer = AutoTokenizer.from_pretrained(model_path(args.model))
+        tokenizer = AutoTokenizer.from_pretrained(resolve_model_path(args.model))
         tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
         rng = random.Random(0)
         self.trainer = GRPOTrainer(
-            model=AutoModelForCausalLM.from_pretrained(model_path(args.model), dtype=torch.float32),
+            model=AutoModelForCausalLM.from_pretrained(resolve_model_path(args.model), dtype=torch.float32),
             reward_funcs=lambda completions, **_: [rng.random() for _ in completions],
             args=settings,
             train_dataset=Dataset.from_dict({"prompt": prompts * (args.repeats + 2)}),

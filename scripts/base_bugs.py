@@ -14,12 +14,23 @@ from functools import lru_cache
 from itertools import count
 
 from milonga.roles import StepSolver
-from milonga.roles.demonstrate import Example, solve
-from milonga.roles.repairs import Injector, request
-from milonga.tasks import keyed
+from milonga.roles.demonstrate import Example, make_solver_example
+from milonga.roles.repairs import Injector, make_injector_request
+from milonga.tasks import make_keyed_rng
 from milonga.tasks.bugs import Bugs, BugsOptions
 from milonga.tasks.bugs_checks import CHECKS, Injection, Requirements
-from milonga.tasks.bugs_tiny import NAMES, PREFIX, WAYS, draw_edits, hidden, ids_text, lines_text, read_tests, taken, varied
+from milonga.tasks.bugs_tiny import (
+    NAMES,
+    PREFIX,
+    WAYS,
+    draw_edits,
+    find_removed_tests,
+    hide_bug,
+    mutate_line,
+    parse_tests,
+    render_lines,
+    render_test_ids,
+)
 from milonga.types import Problem
 
 SLIP, WRONG = 0.25, 0.3
@@ -33,7 +44,7 @@ SOLVER, INJECTOR = StepSolver("terse"), Injector("terse")
 def row(rng: random.Random, step: int, number: int) -> Example:
     """One example: half of them repair. Two rows in a row are about one repository, which takes longer to draw than to show."""
     problem = drawn(number // 2)
-    return solve(TASK, problem, SOLVER, SLIP, rng) if rng.random() < 0.5 else inject(problem, rng)
+    return make_solver_example(TASK, problem, SOLVER, SLIP, rng) if rng.random() < 0.5 else inject(problem, rng)
 
 
 @lru_cache(maxsize=4)
@@ -47,22 +58,22 @@ def inject(problem: Problem, rng: random.Random) -> Example:
     for tries in count():
         if tries % PATIENCE == 0:
             way = rng.choice(sorted(WAYS))
-        artifact = hidden(repository, draw_edits(repository, way, rng.randint(1, TASK.options.changed), rng), rng)
-        if TASK.check(repository, artifact, Requirements()).failed is None:
+        artifact = hide_bug(repository, draw_edits(repository, way, rng.randint(1, TASK.options.changed), rng), rng)
+        if TASK.check_artifact(repository, artifact, Requirements()).failed is None:
             break
     lines = {name: line for name, line in artifact.bug.items() if line is not None}
-    removed = list(taken(repository.tests, artifact.weaken))
+    removed = list(find_removed_tests(repository.tests, artifact.weaken))
     if rng.random() < WRONG:
         name = rng.choice(sorted(lines))
         if rng.random() < 0.5:
-            lines[name] = repository.code[name] if rng.random() < 0.5 else varied(lines[name], NAMES[:1], rng)
+            lines[name] = repository.code[name] if rng.random() < 0.5 else mutate_line(lines[name], NAMES[:1], rng)
         removed = rng.sample(every_test(repository.tests), len(removed))
-    told = request(problem, way, TASK.repositories.injector_text(repository))
-    return Example(INJECTOR.prompt(told), INJECTOR.write(Injection(lines_text(lines), ids_text(removed))))
+    told = make_injector_request(problem, way, TASK.repositories.render_for_injector(repository))
+    return Example(INJECTOR.prompt(told), INJECTOR.write(Injection(render_lines(lines), render_test_ids(removed))))
 
 
 def every_test(tests: dict[str, str]) -> list[str]:
-    return [f"{path.removeprefix(PREFIX)}{x}" for path, text in sorted(tests.items()) for x in read_tests(text) or {}]
+    return [f"{path.removeprefix(PREFIX)}{x}" for path, text in sorted(tests.items()) for x in parse_tests(text) or {}]
 
 
 def main() -> None:
@@ -79,9 +90,9 @@ def main() -> None:
     engine = LocalEngine({"p": PolicySection(model=args.model)}, args.device, 512, 100)
     task = Bugs()
     problems = [task.problem("dev", n) for n in range(args.count)]
-    ways = [keyed("way", n).choice(["history", "removal"]) for n in range(args.count)]
+    ways = [make_keyed_rng("way", n).choice(["history", "removal"]) for n in range(args.count)]
     asked = [
-        request(p, way, task.repositories.injector_text(p.data["bug"].repository))
+        make_injector_request(p, way, task.repositories.render_for_injector(p.data["bug"].repository))
         for p, way in zip(problems, ways, strict=True)
     ]
     for name, greedy in (("sampled", False), ("greedy", True)):
@@ -102,10 +113,10 @@ def main() -> None:
 
 def judged(task: Bugs, problem: Problem, text: str) -> str:
     """The first check that an artifact fails; `valid` where there is none."""
-    artifact = task.artifact(problem.data["bug"].repository, INJECTOR.read(text).value)
+    artifact = task.parse_artifact(problem.data["bug"].repository, INJECTOR.read(text).value)
     if artifact is None:
         return "unreadable"
-    return task.check(problem.data["bug"].repository, artifact, Requirements()).failed or "valid"
+    return task.check_artifact(problem.data["bug"].repository, artifact, Requirements()).failed or "valid"
 
 
 if __name__ == "__main__":

@@ -14,13 +14,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from milonga.roles import StepSolver, StepVerifier
-from milonga.roles.demonstrate import Example, solve, verify
+from milonga.roles.demonstrate import Example, make_solver_example, make_verifier_example
 from milonga.roles.programs import Abducer, Deducer, Inducer, InputProposer, ProgramProposer, Question
-from milonga.roles.tester import Tester, arguments_in
-from milonga.sandbox.values import InvalidValue, canonical, read_literal
-from milonga.tasks import keyed
-from milonga.tasks.code import Code, CodeOptions, row_of
-from milonga.tasks.code_words import called, draw_arguments, names_of, shown, written
+from milonga.roles.tester import Tester, parse_arguments
+from milonga.sandbox.values import InvalidValue, parse_literal, to_canonical
+from milonga.tasks import make_keyed_rng
+from milonga.tasks.code import Code, CodeOptions, restore_row
+from milonga.tasks.code_words import call_program, draw_arguments, infer_signature, render_arguments, render_value
 from milonga.types import Problem, Prompt, Split
 
 SLIP, FLIP, WRONG, LAZY = 0.2, 0.15, 0.3, 0.5
@@ -43,14 +43,14 @@ class Shown:
 
 def coder(split: Split, index: int, rng: random.Random) -> Shown:
     problem = TASK.problem(split, index)
-    example = solve(TASK, problem, SOLVER, SLIP, rng)
+    example = make_solver_example(TASK, problem, SOLVER, SLIP, rng)
     return Shown(example.prompt, example.completion, lambda text: graded(TASK, problem, text))
 
 
 def judge(split: Split, index: int, rng: random.Random) -> Shown:
     """Right is a final verdict that agrees with the hidden tests."""
     problem = TASK.problem(split, index)
-    example = verify(TASK, problem, (SOLVER, VERIFIER), FLIP, rng)
+    example = make_verifier_example(TASK, problem, (SOLVER, VERIFIER), FLIP, rng)
     solution = "".join(part.text for part in example.prompt).split("\n", 1)[1].removesuffix("\n!")
     correct = graded(TASK, problem, solution)
     return Shown(example.prompt, example.completion, lambda text: text.endswith("=+" if correct else "=-"))
@@ -70,45 +70,48 @@ def deducer(split: Split, index: int, rng: random.Random) -> Shown:
     if rng.random() < WRONG:
         wrong = TESTER.demonstrate(TASK, problem, rng)[1].split("#")[1]
         text = SOLVER.write([*values[:-1], wrong], wrong)
-    prompt = DEDUCER.prompt(Problem("", QUESTION.deduction(problem.answer, written(arguments)), ""))
+    prompt = DEDUCER.prompt(Problem("", QUESTION.render_deduction(problem.answer, render_arguments(arguments)), ""))
     return Shown(prompt, text, lambda text: literally(answer_of(text), values[-1]))
 
 
 def abducer(split: Split, index: int, rng: random.Random) -> Shown:
     """The teacher guesses an input and works it out; a wrong one gives something else."""
     problem, arguments, values = traced(TASK, split, index, rng)
-    prompt = ABDUCER.prompt(Problem("", QUESTION.abduction(problem.answer, values[-1]), ""))
+    prompt = ABDUCER.prompt(Problem("", QUESTION.render_abduction(problem.answer, values[-1]), ""))
     output = values[-1]
     if rng.random() < WRONG:
         _, arguments, values = traced(TASK, split, index, rng)
-    text = SOLVER.write([written(arguments), *values], written(arguments))
+    text = SOLVER.write([render_arguments(arguments), *values], render_arguments(arguments))
     return Shown(prompt, text, lambda text: gives(problem.answer, answer_of(text), output))
 
 
 def inducer(split: Split, index: int, rng: random.Random) -> Shown:
     problem = SMALL.problem(split, index)
-    pairs = [(written(call), shown(out)) for call, out in zip(problem.data["inputs"], problem.data["outputs"], strict=True)]
-    example = solve(SMALL, problem, SOLVER, SLIP, rng)
-    prompt = INDUCER.prompt(Problem("", QUESTION.induction(pairs[:4]), ""))
+    pairs = [
+        (render_arguments(call), render_value(out))
+        for call, out in zip(problem.data["inputs"], problem.data["outputs"], strict=True)
+    ]
+    example = make_solver_example(SMALL, problem, SOLVER, SLIP, rng)
+    prompt = INDUCER.prompt(Problem("", QUESTION.render_induction(pairs[:4]), ""))
     return Shown(prompt, example.completion, lambda text: graded(SMALL, problem, text))
 
 
 def proposer(split: Split, index: int, rng: random.Random) -> Shown:
     """Up to three earlier programs, and another. Right is one that runs on its input and is none of them."""
     drawn = [traced(TASK, split, 8 * index + k, rng) for k in range(rng.randint(2, 4))]
-    texts = [(problem.answer, written(arguments)) for problem, arguments, _ in drawn]
+    texts = [(problem.answer, render_arguments(arguments)) for problem, arguments, _ in drawn]
     program, given = texts.pop()
     if rng.random() < WRONG / 2:
         at = rng.randrange(len(program))
         program = program[:at] + program[at + 1 :]
-    prompt = PROPOSER.prompt(Problem("", QUESTION.references(texts), ""))
+    prompt = PROPOSER.prompt(Problem("", QUESTION.render_references(texts), ""))
     return Shown(prompt, PROPOSER.write(program, given), lambda text: runs(text, [old for old, _ in texts]))
 
 
 def prober(split: Split, index: int, rng: random.Random) -> Shown:
     """Right are six inputs on all of which the program runs."""
     problem = TASK.problem(split, index)
-    calls = [written(draw_arguments(problem.data["signature"], rng)) for _ in range(InputProposer.count)]
+    calls = [render_arguments(draw_arguments(problem.data["signature"], rng)) for _ in range(InputProposer.count)]
     prompt = PROBER.prompt(Problem("", problem.answer, ""))
     return Shown(prompt, PROBER.write(calls), lambda text: probes(problem.answer, text))
 
@@ -141,9 +144,9 @@ def traced(task: Code, split: Split, index: int, rng: random.Random) -> tuple[Pr
     problem = task.problem(split, index)
     while True:
         arguments = draw_arguments(problem.data["signature"], rng)
-        values = row_of(problem).trace(arguments)
+        values = restore_row(problem).evaluate_prefixes(arguments)
         if values is not None:
-            return problem, arguments, [shown(value) for value in values]
+            return problem, arguments, [render_value(value) for value in values]
 
 
 def answer_of(text: str) -> str:
@@ -156,12 +159,14 @@ def graded(task: Code, problem: Problem, text: str) -> bool:
 
 def valid_test(problem: Problem, text: str) -> bool:
     test = TESTER.read(text).value
-    return test.arguments is not None and called(problem.answer, problem.data["signature"], test.arguments) == test.expected
+    return (
+        test.arguments is not None and call_program(problem.answer, problem.data["signature"], test.arguments) == test.expected
+    )
 
 
 def literally(text: str, wanted: str) -> bool:
     try:
-        return canonical(read_literal(text)) == canonical(read_literal(wanted))
+        return to_canonical(parse_literal(text)) == to_canonical(parse_literal(wanted))
     except InvalidValue:
         return False
 
@@ -169,11 +174,11 @@ def literally(text: str, wanted: str) -> bool:
 def gives(program: str, given: str, output: str | None = None) -> bool:
     """Whether a program runs on an input, and gives this output."""
     try:
-        arguments = arguments_in(given)
+        arguments = parse_arguments(given)
     except InvalidValue:
         return False
-    value = called(program, names_of(arguments), arguments)
-    return value is not None and (output is None or shown(value) == output)
+    value = call_program(program, infer_signature(arguments), arguments)
+    return value is not None and (output is None or render_value(value) == output)
 
 
 def runs(text: str, old: list[str]) -> bool:
@@ -199,7 +204,7 @@ def main() -> None:
 
     engine = LocalEngine({"p": PolicySection(model=args.model)}, args.device, 512, 200)
     for role, (teacher, _) in ROLES.items():
-        items = [teacher("dev", n, keyed("measure", role, n)) for n in range(args.count)]
+        items = [teacher("dev", n, make_keyed_rng("measure", role, n)) for n in range(args.count)]
         contexts = engine.encode_all("p", [item.prompt for item in items])
         requests = [Request(context, n) for n, context in enumerate(contexts)]
         shares = {}

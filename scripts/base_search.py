@@ -13,8 +13,8 @@ from functools import cache
 
 from milonga.roles import Searcher, SearchProposer, SearchReader
 from milonga.roles.demonstrate import Example
-from milonga.roles.search_talks import Talk, partner, proposing, reading, solving
-from milonga.tasks import Search, keyed
+from milonga.roles.search_talks import Talk, demonstrate_proposal, demonstrate_search, make_reader_example, search_partner
+from milonga.tasks import Search, make_keyed_rng
 from milonga.tasks.search import SearchOptions
 from milonga.types import Problem, Traces
 
@@ -31,10 +31,10 @@ def row(rng: random.Random, step: int, number: int) -> Example | Talk:
     task = graph(2 if step < EASY_STEPS else 3, rng.randrange(GRAPHS))
     problem, seat = task.problem("train", number), rng.random()
     if seat < 0.15:
-        return reading(task, problem, READER, rng, 0.15, NOISE)
+        return make_reader_example(task, problem, READER, rng, 0.15, NOISE)
     if seat < 0.575:
-        return solving(task, problem, SEARCHER, rng, 0.25)
-    return proposing(task, Problem(problem.id, problem.answer, ""), PROPOSER, rng, 0.2)
+        return demonstrate_search(task, problem, SEARCHER, rng, 0.25)
+    return demonstrate_proposal(task, Problem(problem.id, problem.answer, ""), PROPOSER, rng, 0.2)
 
 
 @cache
@@ -51,7 +51,7 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     args = parser.parse_args()
     from milonga.pair import make_engine
-    from milonga.recipes.proposals import read_by_model
+    from milonga.recipes.proposals import verify_by_model
     from milonga.recipes.search_self_play import SearchSelfPlay
     from milonga.resolve import resolve
     from milonga.table import Setting, Table
@@ -64,14 +64,16 @@ def main() -> None:
         Setting(make_engine(plan), task, plan.roles, plan.seats, plan.config.sampling, 0, 32), "eval", "", split="dev"
     )
     for hops in task.levels:
-        problems = table.problems_at([hops] * args.count)
+        problems = table.draw_problems_at([hops] * args.count)
         shares = [share_right(table.ask("generator", problems, greedy=greedy)) for greedy in (False, True)]
         print(f"solver, {hops} hops   sampled {shares[0]:.2f}  greedy {shares[1]:.2f}", flush=True)
     proposals = recipe.propose(table, table.problems(args.count))
-    print(f"proposer          sampled {len(recipe.gate.passing(table, proposals)[0]) / len(proposals):.2f}", flush=True)
+    print(
+        f"proposer          sampled {len(recipe.gate.filter_proposals(table, proposals)[0]) / len(proposals):.2f}", flush=True
+    )
     for hops in task.levels:
-        problems = table.problems_at([hops] * args.count)
-        read = read_by_model(table, problems, [passages(task, problem) for problem in problems])
+        problems = table.draw_problems_at([hops] * args.count)
+        read = verify_by_model(table, problems, [passages(task, problem) for problem in problems])
         print(f"reader, {hops} hops   sampled {sum(read) / len(read):.2f}", flush=True)
 
 
@@ -82,11 +84,11 @@ def share_right(talks: Traces) -> float:
 def passages(task: Search, problem: Problem) -> list[str]:
     """What a search for each hop returns, among others."""
     assert task.graph is not None
-    rng = keyed("passages", problem.id)
+    rng = make_keyed_rng("passages", problem.id)
     at, *path = problem.text.split()
     shown = rng.sample(task.graph.facts, NOISE)
     for relation in path:
-        at, found = partner(task, at, relation, rng, 0.0)
+        at, found = search_partner(task, at, relation, rng, 0.0)
         shown += found
     rng.shuffle(shown)
     return shown

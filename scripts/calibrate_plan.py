@@ -106,7 +106,7 @@ def main() -> None:
         errors = f"fitted {check.error(check.fitted):+.0%}  unseen {check.error(check.unseen):+.0%}{other}"
         sys.stdout.write(f"{check.one.seconds:9.5f} s  {check.one.name}: {errors}\n")
     for one in found.held:
-        sys.stdout.write(f"{one.size / 2**30:9.1f} GiB  {one.name}: {one.predicted / one.size - 1:+.0%}\n")
+        sys.stdout.write(f"{one.size / 2**30:9.1f} GiB  {one.name}: {one.predicted_bytes / one.size - 1:+.0%}\n")
     sys.stdout.write(f"{found.errors()}\n")
 
 

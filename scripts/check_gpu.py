@@ -108,10 +108,10 @@ def conversed(here: LocalEngine, there: LocalEngine, asked: list[Request]) -> di
         there.history_gib = gib
         if gib < 1:
             there.close()  # the next cache is made anew, within the bound
-        earlier = there.history()
+        earlier = there.open_history()
         there.sample("p", longest, Decoding(24), "live", earlier)  # a cache that grows forgets
         earlier.close()
-        history = there.history()
+        history = there.open_history()
         turn, worst = asked[:48], {"parted": 0.0, "worst gap": 0.0}
         for n in range(3):
             last, done = turn, here.sample("p", turn, Decoding(24))
@@ -207,9 +207,9 @@ def turned(model: str, device: str, offload: bool, turns: int) -> dict[str, Any]
             taught.policy = name
             learning = max(learning, made.learn(taught).peak_gib or 0.0)
             made.publish(name)
-    resting = [t for p in made.policies.values() for t in (*p.moments(), *p.tags["ref"], *p.tags["ema"])]
+    resting = [t for p in made.policies.values() for t in (*p.list_moments(), *p.tags["ref"], *p.tags["ema"])]
     found = {
-        "state": {f"{name}/{key}": tensor for name, p in made.policies.items() for key, tensor in p.state().items()},
+        "state": {f"{name}/{key}": tensor for name, p in made.policies.items() for key, tensor in p.get_state().items()},
         "moved": sum(tensor.nbytes for tensor in resting),
         "left": sum(tensor.is_cuda for tensor in resting),
         "sampling": sampling,

@@ -59,17 +59,20 @@ def run_apart(recipe: str) -> dict[str, Any]:
 
 def run_short(recipe: str) -> dict[str, Any]:
     import torch
+
     from short import SHORT, short_loop
 
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder, short_loop(recipe, Path(folder) / "run") as loop:
         loop.prepare()
-        loop.start()
+        loop.record_start()
         for _ in range(SHORT[recipe].turns):
-            loop.turn()
-        loop.end()
+            loop.run_turn()
+        loop.finish_run()
         models = sorted((Path(folder) / "run" / "models").rglob("*.safetensors"))
-        weights = {str(path.relative_to(Path(folder) / "run")): hashlib.sha256(path.read_bytes()).hexdigest() for path in models}
+        weights = {
+            str(path.relative_to(Path(folder) / "run")): hashlib.sha256(path.read_bytes()).hexdigest() for path in models
+        }
         return {"rows": [to_bits(row) for row in loop.rows], "weights": weights}
 
 

@@ -102,7 +102,7 @@ def sharded_alone(root: Path, device: str) -> Found:
         sharding.save(cut.policy(policy), file)
         kept = {key: tensor.to(device) for key, tensor in state(root, policy).items()}
         names = [key for key in sorted(kept) if key.startswith("optimiser:exp_avg/")]
-        expected = whole.policy(policy).state()
+        expected = whole.policy(policy).get_state()
         found[f"{policy}: gradients"] = gap([kept[n] for n in names], [expected[n].to(device) for n in names])
         scored = cut.score(policy, rows())
         cut.learn(taught(policy))

@@ -92,8 +92,8 @@ def taught(policy: str, rows: Traces) -> Lesson:
 
 def watch(engine: LocalEngine, policy: str, seen: list[dict[str, Any]]) -> None:
     """Look at the device just before and just after vLLM goes to sleep; where sleep is off, at the same moments."""
-    host = engine.vllm_of(policy).host
-    rest, parameters = host.rest, engine.policy(policy).parameters
+    host = engine.get_vllm_sampler(policy).host
+    rest, parameters = host.put_to_sleep, engine.policy(policy).parameters
 
     def looked(section: VllmSection) -> None:
         away = sum(not parameter.is_cuda for parameter in parameters)
@@ -101,7 +101,7 @@ def watch(engine: LocalEngine, policy: str, seen: list[dict[str, Any]]) -> None:
         rest(section)
         seen.append({"policy": policy, "awake": before, "asleep": used(), "ours away": away, "ours": len(parameters)})
 
-    host.rest = looked  # type: ignore[method-assign]
+    host.put_to_sleep = looked  # type: ignore[method-assign]
 
 
 def in_turns(model: str, dtype: str, case: dict[str, Any]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from milonga.run.files import JsonLines
-from milonga.run.flow import flow_of, mermaid
+from milonga.run.flow import compute_reward_flow, to_mermaid
 
 BEGIN, END = "<!-- reward flow: made by scripts/draw_flow.py from the lessons of a run -->", "<!-- end of the reward flow -->"
 
@@ -25,7 +25,7 @@ def drawn(page: str, graph: str) -> str:
 
 def main() -> None:
     run, page = Path(sys.argv[1]), Path(sys.argv[2])
-    graph = mermaid(flow_of(JsonLines(run / "metrics.jsonl").rows()))
+    graph = to_mermaid(compute_reward_flow(JsonLines(run / "metrics.jsonl").rows()))
     page.write_text(drawn(page.read_text(), graph))
 
 

@@ -12,8 +12,8 @@ import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from milonga.charts import Series, line_chart, standalone
-from milonga.cli.plan import span
+from milonga.charts import Series, line_chart, make_standalone
+from milonga.cli.plan import format_duration
 from milonga.planning import (
     ACCELERATORS,
     Lengths,
@@ -27,7 +27,7 @@ from milonga.planning import (
     make_plans,
     simulate,
 )
-from milonga.planning.plan import Planner, smallest
+from milonga.planning.plan import Planner, find_fewest_gpus
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "scaling.md"
@@ -85,7 +85,7 @@ class Scaling:
 
     def tables(self) -> dict[str, str]:
         return {
-            "turns": self.grid(lambda plan, _: span(plan.best.turn_s)),
+            "turns": self.grid(lambda plan, _: format_duration(plan.best.turn_s)),
             "placement": self.grid(lambda plan, _: placed(plan)),
             "efficiency": self.grid(lambda _, share: f"{share:.0%}"),
             "bounds": self.grid(lambda plan, _: bound(plan)),
@@ -118,7 +118,7 @@ class Scaling:
             cheap, after = self.plans[model][best], self.plans[model][last + 1 :]
             assert cheap is not None
             hours = cheap.best.gpus * cheap.best.turn_s / 3600
-            least = smallest(Planner(machine(), workload(), both(model), near=False))
+            least = find_fewest_gpus(Planner(machine(), workload(), both(model), near=False))
             then = bound(after[0]) if after and after[0] else ""
             row = [f"{least:,}", f"{cheap.best.gpus:,}", f"{hours:.3g}", f"{COUNTS[last]:,}" + " or more" * (not after), then]
             rows.append([model.upper(), *row])
@@ -132,7 +132,7 @@ class Scaling:
             assert plan is not None
             played = simulate(plan)
             assert played is not None
-            times = (span(played.closed_s), span(played.turn_s))
+            times = (format_duration(played.closed_s), format_duration(played.turn_s))
             rows.append([model.upper(), "512", *times, f"{played.difference:+.1%}"])
         return table(head, rows)
 
@@ -150,7 +150,7 @@ def placed(plan: Plan) -> str:
 
 
 def bound(plan: Plan) -> str:
-    group, part = plan.best.bound
+    group, part = plan.best.bottleneck
     return f"{group.split()[-1]}: {WORDS.get(part, part)}"
 
 
@@ -163,8 +163,11 @@ def staleness() -> str:
             load = workload(recipe=recipe)
             shapes = {policy: find_shape(model) for policy in load.policies}
             planners = [Planner(machine(), load, shapes, near=False, staleness=k) for k in (0, 1)]
-            placed = [planners[0].colocated(256), *(planner.split(planner.axes(256), 256) for planner in planners)]
-            rows.append([recipe, model.upper(), *("" if one is None else span(one.turn_s) for one in placed)])
+            placed = [
+                planners[0].place_colocated(256),
+                *(planner.place_split(planner.list_group_options(256), 256) for planner in planners),
+            ]
+            rows.append([recipe, model.upper(), *("" if one is None else format_duration(one.turn_s) for one in placed)])
     return table(head, rows)
 
 
@@ -177,7 +180,7 @@ def growing() -> str:
         row = [model.upper()]
         for count in counts:
             (plan,) = make_plans(machine(), workload(8 * count), both(model), [count], STALENESS)
-            row.append("" if plan is None else f"{span(plan.best.turn_s)} ({bound(plan)})")
+            row.append("" if plan is None else f"{format_duration(plan.best.turn_s)} ({bound(plan)})")
         rows.append(row)
     return table(head, rows)
 
@@ -250,7 +253,7 @@ def written(page: str, tables: dict[str, str]) -> str:
 def main() -> None:
     scaling = Scaling()
     PAGE.write_text(written(PAGE.read_text(encoding="utf-8"), scaling.tables()), encoding="utf-8")
-    PICTURE.write_text(standalone(scaling.picture()), encoding="utf-8")
+    PICTURE.write_text(make_standalone(scaling.picture()), encoding="utf-8")
 
 
 if __name__ == "__main__":

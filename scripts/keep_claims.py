@@ -13,7 +13,7 @@ from typing import Any
 from milonga.claims import CLAIMS
 from milonga.comparing.stats import holm
 from milonga.comparing.tables import draw
-from milonga.report.sheets import short_names
+from milonga.report.sheets import shorten_arm_names
 from milonga.run.files import JsonLines
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -109,7 +109,7 @@ def page_of(name: str) -> Path:
 
 def paragraph(found: dict[str, Any]) -> str:
     change, least = change_of(found), number(found["smallest_effect"])
-    short = short_names(found["arms"])
+    short = shorten_arm_names(found["arms"])
     values = ", ".join(f"`{short[arm]}` {number(found['values'][arm])}" for arm in found["arms"])
     verdict, name = found["verdict"].capitalize(), found["claim"]
     return (

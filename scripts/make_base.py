@@ -31,9 +31,9 @@ import base_bugs
 import base_code
 import base_search
 from milonga.roles import StepSolver, StepVerifier
-from milonga.roles.demonstrate import Example, solve, verify
+from milonga.roles.demonstrate import Example, make_solver_example, make_verifier_example
 from milonga.roles.search_talks import Talk
-from milonga.tasks import Chain, LastLetter, Task, keyed
+from milonga.tasks import Chain, LastLetter, Task, make_keyed_rng
 from milonga.tasks.chain import ChainOptions
 from milonga.tasks.last_letter import LastLetterOptions
 from milonga.types import Prompt
@@ -76,8 +76,8 @@ def base_row(rng: random.Random, step: int, number: int) -> Example:
     task, _, slip = rng.choices(MIX, [share for _, share, _ in MIX])[0]
     problem = task.problem("train", number)
     if rng.random() < 0.5:
-        return solve(task, problem, SOLVER, slip, rng)
-    return verify(task, problem, (SOLVER, VERIFIER), FLIP, rng)
+        return make_solver_example(task, problem, SOLVER, slip, rng)
+    return make_verifier_example(task, problem, (SOLVER, VERIFIER), FLIP, rng)
 
 
 ROWS: dict[str, Callable[[random.Random, int, int], Example | Talk]] = {
@@ -104,7 +104,7 @@ def spelt(prompt: Prompt) -> str:
 def examples(job: tuple[str, int, int, int]) -> list[Row]:
     """The rows of one step; a pure function of (base, seed, step, rows)."""
     base, seed, step, rows = job
-    rng = keyed("warm", seed, step)
+    rng = make_keyed_rng("warm", seed, step)
     return [row_of(ROWS[base](rng, step, step * rows + row)) for row in range(rows)]
 
 

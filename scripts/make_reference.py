@@ -23,8 +23,8 @@ from typer.main import get_command
 
 import milonga
 from milonga.cli.app import app
-from milonga.cli.help import examples_in
-from milonga.config import Config, section_in
+from milonga.cli.help import parse_examples
+from milonga.config import Config, find_section
 from milonga.objectives import Objective
 from milonga.recipes import RECIPES
 from milonga.tasks import TASKS
@@ -99,7 +99,7 @@ def overview(group: Any) -> Iterator[str]:
     yield "## Options"
     yield options_of(group.params)
     yield "## Examples"
-    yield fenced(examples_in(group.epilog))
+    yield fenced(parse_examples(group.epilog))
     yield f"## Files\n\n{FILES}"
     yield f"## Exit status\n\n{EXIT}"
     pages = "\n".join(f"milonga-{name}" for name in group.commands)
@@ -120,7 +120,7 @@ def manual(name: str, command: Any) -> Iterator[str]:
         yield f"## {panel or 'Options'}"
         yield options_of([p for p in options if p.rich_help_panel == panel])
     yield "## Examples"
-    yield fenced(examples_in(command.epilog))
+    yield fenced(parse_examples(command.epilog))
     yield f"## Files\n\n{FILES}"
     yield f"## Exit status\n\n{EXIT}"
     yield "## See also\n\nmilonga(1); of the docs, the pages on the config, the run folder and metrics."
@@ -187,7 +187,7 @@ def tables(model: type[BaseModel], prefix: str) -> Iterator[str]:
         yield docstring(model)
     yield table(model, prefix)
     for name, field in model.model_fields.items():
-        inner = section_in(field.annotation)
+        inner = find_section(field.annotation)
         if inner is not None:
             key = f"{prefix}{name}." if "dict" not in str(field.annotation) else f"{prefix}{name}.NAME."
             yield from tables(inner, key)
@@ -197,7 +197,7 @@ def table(model: type[BaseModel], prefix: str) -> str:
     meanings = field_docs(model)
     rows = ["| key | type | default | meaning |", "|---|---|---|---|"]
     for name, field in model.model_fields.items():
-        if section_in(field.annotation) is None:
+        if find_section(field.annotation) is None:
             default = "required" if field.is_required() else shown(field.get_default(call_default_factory=True))
             kind = plain_type(field.annotation)
             rows.append(f"| `{prefix}{name}` | {cell(kind)} | {cell(default)} | {cell(meanings.get(name, ''), code=False)} |")

@@ -28,7 +28,7 @@ def main() -> None:
     names = list(dict.fromkeys(name for name, _ in runs))
     for panel, metric in zip(panels[0], args.metrics, strict=True):
         for i, (name, folder) in enumerate(runs):
-            turns, values = read_record(folder).curve(metric)
+            turns, values = read_record(folder).get_curve(metric)
             label = name if name not in [before for before, _ in runs[:i]] else None
             panel.plot(turns, values, f"C{names.index(name)}o-", markersize=3, linewidth=1, label=label)
         panel.set_title(TITLES.get(metric, metric), fontsize=9)

@@ -13,9 +13,9 @@ from typing import Any
 
 from milonga.sandbox.isolation import Level
 from milonga.sandbox.program import Outcome, Program, Status
-from milonga.sandbox.values import canonical
+from milonga.sandbox.values import to_canonical
 
-ESCAPED = canonical("escaped")
+ESCAPED = to_canonical("escaped")
 STOPPED: frozenset[Status] = frozenset({"ok", "exception"})
 """The attempt was refused, and the program said so or raised."""
 

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from milonga.sandbox import Level, Limits, Sandbox
-from milonga.sandbox.isolation import version
+from milonga.sandbox.isolation import get_bubblewrap_version
 from sandbox_attacks import ATTACKS, Attack
 from sandbox_bait import Bait, children, is_alive, laid, watched
 
@@ -59,7 +59,7 @@ def conditions(sandbox: Sandbox) -> dict[str, Any]:
         "load_at_start": round(os.getloadavg()[0], 1),
         "versions": {
             "kernel": platform.release().partition("-")[0],
-            "bubblewrap": version(),
+            "bubblewrap": get_bubblewrap_version(),
             "python": platform.python_version(),
         },
         "date": datetime.now(UTC).date().isoformat(),

@@ -35,5 +35,5 @@ def solved(id: str, problem: str, correct: bool | None, truth: tuple[bool, ...] 
 def checked(id: str, solution: Trace, steps: tuple[bool, ...] | None, final: bool | None, invalid: str | None = None) -> Trace:
     value = Verification(steps, final, (2, 4) if steps else ())
     text = "x+\ny-\n=+" if steps is None else "".join("+\n" if right else "-\n" for right in steps) + ("=+" if final else "=-")
-    check = Trace.given(id, "verifier", solution.problem, text, Reading(value, 1.0, invalid))
+    check = Trace.from_text(id, "verifier", solution.problem, text, Reading(value, 1.0, invalid))
     return replace(check, about=(solution,))

@@ -19,7 +19,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCau
 
 from engine_helpers import TINY, gap, gradients, lesson, mixed_rows, section, stirred, tokenizer
 from milonga.engine.local import LocalEngine, learner, packed
-from milonga.engine.local.shapes import misfit
+from milonga.engine.local.shapes import explain_misfit
 from milonga.errors import MissingExtra
 from milonga.types import Lesson
 
@@ -56,7 +56,7 @@ def found(model: str, device: str, packs: bool, **options: Any) -> list[torch.Te
     """Gradients of one step, on the CPU."""
     engine = stirred(LocalEngine({"p": section(model, grad_clip=1e9, **options)}, device=device, limit=256), 0.03)
     learner.working = packed.working if packs else lambda policy: None
-    assert misfit(engine.policy("p")) is None
+    assert explain_misfit(engine.policy("p")) is None
     try:
         return [gradient.cpu() for gradient in gradients(engine, taught())]
     finally:

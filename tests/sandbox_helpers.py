@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from milonga.sandbox import Level, Limits, Sandbox
-from milonga.sandbox.executor import tried
+from milonga.sandbox.executor import try_level
 
 
 def wait_until(condition: Callable[[], bool], seconds: float = 10.0) -> bool:
@@ -23,7 +23,7 @@ def wait_until(condition: Callable[[], bool], seconds: float = 10.0) -> bool:
 
 def opened(level: Level, workers: int = 2, **limits: Any) -> Sandbox:
     """A sandbox at a level, or a skipped test that says why there is none."""
-    reason = tried(level)
+    reason = try_level(level)
     if reason is not None:
         pytest.skip(f"no isolation '{level}' here: {reason}")
     return Sandbox(Limits(**{"wall_s": 3.0, **limits}), level, allow_weak=level == "limited", workers=workers)

@@ -12,25 +12,32 @@ import pytest
 
 from cases import TINY
 from milonga.api import make_engine
-from milonga.credit.difficulty import edge, graded_reward
+from milonga.credit.difficulty import graded_reward, task_proposer_reward
 from milonga.errors import ConfigError
-from milonga.recipes.absolute_zero import AbsoluteZero, sources_of
-from milonga.recipes.program_buffers import Buffers, first_state
-from milonga.recipes.program_proposals import PROPOSERS, SOLVERS, TaskMaker, rates_of
-from milonga.recipes.self_programs import HELD_OUT, UNKNOWN, ladder, of_task, question, run_drafts
+from milonga.recipes.absolute_zero import AbsoluteZero, compute_source_shares
+from milonga.recipes.program_buffers import Buffers, make_initial_state
+from milonga.recipes.program_proposals import PROPOSERS, SOLVERS, TaskMaker, compute_solve_rates
+from milonga.recipes.self_programs import (
+    HELD_OUT,
+    UNKNOWN,
+    find_held_out_functions,
+    make_question,
+    make_worked_example,
+    run_drafts,
+)
 from milonga.resolve import Plan, resolve
-from milonga.sandbox.values import canonical
+from milonga.sandbox.values import to_canonical
 from milonga.table import Setting, Table
-from milonga.tasks.base import split_of
+from milonga.tasks.base import assign_split
 from milonga.tasks.code import Code, CodeOptions
-from milonga.tasks.code_questions import KINDS, Kind, Worked, asking, one_function, without_comments
+from milonga.tasks.code_questions import KINDS, Kind, Worked, is_one_function, make_question_data, remove_comments
 from milonga.types import Grade, Lesson, Problem, Trace, Traces
 from sandbox_helpers import opened
 from short import SHORT, assert_resumes
 
 TASK = Code(CodeOptions(min_level=1, level=2))
-DOUBLED = Worked("[x*2 for x in a]", ("[1,2]",), (canonical([2, 4]),))
-TRIPLED = Worked("n*3", ("1", "2", "3", "4"), tuple(canonical(3 * n) for n in range(1, 5)))
+DOUBLED = Worked("[x*2 for x in a]", ("[1,2]",), (to_canonical([2, 4]),))
+TRIPLED = Worked("n*3", ("1", "2", "3", "4"), tuple(to_canonical(3 * n) for n in range(1, 5)))
 
 
 def plan(**options: Any) -> Plan:
@@ -61,8 +68,8 @@ def said(task: Code, program: str, *inputs: str, longest: int = 400) -> Worked |
 
 
 def test_a_program_that_runs_counts_with_what_it_gives() -> None:
-    assert said(TASK, " sum(a)+n ", "[1, 2], 3") == Worked("sum(a)+n", ("[1,2],3",), (canonical(6),))
-    assert said(TASK, "len(a)", "[]", "[4]") == Worked("len(a)", ("[]", "[4]"), (canonical(0), canonical(1)))
+    assert said(TASK, " sum(a)+n ", "[1, 2], 3") == Worked("sum(a)+n", ("[1,2],3",), (to_canonical(6),))
+    assert said(TASK, "len(a)", "[]", "[4]") == Worked("len(a)", ("[]", "[4]"), (to_canonical(0), to_canonical(1)))
 
 
 @pytest.mark.parametrize(
@@ -96,19 +103,19 @@ def test_long_outputs_are_invalid_and_never_cut() -> None:
 def test_no_held_out_program_is_taken() -> None:
     programs = [f"sum(a)*{n}" for n in range(60)]
     found = run_drafts(TASK, [(program, ("[1]",)) for program in programs], 400)
-    assert [ran == HELD_OUT for ran in found] == [split_of(program) != "train" for program in programs]
+    assert [ran == HELD_OUT for ran in found] == [assign_split(program) != "train" for program in programs]
     assert HELD_OUT in found
 
 
 def test_what_is_measured_on_cannot_be_proposed() -> None:
     for split in ("dev", "test"):
-        measured = ladder(TASK, split, 4)  # type: ignore[arg-type]
+        measured = find_held_out_functions(TASK, split, 4)  # type: ignore[arg-type]
         assert len(measured) == 4
         for problem in measured:
-            assert said(TASK, problem.answer, *of_task(problem, "deduction", 6).inputs) == HELD_OUT
+            assert said(TASK, problem.answer, *make_worked_example(problem, "deduction", 6).inputs) == HELD_OUT
         for kind in KINDS:  # and what is asked of it is what it gives
-            worked = of_task(measured[0], kind, 6)
-            (ran,) = TASK.ran([(measured[0], worked.program, [measured[0].data["inputs"][n] for n in picked(kind)])])
+            worked = make_worked_example(measured[0], kind, 6)
+            (ran,) = TASK.run_programs([(measured[0], worked.program, [measured[0].data["inputs"][n] for n in picked(kind)])])
             assert worked.outputs == ran
 
 
@@ -146,26 +153,26 @@ def test_python_must_do_the_same_in_another_process() -> None:
     found = run_drafts(task, drafts, 400)
     task.runner.sandbox.close()
     kept = [said for said in found if isinstance(said, Worked)]
-    trained = [source for source in STEADY if split_of(source) == "train"]
+    trained = [source for source in STEADY if assign_split(source) == "train"]
     assert [worked.program for worked in kept] == trained and trained
     assert all(isinstance(said, str) for said in found[len(STEADY) :])
 
 
 def test_what_the_sandbox_cannot_tell_is_nobodys_fault(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Code, "ran", lambda self, items, twice=False: [None] * len(items))
+    monkeypatch.setattr(Code, "run_programs", lambda self, items, twice=False: [None] * len(items))
     assert said(TASK, "sum(a)+n", "[1],2") == UNKNOWN
 
 
 def test_a_python_program_is_one_function_of_the_right_name() -> None:
-    assert all(one_function(source) for source in STEADY)
-    assert not any(one_function(source) for source in NOT_ONE)
+    assert all(is_one_function(source) for source in STEADY)
+    assert not any(is_one_function(source) for source in NOT_ONE)
 
 
 def test_comments_go_and_nothing_else() -> None:
-    assert without_comments("n+1  # one more") == "n+1" and without_comments("'#'+s") == "'#'+s"
+    assert remove_comments("n+1  # one more") == "n+1" and remove_comments("'#'+s") == "'#'+s"
     source = '# a\ndef f(a):\n    # b\n    """\n# no comment\n\n    """\n    return a  # c'
-    assert without_comments(source) == 'def f(a):\n    """\n# no comment\n\n    """\n    return a'
-    assert without_comments("(") == "("
+    assert remove_comments(source) == 'def f(a):\n    """\n# no comment\n\n    """\n    return a'
+    assert remove_comments("(") == "("
 
 
 # Answers are data.
@@ -180,14 +187,14 @@ def test_comments_go_and_nothing_else() -> None:
     ],
 )
 def test_answers_are_compared_as_values(kind: Kind, worked: Worked, right: list[str], wrong: list[str | None]) -> None:
-    problem = Problem("p", "", "", asking(worked, kind, 2))
+    problem = Problem("p", "", "", make_question_data(worked, kind, 2))
     grades = TASK.grade_all([(problem, answer, ()) for answer in [*right, *wrong]])
     assert [grade.correct for grade in grades] == [True] * len(right) + [False] * len(wrong)
     assert all(grade.steps is None for grade in grades)
 
 
 def test_true_is_not_one() -> None:
-    problem = Problem("p", "", "", asking(Worked("n>1", ("2",), (canonical(True),)), "deduction", 2))
+    problem = Problem("p", "", "", make_question_data(Worked("n>1", ("2",), (to_canonical(True),)), "deduction", 2))
     assert [TASK.grade(problem, answer, ()).correct for answer in ("True", "1", "1.0", "'True'")] == [True, False, False, False]
 
 
@@ -195,13 +202,13 @@ def test_in_python_answers_never_become_source() -> None:
     opened("isolated").close()  # or skipped
     task = Code(CodeOptions(dialect="python"))
     source = "def f(a):\n    return [x * 2 for x in a]"
-    asked = Worked(source, ("[1,2]", "[3]", "[]"), tuple(canonical(value) for value in ([2, 4], [6], [])))
+    asked = Worked(source, ("[1,2]", "[3]", "[]"), tuple(to_canonical(value) for value in ([2, 4], [6], [])))
     liar = "class E:\n    def __eq__(self, other): return True\ndef f(a):\n    return E()"
     items = [
-        (Problem("p", "", "", asking(asked, "abduction", 1)), "[1,2]", True),
-        (Problem("p", "", "", asking(asked, "abduction", 1)), "0) == 1 or (1", False),
-        (Problem("p", "", "", asking(asked, "induction", 1)), source, True),
-        (Problem("p", "", "", asking(asked, "induction", 1)), liar, False),
+        (Problem("p", "", "", make_question_data(asked, "abduction", 1)), "[1,2]", True),
+        (Problem("p", "", "", make_question_data(asked, "abduction", 1)), "0) == 1 or (1", False),
+        (Problem("p", "", "", make_question_data(asked, "induction", 1)), source, True),
+        (Problem("p", "", "", make_question_data(asked, "induction", 1)), liar, False),
     ]
     grades = task.grade_all([(problem, answer, ()) for problem, answer, _ in items])
     task.runner.sandbox.close()
@@ -209,16 +216,16 @@ def test_in_python_answers_never_become_source() -> None:
 
 
 def test_an_induction_with_nothing_hidden_is_no_question() -> None:
-    assert not TRIPLED.asks("induction", 4) and TRIPLED.asks("induction", 3)
+    assert not TRIPLED.has_question("induction", 4) and TRIPLED.has_question("induction", 3)
     with pytest.raises(ValueError, match="nothing is left"):
-        asking(TRIPLED, "induction", 4)
+        make_question_data(TRIPLED, "induction", 4)
     with pytest.raises(ConfigError, match="leaves nothing hidden"):
         plan(shown=6)
 
 
 def test_a_question_shows_two_of_three_and_never_what_is_asked_for() -> None:
     one = table(plan())
-    texts = {kind: question(one, kind, TRIPLED, "q", 2).text for kind in KINDS}
+    texts = {kind: make_question(one, kind, TRIPLED, "q", 2).text for kind in KINDS}
     assert texts == {"deduction": "n*3\n1", "abduction": "n*3\n3", "induction": "1=3;2=6"}
 
 
@@ -226,10 +233,10 @@ def test_a_question_shows_two_of_three_and_never_what_is_asked_for() -> None:
 
 
 def test_rewards_by_hand() -> None:
-    assert [edge(rate, -0.5) for rate in (0.0, 0.25, 0.75, 1.0)] == [-0.5, 0.75, 0.25, -0.5]
-    assert [edge(rate, 0.0) for rate in (0.0, 1.0)] == [0.0, 0.0]
-    assert [edge(rate, -0.5, plain=True) for rate in (0.0, 0.25, 1.0)] == [1.0, 0.75, 0.0]
-    assert math.isnan(edge(float("nan"), -0.5))
+    assert [task_proposer_reward(rate, -0.5) for rate in (0.0, 0.25, 0.75, 1.0)] == [-0.5, 0.75, 0.25, -0.5]
+    assert [task_proposer_reward(rate, 0.0) for rate in (0.0, 1.0)] == [0.0, 0.0]
+    assert [task_proposer_reward(rate, -0.5, plain=True) for rate in (0.0, 0.25, 1.0)] == [1.0, 0.75, 0.0]
+    assert math.isnan(task_proposer_reward(float("nan"), -0.5))
     paid = [graded_reward(*given, -0.5, -1.0) for given in ((1.0, True), (0.0, True), (0.0, False), (1.0, False))]
     assert paid == [1.0, -0.5, -1.0, -1.0] and math.isnan(graded_reward(float("nan"), True, -0.5, -1.0))
 
@@ -244,9 +251,9 @@ def test_where_a_proposer_aims(probes: int, extreme: float, best: float) -> None
     counts = np.arange(probes + 1)
     ways = np.array([math.comb(probes, k) for k in counts])
     chances = ways * rates[:, None] ** counts * (1 - rates[:, None]) ** (probes - counts)
-    expected = chances @ np.array([edge(k / probes, extreme) for k in counts])
+    expected = chances @ np.array([task_proposer_reward(k / probes, extreme) for k in counts])
     assert rates[expected.argmax()] == pytest.approx(best, abs=1e-3)
-    plain = chances @ np.array([edge(k / probes, extreme, plain=True) for k in counts])
+    plain = chances @ np.array([task_proposer_reward(k / probes, extreme, plain=True) for k in counts])
     assert rates[plain.argmax()] == 0.0
 
 
@@ -259,9 +266,9 @@ def played(p: Plan) -> tuple[Table, Traces]:
     one, rows = table(p), list[Trace]()
     for kind in KINDS:
         proposals = one.ask(PROPOSERS[kind], [Problem(f"{kind}/{n}", "n+1#2", "") for n in range(4)])
-        asked = [question(one, kind, TRIPLED, f"probe/{q.id}", 2, q.id) for q in list(proposals)[1:]]
+        asked = [make_question(one, kind, TRIPLED, f"probe/{q.id}", 2, q.id) for q in list(proposals)[1:]]
         probes = one.ask(SOLVERS[kind], asked, 2)
-        answers = one.ask(SOLVERS[kind], [question(one, kind, TRIPLED, f"{kind}/{n}", 2) for n in range(4)])
+        answers = one.ask(SOLVERS[kind], [make_question(one, kind, TRIPLED, f"{kind}/{n}", 2) for n in range(4)])
         for trace, correct in zip([*probes, *answers], [0, 0, 1, 0, 1, 1, 1, 0, 0, None], strict=True):
             trace.reading = p.roles[trace.seat].read("1\n#1")
             trace.grade = Grade(None if correct is None else bool(correct))
@@ -327,22 +334,22 @@ def test_a_probe_that_nobody_could_grade_drops_its_proposal() -> None:
     one, rows = played(p)
     probe = next(t for t in rows if t.problem.source is not None and t.seat == "deducer")
     probe.grade = Grade(None)
-    assert math.isnan(rates_of(rows)[str(probe.problem.source)])
+    assert math.isnan(compute_solve_rates(rows)[str(probe.problem.source)])
     (lesson,) = p.recipe.credit(one, rows)
     assert advantages(lesson, "deduction_proposer")[1] == 0.0
 
 
 def test_sources_name_who_paid() -> None:
     _, rows = played(plan())
-    some = rows.keep(lambda t: t.seat in ("abduction_proposer", "abducer") and t.problem.source is None)
-    assert sources_of(some, rates_of(rows)) == {"execution": 5 / 8, "abducer": 3 / 8}
+    some = rows.select(lambda t: t.seat in ("abduction_proposer", "abducer") and t.problem.source is None)
+    assert compute_source_shares(some, compute_solve_rates(rows)) == {"execution": 5 / 8, "abducer": 3 / 8}
 
 
 # The buffers.
 
 
 def numbered(numbers: range) -> list[Worked]:
-    return [Worked(f"n+{n}", ("1",), (canonical(n + 1),)) for n in numbers]
+    return [Worked(f"n+{n}", ("1",), (to_canonical(n + 1),)) for n in numbers]
 
 
 def test_each_enters_once_and_the_oldest_leave_at_the_cap() -> None:
@@ -359,18 +366,18 @@ def test_what_came_last_is_solved_first() -> None:
     buffers.admit("abduction", numbered(range(20)), 3)
     buffers.admit("abduction", numbered(range(20, 24)), 7)
     for turn, fresh in ((8, 4), (7, 4), (9, 0)):
-        drawn = [w.program for w in buffers.drawn("abduction", table(p, turn), 6, True)]
+        drawn = [w.program for w in buffers.draw("abduction", table(p, turn), 6, True)]
         assert len(set(drawn)) == 6 and (fresh == 0 or {f"n+{n}" for n in range(20, 24)} <= set(drawn))
-    alike = [w.program for w in buffers.drawn("abduction", table(p, 8), 6, False)]
-    assert len(set(alike)) == 6 and alike != [w.program for w in buffers.drawn("abduction", table(p, 8), 6, True)]
-    assert len(buffers.drawn("abduction", table(p, 8), 3, True)) == 3 and buffers.drawn("induction", table(p, 8), 3, True) == []
+    alike = [w.program for w in buffers.draw("abduction", table(p, 8), 6, False)]
+    assert len(set(alike)) == 6 and alike != [w.program for w in buffers.draw("abduction", table(p, 8), 6, True)]
+    assert len(buffers.draw("abduction", table(p, 8), 3, True)) == 3 and buffers.draw("induction", table(p, 8), 3, True) == []
 
 
 def test_seeds_come_from_the_untrained_model_and_begin_with_the_identity() -> None:
     p = plan(seeds=2, seed_rounds=3)
     recipe, one = recipe_of(p), table(p)
-    maker = recipe.maker(recipe.state)
-    maker.seed(one)
+    maker = recipe.make_task_maker(recipe.state)
+    maker.seed_buffers(one)
     assert recipe.state["deduction"][0][0] == "a" and recipe.state["deduction"] == recipe.state["abduction"]
     assert 1 <= maker.buffers.size("deduction") <= 1 + 3 * 4
     assert all(TASK.tiny and len(item[1]) == 6 for item in recipe.state.get("induction", []))
@@ -380,9 +387,9 @@ def test_seeds_come_from_the_untrained_model_and_begin_with_the_identity() -> No
 @pytest.mark.parametrize("lag", [1, 0])
 def test_the_solver_trains_on_what_was_there_before_this_turn(lag: int, monkeypatch: pytest.MonkeyPatch) -> None:
     p = plan(solver_lag=lag)
-    p.recipe.state |= first_state(True)
+    p.recipe.state |= make_initial_state(True)
     order: list[str] = []
-    own = TaskMaker.questions
+    own = TaskMaker.sample_questions
 
     def questions(self: TaskMaker, one: Table) -> dict[Kind, list[Problem]]:
         order.append("draw")
@@ -392,7 +399,7 @@ def test_the_solver_trains_on_what_was_there_before_this_turn(lag: int, monkeypa
         order.append(kind)
         return []
 
-    monkeypatch.setattr(TaskMaker, "questions", questions)
+    monkeypatch.setattr(TaskMaker, "sample_questions", questions)
     monkeypatch.setattr(TaskMaker, "propose", propose)
     p.recipe.play(table(p, 5))
     assert order == (["draw", *KINDS] if lag else [*KINDS, "draw"])
@@ -402,12 +409,12 @@ def test_the_solver_trains_on_what_was_there_before_this_turn(lag: int, monkeypa
 def test_what_is_admitted(admission: str, kept: set[float], monkeypatch: pytest.MonkeyPatch) -> None:
     p = plan(admission=admission)
     recipe, (_, rows) = recipe_of(p), played(p)
-    proposals = rows.keep(lambda t: t.seat == "deduction_proposer")
-    probes = rows.keep(lambda t: t.seat == "deducer" and t.problem.source is not None)
+    proposals = rows.select(lambda t: t.seat == "deduction_proposer")
+    probes = rows.select(lambda t: t.seat == "deducer" and t.problem.source is not None)
     good = {t.id: w for t, w in zip(list(proposals)[1:], numbered(range(3)), strict=True)}
-    monkeypatch.setattr(TaskMaker, "probed", lambda *given: (proposals, good, probes))
-    recipe.maker(recipe.state).propose(table(p), "deduction", 4)
-    rates = rates_of(probes)
+    monkeypatch.setattr(TaskMaker, "probe_proposals", lambda *given: (proposals, good, probes))
+    recipe.make_task_maker(recipe.state).propose(table(p), "deduction", 4)
+    rates = compute_solve_rates(probes)
     assert {rates[id] for id, w in good.items() if w.program in {item[0] for item in recipe.state["deduction"]}} == kept
 
 
@@ -415,8 +422,8 @@ def test_programs_of_the_task_can_take_the_place_of_proposals() -> None:
     p = plan(proposer="task")
     one = table(p)
     found = p.recipe.play(one)
-    assert {t.seat for t in found} == set(SOLVERS.values()) and not rates_of(found)
-    assert all(split_of(item[0]) == "train" for kind in KINDS for item in p.recipe.state[kind])
+    assert {t.seat for t in found} == set(SOLVERS.values()) and not compute_solve_rates(found)
+    assert all(assign_split(item[0]) == "train" for kind in KINDS for item in p.recipe.state[kind])
 
 
 # The run.

@@ -18,11 +18,11 @@ import milonga
 from cases import FAST, TINY
 from helpers import PROPERTY
 from milonga.api import make_engine
-from milonga.credit import best_rows, term_weights
+from milonga.credit import mark_best_rows, term_weights
 from milonga.objectives import make_objective
 from milonga.objectives.losses import Denominators, Rows, pair_loss
 from milonga.recipes.apo import Apo
-from milonga.recipes.preferences import half_of, human_pair, in_pairs, written
+from milonga.recipes.preferences import align_pairs, assign_learner, make_human_pair, write_solution
 from milonga.resolve import Plan, resolve
 from milonga.run.files import JsonLines
 from milonga.table import Setting, Table
@@ -108,15 +108,15 @@ def test_the_gradient_of_the_difference_is_constant(margin: float) -> None:
 def test_the_best_of_each_problem_by_hand() -> None:
     scores = [0.2, 0.9, 0.9, float("nan"), 0.1, float("nan")]
     groups = ["a", "a", "a", "b", "b", "c"]
-    assert best_rows(scores, groups).tolist() == [False, True, False, False, True, False]
-    assert best_rows(-np.array(scores), groups).tolist() == [True, False, False, False, True, False]
+    assert mark_best_rows(scores, groups).tolist() == [False, True, False, False, True, False]
+    assert mark_best_rows(-np.array(scores), groups).tolist() == [True, False, False, False, True, False]
 
 
 @PROPERTY
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.floats(0, 1)), min_size=1, max_size=20))
 def test_every_problem_has_one_best(rows: list[tuple[str, float]]) -> None:
     groups, scores = [g for g, _ in rows], [s for _, s in rows]
-    best = best_rows(scores, groups)
+    best = mark_best_rows(scores, groups)
     for group in set(groups):
         members = [i for i, g in enumerate(groups) if g == group]
         chosen = [i for i in members if best[i]]
@@ -131,7 +131,7 @@ def test_human_pairs_slip_where_they_should_and_flip_as_often_as_they_should() -
     one = table(p)
     flipped = total = late = 0
     for problem in one.problems(400):
-        pair = human_pair(one, problem, "first", 0.15)
+        pair = make_human_pair(one, problem, "first", 0.15)
         if pair is None:
             continue
         good, bad = pair if pair[0].correct == 1.0 else pair[::-1]
@@ -140,7 +140,7 @@ def test_human_pairs_slip_where_they_should_and_flip_as_often_as_they_should() -
         assert all(good.grade.steps or ()) and bad.grade.first_error == 0
         flipped += pair[0] is bad
         total += 1
-        anywhere = human_pair(one, problem, "any")
+        anywhere = make_human_pair(one, problem, "any")
         late += anywhere is not None and anywhere[1].grade is not None and (anywhere[1].grade.first_error or 0) > 0
     assert total > 300 and 0.10 < flipped / total < 0.20 and late > 100
 
@@ -149,11 +149,11 @@ def test_winners_and_losers_stand_side_by_side_and_a_pair_is_whole_or_not_there(
     p = plan()
     one = table(p)
     first, second = one.problems(2)
-    golds = [written(one, problem, set(), "gold") for problem in (first, second)]
-    wrongs = [written(one, problem, {0}, "bad") for problem in (first, second)]
+    golds = [write_solution(one, problem, set(), "gold") for problem in (first, second)]
+    wrongs = [write_solution(one, problem, {0}, "bad") for problem in (first, second)]
     rows = one.write("verifier", [golds[0], wrongs[0], golds[1]], [t.text for t in (golds[0], wrongs[0], golds[1])])
     pairs = [("own", golds[0], wrongs[0]), ("own", golds[1], wrongs[1]), ("human", golds[0], wrongs[0])]
-    found, kept = in_pairs(rows, pairs)
+    found, kept = align_pairs(rows, pairs)
     assert [t.subject.id for t in found] == [golds[0].id, wrongs[0].id] * 2
     assert kept == [pairs[0], pairs[2]]
 
@@ -177,7 +177,7 @@ def test_the_lesson_of_the_reward_model() -> None:
         if kind == "own":
             assert winner.correct == 1.0 and loser.correct == 0.0
             # Gold is written as the solver writes: nothing but the work tells them apart.
-            assert winner.reading.valid and winner.text.count("\n") == len(winner.reading.value.steps)
+            assert winner.reading.is_valid and winner.text.count("\n") == len(winner.reading.value.steps)
 
 
 def test_right_own_answers_lose_only_if_asked_for() -> None:
@@ -208,20 +208,22 @@ def test_gold_may_be_what_people_preferred() -> None:
 @PROPERTY
 @given(st.text(max_size=20))
 def test_a_problem_belongs_to_one_half(text: str) -> None:
-    assert half_of(text) in ("generator", "verifier") and half_of(text) == half_of(text)
+    assert assign_learner(text) in ("generator", "verifier") and assign_learner(text) == assign_learner(text)
 
 
 def test_the_two_learn_on_different_problems() -> None:
     p = plan(batch={"problems": 16})
     assert isinstance(p.recipe, Apo)
-    seen = {learner: {q.text for q in p.recipe.problems(table(p, learner=learner))} for learner in ("generator", "verifier")}
+    seen = {
+        learner: {q.text for q in p.recipe.draw_problems(table(p, learner=learner))} for learner in ("generator", "verifier")
+    }
     assert all(len(texts) == 16 for texts in seen.values()) and not seen["generator"] & seen["verifier"]
 
 
 def test_the_policy_learns_the_best_by_the_reward_model() -> None:
     made, played = lesson(plan(), "generator")
     assert made.weights is not None and len(made.traces) == len(played) == 16
-    assert [w > 0 for w in made.weights] == best_rows(scores_of(played), played.problems).tolist()
+    assert [w > 0 for w in made.weights] == mark_best_rows(scores_of(played), played.problem_ids).tolist()
     assert sum(w > 0 for w in made.weights) == 4 and made.sources == {"verifier": 1.0}
 
 

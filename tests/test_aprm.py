@@ -27,25 +27,25 @@ from milonga.objectives.losses import (
     Rows,
     bernoulli_entropy,
     bernoulli_kl,
-    optimistic,
+    extrapolate_gradient,
     value_loss,
 )
 from milonga.recipes.attacks import (
-    accepted,
     attack_metrics,
-    attacks,
+    build_step_prefix,
+    check_rewritten_step,
     family_metrics,
-    gold_steps,
-    labelled,
-    oracle,
-    right_steps,
-    shown,
+    grade_attacks,
+    judge_last_steps,
+    label_last_step,
+    sample_gold_steps,
+    slice_correct_steps,
 )
 from milonga.resolve import Plan, resolve
 from milonga.roles import DIALECTS, Corruptor, Dialect, StepSolver
-from milonga.roles.slices import slices
+from milonga.roles.slices import split_into_slices
 from milonga.table import Setting, Table
-from milonga.tasks import keyed, make_task
+from milonga.tasks import make_keyed_rng, make_task
 from milonga.types import Problem, Reading, Solution, Trace, Traces
 from test_resume import assert_same, die, finish, whole
 
@@ -58,7 +58,7 @@ def distance(tau: float, ahead: bool, at_once: bool = True, rate: float = 0.2, s
     last: tuple[float, float] | None = None
     for _ in range(steps):
         g = (y + tau * x, x - tau * y)
-        move = [optimistic(now, before) for now, before in zip(g, last or g, strict=True)] if ahead else list(g)
+        move = [extrapolate_gradient(now, before) for now, before in zip(g, last or g, strict=True)] if ahead else list(g)
         last, x = g, x - rate * move[0]
         y += rate * (move[1] if at_once else x - tau * y)
     return float(np.hypot(x, y))
@@ -82,12 +82,12 @@ def test_optimism_makes_the_toy_game_converge(tau: float, ahead: bool, at_once: 
 @PROPERTY
 @given(gradient=st.floats(-1e6, 1e6))
 def test_looking_ahead_from_a_constant_gradient_changes_nothing(gradient: float) -> None:
-    assert optimistic(gradient, gradient) == gradient
+    assert extrapolate_gradient(gradient, gradient) == gradient
 
 
 def test_optimism_takes_in_five_times_the_variance_of_independent_noise() -> None:
     noise = np.random.default_rng(0).normal(size=200_001)
-    assert np.var(optimistic(noise[1:], noise[:-1])) == pytest.approx(5.0, rel=0.02)
+    assert np.var(extrapolate_gradient(noise[1:], noise[:-1])) == pytest.approx(5.0, rel=0.02)
 
 
 # -- Optimism in the learner -----------------------------------------------------------------------
@@ -201,11 +201,11 @@ def test_balanced_accuracy_does_not_reward_saying_wrong_to_all() -> None:
 def test_every_family_makes_well_formed_steps_that_are_wrong(mod: int) -> None:
     task = make_task({"name": "chain", "ops": 4, "mod": mod})
     made = dict.fromkeys(task.families, 0)
-    for problem in task.draw("train", 0, 60):
-        steps = task.demonstrate(problem, keyed("x")).steps
+    for problem in task.draw_problems("train", 0, 60):
+        steps = task.demonstrate(problem, make_keyed_rng("x")).steps
         for family in task.families:
             for at in range(4):
-                text = task.corrupt(problem, steps, at, family, keyed(problem.id, family, at))
+                text = task.corrupt_step(problem, steps, at, family, make_keyed_rng(problem.id, family, at))
                 if text is not None:
                     changed = [*steps[:at], text, *steps[at + 1 :]]
                     truth = task.grade(problem, None, changed).steps
@@ -220,7 +220,7 @@ def test_families_by_hand() -> None:
     steps = ["10+5=15", "15*3=45", "45-4=41"]
 
     def corrupted(family: str, at: int) -> str | None:
-        return task.corrupt(problem, steps, at, family, keyed(0))
+        return task.corrupt_step(problem, steps, at, family, make_keyed_rng(0))
 
     assert corrupted("carry_drop", 0) == "10+5=5" and corrupted("carry_drop", 2) == "45-4=51"
     assert corrupted("sign_flip", 0) == "10+5=5" and corrupted("sign_flip", 1) == "15*3=55"
@@ -233,13 +233,15 @@ def test_families_by_hand() -> None:
 def test_held_out_families_are_in_no_demonstration() -> None:
     task, held = make_task({"name": "chain", "ops": 4}), ("carry_drop", "stale_operand")
     role = Corruptor("terse", held)
-    assert set(role.allowed(task)) == set(task.families) - set(held)
-    for problem in task.draw("train", 0, 300):
-        piece, text = role.demonstrate(task, problem, keyed("d", problem.id))
+    assert set(role.list_allowed_families(task)) == set(task.families) - set(held)
+    for problem in task.draw_problems("train", 0, 300):
+        piece, text = role.demonstrate(task, problem, make_keyed_rng("d", problem.id))
         assert piece is not None
         value = piece.reading.value
         steps, at = (*value.before, *value.steps), len(value.before)
-        carry, flip = (task.corrupt(problem, steps, at, family, keyed(0)) for family in ("carry_drop", "sign_flip"))
+        carry, flip = (
+            task.corrupt_step(problem, steps, at, family, make_keyed_rng(0)) for family in ("carry_drop", "sign_flip")
+        )
         step = text.removesuffix("\n")
         assert step != carry or step == flip  # with an operand of 5 a flipped sign looks the same
         numbers = re.compile(r"[0-9]+")
@@ -248,7 +250,7 @@ def test_held_out_families_are_in_no_demonstration() -> None:
 
 def test_a_family_that_the_task_does_not_know_is_an_error() -> None:
     with pytest.raises(ConfigError, match="carry_drop"):
-        Corruptor("terse", ("carry_drp",)).allowed(make_task({"name": "chain"}))
+        Corruptor("terse", ("carry_drp",)).list_allowed_families(make_task({"name": "chain"}))
 
 
 # -- The role --------------------------------------------------------------------------------------
@@ -269,22 +271,24 @@ STEPS = {
 def test_a_written_step_reads_back(dialect: Dialect, data: Any) -> None:
     step = data.draw(STEPS[dialect])
     reading = CORRUPTORS[dialect].read(CORRUPTORS[dialect].write(step), None)
-    assert reading.valid and reading.format == 1.0 and reading.value.steps == (step,)
+    assert reading.is_valid and reading.format == 1.0 and reading.value.steps == (step,)
 
 
 @PROPERTY
 @given(dialect=st.sampled_from(DIALECTS), text=st.text(max_size=30) | st.text("#\n<step>/0+=", max_size=40))
 def test_whatever_is_read_is_one_step_or_none(dialect: Dialect, text: str) -> None:
     reading = CORRUPTORS[dialect].read(text, None)
-    assert reading.valid == (len(reading.value.steps) == 1) == (reading.format == 1.0)
-    assert not reading.valid or all((step and "\n" not in step) or dialect == "tagged" for step in reading.value.steps)
+    assert reading.is_valid == (len(reading.value.steps) == 1) == (reading.format == 1.0)
+    assert not reading.is_valid or all((step and "\n" not in step) or dialect == "tagged" for step in reading.value.steps)
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_the_corruptor_sees_the_steps_so_far_and_no_further(dialect: Dialect) -> None:
     solver = StepSolver(dialect)
     text = solver.write(["FIRST", "SECOND", "THIRD"], "ANSWER")
-    piece = slices(Trace.given("s", "generator", Problem("p", "QUESTION", "x"), text, solver.read(text)), 1, dialect)[1]
+    piece = split_into_slices(
+        Trace.from_text("s", "generator", Problem("p", "QUESTION", "x"), text, solver.read(text)), 1, dialect
+    )[1]
     seen = "".join(part.text for part in CORRUPTORS[dialect].prompt(piece.problem, piece))
     assert "QUESTION" in seen and "FIRST" in seen and "SECOND" in seen and "THIRD" not in seen and "ANSWER" not in seen
 
@@ -307,41 +311,43 @@ def table(p: Plan, phase: str = "game", learner: str = "verifier") -> Table:
 
 
 def rewrite(piece: Trace, step: str, number: int = 0) -> Trace:
-    made = Trace.given(f"{piece.id}/{number}", "corruptor", piece.problem, step, Reading(Solution((step,), (), None), 1.0))
+    made = Trace.from_text(f"{piece.id}/{number}", "corruptor", piece.problem, step, Reading(Solution((step,), (), None), 1.0))
     return replace(made, about=(piece,))
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_the_scorer_sees_the_rewritten_step_and_never_the_original(dialect: Dialect) -> None:
     one = table(plan(dialect=dialect))
-    for piece in gold_steps(one, 12):
+    for piece in sample_gold_steps(one, 12):
         value = piece.reading.value
-        work = shown(one, piece, "1+2=REWRITTEN")
+        work = build_step_prefix(one, piece, "1+2=REWRITTEN")
         assert value.steps[0] not in work.text or value.steps[0] in "".join(value.before)
         assert work.reading.value.steps == (*value.before, "1+2=REWRITTEN") and work.finish == "length"
-        assert shown(one, piece).reading.value.steps == (*value.before, *value.steps)
+        assert build_step_prefix(one, piece).reading.value.steps == (*value.before, *value.steps)
         # What the solver writes begins just so: a prefix is not another format.
         solver = one.setting.roles["generator"]
         assert isinstance(solver, StepSolver)
-        assert piece.subject.text.startswith(shown(one, piece).text)
+        assert piece.subject.text.startswith(build_step_prefix(one, piece).text)
 
 
 def test_the_oracle_judges_a_step_where_it_stands() -> None:
     """Work that stops at the step would be wrong there for stopping: the steps after it stay as they were."""
     one = table(plan())
-    for piece in gold_steps(one, 12):
+    for piece in sample_gold_steps(one, 12):
         value = piece.reading.value
-        assert oracle(one, piece, value.steps[0]) is True
-        wrong = one.setting.task.corrupt(piece.problem, value.before + value.steps, len(value.before), "digit_slip", keyed(0))
-        assert wrong is not None and oracle(one, piece, wrong) is False
+        assert check_rewritten_step(one, piece, value.steps[0]) is True
+        wrong = one.setting.task.corrupt_step(
+            piece.problem, value.before + value.steps, len(value.before), "digit_slip", make_keyed_rng(0)
+        )
+        assert wrong is not None and check_rewritten_step(one, piece, wrong) is False
 
 
 def test_what_is_no_step_is_shown_to_nobody_and_repeating_is_not_corrupting() -> None:
     one = table(plan())
-    piece = gold_steps(one, 1)[0]
+    piece = sample_gold_steps(one, 1)[0]
     left = piece.text.split("=")[0]
     texts = ["gibberish", piece.text, f"{left}=0{piece.text.split('=')[1]}", f"{left}=999"]
-    found = attacks(one, Traces(rewrite(piece, text, k) for k, text in enumerate(texts)))
+    found = grade_attacks(one, Traces(rewrite(piece, text, k) for k, text in enumerate(texts)))
     assert [attack.right for attack in found] == [None, True, True, False]
     assert found[0].shown is None and all(attack.shown is not None for attack in found[1:])
     # A head at its start says one half to everything, which is yes.
@@ -371,10 +377,12 @@ def test_the_scorer_learns_both_classes_alike_and_only_at_the_step_in_question()
 def replace_corruptor(p: Plan, one: Table) -> Traces:
     """A play whose corruptor writes random corruptions, and now and then no step."""
     solutions = one.ask("generator", one.problems())
-    pieces = [steps[-1] for steps in right_steps(one, solutions) if steps]
+    pieces = [steps[-1] for steps in slice_correct_steps(one, solutions) if steps]
     role = one.setting.roles["corruptor"]
     assert isinstance(role, Corruptor)
-    texts = [[role.corrupted(p.task, piece, keyed(piece.id, k)) for k in range(3)] + ["gibberish"] for piece in pieces]
+    texts = [
+        [role.corrupt_step(p.task, piece, make_keyed_rng(piece.id, k)) for k in range(3)] + ["gibberish"] for piece in pieces
+    ]
     given = one.write("corruptor", [piece for piece in pieces for _ in range(4)], [t for some in texts for t in some])
     return Traces([*solutions, *(replace(t, origin="sampled") for t in given)])
 
@@ -396,7 +404,7 @@ def test_old_rewrites_come_back_as_a_quarter() -> None:
     p.recipe.state = {}
     one = table(p)
     played = replace_corruptor(p, one)
-    found = attacks(one, played.keep(lambda t: t.seat == "corruptor"))
+    found = grade_attacks(one, played.select(lambda t: t.seat == "corruptor"))
     fresh = len({a.shown.id for a in found if a.shown is not None})
     list(p.recipe.credit(one, played))
     assert len(p.recipe.state["labelled"]) == fresh
@@ -404,7 +412,7 @@ def test_old_rewrites_come_back_as_a_quarter() -> None:
     again = [row for row in later.traces if row.subject.id.startswith("again/")]
     assert len(again) == round(len(found) / 3)
     # A corruptor that writes only gibberish stops nobody from learning: what it wrote before is still there.
-    silent = played.keep(lambda t: t.seat != "corruptor" or t.text.startswith("gibberish"))
+    silent = played.select(lambda t: t.seat != "corruptor" or t.text.startswith("gibberish"))
     twice = Traces([*silent, *(replace(t, id=f"{t.id}/again") for t in silent if t.seat == "corruptor")])
     only = [row.subject.id for row in list(p.recipe.credit(one, twice))[-1].traces]
     assert any(id.startswith("again/") for id in only)
@@ -415,8 +423,8 @@ def test_random_attacks_teach_the_scorer_alone_and_warming_up_has_nothing_to_sta
     p = plan(options={"attack": "random"})
     one = table(p)
     played = p.recipe.play(one)
-    rewrites = played.keep(lambda t: t.seat == "corruptor")
-    assert len(rewrites) and all(attack.right is False for attack in attacks(one, rewrites))
+    rewrites = played.select(lambda t: t.seat == "corruptor")
+    assert len(rewrites) and all(attack.right is False for attack in grade_attacks(one, rewrites))
     (alone,) = p.recipe.credit(one, played)
     assert alone.policy == "verifier" and alone.objective.kl_coef == 0.05
     (warm,) = plan().recipe.credit(table(plan(), "warm up"), played)
@@ -425,14 +433,14 @@ def test_random_attacks_teach_the_scorer_alone_and_warming_up_has_nothing_to_sta
 
 def test_families_are_measured_apart() -> None:
     one = table(plan())
-    targets = gold_steps(one, 20)
+    targets = sample_gold_steps(one, 20)
     found = family_metrics(one, targets, ("carry_drop", "stale_operand"))
     assert found["held_out_accuracy"] == found["allowed_accuracy"] == 0.5  # a head that says yes to everything
     assert found["accepts_untouched"] == 1.0
     assert set(one.setting.task.families) == {n.removeprefix("accuracy_on_") for n in found if n.startswith("accuracy_on_")}
-    said = accepted(one, [shown(one, targets[0])])
-    assert said == {shown(one, targets[0]).id: True}
-    assert labelled(shown(one, targets[0]), False).steps[-1] == 0.0
+    said = judge_last_steps(one, [build_step_prefix(one, targets[0])])
+    assert said == {build_step_prefix(one, targets[0]).id: True}
+    assert label_last_step(build_step_prefix(one, targets[0]), False).steps[-1] == 0.0
 
 
 # -- Resume ----------------------------------------------------------------------------------------

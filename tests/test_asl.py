@@ -15,21 +15,21 @@ import milonga
 from cases import TINY
 from helpers import PROPERTY
 from milonga.credit.self_learning import (
-    balanced_pairs,
+    parse_strict_verdict,
+    parse_substring_verdict,
     proposal_reward,
-    strict_verdict,
+    select_balanced_pairs,
     substring_agrees,
-    substring_verdict,
     verdict_entropy,
 )
 from milonga.recipes import Asl
-from milonga.recipes.self_questions import Memory, conclusion, verdict
+from milonga.recipes.self_questions import Memory, extract_conclusion, parse_verdict
 from milonga.resolve import resolve
 from milonga.roles import DIALECTS, Dialect, Proposal, Proposer, StepSolver, StepVerifier
-from milonga.roles.proposer import EASIER, HARDER, request
+from milonga.roles.proposer import EASIER, HARDER, make_proposer_request
 from milonga.run.files import JsonLines
-from milonga.tasks import make_task, split_of
-from milonga.tasks.invention import invented, true_answer, varied
+from milonga.tasks import assign_split, make_task
+from milonga.tasks.invention import compute_answer, parse_invented, vary_problem
 from milonga.types import Problem, Reading, Trace, Verification
 
 WORDS = ("correct", "wrong")
@@ -53,19 +53,19 @@ dialects = st.sampled_from(DIALECTS)
     ],
 )
 def test_one_grammar_reads_exactly_one_of_two_words(text: str, strict: bool | None, substring: bool | None) -> None:
-    assert strict_verdict(text, WORDS) is strict
-    assert substring_verdict(text, WORDS) is substring
+    assert parse_strict_verdict(text, WORDS) is strict
+    assert parse_substring_verdict(text, WORDS) is substring
 
 
 def test_one_string_wins_everywhere_where_substrings_count_and_nowhere_where_they_do_not() -> None:
     """The negative control: the string agrees with both labels, and is taken for a right solution besides."""
     for label in (True, False):
         assert substring_agrees("correct/wrong", label, WORDS)
-        assert strict_verdict("correct/wrong", WORDS) is not label
-    assert substring_verdict("correct/wrong", WORDS) is True
+        assert parse_strict_verdict("correct/wrong", WORDS) is not label
+    assert parse_substring_verdict("correct/wrong", WORDS) is True
     # The alarm: a judge that says so about everything pays 1, whatever is right.
     right = [True, False, False, False]
-    paid = [substring_verdict("correct/wrong", WORDS) is True for _ in right]
+    paid = [parse_substring_verdict("correct/wrong", WORDS) is True for _ in right]
     assert sum(paid) / 4 - sum(right) / 4 == 0.75
 
 
@@ -87,24 +87,24 @@ def test_the_recipe_pays_the_always_winning_string_only_with_the_substring_parse
         rewards = []
         for label in (True, False):
             p.recipe.state["labels"] = {judged.id: label}
-            rewards.append(p.recipe.agrees(check, table))  # type: ignore[attr-defined]
+            rewards.append(p.recipe.compute_judge_reward(check, table))  # type: ignore[attr-defined]
         assert rewards == ([0.0, 0.0] if parser == "strict" else [1.0, 1.0])
-        assert verdict(check, parser, dialect) is (None if parser == "strict" else True)  # type: ignore[arg-type]
+        assert parse_verdict(check, parser, dialect) is (None if parser == "strict" else True)  # type: ignore[arg-type]
 
 
 def test_incorrect_is_not_correct_in_the_tagged_dialect() -> None:
     judged = solution("tagged")
     text = StepVerifier("tagged").write([True], False)
     check = Trace("c", "verifier", judged.problem, *nothing(), text, StepVerifier("tagged").read(text, judged), about=(judged,))
-    assert conclusion(check, "tagged") == "\\boxed{INCORRECT}"
-    assert verdict(check, "strict", "tagged") is False
-    assert verdict(check, "substring", "tagged") is True  # the trap
+    assert extract_conclusion(check, "tagged") == "\\boxed{INCORRECT}"
+    assert parse_verdict(check, "strict", "tagged") is False
+    assert parse_verdict(check, "substring", "tagged") is True  # the trap
 
 
 def solution(dialect: Dialect) -> Trace:
     solver = StepSolver(dialect)
     text = solver.write(["3+4=7"], "7")
-    return Trace.given("s", "generator", Problem("p", "3+4%100", "7"), text, solver.read(text))
+    return Trace.from_text("s", "generator", Problem("p", "3+4%100", "7"), text, solver.read(text))
 
 
 def nothing() -> tuple[Any, ...]:
@@ -158,7 +158,7 @@ def test_a_judge_that_contradicts_itself_can_be_taken_off() -> None:
 @PROPERTY
 @given(st.lists(st.booleans(), max_size=12))
 def test_pairs_are_balanced_and_one_sided_questions_dropped(labels: list[bool]) -> None:
-    pairs = balanced_pairs(list(range(len(labels))), labels)
+    pairs = select_balanced_pairs(list(range(len(labels))), labels)
     said = [label for _, label in pairs]
     assert sum(said) * 2 == len(said) == 2 * min(sum(labels), len(labels) - sum(labels))
     assert all(labels[item] == label for item, label in pairs) and len({item for item, _ in pairs}) == len(pairs)
@@ -171,28 +171,28 @@ def test_pairs_are_balanced_and_one_sided_questions_dropped(labels: list[bool]) 
 @given(index=st.integers(0, 300), harder=st.booleans(), seed=st.integers(0, 5))
 def test_a_new_problem_is_one_operation_longer_or_shorter_and_never_held_out(index: int, harder: bool, seed: int) -> None:
     old = CHAIN.problem("train", index)
-    new = varied(CHAIN, old, harder, random.Random(seed))
+    new = vary_problem(CHAIN, old, harder, random.Random(seed))
     change = len(new.data["chain"]) - len(old.data["chain"])
     assert change == (0 if harder and len(old.data["chain"]) == 4 else 1 if harder else -1)
-    assert split_of(new.text) == "train"
+    assert assign_split(new.text) == "train"
 
 
 def test_invented_problems_have_the_claimed_answer_and_the_exact_truth_beside_it() -> None:
-    for problem in CHAIN.draw("train", 0, 50):
-        made = invented(CHAIN, problem.text, "SOMETHING", "trace")
+    for problem in CHAIN.draw_problems("train", 0, 50):
+        made = parse_invented(CHAIN, problem.text, "SOMETHING", "trace")
         assert made is not None and made.source == "trace" and made.answer == "SOMETHING"
-        assert true_answer(made) == problem.answer
+        assert compute_answer(made) == problem.answer
         # Graded by the claim: the truth is for looking at.
         assert CHAIN.grade(made, problem.answer, ()).correct is False and CHAIN.grade(made, "SOMETHING", ()).correct is True
-    for problem in CHAIN.draw("dev", 0, 20):
-        assert invented(CHAIN, problem.text, problem.answer, "trace") is None  # a held-out problem cannot be trained on
+    for problem in CHAIN.draw_problems("dev", 0, 20):
+        assert parse_invented(CHAIN, problem.text, problem.answer, "trace") is None  # a held-out problem cannot be trained on
 
 
 @pytest.mark.parametrize(
     "text", ["", "3%100", "3+4%10", "3+1%100", "300+4%100", "3+4+4+4+4+4%100", "3/4%100", "3+4%100\n", "３+4%100"]
 )
 def test_what_is_no_problem_of_the_task_is_not_taken(text: str) -> None:
-    assert invented(CHAIN, text, "7", "trace") is None
+    assert parse_invented(CHAIN, text, "7", "trace") is None
 
 
 @PROPERTY
@@ -202,8 +202,8 @@ def test_a_written_proposal_reads_back(dialect: Dialect, index: int, harder: boo
     shown = CHAIN.demonstrate(problem, random.Random(0))
     work = StepSolver(dialect).write(shown.steps, shown.answer)
     reading = role.read(role.write(problem.text, work))
-    assert reading.valid and reading.value == Proposal(problem.text, shown.answer, work)
-    asked = "".join(part.text for part in role.prompt(request(problem, harder)))
+    assert reading.is_valid and reading.value == Proposal(problem.text, shown.answer, work)
+    asked = "".join(part.text for part in role.prompt(make_proposer_request(problem, harder)))
     assert problem.text in asked and asked.count("harder" if harder else "easier") == (dialect == "tagged")
     assert dialect == "tagged" or (HARDER if harder else EASIER) in asked
 
@@ -212,13 +212,13 @@ def test_a_written_proposal_reads_back(dialect: Dialect, index: int, harder: boo
 @given(dialect=dialects, text=st.text(st.sampled_from(">^_123+%\n#=<question></>think stepanswer\\boxed{}"), max_size=60))
 def test_no_text_breaks_the_reader_of_proposals(dialect: Dialect, text: str) -> None:
     reading = Proposer(dialect).read(text)
-    assert not reading.valid or (reading.value.question and reading.value.answer)
+    assert not reading.is_valid or (reading.value.question and reading.value.answer)
 
 
 def test_a_request_does_not_hold_the_claimed_answer() -> None:
     old = Problem("p", "3+4%100", "SECRET", {"start": "SECRET"}, "source")
-    assert request(old, True).answer == "" and "SECRET" not in "".join(
-        p.text for p in Proposer("terse").prompt(request(old, True))
+    assert make_proposer_request(old, True).answer == "" and "SECRET" not in "".join(
+        p.text for p in Proposer("terse").prompt(make_proposer_request(old, True))
     )
 
 
@@ -226,11 +226,11 @@ def test_a_request_does_not_hold_the_claimed_answer() -> None:
 
 
 def proposal(question: str, id: str) -> Trace:
-    return Trace.given(id, "proposer", Problem("old", "", ""), "", Reading(Proposal(question, "7", ""), 1.0))
+    return Trace.from_text(id, "proposer", Problem("old", "", ""), "", Reading(Proposal(question, "7", ""), 1.0))
 
 
 def attempt(text: str) -> Trace:
-    return Trace.given(text, "generator", Problem("p", "3+4%100", "7"), text, Reading(Verification(None, None), 1.0))
+    return Trace.from_text(text, "generator", Problem("p", "3+4%100", "7"), text, Reading(Verification(None, None), 1.0))
 
 
 def test_questions_are_remembered_once_if_they_divide_and_their_attempts_also_if_they_do_not() -> None:

@@ -31,7 +31,7 @@ def test_with_every_binding_those_who_learn_move_and_nobody_else(recipe: str, bi
         assert isinstance(engine, LocalEngine)
         base, start = bases(engine), {name: engine.policy(name).clone() for name in policies}
         for _ in range(SHORT[recipe].turns):
-            loop.turn()
+            loop.run_turn()
     learners = {loop.plan.seats[seat] for seat in SHORT[recipe].learners}
     # Copies from another policy move weights too: who learns is seen from the steps.
     assert {name for name in policies if any(row.get(f"learn/{name}/steps") for row in loop.rows)} == learners
@@ -57,5 +57,5 @@ def test_a_recipe_runs_on_another_task_or_refuses_it(recipe: str, tmp_path: Path
             resolve([TINY, {"recipe": recipe}, other])
         return
     with short_loop(recipe, tmp_path / "run", other) as loop:
-        loop.turn()
+        loop.run_turn()
         assert loop.rows and loop.rows[0]["turn"] == 1

@@ -19,9 +19,9 @@ from board_helpers import CONFIG, checked, row, solved, write_run
 from milonga.board import browse, charts
 from milonga.board.browse import Cursor, Filters, Traces
 from milonga.board.catalogue import Catalogue
-from milonga.board.curves import Curves, Shelf, last_rows
+from milonga.board.curves import Curves, Shelf, read_last_rows
 from milonga.board.guard import Guard
-from milonga.board.sides import Judged, judged, side_by_side
+from milonga.board.sides import Judged, read_verdicts, summarise_arms
 from milonga.errors import UserError
 from milonga.run.traces import GROUP, write_traces
 
@@ -59,7 +59,7 @@ def test_a_run_and_a_comparison_can_be_named_themselves(tmp_path: Path) -> None:
     for root in (tmp_path, tmp_path / "cmp"):
         catalogue = Catalogue(root)
         assert [(card.name, card.comparison, card.arm) for card in catalogue.scan()] == [("cmp/tango/seed-100", "cmp", "tango")]
-        found = catalogue.comparison("cmp")
+        found = catalogue.find_comparison("cmp")
         assert found is not None and len(found[1]) == 1 and not found[0].finished
     with pytest.raises(UserError, match="is no folder"):
         Catalogue(tmp_path / "nothing")
@@ -69,7 +69,7 @@ def test_a_run_and_a_comparison_can_be_named_themselves(tmp_path: Path) -> None:
 def test_names_are_looked_up_and_never_joined(tmp_path: Path, name: str) -> None:
     write_run(tmp_path / "secret")
     write_run(tmp_path / "runs" / "a")
-    assert Catalogue(tmp_path / "runs").card(name) is None
+    assert Catalogue(tmp_path / "runs").find_card(name) is None
 
 
 def test_a_look_at_many_runs_reads_only_what_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,7 +78,7 @@ def test_a_look_at_many_runs_reads_only_what_changed(tmp_path: Path, monkeypatch
     catalogue = Catalogue(tmp_path)
     catalogue.scan()
     read: list[Path] = []
-    monkeypatch.setattr("milonga.board.catalogue.last_rows", lambda path: read.append(path) or iter(()))
+    monkeypatch.setattr("milonga.board.catalogue.read_last_rows", lambda path: read.append(path) or iter(()))
     catalogue.scan()
     assert read == []
     with (tmp_path / "run-7" / "metrics.jsonl").open("a") as file:
@@ -114,7 +114,7 @@ def test_hostile_rows_are_only_rows(tmp_path: Path) -> None:
     curves = Curves(path)
     curves.refresh()
     assert list(curves.turns) == [1] and curves.points("x") == [] and curves.rubbish == 4
-    assert [found["turn"] for found in last_rows(path)] == []
+    assert [found["turn"] for found in read_last_rows(path)] == []
 
 
 def test_the_flow_is_that_of_the_last_turn_of_each_policy(tmp_path: Path) -> None:
@@ -125,8 +125,8 @@ def test_the_flow_is_that_of_the_last_turn_of_each_policy(tmp_path: Path) -> Non
     ]
     curves = Curves(write_run(tmp_path / "a", rows) / "metrics.jsonl")
     curves.refresh()
-    assert curves.flow() == {("answers", "generator"): 1.0, ("answers", "verifier"): 1.0}
-    drawn = charts.flow(curves.flow())["series"][0]
+    assert curves.compute_flow() == {("answers", "generator"): 1.0, ("answers", "verifier"): 1.0}
+    drawn = charts.flow(curves.compute_flow())["series"][0]
     assert {(edge["source"], edge["target"], edge["label"]["formatter"]) for edge in drawn["links"]} == {
         ("answers", "generator", "100%"), ("answers", "verifier", "100%"),
     }  # fmt: skip
@@ -139,7 +139,7 @@ def test_charts_hold_no_foreign_keys(tmp_path: Path) -> None:
     curves = Curves(write_run(tmp_path / "a", rows) / "metrics.jsonl")
     curves.refresh()
     arms = [(evil, {"x": [0, 1], "mean": [0, 1], "low": [0, 0], "high": [1, 1]})]
-    views = [charts.flow(curves.flow()), charts.metric(curves, evil), charts.timeline(curves), charts.bands(arms, True)]
+    views = [charts.flow(curves.compute_flow()), charts.metric(curves, evil), charts.timeline(curves), charts.bands(arms, True)]
 
     def keys(value: Any) -> set[str]:
         if isinstance(value, dict):
@@ -214,12 +214,12 @@ def traces(tmp_path: Path) -> Traces:
     ],
 )
 def test_lists_are_narrowed(traces: Traces, filters: Filters, problems: list[str]) -> None:
-    found = traces.page(filters)
+    found = traces.list_problems(filters)
     assert [group.problem for group in found.groups] == problems and found.after is None and found.broken == ()
 
 
 def test_a_group_counts_what_its_traces_say(traces: Traces) -> None:
-    p2, p0, p1 = traces.page(Filters()).groups
+    p2, p0, p1 = traces.list_problems(Filters()).groups
     assert (p0.rollouts, p0.graded, p0.solved, p0.checks, p0.fooled) == (4, 4, 1, 0, 0)
     assert (p1.rollouts, p1.solved, p1.checks, p1.fooled) == (2, 0, 2, 1)
     assert (p2.invalid, p2.contradiction, p2.question) == (1, 1, "p2")
@@ -228,20 +228,20 @@ def test_a_group_counts_what_its_traces_say(traces: Traces) -> None:
 def test_pages_join_without_gap_or_repeat(traces: Traces) -> None:
     seen, cursor = [], None
     while True:
-        found = traces.page(Filters(), cursor, limit=1)
+        found = traces.list_problems(Filters(), cursor, limit=1)
         seen += [group.problem for group in found.groups]
         cursor = found.after
         if cursor is None:
             break
     assert seen == ["p2", "p0", "p1"]
-    first = traces.page(Filters(flags=frozenset({"fooled"})), seconds=0)
+    first = traces.list_problems(Filters(flags=frozenset({"fooled"})), seconds=0)
     assert first.groups == () and first.after == Cursor(1), "out of time: it says where to go on"
-    following = traces.following(Filters(), 1, "p0")
-    assert following is not None and following.problem == "p1" and traces.following(Filters(), 1, "p1") is None
+    following = traces.find_next_problem(Filters(), 1, "p0")
+    assert following is not None and following.problem == "p1" and traces.find_next_problem(Filters(), 1, "p1") is None
 
 
 def test_a_transcript_puts_verdicts_beside_the_truth(traces: Traces) -> None:
-    found = traces.transcript(2, "p2")
+    found = traces.load_transcript(2, "p2")
     assert found is not None
     (rollout,) = found.rollouts
     assert [step.text for step in rollout.steps] == ["a", "c"] and rollout.rest == "#e" and rollout.answer == "e"
@@ -252,20 +252,20 @@ def test_a_transcript_puts_verdicts_beside_the_truth(traces: Traces) -> None:
     assert [(check.final, check.contradiction, check.invalid) for check in rollout.checks] == [
         (True, True, ""), (None, False, "no verdict"),
     ]  # fmt: skip
-    p1 = traces.transcript(1, "p1")
+    p1 = traces.load_transcript(1, "p1")
     assert p1 is not None and [rollout.checks[0].fooled for rollout in p1.rollouts] == [True, False]
-    assert traces.transcript(2, "p1") is None and traces.transcript(9, "p1") is None
+    assert traces.load_transcript(2, "p1") is None and traces.load_transcript(9, "p1") is None
 
 
 def test_folders_from_before_say_the_same(traces: Traces, tmp_path: Path) -> None:
     """Without the columns that came later, all but the advantages is derived from the others."""
-    new = [traces.page(Filters()).groups, traces.transcript(1, "p1")]
+    new = [traces.list_problems(Filters()).groups, traces.load_transcript(1, "p1")]
     later = ["advantages", "chars", "step_chars", "verification", "score", "step_scores", "contradiction", "fooled", "versions"]
     for turn in (1, 2):
-        rows = pq.read_table(traces.path(turn)).drop_columns(later).to_pylist()
-        pq.write_table(pa.Table.from_pylist(rows), traces.path(turn))  # with the types that were guessed then
+        rows = pq.read_table(traces.turn_path(turn)).drop_columns(later).to_pylist()
+        pq.write_table(pa.Table.from_pylist(rows), traces.turn_path(turn))  # with the types that were guessed then
     old = Traces(tmp_path, terse=True)
-    assert [old.page(Filters()).groups, old.transcript(1, "p1")] == new
+    assert [old.list_problems(Filters()).groups, old.load_transcript(1, "p1")] == new
 
 
 def test_a_transcript_reads_only_the_row_groups_it_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -275,7 +275,7 @@ def test_a_transcript_reads_only_the_row_groups_it_needs(tmp_path: Path, monkeyp
     monkeypatch.setattr(
         pq.ParquetFile, "read_row_groups", lambda self, groups, **k: asked.append(groups) or true(self, groups, **k)
     )
-    found = Traces(tmp_path, True).transcript(1, f"p{3 * GROUP // 8 + 1}")
+    found = Traces(tmp_path, True).load_transcript(1, f"p{3 * GROUP // 8 + 1}")
     assert asked == [[3]] and found is not None and [r.id for r in found.rollouts] == [f"{3 * GROUP + 8 + k}" for k in range(8)]
 
 
@@ -291,23 +291,23 @@ FOREIGN: dict[str, bytes | dict[str, list[Any]]] = {
 @pytest.mark.parametrize("content", FOREIGN.values(), ids=FOREIGN.keys())
 def test_a_broken_file_is_named_and_passed_over(traces: Traces, content: bytes | dict[str, list[Any]]) -> None:
     if isinstance(content, bytes):
-        traces.path(2).write_bytes(content)
+        traces.turn_path(2).write_bytes(content)
     else:
-        pq.write_table(pa.table(content), traces.path(2))
-    found = traces.page(Filters())
+        pq.write_table(pa.table(content), traces.turn_path(2))
+    found = traces.list_problems(Filters())
     assert [group.problem for group in found.groups] == ["p0", "p1"]
     assert len(found.broken) == 1 and found.broken[0].startswith("turn-000002.parquet cannot be read")
 
 
 def test_a_turn_without_traces_is_empty(traces: Traces) -> None:
-    write_traces(traces.path(2), [])
-    assert [group.problem for group in traces.page(Filters(text="p")).groups] == ["p0", "p1"]
+    write_traces(traces.turn_path(2), [])
+    assert [group.problem for group in traces.list_problems(Filters(text="p")).groups] == ["p0", "p1"]
 
 
 def test_a_verification_of_a_solution_that_was_not_kept_stands_for_itself(tmp_path: Path) -> None:
     given = solved("given", "p", False)
     write_traces(tmp_path / "turn-000001.parquet", [checked("1/v", given, (True, False), True)])
-    found = Traces(tmp_path, True).transcript(1, "p")
+    found = Traces(tmp_path, True).load_transcript(1, "p")
     assert found is not None and [rollout.id for rollout in found.rollouts] == ["1/v"]
     (rollout,) = found.rollouts
     assert [(step.text, step.verdict, step.truth) for step in rollout.steps] == [("+", True, None), ("-", False, None)]
@@ -316,15 +316,15 @@ def test_a_verification_of_a_solution_that_was_not_kept_stands_for_itself(tmp_pa
 
 def test_what_is_remembered_of_turns_is_bounded(traces: Traces, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(browse, "KEPT_GROUPS", 2)
-    traces.page(Filters())
+    traces.list_problems(Filters())
     assert [key[0] for key in traces.digests] == [1]
 
 
 def test_spans_that_make_no_sense_leave_the_text_whole() -> None:
-    assert browse.cut("abc", [2, 1]) == ([], "abc") and browse.cut("abc", [9]) == ([], "abc")
-    assert browse.cut("a\nbc\nd", [2, 5]) == (["a", "bc"], "d")
+    assert browse.split_at_ends("abc", [2, 1]) == ([], "abc") and browse.split_at_ends("abc", [9]) == ([], "abc")
+    assert browse.split_at_ends("a\nbc\nd", [2, 5]) == (["a", "bc"], "d")
     uneven = {"advantages": [1.0, None, float("nan")], "step_ends": [5, 2], "trained_from": 1}
-    assert browse.cut_tokens(uneven, browse.finite(uneven["advantages"]), 2) == ([(), ()], (0.0, 0.0))
+    assert browse.split_by_steps(uneven, browse.replace_non_finite(uneven["advantages"]), 2) == ([(), ()], (0.0, 0.0))
 
 
 def test_advantages_lie_under_the_letters_of_their_tokens() -> None:
@@ -343,7 +343,7 @@ def test_runs_that_differ_in_their_seed_are_one_arm_with_an_interval(tmp_path: P
         write_run(tmp_path / f"s{seed}", [{"turn": 0, "eval/generator/accuracy": 0.1}, row(4, end)], seed)
     other = write_run(tmp_path / "other", [row(0, 0.3)])
     (other / "config.toml").write_text(CONFIG.format(seed=1).replace("turns = 5", "turns = 9"))
-    arms = {arm.name: arm for arm in side_by_side(Catalogue(tmp_path).scan(), Shelf())}
+    arms = {arm.name: arm for arm in summarise_arms(Catalogue(tmp_path).scan(), Shelf())}
     assert {name: len(arm.runs) for name, arm in arms.items()} == {"tango on chain": 3, "other": 1}
     three = next(arm for arm in arms.values() if len(arm.runs) == 3).metrics["eval/generator/accuracy"]
     assert three["final"] == pytest.approx(0.5) and three["curve"]["x"] == [0.0, 4.0]
@@ -351,11 +351,11 @@ def test_runs_that_differ_in_their_seed_are_one_arm_with_an_interval(tmp_path: P
 
 
 def test_a_comparison_that_cannot_be_read_says_so(tmp_path: Path) -> None:
-    assert judged(tmp_path) is None
+    assert read_verdicts(tmp_path) is None
     for text in ("{", "[]", '{"arms": {}}', '{"arms": 3}'):
         (tmp_path / "compare.json").write_text(text)
-        assert isinstance(judged(tmp_path), str)
-    assert not isinstance(judged(tmp_path), Judged)
+        assert isinstance(read_verdicts(tmp_path), str)
+    assert not isinstance(read_verdicts(tmp_path), Judged)
 
 
 # --- who may look ---
@@ -421,7 +421,7 @@ def test_the_board_only_reads(traces: Traces, tmp_path: Path) -> None:
     write_run(tmp_path / "runs" / "a", [row(0, 0.1)])
     before = {path: os.stat(path).st_mtime_ns for path in tmp_path.rglob("*")}
     cards = Catalogue(tmp_path / "runs").scan()
-    side_by_side(cards, Shelf())
-    traces.page(Filters(text="p"))
-    traces.transcript(1, "p1")
+    summarise_arms(cards, Shelf())
+    traces.list_problems(Filters(text="p"))
+    traces.load_transcript(1, "p1")
     assert {path: os.stat(path).st_mtime_ns for path in tmp_path.rglob("*")} == before

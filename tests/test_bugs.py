@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from milonga.errors import ConfigError, DataError, UserError
-from milonga.roles.repairs import KINDS, Injector, Repairer, request
+from milonga.roles.repairs import KINDS, Injector, Repairer, make_injector_request
 from milonga.sandbox import IsolationError, Outcome
-from milonga.tasks import Task, bugs_git, keyed, make_task, normalised
+from milonga.tasks import Task, bugs_git, make_keyed_rng, make_task, normalise_text
 from milonga.tasks.bugs import Bugs, BugsOptions
 from milonga.tasks.bugs_checks import (
     CHECKS,
@@ -22,12 +22,12 @@ from milonga.tasks.bugs_checks import (
     Repository,
     Requirements,
     Verdict,
-    check,
+    apply_edits,
+    check_bug,
     edit_size,
-    edited,
 )
-from milonga.tasks.bugs_git import GitRepositories, blocks_in, exported, written
-from milonga.tasks.bugs_tiny import TinyRepositories, TinyRunner, edits_in, ids_text, removed_in, report_of
+from milonga.tasks.bugs_git import GitRepositories, export_repository, parse_blocks, render_blocks
+from milonga.tasks.bugs_tiny import TinyRepositories, TinyRunner, parse_edits, parse_removed_tests, render_test_ids, run_tests
 from milonga.types import SPLITS, Problem
 from repository_helpers import BOXES, TESTS, git, make_repository
 
@@ -39,26 +39,26 @@ RUNNER, LEAST = TinyRunner(), Requirements()
 
 
 def verdict(oracle: tuple[str, ...], bug: dict[str, str], removed: str, repository: Repository = REPOSITORY) -> str | None:
-    weaken = removed_in(removed, repository.tests)
+    weaken = parse_removed_tests(removed, repository.tests)
     assert weaken is not None
-    return check(repository, Artifact(oracle, bug, weaken), RUNNER, LEAST).failed
+    return check_bug(repository, Artifact(oracle, bug, weaken), RUNNER, LEAST).failed
 
 
 # What counts as a bug.
 
 
 def test_a_file_sees_those_before_it_and_a_test_passes_by_its_value_alone() -> None:
-    assert report_of({**CODE, **SUITE}, EVERY) == dict.fromkeys(("a0", "a2", "b1", "b4", "c3", "c5"), True)
-    broken = report_of({**CODE, **SUITE, "a": "x+2"}, EVERY)
+    assert run_tests({**CODE, **SUITE}, EVERY) == dict.fromkeys(("a0", "a2", "b1", "b4", "c3", "c5"), True)
+    broken = run_tests({**CODE, **SUITE, "a": "x+2"}, EVERY)
     assert broken == {"a0": False, "a2": False, "b1": False, "b4": False, "c3": True, "c5": True}
-    assert report_of({**SUITE, "b": "a*2"}, ("test_b",)) == {"b1": False, "b4": False}, (
+    assert run_tests({**SUITE, "b": "a*2"}, ("test_b",)) == {"b1": False, "b4": False}, (
         "a file that is missing fails nobody else"
     )
 
 
 def test_a_bug_that_satisfies_all_checks_counts() -> None:
-    found = check(REPOSITORY, Artifact(EVERY, {"b": "a*3"}, {"test_b": "4=14"}), RUNNER, LEAST)
-    assert found == Verdict(None, frozenset({"b1", "b4"}), frozenset(report_of(REPOSITORY.tree, EVERY) or {}))
+    found = check_bug(REPOSITORY, Artifact(EVERY, {"b": "a*3"}, {"test_b": "4=14"}), RUNNER, LEAST)
+    assert found == Verdict(None, frozenset({"b1", "b4"}), frozenset(run_tests(REPOSITORY.tree, EVERY) or {}))
     assert verdict(EVERY, {"a": "x+4", "c": "x+1"}, "a0 c3") is None
 
 
@@ -84,11 +84,11 @@ def test_each_check_violated_alone_is_named(name: str) -> None:
 
 def test_a_bug_that_looks_at_how_the_code_is_written_is_not_stable() -> None:
     class Looking(TinyRunner):
-        def disturbed(self, code):  # type: ignore[no-untyped-def]
-            return {**super().disturbed(code), "b": CODE["b"]}
+        def perturb_code(self, code):  # type: ignore[no-untyped-def]
+            return {**super().perturb_code(code), "b": CODE["b"]}
 
     artifact = Artifact(EVERY, {"b": "a*3"}, {"test_b": "4=14"})
-    assert check(REPOSITORY, artifact, Looking(), LEAST).failed == "stable"
+    assert check_bug(REPOSITORY, artifact, Looking(), LEAST).failed == "stable"
     assert set(VIOLATIONS) | {"stable"} == set(CHECKS)
 
 
@@ -104,16 +104,16 @@ def test_a_test_that_the_bug_took_away_was_not_taken_away_by_the_weakening() -> 
             ]
 
     for weaken in ({}, {"test_b": SUITE["test_b"]}, {"test_a": "2=5"}):
-        assert check(REPOSITORY, Artifact(EVERY, {"b": "a*3"}, weaken), Derived(), LEAST).failed == "weakened"
+        assert check_bug(REPOSITORY, Artifact(EVERY, {"b": "a*3"}, weaken), Derived(), LEAST).failed == "weakened"
 
 
 def test_bugs_touch_code_alone_and_weakenings_tests_alone() -> None:
-    assert check(REPOSITORY, Artifact(EVERY, {"test_a": ""}, {"test_a": "2=5"}), RUNNER, LEAST).failed == "changed"
-    assert check(REPOSITORY, Artifact(EVERY, {"b": "a*3"}, {"c": "x"}), RUNNER, LEAST).failed == "oracle"
+    assert check_bug(REPOSITORY, Artifact(EVERY, {"test_a": ""}, {"test_a": "2=5"}), RUNNER, LEAST).failed == "changed"
+    assert check_bug(REPOSITORY, Artifact(EVERY, {"b": "a*3"}, {"c": "x"}), RUNNER, LEAST).failed == "oracle"
     assert verdict(EVERY, {"b": "a*3"}, "b7") == "oracle", "a test that nobody has"
     assert edit_size("one\ntwo\n", "one\nthree\n") == 8 and edit_size("one\n", "one\n") == 0
     huge = Requirements(size=7)
-    assert check(REPOSITORY, Artifact(EVERY, {"b": "a*3+1"}, {"test_b": "4=14"}), RUNNER, huge).failed == "changed"
+    assert check_bug(REPOSITORY, Artifact(EVERY, {"b": "a*3+1"}, {"test_b": "4=14"}), RUNNER, huge).failed == "changed"
 
 
 def test_inverse_mutation_wants_every_changed_file_to_mend_something() -> None:
@@ -127,7 +127,7 @@ def test_inverse_mutation_wants_every_changed_file_to_mend_something() -> None:
 
 def test_problems_are_functions_of_split_and_index_and_splits_are_apart() -> None:
     task, again = Bugs(), Bugs()
-    texts = {split: {normalised(task.problem(split, n).text) for n in range(40)} for split in SPLITS}
+    texts = {split: {normalise_text(task.problem(split, n).text) for n in range(40)} for split in SPLITS}
     assert all(task.problem(split, 3).text == again.problem(split, 3).text for split in SPLITS)
     assert not texts["train"] & texts["dev"] and not texts["train"] & texts["test"] and not texts["dev"] & texts["test"]
     names = {split: {task.problem(split, n).data["bug"].repository.name for n in range(40)} for split in SPLITS}
@@ -140,9 +140,9 @@ def test_made_up_bugs_pass_the_checks_and_are_repaired_by_their_answers(options:
     for index in range(12):
         problem = task.problem("train", index)
         bug: Bug = problem.data["bug"]
-        assert task.check(bug.repository, bug.artifact, LEAST).failed is None
+        assert task.check_artifact(bug.repository, bug.artifact, LEAST).failed is None
         assert options.get("min_changed", 1) <= len(bug.artifact.bug) <= task.options.changed
-        assert task.grade(problem, problem.answer, ()).correct and task.holds_beyond(problem, problem.answer)
+        assert task.grade(problem, problem.answer, ()).correct and task.matches_on_all_inputs(problem, problem.answer)
         nothing = lines_of(problem)
         assert task.grade(problem, nothing, ()).correct is False, "what was there before is no repair"
         assert not any(version in problem.text.split("|")[1] for olds in bug.repository.history.values() for version in olds)
@@ -156,8 +156,8 @@ def test_demonstrations_are_wrong_exactly_where_they_should_be() -> None:
     task = Bugs()
     for index in range(20):
         problem = task.problem("train", index)
-        assert task.demonstrate(problem, keyed(index)).correct
-        shown = task.demonstrate(problem, keyed(index), {0})
+        assert task.demonstrate(problem, make_keyed_rng(index)).correct
+        shown = task.demonstrate(problem, make_keyed_rng(index), {0})
         assert shown.truth[0] is False and all(shown.truth[1:]) and shown.steps[1:] == shown.checks[1:]
         role = Repairer("terse")
         assert role.read(role.write(shown.steps, shown.answer)).value.answer == shown.answer
@@ -170,8 +170,8 @@ def test_what_is_no_patch_is_wrong(answer: str | None) -> None:
 
 
 def posed(bug: dict[str, str], removed: str) -> Problem:
-    artifact = Artifact(EVERY, bug, removed_in(removed, SUITE) or {})
-    return Bugs().posed("one", Bug(REPOSITORY, artifact, check(REPOSITORY, artifact, RUNNER, LEAST)))
+    artifact = Artifact(EVERY, bug, parse_removed_tests(removed, SUITE) or {})
+    return Bugs().make_problem("one", Bug(REPOSITORY, artifact, check_bug(REPOSITORY, artifact, RUNNER, LEAST)))
 
 
 def test_a_solver_sees_the_broken_files_and_the_removed_tests_and_nothing_else() -> None:
@@ -180,36 +180,39 @@ def test_a_solver_sees_the_broken_files_and_the_removed_tests_and_nothing_else()
     task = Bugs()
     assert task.grade(problem, "b=a+a", ()).correct, "any repair will do"
     assert not task.grade(problem, "b=x+7", ()).correct, "right for the removed test alone"
-    assert task.repositories.injector_text(REPOSITORY) == "a=x+3|x+5|x*2@02;b=a*2|a*3|a-1@14;c=x-1|x+1|x@35"
+    assert task.repositories.render_for_injector(REPOSITORY) == "a=x+3|x+5|x*2@02;b=a*2|a*3|a-1@14;c=x-1|x+1|x@35"
 
 
 def test_a_repair_of_the_tests_alone_can_be_told_from_one_that_holds() -> None:
     artifact = Artifact(("test_a", "test_b"), {"b": "a*3"}, {"test_b": ""})
     narrow = replace(REPOSITORY, tests={**SUITE, "test_b": "1=8"})
-    problem = Bugs().posed("two", Bug(narrow, artifact, check(narrow, artifact, RUNNER, Requirements(passing=1))))
-    assert Bugs().grade(problem, "b=x+7", ()).correct and not Bugs().holds_beyond(problem, "b=x+7")
+    problem = Bugs().make_problem("two", Bug(narrow, artifact, check_bug(narrow, artifact, RUNNER, Requirements(passing=1))))
+    assert Bugs().grade(problem, "b=x+7", ()).correct and not Bugs().matches_on_all_inputs(problem, "b=x+7")
 
 
 def test_a_failed_patch_is_the_start_of_a_bug_of_the_second_order_with_the_same_specification() -> None:
     task, problem = Bugs(), posed({"b": "a*3"}, "b1")
-    second = task.posed("two", problem.data["bug"], "source", {"c": "x"})
+    second = task.make_problem("two", problem.data["bug"], "source", {"c": "x"})
     assert second.text == "a=x+3;b=a*3;c=x|b1=8" and second.source == "source"
     assert not task.grade(second, problem.answer, ()).correct and task.grade(second, "b=a*2;c=x-1", ()).correct
 
 
 def test_removed_tests_are_written_and_read() -> None:
-    assert ids_text(["c3", "b4", "b1"]) == "b14 c3" and removed_in("b14 c3", SUITE) == {"test_b": "", "test_c": "5=4"}
-    assert removed_in("b1,b4", SUITE) is None and removed_in("", SUITE) == {}
+    assert render_test_ids(["c3", "b4", "b1"]) == "b14 c3" and parse_removed_tests("b14 c3", SUITE) == {
+        "test_b": "",
+        "test_c": "5=4",
+    }
+    assert parse_removed_tests("b1,b4", SUITE) is None and parse_removed_tests("", SUITE) == {}
 
 
 @settings(max_examples=60, deadline=None)
 @given(st.text(alphabet="abcx123+*-=;| \n<>FILE", max_size=40))
 def test_no_text_breaks_the_readers(text: str) -> None:
-    for found in (edits_in(text), removed_in(text, SUITE), blocks_in(text, SUITE)):
+    for found in (parse_edits(text), parse_removed_tests(text, SUITE), parse_blocks(text, SUITE)):
         assert found is None or all(isinstance(name, str) for name in found)
     for role in (Repairer, Injector):
         for reading in (role("terse").read(text), role("tagged").read(text)):
-            assert 0 <= reading.format <= 1 and (reading.format == 1) >= reading.valid
+            assert 0 <= reading.format <= 1 and (reading.format == 1) >= reading.is_valid
 
 
 @pytest.mark.parametrize("dialect", ["terse", "tagged"])
@@ -217,9 +220,11 @@ def test_what_an_injector_writes_reads_back(dialect: str) -> None:
     role = Injector(dialect)  # type: ignore[arg-type]
     for injection in (Injection("b=a*3", "b14 c3"), Injection("b=a*3;c=x", "b1")):
         assert role.read(role.write(injection)).value == injection
-    assert not role.read("b=a*3").valid
+    assert not role.read("b=a*3").is_valid
     for kind in KINDS:
-        asked = request(posed({"b": "a*3"}, "b1"), kind, TinyRepositories.injector_text(Bugs().repositories, REPOSITORY))  # type: ignore[arg-type]
+        asked = make_injector_request(
+            posed({"b": "a*3"}, "b1"), kind, TinyRepositories.render_for_injector(Bugs().repositories, REPOSITORY)
+        )  # type: ignore[arg-type]
         assert "@14" in "".join(part.text for part in role.prompt(asked))
 
 
@@ -253,11 +258,11 @@ def broken(task: Bugs) -> Problem:
         "FILE boxes.py\n<<<<<<< SEARCH\n    return a * b\n=======\n    return a + b\n>>>>>>> REPLACE",
         "FILE tests/test_boxes.py\n<<<<<<< SEARCH\n    assert volume(2, 3, 4) == 24\n=======\n    assert True\n>>>>>>> REPLACE",
     )
-    artifact = task.artifact(repository, injection)
+    artifact = task.parse_artifact(repository, injection)
     assert artifact is not None
-    found = task.check(repository, artifact, Requirements(passing=4))
+    found = task.check_artifact(repository, artifact, Requirements(passing=4))
     assert found.failed is None and "tests/test_sums.py::test_total" in found.broken
-    return task.posed("real", Bug(repository, artifact, found))
+    return task.make_problem("real", Bug(repository, artifact, found))
 
 
 @pytest.mark.slow
@@ -266,7 +271,7 @@ def test_a_git_folder_is_exported_without_its_history_and_its_bugs_are_repaired(
     problem = broken(real)
     assert "+    assert volume(2, 3, 4) == 24" in problem.text and "return a * b" not in problem.text
     assert not any(".git" in path for path in problem.data["start"])
-    assert "+    return a + b" in real.repositories.injector_text(problem.data["bug"].repository), (
+    assert "+    return a + b" in real.repositories.render_for_injector(problem.data["bug"].repository), (
         "the injector may see the past"
     )
     assert real.grade(problem, problem.answer, ()).correct
@@ -280,7 +285,7 @@ def test_a_held_out_bug_of_a_git_folder_is_known_by_its_broken_code(real: Bugs) 
     for split in SPLITS:
         bug: Bug = real.problem(split, 0).data["bug"]
         code = {path: text for path, text in bug.state.items() if path in bug.repository.code}
-        assert real.repositories.split(code) == split
+        assert real.repositories.find_split(code) == split
 
 
 FORGERIES = {
@@ -305,7 +310,7 @@ FORGERIES = {
 @pytest.mark.parametrize("name", FORGERIES)
 def test_a_patch_that_forges_results_repairs_nothing(name: str, real: Bugs) -> None:
     problem = broken(real)
-    forged = written(problem.data["start"], {"boxes.py": FORGERIES[name]})
+    forged = render_blocks(problem.data["start"], {"boxes.py": FORGERIES[name]})
     assert real.grade(problem, forged, ()).correct is False
 
 
@@ -314,11 +319,11 @@ def test_a_patch_that_edits_tests_or_replaces_the_runner_repairs_nothing(real: B
     problem = broken(real)
     start = problem.data["start"]
     empty = dict.fromkeys(TESTS, "def test_nothing():\n    pass\n")
-    assert real.grade(problem, written(start, empty), ()).correct is False
+    assert real.grade(problem, render_blocks(start, empty), ()).correct is False
     for path in ("conftest.py", "pytest.py", "tests/conftest.py", "sitecustomize.py", "pytest.ini"):
-        assert real.grade(problem, written(start, {path: "def pytest_runtest_makereport(): pass"}), ()).correct is False
+        assert real.grade(problem, render_blocks(start, {path: "def pytest_runtest_makereport(): pass"}), ()).correct is False
     shadow = {
-        **edited(start, {"boxes.py": BOXES}),
+        **apply_edits(start, {"boxes.py": BOXES}),
         "pytest.py": "raise SystemExit(0)",
         "pytest.ini": "[pytest]\naddopts = --co\n",
     }
@@ -369,18 +374,18 @@ def test_a_sandbox_that_fails_is_one_line(tmp_path: Path, monkeypatch: pytest.Mo
 def test_what_cannot_be_exported_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = make_repository(tmp_path / "boxes")
     monkeypatch.chdir(folder)
-    assert exported(Path(".")).name == "boxes"
+    assert export_repository(Path(".")).name == "boxes"
     monkeypatch.setattr(bugs_git, "LARGEST", 100)
-    monkeypatch.setattr(bugs_git, "earlier", None)  # what is too large has no history read, file by file
+    monkeypatch.setattr(bugs_git, "load_history", None)  # what is too large has no history read, file by file
     with pytest.raises(DataError, match="characters of code and tests, more than 100"):
-        exported(folder)
+        export_repository(folder)
     (folder / "sums.py").write_bytes("# caf\xe9\n".encode("latin-1"))
     git(folder, "commit", "-qam", "third")
     with pytest.raises(DataError, match=r"sums\.py of .* is not UTF-8"):
-        exported(folder)
+        export_repository(folder)
     monkeypatch.setattr(bugs_git, "PATIENCE", 0)
     with pytest.raises(DataError, match="git archive took more than 0 s"):
-        exported(folder)
+        export_repository(folder)
 
 
 def test_a_folder_that_is_no_repository_is_an_error(tmp_path: Path) -> None:
@@ -392,4 +397,4 @@ def test_a_folder_that_is_no_repository_is_an_error(tmp_path: Path) -> None:
 def test_git_is_asked_of_the_folder_that_was_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     named, other = make_repository(tmp_path / "named"), make_repository(tmp_path / "other", {"other.py": "x = 1\n"})
     monkeypatch.setenv("GIT_DIR", str(other / ".git"))
-    assert b"other.py" not in bugs_git.git(named, "ls-tree", "-r", "--name-only", "HEAD")
+    assert b"other.py" not in bugs_git.run_git(named, "ls-tree", "-r", "--name-only", "HEAD")

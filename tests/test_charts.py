@@ -19,17 +19,17 @@ from milonga.charts import (
     Bars,
     Bin,
     Series,
-    axis_of,
     bar_chart,
     flow_chart,
     line_chart,
+    make_axis,
+    make_standalone,
     path_chart,
     reliability_chart,
-    standalone,
-    thinned,
-    usable,
+    thin_series,
+    to_drawable,
 )
-from milonga.text import visible
+from milonga.text import escape_invisible
 
 SVG = "{http://www.w3.org/2000/svg}"
 VALUES = st.none() | st.floats() | st.integers(-(10**6), 10**6)
@@ -60,9 +60,9 @@ def coordinates(svg: str) -> list[float]:
 def test_any_text_and_any_numbers_give_a_well_formed_chart(kind: str, text: str, series: list[Series]) -> None:
     svg = CHARTS[kind](text, series)
     root = ElementTree.fromstring(svg)
-    ElementTree.fromstring(standalone(svg))
+    ElementTree.fromstring(make_standalone(svg))
     words = {element.text for element in root.iter() if element.tag in (f"{SVG}text", f"{SVG}title")}
-    assert all(word is None or word == visible(word) for word in words)
+    assert all(word is None or word == escape_invisible(word) for word in words)
     assert all(math.isfinite(value) and abs(value) < 1e6 for value in coordinates(svg)), "all of it lies on the picture"
     assert svg == CHARTS[kind](text, series)
 
@@ -100,7 +100,7 @@ def test_an_empty_chart_still_has_its_axes() -> None:
 def test_a_long_line_keeps_what_stands_out() -> None:
     y = [0.5 + 0.001 * (k % 7) for k in range(100_000)]
     y[41_234], y[77_777] = 0.99, 0.01
-    series = thinned(Series("a", list(range(len(y))), y))
+    series = thin_series(Series("a", list(range(len(y))), y))
     assert len(series.y) <= MOST_POINTS + 4 and {0.99, 0.01} <= set(series.y)
     assert series.x[0] == 0 and series.x[-1] == len(y) - 1
     assert len(line_chart("long", [Series("a", list(range(len(y))), y)])) < 20_000
@@ -117,17 +117,17 @@ def test_a_long_line_keeps_what_stands_out() -> None:
     ],
 )
 def test_ticks_are_those_that_people_would_choose(values: tuple[float, float], names: list[str]) -> None:
-    assert list(axis_of(values).names) == names
+    assert list(make_axis(values).names) == names
 
 
 @PROPERTY
 @given(st.lists(st.floats(-LARGEST, LARGEST), min_size=1, max_size=5), st.booleans(), st.booleans())
 def test_an_axis_holds_its_values_and_few_ticks_that_differ(values: list[float], log: bool, outward: bool) -> None:
-    axis = axis_of(values, log=log, outward=outward)
-    drawn = [v for value in values if (v := usable(value, log)) is not None]
-    assert axis.low < axis.high and all(-1e-6 <= axis.part(v) <= 1 + 1e-6 for v in drawn)
+    axis = make_axis(values, log=log, outward=outward)
+    drawn = [v for value in values if (v := to_drawable(value, log)) is not None]
+    assert axis.low < axis.high and all(-1e-6 <= axis.to_fraction(v) <= 1 + 1e-6 for v in drawn)
     assert 1 <= len(axis.ticks) <= 16 and len(set(axis.names)) == len(axis.names)
-    assert all(-1e-6 <= axis.part(tick) <= 1 + 1e-6 for tick in axis.ticks)
+    assert all(-1e-6 <= axis.to_fraction(tick) <= 1 + 1e-6 for tick in axis.ticks)
 
 
 def test_colours_repeat_dashed() -> None:

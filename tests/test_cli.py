@@ -171,8 +171,8 @@ def test_what_models_wrote_is_never_rendered(milonga: Command, tmp_path: Path) -
     text = "<think>\n<step>[bold]\x1b[31mred[/bold]</step>\n<step>\x07two</step>\n</think>\n<answer>\\boxed{[link=x]}</answer>"
     solver = resolve([{"recipe": "tango", "dialect": "tagged"}]).roles["generator"]
     problem = Problem("[red]id", "[blink]question\x1b[2J", "a")
-    solution = Trace.given("[red]s", "generator", problem, text, solver.read(text, None), Grade(True, (True, False)))
-    check = Trace.given("c", "verifier", problem, "", Reading(Verification((True, False), False), 1.0))
+    solution = Trace.from_text("[red]s", "generator", problem, text, solver.read(text, None), Grade(True, (True, False)))
+    check = Trace.from_text("c", "verifier", problem, "", Reading(Verification((True, False), False), 1.0))
     check.about = (solution,)
     assert isinstance(solution.reading.value, Solution)
     write_traces(tmp_path / "traces" / "turn-000001.parquet", [solution, check])

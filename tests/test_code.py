@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from helpers import PROPERTY
 from milonga.errors import ConfigError, DataError, UserError
-from milonga.sandbox.values import canonical
-from milonga.tasks import Code, make_task, split_of
-from milonga.tasks.code import CodeOptions, row_of
-from milonga.tasks.code_data import UnreadableTest, read_tests
-from milonga.tasks.code_python import source_in
-from milonga.tasks.code_words import FAMILIES, called, draw_row, held, same_meaning
+from milonga.sandbox.values import to_canonical
+from milonga.tasks import Code, assign_split, make_task
+from milonga.tasks.code import CodeOptions, restore_row
+from milonga.tasks.code_data import UnreadableTest, parse_tests
+from milonga.tasks.code_python import extract_source
+from milonga.tasks.code_words import FAMILIES, add_brackets, call_program, draw_row, has_same_meaning
 from milonga.types import SPLITS
 
 TINY = Code(CodeOptions(min_level=1, level=5))
@@ -38,9 +38,9 @@ def test_a_demonstration_is_wrong_exactly_where_it_was_told(split: Any, index: i
     assert shown.truth == tuple(k not in errors for k in range(count))
     grade = TINY.grade(problem, shown.answer, shown.steps)
     assert (grade.correct, grade.steps) == (shown.correct, shown.truth)
-    assert TINY.redo(problem, shown.steps) == shown.checks
+    assert TINY.redo_steps(problem, shown.steps) == shown.checks
     if not errors:
-        assert grade.sound and shown.answer == problem.answer
+        assert grade.is_sound and shown.answer == problem.answer
 
 
 @PROPERTY
@@ -48,7 +48,7 @@ def test_a_demonstration_is_wrong_exactly_where_it_was_told(split: Any, index: i
 def test_problems_follow_from_their_key_and_stay_in_their_split(split: Any, index: int) -> None:
     problem = TINY.problem(split, index)
     assert problem == Code(TINY.options).problem(split, index)
-    assert split_of(problem.text) == split and len(problem.text) < 40
+    assert assign_split(problem.text) == split and len(problem.text) < 40
     data = problem.data
     assert len(data["inputs"]) == len(data["outputs"]) == 8 and len(set(data["outputs"])) > 1
     assert data["public"].split("=")[0] not in [",".join(map(str, given)) for given in data["inputs"]]
@@ -63,7 +63,7 @@ def test_no_text_breaks_the_grader(index: int, steps: list[str], answer: str | N
 
 def test_another_program_that_means_the_same_is_right() -> None:
     task = Code(CodeOptions(level=2, families=["fold"]))
-    problem = next(p for p in task.draw("train", 0, 200) if p.text == "a:even sum" or p.text == "a:odd sum")
+    problem = next(p for p in task.draw_problems("train", 0, 200) if p.text == "a:even sum" or p.text == "a:odd sum")
     rest = "0" if "even" in problem.text else "1"
     grade = task.grade(problem, f"sum(x for x in a if x%2=={rest})", [f"{rest}==x%2", "sum"])
     assert grade.correct and grade.steps == (True, True)
@@ -72,8 +72,13 @@ def test_another_program_that_means_the_same_is_right() -> None:
 
 
 def test_brackets_stand_where_they_are_needed_and_nowhere_else() -> None:
-    assert [held("x", "+-"), held("x+1", "+-"), held("(x+1)", "+-"), held("s+'+'", "*")] == ["x", "(x+1)", "(x+1)", "s+'+'"]
-    assert not same_meaning("x+1", "x+2") and same_meaning("1+x", "x+1") and not same_meaning("nonsense", "x")
+    assert [add_brackets("x", "+-"), add_brackets("x+1", "+-"), add_brackets("(x+1)", "+-"), add_brackets("s+'+'", "*")] == [
+        "x",
+        "(x+1)",
+        "(x+1)",
+        "s+'+'",
+    ]
+    assert not has_same_meaning("x+1", "x+2") and has_same_meaning("1+x", "x+1") and not has_same_meaning("nonsense", "x")
 
 
 @PROPERTY
@@ -86,7 +91,7 @@ def test_words_are_done_from_left_to_right(count: int, seed: int, n: int) -> Non
         value = {"+": value + k, "-": value - k, "*": value * k, "/": value // (k or 1), "%": value % (k or 1)}.get(
             word[0], value**2
         )
-    assert called(row.program(row.pieces()), "n", [n]) == canonical(value)
+    assert call_program(row.build_program(row.right_pieces()), "n", [n]) == to_canonical(value)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -95,15 +100,15 @@ def test_every_family_has_functions_in_every_split_at_every_level(family: str) -
         task = Code(CodeOptions(level=level, families=[family]))
         for split in SPLITS:
             problem = task.problem(split, 0)
-            assert row_of(problem).family == family and task.step_count(problem) == level
-            found = [called(problem.answer, problem.data["signature"], given) for given in problem.data["inputs"]]
+            assert restore_row(problem).family == family and task.step_count(problem) == level
+            found = [call_program(problem.answer, problem.data["signature"], given) for given in problem.data["inputs"]]
             assert found == problem.data["outputs"]
 
 
 def test_levels_and_harder_problems() -> None:
     task = Code(CodeOptions(level=3))
-    assert task.levels == (1, 2, 3) and task.step_count(task.at(2).problem("train", 0)) == 2
-    harder = task.harder()
+    assert task.levels == (1, 2, 3) and task.step_count(task.at_level(2).problem("train", 0)) == 2
+    harder = task.make_harder()
     assert harder is not None and harder.step_count(harder.problem("train", 0)) == 6
 
 
@@ -170,9 +175,9 @@ def test_the_weaker_isolation_must_be_allowed() -> None:
 
 
 def test_where_a_program_stands_in_an_answer() -> None:
-    assert source_in("def f(): pass") == "def f(): pass"
-    assert source_in("text\n```\ndef f(): pass\n```\nmore ``` marks") == "def f(): pass\n".strip("\n")
-    assert source_in("```python\ndef f(): pass") == "def f(): pass"
+    assert extract_source("def f(): pass") == "def f(): pass"
+    assert extract_source("text\n```\ndef f(): pass\n```\nmore ``` marks") == "def f(): pass\n".strip("\n")
+    assert extract_source("```python\ndef f(): pass") == "def f(): pass"
 
 
 # Files.
@@ -206,14 +211,14 @@ def from_file(path: Path, **options: Any) -> Code:
 
 def test_a_file_of_functions_in_all_its_forms(tmp_path: Path) -> None:
     task = from_file(written(tmp_path, LINES))
-    problems = {p.data["entry"]: p for p in task.draw("train", 0, 3)}
+    problems = {p.data["entry"]: p for p in task.draw_problems("train", 0, 3)}
     assert task.size("train") == 3 and set(problems) == {"add", "neg", "order"} and task.levels == ()
     assert problems["add"].data["public"] == "add(1, 2) == 3" and problems["add"].data["inputs"] == [[0, 0], [5, -1]]
     assert problems["order"].data["inputs"] == [[[]]] and problems["order"].answer.startswith("def order")
     right = {"add": "def add(a, b): return a + b", "neg": "def neg(a): return -a", "order": "def order(a): return sorted(a)"}
     grades = task.grade_all([(problems[name], right[name], ()) for name in right])
     assert [grade.correct for grade in grades] == [True, True, True]
-    assert task.grade(problems["neg"], right["add"], ()).correct is False and not task.demonstrates
+    assert task.grade(problems["neg"], right["add"], ()).correct is False and not task.can_demonstrate
 
 
 BAD: dict[str, tuple[Any, str]] = {
@@ -241,8 +246,8 @@ def test_a_test_file_that_cannot_be_read_is_said_in_one_line(case: str, tmp_path
 def test_tests_that_cannot_be_read_can_be_left_out(tmp_path: Path) -> None:
     mixed = ["assert f(1) == 2", "assert f(2) == 1 + 2", "assert f(3"]
     with pytest.raises(UnreadableTest):
-        read_tests(mixed, "f", skip=False)
-    assert read_tests(mixed, "f", skip=True) == (((1,), canonical(2)),)
+        parse_tests(mixed, "f", skip=False)
+    assert parse_tests(mixed, "f", skip=True) == (((1,), to_canonical(2)),)
     path = written(tmp_path, [*LINES, {"prompt": "x", "entry_point": "f", "tests": ["assert f(1) == g()"]}])
     assert from_file(path, unreadable="skip").size("train") == 3
 
@@ -250,7 +255,7 @@ def test_tests_that_cannot_be_read_can_be_left_out(tmp_path: Path) -> None:
 def test_splits_of_a_file_are_disjoint(tmp_path: Path) -> None:
     many = [{"prompt": f"Add {n}.", "entry_point": "f", "tests": [[[n], n + n]]} for n in range(60)]
     task = from_file(written(tmp_path, many), dev_share=0.2, test_share=0.2)
-    texts = [{p.text for p in task.draw(split, 0, task.size(split) or 0)} for split in SPLITS]
+    texts = [{p.text for p in task.draw_problems(split, 0, task.size(split) or 0)} for split in SPLITS]
     assert sum(map(len, texts)) == 60 and all(texts) and not texts[0] & texts[1] and not texts[0] & texts[2]
     with pytest.raises(DataError, match="does not exist"):
         from_file(tmp_path / "missing.jsonl")

@@ -17,7 +17,7 @@ import pytest
 import milonga
 from milonga.comparing.arms import parse_arm, parse_seeds, plan_comparison, write_plan
 from milonga.comparing.pool import Pool, Run
-from milonga.comparing.progress import turn_of
+from milonga.comparing.progress import read_last_turn
 from milonga.comparing.tables import to_markdown
 from milonga.errors import ConfigError, RunFolderError
 from milonga.run.files import JsonLines
@@ -132,7 +132,7 @@ def test_killed_in_the_middle_and_run_again(plain: tuple[Path, dict[str, Any]], 
     out = tmp_path / "killed"
     second = out / "grpo" / "seed-100"
     process = subprocess.Popen(command(out, "--seeds", "100,"), stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
-    wait_until(lambda: turn_of(second) >= 1, process)
+    wait_until(lambda: read_last_turn(second) >= 1, process)
     process.send_signal(signal.SIGKILL)
     process.wait()
     wait_until(lambda: unlocked(second))

@@ -78,7 +78,7 @@ def test_too_few_values_give_no_number(values: list[float]) -> None:
     assert stats.t_interval(values) is None
     assert stats.t_test(values) is None
     assert stats.smallest_effect(values) is None
-    assert stats.verdict(0.4, None, 5, None) == "undecided"
+    assert stats.decide_verdict(0.4, None, 5, None) == "undecided"
 
 
 def test_smallest_effect_by_hand() -> None:
@@ -109,15 +109,15 @@ def test_holm_by_hand() -> None:
 
 
 def test_verdicts() -> None:
-    assert stats.verdict(0.1, 0.01, 5, None) == "higher"
-    assert stats.verdict(-0.1, 0.01, 5, (-0.2, -0.05)) == "lower"
-    assert stats.verdict(0.1, 0.051, 5, None) == "undecided"
+    assert stats.decide_verdict(0.1, 0.01, 5, None) == "higher"
+    assert stats.decide_verdict(-0.1, 0.01, 5, (-0.2, -0.05)) == "lower"
+    assert stats.decide_verdict(0.1, 0.051, 5, None) == "undecided"
 
 
 def test_two_pairs_that_agree_by_chance_decide_nothing() -> None:
     """Differences of -2/512 in both of two seeds have no spread: p is 0, and means nothing."""
-    assert stats.verdict(-2 / 512, 0.0, 2, None) == "undecided"
-    assert stats.verdict(-2 / 512, 0.0, 5, (-0.011, 0.002)) == "undecided"
+    assert stats.decide_verdict(-2 / 512, 0.0, 2, None) == "undecided"
+    assert stats.decide_verdict(-2 / 512, 0.0, 5, (-0.011, 0.002)) == "undecided"
 
 
 def test_bootstrap_is_deterministic_and_paired_over_seeds() -> None:
@@ -149,25 +149,25 @@ def test_bootstrap_over_problems_covers() -> None:
 
 def test_area_by_hand() -> None:
     """(0 + 0.4) / 2 * 2 + (0.4 + 0.6) / 2 * 8 = 4.4 over a length of 10."""
-    assert stats.area([(0, 0.0), (2, 0.4), (10, 0.6)]) == pytest.approx(0.44)
-    assert stats.area([(0, 0.3)]) == 0.3
-    assert stats.area([]) is None
+    assert stats.mean_area([(0, 0.0), (2, 0.4), (10, 0.6)]) == pytest.approx(0.44)
+    assert stats.mean_area([(0, 0.3)]) == 0.3
+    assert stats.mean_area([]) is None
 
 
 def test_a_warm_up_takes_no_room_on_the_axis_of_lead_turns() -> None:
     """Evaluated before and after the warm-up, both at lead turn 0: the later one is where the curve starts."""
-    assert stats.area([(0, 0.9), (0, 0.0), (10, 1.0)]) == pytest.approx(0.5)
+    assert stats.mean_area([(0, 0.9), (0, 0.0), (10, 1.0)]) == pytest.approx(0.5)
 
 
 def test_turns_to_reach() -> None:
     curves = [[(0, 0.1), (10, 0.3), (20, 0.5)], [(0, 0.1), (10, 0.5), (20, 0.7)]]
-    assert stats.first_reach(curves, 0.4) == 10
-    assert stats.first_reach(curves, 0.41) == 20
-    assert stats.first_reach(curves, 0.61) is None
-    assert stats.first_reach([], 0.1) is None
+    assert stats.find_first_reach(curves, 0.4) == 10
+    assert stats.find_first_reach(curves, 0.41) == 20
+    assert stats.find_first_reach(curves, 0.61) is None
+    assert stats.find_first_reach([], 0.1) is None
 
 
 def test_curves_of_different_lengths_end_in_the_mean_of_their_ends() -> None:
-    places, heights = stats.aligned([[(0, 0.0), (10, 1.0)], [(0, 0.0), (20, 1.0)]])
+    places, heights = stats.align_curves([[(0, 0.0), (10, 1.0)], [(0, 0.0), (20, 1.0)]])
     assert list(places) == [0, 10, 20]
     assert heights.tolist() == [[0.0, 1.0, 1.0], [0.0, 0.5, 1.0]]

@@ -44,10 +44,12 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_names_read_from_the_sources_are_those_of_the_registries() -> None:
-    assert {name for name, _ in completion.recipes("")} == set(RECIPES)
-    assert {name for name, _ in completion.tasks("")} == {*TASKS, "reasoning_gym:"}
-    assert {name for name, _ in completion.claims("")} == set(CLAIMS)
-    assert all(help for _, help in completion.recipes("") + completion.tasks("") + completion.claims(""))
+    assert {name for name, _ in completion.complete_recipes("")} == set(RECIPES)
+    assert {name for name, _ in completion.complete_tasks("")} == {*TASKS, "reasoning_gym:"}
+    assert {name for name, _ in completion.complete_claims("")} == set(CLAIMS)
+    assert all(
+        help for _, help in completion.complete_recipes("") + completion.complete_tasks("") + completion.complete_claims("")
+    )
 
 
 CASES: list[tuple[Sequence[str], set[str]]] = [
@@ -99,10 +101,10 @@ def test_what_is_offered(
 
 def test_settings_that_are_offered_are_taken() -> None:
     """All keys of tango's options, each with every value that is offered for it."""
-    for word, _ in completion.settings_of("tango", "options."):
-        for setting, _ in completion.settings_of("tango", word)[1:]:
+    for word, _ in completion.list_settings("tango", "options."):
+        for setting, _ in completion.list_settings("tango", word)[1:]:
             assert resolve([{"recipe": "tango"}, parse_setting(setting)])
-        assert len(completion.settings_of("tango", word)) > 1
+        assert len(completion.list_settings("tango", word)) > 1
 
 
 def test_completing_loads_no_torch_and_names_load_nothing_of_ours(place: Path) -> None:

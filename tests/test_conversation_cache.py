@@ -11,7 +11,7 @@ from engine_helpers import ARCHITECTURES, engine_of, lesson, model_folder, promp
 from milonga.engine import Completion, Decoding, History, Request
 from milonga.engine.base import Ledger
 from milonga.engine.local import LocalEngine, sampler
-from milonga.engine.local.history import PAGE, LocalHistory, page_names
+from milonga.engine.local.history import PAGE, LocalHistory, hash_pages
 
 LOOSE = 2e-5
 """As far as sampling may lie from a fresh pass, twice: two samplings may lie on either side of it."""
@@ -34,7 +34,7 @@ def remembering(model: str, rows: int = 512, **options: object) -> LocalEngine:
 
 
 def kept_by(engine: LocalEngine) -> LocalHistory:
-    history = engine.history()
+    history = engine.open_history()
     assert isinstance(history, LocalHistory)
     return history
 
@@ -94,17 +94,17 @@ def test_turns_are_the_same_with_and_without_what_is_kept(
 @pytest.mark.parametrize("decoding", [Decoding(9, greedy=True), Decoding(9, 0.7, stop=("e", "th"))], ids=["greedy", "stops"])
 def test_every_way_of_decoding_goes_on_from_pages(engines: dict[str, LocalEngine], decoding: Decoding) -> None:
     engine = engines["qwen2"]
-    check_equal(talk(engine, None, decoding=decoding), talk(engine, engine.history(), decoding=decoding))
+    check_equal(talk(engine, None, decoding=decoding), talk(engine, engine.open_history(), decoding=decoding))
 
 
 def test_adapters_go_on_from_pages_of_their_own(root: Path) -> None:
     engine = remembering(model_folder(root), lora={"rank": 2, "alpha": 4})
     engine.policy("p").assign([parameter + 0.1 for parameter in engine.policy("p").parameters])
-    check_equal(talk(engine, None), talk(engine, engine.history()))
+    check_equal(talk(engine, None), talk(engine, engine.open_history()))
 
 
 def test_a_turn_reads_only_what_is_new(engines: dict[str, LocalEngine], monkeypatch: pytest.MonkeyPatch) -> None:
-    engine, history = engines["llama"], engines["llama"].history()
+    engine, history = engines["llama"], engines["llama"].open_history()
     counts = read(monkeypatch)
     asked = requests(prompts(4, shortest=40, longest=50))
     done = engine.sample("p", asked, Decoding(12), history=history)
@@ -119,12 +119,12 @@ def test_rows_of_a_group_share_the_pages_of_their_prompt(engines: dict[str, Loca
     history = kept_by(engines["llama"])
     prompt = prompts(1, shortest=PAGE * 3, longest=PAGE * 3)[0]
     done = engines["llama"].sample("p", requests([prompt] * 6), Decoding(PAGE + 1), history=history)
-    whole = {names[3] for d in done if len(names := page_names(np.concatenate([prompt, d.ids[:-1]]))) > 3}
+    whole = {names[3] for d in done if len(names := hash_pages(np.concatenate([prompt, d.ids[:-1]]))) > 3}
     assert len(whole) > 1 and len(history.kept) == 3 + len(whole)
 
 
 def test_two_branches_go_on_from_the_same_history(engines: dict[str, LocalEngine], monkeypatch: pytest.MonkeyPatch) -> None:
-    engine, history = engines["llama"], engines["llama"].history()
+    engine, history = engines["llama"], engines["llama"].open_history()
     asked = requests(prompts(3, shortest=40, longest=50))
     done = engine.sample("p", asked, Decoding(12), history=history)
     branches = [*following(asked, done, 1), *following(asked, done, 2)]
@@ -150,15 +150,15 @@ def test_learning_ends_what_was_kept(root: Path) -> None:
     before = set(history.kept)
     fresh = engine.sample("p", asked, Decoding(8))
     check_equal(fresh, engine.sample("p", asked, Decoding(8), history=history))
-    now = page_names(asked[0].context, "p@live")
+    now = hash_pages(asked[0].context, "p@live")
     assert now[0] in before and now[0] in history.kept, "the same ids, computed anew"
-    assert not any(name in history.kept for name in page_names(asked[0].context, "p@ref")), "old pages are gone"
+    assert not any(name in history.kept for name in hash_pages(asked[0].context, "p@ref")), "old pages are gone"
 
 
 def test_versions_of_a_policy_do_not_share_pages(root: Path) -> None:
     engine = remembering(model_folder(root))
     engine.policy("p").assign([p * 1.1 for p in engine.policy("p").parameters])
-    history = engine.history()
+    history = engine.open_history()
     asked = requests(prompts(4, shortest=40, longest=50))
     for tag in ("live", "ref", "live", "ref"):
         check_equal(engine.sample("p", asked, Decoding(6), tag), engine.sample("p", asked, Decoding(6), tag, history))
@@ -179,8 +179,8 @@ def test_the_oldest_pages_leave_first_and_later_ones_before_earlier_ones(engines
     old, new = prompts(2, shortest=3 * PAGE + 1, longest=3 * PAGE + 1)
     for context in (old, new):
         engine.sample("p", requests([context]), Decoding(1), history=history)
-    assert [name in history.kept for name in page_names(old, "p@live")] == [True, True, False]
-    assert [name in history.kept for name in page_names(new, "p@live")] == [True, True, True]
+    assert [name in history.kept for name in hash_pages(old, "p@live")] == [True, True, False]
+    assert [name in history.kept for name in hash_pages(new, "p@live")] == [True, True, True]
 
 
 def test_closing_gives_everything_back(engines: dict[str, LocalEngine]) -> None:
@@ -193,5 +193,5 @@ def test_closing_gives_everything_back(engines: dict[str, LocalEngine]) -> None:
 
 def test_zero_switches_it_off(root: Path) -> None:
     engine = engine_of(model_folder(root))
-    assert engine.history_gib == 0 and type(engine.history()) is History
-    check_equal(talk(engine, None), talk(engine, engine.history()))
+    assert engine.history_gib == 0 and type(engine.open_history()) is History
+    check_equal(talk(engine, None), talk(engine, engine.open_history()))

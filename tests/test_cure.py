@@ -14,11 +14,11 @@ from cases import TINY
 from milonga import roles
 from milonga.api import make_engine
 from milonga.errors import ConfigError
-from milonga.recipes.unit_testing import benches, best_of, told
+from milonga.recipes.unit_testing import add_public_examples, run_benches, score_best_program
 from milonga.resolve import resolve
 from milonga.roles import Coder
-from milonga.roles.tester import UnitTest, arguments_in
-from milonga.sandbox.values import InvalidValue, canonical
+from milonga.roles.tester import UnitTest, parse_arguments
+from milonga.sandbox.values import InvalidValue, to_canonical
 from milonga.table import Setting, Table
 from milonga.tasks import Code
 from milonga.tasks.code import CodeOptions
@@ -35,7 +35,7 @@ FOLD = Problem(
         "signature": "a",
         "public": "[2]=2",
         "inputs": [[[1, 2, 4]], [[3]]],
-        "outputs": [canonical(6), canonical(0)],
+        "outputs": [to_canonical(6), to_canonical(0)],
     },
 )
 
@@ -46,17 +46,17 @@ FOLD = Problem(
 def test_a_test_reads_back_as_it_was_written(dialect: Any) -> None:
     tester = roles.Tester(dialect)
     found = tester.read(tester.write("[1,2],3", ["[2]"], "'x'"))
-    assert found.valid and found.value == UnitTest(([1, 2], 3), canonical("x"))
+    assert found.is_valid and found.value == UnitTest(([1, 2], 3), to_canonical("x"))
     for text in ("", "[1,2]", "[1]\n2", "[1\n#2", "f(1)\n#2", "[1]\n#x", "<input>[1]</input>"):
         broken = tester.read(text)
-        assert not broken.valid and broken.value.arguments is None
+        assert not broken.is_valid and broken.value.arguments is None
 
 
 def test_arguments_are_data() -> None:
-    assert arguments_in("[1],2") == ([1], 2) and arguments_in("(1,2)") == ((1, 2),) and arguments_in("") == ()
+    assert parse_arguments("[1],2") == ([1], 2) and parse_arguments("(1,2)") == ((1, 2),) and parse_arguments("") == ()
     for text in ("1) or (1", "__import__('os')", "x", "1;2", "[1"):
         with pytest.raises(InvalidValue):
-            arguments_in(text)
+            parse_arguments(text)
 
 
 @pytest.mark.parametrize("noise", [0.0, 1.0])
@@ -66,7 +66,7 @@ def test_the_teacher_of_tests_is_right_unless_it_slips(noise: float) -> None:
         problem = task.problem("train", index)
         _, text = tester.demonstrate(task, problem, random.Random(index))
         test = tester.read(text).value
-        (gave,) = task.ran([(problem, problem.answer, [test.arguments])])
+        (gave,) = task.run_programs([(problem, problem.answer, [test.arguments])])
         assert gave is not None and (gave[0] == test.expected) == (noise == 0.0), (problem.text, text)
 
 
@@ -74,16 +74,16 @@ def test_a_program_stands_in_its_tag_as_it_is() -> None:
     coder = Coder("tagged")
     text = coder.write(["count them"], "def f(a):\n    return {x: 1 for x in a}")
     found = coder.read(text)
-    assert found.valid and found.value.answer == "def f(a):\n    return {x: 1 for x in a}"
+    assert found.is_valid and found.value.answer == "def f(a):\n    return {x: 1 for x in a}"
     assert found.value.steps == ("count them",) and text[found.value.ends[0] - 7 : found.value.ends[0]] == "</step>"
-    assert not coder.read("<think></think><answer>x</answer>").valid and not coder.read("x").valid
+    assert not coder.read("<think></think><answer>x</answer>").is_valid and not coder.read("x").is_valid
 
 
 # The table of who passes what.
 
 
 def written(seat: str, role: Coder | roles.Tester, text: str, number: int) -> Trace:
-    return Trace.given(f"{seat}/{number}", seat, FOLD, text, role.read(text))
+    return Trace.from_text(f"{seat}/{number}", seat, FOLD, text, role.read(text))
 
 
 PROGRAMS = ["x%2==0\nsum\n#sum([x for x in a if x%2==0])", "sum\n#sum(a)", "x\n#0", "x\n#1//0", "nothing"]
@@ -100,19 +100,22 @@ def test_every_program_meets_every_test(table: Table) -> None:
     coder, tester = Coder("terse"), roles.Tester("terse")
     played = [written("generator", coder, text, n) for n, text in enumerate(PROGRAMS)]
     played += [written("tester", tester, text, n) for n, text in enumerate(TESTS)]
-    (found,) = benches(table, Traces(played), reference=True)
+    (found,) = run_benches(table, Traces(played), reference=True)
     assert found.passes.astype(int).tolist() == [[1, 1, 0, 0, 1], [0, 1, 1, 0, 0], [0, 1, 0, 0, 0], [0] * 5, [0] * 5]
-    assert found.shares.tolist() == [1.0, 0.0, 0.5, 0.0, 0.0] and found.right.tolist() == [True, *[False] * 4]
-    assert found.readable.tolist() == [True, True, True, False, True]
+    assert found.shares.tolist() == [1.0, 0.0, 0.5, 0.0, 0.0] and found.right_mask.tolist() == [True, *[False] * 4]
+    assert found.readable_mask.tolist() == [True, True, True, False, True]
     assert found.valid is not None and found.valid.tolist() == [True, True, False, False, True]
-    assert best_of(found) == 1.0 and best_of(replace(found, passes=found.passes[:, 2:3])) == 0.0
+    assert score_best_program(found) == 1.0 and score_best_program(replace(found, passes=found.passes[:, 2:3])) == 0.0
 
 
 def test_the_public_example_is_told_as_often_as_asked(table: Table) -> None:
-    problems = table.setting.task.draw("train", 0, 200)
-    assert all(a.text == f"{b.text}\n{b.data['public']}" for a, b in zip(told(table, problems, 1.0), problems, strict=True))
-    assert told(table, problems, 0.0) == problems
-    some = sum("\n" in problem.text for problem in told(table, problems, 0.5))
+    problems = table.setting.task.draw_problems("train", 0, 200)
+    assert all(
+        a.text == f"{b.text}\n{b.data['public']}"
+        for a, b in zip(add_public_examples(table, problems, 1.0), problems, strict=True)
+    )
+    assert add_public_examples(table, problems, 0.0) == problems
+    some = sum("\n" in problem.text for problem in add_public_examples(table, problems, 0.5))
     assert 70 < some < 130
 
 

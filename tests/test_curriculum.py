@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from cases import FAST, TINY
 from hidden import same_after_a_cut
 from milonga.api import make_engine
-from milonga.credit.difficulty import by_hand, learnability, spread_of
+from milonga.credit.difficulty import learnability, normalised_entropy, scheduled_level
 from milonga.errors import ConfigError
 from milonga.resolve import Plan, resolve
 from milonga.roles import DIALECTS, Choice, Chooser, Dialect
-from milonga.roles.chooser import state_of
+from milonga.roles.chooser import make_level_problem
 from milonga.table import Setting, Table
 from milonga.tasks import make_task
 from milonga.tasks.chain import Chain
@@ -54,9 +54,9 @@ def test_learnability_is_a_share_and_the_same_for_right_and_wrong(rate: float) -
 
 
 def test_spread_and_the_schedule_by_hand() -> None:
-    assert spread_of([3, 3], 4) == 0.0 and spread_of([1, 2, 3, 4], 4) == pytest.approx(1.0)
-    assert spread_of([1, 2], 4) == pytest.approx(0.5) and spread_of([], 4) is None
-    assert [by_hand((2, 3, 4), share) for share in (0.0, 0.3, 0.34, 0.66, 0.67, 1.0)] == [2, 2, 3, 3, 4, 4]
+    assert normalised_entropy([3, 3], 4) == 0.0 and normalised_entropy([1, 2, 3, 4], 4) == pytest.approx(1.0)
+    assert normalised_entropy([1, 2], 4) == pytest.approx(0.5) and normalised_entropy([], 4) is None
+    assert [scheduled_level((2, 3, 4), share) for share in (0.0, 0.3, 0.34, 0.66, 0.67, 1.0)] == [2, 2, 3, 3, 4, 4]
 
 
 # Levels.
@@ -76,7 +76,7 @@ def test_a_level_is_the_number_of_steps_and_the_task_grades_it(task: dict[str, A
     held_out = {whole.problem("test", index).text for index in range(50)}
     for level in levels:
         for split in ("train", "test"):
-            for problem in whole.at(level).draw(split, 0, 20):  # type: ignore[arg-type]
+            for problem in whole.at_level(level).draw_problems(split, 0, 20):  # type: ignore[arg-type]
                 assert whole.step_count(problem) == level and whole.grade(problem, problem.answer, ()).correct
                 assert split == "test" or problem.text not in held_out
 
@@ -96,11 +96,11 @@ def test_a_written_choice_reads_back(dialect: Dialect, level: int) -> None:
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_what_names_no_level_is_invalid(dialect: Dialect, text: str) -> None:
     reading = Chooser(dialect).read(text)
-    assert not reading.valid and reading.value.level is None and reading.format == 0.0
+    assert not reading.is_valid and reading.value.level is None and reading.format == 0.0
 
 
 def test_the_chooser_sees_tenths() -> None:
-    shown = state_of((1, 2, 3, 4), {"1": 1.0, "2": 0.59, "4": 0.0}, "rates")
+    shown = make_level_problem((1, 2, 3, 4), {"1": 1.0, "2": 0.59, "4": 0.0}, "rates")
     assert shown.text == "1:9 2:5 3:? 4:0" and shown.answer == ""
     assert all(shown.text in "".join(part.text for part in Chooser(dialect).prompt(shown)) for dialect in DIALECTS)
 

@@ -20,9 +20,9 @@ from milonga.credit.proofs import (
     LEVELS,
     analysis_quality,
     auto_label,
-    deserved,
     generator_reward,
-    majority,
+    has_majority,
+    score_from_flaws,
     score_reward,
     verifier_reward,
 )
@@ -30,18 +30,18 @@ from milonga.evals.defects import Finding, defect_metrics
 from milonga.recipes import RECIPES
 from milonga.resolve import resolve
 from milonga.roles import DIALECTS, DefectVerifier, Dialect, MetaVerifier, ProofWriter, StepSolver
-from milonga.roles.derivations import GAP, MISTAKE, derive, examine
+from milonga.roles.derivations import GAP, MISTAKE, find_flaws, write_derivation
 from milonga.roles.proofs import (
     CLOSING,
     OPENING,
-    as_analysis,
-    given_proof,
-    read_analysis,
-    self_analysis,
+    extract_self_analysis,
+    make_analysis_rollout,
+    make_graded_proof,
+    parse_analysis,
     write_analysis,
 )
 from milonga.run.files import JsonLines
-from milonga.tasks import keyed, make_task
+from milonga.tasks import make_keyed_rng, make_task
 from milonga.types import Problem, Trace
 
 dialects = st.sampled_from(DIALECTS)
@@ -131,7 +131,7 @@ def test_the_rubric(reported: tuple[int, ...], said: float, flaws: dict[int, flo
 def test_the_rubric_never_punishes_what_was_missed(flaws: dict[int, float], said: float, reported: set[int]) -> None:
     seen = {k: v for k, v in flaws.items() if k in reported}
     assert analysis_quality(reported, said, flaws) == analysis_quality(reported, said, seen)
-    assert analysis_quality(flaws, deserved(flaws.values()), flaws) == 1.0  # the whole truth is always fine
+    assert analysis_quality(flaws, score_from_flaws(flaws.values()), flaws) == 1.0  # the whole truth is always fine
 
 
 # Labels by voting.
@@ -155,7 +155,7 @@ def test_labels_by_voting(scores: list[float], confirmed: list[bool], k: int, la
 
 
 def test_a_majority_is_more_than_half_and_needs_votes() -> None:
-    assert majority([True, True, False]) and not majority([True, False]) and not majority([])
+    assert has_majority([True, True, False]) and not has_majority([True, False]) and not has_majority([])
 
 
 def test_more_votes_agree_more_often_with_the_truth() -> None:
@@ -198,32 +198,32 @@ def test_more_votes_agree_more_often_with_the_truth() -> None:
     ],
 )
 def test_the_flaws_of_a_derivation(steps: list[str], answer: str | None, flaws: dict[int, float], score: float) -> None:
-    found = examine(PROBLEM, steps, answer)
+    found = find_flaws(PROBLEM, steps, answer)
     assert found.flaws == flaws and found.score == score and len(found.checks) == len(steps)
 
 
 def test_what_a_step_should_have_come_to_is_computed_from_the_steps_before_it() -> None:
-    assert examine(PROBLEM, ["37+5=42", "26-4=22"], "22").checks == ("42", "26")
-    assert examine(PROBLEM, ["37+5=43", "43*3=29", "29-4=25", "1+1=2"], "25").checks == ("42", "29", "25", "?")
+    assert find_flaws(PROBLEM, ["37+5=42", "26-4=22"], "22").checks == ("42", "26")
+    assert find_flaws(PROBLEM, ["37+5=43", "43*3=29", "29-4=25", "1+1=2"], "25").checks == ("42", "29", "25", "?")
 
 
 @PROPERTY
 @given(index=st.integers(0, 500), score=levels, seed=st.integers(0, 10))
 def test_a_derivation_deserves_the_score_it_was_made_for(index: int, score: float, seed: int) -> None:
     problem = CHAIN.problem("train", index)
-    steps, answer = derive(CHAIN, problem, random.Random(seed), score)
-    found = examine(problem, steps, answer)
+    steps, answer = write_derivation(CHAIN, problem, random.Random(seed), score)
+    found = find_flaws(problem, steps, answer)
     assert found.score == score
     assert len(steps) == (4 if score == 0.5 else 5)
     assert list(found.flaws.values()) == [GAP] if score == 0.5 else all(v == MISTAKE for v in found.flaws.values())
     if score == 1.0:  # the chain task agrees with itself
-        assert CHAIN.grade(problem, answer, steps).sound
+        assert CHAIN.grade(problem, answer, steps).is_sound
 
 
 @PROPERTY
 @given(steps=st.lists(st.text(max_size=8), max_size=6), answer=st.none() | st.text(max_size=4))
 def test_any_text_can_be_examined(steps: list[str], answer: str | None) -> None:
-    found = examine(PROBLEM, steps, answer)
+    found = find_flaws(PROBLEM, steps, answer)
     assert found.score in LEVELS and set(found.flaws) <= set(range(max(1, len(steps))))
 
 
@@ -236,12 +236,12 @@ notes = st.text(st.characters(codec="utf-8", exclude_characters="\n=<{}\\"), max
 @given(dialect=dialects, marks=st.lists(st.tuples(st.booleans(), notes), max_size=5), score=levels)
 def test_a_written_analysis_reads_back(dialect: Dialect, marks: list[tuple[bool, str]], score: float) -> None:
     text = write_analysis(dialect, [m for m, _ in marks], score, [n for _, n in marks])
-    reading = read_analysis(dialect, text, len(marks))
-    assert reading.valid and reading.format == 1.0
+    reading = parse_analysis(dialect, text, len(marks))
+    assert reading.is_valid and reading.format == 1.0
     assert (reading.value.steps or ()) == tuple(m for m, _ in marks) and reading.value.score == score
     assert reading.value.defects == tuple(k for k, (right, _) in enumerate(marks) if not right)
     assert reading.value.final == (score == 1.0)
-    assert not read_analysis(dialect, text, len(marks) + 1).valid  # a mark for a step that is not there
+    assert not parse_analysis(dialect, text, len(marks) + 1).is_valid  # a mark for a step that is not there
 
 
 @pytest.mark.parametrize(
@@ -257,20 +257,20 @@ def test_a_written_analysis_reads_back(dialect: Dialect, marks: list[tuple[bool,
     ],
 )
 def test_what_breaks_the_format_of_an_analysis(text: str) -> None:
-    assert read_analysis("tagged", f"{OPENING}\n<step>a \\boxed{{CORRECT}}</step>\n{CLOSING} \\boxed{{1}}", 1).valid
-    reading = read_analysis("tagged", text, 1)
-    assert not reading.valid and reading.format == 0.0
+    assert parse_analysis("tagged", f"{OPENING}\n<step>a \\boxed{{CORRECT}}</step>\n{CLOSING} \\boxed{{1}}", 1).is_valid
+    reading = parse_analysis("tagged", text, 1)
+    assert not reading.is_valid and reading.format == 0.0
 
 
 @pytest.mark.parametrize("text", ["42+\n=", "42+\n=+-", "42+\n=+\n", "42\n=+", "=+\n42+", "42+\n=1", "42+\n=~~"])
 def test_what_breaks_the_terse_format(text: str) -> None:
-    assert read_analysis("terse", "42+\n=~", 1).value.score == 0.5
-    assert not read_analysis("terse", text, 1).valid
+    assert parse_analysis("terse", "42+\n=~", 1).value.score == 0.5
+    assert not parse_analysis("terse", text, 1).is_valid
 
 
 @pytest.mark.parametrize("seat", [ProofWriter, DefectVerifier, MetaVerifier])
 def test_the_phrases_that_are_asked_for_are_the_phrases_that_are_read(seat: type[Any]) -> None:
-    proof = given_proof(CHAIN, CHAIN.problem("train", 0), random.Random(0), 1.0, "tagged", "id")
+    proof = make_graded_proof(CHAIN, CHAIN.problem("train", 0), random.Random(0), 1.0, "tagged", "id")
     about = None if seat is ProofWriter else proof
     prompt = "".join(part.text for part in seat("tagged").prompt(proof.problem, about))
     assert OPENING in prompt and CLOSING in prompt
@@ -280,7 +280,7 @@ def test_the_phrases_that_are_asked_for_are_the_phrases_that_are_read(seat: type
 @given(dialect=dialects, seat=st.sampled_from([ProofWriter, DefectVerifier, MetaVerifier]), index=st.integers(0, 200))
 def test_demonstrations_can_be_read(dialect: Dialect, seat: type[Any], index: int) -> None:
     role = seat(dialect)
-    about, text = role.demonstrate(CHAIN, CHAIN.problem("train", index), keyed("test", index))
+    about, text = role.demonstrate(CHAIN, CHAIN.problem("train", index), make_keyed_rng("test", index))
     reading = role.read(text, about)
     assert reading.valid and reading.format == 1.0
     assert (about is None) == (seat is ProofWriter)
@@ -290,11 +290,11 @@ def test_demonstrations_can_be_read(dialect: Dialect, seat: type[Any], index: in
 @given(dialect=dialects, text=st.text(st.sampled_from("12+-=~#!\n\\boxed{}<step>/ CORRECT.5Evaluation:"), max_size=60))
 def test_no_text_breaks_a_reader(dialect: Dialect, text: str) -> None:
     proof = ProofWriter(dialect).read(text)
-    assert proof.valid == (proof.format == 1.0) or proof.value.steps  # stray text costs format, not validity
-    assert not proof.valid or proof.value.analysis.valid
-    about = given_proof(CHAIN, CHAIN.problem("train", 0), random.Random(0), 1.0, dialect, "id")
+    assert proof.is_valid == (proof.format == 1.0) or proof.value.steps  # stray text costs format, not validity
+    assert not proof.is_valid or proof.value.analysis.valid
+    about = make_graded_proof(CHAIN, CHAIN.problem("train", 0), random.Random(0), 1.0, dialect, "id")
     reading = DefectVerifier(dialect).read(text, about)
-    assert reading.format == float(reading.valid)
+    assert reading.format == float(reading.is_valid)
     assert reading.value.score is None or reading.value.score in LEVELS
 
 
@@ -304,26 +304,26 @@ def test_a_proof_is_judged_without_what_its_writer_thinks_of_it(dialect: Dialect
     analysis = write_analysis(dialect, [True, False], 0.5, ["SECRET", "SECRET"])
     text = writer.write(["3+4=7", "7+1=8"], "8", analysis)
     reading = writer.read(text)
-    assert reading.valid and reading.value.steps == ("3+4=7", "7+1=8") and reading.value.answer == "8"
+    assert reading.is_valid and reading.value.steps == ("3+4=7", "7+1=8") and reading.value.answer == "8"
     assert reading.value.analysis.value.defects == (1,) and reading.value.analysis.value.score == 0.5
     # The bare proof is what a plain solver writes.
     assert reading.value.body == StepSolver(dialect).write(["3+4=7", "7+1=8"], "8") == writer.write(["3+4=7", "7+1=8"], "8")
-    proof = Trace.given("p", "generator", PROBLEM, text, reading)
+    proof = Trace.from_text("p", "generator", PROBLEM, text, reading)
     shown = "".join(part.text for part in DefectVerifier(dialect).prompt(PROBLEM, proof))
     assert "7+1=8" in shown and "SECRET" not in shown
     # The meta-verifier sees both, the analysis after the proof.
-    both = "".join(part.text for part in MetaVerifier(dialect).prompt(PROBLEM, self_analysis(proof)))
+    both = "".join(part.text for part in MetaVerifier(dialect).prompt(PROBLEM, extract_self_analysis(proof)))
     assert both.index("7+1=8") < both.index("SECRET") and both.count("SECRET") == 2
-    assert not writer.read(writer.write(["3+4=7"], "7")).valid  # without a self-analysis it earns nothing
+    assert not writer.read(writer.write(["3+4=7"], "7")).is_valid  # without a self-analysis it earns nothing
 
 
 def test_a_meta_verifier_marks_the_remarks_of_an_analysis() -> None:
-    proof = given_proof(CHAIN, CHAIN.problem("train", 0), random.Random(0), 1.0, "terse", "id")
+    proof = make_graded_proof(CHAIN, CHAIN.problem("train", 0), random.Random(0), 1.0, "terse", "id")
     text = write_analysis("terse", [True] * 5, 1.0, [""] * 5)
-    analysis = as_analysis(proof, text, read_analysis("terse", text, 5), "a")
+    analysis = make_analysis_rollout(proof, text, parse_analysis("terse", text, 5), "a")
     role = MetaVerifier("terse")
     assert role.read("+\n" * 5 + "=~", analysis).value.score == 0.5
-    assert not role.read("+\n" * 4 + "=~", analysis).valid
+    assert not role.read("+\n" * 4 + "=~", analysis).is_valid
 
 
 # Measuring.
@@ -390,8 +390,8 @@ def test_only_the_arm_without_meta_reward_pays_for_invented_defects() -> None:
     rewards = {}
     for meta in ("none", "oracle"):
         p = resolve([{"recipe": "deepseek_math_v2"}, settings(meta=meta)])
-        proof = given_proof(p.task, p.task.problem("train", 1), random.Random(1), 0.0, "terse", "proof")
-        flaws = examine(proof.problem, proof.reading.value.steps, proof.reading.value.answer).flaws
+        proof = make_graded_proof(p.task, p.task.problem("train", 1), random.Random(1), 0.0, "terse", "proof")
+        flaws = find_flaws(proof.problem, proof.reading.value.steps, proof.reading.value.answer).flaws
         count = len(proof.reading.value.steps)
         p.recipe.state["labels"] = {"proof": 0.0}
         found = [
@@ -399,13 +399,13 @@ def test_only_the_arm_without_meta_reward_pays_for_invented_defects() -> None:
             as_verification(proof, [k in flaws for k in range(count)]),
         ]
         table: Any = type("Phase", (), {"phase": "analysis"})
-        rewards[meta] = p.recipe.verifier_rewards(table, found, {})  # type: ignore[attr-defined]
+        rewards[meta] = p.recipe.compute_verifier_rewards(table, found, {})  # type: ignore[attr-defined]
     assert rewards == {"none": [1.0, 1.0], "oracle": [1.0, 0.0]}
 
 
 def as_verification(proof: Trace, marks: list[bool]) -> Trace:
     text = write_analysis("terse", marks, 0.0, [""] * len(marks))
-    return replace(as_analysis(proof, text, read_analysis("terse", text, len(marks)), f"a{marks}"), origin="sampled")
+    return replace(make_analysis_rollout(proof, text, parse_analysis("terse", text, len(marks)), f"a{marks}"), origin="sampled")
 
 
 def test_one_model_in_all_seats_is_refused() -> None:

@@ -17,7 +17,7 @@ from pydantic import BaseModel
 from typer.main import get_command
 
 from milonga.cli.app import app
-from milonga.config import Config, section_in
+from milonga.config import Config, find_section
 from milonga.objectives import Objective
 from milonga.recipes import RECIPES
 from milonga.tasks import TASKS
@@ -113,7 +113,7 @@ def undescribed(model: type[BaseModel]) -> Iterator[str]:
     for name, field in model.model_fields.items():
         if not meanings.get(name):
             yield f"{model.__name__}.{name}"
-        section = section_in(field.annotation)
+        section = find_section(field.annotation)
         if section is not None:
             yield from undescribed(section)
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers import PROPERTY
-from milonga.doors import bound, find_token, is_local, is_loopback
+from milonga.doors import bind_socket, find_token, is_local, is_loopback
 from milonga.errors import ConfigError
 
 TOKEN = "a-token-of-this-test-alone"
@@ -62,5 +62,5 @@ def test_any_host_header_is_judged(header: str) -> None:
 
 
 def test_a_port_that_is_taken_is_named() -> None:
-    with bound("127.0.0.1", 0) as taken, pytest.raises(ConfigError, match=r"cannot listen on .* in use"):
-        bound("127.0.0.1", taken.getsockname()[1])
+    with bind_socket("127.0.0.1", 0) as taken, pytest.raises(ConfigError, match=r"cannot listen on .* in use"):
+        bind_socket("127.0.0.1", taken.getsockname()[1])

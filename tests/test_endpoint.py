@@ -27,7 +27,7 @@ from milonga.engine import Decoding, Engine, Ledger, Request
 from milonga.engine.local import LocalEngine
 from milonga.engine.remote import codec
 from milonga.engine.remote.address import find_key, parse_address
-from milonga.engine.remote.client import LONGEST_ASKED, LONGEST_WAIT, asked_wait, wait_before
+from milonga.engine.remote.client import LONGEST_ASKED, LONGEST_WAIT, compute_wait, parse_retry_after
 from milonga.engine.remote.engine import WithEndpoints
 from milonga.errors import ConfigError, UserError
 from milonga.objectives import OBJECTIVES
@@ -139,17 +139,17 @@ def test_a_conversation_comes_back_to_the_byte(turns: list[tuple[str, str, bool]
     ids, expected = np.zeros(0, dtype=np.int64), []
     for question, answer, ended in turns:
         said_next = (Part(question, foreign=True),)
-        ids = np.concatenate([ids, codec.follow(said_next, int(ids[-1])) if len(ids) else codec.encode(said_next)])
+        ids = np.concatenate([ids, codec.encode_next_turn(said_next, int(ids[-1])) if len(ids) else codec.encode(said_next)])
         expected.append({"role": "user", "content": question})
-        assert codec.messages(ids) == expected
-        found = codec.transcribe(answer, "eos" if ended else "length")
+        assert codec.decode_messages(ids) == expected
+        found = codec.encode_completion(answer, "eos" if ended else "length")
         assert found.text == answer and len(found.ends) == len(found.ids) == len(found.logprobs)
         if answer:
             assert found.ends[-1] == len(answer) and (np.diff(found.ends) >= 0).all()
             assert all(len(bytes(found.ids[: at + 1].tolist()).decode("utf-8", "ignore")) == found.ends[at]
                        for at in range(len(answer.encode())))  # fmt: skip
         ids = np.concatenate([ids, found.ids])
-        assert not len(found.ids) or codec.messages(ids) is None, "nobody goes on from the middle of an output"
+        assert not len(found.ids) or codec.decode_messages(ids) is None, "nobody goes on from the middle of an output"
         expected.append({"role": "assistant", "content": answer})
 
 
@@ -259,18 +259,25 @@ def test_no_more_requests_at_a_time_than_allowed() -> None:
 
 
 def test_waits_double_are_keyed_and_have_an_end() -> None:
-    waits = [wait_before(attempt, 7, 1.0, None) for attempt in range(20)]
+    waits = [compute_wait(attempt, 7, 1.0, None) for attempt in range(20)]
     assert (
         waits
-        == [wait_before(attempt, 7, 1.0, None) for attempt in range(20)]
-        != [wait_before(n, 8, 1.0, None) for n in range(20)]
+        == [compute_wait(attempt, 7, 1.0, None) for attempt in range(20)]
+        != [compute_wait(n, 8, 1.0, None) for n in range(20)]
     )
     for attempt, wait in enumerate(waits):
         whole = min(2.0**attempt, LONGEST_WAIT)
         assert whole / 2 <= wait <= whole
-    assert wait_before(0, 7, 1.0, 2.5) == 2.5 and wait_before(0, 7, 1.0, 1e9) == LONGEST_ASKED
-    assert asked_wait({"retry-after": "3"}) == 3 and asked_wait({}) is None and asked_wait({"retry-after": "soon"}) is None
-    assert asked_wait({"retry-after": "nan"}) is None and asked_wait({"retry-after": "Wed, 21 Oct 2015 07:28:00 GMT"}) == 0
+    assert compute_wait(0, 7, 1.0, 2.5) == 2.5 and compute_wait(0, 7, 1.0, 1e9) == LONGEST_ASKED
+    assert (
+        parse_retry_after({"retry-after": "3"}) == 3
+        and parse_retry_after({}) is None
+        and parse_retry_after({"retry-after": "soon"}) is None
+    )
+    assert (
+        parse_retry_after({"retry-after": "nan"}) is None
+        and parse_retry_after({"retry-after": "Wed, 21 Oct 2015 07:28:00 GMT"}) == 0
+    )
 
 
 def test_a_server_that_is_not_there_is_said_at_once() -> None:
@@ -326,7 +333,7 @@ def test_it_can_be_sampled_and_nothing_else(tmp_path: Path) -> None:
             lambda: engine.copy("judge", "judge"),
             lambda: engine.export("judge", tmp_path / "model"),
             lambda: engine.sample("judge", [], Decoding(1), tag="ema"),
-            lambda: engine.sample("judge", [Request(codec.transcribe("half", "length").ids, 1)], Decoding(1)),
+            lambda: engine.sample("judge", [Request(codec.encode_completion("half", "length").ids, 1)], Decoding(1)),
         ):
             with pytest.raises(UserError, match="policy 'judge' lives behind an endpoint"):
                 work()
@@ -393,7 +400,7 @@ def test_a_wrong_setting_is_one_line_without_the_key(setting: str, words: str, m
 def test_only_seats_that_are_only_sampled_may_be_behind_an_endpoint(recipe: str) -> None:
     found = RECIPES.get(recipe)
     assert set(found.only_sampled) <= set(found.seats) - set(SHORT[recipe].learners)
-    for seat in found.seated(found.Options(**SHORT[recipe].options)):
+    for seat in found.select_agents(found.Options(**SHORT[recipe].options)):
         binding = "own" if not found.bindings["own"] else "shared"
         layer = {"recipe": recipe, "binding": binding, "policies": {seat: {"model": "openai:http://127.0.0.1:8000/v1#m"}}}
         if seat in found.only_sampled:

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine_helpers import CORPUS, SPECIALS, TEMPLATE, tokenizer
-from milonga.engine.local.codec import Codec, byte_characters
+from milonga.engine.local.codec import Codec, map_byte_characters
 from milonga.errors import ConfigError
 from milonga.types import Part
 
@@ -37,8 +37,8 @@ def decode(kind: str, ids: list[int]) -> str:
 @given(st.sampled_from(KINDS), st.lists(st.integers(0, 299), max_size=30))
 def test_spelling_joins_to_what_the_tokenizer_decodes(kind: str, drawn: list[int]) -> None:
     ids = [i % len(tokenizer(kind)) for i in drawn]
-    text, ends = codec(kind).spell(ids)
-    assert text == decode(kind, ids) == codec(kind).text(ids)
+    text, ends = codec(kind).decode_with_ends(ids)
+    assert text == decode(kind, ids) == codec(kind).decode_ids(ids)
     assert len(ends) == len(ids)
     assert (np.diff(ends, prepend=0) >= 0).all() and (ends <= len(text)).all()
 
@@ -48,7 +48,7 @@ def test_spelling_joins_to_what_the_tokenizer_decodes(kind: str, drawn: list[int
 def test_every_prefix_of_readable_text_is_a_prefix_of_its_ids(kind: str, text: str) -> None:
     """The characters counted after a token are exactly those that its prefix decodes to."""
     ids = codec(kind).encode_foreign(text)
-    whole, ends = codec(kind).spell(ids)
+    whole, ends = codec(kind).decode_with_ends(ids)
     for count, end in enumerate(ends, 1):
         decoded = decode(kind, ids[:count])
         assert decoded.rstrip("\ufffd") == whole[:end].rstrip("\ufffd")
@@ -57,11 +57,11 @@ def test_every_prefix_of_readable_text_is_a_prefix_of_its_ids(kind: str, text: s
 @pytest.mark.parametrize("kind", ["bytes", "meta"])
 def test_a_character_cut_across_tokens_is_complete_only_after_the_last(kind: str) -> None:
     ids = codec(kind).encode_foreign("a🙂b")
-    text, ends = codec(kind).spell(ids)
+    text, ends = codec(kind).decode_with_ends(ids)
     assert text == "a🙂b"
     first, last = ends.tolist().index(1), ends.tolist().index(2)
     assert last - first > 1, "the character is cut"
-    cut, ends = codec(kind).spell(ids[:last])
+    cut, ends = codec(kind).decode_with_ends(ids[:last])
     assert cut.rstrip("\ufffd") == "a" and cut != "a" and set(ends[first:].tolist()) == {1}
 
 
@@ -69,8 +69,8 @@ def test_a_character_cut_across_tokens_is_complete_only_after_the_last(kind: str
 def test_windows_and_prefixes_give_the_same_ends(kind: str) -> None:
     one = codec(kind)
     ids = one.encode_foreign(" ".join(CORPUS))
-    quick = one._window_ends(ids, one.text(ids))
-    assert quick is not None and quick == one._prefix_ends(ids)
+    quick = one._find_window_ends(ids, one.decode_ids(ids))
+    assert quick is not None and quick == one._find_prefix_ends(ids)
 
 
 def test_only_byte_level_tokenizers_have_pieces() -> None:
@@ -80,19 +80,19 @@ def test_only_byte_level_tokenizers_have_pieces() -> None:
 
 
 def test_the_byte_table_is_a_bijection() -> None:
-    assert sorted(byte_characters().values()) == list(range(256))
+    assert sorted(map_byte_characters().values()) == list(range(256))
 
 
 def test_spelling_nothing_is_nothing() -> None:
     for kind in KINDS:
-        text, ends = codec(kind).spell([])
+        text, ends = codec(kind).decode_with_ends([])
         assert text == "" and len(ends) == 0
 
 
 @pytest.mark.parametrize("kind", ["bytes", "meta"])
 def test_ids_beyond_the_tokenizer_spell_nothing(kind: str) -> None:
     a = codec(kind).encode_foreign("a")
-    text, ends = codec(kind).spell([*a, 5000, *codec(kind).encode_foreign("b")[-1:]])
+    text, ends = codec(kind).decode_with_ends([*a, 5000, *codec(kind).encode_foreign("b")[-1:]])
     assert text == "ab" and ends.tolist()[-3:] == [1, 1, 2]
 
 
@@ -211,5 +211,5 @@ def test_a_template_that_hides_the_users_text_is_refused() -> None:
 @given(st.text(min_size=1, max_size=4))
 def test_whoever_completes_a_stop_string_is_watched(stop: str) -> None:
     ids = codec("bytes").encode_foreign(f"a{stop}")
-    watched = codec("bytes").enders((stop,))
+    watched = codec("bytes").find_stop_candidates((stop,))
     assert watched is not None and ids[-1] in watched

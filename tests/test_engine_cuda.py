@@ -21,9 +21,9 @@ pytest.importorskip("triton", reason="the kernels are written in Triton")
 
 from milonga.engine.local import history, memory
 from milonga.engine.local.cuda import held, sampler
-from milonga.engine.local.cuda.decoder import CHUNK, Decoder, Piece, _passes
+from milonga.engine.local.cuda.decoder import CHUNK, Decoder, Piece, _split_passes
 from milonga.engine.local.cuda.held import Held
-from milonga.engine.local.cuda.weights import Weights, unsuited
+from milonga.engine.local.cuda.weights import Weights, explain_unsuited
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +58,7 @@ def test_the_kernels_sample_what_the_portable_sampler_samples(
 ) -> None:
     engine = engines[arch]
     policy = engine.policy("p")
-    assert unsuited(policy) is None
+    assert explain_unsuited(policy) is None
     contexts = prompts(3, seed=1, longest=6)
     asked = requests([contexts[0], contexts[1], contexts[1], contexts[2], contexts[0]])
     engine.ledger = Ledger()
@@ -112,15 +112,15 @@ def test_turns_go_on_from_what_slots_hold(
     engine = engines[arch]
     policy, made, kept = engine.policy("p"), sampler.CudaSampler(engine.policy("p")), history.LocalHistory(gib << 30)
     made.limit = kept.limit
-    made._decoder(rows, 8, 64, 2)  # so large that no history is lost when a longer turn comes
+    made._get_decoder(rows, 8, 64, 2)  # so large that no history is lost when a longer turn comes
     prompt = prompts(1, seed=1, shortest=9, longest=12)[0]
     first = requests([prompt, prompt])
     counts = computed(monkeypatch)
-    done = check_turn(engine, made, first, kept.pages(policy, "live"), rows)
+    done = check_turn(engine, made, first, kept.open_pages(policy, "live"), rows)
     second = following(first, done, 1)
-    done = check_turn(engine, made, second, kept.pages(policy, "live"), rows)
+    done = check_turn(engine, made, second, kept.open_pages(policy, "live"), rows)
     third = [*following(second[:1], done[:1], 2), *following(second[:1], done[:1], 3)]
-    check_turn(engine, made, third, kept.pages(policy, "live"), rows)
+    check_turn(engine, made, third, kept.open_pages(policy, "live"), rows)
     # Of a later turn: the last token of the turn before, and what was said but for its last token, which is decoded.
     told = [(first[0], second[0]), (first[0], second[1]), (second[0], third[0]), (second[0], third[1])]
     enough = len(prompt) - 1 + sum(len(after.context) - len(before.context) - 2 for before, after in told)
@@ -132,18 +132,18 @@ def test_slots_forget_what_other_weights_computed(engines: dict[str, LocalEngine
     engine = engines["llama"]
     policy, made, kept = engine.policy("p"), sampler.CudaSampler(engine.policy("p")), history.LocalHistory(1 << 30)
     asked = requests(prompts(1, seed=1, shortest=9, longest=12))
-    asked = following(asked, check_turn(engine, made, asked, kept.pages(policy, "live")), 1)
+    asked = following(asked, check_turn(engine, made, asked, kept.open_pages(policy, "live")), 1)
     assert made.held.rows
     before = policy.clone()
     try:
         policy.assign([tensor * 1.05 for tensor in before])
-        check_turn(engine, made, asked, kept.pages(policy, "live"))
+        check_turn(engine, made, asked, kept.open_pages(policy, "live"))
     finally:
         policy.assign(before)
-    made.held.open(kept.pages(policy, "live"))
+    made.held.use_history(kept.open_pages(policy, "live"))
     assert not made.held.rows
     made.held.put(0, "p@live", asked[0].context)
-    made.held.open(None)
+    made.held.use_history(None)
     assert not made.held.rows, "outside of a conversation nothing is held"
 
 
@@ -152,10 +152,10 @@ def test_slots_for_histories_are_bounded_by_their_memory(engines: dict[str, Loca
     made = sampler.CudaSampler(engine.policy("p"))
     kept = history.LocalHistory(2 * 64 * Weights(engine.policy("p")).token_bytes + 5)
     made.limit = kept.limit
-    made._decoder(1, 8, 64, 2)
+    made._get_decoder(1, 8, 64, 2)
     talks = [requests(prompts(1, seed, 9, 12)) for seed in range(4)]
     for asked in talks:  # one conversation after another, in one history
-        check_turn(engine, made, asked, kept.pages(engine.policy("p"), "live"), 1)
+        check_turn(engine, made, asked, kept.open_pages(engine.policy("p"), "live"), 1)
     assert made.decoder is not None and made.decoder.slots == 1 + 2
     found = [made.held.find("p@live", asked[0].context) is not None for asked in talks]
     assert found == [False, True, True, True], "the oldest left first"
@@ -175,32 +175,32 @@ def test_held_slots_are_found_by_the_longest_beginning(small_pages: None) -> Non
 
 def test_other_architectures_are_refused_with_the_reason(tmp_path: Path) -> None:
     policy = engine_of(model_folder(tmp_path, "gpt2")).policy("p")
-    assert "GPT2LMHeadModel is none of" in (unsuited(policy) or "")
+    assert "GPT2LMHeadModel is none of" in (explain_unsuited(policy) or "")
     odd = engine_of(model_folder(tmp_path, "llama")).policy("p")
-    assert unsuited(odd) == "its heads have 8 dimensions"
+    assert explain_unsuited(odd) == "its heads have 8 dimensions"
 
 
 def test_long_prompts_are_cut_into_passes_and_go_on_in_order() -> None:
     pieces = [Piece(0, 0, np.arange(CHUNK - 10)), Piece(1, 0, np.arange(30)), Piece(2, 0, np.arange(2 * CHUNK))]
-    passes = _passes(pieces)
+    passes = _split_passes(pieces)
     assert [sum(len(p.ids) for p in found) for found in passes] == [CHUNK, CHUNK, CHUNK, 20]
     for slot, whole in enumerate(pieces):
         parts = [p for found in passes for p in found if p.slot == slot]
         assert np.concatenate([p.ids for p in parts]).tolist() == whole.ids.tolist()
         assert [p.first for p in parts] == np.cumsum([0, *(len(p.ids) for p in parts[:-1])]).tolist()
-    assert _passes([Piece(0, 0, np.arange(0))]) == []
+    assert _split_passes([Piece(0, 0, np.arange(0))]) == []
 
 
 def test_caches_share_what_learning_will_not_want() -> None:
-    assert memory.share(free=100, total=100, promises=0, waiting=0) == 45
-    assert memory.share(free=100, total=100, promises=0, waiting=1) == 22
-    assert memory.share(free=100, total=100, promises=50, waiting=0) == 20
-    assert memory.share(free=30, total=100, promises=50, waiting=0) == 0
+    assert memory.compute_cache_share(free=100, total=100, promises=0, waiting=0) == 45
+    assert memory.compute_cache_share(free=100, total=100, promises=0, waiting=1) == 22
+    assert memory.compute_cache_share(free=100, total=100, promises=50, waiting=0) == 20
+    assert memory.compute_cache_share(free=30, total=100, promises=50, waiting=0) == 0
 
 
 def test_what_learning_will_allocate_is_a_gradient_and_two_moments(engines: dict[str, LocalEngine]) -> None:
     policies = [engines[name].policy("p") for name in ("llama", "qwen2")]
-    assert memory.promised(policies) == 3 * 4 * sum(p.numel() for policy in policies for p in policy.parameters)
+    assert memory.count_pending_bytes(policies) == 3 * 4 * sum(p.numel() for policy in policies for p in policy.parameters)
 
 
 def test_weights_are_counted_before_they_are_moved() -> None:
@@ -243,7 +243,7 @@ def test_before_a_policy_with_offload_learns_samplers_give_up_their_memory(tmp_p
     for offload in (True, False):
         engine = LocalEngine({n: section(str(tmp_path), offload=offload) for n in "pq"}, device="cpu", limit=16)
         for name in "pq":
-            engine.samplers[name] = engine._make_fast(engine.policy(name))
+            engine.samplers[name] = engine._make_cuda_sampler(engine.policy(name))
         made, other = (engine.samplers[name] for name in "pq")
         assert isinstance(made, sampler.CudaSampler) and isinstance(other, sampler.CudaSampler)
         assert made.waiting() == 1

@@ -28,7 +28,7 @@ from engine_helpers import (
     weights,
 )
 from milonga.engine.local import LocalEngine, head, learner
-from milonga.engine.local.batches import build, cut
+from milonga.engine.local.batches import build_micro_batch, cut_micro_batches
 from milonga.errors import ConfigError, RunFolderError, UserError
 from milonga.objectives import make_objective
 from milonga.types import Lesson, Problem, Reading, Trace, Traces
@@ -89,7 +89,7 @@ def test_the_chunked_head_is_the_full_one(rows: int, bias: bool, monkeypatch: py
         logp = torch.log_softmax(torch.nn.functional.linear(hidden, weight, offset) / temperature[:, None], -1)
         return logp.gather(1, targets[:, None])[:, 0], -(logp.exp() * logp).sum(1)
 
-    for ours, theirs in zip(run(head.chunked_head), run(full), strict=True):
+    for ours, theirs in zip(run(head.compute_chunked_logprobs), run(full), strict=True):
         assert torch.allclose(ours, theirs, atol=1e-12, rtol=1e-12)
 
 
@@ -99,7 +99,9 @@ def test_the_chunked_head_has_the_gradient_of_either_output_alone(which: str) ->
     hidden, weight = (torch.randn(n, 4, dtype=torch.float64, generator=draw, requires_grad=True) for n in (6, 9))
     pick = 0 if which == "logp" else 1
     targets, temperature = torch.arange(6), torch.full((6,), 0.7, dtype=torch.float64)
-    assert torch.autograd.gradcheck(lambda h, w: head.chunked_head(h, w, None, targets, temperature)[pick], (hidden, weight))
+    assert torch.autograd.gradcheck(
+        lambda h, w: head.compute_chunked_logprobs(h, w, None, targets, temperature)[pick], (hidden, weight)
+    )
 
 
 def test_the_chunked_head_differentiates_the_precision_it_computed_in() -> None:
@@ -112,7 +114,7 @@ def test_the_chunked_head_differentiates_the_precision_it_computed_in() -> None:
         h, w = hidden.clone().requires_grad_(), weight.clone().requires_grad_()
         with torch.autocast("cpu", torch.bfloat16):
             if chunked:
-                logp, _ = head.chunked_head(h, w, None, targets, torch.ones(40))
+                logp, _ = head.compute_chunked_logprobs(h, w, None, targets, torch.ones(40))
             else:
                 logp = torch.log_softmax(torch.nn.functional.linear(h, w).float(), -1)[torch.arange(40), targets]
         logp.sum().backward()
@@ -153,7 +155,7 @@ def test_rows_without_trained_tokens_score_zero_and_cost_nothing(engine: LocalEn
     silent = [
         trace(np.arange(5, 9), []),
         trace([], [7]),
-        Trace.given("g", "s", Problem("p", "", ""), "", Reading(None, 0)),
+        Trace.from_text("g", "s", Problem("p", "", ""), "", Reading(None, 0)),
     ]
     scores = engine.score("p", Traces([*silent, trace([5, 6], [7])]))
     assert [len(s) for s in scores] == [4, 1, 0, 3] and not any(s.any() for s in scores[:3]) and scores[3][2] < 0
@@ -202,15 +204,15 @@ def test_the_gradient_is_that_of_the_formula(root: Path, arch: str) -> None:
 def test_units_are_never_split(engine: LocalEngine) -> None:
     rows, units = list(rollouts(engine)), [0, 1, 2, 3, 3, 2, 1, 0]
     for budget in (1, 50, 10_000):
-        batches = list(cut(rows, budget, units))
+        batches = list(cut_micro_batches(rows, budget, units))
         assert sorted(i for batch in batches for i in batch) == list(range(8))
         assert all(sum(units[i] == u for i in batch) in (0, 2) for batch in batches for u in range(4))
 
 
 def test_batches_stay_within_the_budget(engine: LocalEngine) -> None:
     rows = list(rollouts(engine))
-    for members in cut(rows, 60):
-        assert len(members) == 1 or build(rows, members, 0, torch.device("cpu")).ids.numel() <= 60
+    for members in cut_micro_batches(rows, 60):
+        assert len(members) == 1 or build_micro_batch(rows, members, 0, torch.device("cpu")).ids.numel() <= 60
 
 
 def test_rows_without_advantage_cost_nothing_but_count_in_the_denominator(root: Path) -> None:
@@ -291,10 +293,10 @@ def test_minibatches_part_the_rows_and_keep_units_together(root: Path) -> None:
     rows = rollouts(engine)
     taught = Lesson("p", make_objective("grpo"), rows, constant(rows, MIXED), units=[0, 0, 1, 1, 2, 2, 3, 3])
     update = learner._Update(engine.policy("p"), taught, 16, engine.ledger)
-    first, second = update._minibatches(0), update._minibatches(1)
+    first, second = update._split_minibatches(0), update._split_minibatches(1)
     assert sorted(chain(*first)) == sorted(chain(*second)) == list(range(8)) and first != second
     assert all((row ^ 1) in part for part in first for row in part)
-    assert first == update._minibatches(0)
+    assert first == update._split_minibatches(0)
 
 
 # Updates that are refused.
@@ -303,11 +305,11 @@ def test_minibatches_part_the_rows_and_keep_units_together(root: Path) -> None:
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_an_advantage_that_is_not_finite_is_refused(engine: LocalEngine, bad: float) -> None:
     engine.learn(lesson(rollouts(engine), MIXED))
-    before, moments = weights(engine), engine.policy("p").state()
+    before, moments = weights(engine), engine.policy("p").get_state()
     report = engine.learn(lesson(rollouts(engine), [*MIXED[:-1], bad]))
     assert report.skipped is not None and "not finite" in report.skipped and report.steps == 0
     assert same_bits(weights(engine), before)
-    assert all(torch.equal(t, moments[k]) for k, t in engine.policy("p").state().items())
+    assert all(torch.equal(t, moments[k]) for k, t in engine.policy("p").get_state().items())
     assert all(p.grad is None for p in engine.policy("p").parameters)
     assert engine.learn(lesson(rollouts(engine), MIXED)).skipped is None, "the next lesson is learned"
 
@@ -334,7 +336,7 @@ def test_a_refusal_in_a_later_minibatch_says_so(root: Path) -> None:
     engine = engine_of(model_folder(root), minibatches=2)
     rows = rollouts(engine)
     update = learner._Update(engine.policy("p"), lesson(rows, MIXED), 16, engine.ledger)
-    bad = update._minibatches(0)[1][0]
+    bad = update._split_minibatches(0)[1][0]
     report = engine.learn(lesson(rows, [np.nan if i == bad else 1.0 for i in range(8)]))
     assert report.steps == 1 and report.skipped is not None and "after 1 steps" in report.skipped
     assert all(torch.isfinite(w).all() for w in weights(engine))
@@ -366,7 +368,7 @@ def test_the_average_follows_the_live_weights(root: Path) -> None:
     start = weights(engine)
     engine.learn(lesson(rollouts(engine), MIXED))
     engine.publish("p")
-    for mean, old, new in zip(engine.policy("p").tagged("ema"), start, weights(engine), strict=True):
+    for mean, old, new in zip(engine.policy("p").get_tag("ema"), start, weights(engine), strict=True):
         assert torch.allclose(mean, 0.75 * old + 0.25 * new, atol=1e-7)
 
 
@@ -374,7 +376,7 @@ def test_live_comes_back_after_an_exception(engine: LocalEngine) -> None:
     engine.learn(lesson(rollouts(engine), MIXED))
     before, policy = weights(engine), engine.policy("p")
     places = [p.data_ptr() for p in policy.parameters]
-    with pytest.raises(KeyboardInterrupt), policy.at("ref"):  # noqa: PT012
+    with pytest.raises(KeyboardInterrupt), policy.use_version("ref"):  # noqa: PT012
         assert not same_bits(weights(engine), before)
         raise KeyboardInterrupt
     with pytest.raises(IndexError):
@@ -476,8 +478,8 @@ def test_a_resumed_engine_goes_on_in_the_same_bits(root: Path, tmp_path: Path, l
         engine.learn(lesson(rows, MIXED, kl_coef=0.1))
         engine.publish("p")
     assert same_bits(weights(first), weights(second))
-    assert first.policy("p").state().keys() == second.policy("p").state().keys(), "stale versions are forgotten"
-    assert all(torch.equal(t, second.policy("p").state()[k]) for k, t in first.policy("p").state().items())
+    assert first.policy("p").get_state().keys() == second.policy("p").get_state().keys(), "stale versions are forgotten"
+    assert all(torch.equal(t, second.policy("p").get_state()[k]) for k, t in first.policy("p").get_state().items())
     assert first.ledger.to_json() == second.ledger.to_json() and first.version("p") == second.version("p") == 3
 
 
@@ -500,7 +502,7 @@ def test_a_copy_takes_the_weights_and_starts_the_optimiser_anew(root: Path) -> N
     assert {p.data_ptr() for p in engine.policy("q").parameters}.isdisjoint(p.data_ptr() for p in engine.policy("p").parameters)
     assert engine.policy("p").optimiser.state
     engine.copy("p", "p", "ref")
-    assert not engine.policy("p").optimiser.state and same_bits(weights(engine), engine.policy("p").tagged("ref"))
+    assert not engine.policy("p").optimiser.state and same_bits(weights(engine), engine.policy("p").get_tag("ref"))
 
 
 def test_a_copy_between_shapes_is_refused(root: Path) -> None:

@@ -24,7 +24,7 @@ from engine_helpers import (
 from milonga.engine import Completion, Decoding, Request
 from milonga.engine.base import Ledger
 from milonga.engine.local import LocalEngine, sampler
-from milonga.engine.local.sampler import pick, uniform
+from milonga.engine.local.sampler import draw_uniform, pick
 from milonga.types import Part, Traces
 
 MODELS = (*ARCHITECTURES, "embedded")
@@ -158,7 +158,7 @@ def splitmix64(key: int, step: int) -> int:
 @settings(deadline=None, derandomize=True)
 @given(st.integers(0, (1 << 63) - 1), st.integers(0, 100_000))
 def test_uniform_is_the_top_of_splitmix64(key: int, step: int) -> None:
-    assert float(uniform(torch.tensor([key]), step)) == (splitmix64(key, step) >> 40) / (1 << 24)
+    assert float(draw_uniform(torch.tensor([key]), step)) == (splitmix64(key, step) >> 40) / (1 << 24)
 
 
 def test_uniform_has_a_known_value() -> None:
@@ -166,8 +166,8 @@ def test_uniform_has_a_known_value() -> None:
 
 
 def test_uniform_is_uniform_over_keys_and_over_steps() -> None:
-    over_keys = uniform(torch.arange(40_000), 7)
-    over_steps = torch.cat([uniform(torch.tensor([99]), step) for step in range(4_000)])
+    over_keys = draw_uniform(torch.arange(40_000), 7)
+    over_steps = torch.cat([draw_uniform(torch.tensor([99]), step) for step in range(4_000)])
     for drawn in (over_keys, over_steps):
         assert float(drawn.min()) >= 0 and float(drawn.max()) < 1
         counts = torch.histc(drawn, 20, 0, 1)
@@ -193,7 +193,7 @@ def test_pick_never_returns_a_token_of_probability_zero(case: tuple[list[float],
 def test_pick_frequencies_match_the_probabilities() -> None:
     p = torch.tensor([0.5, 0.0, 0.3, 0.15, 0.05])
     count = 50_000
-    chosen = pick(p.log().expand(count, -1).contiguous(), uniform(torch.arange(count) * 31 + 5, 3))
+    chosen = pick(p.log().expand(count, -1).contiguous(), draw_uniform(torch.arange(count) * 31 + 5, 3))
     seen = torch.bincount(chosen, minlength=5) / count
     assert torch.allclose(seen, p, atol=4 * 0.5 / count**0.5)
     assert seen[1] == 0
@@ -212,7 +212,7 @@ def test_eos_is_included_trained_and_not_in_the_text(engines: dict[str, LocalEng
         assert len(d.ids) == len(d.logprobs) == len(d.ends) <= 10
         assert not any(ended[:-1]) and ended[-1] == (d.finish == "eos")
         spoken = d.ids[:-1] if d.finish == "eos" else d.ids
-        assert d.text == engine.policy("p").codec.text(spoken.tolist())
+        assert d.text == engine.policy("p").codec.decode_ids(spoken.tolist())
         assert d.ends[-1] == len(d.text) or d.text.endswith("\ufffd")
 
 
@@ -223,7 +223,7 @@ def test_nothing_follows_a_stop_string(root: Path, kind: str, stop: tuple[str, .
     vocab = len(tokenizer(kind))
     free = engine.sample("p", requests(prompts(40, vocab=vocab)), Decoding(24))
     done = engine.sample("p", requests(prompts(40, vocab=vocab)), Decoding(24, stop=stop))
-    text = engine.policy("p").codec.text
+    text = engine.policy("p").codec.decode_ids
     assert "stop" in {d.finish for d in done}
     for whole, d in zip(free, done, strict=True):
         spoken = whole.ids[:-1].tolist() if whole.finish == "eos" else whole.ids.tolist()

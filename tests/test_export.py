@@ -18,10 +18,10 @@ from milonga.cli.new import write_skeleton
 from milonga.config import merge
 from milonga.errors import ConfigError, RunFolderError
 from milonga.pair import Pair
-from milonga.report.markdown import fenced
-from milonga.run.note import FILE, Note, dialect_of, origin_of, read_note
-from milonga.tasks.foreign import foreign
-from milonga.using.card import short, without_places
+from milonga.report.markdown import render_fenced
+from milonga.run.note import FILE, Note, find_dialect, find_origin, read_note
+from milonga.tasks.foreign import make_foreign_problem
+from milonga.using.card import shorten_path, strip_paths
 from milonga.using.export import export
 
 
@@ -94,7 +94,7 @@ def test_the_card_is_filled_from_the_run(trained: Path, exported: dict[str, Path
 def test_a_note_lies_beside_what_a_run_keeps_and_what_is_exported(trained: Path, exported: dict[str, Path]) -> None:
     for folder in (trained / "models" / "generator", exported["generator"]):
         assert read_note(str(folder)) == Note(("generator",), "terse", "embedded", "tango", "chain", 2)
-    assert (dialect_of("embedded"), dialect_of("a/model"), origin_of("a/model")) == ("terse", "tagged", "a/model")
+    assert (find_dialect("embedded"), find_dialect("a/model"), find_origin("a/model")) == ("terse", "tagged", "a/model")
 
 
 def test_an_exported_folder_starts_another_run_as_it_is(exported: dict[str, Path], tmp_path: Path) -> None:
@@ -114,7 +114,7 @@ def test_an_exported_folder_starts_another_run_as_it_is(exported: dict[str, Path
 
 
 def test_an_exported_model_is_used_without_its_run(exported: dict[str, Path], trained: Path) -> None:
-    problems = [foreign("a", "3+4%100")]
+    problems = [make_foreign_problem("a", "3+4%100")]
     with Pair.bare(generator=str(exported["generator"]), verifier=str(exported["verifier"]), device="cpu") as bare:
         solutions = bare.solve(problems, greedy=True)
         verdict = bare.verify(solutions, greedy=True)[0]
@@ -178,7 +178,7 @@ def test_an_export_that_fails_leaves_nothing_and_takes_nothing_away(
     with pytest.raises(RunFolderError, match=r"out\.draft' is in the way"):
         export(trained, "generator", tmp_path / "out")
     assert (tmp_path / "out.draft" / "mine").read_text() == "mine"
-    monkeypatch.setattr("milonga.using.export.card", lambda *_: 1 / 0)
+    monkeypatch.setattr("milonga.using.export.render_card", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         export(trained, "generator", tmp_path / "other")
     assert [path.name for path in tmp_path.iterdir()] == ["out.draft"]
@@ -203,11 +203,11 @@ def test_a_damaged_note_is_named(tmp_path: Path) -> None:
 
 
 def test_what_a_model_wrote_cannot_leave_its_block() -> None:
-    text = fenced("```\n<script>", "")
+    text = render_fenced("```\n<script>", "")
     assert text.startswith("````\n") and text.endswith("\n````")
 
 
 def test_places_of_the_trainers_machine_are_left_out() -> None:
     raw = {"task": {"path": "/home/me/secret/data.jsonl"}, "models": ["~/m", "a/hub-name"], "n": 3}
-    assert without_places(raw) == {"task": {"path": "data.jsonl"}, "models": ["m", "a/hub-name"], "n": 3}
-    assert short("../x/y.py") == "y.py"
+    assert strip_paths(raw) == {"task": {"path": "data.jsonl"}, "models": ["m", "a/hub-name"], "n": 3}
+    assert shorten_path("../x/y.py") == "y.py"

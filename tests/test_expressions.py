@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from helpers import PROPERTY
 from milonga.sandbox.expressions import FUNCTIONS, METHODS, Budget, evaluate
-from milonga.sandbox.values import canonical
-from milonga.tasks import keyed
+from milonga.sandbox.values import to_canonical
+from milonga.tasks import make_keyed_rng
 
 ROOMY = Budget(steps=200_000, bits=2048, length=2000, size=20_000, source=4000)
 ARGUMENTS: dict[str, Any] = {"a": [3, -1, 4, 1, 5], "n": 7, "s": "abca", "b": [], "t": True, "w": ["x", "yy"]}
@@ -27,7 +27,7 @@ def reference(source: str, arguments: dict[str, Any]) -> str | None:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return canonical(eval(source, {"__builtins__": BUILTINS} | arguments))
+            return to_canonical(eval(source, {"__builtins__": BUILTINS} | arguments))
     except Exception:
         return None
 
@@ -139,7 +139,7 @@ class Writer:
 
 
 def program(number: int) -> str:
-    rng = keyed("expressions", number)
+    rng = make_keyed_rng("expressions", number)
     return Writer(rng).any(rng.randint(1, 4))
 
 

@@ -9,7 +9,7 @@ from runpy import run_path
 import pytest
 
 from milonga.recipes import RECIPES
-from milonga.run.flow import flow_of, mermaid
+from milonga.run.flow import compute_reward_flow, to_mermaid
 from short import SHORT, short_loop
 
 ROOT = Path(__file__).parent.parent
@@ -39,8 +39,8 @@ def lines(graph: str) -> set[str]:
 def real(recipe: str, folder: Path) -> set[str]:
     with short_loop(recipe, folder, OTHERWISE.get(recipe)) as loop:
         for _ in range(SHORT[recipe].turns):
-            loop.turn()
-    return lines(mermaid(flow_of(loop.rows)))
+            loop.run_turn()
+    return lines(to_mermaid(compute_reward_flow(loop.rows)))
 
 
 def test_every_page_is_of_a_recipe_and_has_its_graph() -> None:

@@ -15,15 +15,15 @@ from cases import TINY
 from helpers import PROPERTY, make_trace
 from milonga.api import make_engine
 from milonga.config import merge
-from milonga.credit import SliceReward, approval, by_solution, normalise, step_votes
-from milonga.credit.slices import bounded
+from milonga.credit import SliceReward, approval_rate, average_step_verdicts, group_verdicts, normalise
+from milonga.credit.slices import bound_logprob
 from milonga.errors import ConfigError
 from milonga.evals.slices import origin_auc, slice_metrics, yes_rates
-from milonga.recipes.slicing import certainty, gold, slices_of
+from milonga.recipes.slicing import cut_slices, score_origin_logprobs, write_reference
 from milonga.resolve import Plan, resolve
 from milonga.roles import DIALECTS, Dialect, SliceJudge, StepSolver
 from milonga.table import Setting, Table
-from milonga.tasks import keyed, make_task
+from milonga.tasks import make_keyed_rng, make_task
 from milonga.types import Grade, Problem, Reading, Trace, Traces, Verification
 
 JUDGES = {dialect: SliceJudge(dialect) for dialect in DIALECTS}
@@ -83,7 +83,7 @@ def test_a_slice_of_unknown_correctness_has_no_credit_unless_it_is_a_reference()
 
 
 def test_log_probabilities_are_bounded() -> None:
-    assert [bounded(p) for p in (0.0, -2.5, -5.0, -1e9)] == [1.0, 0.5, 0.0, 0.0]
+    assert [bound_logprob(p) for p in (0.0, -2.5, -5.0, -1e9)] == [1.0, 0.5, 0.0, 0.0]
     assert SliceReward(1.0, 0.5)(False, False, 0.0, sure=-2.5) == 0.5 + 0.5
 
 
@@ -109,16 +109,16 @@ def test_a_z_score_would_undo_the_weights_of_the_judge() -> None:
 
 
 def test_approval_is_the_share_of_yes_over_slices() -> None:
-    assert approval([[True], [True], [False], [False]]) == 0.5
-    assert approval([[True, False], [None, False]]) == 0.25
-    assert approval([]) == 0.0  # nothing shown, nothing approved
+    assert approval_rate([[True], [True], [False], [False]]) == 0.5
+    assert approval_rate([[True, False], [None, False]]) == 0.25
+    assert approval_rate([]) == 0.0  # nothing shown, nothing approved
 
 
 def test_votes_of_slices_reach_their_steps() -> None:
     solution = make_trace(2, 6, (2, 4, 6))
-    assert step_votes([[True, True], [True, False]], solution, 2) == [1.0, 1.0, 0.0]
-    assert step_votes([[True]], solution, 2) is None and step_votes([], make_trace(2, 3), 2) is None
-    assert step_votes([[True]] * 3, solution, 2) is None
+    assert average_step_verdicts([[True, True], [True, False]], solution, 2) == [1.0, 1.0, 0.0]
+    assert average_step_verdicts([[True]], solution, 2) is None and average_step_verdicts([], make_trace(2, 3), 2) is None
+    assert average_step_verdicts([[True]] * 3, solution, 2) is None
 
 
 # -- The role ---------------------------------------------------------------------------------------
@@ -135,31 +135,31 @@ NOTES = {
 def solved(steps: list[str], dialect: Dialect = "terse", truth: tuple[bool, ...] | None = None) -> Trace:
     solver = StepSolver(dialect)
     text = solver.write(steps, "1")
-    return Trace.given("s", "generator", Problem("p", "3+4%10", "1"), text, solver.read(text), Grade(True, truth))
+    return Trace.from_text("s", "generator", Problem("p", "3+4%10", "1"), text, solver.read(text), Grade(True, truth))
 
 
 @PROPERTY
 @given(dialect=dialects, verdict=st.booleans(), data=st.data())
 def test_a_written_verdict_reads_back_and_its_reverse_is_the_other(dialect: Dialect, verdict: bool, data: Any) -> None:
-    judge, about = JUDGES[dialect], JUDGES[dialect].parts(solved(["a", "b", "c"], dialect))[0]
+    judge, about = JUDGES[dialect], JUDGES[dialect].split_solution(solved(["a", "b", "c"], dialect))[0]
     text = judge.write(verdict, data.draw(NOTES[dialect]))
-    reading, other = judge.read(text, about), judge.read(judge.reversed(text), about)
-    assert reading.valid and reading.format == 1.0
+    reading, other = judge.read(text, about), judge.read(judge.flip_verdict(text), about)
+    assert reading.is_valid and reading.format == 1.0
     assert reading.value == Verification((verdict, verdict), verdict)
-    assert other.value.final == (not verdict) and judge.reversed(judge.reversed(text)) == text
+    assert other.value.final == (not verdict) and judge.flip_verdict(judge.flip_verdict(text)) == text
 
 
 @PROPERTY
 @given(dialect=dialects, text=st.text(max_size=30) | st.text("=+-\n<>/verdictanlysYESNO ", max_size=60))
 def test_whatever_is_read_is_a_verdict_or_says_why_not(dialect: Dialect, text: str) -> None:
-    reading = JUDGES[dialect].read(text, JUDGES[dialect].parts(solved(["a"], dialect))[0])
-    assert reading.valid == (reading.value.final is not None) == (reading.format == 1.0)
+    reading = JUDGES[dialect].read(text, JUDGES[dialect].split_solution(solved(["a"], dialect))[0])
+    assert reading.is_valid == (reading.value.final is not None) == (reading.format == 1.0)
 
 
 @pytest.mark.parametrize("text", ["", "+", "=", "=+\n", "=+=-", "==+", "\n=+", "<analysis></analysis><verdict>MAYBE</verdict>"])
 def test_half_a_verdict_is_none(text: str) -> None:
     for dialect in DIALECTS:
-        assert not JUDGES[dialect].read(text, JUDGES[dialect].parts(solved(["a"], dialect))[0]).valid
+        assert not JUDGES[dialect].read(text, JUDGES[dialect].split_solution(solved(["a"], dialect))[0]).is_valid
 
 
 @PROPERTY
@@ -167,7 +167,7 @@ def test_half_a_verdict_is_none(text: str) -> None:
 def test_slices_cover_the_steps_in_order_and_nothing_twice(steps: list[str], size: int) -> None:
     truth = tuple(len(step) % 2 == 0 for step in steps)
     whole = solved(steps, truth=truth)
-    slices = SliceJudge("terse", size).parts(whole)
+    slices = SliceJudge("terse", size).split_solution(whole)
     values = [piece.reading.value for piece in slices]
     assert [step for value in values for step in value.steps] == steps
     assert all(len(value.steps) == size for value in values[:-1])
@@ -181,7 +181,7 @@ def test_slices_cover_the_steps_in_order_and_nothing_twice(steps: list[str], siz
 def test_a_slice_is_shown_with_what_came_before_it_only_where_that_is_wanted(dialect: Dialect) -> None:
     def seen(context: Any) -> str:
         judge = SliceJudge(dialect, 2, context)
-        second = judge.parts(solved(["FIRST", "SECOND", "THIRD", "FOURTH", "FIFTH"], dialect))[1]
+        second = judge.split_solution(solved(["FIRST", "SECOND", "THIRD", "FOURTH", "FIFTH"], dialect))[1]
         return "".join(part.text for part in judge.prompt(second.problem, second))
 
     prefix, alone = seen("prefix"), seen("slice")
@@ -194,22 +194,22 @@ def test_whole_solutions_get_a_verdict_for_each_step() -> None:
 
     def said(*verdicts: bool | None) -> Reading:
         texts = ["" if v is None else judge.write(v) for v in verdicts]
-        pieces = zip(judge.parts(whole), texts, strict=False)
-        return judge.whole(whole, [replace(piece, reading=judge.read(text, piece)) for piece, text in pieces])
+        pieces = zip(judge.split_solution(whole), texts, strict=False)
+        return judge.merge_verdicts(whole, [replace(piece, reading=judge.read(text, piece)) for piece, text in pieces])
 
     assert said(True, False).value == Verification((True, True, False), False)
     assert said(True, True).value == Verification((True, True, True), True)
-    assert not said(True, None).valid and not said(True).valid and not judge.whole(solved([]), []).valid
+    assert not said(True, None).is_valid and not said(True).is_valid and not judge.merge_verdicts(solved([]), []).is_valid
 
 
 def test_demonstrations_hold_both_classes_alike_and_are_sometimes_wrong() -> None:
     task, judge = make_task({"name": "chain", "ops": 5}), SliceJudge("terse")
     right, agree, odd = [], [], 0
-    for problem in task.draw("train", 0, 400):
-        piece, text = judge.demonstrate(task, problem, keyed("x", problem.id))
+    for problem in task.draw_problems("train", 0, 400):
+        piece, text = judge.demonstrate(task, problem, make_keyed_rng("x", problem.id))
         assert piece is not None and piece.grade is not None and piece.grade.steps is not None
         reading = judge.read(text, piece)
-        assert reading.valid
+        assert reading.is_valid
         right.append(all(piece.grade.steps))
         agree.append(reading.value.final == right[-1])
         odd += len(piece.grade.steps) == 1
@@ -233,7 +233,7 @@ def test_style_is_noticed_and_its_absence_too() -> None:
 
 
 def verdict(piece: Trace, said: bool | None, number: int = 0) -> Trace:
-    made = Trace.given(f"{piece.id}/{number}", "verifier", piece.problem, "", Reading(Verification(None, said), 1.0))
+    made = Trace.from_text(f"{piece.id}/{number}", "verifier", piece.problem, "", Reading(Verification(None, said), 1.0))
     return replace(made, about=(piece,), origin="sampled")
 
 
@@ -242,13 +242,15 @@ def test_slice_metrics_by_hand() -> None:
     sampled = replace(solved(["a", "b", "c", "d"], truth=(True, True, False, False)), origin="sampled")
     reference = replace(solved(["e", "f"], truth=(True, True)), id="r")
     said = [True, False, False, None, True, False]
-    verdicts = Traces(verdict(p, s) for p, s in zip([*judge.parts(sampled), *judge.parts(reference)], said, strict=True))
+    verdicts = Traces(
+        verdict(p, s) for p, s in zip([*judge.split_solution(sampled), *judge.split_solution(reference)], said, strict=True)
+    )
     found = slice_metrics(verdicts)
     assert found["slice_f1"] == pytest.approx(0.5)  # half of the right slices cleared, half of the wrong ones found
     assert (found["yes_on_right"], found["yes_on_wrong"], found["yes_on_reference"]) == (0.5, 0.0, 0.5)
     assert found["slice_steps"] == 1.0 and found["slice_length"] == 1.0
     unknown = replace(sampled, grade=Grade(True))
-    nobody = yes_rates(Traces(verdict(p, True) for p in judge.parts(unknown)))
+    nobody = yes_rates(Traces(verdict(p, True) for p in judge.split_solution(unknown)))
     assert nobody == {"yes_on_reference": None, "yes_on_right": None, "yes_on_wrong": None}
 
 
@@ -274,7 +276,7 @@ def played(p: Plan, yes: Any) -> tuple[Table, Traces, Traces]:
     one = table(p)
     solutions = one.ask("generator", one.problems(), 4)
     problems = {t.problem.id: t.problem for t in solutions}.values()
-    pieces = slices_of(one, [*solutions, *(gold(one, problem) for problem in problems)])
+    pieces = cut_slices(one, [*solutions, *(write_reference(one, problem) for problem in problems)])
     made = one.ask("verifier", pieces[:1])[0]  # real tokens to carry the credit
     checks = [verdict(piece, yes(piece, k), k) for piece in pieces for k in range(4)]
     nothing = np.zeros(len(made.ids))
@@ -341,11 +343,11 @@ def test_the_certainty_of_a_verdict_is_a_chance_and_alike_without_an_analysis() 
     one = table(plan())
     judge = one.setting.roles["verifier"]
     assert isinstance(judge, SliceJudge)
-    piece = judge.parts(gold(one, one.problems(1)[0]))[0]
+    piece = judge.split_solution(write_reference(one, one.problems(1)[0]))[0]
     written = one.write("verifier", [piece] * 4, [judge.write(v, a) for v in (True, False) for a in ("", "42+")])
-    both = certainty(one, written)
+    both = score_origin_logprobs(one, written)
     sampled = replace(piece, about=(replace(piece.subject, origin="sampled"),))
-    other = certainty(one, Traces(replace(t, about=(sampled,)) for t in written))
+    other = score_origin_logprobs(one, Traces(replace(t, about=(sampled,)) for t in written))
     assert all(np.exp(both[t.id]) + np.exp(other[t.id]) == pytest.approx(1.0) for t in written)
     bare, noted, bare_no, noted_no = (both[t.id] for t in written)
     assert bare == pytest.approx(bare_no, abs=1e-5) and noted == pytest.approx(noted_no, abs=1e-5)
@@ -355,23 +357,23 @@ def test_the_certainty_of_a_verdict_is_a_chance_and_alike_without_an_analysis() 
 def test_references_are_written_as_the_generator_writes_unless_they_are_marked() -> None:
     one = table(plan())
     problem = one.problems(1)[0]
-    plain, marked = gold(one, problem), gold(one, problem, "~")
-    assert plain.reading.valid and plain.grade is not None and plain.grade.sound and plain.origin == "given"
+    plain, marked = write_reference(one, problem), write_reference(one, problem, "~")
+    assert plain.reading.is_valid and plain.grade is not None and plain.grade.is_sound and plain.origin == "given"
     assert marked.text.count("~") == len(plain.reading.value.steps) and marked.text.replace("~", "") == plain.text
 
 
 def test_the_table_judges_whole_solutions_by_their_slices() -> None:
     one = table(plan(), "verifier")
     problems = one.problems(3)
-    checks = one.judge("verifier", Traces(gold(one, problem) for problem in problems), 2)
+    checks = one.judge("verifier", Traces(write_reference(one, problem) for problem in problems), 2)
     assert [c.subject.problem.id for c in checks] == [p.id for p in problems for _ in range(2)]
     assert len({c.id for c in checks}) == 6 and all(c.origin == "given" and not c.length for c in checks)
     judge = one.setting.roles["verifier"]
     for check in checks:
         value = check.reading.value
-        assert (value.steps is None) == (value.final is None) == (not check.reading.valid)
+        assert (value.steps is None) == (value.final is None) == (not check.reading.is_valid)
         assert value.steps is None or (len(value.steps) == 3 and value.steps[0] == value.steps[1])
-    assert judge.parts(checks[0].subject) is not None
+    assert judge.split_solution(checks[0].subject) is not None
 
 
 def test_a_task_without_exact_steps_can_have_neither_teacher_nor_references(tmp_path: Any) -> None:
@@ -385,7 +387,7 @@ def test_a_task_without_exact_steps_can_have_neither_teacher_nor_references(tmp_
 
 
 def test_verdicts_are_gathered_by_solution_and_slice() -> None:
-    pieces = SliceJudge("terse", 1).parts(solved(["a", "b"]))
+    pieces = SliceJudge("terse", 1).split_solution(solved(["a", "b"]))
     said = ([True, None], [False, True])
     checks = [verdict(p, s, k) for p, both in zip(pieces, said, strict=True) for k, s in enumerate(both)]
-    assert by_solution(Traces(checks)) == {"s": [[True, None], [False, True]]}
+    assert group_verdicts(Traces(checks)) == {"s": [[True, None], [False, True]]}

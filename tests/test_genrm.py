@@ -16,14 +16,14 @@ from cases import TINY
 from helpers import PROPERTY
 from milonga import judging
 from milonga.api import make_engine
-from milonga.credit import balanced_within, term_weights
+from milonga.credit import compute_group_class_weights, term_weights
 from milonga.errors import ConfigError, UserError
-from milonga.recipes.genrm import kept, notes, right_reasons
+from milonga.recipes.genrm import has_right_reasons, label_correct_checks, summarise_kept_checks
 from milonga.resolve import Plan, resolve
 from milonga.roles import DIALECTS, Dialect, StepSolver, YesNoVerifier
-from milonga.roles.demonstrate import recheck
-from milonga.roles.solver import as_trace
-from milonga.roles.yes_no import chance
+from milonga.roles.demonstrate import write_check
+from milonga.roles.solver import demonstration_to_rollout
+from milonga.roles.yes_no import yes_probability
 from milonga.table import Setting, Table
 from milonga.tasks import make_task
 from milonga.types import Grade, Problem, Reading, Solution, Trace, Traces, Verification
@@ -47,7 +47,7 @@ def table(p: Plan, turn: int = 1) -> Table:
 
 def solution(steps: int = 2, text: str = "a solution") -> Trace:
     value = Solution(tuple("s" for _ in range(steps)), tuple(range(1, steps + 1)), "1")
-    return Trace.given("s", "generator", Problem("p", "a problem", "1"), text, Reading(value, 1.0))
+    return Trace.from_text("s", "generator", Problem("p", "a problem", "1"), text, Reading(value, 1.0))
 
 
 # The role.
@@ -62,7 +62,7 @@ def test_what_is_written_reads_back(dialect: Dialect, form: Any, data: st.DataOb
     note = st.text(st.characters(codec="utf-8", exclude_characters="\n=<{}\\"), max_size=8).map(str.strip)
     notes = data.draw(st.none() | st.lists(note, min_size=len(verdicts), max_size=len(verdicts)))
     reading = role.read(role.write(verdicts, final, notes), solution(len(verdicts)))
-    assert reading.valid and reading.format == 1.0
+    assert reading.is_valid and reading.format == 1.0
     assert reading.value.final is final
     assert reading.value.steps == (tuple(verdicts) if form == "cot" else None)
 
@@ -73,7 +73,7 @@ def test_no_output_breaks_the_reader(dialect: Dialect, form: Any, text: str) -> 
     role = YesNoVerifier(dialect, form)
     reading = role.read(text, solution())
     assert 0 <= reading.format <= 1 and reading.value.final in (True, False, None)
-    assert reading.valid or reading.format < 1
+    assert reading.is_valid or reading.format < 1
 
 
 @pytest.mark.parametrize(
@@ -98,16 +98,16 @@ def test_the_two_forms_ask_differently(dialect: Dialect) -> None:
 
 def test_the_chance_of_yes_by_hand() -> None:
     yes, no = math.log(0.3), math.log(0.1)
-    assert chance(yes, no) == pytest.approx(0.75)
-    assert chance(yes, no, normalise=False) == pytest.approx(0.3)
-    assert chance(-1000.0, 0.0) == pytest.approx(0.0) and chance(0.0, -1000.0) == 1.0
+    assert yes_probability(yes, no) == pytest.approx(0.75)
+    assert yes_probability(yes, no, normalise=False) == pytest.approx(0.3)
+    assert yes_probability(-1000.0, 0.0) == pytest.approx(0.0) and yes_probability(0.0, -1000.0) == 1.0
 
 
 @PROPERTY
 @given(st.floats(-50, 0), st.floats(-50, 0), st.floats(0, 20))
 def test_the_normalised_chance_does_not_see_other_tokens(yes: float, no: float, lost: float) -> None:
-    assert chance(yes, no) == pytest.approx(chance(yes - lost, no - lost), abs=1e-9)
-    assert chance(yes, no) + chance(no, yes) == pytest.approx(1)
+    assert yes_probability(yes, no) == pytest.approx(yes_probability(yes - lost, no - lost), abs=1e-9)
+    assert yes_probability(yes, no) + yes_probability(no, yes) == pytest.approx(1)
 
 
 def check(final: bool | None, steps: tuple[bool, ...] | None = (True, True)) -> Reading:
@@ -117,26 +117,26 @@ def check(final: bool | None, steps: tuple[bool, ...] | None = (True, True)) -> 
 def test_the_mean_of_chances_is_not_a_vote() -> None:
     """Three checks that said yes, yes, no, with chances 0.6, 0.6 and 0.01: the vote is 2/3, the mean 0.4033."""
     said, chances = [check(True), check(True), check(False)], [0.6, 0.6, 0.01]
-    mean = YesNoVerifier("terse").weigh(said, chances).value
-    vote = YesNoVerifier("terse", voting="vote").weigh(said, chances).value
+    mean = YesNoVerifier("terse").combine_checks(said, chances).value
+    vote = YesNoVerifier("terse", voting="vote").combine_checks(said, chances).value
     assert mean.score == pytest.approx(1.21 / 3) and mean.final is False
     assert vote.score == pytest.approx(2 / 3) and vote.final is True
     # They differ for a single check too.
-    assert YesNoVerifier("terse").weigh([check(True)], [0.6]).value.score == pytest.approx(0.6)
-    assert YesNoVerifier("terse", voting="vote").weigh([check(True)], [0.6]).value.score == 1.0
+    assert YesNoVerifier("terse").combine_checks([check(True)], [0.6]).value.score == pytest.approx(0.6)
+    assert YesNoVerifier("terse", voting="vote").combine_checks([check(True)], [0.6]).value.score == 1.0
 
 
 def test_a_check_without_a_verdict_has_no_part_in_the_score() -> None:
     role = YesNoVerifier("terse")
-    weighed = role.weigh([check(True), check(None, None)], [0.9, float("nan")])
-    assert weighed.value.score == pytest.approx(0.9) and weighed.valid
-    nothing = role.weigh([check(None, None)], [float("nan")])
-    assert nothing.value.score is None and nothing.value.final is None and not nothing.valid
+    weighed = role.combine_checks([check(True), check(None, None)], [0.9, float("nan")])
+    assert weighed.value.score == pytest.approx(0.9) and weighed.is_valid
+    nothing = role.combine_checks([check(None, None)], [float("nan")])
+    assert nothing.value.score is None and nothing.value.final is None and not nothing.is_valid
 
 
 def test_steps_are_judged_by_the_majority_of_the_checks() -> None:
     said = [check(True, (True, True)), check(False, (True, False)), check(False, (False, False))]
-    value = YesNoVerifier("terse").weigh(said, [0.9, 0.2, 0.1]).value
+    value = YesNoVerifier("terse").combine_checks(said, [0.9, 0.2, 0.1]).value
     assert value.step_scores == pytest.approx((2 / 3, 1 / 3)) and value.steps == (True, False)
 
 
@@ -155,7 +155,7 @@ def test_the_score_is_what_the_model_says_at_the_verdict(form: Any) -> None:
         ends = [found.text[:-1] + word for word in role.words]
         written = one.write("verifier", [found.subject] * 2, ends)
         yes, no = (float(row[-2]) for row in engine().score("verifier", written))  # the last is the end of the text
-        assert found.reading.value.score == pytest.approx(chance(yes, no), abs=1e-5)
+        assert found.reading.value.score == pytest.approx(yes_probability(yes, no), abs=1e-5)
         assert found.reading.value.final == (found.reading.value.score >= 0.5)
     assert any(found.reading.value.score is not None for found in judged)
 
@@ -169,7 +169,7 @@ def test_several_checks_are_sampled_apart_and_averaged() -> None:
     checks = again.ask("verifier", solutions, 8)
     role = p.roles["verifier"]
     assert isinstance(role, YesNoVerifier)
-    chances = judging.chances(again, "verifier", role, checks, "live")
+    chances = judging.compute_word_chances(again, "verifier", role, checks, "live")
     for row, found in enumerate(judged):
         known = [c for c in chances[4 * row : 4 * row + 4] if not math.isnan(c)]
         assert found.reading.value.score == pytest.approx(np.mean(known)) if known else found.reading.value.score is None
@@ -187,7 +187,7 @@ def test_a_word_of_several_tokens_is_refused() -> None:
 
 
 def as_trace_of(text: str, p: Plan) -> Trace:
-    return Trace.given(
+    return Trace.from_text(
         "s", "generator", p.task.problem("train", 0), text, StepSolver("tagged").read(text), Grade(True, (True,))
     )
 
@@ -204,26 +204,26 @@ def test_the_filter_keeps_checks_whose_verdict_is_the_label() -> None:
         (wrong, check(False, (False, False))),  # right for the wrong reasons
         (wrong, check(None, None)),
     ]
-    checks = Traces(Trace.given(f"c{i}", "verifier", about.problem, "", reading) for i, (about, reading) in enumerate(rows))
+    checks = Traces(Trace.from_text(f"c{i}", "verifier", about.problem, "", reading) for i, (about, reading) in enumerate(rows))
     for trace, (about, _) in zip(checks, rows, strict=True):
         trace.about = (about,)
-    assert kept(checks) == pytest.approx(np.array([1, np.nan, 0, np.nan]), nan_ok=True)
-    assert kept(checks, consistent=True) == pytest.approx(np.array([1, np.nan, np.nan, np.nan]), nan_ok=True)
-    assert [right_reasons(t) for t in checks] == [True, False, False, None]
-    assert notes(checks, kept(checks)) == {"kept": 0.5, "kept_right": 0.5, "wrong_reasons": 0.5}
+    assert label_correct_checks(checks) == pytest.approx(np.array([1, np.nan, 0, np.nan]), nan_ok=True)
+    assert label_correct_checks(checks, consistent=True) == pytest.approx(np.array([1, np.nan, np.nan, np.nan]), nan_ok=True)
+    assert [has_right_reasons(t) for t in checks] == [True, False, False, None]
+    assert summarise_kept_checks(checks, label_correct_checks(checks)) == {"kept": 0.5, "kept_right": 0.5, "wrong_reasons": 0.5}
 
 
 def test_classes_count_alike_within_each_problem() -> None:
     nan = float("nan")
     labels = [1, 0, 0, 0, nan, 1, 1]
-    weights = balanced_within(labels, ["a"] * 5 + ["b"] * 2)
+    weights = compute_group_class_weights(labels, ["a"] * 5 + ["b"] * 2)
     assert weights == pytest.approx([2, 2 / 3, 2 / 3, 2 / 3, 0, 0, 0])
 
 
 @PROPERTY
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from([0.0, 1.0, float("nan")])), max_size=20))
 def test_balanced_weights_of_every_problem_sum_alike(rows: list[tuple[str, float]]) -> None:
-    weights = np.array(balanced_within([label for _, label in rows], [group for group, _ in rows]))
+    weights = np.array(compute_group_class_weights([label for _, label in rows], [group for group, _ in rows]))
     for group in "abc":
         sums = [sum(w for w, (g, label) in zip(weights, rows, strict=True) if g == group and label == kind) for kind in (0, 1)]
         assert sums[0] == pytest.approx(sums[1])
@@ -300,20 +300,20 @@ def test_a_teacher_does_every_step_again(task: str) -> None:
         problem = made.problem("train", index)
         rng = random.Random(index)
         shown = made.demonstrate(problem, rng, {k for k in range(made.step_count(problem)) if rng.random() < 0.3})
-        about = as_trace(shown, problem, StepSolver("terse"), "d")
-        assert made.redo(problem, shown.steps) == shown.checks
-        reading = role.read(recheck(made, about, role, 0.0, rng), about)
+        about = demonstration_to_rollout(shown, problem, StepSolver("terse"), "d")
+        assert made.redo_steps(problem, shown.steps) == shown.checks
+        reading = role.read(write_check(made, about, role, 0.0, rng), about)
         assert reading.value.steps == shown.truth and reading.value.final == all(shown.truth)
-        corrupted = role.read(recheck(made, about, role, 1.0, rng), about)
+        corrupted = role.read(write_check(made, about, role, 1.0, rng), about)
         assert sum(a != b for a, b in zip(corrupted.value.steps, shown.truth, strict=True)) == 1
 
 
 def test_redoing_goes_on_from_what_was_written_however_odd() -> None:
     chain = make_task({"name": "chain", "ops": 2})
     problem = Problem("p", "3+4*2%100", "14", {"start": 3, "chain": [("+", 4), ("*", 2)], "mod": 100})
-    assert chain.redo(problem, ["3+4=9", "nonsense", "1+1=2"]) == ("7", "18", "")
-    assert chain.redo(problem, ["nonsense", "3*2=6"]) == ("7", "6")
-    assert chain.redo(problem, []) == ()
+    assert chain.redo_steps(problem, ["3+4=9", "nonsense", "1+1=2"]) == ("7", "18", "")
+    assert chain.redo_steps(problem, ["nonsense", "3*2=6"]) == ("7", "6")
+    assert chain.redo_steps(problem, []) == ()
 
 
 def test_a_task_without_steps_needs_the_verifiers_own_checks() -> None:
@@ -334,7 +334,7 @@ def test_the_reference_answer_reaches_no_prompt_of_the_verifier() -> None:
     one = table(p)
     solutions = one.ask("generator", one.problems(), 2)
     hidden = Traces(
-        Trace.given(t.id, t.seat, Problem(t.problem.id, t.problem.text, "ZZZ", t.problem.data), t.text, t.reading, t.grade)
+        Trace.from_text(t.id, t.seat, Problem(t.problem.id, t.problem.text, "ZZZ", t.problem.data), t.text, t.reading, t.grade)
         for t in solutions
     )
     for form in FORMS:

@@ -19,7 +19,7 @@ import milonga
 from helpers import PROPERTY
 from milonga.errors import MissingExtra, UserError
 from milonga.tasks import grading
-from milonga.tasks.grading import Cache, Grader, decoded, plain, quick, scrubbed
+from milonga.tasks.grading import Cache, Grader, compare_quickly, decode_reply, make_environment, normalise_answer
 
 LIMIT = 1.0
 RESTART = 6.0
@@ -78,7 +78,7 @@ QUICK = [
 @pytest.mark.parametrize(("gold", "answer", "expected"), QUICK)
 def test_strings_decimals_and_words_need_no_worker(gold: str, answer: str, expected: bool) -> None:
     with Grader() as grader:
-        assert grader.equal([(gold, answer)]) == [expected]
+        assert grader.compare_answers([(gold, answer)]) == [expected]
         assert not grader._workers
         assert grader.counts == {"quick": 1}
 
@@ -98,18 +98,18 @@ MATHEMATICS = [
 
 
 def test_equality_is_that_of_mathematics(grader: Grader) -> None:
-    results = grader.equal([(gold, answer) for gold, answer, _ in MATHEMATICS])
+    results = grader.compare_answers([(gold, answer) for gold, answer, _ in MATHEMATICS])
     assert results == [expected for *_, expected in MATHEMATICS]
 
 
 def test_a_word_is_not_a_product_of_its_letters() -> None:
     with Grader() as grader:
-        assert grader.equal([("listen", "silent"), ("no", "on")]) == [False, False]
+        assert grader.compare_answers([("listen", "silent"), ("no", "on")]) == [False, False]
 
 
 @pytest.mark.parametrize("hedge", ["71 or 72", "72, 73", "71$ $72", "71 72", "$71$ and $72$", "\\{71, 72\\}"])
 def test_several_guesses_are_not_an_answer(grader: Grader, hedge: str) -> None:
-    assert grader.equal([("72", hedge)]) == [False]
+    assert grader.compare_answers([("72", hedge)]) == [False]
 
 
 def test_hostile_answers_cost_only_their_own_grade(strict: Grader, tmp_path: Path) -> None:
@@ -133,7 +133,7 @@ def test_hostile_answers_cost_only_their_own_grade(strict: Grader, tmp_path: Pat
     ]
     pairs = [pair for n, answer in enumerate(hostile, 3) for pair in (("72", answer), (f"1/{n}", f"2/{2 * n}"))]
     start = time.monotonic()
-    results = strict.equal(pairs)
+    results = strict.compare_answers(pairs)
     assert time.monotonic() - start < 8 * (LIMIT + RESTART)
     assert not any(results[::2])
     assert all(results[1::2])
@@ -143,35 +143,35 @@ def test_hostile_answers_cost_only_their_own_grade(strict: Grader, tmp_path: Pat
 
 
 def test_a_late_worker_is_killed_in_time_and_replaced(strict: Grader) -> None:
-    assert strict.equal([("1/3", "3/9")]) == [True]
+    assert strict.compare_answers([("1/3", "3/9")]) == [True]
     first = worker_id(strict)
     start = time.monotonic()
-    assert strict.equal([("72", "8^{9^{9}}")]) == [None]
+    assert strict.compare_answers([("72", "8^{9^{9}}")]) == [None]
     assert LIMIT <= time.monotonic() - start < LIMIT + 3
     assert not is_running(first)
-    assert strict.equal([("1/3", "4/12")]) == [True]
+    assert strict.compare_answers([("1/3", "4/12")]) == [True]
     assert worker_id(strict) != first
 
 
 def test_what_hung_once_does_not_hang_twice(strict: Grader) -> None:
-    strict.equal([("72", "8^{9^{9}}")])
+    strict.compare_answers([("72", "8^{9^{9}}")])
     start = time.monotonic()
-    assert strict.equal([("72", "8^{9^{9}}")] * 100) == [None] * 100
+    assert strict.compare_answers([("72", "8^{9^{9}}")] * 100) == [None] * 100
     assert time.monotonic() - start < LIMIT / 2
 
 
 def test_a_worker_that_someone_else_killed_costs_no_grade(grader: Grader) -> None:
-    assert grader.equal([("1/5", "2/10")]) == [True]
+    assert grader.compare_answers([("1/5", "2/10")]) == [True]
     os.kill(worker_id(grader), signal.SIGKILL)
     grader._workers["math", False].process.wait()
-    assert grader.equal([("1/5", "3/15")]) == [True]
+    assert grader.compare_answers([("1/5", "3/15")]) == [True]
 
 
 def test_a_turn_of_a_thousand_answers_is_cheap(grader: Grader) -> None:
-    grader.equal([("1/7", "2/14")])
+    grader.compare_answers([("1/7", "2/14")])
     pairs = [("1/7", f"{n % 9}/56") for n in range(500)] + [("72", str(n)) for n in range(500)]
     start = time.monotonic()
-    results = grader.equal(pairs)
+    results = grader.compare_answers(pairs)
     assert time.monotonic() - start < 2
     assert results[:500] == [n % 9 == 8 for n in range(500)]
     assert results[500:] == [n == 72 for n in range(500)]
@@ -187,24 +187,24 @@ def test_the_cache_is_bounded_and_forgets_the_oldest() -> None:
 
 
 def test_the_worker_holds_no_secrets(grader: Grader) -> None:
-    assert "hunter2" not in str(scrubbed("folder"))
-    grader.equal([("1/9", "2/18")])
+    assert "hunter2" not in str(make_environment("folder"))
+    grader.compare_answers([("1/9", "2/18")])
     environment = Path(f"/proc/{worker_id(grader)}/environ")
     if not environment.exists():
         pytest.skip("this system does not show the environment of a process")
     names = {line.partition(b"=")[0].decode() for line in environment.read_bytes().split(b"\0") if line}
-    assert names <= {*scrubbed("folder"), "LC_CTYPE"}
+    assert names <= {*make_environment("folder"), "LC_CTYPE"}
 
 
 def test_closing_ends_the_process_and_removes_its_folder() -> None:
     grader = Grader()
-    grader.equal([("1/2", "2/4")])
+    grader.compare_answers([("1/2", "2/4")])
     pid, folder = worker_id(grader), Path(grader._workers["math", False]._folder.name)
     assert folder.is_dir()
     grader.close()
     assert not is_running(pid)
     assert not folder.exists()
-    assert grader.equal([("1/2", "4/8")]) == [True], "a closed grader starts anew when it is asked"
+    assert grader.compare_answers([("1/2", "4/8")]) == [True], "a closed grader starts anew when it is asked"
     grader.close()
 
 
@@ -228,30 +228,30 @@ sys.exit(f"imported: {heavy}" if heavy else 0)
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "math_verify", None)
     with Grader() as grader:
-        assert grader.equal([("72", "72")]) == [True], "what needs no worker needs no package"
+        assert grader.compare_answers([("72", "72")]) == [True], "what needs no worker needs no package"
         with pytest.raises(MissingExtra, match=r"math-verify .*\.\[math\]"):
-            grader.equal([("1/2", "2/4")])
+            grader.compare_answers([("1/2", "2/4")])
 
 
 @PROPERTY
 @given(st.decimals(allow_nan=False, allow_infinity=False), st.decimals(allow_nan=False, allow_infinity=False))
 def test_decimals_are_compared_as_numbers(a: object, b: object) -> None:
     left, right = f"{a:f}", f"{b:f}"
-    assert quick(left, right) is (Fraction(left) == Fraction(right))
-    assert quick(left, f"{left}0" if "." in left else f"{left}.0") is True
+    assert compare_quickly(left, right) is (Fraction(left) == Fraction(right))
+    assert compare_quickly(left, f"{left}0" if "." in left else f"{left}.0") is True
 
 
 @PROPERTY
 @given(st.text())
 def test_plain_leaves_nothing_to_strip(text: str) -> None:
-    assert plain(plain(text)) == plain(text)
+    assert normalise_answer(normalise_answer(text)) == normalise_answer(text)
 
 
 @PROPERTY
 @given(st.binary())
 def test_no_line_from_a_worker_breaks_us(line: bytes) -> None:
-    assert decoded(line) is None or isinstance(decoded(line), dict)
-    assert decoded(b"[" * 100_000) is None
+    assert decode_reply(line) is None or isinstance(decode_reply(line), dict)
+    assert decode_reply(b"[" * 100_000) is None
 
 
 def test_a_grader_that_cannot_start_ends_a_run_before_anything_is_trained(

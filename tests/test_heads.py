@@ -151,7 +151,7 @@ def test_gradients_do_not_depend_on_the_cut(root: Path, kind: str) -> None:
     rows = rows_of()
     found = []
     for micro_tokens in (1, 60, 100_000):
-        if make_objective(kind).on_values:
+        if make_objective(kind).uses_value_head:
             engine = stirred(judge(root, micro_tokens=micro_tokens))
         else:
             engine = engine_of(model_folder(root), micro_tokens=micro_tokens, grad_clip=1e9)
@@ -280,16 +280,16 @@ def test_targets_are_aligned_with_ids() -> None:
 def test_a_text_is_transcribed_as_it_would_have_been_sampled(root: Path) -> None:
     engine = engine_of(model_folder(root))
     text = "step 1: 3+4=7."
-    found = engine.transcribe("p", text)
+    found = engine.encode_completion("p", text)
     assert found.ids[-1] == 2 and found.text == text and found.ends[-1] == len(text)
-    assert engine.policy("p").codec.text([int(i) for i in found.ids[:-1]]) == text
-    assert len(engine.transcribe("p", text, end=False).ids) == len(found.ids) - 1
-    special = engine.transcribe("p", "<eos>", end=False)
+    assert engine.policy("p").codec.decode_ids([int(i) for i in found.ids[:-1]]) == text
+    assert len(engine.encode_completion("p", text, end=False).ids) == len(found.ids) - 1
+    special = engine.encode_completion("p", "<eos>", end=False)
     assert 2 not in special.ids
 
 
 def test_same_tokens_means_the_same_vocabulary(root: Path) -> None:
     both = LocalEngine({"a": section(model_folder(root)), "b": section(model_folder(root, seed=1))}, device="cpu")
-    assert both.same_tokens("a", "b")
+    assert both.has_same_vocabulary("a", "b")
     other = LocalEngine({"a": section(model_folder(root)), "b": section(model_folder(root, "llama", "word"))}, device="cpu")
-    assert not other.same_tokens("a", "b")
+    assert not other.has_same_vocabulary("a", "b")

@@ -12,11 +12,11 @@ from typer.main import get_command
 
 from milonga.cli import main
 from milonga.cli.app import app
-from milonga.cli.help import BUILD, LOOK, MEASURE, TRAIN, USE, examples, examples_in
+from milonga.cli.help import BUILD, LOOK, MEASURE, TRAIN, USE, format_examples, parse_examples
 
 GROUP: Any = get_command(app)
 COMMANDS: dict[str, Any] = GROUP.commands
-EXAMPLES = [line for command in (GROUP, *COMMANDS.values()) for line in examples_in(command.epilog)]
+EXAMPLES = [line for command in (GROUP, *COMMANDS.values()) for line in parse_examples(command.epilog)]
 
 
 def words_of(line: str) -> list[str]:
@@ -40,15 +40,15 @@ def help_of(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
 
 def test_examples_come_back_as_they_were_given() -> None:
     lines = ["milonga run tango", "milonga show runs/x  # curves"]
-    assert examples_in(examples(*lines)) == lines
-    assert examples_in(None) == examples_in("Something else.") == []
+    assert parse_examples(format_examples(*lines)) == lines
+    assert parse_examples(None) == parse_examples("Something else.") == []
 
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_teaches(name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     command = COMMANDS[name]
     assert command.rich_help_panel in (TRAIN, MEASURE, LOOK, USE, BUILD)
-    lines = examples_in(command.epilog)
+    lines = parse_examples(command.epilog)
     assert lines and all(words_of(line)[:2] == ["milonga", name] for line in lines)
     assert all(getattr(parameter, "help", None) for parameter in command.params), "every option says what it does"
     out = help_of(capsys, monkeypatch, name)
@@ -60,7 +60,7 @@ def test_the_first_page_shows_all_commands_and_examples(
 ) -> None:
     out = help_of(capsys, monkeypatch)
     assert all(f" {name} " in out for name in COMMANDS)
-    assert examples_in(GROUP.epilog) and all(line in out for line in examples_in(GROUP.epilog))
+    assert parse_examples(GROUP.epilog) and all(line in out for line in parse_examples(GROUP.epilog))
 
 
 @pytest.mark.parametrize("line", EXAMPLES)

@@ -13,17 +13,17 @@ from cases import TINY
 from helpers import make_trace
 from milonga.api import make_engine
 from milonga.claims import CLAIMS, Claim
-from milonga.claims.verdict import judge, plan_claim
-from milonga.credit.shuffle import shuffled
+from milonga.claims.verdict import judge_claim, plan_claim
+from milonga.credit.shuffle import shuffle_targets
 from milonga.engine.local import LocalEngine
 from milonga.evals.evaluate import ranking_metrics
 from milonga.evals.metrics import order_accuracy
 from milonga.objectives import make_objective
-from milonga.recipes.imitation import demonstrations
+from milonga.recipes.imitation import sample_demonstrations
 from milonga.resolve import Plan, resolve
 from milonga.roles import ROLES, ImplicitScorer, StepScorer, StepSolver
-from milonga.roles.scorer import aggregated, sigmoid
-from milonga.run.flow import flow_of, mermaid
+from milonga.roles.scorer import aggregate_scores, sigmoid
+from milonga.run.flow import compute_reward_flow, to_mermaid
 from milonga.table import Setting, Table
 from milonga.types import Grade, Lesson, Reading, Solution, Trace, Traces, Verification
 
@@ -53,8 +53,8 @@ def table(turn: int = 1, **roles: Any) -> Table:
 
 @pytest.mark.parametrize(("how", "score"), [("product", 0.36), ("min", 0.4), ("geometric", 0.6), ("last", 0.7)])
 def test_a_solution_is_scored_from_its_steps_or_at_its_end(how: Any, score: float) -> None:
-    assert aggregated([0.9, 0.4], 0.7, how) == pytest.approx(score)
-    assert aggregated([], 0.7, how) == 0.7
+    assert aggregate_scores([0.9, 0.4], 0.7, how) == pytest.approx(score)
+    assert aggregate_scores([], 0.7, how) == 0.7
 
 
 def test_a_logit_of_any_size_is_a_probability() -> None:
@@ -84,7 +84,7 @@ def test_steps_that_cannot_be_told_apart_are_unreadable() -> None:
     written = make_trace(2, 6)
     written.reading = Reading(Solution(("a", "b"), (1, 2), "x"), 1.0)
     reading = StepScorer("terse").judge(written, np.zeros(8))
-    assert not reading.valid and reading.value.steps is None and reading.value.score == 0.5
+    assert not reading.is_valid and reading.value.steps is None and reading.value.score == 0.5
 
 
 @pytest.mark.parametrize("kind", ["head", "ratio"])
@@ -97,7 +97,7 @@ def test_a_scorer_judges_solutions_sampled_and_given(kind: str) -> None:
     # Both start as they are: the head at zero, the ratio to itself at one.
     assert all(c.reading.value.score == pytest.approx(0.5, abs=1e-6) for c in checks)
     assert all(c.origin == "given" and c.text == c.subject.text for c in checks)
-    same = [c for c in checks if c.subject.finish == "eos" and c.subject.reading.valid]
+    same = [c for c in checks if c.subject.finish == "eos" and c.subject.reading.is_valid]
     assert same
     for check in same:
         # The same tokenizer and the solver's own prompt: the judge reads the very ids, and the same steps.
@@ -132,7 +132,7 @@ def test_solutions_go_on_from_a_prefix_in_token_space() -> None:
         # What was there before is not trained.
         assert not trace.mask[:cut].any() and trace.mask[cut:].all()
         assert trace.grade is not None
-        if trace.reading.valid and trace.finish == "eos":
+        if trace.reading.is_valid and trace.finish == "eos":
             (whole,) = one.write("generator", [trace.problem], [trace.text])
             assert whole.steps == trace.steps
 
@@ -150,7 +150,7 @@ def test_completions_do_not_depend_on_their_company() -> None:
 
 def test_nobody_demonstrates_a_role_without_a_teacher() -> None:
     with pytest.raises(TypeError, match="demonstrate"):
-        demonstrations(table(verifier=StepScorer("terse")), "verifier")
+        sample_demonstrations(table(verifier=StepScorer("terse")), "verifier")
 
 
 def test_written_solutions_are_graded_and_trained() -> None:
@@ -177,7 +177,9 @@ def test_ranking_takes_the_score_where_there_is_one() -> None:
     for i, (correct, score) in enumerate([(True, 0.4), (False, 0.3), (False, 0.2)]):
         solution = make_trace(1, 2, problem="p", id=f"s{i}")
         solution.grade = Grade(correct, (correct,))
-        check = Trace.given(f"c{i}", "verifier", solution.problem, "", Reading(Verification((True,), False, score=score), 1.0))
+        check = Trace.from_text(
+            f"c{i}", "verifier", solution.problem, "", Reading(Verification((True,), False, score=score), 1.0)
+        )
         check.about = (solution,)
         solutions.append(solution)
         checks.append(check)
@@ -195,7 +197,7 @@ def rows_of(count: int) -> Traces:
 def test_shuffled_targets_change_places_among_the_labelled_tokens() -> None:
     rows = rows_of(20)
     targets = [np.where(np.arange(len(t.ids)) % 2 == 1, float(i % 2), np.nan) for i, t in enumerate(rows)]
-    found = shuffled(Lesson("p", make_objective("value_bce"), rows, targets=targets), 0, 1).targets
+    found = shuffle_targets(Lesson("p", make_objective("value_bce"), rows, targets=targets), 0, 1).targets
     assert found is not None
     assert all(np.array_equal(np.isnan(a), np.isnan(b)) for a, b in zip(found, targets, strict=True))
     assert np.nansum(np.concatenate(found)) == np.nansum(np.concatenate(targets))
@@ -205,7 +207,9 @@ def test_shuffled_targets_change_places_among_the_labelled_tokens() -> None:
 def test_shuffled_pairs_stay_pairs_and_half_of_them_turn() -> None:
     rows = rows_of(40)
     labels = [1.0, 0.0] * 20
-    found = shuffled(Lesson("p", make_objective("dpo"), rows, labels=labels, units=[i // 2 for i in range(40)]), 0, 1).labels
+    found = shuffle_targets(
+        Lesson("p", make_objective("dpo"), rows, labels=labels, units=[i // 2 for i in range(40)]), 0, 1
+    ).labels
     assert found is not None
     assert all(found[i] + found[i + 1] == 1.0 for i in range(0, 40, 2))
     assert 4 < sum(a != b for a, b in zip(found, labels, strict=True)) / 2 < 16
@@ -213,7 +217,7 @@ def test_shuffled_pairs_stay_pairs_and_half_of_them_turn() -> None:
 
 def test_shuffled_weights_are_the_same_weights_elsewhere() -> None:
     weights = [1.0] * 5 + [0.0] * 15
-    found = shuffled(Lesson("p", make_objective("cross_entropy"), rows_of(20), weights=weights), 0, 1).weights
+    found = shuffle_targets(Lesson("p", make_objective("cross_entropy"), rows_of(20), weights=weights), 0, 1).weights
     assert found is not None and sorted(found) == sorted(weights) and found != weights
 
 
@@ -222,11 +226,11 @@ def test_shuffled_weights_are_the_same_weights_elsewhere() -> None:
 
 def test_the_flow_is_the_mean_share_over_the_turns_that_had_it() -> None:
     rows = [{"turn": 1, "flow/answers>generator": 0.5, "flow/verifier>generator": 0.5}, {"flow/answers>generator": 0.9}]
-    flow = flow_of([*rows, {"flow/answers>verifier": 1.0}])
+    flow = compute_reward_flow([*rows, {"flow/answers>verifier": 1.0}])
     assert flow == {("answers", "generator"): 0.7, ("verifier", "generator"): 0.5, ("answers", "verifier"): 1.0}
-    drawn = mermaid(flow)
+    drawn = to_mermaid(flow)
     assert "answers(answers)" in drawn and "verifier[verifier]" in drawn and "verifier -->|0.50| generator" in drawn
-    assert "verifier[verifier]" in mermaid({("verifier", "generator"): 1.0})
+    assert "verifier[verifier]" in to_mermaid({("verifier", "generator"): 1.0})
 
 
 # Claims.
@@ -250,12 +254,12 @@ def some_claim(**fields: Any) -> Claim:
     ],
 )
 def test_what_may_be_said_of_a_claim(interval: Any, higher: bool, verdict: str) -> None:
-    assert judge(some_claim(higher=higher), interval, 5) == verdict
+    assert judge_claim(some_claim(higher=higher), interval, 5) == verdict
 
 
 def test_a_claim_needs_three_pairs_and_the_problems_agreement() -> None:
-    assert judge(some_claim(), (0.02, 0.1), 2) == "undecided"
-    assert judge(some_claim(), (0.02, 0.1), 5, (-0.01, 0.2)) == "undecided"
+    assert judge_claim(some_claim(), (0.02, 0.1), 2) == "undecided"
+    assert judge_claim(some_claim(), (0.02, 0.1), 5, (-0.01, 0.2)) == "undecided"
 
 
 @pytest.mark.parametrize("name", list(CLAIMS))
@@ -271,4 +275,4 @@ def test_every_claim_can_be_planned(name: str, full: bool) -> None:
 
 def test_scorers_are_registered_and_judge() -> None:
     assert {"scorer", "implicit_scorer"} <= set(ROLES)
-    assert make_engine(plan()).same_tokens("generator", "verifier")
+    assert make_engine(plan()).has_same_vocabulary("generator", "verifier")

@@ -8,25 +8,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers import PROPERTY, make_trace
-from milonga.credit import balanced, outcome_targets, step_targets, until_first_error
+from milonga.credit import compute_class_weights, mask_after_error, outcome_targets, step_targets
 from milonga.types import Traces
 
 NAN = float("nan")
 
 
 def test_labels_stop_at_the_first_error() -> None:
-    assert until_first_error([1, 1, 0, 1, 0])[:3] == [1.0, 1.0, 0.0]
-    assert np.isnan(until_first_error([1, 1, 0, 1, 0])[3:]).all()
-    assert until_first_error([1, 1]) == [1.0, 1.0]
-    assert until_first_error([]) == []
+    assert mask_after_error([1, 1, 0, 1, 0])[:3] == [1.0, 1.0, 0.0]
+    assert np.isnan(mask_after_error([1, 1, 0, 1, 0])[3:]).all()
+    assert mask_after_error([1, 1]) == [1.0, 1.0]
+    assert mask_after_error([]) == []
 
 
 @PROPERTY
 @given(st.lists(st.booleans(), max_size=8), st.lists(st.booleans(), max_size=8))
 def test_what_follows_the_first_error_changes_nothing(before: list[bool], after: list[bool]) -> None:
     head = [True] * len(before) + [False]
-    first = until_first_error([float(x) for x in head + before])
-    second = until_first_error([float(x) for x in head + after])
+    first = mask_after_error([float(x) for x in head + before])
+    second = mask_after_error([float(x) for x in head + after])
     assert first[: len(head)] == second[: len(head)]
     assert np.isnan(first[len(head) :]).all()
 
@@ -52,16 +52,16 @@ def test_outcome_targets_stand_at_the_end() -> None:
 
 def test_balanced_weights_by_hand() -> None:
     # One right and three wrong: 4 / 2 = 2 for the right one, 4 / 6 for each wrong one.
-    assert balanced([1, 0, 0, 0]) == pytest.approx([2, 2 / 3, 2 / 3, 2 / 3])
-    assert balanced([1, 1]) == [1.0, 1.0]
-    assert balanced([1, NAN, 0]) == [1.0, 0.0, 1.0]
-    assert balanced([]) == []
+    assert compute_class_weights([1, 0, 0, 0]) == pytest.approx([2, 2 / 3, 2 / 3, 2 / 3])
+    assert compute_class_weights([1, 1]) == [1.0, 1.0]
+    assert compute_class_weights([1, NAN, 0]) == [1.0, 0.0, 1.0]
+    assert compute_class_weights([]) == []
 
 
 @PROPERTY
 @given(st.lists(st.sampled_from([0.0, 1.0, NAN]), min_size=1, max_size=20))
 def test_balanced_classes_count_alike_and_one_on_average(labels: list[float]) -> None:
-    weights = np.array(balanced(labels))
+    weights = np.array(compute_class_weights(labels))
     known = [w for w, label in zip(weights, labels, strict=True) if not np.isnan(label)]
     right = [w for w, label in zip(weights, labels, strict=True) if label == 1.0]
     wrong = [w for w, label in zip(weights, labels, strict=True) if label == 0.0]

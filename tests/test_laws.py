@@ -57,7 +57,7 @@ def test_a_trace_is_its_prompt_and_what_was_sampled() -> None:
 
 
 def test_the_end_of_sequence_is_trained_and_not_in_the_text() -> None:
-    ended = everything(table()).keep(lambda t: t.finish == "eos")
+    ended = everything(table()).select(lambda t: t.finish == "eos")
     assert len(ended) > 20
     for trace in ended:
         assert trace.ids[-1] in engine().policy(trace.seat).eos
@@ -72,7 +72,7 @@ def test_step_spans_decode_back_to_the_steps() -> None:
         assert [begin for begin, _ in trace.steps] == [start, *(end for _, end in trace.steps)][: len(trace.steps)]
         ends = trace.reading.value.ends
         assert [spelt(trace.ids[start:end]) for _, end in trace.steps] == [trace.text[:end] for end in ends]
-    solutions = traces.keep(lambda t: t.seat == "generator")
+    solutions = traces.select(lambda t: t.seat == "generator")
     assert sum(len(t.steps) for t in solutions) > 30
     for trace in solutions:
         assert tuple(spelt(trace.ids[a:b]) for a, b in trace.steps) == tuple(f"{s}\n" for s in trace.reading.value.steps)
@@ -84,7 +84,7 @@ def test_a_cut_answer_is_flagged_and_only_whole_steps_have_spans() -> None:
     assert {t.finish for t in solutions} == {"length"}
     for trace in solutions:
         assert trace.length == 9 and trace.ids[-1] not in engine().policy("generator").eos
-        assert not trace.reading.valid and trace.correct == 0.0
+        assert not trace.reading.is_valid and trace.correct == 0.0
         assert len(trace.steps) == trace.text.count("\n") <= 1
 
 
@@ -176,7 +176,7 @@ def test_an_unreadable_verdict_is_counted_and_earns_nothing() -> None:
     one = table(learner="verifier", sampling={"max_tokens": 4})
     full = table(learner="verifier")
     cut = one.ask("verifier", full.ask("generator", full.problems()), 2)
-    unreadable = cut.keep(lambda t: t.reading.value.final is None)
+    unreadable = cut.select(lambda t: t.reading.value.final is None)
     assert len(unreadable) and all(t.reading.invalid for t in unreadable)
     assert {recipe.verifier_reward(t, t.subject.correct) for t in unreadable} == {0.0}
 

@@ -16,16 +16,16 @@ from hypothesis import strategies as st
 from cases import TINY
 from helpers import PROPERTY, make_trace
 from milonga.api import make_engine
-from milonga.credit import convincing_wrong, label_agreement
+from milonga.credit import label_agreement, select_convincing_wrong
 from milonga.engine.local import LocalEngine
 from milonga.errors import ConfigError
-from milonga.evals.evaluate import voted
+from milonga.evals.evaluate import score_vote
 from milonga.recipes import LetsVerify
-from milonga.recipes.scoring import NAN, Labelled, as_rows
+from milonga.recipes.scoring import NAN, Labelled, build_value_rows
 from milonga.resolve import Plan, resolve
-from milonga.roles.scorer import StepScorer, aggregated
+from milonga.roles.scorer import StepScorer, aggregate_scores
 from milonga.table import Setting, Table
-from milonga.tasks import keyed
+from milonga.tasks import make_keyed_rng
 from milonga.types import Grade, Lesson, Reading, Solution, Traces
 from test_resume import assert_same, die, finish, whole
 
@@ -143,9 +143,9 @@ def test_the_labels_in_use_decide_how_solutions_are_scored() -> None:
 
 def test_a_product_shrinks_with_the_number_of_steps() -> None:
     twenty = [0.95] * 20
-    assert aggregated(twenty, 0.0, "product") == pytest.approx(0.3585, abs=1e-4)
-    assert aggregated(twenty, 0.0, "min") == aggregated([0.95], 0.0, "min") == 0.95
-    assert aggregated(twenty, 0.0, "geometric") == pytest.approx(0.95)
+    assert aggregate_scores(twenty, 0.0, "product") == pytest.approx(0.3585, abs=1e-4)
+    assert aggregate_scores(twenty, 0.0, "min") == aggregate_scores([0.95], 0.0, "min") == 0.95
+    assert aggregate_scores(twenty, 0.0, "geometric") == pytest.approx(0.95)
 
 
 def test_agreement_of_labels_with_the_truth_by_hand() -> None:
@@ -163,18 +163,22 @@ def test_convincing_wrong_solutions_are_chosen_first() -> None:
     scores = [0.9, 0.1, 0.8, 0.7, 0.95, 0.2]
     correct = np.array([0, 0, 0, 1, 1, NAN])
     groups = ["p"] * 6
-    assert convincing_wrong(scores, correct, groups, 2, 1.0, keyed("a")) == [0, 2]
-    assert convincing_wrong(scores, correct, groups, 6, 1.0, keyed("a")) == [0, 1, 2, 3, 4, 5]
+    assert select_convincing_wrong(scores, correct, groups, 2, 1.0, make_keyed_rng("a")) == [0, 2]
+    assert select_convincing_wrong(scores, correct, groups, 6, 1.0, make_keyed_rng("a")) == [0, 1, 2, 3, 4, 5]
     for key in range(10):
-        rows = convincing_wrong(scores, correct, groups, 3, 0.67, keyed(key))
+        rows = select_convincing_wrong(scores, correct, groups, 3, 0.67, make_keyed_rng(key))
         assert {0, 2} <= set(rows) and len(rows) == 3
 
 
 def test_a_share_drawn_without_looking_keeps_right_solutions_among_the_labelled() -> None:
     """With convincing wrong ones alone, a verifier would see nothing but errors."""
     correct = np.array([0.0] * 4 + [1.0] * 4)
-    alone = {r for key in range(50) for r in convincing_wrong([0.5] * 8, correct, ["p"] * 8, 4, 1.0, keyed(key))}
-    shared = {r for key in range(50) for r in convincing_wrong([0.5] * 8, correct, ["p"] * 8, 4, 0.5, keyed(key))}
+    alone = {
+        r for key in range(50) for r in select_convincing_wrong([0.5] * 8, correct, ["p"] * 8, 4, 1.0, make_keyed_rng(key))
+    }
+    shared = {
+        r for key in range(50) for r in select_convincing_wrong([0.5] * 8, correct, ["p"] * 8, 4, 0.5, make_keyed_rng(key))
+    }
     assert alone == {0, 1, 2, 3} and shared == set(range(8))
 
 
@@ -185,7 +189,7 @@ ROWS = st.lists(st.tuples(st.floats(0, 1), st.sampled_from([0.0, 1.0, NAN]), st.
 @given(ROWS, st.integers(1, 8), st.floats(0, 1))
 def test_every_problem_gets_its_share_of_labels(rows: list[tuple[float, float, int]], count: int, share: float) -> None:
     scores, correct, groups = [r[0] for r in rows], np.array([r[1] for r in rows]), [r[2] for r in rows]
-    chosen = convincing_wrong(scores, correct, groups, count, share, keyed("x"))
+    chosen = select_convincing_wrong(scores, correct, groups, count, share, make_keyed_rng("x"))
     assert len(set(chosen)) == len(chosen)
     for group in set(groups):
         members = [r for r in range(len(rows)) if groups[r] == group]
@@ -203,7 +207,7 @@ def test_the_present_verifier_chooses_what_is_labelled() -> None:
     scores = {c.subject.id: c.reading.value.score for c in table(p).judge("verifier", played)}
     chosen = {row.subject.id for row in lesson_of(p, one, played).traces}
     assert len(chosen) == 2 * 4
-    for problem in set(played.problems):
+    for problem in set(played.problem_ids):
         wrong = [t for t in played if t.problem.id == problem and t.correct == 0]
         best = sorted((scores[t.id] for t in wrong), reverse=True)[:2]
         assert sorted((scores[t.id] for t in wrong if t.id in chosen), reverse=True)[: len(best)] == best
@@ -219,9 +223,9 @@ def test_votes_by_hand() -> None:
         trace = make_trace(1, 2, id=str(number), correct=right)
         value = Solution((), (), answer)
         group.append((score, replace(trace, reading=Reading(value, 1.0))))
-    assert voted(group) == 1.0  # 0.9 for 9, 0.8 for 7; who gives no answer has no vote
-    assert voted([(1.0, trace) for _, trace in group]) == 0.0  # two against one
-    assert voted(group[3:]) == 0.0
+    assert score_vote(group) == 1.0  # 0.9 for 9, 0.8 for 7; who gives no answer has no vote
+    assert score_vote([(1.0, trace) for _, trace in group]) == 0.0  # two against one
+    assert score_vote(group[3:]) == 0.0
 
 
 # What was labelled before.
@@ -232,7 +236,7 @@ def test_labelled_solutions_come_back_as_they_were() -> None:
     assert isinstance(p.recipe, LetsVerify)
     one = table(p)
     first = lesson_of(p, one, p.recipe.play(one))
-    again, targets = as_rows(table(p, 2), p.recipe.recall(table(p, 2), 100))
+    again, targets = build_value_rows(table(p, 2), p.recipe.sample_replay(table(p, 2), 100))
     assert first.targets is not None and len(again) == len(first.traces) == 16
     for old, new, wanted, found in zip(first.traces, again, first.targets, targets, strict=True):
         assert np.array_equal(old.ids, new.ids) and old.steps == new.steps

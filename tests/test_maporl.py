@@ -13,7 +13,7 @@ from cases import TINY
 from milonga.api import make_engine
 from milonga.credit import TransitionBonus, influence_rewards, normalise
 from milonga.errors import ConfigError
-from milonga.recipes.debating import Debates, debate, heard, together
+from milonga.recipes.debating import Debates, build_debate_prompts, match_replies, sample_debates
 from milonga.recipes.maporl import AGENTS, FORMAT
 from milonga.resolve import resolve
 from milonga.roles import Debater
@@ -105,9 +105,9 @@ def spoken(trace: Trace, segment: int) -> str:
 def test_each_agent_hears_what_the_other_said_last_in_the_same_debate() -> None:
     p = plan()
     one = table(p)
-    found = debate(one, AGENTS, one.problems(), 3, 2)
+    found = sample_debates(one, AGENTS, one.problems(), 3, 2)
     mine, theirs = (found.talks[seat] for seat in AGENTS)
-    assert len(mine) == len(theirs) == 8 and mine.problems == theirs.problems
+    assert len(mine) == len(theirs) == 8 and mine.problem_ids == theirs.problem_ids
     for a, b in zip(mine, theirs, strict=True):
         first, second = b.subject.subject, b.subject
         assert spoken(a, 2) == f"?{first.text}\n>{a.problem.text}\n"
@@ -116,25 +116,25 @@ def test_each_agent_hears_what_the_other_said_last_in_the_same_debate() -> None:
         assert [s.trained for s in a.segments] == [False, True] * 3
     assert found.correct.shape == (8, 3, 2)
     assert found.correct[5, 2, 1] == theirs[5].correct and found.correct[5, 0, 0] == mine[5].subject.subject.correct
-    assert len(found.at(0)) == 16 and found.at(0)[0] is mine[0].subject.subject
+    assert len(found.select_turn(0)) == 16 and found.select_turn(0)[0] is mine[0].subject.subject
 
 
 def test_a_debate_in_which_one_has_no_room_ends_for_all() -> None:
     p = plan()
     one = table(p)
     talks = {seat: one.ask(seat, one.problems(), 2) for seat in AGENTS}
-    replies = {seat: one.reply(seat, talks[seat], heard(one, seat, talks)) for seat in AGENTS}
+    replies = {seat: one.reply(seat, talks[seat], build_debate_prompts(one, seat, talks)) for seat in AGENTS}
     cut = {"generator": Traces([*replies["generator"][:1], *replies["generator"][2:]]), "partner": replies["partner"][:-1]}
-    kept = together(talks, cut)
+    kept = match_replies(talks, cut)
     assert [len(kept[seat]) for seat in AGENTS] == [6, 6]
     assert [t.subject.id for t in kept["partner"]] == [t.id for t in (talks["partner"][0], *talks["partner"][2:7])]
 
 
 def test_what_is_heard_is_foreign_and_tells_nothing_of_who_is_right() -> None:
     problem = Problem("p", "3+4%10", "SECRET")
-    other = Trace.given("x", "partner", problem, "<eos>3+4=8\n#8", Reading(None, 1.0))
+    other = Trace.from_text("x", "partner", problem, "<eos>3+4=8\n#8", Reading(None, 1.0))
     for dialect in ("terse", "tagged"):
-        parts = Debater(dialect).hear(problem, [other, other])  # type: ignore[arg-type]
+        parts = Debater(dialect).render_other_solutions(problem, [other, other])  # type: ignore[arg-type]
         assert sum(part.text == other.text for part in parts) == 2
         assert all(part.foreign for part in parts if other.text in part.text)
         assert "SECRET" not in "".join(part.text for part in parts)

@@ -12,17 +12,17 @@ import pytest
 
 from cases import TINY
 from milonga.api import make_engine
-from milonga.credit.systems import balance, shares_of, standard_scores
+from milonga.credit.systems import balance_groups, standard_scores, trajectory_weights
 from milonga.errors import ConfigError
-from milonga.recipes.mars import FORMAT, SEATS, asker
-from milonga.recipes.packing import packed
-from milonga.recipes.researching import Desk, ends_of, is_request
+from milonga.recipes.mars import FORMAT, SEATS, get_asker
+from milonga.recipes.packing import pack_first_fit
+from milonga.recipes.researching import Desk, is_request, map_turns_to_ends
 from milonga.resolve import resolve
 from milonga.roles import Planner, Reader
-from milonga.roles.research import Request, bin_of
+from milonga.roles.research import Request, make_document_bin
 from milonga.table import Setting, Table
 from milonga.tasks import make_task
-from milonga.tasks.haystack import documents_of, joined, named_in, question_of, thread
+from milonga.tasks.haystack import extract_names, extract_question, extract_thread, join_threads, parse_documents
 from milonga.types import Grade, Problem, Trace, Traces
 from short import SHORT, assert_resumes
 
@@ -38,21 +38,21 @@ def test_what_the_named_documents_say_is_the_hidden_problem(kinds: str, split: A
     task = make_task({"name": "haystack", "kinds": kinds, "documents": 4, "parts": 3, "ops": 3})
     for index in range(20):
         problem = task.problem(split, index)
-        question, documents = question_of(problem.text), documents_of(problem.text)
+        question, documents = extract_question(problem.text), parse_documents(problem.text)
         assert len(documents) == 4 and len({len(text) for text in documents.values()}) == 1
-        threads = [thread(documents[name], question.endswith("&")) for name in named_in(question)]
-        assert len(threads) == 3 and joined(threads, question) == problem.data["inner"].text
-        right, wrong = task.demonstrate(problem, random.Random(0)), task.flawed(problem, random.Random(0))
+        threads = [extract_thread(documents[name], question.endswith("&")) for name in extract_names(question)]
+        assert len(threads) == 3 and join_threads(threads, question) == problem.data["inner"].text
+        right, wrong = task.demonstrate(problem, random.Random(0)), task.demonstrate_flawed(problem, random.Random(0))
         assert task.grade(problem, right.answer, right.steps) == Grade(True, right.truth) and all(right.truth)
         assert wrong is not None and task.grade(problem, wrong.answer, wrong.steps).steps == wrong.truth
-        assert task.redo(problem, right.steps) == right.checks and task.problem(split, index) == problem
+        assert task.redo_steps(problem, right.steps) == right.checks and task.problem(split, index) == problem
 
 
 def test_the_example_of_the_task() -> None:
-    documents = documents_of(HAY.text)
-    assert [thread(documents[name], False) for name in "ba"] == ["37+5", "*3"]
-    assert joined(["37+5", "*3"], question_of(HAY.text)) == "37+5*3%100"
-    assert joined([thread(documents[name], True) for name in "ba"], "ba&") == "mon rtean"
+    documents = parse_documents(HAY.text)
+    assert [extract_thread(documents[name], False) for name in "ba"] == ["37+5", "*3"]
+    assert join_threads(["37+5", "*3"], extract_question(HAY.text)) == "37+5*3%100"
+    assert join_threads([extract_thread(documents[name], True) for name in "ba"], "ba&") == "mon rtean"
 
 
 def test_levels_are_levels_of_noise() -> None:
@@ -60,11 +60,11 @@ def test_levels_are_levels_of_noise() -> None:
     assert task.levels == (2, 3, 4, 5)
 
     def letters(level: int) -> int:
-        texts = [documents_of(task.at(level).problem("train", n).text).values() for n in range(20)]
-        return min(len(thread(document, True)) for some in texts for document in some)
+        texts = [parse_documents(task.at_level(level).problem("train", n).text).values() for n in range(20)]
+        return min(len(extract_thread(document, True)) for some in texts for document in some)
 
     assert letters(2) == 2 and letters(5) == 5
-    harder = task.harder()
+    harder = task.make_harder()
     assert harder is not None and harder.options.noise == 10
 
 
@@ -90,7 +90,7 @@ def test_packing_never_overflows_and_keeps_every_text() -> None:
     for _ in range(200):
         room = rng.randint(5, 30)
         lengths = [rng.randint(1, room) for _ in range(rng.randint(0, 12))]
-        bins = packed(lengths, room)
+        bins = pack_first_fit(lengths, room)
         assert sorted(n for one in bins for n in one) == list(range(len(lengths)))
         assert all(sum(lengths[n] for n in one) <= room for one in bins)
         # No bin could have been poured into another: at most one is half empty.
@@ -98,11 +98,11 @@ def test_packing_never_overflows_and_keeps_every_text() -> None:
 
 
 def test_packing_by_hand() -> None:
-    assert packed([4, 6, 3, 7], 10) == [[0, 1], [2, 3]]
-    assert packed([5, 5, 5], 10) == [[0, 1], [2]]  # equal texts stay in their order
-    assert packed([], 10) == []
+    assert pack_first_fit([4, 6, 3, 7], 10) == [[0, 1], [2, 3]]
+    assert pack_first_fit([5, 5, 5], 10) == [[0, 1], [2]]  # equal texts stay in their order
+    assert pack_first_fit([], 10) == []
     with pytest.raises(ValueError, match="does not fit"):
-        packed([11], 10)
+        pack_first_fit([11], 10)
 
 
 # Credit by hand.
@@ -114,30 +114,32 @@ def test_chatty_trajectories_own_the_baseline_unless_each_counts_once() -> None:
     groups = ["question"] * 10
     sample = standard_scores(rewards, groups)
     assert sample[0] == pytest.approx(3.0) and sample[1:] == pytest.approx([-1 / 3] * 9)
-    assert standard_scores(rewards, groups, shares_of(ids)) == pytest.approx([1.0] + [-1.0] * 9)
+    assert standard_scores(rewards, groups, trajectory_weights(ids)) == pytest.approx([1.0] + [-1.0] * 9)
     assert standard_scores(np.array([1.0, 0.0]), ["q", "q"]).tolist() == [1.0, -1.0]
     assert standard_scores(np.array([1.0, 0.0]), ["q", "q"], std="sample") == pytest.approx([2**-0.5, -(2**-0.5)])
 
 
 def test_questions_that_are_all_alike_or_alone_give_nothing() -> None:
     assert standard_scores(np.array([1.0, 1.0, 0.0]), ["a", "a", "b"]).tolist() == [0.0, 0.0, 0.0]
-    assert standard_scores(np.zeros(0), []).tolist() == [] and balance(np.zeros(0), [], 4, "weight", random.Random(0)) == []
+    assert (
+        standard_scores(np.zeros(0), []).tolist() == [] and balance_groups(np.zeros(0), [], 4, "weight", random.Random(0)) == []
+    )
 
 
 @pytest.mark.parametrize("count", [1, 3, 8, 20])
 def test_drawing_brings_every_question_to_the_same_count(count: int) -> None:
     scores, groups = np.linspace(-1, 1, count), ["q"] * count
     for how in ("uniform", "abs_adv"):
-        weights = balance(scores, groups, 8, how, random.Random(1))
+        weights = balance_groups(scores, groups, 8, how, random.Random(1))
         assert sum(weights) == 8 and all(w == int(w) for w in weights)
         assert (max(weights) == 1.0) == (count >= 8) and (count > 8 or min(weights) >= 1.0)
-    assert balance(scores, groups, 8, "weight", random.Random(1)) == [min(4.0, 8 / count)] * count
-    assert balance(scores, groups, 8, "none", random.Random(1)) == [1.0] * count
+    assert balance_groups(scores, groups, 8, "weight", random.Random(1)) == [min(4.0, 8 / count)] * count
+    assert balance_groups(scores, groups, 8, "none", random.Random(1)) == [1.0] * count
 
 
 def test_large_advantages_are_drawn_first() -> None:
     scores = np.array([0.0] * 10 + [2.0] * 4)
-    assert balance(scores, ["q"] * 14, 4, "abs_adv", random.Random(0)) == [0.0] * 10 + [1.0] * 4
+    assert balance_groups(scores, ["q"] * 14, 4, "abs_adv", random.Random(0)) == [0.0] * 10 + [1.0] * 4
 
 
 # Roles.
@@ -146,18 +148,22 @@ def test_large_advantages_are_drawn_first() -> None:
 @pytest.mark.parametrize("dialect", ["terse", "tagged"])
 def test_the_planner_sees_no_document_and_the_reader_no_question(dialect: Any) -> None:
     planner, reader = Planner(dialect), Reader(dialect)
-    asked, told = ("".join(p.text for p in prompt) for prompt in (planner.prompt(HAY), planner.told(HAY, ["37+5", "*3"])))
-    assert (
-        "ba%100" in asked and "37+5*3%100" in told and not any(text in asked + told for text in documents_of(HAY.text).values())
+    asked, told = (
+        "".join(p.text for p in prompt) for prompt in (planner.prompt(HAY), planner.render_notes(HAY, ["37+5", "*3"]))
     )
-    talk = Trace.given("t", "generator", HAY, "@ba=", planner.read("@ba="))
-    about = bin_of(talk, 0, ["3m7+o5n", "r*3tean"], "=")
+    assert (
+        "ba%100" in asked
+        and "37+5*3%100" in told
+        and not any(text in asked + told for text in parse_documents(HAY.text).values())
+    )
+    talk = Trace.from_text("t", "generator", HAY, "@ba=", planner.read("@ba="))
+    about = make_document_bin(talk, 0, ["3m7+o5n", "r*3tean"], "=")
     shown = "".join(p.text for p in reader.prompt(HAY, about))
     assert "3m7+o5n\nr*3tean" in shown and "ba%100" not in shown and "u-sa4hk" not in shown
-    assert reader.exact(about) == "37+5\n*3" and reader.read(reader.exact(about), about).valid
-    assert not reader.read("37+5", about).valid and not reader.read("", about).valid
-    lost = reader.taught(about, 1.0, random.Random(0))
-    assert len(lost) == len(reader.exact(about)) - 1 and lost.count("\n") == 1
+    assert reader.write_exact_note(about) == "37+5\n*3" and reader.read(reader.write_exact_note(about), about).is_valid
+    assert not reader.read("37+5", about).is_valid and not reader.read("", about).is_valid
+    lost = reader.write_noisy_note(about, 1.0, random.Random(0))
+    assert len(lost) == len(reader.write_exact_note(about)) - 1 and lost.count("\n") == 1
 
 
 def test_requests_are_read_back_and_are_no_answers() -> None:
@@ -165,7 +171,7 @@ def test_requests_are_read_back_and_are_no_answers() -> None:
     value = planner.read(planner.write("ba", "~")).value
     assert isinstance(value, Request) and (value.names, value.purpose, value.answer) == ("ba", "~", None)
     assert planner.read("@aab=").value.names == "ab"
-    assert not any(planner.read(text).valid for text in ("@", "@=", "@ab", "@a b="))
+    assert not any(planner.read(text).is_valid for text in ("@", "@=", "@ab", "@a b="))
     assert planner.read("3+4=7\n#7").value.answer == "7"
 
 
@@ -194,10 +200,10 @@ def trajectories(p: Any, one: Table, right: Any = lambda place: place % 2) -> Tr
     requests = one.write(
         "generator",
         [q for q in problems for _ in range(2)],
-        [f"@{named_in(question_of(q.text))}=" for q in problems for _ in range(2)],
+        [f"@{extract_names(extract_question(q.text))}=" for q in problems for _ in range(2)],
     )
     notes, lines = [], {}
-    bins = [b for talk in requests for b in p.recipe.desk.bins(one, talk, documents_of(talk.problem.text))]
+    bins = [b for talk in requests for b in p.recipe.desk.pack_documents(one, talk, parse_documents(talk.problem.text))]
     notes = one.ask("reader", Traces(bins))
     talks = p.recipe.desk.told(one, requests, notes, lines)
     for place, talk in enumerate(talks):
@@ -208,16 +214,17 @@ def trajectories(p: Any, one: Table, right: Any = lambda place: place % 2) -> Tr
 def test_notes_are_context_for_the_planner_and_trained_in_the_readers_rows_alone() -> None:
     p = plan()
     played = trajectories(p, table(p))
-    talks, notes = (played.keep(lambda t, seat=seat: t.seat == seat) for seat in SEATS)
+    talks, notes = (played.select(lambda t, seat=seat: t.seat == seat) for seat in SEATS)
     assert len(talks) == 4 and len(notes) == 8  # a bin for each document
     for talk in talks:
         told = talk.segments[-2]
         assert told.producer == "reader" and not told.trained and talk.segments[-1].trained
-        mine = [note for note in notes if ends_of(talks)[asker(note).id] is talk]
+        mine = [note for note in notes if map_turns_to_ends(talks)[get_asker(note).id] is talk]
         assert len(mine) == 2
         said = engine().policy("generator").codec.text(talk.ids[told.start : told.end].tolist()).removeprefix("<eos>")
         assert (
-            said == f">{joined([line for note in mine for line in note.reading.value.lines], question_of(talk.problem.text))}\n"
+            said
+            == f">{join_threads([line for note in mine for line in note.reading.value.lines], extract_question(talk.problem.text))}\n"
         )
         assert not any(np.array_equal(note.ids, talk.ids) for note in mine)
     (lesson,) = p.recipe.credit(table(p), played)
@@ -274,10 +281,10 @@ def test_a_request_that_is_the_last_word_is_wrong() -> None:
 def test_documents_longer_than_a_bin_are_cut_and_counted() -> None:
     one = table(plan())
     (talk,) = one.write("generator", [HAY], ["@bxa="])
-    bins = Desk(5, 1).bins(one, talk, documents_of(HAY.text))
+    bins = Desk(5, 1).pack_documents(one, talk, parse_documents(HAY.text))
     assert [b.text for b in bins] == ["3m7+o", "r*3te"] and sum(one.dropped.values()) == 4
-    assert [b.text for b in Desk(14, 1).bins(one, talk, documents_of(HAY.text))] == ["3m7+o5n\nr*3tean"]
-    assert Desk(5, 1).bins(one, talk, dict.fromkeys("abc", ""))[0].text == "\n"
+    assert [b.text for b in Desk(14, 1).pack_documents(one, talk, parse_documents(HAY.text))] == ["3m7+o5n\nr*3tean"]
+    assert Desk(5, 1).pack_documents(one, talk, dict.fromkeys("abc", ""))[0].text == "\n"
 
 
 def test_a_second_request_adds_to_what_was_read() -> None:
@@ -285,10 +292,10 @@ def test_a_second_request_adds_to_what_was_read() -> None:
     one = table(p)
     (talk,) = one.write("generator", [HAY], ["@b="])
     lines: dict[str, list[str]] = {}
-    notes = one.write("reader", p.recipe.desk.bins(one, talk, documents_of(HAY.text)), ["37+5"])
+    notes = one.write("reader", p.recipe.desk.pack_documents(one, talk, parse_documents(HAY.text)), ["37+5"])
     (reply,) = p.recipe.desk.told(one, Traces([talk]), notes, lines)
     reply.reading = Planner("terse").read("@a=")
-    more = one.write("reader", p.recipe.desk.bins(one, reply, documents_of(HAY.text)), ["*3"])
+    more = one.write("reader", p.recipe.desk.pack_documents(one, reply, parse_documents(HAY.text)), ["*3"])
     p.recipe.desk.told(one, Traces([reply]), more, lines)
     assert lines[reply.id] == ["37+5", "*3"]
 
@@ -299,7 +306,9 @@ def test_the_teacher_shows_requests_solutions_and_notes() -> None:
     shown = p.recipe.play(one)
     planner, reader = (shown.keep(lambda t, seat=seat: t.seat == seat) for seat in SEATS)
     assert [len(t.turns) for t in planner] == [1] * 4 + [2] * 4 and len(reader) == 12
-    assert all(is_request(t) for t in planner[:4]) and all(t.text == Reader("terse").exact(t.subject) for t in reader)
+    assert all(is_request(t) for t in planner[:4]) and all(
+        t.text == Reader("terse").write_exact_note(t.subject) for t in reader
+    )
     assert all(t.segments[-1].trained and not any(s.trained for s in t.segments[:-1]) for t in planner)
     (lesson,) = p.recipe.credit(one, shown)
     assert len(lesson.traces) == 20

@@ -12,14 +12,14 @@ import pytest
 from cases import TINY
 from milonga.api import make_engine
 from milonga.credit.critiques import agreement_reward, names_answer
-from milonga.credit.history import histories, known_mean, most_alpha, shaped_by_history
+from milonga.credit.history import compute_histories, known_mean, max_safe_alpha, shape_by_history
 from milonga.errors import ConfigError
 from milonga.recipes.marti import FORMAT, Marti
-from milonga.recipes.voting import elected, majority, truth, votes_for_tokens
-from milonga.recipes.workflows import Rules, Said, by_seat, pairs, solutions_in
+from milonga.recipes.voting import grade_by_truth, majority_at_budget, majority_correctness, make_majority_grader
+from milonga.recipes.workflows import AgentTurns, Rules, collect_solutions, filter_by_agent, pair_proposals
 from milonga.resolve import resolve
 from milonga.roles import Reviser, StepSolver, StepVerifier
-from milonga.roles.reviser import panel
+from milonga.roles.reviser import make_panel
 from milonga.table import Setting, Table
 from milonga.types import Grade, Problem, Trace, Traces
 from short import assert_resumes, short_loop
@@ -40,37 +40,37 @@ SEATS = {
 )
 def test_the_shaping_table(reward: float, before: float, margin: float, quality: float) -> None:
     r, q = np.array([float(reward)]), np.array([float(before)])
-    assert shaped_by_history(r, q, "margin", 0.5).tolist() == [reward + 0.5 * margin]
-    assert shaped_by_history(r, q, "quality", 0.5).tolist() == [reward + 0.5 * quality]
-    assert shaped_by_history(r, q, "none", 0.5).tolist() == [reward]
+    assert shape_by_history(r, q, "margin", 0.5).tolist() == [reward + 0.5 * margin]
+    assert shape_by_history(r, q, "quality", 0.5).tolist() == [reward + 0.5 * quality]
+    assert shape_by_history(r, q, "none", 0.5).tolist() == [reward]
 
 
 def test_a_turn_without_history_is_paid_as_it_is_and_the_unknown_stays_unknown() -> None:
     for how in ("margin", "quality"):
-        shaped = shaped_by_history(np.array([1.0, 0.0, NAN]), np.array([NAN, NAN, 1.0]), how, 0.5)
+        shaped = shape_by_history(np.array([1.0, 0.0, NAN]), np.array([NAN, NAN, 1.0]), how, 0.5)
         assert shaped[:2].tolist() == [1.0, 0.0] and np.isnan(shaped[2])
 
 
 def test_history_is_ones_own_or_everybodys_of_the_last_round_or_of_all() -> None:
     rewards = np.array([[0.0, 1.0], [1.0, 1.0], [1.0, 0.0]])
-    own = histories(rewards, "own", "all")
+    own = compute_histories(rewards, "own", "all")
     assert np.isnan(own[0]).all() and own[1:].tolist() == [[0.0, 1.0], [0.5, 1.0]]
-    assert histories(rewards, "all", "all")[1:].tolist() == [[0.5, 0.5], [0.75, 0.75]]
-    assert histories(rewards, "own", "last")[2].tolist() == [1.0, 1.0]
-    assert histories(np.array([[NAN, 1.0], [1.0, 1.0]]), "all", "all")[1].tolist() == [1.0, 1.0]
+    assert compute_histories(rewards, "all", "all")[1:].tolist() == [[0.5, 0.5], [0.75, 0.75]]
+    assert compute_histories(rewards, "own", "last")[2].tolist() == [1.0, 1.0]
+    assert compute_histories(np.array([[NAN, 1.0], [1.0, 1.0]]), "all", "all")[1].tolist() == [1.0, 1.0]
     assert np.isnan(known_mean(np.array([NAN])))
 
 
 @pytest.mark.parametrize(("turns", "most"), [(2, 1.0), (3, 0.667), (4, 0.545), (5, 0.48)])
 def test_above_the_bound_a_wrong_first_answer_pays(turns: int, most: float) -> None:
     """Rewards over all turns of an agent that is always right, and of one that is wrong in its first turn only."""
-    assert most_alpha(turns) == pytest.approx(most, abs=5e-4)
+    assert max_safe_alpha(turns) == pytest.approx(most, abs=5e-4)
 
     def total(first: float, alpha: float) -> float:
         rewards = np.array([[first], *[[1.0]] * (turns - 1)])
-        return float(shaped_by_history(rewards, histories(rewards, "own", "all"), "margin", alpha).sum())
+        return float(shape_by_history(rewards, compute_histories(rewards, "own", "all"), "margin", alpha).sum())
 
-    assert total(0.0, most_alpha(turns) * 0.99) < total(1.0, 0.0) < total(0.0, most_alpha(turns) * 1.01)
+    assert total(0.0, max_safe_alpha(turns) * 0.99) < total(1.0, 0.0) < total(0.0, max_safe_alpha(turns) * 1.01)
     if turns == 2:
         assert (total(1.0, 0.5), total(0.0, 0.5)) == (2.0, 1.5)
 
@@ -121,10 +121,10 @@ def test_only_the_seats_of_the_workflow_are_taken() -> None:
 def test_what_a_reviser_reads_is_foreign_and_tells_nothing_of_who_is_right() -> None:
     problem = Problem("p", "3+4%10", "SECRET")
     solver, verifier = StepSolver("terse"), StepVerifier("terse")
-    solution = Trace.given("s", "generator", problem, "3+4=8\n#8", solver.read("3+4=8\n#8"), Grade(False, (False,)))
-    critique = Trace.given("c", "verifier", problem, "7-\n=-", verifier.read("7-\n=-", solution))
+    solution = Trace.from_text("s", "generator", problem, "3+4=8\n#8", solver.read("3+4=8\n#8"), Grade(False, (False,)))
+    critique = Trace.from_text("c", "verifier", problem, "7-\n=-", verifier.read("7-\n=-", solution))
     for dialect, shown in (("terse", ">3+4%10\n3+4=8\n#8\n7-\n=-\n>3+4%10\n"), ("tagged", "<critique>\n7-\n=-\n</critique>")):
-        parts = Reviser(dialect).prompt(problem, panel([solution, critique]))  # type: ignore[arg-type]
+        parts = Reviser(dialect).prompt(problem, make_panel([solution, critique]))  # type: ignore[arg-type]
         text = "".join(part.text for part in parts)
         assert shown in text and "SECRET" not in text
         assert {part.text for part in parts if part.foreign} == {problem.text, solution.text, critique.text}
@@ -134,7 +134,7 @@ def test_what_a_reviser_reads_is_foreign_and_tells_nothing_of_who_is_right() -> 
 def test_a_chain_refines_each_solution_by_each_of_its_critiques() -> None:
     p = plan()
     _, found = played(p)
-    solutions, critiques, refined = (by_seat(found, seat) for seat in SEATS["chain"])
+    solutions, critiques, refined = (filter_by_agent(found, seat) for seat in SEATS["chain"])
     assert (len(solutions), len(critiques), len(refined)) == (16, 32, 32)
     assert critiques.subjects == [s.id for s in solutions for _ in range(2)]
     assert [trace.subject.about for trace in refined] == [(c.subject, c) for c in critiques]
@@ -146,10 +146,10 @@ def test_a_chain_refines_each_solution_by_each_of_its_critiques() -> None:
 def test_a_refiner_is_compared_with_the_solution_it_refines() -> None:
     p = plan()
     one, found = played(p)
-    solutions, critiques, refined = (by_seat(found, seat) for seat in SEATS["chain"])
+    solutions, critiques, refined = (filter_by_agent(found, seat) for seat in SEATS["chain"])
     graded(solutions, lambda place: place % 2)
     graded(refined, lambda place: place % 4 < 2)
-    generator, verifier, refiner = p.recipe.workflow.said(one, found, Rules(truth))
+    generator, verifier, refiner = p.recipe.workflow.said(one, found, Rules(grade_by_truth))
     assert generator.local[0].tolist() == [0.0, 1.0] * 8 and np.isnan(generator.before[0]).all()
     assert generator.whole.tolist() == [1.0, 0.0] * 8  # each solution's refinements: both right, then both wrong
     assert refiner.before[0].tolist() == [0.0, 0.0, 1.0, 1.0] * 8 and refiner.local[0].tolist() == [1.0, 1.0, 0.0, 0.0] * 8
@@ -158,16 +158,18 @@ def test_a_refiner_is_compared_with_the_solution_it_refines() -> None:
     said = [critique.reading.value.final for critique in critiques]
     agrees = [float(final is not None and final == bool(right)) for final, right in zip(said, verifier.about, strict=True)]
     assert verifier.local[0].tolist() == agrees
-    both = p.recipe.workflow.said(one, found, Rules(truth, scope="all"))[2].before[0]
+    both = p.recipe.workflow.said(one, found, Rules(grade_by_truth, scope="all"))[2].before[0]
     assert both.tolist() == [(right + own) / 2 for right, own in zip(verifier.about, agrees, strict=True)]
 
 
 def test_outcome_and_gain_are_added_where_they_are_asked_for() -> None:
-    said = Said("verifier", Traces([]), [np.array([1.0])], [np.array([NAN])], np.array([1.0]), np.array([1.0]), np.array([0.0]))
+    said = AgentTurns(
+        "verifier", Traces([]), [np.array([1.0])], [np.array([NAN])], np.array([1.0]), np.array([1.0]), np.array([0.0])
+    )
     assert plan().recipe.reward(said, 0).tolist() == [1.0]
     assert plan(outcome="last_stage").recipe.reward(said, 0).tolist() == [1.5]
     assert plan(refiner_gain=0.25).recipe.reward(said, 0).tolist() == [1.25]
-    debater = Said("partner", Traces([]), [np.array([0.0])], [np.array([NAN])], np.array([1.0]), np.array([0.0]))
+    debater = AgentTurns("partner", Traces([]), [np.array([0.0])], [np.array([NAN])], np.array([1.0]), np.array([0.0]))
     assert plan("debate", outcome="own_last").recipe.reward(debater, 0).tolist() == [0.5]
     assert plan("debate", outcome="vote").recipe.reward(debater, 0).tolist() == [0.0]
 
@@ -175,7 +177,7 @@ def test_outcome_and_gain_are_added_where_they_are_asked_for() -> None:
 def test_critiques_are_compared_with_those_of_the_same_solution_and_both_classes_count_alike() -> None:
     p = plan()
     one, found = played(p)
-    graded(by_seat(found, "generator"), lambda place: place == 0)
+    graded(filter_by_agent(found, "generator"), lambda place: place == 0)
     lesson = {made.policy: made for made in p.recipe.credit(one, found)}["verifier"]
     for at in range(0, 32, 2):
         assert sum(
@@ -189,8 +191,8 @@ def test_groups_are_filtered_by_what_was_right_not_by_what_was_paid() -> None:
     for filtered in (True, False):
         p = plan(filter=filtered)
         one, found = played(p)
-        graded(by_seat(found, "generator"), lambda place: place % 2)
-        graded(by_seat(found, "refiner"), lambda place: place < 8 or place % 2)
+        graded(filter_by_agent(found, "generator"), lambda place: place % 2)
+        graded(filter_by_agent(found, "refiner"), lambda place: place < 8 or place % 2)
         lesson = {made.policy: made for made in p.recipe.credit(one, found)}["refiner"]
         assert any(array.any() for array in lesson.advantages[:8]) != filtered
         assert any(array.any() for array in lesson.advantages[8:])
@@ -199,12 +201,12 @@ def test_groups_are_filtered_by_what_was_right_not_by_what_was_paid() -> None:
 def test_an_aggregator_reads_one_proposal_of_each() -> None:
     p = plan("mixture")
     one, found = played(p)
-    mine, theirs, joined = (by_seat(found, seat) for seat in SEATS["mixture"])
+    mine, theirs, joined = (filter_by_agent(found, seat) for seat in SEATS["mixture"])
     assert [trace.subject.about for trace in joined] == list(zip(mine, theirs, strict=True))
     graded(mine, lambda place: True)
     graded(theirs, lambda place: place % 2)
     graded(joined, lambda place: place < 8)
-    said = p.recipe.workflow.said(one, found, Rules(truth))
+    said = p.recipe.workflow.said(one, found, Rules(grade_by_truth))
     assert (
         said[2].before[0].tolist() == [0.5, 1.0] * 8
         and said[0].whole.tolist() == said[1].whole.tolist() == [1.0] * 8 + [0.0] * 8
@@ -212,19 +214,19 @@ def test_an_aggregator_reads_one_proposal_of_each() -> None:
     earlier, later = p.recipe.workflow.changes(found)
     assert len(earlier) == len(later) == 32 and earlier[1] is theirs[0] and later[1] is joined[0]
     # A proposer whose prompt did not fit leaves the other's proposals about that problem unread.
-    assert [trace.about for trace in pairs(mine[4:], theirs)] == list(zip(mine[4:], theirs[4:], strict=True))
+    assert [trace.about for trace in pair_proposals(mine[4:], theirs)] == list(zip(mine[4:], theirs[4:], strict=True))
 
 
 def test_a_debater_is_paid_turn_by_turn_with_its_own_history() -> None:
     p = plan("debate")
     one, found = played(p)
-    mine, theirs = (by_seat(found, seat) for seat in SEATS["debate"])
+    mine, theirs = (filter_by_agent(found, seat) for seat in SEATS["debate"])
     graded(Traces(talk.subject for talk in mine), lambda place: place % 2)
     graded(mine, lambda place: True)
-    generator, partner = p.recipe.workflow.said(one, found, Rules(truth))
+    generator, partner = p.recipe.workflow.said(one, found, Rules(grade_by_truth))
     assert [p.recipe.reward(generator, turn).tolist() for turn in (0, 1)] == [[0.0, 1.0] * 8, [1.5, 1.0] * 8]
     assert partner.own_last.tolist() == theirs.correct.tolist() and generator.whole.tolist() == partner.whole.tolist()
-    lesson = p.recipe.taught_by(one, generator)
+    lesson = p.recipe.credit_agent(one, generator)
     for talk, array in zip(lesson.traces, lesson.advantages, strict=True):
         (start, end), second = talk.turns
         assert len(set(array[start:end])) == 1 and not array[slice(*second)].any()  # all are right in the second turn
@@ -237,23 +239,26 @@ def test_the_vote_of_a_debate_is_what_most_say() -> None:
 
     def said(*answers: str) -> Traces:
         texts = [f"3+4={answer}\n#{answer}" for answer in answers]
-        made = [Trace.given(f"{n}", "generator", problem, text, solver.read(text)) for n, text in enumerate(texts)]
+        made = [Trace.from_text(f"{n}", "generator", problem, text, solver.read(text)) for n, text in enumerate(texts)]
         graded(Traces(made), lambda place: answers[place] == "7")
         return Traces(made)
 
-    assert elected(one, said("7", "7", "8"), truth) == 1.0 and elected(one, said("8", "7", "8"), truth) == 0.0
-    nothing = Trace.given("n", "generator", problem, "", solver.read(""))
-    assert elected(one, Traces([nothing]), truth) == 0.0
-    right = majority(one, said("8", "8", "7"), 0.5)
+    assert (
+        majority_correctness(one, said("7", "7", "8"), grade_by_truth) == 1.0
+        and majority_correctness(one, said("8", "7", "8"), grade_by_truth) == 0.0
+    )
+    nothing = Trace.from_text("n", "generator", problem, "", solver.read(""))
+    assert majority_correctness(one, Traces([nothing]), grade_by_truth) == 0.0
+    right = make_majority_grader(one, said("8", "8", "7"), 0.5)
     assert [right(trace) for trace in said("8", "8", "7")] == [1.0, 1.0, 0.0]
-    assert all(np.isnan(majority(one, said("8", "8", "7"), 0.7)(trace)) for trace in said("8", "7"))
+    assert all(np.isnan(make_majority_grader(one, said("8", "8", "7"), 0.7)(trace)) for trace in said("8", "7"))
 
 
 @pytest.mark.parametrize("workflow", list(SEATS))
 def test_majorities_are_of_all_agents_and_turns_and_need_no_truth(workflow: str) -> None:
     p = plan(workflow, labels="majority")
     one, found = played(p)
-    spoken = solutions_in(found)
+    spoken = collect_solutions(found)
     assert len(spoken) == {"chain": 48, "debate": 64, "mixture": 48}[workflow]
 
     def credit() -> list[Any]:
@@ -270,8 +275,8 @@ def test_majorities_are_of_all_agents_and_turns_and_need_no_truth(workflow: str)
 def test_every_workflow_teaches_all_its_agents_and_measures_itself(workflow: str, tmp_path: Path) -> None:
     options = {"workflow": workflow, "formats": 1, "format_lines": 4, "measured": 4}
     with short_loop("marti", tmp_path, {"options": options}) as loop:
-        loop.turn()
-        loop.turn()
+        loop.run_turn()
+        loop.run_turn()
         # A refiner that is still all wrong has nothing to learn from but the teacher.
         assert {seat for seat in SEATS[workflow] if any(row.get(f"learn/{seat}/steps") for row in loop.rows)} == set(
             SEATS[workflow]
@@ -289,7 +294,7 @@ def test_the_vote_has_as_many_tokens_as_the_workflow() -> None:
     problems = one.problems()
     first = one.ask("generator", problems)
     again = table(p)
-    votes_for_tokens(again, "generator", problems, 3.2 * sum(trace.length for trace in first))
+    majority_at_budget(again, "generator", problems, 3.2 * sum(trace.length for trace in first))
     assert again.asked["generator", problems[0].id, False] == 3
 
 

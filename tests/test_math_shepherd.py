@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from cases import TINY
 from helpers import PROPERTY, make_trace
 from milonga.api import make_engine
-from milonga.credit import after_zero, first_zero, hard_labels, step_reward_credit
+from milonga.credit import fill_after_zero, find_first_zero, hard_labels, step_reward_advantages
 from milonga.engine.local import LocalEngine
 from milonga.objectives import OBJECTIVES
-from milonga.recipes.scoring import NAN, reached
+from milonga.recipes.scoring import NAN, estimate_step_values
 from milonga.resolve import Plan, resolve
 from milonga.roles.scorer import StepScorer
 from milonga.table import Setting, Table
@@ -53,9 +53,9 @@ def test_labels_by_hand() -> None:
     rates = [1.0, 0.25, 0.0, 0.125, NAN]
     assert hard_labels(rates)[:4] == [1.0, 1.0, 0.0, 1.0] and np.isnan(hard_labels(rates)[4])
     assert hard_labels(rates, tau=0.5)[:4] == [1.0, 0.0, 0.0, 0.0]
-    assert after_zero(hard_labels(rates), 0.0) == [1.0, 1.0, 0.0, 0.0, 0.0]
-    assert after_zero([0.5, 0.2], 0.0) == [0.5, 0.2]
-    assert first_zero([1.0, 0.0, 0.0]) == 1 and first_zero([1.0, 0.5]) == first_zero([]) == -1
+    assert fill_after_zero(hard_labels(rates), 0.0) == [1.0, 1.0, 0.0, 0.0, 0.0]
+    assert fill_after_zero([0.5, 0.2], 0.0) == [0.5, 0.2]
+    assert find_first_zero([1.0, 0.0, 0.0]) == 1 and find_first_zero([1.0, 0.5]) == find_first_zero([]) == -1
 
 
 @pytest.mark.parametrize("rate", [0.05, 0.1, 0.2, 0.3])
@@ -70,18 +70,18 @@ def test_a_hard_label_rises_with_the_number_of_completions(rate: float, n: int) 
 @PROPERTY
 @given(st.lists(st.sampled_from([0.0, 0.25, 1.0, NAN]), max_size=8), st.floats(0, 0.9))
 def test_cleaned_labels_never_come_back_from_zero(rates: list[float], tau: float) -> None:
-    labels = after_zero(hard_labels(rates, tau), 0.0)
+    labels = fill_after_zero(hard_labels(rates, tau), 0.0)
     assert len(labels) == len(rates)
-    first = first_zero(labels)
+    first = find_first_zero(labels)
     assert first == -1 or not any(labels[first:])
-    assert first == first_zero(hard_labels(rates, tau))
+    assert first == find_first_zero(hard_labels(rates, tau))
 
 
 def test_completions_keep_the_prefix_and_the_last_label_is_the_answer() -> None:
     p = plan()
     one = table(p)
     played = p.recipe.play(one)
-    rates = reached(one, played, 3)
+    rates = estimate_step_values(one, played, 3)
     assert [len(r) for r in rates] == [len(t.steps) for t in played]
     for solution, found in zip(played, rates, strict=True):
         assert found[-1] == solution.correct
@@ -98,7 +98,7 @@ def test_right_prefixes_are_reached_from_more_often_than_wrong_ones() -> None:
     p = plan()
     one = Table(table(p).setting, 1, "verifier")
     played = one.ask("generator", one.problems(12), 4)
-    rates = reached(one, played, 4)
+    rates = estimate_step_values(one, played, 4)
     right = [
         r for t, rate in zip(played, rates, strict=True) for r, k in zip(rate[:-1], prefix_truth(t.grade), strict=False) if k
     ]
@@ -121,7 +121,7 @@ def test_a_solution_without_steps_or_answer_has_no_labels_of_steps() -> None:
     p = plan()
     one = table(p)
     bare = make_trace(2, 3, correct=True)
-    assert reached(one, Traces([bare]), 3) == [[]]
+    assert estimate_step_values(one, Traces([bare]), 3) == [[]]
 
 
 def test_problems_that_nobody_solved_are_left_out() -> None:
@@ -132,7 +132,7 @@ def test_problems_that_nobody_solved_are_left_out() -> None:
         assert solution.grade is not None
         solution.grade = Grade(solution.problem.id != unsolved, solution.grade.steps)
     lesson = lesson_of(p, table(p), played)
-    assert {row.problem.id for row in lesson.traces} == set(played.problems) - {unsolved}
+    assert {row.problem.id for row in lesson.traces} == set(played.problem_ids) - {unsolved}
     every = lesson_of(plan(drop_unsolved=False), table(p), played)
     assert len(every.traces) == len(played)
     for solution in played:
@@ -208,16 +208,16 @@ def pair(first: int, second: int) -> Traces:
 def test_raw_scores_pay_for_more_steps_and_centred_ones_do_not() -> None:
     traces, groups = pair(2, 6), ["p", "p"]
     alike = [[0.9] * 2, [0.9] * 6]
-    raw = step_reward_credit(alike, traces, groups, GRPO, "raw")
+    raw = step_reward_advantages(alike, traces, groups, GRPO, "raw")
     assert raw[0][1] == pytest.approx(1.8) and raw[1][1] == pytest.approx(5.4)
     for how in ("centred", "difference"):
-        credit = step_reward_credit(alike, traces, groups, GRPO, how)  # type: ignore[arg-type]
+        credit = step_reward_advantages(alike, traces, groups, GRPO, how)  # type: ignore[arg-type]
         assert all(np.allclose(array, 0) for array in credit)
 
 
 def test_differences_telescope_by_hand() -> None:
     traces = pair(3, 1)
-    credit = step_reward_credit([[0.8, 0.2, 0.6], [0.4]], traces, ["p", "p"], GRPO, "difference")
+    credit = step_reward_advantages([[0.8, 0.2, 0.6], [0.4]], traces, ["p", "p"], GRPO, "difference")
     # p_0 = (0.8 + 0.4) / 2 = 0.6: the first token gets 0.6 - 0.6, after the first step 0.6 - 0.8, after the second 0.6 - 0.2.
     assert credit[0] == pytest.approx([0, 0.0, 0.0, -0.2, -0.2, 0.4, 0.4])
     assert credit[1] == pytest.approx([0, -0.2, -0.2])
@@ -230,14 +230,14 @@ SCORES = st.lists(st.lists(st.floats(0, 1), min_size=1, max_size=6), min_size=2,
 @given(SCORES)
 def test_differences_sum_to_the_last_score_less_the_start(scores: list[list[float]]) -> None:
     traces = Traces(make_trace(1, len(s), step_ends=range(1, len(s) + 1), id=str(i)) for i, s in enumerate(scores))
-    credit = step_reward_credit(scores, traces, ["p"] * len(scores), GRPO, "difference")
+    credit = step_reward_advantages(scores, traces, ["p"] * len(scores), GRPO, "difference")
     start = np.mean([s[0] for s in scores])
     assert [array[1] for array in credit] == pytest.approx([s[-1] - start for s in scores])
 
 
 def test_solutions_that_were_not_judged_have_no_step_credit() -> None:
     for how in ("centred", "difference", "raw"):
-        credit = step_reward_credit([None, [0.3, 0.9]], pair(2, 2), ["p", "p"], GRPO, how)  # type: ignore[arg-type]
+        credit = step_reward_advantages([None, [0.3, 0.9]], pair(2, 2), ["p", "p"], GRPO, how)  # type: ignore[arg-type]
         assert not credit[0].any() and (how == "difference" or credit[1].any())
 
 
@@ -262,5 +262,5 @@ def test_the_verifier_comes_first_and_may_be_refreshed() -> None:
     assert [phase.learner for phase in frozen.intro] == ["verifier"] and [phase.learner for phase in frozen.cycle] == [
         "generator"
     ]
-    assert frozen.turns_until("generator", 4) == 6
+    assert frozen.count_turns_until("generator", 4) == 6
     assert [(phase.learner, phase.turns) for phase in fresh.cycle] == [("generator", 3), ("verifier", 1)]

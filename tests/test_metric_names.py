@@ -10,9 +10,9 @@ import pytest
 from cases import TINY
 from milonga.api import make_engine
 from milonga.cli import main
-from milonga.comparing.arms import measured_by, plan_comparison
+from milonga.comparing.arms import list_metrics, plan_comparison
 from milonga.errors import ConfigError
-from milonga.loop import evaluator
+from milonga.loop import make_evaluator
 from milonga.recipes import RECIPES
 from milonga.resolve import resolve
 from milonga.table import Setting
@@ -29,7 +29,7 @@ def test_an_evaluation_gives_exactly_the_names_that_were_known_before(recipe: st
     more = {"eval": {"bench": 4 if greedy else 0, "greedy": greedy}, "options": SMALL.get(recipe, {})}
     plan = resolve([TINY, SHORT[recipe].settings, {"recipe": recipe}, more])
     setting = Setting(make_engine(plan), plan.task, plan.roles, plan.seats, plan.config.sampling, 0, 4)
-    assert set(evaluator(plan, setting)()) == measured_by(plan)
+    assert set(make_evaluator(plan, setting)()) == list_metrics(plan)
 
 
 def test_a_misspelt_metric_is_refused_before_anything_runs(

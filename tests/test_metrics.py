@@ -18,23 +18,23 @@ from milonga.errors import DataError
 from milonga.evals import make_bench, read_processbench
 from milonga.evals.evaluate import (
     bench_metrics,
+    fill_unjudged,
     gap_metrics,
     judge_metrics,
     pass_metrics,
     ranking_metrics,
     solver_metrics,
-    whole_bench,
 )
 from milonga.evals.metrics import (
     bootstrap_interval,
     calibration_error,
-    first_wrong,
-    harmonic,
+    find_first_wrong,
+    harmonic_mean,
+    majority_vote,
     mean,
     pass_at_k,
     process_f1,
     trivial_f1,
-    vote,
 )
 from milonga.roles import StepSolver, StepVerifier
 from milonga.tasks import make_task
@@ -46,12 +46,12 @@ DATA = Path(__file__).parents[1] / ".." / "shared" / "data" / "processbench"
 def solution(id: str, correct: bool | None, steps: tuple[bool, ...] | None, problem: str = "p") -> Trace:
     count = len(steps or ())
     reading = Reading(Solution(tuple("s" for _ in range(count)), tuple(range(1, count + 1)), "a"), 1.0)
-    return Trace.given(id, "generator", Problem(problem, problem, "a"), "text", reading, Grade(correct, steps))
+    return Trace.from_text(id, "generator", Problem(problem, problem, "a"), "text", reading, Grade(correct, steps))
 
 
 def check(subject: Trace, steps: tuple[bool, ...] | None, final: bool | None) -> Trace:
     reading = Reading(Verification(steps, final), 1.0, None if final is not None and steps is not None else "unreadable")
-    trace = Trace.given(f"check/{subject.id}", "verifier", subject.problem, "text", reading)
+    trace = Trace.from_text(f"check/{subject.id}", "verifier", subject.problem, "text", reading)
     trace.about = (subject,)
     return trace
 
@@ -73,7 +73,7 @@ def test_always_right_and_always_the_first_step_score_nothing() -> None:
 
 
 def test_zero_over_zero_is_zero() -> None:
-    assert harmonic(0.0, 0.0) == 0.0
+    assert harmonic_mean(0.0, 0.0) == 0.0
     assert f1([5, 0, 5, 0, 5], LABELS) == 0.0
 
 
@@ -104,16 +104,16 @@ def test_unreadable_is_wrong_in_its_own_class() -> None:
     [((False, True, True), 0), ((True, True, False), 2), ((True, True, True), -1), ((False, False), 0), (None, None)],
 )
 def test_the_first_wrong_step_counts_from_zero(verdicts: tuple[bool, ...] | None, place: int | None) -> None:
-    assert first_wrong(verdicts) == place
+    assert find_first_wrong(verdicts) == place
     assert Grade(True, verdicts).first_error == place
 
 
 def test_votes_take_the_majority_the_first_on_a_tie_and_leave_out_the_unreadable() -> None:
-    assert vote([1, 2, 2]) == 2
-    assert vote([3, 1, 1, 3]) == 3
-    assert vote([None, None, -1]) == -1
-    assert vote([None, None]) is None
-    assert vote([]) is None
+    assert majority_vote([1, 2, 2]) == 2
+    assert majority_vote([3, 1, 1, 3]) == 3
+    assert majority_vote([None, None, -1]) == -1
+    assert majority_vote([None, None]) is None
+    assert majority_vote([]) is None
 
 
 @pytest.mark.parametrize("total", range(1, 7))
@@ -204,13 +204,13 @@ def test_bench_metrics_by_hand() -> None:
     greedy = [check(s, s.grade.steps, s.correct == 1.0) for s in (hidden, plain, right) if s.grade]
     found = bench_metrics(Traces(greedy), Traces(sampled))
     assert found["greedy_f1"] == 1.0
-    assert found["f1"] == pytest.approx(harmonic(0.5, 1.0))
+    assert found["f1"] == pytest.approx(harmonic_mean(0.5, 1.0))
     assert found["vote_f1"] == 1.0
     assert found["hidden_error_accuracy"] == 0.5
     assert found["index_shift"] == pytest.approx(1 / 3)
     assert found["calibration_error"] == pytest.approx(1 / 3)
     assert found["bench_invalid_rate"] == pytest.approx(1 / 6)
-    assert found["trivial/error_modal"] == pytest.approx(harmonic(0.5, 1.0))
+    assert found["trivial/error_modal"] == pytest.approx(harmonic_mean(0.5, 1.0))
 
 
 def test_the_interval_holds_the_score_and_is_the_same_every_time() -> None:
@@ -229,9 +229,9 @@ def test_the_interval_holds_the_score_and_is_the_same_every_time() -> None:
 def test_trivial_verifiers_by_hand() -> None:
     # Modal error index 1 (2 of 3). Answers: one error hides behind a right answer.
     found = trivial_f1([1, 1, 2, -1], [False, True, False, True], [2, 3, 3, 4])
-    assert found["error_modal"] == pytest.approx(harmonic(2 / 3, 1))
-    assert found["answer_modal"] == pytest.approx(harmonic(1 / 3, 1))
-    assert found["answer_last"] == pytest.approx(harmonic(2 / 3, 1))
+    assert found["error_modal"] == pytest.approx(harmonic_mean(2 / 3, 1))
+    assert found["answer_modal"] == pytest.approx(harmonic_mean(1 / 3, 1))
+    assert found["answer_last"] == pytest.approx(harmonic_mean(2 / 3, 1))
     q = np.linspace(0, 1, 100_001)[1:]
     assert found["no_knowledge"] == pytest.approx((2 * q * (1 - q) * 2 / 3 / (q + (1 - q) * 2 / 3)).max(), abs=1e-4)
 
@@ -326,13 +326,13 @@ def test_processbench_by_hand(tmp_path: Path) -> None:
     said = [[False, True, True], [True, False, False], [True, True, True]]
     texts = [judge.write(verdicts, all(verdicts)) for verdicts in said]
     checks = Traces(
-        replace(Trace.given(f"c{n}", "verifier", item.problem, text, judge.read(text, item)), about=(item,))
+        replace(Trace.from_text(f"c{n}", "verifier", item.problem, text, judge.read(text, item)), about=(item,))
         for n, (item, text) in enumerate(zip(bench, texts, strict=False))
     )
-    whole = whole_bench(checks, bench, 1)
+    whole = fill_unjudged(checks, bench, 1)
     found = bench_metrics(whole, whole)
     assert (found["error_accuracy"], found["right_accuracy"], found["f1"]) == (0.5, 0.5, 0.5)
-    assert found["detection_f1"] == pytest.approx(harmonic(1.0, 0.5)) and found["bench_invalid_rate"] == 0.25
+    assert found["detection_f1"] == pytest.approx(harmonic_mean(1.0, 0.5)) and found["bench_invalid_rate"] == 0.25
     assert found["index_shift"] == -0.5
-    assert found["trivial/error_modal"] == pytest.approx(harmonic(0.5, 1.0)) == found["trivial/answer_modal"]
-    assert found["trivial/answer_last"] == pytest.approx(harmonic(0.5, 1.0))
+    assert found["trivial/error_modal"] == pytest.approx(harmonic_mean(0.5, 1.0)) == found["trivial/answer_modal"]
+    assert found["trivial/answer_last"] == pytest.approx(harmonic_mean(0.5, 1.0))

@@ -16,16 +16,16 @@ import milonga.recipes.questions
 from cases import FAST, TINY
 from hidden import others_truth, weights
 from milonga.api import make_engine
-from milonga.credit.evolve import difficulty, mean_score, proposer_reward, solver_reward
-from milonga.recipes.questions import Pool, is_question, posed, taught
+from milonga.credit.evolve import difficulty_reward, mean_score, proposer_reward, solver_reward
+from milonga.recipes.questions import Pool, demonstrate_formats, is_question, question_to_problem
 from milonga.resolve import Plan, resolve
 from milonga.roles import DIALECTS, Dialect
 from milonga.roles.evolve import Asker, Judge
-from milonga.roles.proposer import Proposal, request
+from milonga.roles.proposer import Proposal, make_proposer_request
 from milonga.table import Setting, Table
 from milonga.tasks import make_task
-from milonga.tasks.base import split_of
-from milonga.tasks.invention import invented, spoilt
+from milonga.tasks.base import assign_split
+from milonga.tasks.invention import parse_invented, spoil_question
 from milonga.types import Problem, Reading, Trace, Traces
 from short import SHORT, short_loop
 
@@ -46,7 +46,7 @@ def table(p: Plan, learner: str = "generator") -> Table:
 
 def proposal(text: str, id: str = "one", valid: bool = True) -> Trace:
     reading = Reading(Proposal(text, None, ""), float(valid), None if valid else "not one question")
-    return Trace.given(id, "proposer", Problem("old", "^1+2%100", ""), text, reading)
+    return Trace.from_text(id, "proposer", Problem("old", "^1+2%100", ""), text, reading)
 
 
 # Rewards.
@@ -63,8 +63,8 @@ def test_rewards_by_hand() -> None:
 
 def test_the_best_question_is_one_that_nobody_can_answer_unless_the_ends_earn_nothing() -> None:
     """The paper's trap, and the guard."""
-    assert difficulty(0.0) == 1.0 > difficulty(0.5) == 0.5
-    assert difficulty(0.0, True) == difficulty(1.0, True) == 0.0 and difficulty(0.5, True) == 0.5
+    assert difficulty_reward(0.0) == 1.0 > difficulty_reward(0.5) == 0.5
+    assert difficulty_reward(0.0, True) == difficulty_reward(1.0, True) == 0.0 and difficulty_reward(0.5, True) == 0.5
 
 
 # Roles.
@@ -74,10 +74,10 @@ def test_the_best_question_is_one_that_nobody_can_answer_unless_the_ends_earn_no
 def test_a_written_question_and_a_verdict_on_it_read_back(dialect: Dialect, index: int, right: bool) -> None:
     asker, judge, text = Asker(dialect), Judge(dialect), CHAIN.problem("train", index).text
     reading = asker.read(asker.write(text))
-    assert reading.valid and reading.value.question == text
+    assert reading.is_valid and reading.value.question == text
     about = proposal(text)
     verdict = judge.read(judge.write_question(right), about)
-    assert verdict.valid and verdict.value.final is right
+    assert verdict.is_valid and verdict.value.final is right
     asked = "".join(part.text for part in judge.prompt(about.problem, about))
     assert text in asked and (dialect == "tagged" or asked == f"?{text}\n!")
 
@@ -86,18 +86,18 @@ def test_a_written_question_and_a_verdict_on_it_read_back(dialect: Dialect, inde
 def test_what_is_no_question_or_no_verdict_is_invalid(dialect: Dialect) -> None:
     for text in ("", " ", "1+2%100\n#3", "<question></question>", "<question>a</question><question>b</question>"):
         terse = dialect == "terse" and text.startswith("<")  # a line like any other there
-        assert Asker(dialect).read(text).valid == terse
+        assert Asker(dialect).read(text).is_valid == terse
     for text in ("", "=", "=+-", "=+=-", "3+\n=+", "\\boxed{CORRECT}", "CORRECT"):
         reading = Judge(dialect).read(text, proposal("1+2%100"))
-        assert not reading.valid and reading.value.final is None
+        assert not reading.is_valid and reading.value.final is None
 
 
 @given(dialects, st.text(st.sampled_from("=+-\n<>question/final_verification\\boxed{CORRECT}IN1%"), max_size=50))
 def test_no_text_breaks_the_readers(dialect: Dialect, text: str) -> None:
     reading = Asker(dialect).read(text)
-    assert not reading.valid or reading.value.question
+    assert not reading.is_valid or reading.value.question
     judged = Judge(dialect).read(text, proposal("1+2%100"))
-    assert judged.valid == (judged.value.final is not None)
+    assert judged.is_valid == (judged.value.final is not None)
 
 
 # Questions.
@@ -106,9 +106,9 @@ def test_no_text_breaks_the_readers(dialect: Dialect, text: str) -> None:
 def test_what_is_none_of_the_tasks_can_be_asked_and_nothing_is_right_about_it() -> None:
     p = plan()
     at = table(p)
-    good, bad = posed(at, "3+4%100", "one"), posed(at, "3+%100", "two")
+    good, bad = question_to_problem(at, "3+4%100", "one"), question_to_problem(at, "3+%100", "two")
     assert good.answer == "7" and bad.answer == ""
-    assert p.task.grade(good, "7", ["3+4=7"]).sound
+    assert p.task.grade(good, "7", ["3+4=7"]).is_sound
     assert p.task.grade(bad, "7", ["3+4=7"]).correct is False and p.task.grade(bad, None, []).correct is False
 
 
@@ -120,22 +120,22 @@ def test_held_out_texts_are_never_taken() -> None:
 
 def test_most_spoilt_questions_are_none() -> None:
     rng = random.Random(0)
-    made = [spoilt(CHAIN.problem("train", index).text, rng) for index in range(200)]
-    assert sum(invented(CHAIN, text, "", "") is None for text in made) > 150  # the teacher labels each by what it is
+    made = [spoil_question(CHAIN.problem("train", index).text, rng) for index in range(200)]
+    assert sum(parse_invented(CHAIN, text, "", "") is None for text in made) > 150  # the teacher labels each by what it is
 
 
 def test_the_teacher_writes_what_every_seat_can_read() -> None:
     p = plan()
-    rows = taught(table(p, "proposer"))
+    rows = demonstrate_formats(table(p, "proposer"))
     assert {t.seat: sum(x.seat == t.seat for x in rows) for t in rows} == {"proposer": 4, "generator": 4, "verifier": 8}
-    assert all(t.reading.valid for t in rows)
+    assert all(t.reading.is_valid for t in rows)
 
 
 def test_the_pool_takes_a_question_once_and_forgets_the_oldest() -> None:
     state: dict[str, Any] = {}
     pool = Pool(state, keep=2)
     for id, text in (("a", "3+4%100"), ("b", "3+4%100 "), ("c", "5+4%100"), ("d", "6+4%100")):
-        pool.admit(proposal(text, id))
+        pool.add_question(proposal(text, id))
     assert state["questions"] == [["5+4%100", "c"], ["6+4%100", "d"]]
 
 
@@ -143,12 +143,12 @@ def test_the_pool_takes_a_question_once_and_forgets_the_oldest() -> None:
 
 
 def test_only_what_the_judge_finds_good_enters_the_pool() -> None:
-    none = next(text for number in range(99) if split_of(text := f"{number}+%") == "train")
+    none = next(text for number in range(99) if assign_split(text := f"{number}+%") == "train")
     made = Traces([proposal(CHAIN.problem("train", 0).text, "a"), proposal(none, "b"), proposal("", "c", valid=False)])
     scores = {"a": [1.0, 0.0], "b": [1.0, 1.0]}
     for gate, admitted in ((0.7, ["b"]), (0.5, ["a", "b"])):
         p = plan(gate=gate)
-        rewards = p.recipe.pay_proposer(made, Traces([]), scores)  # type: ignore[attr-defined]
+        rewards = p.recipe.compute_proposer_rewards(made, Traces([]), scores)  # type: ignore[attr-defined]
         assert [id for _, id in p.recipe.state["questions"]] == admitted  # whether it makes sense, only the judge decides
         assert rewards == pytest.approx([1.5 / 3, 2 / 3, 0.0])
 
@@ -157,7 +157,7 @@ def test_the_judge_is_paid_for_its_format_and_on_labelled_solutions_for_the_trut
     p = plan(judge_label_frac=0.5)
     at = table(p)
     p.recipe.state["pairs"] = [["3+4%100", "a", "3+4=7\n#7"]] * 4
-    shown = p.recipe.practice(at)  # type: ignore[attr-defined]
+    shown = p.recipe.sample_judge_practice(at)  # type: ignore[attr-defined]
     assert len(shown) == 4 and len(p.recipe.state["told"]) == 2
     subject = shown[-1]
     label = p.recipe.state["told"][subject.id]
@@ -165,9 +165,9 @@ def test_the_judge_is_paid_for_its_format_and_on_labelled_solutions_for_the_trut
         text = Judge("terse").write([right] * len(subject.reading.value.steps), right)
         reading = Judge("terse").read(text, subject)
         for judged, reward in ((subject, float(right == label)), (shown[0], 1.0)):
-            check = Trace.given("c", "verifier", judged.problem, text, reading)
+            check = Trace.from_text("c", "verifier", judged.problem, text, reading)
             check.about = (judged,)
-            assert p.recipe.pay_judge(check) == reward  # type: ignore[attr-defined]
+            assert p.recipe.compute_judge_reward(check) == reward  # type: ignore[attr-defined]
 
 
 def test_three_seats_learn_in_a_turn_and_each_is_compared_with_itself() -> None:
@@ -197,13 +197,13 @@ def test_the_weights_know_nothing_of_a_truth_that_is_hidden(tmp_path: Path, monk
     def run(name: str) -> Any:
         with short_loop("multi_agent_evolve", tmp_path / name, {"options": OPTIONS, "policies": {"generator": FAST}}) as loop:
             for _ in range(3):
-                loop.turn()
+                loop.run_turn()
             assert loop.rows[-1]["learn/generator/steps"]
             return [tensor.tolist() for tensor in loop.engine.policy("generator").clone()]  # type: ignore[attr-defined]
 
     true = run("true")
     others_truth(monkeypatch)
-    monkeypatch.setattr(milonga.recipes.questions, "true_answer", lambda problem: "0")
+    monkeypatch.setattr(milonga.recipes.questions, "compute_answer", lambda problem: "0")
     assert run("other") == true
 
 
@@ -231,4 +231,4 @@ def test_a_run_goes_on_in_the_same_bits(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_an_old_question_is_shown_without_its_answer() -> None:
-    assert request(Problem("p", "3+4%100", "SECRET"), True).answer == ""
+    assert make_proposer_request(Problem("p", "3+4%100", "SECRET"), True).answer == ""

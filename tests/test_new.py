@@ -130,7 +130,7 @@ def test_a_recipe_in_a_file_is_planned_like_any_other(tmp_path: Path, monkeypatc
     plan = api.plan_run("mine.py:Mine")
     assert isinstance(plan.recipe, Grpo) and plan.recipe.name == "Mine" and plan.config.turns == 7
     assert plan.config.recipe == f"{tmp_path / 'mine.py'}:Mine", "it can be resumed from another folder"
-    assert api.new_folder("mine.py:Mine").name.startswith("Mine-")
+    assert api.choose_run_folder("mine.py:Mine").name.startswith("Mine-")
     assert find_recipe("mine.py:Mine") is find_recipe(str(tmp_path / "mine.py") + ":Mine")
 
 

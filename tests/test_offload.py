@@ -110,7 +110,7 @@ def played(engine: LocalEngine, turns: int = 2) -> list[Any]:
 
 def resting_tensors(engine: LocalEngine) -> list[torch.Tensor]:
     policy = engine.policy("p")
-    return [*policy.moments(), *(policy.gradients or ()), *(t for tensors in policy.tags.values() for t in tensors)]
+    return [*policy.list_moments(), *(policy.gradients or ()), *(t for tensors in policy.tags.values() for t in tensors)]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -121,11 +121,11 @@ def test_the_same_bits_and_nothing_computes_with_what_is_away(root: Path, guard:
     assert found == played(plain)
     assert same_bits(weights(plain), weights(thrifty))
     assert plain.policy("p").fingerprint() == thrifty.policy("p").fingerprint()
-    left, right = plain.policy("p").state(), thrifty.policy("p").state()
+    left, right = plain.policy("p").get_state(), thrifty.policy("p").get_state()
     assert left.keys() == right.keys() and same_bits(list(left.values()), list(right.values()))
     held = resting_tensors(thrifty)
     assert len(held) > 4 * len(weights(plain)) and all(guard.has(tensor) for tensor in held)
-    assert not any(guard.has(tensor) for tensor in thrifty.policy("p").weights())
+    assert not any(guard.has(tensor) for tensor in thrifty.policy("p").list_weights())
 
 
 def test_moments_are_there_for_the_step_alone(root: Path, guard: Guard, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,7 +136,7 @@ def test_moments_are_there_for_the_step_alone(root: Path, guard: Guard, monkeypa
     step, norm = policy.optimiser.step, policy.gradient_norm
 
     def away() -> set[bool]:
-        return {guard.has(tensor) for tensor in policy.moments()}
+        return {guard.has(tensor) for tensor in policy.list_moments()}
 
     monkeypatch.setattr(policy, "gradient_norm", lambda: seen.append(away()) or norm())
     monkeypatch.setattr(policy.optimiser, "step", lambda: seen.append(away()) or step())
@@ -149,7 +149,7 @@ def test_the_guard_sees_a_forgotten_tensor(root: Path, guard: Guard) -> None:
     with guard, pytest.raises(AssertionError, match="lerp"):
         engine.policy("p").tags["ema"][0].lerp_(engine.policy("p").parameters[0].detach(), 0.5)
     rows = taught(engine, 0).traces
-    engine.policy("p")._point_to(engine.policy("p").tagged("ref"))
+    engine.policy("p")._point_to(engine.policy("p").get_tag("ref"))
     with guard, pytest.raises(AssertionError, match="away"):
         engine.score("p", rows)
 
@@ -157,12 +157,12 @@ def test_the_guard_sees_a_forgotten_tensor(root: Path, guard: Guard) -> None:
 def test_a_refused_update_leaves_everything_at_rest(root: Path, guard: Guard) -> None:
     engine = engine_of(root, True, "llama", **RICH)
     engine.learn(taught(engine, 0))
-    before, rows = engine.policy("p").state(), rollouts(engine)
+    before, rows = engine.policy("p").get_state(), rollouts(engine)
     kept = {key: tensor.clone() for key, tensor in before.items()}
     with guard:
         wrong = Lesson("p", make_objective("grpo", {}), rows, constant(rows, [float("inf"), -1.0] * 4))
         assert engine.learn(wrong).skipped
-    after = engine.policy("p").state()
+    after = engine.policy("p").get_state()
     assert all(torch.equal(kept[key], after[key]) for key in kept)
     assert all(guard.has(tensor) for tensor in resting_tensors(engine))
 
@@ -190,7 +190,7 @@ def test_copies_and_exports(root: Path, tmp_path: Path) -> None:
         engine.learn(taught(engine, 1))
         engine.copy("q", "p", "early")
         engine.copy("p", "p", "ref")
-        assert not engine.policy("p").moments()
+        assert not engine.policy("p").list_moments()
         engine.export("q", tmp_path / f"{engine is plain}")
     for policy in "pq":
         assert same_bits(weights(plain, policy), weights(thrifty, policy))
@@ -201,25 +201,25 @@ def test_copies_and_exports(root: Path, tmp_path: Path) -> None:
 def test_weights_are_away_while_vllm_computes(root: Path, guard: Guard) -> None:
     """A base that adapters share is moved once, and comes back as it was."""
     engine = engine_of(root, True, "qwen2", names="pq", lora={"rank": 4})
-    before = {id(t): t.detach().clone() for policy in engine.policies.values() for t in policy.weights()}
-    with engine._aside():
+    before = {id(t): t.detach().clone() for policy in engine.policies.values() for t in policy.list_weights()}
+    with engine._offload_weights():
         assert len(guard.away) >= len(before)
-        assert all(guard.has(t) for policy in engine.policies.values() for t in policy.weights())
-    tensors = [t for policy in engine.policies.values() for t in policy.weights()]
+        assert all(guard.has(t) for policy in engine.policies.values() for t in policy.list_weights())
+    tensors = [t for policy in engine.policies.values() for t in policy.list_weights()]
     assert not any(guard.has(t) for t in tensors)
     assert all(torch.equal(before[id(t)], t) for t in tensors)
     still = engine_of(root, False, "qwen2")
-    places = [t.data_ptr() for t in still.policy("p").weights()]
-    with still._aside():
-        assert places == [t.data_ptr() for t in still.policy("p").weights()]
+    places = [t.data_ptr() for t in still.policy("p").list_weights()]
+    with still._offload_weights():
+        assert places == [t.data_ptr() for t in still.policy("p").list_weights()]
 
 
 def test_engines_of_vllm_forget_weights_in_sleep_only_where_all_are_handed_over(root: Path) -> None:
     whole, adapted = section(model_folder(root)), section(model_folder(root), lora={"rank": 4})
     head = section(model_folder(root), lora={"rank": 4}, kind="scalar")
-    assert LocalEngine({"p": whole, "q": whole}, device="cpu")._discards()
-    assert LocalEngine({"p": whole, "q": head}, device="cpu")._discards()
-    assert not LocalEngine({"p": whole, "q": adapted}, device="cpu")._discards()
+    assert LocalEngine({"p": whole, "q": whole}, device="cpu")._can_discard_weights()
+    assert LocalEngine({"p": whole, "q": head}, device="cpu")._can_discard_weights()
+    assert not LocalEngine({"p": whole, "q": adapted}, device="cpu")._can_discard_weights()
 
 
 def test_memory_knows_what_is_away(root: Path) -> None:
@@ -228,7 +228,7 @@ def test_memory_knows_what_is_away(root: Path) -> None:
     half = {"dtype": "bfloat16", "ema": 0.9, "offload": True}
     assert memory.weight_bytes(section("m", **half), plain.model, False) == count * (4 + 2)
     assert memory.weight_bytes(section("m", **half), plain.model, False, copied=False) == count * 4
-    assert memory.promised([plain, thrifty]) == memory.promised([plain]) == 3 * 4 * count
+    assert memory.count_pending_bytes([plain, thrifty]) == memory.count_pending_bytes([plain]) == 3 * 4 * count
 
 
 TINY: dict[str, Any] = {

@@ -111,7 +111,7 @@ def test_a_lag_of_one_is_what_it_is_by_hand(lagged: Path) -> None:
         assert [trace["ids"] for trace in kept] == [trace.ids.tolist() for trace in played]
         assert {trace["version"] for trace in kept} == {trace.segments[-1].version for trace in played}
     weights = state(lagged / "checkpoints" / "turn-000008", "generator")
-    learned = engine.policy("generator").state()
+    learned = engine.policy("generator").get_state()
     assert any(key.startswith("optimiser:exp_avg/") for key in weights)
     assert all(torch.equal(weights[key], learned[key]) for key in weights)
 

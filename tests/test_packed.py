@@ -26,9 +26,9 @@ from engine_helpers import (
     trace,
 )
 from milonga.engine.local import fused, learner, packed
-from milonga.engine.local.batches import build, cut
-from milonga.engine.local.memory import PASS_TOKENS, fitting_tokens
-from milonga.engine.local.shapes import misfit
+from milonga.engine.local.batches import build_micro_batch, cut_micro_batches
+from milonga.engine.local.memory import PASS_TOKENS, fit_pass_tokens
+from milonga.engine.local.shapes import explain_misfit
 from milonga.errors import ConfigError
 from milonga.objectives import make_objective
 from milonga.types import Lesson, Traces
@@ -54,7 +54,7 @@ def test_gradients_and_scores_are_those_of_the_padded_pass(
     engine = stirred(engine_of(model_folder(root, arch), lora=lora, grad_clip=1e9, micro_tokens=120))
     rows = mixed_rows()
     taught = lesson(rows, [1.0, -0.5, 2.0, 0.3, -1.5, 0.7, -0.1, 1.2, -1.0], entropy_coef=0.01, kl_coef=0.1)
-    assert misfit(engine.policy("p")) is None
+    assert explain_misfit(engine.policy("p")) is None
     ours = gradients(engine, taught), engine.score("p", rows), engine.score("p", rows, "ref")
     unpacked(monkeypatch)
     theirs = gradients(engine, taught), engine.score("p", rows), engine.score("p", rows, "ref")
@@ -69,7 +69,7 @@ def test_where_attention_pads_padding_counts_against_the_budget(root: Path) -> N
     rows = [trace(range(5, 5 + length), range(5, 9)) for length in [4] * 60 + [90]]
     ready = packed.working(policy)
     assert ready is not None and not ready.padless
-    for batch in learner.batches(policy, rows, None, ready):
+    for batch in learner.make_micro_batches(policy, rows, None, ready):
         assert len(batch.members) * max(len(rows[i].ids) for i in batch.members) <= 400
 
 
@@ -84,7 +84,7 @@ def test_the_padding_row_of_the_embedding_gets_no_gradient(root: Path, monkeypat
 
 def test_an_adapted_embedding_is_left_to_the_model(root: Path) -> None:
     policy = engine_of(model_folder(root, "llama"), lora={**LORA, "targets": ["embed_tokens", "q_proj"]}).policy("p")
-    assert misfit(policy) == "its embedding is not a plain table" and packed.working(policy) is None
+    assert explain_misfit(policy) == "its embedding is not a plain table" and packed.working(policy) is None
 
 
 def test_value_heads_read_packed_rows(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,7 +107,10 @@ def test_a_row_does_not_see_its_neighbours(root: Path) -> None:
 
 def test_packed_batches_hold_no_padding_and_stay_within_the_budget() -> None:
     rows = list(mixed_rows(40))
-    batches = [build(rows, members, 0, torch.device("cpu"), packed=True) for members in cut(rows, 120, padless=True)]
+    batches = [
+        build_micro_batch(rows, members, 0, torch.device("cpu"), packed=True)
+        for members in cut_micro_batches(rows, 120, padless=True)
+    ]
     assert sum(batch.ids.numel() for batch in batches) == sum(len(t.ids) for t in rows)
     assert all(batch.ids.numel() == batch.tokens <= 120 for batch in batches)
     assert sorted(i for batch in batches for i in batch.members) == list(range(40))
@@ -121,9 +124,9 @@ def test_a_pass_is_as_long_as_the_memory_allows() -> None:
     stream, and 2 x 8 + 2 x (2 + 1) x 4 + 3 x 16 numbers in the precision of computing."""
     sizes = {"hidden_size": 8, "intermediate_size": 16, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 4}
     config = AutoConfig.for_model("llama", num_hidden_layers=1, **sizes)
-    assert fitting_tokens(10_000 * (64 + 2 * 88), config, torch.bfloat16) == 10_000
-    assert fitting_tokens(10_000 * (64 + 4 * 88), config, torch.float32) == 10_000
-    assert (fitting_tokens(0.0, config, torch.bfloat16), fitting_tokens(1e15, config, torch.bfloat16)) == PASS_TOKENS
+    assert fit_pass_tokens(10_000 * (64 + 2 * 88), config, torch.bfloat16) == 10_000
+    assert fit_pass_tokens(10_000 * (64 + 4 * 88), config, torch.float32) == 10_000
+    assert (fit_pass_tokens(0.0, config, torch.bfloat16), fit_pass_tokens(1e15, config, torch.bfloat16)) == PASS_TOKENS
 
 
 @pytest.mark.parametrize("lora", [None, LORA])
@@ -207,7 +210,7 @@ def test_what_cannot_be_compiled_runs_as_it_is_written_and_says_so(monkeypatch: 
     through = functools.partial(fused.compile_for_any_length, backend=broken)
     monkeypatch.setattr(fused, "compile_for_any_length", through)
 
-    @fused.fused
+    @fused.compile_fused
     def double(x: torch.Tensor) -> torch.Tensor:
         return x * 2
 
@@ -222,7 +225,7 @@ def test_what_cannot_be_compiled_runs_as_it_is_written_and_says_so(monkeypatch: 
 @pytest.mark.parametrize("arch", ["gpt2", "gemma2"])
 def test_other_architectures_go_their_own_way(root: Path, arch: str) -> None:
     policy = engine_of(model_folder(root, arch)).policy("p")
-    assert misfit(policy) is not None and packed.working(policy) is None
+    assert explain_misfit(policy) is not None and packed.working(policy) is None
 
 
 def test_recomputing_is_refused_where_the_model_goes_its_own_way(root: Path) -> None:
@@ -244,5 +247,5 @@ def test_what_the_packed_pass_does_not_compute_is_left_to_the_model(root: Path, 
     model = type(make_model("qwen2"))(type(config)(**{**config.to_dict(), **change}))
     model.save_pretrained(tmp_path)
     tokenizer("bytes").save_pretrained(tmp_path)
-    assert misfit(engine_of(original).policy("p")) is None
-    assert misfit(engine_of(str(tmp_path)).policy("p")) is not None
+    assert explain_misfit(engine_of(original).policy("p")) is None
+    assert explain_misfit(engine_of(str(tmp_path)).policy("p")) is not None

@@ -17,10 +17,14 @@ from milonga.errors import ConfigError, DataError, RunFolderError
 from milonga.pair import Pair, Verdict
 from milonga.resolve import resolve
 from milonga.run.checkpoints import Checkpoints
-from milonga.tasks.foreign import foreign, same
+from milonga.tasks.foreign import is_same_answer, make_foreign_problem
 from milonga.types import Problem, Reading, Trace, Verification
 
-PROBLEMS = [foreign("a", "3+4*5%100", "35"), foreign("b", "50-6+2%100"), foreign("c", "9*9%100", "wrong")]
+PROBLEMS = [
+    make_foreign_problem("a", "3+4*5%100", "35"),
+    make_foreign_problem("b", "50-6+2%100"),
+    make_foreign_problem("c", "9*9%100", "wrong"),
+]
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +34,7 @@ def pair(trained: Path) -> Pair:
 
 def test_solutions_are_graded_by_the_known_answer_alone(pair: Pair) -> None:
     solutions = pair.solve(PROBLEMS, n=4)
-    assert solutions.problems == ["a"] * 4 + ["b"] * 4 + ["c"] * 4
+    assert solutions.problem_ids == ["a"] * 4 + ["b"] * 4 + ["c"] * 4
     for trace in solutions:
         grade = trace.grade
         assert grade is not None and grade.steps is None
@@ -39,7 +43,7 @@ def test_solutions_are_graded_by_the_known_answer_alone(pair: Pair) -> None:
 
 
 def test_a_problem_of_the_task_is_graded_by_the_task(pair: Pair) -> None:
-    solutions = pair.solve(pair.plan.task.draw("test", 0, 3), n=2)
+    solutions = pair.solve(pair.plan.task.draw_problems("test", 0, 3), n=2)
     assert all(t.grade is not None and t.grade.steps is not None for t in solutions)
 
 
@@ -64,14 +68,14 @@ def test_only_the_weights_that_are_needed_are_loaded(trained: Path) -> None:
     with milonga.Pair.open(trained, ["verifier"]) as judge:
         assert list(judge.engine.policies) == ["verifier"]  # type: ignore[attr-defined]
         assert judge.judges and not judge.solves
-        theirs = judge.given(judge.problem("3+4*5%100"), ["3+4=7", "7*5=35"])
+        theirs = judge.wrap_solution(judge.problem("3+4*5%100"), ["3+4=7", "7*5=35"])
         assert theirs.id == "3+4*5%100" and judge.verify([theirs])[0].steps is not None
 
 
 def test_the_weights_are_those_of_the_newest_checkpoint(trained: Path, pair: Pair) -> None:
     from safetensors.torch import load_file
 
-    found = Checkpoints(trained / "checkpoints", 1).newest()
+    found = Checkpoints(trained / "checkpoints", 1).find_newest()
     assert found is not None and pair.turn == found[1]["place"]["turn"]
     saved = load_file(found[0] / "generator.safetensors")
     policy = pair.engine.policies["generator"]  # type: ignore[attr-defined]
@@ -80,9 +84,9 @@ def test_the_weights_are_those_of_the_newest_checkpoint(trained: Path, pair: Pai
 
 
 def test_foreign_solutions_are_judged_step_by_step(pair: Pair) -> None:
-    solution = pair.given(PROBLEMS[0], ["3+4=7", "7*5=36"], id="theirs")
+    solution = pair.wrap_solution(PROBLEMS[0], ["3+4=7", "7*5=36"], id="theirs")
     assert solution.reading.value.answer == "36" and solution.id == "theirs"
-    assert pair.given(PROBLEMS[0], ["3+4=7"], "7\n#8").reading.value.answer == "7 #8"
+    assert pair.wrap_solution(PROBLEMS[0], ["3+4=7"], "7\n#8").reading.value.answer == "7 #8"
     verdict = pair.verify([solution], checks=8)[0]
     assert len(verdict.checks) == 8 and verdict.solution is solution
     assert verdict.steps is not None and len(verdict.steps) == 2 and all(0 <= p <= 1 for p in verdict.steps)
@@ -90,14 +94,14 @@ def test_foreign_solutions_are_judged_step_by_step(pair: Pair) -> None:
 
 
 def test_what_does_not_fit_is_unreadable_not_wrong(pair: Pair) -> None:
-    long = pair.given(foreign("long", "1+1%100"), ["1+1=2"] * 2000)
-    fits = pair.given(PROBLEMS[0], ["3+4=7", "7*5=35"])
+    long = pair.wrap_solution(make_foreign_problem("long", "1+1%100"), ["1+1=2"] * 2000)
+    fits = pair.wrap_solution(PROBLEMS[0], ["3+4=7", "7*5=35"])
     verdicts = pair.verify([long, fits], checks=2)
     assert (verdicts[0].readable, verdicts[0].probability, verdicts[0].final, verdicts[0].first_error) == (0, None, None, None)
     assert "context" in str(verdicts[0].checks[0].reading.invalid) and verdicts[1].checks[0].text
     alone = pair.verify([long], checks=2)[0]
     assert [c.reading for c in alone.checks] == [c.reading for c in verdicts[0].checks]
-    assert not pair.solve([foreign("long", "9" * 3000)], n=2)
+    assert not pair.solve([make_foreign_problem("long", "9" * 3000)], n=2)
 
 
 @pytest.mark.parametrize("recipe", ["genrm", "gar", "lets_verify", "prime", "deepseek_math_v2"])
@@ -105,7 +109,7 @@ def test_verifiers_of_every_kind_can_be_used(recipe: str) -> None:
     """One that is scored by a word, one asked about pieces, a value head, a log-ratio, and one with three scores."""
     plan = resolve([TINY, {"recipe": recipe}])
     with Pair(plan, None, ("generator", "verifier")) as pair:
-        verdicts = pair.verify([*pair.solve(PROBLEMS, n=2), pair.given(PROBLEMS[0], ["3+4=7", "7*5=36"])], checks=2)
+        verdicts = pair.verify([*pair.solve(PROBLEMS, n=2), pair.wrap_solution(PROBLEMS[0], ["3+4=7", "7*5=36"])], checks=2)
         assert len(verdicts) == 7 and all(1 <= len(v.checks) <= 2 for v in verdicts)
         assert verdicts[-1].steps is not None and len(verdicts[-1].steps) == 2
         assert verdicts[-1].probability is not None and 0 <= verdicts[-1].probability <= 1
@@ -119,7 +123,7 @@ def test_who_does_not_solve_by_steps_is_refused() -> None:
 def test_a_model_as_it_is_sits_on_the_seats_that_are_named() -> None:
     with Pair.bare(verifier="embedded", device="cpu") as judge:
         assert list(judge.engine.policies) == ["verifier"]  # type: ignore[attr-defined]
-        assert judge.verify([judge.given(PROBLEMS[0], ["3+4=7", "7*5=35"])])[0].readable <= 1
+        assert judge.verify([judge.wrap_solution(PROBLEMS[0], ["3+4=7", "7*5=35"])])[0].readable <= 1
 
 
 def test_mistakes_are_named(trained: Path, tmp_path: Path, pair: Pair) -> None:
@@ -136,14 +140,15 @@ def test_mistakes_are_named(trained: Path, tmp_path: Path, pair: Pair) -> None:
 def test_steps_that_hold_marks_of_the_dialect_are_refused() -> None:
     plan = resolve([TINY, {"recipe": "tango", "dialect": "tagged"}])
     with Pair(plan, None, ("verifier",)) as tagged, pytest.raises(DataError, match="marks of the tagged dialect"):
-        tagged.given(PROBLEMS[0], ["a</step><step>b"])
+        tagged.wrap_solution(PROBLEMS[0], ["a</step><step>b"])
 
 
 def verdict_of(*values: Verification) -> Verdict:
     nobody = Problem("p", "", "")
-    solution = Trace.given("s", "generator", nobody, "", Reading(None, 1.0))
+    solution = Trace.from_text("s", "generator", nobody, "", Reading(None, 1.0))
     made = [
-        replace(Trace.given(f"c{i}", "verifier", nobody, "", Reading(v, 1.0)), about=(solution,)) for i, v in enumerate(values)
+        replace(Trace.from_text(f"c{i}", "verifier", nobody, "", Reading(v, 1.0)), about=(solution,))
+        for i, v in enumerate(values)
     ]
     return Verdict(solution, tuple(made))
 
@@ -195,10 +200,10 @@ def test_a_verdict_stays_between_its_checks(said: list[tuple[list[bool], bool | 
     ],
 )
 def test_foreign_answers_are_compared(gold: str, answer: str | None, equal: bool | None) -> None:
-    assert same(gold, answer) is equal
+    assert is_same_answer(gold, answer) is equal
 
 
 def test_without_the_grader_for_mathematics_some_answers_cannot_be_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert same("1/2", "0.5") is True
+    assert is_same_answer("1/2", "0.5") is True
     monkeypatch.setattr("milonga.tasks.foreign.importlib.util.find_spec", lambda name: None)
-    assert same("1/2", "0.5") is None and same("7", "7.0") is True
+    assert is_same_answer("1/2", "0.5") is None and is_same_answer("7", "7.0") is True

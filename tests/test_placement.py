@@ -17,7 +17,7 @@ from engine_helpers import model_folder, section
 from helpers import Command
 from milonga.config import PlacementSection, PolicySection, VllmSection
 from milonga.engine.local import LocalEngine
-from milonga.engine.local.engine import sampled_together
+from milonga.engine.local.engine import group_by_sampler
 from milonga.engine.local.vllm_sampler import checkpoint, checkpoint_parameters
 from milonga.engine.ray import layout
 from milonga.engine.ray.layout import Machine, Need
@@ -40,8 +40,8 @@ def needs(
     vllm: VllmSection | None = None,
     **options: Any,
 ) -> dict[str, Need]:
-    sizes = {name: layout.size_of(p) for name, p in sections.items()}
-    found = layout.needs_of(sections, sizes, PlacementSection(**options), device, vllm, machines)
+    sizes = {name: layout.compute_size(p) for name, p in sections.items()}
+    found = layout.compute_needs(sections, sizes, PlacementSection(**options), device, vllm, machines)
     return {need.name: need for need in found}
 
 
@@ -54,7 +54,7 @@ GPUS = [Machine("left", 8, 2, 64 * GIB, 40 * GIB), Machine("right", 8, 2, 64 * G
 def test_sizes_are_those_of_the_loaded_models(root: Path, arch: str, lora: dict[str, Any] | None) -> None:
     chosen = section(model_folder(root, arch), lora=lora)
     policy = LocalEngine({"p": chosen}, device="cpu").policy("p")
-    size = layout.size_of(chosen)
+    size = layout.compute_size(chosen)
     assert size.trained == sum(p.numel() for p in policy.parameters)
     base = sum(p.numel() for n, p in policy.causal.named_parameters() if "lora_" not in n)
     assert size.total == base and size.block < base
@@ -66,7 +66,7 @@ def test_what_a_learner_holds_shrinks_with_their_number_and_what_it_keeps(root: 
     def each(policies: dict[str, PolicySection], **options: Any) -> int:
         return needs(policies, CORES, **options)["learners of p"].bytes
 
-    size = layout.size_of(plain["p"])
+    size = layout.compute_size(plain["p"])
     assert each(plain) > 4 * 5 * size.total, "weights, gradients, two moments and the start"
     assert each({"p": section(model_folder(root), micro_tokens=1, ema=0.9)}) == each(plain) + 4 * size.total
     assert each(plain, learners=4, samplers=1) < each(plain, learners=2, samplers=1) < each(plain, samplers=1)
@@ -76,7 +76,7 @@ def test_what_a_learner_holds_shrinks_with_their_number_and_what_it_keeps(root: 
 
 def test_what_is_offloaded_counts_on_the_host(root: Path) -> None:
     """The GPU must hold the most that is there at once: here the moments, in a step; with long passes, those."""
-    size = layout.size_of(section(model_folder(root)))
+    size = layout.compute_size(section(model_folder(root)))
 
     def need(vllm: VllmSection | None = None, learners: int = 1, where: list[Machine] = GPUS, **options: Any) -> Need:
         made = section(model_folder(root), **{"micro_tokens": 1, **options})
@@ -90,18 +90,18 @@ def test_what_is_offloaded_counts_on_the_host(root: Path) -> None:
     assert need(offload=True, optimism=True).bytes == 4 * 5 * size.total
     assert need(offload=True, learners=2).bytes < need(learners=2).bytes
     assert need(VllmSection(), offload=True).host == 4 * (3 + 1) * size.total, "and the weights, while vLLM samples"
-    line = layout.lines([rests], GPUS)[0]
+    line = layout.format_lines([rests], GPUS)[0]
     assert "GiB of the GPU and" in line and "GiB of the host" in line
     assert need(offload=True, where=CORES) == need(where=CORES), "a CPU has one memory"
     with pytest.raises(UserError, match=r"and 65\.00 GiB of the host; left are"):
-        layout.place([Need("x", 1, 1, 1, GIB, 65 * GIB)], GPUS)
+        layout.place_workers([Need("x", 1, 1, 1, GIB, 65 * GIB)], GPUS)
 
 
 def test_adapters_on_one_base_share_samplers_and_heads_have_none(root: Path) -> None:
     one, other = model_folder(root), model_folder(root, "qwen2")
     adapted = {"a": section(one, lora={"rank": 4}), "b": section(one, lora={"rank": 4}), "c": section(other, lora={"rank": 4})}
     policies = adapted | {"d": section(one), "e": section(one, kind="scalar")}
-    assert sampled_together(policies) == [["a", "b"], ["c"], ["d"]]
+    assert group_by_sampler(policies) == [["a", "b"], ["c"], ["d"]]
     found = needs(policies, CORES, samplers=1, cpus=0.1, policies={"d": {"samplers": 3, "cpus": 0.5}})
     assert found["samplers of a, b"].workers == 1 and "samplers of e" not in found
     assert (found["samplers of d"].workers, found["samplers of d"].cpus) == (3, 0.5)
@@ -109,9 +109,9 @@ def test_adapters_on_one_base_share_samplers_and_heads_have_none(root: Path) -> 
 
 def test_workers_are_put_where_there_is_room(root: Path) -> None:
     found = needs({"p": section(model_folder(root))}, GPUS, "auto", learners=3, samplers=1)
-    assert layout.place(list(found.values()), GPUS) == [["left", "left", "right"], ["right"]]
+    assert layout.place_workers(list(found.values()), GPUS) == [["left", "left", "right"], ["right"]]
     assert all(need.gpus == 1 for need in found.values())
-    assert "3 x (1 CPU, 1 GPU" in layout.lines(list(found.values()), GPUS)[0]
+    assert "3 x (1 CPU, 1 GPU" in layout.format_lines(list(found.values()), GPUS)[0]
 
 
 @pytest.mark.parametrize(
@@ -124,23 +124,23 @@ def test_workers_are_put_where_there_is_room(root: Path) -> None:
 )
 def test_what_cannot_fit_is_refused_with_the_numbers(need: Need, told: str) -> None:
     with pytest.raises(UserError, match=told.replace(".", r"\.")):
-        layout.place([need], CORES)
+        layout.place_workers([need], CORES)
 
 
 def test_a_gpu_that_is_too_small_is_refused() -> None:
-    layout.place([Need("x", 4, 1, 1, 39 * GIB)], GPUS)
+    layout.place_workers([Need("x", 4, 1, 1, 39 * GIB)], GPUS)
     with pytest.raises(UserError, match=r"GPUs of 40\.0 GiB"):
-        layout.place([Need("x", 1, 1, 1, 41 * GIB)], GPUS)
+        layout.place_workers([Need("x", 1, 1, 1, 41 * GIB)], GPUS)
     with pytest.raises(UserError, match="do not fit"):
-        layout.place([Need("x", 1, 1, 0.5, 21 * GIB)], GPUS)
+        layout.place_workers([Need("x", 1, 1, 0.5, 21 * GIB)], GPUS)
 
 
 def test_a_part_of_a_gpu_is_of_one_gpu() -> None:
-    layout.place([Need("x", 4, 1, 0.6, GIB), Need("y", 4, 1, 0.4, GIB)], GPUS)
+    layout.place_workers([Need("x", 4, 1, 0.6, GIB), Need("y", 4, 1, 0.4, GIB)], GPUS)
     with pytest.raises(UserError, match=r"1 of 5 workers do not fit.*left 7\.8 CPU, 0 \+ 0\.4 \+ 0\.4 GPU"):
-        layout.place([Need("x", 5, 0.1, 0.6, GIB)], GPUS)
+        layout.place_workers([Need("x", 5, 0.1, 0.6, GIB)], GPUS)
     with pytest.raises(UserError, match="1 of 1 workers do not fit"):
-        layout.place([Need("x", 4, 1, 0.1, GIB), Need("y", 1, 1, 2, GIB)], GPUS[:1])
+        layout.place_workers([Need("x", 4, 1, 0.1, GIB), Need("y", 1, 1, 2, GIB)], GPUS[:1])
 
 
 @pytest.mark.parametrize(
@@ -204,8 +204,10 @@ def test_transfers_are_of_whole_weights(
 ) -> None:
     placement = PlacementSection(samplers=1, transfer=transfer, **options)
     whole, adapted = section(model_folder(root)), section(model_folder(root), lora={"rank": 4})
-    layout.place(list(needs({"p": whole}, machines, "auto", VLLM, samplers=1, transfer=transfer, **options).values()), machines)
-    assert (layout.transfer_of(whole, placement), layout.transfer_of(adapted, placement)) == (by, None)
+    layout.place_workers(
+        list(needs({"p": whole}, machines, "auto", VLLM, samplers=1, transfer=transfer, **options).values()), machines
+    )
+    assert (layout.choose_transfer(whole, placement), layout.choose_transfer(adapted, placement)) == (by, None)
 
 
 @pytest.mark.parametrize("arch", ["llama", "qwen2"])
@@ -227,7 +229,10 @@ def test_a_resolved_placement_resolves_to_itself() -> None:
     plan = resolve([{"recipe": "tango", "engine": "ray", "placement": given}])
     again = resolve([plan.config.model_dump(mode="json", exclude_none=True)])
     assert again.config == plan.config
-    assert (again.config.placement.of("generator").learners, again.config.placement.of("verifier").learners) == (2, 1)
+    assert (
+        again.config.placement.for_policy("generator").learners,
+        again.config.placement.for_policy("verifier").learners,
+    ) == (2, 1)
 
 
 def test_a_dry_run_shows_who_goes_where_and_refuses_what_cannot_fit(milonga: Command) -> None:
@@ -266,7 +271,7 @@ def test_rows_are_dealt_out_whole_and_evenly(units: list[int] | None) -> None:
     for rank in range(3):
         share = GroupShare.__new__(GroupShare)
         share.rank, share.workers = rank, 3
-        shares.append(share.mine(sizes, units))
+        shares.append(share.select_own_rows(sizes, units))
     assert sorted(row for share in shares for row in share) == list(range(11))
     if units is not None:
         owners = [{units[row] for row in share} for share in shares]

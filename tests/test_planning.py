@@ -39,7 +39,7 @@ from milonga.planning import (
     simulate,
 )
 from milonga.planning import memory as room
-from milonga.planning.calibrate import MEASURED, Measurement, fit, predict
+from milonga.planning.calibrate import MEASURED, Measurement, fit_efficiencies, predict_seconds
 from milonga.planning.hardware import Accelerator
 from milonga.planning.model import (
     Efficiencies,
@@ -47,10 +47,10 @@ from milonga.planning.model import (
     prefill_parts,
     sample_parts,
     step_parts,
-    total,
+    sum_parts,
 )
-from milonga.planning.pipeline import play_through, played, steady
-from milonga.planning.plan import ENOUGH, Planner, sizes, smallest
+from milonga.planning.pipeline import compute_cycle_seconds, iterate_publish_times, make_turn_order
+from milonga.planning.plan import ENOUGH, Planner, find_fewest_gpus, list_group_sizes
 from milonga.planning.workload import Call, Study
 from short import short_loop
 
@@ -97,7 +97,7 @@ def test_parameters_are_those_that_were_published(name: str, parameters: int) ->
 def test_what_a_token_costs_by_hand() -> None:
     seven = find_shape("7b")
     assert seven.cache_bytes == 2 * 28 * 4 * 128 * 2
-    assert seven.read(np.array([1.0, 99.0])).tolist() == [2.0 * seven.active] * 2
+    assert seven.count_bytes_read(np.array([1.0, 99.0])).tolist() == [2.0 * seven.active] * 2
     assert seven.flops(10, 50) == 2 * seven.active * 10 + 4 * 28 * 3584 * 50
     assert seven.flops(10, 0) - seven.flops(10, 0, heads=3) == 2 * 152064 * 3584 * 7
     assert SMALL.parameters == SMALL.active == 1272 and SMALL.cache_bytes == 2 * 2 * 2 * 1 * 4
@@ -105,7 +105,7 @@ def test_what_a_token_costs_by_hand() -> None:
 
 def test_a_mixture_reads_the_experts_that_rows_are_sent_to() -> None:
     large = SHAPES["deepseek-v3"]
-    one, all_of_them = (float(large.read(np.array(rows))) for rows in (1.0, 1e6))
+    one, all_of_them = (float(large.count_bytes_read(np.array(rows))) for rows in (1.0, 1e6))
     assert one == pytest.approx(2 * large.active, rel=1e-6) and 36e9 < large.active < 38e9
     assert all_of_them == pytest.approx(2 * (large.parameters - large.embedding), rel=1e-6)
     assert large.cache_bytes == 61 * (512 + 64) * 2, "compressed keys and values"
@@ -235,16 +235,18 @@ def test_only_what_is_not_hidden_of_a_learners_links_counts() -> None:
 @pytest.mark.parametrize("lengths", [Lengths(2048, 8192), Lengths(500, 1000, 1.5), Lengths(256, 256, 0.2)])
 def test_expected_lengths_are_those_of_draws(lengths: Lengths) -> None:
     drawn = lengths.draw(64 * 2000, 0).reshape(2000, 64)
-    assert lengths.average() == pytest.approx(drawn.mean(), rel=0.01)
-    assert lengths.longest(64) == pytest.approx(drawn.max(axis=1).mean(), rel=0.02)
+    assert lengths.truncated_mean() == pytest.approx(drawn.mean(), rel=0.01)
+    assert lengths.expected_longest(64) == pytest.approx(drawn.max(axis=1).mean(), rel=0.02)
     ages = (drawn**2).sum() / (2 * drawn.sum())
-    assert lengths.age() == pytest.approx(ages, rel=0.02)
+    assert lengths.mean_tokens_so_far() == pytest.approx(ages, rel=0.02)
 
 
 def test_lengths_that_are_alike_are_exact() -> None:
     alike = Lengths(300, 1000, spread=0.0)
     assert (
-        alike.average() == pytest.approx(300) and alike.longest(50) == pytest.approx(300) and alike.age() == pytest.approx(150)
+        alike.truncated_mean() == pytest.approx(300)
+        and alike.expected_longest(50) == pytest.approx(300)
+        and alike.mean_tokens_so_far() == pytest.approx(150)
     )
     assert set(alike.draw(4, 0).tolist()) == {300.0}
 
@@ -254,9 +256,9 @@ def test_lengths_that_are_alike_are_exact() -> None:
 
 def test_memory_by_hand() -> None:
     shape = find_shape("1.5b")
-    alone = room.learner(shape, 1, 1000, recompute=False)
-    assert total(alone) == pytest.approx(22 * shape.parameters + 1000 * shape.activation_bytes)
-    sharded = room.learner(shape, 8, 0, recompute=False)
+    alone = room.compute_pass_memory(shape, 1, 1000, recompute=False)
+    assert sum_parts(alone) == pytest.approx(22 * shape.parameters + 1000 * shape.activation_bytes)
+    sharded = room.compute_pass_memory(shape, 8, 0, recompute=False)
     assert sharded["moments"] == shape.parameters and sharded["working weights"] == 8 * shape.embedding
     call = Call("g", rows=64, prompts=64, prompt=1000, lengths=Lengths(1000, 1000, 0.0))
     found = room.fit_sampler(ACCELERATORS["h200"], shape, call, rows=64, tensor=2)
@@ -279,18 +281,22 @@ def test_activations_are_computed_again_only_where_they_must_be() -> None:
 def test_memory_grows_with_tokens_and_shrinks_with_gpus(name: str, a: int, b: int, x: int, y: int, again: bool) -> None:
     few, many, short, long = min(a, b) + 1, max(a, b) + 1, min(x, y), max(x, y)
     shape = SHAPES[name]
-    assert total(room.learner(shape, many, short, again)) <= total(room.learner(shape, few, short, again))
-    assert total(room.learner(shape, few, short, again)) <= total(room.learner(shape, few, long, again))
-    assert room.token_bytes(shape, True) < room.token_bytes(shape, False)
+    assert sum_parts(room.compute_pass_memory(shape, many, short, again)) <= sum_parts(
+        room.compute_pass_memory(shape, few, short, again)
+    )
+    assert sum_parts(room.compute_pass_memory(shape, few, short, again)) <= sum_parts(
+        room.compute_pass_memory(shape, few, long, again)
+    )
+    assert room.activation_bytes_per_token(shape, True) < room.activation_bytes_per_token(shape, False)
 
 
 @pytest.mark.parametrize(("name", "gpus"), [("7b", 1), ("72b", 8), ("671b", 64)])
 def test_what_does_not_fit_is_refused_with_the_number_that_would(name: str, gpus: int) -> None:
     with pytest.raises(UserError, match=r"do not hold .* it takes at least (\d+) GPUs") as refused:
         make_plan(H200, tango(), both(name), gpus, staleness=1)
-    least = smallest(Planner(H200, tango(), both(name), near=False))
+    least = find_fewest_gpus(Planner(H200, tango(), both(name), near=False))
     assert least is not None and f"at least {least} GPUs" in str(refused.value)
-    before = [size for size in sizes(least) if size < least]
+    before = [size for size in list_group_sizes(least) if size < least]
     plans = make_plans(H200, tango(), both(name), [*before[-1:], least], staleness=1)
     assert plans[-1] is not None and plans[:-1] == [None] * (len(plans) - 1)
 
@@ -308,7 +314,7 @@ def test_what_is_offloaded_leaves_room_and_costs_time() -> None:
     each = shape.parameters / 8
     plain, thrifty = (room.fit_learner(H200.gpu, shape, study, 8, offload=offload) for offload in (False, True))
     assert plain is not None and thrifty is not None
-    assert "moments" in plain.memory and total(thrifty.memory) <= total(plain.memory) - 12 * each + 1
+    assert "moments" in plain.memory and sum_parts(thrifty.memory) <= sum_parts(plain.memory) - 12 * each + 1
     assert room.fit_learner(replace(H200.gpu, memory=16 * each), shape, study, 8, offload=True) is None, "a step must fit"
     before, after = (make_plan(H200, tango(), both("7b"), 8, 0, offload) for offload in (False, True))
     held = [group.memory["learners' state"] for group in after.best.groups]
@@ -317,7 +323,7 @@ def test_what_is_offloaded_leaves_room_and_costs_time() -> None:
     moves = 2 * 8 * each / (64e9 * 0.7)
     assert all(sum(parts.get("offload", 0.0) for parts in b.times) == pytest.approx(moves) for _, b in learners)
     assert "offload" not in {name for group in before.best.groups for parts in group.times for name in parts}
-    fewest = [smallest(Planner(H200, tango(), both("72b"), near=False, offload=offload)) for offload in (False, True)]
+    fewest = [find_fewest_gpus(Planner(H200, tango(), both("72b"), near=False, offload=offload)) for offload in (False, True)]
     assert fewest[0] is not None and fewest[1] is not None and fewest[1] < fewest[0]
 
 
@@ -331,7 +337,7 @@ def test_what_fits_nowhere_is_refused_too() -> None:
 
 def test_a_cycle_by_hand() -> None:
     def cycle(staleness: int, playing: list[float], learning: list[float], counts: list[int]) -> float:
-        return float(steady([np.array(s) for s in playing], [np.array(s) for s in learning], counts, staleness))
+        return float(compute_cycle_seconds([np.array(s) for s in playing], [np.array(s) for s in learning], counts, staleness))
 
     assert cycle(0, [3.0], [2.0], [1]) == pytest.approx(5)
     assert cycle(1, [3.0], [2.0], [1]) == cycle(3, [3.0], [2.0], [1]) == pytest.approx(3), "the slower side rules"
@@ -343,13 +349,13 @@ def test_a_cycle_by_hand() -> None:
 @pytest.mark.parametrize("staleness", [0, 1, 3])
 def test_turns_that_are_played_through_take_what_the_closed_form_says(counts: list[int], staleness: int) -> None:
     playing, learning = [3.0, 5.0][: len(counts)], [2.0, 7.0][: len(counts)]
-    filling, kinds = played(counts)
-    found = list(play_through(((kind, playing[kind], learning[kind]) for kind in kinds), staleness))
+    filling, kinds = make_turn_order(counts)
+    found = list(iterate_publish_times(((kind, playing[kind], learning[kind]) for kind in kinds), staleness))
     mean = (found[-1] - found[filling - 1]) * sum(counts) / (len(found) - filling)
     sides = [[np.array(seconds) for seconds in side] for side in (playing, learning)]
-    assert mean == pytest.approx(float(steady(sides[0], sides[1], counts, staleness)))
+    assert mean == pytest.approx(float(compute_cycle_seconds(sides[0], sides[1], counts, staleness)))
     uneven = [(0, 1.0, 1.0), (0, 1.0, 5.0), (0, 1.0, 1.0), (0, 5.0, 1.0)]
-    assert list(play_through(uneven, 1)) == [2, 7, 8, 13] and list(play_through(uneven, 2)) == [2, 7, 8, 9]
+    assert list(iterate_publish_times(uneven, 1)) == [2, 7, 8, 13] and list(iterate_publish_times(uneven, 2)) == [2, 7, 8, 9]
 
 
 @pytest.mark.parametrize("recipe", ["grpo", "frozen", "tango"])
@@ -362,7 +368,7 @@ def test_stretches_are_those_of_the_loop(recipe: str, tmp_path: Path) -> None:
             found = len(list(loop.stretch(loop.next_cursor())))
             assert found == (100 if len(counts) == 1 else count)
             for _ in range(count):
-                loop.turn()
+                loop.run_turn()
 
 
 @given(
@@ -378,17 +384,17 @@ def test_more_gpus_are_never_slower(name: str, recipe: str, problems: int, rollo
     times = [plan.best.turn_s for plan in plans]
     assert len(times) >= 3 and all(after <= ENOUGH * before for before, after in pairwise(times))
     for plan in plans:
-        assert plan.best.gpus <= plan.gpus and 0 < plan.best.busy <= 1.001
-        assert all(total(group.memory) <= H200.gpu.memory for group in plan.best.groups)
-        assert plan.best.turn_s >= max(total(parts) for parts in plan.best.loads.values()) / load.cycle * (1 - 1e-9)
+        assert plan.best.gpus <= plan.gpus and 0 < plan.best.busy_share <= 1.001
+        assert all(sum_parts(group.memory) <= H200.gpu.memory for group in plan.best.groups)
+        assert plan.best.turn_s >= max(sum_parts(parts) for parts in plan.best.loads.values()) / load.cycle * (1 - 1e-9)
 
 
 def test_a_split_is_the_best_of_all_sizes() -> None:
     planner = Planner(H200, tango(8, 4), both("1.5b"), near=True, staleness=2)
-    axes = planner.axes(6)
-    found = planner.split(axes, 6)
+    axes = planner.list_group_options(6)
+    found = planner.place_split(axes, 6)
     every = [
-        planner.placed("split", [a, b, c, d])
+        planner.make_placement("split", [a, b, c, d])
         for a in axes[0] for b in axes[1] for c in axes[2] for d in axes[3] if a.gpus + b.gpus + c.gpus + d.gpus <= 6
     ]  # fmt: skip
     assert found is not None and len(every) == 15
@@ -411,7 +417,7 @@ def test_a_workload_is_what_the_recipe_plays(recipe: str, tmp_path: Path) -> Non
                 seen.append((lesson.policy, len(lesson.traces))),
                 learn(lesson, *rest),
             )[1]
-            loop.turn()
+            loop.run_turn()
             assert calls == [(call.policy, call.rows) for call in turn.calls]
             assert learned == [(turn.study.policy, turn.study.rows)]
 
@@ -462,15 +468,15 @@ def test_the_fit_finds_what_made_the_measurements() -> None:
     """Times that the model itself makes, of known efficiencies, give these efficiencies back."""
     true = Efficiencies(0.6, 3e-5, 0.5, 1e-6, 0.7, 12.0, 1e-6, 1e-4)
     gpu, seen = calibrate().gpu, calibrate().measurements
-    made = [replace(one, seconds=predict(one, gpu, true)) for one in seen]
-    found = asdict(fit(made, gpu))
+    made = [replace(one, seconds=predict_seconds(one, gpu, true)) for one in seen]
+    found = asdict(fit_efficiencies(made, gpu))
     assert found == {name: pytest.approx(value, rel=1e-6) for name, value in asdict(true).items()}
 
 
 def test_no_unknown_is_negative() -> None:
     gpu, seen = calibrate().gpu, calibrate().measurements
     faster = [replace(one, seconds=one.seconds * (0.1 if one.kind == "sample" else 1)) for one in seen]
-    assert all(value >= 0 for value in asdict(fit(faster, gpu)).values())
+    assert all(value >= 0 for value in asdict(fit_efficiencies(faster, gpu)).values())
 
 
 def test_the_model_predicts_what_was_measured() -> None:
@@ -483,7 +489,7 @@ def test_the_model_predicts_what_was_measured() -> None:
         bound = 0.30 if check.one.shape == "smollm2-135m" and check.one.tokens else bounds[check.one.group]
         assert abs(check.error(check.unseen)) < bound, check.one.name
     for one in calibrate().held:
-        assert abs(one.predicted / one.size - 1) < (0.03 if one.shape == "qwen2.5-1.5b" else 0.07), one.name
+        assert abs(one.predicted_bytes / one.size - 1) < (0.03 if one.shape == "qwen2.5-1.5b" else 0.07), one.name
 
 
 def test_an_unseen_measurement_is_not_seen() -> None:
@@ -506,7 +512,7 @@ def test_only_what_was_measured_is_called_calibrated() -> None:
         load = Workload("grpo", problems, 8, 125, alike, alike)
         machine = Machine(find_accelerator(gpu), calibrate().reached)
         plan = make_plan(machine, load, {"generator": find_shape(name)}, gpus, 0)
-        return plan.standing(plan.best, calibrate())
+        return plan.classify_standing(plan.best, calibrate())
 
     assert standing("135m") == standing("1.5b") == "calibrated"
     assert {standing("3b"), standing("135m", gpu="h100"), standing("135m", tokens=900), standing("135m", problems=4)} == {
@@ -601,4 +607,4 @@ def test_the_page_shows_what_the_code_gives_now() -> None:
     page = draw_scaling.PAGE.read_text(encoding="utf-8")
     assert page == draw_scaling.written(page, scaling.tables()), "run scripts/draw_scaling.py"
     drawn = draw_scaling.PICTURE.read_text(encoding="utf-8")
-    assert drawn == draw_scaling.standalone(scaling.picture()), "run scripts/draw_scaling.py"
+    assert drawn == draw_scaling.make_standalone(scaling.picture()), "run scripts/draw_scaling.py"

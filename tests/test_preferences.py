@@ -19,7 +19,7 @@ from helpers import PROPERTY, make_trace
 from milonga.objectives import make_objective
 from milonga.objectives.losses import Denominators, Rows, TokenTerms, loss, pair_loss
 from milonga.preferences import Preference, Preferences, Side
-from milonga.recipes.preferences import as_given, kept_pairs
+from milonga.recipes.preferences import record_pairs, to_given_rollout
 from milonga.run.files import JsonLines
 from milonga.run.folder import RunFolder
 from milonga.schedule import Cursor, Phase, Schedule, rounds
@@ -39,7 +39,7 @@ def test_a_pair_is_kept_once_in_a_round() -> None:
     book = Preferences()
     assert book.add(pair()) and not book.add(pair(reason="again")) and not book.add(pair(winner=" 1+1=2 \n", turn=2))
     assert book.add(pair(loser="1+1=4")) and book.add(pair(number=1))
-    assert [one.reason for one in book.of_round(0)] == ["right", "right"] and len(book.of_round(1)) == 1
+    assert [one.reason for one in book.select_round(0)] == ["right", "right"] and len(book.select_round(1)) == 1
 
 
 def test_sides_that_read_alike_are_no_pair() -> None:
@@ -64,28 +64,30 @@ def test_a_row_reads_back_as_the_pair() -> None:
     one = pair()
     assert Preference.from_json(one.to_json()) == one
     book = Preferences([one.to_json()])
-    assert book.kept == [one] and not book.add(one) and book.unsaved() == []
+    assert book.kept == [one] and not book.add(one) and book.take_unsaved() == []
 
 
 def test_each_row_is_handed_out_to_be_saved_once() -> None:
     book = Preferences()
     book.add(pair())
-    assert len(book.unsaved()) == 1 and book.unsaved() == []
+    assert len(book.take_unsaved()) == 1 and book.take_unsaved() == []
     book.add(pair(number=1))
-    assert [row["round"] for row in book.unsaved()] == [1]
+    assert [row["round"] for row in book.take_unsaved()] == [1]
 
 
 def test_what_is_learned_from_again_has_the_ids_that_were_sampled() -> None:
     trace = make_trace(2, 3)
-    one = Preference(1, 0, "generator", "p", "question", Side.of(trace), Side.of(make_trace(2, 4)), "because")
-    winner, loser = one.traces("generator")
+    one = Preference(
+        1, 0, "generator", "p", "question", Side.from_rollout(trace), Side.from_rollout(make_trace(2, 4)), "because"
+    )
+    winner, loser = one.to_rollouts("generator")
     assert winner.ids.tolist() == trace.ids.tolist() and winner.mask.tolist() == trace.mask.tolist()
     assert (winner.length, loser.length) == (3, 4) and winner.origin == loser.origin == "given"
 
 
 def test_what_another_version_sampled_is_for_pairs_and_never_for_a_policy_gradient() -> None:
     sampled = make_trace(2, 3)
-    frozen = as_given(sampled)
+    frozen = to_given_rollout(sampled)
     assert frozen.ids is sampled.ids and frozen.mask.tolist() == [False] * 2 + [True] * 3
     with pytest.raises(ValueError, match="given texts cannot enter a policy gradient"):
         Lesson("generator", make_objective("grpo"), Traces([frozen]), advantages=[np.zeros(5)])
@@ -96,12 +98,12 @@ def test_what_another_version_sampled_is_for_pairs_and_never_for_a_policy_gradie
 
 def test_rounds_are_counted_by_the_phases_that_are_alike() -> None:
     one = rounds("generator", 2, "model", "before")
-    assert [one.round(number) for number in range(3)] == [0, 1, 2]
+    assert [one.count_rounds(number) for number in range(3)] == [0, 1, 2]
     assert one.advance(Cursor(0, 2), [{}, {}]) == Cursor(1, 0) and one.cycle[0].enter[0].source == "before"
     two = Schedule((Phase("a", 1),), (Phase("b", 1), Phase("c", 1)))
-    assert [two.round(number) for number in range(6)] == [0, 0, 0, 1, 1, 2]
+    assert [two.count_rounds(number) for number in range(6)] == [0, 0, 0, 1, 1, 2]
     three = Schedule((Phase("a", 1, name="first"), Phase("a", 1)), (Phase("a", 1),))
-    assert [three.round(number) for number in range(4)] == [0, 0, 1, 2]
+    assert [three.count_rounds(number) for number in range(4)] == [0, 0, 1, 2]
 
 
 # The run folder.
@@ -137,8 +139,8 @@ def test_a_run_killed_after_its_pairs_were_written_ends_in_the_same_bits(recipe:
         path = tmp_path / "run" / what
         shutil.rmtree(path) if path.is_dir() else os.remove(path)
     found, pairs = (JsonLines(tmp_path / "run" / f"{name}.jsonl") for name in ("metrics", "preferences"))
-    found.cut(3)
-    pairs.cut(4)
+    found.truncate_after(3)
+    pairs.truncate_after(4)
     assert min(row["turn"] for row in pairs.rows()) < max(row["turn"] for row in pairs.rows()) == 4
     with pairs.path.open("a") as file:
         file.write('{"turn": 4, "rou')
@@ -159,7 +161,7 @@ def test_a_run_killed_after_its_pairs_were_written_ends_in_the_same_bits(recipe:
 def test_preference_recipes_keep_their_pairs_with_reasons(recipe: str, reasons: set[str], tmp_path: Path) -> None:
     with short_loop(recipe, tmp_path / "run", {"batch": {"problems": 8}}) as loop:
         for _ in range(4):
-            loop.turn()
+            loop.run_turn()
     rows = loop.folder.preferences.rows()
     assert rows and {row["reason"] for row in rows} <= reasons
     keys = [Preference.from_json(row).key for row in rows]
@@ -168,10 +170,10 @@ def test_preference_recipes_keep_their_pairs_with_reasons(recipe: str, reasons: 
 
 def test_pairs_that_are_not_new_are_not_learned_from(tmp_path: Path) -> None:
     with short_loop("spin", tmp_path / "run") as loop:
-        loop.turn()
+        loop.run_turn()
         one = Table(loop.setting, 2, "generator", preferences=loop.preferences)
-        made = [("why", *kept.traces("generator")) for kept in loop.preferences.kept]
-        assert made and kept_pairs(one, made) == []
+        made = [("why", *kept.to_rollouts("generator")) for kept in loop.preferences.kept]
+        assert made and record_pairs(one, made) == []
 
 
 # The losses of pairs.

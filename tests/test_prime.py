@@ -20,9 +20,9 @@ import milonga
 from cases import FAST, TINY
 from helpers import PROPERTY, make_trace
 from milonga.api import make_engine
-from milonga.credit import ImplicitCredit, accuracy_within, contributions, rescaled, weighed
+from milonga.credit import ImplicitCredit, combine_advantages, filter_by_accuracy, process_contribution_stats, rescale_rewards
 from milonga.errors import ConfigError
-from milonga.recipes.prime import Prime, PrimeOptions, pair_notes, step_auroc
+from milonga.recipes.prime import Prime, PrimeOptions, compute_pair_accuracy, step_auroc
 from milonga.resolve import Plan, resolve
 from milonga.run.files import JsonLines
 from milonga.table import Setting, Table
@@ -43,7 +43,7 @@ def rows(*tokens: list[float], groups: str = "") -> tuple[list[Floats], Traces]:
 def advantages(form: ImplicitCredit, *tokens: list[float], outcomes: list[float] | None = None) -> list[list[float]]:
     rewards, traces = rows(*tokens)
     known = np.array(outcomes if outcomes is not None else [1.0] * len(tokens))
-    found = form.advantages(rewards, known, traces, traces.problems)
+    found = form.advantages(rewards, known, traces, traces.problem_ids)
     assert all(not array[:2].any() for array in found)  # nothing for the prompt
     return [array[2:].tolist() for array in found]
 
@@ -125,20 +125,20 @@ def test_by_token_means_a_bias_does_not_cancel_at_unequal_lengths() -> None:
 
 def test_rewards_are_rescaled_by_the_whole_batch_not_by_a_part_of_it() -> None:
     rewards, traces = rows([0.5, 0.5], [-3.0, -1.0], groups="ab")
-    largest = rescaled(rewards, traces, "max_return")
+    largest = rescale_rewards(rewards, traces, "max_return")
     assert [r[2:].tolist() for r in largest] == [[0.125, 0.125], [-0.75, -0.25]]
     deviation = float(np.std([1.0, 0.5, -4.0, -1.0]))
-    assert rescaled(rewards, traces, "std")[1][2:] == pytest.approx([-3 / deviation, -1 / deviation])
-    assert all(np.array_equal(a, b) for a, b in zip(rescaled(rewards, traces, "none"), rewards, strict=True))
+    assert rescale_rewards(rewards, traces, "std")[1][2:] == pytest.approx([-3 / deviation, -1 / deviation])
+    assert all(np.array_equal(a, b) for a, b in zip(rescale_rewards(rewards, traces, "none"), rewards, strict=True))
     zero = [0.0 * r for r in rewards]
-    assert not any(r.any() for how in ("max_return", "std") for r in rescaled(zero, traces, how))  # type: ignore[arg-type]
+    assert not any(r.any() for how in ("max_return", "std") for r in rescale_rewards(zero, traces, how))  # type: ignore[arg-type]
 
 
 def test_each_source_has_its_own_weight() -> None:
     ones, traces = rows([1.0], [1.0])
     twos = [2 * array for array in ones]
-    assert [a[2:].tolist() for a in weighed(ones, twos, (5.0, 0.25), traces, "off")] == [[5.5], [5.5]]
-    assert [a[2:].tolist() for a in weighed(ones, twos, (0.0, 1.0), traces, "off")] == [[2.0], [2.0]]
+    assert [a[2:].tolist() for a in combine_advantages(ones, twos, (5.0, 0.25), traces, "off")] == [[5.5], [5.5]]
+    assert [a[2:].tolist() for a in combine_advantages(ones, twos, (0.0, 1.0), traces, "off")] == [[2.0], [2.0]]
     assert PrimeOptions().outcome_weight == PrimeOptions().process_weight == 1.0
 
 
@@ -146,8 +146,8 @@ def test_full_whitening_can_turn_signs_and_std_only_cannot() -> None:
     """A long trace with much credit pulls the mean up: the short one's small gain becomes a loss."""
     credit, traces = rows([0.1], [2.0] * 8, [-0.1])
     nothing = [np.zeros(len(a)) for a in credit]
-    full = weighed(credit, nothing, (1.0, 1.0), traces, "full")
-    scaled = weighed(credit, nothing, (1.0, 1.0), traces, "std_only")
+    full = combine_advantages(credit, nothing, (1.0, 1.0), traces, "full")
+    scaled = combine_advantages(credit, nothing, (1.0, 1.0), traces, "std_only")
     assert full[0][2] < 0 < scaled[0][2] and scaled[2][2] < 0
     pooled = np.concatenate([a[2:] for a in scaled])
     assert pooled.std() == pytest.approx(1.0, abs=1e-5)
@@ -156,7 +156,7 @@ def test_full_whitening_can_turn_signs_and_std_only_cannot() -> None:
 def test_the_notes_say_what_each_source_adds_and_whether_length_does() -> None:
     outcome, traces = rows([1.0, 1.0], [1.0] * 4, [1.0] * 3)
     process = [np.array([0.0, 0.0] + [float(t.length)] * t.length) for t in traces]
-    notes = contributions(outcome, process, (1.0, 0.5), traces)
+    notes = process_contribution_stats(outcome, process, (1.0, 0.5), traces)
     assert notes["length_correlation"] == pytest.approx(1.0)
     assert notes["advantage_outcome"] == 1.0
     assert notes["advantage_process"] == pytest.approx(0.5 * math.sqrt((2 * 4 + 4 * 16 + 3 * 9) / 9))
@@ -167,24 +167,26 @@ def test_the_filter_includes_its_bounds() -> None:
     right = {"a": [1, 0, 0, 0, 0], "b": [1, 1, 1, 1, 0], "c": [1, 1, 1, 1, 1], "d": [0, 0, 0, 0, float("nan")]}
     correct = np.array([value for values in right.values() for value in values], dtype=float)
     groups = [g for g in "abcd" for _ in range(5)]
-    kept = accuracy_within(correct, groups, 0.2, 0.8)
+    kept = filter_by_accuracy(correct, groups, 0.2, 0.8)
     assert kept.tolist() == [True] * 10 + [False] * 10
-    assert accuracy_within(correct, groups, 0.0, 1.0).all()
-    assert not accuracy_within(np.array([np.nan, np.nan]), ["a", "a"], 0.0, 1.0).any()
+    assert filter_by_accuracy(correct, groups, 0.0, 1.0).all()
+    assert not filter_by_accuracy(np.array([np.nan, np.nan]), ["a", "a"], 0.0, 1.0).any()
 
 
 def test_pairs_are_taken_within_problems() -> None:
     rewards, traces = rows([1.0], [0.5], [9.0], [10.0], groups="aabb")  # right, wrong, right, wrong
-    assert pair_notes(rewards, traces) == {"pair_accuracy": 0.5}
-    assert pair_notes(rewards[:1], traces[:1]) == {}
+    assert compute_pair_accuracy(rewards, traces) == {"pair_accuracy": 0.5}
+    assert compute_pair_accuracy(rewards[:1], traces[:1]) == {}
 
 
 def test_the_first_wrong_step_is_held_against_the_right_ones() -> None:
     """What follows an error is not counted: the low score of the last step here is nobody's fault."""
 
     def check(scores: tuple[float, ...], truth: tuple[bool, ...]) -> Trace:
-        solution = Trace.given("s", "generator", Problem("p", "p", "a"), "", Reading(None, 1.0), Grade(all(truth), truth))
-        found = Trace.given("c", "verifier", solution.problem, "", Reading(Verification(None, True, step_scores=scores), 1.0))
+        solution = Trace.from_text("s", "generator", Problem("p", "p", "a"), "", Reading(None, 1.0), Grade(all(truth), truth))
+        found = Trace.from_text(
+            "c", "verifier", solution.problem, "", Reading(Verification(None, True, step_scores=scores), 1.0)
+        )
         return replace(found, about=(solution,))
 
     one, other = check((0.9, 0.2, 0.1), (True, False, True)), check((0.6, 0.1), (True, True))
@@ -218,7 +220,7 @@ def weights(policy: str) -> list[torch.Tensor]:
 
 
 def moved(policy: str) -> bool:
-    return any(not torch.equal(a, b) for a, b in zip(weights(policy), engine().policy(policy).tagged("ref"), strict=True))
+    return any(not torch.equal(a, b) for a, b in zip(weights(policy), engine().policy(policy).get_tag("ref"), strict=True))
 
 
 def lessons(p: Plan, table: Table, played: Traces) -> dict[str, Lesson]:
@@ -234,7 +236,7 @@ def test_the_process_reward_is_exactly_zero_at_the_start() -> None:
     p = plan(options=OPEN)
     table = fresh(p)
     played = p.recipe.play(table)
-    assert not any(numbers.any() for numbers in table.numbers("verifier", played))
+    assert not any(numbers.any() for numbers in table.score_tokens("verifier", played))
     found = lessons(p, table, played)
     assert list(found) == ["generator", "verifier"]
     assert found["generator"].sources == {"answers": 1.0, "verifier": 0.0}
@@ -264,7 +266,7 @@ def test_token_rewards_sum_to_the_score_that_the_loss_and_the_judge_use() -> Non
     played = p.recipe.play(table)
     lessons(p, table, played)
     assert isinstance(p.recipe, Prime)
-    rewards = p.recipe.token_rewards(table, played)
+    rewards = p.recipe.compute_token_rewards(table, played)
     for trace, reward, check in zip(played, rewards, table.judge("verifier", played), strict=True):
         logit = math.log(check.reading.value.score / (1 - check.reading.value.score))
         assert reward.sum() == pytest.approx(logit, abs=1e-5)
@@ -298,7 +300,7 @@ def test_all_rollouts_are_scored_before_the_first_step_of_the_reward_model() -> 
     played = p.recipe.play(table)
     lessons(p, table, played)
     assert isinstance(p.recipe, Prime)
-    expected = p.recipe.token_rewards(table, played)
+    expected = p.recipe.compute_token_rewards(table, played)
     given = iter(p.recipe.credit(table, played))
     by_hand = p.recipe.credit_generator(table, played, expected)
     first = next(given)

@@ -22,14 +22,14 @@ def test_proposals_read_back(dialect: Any) -> None:
     assert proposer.read(proposer.write("sum(a)", "[1,2]")).value == Program("sum(a)", "[1,2]")
     assert prober.read(prober.write(["[1]", "[]", "[2,3]"])).value == Inputs(("[1]", "[]", "[2,3]"))
     for text in ("", "sum(a)", "sum(a)\n#", "\n#1", "a\nb\n#1", "<program></program><input>1</input>", "[1]\n;[2]"):
-        assert not proposer.read(text).valid and not prober.read(text).valid
+        assert not proposer.read(text).is_valid and not prober.read(text).is_valid
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_answers_are_read_as_a_solvers(dialect: Any) -> None:
     for role in (Deducer(dialect), Abducer(dialect), Inducer(dialect)):
         found = role.read(role.write(["[2]", "4"], "4"))
-        assert found.valid and found.value.answer == "4" and found.value.steps == ("[2]", "4")
+        assert found.is_valid and found.value.answer == "4" and found.value.steps == ("[2]", "4")
 
 
 def test_each_seat_is_asked_in_a_way_of_its_own() -> None:
@@ -43,11 +43,11 @@ def test_each_seat_is_asked_in_a_way_of_its_own() -> None:
 
 def test_questions_hold_two_of_three() -> None:
     terse, full = Question(terse=True), Question(terse=False)
-    assert terse.deduction("n+1", "2") == "n+1\n2" and terse.induction([("1", "2"), ("2", "3")]) == "1=2;2=3"
-    assert terse.references([("n+1", "2"), ("n*2", "1")]) == "n+1#2\nn*2#1"
-    for text in (full.deduction("n+1", "2"), full.abduction("n+1", "2"), full.references([("n+1", "2")])):
+    assert terse.render_deduction("n+1", "2") == "n+1\n2" and terse.render_induction([("1", "2"), ("2", "3")]) == "1=2;2=3"
+    assert terse.render_references([("n+1", "2"), ("n*2", "1")]) == "n+1#2\nn*2#1"
+    for text in (full.render_deduction("n+1", "2"), full.render_abduction("n+1", "2"), full.render_references([("n+1", "2")])):
         assert "n+1" in text and "2" in text
-    assert full.induction([("1", "2")]) == "Input: 1\nOutput: 2"
+    assert full.render_induction([("1", "2")]) == "Input: 1\nOutput: 2"
 
 
 @PROPERTY
@@ -56,4 +56,4 @@ def test_no_text_breaks_a_reader(text: str) -> None:
     for dialect in DIALECTS:
         for role in (ProgramProposer(dialect), InputProposer(dialect), Deducer(dialect)):  # type: ignore[arg-type]
             found = role.read(text)
-            assert found.valid == (found.invalid is None) and 0 <= found.format <= 1
+            assert found.is_valid == (found.invalid is None) and 0 <= found.format <= 1

@@ -14,15 +14,15 @@ from hypothesis import strategies as st
 from cases import TINY
 from helpers import PROPERTY
 from milonga.api import make_engine
-from milonga.credit import first_zero
+from milonga.credit import find_first_zero
 from milonga.engine.local import LocalEngine
 from milonga.errors import ConfigError
-from milonga.evals.metrics import harmonic, process_f1
+from milonga.evals.metrics import harmonic_mean, process_f1
 from milonga.recipes import QwenPrm
-from milonga.recipes.qwen_prm import QwenPrmOptions, until
+from milonga.recipes.qwen_prm import QwenPrmOptions, labels_from_first_error
 from milonga.recipes.scoring import NAN
 from milonga.resolve import Plan, resolve
-from milonga.roles.scorer import StepScorer, aggregated
+from milonga.roles.scorer import StepScorer, aggregate_scores
 from milonga.table import Setting, Table
 from milonga.types import Grade, Traces
 
@@ -55,7 +55,7 @@ def played() -> Traces:
 def labels_of(kind: str, **options: Any) -> list[list[float] | None]:
     p = plan(kind, **options)
     assert isinstance(p.recipe, QwenPrm)
-    return p.recipe.labels(table(p), played())
+    return p.recipe.label_steps(table(p), played())
 
 
 def same(a: list[float] | None, b: list[float] | None) -> bool:
@@ -66,17 +66,17 @@ def same(a: list[float] | None, b: list[float] | None) -> bool:
 
 
 def test_labels_of_a_known_first_error() -> None:
-    assert until(3, -1) == [1.0, 1.0, 1.0]
-    assert same(until(4, 1), [1.0, 0.0, NAN, NAN])
-    assert until(1, 0) == [0.0] and until(3, None) is None
+    assert labels_from_first_error(3, -1) == [1.0, 1.0, 1.0]
+    assert same(labels_from_first_error(4, 1), [1.0, 0.0, NAN, NAN])
+    assert labels_from_first_error(1, 0) == [0.0] and labels_from_first_error(3, None) is None
 
 
 @PROPERTY
 @given(st.integers(1, 8), st.data())
 def test_labels_and_first_errors_say_the_same(count: int, data: st.DataObject) -> None:
     first = data.draw(st.integers(-1, count - 1))
-    labels = until(count, first)
-    assert labels is not None and len(labels) == count and first_zero(labels) == first
+    labels = labels_from_first_error(count, first)
+    assert labels is not None and len(labels) == count and find_first_zero(labels) == first
     assert np.isnan(labels).sum() == (0 if first == -1 else count - 1 - first)
 
 
@@ -87,7 +87,7 @@ def test_consensus_keeps_what_both_agree_on_and_drops_the_rest() -> None:
     kept = 0
     for value, verdict, label in zip(mc, judge, both, strict=True):
         assert value is not None
-        agree = verdict is not None and first_zero(value) == first_zero(verdict)
+        agree = verdict is not None and find_first_zero(value) == find_first_zero(verdict)
         assert same(label, value if agree else None)
         assert not agree or same(label, verdict)
         kept += agree
@@ -107,7 +107,7 @@ def test_soft_labels_stop_where_hard_ones_do() -> None:
 def test_nothing_is_labelled_after_the_first_error() -> None:
     for kind in KINDS:
         for labels in labels_of(kind):
-            first = first_zero(labels or [])
+            first = find_first_zero(labels or [])
             assert labels is None or first == -1 or np.isnan(labels[first + 1 :]).all()
 
 
@@ -144,11 +144,11 @@ def test_only_truth_sees_the_truth_of_steps(kind: str) -> None:
 def test_votes_of_the_judge_are_about_the_first_error() -> None:
     p = plan("judge", votes=3)
     assert isinstance(p.recipe, QwenPrm)
-    found = p.recipe.judged(table(p), played())
+    found = p.recipe.judge_first_errors(table(p), played())
     checks = table(p).judge("judge", played(), 3)
     for number, solution in enumerate(played()):
         said = [c.reading.value.steps for c in checks if c.subject.id == solution.id]
-        firsts = [first_zero(steps) for steps in said if steps is not None]
+        firsts = [find_first_zero(steps) for steps in said if steps is not None]
         assert found[number] is None if not firsts else firsts.count(found[number]) == max(map(firsts.count, firsts))  # type: ignore[arg-type]
 
 
@@ -174,11 +174,11 @@ def test_aggregation_follows_from_the_meaning_of_the_labels() -> None:
         assert isinstance(role, StepScorer) and role.aggregate == ("last_step" if kind.startswith("mc") else "product")
     role = plan("mc_hard", aggregate="product").roles["verifier"]
     assert isinstance(role, StepScorer) and role.aggregate == "product"
-    assert aggregated([0.9, 0.4], 0.7, "last_step") == 0.4
+    assert aggregate_scores([0.9, 0.4], 0.7, "last_step") == 0.4
 
 
 def test_the_f1_of_the_paper() -> None:
-    assert harmonic(0.6, 0.9) == pytest.approx(0.72)
+    assert harmonic_mean(0.6, 0.9) == pytest.approx(0.72)
     assert process_f1([-1] * 4, [-1, -1, 0, 2])["f1"] == 0.0  # always "none"
 
 

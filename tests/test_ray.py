@@ -30,7 +30,7 @@ from milonga.engine import Decoding, LearnReport
 from milonga.engine.local import LocalEngine
 from milonga.engine.ray import RayEngine
 from milonga.engine.ray.group import Call, Group, Lost
-from milonga.engine.ray.samplers import split
+from milonga.engine.ray.samplers import split_requests
 from milonga.errors import MissingExtra, UserError
 from milonga.resolve import resolve
 from milonga.run.files import JsonLines
@@ -321,7 +321,7 @@ def test_what_never_arrives_is_not_waited_for_without_end(engine: RayEngine) -> 
 
     never = endless.remote()
     with pytest.raises(Lost, match="what a worker has found was under way for 6 s"):
-        engine.samplers["lora_one"][0].group.take(Call([never], []))
+        engine.samplers["lora_one"][0].group.fetch_values(Call([never], []))
     ray.cancel(never, force=True)
 
 
@@ -403,7 +403,7 @@ def test_a_worker_without_memory_is_replaced(engine: RayEngine, started: tuple[R
 
 
 def test_wrong_weights_in_a_sampler_stop_the_run_with_the_numbers(engine: RayEngine) -> None:
-    sampler, right = engine.samplers["one"][0], engine.handover.newest("one")
+    sampler, right = engine.samplers["one"][0], engine.handover.get_newest("one")
     assert right is not None
     wrong = replace(right, weights=[array * 1.01 for array in ray.get(right.weights)])
     with pytest.raises(UserError, match=r"Over 96 fixed tokens .* differ by 0\.\d+ on average and .* 0\.0001 on average"):
@@ -470,10 +470,10 @@ def test_a_run_from_scratch_is_that_of_the_local_engine_though_a_learner_dies(
 
 def test_requests_with_one_context_stay_together() -> None:
     asked = requests([p for p in prompts(5) for _ in range(3)])
-    parts = split(asked, 2)
+    parts = split_requests(asked, 2)
     assert sorted(i for part in parts for i in part) == list(range(15)) and [len(part) for part in parts] == [9, 6]
     assert all(len({i // 3 for i in part}) * 3 == len(part) for part in parts)
-    assert split(asked, 1) == [list(range(15))] and split([], 2) == [[], []]
+    assert split_requests(asked, 1) == [list(range(15))] and split_requests([], 2) == [[], []]
 
 
 def test_too_many_losses_end_the_run_with_a_message(engine: RayEngine, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -34,7 +34,7 @@ def rows(recipe: str, folder: Path, settings: dict[str, Any]) -> list[dict[str, 
     with short_loop(recipe, folder, settings) as loop:
         try:
             for _ in range(SHORT[recipe].turns):
-                loop.turn()
+                loop.run_turn()
         finally:
             loop.engine.close()
     return JsonLines(folder / "metrics.jsonl").rows()

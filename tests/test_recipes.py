@@ -19,7 +19,7 @@ import milonga
 import milonga.recipes
 from cases import CASES, FAST, TINY
 from milonga.api import make_engine
-from milonga.engine.local.models import model_path
+from milonga.engine.local.models import resolve_model_path
 from milonga.loop import Loop
 from milonga.objectives import OBJECTIVES
 from milonga.recipes import RECIPES, Grpo
@@ -29,7 +29,7 @@ from milonga.roles import ROLES, StepSolver
 from milonga.run.console import LiveView
 from milonga.run.files import JsonLines
 from milonga.run.folder import RunFolder
-from milonga.run.note import origin_of
+from milonga.run.note import find_origin
 from milonga.schedule import Action, Gate, Phase, Schedule
 from milonga.table import Setting, Table
 from milonga.tasks import make_task
@@ -64,7 +64,7 @@ def test_a_recipe_learns_and_its_shuffled_control_does_not(recipe: str, tmp_path
 
 
 def has_moved(folder: Path) -> bool:
-    origin = Path(model_path(origin_of(str(folder))))
+    origin = Path(resolve_model_path(find_origin(str(folder))))
     start, end = load_file(origin / "model.safetensors"), load_file(folder / "model.safetensors")
     return any(not torch.equal(end[name].float(), tensor.float()) for name, tensor in start.items())
 
@@ -146,7 +146,7 @@ def one_turn(p: Plan, folder: Path) -> dict[str, Any]:
     engine().copy("generator", "generator", "ref")
     with RunFolder(folder, 1) as opened, LiveView("", None, quiet=True) as view:
         loop = Loop(p, engine(), opened, view)
-        loop.turn()
+        loop.run_turn()
         return loop.rows[-1]
 
 
@@ -158,7 +158,7 @@ def weights() -> list[torch.Tensor]:
 def test_grpo_runs_with_every_objective_and_changes_the_weights(preset: str, tmp_path: Path) -> None:
     p = plan("grpo", policies={"generator": {"objective": {"preset": preset}}})
     row = one_turn(p, tmp_path)
-    start = engine().policy("generator").tagged("ref")
+    start = engine().policy("generator").get_tag("ref")
     learned = {key.removeprefix("learn/generator/"): value for key, value in row.items()}
     assert learned["skipped"] == 0 and learned["grad_norm"] > 0 and np.isfinite(learned["loss"])
     assert any(not torch.equal(a, b) for a, b in zip(weights(), start, strict=True))
@@ -206,7 +206,7 @@ def test_length_shaping_stands_beside_rewards_of_plus_and_minus_one() -> None:
     p = plan("grpo", policies={"generator": {"objective": objective}})
     one = table(p)
     played = one.ask("generator", one.problems(), 2)
-    limit = one.setting.limit("generator")
+    limit = one.setting.get_max_tokens("generator")
     rewards = outcome_rewards(one, played, p.recipe.objectives["generator"])
     expected = [2 * t.correct - 1 + min(0.0, (limit - 10 - t.length) / 10) for t in played]
     assert rewards == pytest.approx(expected)
@@ -264,13 +264,13 @@ def test_phases_act_on_the_weights_when_they_are_entered(tmp_path: Path) -> None
     loop, folder = shaped(schedule, tmp_path)
     policy = engine().policy("generator")
     with folder:
-        loop.turn()
+        loop.run_turn()
         first = weights()
-        loop.turn()
-        assert all(torch.equal(a, b) for a, b in zip(policy.tagged("old"), first, strict=True))
+        loop.run_turn()
+        assert all(torch.equal(a, b) for a, b in zip(policy.get_tag("old"), first, strict=True))
         assert any(not torch.equal(a, b) for a, b in zip(weights(), first, strict=True))
-        loop.enter(schedule.intro[2], loop.next_cursor())
-        assert all(torch.equal(a, b) for a, b in zip(weights(), policy.tagged("ref"), strict=True))
+        loop.enter_phase(schedule.intro[2], loop.next_cursor())
+        assert all(torch.equal(a, b) for a, b in zip(weights(), policy.get_tag("ref"), strict=True))
 
 
 def test_a_budget_of_compute_ends_a_run(tmp_path: Path) -> None:
@@ -320,7 +320,7 @@ def test_prompts_hold_the_reference_answer_only_where_the_solution_does(role: st
 
     def prompt(answer: str) -> str:
         text = solver.write(["3+4=7"], answer)
-        solution = Trace.given("SECRET-TRACE", "generator", problem, text, solver.read(text), Grade(True, (True,)))
+        solution = Trace.from_text("SECRET-TRACE", "generator", problem, text, solver.read(text), Grade(True, (True,)))
         seat = ROLES.get(role)(dialect)
         return "".join(part.text for part in seat.prompt(problem, solution if seat.judges else None))
 
@@ -331,7 +331,7 @@ def test_prompts_hold_the_reference_answer_only_where_the_solution_does(role: st
 
 @pytest.mark.parametrize("task", ["chain", "last_letter"])
 def test_what_models_see_of_a_problem_is_its_text_alone(task: str) -> None:
-    for problem in make_task({"name": task}).draw("train", 0, 20):
+    for problem in make_task({"name": task}).draw_problems("train", 0, 20):
         bare = Problem("other", problem.text, "other")
         for dialect in ("terse", "tagged"):
             assert StepSolver(dialect).prompt(problem) == StepSolver(dialect).prompt(bare)  # type: ignore[arg-type]
@@ -370,7 +370,7 @@ def test_only_the_oracle_is_rewarded_by_the_truth_of_steps(recipe: str) -> None:
 def judged(solution: Trace) -> Trace:
     """A verification by hand: the first step is right, the others are not."""
     steps = tuple(k == 0 for k in range(len(solution.steps)))
-    check = Trace.given(f"{solution.id}/check", "verifier", solution.problem, "", Reading(Verification(steps, False), 1.0))
+    check = Trace.from_text(f"{solution.id}/check", "verifier", solution.problem, "", Reading(Verification(steps, False), 1.0))
     return replace(check, about=(solution,), origin="sampled")
 
 

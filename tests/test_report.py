@@ -20,9 +20,9 @@ from hypothesis import strategies as st
 import milonga
 from helpers import PROPERTY
 from milonga.cli import main
-from milonga.config import parse, read_toml
+from milonga.config import parse_config, read_toml
 from milonga.errors import UserError
-from milonga.report import compose, leave_report, write_report
+from milonga.report import build_report, write_report, write_report_safely
 from milonga.report.blocks import Chapter, Code, Facts, Folded, Points, Report, Section, Sheet, Talk, Talks, Text
 from milonga.report.html import to_html
 from milonga.report.markdown import to_markdown
@@ -30,8 +30,8 @@ from milonga.report.pdf import print_pdf
 from milonga.run.files import JsonLines, to_json
 from milonga.run.record import read_record
 from milonga.run.traces import read_traces, write_traces
-from milonga.run.transcripts import Step, Transcript, choose, read_transcripts
-from milonga.text import number
+from milonga.run.transcripts import Step, Transcript, read_transcripts, select_transcripts
+from milonga.text import format_number
 from milonga.types import Grade, Problem, Reading, Solution, Trace, Verification
 
 TINY: dict[str, Any] = {
@@ -108,7 +108,7 @@ def command(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, s
 
 
 def page_of(*folders: Path) -> str:
-    return to_html(compose(folders))
+    return to_html(build_report(folders))
 
 
 def test_a_run_ends_with_a_page_that_says_what_its_metrics_say(run: Path) -> None:
@@ -118,7 +118,7 @@ def test_a_run_ends_with_a_page_that_says_what_its_metrics_say(run: Path) -> Non
         known = [row[metric] for row in rows if row.get(metric) is not None]
         at = page.cells.index(metric)
         change = f"{known[-1] - known[0]:+.3f}"
-        assert page.cells[at + 1 : at + 4] == [number(known[0]), number(known[-1]), change]
+        assert page.cells[at + 1 : at + 4] == [format_number(known[0]), format_number(known[-1]), change]
     names = {key for row in rows for key, value in row.items() if "/" in key and isinstance(value, float)}
     assert names <= set(page.cells), "every metric is there"
 
@@ -131,7 +131,7 @@ def test_a_page_tells_what_was_run_and_how_to_run_it_again(run: Path, capsys: py
     assert f"milonga run tango --config {config} --out NEW" in words
     code, out, _ = command(capsys, "run", "tango", "--config", str(config), "--dry-run", "--json")
     again = json.loads(out.splitlines()[-1])["config"]
-    assert code == 0 and parse(again) == parse(read_toml(config))
+    assert code == 0 and parse_config(again) == parse_config(read_toml(config))
 
 
 def test_a_page_needs_nothing_but_itself(run: Path, comparison: Path) -> None:
@@ -150,12 +150,12 @@ def test_a_page_needs_nothing_but_itself(run: Path, comparison: Path) -> None:
 def test_hostile_text_stays_text(copy: Path) -> None:
     read = Reading(Solution((HOSTILE,), (1,), HOSTILE), 1.0)
     text = f"{HOSTILE}\n#{HOSTILE}"
-    solution = Trace.given(HOSTILE, "generator", Problem("p", HOSTILE, "7"), text, read, Grade(False, (False,)))
+    solution = Trace.from_text(HOSTILE, "generator", Problem("p", HOSTILE, "7"), text, read, Grade(False, (False,)))
     said = Reading(Verification((True,), True), 1.0)
-    check = Trace.given("check", "verifier", solution.problem, HOSTILE, said)
+    check = Trace.from_text("check", "verifier", solution.problem, HOSTILE, said)
     check.about = (solution,)
     write_traces(copy / "traces" / "turn-000099.parquet", [solution, check])
-    report = compose([copy])
+    report = build_report([copy])
     page, text = to_html(report), to_markdown(report)
     assert not {"script", "img"} & set(Reader(page).tags) and page.count("&lt;script&gt;") >= 4
     for form in (page, text):
@@ -198,10 +198,10 @@ def test_a_comparison_ends_with_a_page_of_its_tables(comparison: Path) -> None:
 
 def test_a_claim_is_said_with_its_verdict(comparison: Path, tmp_path: Path) -> None:
     from milonga.claims import CLAIMS
-    from milonga.claims.verdict import summary
+    from milonga.claims.verdict import summarise_claim
 
     folder = Path(shutil.copytree(comparison, tmp_path / "claim", ignore=shutil.ignore_patterns("frozen", "grpo")))
-    found = summary(CLAIMS.get("prime"), json.loads((folder / "compare.json").read_text()))
+    found = summarise_claim(CLAIMS.get("prime"), json.loads((folder / "compare.json").read_text()))
     (folder / "claim.json").write_text(to_json(found))
     words = " ".join(Reader(page_of(folder)).words)
     assert found["says"] in words and f"Verdict: {found['verdict']}" in words
@@ -210,12 +210,12 @@ def test_a_claim_is_said_with_its_verdict(comparison: Path, tmp_path: Path) -> N
 def test_several_folders_stand_side_by_side(run: Path, copy: Path, comparison: Path) -> None:
     config = (copy / "config.toml").read_text().replace("seed = 3", "seed = 4")
     (copy / "config.toml").write_text(config)
-    report = compose([run, copy, comparison])
+    report = build_report([run, copy, comparison])
     assert report.chapters[0].title == "Side by side" and len(report.chapters) == 4
     page = Reader(to_html(report))
     at = page.cells.index("setting")
     assert page.cells[at : at + 6] == ["setting", "tango", "run", "seed", "3", "4"], "nothing else differs"
-    many = compose([run] * 20)
+    many = build_report([run] * 20)
     assert len(many.chapters) == 1 and len(to_html(many)) < 2e6
 
 
@@ -227,8 +227,8 @@ def test_markdown_has_the_same_numbers(run: Path, tmp_path: Path) -> None:
         if re.fullmatch(r"-?\d+\.\d{3}", row):
             assert row in text
     table = re.search(r"\| generator accuracy \(sampled\) \|.*", text)
-    values = read_record(run).curve("eval/generator/accuracy")[1]
-    assert table is not None and f"| {number(values[0])} | {number(values[-1])} |" in table[0]
+    values = read_record(run).get_curve("eval/generator/accuracy")[1]
+    assert table is not None and f"| {format_number(values[0])} | {format_number(values[-1])} |" in table[0]
 
 
 def test_a_long_run_gives_a_small_page(copy: Path) -> None:
@@ -304,7 +304,7 @@ def test_a_run_in_progress_can_be_reported(copy: Path) -> None:
 def test_what_goes_wrong_while_leaving_a_report_is_said_and_nothing_more(copy: Path) -> None:
     spoil_traces(copy)
     said: list[str] = []
-    leave_report(copy, said.append)
+    write_report_safely(copy, said.append)
     assert len(said) == 1 and said[0].startswith("no report.html was written") and "milonga report" in said[0]
 
 
@@ -332,9 +332,9 @@ def test_transcripts_are_chosen_for_what_they_show() -> None:
     strict = transcript("strict", True, False, [(False, True), (False, True)])
     torn = transcript("torn", True, True, [(False, False), (True, True)])
     wrong = transcript("wrong", False, False, [(False, False)])
-    chosen = choose([fine, fooled, strict, torn, wrong, wrong], 1)
+    chosen = select_transcripts([fine, fooled, strict, torn, wrong, wrong], 1)
     assert [one.id for _, one in chosen] == ["fooled", "strict", "torn", "wrong"]
-    assert choose([fine], 3) == [] and choose([], 3) == []
+    assert select_transcripts([fine], 3) == [] and select_transcripts([], 3) == []
 
 
 def test_transcripts_are_those_of_the_traces(run: Path) -> None:

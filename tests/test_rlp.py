@@ -21,7 +21,16 @@ from milonga.api import make_engine
 from milonga.credit import outcome_advantages
 from milonga.errors import ConfigError, UserError
 from milonga.recipes.rlp import Rlp
-from milonga.recipes.thinking import copy_rate, cut, exchanged, followed, foretold, plain, spreads, think
+from milonga.recipes.thinking import (
+    append_target,
+    copy_rate,
+    cut_lines,
+    group_stds,
+    make_plain_prompts,
+    sample_thoughts,
+    score_next_tokens,
+    swap_thoughts,
+)
 from milonga.resolve import Plan, resolve
 from milonga.roles import Predictor, Thinker
 from milonga.run.files import JsonLines
@@ -69,12 +78,12 @@ words = st.text(alphabet="ab 0#<>/\n=thinkanswer", max_size=12)
 @given(words, words, st.sampled_from(["terse", "tagged"]))
 def test_a_written_thought_reads_back(thought: str, rest: str, dialect: Any) -> None:
     role = Thinker(dialect)
-    thought = thought.replace(role.close, "")
+    thought = thought.replace(role.closing_tag, "")
     found = role.read(role.write(thought, rest))
-    if role.close in (thought + role.close)[: -len(role.close)]:
+    if role.closing_tag in (thought + role.closing_tag)[: -len(role.closing_tag)]:
         return  # taking a closing tag out may have made another
-    assert found.valid and found.value.steps == (thought,) and found.value.answer == (rest or None)
-    assert role.write(thought, rest)[: found.value.ends[0]].endswith(role.close)
+    assert found.is_valid and found.value.steps == (thought,) and found.value.answer == (rest or None)
+    assert role.write(thought, rest)[: found.value.ends[0]].endswith(role.closing_tag)
     assert Predictor(dialect).read(Predictor(dialect).write(rest)).value.answer == (rest or None)
 
 
@@ -83,32 +92,32 @@ def test_a_written_thought_reads_back(thought: str, rest: str, dialect: Any) -> 
 def test_any_text_can_be_read(text: str, dialect: Any) -> None:
     role = Thinker(dialect)
     found = role.read(text)
-    assert found.valid == (role.close in text) == bool(found.value.steps)
+    assert found.is_valid == (role.closing_tag in text) == bool(found.value.steps)
     assert all(0 < end <= len(text) for end in found.value.ends)
 
 
 @pytest.mark.parametrize("dialect", ["terse", "tagged"])
 def test_the_tags_of_a_thought_are_in_one_template_alone(dialect: Any) -> None:
     thinker, predictor = Thinker(dialect), Predictor(dialect)
-    place = Problem("p", thinker.question(Problem("q", "3+4%10", "7")), "7")
+    place = Problem("p", thinker.render_question(Problem("q", "3+4%10", "7")), "7")
     before = "".join(part.text for part in thinker.prompt(place))
     without = "".join(part.text for part in predictor.prompt(place))
     assert without == place.text
-    assert before == (without[:-1] if dialect == "terse" else without) + thinker.open
-    assert thinker.open not in without and thinker.close not in without
+    assert before == (without[:-1] if dialect == "terse" else without) + thinker.opening_tag
+    assert thinker.opening_tag not in without and thinker.closing_tag not in without
     assert all(part.foreign for part in predictor.prompt(place)) and not thinker.prompt(place)[-1].foreign
-    assert thinker.stop == (thinker.close,) and predictor.stop == ()
+    assert thinker.stop == (thinker.closing_tag,) and predictor.stop == ()
 
 
 @pytest.mark.parametrize("dialect", ["terse", "tagged"])
 def test_a_demonstrated_thought_can_be_read(dialect: Any) -> None:
     task, role = make_task({"name": "chain", "ops": 3}), Thinker(dialect)
-    from milonga.tasks.base import keyed
+    from milonga.tasks.base import make_keyed_rng
 
-    for problem in task.draw("train", 0, 20):
-        about, text = role.demonstrate(task, problem, keyed("test", problem.id))
+    for problem in task.draw_problems("train", 0, 20):
+        about, text = role.demonstrate(task, problem, make_keyed_rng("test", problem.id))
         found = role.read(text)
-        assert about is None and found.valid
+        assert about is None and found.is_valid
         # The answer is what the last step came to, right or wrong.
         assert found.value.steps[0].splitlines()[-1].endswith(f"={found.value.answer}")
 
@@ -120,14 +129,14 @@ def test_a_line_is_cut_before_its_answer_or_at_any_token() -> None:
     p = plan()
     table = fresh(p)
     problems = table.problems(40)
-    for problem, place in zip(problems, cut(table, problems, "answer", 2), strict=True):
+    for problem, place in zip(problems, cut_lines(table, problems, "answer", 2), strict=True):
         assert place.text == f">{problem.text}=" and place.data["next"] == problem.answer[:2]
         assert place.data["line"] == place.text + problem.answer and place.answer == problem.answer
-    places = cut(table, problems, "random")
+    places = cut_lines(table, problems, "random")
     assert all(p.data["line"].startswith(p.text + p.data["next"]) for p in places)
     assert all(len(p.data["next"]) == 1 and 0 < len(p.text) < len(p.data["line"]) for p in places)
     assert len({len(p.text) for p in places}) > 5
-    assert places == cut(table, problems, "random") and len({p.id for p in places}) == 40
+    assert places == cut_lines(table, problems, "random") and len({p.id for p in places}) == 40
 
 
 def test_what_follows_never_changes_the_thoughts() -> None:
@@ -137,7 +146,7 @@ def test_what_follows_never_changes_the_thoughts() -> None:
     for answer in ("11", "99"):
         table = fresh(p)
         problems = [replace(problem, answer=answer) for problem in table.problems()]
-        thoughts.append(think(table, cut(table, problems, "answer"), 2))
+        thoughts.append(sample_thoughts(table, cut_lines(table, problems, "answer"), 2))
     assert [t.problem.data["next"] for t in thoughts[0]] != [t.problem.data["next"] for t in thoughts[1]]
     assert all(np.array_equal(a.ids, b.ids) for a, b in zip(*thoughts, strict=True))
 
@@ -148,16 +157,16 @@ def test_what_follows_never_changes_the_thoughts() -> None:
 def test_a_prediction_is_scored_behind_the_closing_tag_in_the_very_tokens_of_the_thought() -> None:
     p = plan()
     table = fresh(p)
-    thoughts = think(table, cut(table, table.problems(8), "answer"), 2)
-    closed, loose = thoughts.keep(lambda t: t.reading.valid), thoughts.keep(lambda t: not t.reading.valid)
+    thoughts = sample_thoughts(table, cut_lines(table, table.problems(8), "answer"), 2)
+    closed, loose = thoughts.select(lambda t: t.reading.is_valid), thoughts.select(lambda t: not t.reading.is_valid)
     assert len(closed)
     for trace in closed:
-        asked = followed(table, trace)
+        asked = append_target(table, trace)
         assert np.array_equal(asked.ids[: len(trace.ids)], trace.ids)
         assert text_of(asked.ids[asked.mask]) == trace.problem.data["next"]
     cutoff = replace(closed[0], text="3", reading=Reading(Solution((), (), None), 0.0, "not closed"), finish="length")
     for trace in [*loose, cutoff]:
-        asked = followed(table, trace)
+        asked = append_target(table, trace)
         assert text_of(asked.ids).endswith("#" + trace.problem.data["next"]) and asked.mask.sum() == 1
         assert int(engine().policy("generator").codec.tokenizer.eos_token_id) not in asked.ids
     # The same number as that of the whole text, of which the first part is known.
@@ -166,15 +175,15 @@ def test_a_prediction_is_scored_behind_the_closing_tag_in_the_very_tokens_of_the
     assert isinstance(role, Thinker)
     (given_,) = table.write("generator", [trace.problem], [trace.text + trace.problem.data["next"]])
     expected = engine().score("generator", Traces([given_]))[0][len(trace.ids)]
-    assert foretold(table, Traces([trace]))[0] == pytest.approx(expected, abs=1e-5)
+    assert score_next_tokens(table, Traces([trace]))[0] == pytest.approx(expected, abs=1e-5)
 
 
 def test_without_a_thought_only_the_beginning_of_the_line_is_seen() -> None:
     p = plan()
     table = fresh(p)
-    places = cut(table, table.problems(), "answer")
-    for place, bare in zip(places, plain(table, places), strict=True):
-        asked = followed(table, bare)
+    places = cut_lines(table, table.problems(), "answer")
+    for place, bare in zip(places, make_plain_prompts(table, places), strict=True):
+        asked = append_target(table, bare)
         assert text_of(asked.ids).removeprefix("<bos>") == place.text + place.data["next"]
         assert text_of(asked.ids[asked.mask]) == place.data["next"]
 
@@ -192,9 +201,9 @@ def test_leave_one_out_by_hand() -> None:
 def test_equal_rewards_move_nothing() -> None:
     p = plan()
     table = fresh(p)
-    thoughts = think(table, cut(table, table.problems(), "answer"), 4)
+    thoughts = sample_thoughts(table, cut_lines(table, table.problems(), "answer"), 4)
     objective = p.recipe.objectives["generator"]
-    advantages = outcome_advantages(np.full(len(thoughts), 0.7), thoughts, thoughts.problems, objective)
+    advantages = outcome_advantages(np.full(len(thoughts), 0.7), thoughts, thoughts.problem_ids, objective)
     before = weights()
     engine().learn(p.recipe.lesson("generator", thoughts, advantages=advantages))
     assert all(torch.equal(a, b) for a, b in zip(before, weights(), strict=True))
@@ -250,24 +259,24 @@ def test_the_average_decays_towards_the_weights_and_can_start_anew() -> None:
 def test_thoughts_change_places_between_lines() -> None:
     p = plan()
     table = fresh(p)
-    thoughts = think(table, cut(table, table.problems(3), "answer"), 1)
-    moved = exchanged(thoughts)
+    thoughts = sample_thoughts(table, cut_lines(table, table.problems(3), "answer"), 1)
+    moved = swap_thoughts(thoughts)
     for trace, other, got in zip(thoughts, [*thoughts[1:], thoughts[0]], moved, strict=True):
         assert got.problem == trace.problem and got.text == other.text
         start = trace.segments[-1].start
         assert np.array_equal(got.ids[:start], trace.ids[:start])
         assert np.array_equal(got.ids[start:], other.ids[other.segments[-1].start :])
-    assert np.isfinite(foretold(table, moved)).all()
+    assert np.isfinite(score_next_tokens(table, moved)).all()
 
 
 def test_copied_and_empty_thoughts_are_counted() -> None:
     def thought(text: str) -> Trace:
         reading = Thinker("terse").read(text)
-        return Trace.given("t", "generator", Problem("p", ">3+4%10=", "7"), text, reading)
+        return Trace.from_text("t", "generator", Problem("p", ">3+4%10=", "7"), text, reading)
 
     assert copy_rate(Traces([thought("3+4#"), thought("#"), thought("3+4=7\n#"), thought("3+")])) == pytest.approx(2 / 3)
     assert copy_rate(Traces([])) == 0.0
-    assert spreads(np.array([1.0, 3.0, 5.0, 5.0]), ["a", "a", "b", "b"]).tolist() == [1.0, 0.0]
+    assert group_stds(np.array([1.0, 3.0, 5.0, 5.0]), ["a", "a", "b", "b"]).tolist() == [1.0, 0.0]
 
 
 def test_a_model_whose_thoughts_make_no_difference_is_refused() -> None:

@@ -21,7 +21,7 @@ dialects = st.sampled_from(DIALECTS)
 def solution(steps: int, form: float = 1.0, text: str = "a solution", problem: str = "a problem") -> Trace:
     """A trace to be judged: so many steps, and its own format score."""
     value = Solution(tuple("s" for _ in range(steps)), tuple(range(1, steps + 1)), "1")
-    return Trace.given("s", "generator", Problem("p", problem, "1"), text, Reading(value, form))
+    return Trace.from_text("s", "generator", Problem("p", problem, "1"), text, Reading(value, form))
 
 
 def tagged(steps: str, final: str = RIGHT) -> str:
@@ -53,7 +53,7 @@ def test_a_written_solution_reads_back(dialect: Dialect, data: st.DataObject) ->
     answer = data.draw(ANSWERS[dialect])
     reading = SOLVERS[dialect].read(SOLVERS[dialect].write(steps, answer))
     assert (reading.value.steps, reading.value.answer) == (tuple(steps), answer)
-    assert reading.valid and reading.format == 1.0
+    assert reading.is_valid and reading.format == 1.0
 
 
 @PROPERTY
@@ -65,7 +65,7 @@ def test_a_written_verification_reads_back(dialect: Dialect, data: st.DataObject
     text = VERIFIERS[dialect].write(verdicts, final, notes)
     reading = VERIFIERS[dialect].read(text, solution(len(verdicts)))
     assert (reading.value.steps, reading.value.final) == (tuple(verdicts), final)
-    assert reading.valid and reading.format == 1.0
+    assert reading.is_valid and reading.format == 1.0
 
 
 # -- The format score of the verifier, as in the paper ---------------------------------------------
@@ -115,7 +115,7 @@ def test_format_of_a_tagged_verification_of_two_steps(text: str, expected: float
 def test_a_wrong_count_costs_only_where_the_solution_can_be_counted(form: float, expected: float) -> None:
     reading = VERIFIERS["tagged"].read(tagged(step(RIGHT)), solution(2, form))
     assert reading.format == pytest.approx(expected)
-    assert reading.value.steps is None and not reading.valid
+    assert reading.value.steps is None and not reading.is_valid
 
 
 def test_no_steps_cost_also_where_the_solution_cannot_be_counted() -> None:
@@ -189,7 +189,7 @@ def test_a_verdict_is_one_box_at_the_end(final: str, expected: bool | None) -> N
 
 def test_empty_analyses_are_read() -> None:
     reading = VERIFIERS["tagged"].read(tagged(f"<step>{RIGHT}</step><step>{WRONG}</step>"), solution(2))
-    assert reading.valid and reading.value.steps == (True, False)
+    assert reading.is_valid and reading.value.steps == (True, False)
 
 
 def test_verdicts_belong_to_steps_by_index() -> None:
@@ -209,7 +209,7 @@ def test_nested_steps_are_one_step_and_the_rest_is_outside() -> None:
 def test_a_solution_without_steps_has_no_step_verdicts() -> None:
     for dialect in DIALECTS:
         reading = VERIFIERS[dialect].read(VERIFIERS[dialect].write([], True), solution(0, 0.2))
-        assert reading.value.steps is None and not reading.valid and reading.value.final is not None
+        assert reading.value.steps is None and not reading.is_valid and reading.value.final is not None
 
 
 @pytest.mark.parametrize(
@@ -229,7 +229,7 @@ def test_a_solution_without_steps_has_no_step_verdicts() -> None:
 def test_terse_solutions(text: str, steps: int, answer: str | None, form: float) -> None:
     reading = SOLVERS["terse"].read(text)
     assert (len(reading.value.steps), reading.value.answer, reading.format) == (steps, answer, form)
-    assert reading.valid == (form == 1.0)
+    assert reading.is_valid == (form == 1.0)
 
 
 @pytest.mark.parametrize(
@@ -257,7 +257,7 @@ def test_tagged_solutions(text: str, steps: int, answer: str | None, form: float
     reading = SOLVERS["tagged"].read(text)
     assert (len(reading.value.steps), reading.value.answer) == (steps, answer)
     assert reading.format == pytest.approx(form)
-    assert reading.valid == (form >= 0.6)
+    assert reading.is_valid == (form >= 0.6)
 
 
 # -- No output can break a reader ------------------------------------------------------------------
@@ -317,12 +317,12 @@ def test_any_text_reads_as_a_solution(texts: Texts, dialect: Dialect, data: st.D
     assert 0 <= reading.format <= 1
     assert len(value.steps) == len(value.ends)
     check_ends(text, value.ends, MARKS[dialect])
-    if reading.valid:
+    if reading.is_valid:
         assert reading.format > 0 and value.steps and value.answer
         again = solver.read(solver.write(value.steps, value.answer))
         assert (again.value.steps, again.value.answer, again.format) == (value.steps, value.answer, 1.0)
     if reading.format == 1.0:
-        assert reading.valid
+        assert reading.is_valid
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
@@ -340,7 +340,7 @@ def test_reward_and_parser_share_one_grammar(texts: Texts, dialect: Dialect, dat
         assert len(value.ends) == len(value.steps or ())
         assert value.steps is None or len(value.steps) == count > 0
         check_ends(text, value.ends, MARKS[dialect])
-        if reading.valid:
+        if reading.is_valid:
             assert reading.format > 0 and value.final is not None and value.steps is not None
             again = verifier.read(verifier.write(value.steps, value.final), about).value
             assert (again.steps, again.final) == (value.steps, value.final)
@@ -349,7 +349,7 @@ def test_reward_and_parser_share_one_grammar(texts: Texts, dialect: Dialect, dat
         if reading.format == 1.0:
             assert value.final is not None
             # Where the solution itself cannot be counted, a wrong count costs the verifier nothing, but is not valid.
-            assert reading.valid or form < 0.6
+            assert reading.is_valid or form < 0.6
 
 
 # -- Prompts ---------------------------------------------------------------------------------------

@@ -18,11 +18,29 @@ import milonga
 from cases import FAST, TINY
 from helpers import PROPERTY, make_trace
 from milonga.api import make_engine
-from milonga.credit import best_solutions
-from milonga.credit.trees import Node, back_up, choose, continuations, edit_distance, step_pairs, uct, ways
-from milonga.recipes.harvest import harvest, is_held_out, pair_rows
+from milonga.credit import select_best_solutions
+from milonga.credit.trees import (
+    Node,
+    backpropagate,
+    collect_step_pairs,
+    edit_distance,
+    iterate_paths,
+    path_mean_values,
+    select_child,
+    uct,
+)
+from milonga.recipes.harvest import harvest_tree, is_held_out, make_pair_rows
 from milonga.recipes.rstar_math import RstarMath
-from milonga.recipes.searching import Search, SearchOptions, best_end, expand, grow, plant, scores, spoilt
+from milonga.recipes.searching import (
+    Search,
+    SearchOptions,
+    corrupt_answer_keys,
+    expand_nodes,
+    make_roots,
+    run_simulations,
+    score_nodes,
+    select_best_end,
+)
 from milonga.resolve import Plan, resolve
 from milonga.roles import Dialect, StepScorer, StepSolver
 from milonga.roles.base import DIALECTS
@@ -39,7 +57,7 @@ def node(step: str, *children: Node, end: float | None = None) -> Node:
 
 def walk(*path: Node) -> None:
     """One simulation along these nodes, to an end."""
-    back_up(path, path[-1].end or 0.0, path[-1].right)
+    backpropagate(path, path[-1].end or 0.0, path[-1].right)
 
 
 # Which step to try.
@@ -50,7 +68,7 @@ def first_tries(untried: float, rollouts: int) -> list[int]:
     root = node("", *(node(str(i), end=-1.0) for i in range(6)))
     rng, found = random.Random(0), []
     for number in range(1, rollouts + 1):
-        child = choose(root, 2.0, untried, rng)
+        child = select_child(root, 2.0, untried, rng)
         found += [] if child.visits else [number]
         walk(root, child)
     return found
@@ -72,7 +90,7 @@ def test_ties_are_broken_by_the_random_source_and_the_same_way_each_time() -> No
     chosen = []
     for seed in range(40):
         root = node("", *(node(str(i), end=0.0) for i in range(3)))
-        steps = [choose(root, 2.0, math.inf, random.Random(seed)).step for _ in range(2)]
+        steps = [select_child(root, 2.0, math.inf, random.Random(seed)).step for _ in range(2)]
         assert steps[0] == steps[1]
         chosen.append(steps[0])
     assert set(chosen) == {"0", "1", "2"}
@@ -84,10 +102,10 @@ def test_ties_are_broken_by_the_random_source_and_the_same_way_each_time() -> No
 def test_a_first_opinion_counts_as_one_visit() -> None:
     """PPM 0.4, then terminals +1 and -1: Q = 0.4 / 3."""
     step = node("s")
-    step.seed(0.4)
-    assert step.q == 0.4 and not step.reached
-    back_up([step], 1.0, True)
-    back_up([step], -1.0, False)
+    step.add_prior_visit(0.4)
+    assert step.q == 0.4 and not step.is_simulated
+    backpropagate([step], 1.0, True)
+    backpropagate([step], -1.0, False)
     assert step.q == pytest.approx(0.4 / 3) and (step.rights, step.wrongs) == (1, 1)
 
 
@@ -120,7 +138,7 @@ def drawn() -> tuple[Node, dict[str, Node]]:
 
 
 def names(root: Node, **settings: Any) -> list[tuple[str, str, float]]:
-    return [(pair.winner.step, pair.loser.step, pair.weight) for pair in step_pairs(root, **settings)]
+    return [(pair.winner.step, pair.loser.step, pair.weight) for pair in collect_step_pairs(root, **settings)]
 
 
 def test_the_pairs_of_a_tree_drawn_by_hand() -> None:
@@ -138,7 +156,7 @@ def test_the_pairs_of_a_tree_drawn_by_hand() -> None:
     assert names(root, margin=0.5)[:2] == [("a", "c", 0.5), ("b", "c", 0.5)]
     assert names(root, margin=1.5) == [("a1", "a2", 1.0), ("b2", "b1", 1.0)]
     assert names(root, margin=0.0, edits=2) == []
-    assert step_pairs(root)[0].why == "Q +0.33 against -1.00"
+    assert collect_step_pairs(root)[0].reason == "Q +0.33 against -1.00"
 
 
 def test_a_single_winner_meets_up_to_four_losers() -> None:
@@ -160,8 +178,8 @@ def test_two_winners_meet_two_losers_at_most() -> None:
 
 def test_the_best_continuation_of_a_winner_must_beat_the_worst_of_a_loser() -> None:
     root, all_nodes = drawn()
-    assert continuations(all_nodes["a"]) == pytest.approx([(1 / 3 + 1) / 2, (1 / 3 - 1) / 2])
-    assert [[step.step for step in way] for way in ways(all_nodes["b"])] == [["b", "b1"], ["b", "b2"]]
+    assert path_mean_values(all_nodes["a"]) == pytest.approx([(1 / 3 + 1) / 2, (1 / 3 - 1) / 2])
+    assert [[step.step for step in way] for way in iterate_paths(all_nodes["b"])] == [["b", "b1"], ["b", "b2"]]
     all_nodes["a1"].total = all_nodes["a2"].total = -50.0  # nothing good follows a any more, whatever its own q says
     assert not any(winner == "a" for winner, _, _ in names(root, margin=0.0))
 
@@ -201,8 +219,8 @@ def search(candidates: int, values: Any = None, guided: bool = False, blind: boo
 
 def trees(how: Search, simulations: int = 6, problems: int = 4) -> list[Node]:
     one = table(plan())
-    roots = plant(one, one.problems(problems))
-    grow(one, roots, simulations, how)
+    roots = make_roots(one, one.problems(problems))
+    run_simulations(one, roots, simulations, how)
     return roots
 
 
@@ -240,13 +258,19 @@ def test_a_solution_cut_where_a_step_ends_reads_as_its_first_steps(dialect: Dial
 
 def test_only_steps_that_compute_what_they_say_survive() -> None:
     task = table(plan()).setting.task
-    assert task.computes("37+5=42") and task.computes("42*3=26")
-    assert not task.computes("37+5=41") and not task.computes("37+5=") and not task.computes("error")
+    assert task.is_computation_right("37+5=42") and task.is_computation_right("42*3=26")
+    assert (
+        not task.is_computation_right("37+5=41")
+        and not task.is_computation_right("37+5=")
+        and not task.is_computation_right("error")
+    )
     free, checked = (
         [n.step.strip() for root in trees(search(6, check=check), problems=8) for n in nodes(root) if n.step.endswith("\n")]
         for check in (False, True)
     )
-    assert all(task.computes(step) for step in checked) and not all(task.computes(step) for step in free)
+    assert all(task.is_computation_right(step) for step in checked) and not all(
+        task.is_computation_right(step) for step in free
+    )
 
 
 def test_a_search_is_one_batch_for_all_nodes_of_a_depth(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -262,22 +286,22 @@ def test_a_search_is_one_batch_for_all_nodes_of_a_depth(monkeypatch: pytest.Monk
 
 def test_the_same_search_gives_the_same_trees_and_more_walks_go_on_in_them() -> None:
     first, second = trees(search(4)), trees(search(4))
-    assert [harvest(root, 0, 0.0, 1) for root in first] == [harvest(root, 0, 0.0, 1) for root in second]
+    assert [harvest_tree(root, 0, 0.0, 1) for root in first] == [harvest_tree(root, 0, 0.0, 1) for root in second]
     one = table(plan())
-    roots = plant(one, one.problems(2))
-    grow(one, roots, 3, search(4))
+    roots = make_roots(one, one.problems(2))
+    run_simulations(one, roots, 3, search(4))
     before = [len(nodes(root)) for root in roots]
-    grow(one, roots, 5, search(4))
+    run_simulations(one, roots, 5, search(4))
     assert [root.visits for root in roots] == [8, 8] and all(len(nodes(r)) >= b for r, b in zip(roots, before, strict=True))
 
 
 @pytest.mark.parametrize("blame", [True, False])
 def test_dead_ends_count_as_wrong_for_all_that_led_there_unless_told_otherwise(blame: bool) -> None:
     for root in trees(search(3, depth=1, check=False, blame=blame), simulations=4):
-        dead = [n for n in nodes(root) if n.depth == 1 and n.children is None and n.reached]
+        dead = [n for n in nodes(root) if n.depth == 1 and n.children is None and n.is_simulated]
         assert dead and all(n.end == -1.0 and not n.right for n in dead)
         assert root.wrongs == (4 if blame else 0)
-        assert [way[-1] for way in ways(root) if way[-1].trace.reading.value.answer is not None] == []
+        assert [way[-1] for way in iterate_paths(root) if way[-1].trace.reading.value.answer is not None] == []
 
 
 def test_an_opinion_seeds_every_new_step_and_blind_ends_are_worth_what_it_says() -> None:
@@ -290,18 +314,18 @@ def test_an_opinion_seeds_every_new_step_and_blind_ends_are_worth_what_it_says()
             assert n.visits == 1 + walks
             if n.end is not None and n.trace.reading.value.answer is not None:
                 assert n.end == 0.25 and n.q == pytest.approx(0.25)
-        best = best_end(root)
+        best = select_best_end(root)
         assert best is None or best.end == 0.25
 
 
 def test_the_verifier_scores_ends_by_all_steps_and_others_by_the_newest() -> None:
     p = plan()
     one = table(p)
-    roots = plant(one, one.problems(2))
-    expand(one, roots, search(3, check=False))
+    roots = make_roots(one, one.problems(2))
+    expand_nodes(one, roots, search(3, check=False))
     found = [child for root in roots for child in root.children or ()]
-    assert scores(one, found) == pytest.approx([0.0] * len(found))  # a head that has learned nothing says one half
-    assert scores(one, []) == []
+    assert score_nodes(one, found) == pytest.approx([0.0] * len(found))  # a head that has learned nothing says one half
+    assert score_nodes(one, []) == []
 
 
 # Rounds.
@@ -342,9 +366,9 @@ def test_the_policy_learns_the_two_best_right_solutions_of_each_problem() -> Non
 
 def test_problems_whose_key_is_doubtful_are_left_out_and_any_right_solution_may_be_picked() -> None:
     found = [("a", True, [0.2, 1.0]), ("b", True, [1.0, 1.0]), ("c", False, [-1.0])]
-    assert best_solutions(found, 2, 0.0) == ["b", "a"] and best_solutions(found, 1, 0.0) == ["b"]
-    assert best_solutions(found, 2, 0.6) == ["b", "a"] and best_solutions(found, 2, 0.7) == []
-    assert {best_solutions(found, 1, 0.0, random.Random(seed))[0] for seed in range(20)} == {"a", "b"}
+    assert select_best_solutions(found, 2, 0.0) == ["b", "a"] and select_best_solutions(found, 1, 0.0) == ["b"]
+    assert select_best_solutions(found, 2, 0.6) == ["b", "a"] and select_best_solutions(found, 2, 0.7) == []
+    assert {select_best_solutions(found, 1, 0.0, random.Random(seed))[0] for seed in range(20)} == {"a", "b"}
 
 
 def test_pairs_end_with_the_step_they_are_about_and_those_of_a_node_weigh_one() -> None:
@@ -355,7 +379,7 @@ def test_pairs_end_with_the_step_they_are_about_and_those_of_a_node_weigh_one() 
     kept = [t for t in recipe.state["searched"] if not is_held_out(t)]
     count = sum(len(t["pairs"]) for t in kept)
     assert len(lesson.traces) == 2 * count > 4 and lesson.labels == [1.0, 0.0] * count
-    rows, weights, whys = pair_rows(table(p), [*kept, *kept])
+    rows, weights, whys = make_pair_rows(table(p), [*kept, *kept])
     assert len(rows) == 2 * count and len(whys) == count  # a pair that comes again is one
     assert sum(lesson.weights) == pytest.approx(len(lesson.traces))
     assert np.array(lesson.weights) / lesson.weights[0] == pytest.approx(np.array(weights) / weights[0])
@@ -387,10 +411,10 @@ def test_the_preference_model_guides_only_when_it_is_time_and_it_is_good_enough(
     recipe = plan().recipe
     assert isinstance(recipe, RstarMath)
     one = table(plan())
-    assert recipe.how(one, guided=False).values is None and recipe.how(one, guided=True).guided
+    assert recipe.make_search(one, guided=False).values is None and recipe.make_search(one, guided=True).guided
     outcomes = plan(policies={"verifier": {"objective": {"preset": "value_bce"}}}).recipe
     assert isinstance(outcomes, RstarMath)
-    blind = outcomes.how(one, guided=True, blind=True)
+    blind = outcomes.make_search(one, guided=True, blind=True)
     assert not blind.guided and blind.blind and blind.values is not None
 
 
@@ -401,8 +425,8 @@ def test_rounds_and_accuracy_decide_who_guides(
     p = plan()
     assert isinstance(p.recipe, RstarMath)
     seen: list[bool] = []
-    how = p.recipe.how
-    monkeypatch.setattr(p.recipe, "how", lambda t, guided: seen.append(guided) or how(t, guided))
+    how = p.recipe.make_search
+    monkeypatch.setattr(p.recipe, "make_search", lambda t, guided: seen.append(guided) or how(t, guided))
     p.recipe.state |= {"round": number, "accuracy": accuracy}
     p.recipe.play(table(p))
     assert seen == [guided]
@@ -412,8 +436,8 @@ def test_wrong_keys_are_as_many_as_asked_for_and_the_task_still_knows_the_truth(
     p = plan(batch={"problems": 400})
     one = table(p)
     problems = one.problems()
-    wrong = [a.answer != b.answer for a, b in zip(problems, spoilt(one, problems, 0.2), strict=True)]
-    assert 0.12 < np.mean(wrong) < 0.28 and spoilt(one, problems, 0.0) == problems
+    wrong = [a.answer != b.answer for a, b in zip(problems, corrupt_answer_keys(one, problems, 0.2), strict=True)]
+    assert 0.12 < np.mean(wrong) < 0.28 and corrupt_answer_keys(one, problems, 0.0) == problems
 
 
 def test_a_round_is_searches_then_both_learn_and_both_start_anew() -> None:

@@ -20,10 +20,10 @@ import milonga
 from helpers import make_trace
 from milonga.errors import ConfigError, RunFolderError
 from milonga.resolve import resolve
-from milonga.run.checkpoints import MARKER, Checkpoints, damage, require_room
+from milonga.run.checkpoints import MARKER, Checkpoints, check_free_space, find_damage
 from milonga.run.files import JsonLines, to_json, write_atomically
 from milonga.run.folder import RunFolder, read_config
-from milonga.run.traces import read_traces, schema, write_traces
+from milonga.run.traces import make_schema, read_traces, write_traces
 from milonga.types import Grade, Problem, Reading, Trace, Verification
 
 EMBEDDED = Path(milonga.__file__).parent / "embedded" / "base"
@@ -140,10 +140,10 @@ def saved(folder: Path, turn: int, keep: int = 9, size: int = 1000) -> Path:
 
 def test_the_marker_comes_last_and_names_every_file(tmp_path: Path) -> None:
     path = saved(tmp_path, 3)
-    assert path.name == "turn-000003" and damage(path) is None
+    assert path.name == "turn-000003" and find_damage(path) is None
     marker = json.loads((path / MARKER).read_text())
     assert marker["turn"] == 3 and set(marker["files"]) == {"run.json", "weights.safetensors"}
-    found = Checkpoints(tmp_path, 9).newest()
+    found = Checkpoints(tmp_path, 9).find_newest()
     assert found == (path, {"place": {"turn": 3}})
 
 
@@ -186,8 +186,8 @@ def test_a_damaged_checkpoint_is_passed_over_for_an_older_one(tmp_path: Path, ha
     good, bad = saved(tmp_path, 2), saved(tmp_path, 3)
     harm(bad)
     checkpoints = Checkpoints(tmp_path, 9)
-    assert checkpoints.newest() == (good, {"place": {"turn": 2}})
-    (message,) = checkpoints.damaged()
+    assert checkpoints.find_newest() == (good, {"place": {"turn": 2}})
+    (message,) = checkpoints.list_damaged()
     assert message.startswith("turn-000003: ") and says in message
 
 
@@ -196,8 +196,8 @@ def test_a_folder_without_marker_does_not_count(tmp_path: Path) -> None:
     for name in ("turn-000003", "turn-000004.draft"):
         shutil.copytree(good, tmp_path / name)
         (tmp_path / name / MARKER).unlink()
-    found = Checkpoints(tmp_path, 9).newest()
-    assert found is not None and found[0] == good and Checkpoints(tmp_path, 9).damaged() == []
+    found = Checkpoints(tmp_path, 9).find_newest()
+    assert found is not None and found[0] == good and Checkpoints(tmp_path, 9).list_damaged() == []
 
 
 def test_only_the_newest_are_kept(tmp_path: Path) -> None:
@@ -214,7 +214,7 @@ def test_a_damaged_checkpoint_never_outlives_a_good_one(tmp_path: Path) -> None:
     with RunFolder(tmp_path, keep=1) as folder:
         folder.rewind(1)
         saved(tmp_path / "checkpoints", 2, keep=1)
-        found = folder.checkpoints.newest()
+        found = folder.checkpoints.find_newest()
     assert found is not None and found[0].name == "turn-000002"
 
 
@@ -304,7 +304,7 @@ def test_a_checkpoint_that_does_not_fit_leaves_the_last_good_one(small_disk: Pat
     with pytest.raises(RunFolderError, match=r"the disk is full.*turn-000002.*milonga resume"):
         checkpoints.save(2, {"place": 2}, save_engine)
     assert [path.name for path in small_disk.iterdir()] == ["turn-000001"]
-    assert checkpoints.newest() == (good, {"place": 1})
+    assert checkpoints.find_newest() == (good, {"place": 1})
 
 
 def test_rows_and_traces_on_a_full_disk_are_one_clear_error(small_disk: Path) -> None:
@@ -321,7 +321,7 @@ def test_rows_and_traces_on_a_full_disk_are_one_clear_error(small_disk: Path) ->
         write_atomically(small_disk / "metrics.jsonl", "x" * 9000)
     ballast.unlink()
     assert rows.rows()[0] == {"turn": 0}
-    rows.cut(0)
+    rows.truncate_after(0)
     assert rows.path.read_text() == '{"turn": 0}\n'
 
 
@@ -353,7 +353,7 @@ def test_room_is_checked_before_the_start_with_figures(tmp_path: Path, tiny: str
     with pytest.raises(RunFolderError, match=r"has [\d,]+ MiB free, .* need [\d,]+ MiB; .*keep\.checkpoints=1"):
         milonga.run("grpo", out=tmp_path, settings=settings(tiny, keep={"checkpoints": 10**9}), quiet=True)
     assert not (tmp_path / "config.toml").exists()
-    require_room(tmp_path, 10, 10)
+    check_free_space(tmp_path, 10, 10)
 
 
 # Rows, traces, trackers.
@@ -365,7 +365,7 @@ def test_rows_are_cut_back_to_a_turn(tmp_path: Path) -> None:
     for turn in range(4):
         rows.append({"turn": turn, "value": turn / 3, "text": "é\u2028\n"})
     whole = rows.path.read_text()
-    rows.cut(2)
+    rows.truncate_after(2)
     assert [row["turn"] for row in rows.rows()] == [0, 1, 2]
     assert whole.startswith(rows.path.read_text())
 
@@ -377,7 +377,7 @@ def test_a_half_written_last_row_is_left_out(tmp_path: Path, torn: str) -> None:
     with rows.path.open("a") as file:
         file.write(torn)
     assert rows.rows() == [{"turn": 2}]
-    rows.cut(2)
+    rows.truncate_after(2)
     rows.append({"turn": 3})
     assert rows.rows() == [{"turn": 2}, {"turn": 3}]
 
@@ -404,9 +404,9 @@ def test_traces_come_back_as_they_were_written(tmp_path: Path) -> None:
     solution = make_trace(3, 6, [2, 4], problem="p", correct=True, logprobs=[-0.5] * 6, id="1/generator/p/0")
     solution.grade = Grade(True, (True, False))
     verification = Verification((True, False), False, (1, 2))
-    check = Trace.given("1/verifier/c", "verifier", Problem("p", "p", "a"), "++\x00é\n", Reading(verification, 0.6))
+    check = Trace.from_text("1/verifier/c", "verifier", Problem("p", "p", "a"), "++\x00é\n", Reading(verification, 0.6))
     check.about = (solution,)
-    unreadable = Trace.given("u", "verifier", check.problem, "", Reading(Verification(None, None), 0.0, "no verdict"))
+    unreadable = Trace.from_text("u", "verifier", check.problem, "", Reading(Verification(None, None), 0.0, "no verdict"))
     unreadable.about = (solution,)
     path = tmp_path / "traces" / "turn-000001.parquet"
     credit = np.linspace(-1, 1, 9).astype("float32")
@@ -444,7 +444,7 @@ def test_every_file_of_traces_has_the_same_columns(tmp_path: Path) -> None:
     plain = make_trace(2, 3, id="a")  # no verdicts, no truth, nobody it is about
     write_traces(tmp_path / "one.parquet", [plain])
     write_traces(tmp_path / "none.parquet", [])
-    assert all(pq.read_schema(path).equals(schema()) for path in tmp_path.glob("*.parquet"))
+    assert all(pq.read_schema(path).equals(make_schema()) for path in tmp_path.glob("*.parquet"))
 
 
 def test_tensorboard_goes_on_after_a_resume(tmp_path: Path, tiny: str) -> None:

@@ -27,10 +27,10 @@ from milonga.sandbox import (
     Program,
     Sandbox,
     SandboxBroken,
-    canonical,
     executor,
     isolation,
     seccomp,
+    to_canonical,
     verdict,
 )
 from sandbox_attacks import ATTACKS, Attack
@@ -62,14 +62,14 @@ def test_values_come_back_as_they_are(sandbox: Sandbox) -> None:
     values = [None, True, 1, -(10**300), 1.5, float("nan"), "é\ud800\0", b"\xff", [1, [2]], (1,), {3, 1}, {"a": {1: (2,)}}]
     outcome = sandbox.run([Program(IDENTITY, "f", tuple((value,) for value in values))])[0]
     assert outcome.status == "ok"
-    assert outcome.results == tuple(canonical(value) for value in values)
+    assert outcome.results == tuple(to_canonical(value) for value in values)
     assert not outcome.mutates
 
 
 def test_answers_are_data_wherever_they_end_up(sandbox: Sandbox) -> None:
     texts = ["1) or (True", "x\n# y", "lambda: 1", "{0.__class__}", "'''", "\\", '"]}\n{"token": 1}']
     outcome = sandbox.run([Program(IDENTITY, "f", tuple((text,) for text in texts))])[0]
-    assert outcome.results == tuple(map(canonical, texts))
+    assert outcome.results == tuple(map(to_canonical, texts))
 
 
 def test_each_call_has_its_own_result(sandbox: Sandbox) -> None:
@@ -77,7 +77,7 @@ def test_each_call_has_its_own_result(sandbox: Sandbox) -> None:
     outcome = sandbox.run([Program(source, "f", ((1,), (2,), (3,), (1,)))])[0]
     assert outcome.status == "bad_output"
     first, second, third, last = outcome.results
-    assert first == last == canonical(1)
+    assert first == last == to_canonical(1)
     assert isinstance(second, Failure) and second.status == "bad_output"
     assert third == Failure("exception", "KeyError", "3")
 
@@ -106,14 +106,14 @@ def f(n):
     return [Point(n).x, math.gcd(12, 18), open("note").read(), str(decimal.Decimal("1.10")), bool(re.match("a+", "aa"))]
 """
     outcome = one(sandbox, source, 4)
-    assert outcome.results == (canonical([4, 6, "kept", "1.10", True]),), outcome
+    assert outcome.results == (to_canonical([4, 6, "kept", "1.10", True]),), outcome
     assert outcome.stdout == "seen\n"
 
 
 def test_changed_arguments_are_reported_and_do_not_reach_the_next_call(sandbox: Sandbox) -> None:
     outcome = sandbox.run([Program("def f(x):\n    x.append(1)\n    return len(x)", "f", (([],), ([],)))])[0]
     assert outcome.mutates
-    assert outcome.results == (canonical(1), canonical(1))
+    assert outcome.results == (to_canonical(1), to_canonical(1))
 
 
 def test_processor_time_is_that_of_the_program(sandbox: Sandbox) -> None:
@@ -125,7 +125,7 @@ def test_processor_time_is_that_of_the_program(sandbox: Sandbox) -> None:
 def test_outcomes_come_in_order(sandbox: Sandbox) -> None:
     source = "import time\ndef f(n):\n    time.sleep(0.05 * (n % 3))\n    return n"
     outcomes = sandbox.run([calling(source, n) for n in range(12)])
-    assert [o.results for o in outcomes] == [(canonical(n),) for n in range(12)]
+    assert [o.results for o in outcomes] == [(to_canonical(n),) for n in range(12)]
 
 
 def test_what_cannot_be_sent_is_the_callers_mistake(sandbox: Sandbox) -> None:
@@ -226,7 +226,7 @@ def test_programs_share_nothing(sandbox: Sandbox) -> None:
     patch = "import builtins, sys\nbuiltins.sum = lambda x: 7\nsys.modules['math'] = None\ndef f(): return sum([])"
     plain = "import math\ndef f(): return sum([]) + math.floor(0.5)"
     patched, after = sandbox.run([calling(patch), calling(plain)])
-    assert (patched.results, after.results) == ((canonical(7),), (canonical(0),))
+    assert (patched.results, after.results) == ((to_canonical(7),), (to_canonical(0),))
 
 
 SPELLINGS = [
@@ -272,14 +272,14 @@ DETERMINISTIC = {
 
 
 def test_what_differs_between_runs_is_found(sandbox: Sandbox) -> None:
-    outcomes = sandbox.deterministic([calling(source) for source in NONDETERMINISTIC.values()])
+    outcomes = sandbox.run_deterministic([calling(source) for source in NONDETERMINISTIC.values()])
     assert dict(zip(NONDETERMINISTIC, (o.status for o in outcomes), strict=True)) == dict.fromkeys(
         NONDETERMINISTIC, "nondeterministic"
     )
 
 
 def test_what_looks_alike_is_admitted(sandbox: Sandbox) -> None:
-    outcomes = sandbox.deterministic([calling(source) for source in DETERMINISTIC.values()])
+    outcomes = sandbox.run_deterministic([calling(source) for source in DETERMINISTIC.values()])
     assert {name: o for name, o in zip(DETERMINISTIC, outcomes, strict=True) if o.status != "ok" or len(o.results) != 1} == {}
 
 
@@ -288,9 +288,9 @@ def test_failures_are_compared_by_kind(sandbox: Sandbox) -> None:
         "def f(): raise ValueError(object())",
         "import random\ndef f(): raise random.choice([type(str(n), (Exception,), {}) for n in range(1000)])",
     ]
-    same, other, loud = sandbox.deterministic([*map(calling, sources), calling("def f(): print('x' * 10 ** 6)")])
+    same, other, loud = sandbox.run_deterministic([*map(calling, sources), calling("def f(): print('x' * 10 ** 6)")])
     assert (same.status, other.status, loud.status) == ("exception", "nondeterministic", "output_too_large")
-    printed, drawn = sandbox.deterministic([Program("print(1)"), Program("import random\nprint(random.random())")])
+    printed, drawn = sandbox.run_deterministic([Program("print(1)"), Program("import random\nprint(random.random())")])
     assert (printed.status, drawn.status) == ("ok", "nondeterministic")
 
 
@@ -412,14 +412,14 @@ def test_a_missing_tool_is_named_and_a_weaker_level_is_said(monkeypatch: pytest.
 
 def test_isolation_is_measured_and_not_assumed(monkeypatch: pytest.MonkeyPatch) -> None:
     opened("isolated").close()
-    honest = isolation.mounting
-    monkeypatch.setattr(isolation, "mounting", lambda *a: [*honest(*a), "--ro-bind", "/etc", "/etc"])
-    isolation.wrapping.cache_clear()
+    honest = isolation.build_mount_arguments
+    monkeypatch.setattr(isolation, "build_mount_arguments", lambda *a: [*honest(*a), "--ro-bind", "/etc", "/etc"])
+    isolation.build_wrapper.cache_clear()
     try:
         with pytest.raises(IsolationError, match=r"can reach beyond it: \[\"accounts\"\]"):
             Sandbox()
     finally:
-        isolation.wrapping.cache_clear()
+        isolation.build_wrapper.cache_clear()
 
 
 def test_other_systems_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -429,7 +429,7 @@ def test_other_systems_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_numbers_of_calls_are_those_of_the_kernel() -> None:
-    machine = seccomp.machine()
+    machine = seccomp.detect_architecture()
     headers = {"x86_64": ["/usr/include/x86_64-linux-gnu/asm/unistd_64.h", "/usr/include/asm/unistd_64.h"]}.get(
         machine or "", []
     )
@@ -483,7 +483,7 @@ def test_a_line_that_is_not_exactly_ours_is_no_result(line: str) -> None:
     with pytest.raises(verdict.Forged):
         verdict.read(line.encode(), "t", 1)
     ended = verdict.Ended(0, 0.0, "", True, result=line.encode())
-    outcome = verdict.judged(calling(IDENTITY, 1), "isolated", Limits(), "t", 0.0, ended)
+    outcome = verdict.judge_outcome(calling(IDENTITY, 1), "isolated", Limits(), "t", 0.0, ended)
     assert outcome.status == "bad_output"
     assert len(outcome.results) == 1
 
@@ -510,7 +510,7 @@ def test_a_line_that_is_not_exactly_ours_is_no_result(line: str) -> None:
 )
 def test_how_a_process_ended_says_what_came_of_it(level: Level, ended: dict[str, Any], status: str) -> None:
     known = verdict.Ended(**{"cpu_s": 0.0, "killed": "", "gone": True, "result": LINE.encode(), **ended})
-    outcome = verdict.judged(calling(IDENTITY, 1), level, Limits(), "t", 0.0, known)
+    outcome = verdict.judge_outcome(calling(IDENTITY, 1), level, Limits(), "t", 0.0, known)
     assert outcome.status == status
 
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers import PROPERTY
-from milonga.sandbox import InvalidValue, canonical, decode, read_literal, same
+from milonga.sandbox import InvalidValue, decode, is_same_value, parse_literal, to_canonical
 
 KEYS = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=5), st.binary(max_size=5))
 VALUES = st.recursive(
@@ -32,10 +32,10 @@ ANYTHING = type("Anything", (), {"__eq__": lambda *_: True, "__hash__": lambda _
 @PROPERTY
 @given(VALUES)
 def test_a_text_gives_its_value_back(value: Any) -> None:
-    text = canonical(value)
+    text = to_canonical(value)
     assert text.isascii()
-    assert canonical(decode(text)) == text
-    assert same(text, text, numeric=True, tolerance=1e-9)
+    assert to_canonical(decode(text)) == text
+    assert is_same_value(text, text, numeric=True, tolerance=1e-9)
 
 
 @PROPERTY
@@ -45,54 +45,54 @@ def test_a_literal_is_read_as_python_reads_it(value: Any) -> None:
         expected = ast.literal_eval(repr(value))
     except (ValueError, SyntaxError):
         return  # nan and inf have no literal
-    assert canonical(read_literal(repr(value))) == canonical(expected)
+    assert to_canonical(parse_literal(repr(value))) == to_canonical(expected)
 
 
 @PROPERTY
 @given(st.text(max_size=60) | st.text(alphabet="[](){},:'\"b\\x0123.-+eTrue set", max_size=60))
 def test_any_text_is_read_as_a_value_or_refused(text: str) -> None:
     try:
-        value = read_literal(text)
+        value = parse_literal(text)
     except InvalidValue:
         return
-    assert canonical(value) == canonical(ast.literal_eval(text.strip()))
+    assert to_canonical(value) == to_canonical(ast.literal_eval(text.strip()))
 
 
 @PROPERTY
-@given(st.text(max_size=200) | VALUES.map(canonical).map(lambda text: text[:-1]))
+@given(st.text(max_size=200) | VALUES.map(to_canonical).map(lambda text: text[:-1]))
 def test_any_text_from_a_child_is_decoded_or_refused(text: str) -> None:
     with contextlib.suppress(InvalidValue):
-        assert canonical(decode(text)) == text
+        assert to_canonical(decode(text)) == text
 
 
 def test_types_are_told_apart_unless_numbers_are_asked_for() -> None:
-    texts = [canonical(value) for value in (True, 1, 1.0, "1", b"1")]
+    texts = [to_canonical(value) for value in (True, 1, 1.0, "1", b"1")]
     assert len(set(texts)) == 5
-    assert not any(same(a, b) for a, b in itertools.combinations(texts, 2))
-    assert all(same(a, b, numeric=True) for a, b in itertools.combinations(texts[:3], 2))
-    assert not same(texts[1], texts[3], numeric=True)
-    assert same(canonical([{"a": (1, 2.0)}]), canonical([{"a": (1.0, 2)}]), numeric=True)
-    assert same(canonical({1: {True}}), canonical({1.0: {1}}), numeric=True)
-    assert not same(canonical([1]), canonical((1,)), numeric=True)
+    assert not any(is_same_value(a, b) for a, b in itertools.combinations(texts, 2))
+    assert all(is_same_value(a, b, numeric=True) for a, b in itertools.combinations(texts[:3], 2))
+    assert not is_same_value(texts[1], texts[3], numeric=True)
+    assert is_same_value(to_canonical([{"a": (1, 2.0)}]), to_canonical([{"a": (1.0, 2)}]), numeric=True)
+    assert is_same_value(to_canonical({1: {True}}), to_canonical({1.0: {1}}), numeric=True)
+    assert not is_same_value(to_canonical([1]), to_canonical((1,)), numeric=True)
 
 
 def test_a_tolerance_holds_for_floats_alone() -> None:
-    third, near = canonical([1 / 3]), canonical([1 / 3 + 1e-12])
-    assert not same(third, near)
-    assert same(third, near, tolerance=1e-9)
-    assert not same(third, canonical([0.3334]), tolerance=1e-9)
-    assert not same(canonical(10**12), canonical(10**12 + 1), tolerance=1e-9)
-    assert same(canonical(10**12), canonical(10**12 + 1), tolerance=1e-9, numeric=True)
-    assert not same(canonical(1), canonical(1.0), tolerance=1e-9)
-    assert same(canonical(math.nan), canonical(math.nan), tolerance=1e-9)
-    assert not same(canonical(10**1000), canonical(1.5), tolerance=1e-9, numeric=True)
-    assert not same(canonical(2**53), canonical(float(2**53) + 2), numeric=True)
+    third, near = to_canonical([1 / 3]), to_canonical([1 / 3 + 1e-12])
+    assert not is_same_value(third, near)
+    assert is_same_value(third, near, tolerance=1e-9)
+    assert not is_same_value(third, to_canonical([0.3334]), tolerance=1e-9)
+    assert not is_same_value(to_canonical(10**12), to_canonical(10**12 + 1), tolerance=1e-9)
+    assert is_same_value(to_canonical(10**12), to_canonical(10**12 + 1), tolerance=1e-9, numeric=True)
+    assert not is_same_value(to_canonical(1), to_canonical(1.0), tolerance=1e-9)
+    assert is_same_value(to_canonical(math.nan), to_canonical(math.nan), tolerance=1e-9)
+    assert not is_same_value(to_canonical(10**1000), to_canonical(1.5), tolerance=1e-9, numeric=True)
+    assert not is_same_value(to_canonical(2**53), to_canonical(float(2**53) + 2), numeric=True)
 
 
 def test_sets_and_dicts_have_no_order() -> None:
-    assert canonical({"b", "a", "c"}) == canonical({"c", "b", "a"})
-    assert canonical({"b": 1, "a": 2}) == canonical({"a": 2, "b": 1})
-    assert canonical({"b": 1, "a": 2}) != canonical({"a": 1, "b": 2})
+    assert to_canonical({"b", "a", "c"}) == to_canonical({"c", "b", "a"})
+    assert to_canonical({"b": 1, "a": 2}) == to_canonical({"a": 2, "b": 1})
+    assert to_canonical({"b": 1, "a": 2}) != to_canonical({"a": 1, "b": 2})
 
 
 @pytest.mark.parametrize(
@@ -118,22 +118,22 @@ def test_sets_and_dicts_have_no_order() -> None:
 )
 def test_what_is_not_plain_or_too_large_has_no_text(value: Any) -> None:
     with pytest.raises(InvalidValue):
-        canonical(value)
+        to_canonical(value)
 
 
 def test_depth_is_bounded_everywhere() -> None:
     value: Any = 0
     for _ in range(20):
         value = [value]
-    assert decode(canonical(value)) == read_literal("[" * 20 + "0" + "]" * 20) == value
+    assert decode(to_canonical(value)) == parse_literal("[" * 20 + "0" + "]" * 20) == value
     with pytest.raises(InvalidValue, match="deeper"):
-        canonical([value])
+        to_canonical([value])
     with pytest.raises(InvalidValue):
-        read_literal("[" * 21 + "0" + "]" * 21)
+        parse_literal("[" * 21 + "0" + "]" * 21)
     cycle: list[Any] = []
     cycle.append(cycle)
     with pytest.raises(InvalidValue, match="deeper"):
-        canonical(cycle)
+        to_canonical(cycle)
     for text in ("[" * 15_000, '{"tuple":[' * 1500, "[" * 2000 + "]" * 2000):
         with pytest.raises(InvalidValue):
             decode(text)
@@ -192,7 +192,7 @@ def test_depth_is_bounded_everywhere() -> None:
 )
 def test_what_is_no_literal_is_refused(text: str) -> None:
     with pytest.raises(InvalidValue):
-        read_literal(text)
+        parse_literal(text)
 
 
 @pytest.mark.parametrize(
@@ -217,7 +217,7 @@ def test_what_is_no_literal_is_refused(text: str) -> None:
     ],
 )
 def test_literals(text: str, value: Any) -> None:
-    assert canonical(read_literal(text)) == canonical(value)
+    assert to_canonical(parse_literal(text)) == to_canonical(value)
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ def steps(
     seen = list(rows)
     for _ in range(turns):
         cursor = schedule.advance(cursor, seen)
-        phase = schedule.phase(cursor.phase)
+        phase = schedule.get_phase(cursor.phase)
         if phase is None:
             break
         seen.append({"turn": len(seen), "metric": measure(len(seen))})
@@ -63,7 +63,7 @@ def test_a_schedule_without_turns_says_so_and_one_without_cycle_ends() -> None:
     with pytest.raises(ValueError, match="turns"):
         Schedule(cycle=(Phase("g", 0),)).advance(Cursor(), [])
     assert walk(warm_up("v", 2), 5) == ["v", "v"]
-    assert warm_up("v", 2).phase(1) is None
+    assert warm_up("v", 2).get_phase(1) is None
 
 
 def test_a_gate_opens_at_its_bound_and_not_before_a_turn() -> None:
@@ -98,13 +98,13 @@ def test_a_plateau_ends_when_the_best_is_old() -> None:
 
 def test_turns_until_counts_everyones_turns() -> None:
     schedule = warm_up("v", 2) + alternate(g=3, v=1)
-    assert [schedule.turns_until("g", n) for n in (1, 3, 4, 6)] == [3, 5, 7, 9]
-    assert schedule.turns_until("v", 4) == 10
-    assert always("g").turns_until("g", 7) == 7
-    assert always("g").turns_until("v", 1) is None
-    assert warm_up("v", 2).turns_until("v", 3) is None
-    assert (until("v", Gate("metric", 1.0)) + always("g")).turns_until("g", 3) is None
-    assert Schedule(intro=(Phase("g"),)).turns_until("g", 3) == 3
+    assert [schedule.count_turns_until("g", n) for n in (1, 3, 4, 6)] == [3, 5, 7, 9]
+    assert schedule.count_turns_until("v", 4) == 10
+    assert always("g").count_turns_until("g", 7) == 7
+    assert always("g").count_turns_until("v", 1) is None
+    assert warm_up("v", 2).count_turns_until("v", 3) is None
+    assert (until("v", Gate("metric", 1.0)) + always("g")).count_turns_until("g", 3) is None
+    assert Schedule(intro=(Phase("g"),)).count_turns_until("g", 3) == 3
 
 
 SCHEDULES = st.builds(
@@ -126,7 +126,7 @@ GATED = st.builds(
 @PROPERTY
 @given(SCHEDULES, st.integers(1, 12))
 def test_turns_until_agrees_with_walking(schedule: Schedule, count: int) -> None:
-    total = schedule.turns_until("g", count)
+    total = schedule.count_turns_until("g", count)
     learners = walk(schedule, 200)
     if total is None:
         assert learners.count("g") < count

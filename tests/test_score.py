@@ -14,7 +14,7 @@ from cases import TINY
 from milonga.api import make_engine
 from milonga.credit import progress_reward
 from milonga.errors import ConfigError
-from milonga.recipes.conversing import change_figures, comparable, turn_costs
+from milonga.recipes.conversing import compute_change_metrics, compute_turn_costs, filter_comparable
 from milonga.recipes.score import FORMAT, STAGE1, STAGE2
 from milonga.resolve import resolve
 from milonga.roles import Corrector
@@ -101,7 +101,7 @@ def test_turns_have_baselines_of_their_own() -> None:
 def test_costs_have_a_factor_for_each_turn_and_none_between() -> None:
     p = plan()
     talks = p.recipe.play(table(p))
-    costs = turn_costs(talks, [np.ones(len(talk.ids)) for talk in talks], (0.1, 0.01))
+    costs = compute_turn_costs(talks, [np.ones(len(talk.ids)) for talk in talks], (0.1, 0.01))
     for talk, cost in zip(talks, costs, strict=True):
         (start, end), (again, last) = talk.turns
         assert cost.sum() == pytest.approx(0.1 * (end - start) + 0.01 * (last - again))
@@ -110,7 +110,7 @@ def test_costs_have_a_factor_for_each_turn_and_none_between() -> None:
 def test_the_words_between_the_turns_tell_nothing_about_the_first() -> None:
     problem = Problem("p", "3+4%10", "7")
     for dialect in ("terse", "tagged"):
-        said = "".join(part.text for part in Corrector(dialect).again(problem))  # type: ignore[arg-type]
+        said = "".join(part.text for part in Corrector(dialect).render_second_turn(problem))  # type: ignore[arg-type]
         assert "7" not in said
     p = plan()
     talks = p.recipe.play(table(p))
@@ -154,17 +154,17 @@ def test_figures_of_a_change() -> None:
     p = plan()
     talks = p.recipe.play(table(p))[:4]
     made = graded(talks, [0, 0, 1, 1], [1, 0, 1, 0])
-    figures = change_figures(Traces(t.subject for t in made), made)
+    figures = compute_change_metrics(Traces(t.subject for t in made), made)
     assert figures["first_accuracy"] == figures["last_accuracy"] == 0.5 and figures["gain"] == 0.0
     assert figures["fixed"] == figures["broken"] == 0.25
     copied = Traces(replace(t, text=t.subject.text + " ") for t in made)
-    assert change_figures(Traces(t.subject for t in copied), copied)["copy_rate"] == 1.0
+    assert compute_change_metrics(Traces(t.subject for t in copied), copied)["copy_rate"] == 1.0
 
 
 def test_a_conversation_that_is_left_alone_has_no_baseline_and_goes() -> None:
     p = plan()
     talks = p.recipe.play(table(p))
-    assert [t.problem.id for t in comparable(talks[3:])] == [t.problem.id for t in talks[4:]]
+    assert [t.problem.id for t in filter_comparable(talks[3:])] == [t.problem.id for t in talks[4:]]
 
 
 def test_a_task_that_cannot_demonstrate_needs_a_model_that_can_talk(tmp_path: Path) -> None:

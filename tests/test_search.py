@@ -18,15 +18,15 @@ from helpers import PROPERTY, Command
 from milonga.api import make_engine
 from milonga.errors import ConfigError, DataError
 from milonga.resolve import Plan, resolve
-from milonga.roles import DIALECTS, Dialect, Searcher, SearchProposer, SearchReader, StepSolver, with_tool
-from milonga.roles.search_talks import proposing, reading, solving
-from milonga.roles.searcher import ANSWER, QUESTION, SEARCH, to_read, turn_of, write_turn
+from milonga.roles import DIALECTS, Dialect, Searcher, SearchProposer, SearchReader, StepSolver, adapt_roles_to_tool
+from milonga.roles.search_talks import demonstrate_proposal, demonstrate_search, make_reader_example
+from milonga.roles.searcher import ANSWER, QUESTION, SEARCH, make_reading_problem, parse_turn, write_turn
 from milonga.run.files import JsonLines
 from milonga.table import TOOL, Setting, Table
-from milonga.tasks import Search, keyed, make_task
-from milonga.tasks.graph import Graph, edges_of, follow
-from milonga.tasks.retrieval import LONGEST, Retrieval, pieces, read_folder
-from milonga.tasks.search import SearchOptions, mentions, plain
+from milonga.tasks import Search, make_keyed_rng, make_task
+from milonga.tasks.graph import Graph, follow_path, parse_edges
+from milonga.tasks.retrieval import LONGEST, Retrieval, read_folder, split_paragraph
+from milonga.tasks.search import SearchOptions, mentions_answer, normalise_answer
 from milonga.types import SPLITS, Problem, Trace, Traces
 
 torch.set_num_threads(1)
@@ -53,29 +53,29 @@ def test_in_every_relation_everybody_has_one_partner_and_it_is_said_both_ways() 
 
 
 def test_answers_by_hand() -> None:
-    edges = edges_of([*FACTS, "no fact at all", "two words"])
-    assert follow(edges, "tom ally") == {"ann"} and follow(edges, "tom ally foe") == {"bob", "eve"}
+    edges = parse_edges([*FACTS, "no fact at all", "two words"])
+    assert follow_path(edges, "tom ally") == {"ann"} and follow_path(edges, "tom ally foe") == {"bob", "eve"}
     for nothing in ("tom", "", "tom foe", "tom ally ally ally foe mate", "zed ally", "tom  ally"):
-        assert follow(edges, nothing) == frozenset()
+        assert follow_path(edges, nothing) == frozenset()
 
 
 def test_problems_have_one_answer_that_is_not_said_and_splits_are_disjoint() -> None:
     texts: dict[str, set[str]] = {}
     for split in SPLITS:
-        problems = task().draw(split, 0, 60)
-        assert problems == task().draw(split, 0, 60)
-        assert all(task().answers(p.text) == {p.answer} and p.answer not in p.text.split() for p in problems)
-        assert {task().hops(p.text) for p in problems} == {1, 2, 3}
+        problems = task().draw_problems(split, 0, 60)
+        assert problems == task().draw_problems(split, 0, 60)
+        assert all(task().find_answers(p.text) == {p.answer} and p.answer not in p.text.split() for p in problems)
+        assert {task().count_hops(p.text) for p in problems} == {1, 2, 3}
         texts[split] = {p.text for p in problems}
     assert not texts["train"] & texts["dev"] and not texts["train"] & texts["test"] and not texts["dev"] & texts["test"]
 
 
 def test_levels_are_hops_over_the_same_corpus() -> None:
     assert task().levels == (1, 2, 3)
-    two, more = task().at(2), task().harder()
+    two, more = task().at_level(2), task().make_harder()
     assert isinstance(two, Search) and isinstance(more, Search) and two.tool is task().tool
-    assert {task().hops(p.text) for p in two.draw("train", 0, 20)} == {2}
-    assert {task().hops(p.text) for p in more.draw("dev", 0, 20)} == {4}  # no more than there are searches
+    assert {task().count_hops(p.text) for p in two.draw_problems("train", 0, 20)} == {2}
+    assert {task().count_hops(p.text) for p in more.draw_problems("dev", 0, 20)} == {4}  # no more than there are searches
 
 
 def test_a_graph_without_a_single_answer_and_wrong_options_are_refused() -> None:
@@ -90,12 +90,12 @@ def test_a_graph_without_a_single_answer_and_wrong_options_are_refused() -> None
 
 
 def test_answers_are_compared_as_usual_and_leaks_are_found_by_words() -> None:
-    assert plain(" The  Eiffel-Tower!") == plain("eiffeltower") != plain("eiffel")
+    assert normalise_answer(" The  Eiffel-Tower!") == normalise_answer("eiffeltower") != normalise_answer("eiffel")
     problem = Problem("p", "q", "The Hague")
     assert task().grade(problem, "hague", ()).correct and not task().grade(problem, None, ()).correct
-    assert task().classes(["The Hague", None, "hague", "Delft"]) == [0, None, 0, 1]
-    assert mentions("who met Ann-Marie there", "ann marie") and not mentions("the party", "art")
-    assert not mentions("marie ann", "ann marie") and not mentions("anything", "")
+    assert task().group_equal_answers(["The Hague", None, "hague", "Delft"]) == [0, None, 0, 1]
+    assert mentions_answer("who met Ann-Marie there", "ann marie") and not mentions_answer("the party", "art")
+    assert not mentions_answer("marie ann", "ann marie") and not mentions_answer("anything", "")
 
 
 # Retrieval.
@@ -112,11 +112,11 @@ def test_what_shares_most_and_rarest_words_comes_first_and_what_shares_none_neve
 
 def test_every_hop_of_a_question_can_be_found() -> None:
     plainest = task(extra=0.0)
-    for problem in plainest.draw("dev", 0, 40):
+    for problem in plainest.draw_problems("dev", 0, 40):
         at, *path = problem.text.split()
         for relation in path:
             assert f"{at} {relation} " in "|".join(plainest.tool.answer(f"{at} {relation}"))
-            (at,) = plainest.derive(f"{at} {relation}", plainest.tool.answer(f"{at} {relation}"))
+            (at,) = plainest.derive_answers(f"{at} {relation}", plainest.tool.answer(f"{at} {relation}"))
         assert at == problem.answer
 
 
@@ -135,7 +135,7 @@ def corpus(folder: Path) -> dict[str, Any]:
 
 def test_any_folder_of_text_is_a_corpus(tmp_path: Path) -> None:
     made = make_task(corpus(tmp_path))
-    assert isinstance(made, Search) and not made.exact and made.levels == () and made.harder() is None
+    assert isinstance(made, Search) and not made.exact and made.levels == () and made.make_harder() is None
     assert set(made.tool.passages) == {"Paris is the capital of France.", "Rome lies in Italy.", "Oslo lies in Norway."}
     assert made.tool.answer("capital of france")[0] == "Paris is the capital of France."
     sizes = made.describe()["sizes"]
@@ -146,8 +146,8 @@ def test_any_folder_of_text_is_a_corpus(tmp_path: Path) -> None:
 
 def test_long_paragraphs_are_cut_between_words_and_nothing_is_lost() -> None:
     text = " ".join(["word"] * 500)
-    assert all(len(piece) <= LONGEST for piece in pieces(text)) and " ".join(pieces(text)) == text
-    assert "".join(pieces("x" * 2500)) == "x" * 2500 and pieces("short") == ["short"]
+    assert all(len(piece) <= LONGEST for piece in split_paragraph(text)) and " ".join(split_paragraph(text)) == text
+    assert "".join(split_paragraph("x" * 2500)) == "x" * 2500 and split_paragraph("short") == ["short"]
 
 
 @pytest.mark.parametrize(
@@ -179,7 +179,7 @@ def test_an_empty_corpus_is_an_error_before_anything_is_made(milonga: Command, t
 @PROPERTY
 @given(st.sampled_from(DIALECTS), st.sampled_from([SEARCH, ANSWER, QUESTION]), st.text("abc ?#!", min_size=1))
 def test_a_written_turn_reads_back(dialect: Dialect, kind: str, content: str) -> None:
-    read = turn_of(write_turn(kind, content, dialect), dialect, SEARCH, ANSWER, QUESTION)
+    read = parse_turn(write_turn(kind, content, dialect), dialect, SEARCH, ANSWER, QUESTION)
     assert read == ((kind, content.strip()) if content.strip() else None)
 
 
@@ -203,12 +203,12 @@ def test_a_written_turn_reads_back(dialect: Dialect, kind: str, content: str) ->
 )
 def test_a_turn_that_does_more_or_less_than_one_thing_cannot_be_read(dialect: Dialect, text: str) -> None:
     for role in (Searcher(dialect), SearchProposer(dialect)):
-        assert role.call(text) is None and not role.read(text).valid
+        assert role.parse_tool_call(text) is None and not role.read(text).is_valid
 
 
 def test_thoughts_before_a_tag_are_allowed_and_searching_is_no_answer() -> None:
     role = Searcher("tagged")
-    assert role.call("I need his ally.\n<search>tom ally</search>") == "tom ally"
+    assert role.parse_tool_call("I need his ally.\n<search>tom ally</search>") == "tom ally"
     assert role.read("So it is <answer>ann</answer>").value.answer == "ann"
     assert role.read("<search>tom</search>").invalid == "still searching"
     assert "at most 6 times" in role.prompt(Problem("p", "who?", ""))[0].text
@@ -216,26 +216,26 @@ def test_thoughts_before_a_tag_are_allowed_and_searching_is_no_answer() -> None:
 
 def test_what_the_tool_says_is_foreign_text() -> None:
     for dialect in DIALECTS:
-        said = Searcher(dialect).returned(["tom <eos>", "ann"])
+        said = Searcher(dialect).render_tool_result(["tom <eos>", "ann"])
         assert [part.text for part in said if part.foreign] == ["tom <eos>", "ann"]
-    assert "".join(part.text for part in Searcher("terse").returned([])) == "-\n"
+    assert "".join(part.text for part in Searcher("terse").render_tool_result([])) == "-\n"
 
 
 def test_who_solves_by_steps_searches_where_there_is_a_tool_and_a_reader_does_not() -> None:
-    seated = with_tool({"generator": StepSolver("terse"), "reader": SearchReader("terse")}, task().tool)
+    seated = adapt_roles_to_tool({"generator": StepSolver("terse"), "reader": SearchReader("terse")}, task().tool)
     assert type(seated["generator"]) is Searcher and type(seated["reader"]) is SearchReader
-    problem = to_read("p", "tom ally", "ann", ["tom ally ann", "ann ally tom"])
+    problem = make_reading_problem("p", "tom ally", "ann", ["tom ally ann", "ann ally tom"])
     assert "".join(part.text for part in SearchReader("terse").prompt(problem)) == "|tom ally ann\nann ally tom\n\ntom ally\n"
 
 
 def test_a_teacher_without_slips_is_right() -> None:
-    made, rng = task(extra=0.0), keyed("teacher")
-    for problem in made.draw("train", 0, 20):
-        talk = solving(made, problem, Searcher("terse"), rng, 0.0)
-        assert talk.turns[-1][0] == f"#{problem.answer}" and len(talk.turns) == made.hops(problem.text) + 1
-        question = proposing(made, Problem("t", problem.answer, ""), SearchProposer("terse"), rng, 0.0).turns[-1][0]
-        assert question[0] == QUESTION and made.answers(question[1:]) == {problem.answer}
-        read = reading(made, problem, SearchReader("terse"), rng, 0.0, 4)
+    made, rng = task(extra=0.0), make_keyed_rng("teacher")
+    for problem in made.draw_problems("train", 0, 20):
+        talk = demonstrate_search(made, problem, Searcher("terse"), rng, 0.0)
+        assert talk.turns[-1][0] == f"#{problem.answer}" and len(talk.turns) == made.count_hops(problem.text) + 1
+        question = demonstrate_proposal(made, Problem("t", problem.answer, ""), SearchProposer("terse"), rng, 0.0).turns[-1][0]
+        assert question[0] == QUESTION and made.find_answers(question[1:]) == {problem.answer}
+        read = make_reader_example(made, problem, SearchReader("terse"), rng, 0.0, 4)
         assert SearchReader("terse").read(read.completion).value.answer == problem.answer
 
 
@@ -267,17 +267,17 @@ def test_calls_are_answered_in_the_conversation_and_only_own_turns_are_trained()
     solutions = here.ask("generator", here.problems(), 4)
     tool, role = here.setting.task.tool, here.setting.roles["generator"]
     assert tool is not None and len(solutions) == 16
-    assert [t.problem.id for t in solutions] == [p.id for p in here.setting.task.draw("train", 0, 4) for _ in range(4)]
-    searched = [t for t in solutions if len(t.turns) > 1]
+    assert [t.problem.id for t in solutions] == [p.id for p in here.setting.task.draw_problems("train", 0, 4) for _ in range(4)]
+    searched = [t for t in solutions if len(t.turn_spans) > 1]
     assert searched, "the embedded model searches"
     for trace in searched:
         said = spelt(trace)
         assert said[0] == ("prompt", f">{trace.problem.text}\n")
-        assert [who for who, _ in said[1:]] == ["generator", *[TOOL, "generator"] * (len(trace.turns) - 1)]
+        assert [who for who, _ in said[1:]] == ["generator", *[TOOL, "generator"] * (len(trace.turn_spans) - 1)]
         for (_, call), (_, answer) in zip(said[1:-1:2], said[2:-1:2], strict=True):
-            query = role.call(call.removesuffix("<eos>"))
+            query = role.parse_tool_call(call.removesuffix("<eos>"))
             assert query is not None
-            assert answer == "".join(part.text for part in role.returned(tool.answer(query)))
+            assert answer == "".join(part.text for part in role.render_tool_result(tool.answer(query)))
         assert all(s.trained == (s.producer == "generator") for s in trace.segments)
         assert trace.grade is not None and trace.grade.correct == (trace.reading.value.answer == trace.problem.answer)
     # Law 6: what was sampled, turn by turn, has the same log-probabilities in one fresh pass.
@@ -293,7 +293,7 @@ def test_the_same_keys_give_the_same_conversations() -> None:
 def test_nobody_calls_more_often_than_allowed() -> None:
     here = table(task={"name": "search", "entities": 60, "relations": 5, "calls": 1, "min_hops": 3})
     solutions = here.ask("generator", here.problems(), 4)
-    assert max(len(t.turns) for t in solutions) == 2
+    assert max(len(t.turn_spans) for t in solutions) == 2
     assert any(t.reading.invalid == "still searching" for t in solutions)
 
 

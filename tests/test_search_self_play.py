@@ -14,27 +14,27 @@ import torch
 
 from cases import QUICK
 from milonga.api import make_engine
-from milonga.credit.search_play import against_baseline, question_reward
+from milonga.credit.search_play import question_reward, subtract_baseline
 from milonga.errors import ConfigError
 from milonga.recipes.proposals import (
     Pool,
     Rules,
-    posed,
-    read_by_model,
-    read_exactly,
-    searches_of,
-    seen_by,
-    solve_rates,
-    turn_figures,
-    with_noise,
+    add_noise_passages,
+    compute_solve_rates,
+    compute_turn_metrics,
+    list_searches,
+    list_seen_passages,
+    make_problem,
+    verify_by_model,
+    verify_exactly,
 )
 from milonga.recipes.search_self_play import SearchSelfPlay
 from milonga.resolve import Plan, resolve
 from milonga.roles import SearchProposer
-from milonga.roles.searcher import to_read
+from milonga.roles.searcher import make_reading_problem
 from milonga.table import Setting, Table
-from milonga.tasks import Search, split_of
-from milonga.tasks.graph import edges_of
+from milonga.tasks import Search, assign_split
+from milonga.tasks.graph import parse_edges
 from milonga.types import Grade, Part, Problem, Reading, Solution, Trace, Traces
 from short import SHORT, assert_resumes, short_loop
 
@@ -71,26 +71,26 @@ def talk(here: Table, target: str, *texts: str) -> Trace:
     assert tool is not None
     found = here.write("proposer", [Problem(f"target/{target}", target, "")], texts[:1])
     for before, text in pairwise(texts):
-        call = role.call(before)
-        said = role.returned(tool.answer(call)) if call is not None else (Part("-\n"),)
+        call = role.parse_tool_call(before)
+        said = role.render_tool_result(tool.answer(call)) if call is not None else (Part("-\n"),)
         found = here.write_reply("proposer", found, [said], [text])
     return found[0]
 
 
 def walk(task: Search, relation: str, at: str) -> str:
     """Somebody's only partner."""
-    (found,) = task.answers(f"{at} {relation}")
+    (found,) = task.find_answers(f"{at} {relation}")
     return found
 
 
 def good_way(task: Search, hops: int) -> tuple[str, list[str]]:
     """An answer, and what a proposer would say to come to a question of the train split with one answer."""
     for number in range(200):
-        problem = task.at(hops).problem("train", number)
+        problem = task.at_level(hops).problem("train", number)
         start, *path = problem.text.split()
         at, way = start, []
         for relation in path:
-            at = walk(task, relation, at) if len(task.answers(f"{at} {relation}")) == 1 else ""
+            at = walk(task, relation, at) if len(task.find_answers(f"{at} {relation}")) == 1 else ""
             way.append(f"?{at} {relation}")
         if at == problem.answer:
             return at, [*reversed(way), f"!{problem.text}"]
@@ -116,30 +116,32 @@ def test_the_best_question_is_an_unsolvable_one_unless_both_ends_earn_nothing() 
 
 def test_baselines_by_hand() -> None:
     rewards, groups = np.array([1.0, 0.0, 0.5, 0.5]), ["a", "a", "b", "b"]
-    assert against_baseline(rewards, groups, "batch_mean").tolist() == [0.5, -0.5, 0.0, 0.0]
-    assert against_baseline(np.array([1.0, 0.0, 1.5, 0.5]), groups, "group").tolist() == [0.5, -0.5, 0.5, -0.5]
-    assert against_baseline(rewards, groups, "ema", 0.25).tolist() == [0.75, -0.25, 0.25, 0.25]
+    assert subtract_baseline(rewards, groups, "batch_mean").tolist() == [0.5, -0.5, 0.0, 0.0]
+    assert subtract_baseline(np.array([1.0, 0.0, 1.5, 0.5]), groups, "group").tolist() == [0.5, -0.5, 0.5, -0.5]
+    assert subtract_baseline(rewards, groups, "ema", 0.25).tolist() == [0.75, -0.25, 0.25, 0.25]
     # The trap: without one, nothing that earns at all is ever pushed down.
-    assert against_baseline(rewards, groups, "none").min() == 0.0
+    assert subtract_baseline(rewards, groups, "none").min() == 0.0
     unknown = np.array([1.0, np.nan, 0.0])
-    assert against_baseline(unknown, ["a"] * 3, "batch_mean").tolist() == [0.5, 0.0, -0.5]
-    assert against_baseline(unknown, ["a"] * 3, "none").tolist() == [1.0, 0.0, 0.0]
+    assert subtract_baseline(unknown, ["a"] * 3, "batch_mean").tolist() == [0.5, 0.0, -0.5]
+    assert subtract_baseline(unknown, ["a"] * 3, "none").tolist() == [1.0, 0.0, 0.0]
 
 
 def test_solve_rates_leave_out_what_nobody_could_grade() -> None:
     def solution(correct: bool | None, source: str | None) -> Trace:
-        made = Trace.given("s", "generator", Problem("p", "q", "a", source=source), "#a", Reading(Solution((), (), "a"), 1.0))
+        made = Trace.from_text(
+            "s", "generator", Problem("p", "q", "a", source=source), "#a", Reading(Solution((), (), "a"), 1.0)
+        )
         return replace(made, grade=Grade(correct))
 
     tries = [(True, "x"), (False, "x"), (None, "x"), (False, "y"), (True, None)]
-    assert solve_rates(Traces(solution(*one) for one in tries)) == {"x": 0.5, "y": 0.0, None: 1.0}
+    assert compute_solve_rates(Traces(solution(*one) for one in tries)) == {"x": 0.5, "y": 0.0, None: 1.0}
 
 
 # The gate.
 
 
 def proposal(text: str, answer: str = "ann") -> Trace:
-    return Trace.given("one", "proposer", Problem("target", answer, ""), text, SearchProposer("terse").read(text))
+    return Trace.from_text("one", "proposer", Problem("target", answer, ""), text, SearchProposer("terse").read(text))
 
 
 @pytest.mark.parametrize(
@@ -159,14 +161,14 @@ def proposal(text: str, answer: str = "ann") -> Trace:
     ],
 )
 def test_rules_in_order(text: str, searches: list[str], seen: list[str], why: str | None) -> None:
-    if why is None and split_of(text[1:]) != "train":
+    if why is None and assign_split(text[1:]) != "train":
         why = "held-out question"
-    assert Rules(2, 1, True).broken(proposal(text), searches, seen) == why
+    assert Rules(2, 1, True).find_broken_rule(proposal(text), searches, seen) == why
 
 
 def test_held_out_questions_are_never_posed_and_the_first_search_may_name_the_answer() -> None:
     rules = Rules(2, 1, False)
-    verdicts = {rules.broken(proposal(f"!to{n} ally"), ["ann ally"], ["x"]) for n in range(40)}
+    verdicts = {rules.find_broken_rule(proposal(f"!to{n} ally"), ["ann ally"], ["x"]) for n in range(40)}
     assert verdicts == {None, "held-out question"}
 
 
@@ -175,12 +177,12 @@ def test_evidence_comes_from_the_log_and_what_a_proposer_writes_is_none() -> Non
     here, task = table(p), task_of(p)
     answer, way = good_way(task, 2)
     honest = talk(here, answer, *way)
-    assert searches_of(here, honest) == [text[1:] for text in way[:-1]]
-    assert seen_by(here, honest) == list(dict.fromkeys(f for text in way[:-1] for f in task.tool.answer(text[1:])))
+    assert list_searches(here, honest) == [text[1:] for text in way[:-1]]
+    assert list_seen_passages(here, honest) == list(dict.fromkeys(f for text in way[:-1] for f in task.tool.answer(text[1:])))
     # A fact of its own making: the turn cannot be read, and the fact is nowhere in the evidence.
     forged = talk(here, answer, f"{answer} ally zed\n!zed ally")
-    assert not forged.reading.valid and seen_by(here, forged) == []
-    passed, reasons = recipe_of(p).gate.passing(here, Traces([honest, forged]))
+    assert not forged.reading.is_valid and list_seen_passages(here, forged) == []
+    passed, reasons = recipe_of(p).gate.filter_proposals(here, Traces([honest, forged]))
     assert [problem.text for problem in passed] == [way[-1][1:]] and reasons == {forged.id: "no question"}
 
 
@@ -189,13 +191,13 @@ def test_the_reader_wants_the_whole_way_and_noise_does_not_disturb_an_exact_one(
     here, task = table(p), task_of(p)
     answer, way = good_way(task, 3)
     whole, skipped = talk(here, answer, *way), talk(here, answer, way[0], way[-1])
-    assert [len(recipe_of(p).gate.passing(here, Traces([one]))[0]) for one in (whole, skipped)] == [1, 0]
+    assert [len(recipe_of(p).gate.filter_proposals(here, Traces([one]))[0]) for one in (whole, skipped)] == [1, 0]
     others = Traces([whole, *(talk(here, *good_talk) for good_talk in [(a, *w) for a, w in [good_way(task, 1)]])])
-    shown = with_noise(here, others, 4)
-    own = seen_by(here, whole)
-    assert len(shown[0]) == len({*shown[0]}) == len(own) + min(4, len({*seen_by(here, others[1])} - {*own}))
-    assert {*own} < {*shown[0]} and shown == with_noise(here, others, 4)
-    assert read_exactly(task, [posed(whole)], [shown[0]]) == [True]
+    shown = add_noise_passages(here, others, 4)
+    own = list_seen_passages(here, whole)
+    assert len(shown[0]) == len({*shown[0]}) == len(own) + min(4, len({*list_seen_passages(here, others[1])} - {*own}))
+    assert {*own} < {*shown[0]} and shown == add_noise_passages(here, others, 4)
+    assert verify_exactly(task, [make_problem(whole)], [shown[0]]) == [True]
 
 
 def test_a_question_with_a_second_answer_passes_only_without_the_test_of_uniqueness() -> None:
@@ -203,18 +205,18 @@ def test_a_question_with_a_second_answer_passes_only_without_the_test_of_uniquen
     task, here = task_of(p), table(p)
     graph = task.graph
     assert graph is not None
-    edges = edges_of(graph.facts)
+    edges = parse_edges(graph.facts)
     twofold = next(
         (start, relation, sorted(ends)[0])
         for (start, relation), ends in edges.items()
-        if len(ends) > 1 and split_of(f"{start} {relation}") == "train"
+        if len(ends) > 1 and assign_split(f"{start} {relation}") == "train"
         and f"{start} {relation} {min(ends)}" in task.tool.answer(f"{min(ends)} {relation}")
     )  # fmt: skip
     start, relation, end = twofold
     one = talk(here, end, f"?{end} {relation}", f"!{start} {relation}")
     strict, lax = recipe_of(p), recipe_of(plan(unique=False))
-    assert strict.gate.passing(here, Traces([one]))[1] == {one.id: "it has another answer"}
-    assert [problem.answer for problem in lax.gate.passing(here, Traces([one]))[0]] == [end]
+    assert strict.gate.filter_proposals(here, Traces([one]))[1] == {one.id: "it has another answer"}
+    assert [problem.answer for problem in lax.gate.filter_proposals(here, Traces([one]))[0]] == [end]
 
 
 def test_without_a_reader_wrong_questions_pass() -> None:
@@ -224,25 +226,26 @@ def test_without_a_reader_wrong_questions_pass() -> None:
     wrong = next(
         question
         for relation in task.graph.relations  # type: ignore[union-attr]
-        if answer not in task.answers(question := f"{way[-1].split()[0][1:]} {relation}") and split_of(question) == "train"
+        if answer not in task.find_answers(question := f"{way[-1].split()[0][1:]} {relation}")
+        and assign_split(question) == "train"
     )
     lie = talk(here, answer, way[0], f"!{wrong}")
-    assert recipe_of(plan()).gate.passing(here, Traces([lie]))[1] == {lie.id: "the reader does not find the answer"}
-    assert [problem.text for problem in recipe_of(p).gate.passing(here, Traces([lie]))[0]] == [wrong]
+    assert recipe_of(plan()).gate.filter_proposals(here, Traces([lie]))[1] == {lie.id: "the reader does not find the answer"}
+    assert [problem.text for problem in recipe_of(p).gate.filter_proposals(here, Traces([lie]))[0]] == [wrong]
 
 
 def test_a_model_may_be_the_reader_and_what_it_answers_decides() -> None:
     """The embedded one cannot find answers among passages: what it does answer is taken for the proposer's own here."""
     p = plan(reader="model")
-    problems = [replace(task_of(p).at(1).problem("train", n), id=f"r/{n}") for n in range(12)]
+    problems = [replace(task_of(p).at_level(1).problem("train", n), id=f"r/{n}") for n in range(12)]
     shown = [[*task_of(p).tool.answer(problem.text), *task_of(p).tool.passages[:4]] for problem in problems]
-    asked = [to_read(problem.id, problem.text, "", some) for problem, some in zip(problems, shown, strict=True)]
+    asked = [make_reading_problem(problem.id, problem.text, "", some) for problem, some in zip(problems, shown, strict=True)]
     said = [trace.reading.value.answer for trace in table(p).ask("reader", asked, tag="ref")]
     assert sum(answer is not None for answer in said) > 6
     claimed = [replace(problem, answer=answer or "?") for problem, answer in zip(problems, said, strict=True)]
-    assert read_by_model(table(p), claimed, shown) == [answer is not None for answer in said]
+    assert verify_by_model(table(p), claimed, shown) == [answer is not None for answer in said]
     others = [replace(problem, answer="nobody") for problem in problems]
-    assert not any(read_by_model(table(p), others, shown)) and read_by_model(table(p), [], []) == []
+    assert not any(verify_by_model(table(p), others, shown)) and verify_by_model(table(p), [], []) == []
 
 
 def test_an_exact_reader_knows_the_graph_alone(tmp_path: Path) -> None:
@@ -278,13 +281,13 @@ def test_what_takes_the_place_of_a_question_that_does_not_pass(fill: str) -> Non
     here, recipe = table(p), recipe_of(p)
     recipe.state["pool"] = [[0, f"old{n} ally", "ann", 0.5] for n in range(9)]
     played = recipe.play(here)
-    proposals = played.keep(lambda t: t.seat == "proposer")
+    proposals = played.select(lambda t: t.seat == "proposer")
     failed = sum(recipe.state["rejected"].values())
     reused = {t.problem.text for t in played if t.problem.id.startswith("reused/")}
     assert failed and len(reused) == (failed if fill == "reuse" else 0)
     assert len(proposals) == 4 + (failed if fill == "resample" else 0)
-    solutions = played.keep(lambda t: t.seat == "generator")
-    found = turn_figures(proposals, solutions, solve_rates(solutions))
+    solutions = played.select(lambda t: t.seat == "generator")
+    found = compute_turn_metrics(proposals, solutions, compute_solve_rates(solutions))
     assert found["valid"] == len({t.problem.source for t in solutions} - {None}) / len(proposals)
     assert (found["reused"] > 0) == (fill == "reuse")
 
@@ -299,7 +302,7 @@ def test_the_proposer_learns_first_and_from_what_the_solver_fails_at(tmp_path: P
         proposals, lesson = loop.recipe.credit(here, played)
     assert (proposals.policy, lesson.policy) == ("proposer", "generator")
     assert proposals.sources == {"generator": 1.0} and lesson.sources == {"answers": 1.0}
-    rates = solve_rates(lesson.traces)
+    rates = compute_solve_rates(lesson.traces)
     paid = np.array([1 - rates[t.id] if t.id in rates else 0.0 for t in proposals.traces])
     for trace, advantage, reward in zip(proposals.traces, proposals.advantages or [], paid, strict=True):
         assert np.allclose(advantage, (reward - paid.mean()) * trace.mask)

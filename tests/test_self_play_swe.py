@@ -16,15 +16,15 @@ from hypothesis import strategies as st
 
 from helpers import PROPERTY
 from milonga.credit import normalise
-from milonga.credit.repairs import INVALID, expected_reward, injector_reward, learnable
+from milonga.credit.repairs import INVALID, expected_injector_reward, injector_reward, learnability_reward
 from milonga.recipes import SelfPlaySwe
-from milonga.recipes.injecting import injections, judged
+from milonga.recipes.injecting import judge_injections, sample_injections
 from milonga.resolve import Plan, resolve
 from milonga.table import Setting, Table
-from milonga.tasks.base import keyed
+from milonga.tasks.base import make_keyed_rng
 from milonga.tasks.bugs import Bugs
-from milonga.tasks.bugs_checks import Bug, Injection, NoVerdict, Requirements, Verdict, check
-from milonga.tasks.bugs_tiny import WAYS, draw_edits, hidden, ids_text, lines_text, taken
+from milonga.tasks.bugs_checks import Bug, Injection, NoVerdict, Requirements, Verdict, check_bug
+from milonga.tasks.bugs_tiny import WAYS, draw_edits, find_removed_tests, hide_bug, render_lines, render_test_ids
 from milonga.types import Problem, Segment, Solution, Trace, Traces
 from short import assert_resumes
 
@@ -47,7 +47,7 @@ def test_the_injectors_reward_by_hand() -> None:
 @given(st.floats(0, 0.99), st.integers(1, 8))
 def test_it_is_learnability_stretched_and_moved(alpha: float, solved: int) -> None:
     rate = solved / 8
-    assert injector_reward(rate, alpha) == pytest.approx((1 + alpha) * learnable(rate) - alpha)
+    assert injector_reward(rate, alpha) == pytest.approx((1 + alpha) * learnability_reward(rate) - alpha)
     invalid = (INVALID + alpha) / (1 + alpha)  # where an invalid artifact sits on the scale of learnability
     assert invalid <= 0 and (alpha != 0.8 or invalid == pytest.approx(-1 / 9))
 
@@ -63,16 +63,16 @@ def test_among_valid_bugs_alpha_changes_nothing() -> None:
 def test_the_expected_reward_is_the_mean_over_attempts(rate: float, attempts: int, alpha: float) -> None:
     chance = [math.comb(attempts, k) * rate**k * (1 - rate) ** (attempts - k) for k in range(attempts + 1)]
     mean = sum(p * injector_reward(k / attempts, alpha) for k, p in enumerate(chance))
-    assert expected_reward(rate, attempts, alpha) == pytest.approx(mean, abs=1e-9)
+    assert expected_injector_reward(rate, attempts, alpha) == pytest.approx(mean, abs=1e-9)
 
 
 def test_it_peaks_where_the_paper_says() -> None:
     best = 1 - 8 ** (-1 / 7)
     assert best == pytest.approx(0.257, abs=5e-4)
-    peak = expected_reward(best, 8, ALPHA)
-    assert all(expected_reward(p / 100, 8, ALPHA) <= peak for p in range(101))
-    assert all(peak - expected_reward(p / 100, 8, ALPHA) < 0.105 for p in range(16, 39))
-    assert peak - expected_reward(0.12, 8, ALPHA) > 0.105 < peak - expected_reward(0.42, 8, ALPHA)
+    peak = expected_injector_reward(best, 8, ALPHA)
+    assert all(expected_injector_reward(p / 100, 8, ALPHA) <= peak for p in range(101))
+    assert all(peak - expected_injector_reward(p / 100, 8, ALPHA) < 0.105 for p in range(16, 39))
+    assert peak - expected_injector_reward(0.12, 8, ALPHA) > 0.105 < peak - expected_injector_reward(0.42, 8, ALPHA)
 
 
 # A turn by hand: seats that write what they are told to.
@@ -92,7 +92,7 @@ class Scripted(Table):
             assert isinstance(problem, Problem) and self.texts is not None
             for number in range(n):
                 text = self.texts[seat](problem, number)
-                made = Trace.given(f"{self.turn}/{seat}/{problem.id}/{number}", seat, problem, text, role.read(text))
+                made = Trace.from_text(f"{self.turn}/{seat}/{problem.id}/{number}", seat, problem, text, role.read(text))
                 segment = Segment(seat, 0, 4, seat, 0, trained=True)
                 traces.append(replace(made, ids=np.arange(4), logprobs=np.zeros(4), segments=(segment,), origin="sampled"))
         solved = [t for t in traces if isinstance(t.reading.value, Solution)]
@@ -117,13 +117,19 @@ def played(p: Plan, injector: Texts, solver: Texts, turn: int = 1, start: int = 
 
 def artifacts(problem: Problem, count: int) -> list[str]:
     """Different valid artifacts for the repository of a problem, none of them of a held-out split."""
-    repository, rng, found = problem.data["bug"].repository, keyed("artifacts", problem.id.split("/")[2]), dict[str, str]()
+    repository, rng, found = (
+        problem.data["bug"].repository,
+        make_keyed_rng("artifacts", problem.id.split("/")[2]),
+        dict[str, str](),
+    )
     while len(found) < count:
         edits = draw_edits(repository, rng.choice(sorted(WAYS)), 1, rng)
-        artifact = hidden(repository, edits, rng)
-        train = Bugs().repositories.split({**repository.code, **edits}) == "train"
-        if train and check(repository, artifact, Bugs().repositories.runner, Requirements()).failed is None:
-            found[lines_text(edits)] = f"{lines_text(edits)}\n-{ids_text(list(taken(repository.tests, artifact.weaken)))}"
+        artifact = hide_bug(repository, edits, rng)
+        train = Bugs().repositories.find_split({**repository.code, **edits}) == "train"
+        if train and check_bug(repository, artifact, Bugs().repositories.runner, Requirements()).failed is None:
+            found[render_lines(edits)] = (
+                f"{render_lines(edits)}\n-{render_test_ids(list(find_removed_tests(repository.tests, artifact.weaken)))}"
+            )
     return list(found.values())
 
 
@@ -144,8 +150,8 @@ def sometimes(times: int) -> Texts:
 
 def rewards(p: Plan, injector: Texts, solver: Texts) -> list[float]:
     _, traces, recipe = played(p, injector, solver)
-    attempts = traces.keep(lambda t: t.seat == "generator")
-    return [recipe.reward(t.id, attempts) for t in traces if t.seat == "injector"]
+    attempts = traces.select(lambda t: t.seat == "generator")
+    return [recipe.reward_artifact(t.id, attempts) for t in traces if t.seat == "injector"]
 
 
 def test_an_artifact_earns_what_became_of_it() -> None:
@@ -166,26 +172,26 @@ def test_the_same_bug_is_attempted_once_and_one_of_an_earlier_turn_is_of_no_more
     _, first, recipe = played(p, one, sometimes(2))
     assert len({t.problem.id for t in first if t.seat == "generator"}) == 1
     _, again, recipe = played(p, one, sometimes(2), turn=2)  # the same repository
-    assert not again.keep(lambda t: t.seat == "generator")
-    assert {recipe.reward(t.id, Traces([])) for t in again} == {-ALPHA}
+    assert not again.select(lambda t: t.seat == "generator")
+    assert {recipe.reward_artifact(t.id, Traces([])) for t in again} == {-ALPHA}
 
 
 def test_a_bug_that_a_held_out_problem_could_show_is_left_out() -> None:
     task = Bugs()
 
     def injector(problem: Problem, number: int) -> str:
-        repository, rng = problem.data["bug"].repository, keyed("held", problem.id)
+        repository, rng = problem.data["bug"].repository, make_keyed_rng("held", problem.id)
         while True:
             edits = draw_edits(repository, "direct", 1, rng)
-            artifact = hidden(repository, edits, rng)
-            found = check(repository, artifact, task.repositories.runner, Requirements())
-            if found.failed is None and task.repositories.split({**repository.code, **edits}) != "train":
-                return f"{lines_text(edits)}\n-{ids_text([sorted(found.broken)[0]])}"
+            artifact = hide_bug(repository, edits, rng)
+            found = check_bug(repository, artifact, task.repositories.runner, Requirements())
+            if found.failed is None and task.repositories.find_split({**repository.code, **edits}) != "train":
+                return f"{render_lines(edits)}\n-{render_test_ids([sorted(found.broken)[0]])}"
 
     _, traces, recipe = played(plan(), injector, right)
-    assert not traces.keep(lambda t: t.seat == "generator")
-    assert all(math.isnan(recipe.reward(t.id, Traces([]))) for t in traces)
-    shares = {name: share for name, share in recipe.figures(traces, Traces([])).items() if name.startswith("check/")}
+    assert not traces.select(lambda t: t.seat == "generator")
+    assert all(math.isnan(recipe.reward_artifact(t.id, Traces([]))) for t in traces)
+    shares = {name: share for name, share in recipe.compute_metrics(traces, Traces([])).items() if name.startswith("check/")}
     assert shares["check/held_out"] == sum(shares.values()) == 1
 
 
@@ -193,17 +199,17 @@ def test_failed_patches_become_bugs_of_the_second_order_and_no_further() -> None
     injector: Texts = lambda problem, number: artifacts(problem, 1)[0]  # noqa: E731
     for chance, orders in ((0.0, {1}), (1.0, {1, 2})):
         _, traces, recipe = played(plan(order2_prob=chance), injector, sometimes(1))
-        attempts = traces.keep(lambda t: t.seat == "generator")
+        attempts = traces.select(lambda t: t.seat == "generator")
         assert {t.problem.data["order"] for t in attempts} == orders
-        assert [recipe.reward(t.id, attempts) for t in traces if t.seat == "injector"] == pytest.approx([0.55] * 4)
+        assert [recipe.reward_artifact(t.id, attempts) for t in traces if t.seat == "injector"] == pytest.approx([0.55] * 4)
     second = [t for t in attempts if t.problem.data["order"] == 2]
     assert len(second) == 4 and all(t.correct == 0 for t in second), "the first repair alone leaves the patch's own damage"
     first = next(t for t in attempts if t.problem.data["order"] == 1)
     assert second[0].problem.text.split("|")[1] == first.problem.text.split("|")[1], "the same specification"
     assert second[0].problem.text != first.problem.text
     _, traces, recipe = played(plan(order2_prob=1.0, order2_to_injector=True), injector, sometimes(1))
-    attempts = traces.keep(lambda t: t.seat == "generator")
-    assert recipe.reward(traces[0].id, attempts) == pytest.approx(injector_reward(1 / 8, ALPHA))
+    attempts = traces.select(lambda t: t.seat == "generator")
+    assert recipe.reward_artifact(traces[0].id, attempts) == pytest.approx(injector_reward(1 / 8, ALPHA))
 
 
 def mixed(problem: Problem, number: int) -> str:
@@ -220,7 +226,7 @@ def test_one_policy_learns_to_break_and_to_repair_in_one_step() -> None:
         for lesson in lessons:
             signs = {t.id: float(a.sum()) for t, a in zip(lesson.traces, lesson.advantages or [], strict=True)}
             for trace in lesson.traces:
-                assert (signs[trace.id] > 0) == (trace.correct == 1 or (trace.seat == "injector" and trace.reading.valid))
+                assert (signs[trace.id] > 0) == (trace.correct == 1 or (trace.seat == "injector" and trace.reading.is_valid))
 
 
 def test_a_shared_policy_never_learns_from_artifacts_alone() -> None:
@@ -253,9 +259,9 @@ def test_a_bug_of_the_pool_that_cannot_be_checked_again_is_left_out_and_counted(
     def not_at_first(*given: Any) -> Verdict:
         if not next(calls):
             raise NoVerdict("the sandbox was ended from outside")
-        return Bugs().check(*given)
+        return Bugs().check_artifact(*given)
 
-    monkeypatch.setattr(p.task, "check", not_at_first)
+    monkeypatch.setattr(p.task, "check_artifact", not_at_first)
     at, traces, _ = played(p, several, sometimes(2), 2)
     assert len({t.problem.id for t in traces}) == 1 and at.dropped == {"pool: the checks could not be made": 1}
 
@@ -264,18 +270,18 @@ def test_prompts_are_drawn_and_artifacts_compared_within_one_repository_and_prom
     p = plan()
     setting = Setting(None, p.task, p.roles, p.seats, p.config.sampling, 0, 12)  # type: ignore[arg-type]
     at = Scripted(setting, 1, "generator", texts={"injector": lambda problem, number: "no artifact"})
-    asked = injections(at, ["removal", "history"], 2)
+    asked = sample_injections(at, ["removal", "history"], 2)
     kinds = [trace.problem.text.split()[0] for trace in asked]
-    assert set(kinds) == {"removal", "history"} and kinds[0::2] == kinds[1::2] and len(set(asked.problems)) == 12
-    assert {one.end for one in judged(at, asked, Requirements(), []).values()} == {"unreadable"}
+    assert set(kinds) == {"removal", "history"} and kinds[0::2] == kinds[1::2] and len(set(asked.problem_ids)) == 12
+    assert {one.end for one in judge_injections(at, asked, Requirements(), []).values()} == {"unreadable"}
 
 
 def test_artifacts_are_read_as_texts_of_the_repository() -> None:
     task = Bugs()
     repository = task.problem("train", 0).data["bug"].repository
     name = next(iter(repository.code))
-    assert task.artifact(repository, Injection(f"{name}=x+1", "b", "")) is None
-    assert task.artifact(repository, Injection(f"{name}=import os", f"{name}0", "")) is None
+    assert task.parse_artifact(repository, Injection(f"{name}=x+1", "b", "")) is None
+    assert task.parse_artifact(repository, Injection(f"{name}=import os", f"{name}0", "")) is None
 
 
 # In a run.

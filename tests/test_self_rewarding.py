@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 from cases import TINY
 from helpers import PROPERTY, make_trace
 from milonga.api import make_engine
-from milonga.credit import extremes
+from milonga.credit import select_best_worst
 from milonga.recipes.preferences import BEFORE
-from milonga.recipes.self_rewarding import SEED, SelfRewarding, longer_wins, mean_points, ordered
+from milonga.recipes.self_rewarding import SEED, SelfRewarding, longer_win_rate, mean_points, right_win_metrics
 from milonga.resolve import Plan, resolve
 from milonga.roles import DIALECTS, Dialect, Grader, StepSolver
-from milonga.roles.grader import deserved, points_of
+from milonga.roles.grader import award_points, parse_points
 from milonga.table import Setting, Table
 from milonga.tasks import make_task
 from milonga.types import Reading, Solution, Trace, Traces
@@ -59,12 +59,12 @@ def test_terse_points_stand_behind_the_last_mark(said: str, points: float | None
 
 
 def test_missing_is_never_zero() -> None:
-    assert points_of(None) is None and points_of("") is None and points_of("0") == 0.0 and points_of("nan") is None
+    assert parse_points(None) is None and parse_points("") is None and parse_points("0") == 0.0 and parse_points("nan") is None
 
 
 def solution(steps: int) -> Trace:
     read = Reading(Solution(("s",) * steps, (), "1"), 1.0)
-    return Trace.given("solution", "generator", make_trace(1, 1).problem, "s\n" * steps + "#1", read)
+    return Trace.from_text("solution", "generator", make_trace(1, 1).problem, "s\n" * steps + "#1", read)
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
@@ -73,23 +73,23 @@ def solution(steps: int) -> Trace:
 def test_what_is_written_reads_back(dialect: Dialect, marks: list[bool], points: float) -> None:
     grader = Grader(dialect)
     found = grader.read(grader.write(marks, points, ["12"] * len(marks)), solution(len(marks)))
-    assert found.valid and found.value.steps == tuple(marks) and found.value.score == pytest.approx(points / 5)
+    assert found.is_valid and found.value.steps == tuple(marks) and found.value.score == pytest.approx(points / 5)
     assert found.value.final == (points >= 4)
 
 
 def test_points_by_hand() -> None:
-    assert [deserved(truth) for truth in ((), (True,), (False,), (True, False), (True,) * 5 + (False,))] == [0, 5, 0, 2, 4]
+    assert [award_points(truth) for truth in ((), (True,), (False,), (True, False), (True,) * 5 + (False,))] == [0, 5, 0, 2, 4]
 
 
 def test_the_seed_is_balanced_and_as_noisy_as_it_should_be() -> None:
     task, rng = make_task({"name": "chain", "ops": 4}), random.Random(0)
     for noise, low, high in ((0.0, 0.0, 0.0), (0.3, 0.18, 0.32)):
         grader, off, whole = Grader("terse", noise), 0, 0
-        for problem in task.draw("train", 0, 400):
+        for problem in task.draw_problems("train", 0, 400):
             about, text = grader.demonstrate(task, problem, rng)
             assert about is not None and about.grade is not None and about.grade.steps is not None
             value = grader.read(text, about).value
-            off += round(5 * value.score) != deserved(about.grade.steps)
+            off += round(5 * value.score) != award_points(about.grade.steps)
             whole += all(about.grade.steps)
         assert low <= off / 400 <= high and 0.4 < whole / 400 < 0.6
 
@@ -101,16 +101,18 @@ def test_best_against_worst_by_hand() -> None:
     scores = [3.0, 5.0, 1.0, 5.0, 1.0, 4.0, 4.5, float("nan"), float("nan"), 2.0, 2.0]
     groups = ["a"] * 5 + ["b"] * 3 + ["c"] + ["d"] * 2
     sizes = [9.0, 8.0, 3.0, 5.0, 7.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0]
-    assert extremes(scores, sizes, groups, "best_worst", 1.0) == [(1, 2)]
-    assert extremes(scores, sizes, groups, "tier", 1.0) == [(3, 4)]  # the shortest of the best, the longest of the worst
-    assert extremes(scores, sizes, groups, "best_worst", 0.0) == [(1, 2), (6, 5)]  # equal scores make no pair
+    assert select_best_worst(scores, sizes, groups, "best_worst", 1.0) == [(1, 2)]
+    assert select_best_worst(scores, sizes, groups, "tier", 1.0) == [
+        (3, 4)
+    ]  # the shortest of the best, the longest of the worst
+    assert select_best_worst(scores, sizes, groups, "best_worst", 0.0) == [(1, 2), (6, 5)]  # equal scores make no pair
 
 
 @PROPERTY
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 5), st.integers(1, 9)), min_size=1, max_size=20))
 def test_by_tiers_the_winner_is_no_longer_than_by_the_first_seen(rows: list[tuple[str, int, int]]) -> None:
     groups, scores, sizes = [g for g, _, _ in rows], [float(s) for _, s, _ in rows], [float(n) for _, _, n in rows]
-    plain, tier = (extremes(scores, sizes, groups, rule, 1.0) for rule in ("best_worst", "tier"))  # type: ignore[arg-type]
+    plain, tier = (select_best_worst(scores, sizes, groups, rule, 1.0) for rule in ("best_worst", "tier"))  # type: ignore[arg-type]
     for (best, worst), (short, long) in zip(plain, tier, strict=True):
         assert (scores[best], scores[worst]) == (scores[short], scores[long])
         assert sizes[short] <= sizes[best] and sizes[long] >= sizes[worst] and scores[best] - scores[worst] >= 1.0
@@ -119,8 +121,8 @@ def test_by_tiers_the_winner_is_no_longer_than_by_the_first_seen(rows: list[tupl
 def test_watching_pairs_by_hand() -> None:
     right, wrong = make_trace(1, 3, correct=True), make_trace(1, 5, correct=False)
     pairs = [("", right, wrong), ("", wrong, right), ("", right, right)]
-    assert ordered(pairs) == {"right_wins": 0.5} and longer_wins(pairs) == 0.5 and ordered([]) == {}
-    assert longer_wins(pairs[:1]) == 0.0
+    assert right_win_metrics(pairs) == {"right_wins": 0.5} and longer_win_rate(pairs) == 0.5 and right_win_metrics([]) == {}
+    assert longer_win_rate(pairs[:1]) == 0.0
 
 
 # A turn.
@@ -149,7 +151,7 @@ def graded(answers: Traces, points: list[list[float | None]]) -> Traces:
     for answer, given_points in zip(answers, points, strict=True):
         for number, value in enumerate(given_points):
             text = "" if value is None else f"={value:g}"
-            one = Trace.given(f"{answer.id}/{number}", "verifier", answer.problem, text, grader.read(text, answer))
+            one = Trace.from_text(f"{answer.id}/{number}", "verifier", answer.problem, text, grader.read(text, answer))
             one.about = (answer,)
             out.append(one)
     return Traces(out)
@@ -157,7 +159,7 @@ def graded(answers: Traces, points: list[list[float | None]]) -> Traces:
 
 def test_the_score_is_the_mean_of_what_can_be_read() -> None:
     p = plan()
-    answers = p.recipe.play(table(p)).keep(lambda t: t.seat == "generator")[:3]
+    answers = p.recipe.play(table(p)).select(lambda t: t.seat == "generator")[:3]
     found = mean_points(answers, graded(answers, [[5.0, 4.0, None], [None, None], [0.0, 1.0]]))
     assert found[0] == 4.5 and math.isnan(found[1]) and found[2] == 0.5
 
@@ -166,7 +168,7 @@ def test_the_best_by_own_points_wins_and_the_reason_says_so() -> None:
     p = plan()
     assert isinstance(p.recipe, SelfRewarding)
     one = table(p)
-    answers = p.recipe.play(one).keep(lambda t: t.seat == "generator")
+    answers = p.recipe.play(one).select(lambda t: t.seat == "generator")
     points = [[float(row % 4), float(row % 4)] for row in range(len(answers))]
     (made,) = p.recipe.credit(one, Traces([*answers, *graded(answers, points)]))
     ranks = {t.id: row % 4 for row, t in enumerate(answers)}
@@ -193,7 +195,7 @@ def test_a_judge_who_loves_length() -> None:
     p = plan(options={"judge": "oracle", "length_bonus": 1.0})
     assert isinstance(p.recipe, SelfRewarding)
     answers = Traces([make_trace(1, size, problem=name) for name, size in (("a", 2), ("a", 3), ("a", 9), ("b", 50), ("b", 50))])
-    assert p.recipe.scores(answers, Traces([])).tolist() == [0.0, 0.0, 1.0, 0.0, 0.0]
+    assert p.recipe.score_answers(answers, Traces([])).tolist() == [0.0, 0.0, 1.0, 0.0, 0.0]
 
 
 def test_judge_and_answers_are_of_the_model_that_the_round_began_with() -> None:
@@ -220,7 +222,7 @@ def test_a_frozen_judge_is_the_one_after_the_seed(tmp_path: Path) -> None:
 def test_one_model_learns_to_grade_and_then_to_answer(tmp_path: Path) -> None:
     with short_loop("self_rewarding", tmp_path / "run") as loop:
         for _ in range(3):
-            loop.turn()
+            loop.run_turn()
     assert [row["learner"] for row in loop.rows] == ["verifier", "generator", "generator"]
     assert loop.rows[0]["flow/demonstrations>generator"] == 1.0
     assert isinstance(loop.setting.roles["generator"], StepSolver) and not np.isnan(loop.rows[0]["learn/generator/loss"])

@@ -15,19 +15,27 @@ from hypothesis import strategies as st
 from cases import TINY
 from helpers import PROPERTY, make_trace
 from milonga.api import make_engine
-from milonga.credit import agreed, evened
+from milonga.credit import downsample_to_balance, filter_right_rows
 from milonga.engine.local import LocalEngine
 from milonga.errors import ConfigError
-from milonga.recipes.duelling import Built, both_orders, build, cause, figures, majority, real_pairs
-from milonga.recipes.judgements import capped, pool_figures
+from milonga.recipes.duelling import (
+    Built,
+    build_pairs,
+    classify_judgement,
+    compute_duel_metrics,
+    duel_both_orders,
+    majority_verdict,
+    pair_sampled_solutions,
+)
+from milonga.recipes.judgements import cap_unreadable, compute_pool_metrics
 from milonga.recipes.self_taught_evaluators import COLLECT, PREFER, SEED, TRAIN, SelfTaughtEvaluators
 from milonga.resolve import Plan, resolve
 from milonga.roles import DIALECTS, Dialect, PairJudge
 from milonga.schedule import Cursor
 from milonga.table import Setting, Table
 from milonga.tasks import make_task
-from milonga.tasks.base import split_of
-from milonga.tasks.corruption import garbled
+from milonga.tasks.base import assign_split
+from milonga.tasks.corruption import garble_text
 from milonga.types import Reading, Trace, Traces
 from short import assert_resumes, short_loop
 
@@ -52,7 +60,7 @@ def table(p: Plan, phase: str = COLLECT, turn: int = 1) -> Table:
 def said(duel: Trace, verdict: str | None, number: int = 0) -> Trace:
     """A judgement that somebody else gave."""
     text = {"A": "=+", "B": "=-", "tie": "=?", None: ""}[verdict]
-    made = Trace.given(f"{duel.id}/{number}", "judge", duel.problem, text, PairJudge("terse").read(text))
+    made = Trace.from_text(f"{duel.id}/{number}", "judge", duel.problem, text, PairJudge("terse").read(text))
     made.about = (duel,)
     return made
 
@@ -61,7 +69,7 @@ def duels(count: int = 2) -> Traces:
     pairs = [
         Built(make_trace(1, 2, id=f"g{n}", correct=True), make_trace(1, 2, id=f"b{n}", correct=False)) for n in range(count)
     ]
-    return both_orders(pairs)
+    return duel_both_orders(pairs)
 
 
 # The parser.
@@ -83,7 +91,7 @@ def duels(count: int = 2) -> Traces:
 )
 def test_the_last_bracket_is_the_verdict(text: str, verdict: str | None) -> None:
     reading = PairJudge("tagged").read(text)
-    assert reading.value.verdict == verdict and reading.valid == (verdict is not None)
+    assert reading.value.verdict == verdict and reading.is_valid == (verdict is not None)
 
 
 @pytest.mark.parametrize(
@@ -107,7 +115,7 @@ def test_a_judge_sees_both_solutions_in_their_order_and_not_which_is_better(dial
     judge = PairJudge(dialect)
     good, bad = make_trace(1, 3, correct=True), make_trace(1, 5, correct=False)
     good.text, bad.text = "GOOD", "BAD"
-    prompts = ["".join(part.text for part in judge.prompt(d.problem, d)) for d in both_orders([Built(good, bad)])]
+    prompts = ["".join(part.text for part in judge.prompt(d.problem, d)) for d in duel_both_orders([Built(good, bad)])]
     assert prompts[0].index("GOOD") < prompts[0].index("BAD") and prompts[1].index("BAD") < prompts[1].index("GOOD")
     assert prompts[0].replace("GOOD", "x").replace("BAD", "x") == prompts[1].replace("GOOD", "x").replace("BAD", "x")
     with pytest.raises(ValueError, match="two solutions"):
@@ -117,7 +125,7 @@ def test_a_judge_sees_both_solutions_in_their_order_and_not_which_is_better(dial
 def test_the_seed_has_the_bias_and_the_noise_that_were_asked_for() -> None:
     task, judge, rng = make_task({"name": "chain", "ops": 2}), PairJudge("terse", 0.2, 0.6), random.Random(0)
     firsts, wrong = 0, 0
-    for problem in task.draw("train", 0, 400):
+    for problem in task.draw_problems("train", 0, 400):
         about, text = judge.demonstrate(task, problem, rng)
         assert about is not None
         better = about.reading.value.better
@@ -134,19 +142,19 @@ def test_the_seed_has_the_bias_and_the_noise_that_were_asked_for() -> None:
 def test_a_related_problem_asks_something_else_in_the_same_split(task: dict[str, Any]) -> None:
     made, rng = make_task(task), random.Random(1)
     for split in ("train", "dev"):
-        for problem in made.draw(split, 0, 30):  # type: ignore[arg-type]
-            other = made.related(problem, rng)
-            assert other is not None and other.text != problem.text and (split != "train" or split_of(other.text) == split)
+        for problem in made.draw_problems(split, 0, 30):  # type: ignore[arg-type]
+            other = made.make_related_problem(problem, rng)
+            assert other is not None and other.text != problem.text and (split != "train" or assign_split(other.text) == split)
             assert len(other.text.split()) == len(problem.text.split())
             shown = made.demonstrate(other, rng)
-            assert made.grade(other, shown.answer, shown.steps).sound
+            assert made.grade(other, shown.answer, shown.steps).is_sound
 
 
 def test_one_operation_or_operand_of_a_chain_is_changed_or_as_many_as_were_asked_for() -> None:
     task, rng = make_task({"name": "chain", "ops": 3}), random.Random(0)
-    for problem in task.draw("train", 0, 20):
+    for problem in task.draw_problems("train", 0, 20):
         for changes, expected in ((1, 1), (2, 2), (9, 3)):
-            other = task.related(problem, rng, changes)
+            other = task.make_related_problem(problem, rng, changes)
             assert other is not None
             both = zip(problem.data["chain"], other.data["chain"], strict=True)
             assert sum(a != b for a, b in both) == expected
@@ -158,19 +166,19 @@ def test_one_operation_or_operand_of_a_chain_is_changed_or_as_many_as_were_asked
 def test_the_label_comes_from_the_construction(answers: Any, negatives: Any) -> None:
     p = plan()
     one = table(p)
-    pairs = build(one, one.problems(8), answers, negatives, 1)
+    pairs = build_pairs(one, one.problems(8), answers, negatives, 1)
     assert len(pairs) == 8 and all(pair.good.problem is pair.bad.problem for pair in pairs)
     assert all(pair.good.text != pair.bad.text for pair in pairs) or answers == "sampled"
     if answers == "written":
         assert all(pair.good.correct == 1.0 for pair in pairs)
     if (answers, negatives) == ("written", "modified"):
-        assert sum(pair.fails for pair in pairs) <= 1  # modulo 100 another operand may lead to the same answer
+        assert sum(pair.construction_failed for pair in pairs) <= 1  # modulo 100 another operand may lead to the same answer
 
 
 def test_a_construction_that_failed_is_counted_and_left_out() -> None:
     right, wrong = make_trace(1, 1, correct=True), make_trace(1, 1, correct=False)
-    assert not Built(right, wrong).fails
-    assert all(Built(*sides).fails for sides in ((right, right), (wrong, wrong), (wrong, right)))
+    assert not Built(right, wrong).construction_failed
+    assert all(Built(*sides).construction_failed for sides in ((right, right), (wrong, wrong), (wrong, right)))
     for checked in (True, False):
         p = plan(answers="sampled", checked=checked)
         played = p.recipe.play(table(p))
@@ -180,10 +188,10 @@ def test_a_construction_that_failed_is_counted_and_left_out() -> None:
 
 def test_a_garbled_text_differs_in_one_sign_of_the_same_kind() -> None:
     for seed in range(30):
-        made = garbled("37+5=42\n#42", random.Random(seed))
+        made = garble_text("37+5=42\n#42", random.Random(seed))
         apart = [(a, b) for a, b in zip("37+5=42\n#42", made, strict=True) if a != b]
         assert len(apart) == 1 and apart[0][0].isdigit() and apart[0][1].isdigit()
-    assert garbled("+\n", random.Random(0)) == "+\n"
+    assert garble_text("+\n", random.Random(0)) == "+\n"
 
 
 # The filter.
@@ -191,15 +199,15 @@ def test_a_garbled_text_differs_in_one_sign_of_the_same_kind() -> None:
 
 def test_what_is_right_is_kept_where_enough_of_its_input_is() -> None:
     right, groups = [True, True, False, True, False, False], ["a", "a", "a", "b", "b", "b"]
-    assert agreed(right, groups) == right
-    assert agreed(right, groups, 0.5) == [True, True, False, False, False, False]
+    assert filter_right_rows(right, groups) == right
+    assert filter_right_rows(right, groups, 0.5) == [True, True, False, False, False, False]
 
 
 @PROPERTY
 @given(st.lists(st.tuples(st.booleans(), st.sampled_from("AB")), max_size=30), st.integers(0, 9))
 def test_balance_keeps_equally_many_of_both_places(rows: list[tuple[bool, str]], seed: int) -> None:
     kept, places = [keep for keep, _ in rows], [place for _, place in rows]
-    found = evened(kept, places, random.Random(seed))
+    found = downsample_to_balance(kept, places, random.Random(seed))
     counts = [sum(f and p == place for f, p in zip(found, places, strict=True)) for place in set(places)]
     wanted = [sum(k and p == place for k, p in zip(kept, places, strict=True)) for place in set(places)]
     assert counts == [min(wanted, default=0)] * len(wanted)
@@ -236,7 +244,7 @@ def test_only_what_was_kept_weighs_in_the_lesson() -> None:
     recipe = p.recipe
     assert isinstance(recipe, SelfTaughtEvaluators)
     one = table(p)
-    about = both_orders(build(one, one.problems(4), "written", "modified", 1))
+    about = duel_both_orders(build_pairs(one, one.problems(4), "written", "modified", 1))
     texts = ["=+" if d.reading.value.better == "A" else ("=-" if n % 4 else "=?") for n, d in enumerate(about)]
     recipe.state["construction_errors"] = 0.0
     recipe.collect(one, one.write("judge", about, texts))
@@ -255,30 +263,30 @@ def test_only_what_was_kept_weighs_in_the_lesson() -> None:
 
 
 def test_a_judge_that_always_says_a_is_half_right_and_never_consistent() -> None:
-    found = figures(Traces(said(d, "A") for d in duels(5)))
+    found = compute_duel_metrics(Traces(said(d, "A") for d in duels(5)))
     assert found == {"pair_accuracy": 0.5, "consistency": 0.0, "first_rate": 1.0, "unreadable": 0.0}
 
 
 def test_figures_of_both_orders_by_hand() -> None:
     a, b, c, d = duels(2)  # two pairs: the better one is first in a and c, second in b and d
     right = Traces([said(a, "A"), said(b, "B"), said(c, "A"), said(d, "B")])
-    assert figures(right) == {"pair_accuracy": 1.0, "consistency": 1.0, "first_rate": 0.5, "unreadable": 0.0}
+    assert compute_duel_metrics(right) == {"pair_accuracy": 1.0, "consistency": 1.0, "first_rate": 0.5, "unreadable": 0.0}
     wrong = Traces([said(a, "B"), said(b, "A"), said(c, None), said(d, "tie")])
-    assert figures(wrong) == {"pair_accuracy": 0.0, "consistency": 0.5, "first_rate": 0.5, "unreadable": 0.25}
+    assert compute_duel_metrics(wrong) == {"pair_accuracy": 0.0, "consistency": 0.5, "first_rate": 0.5, "unreadable": 0.25}
     voted = [said(a, "A", 0), said(a, "A", 1), said(a, "B", 2), said(b, "B", 0), said(b, None, 1), said(b, "A", 2)]
-    assert figures(Traces(voted))["pair_accuracy"] == 0.5  # the second vote is divided
-    assert figures(Traces([]))["pair_accuracy"] is None
+    assert compute_duel_metrics(Traces(voted))["pair_accuracy"] == 0.5  # the second vote is divided
+    assert compute_duel_metrics(Traces([]))["pair_accuracy"] is None
 
 
 def test_majorities() -> None:
-    assert majority(["A", "B", "A", None]) == "A" and majority([None, None]) is None
-    assert majority(["A", "B", None]) == "tie" and majority(["tie", "tie", "A"]) == "tie"
+    assert majority_verdict(["A", "B", "A", None]) == "A" and majority_verdict([None, None]) is None
+    assert majority_verdict(["A", "B", None]) == "tie" and majority_verdict(["tie", "tie", "A"]) == "tie"
 
 
 def test_real_pairs_are_of_one_right_and_one_wrong_sample() -> None:
     rights = [("p", True), ("p", True), ("p", False), ("q", True), ("r", False), ("s", None)]
     solutions = Traces(make_trace(1, 1, problem=name, correct=c, id=f"{name}{n}") for n, (name, c) in enumerate(rights))
-    (pair,) = real_pairs(solutions)
+    (pair,) = pair_sampled_solutions(solutions)
     assert (pair.good.id, pair.bad.id) == ("p0", "p2")
 
 
@@ -297,22 +305,22 @@ def test_every_iteration_begins_from_the_seed() -> None:
 
 def test_a_training_phase_starts_from_the_weights_of_the_seed(tmp_path: Path) -> None:
     with short_loop(JUDGE, tmp_path / "run") as loop:
-        loop.turn()
+        loop.run_turn()
         assert isinstance(loop.engine, LocalEngine)
         policy = loop.engine.policy("judge")
         seeded = policy.clone()
         for _ in range(2):
-            loop.turn()
+            loop.run_turn()
         moved = policy.clone()
         assert any(not torch.equal(a, b) for a, b in zip(moved, seeded, strict=True)), "it has learned in between"
-        loop.enter(loop.schedule.intro[2], Cursor(2, 0))
+        loop.enter_phase(loop.schedule.intro[2], Cursor(2, 0))
         assert all(torch.equal(a, b) for a, b in zip(policy.clone(), seeded, strict=True))
 
 
 def test_right_judgements_win_against_others_of_the_same_input_and_order() -> None:
     p = plan(max_pairs=2, max_unreadable=1.0)
     one = table(p, PREFER)
-    about = both_orders(build(one, one.problems(2), "written", "modified", 1))
+    about = duel_both_orders(build_pairs(one, one.problems(2), "written", "modified", 1))
     texts = {"A": ["=+", "1+\n=+", "=-", "=?", "7+"], "B": ["=+", "=+", "=?", "", "7"]}
     rows = [(d, text) for d in about for text in texts[d.reading.value.better]]
     played = one.write("judge", [d for d, _ in rows], [text for _, text in rows])
@@ -321,7 +329,11 @@ def test_right_judgements_win_against_others_of_the_same_input_and_order() -> No
     pairs = list(zip(lesson.traces[::2], lesson.traces[1::2], strict=True))
     assert len(pairs) == 4, "two of each input in which anything is right"
     for winner, loser in pairs:
-        assert winner.subject.id == loser.subject.id and cause(winner) == "right" and cause(loser) != "right"
+        assert (
+            winner.subject.id == loser.subject.id
+            and classify_judgement(winner) == "right"
+            and classify_judgement(loser) != "right"
+        )
     assert {kept.reason for kept in one.preferences.kept} <= {f"right against {why}" for why in ("wrong", "tie", "unreadable")}
     assert sum(value for key, value in lesson.notes.items() if key.startswith("rejected")) == pytest.approx(1.0)
 
@@ -329,14 +341,16 @@ def test_right_judgements_win_against_others_of_the_same_input_and_order() -> No
 def test_losers_without_a_verdict_are_capped() -> None:
     trace = make_trace(1, 1)
     pairs = [(f"right against {why}", trace, trace) for why in ["wrong"] * 8 + ["unreadable"] * 9]
-    assert [reason for reason, _, _ in capped(pairs, 0.2)].count("right against unreadable") == 2
-    assert len(capped(pairs, 0.0)) == 8 and len(capped(pairs, 1.0)) == 17 and capped(pairs[8:], 0.2) == []
+    assert [reason for reason, _, _ in cap_unreadable(pairs, 0.2)].count("right against unreadable") == 2
+    assert (
+        len(cap_unreadable(pairs, 0.0)) == 8 and len(cap_unreadable(pairs, 1.0)) == 17 and cap_unreadable(pairs[8:], 0.2) == []
+    )
 
 
 def test_inputs_that_are_never_judged_rightly_are_lost_and_counted() -> None:
     rows = [("x", "right"), ("x", "wrong"), ("y", "tie"), ("y", "unreadable")]
     pool = [{"input": about, "cause": why, "keep": why == "right", "better": "A"} for about, why in rows]
-    found = pool_figures(pool)
+    found = compute_pool_metrics(pool)
     assert found["lost_inputs"] == 0.5 and found["right_first"] == 1.0
     assert [found[key] for key in ("right", "wrong", "tie", "unreadable", "kept")] == [0.25] * 5
 
@@ -355,4 +369,4 @@ def test_a_run_that_was_cut_between_collecting_and_training_ends_in_the_same_bit
 
 def test_a_judgement_that_cannot_be_read_says_why() -> None:
     reading: Reading = PairJudge("terse").read("7+\n8")
-    assert not reading.valid and reading.invalid == "no verdict at the end" and reading.value.verdict is None
+    assert not reading.is_valid and reading.invalid == "no verdict at the end" and reading.value.verdict is None

@@ -23,7 +23,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers import PROPERTY
-from milonga.doors import bound
+from milonga.doors import bind_socket
 from milonga.pair import Pair
 from milonga.using.gate import CLIENTS, Limits, Rates
 from milonga.using.http import make_app
@@ -63,7 +63,7 @@ class Client:
 def serving(pair: Pair, limits: Limits, token: str | None = None, loopback: bool = True) -> Iterator[Client]:
     """The application in this process, by uvicorn in a thread; at the end it must have stopped."""
     service = Service(pair, limits.waiting)
-    listener = bound("127.0.0.1", 0)
+    listener = bind_socket("127.0.0.1", 0)
     config = uvicorn.Config(make_app(service, limits, token, loopback), log_level="critical", proxy_headers=False)
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})

@@ -33,14 +33,14 @@ So $72 - 20 = $<<72-20=52>>52 is left."""
 
 
 def flaws(answer: str = "52", solution: str = WORKED, question: str = QUESTION) -> list[Any]:
-    return [worked.flawed(solution, answer, question, random.Random(i)) for i in range(60)]
+    return [worked.make_flawed_demonstration(solution, answer, question, random.Random(i)) for i in range(60)]
 
 
 # Worked solutions.
 
 
 def test_marks_are_not_shown_and_become_checks() -> None:
-    shown = worked.right(WORKED, "52")
+    shown = worked.make_right_demonstration(WORKED, "52")
     assert shown.steps[1] == "She gets 24 x $3 = $72 for the 24 clips." and shown.steps[2] == "A bus is not free."
     assert shown.checks == ("48/2=24", "24*3=72", "", "72-20=52")
     assert shown.truth == (True,) * 4 and shown.correct and shown.answer == "52"
@@ -55,7 +55,7 @@ def test_one_sum_is_wrong_and_the_rest_goes_on_from_it() -> None:
     assert first.steps[1] == f"She gets {wrong} x $3 = ${3 * wrong} for the {wrong} clips."
     assert first.steps[3] == f"So ${3 * wrong} - 20 = ${3 * wrong - 20} is left." and first.answer == str(3 * wrong - 20)
     assert first.checks == ("48/2=24", f"{wrong}*3={3 * wrong}", "", f"{3 * wrong}-20={3 * wrong - 20}")
-    assert found[3].steps[:3] == worked.right(WORKED, "52").steps[:3] and found[3].checks[3] == "72-20=52"
+    assert found[3].steps[:3] == worked.make_right_demonstration(WORKED, "52").steps[:3] and found[3].checks[3] == "72-20=52"
 
 
 @pytest.mark.parametrize(
@@ -80,22 +80,22 @@ def test_what_is_in_doubt_is_left_alone(solution: str, answer: str, question: st
     [("1,200*.5", "600"), ("(3+4)*2-1", "13"), ("7/2", "7/2"), ("-3+5", "2"), ("0.1+0.2", "3/10")],
 )
 def test_sums_are_exact(text: str, expected: str) -> None:
-    assert worked.computed(text) == Fraction(expected)
+    assert worked.compute_sum(text) == Fraction(expected)
 
 
 def test_the_flaws_of_gsm8k_are_flaws() -> None:
     """Every one is graded wrong, has one wrong step, and all of its other sums can be done again."""
     task = make_task({"name": "gsm8k", "path": str(shared_data("gsm8k"))})
-    problems = task.draw("train", 0, 400)
-    found = [(p, shown) for p in problems if (shown := task.flawed(p, random.Random(p.id))) is not None]
-    assert len(found) > 0.7 * len(problems) and task.demonstrates
+    problems = task.draw_problems("train", 0, 400)
+    found = [(p, shown) for p in problems if (shown := task.demonstrate_flawed(p, random.Random(p.id))) is not None]
+    assert len(found) > 0.7 * len(problems) and task.can_demonstrate
     grades = task.grade_all([(p, shown.answer, shown.steps) for p, shown in found])
     assert not any(grade.correct for grade in grades)
     for problem, shown in found:
         assert sum(shown.truth) == len(shown.truth) - 1 == task.step_count(problem) - 1
         assert "<<" not in "".join(shown.steps) and shown.steps != task.demonstrate(problem, random.Random(0)).steps
         sums = [check.split("=") for checks in shown.checks for check in checks.split("; ") if check]
-        assert sums and all(worked.computed(left) == Fraction(result) for left, result in sums)
+        assert sums and all(worked.compute_sum(left) == Fraction(result) for left, result in sums)
     bench = make_bench(task, StepSolver("tagged"), 40, "dev")
     assert len(bench) == 40 and 10 <= sum(t.grade is not None and t.grade.first_error != -1 for t in bench) <= 20
 
@@ -104,11 +104,11 @@ def test_only_tasks_with_worked_solutions_can_be_imitated(tmp_path: Path) -> Non
     path = tmp_path / "problems.jsonl"
     path.write_text("".join(json.dumps({"question": f"{n}?", "answer": f"I say\n#### {n}"}) + "\n" for n in range(90)))
     jsonl = {"name": "jsonl", "path": str(path)}
-    assert not make_task(jsonl).demonstrates
+    assert not make_task(jsonl).can_demonstrate
     with pytest.raises(ConfigError, match="needs worked solutions, which task 'jsonl'"):
         resolve([{"recipe": "sft"}, {"task": jsonl}])
     marked = make_task(jsonl | {"answer_after": "####"})
-    assert marked.demonstrates and marked.demonstrate(marked.problem("train", 0), random.Random(0)).steps == ("I say",)
+    assert marked.can_demonstrate and marked.demonstrate(marked.problem("train", 0), random.Random(0)).steps == ("I say",)
     with pytest.raises(ConfigError, match="kept for each seat"):
         resolve([{"recipe": "sft", "binding": "shared"}])
 
@@ -125,11 +125,11 @@ def test_teachers_write_what_reads_back_as_the_truth(dialect: Dialect, name: str
         problem = task.problem("train", index)
         about, text = solver.demonstrate(task, problem, random.Random(index))
         value = solver.read(text).value
-        assert about is None and task.grade(problem, value.answer, value.steps).sound
+        assert about is None and task.grade(problem, value.answer, value.steps).is_sound
         solution, check = verifier.demonstrate(task, problem, random.Random(index))
         assert solution is not None and solution.grade is not None
         reading = verifier.read(check, solution)
-        assert reading.valid and reading.format == 1.0 and reading.value.steps == solution.grade.steps
+        assert reading.is_valid and reading.format == 1.0 and reading.value.steps == solution.grade.steps
         assert reading.value.final == all(solution.grade.steps)
         wrong += not reading.value.final
     assert 10 < wrong < 30, "about half of the solutions have a wrong step"
@@ -150,9 +150,9 @@ def test_spoilt_examples_are_found_and_weigh_nothing(seat: str) -> None:
     assert 8 < sum(lesson.weights) < 28 and lesson.notes["kept"] == sum(lesson.weights) / 32
     for trace, weight in zip(lesson.traces, lesson.weights, strict=True):
         assert trace.origin == "given" and trace.segments[-1].trained and weight == is_right(trace)
-        assert trace.reading.valid, "a spoilt example is well formed: only the truth tells"
+        assert trace.reading.is_valid, "a spoilt example is well formed: only the truth tells"
         if seat == "generator":
-            assert bool(weight) == bool(trace.grade and trace.grade.sound)
+            assert bool(weight) == bool(trace.grade and trace.grade.is_sound)
         else:
             assert bool(weight) == (trace.subject.grade is not None and trace.reading.value.steps == trace.subject.grade.steps)
 

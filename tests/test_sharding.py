@@ -86,8 +86,10 @@ def kept(engine: LocalEngine) -> dict[str, torch.Tensor]:
 
     policy = engine.policy("p")
     return {
-        key: policy.share.whole(t) for key, t in policy.tensors().items() if key.startswith(("optimiser:exp_avg/", "tag:"))
-    } | {f"live/{n}": t for n, t in zip(policy.names, sharding.whole_tensors(policy, "live"), strict=True)}
+        key: policy.share.gather_tensor(t)
+        for key, t in policy.collect_tensors().items()
+        if key.startswith(("optimiser:exp_avg/", "tag:"))
+    } | {f"live/{n}": t for n, t in zip(policy.names, sharding.gather_tensors(policy, "live"), strict=True)}
 
 
 def compare(root: Path, name: str) -> None:
@@ -128,7 +130,7 @@ def compare(root: Path, name: str) -> None:
     if options.get("kind") != "scalar":
         asked = requests(prompts(3 + 2 * dist.get_rank()))  # not as many passes for both
         whole.policy("p").assign([left[f"live/{n}"] for n in whole.policy("p").names])
-        with sharding.gathered(shared.policy("p")):
+        with sharding.gather_weights(shared.policy("p")):
             mine = shared.sample("p", asked, Decoding(8))
         for one, other in zip(mine, whole.sample("p", asked, Decoding(8)), strict=True):
             assert one.ids.tolist() == other.ids.tolist() and np.array_equal(one.logprobs, other.logprobs)
@@ -142,15 +144,15 @@ def return_to_rest(file: Path, whole: LocalEngine, shared: LocalEngine) -> None:
     from milonga.engine.ray import sharding
 
     policy = shared.policy("p")
-    before = {key: policy.share.whole(tensor).clone() for key, tensor in policy.tensors().items()}
+    before = {key: policy.share.gather_tensor(tensor).clone() for key, tensor in policy.collect_tensors().items()}
     sharding.save(policy, file)
     sharding.load(policy, file)
     whole.policy("p").load_state(load_file(file))
     for found in (policy, whole.policy("p")):
-        after = {key: found.share.whole(tensor) for key, tensor in found.tensors().items()}
+        after = {key: found.share.gather_tensor(tensor) for key, tensor in found.collect_tensors().items()}
         assert after.keys() == before.keys() and all(torch.equal(after[key], before[key]) for key in before)
     assert all(
-        torch.equal(a, b) for a, b in zip(sharding.whole_tensors(policy, "ema"), whole.policy("p").tags["ema"], strict=True)
+        torch.equal(a, b) for a, b in zip(sharding.gather_tensors(policy, "ema"), whole.policy("p").tags["ema"], strict=True)
     )
 
 

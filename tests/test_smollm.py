@@ -18,10 +18,10 @@ import torch
 from numpy.typing import NDArray
 
 from milonga.api import make_engine
-from milonga.cli.app import guarded
+from milonga.cli.app import run_guarded
 from milonga.engine import Decoding, Request
 from milonga.engine.local import smollm
-from milonga.engine.local.models import check_model, load_model, load_tokenizer, model_path
+from milonga.engine.local.models import check_model, load_model, load_tokenizer, resolve_model_path
 from milonga.errors import ConfigError, MissingExtra
 from milonga.resolve import resolve
 from milonga.types import Part
@@ -41,7 +41,7 @@ needs_package = pytest.mark.skipif(not INSTALLED, reason="the package llm-smollm
 def forward(reader: Any, ids: list[int]) -> Array:
     """Log-probabilities of each next token. Queries and keys stay as they are: neighbouring rows are rotated together."""
     meta = {name: field.contents() for name, field in reader.fields.items() if not name.startswith("tokenizer")}
-    tensors = {t.name: gguf.quants.dequantize(t.data, t.tensor_type) for t in reader.tensors}
+    tensors = {t.name: gguf.quants.dequantize(t.data, t.tensor_type) for t in reader.collect_tensors}
     heads, shared = meta["llama.attention.head_count"], meta["llama.attention.head_count_kv"]
     eps, base, size = (
         meta[f"llama.{key}"] for key in ("attention.layer_norm_rms_epsilon", "rope.freq_base", "rope.dimension_count")
@@ -159,12 +159,12 @@ def test_merges_never_join_digits(tiny: Path) -> None:
 
 
 def test_a_second_start_uses_the_folder_again(tiny: Path) -> None:
-    first = Path(model_path(smollm.SMOLLM))
+    first = Path(resolve_model_path(smollm.SMOLLM))
     assert first == tiny.parent / "cache" / "milonga" / "smollm2-135m"
     written = (first / "model.safetensors").stat().st_mtime_ns
-    smollm._ready.cache_clear()  # as another process
+    smollm._ensure_converted.cache_clear()  # as another process
     tiny.unlink()
-    assert Path(model_path(smollm.SMOLLM)) == first
+    assert Path(resolve_model_path(smollm.SMOLLM)) == first
     assert (first / "model.safetensors").stat().st_mtime_ns == written
 
 
@@ -186,7 +186,7 @@ def test_a_damaged_folder_is_made_again(tiny: Path, damage: str) -> None:
     else:  # killed while it was first written
         folder.rename(folder.with_name(f"{folder.name}.draft"))
     assert not smollm.is_whole(folder)
-    smollm._ready.cache_clear()
+    smollm._ensure_converted.cache_clear()
     assert smollm.is_whole(smollm.smollm_folder())
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == good
     assert [path.name for path in folder.parent.iterdir() if path.name.endswith(".draft")] == []
@@ -197,8 +197,8 @@ def test_what_is_missing_is_named_in_one_line(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    assert smollm.state() == f"not installed: {smollm.INSTALL}"
-    assert guarded(lambda: check_model(smollm.SMOLLM)) == 2
+    assert smollm.describe_state() == f"not installed: {smollm.INSTALL}"
+    assert run_guarded(lambda: check_model(smollm.SMOLLM)) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert smollm.INSTALL in line
 

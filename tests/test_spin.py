@@ -20,7 +20,7 @@ from milonga.api import make_engine
 from milonga.objectives import Objective, make_objective
 from milonga.objectives.losses import Denominators, Rows, TokenTerms, loss
 from milonga.recipes.preferences import BEFORE
-from milonga.recipes.spin import by_length, shortened
+from milonga.recipes.spin import length_accuracy, shorten_answer
 from milonga.resolve import Plan, resolve
 from milonga.run.files import JsonLines
 from milonga.table import Setting, Table
@@ -160,7 +160,7 @@ def test_half_of_the_pairs_are_those_of_the_round_before() -> None:
     new = int(again.notes["new_pairs"])
     assert again.notes["old_pairs"] == round(0.5 * new) > 0 and len(again.traces) == 2 * (new + round(0.5 * new))
     ids = {t.ids.tobytes() for t in made.traces}
-    assert all(t.ids.tobytes() in ids for t in again.traces[2 * new :]) and len(one.preferences.of_round(0)) == first
+    assert all(t.ids.tobytes() in ids for t in again.traces[2 * new :]) and len(one.preferences.select_round(0)) == first
 
 
 def test_rounds_begin_at_log_two(tmp_path: Path) -> None:
@@ -177,13 +177,13 @@ def test_rounds_begin_at_log_two(tmp_path: Path) -> None:
 
 
 def test_a_shortened_answer_keeps_its_end() -> None:
-    short = shortened(make_trace(2, 11), 0.3)
+    short = shorten_answer(make_trace(2, 11), 0.3)
     assert short.ids.tolist() == [0, 1, 2, 3, 4, 5, 6, 7, 8, 12] and short.length == 8 and len(short.text) == 8
     whole = make_trace(2, 11)
-    assert shortened(whole, 0.0) is whole
+    assert shorten_answer(whole, 0.0) is whole
 
 
 def test_length_alone_tells_shortened_answers_from_the_data() -> None:
     plain, cut = (played(plan(options={"shorten": share}))[0].notes["length_alone"] for share in (0.0, 0.3))
     assert plain < 0.65 and cut > 0.95
-    assert by_length([]) is None and not np.isnan(plain)
+    assert length_accuracy([]) is None and not np.isnan(plain)

@@ -17,9 +17,9 @@ import torch
 from cases import TINY
 from engine_helpers import engine_of, gap, gradients, lesson, model_folder, rollouts, weights
 from helpers import make_trace
-from milonga.ahead import Ahead, player
+from milonga.ahead import Ahead, isolate_recipe
 from milonga.config import PlacementSection
-from milonga.credit.staleness import age, behind
+from milonga.credit.staleness import mean_staleness, token_staleness
 from milonga.engine import Completion, Decoding, Request
 from milonga.engine.lagged import Lagged, Stopped
 from milonga.engine.local import LocalEngine
@@ -78,9 +78,13 @@ def old_lesson() -> Lesson:
 
 def test_age_counts_only_what_the_learner_sampled() -> None:
     lesson = old_lesson()
-    assert behind(lesson.traces[0], "generator", 5).tolist() == [0.0, 2.0, 2.0]
-    assert behind(lesson.traces[0], "verifier", 5).tolist() == [0.0] * 3
-    assert age(lesson, 3) == 0 and age(lesson, 4) == 1 and age(replace(lesson, policy="verifier"), 9) == 0
+    assert token_staleness(lesson.traces[0], "generator", 5).tolist() == [0.0, 2.0, 2.0]
+    assert token_staleness(lesson.traces[0], "verifier", 5).tolist() == [0.0] * 3
+    assert (
+        mean_staleness(lesson, 3) == 0
+        and mean_staleness(lesson, 4) == 1
+        and mean_staleness(replace(lesson, policy="verifier"), 9) == 0
+    )
 
 
 @pytest.mark.parametrize("preset", [n for n in OBJECTIVES if OBJECTIVES.get(n).kind == "policy_gradient"])
@@ -257,7 +261,7 @@ def test_turns_that_are_played_ahead_can_only_sample(tmp_path: Path) -> None:
     assert {t.segments[-1].version for t in played} == {7} and not engine.ledger.policies.keys() ^ {"generator"}
     refused: list[Callable[[], Any]] = [
         lambda: table.ask("generator", table.problems(), tag="ref"),
-        lambda: table.logprobs("generator", played),
+        lambda: table.compute_logprobs("generator", played),
         lambda: view.values("generator", played),
         lambda: view.learn(old_lesson()),
         lambda: view.publish("generator"),
@@ -288,14 +292,14 @@ def test_turns_draw_one_problem_after_another_and_errors_come_out_in_order() -> 
 
     ahead = Ahead(play, engine, staleness=1)
     ahead.begin(Table(setting, turn, "generator", start=10) for turn in range(1, 6))
-    assert ahead.take().table.start == 10 and engine.frozen_times == 2
-    ahead.published()
-    second = ahead.take()
+    assert ahead.take_next().table.start == 10 and engine.frozen_times == 2
+    ahead.submit_next()
+    second = ahead.take_next()
     assert second.table.start == 11 and engine.frozen_times == 3
-    assert second.ahead(second.ended + 1) == second.ended - second.began and second.ahead(second.began) == 0
+    assert second.hidden_seconds(second.ended + 1) == second.ended - second.began and second.hidden_seconds(second.began) == 0
     with pytest.raises(ValueError, match="turn 3"):
-        ahead.take()
-    assert not ahead.over
+        ahead.take_next()
+    assert not ahead.is_empty
     ahead.close()
 
 
@@ -320,12 +324,12 @@ def test_play_cannot_reach_what_learning_changes() -> None:
     recipe = Looking(plan.recipe.options, plan.recipe.objectives, plan.recipe.policies, 2)
     engine = Freezing(make_engine(plan), {"generator": 0})
     setting = Setting(engine, plan.task, plan.roles, plan.seats, plan.config.sampling, 0, 2)
-    ahead = Ahead(player(recipe), engine, staleness=3)
+    ahead = Ahead(isolate_recipe(recipe), engine, staleness=3)
     ahead.begin(Table(setting, turn, "generator") for turn in (1, 2, 3, 4))
     state = "use the recipe's `state`"
     for what in (state, state, "set attributes of the recipe", "use the pairs that were kept"):
         with pytest.raises(ValueError, match=f"while earlier ones are learned cannot {what}"):
-            ahead.take()
+            ahead.take_next()
     ahead.close()
     assert recipe.state == {} and recipe.rollouts == 2
 
@@ -351,9 +355,9 @@ def test_who_closes_waits_for_the_call_under_way_and_for_no_other() -> None:
     ahead.close()
     assert reached == ["the end of the first call"]
     with pytest.raises(Stopped):
-        ahead.take()
+        ahead.take_next()
     with pytest.raises(CancelledError):
-        ahead.take()
+        ahead.take_next()
 
 
 def test_a_thread_that_missed_the_end_starts_no_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -387,7 +391,7 @@ def test_credit_cannot_ask_samplers_that_play_the_next_turns(tmp_path: Path) -> 
         loop = Loop(plan, engine, folder, LiveView("", None, quiet=True))
         for _ in range(2):
             with pytest.raises(ValueError, match="the generator cannot be asked while later turns are played"):
-                recipe.credit(*loop.played_ahead(loop.next_cursor()))
+                recipe.credit(*loop.take_prefetched(loop.next_cursor()))
         loop.ahead.close()
 
 
@@ -405,7 +409,7 @@ def test_weights_are_handed_over_though_a_sampler_of_another_thread_is_lost() ->
     learners: Any = SimpleNamespace(do=lambda method, *_, **__: ([method], []))
     handover = Handover({}, {"generator": learners}, PlacementSection())
     handover.stamps["generator", "live"], handover.sent = 3, Fleeting()
-    handed = handover.newest("generator")
+    handed = handover.get_newest("generator")
     assert handed is not None and (handed.stamp, handed.weights) == (3, "weights")
 
 
@@ -414,7 +418,7 @@ def test_turns_of_a_stretch_know_how_far_the_run_is(tmp_path: Path) -> None:
     plan = resolve([TINY, {"recipe": "grpo", "turns": 4, "keep": {"checkpoint_every": 3}, "eval": {"every": 100}}])
     with RunFolder(tmp_path, 1) as folder:
         loop = Loop(plan, make_engine(plan), folder, LiveView("", None, quiet=True))
-        tables = [loop.table(*turn) for turn in loop.stretch(loop.next_cursor())]
+        tables = [loop.make_context(*turn) for turn in loop.stretch(loop.next_cursor())]
     assert [table.turn for table in tables] == [1, 2, 3]
     assert [table.progress for table in tables] == [0.0, 0.25, 0.5]
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers import PROPERTY, make_trace
-from milonga.credit import ClassBalance, StepCredit, decay, mix, outcome_advantages, shares
+from milonga.credit import ClassBalance, StepCredit, decay, mix_advantages, outcome_advantages, shares
 from milonga.credit.tokens import StepNorm
 from milonga.objectives import OBJECTIVES, make_objective
 from milonga.types import Floats, Traces
@@ -135,11 +135,11 @@ class TestTraps:
         objective = make_objective("grpo")
         outcome = outcome_advantages(np.array([1.0, 0]), PAIR, "gg", objective)
         process = StepCredit().advantages([None, None], PAIR, "gg", objective)
-        for before, after in zip(outcome, mix(outcome, process, 0.1), strict=True):
+        for before, after in zip(outcome, mix_advantages(outcome, process, 0.1), strict=True):
             assert after == pytest.approx(0.9 * before)
 
     def test_sources_are_mixed_after_normalising(self) -> None:
-        assert mix([np.array([1.0, 2])], [np.array([-1.0, 3])], 0.25)[0].tolist() == [0.5, 2.25]
+        assert mix_advantages([np.array([1.0, 2])], [np.array([-1.0, 3])], 0.25)[0].tolist() == [0.5, 2.25]
 
     @pytest.mark.parametrize("preset", sorted(OBJECTIVES))
     @pytest.mark.parametrize("nothing", [None, []])

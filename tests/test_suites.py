@@ -19,13 +19,20 @@ from milonga.api import evaluate, make_engine, run
 from milonga.cli.commands.measure import eval_
 from milonga.errors import ConfigError, DataError, UserError
 from milonga.evals import Evaluator, read_processbench
-from milonga.evals.metrics import harmonic
+from milonga.evals.metrics import harmonic_mean
 from milonga.evals.suites import SUITES, Subject, Transfer
-from milonga.evals.suites.base import held_out
-from milonga.evals.suites.processbench import Mode, averages, measured, miniature, overlap, subset_files
-from milonga.evals.suites.transfer import section_of
-from milonga.loop import evaluator
-from milonga.measuring import another, asked, opened, subject_of
+from milonga.evals.suites.base import count_held_out
+from milonga.evals.suites.processbench import (
+    Mode,
+    average_rows,
+    count_overlap,
+    list_subset_files,
+    make_miniature,
+    measure_subset,
+)
+from milonga.evals.suites.transfer import parse_task_section
+from milonga.loop import make_evaluator
+from milonga.measuring import load_subject, make_suite, open_generator, open_subject
 from milonga.resolve import resolve
 from milonga.roles import Critic, StepSolver
 from milonga.table import Setting
@@ -137,14 +144,14 @@ def test_who_is_not_there_cannot_be_measured() -> None:
     plan = resolve([TINY, {"recipe": "grpo"}])
     with (
         pytest.raises(ConfigError, match="'grpo' has no verifier to measure; its seats are generator"),
-        subject_of(plan, None, ["judge"]),
+        load_subject(plan, None, ["judge"]),
     ):
         pass
 
 
 def test_only_the_weights_that_are_needed_are_loaded(trained: Path) -> None:
     for needs, policies in ((["judge"], ["verifier"]), (["solver"], ["generator"])):
-        with opened(trained, False, needs) as (_, subject):
+        with open_subject(trained, False, needs) as (_, subject):
             assert list(subject.setting.engine.policies) == policies  # type: ignore[attr-defined]
 
 
@@ -153,13 +160,13 @@ def test_more_problems_than_there_are_are_not_measured_twice(tmp_path: Path) -> 
     (tmp_path / "train.jsonl").write_text("\n".join(map(json.dumps, lines[:5])))
     (tmp_path / "test.jsonl").write_text("\n".join(map(json.dumps, lines[5:])))
     task = make_task({"name": "jsonl", "path": str(tmp_path / "train.jsonl"), "test_path": str(tmp_path / "test.jsonl")})
-    assert (held_out(task, "test", 2), held_out(task, "test", 64)) == (2, 3)
-    asked = [Trace.given(str(k), "g", Problem(str(k), f"What is {k}?", ""), "", Reading(None, 0.0)) for k in (0, 1, 6)]
+    assert (count_held_out(task, "test", 2), count_held_out(task, "test", 64)) == (2, 3)
+    asked = [Trace.from_text(str(k), "g", Problem(str(k), f"What is {k}?", ""), "", Reading(None, 0.0)) for k in (0, 1, 6)]
     size = task.size("train")
-    assert size is not None and overlap(task, Traces(asked)) == sum(
+    assert size is not None and count_overlap(task, Traces(asked)) == sum(
         f"what is {k}?" in {task.problem("train", i).text for i in range(size)} for k in (0, 1, 6)
     )
-    assert overlap(make_task({"name": "chain"}), Traces(asked)) is None
+    assert count_overlap(make_task({"name": "chain"}), Traces(asked)) is None
 
 
 def test_which_seats_are_measured_is_not_a_matter_of_their_names() -> None:
@@ -168,7 +175,7 @@ def test_which_seats_are_measured_is_not_a_matter_of_their_names() -> None:
     roles, seats = ({names[key]: value for key, value in old.items()} for old in (plan.roles, plan.seats))
     engine = make_engine(plan)
     renamed = Setting(engine, plan.task, roles, seats, config.sampling, 0, 4)  # type: ignore[arg-type]
-    plain = evaluator(plan, Setting(engine, plan.task, plan.roles, plan.seats, config.sampling, 0, 4))
+    plain = make_evaluator(plan, Setting(engine, plan.task, plan.roles, plan.seats, config.sampling, 0, 4))
     found = Evaluator(renamed, config.eval, plain.bench, plan.recipe.measure, "writer", "reader")()
     assert set(found) == set(plain()) and found["eval/generator/accuracy"] is not None
 
@@ -223,25 +230,25 @@ def test_the_verifier_is_taken_elsewhere(trained: Path, reports: dict[str, dict[
 def test_a_generator_of_another_dialect_is_refused(trained: Path) -> None:
     @contextmanager
     def tagged(name: str) -> Iterator[Subject]:
-        with another(name) as other:
+        with open_generator(name) as other:
             yield replace(other, setting=replace(other.setting, roles={other.solver: StepSolver("tagged")}))
 
-    with opened(trained, False, Transfer.needs) as (_, subject):
+    with open_subject(trained, False, Transfer.needs) as (_, subject):
         suite = Transfer(Transfer.Options(problems=1, samples=1))
         with pytest.raises(ConfigError, match="'embedded' writes in the tagged dialect"):
-            suite.sampled_by("embedded", replace(subject, another=tagged), subject.setting.task)
+            suite.sample_other_generator("embedded", replace(subject, another=tagged), subject.setting.task)
 
 
 def test_harder_problems_have_more_steps() -> None:
-    chain = make_task({"name": "chain", "ops": 3, "min_ops": 1}).harder()
+    chain = make_task({"name": "chain", "ops": 3, "min_ops": 1}).make_harder()
     assert chain is not None and {chain.step_count(chain.problem("test", i)) for i in range(5)} == {6}
-    letters = make_task({"name": "last_letter"}).harder()
+    letters = make_task({"name": "last_letter"}).make_harder()
     assert letters is not None and all(12 < letters.step_count(letters.problem("test", i)) <= 24 for i in range(5))
-    assert make_task({"name": "chain", "ops": 64}).harder() is None
-    assert section_of("chain,ops=12,mod=20") == {"name": "chain", "ops": 12, "mod": 20}
-    assert section_of("x,kinds=[1, 2],n=3") == {"name": "x", "kinds": [1, 2], "n": 3}
+    assert make_task({"name": "chain", "ops": 64}).make_harder() is None
+    assert parse_task_section("chain,ops=12,mod=20") == {"name": "chain", "ops": 12, "mod": 20}
+    assert parse_task_section("x,kinds=[1, 2],n=3") == {"name": "x", "kinds": [1, 2], "n": 3}
     with pytest.raises(ConfigError, match="a setting is key=value, not 'ops'"):
-        section_of("chain,ops")
+        parse_task_section("chain,ops")
 
 
 # -- Calibration -----------------------------------------------------------------------------------
@@ -268,8 +275,10 @@ def test_processbench_by_a_verifier_that_writes(reports: dict[str, dict[str, Any
     for row in report["rows"]:
         assert (row["subset"], row["items"], row["errors"], row["hidden_errors"], row["too_long"]) == ("small", 5, 3, 1, 0)
         # Labels 0, 1, 0: the modal index is right of two in three; the last step of one in three.
-        assert row["trivial/error_modal"] == pytest.approx(harmonic(2 / 3, 1))
-        assert row["trivial/answer_modal"] == pytest.approx(harmonic(1 / 3, 1)) == pytest.approx(row["trivial/answer_last"])
+        assert row["trivial/error_modal"] == pytest.approx(harmonic_mean(2 / 3, 1))
+        assert (
+            row["trivial/answer_modal"] == pytest.approx(harmonic_mean(1 / 3, 1)) == pytest.approx(row["trivial/answer_last"])
+        )
         assert 0 <= row["f1"] <= 1 and row["unparsed_rate"] < 1
     assert report["seen_in_training"] == {"small": None}
 
@@ -303,14 +312,14 @@ def test_without_a_file_chain_arithmetic_is_the_miniature(trained: Path) -> None
     assert [row["subset"] for row in rows(report, decoding="greedy")] == [*names, "average"]
     assert all((row["items"], row["errors"], row["hidden_errors"]) == (10, 5, 1) for row in rows(report, subset="chain-5"))
     with pytest.raises(ConfigError, match="'file': ProcessBench files; only for task 'chain' is there a miniature"):
-        miniature(make_task({"name": "last_letter"}), StepSolver("terse"), 4)
+        make_miniature(make_task({"name": "last_letter"}), StepSolver("terse"), 4)
 
 
 @pytest.mark.parametrize("recipe", ["genrm", "gar", "aprm", "deepseek_math_v2"])
 @pytest.mark.parametrize("suite", ["best_of_n", "processbench"])
 def test_every_kind_of_judge_can_be_measured(recipe: str, suite: str, bench: Path) -> None:
-    asked_for = asked(suite, {"file": [bench]} if suite == "processbench" else {"problems": 2, "samples": 2})
-    with subject_of(resolve([TINY, {"recipe": recipe}]), None, asked_for.needs) as subject:
+    asked_for = make_suite(suite, {"file": [bench]} if suite == "processbench" else {"problems": 2, "samples": 2})
+    with load_subject(resolve([TINY, {"recipe": recipe}]), None, asked_for.needs) as subject:
         found = asked_for.measure(subject)
     assert found.rows and asked_for.chart(found.rows).startswith("<svg")
 
@@ -339,14 +348,14 @@ def test_modes_by_hand(tmp_path: Path) -> None:
     items = Traces(read_processbench(write(tmp_path / "x.json", ITEMS), StepSolver("terse")))
     said: list[list[int | None]] = [[-1, -1, 0], [0, 0, None], [0, 1, -1], [None, None, None], [-1, 1, 1]]
     sampled = Mode("sampled", {item.id: row for item, row in zip(items, said, strict=True)}, Traces([]))
-    row = measured("x", items, sampled)
+    row = measure_subset("x", items, sampled)
     assert row["error_accuracy"] == pytest.approx(3 / 9) and row["right_accuracy"] == pytest.approx(3 / 6)
     assert row["hidden_f1"] == 0.0 and row["unparsed_rate"] == pytest.approx(4 / 15)
     # Of the errors five predictions say one is there, one says none, three say nothing.
-    assert row["detection_f1"] == pytest.approx(harmonic(4 / 9, 3 / 6)) and row["index_shift"] == pytest.approx(-1 / 4)
+    assert row["detection_f1"] == pytest.approx(harmonic_mean(4 / 9, 3 / 6)) and row["index_shift"] == pytest.approx(-1 / 4)
     voted = Mode("vote", {item.id: [p] for item, p in zip(items, [-1, 0, 0, None, 1], strict=True)}, Traces([]))
-    assert measured("x", items, voted)["f1"] == pytest.approx(harmonic(1 / 3, 1 / 2))
-    assert averages([row], 1) == []
+    assert measure_subset("x", items, voted)["f1"] == pytest.approx(harmonic_mean(1 / 3, 1 / 2))
+    assert average_rows([row], 1) == []
 
 
 def test_files_that_cannot_be_what_they_say_are_refused(tmp_path: Path) -> None:
@@ -355,17 +364,17 @@ def test_files_that_cannot_be_what_they_say_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="two items have the same id"):
         read_processbench(write(tmp_path / "x.json", [RIGHT | {"id": "a"}, WRONG | {"id": "a"}]), None)
     with pytest.raises(DataError, match="two ProcessBench files are called 'x'"):
-        subset_files([tmp_path / "x.json", tmp_path])
+        list_subset_files([tmp_path / "x.json", tmp_path])
     (tmp_path / "empty").mkdir()
     with pytest.raises(DataError, match="holds no ProcessBench file"):
-        subset_files([tmp_path / "empty"])
+        list_subset_files([tmp_path / "empty"])
 
 
 # -- The critic ------------------------------------------------------------------------------------
 
 
 def paragraphs(*steps: str) -> Trace:
-    return Trace.given("s", "generator", Problem("p", "what?", ""), "", Reading(Solution(steps, (), None), 1.0))
+    return Trace.from_text("s", "generator", Problem("p", "what?", ""), "", Reading(Solution(steps, (), None), 1.0))
 
 
 def test_a_critic_sees_numbered_paragraphs_as_they_are(tmp_path: Path) -> None:
@@ -395,7 +404,7 @@ def test_a_critic_sees_numbered_paragraphs_as_they_are(tmp_path: Path) -> None:
 )
 def test_the_last_box_is_read_as_a_number(text: str, steps: tuple[bool, ...] | None) -> None:
     reading = Critic("tagged").read(text, paragraphs("a", "b", "c"))
-    assert reading.value.steps == steps and reading.valid == (steps is not None)
+    assert reading.value.steps == steps and reading.is_valid == (steps is not None)
 
 
 @pytest.mark.parametrize("index", [-1, 0, 2])

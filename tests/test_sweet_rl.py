@@ -16,13 +16,22 @@ from hypothesis import strategies as st
 from cases import TINY
 from helpers import PROPERTY, make_trace
 from milonga.api import make_engine
-from milonga.credit import half_pairs, turn_factors, turn_sums
+from milonga.credit import make_token_factors, sample_half_pairs, sum_turns
 from milonga.engine.local import LocalEngine
 from milonga.errors import ConfigError
 from milonga.objectives import make_objective
 from milonga.objectives.losses import Denominators, Rows, TokenTerms, loss
-from milonga.recipes.inquiring import answers, dialogues, ended, kept_back, known, questions_of, state_of, useful
-from milonga.recipes.privileged import by_problem, read_by_critic
+from milonga.recipes.inquiring import (
+    flag_useful_questions,
+    hide_facts,
+    list_asked_parts,
+    make_known_problem,
+    pair_by_outcome,
+    render_answers,
+    render_known_text,
+    sample_dialogues,
+)
+from milonga.recipes.privileged import encode_for_critic, order_accuracy_by_problem
 from milonga.recipes.sweet_rl import BASE, FORMAT, SweetRl
 from milonga.resolve import Plan, resolve
 from milonga.roles import DIALECTS, Dialect, Inquirer, PrivilegedCritic
@@ -55,10 +64,10 @@ def recipe_of(p: Plan) -> SweetRl:
 
 def talking(p: Plan, one: Table, said: list[str], n: int = 4) -> Traces:
     """Dialogues about the turn's problems in which the actor says these things."""
-    problems = recipe_of(p).problems(one, n)
+    problems = recipe_of(p).draw_problems(one, n)
     talks = one.write("generator", problems, [said[0]] * n)
     for text in said[1:]:
-        talks = one.write_reply("generator", talks, answers(one, talks), [text] * len(talks))
+        talks = one.write_reply("generator", talks, render_answers(one, talks), [text] * len(talks))
     return talks
 
 
@@ -68,34 +77,34 @@ def talking(p: Plan, one: Table, said: list[str], n: int = 4) -> Traces:
 @pytest.mark.parametrize(("task", "shown"), [({"name": "chain", "ops": 3}, 1), ({"name": "last_letter", "min_words": 3}, 1)])
 def test_parts_are_hidden_and_told_one_by_one(task: dict[str, Any], shown: int) -> None:
     made = make_task(task)
-    for problem in made.draw("train", 0, 20):
-        parts = [problem.text[start:end] for start, end in made.facts(problem)]
-        opened = kept_back(made, problem, 2)
+    for problem in made.draw_problems("train", 0, 20):
+        parts = [problem.text[start:end] for start, end in made.find_facts(problem)]
+        opened = hide_facts(made, problem, 2)
         assert opened.text.count("?") == 2 and opened.data["whole"] == problem.text and opened.answer == problem.answer
-        assert kept_back(made, problem, 2).data["hidden"] == opened.data["hidden"], "always the same ones"
+        assert hide_facts(made, problem, 2).data["hidden"] == opened.data["hidden"], "always the same ones"
         first, second = opened.data["hidden"]
-        once = known(opened, [first])
-        assert once.count("?") == 1 and known(opened, [second, first]) == problem.text
+        once = render_known_text(opened, [first])
+        assert once.count("?") == 1 and render_known_text(opened, [second, first]) == problem.text
         told = [part for part in range(len(parts)) if part not in (first, second)]
-        assert known(opened, told) == opened.text, "what was never hidden tells nothing new"
-        assert kept_back(made, problem, 99).text.count("?") == len(parts)
+        assert render_known_text(opened, told) == opened.text, "what was never hidden tells nothing new"
+        assert hide_facts(made, problem, 99).text.count("?") == len(parts)
 
 
 def test_chain_facts_are_its_operands() -> None:
     task = make_task({"name": "chain", "ops": 2})
-    assert [("37+5*3%100"[a:b]) for a, b in task.facts(Problem("p", "37+5*3%100", "26"))] == ["5", "3"]
+    assert [("37+5*3%100"[a:b]) for a, b in task.find_facts(Problem("p", "37+5*3%100", "26"))] == ["5", "3"]
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_questions_read_back_and_a_solution_comes_after_the_last(dialect: Dialect) -> None:
     role = Inquirer(dialect, 1)
-    assert role.read(role.ask(2)).value.part == 2 and role.read(role.ask(11)).value.part == 11
+    assert role.read(role.write_question(2)).value.part == 2 and role.read(role.write_question(11)).value.part == 11
     for text in ("", "0", "x", "1 2", "37+5=42"):
         reading = role.read(text)
-        assert reading.value.part is None and not reading.valid
+        assert reading.value.part is None and not reading.is_valid
     talk = make_trace(1, 2)
     solved = role.read(role.solver.write(["3+4=7"], "7"), talk)
-    assert solved.value.answer == "7" and solved.valid
+    assert solved.value.answer == "7" and solved.is_valid
 
 
 def test_the_one_who_knows_tells_what_was_asked_for_and_nothing_else() -> None:
@@ -103,13 +112,13 @@ def test_the_one_who_knows_tells_what_was_asked_for_and_nothing_else() -> None:
     one = table(p)
     for talk in talking(p, one, ["1", "1"]):
         hidden = talk.problem.data["hidden"]
-        assert questions_of(talk) == [0, 0] and useful(talk) == [0 in hidden, False]
-        assert state_of(talk).text == known(talk.problem, [0])
-        (told,) = answers(one, Traces([talk]))
+        assert list_asked_parts(talk) == [0, 0] and flag_useful_questions(talk) == [0 in hidden, False]
+        assert make_known_problem(talk).text == render_known_text(talk.problem, [0])
+        (told,) = render_answers(one, Traces([talk]))
         text = "".join(part.text for part in told)
-        assert known(talk.problem, [0]) in text and (1 in hidden) == (talk.problem.data["whole"] not in text)
+        assert render_known_text(talk.problem, [0]) in text and (1 in hidden) == (talk.problem.data["whole"] not in text)
     odd = talking(p, one, ["x"], 1)[0]
-    assert questions_of(odd) == [None] and useful(odd) == [False]
+    assert list_asked_parts(odd) == [None] and flag_useful_questions(odd) == [False]
 
 
 # The critic.
@@ -118,36 +127,36 @@ def test_the_one_who_knows_tells_what_was_asked_for_and_nothing_else() -> None:
 def test_an_untrained_critic_finds_every_turn_equally_good() -> None:
     p = plan()
     one = table(p, "critic")
-    talks = dialogues(one, recipe_of(p).problems(one, 3), 2, BASE)
-    assert all(len(talk.turns) == 3 for talk in talks)
+    talks = sample_dialogues(one, recipe_of(p).draw_problems(one, 3), 2, BASE)
+    assert all(len(talk.turn_spans) == 3 for talk in talks)
     for sees in (True, False):
-        scores = recipe_of(plan(critic_sees=sees)).scores(one, talks, BASE)
+        scores = recipe_of(plan(critic_sees=sees)).score_turns(one, talks, BASE)
         assert [len(turns) for turns in scores] == [3] * 6 and np.abs(scores).max() < 1e-6
 
 
 def test_a_reference_that_does_not_see_the_whole_is_biased_before_any_training() -> None:
     p = plan(rank_reference="without_c")
     one = table(p, "critic")
-    talks = dialogues(one, recipe_of(p).problems(one, 3), 2, BASE)
-    scores = recipe_of(p).scores(one, talks, BASE)
+    talks = sample_dialogues(one, recipe_of(p).draw_problems(one, 3), 2, BASE)
+    scores = recipe_of(p).score_turns(one, talks, BASE)
     assert np.abs(scores).max() > 0.01
     live = recipe_of(p).options.model_copy(update={"critic_sees": False})
     recipe = SweetRl(live, p.recipe.objectives, p.recipe.policies, 3)
-    assert np.abs(recipe.scores(one, talks, BASE)).max() < 1e-6
+    assert np.abs(recipe.score_turns(one, talks, BASE)).max() < 1e-6
 
 
 def test_the_critic_reads_the_whole_problem_in_front_of_the_very_tokens() -> None:
     p = plan()
     one = table(p)
     codec = engine().policy("critic").codec
-    talks = dialogues(one, recipe_of(p).problems(one, 3), 1, BASE)
+    talks = sample_dialogues(one, recipe_of(p).draw_problems(one, 3), 1, BASE)
     for sees in (True, False):
-        rows = read_by_critic(one, talks, sees)
+        rows = encode_for_critic(one, talks, sees)
         for talk in talks:
             row = rows[talk.id]
             assert (talk.problem.data["whole"] in codec.text(row.ids[: row.segments[0].end].tolist())) == sees
-            said = [talk.ids[start:end].tolist() for start, end in talk.turns]
-            assert [row.ids[start:end].tolist() for start, end in row.turns] == said
+            said = [talk.ids[start:end].tolist() for start, end in talk.turn_spans]
+            assert [row.ids[start:end].tolist() for start, end in row.turn_spans] == said
             assert (
                 row.length == sum(map(len, said))
                 and row.ids[row.segments[0].end :].tolist() == talk.ids[talk.segments[0].end :].tolist()
@@ -172,8 +181,8 @@ def test_scores_of_turns_by_hand() -> None:
     talk = Traces([conversation(2, 4)])
     numbers = [np.array([9, 9, 1, 3, 9, 1, 1, 1, 5], dtype=float)]
     for how, expected in (("sum_of_turn_means", [2.0, 2.0]), ("token_mean", [4 / 6, 8 / 6]), ("sum", [4.0, 8.0])):
-        factors = turn_factors(talk, how)  # type: ignore[arg-type]
-        assert turn_sums(numbers, factors, talk) == [pytest.approx(expected)]
+        factors = make_token_factors(talk, how)  # type: ignore[arg-type]
+        assert sum_turns(numbers, factors, talk) == [pytest.approx(expected)]
         assert not factors[0][[0, 1, 4]].any()
 
 
@@ -183,7 +192,7 @@ def test_the_length_of_a_turn_does_not_count(lengths: list[int], times: int) -> 
     short, long = Traces([conversation(*lengths)]), Traces([conversation(*(times * n for n in lengths))])
     for talk in (short, long):
         ones = [np.ones(len(talk[0].ids))]
-        assert turn_sums(ones, turn_factors(talk, "sum_of_turn_means"), talk)[0] == pytest.approx([1.0] * len(lengths))
+        assert sum_turns(ones, make_token_factors(talk, "sum_of_turn_means"), talk)[0] == pytest.approx([1.0] * len(lengths))
 
 
 def test_factors_enter_the_score_and_swapping_sides_negates_its_argument() -> None:
@@ -205,17 +214,17 @@ def test_factors_enter_the_score_and_swapping_sides_negates_its_argument() -> No
 def test_the_first_dialogue_that_ended_well_wins_against_each_that_did_not() -> None:
     ends = [("p", False), ("p", True), ("p", True), ("p", False), ("q", False), ("r", True)]
     talks = Traces(make_trace(1, 1, problem=name, correct=right, id=f"t{n}") for n, (name, right) in enumerate(ends))
-    assert [(winner.id, loser.id) for _, winner, loser in ended(talks)] == [("t1", "t0"), ("t1", "t3")]
+    assert [(winner.id, loser.id) for _, winner, loser in pair_by_outcome(talks)] == [("t1", "t0"), ("t1", "t3")]
 
 
 def test_right_steps_and_format_make_a_gap_only_where_that_is_asked_for() -> None:
     talks = Traces(make_trace(1, 1, correct=False, id=f"t{n}") for n in range(3))
     for talk, steps in zip(talks, [(True, False), (True, True), ()], strict=True):
         talk.grade = Grade(False, steps)
-    assert ended(talks) == []
-    assert [(winner.id, loser.id) for _, winner, loser in ended(talks, True)] == [("t1", "t0"), ("t1", "t2")]
+    assert pair_by_outcome(talks) == []
+    assert [(winner.id, loser.id) for _, winner, loser in pair_by_outcome(talks, True)] == [("t1", "t0"), ("t1", "t2")]
     talks[1].reading = Reading(talks[1].reading.value, 0.0, "no answer line")
-    assert [winner.id for _, winner, _ in ended(talks, True)] == ["t0", "t0"]
+    assert [winner.id for _, winner, _ in pair_by_outcome(talks, True)] == ["t0", "t0"]
 
 
 def test_the_critic_learns_from_whole_dialogues_with_a_factor_for_each_token() -> None:
@@ -237,19 +246,19 @@ def test_the_critic_learns_from_whole_dialogues_with_a_factor_for_each_token() -
 
 def test_pairs_of_halves_by_hand() -> None:
     scores, groups = [5.0, 1.0, 4.0, 2.0, 7.0, 7.0, float("nan"), 3.0], ["a"] * 4 + ["b"] * 3 + ["c"]
-    found = half_pairs(scores, groups, 50, 0.0, random.Random(0))
+    found = sample_half_pairs(scores, groups, 50, 0.0, random.Random(0))
     assert set(found) == {(0, 1), (0, 3), (2, 1), (2, 3)}  # equal scores make no pair, and one row makes none
-    assert half_pairs(scores, groups, 50, 2.5, random.Random(0)) and all(
-        scores[best] - scores[worst] >= 2.5 for best, worst in half_pairs(scores, groups, 50, 2.5, random.Random(0))
+    assert sample_half_pairs(scores, groups, 50, 2.5, random.Random(0)) and all(
+        scores[best] - scores[worst] >= 2.5 for best, worst in sample_half_pairs(scores, groups, 50, 2.5, random.Random(0))
     )
-    assert len(half_pairs(scores, groups, 1, 0.0, random.Random(0))) == 1
+    assert len(sample_half_pairs(scores, groups, 1, 0.0, random.Random(0))) == 1
 
 
 @PROPERTY
 @given(st.lists(st.integers(0, 5), min_size=2, max_size=16), st.integers(0, 9))
 def test_the_winner_is_never_of_the_worse_half(values: list[int], seed: int) -> None:
     scores = [float(value) for value in values]
-    for best, worst in half_pairs(scores, ["g"] * len(scores), 4, 0.0, random.Random(seed)):
+    for best, worst in sample_half_pairs(scores, ["g"] * len(scores), 4, 0.0, random.Random(seed)):
         assert scores[best] > scores[worst] and scores[best] >= np.median(scores) >= scores[worst]
 
 
@@ -260,14 +269,14 @@ def test_the_actor_never_reads_the_whole_problem() -> None:
     recipe, codec = recipe_of(p), engine().policy("generator").codec
     played = recipe.play(one)
     ranks = np.random.default_rng(0).normal(size=len(played))
-    recipe.scores = lambda *_: [[0.0] * (len(t.turns) - 1) + [rank] for t, rank in zip(played, ranks, strict=True)]  # type: ignore[method-assign]
+    recipe.score_turns = lambda *_: [[0.0] * (len(t.turn_spans) - 1) + [rank] for t, rank in zip(played, ranks, strict=True)]  # type: ignore[method-assign]
     (made,) = recipe.credit(one, played)
     assert made.policy == "generator" and made.sources == {"critic": 1.0} and made.factors is None
     by_text = {}
     for row in made.traces:
         start, end = row.segments[-1].start, row.segments[-1].end
         assert row.mask[start:end].all() and not row.mask[:start].any(), "one turn alone is trained"
-        asked = list(questions_of(row.earlier)) if row.earlier is not None else []
+        asked = list(list_asked_parts(row.earlier_conversation)) if row.earlier_conversation is not None else []
         left = [part for part in row.problem.data["hidden"] if part not in asked]
         if left:
             assert row.problem.data["whole"] not in codec.text(row.ids[:start].tolist())
@@ -281,14 +290,14 @@ def test_candidates_of_a_turn_are_compared_with_each_other_alone() -> None:
     one = table(p)
     recipe = recipe_of(p)
     played = recipe.play(one)
-    assert [sum(len(t.turns) == turns for t in played) for turns in (1, 2, 3)] == [24, 24, 24]
-    recipe.scores = lambda *_: [[float(n)] for n in range(len(played))]  # type: ignore[method-assign]
+    assert [sum(len(t.turn_spans) == turns for t in played) for turns in (1, 2, 3)] == [24, 24, 24]
+    recipe.score_turns = lambda *_: [[float(n)] for n in range(len(played))]  # type: ignore[method-assign]
     (made,) = recipe.credit(one, played)
     for winner, loser in zip(made.traces[::2], made.traces[1::2], strict=True):
-        assert winner.problem.id == loser.problem.id and len(winner.turns) == len(loser.turns)
+        assert winner.problem.id == loser.problem.id and len(winner.turn_spans) == len(loser.turn_spans)
         assert winner.segments[-1].start == loser.segments[-1].start and winner.text != loser.text
     assert {kept.reason for kept in one.preferences.kept} == {"ranked higher by the critic"}
-    recipe.scores = lambda *_: [[1.0]] * len(played)  # type: ignore[method-assign]
+    recipe.score_turns = lambda *_: [[1.0]] * len(played)  # type: ignore[method-assign]
     assert recipe.credit(one, played) == [], "equal scores teach nothing"
 
 
@@ -301,14 +310,14 @@ def test_whole_dialogues_are_preferred_where_there_is_no_critic() -> None:
         talk.grade = make_trace(1, 1, correct=number % 3 == 0).grade
     (made,) = p.recipe.credit(one, talks)
     assert made.policy == "generator" and made.sources == {"answers": 1.0}
-    assert all(row.length == sum(end - start for start, end in row.turns) for row in made.traces)
+    assert all(row.length == sum(end - start for start, end in row.turn_spans) for row in made.traces)
 
 
 def test_order_within_problems_by_hand() -> None:
     rows = Traces(make_trace(1, 1, problem=name, id=f"{n}") for n, name in enumerate("aabbc"))
-    assert by_problem(rows, [1.0, 0.0, 0.0, 1.0, 5.0], [1.0, 0.0, 1.0, 0.0, 1.0]) == 0.5
-    assert by_problem(rows, [1.0, float("nan"), 0.0, 1.0, 5.0], [1.0, 0.0, 0.0, 1.0, 1.0]) == 1.0
-    assert by_problem(rows, [0.0] * 5, [1.0] * 5) is None
+    assert order_accuracy_by_problem(rows, [1.0, 0.0, 0.0, 1.0, 5.0], [1.0, 0.0, 1.0, 0.0, 1.0]) == 0.5
+    assert order_accuracy_by_problem(rows, [1.0, float("nan"), 0.0, 1.0, 5.0], [1.0, 0.0, 0.0, 1.0, 1.0]) == 1.0
+    assert order_accuracy_by_problem(rows, [0.0] * 5, [1.0] * 5) is None
 
 
 # The schedule, and what is refused.
@@ -316,13 +325,13 @@ def test_order_within_problems_by_hand() -> None:
 
 def test_a_round_begins_with_a_critic_that_is_the_actor(tmp_path: Path) -> None:
     with short_loop("sweet_rl", tmp_path / "run") as loop:
-        loop.turn()
+        loop.run_turn()
         assert isinstance(loop.engine, LocalEngine)
         actor = loop.engine.policy("generator").clone()
-        loop.turn()
+        loop.run_turn()
         assert [row["learner"] for row in loop.rows] == ["generator", "critic"]
         for policy in ("generator", "critic"):
-            kept = loop.engine.policy(policy).tagged(BASE)
+            kept = loop.engine.policy(policy).get_tag(BASE)
             assert all(torch.equal(a, b) for a, b in zip(kept, actor, strict=True))
     assert loop.plan.recipe.objectives["critic"].kl_from == loop.plan.recipe.objectives["generator"].kl_from == BASE
 
@@ -330,8 +339,8 @@ def test_a_round_begins_with_a_critic_that_is_the_actor(tmp_path: Path) -> None:
 def test_the_format_is_shown_in_every_turn() -> None:
     p = plan(format_lines=4)
     made = p.recipe.play(table(p, phase=FORMAT))
-    assert [sum(len(t.turns) == turns for t in made) for turns in (1, 2, 3)] == [4, 4, 4]
-    assert all(t.reading.valid for t in made) and all(not t.mask[: t.segments[-1].start].any() for t in made)
+    assert [sum(len(t.turn_spans) == turns for t in made) for turns in (1, 2, 3)] == [4, 4, 4]
+    assert all(t.reading.is_valid for t in made) and all(not t.mask[: t.segments[-1].start].any() for t in made)
 
 
 def test_what_cannot_be_done_is_refused_in_one_line(tmp_path: Path) -> None:
@@ -347,7 +356,8 @@ def test_what_cannot_be_done_is_refused_in_one_line(tmp_path: Path) -> None:
 def test_only_the_critic_is_shown_the_reference(dialect: Dialect) -> None:
     problem, critic = Problem("p", "37+?%100", "42"), PrivilegedCritic(dialect)
     plain, more = (
-        "".join(part.text for part in prompt) for prompt in (critic.prompt(problem), critic.privileged(problem, "37+5%100"))
+        "".join(part.text for part in prompt)
+        for prompt in (critic.prompt(problem), critic.prompt_with_reference(problem, "37+5%100"))
     )
     assert "37+5%100" not in plain and more.endswith(plain) and "37+5%100" in more
 

@@ -12,7 +12,7 @@ import pytest
 
 from engine_helpers import tokenizer
 from milonga.api import make_engine
-from milonga.credit import normalise, turn_advantages, turn_alone
+from milonga.credit import isolate_turn, normalise, turn_advantages
 from milonga.engine.local.codec import Codec
 from milonga.errors import ConfigError
 from milonga.objectives import OBJECTIVES
@@ -71,16 +71,16 @@ def test_a_conversation_keeps_the_ids_of_its_earlier_turns_exactly() -> None:
             assert long.logprobs[: len(short.ids)].tolist() == short.logprobs.tolist()
         assert a.finish != "eos" or parts_of(b)[2] == f">{a.problem.text}\n"
         assert parts_of(c)[-1].removesuffix("<eos>").startswith(c.text)
-        assert [start for start, _ in c.turns] == [a.segments[1].start, b.segments[3].start, c.segments[5].start]
+        assert [start for start, _ in c.turn_spans] == [a.segments[1].start, b.segments[3].start, c.segments[5].start]
 
 
 def test_only_the_own_turns_are_trained() -> None:
     for trace in three_turns(table(), speaker="tool")[2]:
         assert [s.producer for s in trace.segments] == ["prompt", "generator", "tool", "generator", "tool", "generator"]
         own = np.zeros(len(trace.ids), dtype=bool)
-        for start, end in trace.turns:
+        for start, end in trace.turn_spans:
             own[start:end] = True
-        assert len(trace.turns) == 3 and trace.mask.tolist() == own.tolist()
+        assert len(trace.turn_spans) == 3 and trace.mask.tolist() == own.tolist()
         assert not trace.logprobs[~own].any()
 
 
@@ -129,7 +129,7 @@ def test_given_turns_are_context_and_only_live_samples_are_trained() -> None:
     given = one.write("generator", problems, ["1+1=2\n#2"] * 3)
     for reply in one.reply("generator", given, again(given)):
         assert reply.origin == "sampled" and [s.trained for s in reply.segments] == [False, False, False, True]
-        assert not reply.logprobs[: reply.turns[1][0]].any()
+        assert not reply.logprobs[: reply.turn_spans[1][0]].any()
     first = one.ask("generator", problems, tag="ref")
     assert [s.trained for s in one.reply("generator", first, again(first))[0].segments] == [False, False, False, True]
     live = one.ask("generator", problems)
@@ -158,7 +158,7 @@ def test_only_a_seat_that_is_in_a_conversation_goes_on_with_it() -> None:
     first = one.ask("generator", one.problems())
     with pytest.raises(ValueError, match="verifier judges"):
         one.reply("verifier", first, again(first))
-    elsewhere = Trace.given("x", "generator", first[0].problem, "", first[0].reading)
+    elsewhere = Trace.from_text("x", "generator", first[0].problem, "", first[0].reading)
     with pytest.raises(ValueError, match="no conversation of the generator"):
         one.reply("generator", Traces([elsewhere]), again(first[:1]))
 
@@ -181,10 +181,10 @@ def test_the_reward_of_a_turn_reaches_its_own_tokens_alone(preset: str) -> None:
     rng = np.random.default_rng(0)
     rewards = [rng.random(len(talks)), 100 * rng.random(len(talks)), rng.random(len(talks))]
     objective = OBJECTIVES.get(preset)
-    before = turn_advantages(rewards, talks, talks.problems, objective)
-    after = turn_advantages([rewards[0], -rewards[1], rewards[2]], talks, talks.problems, objective)
+    before = turn_advantages(rewards, talks, talks.problem_ids, objective)
+    after = turn_advantages([rewards[0], -rewards[1], rewards[2]], talks, talks.problem_ids, objective)
     for trace, a, b in zip(talks, before, after, strict=True):
-        (_, _), (start, end), (_, _) = trace.turns
+        (_, _), (start, end), (_, _) = trace.turn_spans
         assert not a[~trace.mask].any()
         changed = a != b
         assert changed[start:end].any() and not changed[:start].any() and not changed[end:].any()
@@ -193,27 +193,27 @@ def test_the_reward_of_a_turn_reaches_its_own_tokens_alone(preset: str) -> None:
 def test_every_turn_is_compared_with_the_same_turn_of_the_others() -> None:
     talks = three_turns(table())[2]
     rewards = [np.arange(12.0), 21 * np.arange(12.0)[::-1], np.ones(12)]
-    advantages = turn_advantages(rewards, talks, talks.problems, OBJECTIVES.get("rloo"))
+    advantages = turn_advantages(rewards, talks, talks.problem_ids, OBJECTIVES.get("rloo"))
     for turn, reward in enumerate(rewards):
-        expected = normalise(reward, talks.problems, "leave_one_out")
+        expected = normalise(reward, talks.problem_ids, "leave_one_out")
         for trace, array, value in zip(talks, advantages, expected, strict=True):
-            start, end = trace.turns[turn]
+            start, end = trace.turn_spans[turn]
             assert array[start:end].tolist() == [value] * (end - start)
 
 
 def test_the_cost_of_a_token_counts_in_its_own_turn() -> None:
     talks = three_turns(table())[2]
     costs = [np.zeros(len(trace.ids)) for trace in talks]
-    costs[0][talks[0].turns[1][0]] = 1.0
-    advantages = turn_advantages([np.zeros(12)] * 3, talks, talks.problems, OBJECTIVES.get("rloo"), costs)
-    assert [advantages[0][start] for start, _ in talks[0].turns] == [0.0, pytest.approx(-1.0), 0.0]
-    assert [advantages[1][start] for start, _ in talks[1].turns] == [0.0, pytest.approx(1 / 3), 0.0]
+    costs[0][talks[0].turn_spans[1][0]] = 1.0
+    advantages = turn_advantages([np.zeros(12)] * 3, talks, talks.problem_ids, OBJECTIVES.get("rloo"), costs)
+    assert [advantages[0][start] for start, _ in talks[0].turn_spans] == [0.0, pytest.approx(-1.0), 0.0]
+    assert [advantages[1][start] for start, _ in talks[1].turn_spans] == [0.0, pytest.approx(1 / 3), 0.0]
 
 
 def test_one_turn_alone_is_the_conversation_with_another_mask() -> None:
     trace = three_turns(table())[2][0]
-    alone = turn_alone(trace, 1)
-    assert alone.ids is trace.ids and np.flatnonzero(alone.mask).tolist() == list(range(*trace.turns[1]))
+    alone = isolate_turn(trace, 1)
+    assert alone.ids is trace.ids and np.flatnonzero(alone.mask).tolist() == list(range(*trace.turn_spans[1]))
 
 
 # What is kept.
@@ -225,7 +225,7 @@ def test_every_turn_of_a_conversation_is_kept_and_shown_as_a_solution(tmp_path: 
     write_traces(tmp_path / "traces" / "turn-000001.parquet", [*third, *checks])
     rows = read_traces(tmp_path / "traces" / "turn-000001.parquet")
     assert [row["id"] for row in rows[:6]] == [t.id for pair in zip(first, second, third, strict=True) for t in pair][:6]
-    assert len(rows) == 3 * 12 + 2 and rows[2]["turns"] == [list(span) for span in third[0].turns]
+    assert len(rows) == 3 * 12 + 2 and rows[2]["turns"] == [list(span) for span in third[0].turn_spans]
     shown = read_transcripts(tmp_path, plan().config)
     assert [one.text for one in shown] == [row["text"] for row in rows[:36]]
     assert [one.id for one in shown if one.checked] == [trace.id for trace in third[:2]]
@@ -239,7 +239,7 @@ def template_codec(template: str) -> Codec:
     before, own.chat_template = own.chat_template, template
     try:
         made = Codec(own, "on")
-        made.turns()
+        made.get_turn_markers()
     finally:
         own.chat_template = before
     return made
@@ -252,7 +252,7 @@ def test_turn_markers_are_appended_as_the_template_would_write_them() -> None:
     said = made.encode_foreign("is 42.")
     for closing in ([own.eos_token_id], []):  # sampled by the model itself, or never: a turn that was cut off
         talk = [*prompt, *said, *closing]
-        (more,) = made.follow_all([(Part("two", foreign=True),)], [talk[-1]])
+        (more,) = made.encode_next_turns([(Part("two", foreign=True),)], [talk[-1]])
         text = own.decode([*talk, *more], skip_special_tokens=False, clean_up_tokenization_spaces=False)
         assert text == "<|user|>user\nthe answer<eos>\n<|model|>is 42.<eos>\n<|user|>user\ntwo<eos>\n<|model|>"
 

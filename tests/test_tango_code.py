@@ -16,13 +16,13 @@ from milonga.recipes.tango import Tango, TangoOptions
 from milonga.recipes.tango_code import TangoCode, TangoCodeOptions, passed_shares
 from milonga.resolve import Plan, resolve
 from milonga.roles import Coder
-from milonga.sandbox.values import canonical
+from milonga.sandbox.values import to_canonical
 from milonga.table import Setting, Table
 from milonga.types import Lesson, Problem, Traces
 from short import SHORT
 
 ROW: dict[str, Any] = {"family": "number", "slots": [["source", "*3"], ["source", "+1"]], "signature": "n", "entry": ""}
-TESTS = {"inputs": [[0], [1], [2], [3]], "outputs": [canonical(3 * n + 1) for n in range(4)]}
+TESTS = {"inputs": [[0], [1], [2], [3]], "outputs": [to_canonical(3 * n + 1) for n in range(4)]}
 PROBLEM = Problem("p", "n:*3 +1", "n*3+1", ROW | TESTS)
 PROGRAMS = ["n*3\nn*3+1\n#n*3+1", "n*3\nn*3+1\n#n*2+1", "n*2\n1\n#1", "n*3\nn*3+1\n#n//0"]
 SHARES = [1.0, 0.25, 0.25, 0.0]
@@ -63,7 +63,7 @@ def test_what_nobody_could_run_earns_nothing(monkeypatch: pytest.MonkeyPatch) ->
     p = plan(reward="share")
     one, programs = played(p)
     found = [(True,) * 4, None, (False,) * 4, (True, True, False, False)]
-    monkeypatch.setattr(type(p.task), "passed", lambda self, items: found)
+    monkeypatch.setattr(type(p.task), "run_hidden_tests", lambda self, items: found)
     (lesson,) = p.recipe.credit(one, programs)
     assert signs(lesson) == [1, 0, -1, 0]
 
@@ -71,7 +71,7 @@ def test_what_nobody_could_run_earns_nothing(monkeypatch: pytest.MonkeyPatch) ->
 def test_the_steps_of_a_program_have_an_exact_truth_that_pays_nobody() -> None:
     grades = [t.grade for t in played(plan())[1]]
     assert [grade.steps for grade in grades if grade] == [(True, True), (True, True), (False, False), (True, True)]
-    assert [grade.sound for grade in grades if grade] == [True, False, False, False]
+    assert [grade.is_sound for grade in grades if grade] == [True, False, False, False]
 
 
 def test_it_is_tango_with_a_coder() -> None:

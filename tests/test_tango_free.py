@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from cases import FAST, TINY
 from hidden import learned, others_truth, same_after_a_cut
 from milonga.api import make_engine
-from milonga.credit.votes import consistency
+from milonga.credit.votes import verdict_consistency
 from milonga.errors import ConfigError
-from milonga.recipes.voting import ballots, belief, collusion, mean_steps
+from milonga.recipes.voting import collusion_metrics, mean_final_verdicts, mean_step_verdicts, tally_votes
 from milonga.resolve import Plan, resolve
 from milonga.table import Setting, Table
 from milonga.types import Grade, Problem, Reading, Solution, Trace, Traces, Verification
@@ -57,23 +57,23 @@ AT: Any = type("At", (), {"turn": 1, "setting": type("Set", (), {"task": plan().
 
 
 def test_consistency_by_hand() -> None:
-    assert consistency([True, True, False]) == [0.5, 0.5, 0.0]
-    assert consistency([True, None, True]) == [1.0, 0.0, 1.0]  # the unreadable earns nothing and counts for nobody
-    assert consistency([True]) == consistency([True, None])[:1] == [0.0]  # nobody to agree with
+    assert verdict_consistency([True, True, False]) == [0.5, 0.5, 0.0]
+    assert verdict_consistency([True, None, True]) == [1.0, 0.0, 1.0]  # the unreadable earns nothing and counts for nobody
+    assert verdict_consistency([True]) == verdict_consistency([True, None])[:1] == [0.0]  # nobody to agree with
 
 
 @given(st.lists(st.none() | st.booleans(), max_size=9))
 def test_consistency_is_a_share_and_blind_to_which_verdict_is_which(verdicts: list[bool | None]) -> None:
-    found = consistency(verdicts)
+    found = verdict_consistency(verdicts)
     assert all(0 <= share <= 1 for share in found)
-    assert found == consistency([None if v is None else not v for v in verdicts])
+    assert found == verdict_consistency([None if v is None else not v for v in verdicts])
 
 
 def test_belief_is_the_share_of_readable_verdicts_that_say_right() -> None:
     some = Traces([solution("3", 0), solution("4", 1), solution("5", 2), solution(None, 3)])
     said = [(0, True), (0, False), (0, True), (1, None), (1, False), (2, None), (3, True)]
     checks = Traces(check(some[row], final, number=n) for n, (row, final) in enumerate(said))
-    found = belief(some, checks)
+    found = mean_final_verdicts(some, checks)
     assert found[0] == pytest.approx(2 / 3) and found[1] == 0.0
     assert np.isnan(found[2])  # nothing could be read: unknown, not wrong
     assert found[3] == 0.0  # no answer earns nothing, whatever the verifier says
@@ -83,13 +83,13 @@ def test_step_verdicts_are_averaged_over_the_checks_that_judge_every_step() -> N
     some = Traces([solution("3", 0), solution("4", 1)])
     verdicts = [(True, True), (True, False), (False,)]
     checks = Traces(check(some[0], True, steps, n) for n, steps in enumerate(verdicts))
-    assert mean_steps(some, checks) == [[1.0, 0.0], None]
+    assert mean_step_verdicts(some, checks) == [[1.0, 0.0], None]
 
 
 def test_the_vote_says_of_others_too_whether_they_give_the_winner() -> None:
     voters = Traces([solution("5", 0), solution("5", 1), solution("3", 2)])
     others = [solution("5", 7), solution("3", 8), solution(None, 9), solution("3", 10)]
-    (cast,) = ballots(AT, voters, others).values()
+    (cast,) = tally_votes(AT, voters, others).values()
     assert cast.vote.share == pytest.approx(2 / 3)  # four more threes would have won, had they a voice
     assert cast.gives == {"p/0": 1, "p/1": 1, "p/2": 0, "p/7": 1, "p/8": 0, "p/9": 0, "p/10": 0}
 
@@ -100,7 +100,7 @@ def test_collusion_by_hand() -> None:
     says = {"a": True, "b": True, "c": False, "d": True}
     solutions = Traces(solution(answer, n, name) for name, some in answers.items() for n, answer in enumerate(some))
     checks = Traces(check(s, says[s.problem.id], number=n) for s in solutions for n in range(2))
-    found = collusion(list(ballots(AT, solutions).values()), checks)
+    found = collusion_metrics(list(tally_votes(AT, solutions).values()), checks)
     assert found["collusion"] == 1 / 4 and found["consensus_wrong"] == 3 / 4 and found["endorsement"] == pytest.approx(1 / 3)
     # a: all three rightly labelled. b, c: none (the right one refused, two wrong ones taken). d: nobody is right, nobody taken.
     assert found["label_accuracy"] == pytest.approx((3 + 0 + 0 + 3) / 12)
@@ -114,10 +114,10 @@ def test_a_verifier_turn_judges_one_that_gives_the_winner_and_one_that_does_not(
     p = plan()
     at = table(p, "verifier")
     played = p.recipe.play(at)
-    voters, checks = played.keep(lambda t: t.seat == "generator"), played.keep(lambda t: t.seat == "verifier")
+    voters, checks = played.select(lambda t: t.seat == "generator"), played.select(lambda t: t.seat == "verifier")
     assert len(voters) == 4 * 4
     labels = p.recipe.labels(at, voters, checks.about)  # type: ignore[attr-defined]
-    for problem in dict.fromkeys(voters.problems):
+    for problem in dict.fromkeys(voters.problem_ids):
         told = [labels[t.id] for t in checks.about if t.problem.id == problem]
         assert told in ([1.0, 0.0], [1.0], [0.0])
         assert (len(told) == 2) == (0 < sum(labels[t.id] for t in voters if t.problem.id == problem) < 4)
@@ -129,7 +129,7 @@ def test_a_verifier_turn_judges_one_that_gives_the_winner_and_one_that_does_not(
 def test_the_verifier_is_paid_for_the_label_and_for_agreeing_with_itself() -> None:
     p = plan(self_consistency=0.5, format_weight=0.0, reweight=False)
     at = table(p, "verifier")
-    checks = p.recipe.play(at).keep(lambda t: t.seat == "verifier")[:4]  # the four checks of one solution
+    checks = p.recipe.play(at).select(lambda t: t.seat == "verifier")[:4]  # the four checks of one solution
     finals = [True, True, False, None]
     for trace, final in zip(checks, finals, strict=True):
         trace.reading = Reading(Verification(None, final), 1.0)
@@ -161,7 +161,7 @@ def test_labelled_problems_have_their_truth_as_label() -> None:
     p = plan(labelled=2, labelled_share=0.5)
     at = table(p, "verifier")
     played = p.recipe.play(at)
-    voters, checks = played.keep(lambda t: t.seat == "generator"), played.keep(lambda t: t.seat == "verifier")
+    voters, checks = played.select(lambda t: t.seat == "generator"), played.select(lambda t: t.seat == "verifier")
     labels = p.recipe.labels(at, voters, checks.about)  # type: ignore[attr-defined]
     told = [t for t in checks.about if t.problem.id.startswith("labelled/")]
     assert len({t.problem.id for t in voters if t.problem.id.startswith("labelled/")}) == 2 and at.drawn == 2
@@ -176,8 +176,8 @@ def test_anchors_vote_and_judge_and_never_learn() -> None:
     for learner, seat in (("verifier", "generator"), ("generator", "verifier")):
         at = table(p, learner)
         played = p.recipe.play(at)
-        frozen = played.keep(lambda t, seat=seat: t.seat == seat and not t.mask.any())  # type: ignore[misc]
-        live = played.keep(lambda t, seat=seat: t.seat == seat and t.mask.any())  # type: ignore[misc]
+        frozen = played.select(lambda t, seat=seat: t.seat == seat and not t.mask.any())  # type: ignore[misc]
+        live = played.select(lambda t, seat=seat: t.seat == seat and t.mask.any())  # type: ignore[misc]
         subjects = len({t.problem.id if learner == "verifier" else t.subject.id for t in frozen})
         assert len(frozen) == 3 * subjects and len(live) == (4 if learner == "verifier" else 2) * subjects
         (lesson,) = p.recipe.credit(at, played)
@@ -190,7 +190,7 @@ def test_the_adversary_is_paid_for_what_passes_and_does_not_give_the_winner() ->
     p = plan("tango_free_adversary")
     at = table(p, "adversary")
     played = p.recipe.play(at)
-    attempts = played.keep(lambda t: t.seat == "adversary")
+    attempts = played.select(lambda t: t.seat == "adversary")
     for trace in played:
         if trace.seat == "verifier":
             trace.reading = Reading(Verification(None, True), 1.0)  # everything passes
@@ -210,7 +210,7 @@ def test_the_verifier_meets_the_adversary_which_has_no_voice() -> None:
     p = plan("tango_free_adversary")
     at = table(p, "verifier")
     played = p.recipe.play(at)
-    checks = played.keep(lambda t: t.seat == "verifier")
+    checks = played.select(lambda t: t.seat == "verifier")
     assert sum(t.seat == "adversary" for t in checks.about) == 4
     assert all(t.seat != "adversary" for t in played)  # nobody votes but those who are played as voters
     assert len(next(iter(p.recipe.credit(at, played))).traces) == len(checks)

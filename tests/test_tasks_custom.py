@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from milonga.errors import ConfigError
-from milonga.tasks import make_task, normalised
+from milonga.tasks import make_task, normalise_text
 from milonga.types import SPLITS
 
 FUNCTION = """
@@ -52,8 +52,8 @@ def write(folder: Path, text: str, name: str = "mine.py") -> Path:
 def test_a_function_becomes_a_procedural_task(tmp_path: Path) -> None:
     task = make_task({"name": f"{write(tmp_path, FUNCTION)}:doubling", "seed": 3})
     assert task.name == "doubling"
-    problems = {split: task.draw(split, 0, 100) for split in SPLITS}
-    texts = {split: {normalised(p.text) for p in problems[split]} for split in SPLITS}
+    problems = {split: task.draw_problems(split, 0, 100) for split in SPLITS}
+    texts = {split: {normalise_text(p.text) for p in problems[split]} for split in SPLITS}
     assert all(not texts[a] & texts[b] for a, b in itertools.combinations(SPLITS, 2))
     assert task.size("train") is None
     problem = problems["dev"][0]

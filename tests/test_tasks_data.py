@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from milonga.errors import ConfigError, DataError, MissingExtra
-from milonga.tasks import Task, make_task, normalised
+from milonga.tasks import Task, make_task, normalise_text
 from milonga.types import SPLITS, Grade
 
 Section = dict[str, Any]
@@ -40,7 +40,7 @@ def sums(numbers: Iterable[int]) -> list[dict[str, Any]]:
 def texts(task: Task, split: Any) -> set[str]:
     size = task.size(split)
     assert size is not None
-    return {normalised(p.text) for p in task.draw(split, 0, size)}
+    return {normalise_text(p.text) for p in task.draw_problems(split, 0, size)}
 
 
 @pytest.fixture
@@ -85,11 +85,11 @@ def test_the_order_is_a_permutation_keyed_by_the_seed(section: Section) -> None:
     task, again, other = make_task(section), make_task(section), make_task({**section, "seed": 1})
     size = task.size("train")
     assert size is not None
-    order = [p.id for p in task.draw("train", 0, size)]
+    order = [p.id for p in task.draw_problems("train", 0, size)]
     assert len(set(order)) == size
-    assert order == [p.id for p in again.draw("train", 0, size)]
-    assert order != [p.id for p in other.draw("train", 0, size)]
-    assert set(order) == {p.id for p in other.draw("train", 0, size)}
+    assert order == [p.id for p in again.draw_problems("train", 0, size)]
+    assert order != [p.id for p in other.draw_problems("train", 0, size)]
+    assert set(order) == {p.id for p in other.draw_problems("train", 0, size)}
     assert task.problem("train", size + 3) == task.problem("train", 3)
 
 
@@ -98,10 +98,10 @@ def test_fields_markers_and_numbers(tmp_path: Path) -> None:
     path = write(tmp_path / "train.jsonl", rows)
     marked = {"question": "q", "answer": "a", "answer_after": "####", "dev_share": 0, "test_share": 0}
     task = make_task({"name": "jsonl", "path": path, **marked})
-    assert {p.text: p.answer for p in task.draw("train", 0, 2)} == {"a": "6,000", "b": "7"}
+    assert {p.text: p.answer for p in task.draw_problems("train", 0, 2)} == {"a": "6,000", "b": "7"}
     rows = [{"question": "a", "answer": 12}, {"question": "b", "answer": 0.5}]
     task = make_task({"name": "jsonl", "path": write(tmp_path / "n.jsonl", rows), "dev_share": 0, "test_share": 0})
-    assert {p.text: p.answer for p in task.draw("train", 0, 2)} == {"a": "12", "b": "0.5"}
+    assert {p.text: p.answer for p in task.draw_problems("train", 0, 2)} == {"a": "12", "b": "0.5"}
 
 
 GOOD = b'{"question": "a", "answer": "1"}\n'
@@ -158,7 +158,7 @@ def test_wrong_sections_are_errors(section: Section, tmp_path: Path) -> None:
 
 def test_grades_are_those_of_mathematics_in_order(section: Section) -> None:
     task = make_task(section)
-    problems = task.draw("train", 0, 4)
+    problems = task.draw_problems("train", 0, 4)
     value = int(problems[2].answer)
     answers = [problems[0].answer, None, f"\\frac{{{2 * value}}}{{2}}", "no idea"]
     items = [(problem, answer, ("a step",)) for problem, answer in zip(problems, answers, strict=True)]
@@ -176,7 +176,7 @@ def test_gsm8k_from_a_folder() -> None:
     assert sum(described["sizes"].values()) + sum(removed.values()) == 7473 + 1319
     assert 300 < described["sizes"]["dev"] < 450
     assert all(not texts(task, a) & texts(task, b) for a, b in itertools.combinations(SPLITS, 2))
-    problems = task.draw("test", 0, 1319)
+    problems = task.draw_problems("test", 0, 1319)
     assert all(p.answer and "#" not in p.answer for p in problems)
     assert all(g.correct for g in task.grade_all([(p, f"${p.answer}.00", ()) for p in problems]))
     wrong = task.grade_all([(p, f"1{p.answer}", ()) for p in problems])

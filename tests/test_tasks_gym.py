@@ -14,10 +14,10 @@ import pytest
 
 from milonga.errors import ConfigError, MissingExtra, UserError
 from milonga.sandbox import isolation
-from milonga.sandbox.executor import tried
-from milonga.tasks import Task, make_task, normalised
-from milonga.tasks.grading import Grader, shared_grader
-from milonga.tasks.gym import Gym, gym_task, only_computes
+from milonga.sandbox.executor import try_level
+from milonga.tasks import Task, make_task, normalise_text
+from milonga.tasks.grading import Grader, get_shared_grader
+from milonga.tasks.gym import Gym, is_pure_computation, make_gym_task
 from milonga.types import SPLITS
 
 pytest.importorskip("reasoning_gym")
@@ -45,7 +45,7 @@ def grader() -> Iterator[Grader]:
 
 
 def gym(grader: Grader, dataset: str, **options: Any) -> Task:
-    made = gym_task(dataset, grader)
+    made = make_gym_task(dataset, grader)
     assert issubclass(made, Gym)
     return made(made.Options(**options), grader)
 
@@ -53,7 +53,7 @@ def gym(grader: Grader, dataset: str, **options: Any) -> Task:
 def test_by_name_with_its_own_options() -> None:
     task = make_task({"name": "reasoning_gym:chain_sum", "size": 20, "config": {"min_terms": 2, "max_terms": 2}})
     assert task.name == "reasoning_gym:chain_sum"
-    problems = task.draw("train", 0, 20)
+    problems = task.draw_problems("train", 0, 20)
     assert all(p.text.count("+") + p.text.count("-") >= 1 and p.answer for p in problems)
     assert task.problem("train", 23) == problems[3]
     right = [(p, p.answer, ()) for p in problems]
@@ -67,7 +67,7 @@ def test_by_name_with_its_own_options() -> None:
 
 def test_splits_are_disjoint_and_what_was_left_out_is_counted(grader: Grader) -> None:
     task = gym(grader, "chain_sum", size=100, config={"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 2})
-    texts = {split: {normalised(p.text) for p in task.draw(split, 0, 100)} for split in SPLITS}
+    texts = {split: {normalise_text(p.text) for p in task.draw_problems(split, 0, 100)} for split in SPLITS}
     assert all(not texts[a] & texts[b] for a, b in itertools.combinations(SPLITS, 2))
     described = task.describe()
     assert described["sizes"] == {"train": 100, "dev": 100, "test": 100}
@@ -82,7 +82,9 @@ def test_problems_are_the_same_in_every_process(grader: Grader, dataset: str) ->
         second = gym(other, dataset)
         # Asked in another order, by another worker.
         assert [second.problem("dev", i) for i in (4, 2, 0)] == [first.problem("dev", i) for i in (4, 2, 0)]
-    assert [p.text for p in gym(grader, dataset, seed=1).draw("dev", 0, 3)] != [p.text for p in first.draw("dev", 0, 3)]
+    assert [p.text for p in gym(grader, dataset, seed=1).draw_problems("dev", 0, 3)] != [
+        p.text for p in first.draw_problems("dev", 0, 3)
+    ]
 
 
 def test_partial_credit_is_not_correct_unless_the_threshold_says_so(grader: Grader) -> None:
@@ -94,14 +96,14 @@ def test_partial_credit_is_not_correct_unless_the_threshold_says_so(grader: Grad
 
 
 def test_graders_that_evaluate_are_found(grader: Grader) -> None:
-    names = set(grader.gym("names"))
+    names = set(grader.ask_gym("names"))
     assert len(names) > 100
-    assert {name for name in names if grader.gym("inspect", name)["evaluates"]} == EVALUATING & names
+    assert {name for name in names if grader.ask_gym("inspect", name)["evaluates"]} == EVALUATING & names
 
 
 @pytest.fixture(scope="module")
 def isolated() -> None:
-    reason = tried("isolated")
+    reason = try_level("isolated")
     if reason is not None:
         pytest.skip(f"no isolation here: {reason}")
 
@@ -163,14 +165,14 @@ FORGING = [
 @pytest.mark.parametrize("answer", FORGING)
 def test_what_could_do_more_than_compute_is_not_shown_to_a_grader(answer: str) -> None:
     """A grader knows the right answer: evaluated text could find it, or write the verdict itself."""
-    assert not only_computes(answer)
+    assert not is_pure_computation(answer)
 
 
 @pytest.mark.parametrize(
     "answer", ["94*4 - 61", "-3*x**2/15 + C", "exp(2x)", "0x5b", "['1', '2']", "[[0, 1], [1, 0]]", "_ Q _\nQ _ _", "4!"]
 )
 def test_plain_answers_are_shown_to_it(answer: str) -> None:
-    assert only_computes(answer)
+    assert is_pure_computation(answer)
 
 
 @pytest.mark.usefixtures("isolated")
@@ -281,8 +283,8 @@ def test_a_wrong_section_is_one_clear_line(section: dict[str, Any], message: str
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "reasoning_gym", None)
     with Grader() as fresh, pytest.raises(MissingExtra, match=r"reasoning-gym .*\.\[gym\]"):
-        gym_task("chain_sum", fresh)
+        make_gym_task("chain_sum", fresh)
 
 
 def test_the_shared_grader_is_one() -> None:
-    assert shared_grader() is shared_grader()
+    assert get_shared_grader() is get_shared_grader()

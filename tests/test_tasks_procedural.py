@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from helpers import PROPERTY
 from milonga.errors import ConfigError
-from milonga.tasks import Chain, LastLetter, Task, make_task, normalised, split_of
+from milonga.tasks import Chain, LastLetter, Task, assign_split, make_task, normalise_text
 from milonga.types import SPLITS
 
 TASKS: list[Task] = [
@@ -43,7 +43,7 @@ def test_a_demonstration_is_wrong_exactly_where_it_was_told(
     assert (grade.correct, grade.steps) == (shown.correct, shown.truth)
     assert grade.first_error == shown.first_error == min(errors, default=-1)
     if not errors:
-        assert grade.sound
+        assert grade.is_sound
         assert shown.answer == problem.answer
 
 
@@ -57,7 +57,7 @@ def test_what_is_left_out_or_added_is_wrong(task: Task, index: int, seed: int) -
     if len(shown.steps) > 1:
         shorter = task.grade(problem, shown.answer, shown.steps[:-1])
         assert shorter.steps == (*shown.truth[:-2], False)
-        assert shorter.sound is False
+        assert shorter.is_sound is False
     assert task.grade(problem, None, ()).correct is False
     assert task.grade(problem, None, ()).steps == ()
 
@@ -76,26 +76,26 @@ def test_no_text_breaks_the_grader(task: Task, index: int, steps: list[str], ans
 def test_compensated_errors_give_the_right_answer_by_wrong_steps(mod: int, ops: int, index: int, seed: int) -> None:
     task = Chain(Chain.Options(ops=ops, mod=mod))
     problem = task.problem("train", index)
-    shown = task.compensated(problem, random.Random(seed))
+    shown = task.demonstrate_compensated(problem, random.Random(seed))
     assert shown is not None
     grade = task.grade(problem, shown.answer, shown.steps)
     assert shown.correct and grade.correct
     assert grade.steps == shown.truth
     assert 1 <= shown.truth.count(False) <= 2
-    assert grade.sound is False
+    assert grade.is_sound is False
 
 
 def test_one_operation_cannot_be_compensated() -> None:
     task = Chain(Chain.Options(ops=1))
-    assert task.compensated(task.problem("train", 0), random.Random(0)) is None
+    assert task.demonstrate_compensated(task.problem("train", 0), random.Random(0)) is None
 
 
 @pytest.mark.parametrize("task", TASKS, ids=lambda t: f"{t.name}-{t.max_tokens}")
 def test_splits_are_disjoint(task: Task) -> None:
-    texts = {split: {normalised(p.text) for p in task.draw(split, 0, 300)} for split in SPLITS}
+    texts = {split: {normalise_text(p.text) for p in task.draw_problems(split, 0, 300)} for split in SPLITS}
     for a, b in itertools.combinations(SPLITS, 2):
         assert not texts[a] & texts[b]
-    assert all(split_of(text) == split for split in SPLITS for text in texts[split])
+    assert all(assign_split(text) == split for split in SPLITS for text in texts[split])
 
 
 @pytest.mark.parametrize("name", ["chain", "last_letter"])
@@ -104,7 +104,7 @@ def test_problems_are_functions_of_options_split_and_index(name: str) -> None:
     forward = [first.problem("train", i) for i in range(50)]
     backward = [second.problem("train", i) for i in reversed(range(50))]
     assert forward == backward[::-1]
-    assert [p.text for p in make_task({"name": name, "seed": 1}).draw("train", 0, 50)] != [p.text for p in forward]
+    assert [p.text for p in make_task({"name": name, "seed": 1}).draw_problems("train", 0, 50)] != [p.text for p in forward]
     rng = [random.Random(3), random.Random(3)]
     assert first.demonstrate(forward[0], rng[0], {0}) == second.demonstrate(forward[0], rng[1], {0})
 
@@ -112,15 +112,15 @@ def test_problems_are_functions_of_options_split_and_index(name: str) -> None:
 @PROPERTY
 @given(tasks, splits, indices)
 def test_grading_many_is_grading_each(task: Task, split: Any, index: int) -> None:
-    problems = task.draw(split, index, 3)
+    problems = task.draw_problems(split, index, 3)
     items = [(p, p.answer, task.demonstrate(p, random.Random(0), {0}).steps) for p in problems]
     assert task.grade_all(items) == [task.grade(*item) for item in items]
 
 
 def test_last_letter_goes_further_than_it_trains() -> None:
     task = LastLetter()
-    assert max(len(p.data["words"]) for p in task.draw("train", 0, 300)) == 10
-    assert max(len(p.data["words"]) for p in task.draw("dev", 0, 300)) == 12
+    assert max(len(p.data["words"]) for p in task.draw_problems("train", 0, 300)) == 10
+    assert max(len(p.data["words"]) for p in task.draw_problems("dev", 0, 300)) == 12
 
 
 @pytest.mark.parametrize(
@@ -145,4 +145,4 @@ def test_a_bare_answer_is_right_but_not_sound(task: Task) -> None:
     """Where answers can be guessed, an answer without steps is a guess."""
     problem = task.problem("train", 0)
     grade = task.grade(problem, problem.answer, [])
-    assert grade.correct is True and grade.sound is False
+    assert grade.correct is True and grade.is_sound is False

@@ -16,7 +16,14 @@ from cases import FAST, TINY
 from hidden import learned, others_truth, same_after_a_cut
 from milonga.api import make_engine
 from milonga.credit import normalise
-from milonga.credit.votes import Vote, agreement, firsts, others_agreement, reward_accuracy, vote
+from milonga.credit.votes import (
+    Vote,
+    agreement_rewards,
+    keep_first_samples,
+    leave_one_out_rewards,
+    majority_vote,
+    reward_accuracy,
+)
 from milonga.errors import ConfigError
 from milonga.resolve import Plan, resolve
 from milonga.table import Setting, Table
@@ -32,40 +39,40 @@ answers_of = st.lists(st.none() | st.integers(0, 4), min_size=1, max_size=12)
 
 
 def test_a_vote_by_hand() -> None:
-    assert vote([0, 1, 1, None], random.Random(0)) == Vote(1, 0.5)  # who gave no answer counts in the share alone
-    assert vote([None, None], random.Random(0)) == Vote(None, 0.0)
-    assert agreement([0, 1, 1, None], 1) == [0.0, 1.0, 1.0, 0.0]
-    assert agreement([None, None], None) == [0.0, 0.0]  # the trap: nobody answered, and nobody is paid for that
+    assert majority_vote([0, 1, 1, None], random.Random(0)) == Vote(1, 0.5)  # who gave no answer counts in the share alone
+    assert majority_vote([None, None], random.Random(0)) == Vote(None, 0.0)
+    assert agreement_rewards([0, 1, 1, None], 1) == [0.0, 1.0, 1.0, 0.0]
+    assert agreement_rewards([None, None], None) == [0.0, 0.0]  # the trap: nobody answered, and nobody is paid for that
 
 
 def test_a_tie_is_broken_at_random_and_not_by_who_came_first() -> None:
-    winners = [vote([0, 1], random.Random(seed)).winner for seed in range(200)]
+    winners = [majority_vote([0, 1], random.Random(seed)).winner for seed in range(200)]
     assert 60 < sum(winner == 0 for winner in winners) < 140
 
 
 def test_nobody_votes_for_himself() -> None:
     # Two votes for 0 and two for 1: without its own vote, every sample is in the minority.
-    assert others_agreement([0, 0, 1, 1], random.Random(0)) == [0.0] * 4
-    assert others_agreement([0, 0, 0, 1], random.Random(0)) == [1.0, 1.0, 1.0, 0.0]
-    assert others_agreement([0], random.Random(0)) == [0.0]
+    assert leave_one_out_rewards([0, 0, 1, 1], random.Random(0)) == [0.0] * 4
+    assert leave_one_out_rewards([0, 0, 0, 1], random.Random(0)) == [1.0, 1.0, 1.0, 0.0]
+    assert leave_one_out_rewards([0], random.Random(0)) == [0.0]
 
 
 @given(answers_of, st.integers(0, 9))
 def test_what_wins_is_given_most_often_and_order_does_not_matter(answers: list[int | None], seed: int) -> None:
-    found = vote(answers, random.Random(seed))
+    found = majority_vote(answers, random.Random(seed))
     counts = [answers.count(a) for a in set(answers) if a is not None]
     assert found.share == max(counts, default=0) / len(answers)
-    assert sum(agreement(answers, found.winner)) == pytest.approx(found.share * len(answers))
-    assert vote(answers[::-1], random.Random(seed)) == found
+    assert sum(agreement_rewards(answers, found.winner)) == pytest.approx(found.share * len(answers))
+    assert majority_vote(answers[::-1], random.Random(seed)) == found
 
 
 @given(st.lists(st.integers(0, 4), min_size=2, max_size=20), st.integers(0, 4))
 def test_a_wrong_majority_still_pays_most_samples_rightly(answers: list[int], truth: int) -> None:
     """The closed form of the paper: all but those that gave the winner and those that are right."""
-    found = vote(answers, random.Random(0))
+    found = majority_vote(answers, random.Random(0))
     if found.winner == truth:
         return
-    told = agreement(answers, found.winner)
+    told = agreement_rewards(answers, found.winner)
     hits = np.mean([reward == float(answer == truth) for answer, reward in zip(answers, told, strict=True)])
     assert hits == pytest.approx(reward_accuracy(found.share, answers.count(truth) / len(answers)))
 
@@ -77,7 +84,7 @@ def tabular(start: list[float], seed: int, steps: int = 200, votes: int = 64, tr
     for _ in range(steps):
         chances = np.exp(logits) / np.exp(logits).sum()
         drawn = [int(answer) for answer in rng.choice(len(start), size=votes, p=chances / chances.sum())]
-        rewards = agreement(drawn, vote(drawn, tie).winner)[:trained]
+        rewards = agreement_rewards(drawn, majority_vote(drawn, tie).winner)[:trained]
         if len(set(rewards)) == 1:
             continue
         for answer, advantage in zip(drawn, normalise(rewards, ["one"] * trained), strict=False):
@@ -96,12 +103,12 @@ def test_scattered_errors_are_voted_down_and_a_systematic_one_is_amplified() -> 
 
 
 def test_answers_are_told_apart_by_text_or_by_the_grader() -> None:
-    assert make_task({"name": "chain"}).classes(["7", None, "8", " 7"]) == [0, None, 1, 0]
+    assert make_task({"name": "chain"}).group_equal_answers(["7", None, "8", " 7"]) == [0, None, 1, 0]
 
     class Halves:
         """Equal as numbers; what is no number cannot be compared."""
 
-        def equal(self, pairs: Any) -> list[bool | None]:
+        def compare_answers(self, pairs: Any) -> list[bool | None]:
             def number(text: str) -> float:
                 above, _, below = text.partition("/")
                 return float(above) / float(below or 1)
@@ -110,7 +117,7 @@ def test_answers_are_told_apart_by_text_or_by_the_grader() -> None:
 
     task: Any = object.__new__(type("Halved", (DataTask,), {"load": lambda self: {}}))
     task.grader = Halves()
-    assert task.classes(["1/2", "3", None, "0.5", "?", "6/2", "2/4"]) == [0, 1, None, 0, 2, 1, 0]
+    assert task.group_equal_answers(["1/2", "3", None, "0.5", "?", "6/2", "2/4"]) == [0, 1, None, 0, 2, 1, 0]
 
 
 # The recipe.
@@ -157,7 +164,7 @@ def test_rewards_follow_the_label() -> None:
 
 def test_the_first_samples_of_each_problem_learn_and_all_vote() -> None:
     both = Traces([*said(["1"] * 4, "p"), *said(["2"] * 4, "q")])
-    assert [t.id for t in firsts(both, 2)] == ["p/0", "p/1", "q/0", "q/1"]
+    assert [t.id for t in keep_first_samples(both, 2)] == ["p/0", "p/1", "q/0", "q/1"]
     p = plan(votes=6)
     at = table(p)
     played = p.recipe.play(at)
@@ -172,7 +179,7 @@ def test_one_example_fills_the_turn_and_each_copy_is_its_own_group() -> None:
     p = plan(examples=1, label="truth")
     at = table(p)
     played = p.recipe.play(at)
-    assert len({t.problem.text for t in played}) == 1 and len(set(played.problems)) == 4 and at.drawn == 0
+    assert len({t.problem.text for t in played}) == 1 and len(set(played.problem_ids)) == 4 and at.drawn == 0
     (lesson,) = list(p.recipe.credit(at, played))
     assert lesson.sources == {"answers": 1.0} and p.recipe.state == {"examples": [0]}
     for rows in (range(0, 4), range(4, 8)):
@@ -198,7 +205,7 @@ def test_dynamic_sampling_looks_at_the_vote(monkeypatch: pytest.MonkeyPatch) -> 
     at = table(p)
     played = p.recipe.play(at)
     found, _ = p.recipe.rewards(at, played)  # type: ignore[attr-defined]
-    for problem in dict.fromkeys(played.problems):
+    for problem in dict.fromkeys(played.problem_ids):
         assert len({r for r, t in zip(found, played, strict=True) if t.problem.id == problem}) == 2
 
 

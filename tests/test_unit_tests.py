@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from helpers import PROPERTY
 from milonga.credit import normalise
-from milonga.credit.unit_tests import Separation, UnitTestReward, separation, shortened
+from milonga.credit.unit_tests import Separation, UnitTestReward, estimate_separation, shape_by_length
 
 # One right program and four wrong ones; tests: strong valid, naive valid, harmless invalid, harmful invalid, middling valid.
 PASSES = np.array([
@@ -67,10 +67,10 @@ def test_what_cannot_be_read_is_paid_apart_and_keeps_its_column() -> None:
 
 def test_separation_is_worked_out_over_all_tasks() -> None:
     valid = np.array([1, 1, 0, 0, 1], dtype=bool)
-    found = separation([(PASSES, RIGHT, valid)])
+    found = estimate_separation([(PASSES, RIGHT, valid)])
     assert found == Separation(0.6, 0.5, 0.25)
     assert found is not None and found.mu == pytest.approx(0.6 * 0.5 - 0.4 * 0.25)
-    assert separation([]) is None and separation([(PASSES[:1], RIGHT[:1], valid)]) is None
+    assert estimate_separation([]) is None and estimate_separation([(PASSES[:1], RIGHT[:1], valid)]) is None
 
 
 @PROPERTY
@@ -82,15 +82,15 @@ def test_the_mean_reward_is_mu(right: int, wrong: int, seed: int) -> None:
     passes = np.concatenate([np.tile(valid, (right, 1)), rng.random((wrong, 7)) < 0.4])
     labels = np.arange(right + wrong) < right
     rewards = UnitTestReward().rewards(passes, labels, np.ones(7, dtype=bool))
-    found = separation([(passes, labels, valid)])
+    found = estimate_separation([(passes, labels, valid)])
     assert rewards is not None and found is not None and rewards.mean() == pytest.approx(found.mu)
 
 
 def test_short_right_tests_earn_most_under_the_transform() -> None:
     rewards, lengths = np.array([1.0, 1.0, 1.0, 0.0]), np.array([10.0, 20.0, 40.0, 15.0])
-    made = shortened(rewards, lengths)
+    made = shape_by_length(rewards, lengths)
     # T = 20 and L = 40: 10, 0, -20, -20; the positive part is scaled by 40 / 10, all by their std.
     assert made.tolist() == pytest.approx((np.array([40.0, 0, -20, -20]) / np.std([40.0, 0, -20, -20])).tolist())
     assert made[2] < 0, "a right test longer than the median loses"
-    assert not shortened(np.ones(3), np.array([1.0, 2, 3])).any(), "all alike"
-    assert not shortened(rewards, lengths, low=1000).any(), "all shorter than the bound: nothing is negative"
+    assert not shape_by_length(np.ones(3), np.array([1.0, 2, 3])).any(), "all alike"
+    assert not shape_by_length(rewards, lengths, low=1000).any(), "all shorter than the bound: nothing is negative"

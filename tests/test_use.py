@@ -16,22 +16,24 @@ from hypothesis import strategies as st
 
 from helpers import PROPERTY, Command
 from milonga.errors import DataError
-from milonga.evals.evaluate import ranking_metrics, voted
+from milonga.evals.evaluate import ranking_metrics, score_vote
 from milonga.pair import Verdict
-from milonga.tasks.foreign import foreign
+from milonga.tasks.foreign import make_foreign_problem
 from milonga.types import Grade, Reading, Solution, Trace, Traces, Verification
-from milonga.using.answers import RANKS, Candidate, Rank, answer_row, choose
-from milonga.using.items import ProblemItem, SolutionItem, check, read_items
+from milonga.using.answers import RANKS, Candidate, Rank, answer_to_json, choose_answer
+from milonga.using.items import ProblemItem, SolutionItem, read_items, validate_item
 
-PROBLEM = foreign("p", "3+4*5%100", "35")
+PROBLEM = make_foreign_problem("p", "3+4*5%100", "35")
 
 
 def candidate(number: int, answer: str | None, *verdicts: bool) -> Candidate:
     """A solution with an answer; judged, if verdicts are given, once for each."""
     reading = Reading(Solution(("s",), (1,), answer), 1.0)
-    solution = Trace.given(f"s{number}", "generator", PROBLEM, "", reading, Grade(answer == "35"))
+    solution = Trace.from_text(f"s{number}", "generator", PROBLEM, "", reading, Grade(answer == "35"))
     checks = [
-        replace(Trace.given(f"c{number}{i}", "verifier", PROBLEM, "", Reading(Verification((v,), v), 1.0)), about=(solution,))
+        replace(
+            Trace.from_text(f"c{number}{i}", "verifier", PROBLEM, "", Reading(Verification((v,), v), 1.0)), about=(solution,)
+        )
         for i, v in enumerate(verdicts)
     ]
     return Candidate(solution, Verdict(solution, tuple(checks)) if verdicts else None)
@@ -45,27 +47,27 @@ def test_the_three_ways_choose_differently() -> None:
     told = candidates(
         ("1", (False, False)), ("1", (True, False)), ("1", (False, False)), ("2", (True, True)), (None, (True, True))
     )
-    chosen = {rank: choose(PROBLEM, rank, told) for rank in RANKS}
+    chosen = {rank: choose_answer(PROBLEM, rank, told) for rank in RANKS}
     answers = {rank: (found.best.answer, found.score) for rank, found in chosen.items() if found.best}
     assert answers["verifier"] == ("2", 1.0)
     # Ranks are 1.5 for a check that finds all right and 0 for one that finds all wrong.
     assert answers["both"] == ("2", pytest.approx(1.5 / 3.75))
     unjudged = [Candidate(c.solution) for c in told]
-    voted = choose(PROBLEM, "vote", unjudged)
+    voted = choose_answer(PROBLEM, "vote", unjudged)
     assert voted.best is not None and (voted.best.answer, voted.score) == ("1", 3 / 5)
 
 
 def test_a_weighted_vote_can_overrule_the_best_single_solution() -> None:
     told = candidates(("1", (True, False)), ("1", (True, False)), ("1", (True, False)), ("2", (True, True)))
-    best = {rank: choose(PROBLEM, rank, told).best for rank in RANKS}
+    best = {rank: choose_answer(PROBLEM, rank, told).best for rank in RANKS}
     assert best["verifier"] is told[3] and best["both"] is told[0]
 
 
 def test_nothing_to_choose_from_is_said() -> None:
-    empty = choose(PROBLEM, "both", [])
-    assert empty.best is None and answer_row(empty)["error"] == "longer than the model's context"
-    wordless = choose(PROBLEM, "vote", candidates((None, ()), (None, ())))
-    assert wordless.best is not None and (answer_row(wordless)["answer"], wordless.score) == (None, 0.0)
+    empty = choose_answer(PROBLEM, "both", [])
+    assert empty.best is None and answer_to_json(empty)["error"] == "longer than the model's context"
+    wordless = choose_answer(PROBLEM, "vote", candidates((None, ()), (None, ())))
+    assert wordless.best is not None and (answer_to_json(wordless)["answer"], wordless.score) == (None, 0.0)
 
 
 TOLD = st.lists(
@@ -77,7 +79,7 @@ TOLD = st.lists(
 @given(TOLD, st.sampled_from(RANKS))
 def test_what_is_chosen_is_there_and_its_score_is_a_share(told: list[tuple[str | None, tuple[bool, ...]]], rank: Rank) -> None:
     made = candidates(*told)
-    found = choose(PROBLEM, rank, made)
+    found = choose_answer(PROBLEM, rank, made)
     assert found.best in made and found.score is not None and 0 <= found.score <= 1 + 1e-12
     assert (found.best.answer is None) == all(answer is None for answer, _ in told)
 
@@ -87,12 +89,12 @@ def test_what_is_chosen_is_there_and_its_score_is_a_share(told: list[tuple[str |
 def test_choosing_agrees_with_the_metrics_of_evaluations(told: list[tuple[str | None, tuple[bool, ...]]]) -> None:
     """With one check of each, `both` is the metric weighted_vote and `vote` the metric majority."""
     made = candidates(*((answer, verdicts[:1]) for answer, verdicts in told))
-    weighted = choose(PROBLEM, "both", made).best
+    weighted = choose_answer(PROBLEM, "both", made).best
     checks = Traces(c.verdict.checks[0] for c in made if c.verdict)
     assert weighted is not None
     assert weighted.solution.correct == ranking_metrics(Traces(c.solution for c in made), checks)["weighted_vote"]
-    plain = choose(PROBLEM, "vote", [Candidate(c.solution) for c in made]).best
-    assert plain is not None and plain.solution.correct == voted([(1.0, c.solution) for c in made])
+    plain = choose_answer(PROBLEM, "vote", [Candidate(c.solution) for c in made]).best
+    assert plain is not None and plain.solution.correct == score_vote([(1.0, c.solution) for c in made])
 
 
 # Items.
@@ -160,7 +162,7 @@ FIELDS = st.dictionaries(st.sampled_from(["id", "question", "problem", "steps", 
 @given(FIELDS | JSON, st.sampled_from([ProblemItem, SolutionItem]))
 def test_any_record_is_an_item_or_one_line(record: Any, kind: type[Any]) -> None:
     try:
-        item = check(kind, record, "here, line 1")
+        item = validate_item(kind, record, "here, line 1")
     except DataError as error:
         complaint = str(error)
     else:
@@ -320,7 +322,9 @@ def test_text_of_models_cannot_steer_the_terminal(capsys: pytest.CaptureFixture[
     from milonga.cli.chat import show_solution
 
     reading = Reading(Solution(("\x1b[2J[red]evil[/red]",), (1,), "\x07[bold]7"), 1.0)
-    show_solution(Trace.given("s", "generator", PROBLEM, "", reading), Console(force_terminal=True, color_system="standard"))
+    show_solution(
+        Trace.from_text("s", "generator", PROBLEM, "", reading), Console(force_terminal=True, color_system="standard")
+    )
     out = capsys.readouterr().out
     assert "\x1b[2J" not in out and "\x07" not in out and "[red]evil[/red]" in out and "\\x1b" in out
 

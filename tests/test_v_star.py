@@ -18,13 +18,13 @@ from helpers import PROPERTY, make_trace
 from milonga.api import make_engine
 from milonga.engine.local import LocalEngine
 from milonga.errors import ConfigError
-from milonga.evals.subsets import best_at
-from milonga.recipes.v_star import VStar, correlation, distinct
+from milonga.evals.subsets import best_of_n_accuracy
+from milonga.recipes.v_star import VStar, correlation, drop_duplicates
 from milonga.resolve import Plan, resolve
 from milonga.roles import ImplicitScorer
 from milonga.roles.scorer import RankBy
 from milonga.table import Setting, Table
-from milonga.tasks.base import normalised
+from milonga.tasks.base import normalise_text
 from milonga.types import Traces
 from short import short_loop
 
@@ -33,7 +33,7 @@ from short import short_loop
 
 def test_best_of_k_by_hand() -> None:
     ranks, right = [4.0, 3.0, 2.0, 1.0], [1.0, 0.0, 1.0, 0.0]
-    assert [best_at(ranks, right, k) for k in (1, 2, 3, 4)] == pytest.approx([1 / 2, 2 / 3, 3 / 4, 1])
+    assert [best_of_n_accuracy(ranks, right, k) for k in (1, 2, 3, 4)] == pytest.approx([1 / 2, 2 / 3, 3 / 4, 1])
 
 
 @pytest.mark.parametrize("rounded", [False, True])
@@ -44,7 +44,7 @@ def test_best_of_k_is_what_drawing_at_random_gives(rounded: bool) -> None:
     drawn = rng.random((40_000, 20)).argpartition(5, axis=1)[:, :5]
     keys = ranks[drawn] + 1e-9 * rng.random(drawn.shape)  # ties by the toss of a coin
     best = drawn[np.arange(len(drawn)), keys.argmax(1)]
-    assert best_at(ranks.tolist(), right.tolist(), 5) == pytest.approx(right[best].mean(), abs=0.01)
+    assert best_of_n_accuracy(ranks.tolist(), right.tolist(), 5) == pytest.approx(right[best].mean(), abs=0.01)
 
 
 # Likelihood as a rank.
@@ -106,13 +106,15 @@ def collected(**settings: Any) -> tuple[VStar, Table, Traces]:
 
 def test_pairs_are_all_right_against_all_wrong_solutions_of_a_problem_each_once() -> None:
     recipe, one, played = collected(options={"demonstrations": False, "max_pairs": 1000})
-    for problem in dict.fromkeys(played.problems):
+    for problem in dict.fromkeys(played.problem_ids):
         mine = [t for t in played if t.problem.id == problem]
-        right, wrong = ({normalised(t.text) for t in mine if t.correct == label} for label in (1.0, 0.0))
-        kept = [(normalised(p.winner.text), normalised(p.loser.text)) for p in one.preferences.kept if p.problem == problem]
+        right, wrong = ({normalise_text(t.text) for t in mine if t.correct == label} for label in (1.0, 0.0))
+        kept = [
+            (normalise_text(p.winner.text), normalise_text(p.loser.text)) for p in one.preferences.kept if p.problem == problem
+        ]
         assert sorted(kept) == sorted((a, b) for a in right for b in wrong)
     pool = recipe.state["solutions"]
-    assert len(pool) == len({(s["problem"], normalised(s["text"])) for s in pool}) < len(played)
+    assert len(pool) == len({(s["problem"], normalise_text(s["text"])) for s in pool}) < len(played)
 
 
 def test_few_problems_cannot_have_most_of_the_pairs() -> None:
@@ -154,7 +156,7 @@ def test_the_verifier_learns_from_pairs_of_all_rounds() -> None:
 def test_texts_that_differ_in_white_space_alone_are_one() -> None:
     one, other, third = make_trace(1, 2), make_trace(1, 2), make_trace(1, 3)
     one.text, other.text, third.text = "1+1=2\n#2", "1+1=2 #2", "1+1=3\n#3"
-    assert distinct([one, other, third]) == [one, third]
+    assert drop_duplicates([one, other, third]) == [one, third]
 
 
 def test_correlation_by_hand() -> None:
@@ -172,9 +174,9 @@ def test_a_round_trains_the_generator_from_the_base_again(tmp_path: Path) -> Non
         assert isinstance(engine, LocalEngine)
         start = engine.policy("generator").clone()
         for _ in range(3):
-            loop.turn()
+            loop.run_turn()
         assert not same(engine.policy("generator").clone(), start)
-        loop.enter(loop.schedule.intro[3], loop.next_cursor())
+        loop.enter_phase(loop.schedule.intro[3], loop.next_cursor())
         assert same(engine.policy("generator").clone(), start) and same(engine.policy("verifier").clone(), start)
 
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 from milonga.engine import Engine
-from milonga.engine.lagged import refuse
+from milonga.engine.lagged import refuse_in_prefetch
 from milonga.recipes import Recipe
 from milonga.table import Table
 from milonga.types import Traces
@@ -31,12 +31,12 @@ class Denied:
         self.what = what
 
     def _refuse(self, *_: Any) -> NoReturn:
-        refuse(self.what)
+        refuse_in_prefetch(self.what)
 
     __getattr__ = __getitem__ = __setitem__ = __delitem__ = __contains__ = __iter__ = __len__ = _refuse
 
 
-def player(recipe: Recipe) -> Callable[[Table], Traces]:
+def isolate_recipe(recipe: Recipe) -> Callable[[Table], Traces]:
     """Return a function that samples a recipe's rollouts without its state, which depends on what was learned so far. It runs
     on a copy of the recipe, whose attributes must not be set: `credit` would not find what `play` noted there."""
     apart: Any = copy.copy(recipe)
@@ -46,7 +46,7 @@ def player(recipe: Recipe) -> Callable[[Table], Traces]:
     def play(table: Table) -> Traces:
         traces: Traces = apart.play(table)
         if any(before.get(name) is not value for name, value in vars(apart).items()):
-            refuse("set attributes of the recipe")
+            refuse_in_prefetch("set attributes of the recipe")
         return traces
 
     return play
@@ -61,7 +61,7 @@ class Played:
     began: float
     ended: float
 
-    def ahead(self, asked: float) -> float:
+    def hidden_seconds(self, asked: float) -> float:
         """Rollout seconds hidden behind learning, if the learner began to wait at time `asked`."""
         return max(0.0, self.ended - self.began - max(0.0, self.ended - asked))
 
@@ -86,30 +86,30 @@ class Ahead:
         self.waiting.extend(stretch)
         self.problem = self.waiting[0].start
         for _ in range(min(self.staleness + 1, len(self.waiting))):
-            self.published()
+            self.submit_next()
 
-    def published(self) -> None:
+    def submit_next(self) -> None:
         """Submit the next turn to the rollout thread, after one more turn was learned and published."""
         if self.waiting:
             table, view = self.waiting.popleft(), self.engine.frozen()
             view.stop = self.stop
             pairs: Any = Denied("use the pairs that were kept")
             apart = replace(table, setting=replace(table.setting, engine=view), preferences=pairs)
-            self.begun.append(self.thread.submit(self._play, apart))
+            self.begun.append(self.thread.submit(self._run_turn, apart))
 
-    def _play(self, table: Table) -> Played:
+    def _run_turn(self, table: Table) -> Played:
         began = time.monotonic()
         table.start = self.problem
         traces = self.play(table)
         self.problem = table.start + table.drawn
         return Played(table, traces, began, time.monotonic())
 
-    def take(self) -> Played:
+    def take_next(self) -> Played:
         """Wait for the next turn and return it; an error of the rollout thread is raised here."""
         return self.begun.popleft().result()
 
     @property
-    def over(self) -> bool:
+    def is_empty(self) -> bool:
         """Whether all turns of the stretch were taken."""
         return not self.waiting and not self.begun
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from milonga.config import read_toml
-from milonga.pair import finished, make_engine, seated
+from milonga.pair import load_finished_run, make_engine, make_run_context
 from milonga.resolve import Plan, resolve
 
 Report = dict[str, Any]
@@ -47,7 +47,7 @@ def plan_run(
     return resolve([*layers, flags, *settings])
 
 
-def placed(plan: Plan) -> list[str]:
+def preview_placement(plan: Plan) -> list[str]:
     """Preview the placement of workers and the memory each needs; empty for the local engine. Raises if it cannot fit."""
     if plan.config.engine == "local":
         return []
@@ -88,10 +88,10 @@ def run(
         config=config,
         settings=[settings] if settings else (),
     )
-    return start(plan, Path(out) if out is not None else new_folder(recipe), quiet)
+    return start(plan, Path(out) if out is not None else choose_run_folder(recipe), quiet)
 
 
-def new_folder(recipe: str) -> Path:
+def choose_run_folder(recipe: str) -> Path:
     """Choose a free folder: `runs/tango-20260131-142501`, or with a number. Of `file.py:Class` only the class name is used."""
     base = Path("runs") / f"{recipe.rpartition(':')[2]}-{dt.datetime.now():%Y%m%d-%H%M%S}"
     names = [base, *(base.with_name(f"{base.name}-{n}") for n in range(2, 1000))]
@@ -107,7 +107,7 @@ def start(plan: Plan, out: Path, quiet: bool = False) -> Report:
         plan = replace(plan, config=plan.config.model_copy(update={"threads": choose_threads()}))
     with RunFolder(out, plan.config.keep.checkpoints) as folder:
         folder.require_new()
-        return _loop(plan, folder, quiet, begin=True)
+        return _run_loop(plan, folder, quiet, begin=True)
 
 
 def resume(path: str | Path, quiet: bool = False) -> Report:
@@ -117,20 +117,20 @@ def resume(path: str | Path, quiet: bool = False) -> Report:
     config = read_config(Path(path))
     plan = resolve([config.model_dump(mode="json", exclude_none=True)])
     with RunFolder(Path(path), config.keep.checkpoints) as folder:
-        if folder.checkpoints.newest() is None and not folder.checkpoints.damaged():
+        if folder.checkpoints.find_newest() is None and not folder.checkpoints.list_damaged():
             # Killed before the first checkpoint: start again from the beginning.
             folder.rewind(-1)
-            return _loop(plan, folder, quiet)
-        return _loop(plan, folder, quiet, restore=True)
+            return _run_loop(plan, folder, quiet)
+        return _run_loop(plan, folder, quiet, restore=True)
 
 
-def _loop(plan: Plan, folder: Any, quiet: bool, begin: bool = False, restore: bool = False) -> Report:
+def _run_loop(plan: Plan, folder: Any, quiet: bool, begin: bool = False, restore: bool = False) -> Report:
     from milonga.loop import Loop
-    from milonga.report import leave_report
+    from milonga.report import write_report_safely
     from milonga.run.console import LiveView
     from milonga.run.machine import describe_machine
 
-    total = plan.recipe.schedule().turns_until(plan.recipe.lead, plan.config.turns) if not plan.config.budget else None
+    total = plan.recipe.schedule().count_turns_until(plan.recipe.lead, plan.config.turns) if not plan.config.budget else None
     title = f"{plan.config.recipe} on {plan.task.name} → {folder.path}"
     with LiveView(title, total, quiet) as view, closing(make_engine(plan)) as engine:
         loop = Loop(plan, engine, folder, view)
@@ -142,7 +142,7 @@ def _loop(plan: Plan, folder: Any, quiet: bool, begin: bool = False, restore: bo
             folder.begin(plan.config)
         folder.machine.append(describe_machine(loop.place.turn))
         report = loop.run()
-        leave_report(folder.path, view.say)
+        write_report_safely(folder.path, view.say)
         return report
 
 
@@ -155,16 +155,18 @@ def evaluate(path: str | Path, suite: str | None = None, *, plot: str | Path | N
     Options are those of the suite; without one, `split` and `problems`. For `processbench` the path may also be a model (a
     folder or a name) that comes from no run. `plot` names an SVG file to write.
     """
-    from milonga.loop import evaluator
-    from milonga.measuring import by_suite, refuse_others
+    from milonga.loop import make_evaluator
+    from milonga.measuring import refuse_unknown_options, run_suite
 
     given = {key: value for key, value in options.items() if value is not None}
     if suite is not None:
-        return by_suite(path, suite, given, None if plot is None else Path(plot))
-    refuse_others("an evaluation without a suite", given if plot is None else {**given, "plot": plot}, ("split", "problems"))
-    found = finished(Path(path), {"eval": {"split": "test"} | given})
-    setting = seated(found.plan, found.weights)
+        return run_suite(path, suite, given, None if plot is None else Path(plot))
+    refuse_unknown_options(
+        "an evaluation without a suite", given if plot is None else {**given, "plot": plot}, ("split", "problems")
+    )
+    found = load_finished_run(Path(path), {"eval": {"split": "test"} | given})
+    setting = make_run_context(found.plan, found.weights)
     with closing(setting.engine):
-        metrics = evaluator(found.plan, setting)()
+        metrics = make_evaluator(found.plan, setting)()
     head = {"run": str(path), "recipe": found.plan.config.recipe, "turn": found.turn, "split": found.plan.config.eval.split}
     return head | {key.removeprefix("eval/"): value for key, value in metrics.items()}

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 
-from milonga.text import UNITS, amount, clipped, visible
+from milonga.text import UNITS, clip_text, escape_invisible, format_amount
 
 Value = float | None
 COLOURS = 7
@@ -35,13 +35,13 @@ _LIGHT_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#b8579a", "#b87f00", "#3d9bd
 _DARK_COLOURS = ("#4ea8e0", "#f08a45", "#2fc49b", "#e39ac8", "#f0b23c", "#93d0f5", "#aab4bf")
 
 
-def _variables(base: str, colours: Sequence[str]) -> str:
+def _format_variables(base: str, colours: Sequence[str]) -> str:
     return base + "".join(f";--c{k}:{colour}" for k, colour in enumerate(colours))
 
 
 STYLE = (
-    f".chart{{{_variables(_LIGHT, _LIGHT_COLOURS)};max-width:100%;height:auto;display:block}}\n"
-    f"@media screen and (prefers-color-scheme:dark){{.chart{{{_variables(_DARK, _DARK_COLOURS)}}}}}\n"
+    f".chart{{{_format_variables(_LIGHT, _LIGHT_COLOURS)};max-width:100%;height:auto;display:block}}\n"
+    f"@media screen and (prefers-color-scheme:dark){{.chart{{{_format_variables(_DARK, _DARK_COLOURS)}}}}}\n"
     ".chart text{font:11px system-ui,-apple-system,'Segoe UI',sans-serif;fill:var(--soft)}\n"
     ".chart .name{font-size:12.5px;font-weight:600;fill:var(--ink)}\n"
     ".chart .grid{stroke:var(--grid);stroke-width:1;shape-rendering:crispEdges}\n"
@@ -109,16 +109,18 @@ def line_chart(
     height: float = HEIGHT,
 ) -> str:
     """Draw curves over a common axis. `y_range` is widened if a curve leaves it; bands are cut off at the frame."""
-    drawn = [thinned(one, log_x, log_y) for one in series]
+    drawn = [thin_series(one, log_x, log_y) for one in series]
     heights = [v for one in drawn for v in one.y]
-    x = axis_of((v for one in drawn for v in one.x), log_x, x_label)
-    y = axis_of([*heights, *(_band_reach(drawn, heights) if y_range is None else y_range)], log_y, y_label, outward=True)
-    frame = Frame(title, [named(one) for one in drawn], x, y, width, height)
+    x = make_axis((v for one in drawn for v in one.x), log_x, x_label)
+    y = make_axis([*heights, *(_find_band_reach(drawn, heights) if y_range is None else y_range)], log_y, y_label, outward=True)
+    frame = Frame(title, [get_legend_name(one) for one in drawn], x, y, width, height)
     body = []
     for k, one in enumerate(drawn):
         marks = sum(p is not None for p in one.y) <= MOST_MARKS
-        body.append(f'<g class="{series_class(k)}">{_band(frame, one)}{_line(frame, one)}{_dots(frame, one, marks)}</g>')
-    return frame.svg("Line chart", summaries(series), "".join(body))
+        body.append(
+            f'<g class="{series_class(k)}">{_render_band(frame, one)}{_render_line(frame, one)}{_render_dots(frame, one, marks)}</g>'
+        )
+    return frame.render("Line chart", describe_series(series), "".join(body))
 
 
 def path_chart(
@@ -133,13 +135,13 @@ def path_chart(
     height: float = 320.0,
 ) -> str:
     """Draw paths in a plane: a hollow point at the start, points that grow darker with time, a large one at the end."""
-    drawn = [thinned(one) for one in series]
-    x = axis_of([*(v for one in drawn for v in one.x), *(x_range or ())], label=x_label, outward=True)
-    y = axis_of([*(v for one in drawn for v in one.y), *(y_range or ())], label=y_label, outward=True)
-    frame = Frame(title, [named(one) for one in drawn], x, y, width, height)
+    drawn = [thin_series(one) for one in series]
+    x = make_axis([*(v for one in drawn for v in one.x), *(x_range or ())], label=x_label, outward=True)
+    y = make_axis([*(v for one in drawn for v in one.y), *(y_range or ())], label=y_label, outward=True)
+    frame = Frame(title, [get_legend_name(one) for one in drawn], x, y, width, height)
     body = []
     for k, one in enumerate(drawn):
-        points = [(*place, px, py) for px, py, place in frame.places(one.x, one.y) if place is not None]
+        points = [(*place, px, py) for px, py, place in frame.points_to_pixels(one.x, one.y) if place is not None]
         dots = []
         for at, (left, top, px, py) in enumerate(points):
             first, last = at == 0, at == len(points) - 1
@@ -147,11 +149,13 @@ def path_chart(
             fade = "" if first or last else f' opacity="{0.25 + 0.6 * at / len(points):.2f}"'
             when = ", start" if first else ", end" if last else f", point {at + 1} of {len(points)}"
             dots.append(
-                dot(left, top, 5 if last else 4 if first else 2.5, shape, f"{one.name}: {at_point(px, py)}{when}", fade)
+                render_dot(
+                    left, top, 5 if last else 4 if first else 2.5, shape, f"{one.name}: {format_point(px, py)}{when}", fade
+                )
             )
-        line = _line(frame, one).replace('class="line"', 'class="line thin"')
+        line = _render_line(frame, one).replace('class="line"', 'class="line thin"')
         body.append(f'<g class="{series_class(k)}">{line}{"".join(dots)}</g>')
-    return frame.svg("Path", summaries(series), "".join(body))
+    return frame.render("Path", describe_series(series), "".join(body))
 
 
 def reliability_chart(
@@ -165,22 +169,22 @@ def reliability_chart(
 ) -> str:
     """Draw a reliability diagram: observed frequency against predicted probability. Perfect calibration is the dashed line;
     the area of a point is its number of cases."""
-    unit = axis_of((0.0, 1.0), label=x_label)
-    frame = Frame(title, [name for name, _ in curves], unit, axis_of((0.0, 1.0), label=y_label), width, height)
+    unit = make_axis((0.0, 1.0), label=x_label)
+    frame = Frame(title, [name for name, _ in curves], unit, make_axis((0.0, 1.0), label=y_label), width, height)
     most = max((b.count for _, bins in curves for b in bins), default=1) or 1
-    a, b = frame.place(0.0, 0.0), frame.place(1.0, 1.0)
+    a, b = frame.to_pixels(0.0, 0.0), frame.to_pixels(1.0, 1.0)
     assert a is not None and b is not None
-    body = [f'<path class="ideal" d="M{_pair(*a)}L{_pair(*b)}"/>']
+    body = [f'<path class="ideal" d="M{_format_coordinates(*a)}L{_format_coordinates(*b)}"/>']
     for k, (name, bins) in enumerate(curves):
         line = Series(name, [one.said for one in bins], [one.true for one in bins])
         dots = []
-        for one, (_, _, place) in zip(bins, frame.places(line.x, line.y), strict=True):
+        for one, (_, _, place) in zip(bins, frame.points_to_pixels(line.x, line.y), strict=True):
             if place is not None:
                 radius = 2 + 6 * math.sqrt(max(one.count, 0) / most)
-                dots.append(dot(*place, radius, "dot", f"{name}: {at_point(one.said, one.true)}, {one.count} cases"))
-        body.append(f'<g class="{series_class(k)}">{_line(frame, line)}{"".join(dots)}</g>')
+                dots.append(render_dot(*place, radius, "dot", f"{name}: {format_point(one.said, one.true)}, {one.count} cases"))
+        body.append(f'<g class="{series_class(k)}">{_render_line(frame, line)}{"".join(dots)}</g>')
     said = [f"{name}, {sum(one.count for one in bins)} cases in {len(bins)} bins" for name, bins in curves]
-    return frame.svg("Reliability diagram", said, "".join(body))
+    return frame.render("Reliability diagram", said, "".join(body))
 
 
 def bar_chart(
@@ -196,30 +200,34 @@ def bar_chart(
     """Draw horizontal bars, so that names of any length fit; side by side within a category, or stacked."""
     thick, gap = (16.0, 7.0) if stacked or len(bars) == 1 else (11.0, 9.0)
     each = thick * (1 if stacked else max(len(bars), 1)) + gap
-    x = axis_of([0.0, *_bar_ends(categories, bars, stacked), *(value_range or ())], label=x_label, outward=True)
+    x = make_axis([0.0, *_list_bar_ends(categories, bars, stacked), *(value_range or ())], label=x_label, outward=True)
     names = [one.name for one in bars] if len(bars) > 1 or stacked else []
     frame = Frame(title, names, x, Rows(categories), width, each * len(categories), fixed=True)
     body = []
     for row in range(len(categories)):
         ends = [0.0, 0.0]  # ends of the stack below and above zero
         for k, one in enumerate(bars):
-            value = usable(one.values[row] if row < len(one.values) else None)
+            value = to_drawable(one.values[row] if row < len(one.values) else None)
             if value is None:
                 continue
             start = ends[value >= 0] if stacked else 0.0
             ends[value >= 0] = start + value
             top = frame.top + row * each + gap / 2 + (0 if stacked else k * thick)
-            body.append(_bar(frame, k, one, row, (start, start + value), top, thick if stacked else thick - 1, len(bars) == 1))
-    zero = frame.across(0.0)
+            body.append(
+                _render_bar(frame, k, one, row, (start, start + value), top, thick if stacked else thick - 1, len(bars) == 1)
+            )
+    zero = frame.to_pixel_x(0.0)
     if zero is not None and x.low < 0:
-        body.append(f'<path class="zero" d="M{_n(zero)} {_n(frame.top)}V{_n(frame.bottom)}"/>')
-    said = [f"{one.name}: " + ", ".join(shown_value(v) for v in one.values[:12]) for one in bars]
-    return frame.svg("Bar chart", [", ".join(categories[:12]), *said], "".join(body))
+        body.append(
+            f'<path class="zero" d="M{_format_coordinate(zero)} {_format_coordinate(frame.top)}V{_format_coordinate(frame.bottom)}"/>'
+        )
+    said = [f"{one.name}: " + ", ".join(format_value(v) for v in one.values[:12]) for one in bars]
+    return frame.render("Bar chart", [", ".join(categories[:12]), *said], "".join(body))
 
 
 def flow_chart(title: str, shares: Mapping[tuple[str, str], Value], *, width: float = WIDTH) -> str:
     """Draw shares that flow from senders (left) to receivers (right); a stroke is as wide as its share."""
-    known = {edge: share for edge, value in shares.items() if (share := usable(value)) is not None}
+    known = {edge: share for edge, value in shares.items() if (share := to_drawable(value)) is not None}
     sides = [list(dict.fromkeys(edge[side] for edge in known)) for side in (0, 1)]
     top, box = 28.0, 130.0
     height = top + 56 * max(*map(len, sides), 1)
@@ -235,18 +243,18 @@ def flow_chart(title: str, shares: Mapping[tuple[str, str], Value], *, width: fl
     edges = []
     for edge, share in known.items():
         a, b, bend = end(0, edge), end(1, edge), width / 2
-        way = f"M{_pair(box, a)}C{_pair(bend, a)} {_pair(bend, b)} {_pair(width - box, b)}"
-        tip = tooltip(f"{edge[1]} had {share:.1%} from {edge[0]}")
-        stroke = f'<path class="stream" stroke-width="{_n(1.5 + 9 * min(max(share, 0.0), 1.0))}" d="{way}">{tip}</path>'
-        label = text_at(width - box - 8, b + 4, shown_value(round(share, 3)), "end")
+        way = f"M{_format_coordinates(box, a)}C{_format_coordinates(bend, a)} {_format_coordinates(bend, b)} {_format_coordinates(width - box, b)}"
+        tip = render_tooltip(f"{edge[1]} had {share:.1%} from {edge[0]}")
+        stroke = f'<path class="stream" stroke-width="{_format_coordinate(1.5 + 9 * min(max(share, 0.0), 1.0))}" d="{way}">{tip}</path>'
+        label = render_text(width - box - 8, b + 4, format_value(round(share, 3)), "end")
         edges.append(f'<g class="{series_class(sides[0].index(edge[0]))}">{stroke}{label}</g>')
-    boxes = [node(side * (width - box), middle(side, name), name, box) for side in (0, 1) for name in sides[side]]
+    boxes = [render_node(side * (width - box), middle(side, name), name, box) for side in (0, 1) for name in sides[side]]
     said = [f"{receiver} had {share:.0%} from {sender}" for (sender, receiver), share in known.items()]
-    head = text_at(2, 14, fitting(title, width), kind="name", full=title)
-    return svg_of("Flow", title, said, width, height, head + "".join(edges) + "".join(boxes))
+    head = render_text(2, 14, fit_text(title, width), kind="name", full=title)
+    return render_svg("Flow", title, said, width, height, head + "".join(edges) + "".join(boxes))
 
 
-def standalone(svg: str) -> str:
+def make_standalone(svg: str) -> str:
     """Make a chart a standalone file: with its style sheet and a background."""
     head, _, rest = svg.partition(">")
     return f'{head}><style>{STYLE}</style><rect class="paper" width="100%" height="100%"/>{rest}\n'
@@ -255,7 +263,7 @@ def standalone(svg: str) -> str:
 # --- numbers ---------------------------------------------------------------------------------------------------------------
 
 
-def usable(value: Value, log: bool = False) -> float | None:
+def to_drawable(value: Value, log: bool = False) -> float | None:
     """Clamp a number to what can be drawn; None for a gap."""
     if value is None or not math.isfinite(value) or (log and value <= 0):
         return None
@@ -265,14 +273,14 @@ def usable(value: Value, log: bool = False) -> float | None:
     return 0.0 if size < SMALLEST else math.copysign(size, value)
 
 
-def thinned(one: Series, log_x: bool = False, log_y: bool = False) -> Series:
+def thin_series(one: Series, log_x: bool = False, log_y: bool = False) -> Series:
     """Thin a series to about MOST_POINTS points: each bin keeps its ends, minimum, maximum and one gap, if it has any."""
-    x, y = [usable(v, log_x) for v in one.x], [usable(v, log_y) for v in one.y]
-    low, high = [usable(v, log_y) for v in one.low], [usable(v, log_y) for v in one.high]
+    x, y = [to_drawable(v, log_x) for v in one.x], [to_drawable(v, log_y) for v in one.y]
+    low, high = [to_drawable(v, log_y) for v in one.low], [to_drawable(v, log_y) for v in one.high]
     kept = list(range(len(x)))
     if len(x) > MOST_POINTS:
         size = math.ceil(len(x) / (MOST_POINTS // 4))
-        kept = sorted({at for start in range(0, len(x), size) for at in _telling(y, start, min(start + size, len(x)))})
+        kept = sorted({at for start in range(0, len(x), size) for at in _select_extremes(y, start, min(start + size, len(x)))})
 
     def pick(values: list[float | None]) -> list[float | None]:
         return [values[at] for at in kept] if values else []
@@ -280,7 +288,7 @@ def thinned(one: Series, log_x: bool = False, log_y: bool = False) -> Series:
     return Series(one.name, pick(x), pick(y), pick(low), pick(high))
 
 
-def _telling(y: Sequence[float | None], start: int, end: int) -> set[int]:
+def _select_extremes(y: Sequence[float | None], start: int, end: int) -> set[int]:
     known = [(v, at) for at in range(start, end) if (v := y[at]) is not None]
     gaps = [at for at in range(start, end) if y[at] is None][:1]
     return {start, end - 1, *gaps, *((min(known)[1], max(known)[1]) if known else ())}
@@ -297,7 +305,7 @@ class Axis:
     label: str = ""
     log: bool = False
 
-    def part(self, value: float) -> float:
+    def to_fraction(self, value: float) -> float:
         """Position of a number on the axis, from 0 at `low` to 1 at `high`."""
         if self.log:
             return (math.log10(value) - math.log10(self.low)) / (math.log10(self.high) - math.log10(self.low))
@@ -312,11 +320,11 @@ class Rows:
     label: str = ""
 
 
-def axis_of(values: Iterable[Value], log: bool = False, label: str = "", outward: bool = False) -> Axis:
+def make_axis(values: Iterable[Value], log: bool = False, label: str = "", outward: bool = False) -> Axis:
     """Make an axis that contains all values. `outward` extends it to begin and end at a tick."""
-    known = [v for value in values if (v := usable(value, log)) is not None]
+    known = [v for value in values if (v := to_drawable(value, log)) is not None]
     if log:
-        return _log_axis(known, label)
+        return _make_log_axis(known, label)
     low, high = min(known, default=0.0), max(known, default=1.0)
     size = max(abs(low), abs(high))
     if high - low <= size * 1e-9:  # one value, or too near for floating point to tell ticks apart
@@ -327,7 +335,7 @@ def axis_of(values: Iterable[Value], log: bool = False, label: str = "", outward
     if outward:
         low, high = math.floor(low / step + 1e-9) * step, math.ceil(high / step - 1e-9) * step
     ticks = [k * step for k in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)]
-    return Axis(low, high, ticks, tick_names(ticks, step), label)
+    return Axis(low, high, ticks, format_ticks(ticks, step), label)
 
 
 def nice_step(span: float, about: int, nice: Sequence[float] = (1.0, 2.0, 2.5, 5.0)) -> float:
@@ -337,7 +345,7 @@ def nice_step(span: float, about: int, nice: Sequence[float] = (1.0, 2.0, 2.5, 5
     return next((m * power for m in nice if m * power >= raw * (1 - 1e-9)), 10.0 * power)
 
 
-def tick_names(ticks: Sequence[float], step: float) -> list[str]:
+def format_ticks(ticks: Sequence[float], step: float) -> list[str]:
     """Format all ticks alike: the same unit, and as many decimals as the step needs."""
     largest = max((abs(tick) for tick in ticks), default=0.0)
     unit, name = next(((size, name) for size, name in UNITS if 1e4 <= largest < 1e21 and largest >= size), (1.0, ""))
@@ -349,7 +357,7 @@ def tick_names(ticks: Sequence[float], step: float) -> list[str]:
     return ["0" if tick == 0 else f"{tick / unit:.{decimals}f}{name}" for tick in ticks]
 
 
-def _log_axis(known: Sequence[float], label: str) -> Axis:
+def _make_log_axis(known: Sequence[float], label: str) -> Axis:
     low, high = min(known, default=1.0), max(known, default=10.0)
     if high / low < 1.5:
         low, high = low / 1.5, high * 1.5
@@ -358,11 +366,11 @@ def _log_axis(known: Sequence[float], label: str) -> Axis:
     factors = (1, 2, 5) if last - first <= 2 else (1,)
     ticks = [m * 10.0**e for e in range(first, last + 1, every) for m in factors if low * 0.999 <= m * 10.0**e <= high * 1.001]
     ticks = ticks or [low, high]
-    return Axis(min(low, ticks[0]), max(high, ticks[-1]), ticks, [log_name(tick) for tick in ticks], label, log=True)
+    return Axis(min(low, ticks[0]), max(high, ticks[-1]), ticks, [format_log_tick(tick) for tick in ticks], label, log=True)
 
 
-def log_name(tick: float) -> str:
-    return amount(tick) if 1e-3 <= tick < 1e21 else f"{tick:.3g}"
+def format_log_tick(tick: float) -> str:
+    return format_amount(tick) if 1e-3 <= tick < 1e21 else f"{tick:.3g}"
 
 
 # --- drawing ---------------------------------------------------------------------------------------------------------------
@@ -387,11 +395,11 @@ class Frame:
     bottom: float = field(init=False)
 
     def __post_init__(self) -> None:
-        longest = max((text_width(name) for name in self.y.names), default=0.0)
+        longest = max((estimate_width(name) for name in self.y.names), default=0.0)
         self.left = 10 + min(longest, self.width * 0.42)
-        last = text_width(self.x.names[-1]) / 2 if self.x.names else 0.0
+        last = estimate_width(self.x.names[-1]) / 2 if self.x.names else 0.0
         self.right = self.width - max(10.0, last + 4) - (34 if isinstance(self.y, Rows) else 0)
-        self.entries = legend(self.names, self.width)
+        self.entries = layout_legend(self.names, self.width)
         self.top = 26 + 17 * (self.entries[-1][2] + 1 if self.entries else 0) + (20 if self.y.label else 2)
         below = 22 + (14 if self.x.label else 0)
         if self.fixed:
@@ -399,79 +407,89 @@ class Frame:
         self.bottom = max(self.height - below, self.top + 20)
         self.height = self.bottom + below
 
-    def across(self, x: float | None) -> float | None:
-        value = usable(x, self.x.log)
-        return None if value is None else self.left + self.x.part(value) * (self.right - self.left)
+    def to_pixel_x(self, x: float | None) -> float | None:
+        value = to_drawable(x, self.x.log)
+        return None if value is None else self.left + self.x.to_fraction(value) * (self.right - self.left)
 
-    def place(self, x: Value, y: Value) -> tuple[float, float] | None:
+    def to_pixels(self, x: Value, y: Value) -> tuple[float, float] | None:
         """Map a point to pixels; None for a gap."""
         assert isinstance(self.y, Axis)
-        left, value = self.across(x), usable(y, self.y.log)
-        return None if left is None or value is None else (left, self.bottom - self.y.part(value) * (self.bottom - self.top))
+        left, value = self.to_pixel_x(x), to_drawable(y, self.y.log)
+        return (
+            None
+            if left is None or value is None
+            else (left, self.bottom - self.y.to_fraction(value) * (self.bottom - self.top))
+        )
 
-    def places(self, x: Sequence[Value], y: Sequence[Value]) -> list[tuple[Value, Value, tuple[float, float] | None]]:
-        return [(a, b, self.place(a, b)) for a, b in zip(x, y, strict=True)]
+    def points_to_pixels(self, x: Sequence[Value], y: Sequence[Value]) -> list[tuple[Value, Value, tuple[float, float] | None]]:
+        return [(a, b, self.to_pixels(a, b)) for a, b in zip(x, y, strict=True)]
 
-    def svg(self, kind: str, said: Sequence[str], body: str) -> str:
-        return svg_of(kind, self.title, said, self.width, self.height, self._words() + self._grid() + body)
+    def render(self, kind: str, said: Sequence[str], body: str) -> str:
+        return render_svg(kind, self.title, said, self.width, self.height, self._render_labels() + self._render_grid() + body)
 
-    def _words(self) -> str:
-        out = [text_at(2, 14, fitting(self.title, self.width * 0.92), kind="name", full=self.title)]
+    def _render_labels(self) -> str:
+        out = [render_text(2, 14, fit_text(self.title, self.width * 0.92), kind="name", full=self.title)]
         for k, left, row, name in self.entries:
             top = 32 + 17 * row
-            sample = f'<path class="line" d="M{_n(left)} {_n(top - 4)}h16"/>'
-            out.append(f'<g class="{series_class(k)}">{sample}{text_at(left + 21, top, name, full=self.names[k] or "")}</g>')
+            sample = f'<path class="line" d="M{_format_coordinate(left)} {_format_coordinate(top - 4)}h16"/>'
+            out.append(
+                f'<g class="{series_class(k)}">{sample}{render_text(left + 21, top, name, full=self.names[k] or "")}</g>'
+            )
         if self.y.label:
-            out.append(text_at(2, self.top - 11, self.y.label))
+            out.append(render_text(2, self.top - 11, self.y.label))
         if self.x.label:
-            out.append(text_at((self.left + self.right) / 2, self.height - 5, self.x.label, "middle"))
+            out.append(render_text((self.left + self.right) / 2, self.height - 5, self.x.label, "middle"))
         return "".join(out)
 
-    def _grid(self) -> str:
+    def _render_grid(self) -> str:
         out = []
         for tick, name in zip(self.x.ticks, self.x.names, strict=True):
-            left = self.across(tick)
+            left = self.to_pixel_x(tick)
             assert left is not None
-            out.append(f'<path class="grid" d="M{_n(left)} {_n(self.top)}V{_n(self.bottom)}"/>')
-            out.append(text_at(left, self.bottom + 15, name, "middle"))
+            out.append(
+                f'<path class="grid" d="M{_format_coordinate(left)} {_format_coordinate(self.top)}V{_format_coordinate(self.bottom)}"/>'
+            )
+            out.append(render_text(left, self.bottom + 15, name, "middle"))
         if isinstance(self.y, Rows):
             each = (self.bottom - self.top) / max(len(self.y.names), 1)
             for k, name in enumerate(self.y.names):
-                short = fitting(name, self.left - 10)
-                out.append(text_at(self.left - 6, self.top + (k + 0.5) * each + 4, short, "end", full=name))
+                short = fit_text(name, self.left - 10)
+                out.append(render_text(self.left - 6, self.top + (k + 0.5) * each + 4, short, "end", full=name))
             return "".join(out)
         for tick, name in zip(self.y.ticks, self.y.names, strict=True):
-            top = self.bottom - self.y.part(tick) * (self.bottom - self.top)
+            top = self.bottom - self.y.to_fraction(tick) * (self.bottom - self.top)
             kind = "zero" if tick == 0 and self.y.low < 0 else "grid"
-            out.append(f'<path class="{kind}" d="M{_n(self.left)} {_n(top)}H{_n(self.right)}"/>')
-            out.append(text_at(self.left - 6, top + 4, name, "end"))
+            out.append(
+                f'<path class="{kind}" d="M{_format_coordinate(self.left)} {_format_coordinate(top)}H{_format_coordinate(self.right)}"/>'
+            )
+            out.append(render_text(self.left - 6, top + 4, name, "end"))
         return "".join(out)
 
 
-def svg_of(kind: str, title: str, said: Sequence[str], width: float, height: float, body: str) -> str:
+def render_svg(kind: str, title: str, said: Sequence[str], width: float, height: float, body: str) -> str:
     """Render the SVG element around a chart, with its description for screen readers."""
     label = f"{kind}: {title}." + "".join(f" {text};" for text in said)
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" class="chart" role="img" aria-label="{attribute(clipped(label, 600))}" '
-        f'viewBox="0 0 {_n(width)} {_n(height)}" width="{_n(width)}" height="{_n(height)}">{body}</svg>'
+        f'<svg xmlns="http://www.w3.org/2000/svg" class="chart" role="img" aria-label="{escape_attribute(clip_text(label, 600))}" '
+        f'viewBox="0 0 {_format_coordinate(width)} {_format_coordinate(height)}" width="{_format_coordinate(width)}" height="{_format_coordinate(height)}">{body}</svg>'
     )
 
 
-def node(left: float, middle: float, name: str, width: float) -> str:
+def render_node(left: float, middle: float, name: str, width: float) -> str:
     """Render a box of a flow chart with its name."""
-    rect = f'<rect class="node" x="{_n(left + 1)}" y="{_n(middle - 20)}" width="{_n(width - 2)}" height="40" rx="5"/>'
-    return rect + text_at(left + width / 2, middle + 4, fitting(name, width - 12), "middle", full=name)
+    rect = f'<rect class="node" x="{_format_coordinate(left + 1)}" y="{_format_coordinate(middle - 20)}" width="{_format_coordinate(width - 2)}" height="40" rx="5"/>'
+    return rect + render_text(left + width / 2, middle + 4, fit_text(name, width - 12), "middle", full=name)
 
 
-def legend(names: Sequence[str | None], width: float) -> list[tuple[int, float, int, str]]:
+def layout_legend(names: Sequence[str | None], width: float) -> list[tuple[int, float, int, str]]:
     """Lay out the legend: (series index, left edge, row, name cut to fit) for each entry."""
     out: list[tuple[int, float, int, str]] = []
     left, row = 2.0, 0
     for k, name in enumerate(names):
         if name is None:
             continue
-        short = fitting(name, min(240.0, width - 30))
-        needed = 21 + text_width(short) + 16
+        short = fit_text(name, min(240.0, width - 30))
+        needed = 21 + estimate_width(short) + 16
         if out and left + needed > width:
             left, row = 2.0, row + 1
         out.append((k, left, row, short))
@@ -479,11 +497,11 @@ def legend(names: Sequence[str | None], width: float) -> list[tuple[int, float, 
     return out
 
 
-def named(one: Series) -> str | None:
+def get_legend_name(one: Series) -> str | None:
     return one.name if any(v is not None for v in one.y) else None
 
 
-def _segments(places: Iterable[tuple[float, float] | None]) -> list[list[tuple[float, float]]]:
+def _split_at_gaps(places: Iterable[tuple[float, float] | None]) -> list[list[tuple[float, float]]]:
     """Split a line at its gaps."""
     out: list[list[tuple[float, float]]] = [[]]
     for place in places:
@@ -494,25 +512,25 @@ def _segments(places: Iterable[tuple[float, float] | None]) -> list[list[tuple[f
     return [segment for segment in out if segment]
 
 
-def _line(frame: Frame, one: Series) -> str:
-    parts = _segments(place for _, _, place in frame.places(one.x, one.y))
-    way = "".join("M" + "L".join(_pair(*point) for point in part) for part in parts if len(part) > 1)
+def _render_line(frame: Frame, one: Series) -> str:
+    parts = _split_at_gaps(place for _, _, place in frame.points_to_pixels(one.x, one.y))
+    way = "".join("M" + "L".join(_format_coordinates(*point) for point in part) for part in parts if len(part) > 1)
     return f'<path class="line" d="{way}"/>' if way else ""
 
 
-def _dots(frame: Frame, one: Series, marks: bool) -> str:
+def _render_dots(frame: Frame, one: Series, marks: bool) -> str:
     """Render a dot at each point; without `marks` only at isolated points, which no line would show."""
-    places = frame.places(one.x, one.y)
+    places = frame.points_to_pixels(one.x, one.y)
     out = []
     for at, (x, y, place) in enumerate(places):
         around = [p for _, _, p in places[max(at - 1, 0) : at + 2]]
         alone = sum(p is not None for p in around) == 1
         if place is not None and (marks or alone):
-            out.append(dot(*place, 2.6, "dot", f"{one.name}: {at_point(x, y)}"))
+            out.append(render_dot(*place, 2.6, "dot", f"{one.name}: {format_point(x, y)}"))
     return "".join(out)
 
 
-def _band_reach(drawn: Sequence[Series], heights: Sequence[Value]) -> list[float]:
+def _find_band_reach(drawn: Sequence[Series], heights: Sequence[Value]) -> list[float]:
     """How far bands may widen the axis: at most by the span of the curves, or the band of two seeds would flatten them."""
     edges = [edge for one in drawn for edge in (*one.low, *one.high) if edge is not None]
     known = [v for v in heights if v is not None] or edges
@@ -523,14 +541,16 @@ def _band_reach(drawn: Sequence[Series], heights: Sequence[Value]) -> list[float
     return [max(min(edges), low - span), min(max(edges), high + span)]
 
 
-def _band(frame: Frame, one: Series) -> str:
+def _render_band(frame: Frame, one: Series) -> str:
     """Render a band, cut off at the frame. A nested viewport clips it: unlike a clip path it needs no unique id."""
     if not one.low:
         return ""
     assert isinstance(frame.y, Axis)
     edges = [
         None if a is None or b is None else (a, b)
-        for (_, _, a), (_, _, b) in zip(frame.places(one.x, one.low), frame.places(one.x, one.high), strict=True)
+        for (_, _, a), (_, _, b) in zip(
+            frame.points_to_pixels(one.x, one.low), frame.points_to_pixels(one.x, one.high), strict=True
+        )
     ]
     shapes, part = [], []
     for edge in [*edges, None]:
@@ -539,37 +559,39 @@ def _band(frame: Frame, one: Series) -> str:
         elif part:
             around = [low for low, _ in part] + [high for _, high in reversed(part)]
             near = [(x - frame.left, min(max(y - frame.top, -FAR), FAR)) for x, y in around]
-            shapes.append("M" + "L".join(_pair(*point) for point in near) + "Z")
+            shapes.append("M" + "L".join(_format_coordinates(*point) for point in near) + "Z")
             part = []
     if not shapes:
         return ""
-    place = f'x="{_n(frame.left)}" y="{_n(frame.top)}"'
-    size = f'width="{_n(frame.right - frame.left)}" height="{_n(frame.bottom - frame.top)}"'
+    place = f'x="{_format_coordinate(frame.left)}" y="{_format_coordinate(frame.top)}"'
+    size = f'width="{_format_coordinate(frame.right - frame.left)}" height="{_format_coordinate(frame.bottom - frame.top)}"'
     return f'<svg {place} {size} overflow="hidden"><path class="band" d="{"".join(shapes)}"/></svg>'
 
 
-def _bar(frame: Frame, k: int, one: Bars, row: int, reach: tuple[float, float], top: float, thick: float, alone: bool) -> str:
-    a, b = frame.across(reach[0]), frame.across(reach[1])
+def _render_bar(
+    frame: Frame, k: int, one: Bars, row: int, reach: tuple[float, float], top: float, thick: float, alone: bool
+) -> str:
+    a, b = frame.to_pixel_x(reach[0]), frame.to_pixel_x(reach[1])
     assert a is not None and b is not None and isinstance(frame.y, Rows)
     value = reach[1] - reach[0]
     left, right = min(a, b), max(a, b)
-    tip = tooltip(f"{frame.y.names[row]}, {one.name}: {shown_value(value)}")
-    out = f'<rect class="bar" x="{_n(left)}" y="{_n(top)}" width="{_n(right - left)}" height="{_n(thick)}" rx="1">{tip}</rect>'
-    edges = [frame.across(edge[row]) if row < len(edge) else None for edge in (one.low, one.high)]
+    tip = render_tooltip(f"{frame.y.names[row]}, {one.name}: {format_value(value)}")
+    out = f'<rect class="bar" x="{_format_coordinate(left)}" y="{_format_coordinate(top)}" width="{_format_coordinate(right - left)}" height="{_format_coordinate(thick)}" rx="1">{tip}</rect>'
+    edges = [frame.to_pixel_x(edge[row]) if row < len(edge) else None for edge in (one.low, one.high)]
     inside = [min(max(edge, frame.left), frame.right) for edge in edges if edge is not None]
     if len(inside) == 2:
-        out += f'<path class="whisker" d="M{_n(inside[0])} {_n(top + thick / 2)}H{_n(inside[1])}"/>'
+        out += f'<path class="whisker" d="M{_format_coordinate(inside[0])} {_format_coordinate(top + thick / 2)}H{_format_coordinate(inside[1])}"/>'
         right = max(right, *inside)
     if alone:
-        out += text_at(right + 4, top + thick / 2 + 4, shown_value(value))
+        out += render_text(right + 4, top + thick / 2 + 4, format_value(value))
     return f'<g class="{series_class(k)}">{out}</g>'
 
 
-def _bar_ends(categories: Sequence[str], bars: Sequence[Bars], stacked: bool) -> list[float]:
+def _list_bar_ends(categories: Sequence[str], bars: Sequence[Bars], stacked: bool) -> list[float]:
     """List the values that the axis must contain. Whiskers may be cut off: with two seeds they can be huge."""
     out: list[float] = []
     for row in range(len(categories)):
-        values = [v for one in bars if row < len(one.values) and (v := usable(one.values[row])) is not None]
+        values = [v for one in bars if row < len(one.values) and (v := to_drawable(one.values[row])) is not None]
         signs = ([v for v in values if v >= 0], [v for v in values if v < 0])
         out += [sum(part) for part in signs] if stacked else values
     return out
@@ -578,68 +600,70 @@ def _bar_ends(categories: Sequence[str], bars: Sequence[Bars], stacked: bool) ->
 # --- text ------------------------------------------------------------------------------------------------------------------
 
 
-def attribute(text: str) -> str:
-    return escape(visible(text), quote=True)
+def escape_attribute(text: str) -> str:
+    return escape(escape_invisible(text), quote=True)
 
 
-def tooltip(text: str) -> str:
-    return f"<title>{attribute(clipped(text, 200))}</title>"
+def render_tooltip(text: str) -> str:
+    return f"<title>{escape_attribute(clip_text(text, 200))}</title>"
 
 
-def text_at(left: float, top: float, text: str, anchor: str = "start", kind: str = "", full: str = "") -> str:
+def render_text(left: float, top: float, text: str, anchor: str = "start", kind: str = "", full: str = "") -> str:
     """Render a label; if it was shortened, `full` is its tooltip."""
-    tip = tooltip(full) if full and full != text else ""
+    tip = render_tooltip(full) if full and full != text else ""
     side = "" if anchor == "start" else f' text-anchor="{anchor}"'
     look = f' class="{kind}"' if kind else ""
-    return f'<text x="{_n(left)}" y="{_n(top)}"{side}{look}>{attribute(text)}{tip}</text>'
+    return (
+        f'<text x="{_format_coordinate(left)}" y="{_format_coordinate(top)}"{side}{look}>{escape_attribute(text)}{tip}</text>'
+    )
 
 
-def dot(left: float, top: float, radius: float, kind: str, tip: str, more: str = "") -> str:
-    return f'<circle class="{kind}" cx="{_n(left)}" cy="{_n(top)}" r="{_n(radius)}"{more}>{tooltip(tip)}</circle>'
+def render_dot(left: float, top: float, radius: float, kind: str, tip: str, more: str = "") -> str:
+    return f'<circle class="{kind}" cx="{_format_coordinate(left)}" cy="{_format_coordinate(top)}" r="{_format_coordinate(radius)}"{more}>{render_tooltip(tip)}</circle>'
 
 
-def text_width(text: str) -> float:
+def estimate_width(text: str) -> float:
     """Estimate the width of a label in pixels: East Asian characters are twice as wide."""
-    return sum(CHARACTER * (2 if ord(c) > 0x2E7F else 1) for c in visible(text))
+    return sum(CHARACTER * (2 if ord(c) > 0x2E7F else 1) for c in escape_invisible(text))
 
 
-def fitting(text: str, width: float) -> str:
+def fit_text(text: str, width: float) -> str:
     """Shorten a text to fit into `width` pixels."""
-    plain = clipped(visible(text), int(width))  # no letter is narrower than a pixel
+    plain = clip_text(escape_invisible(text), int(width))  # no letter is narrower than a pixel
     keep = len(plain)
-    while keep > 1 and text_width(clipped(plain, keep)) > width:
+    while keep > 1 and estimate_width(clip_text(plain, keep)) > width:
         keep -= 1
-    return clipped(plain, keep)
+    return clip_text(plain, keep)
 
 
 def series_class(k: int) -> str:
     return f"s{k % COLOURS}" + (" dashed" if k // COLOURS % 2 else "")
 
 
-def shown_value(value: Value) -> str:
+def format_value(value: Value) -> str:
     return "no value" if value is None or not math.isfinite(value) else f"{value:.4g}"
 
 
-def at_point(x: Value, y: Value) -> str:
-    return f"{shown_value(y)} at {shown_value(x)}"
+def format_point(x: Value, y: Value) -> str:
+    return f"{format_value(y)} at {format_value(x)}"
 
 
-def summaries(series: Sequence[Series]) -> list[str]:
+def describe_series(series: Sequence[Series]) -> list[str]:
     """Describe each curve for screen readers."""
     out = []
     for one in series:
         known = [v for v in one.y if v is not None and math.isfinite(v)]
         out.append(
-            f"{one.name} from {shown_value(known[0])} to {shown_value(known[-1])}" if known else f"{one.name} has no value"
+            f"{one.name} from {format_value(known[0])} to {format_value(known[-1])}" if known else f"{one.name} has no value"
         )
     return out
 
 
-def _n(value: float) -> str:
+def _format_coordinate(value: float) -> str:
     """Format a coordinate with two decimals, which is finer than any screen."""
     text = f"{value:.2f}".rstrip("0").rstrip(".")
     return "0" if text in ("-0", "") else text
 
 
-def _pair(x: float, y: float) -> str:
-    return f"{_n(x)} {_n(y)}"
+def _format_coordinates(x: float, y: float) -> str:
+    return f"{_format_coordinate(x)} {_format_coordinate(y)}"

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from milonga.errors import ConfigError, nearest
+from milonga.errors import ConfigError, suggest_name
 
 Binding = Literal["own", "lora", "shared"]
 Share = Annotated[float, Field(ge=0, lt=1)]
@@ -286,7 +286,7 @@ class PlacementSection(Section):
     """Mean absolute difference of log-probabilities between learners and samplers, after weights were handed over, that stops
     the run; by default 0.0001 in float32 and 0.2 in bfloat16."""
 
-    def of(self, policy: str) -> PlacementSection:
+    def for_policy(self, policy: str) -> PlacementSection:
         """Return the placement of one policy, with its own overrides applied."""
         mine = self.policies.get(policy, WorkersSection())
         return self.model_copy(update={key: value for key, value in mine if value is not None})
@@ -353,7 +353,7 @@ def explain(error: ValidationError, model: type[BaseModel], prefix: str = "") ->
     path = [str(part) for part in details["loc"]]
     key = ".".join([prefix, *path] if prefix else path) or prefix or "config"
     if details["type"] == "extra_forbidden":
-        return ConfigError(f"unknown key '{key}': {nearest(path[-1], fields_at(model, path[:-1]))}")
+        return ConfigError(f"unknown key '{key}': {suggest_name(path[-1], list_fields(model, path[:-1]))}")
     if path and path[-1] == "[key]":  # a table whose keys are fixed names
         return ConfigError(f"unknown key '{key.removesuffix('.[key]')}': use {details['ctx']['expected']}")
     if details["type"] == "missing":
@@ -362,29 +362,29 @@ def explain(error: ValidationError, model: type[BaseModel], prefix: str = "") ->
     return ConfigError(f"'{key}': {message} (got {details['input']!r})" if path else f"'{key}': {message}")
 
 
-def fields_at(model: type[BaseModel], path: Sequence[str]) -> list[str]:
+def list_fields(model: type[BaseModel], path: Sequence[str]) -> list[str]:
     """List the keys that are allowed at a place in the config."""
     current: Any = model
     for part in path:
         field = getattr(current, "model_fields", {}).get(part)
         if field is None:
             continue  # the name of a policy: its fields are those of the section it maps to
-        current = section_in(field.annotation)
+        current = find_section(field.annotation)
     return list(getattr(current, "model_fields", {}))
 
 
-def section_in(annotation: Any) -> Any:
+def find_section(annotation: Any) -> Any:
     """Find the section class inside an annotation such as `LoraSection | None` or `dict[str, PolicySection]`."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     for inner in getattr(annotation, "__args__", ()):
-        found = section_in(inner)
+        found = find_section(inner)
         if found is not None:
             return found
     return None
 
 
-def parse(raw: Mapping[str, Any]) -> Config:
+def parse_config(raw: Mapping[str, Any]) -> Config:
     """Validate plain data as a config, or raise a one-line error."""
     try:
         return Config.model_validate(raw)
@@ -408,14 +408,14 @@ def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
         old = out.get(key)
         if key == "task":  # `task = "chain"` is short for a table with that name
             old, value = ({"name": task} if isinstance(task, str) else task for task in (old, value))
-        if isinstance(old, Mapping) and isinstance(value, Mapping) and not _renames(key, old, value):
+        if isinstance(old, Mapping) and isinstance(value, Mapping) and not _replaces_table(key, old, value):
             out[key] = merge(old, value)
         else:
             out[key] = value
     return out
 
 
-def _renames(key: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
+def _replaces_table(key: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
     name = {"task": "name", "objective": "preset"}.get(key)
     return name is not None and name in new and new[name] != old.get(name)
 

@@ -45,7 +45,7 @@ def find_token(host: str, file: Path | None) -> str | None:
     return token
 
 
-def same(given: str, secret: str) -> bool:
+def compare_secret(given: str, secret: str) -> bool:
     """Whether a given string equals the secret, compared in constant time."""
     return hmac.compare_digest(given.encode("utf-8", "replace"), secret.encode())
 
@@ -66,7 +66,7 @@ def is_local(header: str) -> bool:
     return is_loopback(name.lower())
 
 
-def bound(host: str, port: int) -> socket.socket:
+def bind_socket(host: str, port: int) -> socket.socket:
     """Bind a listening socket; port 0 takes any free port."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
@@ -76,7 +76,7 @@ def bound(host: str, port: int) -> socket.socket:
         raise ConfigError(f"cannot listen on --host {host} --port {port}: {why}; choose another --port") from None
 
 
-def address(listener: socket.socket) -> str:
+def format_address(listener: socket.socket) -> str:
     """Format the URL to open in a browser on this machine; with the host's name if all of its addresses are served."""
     host, port = listener.getsockname()[:2]
     name = socket.gethostname() if host in ("0.0.0.0", "::") else host

@@ -34,7 +34,7 @@ class Notice(UserWarning):
     """A warning about an error that was recovered from: the run continues, and the user is told each time."""
 
 
-def install(extra: str) -> str:
+def format_install_hint(extra: str) -> str:
     """Format how to install an optional extra: from the checkout, which is how everyone installs Milonga."""
     return f"pip install '.[{extra}]' in Milonga's folder"
 
@@ -43,14 +43,14 @@ class MissingExtra(UserError):
     """An optional dependency is not installed."""
 
     def __init__(self, what: str, extra: str, also: str = "") -> None:
-        super().__init__(f"{what} needs an optional package: {install(extra)}{also}")
+        super().__init__(f"{what} needs an optional package: {format_install_hint(extra)}{also}")
 
     def __reduce__(self) -> tuple[type[UserError], tuple[str]]:
         """Pickle as a plain `UserError` with the same text, to cross process boundaries."""
         return UserError, (str(self),)
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
+def suggest_name(name: str, known: Iterable[str]) -> str:
     """Suggest a known name for a misspelt one: the nearest, or list all of them if none is near."""
     names = sorted(known)
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)

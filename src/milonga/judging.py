@@ -19,7 +19,7 @@ import numpy as np
 
 from milonga.errors import UserError
 from milonga.roles import Role, Scorer, YesNoVerifier
-from milonga.roles.yes_no import chance
+from milonga.roles.yes_no import yes_probability
 from milonga.types import Segment, Trace, Traces
 
 if TYPE_CHECKING:
@@ -30,28 +30,28 @@ def judge(table: Table, seat: str, solutions: Traces, n: int, greedy: bool, tag:
     """Make `n` verifications of each solution by policy@tag of the agent; a scorer, which is deterministic, makes one."""
     role = table.setting.roles[seat]
     if isinstance(role, Scorer):
-        return scored(table, seat, role, solutions, tag)
+        return judge_by_scorer(table, seat, role, solutions, tag)
     if isinstance(role, YesNoVerifier):
-        return weighed(table, seat, role, solutions, n, greedy, tag)
-    pieces = [parts for solution in solutions if (parts := role.parts(solution)) is not None]
+        return judge_by_probability(table, seat, role, solutions, n, greedy, tag)
+    pieces = [parts for solution in solutions if (parts := role.split_solution(solution)) is not None]
     if len(pieces) < len(solutions):
         return table.ask(seat, solutions, n, greedy, tag)
     verdicts = table.ask(seat, Traces(piece for parts in pieces for piece in parts), n, greedy, tag)
-    return joined(table, seat, role, solutions, pieces, verdicts, n)
+    return join_verdicts(table, seat, role, solutions, pieces, verdicts, n)
 
 
-def scored(table: Table, seat: str, role: Scorer, solutions: Traces, tag: str) -> Traces:
+def judge_by_scorer(table: Table, seat: str, role: Scorer, solutions: Traces, tag: str) -> Traces:
     written = table.write(seat, solutions, [t.text for t in solutions])
     if role.kind == "implicit":
-        live = table.logprobs(seat, written, tag)
-        numbers = table.ratios(seat, written, live)
+        live = table.compute_logprobs(seat, written, tag)
+        numbers = table.compute_log_ratios(seat, written, live)
         written = Traces(replace(t, logprobs=found) for t, found in zip(written, live, strict=True))
     else:
-        numbers = table.numbers(seat, written, tag)
+        numbers = table.score_tokens(seat, written, tag)
     return Traces(replace(t, reading=role.judge(t, found)) for t, found in zip(written, numbers, strict=True))
 
 
-def joined(
+def join_verdicts(
     table: Table, seat: str, role: Role, solutions: Traces, pieces: Sequence[list[Trace]], verdicts: Traces, n: int
 ) -> Traces:
     """Join verdicts on pieces into `n` verifications of each whole solution. These are not trained on."""
@@ -62,13 +62,15 @@ def joined(
     for solution, parts in zip(solutions, pieces, strict=True):
         for number in range(n):
             said = [found[part.id][number] for part in parts if part.id in found]
-            text, reading = "\n".join(verdict.text for verdict in said), role.whole(solution, said)
-            one = Trace.given(f"{table.turn}/{seat}/{solution.id}*{number}", seat, solution.problem, text, reading)
+            text, reading = "\n".join(verdict.text for verdict in said), role.merge_verdicts(solution, said)
+            one = Trace.from_text(f"{table.turn}/{seat}/{solution.id}*{number}", seat, solution.problem, text, reading)
             out.append(replace(one, about=(solution,)))
     return Traces(out)
 
 
-def weighed(table: Table, seat: str, role: YesNoVerifier, solutions: Traces, n: int, greedy: bool, tag: str) -> Traces:
+def judge_by_probability(
+    table: Table, seat: str, role: YesNoVerifier, solutions: Traces, n: int, greedy: bool, tag: str
+) -> Traces:
     """Judge by a yes/no verifier: several sampled checks make one verification, scored by the probability of its word.
 
     Greedy checks are all alike, so that one is enough; the direct form samples none, and only needs a place for its word.
@@ -79,40 +81,40 @@ def weighed(table: Table, seat: str, role: YesNoVerifier, solutions: Traces, n: 
         checks = table.write(seat, repeated, [role.write((), True)] * len(repeated))
     else:
         checks = table.ask(seat, solutions, n * each, greedy, tag)
-    found = chances(table, seat, role, checks, tag)
+    found = compute_word_chances(table, seat, role, checks, tag)
     out = []
     for first in range(0, len(checks), each):
         group = slice(first, first + each)
-        reading = role.weigh([t.reading for t in checks[group]], found[group])
+        reading = role.combine_checks([t.reading for t in checks[group]], found[group])
         out.append(replace(checks[first], reading=reading))
     return Traces(out)
 
 
-def chances(table: Table, seat: str, role: YesNoVerifier, checks: Traces, tag: str) -> list[float]:
+def compute_word_chances(table: Table, seat: str, role: YesNoVerifier, checks: Traces, tag: str) -> list[float]:
     """Probability of the word for "right" at the final verdict of each check; NaN if it has none.
 
     The place is found in token space, as the last of the two words: no sampled text is encoded again.
     """
     policy = table.setting.policies[seat]
-    words = [one_token(table, seat, word) for word in role.words]
-    places = {row: at for row, check in enumerate(checks) if (at := last_of(words, check)) is not None}
+    words = [encode_one_token(table, seat, word) for word in role.words]
+    places = {row: at for row, check in enumerate(checks) if (at := find_final_verdict(words, check)) is not None}
     # Checks of one solution are often identical, and need to be scored only once.
     before = {row: checks[row].ids[:at].tobytes() for row, at in places.items()}
     distinct = {key: row for row, key in before.items()}
-    asked = [ending(checks[row], places[row], word, policy) for row in distinct.values() for word in words]
-    found = [float(array[-1]) for array in table.logprobs(seat, Traces(asked), tag)]
-    said = {key: chance(found[2 * i], found[2 * i + 1], role.normalise) for i, key in enumerate(distinct)}
+    asked = [replace_verdict(checks[row], places[row], word, policy) for row in distinct.values() for word in words]
+    found = [float(array[-1]) for array in table.compute_logprobs(seat, Traces(asked), tag)]
+    said = {key: yes_probability(found[2 * i], found[2 * i + 1], role.normalise) for i, key in enumerate(distinct)}
     return [said[before[row]] if row in before else float("nan") for row in range(len(checks))]
 
 
-def one_token(table: Table, seat: str, word: str) -> int:
-    ids = table.setting.engine.transcribe(table.setting.policies[seat], word, end=False).ids
+def encode_one_token(table: Table, seat: str, word: str) -> int:
+    ids = table.setting.engine.encode_completion(table.setting.policies[seat], word, end=False).ids
     if len(ids) != 1:
         raise UserError(f"the model of the {seat} writes '{word}' as {len(ids)} tokens: a verdict must be one")
     return int(ids[0])
 
 
-def last_of(words: Sequence[int], check: Trace) -> int | None:
+def find_final_verdict(words: Sequence[int], check: Trace) -> int | None:
     """Find the position of a check's final verdict: the last of the two words (right, wrong) in its completion; None if it
     has no valid one."""
     start, final = check.segments[-1].start, check.reading.value.final
@@ -123,7 +125,7 @@ def last_of(words: Sequence[int], check: Trace) -> int | None:
     return at if check.ids[at] == words[0 if final else 1] else None
 
 
-def ending(check: Trace, at: int, word: int, policy: str) -> Trace:
+def replace_verdict(check: Trace, at: int, word: int, policy: str) -> Trace:
     """Copy a check up to a position and put a word there, as the only trained token: its log-probability is to be scored."""
     segments = (Segment("prompt", 0, at), Segment(check.seat, at, at + 1, policy, trained=True))
     ids = np.append(check.ids[:at], word)

@@ -13,20 +13,20 @@ from typing import Any
 
 import numpy as np
 
-from milonga.ahead import Ahead, player
-from milonga.credit.shuffle import shuffled
-from milonga.credit.staleness import age
+from milonga.ahead import Ahead, isolate_recipe
+from milonga.credit.shuffle import shuffle_targets
+from milonga.credit.staleness import mean_staleness
 from milonga.engine import Engine, LearnReport
 from milonga.errors import RunFolderError
 from milonga.evals import Evaluator, judge_metrics, make_bench, output_metrics, solver_metrics
 from milonga.preferences import Preferences
 from milonga.resolve import Plan
-from milonga.run.checkpoints import require_room
+from milonga.run.checkpoints import check_free_space
 from milonga.run.console import LiveView
-from milonga.run.files import disk_errors, free_bytes, to_json, write_atomically
+from milonga.run.files import free_bytes, to_json, translate_disk_errors, write_atomically
 from milonga.run.folder import RunFolder
-from milonga.run.note import note_of
-from milonga.run.trackers import Tracker, numbers_of, open_trackers
+from milonga.run.note import make_note
+from milonga.run.trackers import Tracker, open_trackers, select_numbers
 from milonga.schedule import Action, Cursor, Phase
 from milonga.table import Setting, Table
 from milonga.timeline import Timeline
@@ -47,12 +47,12 @@ class Place:
     def cursor(self) -> Cursor:
         return Cursor(self.phase, self.done)
 
-    def after(self, cursor: Cursor, led: bool) -> Place:
+    def next_place(self, cursor: Cursor, led: bool) -> Place:
         """The place after one more turn, at `cursor`; `led` says whether the lead agent learned in it."""
         return Place(self.turn + 1, self.lead_turns + led, cursor.phase, cursor.done + 1)
 
 
-def evaluator(plan: Plan, setting: Setting) -> Evaluator:
+def make_evaluator(plan: Plan, setting: Setting) -> Evaluator:
     """Make the evaluator of a plan's policies."""
     recipe, section = plan.recipe, plan.config.eval
     bench = make_bench(plan.task, plan.roles.get(recipe.solving), section.bench, section.split)
@@ -69,13 +69,13 @@ class Loop:
         self.setting = Setting(
             engine, plan.task, plan.roles, plan.seats, self.config.sampling, self.config.seed, self.config.batch.problems
         )
-        self.evaluate = evaluator(plan, self.setting)
+        self.evaluate = make_evaluator(plan, self.setting)
         self.place = Place()
         self.problem_cursors: dict[str, int] = {}
         self.rows: list[dict[str, Any]] = []
         self.preferences = Preferences()
         self.trackers: list[Tracker] = []
-        self.ahead = Ahead(player(plan.recipe), engine, self.config.staleness)
+        self.ahead = Ahead(isolate_recipe(plan.recipe), engine, self.config.staleness)
 
     def prepare(self) -> None:
         """Check what can fail before anything is written (disk space, graders, trackers), and show the task's description."""
@@ -95,10 +95,10 @@ class Loop:
         """Run all turns, from the start or from where `restore` put it; return the report."""
         try:
             if self.place.turn == 0 and not self.rows:
-                self.start()
-            while not self.finished():
-                self.turn()
-            return self.end()
+                self.record_start()
+            while not self.is_finished():
+                self.run_turn()
+            return self.finish_run()
         finally:
             for tracker in self.trackers:
                 tracker.close()
@@ -108,9 +108,9 @@ class Loop:
         size = self.engine.checkpoint_bytes()
         self.view.say(f"a checkpoint is {size / 2**20:,.1f} MiB; {self.config.keep.checkpoints} are kept")
         needed = size * (self.config.keep.checkpoints + 1) - self.folder.checkpoints.size()
-        require_room(self.folder.path, needed, free_bytes(self.folder.path))
+        check_free_space(self.folder.path, needed, free_bytes(self.folder.path))
 
-    def start(self) -> None:
+    def record_start(self) -> None:
         """Evaluate the initial policies as the baseline of all changes, and save the first checkpoint."""
         began = time.monotonic()
         row = {"turn": 0, "learner": None, **self.evaluate()}
@@ -124,64 +124,64 @@ class Loop:
         used = [self.engine.ledger.total(what) / amount for what, amount in self.config.budget.items()]
         return min(1.0, max(used, default=place.lead_turns / self.config.turns))
 
-    def finished(self) -> bool:
-        return self.progress(self.place) >= 1.0 or self.schedule.phase(self.next_cursor().phase) is None
+    def is_finished(self) -> bool:
+        return self.progress(self.place) >= 1.0 or self.schedule.get_phase(self.next_cursor().phase) is None
 
     def next_cursor(self) -> Cursor:
         return self.schedule.advance(self.place.cursor, self.rows)
 
-    def turn(self) -> None:
+    def run_turn(self) -> None:
         cursor = self.next_cursor()
-        phase = self.schedule.phase(cursor.phase)
+        phase = self.schedule.get_phase(cursor.phase)
         assert phase is not None
-        self.enter(phase, cursor)
-        table, played = self.play(cursor) if self.config.staleness == 0 else self.played_ahead(cursor)
+        self.enter_phase(phase, cursor)
+        table, played = self.play(cursor) if self.config.staleness == 0 else self.take_prefetched(cursor)
         self.problem_cursors[phase.learner] = table.start + table.drawn
         row, advantages = self.learn(table, played)
-        with table.timeline.spend("publish"):
-            self.ahead.published()
-        timing = table.timeline.row()
-        self.place = self.place.after(cursor, phase.learner == self.recipe.lead)
+        with table.timeline.measure("publish"):
+            self.ahead.submit_next()
+        timing = table.timeline.to_row()
+        self.place = self.place.next_place(cursor, phase.learner == self.recipe.lead)
         row = {"turn": self.place.turn, "learner": phase.learner, "lead_turn": self.place.lead_turns, **row}
         self.rows.append(row)  # before asking whether this was the last turn: conditions look at it
-        if self.measured(phase, self.place) or self.finished():
+        if self.should_evaluate(phase, self.place) or self.is_finished():
             began = time.monotonic()
             row |= self.evaluate()
             timing["eval_s"] = time.monotonic() - began
         if self.config.keep.traces_every and self.place.turn % self.config.keep.traces_every == 0:
             self.folder.save_traces(self.place.turn, played, advantages)
-        if pairs := self.preferences.unsaved():
+        if pairs := self.preferences.take_unsaved():
             self.folder.preferences.append(*pairs)
         self.record(row, {"turn": self.place.turn, **timing})
         if self.place.turn % self.config.keep.checkpoint_every == 0:
             self.checkpoint()
 
-    def table(self, place: Place, cursor: Cursor) -> Table:
+    def make_context(self, place: Place, cursor: Cursor) -> Table:
         """Make the sampling context of the turn after this place."""
-        phase = self.schedule.phase(cursor.phase)
+        phase = self.schedule.get_phase(cursor.phase)
         assert phase is not None
         return Table(
             self.setting,
             place.turn + 1,
             phase.learner,
             phase.name,
-            self.schedule.round(cursor.phase),
+            self.schedule.count_rounds(cursor.phase),
             start=self.problem_cursors.get(phase.learner, 0),
             progress=self.progress(place),
             preferences=self.preferences,
         )
 
     def play(self, cursor: Cursor) -> tuple[Table, Traces]:
-        table = self.table(self.place, cursor)
+        table = self.make_context(self.place, cursor)
         return table, self.recipe.play(table)
 
-    def played_ahead(self, cursor: Cursor) -> tuple[Table, Traces]:
+    def take_prefetched(self, cursor: Cursor) -> tuple[Table, Traces]:
         """Return the next turn of asynchronous rollouts, with a context for credit in which nothing can be sampled."""
         timeline = Timeline()
-        if self.ahead.over:
-            self.ahead.begin(self.table(*turn) for turn in self.stretch(cursor))
-        found = self.ahead.take()
-        timeline.ahead, timeline.seconds = found.ahead(timeline.began), dict(found.table.timeline.seconds)
+        if self.ahead.is_empty:
+            self.ahead.begin(self.make_context(*turn) for turn in self.stretch(cursor))
+        found = self.ahead.take_next()
+        timeline.ahead, timeline.seconds = found.hidden_seconds(timeline.began), dict(found.table.timeline.seconds)
         self.engine.ledger.add(found.table.setting.engine.ledger)
         table = replace(found.table, setting=self.setting, preferences=self.preferences, timeline=timeline, busy=True)
         return table, found.traces
@@ -193,33 +193,33 @@ class Loop:
         place = self.place
         while True:
             yield place, cursor
-            phase = self.schedule.phase(cursor.phase)
+            phase = self.schedule.get_phase(cursor.phase)
             assert phase is not None
-            place = place.after(cursor, phase.learner == self.recipe.lead)
+            place = place.next_place(cursor, phase.learner == self.recipe.lead)
             if phase.until is not None:
                 return
             cursor = self.schedule.advance(place.cursor, ())
-            then = self.schedule.phase(cursor.phase)
+            then = self.schedule.get_phase(cursor.phase)
             if then is None or place.lead_turns >= self.config.turns:
                 return
-            if place.turn % self.config.keep.checkpoint_every == 0 or self.measured(phase, place):
+            if place.turn % self.config.keep.checkpoint_every == 0 or self.should_evaluate(phase, place):
                 return
             if (then.learner, then.name) != (phase.learner, phase.name) or (then.enter and cursor.done == 0):
                 return
 
-    def measured(self, phase: Phase, place: Place) -> bool:
+    def should_evaluate(self, phase: Phase, place: Place) -> bool:
         """Whether to evaluate after this turn: every few turns of the lead agent, so that arms are measured at the same points.
         Before its first turn, and in phases that wait for a metric, every few turns of any learner."""
         if place.lead_turns == 0 or (phase.until is not None and phase.learner != self.recipe.lead):
             return place.turn % self.config.eval.every == 0
         return phase.learner == self.recipe.lead and place.lead_turns % self.config.eval.every == 0
 
-    def enter(self, phase: Phase, cursor: Cursor) -> None:
+    def enter_phase(self, phase: Phase, cursor: Cursor) -> None:
         if cursor.done == 0:
             for action in phase.enter:
-                self.act(action)
+                self.apply_action(action)
 
-    def act(self, action: Action) -> None:
+    def apply_action(self, action: Action) -> None:
         if action.kind == "snapshot":
             self.engine.snapshot(action.policy, action.source)
         elif action.kind == "copy":
@@ -233,16 +233,16 @@ class Loop:
         advantages: dict[str, Floats] = {}
         for lesson in self.recipe.credit(table, played):
             if self.config.control == "shuffled":
-                lesson = shuffled(lesson, self.config.seed, self.place.turn)
-            behind = age(lesson, self.engine.version(lesson.policy)) if self.config.staleness else None
+                lesson = shuffle_targets(lesson, self.config.seed, self.place.turn)
+            behind = mean_staleness(lesson, self.engine.version(lesson.policy)) if self.config.staleness else None
             taught = replace(lesson, stale_cap=self.config.staleness_cap) if behind else lesson
-            with table.timeline.spend("learn"):
+            with table.timeline.measure("learn"):
                 report = self.engine.learn(taught)
-            with table.timeline.spend("publish"):
+            with table.timeline.measure("publish"):
                 version = self.engine.publish(lesson.policy)
             if lesson.advantages is not None:
                 advantages |= {t.id: array for t, array in zip(lesson.traces, lesson.advantages, strict=True)}
-            row |= {f"learn/{lesson.policy}/{key}": value for key, value in report_numbers(report, behind).items()}
+            row |= {f"learn/{lesson.policy}/{key}": value for key, value in format_report(report, behind).items()}
             row |= {f"credit/{lesson.policy}/{key}": value for key, value in lesson.notes.items()}
             row |= {f"flow/{source}>{lesson.policy}": share for source, share in lesson.sources.items()}
             row[f"learn/{lesson.policy}/version"] = version
@@ -261,7 +261,7 @@ class Loop:
         self.folder.metrics.append(row)
         self.folder.timing.append(dict(timing))
         for tracker in self.trackers:
-            tracker.log(row["turn"], numbers_of(row))
+            tracker.log(row["turn"], select_numbers(row))
         self.view.add(row)
 
     def checkpoint(self) -> None:
@@ -270,9 +270,9 @@ class Loop:
 
     def restore(self) -> None:
         """Restore the newest complete checkpoint; rows after it are cut from the run folder, since those turns run again."""
-        for what in self.folder.checkpoints.damaged():
+        for what in self.folder.checkpoints.list_damaged():
             self.view.say(f"checkpoint {what}; using an older one")
-        found = self.folder.checkpoints.newest()
+        found = self.folder.checkpoints.find_newest()
         if found is None:
             raise RunFolderError(f"'{self.folder.path}' holds no complete checkpoint to resume from")
         path, state = found
@@ -285,24 +285,24 @@ class Loop:
         self.preferences = Preferences(self.folder.preferences.rows())
         self.view.say(f"resumed at turn {self.place.turn}")
 
-    def end(self) -> dict[str, Any]:
+    def finish_run(self) -> dict[str, Any]:
         if self.folder.checkpoints.path(self.place.turn).exists() is False:
             self.checkpoint()
         for policy in filter(self.engine.holds, self.plan.policies):
             target = self.folder.path / "models" / policy
-            with disk_errors(target):
+            with translate_disk_errors(target):
                 self.engine.export(policy, target)
             seats = [seat for seat, name in self.plan.seats.items() if name == policy]
-            note_of(self.config, policy, seats, self.place.turn).write(target)
+            make_note(self.config, policy, seats, self.place.turn).write(target)
         # Before the report, which says that the run is finished.
-        final = {"turn": self.place.turn, "split": self.config.eval.split, "problems": self.evaluate.per_problem()}
+        final = {"turn": self.place.turn, "split": self.config.eval.split, "problems": self.evaluate.measure_per_problem()}
         write_atomically(self.folder.path / "final.json", to_json(final) + "\n")
-        report = summary_of(self.config.recipe, str(self.folder.path), self.place, self.rows, self.engine)
+        report = summarise_run(self.config.recipe, str(self.folder.path), self.place, self.rows, self.engine)
         write_atomically(self.folder.path / "report.json", to_json(report) + "\n")
         return report
 
 
-def report_numbers(report: LearnReport, behind: float | None) -> dict[str, Any]:
+def format_report(report: LearnReport, behind: float | None) -> dict[str, Any]:
     """Metrics of an update from rollouts that are `behind` versions old on average; None in a run without staleness."""
     numbers = asdict(report)
     numbers["skipped"] = int(report.skipped is not None)
@@ -315,12 +315,12 @@ def rollout_metrics(played: Traces) -> dict[str, Any]:
     """Metrics of the turn's own rollouts, by agent: they need no extra sampling."""
     out: dict[str, Any] = {}
     for seat in dict.fromkeys(t.seat for t in played):
-        traces = played.keep(lambda t, seat=seat: t.seat == seat)  # type: ignore[misc]
+        traces = played.select(lambda t, seat=seat: t.seat == seat)  # type: ignore[misc]
         if isinstance(traces[0].reading.value, Verification):
             numbers = judge_metrics(traces)
         elif traces[0].grade is not None:
             numbers = solver_metrics(traces)
-            flat = [len(set(group)) == 1 for group in groups_of(traces).values() if len(group) > 1]
+            flat = [len(set(group)) == 1 for group in group_outcomes(traces).values() if len(group) > 1]
             numbers["flat_groups"] = float(np.mean(flat)) if flat else None
         else:
             numbers = output_metrics(traces)
@@ -328,14 +328,14 @@ def rollout_metrics(played: Traces) -> dict[str, Any]:
     return out
 
 
-def groups_of(traces: Traces) -> dict[str, list[float]]:
+def group_outcomes(traces: Traces) -> dict[str, list[float]]:
     groups: dict[str, list[float]] = {}
     for trace in traces:
         groups.setdefault(trace.problem.id, []).append(trace.correct)
     return groups
 
 
-def summary_of(recipe: str, path: str, place: Place, rows: list[dict[str, Any]], engine: Engine) -> dict[str, Any]:
+def summarise_run(recipe: str, path: str, place: Place, rows: list[dict[str, Any]], engine: Engine) -> dict[str, Any]:
     """Summarise a run: the main metrics at its start and end, and its compute."""
     measured = [row for row in rows if any(key.startswith("eval/") for key in row)]
     first, last = measured[0], measured[-1]

@@ -9,40 +9,40 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from milonga.charts import standalone
+from milonga.charts import make_standalone
 from milonga.config import explain
 from milonga.errors import ConfigError
 from milonga.evals.suites import SUITES, Subject, Suite
-from milonga.pair import bare_plan, finished, only, seated
+from milonga.pair import load_finished_run, make_run_context, plan_bare_models, restrict_to_agents
 from milonga.resolve import Plan
 from milonga.run.files import write_atomically
 
 Report = dict[str, Any]
 
 
-def by_suite(path: str | Path, name: str, given: Mapping[str, Any], plot: Path | None = None) -> Report:
+def run_suite(path: str | Path, name: str, given: Mapping[str, Any], plot: Path | None = None) -> Report:
     """Run a suite on a run's newest checkpoint, or on a model, and return the report. `plot` also draws the rows as SVG."""
-    suite = asked(name, given)
+    suite = make_suite(name, given)
     suite.check()
     check_plot(plot)
-    with opened(path, suite.bare, suite.needs) as (head, subject):
+    with open_subject(path, suite.bare, suite.needs) as (head, subject):
         found = suite.measure(subject)
     if plot is not None:
-        write_atomically(plot, standalone(suite.chart(found.rows)))
+        write_atomically(plot, make_standalone(suite.chart(found.rows)))
     return head | {"suite": name, "options": suite.options.model_dump(mode="json")} | found.facts | {"rows": found.rows}
 
 
-def asked(name: str, given: Mapping[str, Any]) -> Suite:
+def make_suite(name: str, given: Mapping[str, Any]) -> Suite:
     """Make a suite with validated options."""
     kind = SUITES.get(name)
-    refuse_others(f"suite '{name}'", given, kind.Options.model_fields)
+    refuse_unknown_options(f"suite '{name}'", given, kind.Options.model_fields)
     try:
         return kind(kind.Options.model_validate(given))
     except ValidationError as error:
         raise explain(error, kind.Options, name) from None
 
 
-def refuse_others(what: str, given: Iterable[str], known: Collection[str]) -> None:
+def refuse_unknown_options(what: str, given: Iterable[str], known: Collection[str]) -> None:
     """Refuse options that do not apply: one that would be ignored is a mistake of the user."""
     wrong = next((name for name in given if name not in known), None)
     if wrong is not None:
@@ -58,33 +58,33 @@ def check_plot(plot: Path | None) -> None:
 
 
 @contextmanager
-def opened(path: str | Path, bare: bool, needs: Sequence[str]) -> Iterator[tuple[Report, Subject]]:
+def open_subject(path: str | Path, bare: bool, needs: Sequence[str]) -> Iterator[tuple[Report, Subject]]:
     """Open the subject of a suite, with the head of its report: a run's newest checkpoint, or if `bare` a model of no run."""
     if bare and not (Path(path) / "config.toml").exists():
-        plan, weights = bare_plan(str(path), str(path)), None
+        plan, weights = plan_bare_models(str(path), str(path)), None
         head: Report = {"model": str(path)}
     else:
-        found = finished(Path(path))
+        found = load_finished_run(Path(path))
         plan, weights = found.plan, found.weights
         head = {"run": str(path), "recipe": plan.config.recipe, "turn": found.turn}
-    with subject_of(plan, weights, needs) as subject:
+    with load_subject(plan, weights, needs) as subject:
         yield head, subject
 
 
 @contextmanager
-def subject_of(plan: Plan, weights: Path | None, needs: Sequence[str]) -> Iterator[Subject]:
+def load_subject(plan: Plan, weights: Path | None, needs: Sequence[str]) -> Iterator[Subject]:
     """Load the agents of a plan that a suite needs, with their weights; the others are not loaded."""
     seats = {"solver": plan.recipe.solving, "judge": plan.recipe.judging}
     for seat in (seats[side] for side in needs):
         if seat not in plan.roles:
             raise ConfigError(f"recipe '{plan.config.recipe}' has no {seat} to measure; its seats are {', '.join(plan.roles)}")
-    setting = seated(only(plan, [seats[side] for side in needs]), weights)
+    setting = make_run_context(restrict_to_agents(plan, [seats[side] for side in needs]), weights)
     with closing(setting.engine):
-        yield Subject(setting, seats["solver"], seats["judge"], weights is None, another)
+        yield Subject(setting, seats["solver"], seats["judge"], weights is None, open_generator)
 
 
 @contextmanager
-def another(name: str) -> Iterator[Subject]:
+def open_generator(name: str) -> Iterator[Subject]:
     """Open the generator of another run, or another model in its place."""
-    with opened(name, True, ["solver"]) as (_, subject):
+    with open_subject(name, True, ["solver"]) as (_, subject):
         yield subject

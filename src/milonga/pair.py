@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Any
 
 from milonga.config import PolicySection, VllmSection, is_endpoint
 from milonga.errors import ConfigError, DataError, RunFolderError, TooLongError
-from milonga.evals.bench import rewritten
-from milonga.evals.evaluate import step_sureness, sureness, whole_bench
-from milonga.evals.metrics import first_wrong, mean, vote
+from milonga.evals.bench import rewrite_steps
+from milonga.evals.evaluate import fill_unjudged, get_confidence, get_step_confidence
+from milonga.evals.metrics import find_first_wrong, majority_vote, mean
 from milonga.resolve import Plan, resolve
-from milonga.roles import StepSolver, solver_in
+from milonga.roles import StepSolver, make_step_solver
 from milonga.run.checkpoints import Checkpoints
 from milonga.run.folder import read_config
 from milonga.table import Setting, Table
-from milonga.tasks.foreign import WithForeign, foreign
+from milonga.tasks.foreign import WithForeign, make_foreign_problem
 from milonga.types import Problem, Trace, Traces, Verification
 
 if TYPE_CHECKING:
@@ -55,12 +55,12 @@ def make_engine(plan: Plan) -> Any:
 
         config = plan.config
         placed = RayEngine(here, config.placement, config.device, sampling.rows, limit, vllm, config.threads, config.staleness)
-        return with_endpoints(placed, behind)
+        return add_endpoints(placed, behind)
     engine = LocalEngine(here, plan.config.device, sampling.rows, limit, vllm, sampling.history_gib)
-    return with_endpoints(engine, behind)
+    return add_endpoints(engine, behind)
 
 
-def with_endpoints(engine: Engine, behind: Mapping[str, PolicySection]) -> Engine:
+def add_endpoints(engine: Engine, behind: Mapping[str, PolicySection]) -> Engine:
     """Wrap an engine to add the policies that are behind endpoints."""
     if not behind:
         return engine
@@ -78,33 +78,33 @@ class Finished:
     turn: int
 
 
-def finished(path: Path, layer: Mapping[str, Any] | None = None) -> Finished:
+def load_finished_run(path: Path, layer: Mapping[str, Any] | None = None) -> Finished:
     """Load the plan and newest checkpoint of a run, with `layer` merged into its config.
 
     The engine is always the local one, wherever the run was trained.
     """
     config = read_config(path)
     plan = resolve([config.model_dump(mode="json", exclude_none=True), {"engine": "local", "staleness": 0}, layer or {}])
-    found = Checkpoints(path / "checkpoints", 1).newest()
+    found = Checkpoints(path / "checkpoints", 1).find_newest()
     if found is None:
         raise RunFolderError(f"'{path}' holds no complete checkpoint")
     return Finished(plan, found[0], found[1]["place"]["turn"])
 
 
-def bare_plan(generator: str, verifier: str, layer: Mapping[str, Any] | None = None) -> Plan:
+def plan_bare_models(generator: str, verifier: str, layer: Mapping[str, Any] | None = None) -> Plan:
     """Make a plan for models that come from no run."""
     models = {"generator": {"model": generator}, "verifier": {"model": verifier}}
     bare = {"recipe": "verifier_only", "policies": models, "sampling": {"max_tokens": BARE_TOKENS}}
     return resolve([bare, layer or {}], learns=False)
 
 
-def only(plan: Plan, seats: Collection[str]) -> Plan:
+def restrict_to_agents(plan: Plan, seats: Collection[str]) -> Plan:
     """Restrict a plan to the policies of these agents, so that no other weights are loaded."""
     names = {plan.seats[seat] for seat in seats}
     return replace(plan, policies={name: section for name, section in plan.policies.items() if name in names})
 
 
-def seated(plan: Plan, weights: Path | None) -> Setting:
+def make_run_context(plan: Plan, weights: Path | None) -> Setting:
     """Make the run context of a plan: load its engine, and the weights of a checkpoint if there is one."""
     engine = make_engine(plan)
     if weights is not None:
@@ -132,7 +132,7 @@ class Verdict:
     @property
     def probability(self) -> float | None:
         """Probability that the solution is right: the share of parsed checks that say so, or the mean of their scores."""
-        return mean([sureness(value) for value in self.values if value.final is not None])
+        return mean([get_confidence(value) for value in self.values if value.final is not None])
 
     @property
     def final(self) -> bool | None:
@@ -142,7 +142,7 @@ class Verdict:
     @property
     def steps(self) -> tuple[float, ...] | None:
         """Probability that each step is right; None if no check judges every step."""
-        said = [scores for value in self.values if (scores := step_sureness(value)) is not None]
+        said = [scores for value in self.values if (scores := get_step_confidence(value)) is not None]
         return tuple(sum(column) / len(said) for column in zip(*said, strict=True)) if said else None
 
     @property
@@ -151,7 +151,7 @@ class Verdict:
 
         It is a majority vote of the checks. It need not be the first step that most of them judge wrong.
         """
-        return vote([first_wrong(value.steps) for value in self.values])
+        return majority_vote([find_first_wrong(value.steps) for value in self.values])
 
     @property
     def rank(self) -> float:
@@ -170,8 +170,8 @@ class Pair:
             raise ConfigError(f"the generator of recipe '{plan.config.recipe}' does not solve problems by steps")
         self.plan, self.turn = plan, turn
         self.seats = tuple(seats)
-        self.setting = replace(seated(only(plan, seats), weights), task=WithForeign(plan.task))
-        self.solver = solver_in(plan.config.dialect)
+        self.setting = replace(make_run_context(restrict_to_agents(plan, seats), weights), task=WithForeign(plan.task))
+        self.solver = make_step_solver(plan.config.dialect)
 
     @classmethod
     def open(
@@ -189,11 +189,11 @@ class Pair:
         `seats` defaults to those of generator and verifier that the recipe has. Seed, device, temperature and sampler
         default to the run's.
         """
-        name, folder, layer = str(path), Path(path), changes(seed, device, temperature, sampler)
+        name, folder, layer = str(path), Path(path), collect_overrides(seed, device, temperature, sampler)
         if is_endpoint(name) or (not (folder / "config.toml").exists() and (folder / "config.json").exists()):
-            return cls(bare_plan(name, name, layer), None, SEATS if seats is None else seats)
-        found = finished(folder, layer)
-        return cls(found.plan, found.weights, present(found.plan) if seats is None else seats, found.turn)
+            return cls(plan_bare_models(name, name, layer), None, SEATS if seats is None else seats)
+        found = load_finished_run(folder, layer)
+        return cls(found.plan, found.weights, list_present_agents(found.plan) if seats is None else seats, found.turn)
 
     @classmethod
     def bare(
@@ -211,8 +211,8 @@ class Pair:
         if not named:
             raise ConfigError("a pair needs a generator or a verifier")
         other = next(iter(named.values()))
-        plan = bare_plan(
-            named.get("generator", other), named.get("verifier", other), changes(seed, device, temperature, sampler)
+        plan = plan_bare_models(
+            named.get("generator", other), named.get("verifier", other), collect_overrides(seed, device, temperature, sampler)
         )
         return cls(plan, None, tuple(named))
 
@@ -240,14 +240,14 @@ class Pair:
     @staticmethod
     def problem(question: str, answer: str | None = None, id: str | None = None) -> Problem:
         """Make a problem from a question; without an id, its text is the id."""
-        return foreign(id or question, question, answer)
+        return make_foreign_problem(id or question, question, answer)
 
     def solve(self, problems: Sequence[Problem], n: int = 1, greedy: bool = False) -> Traces:
         """Sample `n` solutions of each problem in one batch, grouped by problem, and graded if an answer is known.
 
         Problems that do not fit into the model's context get none; the others are not affected.
         """
-        distinct("problem", [problem.id for problem in problems])
+        check_distinct_ids("problem", [problem.id for problem in problems])
         try:
             return Table(self.setting, "use", "").ask("generator", problems, n, greedy)
         except TooLongError:
@@ -259,44 +259,44 @@ class Pair:
         A scorer is asked once: it is deterministic. If a solution does not fit into the model's context, all its checks
         count as unparsed.
         """
-        distinct("solution", [solution.id for solution in solutions])
+        check_distinct_ids("solution", [solution.id for solution in solutions])
         subjects = Traces(solutions)
         try:
             judged = Table(self.setting, "use", "").judge("verifier", subjects, checks, greedy)
         except TooLongError:
             judged = Traces([])
         found: dict[str, list[Trace]] = {}
-        for check in whole_bench(judged, subjects, checks):
+        for check in fill_unjudged(judged, subjects, checks):
             found.setdefault(check.subject.id, []).append(check)
         return [Verdict(solution, tuple(found[solution.id])) for solution in subjects]
 
-    def given(self, problem: Problem, steps: Sequence[str], answer: str | None = None, id: str | None = None) -> Trace:
+    def wrap_solution(self, problem: Problem, steps: Sequence[str], answer: str | None = None, id: str | None = None) -> Trace:
         """Convert somebody else's solution into a rollout in this pair's dialect, to be verified.
 
         Without an answer, the last number of the last step is taken as the answer.
         """
-        trace = rewritten(self.solver, id or problem.id, problem, steps, answer)
+        trace = rewrite_steps(self.solver, id or problem.id, problem, steps, answer)
         if trace is None:
             raise DataError(f"the steps of a solution hold marks of the {self.solver.dialect} dialect")
         return trace
 
 
-def changes(seed: int | None, device: str | None, temperature: float | None, sampler: str | None) -> dict[str, Any]:
+def collect_overrides(seed: int | None, device: str | None, temperature: float | None, sampler: str | None) -> dict[str, Any]:
     """Collect the config overrides that the user of a pair gave; None means not given."""
     known = {"seed": seed, "device": device}
     sampling = {"temperature": temperature, "sampler": sampler}
-    return given(known) | ({"sampling": given(sampling)} if given(sampling) else {})
+    return drop_none(known) | ({"sampling": drop_none(sampling)} if drop_none(sampling) else {})
 
 
-def given(options: Mapping[str, Any]) -> dict[str, Any]:
+def drop_none(options: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in options.items() if value is not None}
 
 
-def present(plan: Plan) -> tuple[str, ...]:
+def list_present_agents(plan: Plan) -> tuple[str, ...]:
     return tuple(seat for seat in SEATS if seat in plan.roles)
 
 
-def distinct(what: str, ids: Sequence[str]) -> None:
+def check_distinct_ids(what: str, ids: Sequence[str]) -> None:
     """Check that ids are distinct: they seed the sampling, and identify the results."""
     if len(set(ids)) != len(ids):
         raise ValueError(f"two {what}s have the same id")

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from milonga.tasks.base import normalised
+from milonga.tasks.base import normalise_text
 from milonga.types import Problem, Reading, Segment, Trace
 
 
@@ -26,11 +26,11 @@ class Side:
     start: int
 
     @classmethod
-    def of(cls, trace: Trace) -> Side:
+    def from_rollout(cls, trace: Trace) -> Side:
         start = trace.segments[-1].start if trace.segments else 0
         return cls(trace.text, tuple(int(token) for token in trace.ids), start)
 
-    def trace(self, id: str, seat: str, problem: Problem, policy: str) -> Trace:
+    def to_rollout(self, id: str, seat: str, problem: Problem, policy: str) -> Trace:
         """Rebuild the rollout, as a row of a train batch for a policy with the same tokenizer; never for a policy gradient."""
         return Trace(
             id=id,
@@ -62,14 +62,14 @@ class Preference:
     @property
     def key(self) -> tuple[int | str, ...]:
         """Identity of the pair, by which duplicates are found. The round is part of it: later the policy is another one."""
-        return (self.round, self.seat, *(normalised(text) for text in (self.question, self.winner.text, self.loser.text)))
+        return (self.round, self.seat, *(normalise_text(text) for text in (self.question, self.winner.text, self.loser.text)))
 
-    def traces(self, policy: str) -> tuple[Trace, Trace]:
+    def to_rollouts(self, policy: str) -> tuple[Trace, Trace]:
         """Rebuild winner and loser as rows of a train batch for a policy with the same tokenizer."""
         id, problem = f"{self.turn}/{self.problem}", Problem(self.problem, self.question, "")
         return (
-            self.winner.trace(f"{id}/winner", self.seat, problem, policy),
-            self.loser.trace(f"{id}/loser", self.seat, problem, policy),
+            self.winner.to_rollout(f"{id}/winner", self.seat, problem, policy),
+            self.loser.to_rollout(f"{id}/loser", self.seat, problem, policy),
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -98,16 +98,16 @@ class Preferences:
 
     def add(self, one: Preference) -> bool:
         """Keep a pair; False if its sides read alike, or if the round has it already."""
-        if normalised(one.winner.text) == normalised(one.loser.text) or one.key in self._seen:
+        if normalise_text(one.winner.text) == normalise_text(one.loser.text) or one.key in self._seen:
             return False
         self._seen.add(one.key)
         self.kept.append(one)
         return True
 
-    def of_round(self, number: int) -> list[Preference]:
+    def select_round(self, number: int) -> list[Preference]:
         return [one for one in self.kept if one.round == number]
 
-    def unsaved(self) -> list[dict[str, Any]]:
+    def take_unsaved(self) -> list[dict[str, Any]]:
         """Return the rows that the run folder does not hold yet, and mark them as saved."""
         rows = [one.to_json() for one in self.kept[self._saved :]]
         self._saved = len(self.kept)

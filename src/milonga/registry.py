@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Generic, TypeVar
 
-from milonga.errors import ConfigError, nearest
+from milonga.errors import ConfigError, suggest_name
 
 T = TypeVar("T")
 
@@ -29,7 +29,7 @@ class Registry(Generic[T]):
 
     def get(self, name: str) -> T:
         if name not in self._items:
-            raise ConfigError(f"unknown {self.kind} '{name}': {nearest(name, self._items)}")
+            raise ConfigError(f"unknown {self.kind} '{name}': {suggest_name(name, self._items)}")
         return self._items[name]
 
     def names(self) -> list[str]:

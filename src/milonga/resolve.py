@@ -18,15 +18,15 @@ from milonga.config import (
     explain,
     is_endpoint,
     merge,
-    parse,
+    parse_config,
 )
 from milonga.engine.remote.address import check_section, parse_address
-from milonga.errors import ConfigError, MissingExtra, nearest
-from milonga.loading import whole, with_whole_path
+from milonga.errors import ConfigError, MissingExtra, suggest_name
+from milonga.loading import make_absolute, make_path_absolute
 from milonga.objectives import Objective, make_objective
 from milonga.recipes import RECIPES, Recipe, RecipeOptions, find_recipe
-from milonga.roles import Dialect, Role, with_tool
-from milonga.run.note import dialect_of, origin_of
+from milonga.roles import Dialect, Role, adapt_roles_to_tool
+from milonga.run.note import find_dialect, find_origin
 from milonga.tasks import Task, make_task
 
 PATHS = ("path", "dev_path", "test_path", "questions")
@@ -55,27 +55,27 @@ def resolve(layers: Sequence[Mapping[str, Any]], learns: bool = True) -> Plan:
     if "recipe" not in raw:
         raise ConfigError("no recipe was named")
     recipe_class = find_recipe(str(raw["recipe"]))
-    config = parse(merge(merge({"task": {"name": "chain"}}, recipe_class.defaults), raw))
+    config = parse_config(merge(merge({"task": {"name": "chain"}}, recipe_class.defaults), raw))
     if config.sampling.sampler == "vllm":
         require_vllm()
     if config.engine == "ray":
         require_ray()
-    options = options_of(recipe_class, config)
-    sitting = recipe_class.seated(options)
-    seats = bind(recipe_class, sitting, config)
-    config = complete(config, recipe_class, sitting, seats)
+    options = parse_options(recipe_class, config)
+    sitting = recipe_class.select_agents(options)
+    seats = bind_policies(recipe_class, sitting, config)
+    config = fill_defaults(config, recipe_class, sitting, seats)
     check_endpoints(config, recipe_class, seats, learns)
     task = make_task(config.task)
-    config = config.model_copy(update={"policies": started(config.policies, task)})
+    config = config.model_copy(update={"policies": resolve_embedded_models(config.policies, task)})
     if task.size(config.eval.split) == 0:
         raise ConfigError(
             f"task '{task.name}' has no {config.eval.split} problems to measure on; give it some, or another split"
         )
     policies = {name: config.policies[name] for name in dict.fromkeys(seats.values())}
-    objectives = {seat: objective_of(seat, policies[policy], recipe_class) for seat, policy in seats.items()}
+    objectives = {seat: make_agent_objective(seat, policies[policy], recipe_class) for seat, policy in seats.items()}
     for seat, role in sitting.items():
-        limit = (config.sampling.max_tokens or task.max_tokens) * role.room()
-        objectives[seat] = with_length(objectives[seat], limit)
+        limit = (config.sampling.max_tokens or task.max_tokens) * role.length_factor()
+        objectives[seat] = set_length_constant(objectives[seat], limit)
     recipe = recipe_class(options, objectives, seats, config.batch.rollouts)
     if recipe.tasks and task.name not in recipe.tasks:
         raise ConfigError(f"recipe '{config.recipe}' knows how to pose or spoil problems of {', '.join(recipe.tasks)} alone")
@@ -87,7 +87,7 @@ def resolve(layers: Sequence[Mapping[str, Any]], learns: bool = True) -> Plan:
         raise ConfigError(
             f"recipe '{config.recipe}' chooses among levels of difficulty, which task '{task.name}' does not have"
         )
-    if recipe.needs_related and not task.relates:
+    if recipe.needs_related and not task.can_relate:
         raise ConfigError(
             f"recipe '{config.recipe}' changes what problems ask, which task '{task.name}' does not know how to do"
         )
@@ -95,7 +95,7 @@ def resolve(layers: Sequence[Mapping[str, Any]], learns: bool = True) -> Plan:
         raise ConfigError(
             f"recipe '{config.recipe}' keeps back parts of problems, which those of task '{task.name}' do not have"
         )
-    if recipe.needs_demonstrations and not task.demonstrates:
+    if recipe.needs_demonstrations and not task.can_demonstrate:
         raise ConfigError(
             f"recipe '{config.recipe}' needs worked solutions, which task '{task.name}' does not have for all problems"
         )
@@ -109,7 +109,7 @@ def resolve(layers: Sequence[Mapping[str, Any]], learns: bool = True) -> Plan:
         refuse_overlap(config, recipe, policies)
     dialect: Dialect = "terse" if config.dialect == "terse" else "tagged"
     roles = recipe.roles(dialect)
-    return Plan(config, recipe, task, roles if task.tool is None else with_tool(roles, task.tool), seats, policies)
+    return Plan(config, recipe, task, roles if task.tool is None else adapt_roles_to_tool(roles, task.tool), seats, policies)
 
 
 def require_vllm() -> None:
@@ -156,11 +156,11 @@ def refuse_overlap(config: Config, recipe: Recipe, policies: Mapping[str, Policy
     """Refuse `staleness` for runs in which asynchronous rollouts are impossible or wrong."""
     stale = f"staleness={config.staleness}"
     sampled = [name for name, section in policies.items() if section.kind == "generative"]
-    if config.engine != "ray" or not all(config.placement.of(name).samplers for name in sampled):
+    if config.engine != "ray" or not all(config.placement.for_policy(name).samplers for name in sampled):
         raise ConfigError(
             f"{stale} needs samplers beside the learners: set engine=ray and placement.samplers=1, or staleness=0"
         )
-    if any(config.placement.of(name).transfer in ("nccl", "ipc") for name in sampled):
+    if any(config.placement.for_policy(name).transfer in ("nccl", "ipc") for name in sampled):
         raise ConfigError(
             f"{stale}: vLLM's own transfer would put new weights under samplers at work; set placement.transfer=store"
         )
@@ -185,7 +185,7 @@ def refuse_overlap(config: Config, recipe: Recipe, policies: Mapping[str, Policy
             )
 
 
-def options_of(recipe: type[Recipe], config: Config) -> RecipeOptions:
+def parse_options(recipe: type[Recipe], config: Config) -> RecipeOptions:
     """Parse and check the recipe's own options."""
     try:
         return recipe.Options.model_validate(config.options)
@@ -193,7 +193,7 @@ def options_of(recipe: type[Recipe], config: Config) -> RecipeOptions:
         raise explain(error, recipe.Options, "options") from None
 
 
-def bind(recipe: type[Recipe], sitting: Iterable[str], config: Config) -> dict[str, str]:
+def bind_policies(recipe: type[Recipe], sitting: Iterable[str], config: Config) -> dict[str, str]:
     """Map each agent to its policy: derived from the binding, never repeated in the config."""
     reason = recipe.bindings.get(config.binding, "it was never meant to")
     if reason:
@@ -202,11 +202,11 @@ def bind(recipe: type[Recipe], sitting: Iterable[str], config: Config) -> dict[s
     names = {seat: recipe.lead if config.binding == "shared" else seat for seat in sitting}
     for name in (*config.policies, *config.placement.policies):
         if name not in names.values():
-            raise ConfigError(f"unknown policy '{name}': {nearest(name, set(names.values()))}")
+            raise ConfigError(f"unknown policy '{name}': {suggest_name(name, set(names.values()))}")
     return names
 
 
-def complete(config: Config, recipe: type[Recipe], sitting: Mapping[str, type[Role]], seats: Mapping[str, str]) -> Config:
+def fill_defaults(config: Config, recipe: type[Recipe], sitting: Mapping[str, type[Role]], seats: Mapping[str, str]) -> Config:
     """Fill in the config values that follow from the rest: every policy's section, adapters, the dialect."""
     policies = {name: config.policies.get(name, PolicySection()) for name in dict.fromkeys(seats.values())}
     if config.binding == "lora":
@@ -218,18 +218,23 @@ def complete(config: Config, recipe: type[Recipe], sitting: Mapping[str, type[Ro
     for name, section in policies.items():
         if "kind" in section.model_fields_set and section.kind != kinds[name]:
             raise ConfigError(f"policies.{name}.kind follows from the seat: it is '{kinds[name]}' in '{recipe.name}'")
-        start = None if section.adapter is None else whole(section.adapter)
-        update = {"kind": kinds[name], "adapter": start, "lr": rate(section), "endpoint": endpoint_of(name, section)}
+        start = None if section.adapter is None else make_absolute(section.adapter)
+        update = {
+            "kind": kinds[name],
+            "adapter": start,
+            "lr": resolve_learning_rate(section),
+            "endpoint": resolve_endpoint(name, section),
+        }
         policies[name] = section.model_copy(update=update)
     dialect = config.dialect
     if dialect == "auto":
-        dialect = "terse" if all(dialect_of(p.model) == "terse" for p in policies.values()) else "tagged"
+        dialect = "terse" if all(find_dialect(p.model) == "terse" for p in policies.values()) else "tagged"
     options = {**recipe.Options().model_dump(), **config.options}
-    derived = {"policies": policies, "dialect": dialect, "options": options, "task": with_whole_paths(config.task)}
-    return config.model_copy(update=derived | {"recipe": with_whole_path(config.recipe)})
+    derived = {"policies": policies, "dialect": dialect, "options": options, "task": make_paths_absolute(config.task)}
+    return config.model_copy(update=derived | {"recipe": make_path_absolute(config.recipe)})
 
 
-def endpoint_of(name: str, section: PolicySection) -> EndpointSection | None:
+def resolve_endpoint(name: str, section: PolicySection) -> EndpointSection | None:
     if is_endpoint(section.model):
         return section.endpoint or EndpointSection()
     if section.endpoint is not None:
@@ -237,7 +242,7 @@ def endpoint_of(name: str, section: PolicySection) -> EndpointSection | None:
     return None
 
 
-def started(policies: Mapping[str, PolicySection], task: Task) -> dict[str, PolicySection]:
+def resolve_embedded_models(policies: Mapping[str, PolicySection], task: Task) -> dict[str, PolicySection]:
     """Replace the model name `embedded` by the embedded model that the task names; most tasks use the default one."""
     if task.base == "base":
         return dict(policies)
@@ -245,28 +250,28 @@ def started(policies: Mapping[str, PolicySection], task: Task) -> dict[str, Poli
     return {name: p.model_copy(update={"model": model}) if p.model == EMBEDDED else p for name, p in policies.items()}
 
 
-def rate(section: PolicySection) -> float | None:
+def resolve_learning_rate(section: PolicySection) -> float | None:
     """The learning rate as given; for a model that was exported from a run, the default of the model that run started from."""
-    origin = origin_of(section.model)
+    origin = find_origin(section.model)
     if section.lr is not None or origin == section.model:
         return section.lr
     return section.model_copy(update={"model": origin}).learning_rate
 
 
-def with_whole_paths(task: Mapping[str, Any]) -> dict[str, Any]:
+def make_paths_absolute(task: Mapping[str, Any]) -> dict[str, Any]:
     """Make the paths of a task's files absolute, so that a run can be resumed from another folder."""
-    out = {key: whole(value) if key in PATHS and isinstance(value, str) else value for key, value in task.items()}
-    return out | {"name": with_whole_path(str(out["name"]))}
+    out = {key: make_absolute(value) if key in PATHS and isinstance(value, str) else value for key, value in task.items()}
+    return out | {"name": make_path_absolute(str(out["name"]))}
 
 
-def with_length(objective: Objective, limit: int) -> Objective:
+def set_length_constant(objective: Objective, limit: int) -> Objective:
     """Set Dr.GRPO's length constant to the agent's token limit, if none was given."""
     if objective.aggregate != "constant" or objective.length is not None:
         return objective
     return objective.model_copy(update={"length": limit})
 
 
-def objective_of(seat: str, section: PolicySection, recipe: type[Recipe]) -> Objective:
+def make_agent_objective(seat: str, section: PolicySection, recipe: type[Recipe]) -> Objective:
     overrides = dict(section.objective)
     try:
         objective = make_objective(str(overrides.pop("preset", "grpo")), overrides)

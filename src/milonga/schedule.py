@@ -28,7 +28,7 @@ class Gate:
     at_least: float
 
     def __call__(self, rows: Sequence[Row]) -> bool:
-        values = known(rows, self.metric)
+        values = collect_metric(rows, self.metric)
         return bool(values) and values[-1] >= self.at_least
 
 
@@ -42,12 +42,12 @@ class Plateau:
 
     def __call__(self, rows: Sequence[Row]) -> bool:
         best, age = -math.inf, 0
-        for value in known(rows, self.metric):
+        for value in collect_metric(rows, self.metric):
             best, age = (value, 0) if value > best + self.least_gain else (best, age + 1)
         return age >= self.patience
 
 
-def known(rows: Sequence[Row], metric: str) -> list[float]:
+def collect_metric(rows: Sequence[Row], metric: str) -> list[float]:
     return [float(row[metric]) for row in rows if row.get(metric) is not None]
 
 
@@ -73,7 +73,7 @@ class Phase:
     name: str = ""
     """Name of what is learned, if an agent learns several things: the recipe finds it in the context."""
 
-    def over(self, done: int, rows: Sequence[Row]) -> bool:
+    def is_over(self, done: int, rows: Sequence[Row]) -> bool:
         return (self.turns is not None and done >= self.turns) or (self.until is not None and done > 0 and self.until(rows))
 
 
@@ -97,34 +97,34 @@ class Schedule:
             raise ValueError("nothing can follow a cycle")
         return Schedule(self.intro + other.intro, other.cycle)
 
-    def phase(self, number: int) -> Phase | None:
+    def get_phase(self, number: int) -> Phase | None:
         if number < len(self.intro):
             return self.intro[number]
         return self.cycle[(number - len(self.intro)) % len(self.cycle)] if self.cycle else None
 
-    def round(self, number: int) -> int:
+    def count_rounds(self, number: int) -> int:
         """Count the phases of the same learner and name before this one."""
-        earlier, this = [self.phase(k) for k in range(number)], self.phase(number)
+        earlier, this = [self.get_phase(k) for k in range(number)], self.get_phase(number)
         alike = [p for p in earlier if p and this and (p.learner, p.name) == (this.learner, this.name)]
         return len(alike)
 
     def advance(self, cursor: Cursor, rows: Sequence[Row]) -> Cursor:
         """Return the cursor of the next turn: the same phase, or the next one that is not over at once."""
         for _ in range(len(self.intro) + 2 * len(self.cycle) + 1):
-            phase = self.phase(cursor.phase)
-            if phase is None or not phase.over(cursor.done, rows[len(rows) - cursor.done :] if cursor.done else ()):
+            phase = self.get_phase(cursor.phase)
+            if phase is None or not phase.is_over(cursor.done, rows[len(rows) - cursor.done :] if cursor.done else ()):
                 return cursor
             cursor = Cursor(cursor.phase + 1, 0)
         raise ValueError("no phase of the schedule has any turns")
 
-    def turns_until(self, learner: str, count: int) -> int | None:
+    def count_turns_until(self, learner: str, count: int) -> int | None:
         """Count all turns until `learner` has learned `count` times; None if conditions make that unknown."""
         phases = self.intro + self.cycle
         if any(p.until is not None or p.turns is None for p in phases):
             return count if all(p.learner == learner for p in phases) else None
         total, led, number = 0, 0, 0
         while led < count:
-            phase = self.phase(number)
+            phase = self.get_phase(number)
             if phase is None or (number >= len(self.intro) and all(p.learner != learner for p in self.cycle)):
                 return None
             turns = phase.turns or 0

@@ -46,9 +46,9 @@ class Setting:
     batch: int
     """Problems in a turn."""
 
-    def limit(self, seat: str) -> int:
+    def get_max_tokens(self, seat: str) -> int:
         """Most new tokens of an agent's completion: the limit of the task's solutions, times the role's `room`."""
-        return self.roles[seat].room() * (self.sampling.max_tokens or self.task.max_tokens)
+        return self.roles[seat].length_factor() * (self.sampling.max_tokens or self.task.max_tokens)
 
 
 @dataclass(frozen=True)
@@ -94,13 +94,13 @@ class Table:
     """Whether rollouts of later turns are being sampled meanwhile: then nothing can be sampled in this context."""
 
     @contextmanager
-    def conversing(self) -> Iterator[None]:
+    def cache_conversations(self) -> Iterator[None]:
         """Cache the prefixes of what is sampled in this block, so that `reply` and `complete` do not compute them again. It
         saves time, costs memory while the block lasts, and changes no result."""
         if self.history is not None:  # an outer block is as good
             yield
             return
-        self.history = self.setting.engine.history()
+        self.history = self.setting.engine.open_history()
         try:
             yield
         finally:
@@ -111,15 +111,15 @@ class Table:
         """Draw the next problems. Each learner has its own cursor: arms of a comparison see the same problems in the same
         order."""
         count = self.setting.batch if count is None else count
-        drawn = self.setting.task.draw(self.split, self.start + self.drawn, count)
+        drawn = self.setting.task.draw_problems(self.split, self.start + self.drawn, count)
         self.drawn += count
         return drawn
 
-    def problems_at(self, levels: Sequence[int]) -> list[Problem]:
+    def draw_problems_at(self, levels: Sequence[int]) -> list[Problem]:
         """Draw the next problems, one at each of these levels of the task."""
         first = self.start + self.drawn
         self.drawn += len(levels)
-        return [self.setting.task.at(level).problem(self.split, first + n) for n, level in enumerate(levels)]
+        return [self.setting.task.at_level(level).problem(self.split, first + n) for n, level in enumerate(levels)]
 
     def ask(
         self, seat: str, subjects: Sequence[Problem] | Traces, n: int = 1, greedy: bool = False, tag: str = "live"
@@ -131,14 +131,14 @@ class Table:
         """
         asked: list[_Asked] = []
         everyone: list[Problem | Trace] = list(subjects)
-        for subject, context in zip(everyone, self._contexts(seat, everyone, n), strict=True):
+        for subject, context in zip(everyone, self._encode_prompts(seat, everyone, n), strict=True):
             if context is not None:
-                named = self._names(seat, subject.id, n, greedy)
-                asked += [_Asked(id, *apart(subject), Request(context, key)) for id, key in named]
-        self._require(seat, subjects, asked)
-        with nullcontext() if self.setting.task.tool is None else self.conversing():
-            traces = self._served(seat, self._sample(seat, asked, greedy, tag), greedy, tag)
-        return Traces(traces if self.setting.roles[seat].judges else self._graded(traces))
+                named = self._make_ids(seat, subject.id, n, greedy)
+                asked += [_Asked(id, *split_target(subject), Request(context, key)) for id, key in named]
+        self._require_any(seat, subjects, asked)
+        with nullcontext() if self.setting.task.tool is None else self.cache_conversations():
+            traces = self._answer_tool_calls(seat, self._sample(seat, asked, greedy, tag), greedy, tag)
+        return Traces(traces if self.setting.roles[seat].judges else self._grade_solutions(traces))
 
     def complete(
         self, seat: str, prefixes: Sequence[tuple[Trace, int]], n: int = 1, tag: str = "live", step: bool = False
@@ -151,12 +151,12 @@ class Table:
         asked: list[_Asked] = []
         for solution, count in prefixes:
             cut = solution.steps[count - 1][1] if count else solution.segments[-1].start
-            named = self._names(seat, f"{solution.id}+{count}", n, False)
+            named = self._make_ids(seat, f"{solution.id}+{count}", n, False)
             asked += [
                 _Asked(id, solution.problem, solution, Request(solution.ids[:cut], key), (solution, count)) for id, key in named
             ]
         more = self.setting.roles[seat].step_stop if step else ()
-        return Traces(self._graded(self._sample(seat, asked, False, tag, more)))
+        return Traces(self._grade_solutions(self._sample(seat, asked, False, tag, more)))
 
     def reply(
         self,
@@ -173,20 +173,20 @@ class Table:
         Ids are appended to those of the conversation, which are never encoded again. Turns that the live policy sampled stay
         trained; messages of others, and turns that were given, are context.
         """
-        return Traces(self._graded(self._next_turns(seat, talks, said, n, greedy, tag, speaker)))
+        return Traces(self._grade_solutions(self._sample_next_turns(seat, talks, said, n, greedy, tag, speaker)))
 
-    def _next_turns(
+    def _sample_next_turns(
         self, seat: str, talks: Traces, said: Sequence[Prompt], n: int, greedy: bool, tag: str, speaker: str
     ) -> list[Trace]:
         asked: list[_Asked] = []
-        for talk, context in zip(talks, self._following(seat, talks, said, n), strict=True):
+        for talk, context in zip(talks, self._encode_next_turns(seat, talks, said, n), strict=True):
             if context is not None:
-                kept = talk if talk.origin == "sampled" else as_context(talk)
-                named = self._names(seat, f"{talk.id}>", n, greedy)
+                kept = talk if talk.origin == "sampled" else mask_conversation(talk)
+                named = self._make_ids(seat, f"{talk.id}>", n, greedy)
                 asked += [_Asked(id, talk.problem, talk, Request(context, key), talk=(kept, speaker)) for id, key in named]
         return self._sample(seat, asked, greedy, tag)
 
-    def _served(self, seat: str, traces: list[Trace], greedy: bool, tag: str) -> list[Trace]:
+    def _answer_tool_calls(self, seat: str, traces: list[Trace], greedy: bool, tag: str) -> list[Trace]:
         """Answer the tool calls in conversations, and sample on, until there are none or one conversation has made its limit.
 
         A conversation with no room left for an answer stays as it is, at its call: it has no end that could be parsed.
@@ -197,13 +197,15 @@ class Table:
         rows: Sequence[int] = range(len(out))
         for _ in range(tool.calls):
             calls = {
-                row: call for row in rows if (call := role.call(out[row].text)) is not None and out[row].finish != "length"
+                row: call
+                for row in rows
+                if (call := role.parse_tool_call(out[row].text)) is not None and out[row].finish != "length"
             }
             if not calls:
                 break
-            said = [role.returned(tool.answer(call)) for call in calls.values()]
+            said = [role.render_tool_result(tool.answer(call)) for call in calls.values()]
             talks = Traces(out[row] for row in calls)
-            replies = {reply.subject.id: reply for reply in self._next_turns(seat, talks, said, 1, greedy, tag, TOOL)}
+            replies = {reply.subject.id: reply for reply in self._sample_next_turns(seat, talks, said, 1, greedy, tag, TOOL)}
             rows = [row for row in calls if out[row].id in replies]
             for row in rows:
                 out[row] = replies[out[row].id]
@@ -211,77 +213,79 @@ class Table:
 
     def write_reply(self, seat: str, talks: Traces, said: Sequence[Prompt], texts: Sequence[str]) -> Traces:
         """Make rollouts whose next turns are given texts, to be imitated: everything before them is context alone."""
-        made, answers = self._given(seat, texts)
+        made, answers = self._encode_given(seat, texts)
         traces = []
-        contexts = self._following(seat, talks, said, 1, [len(answer.ids) for answer in answers])
+        contexts = self._encode_next_turns(seat, talks, said, 1, [len(answer.ids) for answer in answers])
         for talk, answer, context in zip(talks, answers, contexts, strict=True):
             if context is not None:
-                id, key = self._names(seat, f"{talk.id}>=", 1, False)[0]
-                one = _Asked(id, talk.problem, talk, Request(context, key), talk=(as_context(talk), "prompt"))
-                traces.append(replace(self._trace(one, answer, made, 1.0), origin="given"))
-        return Traces(self._graded(traces))
+                id, key = self._make_ids(seat, f"{talk.id}>=", 1, False)[0]
+                one = _Asked(id, talk.problem, talk, Request(context, key), talk=(mask_conversation(talk), "prompt"))
+                traces.append(replace(self._make_rollout(one, answer, made, 1.0), origin="given"))
+        return Traces(self._grade_solutions(traces))
 
     def write(self, seat: str, subjects: Sequence[Problem | Trace] | Traces, texts: Sequence[str]) -> Traces:
         """Make rollouts of given texts as if the agent had written them: to be imitated, or scored by a value head. They never
         enter a policy gradient."""
         role = self.setting.roles[seat]
-        abouts = [apart(subject)[1] for subject in subjects]
+        abouts = [split_target(subject)[1] for subject in subjects]
         # A solution that was truncated at the limit has no end to be imitated.
         whole = [a is None or a.text != text or a.finish != "length" for a, text in zip(abouts, texts, strict=True)]
-        made, answers = self._given(seat, texts, whole)
+        made, answers = self._encode_given(seat, texts, whole)
         traces = []
-        contexts = self._contexts(seat, subjects, 1, [len(answer.ids) for answer in answers])
+        contexts = self._encode_prompts(seat, subjects, 1, [len(answer.ids) for answer in answers])
         for subject, answer, context in zip(subjects, answers, contexts, strict=True):
             if context is not None:
-                id, key = self._names(seat, f"{subject.id}=", 1, False)[0]
-                trace = self._trace(_Asked(id, *apart(subject), Request(context, key)), answer, made, 1.0)
+                id, key = self._make_ids(seat, f"{subject.id}=", 1, False)[0]
+                trace = self._make_rollout(_Asked(id, *split_target(subject), Request(context, key)), answer, made, 1.0)
                 traces.append(replace(trace, origin="given"))
-        return Traces(traces if role.judges else self._graded(traces))
+        return Traces(traces if role.judges else self._grade_solutions(traces))
 
-    def _given(self, seat: str, texts: Sequence[str], whole: Sequence[bool] | None = None) -> tuple[Segment, list[Completion]]:
+    def _encode_given(
+        self, seat: str, texts: Sequence[str], whole: Sequence[bool] | None = None
+    ) -> tuple[Segment, list[Completion]]:
         """Encode given texts with the agent's tokenizer, closed by end-of-sequence where they are whole. Return the segment
         that marks the agent as their producer, and the completions."""
         policy, engine = self.setting.policies[seat], self.setting.engine
         made = Segment(seat, 0, 0, policy, engine.version(policy), trained=True)
         ends = whole or [True] * len(texts)
-        return made, [engine.transcribe(policy, text, end) for text, end in zip(texts, ends, strict=True)]
+        return made, [engine.encode_completion(policy, text, end) for text, end in zip(texts, ends, strict=True)]
 
     def judge(self, seat: str, solutions: Traces, n: int = 1, greedy: bool = False, tag: str = "live") -> Traces:
         """Verify solutions by a judge of any kind: a generative one is sampled, a scorer is evaluated once."""
         return judging.judge(self, seat, solutions, n, greedy, tag)
 
-    def numbers(self, seat: str, traces: Traces, tag: str = "live") -> list[Floats]:
+    def score_tokens(self, seat: str, traces: Traces, tag: str = "live") -> list[Floats]:
         """Score every token: values of the agent's value head, or log-ratios to its reference; aligned with each rollout's
         ids."""
         if self.setting.roles[seat].kind == "scalar":
-            with self.timeline.spend("score"):
+            with self.timeline.measure("score"):
                 return self.setting.engine.values(self.setting.policies[seat], traces, tag)
-        return self.ratios(seat, traces, self.logprobs(seat, traces, tag))
+        return self.compute_log_ratios(seat, traces, self.compute_logprobs(seat, traces, tag))
 
-    def ratios(self, seat: str, traces: Traces, live: Sequence[Floats]) -> list[Floats]:
+    def compute_log_ratios(self, seat: str, traces: Traces, live: Sequence[Floats]) -> list[Floats]:
         """Log-ratios of each token to the agent's reference (its start), given its `live` log-probabilities."""
-        return [mine - base for mine, base in zip(live, self.logprobs(seat, traces, "ref"), strict=True)]
+        return [mine - base for mine, base in zip(live, self.compute_logprobs(seat, traces, "ref"), strict=True)]
 
-    def logprobs(self, seat: str, traces: Traces, tag: str = "live") -> list[Floats]:
+    def compute_logprobs(self, seat: str, traces: Traces, tag: str = "live") -> list[Floats]:
         """Log-probabilities of the trained tokens under the agent's policy: one array per rollout, aligned with its ids."""
-        with self.timeline.spend("score"):
+        with self.timeline.measure("score"):
             return self.setting.engine.score(self.setting.policies[seat], traces, tag)
 
-    def prefer(self, winner: Trace, loser: Trace, reason: str) -> bool:
+    def add_preference(self, winner: Trace, loser: Trace, reason: str) -> bool:
         """Keep a preference pair in the run folder; False if the two texts are alike, or if this round has the pair already."""
-        sides = Side.of(winner), Side.of(loser)
+        sides = Side.from_rollout(winner), Side.from_rollout(loser)
         problem, turn = winner.problem, int(self.turn)
         return self.preferences.add(Preference(turn, self.round, winner.seat, problem.id, problem.text, *sides, reason))
 
-    def _contexts(
+    def _encode_prompts(
         self, seat: str, subjects: Sequence[Problem | Trace] | Traces, n: int, rooms: Sequence[int] | None = None
     ) -> list[NDArray[np.int64] | None]:
         """Encode an agent's prompts. One that leaves no room for a completion (one token, or `rooms`) is None, and counted as
         dropped."""
-        prompts = [self.setting.roles[seat].prompt(*apart(subject)) for subject in subjects]
-        return self._fitting(seat, self.setting.engine.encode_all(self.setting.policies[seat], prompts), n, rooms)
+        prompts = [self.setting.roles[seat].prompt(*split_target(subject)) for subject in subjects]
+        return self._drop_too_long(seat, self.setting.engine.encode_all(self.setting.policies[seat], prompts), n, rooms)
 
-    def _following(
+    def _encode_next_turns(
         self, seat: str, talks: Traces, said: Sequence[Prompt], n: int, rooms: Sequence[int] | None = None
     ) -> list[NDArray[np.int64] | None]:
         """Encode conversations with their next message. One that leaves no room for a completion is None, and counted as
@@ -292,11 +296,11 @@ class Table:
         for talk in talks:
             if talk.seat != seat or not len(talk.ids):
                 raise ValueError(f"trace {talk.id} is no conversation of the {seat}: it can be asked about, not gone on with")
-        more = self.setting.engine.follow_all(policy, said, [int(talk.ids[-1]) for talk in talks])
+        more = self.setting.engine.encode_next_turns(policy, said, [int(talk.ids[-1]) for talk in talks])
         whole = [np.concatenate([talk.ids, ids]) for talk, ids in zip(talks, more, strict=True)]
-        return self._fitting(seat, whole, n, rooms)
+        return self._drop_too_long(seat, whole, n, rooms)
 
-    def _fitting(
+    def _drop_too_long(
         self, seat: str, contexts: list[NDArray[np.int64]], n: int, rooms: Sequence[int] | None
     ) -> list[NDArray[np.int64] | None]:
         limit = self.setting.engine.context_limit(self.setting.policies[seat])
@@ -305,7 +309,7 @@ class Table:
             self.dropped[f"{seat}: prompt longer than the model's context"] += n * fit.count(False)
         return [context if fits else None for context, fits in zip(contexts, fit, strict=True)]
 
-    def _names(self, seat: str, subject: str, n: int, greedy: bool) -> list[tuple[str, int]]:
+    def _make_ids(self, seat: str, subject: str, n: int, greedy: bool) -> list[tuple[str, int]]:
         """Make the ids of an agent's next rollouts about a target, each with the key of its randomness."""
         found = []
         for _ in range(n):
@@ -314,7 +318,7 @@ class Table:
             found.append((f"{self.turn}/{seat}/{name}", key64(self.setting.seed, self.turn, seat, name, greedy)))
         return found
 
-    def _require(self, seat: str, subjects: Sequence[Problem] | Traces, asked: list[_Asked]) -> None:
+    def _require_any(self, seat: str, subjects: Sequence[Problem] | Traces, asked: list[_Asked]) -> None:
         if subjects and not asked:
             limit = self.setting.engine.context_limit(self.setting.policies[seat])
             raise TooLongError(
@@ -328,27 +332,27 @@ class Table:
             )
         policy, role = self.setting.policies[seat], self.setting.roles[seat]
         temperature = 1.0 if greedy else self.setting.sampling.temperature
-        decoding = Decoding(self.setting.limit(seat), temperature, (*role.stop, *stop), greedy)
-        with self.timeline.spend("verify" if role.judges else "sample"):
+        decoding = Decoding(self.setting.get_max_tokens(seat), temperature, (*role.stop, *stop), greedy)
+        with self.timeline.measure("verify" if role.judges else "sample"):
             answers = self.setting.engine.sample(policy, [a.request for a in asked], decoding, tag, self.history)
         # Only what the live policy sampled untruncated may enter a policy gradient (law 2), and only where we know how likely.
         trained = tag == "live" and not greedy and self.setting.engine.holds(policy)
         made = Segment(seat, 0, 0, policy, self.setting.engine.version(policy), trained)
-        return [self._trace(one, answer, made, temperature) for one, answer in zip(asked, answers, strict=True)]
+        return [self._make_rollout(one, answer, made, temperature) for one, answer in zip(asked, answers, strict=True)]
 
-    def _trace(self, asked: _Asked, answer: Completion, made: Segment, temperature: float) -> Trace:
+    def _make_rollout(self, asked: _Asked, answer: Completion, made: Segment, temperature: float) -> Trace:
         """Make the rollout of a completion: parse it and find its steps. `made` is the segment of its producer; its start and
         end are set here."""
         start = len(asked.request.context)
         end = start + len(answer.ids)
-        before, known, earlier = beginning(asked)
+        before, known, earlier = collect_prefix(asked)
         logprobs = np.zeros(end)
         logprobs[start:] = answer.logprobs
         if asked.talk is not None:
             logprobs[: len(asked.talk[0].ids)] = asked.talk[0].logprobs
         text = before + answer.text
         reading = self.setting.roles[made.producer].read(text, asked.about)
-        steps = step_spans(reading, answer, start, known, len(before))
+        steps = find_step_spans(reading, answer, start, known, len(before))
         if len(steps) != len(reading.value.ends):
             reading = Reading(reading.value, reading.format, "two steps end in the same token")
         return Trace(
@@ -367,7 +371,7 @@ class Table:
             chars=np.concatenate([np.zeros(start, dtype=np.int64), len(before) + answer.ends]),
         )
 
-    def _graded(self, traces: list[Trace]) -> list[Trace]:
+    def _grade_solutions(self, traces: list[Trace]) -> list[Trace]:
         """Grade the solutions among the rollouts in place; others (a proposal, say) get no grade."""
         solved = [t for t in traces if isinstance(t.reading.value, Solution)]
         items = [(t.problem, t.reading.value.answer, t.reading.value.steps) for t in solved]
@@ -377,20 +381,20 @@ class Table:
                 self.dropped[f"{trace.seat}: the grader could not tell"] += 1
         return traces
 
-    def penalties(self, traces: Traces, objective: Objective) -> list[Floats] | None:
+    def compute_kl_penalties(self, traces: Traces, objective: Objective) -> list[Floats] | None:
         """Per-token KL penalties of the reward, aligned with each rollout's ids; None if the objective has none."""
         if not objective.kl_coef or objective.kl_in != "reward" or not traces:
             return None
-        reference = self.logprobs(traces[0].seat, traces, objective.kl_from)
+        reference = self.compute_logprobs(traces[0].seat, traces, objective.kl_from)
         return kl_penalties(traces, reference, objective.kl_coef)
 
 
-def apart(subject: Problem | Trace) -> tuple[Problem, Trace | None]:
+def split_target(subject: Problem | Trace) -> tuple[Problem, Trace | None]:
     """Split a target into its problem and, for a judge, the rollout to be judged."""
     return (subject, None) if isinstance(subject, Problem) else (subject.problem, subject)
 
 
-def beginning(asked: _Asked) -> tuple[str, tuple[tuple[int, int], ...], tuple[Segment, ...]]:
+def collect_prefix(asked: _Asked) -> tuple[str, tuple[tuple[int, int], ...], tuple[Segment, ...]]:
     """Return what precedes a completion: text and step spans of the prefix that it continues, and the segments so far."""
     start = len(asked.request.context)
     if asked.talk is not None:
@@ -404,13 +408,13 @@ def beginning(asked: _Asked) -> tuple[str, tuple[tuple[int, int], ...], tuple[Se
     return text, solution.steps[:count], tuple(kept)
 
 
-def as_context(talk: Trace) -> Trace:
+def mask_conversation(talk: Trace) -> Trace:
     """Mask a whole conversation: a copy in which no token is trained."""
     untrained = tuple(replace(segment, trained=False) for segment in talk.segments)
     return replace(talk, segments=untrained, logprobs=np.zeros(len(talk.ids)))
 
 
-def step_spans(
+def find_step_spans(
     reading: Reading, answer: Completion, start: int, known: tuple[tuple[int, int], ...] = (), before: int = 0
 ) -> tuple[tuple[int, int], ...]:
     """Find the token span of each step, from where it ends in the sampled text; () unless all ends are distinct tokens.

@@ -7,7 +7,7 @@ from typing import Any
 UNITS = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
-def visible(text: str, lines: bool = False) -> str:
+def escape_invisible(text: str, lines: bool = False) -> str:
     """Escape invisible characters: terminal control codes, direction marks and other characters without a shape.
 
     Invariant: every character of the result is printable (with `lines`, a line break stays one), so it is also legal in XML.
@@ -15,11 +15,11 @@ def visible(text: str, lines: bool = False) -> str:
     return "".join(c if c.isprintable() or (lines and c == "\n") else c.encode("unicode_escape").decode() for c in text)
 
 
-def number(value: Any) -> str:
+def format_number(value: Any) -> str:
     return "—" if value is None else f"{value:.3f}" if isinstance(value, float) else str(value)
 
 
-def amount(value: float | None) -> str:
+def format_amount(value: float | None) -> str:
     """Format a count with three significant digits and a unit: 12, 4.5k, 89.5G."""
     if value is None:
         return "—"
@@ -29,6 +29,6 @@ def amount(value: float | None) -> str:
     return f"{value:.4g}"
 
 
-def clipped(text: str, most: int) -> str:
+def clip_text(text: str, most: int) -> str:
     """Clip a text to at most `most` characters; an ellipsis marks the cut."""
     return text if len(text) <= most else text[: max(most - 1, 0)] + "…"

@@ -18,7 +18,7 @@ class Timeline:
         """For asynchronous rollouts: the rollout seconds that were hidden behind learning; None otherwise."""
 
     @contextmanager
-    def spend(self, work: str) -> Iterator[None]:
+    def measure(self, work: str) -> Iterator[None]:
         """Add the time of a block to a kind of work. Blocks are not nested."""
         began = time.monotonic()
         try:
@@ -26,7 +26,7 @@ class Timeline:
         finally:
             self.seconds[work] = self.seconds.get(work, 0.0) + time.monotonic() - began
 
-    def row(self) -> dict[str, float]:
+    def to_row(self) -> dict[str, float]:
         """The row of the timing file: seconds of each kind of work, idle seconds, and the whole. With asynchronous rollouts the
         whole is the time the run waited for the turn and learned from it; work and idle add up to whole plus overlap."""
         whole = time.monotonic() - self.began

@@ -46,7 +46,7 @@ class Grade:
     """Exact label of each step given the steps before it. For measuring; a reward only in the recipe `oracle`."""
 
     @property
-    def sound(self) -> bool | None:
+    def is_sound(self) -> bool | None:
         """Whether the answer and every step are right; an answer without steps is a guess. None if the steps are unknown."""
         if self.correct is None or self.steps is None:
             return None
@@ -100,7 +100,7 @@ class Reading:
     invalid: str | None = None
 
     @property
-    def valid(self) -> bool:
+    def is_valid(self) -> bool:
         return self.invalid is None
 
 
@@ -155,7 +155,7 @@ class Trace:
     """For each of `ids`, the characters of `text` complete after it; 0 in the prompt. For display, never for credit."""
 
     @classmethod
-    def given(cls, id: str, seat: str, problem: Problem, text: str, reading: Reading, grade: Grade | None = None) -> Trace:
+    def from_text(cls, id: str, seat: str, problem: Problem, text: str, reading: Reading, grade: Grade | None = None) -> Trace:
         """Make a rollout of a text that no policy sampled (a demonstration, a reference solution). It has no ids: it can be
         judged or shown, not trained."""
         nothing = np.zeros(0)
@@ -170,7 +170,7 @@ class Trace:
         return mask
 
     @property
-    def turns(self) -> tuple[tuple[int, int], ...]:
+    def turn_spans(self) -> tuple[tuple[int, int], ...]:
         """Token span `[start, end)` of each turn of the agent itself; turns of others, and of tools, lie in between."""
         spans: list[tuple[int, int]] = []
         for segment in self.segments:
@@ -183,9 +183,9 @@ class Trace:
         return tuple(spans)
 
     @property
-    def earlier(self) -> Trace | None:
+    def earlier_conversation(self) -> Trace | None:
         """The same conversation before its last turn; None where that is its first."""
-        return self.about[0] if len(self.turns) > 1 else None
+        return self.about[0] if len(self.turn_spans) > 1 else None
 
     @property
     def length(self) -> int:
@@ -226,7 +226,7 @@ class Traces(Sequence[Trace]):
     def __iter__(self) -> Iterator[Trace]:
         return iter(self.items)
 
-    def keep(self, wanted: Callable[[Trace], bool]) -> Traces:
+    def select(self, wanted: Callable[[Trace], bool]) -> Traces:
         return Traces(t for t in self.items if wanted(t))
 
     @property
@@ -242,7 +242,7 @@ class Traces(Sequence[Trace]):
         return np.array([t.correct for t in self.items], dtype=float)
 
     @property
-    def problems(self) -> list[str]:
+    def problem_ids(self) -> list[str]:
         """Problem id of each rollout: the group key of a solver, whose rollouts of one problem share a baseline."""
         return [t.problem.id for t in self.items]
 

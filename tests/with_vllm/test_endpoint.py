@@ -14,10 +14,10 @@ import pytest
 
 import milonga
 from milonga.config import EndpointSection, PolicySection
-from milonga.doors import bound
+from milonga.doors import bind_socket
 from milonga.engine import Completion, Decoding, Request
 from milonga.engine.local import LocalEngine
-from milonga.engine.local.models import model_path
+from milonga.engine.local.models import resolve_model_path
 from milonga.engine.remote.engine import WithEndpoints
 from milonga.run.files import JsonLines
 from milonga.types import Part
@@ -35,7 +35,7 @@ TINY = {
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The embedded model, which has no chat template of its own, behind vLLM."""
-    with bound("127.0.0.1", 0) as listener:
+    with bind_socket("127.0.0.1", 0) as listener:
         port = listener.getsockname()[1]
     options = [
         "--dtype",
@@ -49,7 +49,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--port", str(port), "--host", "127.0.0.1", *options]
     log = (tmp_path_factory.mktemp("vllm") / "log").open("w+")
     environment = os.environ | {"VLLM_CPU_KVCACHE_SPACE": "1"}
-    named = ["--model", model_path("embedded"), "--served-model-name", "tiny"]
+    named = ["--model", resolve_model_path("embedded"), "--served-model-name", "tiny"]
     server = subprocess.Popen([*command, *named], stdout=log, stderr=subprocess.STDOUT, env=environment)
     try:
         for _ in range(600):

@@ -66,7 +66,7 @@ def test_the_client_answers_to_what_the_protocol_asks() -> None:
 
 @pytest.mark.parametrize(("backend", "rank"), [("nccl", 0), ("nccl", 1), ("ipc", 0)])
 def test_the_first_learner_sends(backend: str, rank: int) -> None:
-    made = transfer.terms(backend, rank)
+    made = transfer.make_init_info(backend, rank)
     assert (made.backend, made.is_sender, made.packed) == (backend, rank == 0, True)
 
 

@@ -206,11 +206,11 @@ def test_vllm_holds_weights_of_its_own(fresh: Any) -> None:
     asked, decoding = requests(contexts()), Decoding(8, greedy=True)
     engine.sample("p", asked, decoding)
     sampler = engine.samplers["p"]
-    held = sampler._write(asked, decoding)
+    held = sampler._generate(asked, decoding)
     with torch.no_grad():
         for parameter in engine.policy("p").parameters:
             parameter.mul_(1.5)
-    later = sampler._write(asked, decoding)
+    later = sampler._generate(asked, decoding)
     assert all(a.ids == b.ids and np.array_equal(a.logprobs, b.logprobs) for a, b in zip(held, later, strict=True))
 
 

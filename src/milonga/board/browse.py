@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from milonga.roles import StepSolver
 from milonga.roles.verifier import parse_tagged, parse_terse
-from milonga.run.traces import contradicts, fooled
+from milonga.run.traces import is_contradiction, is_fooled
 
 Flag = Literal["fooled", "invalid", "contradiction", "few"]
 FLAGS: dict[Flag, str] = {
@@ -182,7 +182,7 @@ class Digest:
     """Index of the first row of each problem in the file."""
     counts: dict[str, Ints]
 
-    def chosen(self, flags: Iterable[Flag]) -> NDArray[np.bool_]:
+    def mask_by_flags(self, flags: Iterable[Flag]) -> NDArray[np.bool_]:
         """Boolean mask over `problems`: those that have every flag."""
         keep = np.ones(len(self.problems), dtype=bool)
         for flag in flags:
@@ -201,7 +201,7 @@ class Traces:
         self.lock = threading.Lock()
         self.digests: OrderedDict[tuple[int, int, int], Digest] = OrderedDict()
 
-    def turns(self) -> list[int]:
+    def list_turns(self) -> list[int]:
         """List the turns whose rollouts were saved, newest first."""
         try:
             names = [path.name for path in self.folder.iterdir()]
@@ -210,23 +210,23 @@ class Traces:
         found = (re.fullmatch(r"turn-(\d{1,12})\.parquet", name) for name in names)
         return sorted((int(match[1]) for match in found if match), reverse=True)
 
-    def path(self, turn: int) -> Path:
+    def turn_path(self, turn: int) -> Path:
         return self.folder / f"turn-{turn:06d}.parquet"
 
-    def page(self, filters: Filters, start: Cursor | None = None, limit: int = PAGE, seconds: float = 1.0) -> Listing:
+    def list_problems(self, filters: Filters, start: Cursor | None = None, limit: int = PAGE, seconds: float = 1.0) -> Listing:
         """Return a page of problems, newest turn first. At least one turn is searched, even if the time is up."""
         until = time.monotonic() + seconds
-        turns = [t for t in self.turns() if filters.turn in (None, t) and (start is None or t <= start.turn)]
+        turns = [t for t in self.list_turns() if filters.turn in (None, t) and (start is None or t <= start.turn)]
         found: list[Group] = []
         broken: list[str] = []
         for place, turn in enumerate(turns):
             passed = start.passed if start is not None and start.turn == turn else 0
             try:
-                hits = self._hits(turn, filters)
+                hits = self._filter_problems(turn, filters)
                 taken = hits[hits >= passed][: limit - len(found)]
-                found += self._groups(turn, taken)
+                found += self._load_groups(turn, taken)
             except Exception as error:  # whatever a foreign file may hold
-                broken.append(f"{self.path(turn).name} cannot be read: {str(error).splitlines()[0][:200]}")
+                broken.append(f"{self.turn_path(turn).name} cannot be read: {str(error).splitlines()[0][:200]}")
                 continue
             if len(found) == limit:
                 more = bool(len(hits) and hits[-1] > taken[-1])
@@ -236,16 +236,16 @@ class Traces:
                 return Listing(tuple(found), Cursor(turns[place + 1]), turn, tuple(broken))
         return Listing(tuple(found), None, turns[-1] if turns else None, tuple(broken))
 
-    def _hits(self, turn: int, filters: Filters) -> Ints:
+    def _filter_problems(self, turn: int, filters: Filters) -> Ints:
         """Indices of the problems of a turn that pass the filters."""
-        digest = self._digest(turn)
-        keep = digest.chosen(filters.flags)
+        digest = self._load_digest(turn)
+        keep = digest.mask_by_flags(filters.flags)
         if filters.text and keep.any():
-            keep &= self._named(turn, digest, filters.text)
+            keep &= self._mask_by_text(turn, digest, filters.text)
         return np.flatnonzero(keep)
 
-    def _named(self, turn: int, digest: Digest, text: str) -> NDArray[np.bool_]:
-        table = pq.read_table(self.path(turn), columns=["problem", "question"], partitioning=None)
+    def _mask_by_text(self, turn: int, digest: Digest, text: str) -> NDArray[np.bool_]:
+        table = pq.read_table(self.turn_path(turn), columns=["problem", "question"], partitioning=None)
         found = pc.match_substring(table["question"], text, ignore_case=True)
         problems = pc.unique(table["problem"].filter(found))
         asked = pc.or_(
@@ -253,25 +253,25 @@ class Traces:
         )
         return np.asarray(pc.fill_null(asked, False).to_numpy(zero_copy_only=False), dtype=bool)
 
-    def _groups(self, turn: int, places: Ints) -> list[Group]:
+    def _load_groups(self, turn: int, places: Ints) -> list[Group]:
         if not len(places):
             return []
-        digest = self._digest(turn)
-        with pq.ParquetFile(self.path(turn)) as file:
-            questions = rows_at(file, digest.rows[places], ["problem", "question"]).to_pylist()
+        digest = self._load_digest(turn)
+        with pq.ParquetFile(self.turn_path(turn)) as file:
+            questions = read_rows_at(file, digest.rows[places], ["problem", "question"]).to_pylist()
         return [
             Group(turn, row["problem"], row["question"] or "", **{count: int(digest.counts[count][at]) for count in COUNTS})
             for at, row in zip(places, questions, strict=True)
         ]
 
-    def _digest(self, turn: int) -> Digest:
-        stat = self.path(turn).stat()
+    def _load_digest(self, turn: int) -> Digest:
+        stat = self.turn_path(turn).stat()
         key = (turn, stat.st_size, stat.st_mtime_ns)
         with self.lock:
             if key in self.digests:
                 self.digests.move_to_end(key)
                 return self.digests[key]
-        made = make_digest(self.path(turn))
+        made = make_digest(self.turn_path(turn))
         with self.lock:
             self.digests[key] = made
             held = sum(len(digest.problems) for digest in self.digests.values())
@@ -279,9 +279,9 @@ class Traces:
                 held -= len(self.digests.popitem(last=False)[1].problems)
         return made
 
-    def transcript(self, turn: int, problem: str) -> Transcript | None:
+    def load_transcript(self, turn: int, problem: str) -> Transcript | None:
         """Load all rollouts and verifications of one problem in one turn; None if it is not in the file."""
-        rows = self._rows(turn, problem)
+        rows = self._load_rows(turn, problem)
         if not rows:
             return None
         about: dict[str, list[dict[str, Any]]] = {row["id"]: [] for row in rows}
@@ -293,31 +293,31 @@ class Traces:
             if not subjects:  # a solution, or a verification whose target was not saved
                 others.append(row)
         shown = others[:MOST_ROLLOUTS]
-        rollouts = tuple(read_rollout(row, judges_of(row, about)[:MOST_ROLLOUTS], self.terse) for row in shown)
+        rollouts = tuple(build_rollout(row, find_verifications(row, about)[:MOST_ROLLOUTS], self.terse) for row in shown)
         return Transcript(turn, problem, rows[0]["question"] or "", rollouts, len(others) - len(shown))
 
-    def following(self, filters: Filters, turn: int, problem: str) -> Group | None:
+    def find_next_problem(self, filters: Filters, turn: int, problem: str) -> Group | None:
         """Find the next problem of a list; None at its end, or if this one is not on it."""
-        if turn not in self.turns():
+        if turn not in self.list_turns():
             return None
-        place = self._digest(turn).problems.index(problem).as_py()
-        found = self.page(filters, Cursor(turn, place + 1), limit=1).groups if place >= 0 else ()
+        place = self._load_digest(turn).problems.index(problem).as_py()
+        found = self.list_problems(filters, Cursor(turn, place + 1), limit=1).groups if place >= 0 else ()
         return found[0] if found else None
 
-    def _rows(self, turn: int, problem: str) -> list[dict[str, Any]]:
-        if turn not in self.turns():
+    def _load_rows(self, turn: int, problem: str) -> list[dict[str, Any]]:
+        if turn not in self.list_turns():
             return []
-        with pq.ParquetFile(self.path(turn)) as file:
+        with pq.ParquetFile(self.turn_path(turn)) as file:
             names = file.read(columns=["problem"])["problem"]
             places = np.flatnonzero(pc.fill_null(pc.equal(names, problem), False).to_numpy())
             if not len(places):
                 return []
             columns = [name for name in WIDE if name in file.schema_arrow.names]
-            rows: list[dict[str, Any]] = rows_at(file, places, columns).to_pylist()
+            rows: list[dict[str, Any]] = read_rows_at(file, places, columns).to_pylist()
         return [dict.fromkeys(WIDE) | row for row in rows]
 
 
-def rows_at(file: pq.ParquetFile, places: Ints, columns: list[str]) -> pa.Table:
+def read_rows_at(file: pq.ParquetFile, places: Ints, columns: list[str]) -> pa.Table:
     """Read the rows at these indices, in order. Only the row groups that hold them are read."""
     sizes = np.array([file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)], dtype=np.int64)
     starts = np.cumsum(sizes) - sizes
@@ -337,12 +337,12 @@ def make_digest(path: Path) -> Digest:
         if set(NARROW) <= set(here):
             table = file.read(columns=list(NARROW))
         else:
-            table = derived(
+            table = add_flag_columns(
                 file.read(columns=["id", "problem", "about", "correct", "invalid", "final_verdict", "step_verdicts"])
             )
     coded = table["problem"].combine_chunks().dictionary_encode()
     codes = coded.indices.to_numpy()
-    judges = truths(table["verification"])
+    judges = to_bool_mask(table["verification"])
 
     def count(which: NDArray[np.bool_]) -> Ints:
         return np.bincount(codes[which], minlength=len(coded.dictionary))
@@ -351,22 +351,22 @@ def make_digest(path: Path) -> Digest:
     counts = {
         "rollouts": count(~judges),
         "graded": count(graded),
-        "solved": count(truths(table["correct"])),
+        "solved": count(to_bool_mask(table["correct"])),
         "checks": count(judges),
-        "fooled": count(truths(table["fooled"])),
+        "fooled": count(to_bool_mask(table["fooled"])),
         "invalid": count(table["invalid"].is_valid().to_numpy()),
-        "contradiction": count(truths(table["contradiction"])),
+        "contradiction": count(to_bool_mask(table["contradiction"])),
     }
     return Digest(coded.dictionary, np.unique(codes, return_index=True)[1], counts)
 
 
-def truths(column: pa.ChunkedArray) -> NDArray[np.bool_]:
+def to_bool_mask(column: pa.ChunkedArray) -> NDArray[np.bool_]:
     if pa.types.is_null(column.type):
         return np.zeros(len(column), dtype=bool)
     return np.asarray(pc.fill_null(column, False).to_numpy(), dtype=bool)
 
 
-def derived(table: pa.Table) -> pa.Table:
+def add_flag_columns(table: pa.Table) -> pa.Table:
     """Add the flag columns that older runs did not save, computed from the columns they did save."""
     rows = table.to_pylist()
     correct = {row["id"]: row["correct"] for row in rows}
@@ -374,8 +374,8 @@ def derived(table: pa.Table) -> pa.Table:
     for row in rows:
         judges, truth = is_check(row), correct.get((row["about"] or [None])[0])
         flags["verification"].append(judges)
-        flags["fooled"].append(fooled(row["final_verdict"], truth) if judges else None)
-        flags["contradiction"].append(contradicts(row["final_verdict"], row["step_verdicts"]) if judges else None)
+        flags["fooled"].append(is_fooled(row["final_verdict"], truth) if judges else None)
+        flags["contradiction"].append(is_contradiction(row["final_verdict"], row["step_verdicts"]) if judges else None)
     for name, values in flags.items():
         table = table.append_column(name, pa.array(values, pa.bool_()))
     return table
@@ -387,18 +387,18 @@ def is_check(row: dict[str, Any]) -> bool:
     return bool(row["about"]) and row["correct"] is None if said is None else bool(said)
 
 
-def judges_of(row: dict[str, Any], about: dict[str, list[dict[str, Any]]]) -> list[dict[str, Any]]:
+def find_verifications(row: dict[str, Any], about: dict[str, list[dict[str, Any]]]) -> list[dict[str, Any]]:
     """Find the verifications of a rollout. A verification whose target was not saved is listed as a verification of itself."""
     return about[row["id"]] or ([row] if is_check(row) else [])
 
 
-def read_rollout(row: dict[str, Any], judges: list[dict[str, Any]], terse: bool) -> Rollout:
-    ends = step_chars(row, terse)
-    pieces, rest = cut(row["text"] or "", ends)
-    credit, rest_credit = cut_tokens(row, finite(row["advantages"]), len(pieces))
-    places, rest_places = cut_tokens(row, token_ends(row), len(pieces))
+def build_rollout(row: dict[str, Any], judges: list[dict[str, Any]], terse: bool) -> Rollout:
+    ends = find_step_ends(row, terse)
+    pieces, rest = split_at_ends(row["text"] or "", ends)
+    credit, rest_credit = split_by_steps(row, replace_non_finite(row["advantages"]), len(pieces))
+    places, rest_places = split_by_steps(row, find_token_ends(row), len(pieces))
     truth = row["step_truth"] or []
-    notes = [read_notes(judge, number, row, len(pieces), terse) for number, judge in enumerate(judges)]
+    notes = [build_notes(judge, number, row, len(pieces), terse) for number, judge in enumerate(judges)]
     begins = [0, *ends]
     steps = tuple(
         Step(
@@ -406,14 +406,14 @@ def read_rollout(row: dict[str, Any], judges: list[dict[str, Any]], terse: bool)
             truth[k] if k < len(truth) else None,
             tuple(said[k] for said in notes if said),
             credit[k],
-            within(places[k], row["text"] or "", begins[k], piece),
+            shift_ends(places[k], row["text"] or "", begins[k], piece),
         )
         for k, piece in enumerate(pieces)
     )
     return Rollout(
         row["id"] or "",
         row["seat"] or "",
-        policy_of(row),
+        format_policy(row),
         row["answer"],
         row["correct"],
         row["invalid"] or "",
@@ -421,44 +421,44 @@ def read_rollout(row: dict[str, Any], judges: list[dict[str, Any]], terse: bool)
         steps,
         rest,
         rest_credit,
-        within(rest_places, row["text"] or "", begins[-1] if pieces else 0, rest),
-        tuple(read_check(judge, row, terse) for judge in judges),
+        shift_ends(rest_places, row["text"] or "", begins[-1] if pieces else 0, rest),
+        tuple(build_check(judge, row, terse) for judge in judges),
     )
 
 
-def read_notes(judge: dict[str, Any], number: int, solution: dict[str, Any], steps: int, terse: bool) -> list[Note]:
+def build_notes(judge: dict[str, Any], number: int, solution: dict[str, Any], steps: int, terse: bool) -> list[Note]:
     """Build one note per step from a verification; empty unless it has exactly one verdict per step."""
     verdicts, scores = judge["step_verdicts"] or [], judge["step_scores"] or []
     if len(verdicts) != steps:
         return []
-    pieces, _ = cut(judge["text"] or "", step_chars(judge, terse))
+    pieces, _ = split_at_ends(judge["text"] or "", find_step_ends(judge, terse))
     if len(pieces) != steps or judge["text"] == solution["text"]:  # a scorer writes nothing of its own
         pieces = [""] * steps
     return [Note(number, pieces[k], verdicts[k], scores[k] if len(scores) == steps else None) for k in range(steps)]
 
 
-def read_check(row: dict[str, Any], solution: dict[str, Any], terse: bool) -> Check:
+def build_check(row: dict[str, Any], solution: dict[str, Any], terse: bool) -> Check:
     text = row["text"] or ""
     return Check(
         row["id"] or "",
         row["seat"] or "",
-        policy_of(row),
+        format_policy(row),
         text,
-        cut(text, step_chars(row, terse))[1],
+        split_at_ends(text, find_step_ends(row, terse))[1],
         row["final_verdict"],
         row["score"],
         row["invalid"] or "",
-        bool(contradicts(row["final_verdict"], row["step_verdicts"])),
-        bool(row["fooled"]) or bool(fooled(row["final_verdict"], solution["correct"])),
-        tuple(finite(row["advantages"])[row["trained_from"] or 0 :]),
+        bool(is_contradiction(row["final_verdict"], row["step_verdicts"])),
+        bool(row["fooled"]) or bool(is_fooled(row["final_verdict"], solution["correct"])),
+        tuple(replace_non_finite(row["advantages"])[row["trained_from"] or 0 :]),
     )
 
 
-def policy_of(row: dict[str, Any]) -> str:
+def format_policy(row: dict[str, Any]) -> str:
     return "" if row["policy"] is None else f"{row['policy']} v{row['version']}"
 
 
-def step_chars(row: dict[str, Any], terse: bool) -> list[int]:
+def find_step_ends(row: dict[str, Any], terse: bool) -> list[int]:
     """Character offset of each step's end. Older runs did not save it: their text is parsed again by the default roles."""
     if row["step_chars"] is not None:
         return list(row["step_chars"])
@@ -467,7 +467,7 @@ def step_chars(row: dict[str, Any], terse: bool) -> list[int]:
     return list(StepSolver("terse" if terse else "tagged").read(row["text"] or "").value.ends)
 
 
-def cut(text: str, ends: Sequence[int]) -> tuple[list[str], str]:
+def split_at_ends(text: str, ends: Sequence[int]) -> tuple[list[str], str]:
     """Split a text at these ends into pieces and the rest; no pieces if the ends are not ascending or lie outside."""
     places = [0, *ends]
     if any(a > b for a, b in pairwise(places)) or places[-1] > len(text):
@@ -475,17 +475,17 @@ def cut(text: str, ends: Sequence[int]) -> tuple[list[str], str]:
     return [text[a:b].strip("\n") for a, b in pairwise(places)], text[places[-1] :].strip("\n")
 
 
-def finite(values: Sequence[float | None] | None) -> list[float]:
+def replace_non_finite(values: Sequence[float | None] | None) -> list[float]:
     return [value if value is not None and math.isfinite(value) else 0.0 for value in values or ()]
 
 
-def token_ends(row: dict[str, Any]) -> list[int]:
+def find_token_ends(row: dict[str, Any]) -> list[int]:
     """Character offset of each token's end; empty unless it is known for every token that has an advantage."""
     ends, credit = row["chars"] or [], row["advantages"] or []
     return list(ends) if len(ends) == len(credit) and all(isinstance(end, int) for end in ends) else []
 
 
-def within(ends: tuple[int, ...], text: str, begin: int, piece: str) -> tuple[int, ...]:
+def shift_ends(ends: tuple[int, ...], text: str, begin: int, piece: str) -> tuple[int, ...]:
     """Shift token ends from offsets in the whole text to offsets in `piece`, which starts at `begin` after any newlines."""
     lead = begin
     while text[lead : lead + 1] == "\n":
@@ -493,7 +493,7 @@ def within(ends: tuple[int, ...], text: str, begin: int, piece: str) -> tuple[in
     return tuple(min(max(0, end - lead), len(piece)) for end in ends)
 
 
-def cut_tokens(row: dict[str, Any], values: list[T], steps: int) -> tuple[list[tuple[T, ...]], tuple[T, ...]]:
+def split_by_steps(row: dict[str, Any], values: list[T], steps: int) -> tuple[list[tuple[T, ...]], tuple[T, ...]]:
     """Split per-token values into one tuple per step and the rest after the last step.
 
     values: one per token of the row, aligned with its ids. Without usable step spans all values go into the rest.

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from milonga.board.curves import last_rows, number
+from milonga.board.curves import read_last_rows, to_float
 from milonga.errors import RunFolderError
 
 State = Literal["running", "finished", "stopped", "failed", "broken"]
@@ -83,20 +83,20 @@ class Catalogue:
     def scan(self) -> list[Card]:
         """Scan all runs again. Running ones come first, then the newest; the order of running ones does not change."""
         with self.lock:
-            held = held_locks()
+            held = find_held_locks()
             found: list[Card] = []
             comparisons: dict[str, Comparison] = {}
-            for name, path, comparison, arm in self._folders():
+            for name, path, comparison, arm in self._list_folders():
                 if arm is None:
                     comparisons[name] = Comparison(name, path, (path / "compare.json").is_file())
                 elif len(found) < MOST_RUNS:
-                    found.append(self._card(name, path, comparison, arm, held))
+                    found.append(self._load_card(name, path, comparison, arm, held))
             self.cards = {card.name: card for card in found}
             self.comparisons = comparisons
             self.seen = {path: self.seen[path] for path in (card.path for card in found)}
             return sorted(found, key=lambda card: (card.state != "running", -card.begun, card.name))
 
-    def card(self, name: str) -> Card | None:
+    def find_card(self, name: str) -> Card | None:
         """Return the current card of one run; None if there is no run of that name."""
         if name not in self.cards:
             self.scan()
@@ -104,31 +104,31 @@ class Catalogue:
         if known is None:
             return None
         with self.lock:
-            return self._card(name, known.path, known.comparison, known.arm, held_locks())
+            return self._load_card(name, known.path, known.comparison, known.arm, find_held_locks())
 
-    def comparison(self, name: str) -> tuple[Comparison, list[Card]] | None:
+    def find_comparison(self, name: str) -> tuple[Comparison, list[Card]] | None:
         cards = self.scan()
         found = self.comparisons.get(name)
         return None if found is None else (found, [card for card in cards if card.comparison == name])
 
-    def _folders(self) -> Iterator[tuple[str, Path, str, str | None]]:
+    def _list_folders(self) -> Iterator[tuple[str, Path, str, str | None]]:
         """Yield (name, path, comparison, arm) for every run; for a comparison itself the arm is None."""
         if is_run(self.root):
             yield self.root.name, self.root, "", ""
             return
-        tops = [(self.root.name, self.root)] if is_comparison(self.root) else [(p.name, p) for p in folders(self.root)]
+        tops = [(self.root.name, self.root)] if is_comparison(self.root) else [(p.name, p) for p in list_subfolders(self.root)]
         for name, path in tops:
             if is_comparison(path):
                 yield name, path, "", None
-                for arm in folders(path):
-                    for run in folders(arm):
+                for arm in list_subfolders(path):
+                    for run in list_subfolders(arm):
                         if run.name.startswith("seed-"):
                             yield f"{name}/{arm.name}/{run.name}", run, name, arm.name
             elif is_run(path):
                 yield name, path, "", ""
 
-    def _card(self, name: str, path: Path, comparison: str, arm: str, held: set[int] | None) -> Card:
-        stamp = tuple(stamp_of(path / file) for file in WATCHED)
+    def _load_card(self, name: str, path: Path, comparison: str, arm: str, held: set[int] | None) -> Card:
+        stamp = tuple(get_file_stamp(path / file) for file in WATCHED)
         changed = max((s[1] for s in stamp if s is not None), default=0) / 1e9
         lock = stamp[-1]
         at_work = lock is not None and (lock[2] in held if held is not None else time.time() - changed < FRESH)
@@ -142,7 +142,7 @@ class Catalogue:
         return known[1]
 
 
-def folders(path: Path) -> list[Path]:
+def list_subfolders(path: Path) -> list[Path]:
     try:
         return sorted(child for child in path.iterdir() if child.is_dir() and not child.name.startswith("."))
     except OSError:
@@ -158,7 +158,7 @@ def is_comparison(path: Path) -> bool:
     return (path / "compare.toml").is_file()
 
 
-def stamp_of(path: Path) -> tuple[int, int, int] | None:
+def get_file_stamp(path: Path) -> tuple[int, int, int] | None:
     try:
         stat = path.stat()
     except OSError:
@@ -166,7 +166,7 @@ def stamp_of(path: Path) -> tuple[int, int, int] | None:
     return stat.st_size, stat.st_mtime_ns, stat.st_ino
 
 
-def held_locks() -> set[int] | None:
+def find_held_locks() -> set[int] | None:
     """Return the inodes that some process holds a write lock on; None if the system does not tell.
 
     Trying the lock would tell too, but a run that begins at that moment would be refused. Devices are not compared: some file
@@ -186,8 +186,8 @@ def held_locks() -> set[int] | None:
 
 def read_card(name: str, path: Path, at_work: bool) -> Card:
     config, problem = read_settings(path / "config.toml")
-    rows = list(last_rows(path / "metrics.jsonl"))
-    error = last_line(path / "error.txt")
+    rows = list(read_last_rows(path / "metrics.jsonl"))
+    error = read_last_line(path / "error.txt")
     finished = (path / "report.json").is_file()
     state: State = "stopped"
     if at_work:
@@ -215,7 +215,7 @@ def read_card(name: str, path: Path, at_work: bool) -> Card:
         turn=last.get("turn"),
         lead_turn=lead if isinstance(lead, int) else None,
         turns=turns if isinstance(turns, int) else None,
-        figures={short: found for short, key in FIGURES.items() if (found := newest(rows, key)) is not None},
+        figures={short: found for short, key in FIGURES.items() if (found := find_newest_value(rows, key)) is not None},
     )
 
 
@@ -231,7 +231,7 @@ def read_settings(path: Path) -> tuple[dict[str, Any], str]:
         return {}, f"its config.toml cannot be read: {error}"
 
 
-def last_line(path: Path) -> str:
+def read_last_line(path: Path) -> str:
     """Read the last line of a traceback file; empty if there is none."""
     try:
         with path.open("rb") as file:
@@ -241,9 +241,9 @@ def last_line(path: Path) -> str:
     return lines[-1][:500] if lines else ""
 
 
-def newest(rows: list[dict[str, Any]], key: str) -> float | None:
+def find_newest_value(rows: list[dict[str, Any]], key: str) -> float | None:
     for row in rows:
         value = row.get(key)
-        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(found := number(value)):
+        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(found := to_float(value)):
             return found
     return None

@@ -144,7 +144,7 @@ def path(curves: Curves) -> Options:
 
 def timeline(timing: Curves) -> Options:
     """Where the seconds of each of the last turns went."""
-    rows = timing.rows(BARS)
+    rows = timing.recent_rows(BARS)
     options = base("turn")
     options["xAxis"] |= {"type": "category", "data": [row["turn"] for row in rows], "min": None, "max": None}
     options["yAxis"]["scale"] = False

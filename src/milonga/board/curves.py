@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from milonga.run.flow import PREFIX, Flow, flow_of
+from milonga.run.flow import PREFIX, Flow, compute_reward_flow
 
 MOST_KEYS = 2000
 LONGEST_LINE = 1 << 20
@@ -31,9 +31,9 @@ class Curves:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.lock = threading.Lock()
-        self._forget()
+        self._reset()
 
-    def _forget(self) -> None:
+    def _reset(self) -> None:
         self.turns = array("q")
         self.learners: list[str | None] = []
         self.columns: dict[str, array[float]] = {}
@@ -46,31 +46,31 @@ class Curves:
             try:
                 stat = self.path.stat()
                 if (stat.st_dev, stat.st_ino) != self.file or stat.st_size < self.offset:
-                    self._forget()
+                    self._reset()
                     self.file = (stat.st_dev, stat.st_ino)
                 if stat.st_size == self.offset:
                     return False
                 with self.path.open("rb") as file:
                     file.seek(self.offset)
                     while block := file.read(1 << 22):
-                        self._take(block)
+                        self._parse_block(block)
             except OSError:
                 return False
             return True
 
-    def _take(self, block: bytes) -> None:
+    def _parse_block(self, block: bytes) -> None:
         self.offset += len(block)
         *lines, self.half = (self.half + block).split(b"\n")
         if len(self.half) > LONGEST_LINE:
             self.half = b"\0"  # never a row, however it goes on
         for line in lines:
-            row = read_row(line)
+            row = parse_row(line)
             if row is None or (self.turns and row["turn"] <= self.turns[-1]):
                 self.rubbish += 1
             else:
-                self._append(row)
+                self._append_row(row)
 
-    def _append(self, row: dict[str, Any]) -> None:
+    def _append_row(self, row: dict[str, Any]) -> None:
         before = len(self.turns)
         self.turns.append(row["turn"])
         learner = row.get("learner")
@@ -80,7 +80,7 @@ class Curves:
                 if key not in self.columns and len(self.columns) < MOST_KEYS:
                     self.columns[key] = array("d", [math.nan]) * before
                 if key in self.columns:
-                    self.columns[key].append(number(value))
+                    self.columns[key].append(to_float(value))
         for column in self.columns.values():
             if len(column) == before:
                 column.append(math.nan)
@@ -98,7 +98,7 @@ class Curves:
             pairs = [(float(x), y) for x, y in zip(places, column, strict=False)]
         return [(x, y) for x, y in pairs if math.isfinite(x) and math.isfinite(y)]
 
-    def last(self, key: str) -> float | None:
+    def last_value(self, key: str) -> float | None:
         points = self.points(key)
         return points[-1][1] if points else None
 
@@ -106,7 +106,7 @@ class Curves:
         with self.lock:
             return sorted(self.columns)
 
-    def rows(self, count: int, prefix: str = "") -> list[dict[str, Any]]:
+    def recent_rows(self, count: int, prefix: str = "") -> list[dict[str, Any]]:
         """Return the last `count` rows, each with the numbers whose names start with `prefix`."""
         with self.lock:
             first = max(0, len(self.turns) - count)
@@ -117,12 +117,12 @@ class Curves:
                 for at in range(first, len(self.turns))
             ]
 
-    def flow(self) -> Flow:
+    def compute_flow(self) -> Flow:
         """The current reward flow: the sources of each policy's credit in the last recent turn in which it had any."""
         found: Flow = {}
         done: set[str] = set()
-        for row in reversed(self.rows(RECENT, PREFIX)):
-            now = flow_of([row])
+        for row in reversed(self.recent_rows(RECENT, PREFIX)):
+            now = compute_reward_flow([row])
             found |= {edge: share for edge, share in now.items() if edge[1] not in done}
             done |= {policy for _, policy in now}
         return found
@@ -135,7 +135,7 @@ class Shelf:
         self.most, self.lock = most, threading.Lock()
         self.kept: OrderedDict[Path, Curves] = OrderedDict()
 
-    def curves(self, path: Path) -> Curves:
+    def get_curves(self, path: Path) -> Curves:
         with self.lock:
             found = self.kept.setdefault(path, Curves(path))
             self.kept.move_to_end(path)
@@ -145,14 +145,14 @@ class Shelf:
         return found
 
 
-def number(value: float) -> float:
+def to_float(value: float) -> float:
     try:
         return float(value)
     except OverflowError:  # JSON knows no largest integer
         return math.nan
 
 
-def read_row(line: bytes) -> dict[str, Any] | None:
+def parse_row(line: bytes) -> dict[str, Any] | None:
     """Parse one JSON line with a valid `turn`; None for anything else."""
     try:
         row = json.loads(line)
@@ -162,7 +162,7 @@ def read_row(line: bytes) -> dict[str, Any] | None:
     return row if isinstance(turn, int) and not isinstance(turn, bool) and 0 <= turn < 1 << 60 else None
 
 
-def last_rows(path: Path, most: int = 1 << 16) -> Iterator[dict[str, Any]]:
+def read_last_rows(path: Path, most: int = 1 << 16) -> Iterator[dict[str, Any]]:
     """Yield the rows at the end of a file, newest first. Only the last `most` bytes are read."""
     try:
         with path.open("rb") as file:
@@ -172,6 +172,6 @@ def last_rows(path: Path, most: int = 1 << 16) -> Iterator[dict[str, Any]]:
     except OSError:
         return
     for line in reversed(lines):
-        row = read_row(line)
+        row = parse_row(line)
         if row is not None:
             yield row

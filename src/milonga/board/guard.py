@@ -13,7 +13,7 @@ from http.cookies import CookieError, SimpleCookie
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
-from milonga.doors import App, Receive, Scope, Send, is_local, same
+from milonga.doors import App, Receive, Scope, Send, compare_secret, is_local
 
 POLICY = (
     "default-src 'self'; script-src 'self' 'unsafe-inline' 'unsafe-eval'; style-src 'self' 'unsafe-inline'; "
@@ -41,18 +41,18 @@ class Guard:
             return
         headers = {key.decode("latin-1").lower(): value.decode("latin-1") for key, value in scope["headers"]}
         query = dict(parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True))
-        refusal = self.refusal(headers)
-        if refusal is None and self.token is not None and not self.known(headers):
-            if scope["type"] == "http" and same(query.pop("token", ""), self.token):
-                await self.let_in(scope["path"], query, send)
+        refusal = self.find_refusal(headers)
+        if refusal is None and self.token is not None and not self.is_authenticated(headers):
+            if scope["type"] == "http" and compare_secret(query.pop("token", ""), self.token):
+                await self.set_cookie_and_redirect(scope["path"], query, send)
                 return
             refusal = 401, "this page needs its token: open the link with ?token=… once"
         if refusal is not None:
-            await refuse(scope, send, *refusal)
+            await send_refusal(scope, send, *refusal)
             return
-        await self.app(scope, receive, with_headers(send))
+        await self.app(scope, receive, add_security_headers(send))
 
-    def refusal(self, headers: dict[str, str]) -> tuple[int, str] | None:
+    def find_refusal(self, headers: dict[str, str]) -> tuple[int, str] | None:
         host = headers.get("host", "")
         if self.token is None and not is_local(host):
             return 421, "this page is served to its own machine only, under the name localhost or 127.0.0.1"
@@ -61,39 +61,41 @@ class Guard:
             return 403, "a page of another origin may not ask"
         return None
 
-    def known(self, headers: dict[str, str]) -> bool:
+    def is_authenticated(self, headers: dict[str, str]) -> bool:
         """Whether a request carries the cookie, or the token itself as a bearer token."""
         assert self.token is not None
         scheme, _, bearer = headers.get("authorization", "").partition(" ")
-        if scheme.lower() == "bearer" and same(bearer, self.token):
+        if scheme.lower() == "bearer" and compare_secret(bearer, self.token):
             return True
         try:
             cookie = SimpleCookie(headers.get("cookie", "")).get(self.cookie)
         except CookieError:
             return False
-        return cookie is not None and same(cookie.value, self.pass_word)
+        return cookie is not None and compare_secret(cookie.value, self.pass_word)
 
-    async def let_in(self, path: str, query: dict[str, str], send: Send) -> None:
+    async def set_cookie_and_redirect(self, path: str, query: dict[str, str], send: Send) -> None:
         """Set the cookie and redirect to the same page without the token, so that the token is in no browser history."""
         there = "/" + path.lstrip("/\\") + (f"?{urlencode(query)}" if query else "")
         cookie = f"{self.cookie}={self.pass_word}; Path=/; HttpOnly; SameSite=Lax"
         headers = [(b"location", there.encode("ascii", "replace")), (b"set-cookie", cookie.encode()), *HEADERS]
-        await answer(send, 303, headers, b"")
+        await send_response(send, 303, headers, b"")
 
 
-async def refuse(scope: Scope, send: Send, status: int, why: str) -> None:
+async def send_refusal(scope: Scope, send: Send, status: int, why: str) -> None:
     if scope["type"] == "websocket":
         await send({"type": "websocket.close", "code": 1008, "reason": why})
     else:
-        await answer(send, status, [(b"content-type", b"text/plain; charset=utf-8"), *HEADERS], f"milonga: {why}\n".encode())
+        await send_response(
+            send, status, [(b"content-type", b"text/plain; charset=utf-8"), *HEADERS], f"milonga: {why}\n".encode()
+        )
 
 
-async def answer(send: Send, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> None:
+async def send_response(send: Send, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> None:
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
 
 
-def with_headers(send: Send) -> Send:
+def add_security_headers(send: Send) -> Send:
     async def sending(message: MutableMapping[str, Any]) -> None:
         if message["type"] == "http.response.start":
             message = {**message, "headers": [*message["headers"], *HEADERS]}

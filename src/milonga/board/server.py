@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from milonga.board.catalogue import Catalogue
 from milonga.board.guard import Guard
-from milonga.doors import address, bound
+from milonga.doors import bind_socket, format_address
 from milonga.errors import MissingExtra
 
 
@@ -26,14 +26,14 @@ def serve(root: Path, host: str, port: int, token: str | None, say: Callable[[st
         raise MissingExtra("the board", "board") from None
     from milonga.board.pages import Board, install
 
-    listener = bound(host, port)
+    listener = bind_socket(host, port)
     install(Board(catalogue))
     # Where pandas is installed, pyarrow loads it with its first array: better now than while someone waits.
     threading.Thread(target=lambda: pa.array([0]), daemon=True).start()
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
     ui.run_with(app, title="Milonga", dark=False, tailwind=False, show_welcome_message=False, reconnect_timeout=10)
     config = uvicorn.Config(Guard(app, listener.getsockname()[1], token), log_level="warning", access_log=False, lifespan="on")
-    say(f"board of {catalogue.root}: {address(listener)}/  (Ctrl-C ends it)")
+    say(f"board of {catalogue.root}: {format_address(listener)}/  (Ctrl-C ends it)")
     if token is not None:
         say("the first time, open it with ?token=… behind the address")
     with suppress(KeyboardInterrupt):

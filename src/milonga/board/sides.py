@@ -13,9 +13,9 @@ from typing import Any
 
 from milonga.board.catalogue import Card, read_settings
 from milonga.board.curves import Curves, Shelf
-from milonga.comparing.results import ALWAYS, Outcome, measure
+from milonga.comparing.results import ALWAYS, Outcome, summarise_metric
 from milonga.report.blocks import Sheet
-from milonga.report.sheets import remarks, sheets
+from milonga.report.sheets import build_sheets, list_remarks
 
 APART = ("seed", "budget")
 """Settings in which runs of one arm may differ."""
@@ -38,23 +38,25 @@ class Judged:
     remarks: tuple[str, ...]
 
 
-def side_by_side(cards: Sequence[Card], shelf: Shelf, metrics: Sequence[str] = ALWAYS) -> list[Arm]:
+def summarise_arms(cards: Sequence[Card], shelf: Shelf, metrics: Sequence[str] = ALWAYS) -> list[Arm]:
     found = []
-    for name, runs in arms_of(cards).items():
-        outcomes = {at: outcome(shelf.curves(run.path / "metrics.jsonl"), metrics) for at, run in enumerate(runs)}
-        measured = {metric: numbers for metric in metrics if (numbers := measure(outcomes, metric, "lead_turn")) is not None}
+    for name, runs in group_by_arm(cards).items():
+        outcomes = {at: make_outcome(shelf.get_curves(run.path / "metrics.jsonl"), metrics) for at, run in enumerate(runs)}
+        measured = {
+            metric: numbers for metric in metrics if (numbers := summarise_metric(outcomes, metric, "lead_turn")) is not None
+        }
         found.append(Arm(name, tuple(runs), measured))
     return found
 
 
-def arms_of(cards: Sequence[Card]) -> dict[str, list[Card]]:
+def group_by_arm(cards: Sequence[Card]) -> dict[str, list[Card]]:
     """Group runs by arm, keyed by a unique name.
 
     The name is that of the comparison's arm, that of the run if it is alone, or recipe and task; equal names are numbered.
     """
     kinds: dict[tuple[str, str, str], list[Card]] = {}
     for card in cards:
-        settings = "" if card.arm else json.dumps(settled(card.path), sort_keys=True, default=str)
+        settings = "" if card.arm else json.dumps(read_arm_settings(card.path), sort_keys=True, default=str)
         kinds.setdefault((card.comparison, card.arm, settings), []).append(card)
     out: dict[str, list[Card]] = {}
     for (_, arm, _), runs in kinds.items():
@@ -64,11 +66,11 @@ def arms_of(cards: Sequence[Card]) -> dict[str, list[Card]]:
     return out
 
 
-def settled(path: Path) -> dict[str, Any]:
+def read_arm_settings(path: Path) -> dict[str, Any]:
     return {key: value for key, value in read_settings(path / "config.toml")[0].items() if key not in APART}
 
 
-def outcome(curves: Curves, metrics: Sequence[str]) -> Outcome:
+def make_outcome(curves: Curves, metrics: Sequence[str]) -> Outcome:
     """The measurements of a run so far, as `compare` reads them. Row 0, the start, has no lead turn: it counts as 0."""
     rows: dict[float, dict[str, Any]] = {}
     lead = dict(curves.points("lead_turn"))
@@ -78,14 +80,14 @@ def outcome(curves: Curves, metrics: Sequence[str]) -> Outcome:
     return Outcome([rows[turn] for turn in sorted(rows)], {}, {})
 
 
-def judged(path: Path) -> Judged | str | None:
+def read_verdicts(path: Path) -> Judged | str | None:
     """Read the verdicts of a finished comparison; None if it is not finished, a message if its file cannot be read."""
     file = path / "compare.json"
     try:
         if file.stat().st_size > LARGEST_RESULT:
             return "compare.json is too large to be read"
         result = json.loads(file.read_text(encoding="utf-8"))
-        return Judged(tuple(sheets(result)), tuple(remarks(result)))
+        return Judged(tuple(build_sheets(result)), tuple(list_remarks(result)))
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:

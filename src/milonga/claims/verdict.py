@@ -13,9 +13,9 @@ from typing import Any, Literal
 from milonga.claims.base import Claim
 from milonga.comparing import stats
 from milonga.comparing.arms import Comparison, plan_comparison
-from milonga.comparing.comparison import conduct, warn
+from milonga.comparing.comparison import print_warning, run_planned_comparison
 from milonga.config import merge
-from milonga.report import leave_report
+from milonga.report import write_report_safely
 from milonga.run.files import to_json, write_atomically
 
 Verdict = Literal["holds", "does not hold", "undecided"]
@@ -43,21 +43,21 @@ def plan_claim(
 
 def run_claim(claim: Claim, comparison: Comparison, out: Path, jobs: int | None = None, quiet: bool = False) -> dict[str, Any]:
     """Run the missing runs, decide the verdict, and write OUT/claim.json."""
-    result = conduct(comparison, out, jobs, quiet)
-    found = summary(claim, result)
+    result = run_planned_comparison(comparison, out, jobs, quiet)
+    found = summarise_claim(claim, result)
     write_atomically(out / "claim.json", to_json(found) + "\n")
-    leave_report(out, warn)  # again: now with the verdict
+    write_report_safely(out, print_warning)  # again: now with the verdict
     return found
 
 
-def summary(claim: Claim, result: Mapping[str, Any]) -> dict[str, Any]:
+def summarise_claim(claim: Claim, result: Mapping[str, Any]) -> dict[str, Any]:
     """Extract the claim's own difference from a comparison, with its verdict and the compute of each arm."""
     metric = f"area of {result['metric']}" if claim.area else result["metric"]
     difference = next((d for d in result["differences"] if d["arm"] == claim.arms[0] and d["metric"] == metric), None)
     verdict, interval = "undecided", None
     if difference is not None:
         interval = difference["interval"]
-        verdict = judge(claim, interval, len(difference["values"]), difference["problems"])
+        verdict = judge_claim(claim, interval, len(difference["values"]), difference["problems"])
     return {
         "claim": claim.recipe,
         "says": claim.says,
@@ -71,19 +71,19 @@ def summary(claim: Claim, result: Mapping[str, Any]) -> dict[str, Any]:
         "p": None if difference is None else difference["p"],
         "smallest_effect": None if difference is None else difference["smallest_effect"],
         "verdict": verdict,
-        "values": {name: measured(arm, claim, result["metric"]) for name, arm in result["arms"].items()},
+        "values": {name: get_arm_value(arm, claim, result["metric"]) for name, arm in result["arms"].items()},
         "compute": {name: {cost: arm[cost] for cost in ("turns", "tokens", "flops")} for name, arm in result["arms"].items()},
         "failed": result["failed"],
         "out": result["out"],
     }
 
 
-def measured(arm: Mapping[str, Any], claim: Claim, metric: str) -> float | None:
+def get_arm_value(arm: Mapping[str, Any], claim: Claim, metric: str) -> float | None:
     found = arm["metrics"].get(metric)
     return None if found is None else found["area" if claim.area else "final"]
 
 
-def judge(
+def judge_claim(
     claim: Claim, interval: tuple[float, float] | None, pairs: int, problems: tuple[float, float] | None = None
 ) -> Verdict:
     """Decide whether a claim holds. If problems can be resampled, their interval must lie on the same side of zero too."""

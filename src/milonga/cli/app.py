@@ -20,26 +20,26 @@ from milonga.errors import UserError
 STOPPED = 130
 
 
-def guarded(command: Callable[[], Any]) -> int:
+def run_guarded(command: Callable[[], Any]) -> int:
     """Run a command; a user's mistake becomes one line and exit code 2."""
     code: Any = 0
     try:
         code = command()
     except UserError as error:
-        return complain(str(error))
+        return print_error(str(error))
     except (KeyboardInterrupt, typer.Abort):
         code = STOPPED
     except Exception as error:
         if not hasattr(error, "format_message"):
             raise
-        return complain(f"{error.format_message()} (see --help)")  # the parser's own: a wrong command, option or value
+        return print_error(f"{error.format_message()} (see --help)")  # the parser's own: a wrong command, option or value
     if code == STOPPED:
         trains = sys.argv[1:2] in (["run"], ["resume"])
         sys.stderr.write("milonga: stopped" + ("; 'milonga resume DIR' goes on from the last checkpoint\n" if trains else "\n"))
     return code if isinstance(code, int) else 0
 
 
-def complain(text: str) -> int:
+def print_error(text: str) -> int:
     sys.stderr.write(f"milonga: {' '.join(text.split())}\n")
     return 2
 
@@ -52,5 +52,5 @@ def main() -> None:
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     notices.show_as_lines()
-    with completion.whole_words():
-        sys.exit(guarded(lambda: app(sys.argv[1:] or ["--help"], prog_name="milonga", standalone_mode=False)))
+    with completion.join_bash_words():
+        sys.exit(run_guarded(lambda: app(sys.argv[1:] or ["--help"], prog_name="milonga", standalone_mode=False)))

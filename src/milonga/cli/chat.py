@@ -9,12 +9,12 @@ from collections.abc import Iterator
 
 from rich.console import Console
 
-from milonga.cli.views import shown
+from milonga.cli.views import escape_for_terminal
 from milonga.errors import UserError
 from milonga.pair import Pair, Verdict
-from milonga.tasks.foreign import foreign
+from milonga.tasks.foreign import make_foreign_problem
 from milonga.types import Solution, Trace
-from milonga.using.answers import answers
+from milonga.using.answers import answer_problems
 
 TOO_LONG = "the question is longer than the model's context: ask a shorter one"
 
@@ -22,15 +22,15 @@ TOO_LONG = "the question is longer than the model's context: ask a shorter one"
 def chat(pair: Pair, console: Console, best_of: int, checks: int) -> None:
     """Answer questions until they end. An error is printed, and the next question is read."""
     with contextlib.suppress(KeyboardInterrupt):
-        for number, question in enumerate(questions(), 1):
+        for number, question in enumerate(read_questions(), 1):
             try:
-                converse(pair, question, f"chat/{number}", console, best_of, checks)
+                answer_question(pair, question, f"chat/{number}", console, best_of, checks)
             except UserError as error:
-                console.print(f"[red]{shown(str(error))}[/red]", highlight=False)
+                console.print(f"[red]{escape_for_terminal(str(error))}[/red]", highlight=False)
     console.print()
 
 
-def questions() -> Iterator[str]:
+def read_questions() -> Iterator[str]:
     """Yield lines from stdin, with a prompt on a terminal; blank lines are skipped."""
     if isinstance(sys.stdin, io.TextIOWrapper):
         sys.stdin.reconfigure(errors="replace")
@@ -44,11 +44,11 @@ def questions() -> Iterator[str]:
             yield line.strip()
 
 
-def converse(pair: Pair, question: str, id: str, console: Console, best_of: int, checks: int) -> None:
+def answer_question(pair: Pair, question: str, id: str, console: Console, best_of: int, checks: int) -> None:
     """Answer one question. A single solution is printed before it is verified; the best of several is known only afterwards."""
-    problem = foreign(id, question)
+    problem = make_foreign_problem(id, question)
     if best_of > 1:
-        best = answers(pair, [problem], best_of, "verifier" if pair.judges else "vote", checks)[0].best
+        best = answer_problems(pair, [problem], best_of, "verifier" if pair.judges else "vote", checks)[0].best
         if best is None:
             raise UserError(TOO_LONG)
         solution, verdict = best.solution, best.verdict
@@ -67,14 +67,15 @@ def converse(pair: Pair, question: str, id: str, console: Console, best_of: int,
 def show_solution(solution: Trace, console: Console) -> None:
     value: Solution = solution.reading.value
     for number, step in enumerate(value.steps, 1):
-        console.print(f"  {number}. {shown(step)}", highlight=False, soft_wrap=True)
+        console.print(f"  {number}. {escape_for_terminal(step)}", highlight=False, soft_wrap=True)
     if value.answer is None:
         console.print(
-            f"  [yellow]no answer[/yellow] ({shown(str(solution.reading.invalid))}), as it was written:", highlight=False
+            f"  [yellow]no answer[/yellow] ({escape_for_terminal(str(solution.reading.invalid))}), as it was written:",
+            highlight=False,
         )
-        console.print(f"  {shown(solution.text)}", highlight=False, soft_wrap=True)
+        console.print(f"  {escape_for_terminal(solution.text)}", highlight=False, soft_wrap=True)
     else:
-        console.print(f"  [bold]{shown(value.answer)}[/bold]", highlight=False, soft_wrap=True)
+        console.print(f"  [bold]{escape_for_terminal(value.answer)}[/bold]", highlight=False, soft_wrap=True)
 
 
 def show_verdict(verdict: Verdict, console: Console) -> None:

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from milonga.text import number
+from milonga.text import format_number
 
 
 def list_claims(console: Console) -> dict[str, Any]:
@@ -58,13 +58,13 @@ def print_claim(found: dict[str, Any], console: Console) -> None:
     for arm in found["arms"]:
         used = found["compute"][arm]
         costs = ["—" if used[cost] is None else f"{used[cost]:,.3g}" for cost in ("turns", "tokens", "flops")]
-        table.add_row(escape(arm), number(found["values"][arm]), *costs)
+        table.add_row(escape(arm), format_number(found["values"][arm]), *costs)
     console.print(table)
     if found["interval"] is not None:
         low, high = found["interval"]
         console.print(
             f"difference of the first two: {found['difference']:+.3f} [{low:+.3f}, {high:+.3f}], "
-            f"{len(found['seeds'])} seeds; {found['better']} is better; could be seen: {number(found['smallest_effect'])}",
+            f"{len(found['seeds'])} seeds; {found['better']} is better; could be seen: {format_number(found['smallest_effect'])}",
             soft_wrap=True,
             markup=False,
         )

@@ -23,7 +23,7 @@ def run_comparison(
     """Plan and run a comparison, and print its tables. Return what `--json` prints; with `dry_run` that is the plan."""
     from milonga import api
     from milonga.comparing.arms import plan_comparison
-    from milonga.comparing.comparison import conduct
+    from milonga.comparing.comparison import run_planned_comparison
     from milonga.comparing.tables import print_tables
     from milonga.config import to_toml
 
@@ -31,9 +31,9 @@ def run_comparison(
     if dry_run:
         sys.stdout.write(to_toml(comparison.record()))
         return {"comparison": comparison.record()}
-    folder = out if out is not None else api.new_folder("compare")
+    folder = out if out is not None else api.choose_run_folder("compare")
     try:
-        result = conduct(comparison, folder, jobs)
+        result = run_planned_comparison(comparison, folder, jobs)
     except KeyboardInterrupt:
         sys.stderr.write(f"milonga: stopped; the same command with --out {folder} goes on from there\n")
         sys.exit(130)  # past the handler of all commands, whose advice is for single runs

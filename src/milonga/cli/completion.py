@@ -26,37 +26,37 @@ ASKED = "_MILONGA_COMPLETE"
 """The environment variable by which a shell asks for completions instead of running a command."""
 
 
-def choices(*words: str) -> Callable[[str], list[str]]:
+def complete_from(*words: str) -> Callable[[str], list[str]]:
     """Make a completion function for an option with fixed values."""
     return lambda incomplete: [word for word in words if word.startswith(incomplete)]
 
 
-def declared(folder: str, pattern: str) -> Offers:
+def parse_declared(folder: str, pattern: str) -> Offers:
     """Parse names and the first sentences of their descriptions from the package's sources by a regular expression."""
     files = sorted((PACKAGE / folder).glob("*.py"))
     return [found for file in files for found in re.findall(pattern, file.read_text(encoding="utf-8"))]
 
 
-def registered(folder: str, registry: str) -> Offers:
-    return declared(folder, rf'@{registry}\.register\("(\w+)"\)\nclass \w+\(.*\):\n    """(.*?)(?:"""|\n)')
+def list_registered(folder: str, registry: str) -> Offers:
+    return parse_declared(folder, rf'@{registry}\.register\("(\w+)"\)\nclass \w+\(.*\):\n    """(.*?)(?:"""|\n)')
 
 
-def recipes(incomplete: str) -> Offers:
+def complete_recipes(incomplete: str) -> Offers:
     """Complete recipe names, and those of the user's own file: `mine.py:Mine`."""
-    return registered("recipes", "RECIPES") + attributes(incomplete)
+    return list_registered("recipes", "RECIPES") + complete_attributes(incomplete)
 
 
-def tasks(incomplete: str) -> Offers:
+def complete_tasks(incomplete: str) -> Offers:
     gym = ("reasoning_gym:", "Any procedural set of reasoning-gym.")
-    return [*registered("tasks", "TASKS"), gym, *attributes(incomplete)]
+    return [*list_registered("tasks", "TASKS"), gym, *complete_attributes(incomplete)]
 
 
-def claims(incomplete: str) -> Offers:
+def complete_claims(incomplete: str) -> Offers:
     del incomplete  # the caller keeps what fits
-    return declared("claims", r'\nclaim\(\n    "(\w+)",\n    says="(.*?)"')
+    return parse_declared("claims", r'\nclaim\(\n    "(\w+)",\n    says="(.*?)"')
 
 
-def shapes(incomplete: str) -> list[str]:
+def complete_shapes(incomplete: str) -> list[str]:
     """Complete sizes and models that can be planned for, and folders with a config.json."""
     from milonga.planning import SHAPES
     from milonga.planning.shapes import SIZES
@@ -65,13 +65,13 @@ def shapes(incomplete: str) -> list[str]:
     return [name for name in (*SIZES, *SHAPES, *here) if name.startswith(incomplete)]
 
 
-def accelerators(incomplete: str) -> list[str]:
+def complete_accelerators(incomplete: str) -> list[str]:
     from milonga.planning import ACCELERATORS
 
     return [name for name in ACCELERATORS if name.startswith(incomplete)]
 
 
-def attributes(incomplete: str) -> Offers:
+def complete_attributes(incomplete: str) -> Offers:
     """Complete the classes and functions of a user's own file, which is parsed, not run."""
     file, colon, _ = incomplete.rpartition(":")
     if not colon or not file.endswith(".py") or not Path(file).is_file():
@@ -84,36 +84,36 @@ def attributes(incomplete: str) -> Offers:
     return [(f"{file}:{node.name}", (ast.get_docstring(node) or "").partition("\n")[0]) for node in things]
 
 
-def folders(incomplete: str) -> list[str]:
+def complete_folders(incomplete: str) -> list[str]:
     """Complete run folders, newest first: those in `runs`, and those that start with the word."""
     patterns = ("runs/*/config.toml", "runs/*/*/*/config.toml", f"{glob.escape(incomplete)}*/config.toml")
     found = {os.path.dirname(file) for pattern in patterns for file in glob.glob(pattern)}  # as it was typed
     return sorted(found, key=lambda folder: -os.stat(folder).st_mtime)
 
 
-def arms(incomplete: str) -> Offers:
+def complete_arms(incomplete: str) -> Offers:
     """Complete recipes, and after `RECIPE:` the settings of an arm."""
     recipe, colon, rest = incomplete.partition(":")
     if not colon or recipe.endswith(".py"):
-        return recipes(incomplete)
+        return complete_recipes(incomplete)
     before, comma, last = rest.rpartition(",")
-    return [(f"{recipe}:{before}{comma}{word}", help) for word, help in settings_of(recipe, last)]
+    return [(f"{recipe}:{before}{comma}{word}", help) for word, help in list_settings(recipe, last)]
 
 
-def settings(context: typer.Context, incomplete: str) -> Offers:
+def complete_settings(context: typer.Context, incomplete: str) -> Offers:
     """Complete keys of the config, and the values of a complete key."""
-    return settings_of(context.params.get("recipe") or next(iter(arms_before(context)), None), incomplete)
+    return list_settings(context.params.get("recipe") or next(iter(list_typed_arms(context)), None), incomplete)
 
 
-def arms_before(context: typer.Context) -> list[str]:
+def list_typed_arms(context: typer.Context) -> list[str]:
     """List the recipes of the arms typed so far. An incomplete list is not parsed yet: its words are in `context.args`."""
     return [arm.partition(":")[0] for arm in context.params.get("recipes") or context.args]
 
 
-def settings_of(recipe: str | None, incomplete: str) -> Offers:
+def list_settings(recipe: str | None, incomplete: str) -> Offers:
     from milonga.config import Config
 
-    known = dict(leaves(Config, "", recipe, incomplete))
+    known = dict(iterate_keys(Config, "", recipe, incomplete))
     known.pop("recipe")  # it is named as an argument
     key, equals, _ = incomplete.partition("=")
     fitting = [name for name in known if (name == key if equals else name.startswith(key))]
@@ -123,28 +123,28 @@ def settings_of(recipe: str | None, incomplete: str) -> Offers:
     return [(f"{name}={value}", "") for name in fitting for value in ("", *known[name])]
 
 
-def leaves(model: type[Any], prefix: str, recipe: str | None, incomplete: str) -> Iterator[tuple[str, list[str]]]:
+def iterate_keys(model: type[Any], prefix: str, recipe: str | None, incomplete: str) -> Iterator[tuple[str, list[str]]]:
     """Yield dotted config keys with values to offer. Tables whose keys are slow to find are opened only on request."""
-    from milonga.config import section_in
+    from milonga.config import find_section
 
     for name, field in model.model_fields.items():
         key = f"{prefix}{name}"
-        section = section_in(field.annotation)
+        section = find_section(field.annotation)
         if not prefix and name in ("task", "options", "policies"):
             if incomplete and (key.startswith(incomplete) or incomplete.startswith(key)):
-                for table, inner in opened(name, recipe):
-                    yield from leaves(inner, f"{table}.", recipe, incomplete)
+                for table, inner in list_tables(name, recipe):
+                    yield from iterate_keys(inner, f"{table}.", recipe, incomplete)
             else:
                 yield f"{key}.", []
         elif name == "objective":
-            yield f"{key}.preset", objectives()
+            yield f"{key}.preset", list_objectives()
         elif section is not None:
-            yield from leaves(section, f"{key}.", recipe, incomplete)
+            yield from iterate_keys(section, f"{key}.", recipe, incomplete)
         else:
-            yield key, values_of(field.annotation, field.default)
+            yield key, list_values(field.annotation, field.default)
 
 
-def opened(table: str, recipe: str | None) -> list[tuple[str, type[Any]]]:
+def list_tables(table: str, recipe: str | None) -> list[tuple[str, type[Any]]]:
     """List (prefix, model) of a table whose keys depend on the recipe, or of every task: a user's own file is not run."""
     from milonga.config import PolicySection
     from milonga.recipes import RECIPES
@@ -158,13 +158,13 @@ def opened(table: str, recipe: str | None) -> list[tuple[str, type[Any]]]:
     return [(f"policies.{seat}", PolicySection) for seat in dict.fromkeys(seat for found in named for seat in found.seats)]
 
 
-def objectives() -> list[str]:
+def list_objectives() -> list[str]:
     from milonga.objectives import OBJECTIVES
 
     return OBJECTIVES.names()
 
 
-def values_of(annotation: Any, default: Any) -> list[str]:
+def list_values(annotation: Any, default: Any) -> list[str]:
     """List the values of a Literal or bool, or the default as an example."""
     inner = [annotation, *get_args(annotation)]
     listed = [str(value) for kind in inner if get_origin(kind) is Literal for value in get_args(kind)]
@@ -173,28 +173,28 @@ def values_of(annotation: Any, default: Any) -> list[str]:
     return [str(default)] if isinstance(default, int | float | str) else []
 
 
-def metrics(context: typer.Context, incomplete: str) -> list[str]:
+def complete_metrics(context: typer.Context, incomplete: str) -> list[str]:
     """Complete the metrics of the arms typed so far; of all recipes if there are none."""
-    from milonga.comparing.arms import measured_by
+    from milonga.comparing.arms import list_metrics
     from milonga.errors import UserError
     from milonga.recipes import RECIPES
     from milonga.resolve import resolve
 
     names = set[str]()
-    for recipe in arms_before(context) or list(RECIPES):
+    for recipe in list_typed_arms(context) or list(RECIPES):
         with contextlib.suppress(UserError):  # a misspelt arm is reported when the command runs
-            names |= measured_by(resolve([{"recipe": recipe}]))
+            names |= list_metrics(resolve([{"recipe": recipe}]))
     short = {name.removeprefix("eval/") for name in names}
     return sorted(names if incomplete.startswith("eval/") else short | names)
 
 
 @contextlib.contextmanager
-def whole_words() -> Iterator[None]:
+def join_bash_words() -> Iterator[None]:
     """Join the words that bash splits at `=` and `:` before they are parsed, and cut what bash already has from the answers."""
     if os.environ.get(ASKED) != "complete_bash":
         yield
         return
-    words, at, had = joined(os.environ.get("COMP_WORDS", "").split("\n"), int(os.environ.get("COMP_CWORD", "0")))
+    words, at, had = join_words(os.environ.get("COMP_WORDS", "").split("\n"), int(os.environ.get("COMP_CWORD", "0")))
     os.environ |= {"COMP_WORDS": "\n".join(words), "COMP_CWORD": str(at)}
     answers = io.StringIO()
     try:
@@ -204,7 +204,7 @@ def whole_words() -> Iterator[None]:
         sys.stdout.write("".join(line.removeprefix(had) + "\n" for line in answers.getvalue().splitlines()))
 
 
-def joined(words: Sequence[str], at: int) -> tuple[list[str], int, str]:
+def join_words(words: Sequence[str], at: int) -> tuple[list[str], int, str]:
     """Join words as the user typed them. Return the words, the index of the current one, and its part that bash already has."""
     whole: list[str] = []
     place, had, open_end = at, "", False

@@ -10,8 +10,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from milonga.errors import install
-from milonga.run.machine import CORE, version_of
+from milonga.errors import format_install_hint
+from milonga.run.machine import CORE, get_version
 
 EXTRAS = {
     "peft": "lora",
@@ -31,15 +31,15 @@ EXTRAS = {
 }
 
 
-def sandbox() -> str:
+def describe_sandbox() -> str:
     """Describe the best sandbox level that this system offers, and why there is no better one."""
     from milonga.sandbox import isolation
-    from milonga.sandbox.executor import tried
+    from milonga.sandbox.executor import try_level
 
-    reason = tried("isolated")
+    reason = try_level("isolated")
     if reason is None:
-        return f"isolated ({isolation.version()})"
-    worse = tried("limited")
+        return f"isolated ({isolation.get_bubblewrap_version()})"
+    worse = try_level("limited")
     return f"limited only: {reason}" if worse is None else f"none: {worse}"
 
 
@@ -48,23 +48,23 @@ def examine(console: Console) -> None:
 
     from milonga.engine.local import smollm
     from milonga.engine.local.engine import choose_device
-    from milonga.engine.local.models import model_path
+    from milonga.engine.local.models import resolve_model_path
     from milonga.run.files import free_bytes
 
     table = Table("package", "version", "what for")
     for name in CORE:
-        table.add_row(name, version_of(name) or "[red]missing[/red]", "core")
+        table.add_row(name, get_version(name) or "[red]missing[/red]", "core")
     for name, extra in EXTRAS.items():
-        found = version_of(name) or version_of(f"{name}-cpu")  # vLLM is packaged apart for machines without a GPU
-        table.add_row(name, found or "—", extra if found else escape(install(extra)))
+        found = get_version(name) or get_version(f"{name}-cpu")  # vLLM is packaged apart for machines without a GPU
+        table.add_row(name, found or "—", extra if found else escape(format_install_hint(extra)))
     console.print(table)
     device = choose_device("auto")
     console.print(f"python {platform.python_version()} on {platform.system()}, {os.cpu_count()} cores")
     console.print(f"device: {device}" + (f" ({torch.cuda.get_device_name(device)})" if device.type == "cuda" else ""))
     console.print(f"torch threads: {torch.get_num_threads()}")
-    weights = Path(model_path("embedded")) / "model.safetensors"
+    weights = Path(resolve_model_path("embedded")) / "model.safetensors"
     size = f"{weights.stat().st_size / 2**20:.1f} MiB" if weights.exists() else "[red]missing[/red]"
     console.print(f"embedded model: {size}")
-    console.print(f"{smollm.SMOLLM}: {smollm.state()}", markup=False, soft_wrap=True)
-    console.print(f"sandbox: {sandbox()}", markup=False, soft_wrap=True)
+    console.print(f"{smollm.SMOLLM}: {smollm.describe_state()}", markup=False, soft_wrap=True)
+    console.print(f"sandbox: {describe_sandbox()}", markup=False, soft_wrap=True)
     console.print(f"free disk here: {free_bytes(Path.cwd()) / 2**30:.1f} GiB")

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from milonga.cli.views import print_metrics
 from milonga.evals.suites import SUITES, Suite
-from milonga.text import number, visible
+from milonga.text import escape_invisible, format_number
 
 Report = dict[str, Any]
 
@@ -36,33 +36,33 @@ def print_finding(report: Report, suite: type[Suite], console: Console) -> None:
     """Print the overall results one per line, and the rows as a table, without its empty columns."""
     for key, value in report.items():
         if key not in ("options", "rows"):
-            console.print(f"{visible(key)}: {said(value)}", markup=False, soft_wrap=True)
-    rows = suite.shown(report["rows"])
+            console.print(f"{escape_invisible(key)}: {format_figure(value)}", markup=False, soft_wrap=True)
+    rows = suite.select_rows(report["rows"])
     shown = [name for name in suite.columns if any(row.get(name) is not None for row in rows)]
     title = "in per cent" if suite.percent else None
     table = Table(title=title, title_justify="left")
     for name in shown:
-        table.add_column(escape(heading(name)), overflow="fold")
+        table.add_column(escape(format_heading(name)), overflow="fold")
     for row in rows:
-        table.add_row(*(escape(visible(cell(row, name, suite.percent))) for name in shown))
+        table.add_row(*(escape(escape_invisible(format_cell(row, name, suite.percent))) for name in shown))
     console.print(table)
 
 
-def heading(name: str) -> str:
+def format_heading(name: str) -> str:
     return name.replace("trivial/", "trivial ").replace("_", " ")
 
 
-def cell(row: Mapping[str, Any], name: str, percent: bool = False) -> str:
+def format_cell(row: Mapping[str, Any], name: str, percent: bool = False) -> str:
     """Format a value of a row, with its interval if it has one."""
     value, low, high = (
-        f"{100 * v:.1f}" if percent and isinstance(v := row.get(name + end), float) else number(row.get(name + end))
+        f"{100 * v:.1f}" if percent and isinstance(v := row.get(name + end), float) else format_number(row.get(name + end))
         for end in ("", "_low", "_high")
     )
     return value if row.get(f"{name}_low") is None else f"{value} [{low}, {high}]"
 
 
-def said(value: Any) -> str:
+def format_figure(value: Any) -> str:
     """Format an overall result; a mapping as names with values."""
     if isinstance(value, Mapping):
-        return ", ".join(f"{visible(str(key))} {number(inner)}" for key, inner in value.items())
-    return visible(number(value))
+        return ", ".join(f"{escape_invisible(str(key))} {format_number(inner)}" for key, inner in value.items())
+    return escape_invisible(format_number(value))

@@ -13,12 +13,12 @@ MODELS, SETTINGS, OUTPUT = "Models and device", "Settings", "Output"
 TITLE = "Examples:"
 
 
-def examples(*lines: str) -> str:
+def format_examples(*lines: str) -> str:
     """Format the end of a command's help: `epilog=examples("milonga show runs/tango  # curves and transcripts")`."""
     return "\n".join((TITLE, *lines))
 
 
-def examples_in(epilog: str | None) -> list[str]:
+def parse_examples(epilog: str | None) -> list[str]:
     """Return the lines that `examples` was given."""
     title, *lines = (epilog or "").split("\n")
     return lines if title == TITLE else []

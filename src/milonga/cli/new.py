@@ -16,7 +16,7 @@ from typing import Any
 from rich.console import Console
 from rich.markup import escape
 
-from milonga.errors import ConfigError, RunFolderError, nearest
+from milonga.errors import ConfigError, RunFolderError, suggest_name
 
 TEMPLATES = Path(__file__).parent / "templates"
 KINDS = ("recipe", "task")
@@ -27,18 +27,18 @@ IMPORTED = ("milonga", "numpy", "pydantic", "pytest")
 
 def write_skeleton(kind: str, name: str, folder: Path) -> dict[str, Any]:
     """Write the skeleton files; return their paths and the commands to run and test them."""
-    from milonga.run.files import disk_errors
+    from milonga.run.files import translate_disk_errors
 
     if kind not in KINDS:
-        raise ConfigError(f"unknown kind '{kind}': {nearest(kind, KINDS)}")
+        raise ConfigError(f"unknown kind '{kind}': {suggest_name(kind, KINDS)}")
     check_name(kind, name)
-    class_name = class_of(name)
+    class_name = make_class_name(name)
     files = {f"{name}.py": f"{kind}.py", f"test_{name}.py": f"test_{kind}.py", f"{name}.md": f"{kind}.md"}
     taken = [str(folder / file) for file in files if (folder / file).exists()]
     if taken:
         raise RunFolderError(f"nothing was written: {', '.join(taken)} is there already; choose another name or --dir")
-    texts = {file: filled(template, name, class_name) for file, template in files.items()}
-    with disk_errors(folder):
+    texts = {file: fill_template(template, name, class_name) for file, template in files.items()}
+    with translate_disk_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
         for file, text in texts.items():
             (folder / file).write_text(text, encoding="utf-8")
@@ -58,22 +58,24 @@ def check_name(kind: str, name: str) -> None:
         )
     if name in (*sys.stdlib_module_names, *IMPORTED):
         raise ConfigError(f"'{name}' cannot name a {kind}: its file would stand before the module of that name; choose another")
-    if class_of(name) in names_in(f"{kind}.py"):
-        raise ConfigError(f"'{name}' cannot name a {kind}: {class_of(name)} is a class that its file needs; choose another")
+    if make_class_name(name) in list_template_names(f"{kind}.py"):
+        raise ConfigError(
+            f"'{name}' cannot name a {kind}: {make_class_name(name)} is a class that its file needs; choose another"
+        )
 
 
-def class_of(name: str) -> str:
+def make_class_name(name: str) -> str:
     return "".join(part.capitalize() for part in name.split("_"))
 
 
-def names_in(template: str) -> set[str]:
+def list_template_names(template: str) -> set[str]:
     """List the names that a template imports or defines."""
-    body = ast.parse(filled(template, "placeholder", "Placeholder")).body
+    body = ast.parse(fill_template(template, "placeholder", "Placeholder")).body
     imported = {alias.asname or alias.name for node in body if isinstance(node, ast.ImportFrom) for alias in node.names}
     return imported | {node.name for node in body if isinstance(node, ast.ClassDef)}
 
 
-def filled(template: str, name: str, class_name: str) -> str:
+def fill_template(template: str, name: str, class_name: str) -> str:
     text = (TEMPLATES / f"{template}.txt").read_text(encoding="utf-8")
     return Template(text).substitute(name=name, class_name=class_name)
 

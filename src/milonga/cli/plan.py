@@ -9,7 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from milonga.config import Config
-from milonga.errors import UserError, nearest
+from milonga.errors import UserError, suggest_name
 from milonga.planning import (
     RECIPES,
     Lengths,
@@ -27,7 +27,7 @@ from milonga.planning.simulate import MOST_ROWS
 GIB = 2**30
 
 
-def work_out(
+def plan_hardware(
     generator: str,
     verifier: str | None,
     *,
@@ -48,9 +48,9 @@ def work_out(
 ) -> dict[str, Any]:
     """Make the hardware plan as data. Batch and run settings that are not given are the defaults of the config."""
     if recipe not in RECIPES:
-        raise UserError(f"recipe '{recipe}' cannot be planned: {nearest(recipe, RECIPES)}")
-    solution = lengths(tokens, mean, spread)
-    verification = lengths(check_tokens or tokens, None if check_tokens else mean, spread)
+        raise UserError(f"recipe '{recipe}' cannot be planned: {suggest_name(recipe, RECIPES)}")
+    solution = make_lengths(tokens, mean, spread)
+    verification = make_lengths(check_tokens or tokens, None if check_tokens else mean, spread)
     usual = Config(recipe=recipe)
     batch = usual.batch.model_copy(update={k: v for k, v in (("problems", problems), ("rollouts", rollouts)) if v})
     load = Workload(recipe, batch.problems, batch.rollouts, prompt, solution, verification)
@@ -64,7 +64,7 @@ def work_out(
     return describe(plan, calibration, simulate(plan), turns or usual.turns, price)
 
 
-def lengths(limit: int, mean: float | None, spread: float) -> Lengths:
+def make_lengths(limit: int, mean: float | None, spread: float) -> Lengths:
     if mean is not None and mean > limit:
         raise UserError(f"a mean length of {mean:g} is beyond the limit of {limit} tokens: lower --mean or raise --tokens")
     return Lengths(mean if mean is not None else limit / 2, limit, spread)
@@ -83,19 +83,19 @@ def print_plan(data: dict[str, Any], console: Console) -> None:
     )
     print_placements(data, console)
     print_groups(data, console)
-    console.print(simulated(data), highlight=False)
+    console.print(describe_simulation(data), highlight=False)
     console.print("assumptions:")
     for line in data["assumptions"]:
         console.print(f"  - {escape(line)}", highlight=False)
     print_errors(data["calibration"], console)
 
 
-def simulated(data: dict[str, Any]) -> str:
+def describe_simulation(data: dict[str, Any]) -> str:
     played = data["simulation"]
     if played is None:
         return f"not simulated: a turn has more than {MOST_ROWS:,} rows"
     return (
-        f"simulated, {played['turns']} turns with drawn lengths: {span(played['turn_s'])} a turn, "
+        f"simulated, {played['turns']} turns with drawn lengths: {format_duration(played['turn_s'])} a turn, "
         f"{played['difference']:+.1%} of the closed form, [italic]{data['best']['standing']}[/italic]"
     )
 
@@ -109,22 +109,22 @@ def print_placements(data: dict[str, Any], console: Console) -> None:
     def row(label: str, *values: str) -> None:
         table.add_row(label, *(f"{value} [italic]{one['standing']}[/italic]" for value, one in zip(values, found, strict=True)))
 
-    row("a turn, in the mean", *(span(one["turn_s"]) for one in found))
+    row("a turn, in the mean", *(format_duration(one["turn_s"]) for one in found))
     for kind in found[0]["turns_s"]:
-        row(f"  from start to end, {kind}", *(span(one["turns_s"][kind]) for one in found))
+        row(f"  from start to end, {kind}", *(format_duration(one["turns_s"][kind]) for one in found))
     row("GPUs used", *(str(one["gpus"]) for one in found))
-    row("  sampling : learning", *(shares(one) for one in found))
+    row("  sampling : learning", *(format_shares(one) for one in found))
     table.add_row("staleness", *(str(one["staleness"]) for one in found))
     row("GPUs busy", *(f"{one['busy']:.0%}" for one in found))
     row("bound by", *(f"{one['bound']['group']}: {one['bound']['part']}" for one in found))
-    row(f"{data['workload']['turns']} turns", *(span(3600 * one["hours"]) for one in found))
+    row(f"{data['workload']['turns']} turns", *(format_duration(3600 * one["hours"]) for one in found))
     row("GPU-hours", *(f"{one['gpu_hours']:,.1f}" for one in found))
     said = f"cost at {price['hour']:g} an hour" + (", an assumption: see --price" if price["assumed"] else "")
     row(said, *(f"{one['cost']:,.2f}" for one in found))
     console.print(table)
 
 
-def shares(one: dict[str, Any]) -> str:
+def format_shares(one: dict[str, Any]) -> str:
     if one["kind"] == "colocated":
         return "the same in turns"
     return f"{one['sampling_gpus']} : {one['gpus'] - one['sampling_gpus']}"
@@ -170,7 +170,7 @@ def print_errors(calibration: dict[str, Any], console: Console) -> None:
     )
 
 
-def span(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """Format a duration in the unit that reads best."""
     for size, unit in ((86400.0, "days"), (3600.0, "h"), (60.0, "min")):
         if seconds >= 2 * size:

@@ -11,7 +11,7 @@ from rich.console import Console
 from milonga.report import PAGE, write_report
 
 
-def report_on(folders: Sequence[Path], out: Path | None, markdown: bool, pdf: bool, console: Console) -> dict[str, Any]:
+def write_reports(folders: Sequence[Path], out: Path | None, markdown: bool, pdf: bool, console: Console) -> dict[str, Any]:
     """Write the report of these folders; return what `--json` prints: the files written."""
     place = out if out is not None else folders[0] / PAGE if len(folders) == 1 else Path(PAGE)
     written = write_report(folders, place, markdown, pdf)

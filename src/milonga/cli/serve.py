@@ -8,7 +8,7 @@ import signal
 import sys
 from pathlib import Path
 
-from milonga.doors import address, bound, find_token, is_loopback
+from milonga.doors import bind_socket, find_token, format_address, is_loopback
 from milonga.errors import ConfigError, MissingExtra
 from milonga.pair import Pair
 from milonga.using.gate import Limits
@@ -30,7 +30,7 @@ def serve(folder: str, host: str, port: int, token_file: Path | None, rate: floa
     if not math.isfinite(rate):
         raise ConfigError(f"--rate {rate} is no number of requests")
     limits = Limits(rate=rate, waiting=waiting)
-    with bound(host, port) as listener:
+    with bind_socket(host, port) as listener:
         service = Service(Pair.open(folder, device=device), limits.waiting)
         app = make_app(service, limits, token, is_loopback(host))
         config = uvicorn.Config(
@@ -43,6 +43,6 @@ def serve(folder: str, host: str, port: int, token_file: Path | None, rate: floa
         )
         # uvicorn shuts down cleanly on both signals, and then raises them again for the previous handlers.
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-        sys.stderr.write(f"serving {folder} on {address(listener)}; Ctrl-C ends it\n")
+        sys.stderr.write(f"serving {folder} on {format_address(listener)}; Ctrl-C ends it\n")
         with contextlib.suppress(KeyboardInterrupt):
             uvicorn.Server(config).run(sockets=[listener])

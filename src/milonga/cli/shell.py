@@ -10,12 +10,12 @@ import typer
 from rich.console import Console
 
 from milonga.cli import completion
-from milonga.cli.help import MODELS, OUTPUT, SETTINGS, examples
+from milonga.cli.help import MODELS, OUTPUT, SETTINGS, format_examples
 
 app = typer.Typer(
     name="milonga",
     help="Train language models that learn from each other.",
-    epilog=examples(
+    epilog=format_examples(
         "milonga run tango  # a generator and its verifier learn in turns, on a CPU, in minutes",
         "milonga compare tango grpo --seeds 5  # is it better to train the verifier too?",
         "milonga run --help  # each command has examples of its own",
@@ -31,7 +31,7 @@ Settings = Annotated[
         metavar="KEY=VALUE",
         help="Any config key: --set batch.rollouts=16. May be repeated.",
         rich_help_panel=SETTINGS,
-        autocompletion=completion.settings,
+        autocompletion=completion.complete_settings,
     ),
 ]
 AsJson = Annotated[
@@ -41,7 +41,7 @@ TaskName = Annotated[
     str | None,
     typer.Option(
         help="chain, last_letter, search, gsm8k, jsonl, reasoning_gym:NAME or file.py:attribute.",
-        autocompletion=completion.tasks,
+        autocompletion=completion.complete_tasks,
     ),
 ]
 ConfigFile = Annotated[Path | None, typer.Option(help="A TOML file with any keys of the config.", rich_help_panel=SETTINGS)]
@@ -50,7 +50,7 @@ Device = Annotated[
     typer.Option(
         help="auto, cpu, cuda or cuda:N.",
         rich_help_panel=MODELS,
-        autocompletion=completion.choices("auto", "cpu", "cuda"),
+        autocompletion=completion.complete_from("auto", "cpu", "cuda"),
     ),
 ]
 Sampler = Annotated[
@@ -58,17 +58,19 @@ Sampler = Annotated[
     typer.Option(
         help="auto: our own; vllm: an engine of vLLM, where it is installed.",
         rich_help_panel=MODELS,
-        autocompletion=completion.choices("auto", "vllm"),
+        autocompletion=completion.complete_from("auto", "vllm"),
     ),
 ]
-RunFolder = Annotated[Path, typer.Argument(help="A run folder.", autocompletion=completion.folders)]
+RunFolder = Annotated[Path, typer.Argument(help="A run folder.", autocompletion=completion.complete_folders)]
 Seeds = Annotated[str, typer.Option(help="How many seeds (from 100 on), or a list such as 100,101,102.")]
 Jobs = Annotated[
     int | None, typer.Option(help="Runs side by side: all cores, or 1 on a GPU, by default.", rich_help_panel=MODELS)
 ]
 Trained = Annotated[
     str,
-    typer.Argument(help="A run folder, a folder with a model, or openai:URL#model.", autocompletion=completion.folders),
+    typer.Argument(
+        help="A run folder, a folder with a model, or openai:URL#model.", autocompletion=completion.complete_folders
+    ),
 ]
 Checks = Annotated[int, typer.Option(min=1, help="Verifications of each solution; the probability comes from them.")]
 Seed = Annotated[int | None, typer.Option(help="The run's by default; the same one gives the same results.")]
@@ -80,7 +82,7 @@ def print_json(data: dict[str, Any]) -> None:
     sys.stdout.write(to_json(data) + "\n")
 
 
-def settings_of(texts: list[str] | None) -> list[dict[str, Any]]:
+def parse_set_options(texts: list[str] | None) -> list[dict[str, Any]]:
     from milonga.config import parse_setting
 
     return [parse_setting(text) for text in texts or []]

@@ -11,10 +11,10 @@ from typing import IO, Any, TypeVar
 from milonga.errors import ConfigError, UserError
 from milonga.evals.metrics import mean, process_f1
 from milonga.pair import Pair
-from milonga.run.files import disk_errors, to_json
-from milonga.tasks.foreign import foreign
+from milonga.run.files import to_json, translate_disk_errors
+from milonga.tasks.foreign import make_foreign_problem
 from milonga.types import Problem, Trace
-from milonga.using.answers import RANKS, Answer, Rank, answer_row, answers, verdict_row
+from milonga.using.answers import RANKS, Answer, Rank, answer_problems, answer_to_json, verdict_to_json
 from milonga.using.items import Given, ProblemItem, SolutionItem, read_items
 
 AT_ONCE = 256
@@ -22,14 +22,14 @@ AT_ONCE = 256
 T = TypeVar("T")
 
 
-def rank_of(name: str) -> Rank:
+def parse_rank(name: str) -> Rank:
     found = next((rank for rank in RANKS if rank == name), None)
     if found is None:
         raise ConfigError(f"unknown --rank '{name}': use {', '.join(RANKS)}")
     return found
 
 
-def open_ranked(folder: str | Path, rank: Rank, **changes: Any) -> Pair:
+def open_pair(folder: str | Path, rank: Rank, **changes: Any) -> Pair:
     """Open the pair that a rank needs: a vote needs no verifier, so none is loaded."""
     if rank == "vote":
         return Pair.open(folder, ["generator"], **changes)
@@ -47,23 +47,23 @@ def solve_file(
     given = read_items(file, ProblemItem)
     rights: list[bool] = []
     left_out = 0
-    with open_ranked(folder, rank, **changes) as pair, writer(out) as target:
-        for some in batched(given):
-            found = answers(pair, [problem_of(one) for one in some], best_of, rank, checks)
+    with open_pair(folder, rank, **changes) as pair, open_writer(out) as target:
+        for some in iterate_batches(given):
+            found = answer_problems(pair, [make_problem(one) for one in some], best_of, rank, checks)
             for one, answer in zip(some, found, strict=True):
-                row = named(one) | answer_row(answer)
+                row = make_id_field(one) | answer_to_json(answer)
                 if one.item.answer is not None:
-                    row |= {"expected": one.item.answer, "correct": correct(answer)}
+                    row |= {"expected": one.item.answer, "correct": is_correct(answer)}
                     rights += [] if row["correct"] is None else [row["correct"]]
                 left_out += answer.best is None
                 target.write(to_json(row) + "\n")
             target.flush()
-            progress(some[-1].number, len(given), "problems")
+            print_progress(some[-1].number, len(given), "problems")
     summary = {"problems": len(given), "left_out": left_out, "rank": rank, "best_of": best_of, "checks": checks}
     return summary | {"graded": len(rights), "accuracy": mean(rights)}
 
 
-def correct(answer: Answer) -> bool | None:
+def is_correct(answer: Answer) -> bool | None:
     """Whether an answer is correct; None if the grader could not tell. No answer counts as wrong."""
     grade = None if answer.best is None else answer.best.solution.grade
     return False if grade is None else grade.correct
@@ -74,60 +74,60 @@ def verify_file(folder: str | Path, file: Path, *, checks: int, out: Path | None
     given = read_items(file, SolutionItem)
     predictions: list[int | None] = []
     readable = 0
-    with Pair.open(folder, ["verifier"], **changes) as pair, writer(out) as target:
-        for some in batched(given):
-            for one, verdict in zip(some, pair.verify([solution_of(pair, g) for g in some], checks), strict=True):
-                row = one.record | verdict_row(verdict)
+    with Pair.open(folder, ["verifier"], **changes) as pair, open_writer(out) as target:
+        for some in iterate_batches(given):
+            for one, verdict in zip(some, pair.verify([make_solution(pair, g) for g in some], checks), strict=True):
+                row = one.record | verdict_to_json(verdict)
                 if one.item.label is not None:
                     row["match"] = verdict.first_error == one.item.label
                 predictions.append(verdict.first_error)
                 readable += verdict.readable > 0
                 target.write(to_json(row) + "\n")
             target.flush()
-            progress(some[-1].number, len(given), "solutions")
+            print_progress(some[-1].number, len(given), "solutions")
     labels = [one.item.label for one in given]
     labelled = [(p, label) for p, label in zip(predictions, labels, strict=True) if label is not None]
     summary = {"solutions": len(given), "readable": readable, "checks": checks, "labelled": len(labelled)}
     return summary | process_f1([p for p, _ in labelled], [label for _, label in labelled])
 
 
-def problem_of(given: Given[ProblemItem]) -> Problem:
+def make_problem(given: Given[ProblemItem]) -> Problem:
     answer = given.item.answer
-    return foreign(f"{given.number}", given.item.question, None if answer is None else str(answer).strip())
+    return make_foreign_problem(f"{given.number}", given.item.question, None if answer is None else str(answer).strip())
 
 
-def solution_of(pair: Pair, given: Given[SolutionItem]) -> Trace:
+def make_solution(pair: Pair, given: Given[SolutionItem]) -> Trace:
     item = given.item
     answer = None if item.answer is None else str(item.answer).strip()
     try:
-        return pair.given(foreign(f"{given.number}", item.question), item.steps, answer)
+        return pair.wrap_solution(make_foreign_problem(f"{given.number}", item.question), item.steps, answer)
     except UserError as error:
         raise UserError(f"{given.where}: {error}") from None
 
 
-def named(given: Given[ProblemItem]) -> dict[str, Any]:
+def make_id_field(given: Given[ProblemItem]) -> dict[str, Any]:
     """Return the id field of an item: its own id, or its number."""
     return {"id": given.number if given.item.id is None else given.item.id}
 
 
-def batched(items: Sequence[T]) -> Iterator[Sequence[T]]:
+def iterate_batches(items: Sequence[T]) -> Iterator[Sequence[T]]:
     for start in range(0, len(items), AT_ONCE):
         yield items[start : start + AT_ONCE]
 
 
 @contextlib.contextmanager
-def writer(out: Path | None) -> Iterator[IO[str]]:
+def open_writer(out: Path | None) -> Iterator[IO[str]]:
     """Open the output for the rows: stdout, or a file."""
     if out is None:
         yield sys.stdout
         return
-    with disk_errors(out):
+    with translate_disk_errors(out):
         out.parent.mkdir(parents=True, exist_ok=True)
         with out.open("w", encoding="utf-8") as file:
             yield file
 
 
-def progress(done: int, total: int, what: str) -> None:
+def print_progress(done: int, total: int, what: str) -> None:
     if total > AT_ONCE:
         sys.stderr.write(f"{done} of {total} {what}\n")
 

@@ -9,9 +9,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
 
-from milonga.errors import ConfigError, nearest
+from milonga.errors import ConfigError, suggest_name
 from milonga.run.record import HEADLINE, read_record
-from milonga.text import number, visible
+from milonga.text import escape_invisible, format_number
 
 BLOCKS = " ▁▂▃▄▅▆▇█"
 
@@ -23,7 +23,7 @@ def print_summary(report: dict[str, Any], console: Console) -> None:
         for key in metric.split("/"):
             value = value[key]
         if value["start"] is not None or value["end"] is not None:
-            table.add_row(label, number(value["start"]), number(value["end"]))
+            table.add_row(label, format_number(value["start"]), format_number(value["end"]))
     console.print(table)
     run = escape(report["run"])
     console.print(f"run folder: {run}  (models to keep: {run}/models)", soft_wrap=True)
@@ -37,11 +37,11 @@ def print_summary(report: dict[str, Any], console: Console) -> None:
 def print_metrics(metrics: dict[str, Any], console: Console) -> None:
     table = Table("metric", "value")
     for key, value in metrics.items():
-        table.add_row(escape(key), escape(number(value)))
+        table.add_row(escape(key), escape(format_number(value)))
     console.print(table)
 
 
-def listing(kind: str) -> list[dict[str, str]]:
+def list_registry(kind: str) -> list[dict[str, str]]:
     """List the rows of `milonga list KIND`."""
     from milonga.evals.suites import SUITES
     from milonga.objectives import OBJECTIVES
@@ -79,16 +79,16 @@ def listing(kind: str) -> list[dict[str, str]]:
     if kind == "suites":
         suites = [SUITES.get(name) for name in SUITES]
         return [{"name": s.name, "options": ", ".join(s.Options.model_fields), "what": first_line(s)} for s in suites]
-    raise ConfigError(f"unknown kind '{kind}': {nearest(kind, ['recipes', 'tasks', 'roles', 'objectives', 'suites'])}")
+    raise ConfigError(f"unknown kind '{kind}': {suggest_name(kind, ['recipes', 'tasks', 'roles', 'objectives', 'suites'])}")
 
 
 def first_line(thing: Any) -> str:
     return (thing.__doc__ or "").strip().splitlines()[0]
 
 
-def shown(text: str) -> str:
+def escape_for_terminal(text: str) -> str:
     """Escape untrusted text for the terminal: no markup, and no control characters."""
-    return escape(visible(text, lines=True))
+    return escape(escape_invisible(text, lines=True))
 
 
 def print_listing(kind: str, rows: list[dict[str, str]], console: Console) -> None:
@@ -100,7 +100,7 @@ def print_listing(kind: str, rows: list[dict[str, str]], console: Console) -> No
     console.print(table)
 
 
-def spark(values: list[float]) -> str:
+def draw_sparkline(values: list[float]) -> str:
     """Draw a curve as a sparkline, one line of text."""
     low, high = min(values), max(values)
     span = (high - low) or 1.0
@@ -108,18 +108,18 @@ def spark(values: list[float]) -> str:
 
 
 def show_run(folder: Path, transcripts: int, console: Console) -> None:
-    from milonga.run.flow import flow_of
+    from milonga.run.flow import compute_reward_flow
 
     record = read_record(folder)
     config = record.config
     console.print(f"[bold]{escape(config.recipe)}[/bold] on {escape(str(config.task['name']))}, turn {record.last['turn']}")
     table = Table(Column("metric", no_wrap=True, overflow="fold"), "start", "now", Column("curve", no_wrap=True))
     for key in sorted(record.metrics("eval/", "rollouts/", "learn/", "credit/")):
-        values = record.curve(key)[1]
+        values = record.get_curve(key)[1]
         if len(values) > 1:
-            table.add_row(escape(key), number(values[0]), number(values[-1]), spark(values[-16:]))
+            table.add_row(escape(key), format_number(values[0]), format_number(values[-1]), draw_sparkline(values[-16:]))
     console.print(table)
-    for (source, policy), share in flow_of(record.rows).items():
+    for (source, policy), share in compute_reward_flow(record.rows).items():
         console.print(f"  {escape(policy)} had {share:.0%} of its credit from {escape(source)}", highlight=False)
     show_transcripts(folder, transcripts, console)
 
@@ -132,15 +132,15 @@ def show_transcripts(folder: Path, count: int, console: Console) -> None:
     if count <= 0:
         return
     for one in read_transcripts(folder, read_config(folder))[-count:]:
-        console.rule(shown(one.id), align="left")
-        console.print(shown(one.question))
+        console.rule(escape_for_terminal(one.id), align="left")
+        console.print(escape_for_terminal(one.question))
         for step in one.steps:
             said = {None: "", True: "[green]✓[/green]", False: "[red]✗[/red]"}[step.verdict]
             true = {None: "", True: "right", False: "wrong"}[step.truth]
-            console.print(f"  {shown(step.text):<40} {said:<3} [dim]{true}[/dim]", highlight=False)
-        answer = "no answer" if one.answer is None else f"answer {shown(one.answer)}"
+            console.print(f"  {escape_for_terminal(step.text):<40} {said:<3} [dim]{true}[/dim]", highlight=False)
+        answer = "no answer" if one.answer is None else f"answer {escape_for_terminal(one.answer)}"
         grade = {True: "right", False: "wrong", None: "could not be graded"}[one.correct]
         final = {True: "right", False: "wrong", None: "nothing readable"}[one.says_right]
         console.print(f"  {answer}: {grade}" + (f"; verifier says {final}" if one.checked else ""), highlight=False)
         if one.invalid:
-            console.print(f"  [dim]as it was written:[/dim] {shown(one.text)}", highlight=False)
+            console.print(f"  [dim]as it was written:[/dim] {escape_for_terminal(one.text)}", highlight=False)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
 from milonga.config import merge, parse_settings, read_toml, to_toml
-from milonga.errors import ConfigError, RunFolderError, nearest
+from milonga.errors import ConfigError, RunFolderError, suggest_name
 from milonga.evals import metric_names
 from milonga.recipes import RECIPES, find_recipe
 from milonga.resolve import Plan, resolve
@@ -51,7 +51,7 @@ class Arm:
     @property
     def turns(self) -> int | None:
         """Number of turns of a run without a compute budget; None if it is not known in advance."""
-        return self.plan.recipe.schedule().turns_until(self.plan.recipe.lead, self.plan.config.turns)
+        return self.plan.recipe.schedule().count_turns_until(self.plan.recipe.lead, self.plan.config.turns)
 
     def config(self, seed: int, budget: Mapping[str, float] | None = None) -> dict[str, Any]:
         """Make the complete config of one run."""
@@ -103,7 +103,7 @@ def plan_comparison(
 ) -> Comparison:
     """Plan a comparison: everything is checked, nothing is loaded or written."""
     if match not in get_args(Match):
-        raise ConfigError(f"unknown match '{match}': {nearest(match, get_args(Match))}")
+        raise ConfigError(f"unknown match '{match}': {suggest_name(match, get_args(Match))}")
     named = dict(parse_arm(text) for text in recipes)
     if len(named) < max(2, len(recipes)):
         raise ConfigError("a comparison needs at least two arms, each named once")
@@ -115,7 +115,7 @@ def plan_comparison(
         *settings,
     ]
     for layer in settings:
-        refuse(layer, OURS)
+        refuse_keys(layer, OURS)
     common: dict[str, Any] = dict(DEFAULTS)
     for layer in layers:
         common = merge(common, layer)
@@ -123,9 +123,9 @@ def plan_comparison(
     arms = tuple(plan_arm(name, own, common, list(named), chosen[0]) for name, own in named.items())
     check_same(arms)
     if match == "flops":
-        check_counted(arms)
-    check_metric(full_name(metric), arms)
-    return Comparison(arms, chosen, cast(Match, match), full_name(metric), find_baseline(baseline, list(named)))
+        check_flops_known(arms)
+    check_metric(add_eval_prefix(metric), arms)
+    return Comparison(arms, chosen, cast(Match, match), add_eval_prefix(metric), find_baseline(baseline, list(named)))
 
 
 def parse_arm(text: str) -> tuple[str, dict[str, Any]]:
@@ -133,7 +133,7 @@ def parse_arm(text: str) -> tuple[str, dict[str, Any]]:
     recipe, rest = split_arm(text)
     find_recipe(recipe)
     own = parse_settings(rest)
-    refuse(own, OURS | dict.fromkeys(SHARED, "all arms must share it; use --set or a flag"))
+    refuse_keys(own, OURS | dict.fromkeys(SHARED, "all arms must share it; use --set or a flag"))
     return text, own
 
 
@@ -146,7 +146,7 @@ def split_arm(text: str) -> tuple[str, str]:
     return f"{recipe}:{attribute}", own
 
 
-def refuse(layer: Tree, forbidden: Mapping[str, str]) -> None:
+def refuse_keys(layer: Tree, forbidden: Mapping[str, str]) -> None:
     for key, advice in forbidden.items():
         if key in layer:
             raise ConfigError(f"'{key}' cannot be set here in a comparison: {advice}")
@@ -171,16 +171,16 @@ def parse_seeds(seeds: int | str | Sequence[int]) -> tuple[int, ...]:
 
 
 def plan_arm(name: str, own: Tree, common: Tree, names: Sequence[str], seed: int) -> Arm:
-    recipe = recipe_of(name)
-    fitting = fit(common, recipe, [recipe_of(other) for other in names])
+    recipe = get_recipe_name(name)
+    fitting = drop_foreign_settings(common, recipe, [get_recipe_name(other) for other in names])
     return Arm(name, recipe, resolve([fitting, own, {"recipe": recipe, "seed": seed, "budget": {}}]))
 
 
-def recipe_of(name: str) -> str:
+def get_recipe_name(name: str) -> str:
     return split_arm(name)[0]
 
 
-def fit(common: Tree, recipe: str, recipes: Sequence[str]) -> dict[str, Any]:
+def drop_foreign_settings(common: Tree, recipe: str, recipes: Sequence[str]) -> dict[str, Any]:
     """Drop from the common settings the agents and options that this recipe lacks but another arm has.
 
     Keys that no arm knows stay, and are refused by name when the config is validated.
@@ -188,12 +188,12 @@ def fit(common: Tree, recipe: str, recipes: Sequence[str]) -> dict[str, Any]:
     out = dict(common)
     for section in ("policies", "options"):
         if isinstance(out.get(section), Mapping):
-            foreign = {key for other in recipes for key in known_keys(other, section)} - known_keys(recipe, section)
+            foreign = {key for other in recipes for key in list_known_keys(other, section)} - list_known_keys(recipe, section)
             out[section] = {key: value for key, value in out[section].items() if key not in foreign}
     return out
 
 
-def known_keys(recipe: str, section: str) -> set[str]:
+def list_known_keys(recipe: str, section: str) -> set[str]:
     found = find_recipe(recipe)
     return set(found.seats if section == "policies" else found.Options.model_fields)
 
@@ -213,7 +213,7 @@ def check_same(arms: Sequence[Arm]) -> None:
             raise ConfigError(f"arms '{folders[arm.folder]}' and '{arm.name}' would share the folder '{arm.folder}'")
 
 
-def check_counted(arms: Sequence[Arm]) -> None:
+def check_flops_known(arms: Sequence[Arm]) -> None:
     """Check that the FLOPs of every policy are known, which matching FLOPs needs."""
     for arm in arms:
         for name, section in arm.plan.policies.items():
@@ -224,14 +224,14 @@ def check_counted(arms: Sequence[Arm]) -> None:
                 )
 
 
-def start_of(plan: Plan) -> str:
+def get_start_weights(plan: Plan) -> str:
     """Return the weights that the generator starts from."""
     section = plan.policies[plan.seats["generator"]]
     return section.model if section.adapter is None else f"{section.model} with adapter {section.adapter}"
 
 
 SAME: Mapping[str, Callable[[Plan], Any]] = {
-    "the generator's model": start_of,
+    "the generator's model": get_start_weights,
     "dialect": lambda plan: plan.config.dialect,
     "task": lambda plan: plan.config.task,
     "eval": lambda plan: plan.config.eval.model_dump(),
@@ -241,21 +241,21 @@ SAME: Mapping[str, Callable[[Plan], Any]] = {
 """What must be equal in all arms. The resolved values are compared: a recipe's own defaults may change them too."""
 
 
-def full_name(metric: str) -> str:
+def add_eval_prefix(metric: str) -> str:
     return metric if metric.startswith("eval/") else f"eval/{metric}"
 
 
 def check_metric(metric: str, arms: Sequence[Arm]) -> None:
     """Check that some arm measures the metric, before any run: otherwise it would be noticed only after all runs."""
-    known = set[str]().union(*(measured_by(arm.plan) for arm in arms))
+    known = set[str]().union(*(list_metrics(arm.plan) for arm in arms))
     if metric not in known:
-        raise ConfigError(f"no arm measures '{metric}': {nearest(metric, known)}")
+        raise ConfigError(f"no arm measures '{metric}': {suggest_name(metric, known)}")
 
 
-def measured_by(plan: Plan) -> set[str]:
+def list_metrics(plan: Plan) -> set[str]:
     """List the names of all metrics that an evaluation of this plan gives."""
     section = plan.config.eval
-    bench = section.bench > 0 and plan.task.demonstrates
+    bench = section.bench > 0 and plan.task.can_demonstrate
     solver, judge = plan.roles.get(plan.recipe.solving), plan.roles.get(plan.recipe.judging)
     return metric_names(solver, judge, section, bench) | {f"eval/{name}" for name in plan.recipe.measures}
 
@@ -265,7 +265,7 @@ def find_baseline(name: str | None, names: Sequence[str]) -> str:
     if name is None:
         return "grpo" if "grpo" in names else names[-1]
     if name not in names:
-        raise ConfigError(f"baseline '{name}' is not an arm of the comparison: {nearest(name, names)}")
+        raise ConfigError(f"baseline '{name}' is not an arm of the comparison: {suggest_name(name, names)}")
     return name
 
 
@@ -287,7 +287,7 @@ def write_plan(out: Path, comparison: Comparison) -> list[str]:
     if not path.exists():
         write_atomically(path, text)
         return []
-    old, new = flat(read_toml(path)), flat(tomllib.loads(text))
+    old, new = flatten_table(read_toml(path)), flatten_table(tomllib.loads(text))
     # Top-level keys first: differences in the arms often follow from them.
     keys = sorted(old.keys() | new.keys(), key=lambda key: (key.startswith("arms."), key))
     changed = [key for key in keys if old.get(key) != new.get(key)]
@@ -300,12 +300,12 @@ def write_plan(out: Path, comparison: Comparison) -> list[str]:
     return [f"the {key} was '{old[key]}' when this comparison was begun" for key in reported]
 
 
-def flat(tree: Tree, prefix: str = "") -> dict[str, Any]:
+def flatten_table(tree: Tree, prefix: str = "") -> dict[str, Any]:
     """Flatten nested tables into one with dotted keys."""
     out: dict[str, Any] = {}
     for key, value in tree.items():
         if isinstance(value, Mapping):
-            out |= flat(value, f"{prefix}{key}.")
+            out |= flatten_table(value, f"{prefix}{key}.")
         else:
             out[f"{prefix}{key}"] = value
     return out

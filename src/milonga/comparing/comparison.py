@@ -14,7 +14,7 @@ from typing import Any
 
 from milonga import api
 from milonga.comparing.arms import METRIC, Arm, Comparison, check_folder, plan_comparison, write_plan
-from milonga.comparing.pool import Pool, Run, cores, is_cpu
+from milonga.comparing.pool import Pool, Run, count_cores, is_cpu
 from milonga.errors import UserError
 from milonga.run.files import write_atomically
 
@@ -57,14 +57,14 @@ def compare(
         config=config,
         settings=[settings] if settings else (),
     )
-    return conduct(comparison, Path(out) if out is not None else api.new_folder("compare"), jobs, quiet)
+    return run_planned_comparison(comparison, Path(out) if out is not None else api.choose_run_folder("compare"), jobs, quiet)
 
 
-def conduct(comparison: Comparison, out: Path, jobs: int | None = None, quiet: bool = False) -> dict[str, Any]:
+def run_planned_comparison(comparison: Comparison, out: Path, jobs: int | None = None, quiet: bool = False) -> dict[str, Any]:
     """Run a planned comparison in a folder, or the missing part of it, and write its results there."""
     from milonga.comparing.results import analyse
     from milonga.comparing.tables import write_results
-    from milonga.report import leave_report
+    from milonga.report import write_report_safely
     from milonga.run.folder import RunFolder
     from milonga.run.machine import describe_machine
 
@@ -77,15 +77,15 @@ def conduct(comparison: Comparison, out: Path, jobs: int | None = None, quiet: b
         failed = run_all(comparison, out, jobs, quiet)
         result = analyse(comparison, out, failed, notes)
         write_results(result, out)
-        leave_report(out, warn)
+        write_report_safely(out, print_warning)
     return result
 
 
-def warn(text: str) -> None:
+def print_warning(text: str) -> None:
     sys.stderr.write(f"{text}\n")
 
 
-def runs_of(comparison: Comparison, out: Path) -> list[Run]:
+def list_runs(comparison: Comparison, out: Path) -> list[Run]:
     """List all runs, seed by seed, so that an unfinished comparison already has pairs."""
     return [Run(arm.name, seed, out / arm.folder / f"seed-{seed}") for seed in comparison.seeds for arm in comparison.arms]
 
@@ -94,19 +94,19 @@ def run_all(comparison: Comparison, out: Path, jobs: int | None, quiet: bool) ->
     """Run all unfinished runs; return the failed ones with their errors."""
     from milonga.comparing.progress import Progress
 
-    runs = runs_of(comparison, out)
+    runs = list_runs(comparison, out)
     waiting = [run for run in runs if not run.finished]
     if not waiting:
         return {}
     on_cpu = is_cpu(comparison.reference.plan.config.device)
-    jobs = min(jobs or (cores() if on_cpu else 1), len(waiting))
+    jobs = min(jobs or (count_cores() if on_cpu else 1), len(waiting))
     work = Work(comparison, out, waiting)
     with (
         Progress(len(runs), len(runs) - len(waiting), jobs, work.turns(), quiet) as progress,
         Pool(jobs, on_cpu) as pool,
     ):
         while work.waiting or pool.busy:
-            while pool.has_room and (order := work.next()):
+            while pool.has_room and (order := work.take_next()):
                 progress.begin(order[0])
                 pool.begin(*order)
             for run, answer in pool.wait(TICK):
@@ -123,20 +123,20 @@ class Work:
         self.arms: dict[str, Arm] = {arm.name: arm for arm in comparison.arms}
         self.failed: dict[Run, str] = {}
 
-    def matched(self, arm: str) -> bool:
+    def is_matched(self, arm: str) -> bool:
         return self.comparison.match != "turns" and arm != self.comparison.reference.name
 
     def turns(self) -> dict[str, int | None]:
-        return {name: None if self.matched(name) else arm.turns for name, arm in self.arms.items()}
+        return {name: None if self.is_matched(name) else arm.turns for name, arm in self.arms.items()}
 
     def reference(self, seed: int) -> Run:
         first = self.comparison.reference
         return Run(first.name, seed, self.out / first.folder / f"seed-{seed}")
 
-    def next(self) -> tuple[Run, dict[str, Any]] | None:
+    def take_next(self) -> tuple[Run, dict[str, Any]] | None:
         """Take the next run that can begin, with its config; None if there is none now."""
         for run in list(self.waiting):
-            if not self.matched(run.arm):
+            if not self.is_matched(run.arm):
                 self.waiting.remove(run)
                 return run, self.arms[run.arm].config(run.seed)
             reference = self.reference(run.seed)
@@ -145,10 +145,10 @@ class Work:
                 self.failed[run] = f"its budget is that of {reference}, which failed"
             elif reference.finished:
                 self.waiting.remove(run)
-                return run, self.arms[run.arm].config(run.seed, {self.comparison.match: self.budget(reference)})
+                return run, self.arms[run.arm].config(run.seed, {self.comparison.match: self.read_budget(reference)})
         return None
 
-    def budget(self, reference: Run) -> float:
+    def read_budget(self, reference: Run) -> float:
         report = json.loads((reference.folder / "report.json").read_text())
         return float(report["compute"][self.comparison.match])
 

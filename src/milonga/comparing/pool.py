@@ -132,9 +132,9 @@ class Pool:
             for worker in self.busy:
                 selector.register(worker.answers, selectors.EVENT_READ, worker)
             ready: list[Worker] = [key.data for key, _ in selector.select(seconds)]
-        return [self._ended(worker) for worker in ready]
+        return [self._finish_run(worker) for worker in ready]
 
-    def _ended(self, worker: Worker) -> tuple[Run, dict[str, Any]]:
+    def _finish_run(self, worker: Worker) -> tuple[Run, dict[str, Any]]:
         run = worker.run
         assert run is not None
         answer = worker.answer()
@@ -145,7 +145,7 @@ class Pool:
         return run, answer
 
 
-def cores() -> int:
+def count_cores() -> int:
     """Count the cores that this process may use."""
     affinity = getattr(os, "sched_getaffinity", None)
     return len(affinity(0)) if affinity else os.cpu_count() or 1

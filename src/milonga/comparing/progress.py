@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from milonga.comparing.pool import Run
-from milonga.run.console import Panel, show_time
+from milonga.run.console import Panel, format_time
 
 
 class Progress(Panel):
@@ -29,9 +29,9 @@ class Progress(Panel):
         """Active runs, each with the fraction that was already done when it was started here."""
 
     def begin(self, run: Run) -> None:
-        self.running[run] = self.share(run)
+        self.running[run] = self.fraction_done(run)
         if not self.live:
-            self.say(f"{run}: {'goes on from turn ' + str(turn_of(run.folder)) if self.running[run] else 'begins'}")
+            self.say(f"{run}: {'goes on from turn ' + str(read_last_turn(run.folder)) if self.running[run] else 'begins'}")
 
     def end(self, run: Run, error: str | None) -> None:
         self.gained += 1 - self.running.pop(run, 0.0)
@@ -40,37 +40,37 @@ class Progress(Panel):
         if error is not None:
             self.say(f"{run}: failed: {error}")
         elif not self.live:
-            self.say(f"{run}: done  ({self.summary()})")
+            self.say(f"{run}: done  ({self.format_summary()})")
 
     def tick(self) -> None:
         if self.live:
-            self.live.update(self.view(), refresh=True)
+            self.live.update(self.render(), refresh=True)
 
-    def share(self, run: Run) -> float:
+    def fraction_done(self, run: Run) -> float:
         total = self.turns.get(run.arm)
-        return min(1.0, turn_of(run.folder) / total) if total else 0.0
+        return min(1.0, read_last_turn(run.folder) / total) if total else 0.0
 
-    def summary(self) -> str:
+    def format_summary(self) -> str:
         text = f"{self.done}/{self.total} runs" + (f", {self.failed} failed" if self.failed else "")
-        passed, left = time.monotonic() - self.began, self.left()
-        return f"{text}  [{show_time(passed)}" + (f" < {show_time(left)}]" if left is not None else "]")
+        passed, left = time.monotonic() - self.began, self.estimate_seconds_left()
+        return f"{text}  [{format_time(passed)}" + (f" < {format_time(left)}]" if left is not None else "]")
 
-    def left(self) -> float | None:
+    def estimate_seconds_left(self) -> float | None:
         """Estimate the seconds left at the pace so far; None if nothing is done yet."""
-        now = sum(self.share(run) for run in self.running)
+        now = sum(self.fraction_done(run) for run in self.running)
         gained = self.gained + now - sum(self.running.values())
         missing = self.total - self.done - self.failed - now
         return (time.monotonic() - self.began) / gained * missing if gained > 0 else None
 
-    def view(self) -> Group:
+    def render(self) -> Group:
         table = Table("run", "seed", "turn", title="in progress", title_justify="left")
         for run in self.running:
             total = self.turns.get(run.arm)
-            table.add_row(Text(run.arm), str(run.seed), f"{turn_of(run.folder)}" + (f"/{total}" if total else ""))
-        return Group(table, Text(self.summary()))
+            table.add_row(Text(run.arm), str(run.seed), f"{read_last_turn(run.folder)}" + (f"/{total}" if total else ""))
+        return Group(table, Text(self.format_summary()))
 
 
-def turn_of(folder: Path) -> int:
+def read_last_turn(folder: Path) -> int:
     """Read the last turn of a run from the end of timing.jsonl, the smallest file that grows with it."""
     try:
         with (folder / "timing.jsonl").open("rb") as file:

@@ -17,7 +17,7 @@ import numpy as np
 from milonga.comparing import stats
 from milonga.comparing.arms import Arm, Comparison
 from milonga.comparing.pool import Run
-from milonga.errors import ConfigError, UserError, nearest
+from milonga.errors import ConfigError, UserError, suggest_name
 from milonga.run.files import JsonLines
 
 ALWAYS = ("eval/generator/accuracy", "eval/generator/sound_accuracy", "eval/verifier/f1", "eval/hacking_gap")
@@ -70,8 +70,8 @@ def analyse(comparison: Comparison, out: Path, failed: Mapping[Run, str], notes:
     if not any(outcomes.values()):
         run, error = next(iter(failed.items()))
         raise UserError(f"every run failed; the first, {run}: {error}")
-    metrics = metrics_of(comparison.metric, outcomes)
-    target = stats.average(finals(outcomes[comparison.baseline], comparison.metric))
+    metrics = select_metrics(comparison.metric, outcomes)
+    target = stats.average(collect_finals(outcomes[comparison.baseline], comparison.metric))
     config = comparison.reference.plan.config
     return {
         "task": config.task,
@@ -85,14 +85,14 @@ def analyse(comparison: Comparison, out: Path, failed: Mapping[Run, str], notes:
         "out": str(out),
         "target": target,
         "axis": AXES[comparison.match],
-        "arms": {arm.name: describe(arm, outcomes[arm.name], metrics, comparison, target) for arm in comparison.arms},
-        "differences": differences(outcomes, metrics, comparison.baseline, AXES[comparison.match]),
+        "arms": {arm.name: describe_arm(arm, outcomes[arm.name], metrics, comparison, target) for arm in comparison.arms},
+        "differences": compare_to_baseline(outcomes, metrics, comparison.baseline, AXES[comparison.match]),
         "failed": [{"arm": run.arm, "seed": run.seed, "error": error} for run, error in failed.items()],
-        "notes": [*notes, *gaps(comparison, outcomes, metrics)],
+        "notes": [*notes, *list_gaps(comparison, outcomes, metrics)],
     }
 
 
-def metrics_of(chosen: str, outcomes: Outcomes) -> list[str]:
+def select_metrics(chosen: str, outcomes: Outcomes) -> list[str]:
     """Select the chosen metric and those that are always shown, if any arm has them."""
     known = {
         key
@@ -103,14 +103,14 @@ def metrics_of(chosen: str, outcomes: Outcomes) -> list[str]:
         if key.startswith("eval/") and value is not None
     }
     if chosen not in known:
-        raise ConfigError(f"no run has the metric '{chosen}': {nearest(chosen, known)} (the runs are kept: name another)")
+        raise ConfigError(f"no run has the metric '{chosen}': {suggest_name(chosen, known)} (the runs are kept: name another)")
     return [chosen, *(metric for metric in ALWAYS if metric in known and metric != chosen)]
 
 
-def gaps(comparison: Comparison, outcomes: Outcomes, metrics: Sequence[str]) -> list[str]:
+def list_gaps(comparison: Comparison, outcomes: Outcomes, metrics: Sequence[str]) -> list[str]:
     """List notes about what is missing: metrics of the baseline, seeds of an arm, intervals."""
     notes = []
-    missing = [metric for metric in metrics if not finals(outcomes[comparison.baseline], metric)]
+    missing = [metric for metric in metrics if not collect_finals(outcomes[comparison.baseline], metric)]
     if missing:
         lacks = f"the baseline '{comparison.baseline}' has no {', '.join(missing)}"
         notes.append(f"{lacks}: differences in that need another --baseline")
@@ -123,40 +123,40 @@ def gaps(comparison: Comparison, outcomes: Outcomes, metrics: Sequence[str]) -> 
     return notes
 
 
-def finals(runs: Mapping[int, Outcome], metric: str) -> list[float]:
+def collect_finals(runs: Mapping[int, Outcome], metric: str) -> list[float]:
     return [value for outcome in runs.values() if (value := outcome.final(metric)) is not None]
 
 
-def describe(
+def describe_arm(
     arm: Arm, runs: Mapping[int, Outcome], metrics: Sequence[str], comparison: Comparison, target: float | None
 ) -> dict[str, Any]:
     axis = AXES[comparison.match]
     curves = [outcome.points(comparison.metric) for outcome in runs.values()]
-    measured = {metric: measure(runs, metric, axis) for metric in metrics}
+    measured = {metric: summarise_metric(runs, metric, axis) for metric in metrics}
     return {
         "recipe": arm.recipe,
         "folder": arm.folder,
         "runs": [{"seed": seed, **outcome.costs} for seed, outcome in runs.items()],
-        **{cost: spent(runs, cost) for cost in COSTS},
-        "turns_to_reach": None if target is None else stats.first_reach(curves, target),
+        **{cost: mean_cost(runs, cost) for cost in COSTS},
+        "turns_to_reach": None if target is None else stats.find_first_reach(curves, target),
         "metrics": {metric: found for metric, found in measured.items() if found is not None},
     }
 
 
-def spent(runs: Mapping[int, Outcome], cost: str) -> float | None:
+def mean_cost(runs: Mapping[int, Outcome], cost: str) -> float | None:
     """Mean cost over the seeds; None if it is unknown for one of them, such as FLOPs behind an endpoint."""
     costs = [outcome.costs[cost] for outcome in runs.values()]
     known = [value for value in costs if value is not None]
     return stats.average(known) if len(known) == len(costs) else None
 
 
-def measure(runs: Mapping[int, Outcome], metric: str, axis: str) -> dict[str, Any] | None:
+def summarise_metric(runs: Mapping[int, Outcome], metric: str, axis: str) -> dict[str, Any] | None:
     """Summarise one metric of one arm over its seeds; None if no seed has it."""
     curves = {seed: points for seed, outcome in runs.items() if (points := outcome.points(metric, axis))}
     if not curves:
         return None
     ends = [points[-1][1] for points in curves.values()]
-    areas = [found for points in curves.values() if (found := stats.area(points)) is not None]
+    areas = [found for points in curves.values() if (found := stats.mean_area(points)) is not None]
     return {
         "seeds": list(curves),
         "start": stats.average([points[0][1] for points in curves.values()]),
@@ -165,50 +165,54 @@ def measure(runs: Mapping[int, Outcome], metric: str, axis: str) -> dict[str, An
         "values": ends,
         "area": stats.average(areas),
         "areas": areas,
-        "curve": band(list(curves.values())),
+        "curve": compute_band(list(curves.values())),
     }
 
 
-def band(curves: Sequence[stats.Points]) -> dict[str, list[float]]:
+def compute_band(curves: Sequence[stats.Points]) -> dict[str, list[float]]:
     """Compute the mean curve with its t interval at every point; for a single seed the band has width zero."""
-    places, heights = stats.aligned(curves)
+    places, heights = stats.align_curves(curves)
     centre = heights.mean(axis=0)
     halves = np.array([stats.half_width(list(column)) or 0.0 for column in heights.T])
     columns = {"x": places, "mean": centre, "low": centre - halves, "high": centre + halves}
     return {name: [float(v) for v in column] for name, column in columns.items()}
 
 
-def differences(outcomes: Outcomes, metrics: Sequence[str], baseline: str, axis: str) -> list[dict[str, Any]]:
+def compare_to_baseline(outcomes: Outcomes, metrics: Sequence[str], baseline: str, axis: str) -> list[dict[str, Any]]:
     """Compare every arm with the baseline in every metric that both have: finals and areas, under one Holm correction."""
     others = [(metric, arm, runs) for metric in metrics for arm, runs in outcomes.items() if arm != baseline]
     base = outcomes[baseline]
     finals_and_areas = [
         difference
         for metric, arm, runs in others
-        for difference in (differ(arm, metric, runs, base), differ_area(arm, metric, runs, base, axis))
+        for difference in (compare_finals(arm, metric, runs, base), compare_areas(arm, metric, runs, base, axis))
     ]
     found = [difference for difference in finals_and_areas if difference is not None]
     tested = [difference for difference in found if difference["p"] is not None]
     for difference, adjusted in zip(tested, stats.holm([d["p"] for d in tested]), strict=True):
         difference["p_holm"] = adjusted
-        difference["verdict"] = stats.verdict(difference["mean"], adjusted, len(difference["values"]), difference["problems"])
+        difference["verdict"] = stats.decide_verdict(
+            difference["mean"], adjusted, len(difference["values"]), difference["problems"]
+        )
     return found
 
 
-def differ_area(
+def compare_areas(
     arm: str, metric: str, runs: Mapping[int, Outcome], baseline: Mapping[int, Outcome], axis: str
 ) -> dict[str, Any] | None:
     """Paired difference of the areas under the curves, which measure the whole of training; None without pairs."""
     pairs = {}
     for seed in runs:
         if seed in baseline:
-            mine, theirs = (stats.area(found[seed].points(metric, axis)) for found in (runs, baseline))
+            mine, theirs = (stats.mean_area(found[seed].points(metric, axis)) for found in (runs, baseline))
             if mine is not None and theirs is not None:
                 pairs[seed] = mine - theirs
-    return difference_of(arm, f"area of {metric}", pairs, None) if pairs else None
+    return make_difference(arm, f"area of {metric}", pairs, None) if pairs else None
 
 
-def differ(arm: str, metric: str, runs: Mapping[int, Outcome], baseline: Mapping[int, Outcome]) -> dict[str, Any] | None:
+def compare_finals(
+    arm: str, metric: str, runs: Mapping[int, Outcome], baseline: Mapping[int, Outcome]
+) -> dict[str, Any] | None:
     """Paired difference of the final values; None without pairs. Its verdict is set after Holm's correction."""
     pairs = {
         seed: mine - theirs
@@ -219,11 +223,11 @@ def differ(arm: str, metric: str, runs: Mapping[int, Outcome], baseline: Mapping
     }
     if not pairs:
         return None
-    per_problem = problem_table(metric, [runs[seed] for seed in pairs], [baseline[seed] for seed in pairs])
-    return difference_of(arm, metric, pairs, stats.problem_interval(per_problem))
+    per_problem = build_problem_table(metric, [runs[seed] for seed in pairs], [baseline[seed] for seed in pairs])
+    return make_difference(arm, metric, pairs, stats.problem_interval(per_problem))
 
 
-def difference_of(arm: str, metric: str, pairs: Mapping[int, float], problems: tuple[float, float] | None) -> dict[str, Any]:
+def make_difference(arm: str, metric: str, pairs: Mapping[int, float], problems: tuple[float, float] | None) -> dict[str, Any]:
     values = list(pairs.values())
     return {
         "arm": arm,
@@ -240,7 +244,7 @@ def difference_of(arm: str, metric: str, pairs: Mapping[int, float], problems: t
     }
 
 
-def problem_table(metric: str, mine: Sequence[Outcome], theirs: Sequence[Outcome]) -> stats.Floats:
+def build_problem_table(metric: str, mine: Sequence[Outcome], theirs: Sequence[Outcome]) -> stats.Floats:
     """Array [seeds, problems]: the difference on each problem that all of these runs were evaluated on; NaN if ungraded."""
     name = metric.removeprefix("eval/generator/")
     shared = sorted(set.intersection(*(set(outcome.problems) for outcome in (*mine, *theirs))))

@@ -38,27 +38,27 @@ def incomplete_beta(a: float, b: float, x: float) -> float:
     if x > (a + 1) / (a + b + 2):  # the fraction converges fast only below its mean
         return 1.0 - incomplete_beta(b, a, 1.0 - x)
     front = math.exp(math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x)) / a
-    return front * _fraction(a, b, x)
+    return front * _continued_fraction(a, b, x)
 
 
-def _fraction(a: float, b: float, x: float) -> float:
+def _continued_fraction(a: float, b: float, x: float) -> float:
     """1 / (1 + d1 / (1 + d2 / (1 + ...))), with the terms of the incomplete beta function."""
-    top, bottom = 1.0, 1.0 / _not_zero(1.0 - (a + b) * x / (a + 1))
+    top, bottom = 1.0, 1.0 / _avoid_zero(1.0 - (a + b) * x / (a + 1))
     value = bottom
     for m in range(1, 500):
         even = m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m))
         odd = -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1))
         before = value
         for term in (even, odd):
-            bottom = 1.0 / _not_zero(1.0 + term * bottom)
-            top = _not_zero(1.0 + term / top)
+            bottom = 1.0 / _avoid_zero(1.0 + term * bottom)
+            top = _avoid_zero(1.0 + term / top)
             value *= top * bottom
         if abs(value - before) < 1e-15 * abs(value):
             break
     return value
 
 
-def _not_zero(value: float) -> float:
+def _avoid_zero(value: float) -> float:
     return value if abs(value) > TINY else TINY
 
 
@@ -149,7 +149,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return adjusted
 
 
-def verdict(difference: float, adjusted: float | None, pairs: int, problems: tuple[float, float] | None) -> Verdict:
+def decide_verdict(difference: float, adjusted: float | None, pairs: int, problems: tuple[float, float] | None) -> Verdict:
     """Decide whether a difference is significant at 5 % after Holm's correction, and its sign.
 
     Two further guards: accuracies are counted in whole problems, so that a few pairs can agree to the last digit by chance and
@@ -181,37 +181,37 @@ def problem_interval(differences: Floats, rounds: int = ROUNDS, seed: int = 0) -
     return float(low), float(high)
 
 
-def tidy(points: Points) -> tuple[Floats, Floats]:
+def to_columns(points: Points) -> tuple[Floats, Floats]:
     """Convert a curve to sorted arrays x and y; of several values at one x (before and after a warm-up) the last is kept."""
     last = dict(points)
     places = sorted(last)
     return np.array(places, dtype=float), np.array([last[x] for x in places], dtype=float)
 
 
-def area(points: Points) -> float | None:
+def mean_area(points: Points) -> float | None:
     """Area under a curve by the trapezoid rule, divided by its length: the mean height of the curve."""
-    x, y = tidy(points)
+    x, y = to_columns(points)
     if len(x) < 2:
         return float(y[0]) if len(y) else None
     return float((np.diff(x) * (y[1:] + y[:-1]) / 2).sum() / (x[-1] - x[0]))
 
 
-def aligned(curves: Sequence[Points]) -> tuple[Floats, Floats]:
+def align_curves(curves: Sequence[Points]) -> tuple[Floats, Floats]:
     """Interpolate the curves of several seeds to a common x axis. Return x [points] and y [seeds, points].
 
     The axis has every x at which any curve was measured. Interpolation is linear; after its end a curve stays constant, so
     that the last column holds the finals.
     """
-    columns = [tidy(curve) for curve in curves if len(curve)]
+    columns = [to_columns(curve) for curve in curves if len(curve)]
     if not columns:
         return np.zeros(0), np.zeros((0, 0))
     places = np.unique(np.concatenate([x for x, _ in columns]))
     return places, np.array([np.interp(places, x, y) for x, y in columns])
 
 
-def first_reach(curves: Sequence[Points], target: float) -> float | None:
+def find_first_reach(curves: Sequence[Points], target: float) -> float | None:
     """The first measured x at which the mean over seeds reaches the target; None if never."""
-    places, heights = aligned(curves)
+    places, heights = align_curves(curves)
     if not len(places):
         return None
     reached = places[heights.mean(axis=0) >= target - 1e-9]

@@ -15,25 +15,25 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from milonga.errors import install
-from milonga.report.markdown import markdown_table, plain
-from milonga.report.sheets import AXIS_NAMES, remarks, sheets, short_names
-from milonga.run.files import disk_errors, to_json, write_atomically
+from milonga.errors import format_install_hint
+from milonga.report.markdown import escape_markdown, render_table
+from milonga.report.sheets import AXIS_NAMES, build_sheets, list_remarks, shorten_arm_names
+from milonga.run.files import to_json, translate_disk_errors, write_atomically
 
 Result = Mapping[str, Any]
 DRAWN = ("eval/generator/accuracy", "eval/generator/sound_accuracy")
-NO_PLOT = f"no plot: it needs matplotlib: {install('plot')}"
+NO_PLOT = f"no plot: it needs matplotlib: {format_install_hint('plot')}"
 
 
 def print_tables(result: Result, console: Console) -> None:
-    for sheet in sheets(result):
+    for sheet in build_sheets(result):
         table = Table(title=Text(sheet.title), title_justify="left")
         for column, name in enumerate(sheet.head):
             table.add_column(Text(name), justify="right" if column else "left", overflow="fold")
         for row in sheet.rows:
             table.add_row(*(Text(cell) for cell in row))
         console.print(table)
-    for text in remarks(result):
+    for text in list_remarks(result):
         console.print(text, markup=False, highlight=False, soft_wrap=True)
     console.print(f"results: {result['out']}/compare.json and compare.md", markup=False, highlight=False, soft_wrap=True)
     drawn = f"plot: {result['out']}/{result['plot']}" if result["plot"] else NO_PLOT
@@ -44,9 +44,9 @@ def print_tables(result: Result, console: Console) -> None:
 def to_markdown(result: Result) -> str:
     seeds = ", ".join(str(seed) for seed in result["seeds"])
     task = ", ".join(f"{key}={value}" if key != "name" else str(value) for key, value in result["task"].items())
-    parts = [f"# {plain(', '.join(result['arms']))}\n\nTask: {plain(task)}. Seeds: {seeds}.\n"]
-    parts += [f"## {plain(sheet.title)}\n\n{markdown_table(sheet)}\n" for sheet in sheets(result)]
-    parts += [f"- {plain(text)}\n" for text in remarks(result)]
+    parts = [f"# {escape_markdown(', '.join(result['arms']))}\n\nTask: {escape_markdown(task)}. Seeds: {seeds}.\n"]
+    parts += [f"## {escape_markdown(sheet.title)}\n\n{render_table(sheet)}\n" for sheet in build_sheets(result)]
+    parts += [f"- {escape_markdown(text)}\n" for text in list_remarks(result)]
     if result["plot"]:
         parts.append(f"![curves]({result['plot']})\n")
     return "\n".join(parts)
@@ -70,7 +70,7 @@ def draw(result: Result, path: Path) -> bool:
     others = [m for m in DRAWN if m != chosen and any(m in arm["metrics"] for arm in result["arms"].values())]
     shown = [chosen, *others]
     figure = Figure(figsize=(5.5 * len(shown), 4.4), layout="constrained")
-    short = short_names(list(result["arms"]))
+    short = shorten_arm_names(list(result["arms"]))
     for place, metric in enumerate(shown):
         axes = figure.add_subplot(1, len(shown), place + 1)
         for at, arm in enumerate(result["arms"].values()):
@@ -87,6 +87,6 @@ def draw(result: Result, path: Path) -> bool:
         axes.grid(alpha=0.3)
     lines = [Line2D([], [], color=f"C{at}", label=short[name].replace("$", r"\$")) for at, name in enumerate(short)]
     figure.legend(handles=lines, loc="outside lower left", ncols=max(1, min(len(lines), 80 // max(map(len, short.values())))))
-    with disk_errors(path):
+    with translate_disk_errors(path):
         figure.savefig(path, dpi=120)
     return True

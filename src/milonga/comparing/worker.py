@@ -22,29 +22,29 @@ from milonga.resolve import resolve
 
 
 def main() -> None:
-    answers = private_stdout()
+    answers = take_stdout()
     orders: queue.Queue[dict[str, Any]] = queue.Queue()
-    threading.Thread(target=listen, args=(orders,), daemon=True).start()
+    threading.Thread(target=read_orders, args=(orders,), daemon=True).start()
     while True:
-        answers.write(json.dumps(obey(orders.get())) + "\n")
+        answers.write(json.dumps(run_order(orders.get())) + "\n")
         answers.flush()
         gc.collect()  # the models of the last run
 
 
-def private_stdout() -> TextIO:
+def take_stdout() -> TextIO:
     """Take stdout for our answers alone: what libraries print to stdout goes to stderr instead."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     return answers
 
 
-def listen(orders: queue.Queue[dict[str, Any]]) -> None:
+def read_orders(orders: queue.Queue[dict[str, Any]]) -> None:
     for line in sys.stdin:
         orders.put(json.loads(line))
     os._exit(1)
 
 
-def obey(order: dict[str, Any]) -> dict[str, Any]:
+def run_order(order: dict[str, Any]) -> dict[str, Any]:
     """Start or resume a run; return its error, or None for success."""
     folder = Path(order["folder"])
     try:

@@ -4,16 +4,29 @@ from milonga.credit.attacks import AttackReward, balanced_accuracy
 from milonga.credit.balance import ClassBalance
 from milonga.credit.baselines import mixed, normalise, normalise_each
 from milonga.credit.debates import TransitionBonus, influence_rewards
-from milonga.credit.implicit import ImplicitCredit, accuracy_within, contributions, rescaled, weighed
-from milonga.credit.labels import balanced, label_agreement, outcome_targets, step_targets, until_first_error
-from milonga.credit.mixing import decay, mix, shares
-from milonga.credit.reach import after_zero, first_zero, hard_labels, step_reward_credit
-from milonga.credit.selection import agreed, best_solutions, convincing_wrong, evened, extremes, half_pairs
+from milonga.credit.implicit import (
+    ImplicitCredit,
+    combine_advantages,
+    filter_by_accuracy,
+    process_contribution_stats,
+    rescale_rewards,
+)
+from milonga.credit.labels import compute_class_weights, label_agreement, mask_after_error, outcome_targets, step_targets
+from milonga.credit.mixing import decay, mix_advantages, shares
+from milonga.credit.reach import fill_after_zero, find_first_zero, hard_labels, step_reward_advantages
+from milonga.credit.selection import (
+    downsample_to_balance,
+    filter_right_rows,
+    sample_half_pairs,
+    select_best_solutions,
+    select_best_worst,
+    select_convincing_wrong,
+)
 from milonga.credit.shaping import overlong_penalty
-from milonga.credit.slices import SliceReward, approval, by_solution, is_reference, step_votes
+from milonga.credit.slices import SliceReward, approval_rate, average_step_verdicts, group_verdicts, is_reference
 from milonga.credit.tokens import StepCredit, kl_penalties, outcome_advantages, spread
-from milonga.credit.turns import progress_reward, turn_advantages, turn_alone, turn_factors, turn_sums
-from milonga.credit.weights import balanced_within, best_rows, term_weights
+from milonga.credit.turns import isolate_turn, make_token_factors, progress_reward, sum_turns, turn_advantages
+from milonga.credit.weights import compute_group_class_weights, mark_best_rows, term_weights
 
 __all__ = [
     "AttackReward",
@@ -22,47 +35,47 @@ __all__ = [
     "SliceReward",
     "StepCredit",
     "TransitionBonus",
-    "accuracy_within",
-    "after_zero",
-    "agreed",
-    "approval",
-    "balanced",
+    "approval_rate",
+    "average_step_verdicts",
     "balanced_accuracy",
-    "balanced_within",
-    "best_rows",
-    "best_solutions",
-    "by_solution",
-    "contributions",
-    "convincing_wrong",
+    "combine_advantages",
+    "compute_class_weights",
+    "compute_group_class_weights",
     "decay",
-    "evened",
-    "extremes",
-    "first_zero",
-    "half_pairs",
+    "downsample_to_balance",
+    "fill_after_zero",
+    "filter_by_accuracy",
+    "filter_right_rows",
+    "find_first_zero",
+    "group_verdicts",
     "hard_labels",
     "influence_rewards",
     "is_reference",
+    "isolate_turn",
     "kl_penalties",
     "label_agreement",
-    "mix",
+    "make_token_factors",
+    "mark_best_rows",
+    "mask_after_error",
+    "mix_advantages",
     "mixed",
     "normalise",
     "normalise_each",
     "outcome_advantages",
     "outcome_targets",
     "overlong_penalty",
+    "process_contribution_stats",
     "progress_reward",
-    "rescaled",
+    "rescale_rewards",
+    "sample_half_pairs",
+    "select_best_solutions",
+    "select_best_worst",
+    "select_convincing_wrong",
     "shares",
     "spread",
-    "step_reward_credit",
+    "step_reward_advantages",
     "step_targets",
-    "step_votes",
+    "sum_turns",
     "term_weights",
     "turn_advantages",
-    "turn_alone",
-    "turn_factors",
-    "turn_sums",
-    "until_first_error",
-    "weighed",
 ]

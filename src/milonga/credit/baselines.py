@@ -17,7 +17,7 @@ EPSILON = 1e-6
 Normaliser = Literal["zscore", "zscore_population", "centre", "leave_one_out"]
 
 
-def members(groups: Sequence[Hashable]) -> list[list[int]]:
+def group_rows(groups: Sequence[Hashable]) -> list[list[int]]:
     """Return the row numbers of each group; groups are in order of first appearance."""
     found: dict[Hashable, list[int]] = {}
     for row, key in enumerate(groups):
@@ -35,17 +35,17 @@ def normalise(rewards: Sequence[float] | Floats, groups: Sequence[Hashable], how
     if len(values) != len(groups):
         raise ValueError(f"{len(values)} rewards for {len(groups)} rows")
     out = np.zeros(len(values))
-    for rows in members(groups):
+    for rows in group_rows(groups):
         known = [r for r in rows if not np.isnan(values[r])]
         if len(rows) == 1:
             raise ValueError(f"group '{groups[rows[0]]}' has one member and so no baseline; sample at least two")
         if len(known) < 2:
             continue
-        out[known] = _normalised(values[known], how)
+        out[known] = _normalise_group(values[known], how)
     return out
 
 
-def _normalised(values: Floats, how: Normaliser) -> Floats:
+def _normalise_group(values: Floats, how: Normaliser) -> Floats:
     """Normalise the known rewards of one group; all equal rewards give advantage 0."""
     if np.ptp(values) == 0:
         # Exactly zero: the mean of equal floats may differ from them in the last bit, and 1e-6 does not hide that.
@@ -71,7 +71,7 @@ def mixed(correct: Floats, groups: Sequence[Hashable]) -> np.ndarray:
     Correctness decides, never a shaped reward.
     """
     keep = np.zeros(len(correct), dtype=bool)
-    for rows in members(groups):
+    for rows in group_rows(groups):
         outcomes = {float(correct[r]) for r in rows if not np.isnan(correct[r])}
         keep[rows] = len(outcomes) > 1
     return keep

@@ -13,7 +13,7 @@ def learnability(rate: float) -> float:
     return 4 * rate * (1 - rate)
 
 
-def spread_of(choices: Sequence[int], options: int) -> float | None:
+def normalised_entropy(choices: Sequence[int], options: int) -> float | None:
     """Return the entropy of the choices divided by that of a uniform choice: 0 for a single option, 1 for all equally often;
     None without choices."""
     if not choices or options < 2:
@@ -22,12 +22,12 @@ def spread_of(choices: Sequence[int], options: int) -> float | None:
     return -sum(share * math.log(share) for share in shares) / math.log(options)
 
 
-def by_hand(levels: Sequence[int], progress: float) -> int:
+def scheduled_level(levels: Sequence[int], progress: float) -> int:
     """Return the level of an easy-to-hard schedule that gives each level an equal share of the run."""
     return levels[min(len(levels) - 1, int(progress * len(levels)))]
 
 
-def edge(rate: float, extreme: float, plain: bool = False) -> float:
+def task_proposer_reward(rate: float, extreme: float, plain: bool = False) -> float:
     """Return Absolute Zero's reward for the proposer of a task with this solve rate: 1 - rate, and `extreme` where all or none
     solved it.
 

@@ -10,7 +10,7 @@ def mean_score(scores: Sequence[float]) -> float:
     return sum(scores) / len(scores) if scores else float("nan")
 
 
-def difficulty(score: float, zero_at_extremes: bool = False) -> float:
+def difficulty_reward(score: float, zero_at_extremes: bool = False) -> float:
     """Return the difficulty reward of a question: 1 - the mean judged score of its answers.
 
     Plain, it is highest where nobody can answer; with `zero_at_extremes`, questions that all or none answer earn nothing.

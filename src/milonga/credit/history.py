@@ -16,7 +16,7 @@ Scope = Literal["own", "all"]
 Rounds = Literal["last", "all"]
 
 
-def shaped_by_history(reward: Floats, history: Floats, how: Shaping, alpha: float) -> Floats:
+def shape_by_history(reward: Floats, history: Floats, how: Shaping, alpha: float) -> Floats:
     """Return the shaped reward R' of each turn; R itself where nothing came before it. Arrays have one shape.
 
     margin: R + alpha (R - Q), which pays for corrections. quality: R + alpha (Q R - (1 - Q)(1 - R)), which pays for staying
@@ -31,7 +31,7 @@ def shaped_by_history(reward: Floats, history: Floats, how: Shaping, alpha: floa
     return out
 
 
-def histories(rewards: Floats, scope: Scope, rounds: Rounds) -> Floats:
+def compute_histories(rewards: Floats, scope: Scope, rounds: Rounds) -> Floats:
     """Return Q of each turn of each agent. rewards, result: shape (turns, agents); NaN in the first turn.
 
     scope `own`: the agent's own earlier turns. `all`: those of all agents; then a partner who was right lowers the reward of a
@@ -51,7 +51,7 @@ def known_mean(values: Floats) -> float:
     return float(known.mean()) if len(known) else float("nan")
 
 
-def most_alpha(turns: int) -> float:
+def max_safe_alpha(turns: int) -> float:
     """Return the largest alpha for which a deliberately wrong first answer does not pay under `margin`, over `turns` turns.
 
     It loses 1, and if all later turns are right it gains alpha (1 + 1/2 + ... + 1/(T - 1)) by their margins.

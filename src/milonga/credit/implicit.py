@@ -13,7 +13,7 @@ from typing import Literal
 
 import numpy as np
 
-from milonga.credit.baselines import EPSILON, Normaliser, members
+from milonga.credit.baselines import EPSILON, Normaliser, group_rows
 from milonga.credit.mixing import rms
 from milonga.credit.tokens import returns_to_go, whiten
 from milonga.types import Floats, Traces
@@ -52,7 +52,7 @@ class ImplicitCredit:
         advantage.
         """
         out = [np.zeros(len(trace.ids)) for trace in traces]
-        for rows in members(groups):
+        for rows in group_rows(groups):
             known = [r for r in rows if not np.isnan(outcomes[r]) and traces[r].length]
             if len(rows) == 1:
                 raise ValueError(f"group '{groups[rows[0]]}' has one member and so no baseline; sample at least two")
@@ -61,11 +61,11 @@ class ImplicitCredit:
             tokens = [rewards[r][traces[r].mask] for r in known]
             for place, row in enumerate(known):
                 mask = traces[row].mask
-                out[row][mask] = self._centred(tokens, place)
+                out[row][mask] = self._subtract_baseline(tokens, place)
                 out[row] = returns_to_go(out[row], mask, self.gamma) / (len(tokens[place]) if self.length_norm else 1)
         return out
 
-    def _centred(self, tokens: list[Floats], place: int) -> Floats:
+    def _subtract_baseline(self, tokens: list[Floats], place: int) -> Floats:
         """Return the token rewards of rollout `place` of a group, less their baseline."""
         own, count = tokens[place], len(tokens)
         levels = np.array([t.mean() if self.level == "token_mean" else t.sum() / len(own) for t in tokens])
@@ -80,7 +80,7 @@ class ImplicitCredit:
         return centred / (levels.std(ddof=1) + EPSILON) if np.ptp(levels) else np.zeros(len(own))
 
 
-def rescaled(rewards: Sequence[Floats], traces: Traces, how: ProcessNorm) -> list[Floats]:
+def rescale_rewards(rewards: Sequence[Floats], traces: Traces, how: ProcessNorm) -> list[Floats]:
     """Rescale token rewards by the returns of the whole batch: sums of log-ratios have no bound.
 
     max_return: the largest return is 1. std: the returns of all tokens have standard deviation 1. One array per rollout.
@@ -94,7 +94,7 @@ def rescaled(rewards: Sequence[Floats], traces: Traces, how: ProcessNorm) -> lis
     return [reward / unit for reward in masked] if unit > 0 else masked
 
 
-def weighed(
+def combine_advantages(
     outcome: Sequence[Floats], process: Sequence[Floats], weights: tuple[float, float], traces: Traces, how: Whitening
 ) -> list[Floats]:
     """Return the weighted sum of outcome and process advantages, whitened over all tokens of the batch if asked for.
@@ -106,17 +106,17 @@ def weighed(
     return total if how == "off" else whiten(total, [t.mask for t in traces], shift=how == "full")
 
 
-def accuracy_within(correct: Floats, groups: Sequence[Hashable], low: float, high: float) -> np.ndarray:
+def filter_by_accuracy(correct: Floats, groups: Sequence[Hashable], low: float, high: float) -> np.ndarray:
     """Return a mask over rows, True where the accuracy of the row's group lies in [low, high], bounds included; NaN does not
     count."""
     keep = np.zeros(len(correct), dtype=bool)
-    for rows in members(groups):
+    for rows in group_rows(groups):
         known = [float(correct[r]) for r in rows if not np.isnan(correct[r])]
         keep[rows] = bool(known) and low - EPSILON <= float(np.mean(known)) <= high + EPSILON
     return keep
 
 
-def contributions(
+def process_contribution_stats(
     outcome: Sequence[Floats], process: Sequence[Floats], weights: tuple[float, float], traces: Traces
 ) -> dict[str, float]:
     """Return metrics of both sources: their RMS over the trained tokens, the share of the process advantage in the sum of both,

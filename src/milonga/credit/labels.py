@@ -12,7 +12,7 @@ import numpy as np
 from milonga.types import Floats, Traces
 
 
-def until_first_error(labels: Sequence[float]) -> list[float]:
+def mask_after_error(labels: Sequence[float]) -> list[float]:
     """Keep the labels up to and including the first wrong one; what comes after it was never labelled, and becomes NaN."""
     first = next((k for k, label in enumerate(labels) if label < 0.5), len(labels))
     return [float(label) if k <= first else float("nan") for k, label in enumerate(labels)]
@@ -41,7 +41,7 @@ def outcome_targets(labels: Sequence[float] | Floats, traces: Traces) -> list[Fl
     return out
 
 
-def balanced(labels: Sequence[float] | Floats) -> list[float]:
+def compute_class_weights(labels: Sequence[float] | Floats) -> list[float]:
     """Return class weights under which right (>= 0.5) and wrong rows count alike, 1 on average; 1 where there is only one
     class.
 

@@ -22,7 +22,7 @@ def decay(start: float, end: float, progress: float) -> float:
     return max(end, start * math.exp(-progress * math.log(start / end))) if start > end else end
 
 
-def mix(outcome: list[Floats], process: list[Floats], alpha: float) -> list[Floats]:
+def mix_advantages(outcome: list[Floats], process: list[Floats], alpha: float) -> list[Floats]:
     """Return (1 - alpha) * outcome + alpha * process, also where a rollout has no process advantage. One float array per
     rollout."""
     return [(1 - alpha) * a + alpha * b for a, b in zip(outcome, process, strict=True)]

@@ -13,7 +13,7 @@ LEVELS = (0.0, 0.5, 1.0)
 MetaMode = Literal["multiply", "floor"]
 
 
-def deserved(flaws: Collection[float]) -> float:
+def score_from_flaws(flaws: Collection[float]) -> float:
     """Return the score of a proof with these flaws: 1 without any, one gap costs half, anything more costs all."""
     return 1.0 if not flaws else min(flaws) if len(flaws) == 1 else 0.0
 
@@ -44,7 +44,7 @@ def analysis_quality(reported: Collection[int], said: float, flaws: Mapping[int,
         return 0.0
     if len(founded) < len(reported):
         return 0.5
-    return 1.0 if said == deserved(founded) else 0.5
+    return 1.0 if said == score_from_flaws(founded) else 0.5
 
 
 def auto_label(scores: Sequence[float], confirmed: Sequence[bool], k: int) -> float | None:
@@ -61,6 +61,6 @@ def auto_label(scores: Sequence[float], confirmed: Sequence[bool], k: int) -> fl
     return min(scores) if found.count(min(scores)) >= k else None
 
 
-def majority(votes: Sequence[bool]) -> bool:
+def has_majority(votes: Sequence[bool]) -> bool:
     """Whether more than half of the votes are yes; without votes there is no majority."""
     return 2 * sum(votes) > len(votes)

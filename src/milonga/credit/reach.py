@@ -11,8 +11,8 @@ from typing import Literal
 
 import numpy as np
 
-from milonga.credit.baselines import members
-from milonga.credit.tokens import StepCredit, to_tokens
+from milonga.credit.baselines import group_rows
+from milonga.credit.tokens import StepCredit, step_rewards_to_tokens
 from milonga.objectives import Objective
 from milonga.types import Floats, Traces
 
@@ -27,18 +27,18 @@ def hard_labels(reached: Sequence[float], tau: float = 0.0) -> list[float]:
     return [float("nan") if np.isnan(share) else float(share > tau) for share in reached]
 
 
-def first_zero(labels: Sequence[float]) -> int:
+def find_first_zero(labels: Sequence[float]) -> int:
     """Return the index of the first label that is 0 (or verdict that is False), -1 where there is none."""
     return next((k for k, label in enumerate(labels) if label == 0), -1)
 
 
-def after_zero(labels: Sequence[float], fill: float) -> list[float]:
+def fill_after_zero(labels: Sequence[float], fill: float) -> list[float]:
     """Replace all labels after the first 0 by `fill`: 0, since nothing leads back from a dead end, or NaN, for no label."""
-    first = first_zero(labels)
+    first = find_first_zero(labels)
     return [label if first == -1 or k <= first else fill for k, label in enumerate(labels)]
 
 
-def step_reward_credit(
+def step_reward_advantages(
     scores: Sequence[Sequence[float] | None], traces: Traces, groups: Sequence[Hashable], objective: Objective, how: StepReward
 ) -> list[Floats]:
     """Return token advantages from a verifier's step scores p_1 … p_K: each token gets the rewards of the steps that end at or
@@ -51,9 +51,9 @@ def step_reward_credit(
     if how == "centred":
         return StepCredit().advantages(scores, traces, groups, objective)
     out = [np.zeros(len(trace.ids)) for trace in traces]
-    for rows in members(groups):
+    for rows in group_rows(groups):
         judged = [(row, np.asarray(scores[row], dtype=float)) for row in rows if scores[row]]
         start = float(np.mean([values[0] for _, values in judged])) if judged else 0.0
         for row, values in judged:
-            out[row] = to_tokens(values if how == "raw" else np.diff(values, prepend=start), traces[row])
+            out[row] = step_rewards_to_tokens(values if how == "raw" else np.diff(values, prepend=start), traces[row])
     return out

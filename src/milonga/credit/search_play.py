@@ -26,7 +26,7 @@ def question_reward(solved: float, how: Difficulty, low: float = 0.0, high: floa
     return 1.0
 
 
-def against_baseline(rewards: Floats, groups: Sequence[Hashable], how: Baseline, running: float = 0.0) -> Floats:
+def subtract_baseline(rewards: Floats, groups: Sequence[Hashable], how: Baseline, running: float = 0.0) -> Floats:
     """Return advantages, shape (rows,): rewards less a baseline, which is the batch mean, the mean of the proposals for the
     same answer, a running mean, or 0.
 

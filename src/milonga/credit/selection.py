@@ -8,7 +8,7 @@ from typing import Literal
 
 import numpy as np
 
-from milonga.credit.baselines import members
+from milonga.credit.baselines import group_rows
 from milonga.types import Floats
 
 PairRule = Literal["best_worst", "tier"]
@@ -16,7 +16,7 @@ PairRule = Literal["best_worst", "tier"]
 longest, so that length is never what wins."""
 
 
-def convincing_wrong(
+def select_convincing_wrong(
     scores: Sequence[float], correct: Floats, groups: Sequence[Hashable], count: int, share: float, rng: random.Random
 ) -> list[int]:
     """Select `count` rows of each group: a share of them the wrong ones that score highest, the rest sampled from the other
@@ -26,7 +26,7 @@ def convincing_wrong(
     a group has fewer wrong rows than its share, more are sampled; a row whose outcome is unknown (NaN) never counts as wrong.
     """
     chosen: list[int] = []
-    for rows in members(groups):
+    for rows in group_rows(groups):
         wrong = sorted((r for r in rows if correct[r] == 0), key=lambda r: -scores[r])
         taken = wrong[: round(share * min(count, len(rows)))]
         rest = [r for r in rows if r not in taken]
@@ -34,7 +34,7 @@ def convincing_wrong(
     return sorted(chosen)
 
 
-def best_solutions(
+def select_best_solutions(
     solutions: Sequence[tuple[str, bool, Sequence[float]]], top: int, least: float, rng: random.Random | None = None
 ) -> list[str]:
     """Select the right solutions with the highest mean q among those of one problem (text, whether right, q of each step).
@@ -49,26 +49,26 @@ def best_solutions(
     return [text for _, text in ordered[:top]]
 
 
-def agreed(right: Sequence[bool], groups: Sequence[Hashable], least: float = 0.0) -> list[bool]:
+def filter_right_rows(right: Sequence[bool], groups: Sequence[Hashable], least: float = 0.0) -> list[bool]:
     """Return a mask of the rows to keep (rejection sampling): those that are right, in groups with at least this share of right
     rows."""
     kept = [False] * len(right)
-    for rows in members(groups):
+    for rows in group_rows(groups):
         if sum(right[row] for row in rows) >= least * len(rows):
             for row in rows:
                 kept[row] = right[row]
     return kept
 
 
-def evened(kept: Sequence[bool], classes: Sequence[Hashable], rng: random.Random) -> list[bool]:
+def downsample_to_balance(kept: Sequence[bool], classes: Sequence[Hashable], rng: random.Random) -> list[bool]:
     """Downsample the kept rows at random so that every class that occurs among all rows has equally many."""
-    found = [[row for row in rows if kept[row]] for rows in members(classes)]
+    found = [[row for row in rows if kept[row]] for rows in group_rows(classes)]
     least = min((len(rows) for rows in found), default=0)
     chosen = {row for rows in found for row in rng.sample(rows, least)}
     return [row in chosen for row in range(len(kept))]
 
 
-def half_pairs(
+def sample_half_pairs(
     scores: Sequence[float] | Floats, groups: Sequence[Hashable], count: int, gap: float, rng: random.Random
 ) -> list[tuple[int, int]]:
     """Sample `count` preference pairs of each group: a row of its better half and one of its worse half.
@@ -77,7 +77,7 @@ def half_pairs(
     equal, or repeated, are dropped; unknown scores (NaN) take no part.
     """
     values, out = np.asarray(scores, dtype=float), []
-    for rows in members(groups):
+    for rows in group_rows(groups):
         known = sorted((row for row in rows if not np.isnan(values[row])), key=lambda row: -values[row])
         upper, lower = known[: len(known) // 2], known[(len(known) + 1) // 2 :]
         drawn = [(rng.choice(upper), rng.choice(lower)) for _ in range(count)] if upper and lower else []
@@ -86,7 +86,7 @@ def half_pairs(
     return out
 
 
-def extremes(
+def select_best_worst(
     scores: Sequence[float] | Floats, sizes: Sequence[float], groups: Sequence[Hashable], rule: PairRule, margin: float
 ) -> list[tuple[int, int]]:
     """Select the best and the worst row of each group as a pair; none where their scores are equal, or closer than the margin.
@@ -95,7 +95,7 @@ def extremes(
     """
     values, sign = np.asarray(scores, dtype=float), 1 if rule == "tier" else 0
     out = []
-    for rows in members(groups):
+    for rows in group_rows(groups):
         known = [row for row in rows if not np.isnan(values[row])]
         if not known:
             continue

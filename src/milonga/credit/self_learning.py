@@ -9,14 +9,14 @@ from typing import TypeVar
 Item = TypeVar("Item")
 
 
-def strict_verdict(conclusion: str, words: tuple[str, str]) -> bool | None:
+def parse_strict_verdict(conclusion: str, words: tuple[str, str]) -> bool | None:
     """Parse a verdict: True for the first word, False for the second, None for anything else: both, neither, or more than the
     word."""
     said = conclusion.strip()
     return None if said not in words else said == words[0]
 
 
-def substring_verdict(conclusion: str, words: tuple[str, str]) -> bool | None:
+def parse_substring_verdict(conclusion: str, words: tuple[str, str]) -> bool | None:
     """Parse a verdict by substring: whatever contains the word for "right" is True, also what contains both.
 
     This is a known trap, kept to show reward hacking.
@@ -52,7 +52,7 @@ def proposal_reward(
     return max(0.0, entropy - noise)
 
 
-def balanced_pairs(items: Sequence[Item], labels: Sequence[bool]) -> list[tuple[Item, bool]]:
+def select_balanced_pairs(items: Sequence[Item], labels: Sequence[bool]) -> list[tuple[Item, bool]]:
     """Select as many items with one label as with the other, the first of each; none where all labels are the same."""
     count = min(sum(labels), len(labels) - sum(labels))
     kept: list[tuple[Item, bool]] = []

@@ -11,7 +11,7 @@ from milonga.randomness import key64
 from milonga.types import Floats, Lesson
 
 
-def shuffled(lesson: Lesson, seed: int, turn: int) -> Lesson:
+def shuffle_targets(lesson: Lesson, seed: int, turn: int) -> Lesson:
     """Return the train batch with its targets permuted: nothing is left that says which row deserved what.
 
     An advantage along tokens is stretched to its new row's length; targets of single tokens change places with each other; the
@@ -20,7 +20,7 @@ def shuffled(lesson: Lesson, seed: int, turn: int) -> Lesson:
     rng = np.random.default_rng(key64("shuffled", seed, turn, lesson.policy))
     order = rng.permutation(len(lesson.traces))
     if lesson.objective.kind in PAIRED:
-        return replace(lesson, labels=_tossed(lesson, rng))
+        return replace(lesson, labels=_flip_pair_labels(lesson, rng))
     columns: dict[str, list[float] | None] = {"labels": lesson.labels, "weights": lesson.weights}
     moved = {name: [column[i] for i in order] if column is not None else None for name, column in columns.items()}
     advantages = None
@@ -28,19 +28,19 @@ def shuffled(lesson: Lesson, seed: int, turn: int) -> Lesson:
         advantages = []
         for row, other in enumerate(order):
             source = lesson.advantages[other][lesson.traces[other].mask]
-            advantages.append(_stretched(source, lesson.traces[row].mask))
-    targets = _mixed_up(lesson.targets, rng) if lesson.targets is not None else None
+            advantages.append(_stretch_to_mask(source, lesson.traces[row].mask))
+    targets = _permute_targets(lesson.targets, rng) if lesson.targets is not None else None
     return replace(lesson, advantages=advantages, targets=targets, labels=moved["labels"], weights=moved["weights"])
 
 
-def _tossed(lesson: Lesson, rng: np.random.Generator) -> list[float]:
+def _flip_pair_labels(lesson: Lesson, rng: np.random.Generator) -> list[float]:
     """Swap winner and loser of each preference pair with probability 1/2."""
     assert lesson.labels is not None and lesson.units is not None
     swap = {unit: rng.random() < 0.5 for unit in dict.fromkeys(lesson.units)}
     return [1.0 - label if swap[unit] else label for label, unit in zip(lesson.labels, lesson.units, strict=True)]
 
 
-def _mixed_up(targets: list[Floats], rng: np.random.Generator) -> list[Floats]:
+def _permute_targets(targets: list[Floats], rng: np.random.Generator) -> list[Floats]:
     """Permute the known token targets (not NaN) over the whole batch. One float array per rollout."""
     asked = [~np.isnan(row) for row in targets]
     pool = rng.permutation(np.concatenate([row[mask] for row, mask in zip(targets, asked, strict=True)]))
@@ -51,7 +51,7 @@ def _mixed_up(targets: list[Floats], rng: np.random.Generator) -> list[Floats]:
     return out
 
 
-def _stretched(source: Floats, mask: np.ndarray) -> Floats:
+def _stretch_to_mask(source: Floats, mask: np.ndarray) -> Floats:
     """Resample the values to the number of masked tokens; 0 outside the mask. The result has the shape of `mask`."""
     out = np.zeros(len(mask))
     count = int(mask.sum())

@@ -40,18 +40,18 @@ class SliceReward:
             return float("nan")
         if verdict is None:
             return 0.0
-        named = float(verdict == reference) if sure is None else bounded(sure)
+        named = float(verdict == reference) if sure is None else bound_logprob(sure)
         exempt = self.z0_only_wrong and not reference and correct == 1.0
         agrees = float(verdict == bool(reference or correct)) * (not reference or self.on_reference)
         return self.origin * named * (not exempt) + self.agreement * agrees
 
 
-def bounded(logprob: float, lowest: float = -5.0) -> float:
+def bound_logprob(logprob: float, lowest: float = -5.0) -> float:
     """Map a log-probability to [0, 1]: without a bound, one certain error would outweigh everything else."""
     return 1.0 - min(max(logprob, lowest), 0.0) / lowest
 
 
-def approval(slices: Sequence[Sequence[Verdict]]) -> float:
+def approval_rate(slices: Sequence[Sequence[Verdict]]) -> float:
     """R_s: return the share of yes, first within the verdicts on each slice, then over the slices.
 
     Unreadable is not yes; a solution without slices scores 0.
@@ -64,7 +64,7 @@ def is_reference(piece: Trace) -> bool:
     return piece.subject.origin == "given"
 
 
-def by_solution(verdicts: Traces) -> dict[str, list[list[Verdict]]]:
+def group_verdicts(verdicts: Traces) -> dict[str, list[list[Verdict]]]:
     """Group verdicts: solution id to the verdicts on each of its slices, in their order."""
     found: dict[str, dict[str, list[Verdict]]] = {}
     for verdict in verdicts:
@@ -73,8 +73,8 @@ def by_solution(verdicts: Traces) -> dict[str, list[list[Verdict]]]:
     return {solution: list(pieces.values()) for solution, pieces in found.items()}
 
 
-def step_votes(slices: Sequence[Sequence[Verdict]], solution: Trace, size: int) -> list[float] | None:
+def average_step_verdicts(slices: Sequence[Sequence[Verdict]], solution: Trace, size: int) -> list[float] | None:
     """Return the mean verdict, from -1 to 1, on the slice of each step. None where steps and slices do not match."""
-    votes = [2 * approval([verdicts]) - 1 for verdicts in slices for _ in range(size)]
+    votes = [2 * approval_rate([verdicts]) - 1 for verdicts in slices for _ in range(size)]
     count = len(solution.steps)
     return votes[:count] if count and len(votes) - size < count <= len(votes) else None

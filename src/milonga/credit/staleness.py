@@ -13,7 +13,7 @@ import numpy as np
 from milonga.types import Floats, Lesson, Trace
 
 
-def behind(trace: Trace, policy: str, version: int) -> Floats:
+def token_staleness(trace: Trace, policy: str, version: int) -> Floats:
     """Return for each token the number of versions since it was sampled; 0 where it is not trained. Aligned with the rollout's
     ids."""
     out = np.zeros(len(trace.ids))
@@ -23,8 +23,8 @@ def behind(trace: Trace, policy: str, version: int) -> Floats:
     return out
 
 
-def age(lesson: Lesson, version: int) -> float:
+def mean_staleness(lesson: Lesson, version: int) -> float:
     """Return the mean staleness of a train batch, in versions, over its trained tokens."""
-    chosen = [behind(trace, lesson.policy, version)[trace.mask] for trace in lesson.traces]
+    chosen = [token_staleness(trace, lesson.policy, version)[trace.mask] for trace in lesson.traces]
     total = sum(len(row) for row in chosen)
     return float(sum(row.sum() for row in chosen) / total) if total else 0.0

@@ -11,7 +11,7 @@ from typing import Literal
 
 import numpy as np
 
-from milonga.credit.baselines import members
+from milonga.credit.baselines import group_rows
 from milonga.types import Floats
 
 Balance = Literal["weight", "uniform", "abs_adv", "none"]
@@ -30,7 +30,7 @@ def standard_scores(
     """
     counts = np.ones(len(rewards)) if weights is None else weights
     out = np.zeros(len(rewards))
-    for rows in members(groups):
+    for rows in group_rows(groups):
         r, w = rewards[rows], counts[rows]
         total = float(w.sum())
         mean = float((w * r).sum() / total)
@@ -42,15 +42,15 @@ def standard_scores(
     return out
 
 
-def shares_of(trajectories: Sequence[Hashable]) -> Floats:
+def trajectory_weights(trajectories: Sequence[Hashable]) -> Floats:
     """Return weights, shape (rows,), under which every trajectory counts once, however many rows it has."""
     out = np.zeros(len(trajectories))
-    for rows in members(trajectories):
+    for rows in group_rows(trajectories):
         out[rows] = 1 / len(rows)
     return out
 
 
-def balance(advantages: Floats, groups: Sequence[Hashable], size: int, how: Balance, rng: random.Random) -> list[float]:
+def balance_groups(advantages: Floats, groups: Sequence[Hashable], size: int, how: Balance, rng: random.Random) -> list[float]:
     """Return row weights that make every group count as `size` samples.
 
     weight: all rows, each size / M times, at most CAP times. uniform: exactly `size`, a random subset of more or random copies
@@ -58,16 +58,16 @@ def balance(advantages: Floats, groups: Sequence[Hashable], size: int, how: Bala
     advantage.
     """
     out = np.ones(len(advantages))
-    for rows in members(groups):
+    for rows in group_rows(groups):
         if how == "weight":
             out[rows] = min(CAP, size / len(rows))
         elif how != "none":
             chances = np.abs(advantages[rows]) if how == "abs_adv" else np.ones(len(rows))
-            out[rows] = _drawn(chances if chances.any() else np.ones(len(rows)), size, rng)
+            out[rows] = _draw_counts(chances if chances.any() else np.ones(len(rows)), size, rng)
     return [float(weight) for weight in out]
 
 
-def _drawn(chances: Floats, size: int, rng: random.Random) -> Floats:
+def _draw_counts(chances: Floats, size: int, rng: random.Random) -> Floats:
     """Return how often each row is sampled: all once and some again where they are too few, some once where they are too
     many."""
     count = len(chances)

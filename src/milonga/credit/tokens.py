@@ -11,7 +11,7 @@ from typing import Literal, cast
 
 import numpy as np
 
-from milonga.credit.baselines import EPSILON, Normaliser, members, normalise
+from milonga.credit.baselines import EPSILON, Normaliser, group_rows, normalise
 from milonga.objectives import Objective
 from milonga.types import Floats, Trace, Traces
 
@@ -23,7 +23,7 @@ def spread(values: Floats, traces: Traces) -> list[Floats]:
     return [value * trace.mask for value, trace in zip(values, traces, strict=True)]
 
 
-def last_token(trace: Trace) -> int:
+def find_last_trained_token(trace: Trace) -> int:
     """Return the index of the last trained token, where the outcome reward is placed."""
     return max(s.end for s in trace.segments if s.trained) - 1
 
@@ -71,7 +71,7 @@ def outcome_advantages(
     returns = []
     for i, (reward, trace) in enumerate(zip(rewards, traces, strict=True)):
         tokens = np.zeros(len(trace.ids)) if penalties is None else -penalties[i]
-        tokens[last_token(trace)] += 0.0 if np.isnan(reward) else reward
+        tokens[find_last_trained_token(trace)] += 0.0 if np.isnan(reward) else reward
         returns.append(returns_to_go(tokens, trace.mask, objective.gamma))
     return whiten(returns, known, objective.whiten_shift)
 
@@ -103,19 +103,19 @@ class StepCredit:
             if verdict is not None and len(verdict) != len(trace.steps):
                 raise ValueError(f"trace {trace.id}: {len(verdict)} verdicts for {len(trace.steps)} steps")
         if objective.advantage in ("whiten", "whiten_baseline"):
-            return self._whitened(verdicts, traces)
+            return self._whiten_returns(verdicts, traces)
         how = cast(Normaliser, objective.advantage)
         out = [np.zeros(len(trace.ids)) for trace in traces]
-        for rows in members(groups):
+        for rows in group_rows(groups):
             judged = [r for r in rows if verdicts[r]]
             if not judged:
                 continue
-            rewards = self._pooled([np.asarray(verdicts[r], dtype=float) for r in judged], how)
+            rewards = self._normalise_pooled([np.asarray(verdicts[r], dtype=float) for r in judged], how)
             for row, reward in zip(judged, rewards, strict=True):
-                out[row] = self.scale * to_tokens(reward, traces[row])
+                out[row] = self.scale * step_rewards_to_tokens(reward, traces[row])
         return out
 
-    def _pooled(self, verdicts: list[Floats], how: Normaliser) -> list[Floats]:
+    def _normalise_pooled(self, verdicts: list[Floats], how: Normaliser) -> list[Floats]:
         """Return the normalised step rewards of one group; the statistics are pooled over all its steps."""
         counts = [len(v) for v in verdicts]
         paper = self.norm == "paper"
@@ -124,7 +124,7 @@ class StepCredit:
         parts = np.split(flat, np.cumsum(counts)[:-1])
         return list(parts) if paper else [part / len(part) for part in parts]
 
-    def _whitened(self, verdicts: Sequence[Sequence[float] | None], traces: Traces) -> list[Floats]:
+    def _whiten_returns(self, verdicts: Sequence[Sequence[float] | None], traces: Traces) -> list[Floats]:
         """REINFORCE++ form: return-to-go of the step rewards over the token axis, whitened over the judged rollouts.
 
         With `verdict` the mean verdict of the batch is subtracted first and nothing after, so that unanimous verdicts give 0.
@@ -144,7 +144,7 @@ class StepCredit:
         return [self.scale * array for array in whiten(returns, judged, shift=paper)]
 
 
-def to_tokens(step_rewards: Floats, trace: Trace) -> Floats:
+def step_rewards_to_tokens(step_rewards: Floats, trace: Trace) -> Floats:
     """Return token rewards: each token gets the sum of the rewards of the steps that end at or after it; 0 after the last step
     end."""
     out = np.zeros(len(trace.ids))

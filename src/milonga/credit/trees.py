@@ -42,16 +42,16 @@ class Node:
         return self.total / self.visits if self.visits else 0.0
 
     @property
-    def reached(self) -> bool:
+    def is_simulated(self) -> bool:
         """Whether any simulation went through this node: a prior value does not count."""
         return self.rights + self.wrongs > 0
 
     @property
-    def followed(self) -> list[Node]:
+    def visited_children(self) -> list[Node]:
         """The children that at least one simulation went through."""
-        return [child for child in self.children or () if child.reached]
+        return [child for child in self.children or () if child.is_simulated]
 
-    def seed(self, value: float) -> None:
+    def add_prior_visit(self, value: float) -> None:
         """Add one virtual visit with a prior value of the step, before it is tried."""
         self.visits, self.total = self.visits + 1, self.total + value
 
@@ -64,14 +64,14 @@ def uct(node: Node, parent_visits: int, explore: float, untried: float = math.in
     return node.q + explore * math.sqrt(math.log(max(1, parent_visits)) / node.visits)
 
 
-def choose(node: Node, explore: float, untried: float, rng: random.Random) -> Node:
+def select_child(node: Node, explore: float, untried: float, rng: random.Random) -> Node:
     """Select the child with the highest UCT score; ties are broken at random, or the first child would always win."""
     assert node.children
     scores = [uct(child, node.visits, explore, untried) for child in node.children]
     return rng.choice([child for child, score in zip(node.children, scores, strict=True) if score == max(scores)])
 
 
-def back_up(path: Sequence[Node], worth: float, right: bool) -> None:
+def backpropagate(path: Sequence[Node], worth: float, right: bool) -> None:
     """Add the value of an end to all nodes of its path."""
     for node in path:
         node.visits += 1
@@ -90,12 +90,12 @@ class StepPair:
     """All pairs of a node together weigh 1."""
 
     @property
-    def why(self) -> str:
+    def reason(self) -> str:
         """The two Q values, for the record of the pair."""
         return f"Q {self.winner.q:+.2f} against {self.loser.q:+.2f}"
 
 
-def step_pairs(root: Node, margin: float = 0.5, edits: int = 1) -> list[StepPair]:
+def collect_step_pairs(root: Node, margin: float = 0.5, edits: int = 1) -> list[StepPair]:
     """Return the preference pairs at every node of a tree.
 
     At most two children with the highest q that led to a right end, against two with the lowest that led to a wrong one; up to
@@ -103,7 +103,7 @@ def step_pairs(root: Node, margin: float = 0.5, edits: int = 1) -> list[StepPair
     loser's worst, and the steps must be `edits` characters apart. A pair's weight is 1 / the number of pairs of its node,
     counted after all these filters.
     """
-    by_q = sorted(root.followed, key=lambda child: child.q)
+    by_q = sorted(root.visited_children, key=lambda child: child.q)
     good = [child for child in reversed(by_q) if child.rights]
     bad = [child for child in by_q if child.wrongs]
     most_good, most_bad = (4 if len(other) == 1 else 2 for other in (bad, good))
@@ -113,24 +113,24 @@ def step_pairs(root: Node, margin: float = 0.5, edits: int = 1) -> list[StepPair
         for loser in bad[:most_bad]
         if winner.q > loser.q
         and winner.q - loser.q >= margin
-        and max(continuations(winner)) > min(continuations(loser))
+        and max(path_mean_values(winner)) > min(path_mean_values(loser))
         and edit_distance(winner.step, loser.step) >= edits
     ]
     own = [StepPair(winner, loser, 1 / len(pairs)) for winner, loser in pairs]
-    return own + [pair for child in root.followed for pair in step_pairs(child, margin, edits)]
+    return own + [pair for child in root.visited_children for pair in collect_step_pairs(child, margin, edits)]
 
 
-def continuations(node: Node) -> list[float]:
+def path_mean_values(node: Node) -> list[float]:
     """Return the mean q along each path from this node to an end, this node included."""
-    return [sum(step.q for step in way) / len(way) for way in ways(node)]
+    return [sum(step.q for step in way) / len(way) for way in iterate_paths(node)]
 
 
-def ways(node: Node) -> Iterator[list[Node]]:
+def iterate_paths(node: Node) -> Iterator[list[Node]]:
     """Yield every path from a node to an end that was reached."""
     if node.end is not None:
         yield [node]
-    for child in node.followed:
-        yield from ([node, *way] for way in ways(child))
+    for child in node.visited_children:
+        yield from ([node, *way] for way in iterate_paths(child))
 
 
 def edit_distance(left: str, right: str) -> int:

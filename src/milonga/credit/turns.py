@@ -20,9 +20,9 @@ TurnAggregate = Literal["sum_of_turn_means", "token_mean", "sum"]
 sum."""
 
 
-def turn_alone(trace: Trace, turn: int) -> Trace:
+def isolate_turn(trace: Trace, turn: int) -> Trace:
     """Return the conversation with the trained mask restricted to one of its turns."""
-    start, end = trace.turns[turn]
+    start, end = trace.turn_spans[turn]
     kept = [replace(s, trained=s.trained and start <= s.start and s.end <= end) for s in trace.segments]
     return replace(trace, segments=tuple(kept))
 
@@ -32,20 +32,22 @@ def progress_reward(first: Floats, second: Floats, alpha: float) -> Floats:
     return second + alpha * (second - first)
 
 
-def turn_sums(numbers: Sequence[Floats], factors: Sequence[Floats], traces: Traces) -> list[list[float]]:
+def sum_turns(numbers: Sequence[Floats], factors: Sequence[Floats], traces: Traces) -> list[list[float]]:
     """Return the sum over each turn of each conversation, every token value times its factor. Input: one float array per
     rollout."""
     weighed = [row * factor for row, factor in zip(numbers, factors, strict=True)]
-    return [[float(row[start:end].sum()) for start, end in trace.turns] for row, trace in zip(weighed, traces, strict=True)]
+    return [
+        [float(row[start:end].sum()) for start, end in trace.turn_spans] for row, trace in zip(weighed, traces, strict=True)
+    ]
 
 
-def turn_factors(traces: Traces, how: TurnAggregate) -> list[Floats]:
+def make_token_factors(traces: Traces, how: TurnAggregate) -> list[Floats]:
     """Return the factor of each token, so that the weighted sum over tokens is the aggregate `how`. One float array per
     rollout."""
     out = []
     for trace in traces:
-        row, whole = np.zeros(len(trace.ids)), sum(end - start for start, end in trace.turns)
-        for start, end in trace.turns:
+        row, whole = np.zeros(len(trace.ids)), sum(end - start for start, end in trace.turn_spans)
+        for start, end in trace.turn_spans:
             row[start:end] = {"sum_of_turn_means": 1 / (end - start), "token_mean": 1 / whole, "sum": 1.0}[how]
         out.append(row)
     return out
@@ -65,7 +67,7 @@ def turn_advantages(
     """
     total = [np.zeros(len(trace.ids)) for trace in traces]
     for turn, reward in enumerate(rewards):
-        alone = Traces(turn_alone(trace, turn) for trace in traces)
+        alone = Traces(isolate_turn(trace, turn) for trace in traces)
         costs = None if penalties is None else [cost * trace.mask for cost, trace in zip(penalties, alone, strict=True)]
         for so_far, more in zip(total, outcome_advantages(reward, alone, groups, objective, costs), strict=True):
             so_far += more

@@ -18,7 +18,7 @@ from milonga.types import Floats
 Booleans = NDArray[np.bool_]
 
 
-def unanimous(passes: Booleans) -> Booleans:
+def passed_by_all(passes: Booleans) -> Booleans:
     """Return a mask over tests: True where every one of these programs passes."""
     return np.asarray(passes.all(axis=0))
 
@@ -45,9 +45,9 @@ class UnitTestReward:
         """
         if not right.any():
             return None
-        return np.where(readable, self._paid(unanimous(passes[right]), passes[~right]), self.format_fail)
+        return np.where(readable, self._reward_tests(passed_by_all(passes[right]), passes[~right]), self.format_fail)
 
-    def _paid(self, valid: Booleans, wrong: Booleans) -> Floats:
+    def _reward_tests(self, valid: Booleans, wrong: Booleans) -> Floats:
         """Return the reward of each test, as if all could be parsed. valid: shape (tests,). wrong: the pass matrix of the wrong
         programs."""
         if not len(wrong):
@@ -75,12 +75,12 @@ class Separation:
     def mu(self) -> float:
         return self.valid * (1 - self.on_valid) - (1 - self.valid) * self.on_invalid
 
-    def figures(self) -> dict[str, float]:
+    def to_metrics(self) -> dict[str, float]:
         """Return the estimates as metrics."""
         return {"validity": self.valid, "p01": self.on_valid, "p00": self.on_invalid, "mu": self.mu}
 
 
-def separation(tables: Sequence[tuple[Booleans, Booleans, Booleans]]) -> Separation | None:
+def estimate_separation(tables: Sequence[tuple[Booleans, Booleans, Booleans]]) -> Separation | None:
     """Estimate `Separation` over many tasks, each with its pass matrix, its mask of right programs, and its mask of right
     tests.
 
@@ -98,7 +98,7 @@ def separation(tables: Sequence[tuple[Booleans, Booleans, Booleans]]) -> Separat
     return Separation(float(np.mean(valid)), on_valid, on_invalid)
 
 
-def shortened(rewards: Floats, lengths: Floats, low: float = 0.0, high: float = np.inf) -> Floats:
+def shape_by_length(rewards: Floats, lengths: Floats, low: float = 0.0, high: float = np.inf) -> Floats:
     """Shape rewards by length (CURE's transform for long answers), for the tests of one task: a short right test earns most.
 
     Centred first. T is the median length of those above the mean, clipped to [low, high], and L the longest of them: they earn

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from milonga.credit.baselines import members
+from milonga.credit.baselines import group_rows
 from milonga.types import Traces
 
 Answer = int | None
@@ -27,7 +27,7 @@ class Vote:
     """The share of all samples that gave it, those without an answer included."""
 
 
-def vote(answers: Sequence[Answer], rng: random.Random) -> Vote:
+def majority_vote(answers: Sequence[Answer], rng: random.Random) -> Vote:
     """Return the most frequent answer; ties are broken at random, not by order."""
     counts = Counter(answer for answer in answers if answer is not None)
     most = max(counts.values(), default=0)
@@ -35,15 +35,15 @@ def vote(answers: Sequence[Answer], rng: random.Random) -> Vote:
     return Vote(rng.choice(leaders) if leaders else None, most / len(answers) if answers else 0.0)
 
 
-def agreement(answers: Sequence[Answer], label: Answer) -> list[float]:
+def agreement_rewards(answers: Sequence[Answer], label: Answer) -> list[float]:
     """Return reward 1 for each sample whose answer is the label, else 0; all 0 where there is no label."""
     return [float(answer is not None and answer == label) for answer in answers]
 
 
-def others_agreement(answers: Sequence[Answer], rng: random.Random) -> list[float]:
+def leave_one_out_rewards(answers: Sequence[Answer], rng: random.Random) -> list[float]:
     """Return reward 1 for each sample whose answer is the majority of all the other samples: no sample votes for itself."""
-    left_out = [vote([*answers[:i], *answers[i + 1 :]], rng).winner for i in range(len(answers))]
-    return [agreement([answer], label)[0] for answer, label in zip(answers, left_out, strict=True)]
+    left_out = [majority_vote([*answers[:i], *answers[i + 1 :]], rng).winner for i in range(len(answers))]
+    return [agreement_rewards([answer], label)[0] for answer, label in zip(answers, left_out, strict=True)]
 
 
 def reward_accuracy(wrong_winner: float, truth: float) -> float:
@@ -55,13 +55,13 @@ def reward_accuracy(wrong_winner: float, truth: float) -> float:
     return 1.0 - wrong_winner - truth
 
 
-def firsts(traces: Traces, count: int) -> Traces:
+def keep_first_samples(traces: Traces, count: int) -> Traces:
     """Keep the first `count` rollouts of each problem, regardless of what they say."""
-    keep = {row for rows in members(traces.problems) for row in rows[:count]}
+    keep = {row for rows in group_rows(traces.problem_ids) for row in rows[:count]}
     return Traces(trace for row, trace in enumerate(traces) if row in keep)
 
 
-def consistency(verdicts: Sequence[bool | None]) -> list[float]:
+def verdict_consistency(verdicts: Sequence[bool | None]) -> list[float]:
     """Return for each verdict the share of the other readable ones that agree; 0 for an unreadable verdict, and for a single
     one."""
     out = []

@@ -158,22 +158,22 @@ class Engine(ABC):
         return self.encode_all(policy, [prompt])[0]
 
     @abstractmethod
-    def follow_all(self, policy: str, prompts: Sequence[Prompt], last: Sequence[int]) -> list[NDArray[np.int64]]:
+    def encode_next_turns(self, policy: str, prompts: Sequence[Prompt], last: Sequence[int]) -> list[NDArray[np.int64]]:
         """Encode the next user turns: the ids to append to conversations that end in the tokens `last`."""
 
     @abstractmethod
-    def transcribe(self, policy: str, text: str, end: bool = True) -> Completion:
+    def encode_completion(self, policy: str, text: str, end: bool = True) -> Completion:
         """Encode a given text as a completion of this policy, closed by the end-of-sequence token if `end`."""
 
     @abstractmethod
-    def same_tokens(self, policy: str, other: str) -> bool:
+    def has_same_vocabulary(self, policy: str, other: str) -> bool:
         """Whether two policies have the same vocabulary: the same ids mean the same text."""
 
     @abstractmethod
     def context_limit(self, policy: str) -> int:
         """The context length of the model: most tokens, prompt and completion together."""
 
-    def history(self) -> History:
+    def open_history(self) -> History:
         """Open a prefix cache. Pass it to `sample` for every turn of some conversations, and close it when they are over."""
         return History()
 

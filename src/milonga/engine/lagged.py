@@ -24,7 +24,7 @@ class Stopped(Exception):
     """Raised in the rollout thread when its turn is no longer needed."""
 
 
-def refuse(what: str) -> NoReturn:
+def refuse_in_prefetch(what: str) -> NoReturn:
     """Raise an error for an operation that asynchronous rollouts cannot do while learning goes on."""
     raise ValueError(
         f"a turn that is played while earlier ones are learned cannot {what}: a recipe that needs it says in `overlap` "
@@ -48,14 +48,14 @@ class Lagged(Engine):
     def encode_all(self, policy: str, prompts: Sequence[Prompt]) -> list[NDArray[np.int64]]:
         return self.engine.encode_all(policy, prompts)
 
-    def follow_all(self, policy: str, prompts: Sequence[Prompt], last: Sequence[int]) -> list[NDArray[np.int64]]:
-        return self.engine.follow_all(policy, prompts, last)
+    def encode_next_turns(self, policy: str, prompts: Sequence[Prompt], last: Sequence[int]) -> list[NDArray[np.int64]]:
+        return self.engine.encode_next_turns(policy, prompts, last)
 
-    def transcribe(self, policy: str, text: str, end: bool = True) -> Completion:
-        return self.engine.transcribe(policy, text, end)
+    def encode_completion(self, policy: str, text: str, end: bool = True) -> Completion:
+        return self.engine.encode_completion(policy, text, end)
 
-    def same_tokens(self, policy: str, other: str) -> bool:
-        return self.engine.same_tokens(policy, other)
+    def has_same_vocabulary(self, policy: str, other: str) -> bool:
+        return self.engine.has_same_vocabulary(policy, other)
 
     def context_limit(self, policy: str) -> int:
         return self.engine.context_limit(policy)
@@ -69,7 +69,7 @@ class Lagged(Engine):
         history: History | None = None,
     ) -> list[Completion]:
         if tag != "live":
-            refuse(f"sample from {policy}@{tag}")
+            refuse_in_prefetch(f"sample from {policy}@{tag}")
         if self.stop.is_set():
             raise Stopped
         return self.draw(policy, requests, decoding)
@@ -78,31 +78,31 @@ class Lagged(Engine):
         return self.versions[policy]
 
     def score(self, policy: str, traces: Traces, tag: str = "live") -> list[Floats]:
-        refuse("score traces")
+        refuse_in_prefetch("score traces")
 
     def values(self, policy: str, traces: Traces, tag: str = "live") -> list[Floats]:
-        refuse("ask a value head")
+        refuse_in_prefetch("ask a value head")
 
     def learn(self, lesson: Lesson) -> LearnReport:
-        refuse("learn")
+        refuse_in_prefetch("learn")
 
     def publish(self, policy: str) -> int:
-        refuse("publish")
+        refuse_in_prefetch("publish")
 
     def snapshot(self, policy: str, tag: str) -> None:
-        refuse("take a snapshot")
+        refuse_in_prefetch("take a snapshot")
 
     def copy(self, policy: str, source: str, tag: str = "live") -> None:
-        refuse("copy weights")
+        refuse_in_prefetch("copy weights")
 
     def save(self, folder: Path) -> None:
-        refuse("save")
+        refuse_in_prefetch("save")
 
     def load(self, folder: Path) -> None:
-        refuse("load")
+        refuse_in_prefetch("load")
 
     def export(self, policy: str, folder: Path, merged: bool = False) -> None:
-        refuse("export")
+        refuse_in_prefetch("export")
 
     def checkpoint_bytes(self) -> int:
-        refuse("be saved")
+        refuse_in_prefetch("be saved")

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from milonga.errors import DataError
 from milonga.roles import Role, StepSolver
-from milonga.roles.solver import as_trace
-from milonga.tasks import Task, keyed
+from milonga.roles.solver import demonstration_to_rollout
+from milonga.tasks import Task, make_keyed_rng
 from milonga.tasks.data import parse_json
 from milonga.tasks.worked import NUMBER
 from milonga.types import Grade, Problem, Reading, Solution, Split, Trace
@@ -27,19 +27,19 @@ RELEASED = {"gsm8k": (207, 193), "math": (594, 406), "olympiadbench": (661, 339)
 def make_bench(task: Task, solver: Role | None, count: int, split: Split) -> list[Trace]:
     """Make `count` labelled solutions of held-out problems (one of each if there are fewer), the same for every run of the
     task. Empty if the solver is no step solver or the task cannot demonstrate."""
-    if not isinstance(solver, StepSolver) or not task.demonstrates:
+    if not isinstance(solver, StepSolver) or not task.can_demonstrate:
         return []
     bench = []
     size = task.size(split)
     for i in range(count if size is None else min(count, size)):
         problem = task.problem(split, OFFSET + i)
-        rng = keyed("bench", task.name, problem.id)
+        rng = make_keyed_rng("bench", task.name, problem.id)
         shown = task.demonstrate(problem, rng)
         if i % 2:
-            shown = task.flawed(problem, rng) or shown
+            shown = task.demonstrate_flawed(problem, rng) or shown
             if i % 10 == 1:
-                shown = task.compensated(problem, rng) or shown
-        bench.append(as_trace(shown, problem, solver, f"bench/{i}"))
+                shown = task.demonstrate_compensated(problem, rng) or shown
+        bench.append(demonstration_to_rollout(shown, problem, solver, f"bench/{i}"))
     return bench
 
 
@@ -57,7 +57,7 @@ def read_processbench(path: Path, solver: StepSolver | None, limit: int | None =
         raise DataError(f"ProcessBench file '{path}': {error}") from None
     if not isinstance(items, list) or not items:
         raise DataError(f"ProcessBench file '{path}' holds no list of items")
-    traces = [_item(path, number, item, solver) for number, item in enumerate(items)]
+    traces = [_parse_item(path, number, item, solver) for number, item in enumerate(items)]
     if len({trace.id for trace in traces}) < len(traces):
         raise DataError(f"ProcessBench file '{path}': two items have the same id")
     errors = sum(trace.grade is not None and trace.grade.first_error != -1 for trace in traces)
@@ -70,7 +70,7 @@ def read_processbench(path: Path, solver: StepSolver | None, limit: int | None =
     return traces if limit is None else [traces[i * len(traces) // limit] for i in range(min(limit, len(traces)))]
 
 
-def _item(path: Path, number: int, item: object, solver: StepSolver | None) -> Trace:
+def _parse_item(path: Path, number: int, item: object, solver: StepSolver | None) -> Trace:
     fields = {"problem": str, "steps": list, "label": int, "final_answer_correct": bool}
     for name, kind in fields.items():
         if not isinstance(item, dict) or not isinstance(item.get(name), kind):
@@ -83,14 +83,14 @@ def _item(path: Path, number: int, item: object, solver: StepSolver | None) -> T
     truth = tuple(label == -1 or k < label for k in range(len(steps)))  # truth after the first error is not labelled
     grade = Grade(item["final_answer_correct"], truth)
     if solver is None:
-        return Trace.given(problem.id, "generator", problem, "\n\n".join(steps), paragraphs(steps), grade)
-    trace = rewritten(solver, problem.id, problem, steps, grade=grade)
+        return Trace.from_text(problem.id, "generator", problem, "\n\n".join(steps), parse_paragraphs(steps), grade)
+    trace = rewrite_steps(solver, problem.id, problem, steps, grade=grade)
     if trace is None:
         raise DataError(f"ProcessBench file '{path}', item {number}: its steps hold marks of the {solver.dialect} dialect")
     return trace
 
 
-def rewritten(
+def rewrite_steps(
     solver: StepSolver, id: str, problem: Problem, steps: Sequence[str], answer: str | None = None, grade: Grade | None = None
 ) -> Trace | None:
     """Rewrite given steps as a solution in the solver's dialect; None if the steps contain marks of the dialect.
@@ -98,17 +98,17 @@ def rewritten(
     Without an answer, the last number of the last step stands for it: that is where most solutions have theirs.
     """
     numbers = NUMBER.findall(steps[-1]) if steps else []
-    text = solver.write([one_line(step) for step in steps], one_line(answer or (numbers[-1] if numbers else "?")))
+    text = solver.write([flatten_step(step) for step in steps], flatten_step(answer or (numbers[-1] if numbers else "?")))
     reading = solver.read(text)
-    return Trace.given(id, "generator", problem, text, reading, grade) if len(reading.value.steps) == len(steps) else None
+    return Trace.from_text(id, "generator", problem, text, reading, grade) if len(reading.value.steps) == len(steps) else None
 
 
-def paragraphs(steps: Sequence[str]) -> Reading:
+def parse_paragraphs(steps: Sequence[str]) -> Reading:
     """Parse steps as plain paragraphs; the answer is somewhere among them."""
     return Reading(Solution(tuple(steps), (), None), 1.0)
 
 
-def one_line(step: str) -> str:
+def flatten_step(step: str) -> str:
     """Put a step or an answer on one line that cannot be taken for the terse dialect's answer line, as a headline could."""
     flat = step.replace("\n", " ")
     return f" {flat}" if flat.startswith("#") else flat

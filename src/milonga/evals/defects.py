@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
-from milonga.credit.proofs import analysis_quality, deserved
+from milonga.credit.proofs import analysis_quality, score_from_flaws
 from milonga.evals.metrics import mean
 
 
@@ -31,6 +31,6 @@ def defect_metrics(findings: Sequence[Finding]) -> dict[str, float | None]:
         "defect_recall": mean(true),
         "false_alarm_rate": mean([bool(f.reported) for f in findings if not f.flaws]),
         "analysis_quality": mean([analysis_quality(f.reported, f.said or 0.0, f.flaws) for f in readable]),
-        "score_accuracy": mean([f.said == deserved(f.flaws.values()) for f in findings]),
+        "score_accuracy": mean([f.said == score_from_flaws(f.flaws.values()) for f in findings]),
         "analysis_unreadable": mean([f.said is None for f in findings]),
     }

@@ -15,13 +15,13 @@ from milonga.evals.metrics import (
     bootstrap_interval,
     calibration_error,
     detection_f1,
-    first_wrong,
+    find_first_wrong,
+    majority_vote,
     mean,
     order_accuracy,
     pass_at_k,
     process_f1,
     trivial_f1,
-    vote,
 )
 from milonga.roles import Role, StepSolver
 from milonga.table import Setting, Table
@@ -54,7 +54,7 @@ class Evaluator:
         finally:
             ledger.paused = False
 
-    def per_problem(self) -> dict[str, Metrics]:
+    def measure_per_problem(self) -> dict[str, Metrics]:
         """Return mean accuracy and soundness on each problem, by its id.
 
         These are the solutions that the metrics count: the same keys draw them again, to the same bits on a CPU.
@@ -62,47 +62,47 @@ class Evaluator:
         ledger = self.setting.engine.ledger
         ledger.paused = True
         try:
-            if not self.solves:
+            if not self.has_solver:
                 return {}
             table = Table(self.setting, "eval", "", split=self.section.split)
-            solutions = table.ask(self.solving, table.problems(self.held_out), self.section.samples)
+            solutions = table.ask(self.solving, table.problems(self.held_out_count), self.section.samples)
         finally:
             ledger.paused = False
         return problem_metrics(solutions)
 
     @property
-    def solves(self) -> bool:
+    def has_solver(self) -> bool:
         """Whether there is a generator that solves problems; not every recipe has one."""
         return isinstance(self.setting.roles.get(self.solving), StepSolver)
 
     @property
-    def held_out(self) -> int:
+    def held_out_count(self) -> int:
         """The number of held-out problems: what the config asks for, or all there are; none is taken twice."""
         size = self.setting.task.size(self.section.split)
         return self.section.problems if size is None else min(self.section.problems, size)
 
     def _measure(self) -> Metrics:
         table = Table(self.setting, "eval", "", split=self.section.split)
-        out = self._pair_metrics(table) if self.solves else {}
+        out = self._pair_metrics(table) if self.has_solver else {}
         out |= self.more(Table(self.setting, "eval/more", "", split=self.section.split))
         out["dropped"] = float(sum(table.dropped.values()))
         return out
 
     def _pair_metrics(self, table: Table) -> Metrics:
         """Measure the generator, and the verifier if there is one."""
-        problems = table.problems(self.held_out)
+        problems = table.problems(self.held_out_count)
         solutions = table.ask(self.solving, problems, self.section.samples)
-        out = prefixed("generator", solver_metrics(solutions))
-        out |= prefixed("generator", pass_metrics(solutions, self.section.samples))
+        out = add_prefix("generator", solver_metrics(solutions))
+        out |= add_prefix("generator", pass_metrics(solutions, self.section.samples))
         if self.section.greedy:
             greedy = table.ask(self.solving, problems, greedy=True)
             out["generator/greedy_accuracy"] = mean(greedy.correct)
         if self.judging in self.setting.roles:
             checks = table.judge(self.judging, solutions)
-            out |= prefixed("verifier", judge_metrics(checks))
+            out |= add_prefix("verifier", judge_metrics(checks))
             out |= gap_metrics(solutions, checks)
-            out |= prefixed("verifier", ranking_metrics(solutions, checks))
-            out |= prefixed("verifier", self._bench_metrics(table))
+            out |= add_prefix("verifier", ranking_metrics(solutions, checks))
+            out |= add_prefix("verifier", self._bench_metrics(table))
         return out
 
     def _bench_metrics(self, table: Table) -> Metrics:
@@ -117,23 +117,23 @@ def metric_names(solver: Role | None, judge: Role | None, section: EvalSection, 
     out: Metrics = {"dropped": None}
     nothing = Traces([])
     if isinstance(solver, StepSolver):
-        out |= prefixed("generator", solver_metrics(nothing) | pass_metrics(nothing, section.samples))
+        out |= add_prefix("generator", solver_metrics(nothing) | pass_metrics(nothing, section.samples))
         out |= {"generator/greedy_accuracy": None} if section.greedy else {}
         if judge is not None:
             out |= gap_metrics(nothing, nothing)
-            out |= prefixed("verifier", judge_metrics(nothing) | ranking_metrics(nothing, nothing))
-            out |= prefixed("verifier", bench_metrics(nothing, nothing) if bench else {"f1": None})
+            out |= add_prefix("verifier", judge_metrics(nothing) | ranking_metrics(nothing, nothing))
+            out |= add_prefix("verifier", bench_metrics(nothing, nothing) if bench else {"f1": None})
     return {f"eval/{name}" for name in out}
 
 
-def prefixed(prefix: str, metrics: Metrics) -> Metrics:
+def add_prefix(prefix: str, metrics: Metrics) -> Metrics:
     return {f"{prefix}/{key}": value for key, value in metrics.items()}
 
 
 def solver_metrics(solutions: Traces) -> Metrics:
     """Compute accuracy, soundness, exact step accuracy, and statistics of the completions."""
     grades = [t.grade for t in solutions if t.grade is not None]
-    sound = [float("nan") if g.sound is None else float(g.sound) for g in grades]
+    sound = [float("nan") if g.is_sound is None else float(g.is_sound) for g in grades]
     steps = [right for g in grades for right in g.steps or ()]
     return {
         "accuracy": mean(solutions.correct),
@@ -159,7 +159,7 @@ def output_metrics(traces: Traces) -> Metrics:
     """
     tokens = [-float(t.logprobs[t.mask].mean()) for t in traces if t.length]
     return {
-        "invalid_rate": mean([not t.reading.valid for t in traces]),
+        "invalid_rate": mean([not t.reading.is_valid for t in traces]),
         "truncated_rate": mean([t.finish == "length" for t in traces]),
         "length": mean([float(t.length) for t in traces if t.length]),
         "surprise": mean(tokens),
@@ -176,10 +176,10 @@ def pass_metrics(solutions: Traces, samples: int) -> Metrics:
     groups: dict[str, list[tuple[float, Trace]]] = {}
     for trace in solutions:
         groups.setdefault(trace.problem.id, []).append((1.0, trace))
-    return {f"pass@{samples}": mean(values), "majority": mean([voted(group) for group in groups.values()])}
+    return {f"pass@{samples}": mean(values), "majority": mean([score_vote(group) for group in groups.values()])}
 
 
-def voted(group: Sequence[tuple[float, Trace]]) -> float:
+def score_vote(group: Sequence[tuple[float, Trace]]) -> float:
     """Return 1.0 if the answer with the most total weight is right, else 0.0; the first seen wins a tie.
 
     Answers are compared by their text. 0 if there is no answer, NaN if the grader could not tell.
@@ -242,13 +242,13 @@ def ranking_metrics(solutions: Traces, checks: Traces) -> Metrics:
         if solution.id in ranks and not np.isnan(solution.correct):
             groups.setdefault(solution.problem.id, []).append((ranks[solution.id], solution))
     best = [max(group, key=lambda pair: pair[0])[1] for group in groups.values()]
-    sound = [float("nan") if t.grade is None or t.grade.sound is None else float(t.grade.sound) for t in best]
+    sound = [float("nan") if t.grade is None or t.grade.is_sound is None else float(t.grade.is_sound) for t in best]
     ordered = [order_accuracy([r for r, _ in group], [t.correct for _, t in group]) for group in groups.values()]
     pooled = [pair for group in groups.values() for pair in group]
     return {
         "best_of_k": mean([t.correct for t in best]),
         "best_of_k_sound": mean(sound),
-        "weighted_vote": mean([voted(group) for group in groups.values()]),
+        "weighted_vote": mean([score_vote(group) for group in groups.values()]),
         "pair_accuracy": mean([value for value in ordered if value is not None]),
         "auroc": order_accuracy([r for r, _ in pooled], [t.correct for _, t in pooled]),
     }
@@ -257,19 +257,19 @@ def ranking_metrics(solutions: Traces, checks: Traces) -> Metrics:
 def judge_bench(table: Table, seat: str, bench: Sequence[Trace], checks: int) -> Metrics:
     """Measure a judging agent on solutions with known first errors, greedily and with `checks` samples each."""
     subjects = Traces(bench)
-    greedy = whole_bench(table.judge(seat, subjects, greedy=True), subjects, 1)
+    greedy = fill_unjudged(table.judge(seat, subjects, greedy=True), subjects, 1)
     if table.setting.roles[seat].kind != "generative":
         return bench_metrics(greedy, greedy)  # a scorer says the same every time
-    return bench_metrics(greedy, whole_bench(table.judge(seat, subjects, checks), subjects, checks))
+    return bench_metrics(greedy, fill_unjudged(table.judge(seat, subjects, checks), subjects, checks))
 
 
-def whole_bench(checks: Traces, subjects: Traces, n: int) -> Traces:
+def fill_unjudged(checks: Traces, subjects: Traces, n: int) -> Traces:
     """Add `n` invalid verifications for each solution that was too long for the verifier's context: it counts as wrong, so
     that a bench is never made easier in silence."""
     judged = {check.subject.id for check in checks}
     nothing = Reading(Verification(None, None), 0.0, TOO_LONG)
     missing = [
-        replace(Trace.given(f"{subject.id}!{number}", "verifier", subject.problem, "", nothing), about=(subject,))
+        replace(Trace.from_text(f"{subject.id}!{number}", "verifier", subject.problem, "", nothing), about=(subject,))
         for subject in subjects
         if subject.id not in judged
         for number in range(n)
@@ -282,54 +282,56 @@ def bench_metrics(greedy: Traces, sampled: Traces) -> Metrics:
 
     `f1` is of sampled verifications, as they are used for rewards; `greedy_f1` and `vote_f1` are of the same weights.
     """
-    out: Metrics = dict(process_f1(*_predicted(sampled)))
-    out["f1_low"], out["f1_high"] = bootstrap_interval(*_predicted(sampled), [t.subject.id for t in sampled])
-    out["detection_f1"] = detection_f1(*_predicted(sampled))
-    labels = [_label(t) for t in greedy]
-    out["greedy_f1"] = process_f1(*_predicted(greedy))["f1"]
-    hidden = [t for t in sampled if _label(t) != -1 and t.subject.correct == 1.0]
-    out["hidden_error_accuracy"] = mean([p == label for p, label in zip(*_predicted(Traces(hidden)), strict=True)])
+    out: Metrics = dict(process_f1(*_collect_first_errors(sampled)))
+    out["f1_low"], out["f1_high"] = bootstrap_interval(*_collect_first_errors(sampled), [t.subject.id for t in sampled])
+    out["detection_f1"] = detection_f1(*_collect_first_errors(sampled))
+    labels = [_first_error_label(t) for t in greedy]
+    out["greedy_f1"] = process_f1(*_collect_first_errors(greedy))["f1"]
+    hidden = [t for t in sampled if _first_error_label(t) != -1 and t.subject.correct == 1.0]
+    out["hidden_error_accuracy"] = mean([p == label for p, label in zip(*_collect_first_errors(Traces(hidden)), strict=True)])
     answers = [t.subject.correct == 1.0 for t in greedy]
     counts = [len(t.subject.reading.value.steps) for t in greedy]
-    out |= prefixed("trivial", dict(trivial_f1(labels, answers, counts)))
-    shift = [p - label for p, label in zip(*_predicted(sampled), strict=True) if label != -1 and p is not None and p != -1]
+    out |= add_prefix("trivial", dict(trivial_f1(labels, answers, counts)))
+    shift = [
+        p - label for p, label in zip(*_collect_first_errors(sampled), strict=True) if label != -1 and p is not None and p != -1
+    ]
     out["index_shift"] = mean([float(s) for s in shift])
     repeated: dict[str, list[Trace]] = {}
     for trace in sampled:
         repeated.setdefault(trace.subject.id, []).append(trace)
     groups = list(repeated.values())
-    confidence = [sum(sureness(c.reading.value) for c in group) / len(group) for group in groups]
+    confidence = [sum(get_confidence(c.reading.value) for c in group) / len(group) for group in groups]
     out["calibration_error"] = calibration_error(confidence, [g[0].subject.correct == 1.0 for g in groups])
-    votes = [vote([first_wrong(c.reading.value.steps) for c in group]) for group in groups]
-    out["vote_f1"] = process_f1(votes, [_label(g[0]) for g in groups])["f1"]
-    out["last_is_lowest"] = last_is_lowest(sampled)
-    out["bench_invalid_rate"] = mean([not t.reading.valid for t in sampled])
+    votes = [majority_vote([find_first_wrong(c.reading.value.steps) for c in group]) for group in groups]
+    out["vote_f1"] = process_f1(votes, [_first_error_label(g[0]) for g in groups])["f1"]
+    out["last_is_lowest"] = last_lowest_rate(sampled)
+    out["bench_invalid_rate"] = mean([not t.reading.is_valid for t in sampled])
     out["bench_truncated_rate"] = mean([t.finish == "length" for t in sampled])
     return out
 
 
-def sureness(value: Verification) -> float:
+def get_confidence(value: Verification) -> float:
     """Return a verifier's confidence that a solution is right: its score, or its verdict as 0 or 1."""
     return float(value.final is True) if value.score is None else value.score
 
 
-def step_sureness(value: Verification) -> tuple[float, ...] | None:
+def get_step_confidence(value: Verification) -> tuple[float, ...] | None:
     """Return the confidence in each step; None if the verifier does not judge every step."""
     return None if value.steps is None else value.step_scores or tuple(map(float, value.steps))
 
 
-def last_is_lowest(checks: Traces) -> float | None:
+def last_lowest_rate(checks: Traces) -> float | None:
     """The share of checks whose lowest step score is on the last step; if high, the verifier looks at the answer alone."""
     scores = [c.reading.value.step_scores for c in checks if c.reading.value.step_scores]
     return mean([min(steps) == steps[-1] for steps in scores if len(steps) > 1])
 
 
-def _predicted(checks: Traces) -> tuple[list[int | None], list[int]]:
+def _collect_first_errors(checks: Traces) -> tuple[list[int | None], list[int]]:
     """Return predicted and true first-error indices, one per check (-1: no error, None: unparsed)."""
-    return [first_wrong(t.reading.value.steps) for t in checks], [_label(t) for t in checks]
+    return [find_first_wrong(t.reading.value.steps) for t in checks], [_first_error_label(t) for t in checks]
 
 
-def _label(check: Trace) -> int:
+def _first_error_label(check: Trace) -> int:
     grade = check.subject.grade
     label = None if grade is None else grade.first_error
     assert label is not None, "a bench holds only solutions with known first errors"

@@ -41,7 +41,7 @@ def order_accuracy(scores: Sequence[float], right: Sequence[float]) -> float | N
     return float((difference > 0).mean() + (difference == 0).mean() / 2)
 
 
-def first_wrong(verdicts: Sequence[bool] | None) -> int | None:
+def find_first_wrong(verdicts: Sequence[bool] | None) -> int | None:
     """Index of the first step judged wrong, -1 if none is, None where the verification is unreadable."""
     if verdicts is None:
         return None
@@ -53,11 +53,11 @@ def process_f1(predictions: Sequence[int | None], labels: Sequence[int]) -> dict
     on_error = [p == label for p, label in zip(predictions, labels, strict=True) if label != -1]
     on_right = [p == label for p, label in zip(predictions, labels, strict=True) if label == -1]
     error, right = mean(on_error), mean(on_right)
-    f1 = None if error is None or right is None else harmonic(error, right)
+    f1 = None if error is None or right is None else harmonic_mean(error, right)
     return {"f1": f1, "error_accuracy": error, "right_accuracy": right}
 
 
-def harmonic(a: float, b: float) -> float:
+def harmonic_mean(a: float, b: float) -> float:
     """Harmonic mean, 0 where both are 0."""
     return 2 * a * b / (a + b) if a + b else 0.0
 
@@ -104,7 +104,7 @@ def calibration_error(confidence: Sequence[float], outcome: Sequence[bool], bins
     return float(sum(gaps))
 
 
-def vote(predictions: Sequence[int | None]) -> int | None:
+def majority_vote(predictions: Sequence[int | None]) -> int | None:
     """Majority of the readable predictions, the first seen on a tie; None where none is readable."""
     counts = Counter(p for p in predictions if p is not None)
     return counts.most_common(1)[0][0] if counts else None
@@ -114,7 +114,7 @@ def detection_f1(predictions: Sequence[int | None], labels: Sequence[int]) -> fl
     """F1 of error detection, at any step: harmonic mean of the recall of both classes."""
     found = [p is not None and p != -1 for p, label in zip(predictions, labels, strict=True) if label != -1]
     cleared = [p == -1 for p, label in zip(predictions, labels, strict=True) if label == -1]
-    return harmonic(float(np.mean(found)), float(np.mean(cleared))) if found and cleared else None
+    return harmonic_mean(float(np.mean(found)), float(np.mean(cleared))) if found and cleared else None
 
 
 def bootstrap_interval(
@@ -122,7 +122,7 @@ def bootstrap_interval(
 ) -> Interval:
     """95 % bootstrap interval of the F1. Items are resampled with all their predictions: more samples make no new items."""
     hits = [predicted == label for predicted, label in zip(predictions, labels, strict=True)]
-    return class_interval(hits, [label != -1 for label in labels], items, harmonics, rounds, seed)
+    return class_interval(hits, [label != -1 for label in labels], items, harmonic_means, rounds, seed)
 
 
 def class_interval(
@@ -144,7 +144,7 @@ def class_interval(
     drawn = np.random.default_rng(seed).integers(0, len(place), (rounds, len(place)))
     sums = np.array([np.bincount(row, minlength=len(place)) for row in drawn]) @ counts.reshape(len(place), 4)
     sums = sums[(sums[:, 1] > 0) & (sums[:, 3] > 0)]
-    return quantiles(join(sums[:, 0] / sums[:, 1], sums[:, 2] / sums[:, 3]))
+    return percentile_interval(join(sums[:, 0] / sums[:, 1], sums[:, 2] / sums[:, 3]))
 
 
 def mean_interval(values: Sequence[float], rounds: int = ROUNDS, seed: int = 0) -> Interval:
@@ -152,22 +152,22 @@ def mean_interval(values: Sequence[float], rounds: int = ROUNDS, seed: int = 0) 
     if len(values) < 2:
         return None, None
     known = np.asarray(values, dtype=float)
-    return quantiles(known[np.random.default_rng(seed).integers(0, len(known), (rounds, len(known)))].mean(1))
+    return percentile_interval(known[np.random.default_rng(seed).integers(0, len(known), (rounds, len(known)))].mean(1))
 
 
-def quantiles(drawn: Floats) -> Interval:
+def percentile_interval(drawn: Floats) -> Interval:
     if not len(drawn):
         return None, None
     low, high = np.quantile(drawn, [0.025, 0.975])
     return float(low), float(high)
 
 
-def harmonics(a: Floats, b: Floats) -> Floats:
+def harmonic_means(a: Floats, b: Floats) -> Floats:
     """Harmonic means of many pairs: arrays of shape [n]."""
     return 2 * a * b / np.maximum(a + b, 1e-12)
 
 
-def best_threshold(scores: Sequence[Sequence[float] | None], labels: Sequence[int]) -> float | None:
+def find_best_threshold(scores: Sequence[Sequence[float] | None], labels: Sequence[int]) -> float | None:
     """Find the threshold tau of the largest F1; the prediction is the first step below tau. The lowest of several.
 
     With m_k the lowest score up to step k, a first error at k is found by m_k < tau <= m_(k-1), and a solution without one is
@@ -188,9 +188,9 @@ def best_threshold(scores: Sequence[Sequence[float] | None], labels: Sequence[in
         return None
     found = [((error[:, 0] < tau) & (tau <= error[:, 1])).mean() for tau in tried]
     cleared = [(tau <= right[:, 1]).mean() for tau in tried]
-    return float(tried[int(np.argmax(harmonics(np.array(found), np.array(cleared))))])
+    return float(tried[int(np.argmax(harmonic_means(np.array(found), np.array(cleared))))])
 
 
-def first_below(scores: Sequence[float] | None, threshold: float) -> int | None:
+def find_first_below(scores: Sequence[float] | None, threshold: float) -> int | None:
     """Index of the first step that scores below the threshold, -1 if none does, None where there are no scores."""
-    return first_wrong(None if scores is None else [score >= threshold for score in scores])
+    return find_first_wrong(None if scores is None else [score >= threshold for score in scores])

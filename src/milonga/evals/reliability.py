@@ -27,7 +27,7 @@ class Bin:
     share_high: float
 
 
-def reliability(confidence: Sequence[float], outcome: Sequence[bool], bins: int = BINS) -> list[Bin]:
+def bin_by_confidence(confidence: Sequence[float], outcome: Sequence[bool], bins: int = BINS) -> list[Bin]:
     """Compute the bins of a reliability diagram; empty bins are left out, and the last bin includes 1."""
     said, true = np.asarray(confidence, dtype=float), np.asarray(outcome, dtype=float)
     place = np.minimum((said * bins).astype(int), bins - 1)
@@ -35,13 +35,13 @@ def reliability(confidence: Sequence[float], outcome: Sequence[bool], bins: int 
     for b in range(bins):
         here = place == b
         if here.any():
-            low, high = wilson(int(true[here].sum()), int(here.sum()))
+            low, high = wilson_interval(int(true[here].sum()), int(here.sum()))
             share = float(true[here].mean())
             out.append(Bin(b / bins, (b + 1) / bins, int(here.sum()), float(said[here].mean()), share, low, high))
     return out
 
 
-def wilson(right: int, total: int, z: float = 1.96) -> tuple[float, float]:
+def wilson_interval(right: int, total: int, z: float = 1.96) -> tuple[float, float]:
     """95 % Wilson score interval of a share: it does not vanish if all of a few are right."""
     share, spread = right / total, z * z / total
     centre = (share + spread / 2) / (1 + spread)
@@ -49,7 +49,7 @@ def wilson(right: int, total: int, z: float = 1.96) -> tuple[float, float]:
     return max(0.0, centre - half), min(1.0, centre + half)
 
 
-def brier(confidence: Sequence[float], outcome: Sequence[bool]) -> float | None:
+def brier_score(confidence: Sequence[float], outcome: Sequence[bool]) -> float | None:
     """Brier score: mean squared error of the confidence; 0 is perfect, a constant 0.5 scores 0.25."""
     if not confidence:
         return None

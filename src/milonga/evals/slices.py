@@ -15,10 +15,10 @@ Metrics = dict[str, float | None]
 
 def slice_metrics(verdicts: Traces) -> Metrics:
     """Compute the metrics of slice verdicts; `slice_f1` is detection F1 on generated slices whose steps have a known truth."""
-    made = verdicts.keep(lambda v: not is_reference(v.subject))
+    made = verdicts.select(lambda v: not is_reference(v.subject))
     known = [(v.reading.value.final, sound) for v in made if (sound := is_sound(v.subject)) is not None]
     said = [None if final is None else -int(final) for final, _ in known]
-    slices, references = made.about, verdicts.keep(lambda v: is_reference(v.subject)).about
+    slices, references = made.about, verdicts.select(lambda v: is_reference(v.subject)).about
     return {
         "slice_f1": detection_f1(said, [-int(sound) for _, sound in known]),
         "slice_steps": mean([float(len(piece.reading.value.steps)) for piece in slices]),
@@ -53,7 +53,7 @@ def origin_auc(reference: Sequence[str], generated: Sequence[str]) -> float | No
         return None
     areas = []
     for half in (0, 1):
-        odds = log_odds(reference[1 - half :: 2], generated[1 - half :: 2])
+        odds = character_log_odds(reference[1 - half :: 2], generated[1 - half :: 2])
         texts = [*reference[half::2], *generated[half::2]]
         labels = [1.0] * len(reference[half::2]) + [0.0] * len(generated[half::2])
         scores = [sum(odds.get(c, 0.0) for c in text) / max(1, len(text)) for text in texts]
@@ -61,7 +61,7 @@ def origin_auc(reference: Sequence[str], generated: Sequence[str]) -> float | No
     return sum(areas) / 2
 
 
-def log_odds(first: Iterable[str], second: Iterable[str]) -> dict[str, float]:
+def character_log_odds(first: Iterable[str], second: Iterable[str]) -> dict[str, float]:
     """Compute each character's log-odds of belonging to the first source, with add-one smoothing."""
     one, two = (Counter(c for text in texts for c in text) for texts in (first, second))
     letters = one.keys() | two.keys()

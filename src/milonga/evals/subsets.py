@@ -23,12 +23,12 @@ EQUAL = 1e-9
 """Sums of weights that lie nearer than this are the same: the order of summation must not decide a vote."""
 
 
-def sizes(most: int) -> list[int]:
+def list_subset_sizes(most: int) -> list[int]:
     """List the subset sizes 1, 2, 4, ... and `most` itself."""
     return [*itertools.takewhile(lambda n: n < most, (2**i for i in itertools.count())), most]
 
 
-def subsets(total: int, n: int) -> NDArray[np.bool_]:
+def enumerate_subsets(total: int, n: int) -> NDArray[np.bool_]:
     """Return a boolean mask [subsets, total], each row with `n` true: all subsets, or MOST_SUBSETS drawn by a fixed seed."""
     if not 1 <= n <= total:
         raise ValueError(f"cannot choose {n} of {total}")
@@ -41,7 +41,7 @@ def subsets(total: int, n: int) -> NDArray[np.bool_]:
     return rows
 
 
-def best_at(ranks: Sequence[float], right: Sequence[float], n: int) -> float:
+def best_of_n_accuracy(ranks: Sequence[float], right: Sequence[float], n: int) -> float:
     """Probability that the highest-ranked of `n` solutions is right. In closed form: of C(t, n) subsets, those without the
     `above` solutions that rank higher and with one of the `tied` that share a rank have their best among these."""
     total, out = len(ranks), 0.0
@@ -53,7 +53,7 @@ def best_at(ranks: Sequence[float], right: Sequence[float], n: int) -> float:
     return out
 
 
-def vote_at(answers: Sequence[str | None], right: Sequence[float], weights: Sequence[float], n: int) -> float:
+def vote_accuracy(answers: Sequence[str | None], right: Sequence[float], weights: Sequence[float], n: int) -> float:
     """Probability that the answer with the most total weight among `n` solutions is right.
 
     Answers are compared by their text. A solution without an answer has no vote; without any answer the result is 0.
@@ -62,7 +62,7 @@ def vote_at(answers: Sequence[str | None], right: Sequence[float], weights: Sequ
     if not names:
         return 0.0
     gives: Floats = np.array([[float(answer == name) for name in names] for answer in answers])
-    chosen = subsets(len(answers), n).astype(float)
+    chosen = enumerate_subsets(len(answers), n).astype(float)
     score = np.where(chosen @ gives > 0, chosen @ (gives * np.asarray(weights, dtype=float)[:, None]), -np.inf)
     best = score.max(axis=1, keepdims=True)
     winners = np.isfinite(score) & (score >= best - EQUAL)

@@ -134,7 +134,7 @@ class TokenTerms:
 
 def loss(objective: Objective, terms: TokenTerms, over: Denominators) -> tuple[Tensor, Sums]:
     """Loss of a micro-batch, as its part of the whole batch's loss, and sums of statistics over its tokens."""
-    if objective.on_ratio:
+    if objective.uses_log_ratio:
         return ratio_loss(objective, terms, over)
     weights = token_weights(objective, terms.rows, terms.of_rows.lengths, over)
     if terms.of_rows.weights is not None:
@@ -200,7 +200,7 @@ def winners_nll(terms: TokenTerms, over: Denominators) -> Tensor:
     return (losses if rows.weights is None else losses * rows.weights[winners]).sum() / over.pairs
 
 
-def optimistic(now: Any, before: Any) -> Any:
+def extrapolate_gradient(now: Any, before: Any) -> Any:
     """Optimistic gradient (OGDA) 2 g_t - g_(t-1) of tensors, arrays or numbers: the gradient extrapolated one step ahead."""
     return 2 * now - before
 

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from milonga.config import explain
-from milonga.errors import ConfigError, nearest
+from milonga.errors import ConfigError, suggest_name
 from milonga.registry import Registry
 
 Kind = Literal["policy_gradient", "cross_entropy", "value_bce", "value_mse", "bradley_terry", "implicit_bce", "dpo"]
@@ -132,16 +132,16 @@ class Objective(BaseModel):
         return NEEDS[self.kind]
 
     @property
-    def on_values(self) -> bool:
+    def uses_value_head(self) -> bool:
         return self.kind in ON_VALUES
 
     @property
-    def on_ratio(self) -> bool:
+    def uses_log_ratio(self) -> bool:
         """Whether a row's score is its log-ratio to the reference policy (an implicit reward)."""
         return self.kind in ("implicit_bce", "dpo")
 
     @property
-    def regularised(self) -> bool:
+    def is_regularised(self) -> bool:
         """Whether rows without any advantage still move the weights."""
         return self.entropy_coef != 0 or (self.kl_coef != 0 and self.kl_in == "loss")
 
@@ -173,7 +173,7 @@ def make_objective(preset: str, overrides: dict[str, Any] | None = None) -> Obje
     base = OBJECTIVES.get(preset)
     for key in overrides or {}:
         if key not in Objective.model_fields:
-            raise ConfigError(f"unknown objective field '{key}': {nearest(key, Objective.model_fields)}")
+            raise ConfigError(f"unknown objective field '{key}': {suggest_name(key, Objective.model_fields)}")
     try:
         return Objective.model_validate({**base.model_dump(), **(overrides or {})})
     except ValidationError as error:

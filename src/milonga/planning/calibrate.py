@@ -19,7 +19,7 @@ import numpy as np
 
 from milonga.planning import memory
 from milonga.planning.hardware import ACCELERATORS, Accelerator
-from milonga.planning.model import OPTIMISER_BYTES, Efficiencies, total
+from milonga.planning.model import OPTIMISER_BYTES, Efficiencies, sum_parts
 from milonga.planning.shapes import SHAPES, Shape
 
 MEASURED = Path(__file__).with_name("measured.json")
@@ -69,11 +69,11 @@ class Held:
     source: str
 
     @property
-    def predicted(self) -> float:
-        return total(memory.learner(SHAPES[self.shape], 1, self.tokens, recompute=False))
+    def predicted_bytes(self) -> float:
+        return sum_parts(memory.compute_pass_memory(SHAPES[self.shape], 1, self.tokens, recompute=False))
 
 
-def features(one: Measurement, gpu: Accelerator, bandwidth: float) -> tuple[list[float], float]:
+def make_features(one: Measurement, gpu: Accelerator, bandwidth: float) -> tuple[list[float], float]:
     """Features of a measurement: the coefficient of each unknown of its group, and the seconds that do not depend on them."""
     shape = SHAPES[one.shape]
     if one.kind == "between":
@@ -98,27 +98,27 @@ def sampling_features(one: Measurement, shape: Shape, gpu: Accelerator) -> list[
     the middle of the call."""
     steps = 1 if one.kind == "step" else one.new
     context = one.prompt + (0 if one.kind == "step" else one.new / 2)
-    moved = steps * (float(shape.read(np.array(float(one.rows)))) + one.rows * context * shape.cache_bytes)
+    moved = steps * (float(shape.count_bytes_read(np.array(float(one.rows)))) + one.rows * context * shape.cache_bytes)
     operations = shape.flops(one.prompts * one.prompt, one.prompts * one.prompt**2 / 2, heads=one.prompts)
     prefill = 0.0 if one.kind == "step" else operations / gpu.flops
     return [moved / gpu.bandwidth, steps * shape.layers, prefill, 0.0 if one.kind == "step" else float(one.rows * one.new)]
 
 
-def fit(seen: Sequence[Measurement], gpu: Accelerator) -> Efficiencies:
+def fit_efficiencies(seen: Sequence[Measurement], gpu: Accelerator) -> Efficiencies:
     """Fit the efficiencies by least squares of relative errors, group by group; a negative unknown is set to zero."""
     found: dict[str, float] = {}
     for group, names in UNKNOWNS.items():
         members = [one for one in seen if one.group == group]
-        pairs = [features(one, gpu, found.get("bandwidth", 1.0)) for one in members]
+        pairs = [make_features(one, gpu, found.get("bandwidth", 1.0)) for one in members]
         matrix = np.array([[value / one.seconds for value in row] for one, (row, _) in zip(members, pairs, strict=True)])
         target = np.array([1 - fixed / one.seconds for one, (_, fixed) in zip(members, pairs, strict=True)])
-        solved = non_negative(matrix, target)
+        solved = solve_non_negative(matrix, target)
         for name, value in zip(names, solved, strict=True):
             found[name] = (1 / value if value else 1.0) if name in SHARES else float(value)
     return Efficiencies(**found)
 
 
-def non_negative(matrix: Any, target: Any) -> list[float]:
+def solve_non_negative(matrix: Any, target: Any) -> list[float]:
     """Solve least squares without negative unknowns: those that would be negative are dropped, the worst first. Columns are
     scaled, since their units differ by many powers of ten."""
     scale = np.maximum(np.abs(matrix).max(axis=0), 1e-300)
@@ -134,8 +134,8 @@ def non_negative(matrix: Any, target: Any) -> list[float]:
     return out
 
 
-def predict(one: Measurement, gpu: Accelerator, reached: Efficiencies) -> float:
-    row, fixed = features(one, gpu, reached.bandwidth)
+def predict_seconds(one: Measurement, gpu: Accelerator, reached: Efficiencies) -> float:
+    row, fixed = make_features(one, gpu, reached.bandwidth)
     found = asdict(reached)
     values = [1 / found[name] if name in SHARES else found[name] for name in UNKNOWNS[one.group]]
     return fixed + float(np.dot(values, row))
@@ -165,7 +165,7 @@ class Calibration:
 
     @cached_property
     def reached(self) -> Efficiencies:
-        return fit(self.measurements, self.gpu)
+        return fit_efficiencies(self.measurements, self.gpu)
 
     @cached_property
     def checks(self) -> tuple[Check, ...]:
@@ -173,13 +173,15 @@ class Calibration:
 
     def _check(self, one: Measurement) -> Check:
         def without(leave: Callable[[Measurement], bool]) -> float:
-            return predict(one, self.gpu, fit([other for other in self.measurements if not leave(other)], self.gpu))
+            return predict_seconds(
+                one, self.gpu, fit_efficiencies([other for other in self.measurements if not leave(other)], self.gpu)
+            )
 
         smallest = min(SHAPES[other.shape].parameters for other in self.measurements)
         foreign = None
         if SHAPES[one.shape].parameters > smallest:
             foreign = without(lambda other: SHAPES[other.shape].parameters > smallest)
-        return Check(one, predict(one, self.gpu, self.reached), without(lambda other: other is one), foreign)
+        return Check(one, predict_seconds(one, self.gpu, self.reached), without(lambda other: other is one), foreign)
 
     def errors(self) -> dict[str, float]:
         """Median and largest error of predictions of what the fit did not see; and of the larger models from the smallest."""

@@ -11,7 +11,7 @@ from typing import Any
 from milonga.planning import memory
 from milonga.planning.calibrate import Calibration
 from milonga.planning.hardware import FAR_S, LINK_SHARE, NEAR_S
-from milonga.planning.model import total
+from milonga.planning.model import sum_parts
 from milonga.planning.plan import Group, Placement, Plan
 from milonga.planning.shapes import TOGETHER
 from milonga.planning.simulate import Simulation
@@ -43,40 +43,40 @@ def describe(
             "turns": turns,
         },
         "price": {"hour": hourly, "assumed": assumed},
-        "best": placement(plan, plan.best, calibration, turns, hourly),
-        "other": None if plan.other is None else placement(plan, plan.other, calibration, turns, hourly),
+        "best": describe_placement(plan, plan.best, calibration, turns, hourly),
+        "other": None if plan.other is None else describe_placement(plan, plan.other, calibration, turns, hourly),
         "simulation": None
         if played is None
         else {"turn_s": played.turn_s, "turns": played.turns, "difference": played.difference},
-        "assumptions": assumptions(plan),
-        "calibration": calibrated(calibration),
+        "assumptions": list_assumptions(plan),
+        "calibration": describe_calibration(calibration),
     }
 
 
-def placement(plan: Plan, placed: Placement, calibration: Calibration, turns: int, hourly: float) -> dict[str, Any]:
+def describe_placement(plan: Plan, placed: Placement, calibration: Calibration, turns: int, hourly: float) -> dict[str, Any]:
     hours = turns * placed.turn_s / HOUR
-    group, part = placed.bound
+    group, part = placed.bottleneck
     return {
         "kind": placed.kind,
-        "standing": plan.standing(placed, calibration),
+        "standing": plan.classify_standing(placed, calibration),
         "staleness": placed.staleness,
         "turn_s": placed.turn_s,
         "turns_s": {
-            f"{turn.study.policy} learns": sum(total(group.times[kind]) for group in placed.groups) + placed.driver[kind]
+            f"{turn.study.policy} learns": sum(sum_parts(group.times[kind]) for group in placed.groups) + placed.driver[kind]
             for kind, turn in enumerate(plan.workload.turns())
         },
         "gpus": placed.gpus,
         "sampling_gpus": placed.sampling_gpus,
-        "busy": placed.busy,
+        "busy": placed.busy_share,
         "bound": {"group": group, "part": part},
         "hours": hours,
         "gpu_hours": hours * placed.gpus,
         "cost": hours * placed.gpus * hourly,
-        "groups": [group_data(one, placed) for one in placed.groups],
+        "groups": [describe_group(one, placed) for one in placed.groups],
     }
 
 
-def group_data(group: Group, placed: Placement) -> dict[str, Any]:
+def describe_group(group: Group, placed: Placement) -> dict[str, Any]:
     turns = sum(placed.counts)
     return {
         "name": group.name,
@@ -85,14 +85,14 @@ def group_data(group: Group, placed: Placement) -> dict[str, Any]:
         "rows": group.slots or None,
         "pass_tokens": group.tokens or None,
         "recompute": group.recompute,
-        "turn_s": total(placed.loads[group.name]) / turns,
+        "turn_s": sum_parts(placed.loads[group.name]) / turns,
         "parts_s": {name: seconds / turns for name, seconds in placed.loads[group.name].items()},
         "memory": group.memory,
-        "memory_total": total(group.memory),
+        "memory_total": sum_parts(group.memory),
     }
 
 
-def calibrated(calibration: Calibration) -> dict[str, Any]:
+def describe_calibration(calibration: Calibration) -> dict[str, Any]:
     return {
         "gpu": calibration.gpu.name,
         "reached": asdict(calibration.reached),
@@ -110,13 +110,13 @@ def calibrated(calibration: Calibration) -> dict[str, Any]:
             for check in calibration.checks
         ],
         "memory": [
-            {"name": one.name, "source": one.source, "measured": one.size, "predicted": one.predicted}
+            {"name": one.name, "source": one.source, "measured": one.size, "predicted": one.predicted_bytes}
             for one in calibration.held
         ],
     }
 
 
-def assumptions(plan: Plan) -> list[str]:
+def list_assumptions(plan: Plan) -> list[str]:
     """List the assumptions of the numbers besides measurements."""
     gpu, load = plan.machine.gpu, plan.workload
     solution, check = load.solution, load.verification

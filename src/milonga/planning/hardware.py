@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from milonga.errors import UserError, nearest
+from milonga.errors import UserError, suggest_name
 
 LINK_SHARE = 0.7
 """Share of a link's rate that collective operations reach: assumed."""
@@ -77,5 +77,5 @@ ACCELERATORS = {
 def find_accelerator(name: str) -> Accelerator:
     key = name.lower()
     if key not in ACCELERATORS:
-        raise UserError(f"unknown accelerator '{name}': {nearest(key, ACCELERATORS)}")
+        raise UserError(f"unknown accelerator '{name}': {suggest_name(key, ACCELERATORS)}")
     return ACCELERATORS[key]

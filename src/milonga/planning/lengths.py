@@ -27,15 +27,15 @@ class Lengths:
     limit: int
     spread: float = 0.5
 
-    def _log(self) -> tuple[float, float]:
+    def _log_parameters(self) -> tuple[float, float]:
         variance = math.log1p(self.spread**2)
         return math.log(self.mean) - variance / 2, math.sqrt(variance)
 
-    def alive(self, tokens: Floats) -> Floats:
+    def survival(self, tokens: Floats) -> Floats:
         """The share of rows that are longer than so many tokens."""
         if self.spread == 0:
             return (tokens < min(self.mean, self.limit)).astype(float)
-        centre, width = self._log()
+        centre, width = self._log_parameters()
         with np.errstate(divide="ignore"):
             scaled = (np.log(tokens) - centre) / (width * math.sqrt(2))
         return np.where(tokens < self.limit, 0.5 * np.vectorize(math.erfc)(scaled), 0.0)
@@ -45,31 +45,31 @@ class Lengths:
         """The survival curve: midpoints of equal intervals up to the limit, their width, and the share of rows alive there."""
         end = min(self.mean, float(self.limit)) if self.spread == 0 else float(self.limit)
         middles = (np.arange(GRID) + 0.5) * end / GRID
-        return middles, end / GRID, self.alive(middles)
+        return middles, end / GRID, self.survival(middles)
 
-    def average(self) -> float:
+    def truncated_mean(self) -> float:
         """Mean of the truncated lengths."""
         _, width, alive = self.profile
         return float(alive.sum() * width)
 
-    def longest(self, rows: float) -> float:
+    def expected_longest(self, rows: float) -> float:
         """Expected length of the longest of so many rows."""
         _, width, alive = self.profile
-        return float(some(alive, rows).sum() * width)
+        return float(chance_any_alive(alive, rows).sum() * width)
 
-    def age(self) -> float:
+    def mean_tokens_so_far(self) -> float:
         """Mean number of tokens that a row has at a random moment while it is sampled."""
         middles, width, alive = self.profile
-        return float((alive * middles).sum() * width / self.average())
+        return float((alive * middles).sum() * width / self.truncated_mean())
 
     def draw(self, count: int, *key: object) -> Floats:
         """Random lengths; the same key gives the same ones."""
         if self.spread == 0:
             return np.full(count, min(self.mean, float(self.limit)))
-        drawn = np.random.default_rng(key64(*key)).lognormal(*self._log(), size=count)
+        drawn = np.random.default_rng(key64(*key)).lognormal(*self._log_parameters(), size=count)
         return np.minimum(np.ceil(drawn), float(self.limit))
 
 
-def some(alive: Floats, rows: float) -> Floats:
+def chance_any_alive(alive: Floats, rows: float) -> Floats:
     """The chance that at least one of so many rows is alive."""
     return -np.expm1(rows * np.log1p(-np.minimum(alive, 1 - 1e-15)))

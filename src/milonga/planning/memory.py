@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from milonga.config import SamplingSection
 from milonga.planning.hardware import Accelerator
-from milonga.planning.model import Parts, cache_shards, total
+from milonga.planning.model import Parts, cache_shards, sum_parts
 from milonga.planning.shapes import HALF, Shape
 from milonga.planning.workload import Call, Study
 
@@ -46,38 +46,42 @@ class Sampling:
     memory: Parts
 
 
-def state(shape: Shape, gpus: int, kinds: Iterable[str] = STATE) -> Parts:
+def compute_state(shape: Shape, gpus: int, kinds: Iterable[str] = STATE) -> Parts:
     """Bytes of the learner state on one of `gpus` GPUs: its shard."""
     return {name: STATE[name] * shape.parameters / gpus for name in kinds}
 
 
-def held(shape: Shape, gpus: int, offload: bool) -> Parts:
+def compute_resident_state(shape: Shape, gpus: int, offload: bool) -> Parts:
     """Bytes that a learner keeps on the GPU while others have their turn."""
-    return state(shape, gpus, ("master weights",)) if offload else state(shape, gpus)
+    return compute_state(shape, gpus, ("master weights",)) if offload else compute_state(shape, gpus)
 
 
-def working(shape: Shape, gpus: int) -> Parts:
+def compute_working_weights(shape: Shape, gpus: int) -> Parts:
     """Bytes of the working weights of a pass: all weights in half precision; if sharded, two layers and the gradient of one."""
     if gpus == 1:
         return {"working weights": HALF * shape.parameters}
-    return {"working weights": (2 * HALF + 4) * shape.gathered}
+    return {"working weights": (2 * HALF + 4) * shape.gathered_parameters}
 
 
-def token_bytes(shape: Shape, recompute: bool) -> float:
+def activation_bytes_per_token(shape: Shape, recompute: bool) -> float:
     """Activation bytes of one token: all; with recomputation, the inputs of all layers and one layer in full."""
     whole = shape.activation_bytes
     return 4 * shape.layers * shape.hidden + whole / shape.layers if recompute else float(whole)
 
 
-def learner(shape: Shape, gpus: int, tokens: int, recompute: bool, offload: bool = False) -> Parts:
+def compute_pass_memory(shape: Shape, gpus: int, tokens: int, recompute: bool, offload: bool = False) -> Parts:
     """Bytes of one learner in a forward and backward pass of so many tokens."""
-    kept = state(shape, gpus, ("master weights", "gradients")) if offload else state(shape, gpus)
-    return {**kept, **working(shape, gpus), "activations": tokens * token_bytes(shape, recompute)}
+    kept = compute_state(shape, gpus, ("master weights", "gradients")) if offload else compute_state(shape, gpus)
+    return {
+        **kept,
+        **compute_working_weights(shape, gpus),
+        "activations": tokens * activation_bytes_per_token(shape, recompute),
+    }
 
 
-def stepping(shape: Shape, gpus: int) -> Parts:
+def compute_step_memory(shape: Shape, gpus: int) -> Parts:
     """Bytes of one learner in an optimizer step, if the moments are on the GPU for that alone."""
-    return state(shape, gpus, ("master weights", "gradients", "moments"))
+    return compute_state(shape, gpus, ("master weights", "gradients", "moments"))
 
 
 def fit_learner(
@@ -85,15 +89,15 @@ def fit_learner(
 ) -> Learning | None:
     """Fit a learner beside `others` bytes; None if it does not fit. Activations are recomputed only if they must be."""
     free = (1 - KEPT) * gpu.memory - others
-    if total(stepping(shape, gpus)) > free:
+    if sum_parts(compute_step_memory(shape, gpus)) > free:
         return None
-    room = free - total(learner(shape, gpus, 0, False, offload))
+    room = free - sum_parts(compute_pass_memory(shape, gpus, 0, False, offload))
     for recompute in (False, True):
-        each = token_bytes(shape, recompute)
+        each = activation_bytes_per_token(shape, recompute)
         tokens = int(max(study.longest, min(MOST_PASS, PASS_SHARE * gpu.memory / each, room / each)))
         if tokens * each <= room:
-            passing = learner(shape, gpus, tokens, recompute, offload)
-            return Learning(tokens, recompute, max(passing, stepping(shape, gpus), key=total))
+            passing = compute_pass_memory(shape, gpus, tokens, recompute, offload)
+            return Learning(tokens, recompute, max(passing, compute_step_memory(shape, gpus), key=sum_parts))
     return None
 
 
@@ -104,6 +108,6 @@ def fit_sampler(gpu: Accelerator, shape: Shape, call: Call, rows: int, tensor: i
     room = (1 - KEPT) * gpu.memory - others - weights
     if room < each * (call.prompt + call.lengths.limit):
         return None
-    row = each * (call.prompt + call.lengths.average())
+    row = each * (call.prompt + call.lengths.truncated_mean())
     slots = max(1, min(int(room / row), MOST_ROWS))
     return Sampling(slots, {"weights": weights, "cache": min(room, max(1, min(slots, rows)) * row)})

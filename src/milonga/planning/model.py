@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from milonga.planning.hardware import Accelerator
-from milonga.planning.lengths import some
+from milonga.planning.lengths import chance_any_alive
 from milonga.planning.shapes import HALF, Shape
 from milonga.planning.workload import Call, Study
 from milonga.types import Floats
@@ -57,16 +57,16 @@ class Machine:
     reached: Efficiencies
 
 
-def total(parts: Parts) -> float:
+def sum_parts(parts: Parts) -> float:
     return sum(parts.values())
 
 
-def added(*many: Parts) -> Parts:
+def add_parts(*many: Parts) -> Parts:
     """Add times part by part."""
     return {name: sum(parts.get(name, 0.0) for parts in many) for name in dict.fromkeys(n for p in many for n in p)}
 
 
-def scaled(parts: Parts, factor: float) -> Parts:
+def scale_parts(parts: Parts, factor: float) -> Parts:
     return {name: factor * seconds for name, seconds in parts.items()}
 
 
@@ -78,7 +78,7 @@ def step_parts(machine: Machine, shape: Shape, rows: Floats, context: Floats, te
     tokens that each attends to."""
     gpu, reached = machine.gpu, machine.reached
     speed = gpu.bandwidth * reached.bandwidth
-    weights = shape.read(rows) / tensor / speed
+    weights = shape.count_bytes_read(rows) / tensor / speed
     cache = rows * context * shape.cache_bytes / cache_shards(shape, tensor) / speed
     operations = 2.0 * shape.active * rows + 4.0 * shape.layers * shape.attention_width * rows * context
     compute = operations / tensor / (gpu.flops * reached.prefill)
@@ -121,16 +121,16 @@ def sample_parts(machine: Machine, shape: Shape, call: Call, engines: int, tenso
     prompts = math.ceil(call.prompts / engines)
     together = min(rows, slots)
     middles, width, alive = call.lengths.profile
-    running = some(alive, min(call.rows, together * engines)) * width
+    running = chance_any_alive(alive, min(call.rows, together * engines)) * width
     live = np.maximum(1.0, together * alive)
     parts = {n: float((s * running).sum()) for n, s in step_parts(machine, shape, live, call.prompt + middles, tensor).items()}
     if rows > together:
-        steps = (rows - together) * call.lengths.average() / together
-        context = np.array([call.prompt + call.lengths.age()])
+        steps = (rows - together) * call.lengths.truncated_mean() / together
+        context = np.array([call.prompt + call.lengths.mean_tokens_so_far()])
         full = step_parts(machine, shape, np.array([float(together)]), context, tensor)
-        parts = added(parts, {name: float(seconds[0]) * steps for name, seconds in full.items()})
-    host = {"host": machine.reached.token_s * rows * call.lengths.average()}
-    return added(parts, prefill_parts(machine, shape, prompts, call.prompt, tensor), host)
+        parts = add_parts(parts, {name: float(seconds[0]) * steps for name, seconds in full.items()})
+    host = {"host": machine.reached.token_s * rows * call.lengths.truncated_mean()}
+    return add_parts(parts, prefill_parts(machine, shape, prompts, call.prompt, tensor), host)
 
 
 # --- learning ----------------------------------------------------------------------------------------------------------------
@@ -141,13 +141,13 @@ def learn_parts(machine: Machine, shape: Shape, study: Study, gpus: int, tokens:
     gpu, reached = machine.gpu, machine.reached
     rows = math.ceil(study.rows / gpus)
     mine = rows * study.row_tokens
-    forward = shape.flops(mine, rows * study.row_tokens**2 / 2, heads=rows * study.lengths.average())
+    forward = shape.flops(mine, rows * study.row_tokens**2 / 2, heads=rows * study.lengths.truncated_mean())
     factor = 4 if recompute else 3
     parts = {
         "products": factor * forward / (gpu.flops * reached.products),
         "activations": factor / 3 * reached.traffic * mine * shape.activation_bytes / gpu.bandwidth,
     }
-    compute = total(parts)
+    compute = sum_parts(parts)
     passes = math.ceil(mine / tokens)
     gathered = gpu.gather_s(HALF * shape.parameters, gpus)
     summed = gpu.gather_s(4 * shape.parameters, gpus)

@@ -16,7 +16,9 @@ LEAST_TURNS = 12
 """Least number of turns that fill the pipeline before any is counted, and of turns that are counted."""
 
 
-def steady(playing: Sequence[Floats], learning: Sequence[Floats], counts: Sequence[int], staleness: int) -> Floats:
+def compute_cycle_seconds(
+    playing: Sequence[Floats], learning: Sequence[Floats], counts: Sequence[int], staleness: int
+) -> Floats:
     """Seconds of a cycle once the pipeline is full, from the rollout and learning seconds of each kind of turn. Each array
     holds one placement or many.
 
@@ -29,7 +31,7 @@ def steady(playing: Sequence[Floats], learning: Sequence[Floats], counts: Sequen
     return out  # type: ignore[return-value]
 
 
-def play_through(turns: Iterable[tuple[int, float, float]], staleness: int) -> Iterator[float]:
+def iterate_publish_times(turns: Iterable[tuple[int, float, float]], staleness: int) -> Iterator[float]:
     """Iterate over the times at which turns are published. Each turn is its kind, its rollout seconds and its learning seconds.
     The same as `steady`, turn by turn, for seconds that differ."""
     player, published, begun, last = 0.0, [0.0], 0, -1
@@ -43,7 +45,7 @@ def play_through(turns: Iterable[tuple[int, float, float]], staleness: int) -> I
         yield published[-1]
 
 
-def played(counts: Sequence[int]) -> tuple[int, list[int]]:
+def make_turn_order(counts: Sequence[int]) -> tuple[int, list[int]]:
     """Return how many turns fill the pipeline, and the kinds of all turns to simulate: as many more are counted. Both are whole
     cycles."""
     cycle = [kind for kind, count in enumerate(counts) for _ in range(count)]

@@ -25,15 +25,15 @@ from milonga.planning.calibrate import Calibration
 from milonga.planning.model import (
     Machine,
     Parts,
-    added,
+    add_parts,
     copy_parts,
     learn_parts,
     publish_parts,
     sample_parts,
-    scaled,
-    total,
+    scale_parts,
+    sum_parts,
 )
-from milonga.planning.pipeline import steady
+from milonga.planning.pipeline import compute_cycle_seconds
 from milonga.planning.shapes import Shape
 from milonga.planning.workload import Workload
 from milonga.types import Floats
@@ -47,7 +47,7 @@ ENOUGH = 1.01
 GIB = 2**30
 
 
-def sizes(most: int) -> list[int]:
+def list_group_sizes(most: int) -> list[int]:
     found = [size for (begin, _), (end, step) in pairwise([(0, 0), *GRID]) for size in range(begin + step, end + 1, step)]
     return [size for size in found if size <= most]
 
@@ -74,8 +74,8 @@ class Group:
     def name(self) -> str:
         return f"{self.policy} {self.work}"
 
-    def cycle(self, counts: Sequence[int]) -> Parts:
-        return added(*(scaled(parts, count) for parts, count in zip(self.times, counts, strict=True)))
+    def sum_cycle(self, counts: Sequence[int]) -> Parts:
+        return add_parts(*(scale_parts(parts, count) for parts, count in zip(self.times, counts, strict=True)))
 
 
 @dataclass(frozen=True)
@@ -99,23 +99,23 @@ class Placement:
     def loads(self) -> dict[str, Parts]:
         """Seconds of a cycle for each group, and for the driver."""
         driver = sum(seconds * count for seconds, count in zip(self.driver, self.counts, strict=True))
-        return {group.name: group.cycle(self.counts) for group in self.groups} | {"driver": {"reading and grading": driver}}
+        return {group.name: group.sum_cycle(self.counts) for group in self.groups} | {"driver": {"reading and grading": driver}}
 
     @property
     def latency(self) -> float:
         """Seconds of a cycle if everything runs one after another."""
-        return sum(total(parts) for parts in self.loads.values())
+        return sum(sum_parts(parts) for parts in self.loads.values())
 
     @cached_property
     def cycle_s(self) -> float:
         if self.kind == "colocated":
             return self.latency
         playing, learning = (
-            [np.array(sum(total(group.times[kind]) for group in self.groups if group.work == work)) for kind in self.kinds]
+            [np.array(sum(sum_parts(group.times[kind]) for group in self.groups if group.work == work)) for kind in self.kinds]
             for work in ("sampler", "learner")
         )
         learning = [seconds + driver for seconds, driver in zip(learning, self.driver, strict=True)]
-        return float(steady(playing, learning, self.counts, self.staleness))
+        return float(compute_cycle_seconds(playing, learning, self.counts, self.staleness))
 
     @property
     def kinds(self) -> range:
@@ -128,23 +128,23 @@ class Placement:
         return self.cycle_s / sum(self.counts)
 
     @property
-    def busy(self) -> float:
+    def busy_share(self) -> float:
         """Share of the GPUs' time in which they work on something, waiting for links and for the longest row included."""
         if self.kind == "colocated":
-            return sum(total(self.loads[group.name]) for group in self.groups) / self.cycle_s
-        work = sum(group.gpus * total(self.loads[group.name]) for group in self.groups)
+            return sum(sum_parts(self.loads[group.name]) for group in self.groups) / self.cycle_s
+        work = sum(group.gpus * sum_parts(self.loads[group.name]) for group in self.groups)
         return work / (self.gpus * self.cycle_s)
 
     @property
-    def bound(self) -> tuple[str, str]:
+    def bottleneck(self) -> tuple[str, str]:
         """The bottleneck: the group that takes longest, and the largest part of its time. With asynchronous rollouts, of the
         side (sampling or learning) that takes longer."""
         names = list(self.loads)
         if self.kind == "split" and self.staleness:
             samplers = [group.name for group in self.groups if group.work == "sampler"]
             sides = (samplers, [name for name in names if name not in samplers])
-            names = max(sides, key=lambda side: sum(total(self.loads[name]) for name in side))
-        name = max(names, key=lambda group: total(self.loads[group]))
+            names = max(sides, key=lambda side: sum(sum_parts(self.loads[name]) for name in side))
+        name = max(names, key=lambda group: sum_parts(self.loads[group]))
         return name, max(self.loads[name], key=lambda part: self.loads[name][part])
 
     @property
@@ -164,7 +164,7 @@ class Plan:
     other: Placement | None
     offload: bool = False
 
-    def standing(self, placement: Placement, calibration: Calibration) -> str:
+    def classify_standing(self, placement: Placement, calibration: Calibration) -> str:
         """Standing of all numbers of a placement. calibrated: within what was measured, which is one GPU; model: anything
         else."""
         ranges = calibration.measured_range()
@@ -197,12 +197,12 @@ class Planner:
         """Number of turns of each kind in a cycle."""
         return tuple(turn.times for turn in self.workload.turns())
 
-    def sampler(self, policy: str, gpus: int, others: float = 0.0, shared: bool = False) -> Group | None:
+    def make_sampler(self, policy: str, gpus: int, others: float = 0.0, shared: bool = False) -> Group | None:
         """Make the sampler group with the tensor-parallel size that is fastest over a cycle; None if none fits."""
-        tried = [self._engines(policy, gpus, tensor, others, shared) for tensor in TENSOR if tensor <= gpus]
-        return min((one for one in tried if one), key=lambda one: total(one.cycle(self.counts)), default=None)
+        tried = [self._make_engines(policy, gpus, tensor, others, shared) for tensor in TENSOR if tensor <= gpus]
+        return min((one for one in tried if one), key=lambda one: sum_parts(one.sum_cycle(self.counts)), default=None)
 
-    def _engines(self, policy: str, gpus: int, tensor: int, others: float, shared: bool) -> Group | None:
+    def _make_engines(self, policy: str, gpus: int, tensor: int, others: float, shared: bool) -> Group | None:
         shape, engines = self.shapes[policy], gpus // tensor
         times, fits = [], []
         for turn in self.workload.turns():
@@ -212,15 +212,15 @@ class Planner:
                 if fitting is None:
                     return None
                 fits.append(fitting)
-                parts = added(parts, sample_parts(self.machine, shape, call, engines, tensor, fitting.slots))
+                parts = add_parts(parts, sample_parts(self.machine, shape, call, engines, tensor, fitting.slots))
             if turn.study.policy == policy and not shared:
-                parts = added(parts, publish_parts(self.machine, shape, tensor, self.near))
+                parts = add_parts(parts, publish_parts(self.machine, shape, tensor, self.near))
             times.append(parts)
-        most = max((fit.memory for fit in fits), key=total)
+        most = max((fit.memory for fit in fits), key=sum_parts)
         slots = min(fit.slots for fit in fits)
-        return Group(policy, "sampler", gpus, tensor, slots, 0, False, tuple(times), beside(most, others))
+        return Group(policy, "sampler", gpus, tensor, slots, 0, False, tuple(times), add_resident_memory(most, others))
 
-    def learner(self, policy: str, gpus: int, others: float = 0.0, shared: bool = False) -> Group | None:
+    def make_learner(self, policy: str, gpus: int, others: float = 0.0, shared: bool = False) -> Group | None:
         """Make the learner group, its weights sharded over all its GPUs; None if they do not fit."""
         shape, turns = self.shapes[policy], self.workload.turns()
         study = next(turn.study for turn in turns if turn.study.policy == policy)
@@ -229,47 +229,52 @@ class Planner:
             return None
         parts = learn_parts(self.machine, shape, study, gpus, fitting.tokens, fitting.recompute)
         if self.offload:
-            moments = memory.state(shape, gpus, ("moments",))
-            parts = added(parts, {"offload": self.machine.gpu.offload_s(total(moments))})
+            moments = memory.compute_state(shape, gpus, ("moments",))
+            parts = add_parts(parts, {"offload": self.machine.gpu.offload_s(sum_parts(moments))})
         if not shared:
-            parts = added(parts, publish_parts(self.machine, shape, gpus, self.near))
+            parts = add_parts(parts, publish_parts(self.machine, shape, gpus, self.near))
         elif gpus == 1:
-            parts = added(parts, copy_parts(self.machine, shape))
+            parts = add_parts(parts, copy_parts(self.machine, shape))
         else:
-            parts = added(parts, {"publish": self.machine.gpu.gather_s(shape.weight_bytes, gpus)})
+            parts = add_parts(parts, {"publish": self.machine.gpu.gather_s(shape.weight_bytes, gpus)})
         times = tuple(parts if turn.study.policy == policy else {} for turn in turns)
-        return Group(policy, "learner", gpus, 1, 0, fitting.tokens, fitting.recompute, times, beside(fitting.memory, others))
+        return Group(
+            policy, "learner", gpus, 1, 0, fitting.tokens, fitting.recompute, times, add_resident_memory(fitting.memory, others)
+        )
 
     @cached_property
     def driver(self) -> tuple[float, ...]:
         """Seconds of the driver for each kind of turn."""
         return tuple(self.machine.reached.trace_s * turn.traces for turn in self.workload.turns())
 
-    def placed(self, kind: str, groups: Sequence[Group]) -> Placement:
+    def make_placement(self, kind: str, groups: Sequence[Group]) -> Placement:
         return Placement(kind, tuple(groups), self.staleness if kind == "split" else 0, self.driver, self.counts)
 
-    def colocated(self, gpus: int) -> Placement | None:
+    def place_colocated(self, gpus: int) -> Placement | None:
         """Place everything on one group of GPUs that takes turns: the state of all learners stays (with `offload` only their
         weights), beside one sampler or the passes of one learner."""
-        held = {policy: total(memory.held(self.shapes[policy], gpus, self.offload)) for policy in self.workload.learners}
-        groups = [self.sampler(policy, gpus, sum(held.values()), shared=True) for policy in self.workload.policies]
+        held = {
+            policy: sum_parts(memory.compute_resident_state(self.shapes[policy], gpus, self.offload))
+            for policy in self.workload.learners
+        }
+        groups = [self.make_sampler(policy, gpus, sum(held.values()), shared=True) for policy in self.workload.policies]
         for policy in self.workload.learners:
-            groups.append(self.learner(policy, gpus, sum(held.values()) - held[policy], shared=True))
+            groups.append(self.make_learner(policy, gpus, sum(held.values()) - held[policy], shared=True))
         found = [group for group in groups if group is not None]
-        return self.placed("colocated", found) if len(found) == len(groups) else None
+        return self.make_placement("colocated", found) if len(found) == len(groups) else None
 
-    def axes(self, most: int) -> list[list[Group]]:
+    def list_group_options(self, most: int) -> list[list[Group]]:
         """List the sizes that fit, for each group of a split."""
-        makers: list[tuple[Callable[[str, int], Group | None], str]] = [(self.sampler, p) for p in self.workload.policies]
-        makers += [(self.learner, policy) for policy in self.workload.learners]
-        return [[one for size in sizes(most) if (one := make(policy, size))] for make, policy in makers]
+        makers: list[tuple[Callable[[str, int], Group | None], str]] = [(self.make_sampler, p) for p in self.workload.policies]
+        makers += [(self.make_learner, policy) for policy in self.workload.learners]
+        return [[one for size in list_group_sizes(most) if (one := make(policy, size))] for make, policy in makers]
 
-    def split(self, axes: Sequence[Sequence[Group]], gpus: int) -> Placement | None:
+    def place_split(self, axes: Sequence[Sequence[Group]], gpus: int) -> Placement | None:
         """Find the best split: of all combinations of group sizes that need at most so many GPUs."""
         axes = [[group for group in axis if group.gpus <= gpus] for axis in axes]
         if not all(axes):
             return None
-        used = outer([[group.gpus for group in axis] for axis in axes], np.add).ravel()
+        used = combine_outer([[group.gpus for group in axis] for axis in axes], np.add).ravel()
         able = np.flatnonzero(used <= gpus)
         if not len(able):
             return None
@@ -278,23 +283,25 @@ class Planner:
         def seconds(kind: int, work: str) -> Floats:
             """Seconds of a turn for the groups of one side, one after another; one entry per combination."""
             sides = [(axis, at) for axis, at in zip(axes, places, strict=True) if axis[0].work == work]
-            return sum((np.array([total(group.times[kind]) for group in axis])[at] for axis, at in sides), np.zeros(len(able)))
+            return sum(
+                (np.array([sum_parts(group.times[kind]) for group in axis])[at] for axis, at in sides), np.zeros(len(able))
+            )
 
         kinds = range(len(self.counts))
         playing = [seconds(kind, "sampler") for kind in kinds]
         learning = [seconds(kind, "learner") + self.driver[kind] for kind in kinds]
-        period = steady(playing, learning, self.counts, self.staleness)
+        period = compute_cycle_seconds(playing, learning, self.counts, self.staleness)
         close = np.where(period <= ENOUGH * period.min(), used + period / (2 * period.max()), np.inf)
         best = int(close.argmin())
-        return self.placed("split", [axis[int(at[best])] for axis, at in zip(axes, places, strict=True)])
+        return self.make_placement("split", [axis[int(at[best])] for axis, at in zip(axes, places, strict=True)])
 
 
-def beside(held: Parts, others: float) -> Parts:
+def add_resident_memory(held: Parts, others: float) -> Parts:
     """Add the memory that the other learners keep on the same GPU."""
     return {**held, "learners' state": others} if others else held
 
 
-def outer(axes: Sequence[Sequence[float]], combine: np.ufunc) -> Floats:
+def combine_outer(axes: Sequence[Sequence[float]], combine: np.ufunc) -> Floats:
     """Combine one value of each axis, for all combinations: an array with one dimension per axis."""
     out = np.asarray(axes[0], dtype=float)
     for axis in axes[1:]:
@@ -308,7 +315,7 @@ def make_plan(
     """Make the plan with the best placement on at most so many GPUs."""
     (found,) = make_plans(machine, workload, shapes, [gpus], staleness, offload)
     if found is None:
-        raise UserError(too_small(Planner(machine, workload, shapes, near=False, offload=offload), gpus))
+        raise UserError(explain_shortage(Planner(machine, workload, shapes, near=False, offload=offload), gpus))
     return found
 
 
@@ -322,21 +329,24 @@ def make_plans(
 ) -> list[Plan | None]:
     """Make the best plan for each number of GPUs; None where nothing fits."""
     far, near = (Planner(machine, workload, shapes, near, offload=offload, staleness=staleness) for near in (False, True))
-    colocated = [one for size in sizes(max(counts)) if (one := far.colocated(size))]
-    axes, inside = far.axes(max(counts)), near.axes(min(max(counts), machine.gpu.node))
+    colocated = [one for size in list_group_sizes(max(counts)) if (one := far.place_colocated(size))]
+    axes, inside = far.list_group_options(max(counts)), near.list_group_options(min(max(counts), machine.gpu.node))
     plans: list[Plan | None] = []
     for gpus in counts:
-        within = near.split(inside, min(gpus, machine.gpu.node))
-        across = far.split(axes, gpus)
-        kinds = (quickest([one for one in colocated if one.gpus <= gpus]), quickest([one for one in (within, across) if one]))
+        within = near.place_split(inside, min(gpus, machine.gpu.node))
+        across = far.place_split(axes, gpus)
+        kinds = (
+            select_fastest([one for one in colocated if one.gpus <= gpus]),
+            select_fastest([one for one in (within, across) if one]),
+        )
         found = [one for one in kinds if one is not None]
-        best = quickest(found)
+        best = select_fastest(found)
         other = next((one for one in found if one is not best), None)
         plans.append(None if best is None else Plan(machine, workload, shapes, gpus, best, other, offload))
     return plans
 
 
-def quickest(placements: Sequence[Placement]) -> Placement | None:
+def select_fastest(placements: Sequence[Placement]) -> Placement | None:
     """Select the placement with the fewest GPUs among those that are close to the fastest."""
     if not placements:
         return None
@@ -344,22 +354,22 @@ def quickest(placements: Sequence[Placement]) -> Placement | None:
     return min((one for one in placements if one.cycle_s <= ENOUGH * fastest), key=lambda one: (one.gpus, one.cycle_s))
 
 
-def smallest(planner: Planner, most: int = GRID[-1][0]) -> int | None:
+def find_fewest_gpus(planner: Planner, most: int = GRID[-1][0]) -> int | None:
     """The fewest GPUs on which anything fits."""
-    together = next((size for size in sizes(most) if planner.colocated(size)), None)
-    firsts = [axis[0].gpus if axis else None for axis in planner.axes(together or most)]
+    together = next((size for size in list_group_sizes(most) if planner.place_colocated(size)), None)
+    firsts = [axis[0].gpus if axis else None for axis in planner.list_group_options(together or most)]
     apart = None if None in firsts else sum(size for size in firsts if size is not None)
     return min((count for count in (together, apart) if count is not None), default=None)
 
 
-def too_small(planner: Planner, gpus: int) -> str:
+def explain_shortage(planner: Planner, gpus: int) -> str:
     """Explain that nothing fits on so many GPUs, and how many would do."""
     gpu, longest = planner.machine.gpu, max(turn.study.longest for turn in planner.workload.turns())
     needs = ", ".join(
         f"{policy} {(sum(memory.STATE.values()) * planner.shapes[policy].parameters) / GIB:,.0f} GiB to learn"
         for policy in planner.workload.learners
     )
-    least = smallest(planner)
+    least = find_fewest_gpus(planner)
     if least is None:
         return (
             f"this fits on no number of {gpu.name} that was tried: one row of {longest:,.0f} tokens, or one layer, is too much "

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from milonga.errors import UserError, nearest
+from milonga.errors import UserError, suggest_name
 from milonga.types import Floats
 
 HALF = 2
@@ -94,23 +94,23 @@ class Shape:
     def embedding(self) -> int:
         return self.vocabulary * self.hidden
 
-    def _count(self, taken: float, embeddings: int) -> float:
+    def _count_parameters(self, taken: float, embeddings: int) -> float:
         norms = (2 * self.layers + 1) * self.hidden
         return self.layers * self.attention_parameters + self.mlp_parameters(taken) + norms + embeddings * self.embedding
 
     @property
     def parameters(self) -> int:
-        return int(self._count(self.experts.count if self.experts else 0, 1 if self.tied else 2))
+        return int(self._count_parameters(self.experts.count if self.experts else 0, 1 if self.tied else 2))
 
     @property
     def active(self) -> int:
         """Parameters that one token is multiplied with, the head included, the table of embeddings not."""
-        return int(self._count(self.experts.active if self.experts else 0, 1))
+        return int(self._count_parameters(self.experts.active if self.experts else 0, 1))
 
-    def read(self, rows: Floats) -> Floats:
+    def count_bytes_read(self, rows: Floats) -> Floats:
         """Weight bytes that a decoding step of so many rows reads. Of the experts only those that some row is routed to, if
         rows choose independently and evenly."""
-        whole = np.full_like(rows, HALF * self._count(0, 1))
+        whole = np.full_like(rows, HALF * self._count_parameters(0, 1))
         if self.experts is None:
             return whole
         chosen = self.experts.count * (1 - (1 - self.experts.active / self.experts.count) ** rows)
@@ -145,7 +145,7 @@ class Shape:
         return self.layers * (8 * self.hidden + HALF * narrow)
 
     @property
-    def gathered(self) -> int:
+    def gathered_parameters(self) -> int:
         """Most parameters that a sharded learner gathers at a time: a layer (with a few of its experts), or the embeddings."""
         mlp = 3 * self.hidden * self.inner
         if self.experts is not None:
@@ -160,7 +160,9 @@ class Shape:
         return products + 4.0 * self.layers * self.attention_width * attended
 
 
-def _qwen(name: str, layers: int, hidden: int, heads: int, kv_heads: int, inner: int, vocabulary: int, tied: bool) -> Shape:
+def _make_qwen(
+    name: str, layers: int, hidden: int, heads: int, kv_heads: int, inner: int, vocabulary: int, tied: bool
+) -> Shape:
     return Shape(name, layers, hidden, heads, kv_heads, 128, inner, vocabulary, tied, bias=True)
 
 
@@ -168,12 +170,12 @@ SHAPES = {
     shape.name: shape
     for shape in (
         Shape("smollm2-135m", 30, 576, 9, 3, 64, 1536, 49152, tied=True),
-        _qwen("qwen2.5-1.5b", 28, 1536, 12, 2, 8960, 151936, tied=True),
-        _qwen("qwen2.5-7b", 28, 3584, 28, 4, 18944, 152064, tied=False),
+        _make_qwen("qwen2.5-1.5b", 28, 1536, 12, 2, 8960, 151936, tied=True),
+        _make_qwen("qwen2.5-7b", 28, 3584, 28, 4, 18944, 152064, tied=False),
         Shape("llama-3-8b", 32, 4096, 32, 8, 128, 14336, 128256, tied=False),
-        _qwen("qwen2.5-32b", 64, 5120, 40, 8, 27648, 152064, tied=False),
+        _make_qwen("qwen2.5-32b", 64, 5120, 40, 8, 27648, 152064, tied=False),
         Shape("llama-3-70b", 80, 8192, 64, 8, 128, 28672, 128256, tied=False),
-        _qwen("qwen2.5-72b", 80, 8192, 64, 8, 29568, 152064, tied=False),
+        _make_qwen("qwen2.5-72b", 80, 8192, 64, 8, 29568, 152064, tied=False),
         Shape(
             *("deepseek-v3", 61, 7168, 128, 128, 128, 18432, 129280),
             tied=False,
@@ -197,12 +199,14 @@ def find_shape(text: str) -> Shape:
         return read_shape(Path(text))
     size = re.fullmatch(r"(\d+(?:\.\d+)?)b", key)
     if size:
-        return interpolated(float(size[1]))
+        return interpolate_shape(float(size[1]))
     known = [*SHAPES, *SIZES]
-    raise UserError(f"unknown model '{text}': {nearest(key, known)}; or a folder with a config.json, or a size such as 14b")
+    raise UserError(
+        f"unknown model '{text}': {suggest_name(key, known)}; or a folder with a config.json, or a size such as 14b"
+    )
 
 
-def interpolated(billions: float) -> Shape:
+def interpolate_shape(billions: float) -> Shape:
     """Interpolate a dense shape of that many parameters between two published ones: layers and width in proportion of the
     logarithms, and the MLP width such that the count is right."""
     least, most = (SHAPES[name] for name in (LADDER[0], LADDER[-1]))
@@ -230,14 +234,14 @@ def read_shape(folder: Path) -> Shape:
     try:
         config = json.loads(file.read_text(encoding="utf-8"))
         config = config.get("text_config", config)
-        return _from_config(folder.name, config)
+        return _parse_config(folder.name, config)
     except KeyError as error:
         raise UserError(f"'{file}' has no {error}: only decoders of the family of Llama are planned for") from None
     except (ValueError, AttributeError, TypeError, OSError, ArithmeticError) as error:
         raise UserError(f"'{file}' cannot be read: {error}") from None
 
 
-def _from_config(name: str, config: Mapping[str, Any]) -> Shape:
+def _parse_config(name: str, config: Mapping[str, Any]) -> Shape:
     heads, hidden = int(config["num_attention_heads"]), int(config["hidden_size"])
     count = config.get("n_routed_experts") or config.get("num_experts") or config.get("num_local_experts")
     experts, latent = None, None

@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from milonga.planning.lengths import Lengths
-from milonga.planning.model import Machine, learn_parts, prefill_parts, step_parts, total
-from milonga.planning.pipeline import play_through, played
+from milonga.planning.model import Machine, learn_parts, prefill_parts, step_parts, sum_parts
+from milonga.planning.pipeline import iterate_publish_times, make_turn_order
 from milonga.planning.plan import Group, Placement, Plan
 from milonga.planning.shapes import Shape
 from milonga.planning.workload import Call, Study, Turn
@@ -45,15 +45,15 @@ def simulate(plan: Plan, placement: Placement | None = None, seed: int = 0) -> S
     placed = placement or plan.best
     if max(turn.traces for turn in plan.workload.turns()) > MOST_ROWS:
         return None
-    filling, order = played(placed.counts)
+    filling, order = make_turn_order(placed.counts)
     turns = plan.workload.turns()
-    drawn = ((kind, *sides(plan, placed, kind, turns[kind], (seed, number))) for number, kind in enumerate(order))
-    published = list(play_through(drawn, placed.staleness))
+    drawn = ((kind, *simulate_turn(plan, placed, kind, turns[kind], (seed, number))) for number, kind in enumerate(order))
+    published = list(iterate_publish_times(drawn, placed.staleness))
     counted = len(order) - filling
     return Simulation((published[-1] - published[filling - 1]) / counted, placed.turn_s, counted)
 
 
-def sides(plan: Plan, placed: Placement, kind: int, turn: Turn, key: tuple[int, int]) -> tuple[float, float]:
+def simulate_turn(plan: Plan, placed: Placement, kind: int, turn: Turn, key: tuple[int, int]) -> tuple[float, float]:
     """Simulate a turn with random lengths: its rollout seconds and its learning seconds."""
     groups = {group.name: group for group in placed.groups}
     drawn, playing = np.zeros(0), 0.0
@@ -74,13 +74,13 @@ def call_seconds(machine: Machine, shape: Shape, call: Call, group: Group, drawn
     """Seconds of a sampling call, until its last engine is done; rows are dealt out round-robin."""
     engines = group.gpus // group.tensor
     hands = [drawn[engine::engines] for engine in range(min(engines, len(drawn)))]
-    decoding = max(engine_seconds(machine, shape, call, hand, group) for hand in unlike(hands, call.lengths))
+    decoding = max(engine_seconds(machine, shape, call, hand, group) for hand in select_distinct_engines(hands, call.lengths))
     reading = prefill_parts(machine, shape, math.ceil(call.prompts / engines), call.prompt, group.tensor)
     host = machine.reached.token_s * max(float(hand.sum()) for hand in hands)
-    return decoding + total(reading) + host
+    return decoding + sum_parts(reading) + host
 
 
-def unlike(hands: list[Floats], lengths: Lengths) -> list[Floats]:
+def select_distinct_engines(hands: list[Floats], lengths: Lengths) -> list[Floats]:
     """Select the engines to simulate: if all rows are alike, the fullest one is the slowest, and is enough."""
     return [max(hands, key=len)] if lengths.spread == 0 else hands
 
@@ -88,15 +88,15 @@ def unlike(hands: list[Floats], lengths: Lengths) -> list[Floats]:
 def engine_seconds(machine: Machine, shape: Shape, call: Call, lengths: Floats, group: Group) -> float:
     """Decoding seconds of one engine."""
     if len(lengths) <= group.slots:
-        steps, rows, context = together(lengths, call.prompt)
+        steps, rows, context = list_static_steps(lengths, call.prompt)
     else:
-        columns = zip(*in_places(lengths, call.prompt, group.slots), strict=True)
+        columns = zip(*iterate_continuous_steps(lengths, call.prompt, group.slots), strict=True)
         steps, rows, context = (np.array(column) for column in columns)
     parts = step_parts(machine, shape, rows, context, group.tensor)
     return float(sum((seconds * steps).sum() for seconds in parts.values()))
 
 
-def together(lengths: Floats, prompt: float) -> tuple[Floats, Floats, Floats]:
+def list_static_steps(lengths: Floats, prompt: float) -> tuple[Floats, Floats, Floats]:
     """List the decoding steps of a static batch, in which all rows begin at once. Three aligned arrays, one entry per interval
     between row ends: number of steps, live rows, mean context length."""
     ends = np.sort(lengths)
@@ -106,7 +106,7 @@ def together(lengths: Floats, prompt: float) -> tuple[Floats, Floats, Floats]:
     return stops - begins, rows.astype(float), prompt + (begins + stops) / 2
 
 
-def in_places(lengths: Floats, prompt: float, slots: int) -> Iterator[tuple[float, float, float]]:
+def iterate_continuous_steps(lengths: Floats, prompt: float, slots: int) -> Iterator[tuple[float, float, float]]:
     """Iterate over the same intervals with continuous batching: a waiting row takes the slot of a row that is done."""
     waiting = list(lengths[slots:][::-1])
     ends = [(float(length), 0.0) for length in lengths[:slots]]  # when a row ends and when it began
@@ -133,4 +133,4 @@ def study_seconds(machine: Machine, shape: Shape, study: Study, group: Group, dr
     rows = math.ceil(study.rows / group.gpus)
     fullest = max(float(drawn.mean()), float(drawn.max()) / rows)
     alike = replace(study, lengths=Lengths(fullest, study.lengths.limit, spread=0.0))
-    return total(learn_parts(machine, shape, alike, group.gpus, group.tokens, group.recompute))
+    return sum_parts(learn_parts(machine, shape, alike, group.gpus, group.tokens, group.recompute))

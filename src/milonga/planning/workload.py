@@ -39,7 +39,7 @@ class Study:
 
     @property
     def row_tokens(self) -> float:
-        return self.prompt + self.lengths.average()
+        return self.prompt + self.lengths.truncated_mean()
 
     @property
     def longest(self) -> float:
@@ -72,7 +72,7 @@ class Workload:
 
     def turns(self) -> tuple[Turn, ...]:
         rows = self.problems * self.rollouts
-        shown = self.prompt + self.solution.average() + AROUND
+        shown = self.prompt + self.solution.truncated_mean() + AROUND
         solve = Call(GENERATOR, rows, self.problems, self.prompt, self.solution)
         learn = Study(GENERATOR, rows, self.prompt, self.solution)
         if self.recipe == "grpo":

@@ -12,13 +12,20 @@ import numpy as np
 from pydantic import Field
 
 from milonga.credit import outcome_advantages
-from milonga.credit.difficulty import edge, graded_reward
+from milonga.credit.difficulty import graded_reward, task_proposer_reward
 from milonga.errors import ConfigError
 from milonga.evals.metrics import mean
 from milonga.recipes.base import RECIPES, Recipe
-from milonga.recipes.program_buffers import Buffers, first_state
-from milonga.recipes.program_proposals import PROPOSERS, SOLVERS, ProgramOptions, TaskMaker, figures, rates_of
-from milonga.recipes.self_programs import code_of
+from milonga.recipes.program_buffers import Buffers, make_initial_state
+from milonga.recipes.program_proposals import (
+    PROPOSERS,
+    SOLVERS,
+    ProgramOptions,
+    TaskMaker,
+    compute_kind_metrics,
+    compute_solve_rates,
+)
+from milonga.recipes.self_programs import get_code_task
 from milonga.roles import Abducer, Coder, Deducer, Dialect, Inducer, InputProposer, ProgramProposer, Role
 from milonga.schedule import Schedule, always
 from milonga.table import Table
@@ -104,59 +111,65 @@ class AbsoluteZero(Recipe):
     def schedule(self) -> Schedule:
         return always("generator")
 
-    def maker(self, state: dict[str, Any]) -> TaskMaker:
+    def make_task_maker(self, state: dict[str, Any]) -> TaskMaker:
         """Return a task maker that proposes tasks from the buffers in `state`, and stores new ones there."""
         return TaskMaker(self.options, Buffers(state, self.options.keep), self.rollouts)
 
     def play(self, table: Table) -> Traces:
         """Draw questions for the solver; propose, run and probe programs; then sample answers to the questions."""
-        o, maker, turn, count = self.options, self.maker(self.state), int(table.turn), table.setting.batch
+        o, maker, turn, count = self.options, self.make_task_maker(self.state), int(table.turn), table.setting.batch
         if not self.state and o.proposer == "task":
-            maker.feed(table, o.seeds * count, 0)
+            maker.fill_from_task(table, o.seeds * count, 0)
         elif not self.state:
-            maker.seed(table)
-        questions = maker.questions(table) if o.solver_lag else {}
+            maker.seed_buffers(table)
+        questions = maker.sample_questions(table) if o.solver_lag else {}
         played: list[Trace] = []
         if o.proposer == "task":
-            maker.feed(table, count, turn)
+            maker.fill_from_task(table, count, turn)
         else:
             played += [trace for kind in KINDS for trace in maker.propose(table, kind, turn)]
-        for kind, asked in (questions or maker.questions(table)).items():
+        for kind, asked in (questions or maker.sample_questions(table)).items():
             played += table.ask(SOLVERS[kind], asked)
         return Traces(played)
 
     def credit(self, table: Table, played: Traces) -> list[Lesson]:
         """Make one train batch from all kinds and roles. Each has its own baseline, so that the hardest kind is not starved."""
-        o, rates = self.options, rates_of(played)
+        o, rates = self.options, compute_solve_rates(played)
         parts: list[tuple[str, Traces, Floats]] = []
         notes: dict[str, float] = {}
         for kind in KINDS:
-            proposals = played.keep(lambda t, kind=kind: t.seat == PROPOSERS[kind])  # type: ignore[misc]
-            answers = played.keep(lambda t, kind=kind: t.seat == SOLVERS[kind])  # type: ignore[misc]
-            solved = answers.keep(lambda t: t.problem.source is None)
-            notes |= figures(kind, proposals, answers, solved, rates)
+            proposals = played.select(lambda t, kind=kind: t.seat == PROPOSERS[kind])  # type: ignore[misc]
+            answers = played.select(lambda t, kind=kind: t.seat == SOLVERS[kind])  # type: ignore[misc]
+            solved = answers.select(lambda t: t.problem.source is None)
+            notes |= compute_kind_metrics(kind, proposals, answers, solved, rates)
             if o.proposer == "trained":
-                parts.append((PROPOSERS[kind], proposals, np.array([self.pay(p, rates) for p in proposals])))
+                parts.append(
+                    (PROPOSERS[kind], proposals, np.array([self.compute_proposer_reward(p, rates) for p in proposals]))
+                )
             taught = answers if o.train_on_probes else solved
-            parts.append((SOLVERS[kind], taught, np.array([self.pay_solver(t) for t in taught])))
+            parts.append((SOLVERS[kind], taught, np.array([self.compute_solver_reward(t) for t in taught])))
         parts = [part for part in parts if len(part[1]) > 1]  # a single rollout has no baseline
         if not parts:
             return []
-        rows, advantages = self.advantages(table, parts)
+        rows, advantages = self.compute_advantages(table, parts)
         for seat in (*PROPOSERS.values(), *SOLVERS.values()):
             size = [np.abs(a).max() for a, row in zip(advantages, rows, strict=True) if row.seat == seat]
             notes[f"{seat}_advantage"] = mean(size) or 0.0
-        return [self.lesson("generator", rows, advantages=advantages, sources=sources_of(rows, rates), notes=notes)]
+        return [self.lesson("generator", rows, advantages=advantages, sources=compute_source_shares(rows, rates), notes=notes)]
 
-    def pay(self, proposal: Trace, rates: dict[str, float]) -> float:
+    def compute_proposer_reward(self, proposal: Trace, rates: dict[str, float]) -> float:
         """Return the proposer's reward for a proposal, by its solve rate. A proposal without a solve rate was not valid."""
         o = self.options
-        return edge(rates[proposal.id], o.extreme_value, o.difficulty == "plain") if proposal.id in rates else o.invalid_value
+        return (
+            task_proposer_reward(rates[proposal.id], o.extreme_value, o.difficulty == "plain")
+            if proposal.id in rates
+            else o.invalid_value
+        )
 
-    def pay_solver(self, answer: Trace) -> float:
-        return graded_reward(answer.correct, answer.reading.valid, self.options.wrong_value, self.options.invalid_value)
+    def compute_solver_reward(self, answer: Trace) -> float:
+        return graded_reward(answer.correct, answer.reading.is_valid, self.options.wrong_value, self.options.invalid_value)
 
-    def advantages(self, table: Table, parts: list[tuple[str, Traces, Floats]]) -> tuple[Traces, list[Floats]]:
+    def compute_advantages(self, table: Table, parts: list[tuple[str, Traces, Floats]]) -> tuple[Traces, list[Floats]]:
         """Compute task-relative REINFORCE++ advantages: z-scores within each part or over all parts, by sequence or by token.
 
         `parts` has a name, rollouts and one reward per rollout. Returns all rollouts, and one float array per rollout, aligned
@@ -170,20 +183,20 @@ class AbsoluteZero(Recipe):
             parts = [("all", rows, np.concatenate([rewards for _, _, rewards in parts]))]
         out: list[Floats] = []
         for name, some, rewards in parts:
-            out += outcome_advantages(rewards, some, [name] * len(some), objective, table.penalties(some, objective))
+            out += outcome_advantages(rewards, some, [name] * len(some), objective, table.compute_kl_penalties(some, objective))
         return rows, out
 
     def measure(self, table: Table) -> dict[str, float | None]:
         """Measure accuracy on questions about held-out programs, and whether current proposals are valid and learnable."""
-        maker = self.maker(self.state or first_state(code_of(table).tiny))
+        maker = self.make_task_maker(self.state or make_initial_state(get_code_task(table).tiny))
         right: dict[Kind, list[float]] = {}
         checked: list[float] = []
         rates: list[float] = []
-        for kind, asked in maker.held_out(table, self.options.measured).items():
+        for kind, asked in maker.make_held_out_questions(table, self.options.measured).items():
             right[kind] = list(table.ask(SOLVERS[kind], asked).correct)
-            proposals, good, probes = maker.probed(table, kind, self.options.measured)
+            proposals, good, probes = maker.probe_proposals(table, kind, self.options.measured)
             checked += [float(proposal.id in good) for proposal in proposals]
-            rates += rates_of(probes).values()
+            rates += compute_solve_rates(probes).values()
         programs = {item[0] for kind in KINDS for item in self.state.get(kind, [])}
         return {f"{kind}/accuracy": mean(values) for kind, values in right.items()} | {
             "solver/accuracy": mean([value for values in right.values() for value in values]),
@@ -195,7 +208,7 @@ class AbsoluteZero(Recipe):
         }
 
 
-def sources_of(rows: Traces, rates: dict[str, float]) -> dict[str, float]:
+def compute_source_shares(rows: Traces, rates: dict[str, float]) -> dict[str, float]:
     """Return the share of rows rewarded by each source: valid proposals by their solver, all else by execution."""
     solvers = {PROPOSERS[kind]: SOLVERS[kind] for kind in KINDS}
     paid = [solvers[row.seat] if row.id in rates else "execution" for row in rows]

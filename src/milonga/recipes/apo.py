@@ -12,10 +12,10 @@ from typing import Literal
 import numpy as np
 from pydantic import Field
 
-from milonga.credit import best_rows, term_weights
+from milonga.credit import mark_best_rows, term_weights
 from milonga.evals.metrics import mean, order_accuracy
 from milonga.recipes.base import RECIPES, Recipe, RecipeOptions
-from milonga.recipes.preferences import Pair, Weak, half_of, human_pair, in_pairs, written
+from milonga.recipes.preferences import Pair, Weak, align_pairs, assign_learner, make_human_pair, write_solution
 from milonga.roles import Dialect, Role, StepScorer, StepSolver
 from milonga.schedule import Action, Phase, Schedule
 from milonga.table import Table
@@ -93,35 +93,37 @@ class Apo(Recipe):
 
     def play(self, table: Table) -> Traces:
         """Sample solutions, always with the current policy: its answers are what the reward model must tell from gold ones."""
-        return table.ask("generator", self.problems(table), self.rollouts)
+        return table.ask("generator", self.draw_problems(table), self.rollouts)
 
-    def problems(self, table: Table) -> list[Problem]:
+    def draw_problems(self, table: Table) -> list[Problem]:
         """Draw the learner's problems. Reward model and policy learn on different problems, split by a hash of the text."""
         found: list[Problem] = []
         for _ in range(64):
             missing = table.setting.batch - len(found)
-            found += [p for p in table.problems(missing) if half_of(p.text) == table.learner] if missing else []
+            found += [p for p in table.problems(missing) if assign_learner(p.text) == table.learner] if missing else []
         return found
 
     def credit(self, table: Table, played: Traces) -> list[Lesson]:
-        return [self.credit_policy(table, played) if table.learner == "generator" else self.credit_model(table, played)]
+        return [self.credit_policy(table, played) if table.learner == "generator" else self.credit_reward_model(table, played)]
 
-    def credit_model(self, table: Table, own: Traces) -> Lesson:
+    def credit_reward_model(self, table: Table, own: Traces) -> Lesson:
         """Make the reward model's train batch.
 
         The loss is c_h * mean over human pairs + c_a * mean over own pairs of -log sigmoid(r(winner) - r(loser)).
         """
-        human = {t.problem.id: human_pair(table, t.problem, self.options.weak, self.options.flip) for t in own}
+        human = {t.problem.id: make_human_pair(table, t.problem, self.options.weak, self.options.flip) for t in own}
         pairs: list[Pair] = [("human", *pair) for pair in human.values() if pair is not None]
         losing = [t for t in own if t.correct != 1.0] if self.options.drop_correct else list(own)
         if self.options.rm == "apo":
             pairs += [
-                ("own", gold, t) for t in losing if (gold := self.gold(table, t.problem, human[t.problem.id])) is not None
+                ("own", gold, t)
+                for t in losing
+                if (gold := self.make_gold_solution(table, t.problem, human[t.problem.id])) is not None
             ]
         sides = [side for _, winner, loser in pairs for side in (winner, loser)]
-        rows, kept = in_pairs(table.write("verifier", sides, [t.text for t in sides]), pairs)
+        rows, kept = align_pairs(table.write("verifier", sides, [t.text for t in sides]), pairs)
         for number, (kind, _, _) in enumerate(kept):
-            table.prefer(rows[2 * number], rows[2 * number + 1], REASONS[kind])
+            table.add_preference(rows[2 * number], rows[2 * number + 1], REASONS[kind])
         kinds = [kind for kind, _, _ in kept for _ in range(2)]
         factors = {"human": self.options.human_weight, "own": self.options.own_weight}
         weights = term_weights(kinds, factors)
@@ -132,10 +134,10 @@ class Apo(Recipe):
         notes = {"dropped_correct": 1 - len(losing) / max(1, len(own)), "own_pairs": kinds.count("own") / 2}
         return self.lesson("verifier", rows, labels=labels, units=units, weights=weights, sources=sources, notes=notes)
 
-    def gold(self, table: Table, problem: Problem, human: tuple[Trace, Trace] | None) -> Trace | None:
+    def make_gold_solution(self, table: Table, problem: Problem, human: tuple[Trace, Trace] | None) -> Trace | None:
         if self.options.gold_source == "human_chosen":
             return human[0] if human is not None else None
-        return written(table, problem, set(), "gold")
+        return write_solution(table, problem, set(), "gold")
 
     def credit_policy(self, table: Table, solutions: Traces) -> Lesson:
         """Make the policy's train batch: imitate the best of each problem's samples by the reward model (best of n), or prefer
@@ -143,7 +145,7 @@ class Apo(Recipe):
         judged = table.judge("verifier", solutions)
         ranks = {t.subject.id: t.reading.value.rank for t in judged}
         scores = np.array([ranks.get(t.id, np.nan) for t in solutions])
-        best, worst = best_rows(scores, solutions.problems), best_rows(-scores, solutions.problems)
+        best, worst = mark_best_rows(scores, solutions.problem_ids), mark_best_rows(-scores, solutions.problem_ids)
         notes = {"chosen_accuracy": float(np.nanmean(solutions.correct[best])), "score": float(np.nanmean(scores))}
         sources = {"verifier": 1.0}
         if self.objectives["generator"].kind == "cross_entropy":
@@ -153,15 +155,15 @@ class Apo(Recipe):
         apart = np.flatnonzero(best ^ worst)  # two neighbours of each problem, unless all its samples score alike
         labels, units = [float(best[row]) for row in apart], [number // 2 for number in range(len(apart))]
         rows = Traces(solutions[int(row)] for row in apart)
-        for winner, loser in best_and_worst(rows, labels):
-            table.prefer(winner, loser, "best against worst by the reward model")
+        for winner, loser in pair_best_and_worst(rows, labels):
+            table.add_preference(winner, loser, "best against worst by the reward model")
         return self.lesson("generator", rows, labels=labels, units=units, sources=sources, notes=notes)
 
     def measure(self, table: Table) -> dict[str, float | None]:
         """Measure the reward model's accuracy on human pairs, that of length alone on gold against own answers, and the share
         of wrong solutions whose first error comes after the first step."""
         problems = table.problems(min(table.setting.batch, MEASURED))
-        human = [pair for p in problems if (pair := human_pair(table, p, self.options.weak)) is not None]
+        human = [pair for p in problems if (pair := make_human_pair(table, p, self.options.weak)) is not None]
         sides = Traces(side for pair in human for side in pair)
         scores = {t.subject.id: t.reading.value.rank for t in table.judge("verifier", sides)}
         found = [
@@ -177,7 +179,7 @@ class Apo(Recipe):
         }
 
 
-def best_and_worst(rows: Traces, labels: Sequence[float]) -> list[tuple[Trace, Trace]]:
+def pair_best_and_worst(rows: Traces, labels: Sequence[float]) -> list[tuple[Trace, Trace]]:
     """Return the pairs of neighbouring rows, the one with the higher label first."""
     pairs = zip(rows[::2], rows[1::2], labels[::2], strict=True)
     return [(first, second) if label else (second, first) for first, second, label in pairs]

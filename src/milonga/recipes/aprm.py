@@ -14,26 +14,26 @@ from typing import Literal
 import numpy as np
 from pydantic import Field
 
-from milonga.credit import AttackReward, balanced, outcome_advantages
+from milonga.credit import AttackReward, compute_class_weights, outcome_advantages
 from milonga.recipes.attacks import (
     Attack,
     attack_metrics,
-    attacks,
+    build_step_prefix,
     family_metrics,
-    family_names,
-    gold_steps,
-    labelled,
-    right_steps,
-    shown,
+    grade_attacks,
+    label_last_step,
+    list_family_metrics,
+    sample_gold_steps,
+    slice_correct_steps,
 )
 from milonga.recipes.base import RECIPES
-from milonga.recipes.imitation import demonstrations, imitation
-from milonga.recipes.scoring import Labelled, Scoring, ScoringOptions, as_rows
+from milonga.recipes.imitation import make_imitation_batch, sample_demonstrations
+from milonga.recipes.scoring import Labelled, Scoring, ScoringOptions, build_value_rows
 from milonga.roles import Corruptor, Dialect, Role, StepScorer, StepSolver
 from milonga.roles.scorer import Aggregate
 from milonga.schedule import Action, Phase, Schedule
 from milonga.table import Table
-from milonga.tasks.base import keyed
+from milonga.tasks.base import make_keyed_rng
 from milonga.tasks.corruption import CHAIN_FAMILIES
 from milonga.types import Lesson, Traces
 
@@ -90,10 +90,10 @@ class Aprm(Scoring):
     }
     Options = AprmOptions
     options: AprmOptions
-    measures = (*family_names(CHAIN_FAMILIES), *attack_metrics([]))
+    measures = (*list_family_metrics(CHAIN_FAMILIES), *attack_metrics([]))
 
     @property
-    def fitting(self) -> Aggregate:
+    def default_aggregate(self) -> Aggregate:
         return "min"
 
     def roles(self, dialect: Dialect) -> dict[str, Role]:
@@ -112,32 +112,32 @@ class Aprm(Scoring):
     def play(self, table: Table) -> Traces:
         """Sample solutions, and several rewrites of one right step of each: by the corruptor, or by random corruption."""
         if table.phase == "imitate":
-            return demonstrations(table, "corruptor", self.options.sft_steps)
+            return sample_demonstrations(table, "corruptor", self.options.sft_steps)
         solutions = table.ask("generator", table.problems())
-        rng = keyed("target", table.setting.seed, table.turn)
-        targets = Traces(rng.choice(steps) for steps in right_steps(table, solutions) if steps)
-        if self.learned(table):
+        rng = make_keyed_rng("target", table.setting.seed, table.turn)
+        targets = Traces(rng.choice(steps) for steps in slice_correct_steps(table, solutions) if steps)
+        if self.is_corruptor_active(table):
             return Traces([*solutions, *table.ask("corruptor", targets, self.rollouts)])
-        return Traces([*solutions, *self.by_chance(table, Traces(t for t in targets for _ in range(self.rollouts)))])
+        return Traces([*solutions, *self.corrupt_randomly(table, Traces(t for t in targets for _ in range(self.rollouts)))])
 
-    def learned(self, table: Table) -> bool:
+    def is_corruptor_active(self, table: Table) -> bool:
         return self.options.attack == "learned" and table.phase == "game"
 
-    def by_chance(self, table: Table, targets: Traces) -> Traces:
+    def corrupt_randomly(self, table: Table, targets: Traces) -> Traces:
         """Corrupt each target step by a random allowed family, in the corruptor's format."""
         corruptor = table.setting.roles["corruptor"]
         assert isinstance(corruptor, Corruptor)
-        rng = keyed("chance", table.setting.seed, table.turn)
-        texts = [corruptor.write(corruptor.corrupted(table.setting.task, target, rng)) for target in targets]
+        rng = make_keyed_rng("chance", table.setting.seed, table.turn)
+        texts = [corruptor.write(corruptor.corrupt_step(table.setting.task, target, rng)) for target in targets]
         return table.write("corruptor", targets, texts)
 
     def credit(self, table: Table, played: Traces) -> list[Lesson]:
         if table.phase == "imitate":
-            return [imitation(self, "corruptor", played)]
-        found = attacks(table, played.keep(lambda t: t.seat == "corruptor"))
-        solutions = played.keep(lambda t: t.seat == "generator")
+            return [make_imitation_batch(self, "corruptor", played)]
+        found = grade_attacks(table, played.select(lambda t: t.seat == "corruptor"))
+        solutions = played.select(lambda t: t.seat == "generator")
         lessons = []
-        if self.learned(table) and (table.learner == "corruptor" or self.options.updates == "simultaneous"):
+        if self.is_corruptor_active(table) and (table.learner == "corruptor" or self.options.updates == "simultaneous"):
             lessons.append(self.credit_corruptor(table, found))
         if table.learner == "verifier":
             lessons.append(self.credit_verifier(table, solutions, found))
@@ -149,22 +149,22 @@ class Aprm(Scoring):
         o, objective = self.options, self.objectives["corruptor"]
         reward, rewrites = AttackReward(o.top, o.middle, o.bottom), Traces(a.rewrite for a in found)
         rewards = np.array([reward(a.right, a.accepted) for a in found])
-        penalties = table.penalties(rewrites, objective)
+        penalties = table.compute_kl_penalties(rewrites, objective)
         credit = outcome_advantages(rewards, rewrites, rewrites.subjects, objective, penalties)
         return self.lesson("corruptor", rewrites, advantages=credit, sources={"steps": 0.5, "verifier": 0.5})
 
     def credit_verifier(self, table: Table, solutions: Traces, found: list[Attack]) -> Lesson:
         """Make the scorer's train batch: rewritten steps of this and earlier turns, and as many untouched ones. Weights balance
         the two labels."""
-        fresh = {a.shown.id: labelled(a.shown, a.right) for a in found if a.shown is not None and a.right is not None}
-        rewritten = [*fresh.values(), *self.recall(table, len(found))]
-        self.remember(list(fresh.values()))
-        untouched, rng = self.label(table, solutions), keyed("untouched", table.setting.seed, table.turn)
+        fresh = {a.shown.id: label_last_step(a.shown, a.right) for a in found if a.shown is not None and a.right is not None}
+        rewritten = [*fresh.values(), *self.sample_replay(table, len(found))]
+        self.add_to_replay(list(fresh.values()))
+        untouched, rng = self.label(table, solutions), make_keyed_rng("untouched", table.setting.seed, table.turn)
         chosen = rng.sample(untouched, min(len(untouched), len(rewritten)))
-        rows, targets = as_rows(table, [*rewritten, *chosen])
+        rows, targets = build_value_rows(table, [*rewritten, *chosen])
         labels = [float(np.append(target[~np.isnan(target)], np.nan)[0]) for target in targets]
         notes = {key: value for key, value in attack_metrics(found).items() if value is not None}
-        weights = balanced(labels)
+        weights = compute_class_weights(labels)
         lesson = self.lesson("verifier", rows, targets=targets, weights=weights, sources=self.sources(), notes=notes)
         if table.phase == "game":
             return lesson
@@ -172,15 +172,19 @@ class Aprm(Scoring):
 
     def label(self, table: Table, solutions: Traces) -> list[Labelled]:
         """Label the untouched steps that are right."""
-        return [labelled(shown(table, piece), True) for steps in right_steps(table, solutions) for piece in steps]
+        return [
+            label_last_step(build_step_prefix(table, piece), True)
+            for steps in slice_correct_steps(table, solutions)
+            for piece in steps
+        ]
 
     def sources(self) -> dict[str, float]:
         return {"steps": 1.0}
 
     def measure(self, table: Table) -> dict[str, float | None]:
         """Measure the scorer on every family of mistakes, with a mean over held-out ones, and the corruptor's attacks."""
-        targets = gold_steps(table, self.options.measured)
+        targets = sample_gold_steps(table, self.options.measured)
         out = family_metrics(table, targets, self.options.held_out)
         if self.options.attack == "learned":
-            out |= attack_metrics(attacks(table, table.ask("corruptor", targets)))
+            out |= attack_metrics(grade_attacks(table, table.ask("corruptor", targets)))
         return out

@@ -16,8 +16,18 @@ from milonga.credit import outcome_advantages
 from milonga.credit.self_learning import proposal_reward, substring_agrees
 from milonga.evals.metrics import mean
 from milonga.recipes.base import RECIPES, Recipe, RecipeOptions
-from milonga.recipes.imitation import imitation
-from milonga.recipes.self_questions import WORDS, Memory, audit, conclusion, gold_pairs, problem_of, solution_of, teach, verdict
+from milonga.recipes.imitation import make_imitation_batch
+from milonga.recipes.self_questions import (
+    WORDS,
+    Memory,
+    audit_judge_and_proposer,
+    demonstrate_formats,
+    extract_conclusion,
+    make_gold_pairs,
+    parse_verdict,
+    proposal_to_problem,
+    restore_solution,
+)
 from milonga.roles import StepSolver, StepVerifier
 from milonga.roles.proposer import Proposer
 from milonga.schedule import Action, Phase, Plateau, Schedule
@@ -102,7 +112,7 @@ class Asl(Recipe):
         return Schedule(intro, (Phase("proposer", o.n_proposer), *others))
 
     @property
-    def tag(self) -> str:
+    def judge_tag(self) -> str:
         """The tag of the judge's weights that give rewards: its live ones, or those it had before the first cycle."""
         return "grm" if self.options.grm == "frozen" and "tasks" in self.state else "live"
 
@@ -113,70 +123,72 @@ class Asl(Recipe):
     def play(self, table: Table) -> Traces:
         o = self.options
         if table.phase == "formats":
-            return teach(table)
+            return demonstrate_formats(table)
         if table.learner == "proposer":
-            made = table.ask("proposer", self.memory.old_questions(table), self.rollouts)
-            posed = {trace.id: problem for trace in made if (problem := problem_of(table, trace)) is not None}
-            own = [solution_of(table, posed[t.id], t.reading.value.work, f"{t.id}/own") for t in made if t.id in posed]
+            made = table.ask("proposer", self.memory.sample_requests(table), self.rollouts)
+            posed = {trace.id: problem for trace in made if (problem := proposal_to_problem(table, trace)) is not None}
+            own = [restore_solution(table, posed[t.id], t.reading.value.work, f"{t.id}/own") for t in made if t.id in posed]
             tried = table.ask("generator", list(posed.values()), o.attempts)
-            checks = table.ask("verifier", tried, o.judgements, tag=self.tag)
-            return Traces([*made, *tried, *checks, *table.ask("verifier", Traces(own), o.self_checks, tag=self.tag)])
+            checks = table.ask("verifier", tried, o.judgements, tag=self.judge_tag)
+            return Traces([*made, *tried, *checks, *table.ask("verifier", Traces(own), o.self_checks, tag=self.judge_tag)])
         if table.learner == "verifier":
-            return table.ask("verifier", self.pairs(table), self.rollouts)
-        solutions = table.ask("generator", self.memory.questions(table), self.rollouts)
-        return Traces([*solutions, *table.ask("verifier", solutions, tag=self.tag)])
+            return table.ask("verifier", self.sample_labelled_pairs(table), self.rollouts)
+        solutions = table.ask("generator", self.memory.sample_questions(table), self.rollouts)
+        return Traces([*solutions, *table.ask("verifier", solutions, tag=self.judge_tag)])
 
-    def pairs(self, table: Table) -> Traces:
+    def sample_labelled_pairs(self, table: Table) -> Traces:
         """Return attempts for the judge. Their labels are stored in the state, by their ids."""
-        o, labelled = self.options, self.memory.pairs(table)
+        o, labelled = self.options, self.memory.sample_pairs(table)
         if o.grm_label_source == "pg_answer":
             labelled = [(trace, bool(trace.correct)) for trace, _ in labelled]
         if o.grm_label_source == "gold_mix" and table.progress >= o.inject_start and labelled:
-            gold = gold_pairs(table, max(1, round(o.inject_fraction * len(labelled))))
+            gold = make_gold_pairs(table, max(1, round(o.inject_fraction * len(labelled))))
             labelled[: len(gold)] = gold
         self.state["labels"] = {trace.id: label for trace, label in labelled}
         return Traces(trace for trace, _ in labelled)
 
     def credit(self, table: Table, played: Traces) -> list[Lesson]:
         if table.phase == "formats":
-            return [imitation(self, "proposer", played)]
-        rows = played.keep(lambda trace: trace.seat == table.learner)
+            return [make_imitation_batch(self, "proposer", played)]
+        rows = played.select(lambda trace: trace.seat == table.learner)
         if not len(rows):
             return []  # the judge has not yet disagreed about any question: there is nothing to learn
-        sources, groups = {"verifier": 1.0}, rows.problems
+        sources, groups = {"verifier": 1.0}, rows.problem_ids
         if table.learner == "verifier":
-            rewards, groups = [self.agrees(check, table) for check in rows], rows.subjects
+            rewards, groups = [self.compute_judge_reward(check, table) for check in rows], rows.subjects
             sources = {"proposer" if self.options.grm_label_source == "pg_answer" else "verifier": 1.0}
         elif table.learner == "proposer":
-            rewards = self.pay_proposer(rows, played, self.said(table, played))
+            rewards = self.compute_proposer_rewards(rows, played, self.collect_verdicts(table, played))
         else:
-            rewards = self.pay_solver(rows, self.said(table, played))
+            rewards = self.compute_solver_rewards(rows, self.collect_verdicts(table, played))
         bonus = self.options.format_bonus * np.array([trace.reading.format for trace in rows])
         objective = self.objectives[table.learner]
-        advantages = outcome_advantages(np.array(rewards) + bonus, rows, groups, objective, table.penalties(rows, objective))
-        notes = {"reward": mean(rewards) or 0.0} | self.memory.sizes()
+        advantages = outcome_advantages(
+            np.array(rewards) + bonus, rows, groups, objective, table.compute_kl_penalties(rows, objective)
+        )
+        notes = {"reward": mean(rewards) or 0.0} | self.memory.count_entries()
         return [self.lesson(table.learner, rows, advantages=advantages, sources=sources, notes=notes)]
 
-    def said(self, table: Table, played: Traces) -> Said:
+    def collect_verdicts(self, table: Table, played: Traces) -> Said:
         """Return the parsable verdicts on each solution, by its id."""
         out: dict[str, list[bool]] = {}
-        for check in played.keep(lambda trace: trace.seat == "verifier"):
-            found = verdict(check, self.options.parser, table.setting.roles["verifier"].dialect)
+        for check in played.select(lambda trace: trace.seat == "verifier"):
+            found = parse_verdict(check, self.options.parser, table.setting.roles["verifier"].dialect)
             out.setdefault(check.subject.id, []).extend([] if found is None else [found])
         return out
 
-    def agrees(self, check: Trace, table: Table) -> float:
+    def compute_judge_reward(self, check: Trace, table: Table) -> float:
         """Return the judge's reward: 1 where its verdict is the label. An ambiguous verdict is invalid, and earns 0."""
         label, dialect = self.state["labels"][check.subject.id], table.setting.roles["verifier"].dialect
         if self.options.parser == "substring":
-            return float(substring_agrees(conclusion(check, dialect), label, WORDS[dialect]))
-        return float(verdict(check, "strict", dialect) == label)
+            return float(substring_agrees(extract_conclusion(check, dialect), label, WORDS[dialect]))
+        return float(parse_verdict(check, "strict", dialect) == label)
 
-    def pay_proposer(self, proposals: Traces, played: Traces, said: Said) -> list[float]:
+    def compute_proposer_rewards(self, proposals: Traces, played: Traces, said: Said) -> list[float]:
         """Compute R_PG for each proposal, and store questions with split verdicts and judged attempts for later phases."""
         rewards = []
         for proposal in proposals:
-            attempts = played.keep(lambda t, id=proposal.id: t.seat == "generator" and t.problem.source == id)  # type: ignore[misc]
+            attempts = played.select(lambda t, id=proposal.id: t.seat == "generator" and t.problem.source == id)  # type: ignore[misc]
             votes = [said.get(attempt.id, []) for attempt in attempts]
             own = said.get(f"{proposal.id}/own", [])
             rewards.append(proposal_reward(votes, own, self.options.accept, self.options.subtract_noise))
@@ -184,15 +196,15 @@ class Asl(Recipe):
             self.memory.remember(proposal, rewards[-1], judged)
         return rewards
 
-    def pay_solver(self, solutions: Traces, said: Said) -> list[float]:
+    def compute_solver_rewards(self, solutions: Traces, said: Said) -> list[float]:
         """Compute the solver's reward from one verdict: 0 for a solution without an answer, NaN where the verdict cannot be
         parsed."""
         rewards = []
         for solution in solutions:
             votes = said.get(solution.id, [])
-            rewards.append(0.0 if not solution.reading.valid else float(votes[0]) if votes else float("nan"))
-        self.memory.rate(solutions, rewards)
+            rewards.append(0.0 if not solution.reading.is_valid else float(votes[0]) if votes else float("nan"))
+        self.memory.update_solve_rates(solutions, rewards)
         return rewards
 
     def measure(self, table: Table) -> dict[str, float | None]:
-        return audit(table, self.options.audit, self.tag)
+        return audit_judge_and_proposer(table, self.options.audit, self.judge_tag)

@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 from milonga.credit import balanced_accuracy
 from milonga.evals.metrics import mean
 from milonga.recipes.scoring import Labelled
-from milonga.recipes.slicing import gold
+from milonga.recipes.slicing import write_reference
 from milonga.roles import StepSolver
-from milonga.roles.slices import slices
+from milonga.roles.slices import split_into_slices
 from milonga.table import Table
-from milonga.tasks.base import keyed
+from milonga.tasks.base import make_keyed_rng
 from milonga.types import Solution, Trace, Traces
 
 
@@ -29,31 +29,31 @@ class Attack:
     accepted: bool = False
 
 
-def labelled(shown: Trace, right: bool) -> Labelled:
+def label_last_step(shown: Trace, right: bool) -> Labelled:
     """Label only the last step of a prefix; the earlier steps have NaN."""
     count = len(shown.reading.value.steps)
     return Labelled(shown, [float("nan")] * (count - 1) + [float(right)])
 
 
-def right_steps(table: Table, solutions: Traces) -> list[list[Trace]]:
+def slice_correct_steps(table: Table, solutions: Traces) -> list[list[Trace]]:
     """Return for each solution its right steps, each as a slice of one step. A step is right given the steps before it."""
     dialect = table.setting.roles["generator"].dialect
-    pieces = [slices(solution, 1, dialect) for solution in solutions]
+    pieces = [split_into_slices(solution, 1, dialect) for solution in solutions]
     return [[piece for piece in some if piece.grade is not None and piece.grade.steps == (True,)] for some in pieces]
 
 
-def shown(table: Table, piece: Trace, step: str | None = None) -> Trace:
+def build_step_prefix(table: Table, piece: Trace, step: str | None = None) -> Trace:
     """Build the prefix of a solution up to one step, which `step` replaces, in the solver's format."""
     solver, value = table.setting.roles["generator"], piece.reading.value
     assert isinstance(solver, StepSolver)
     whole = solver.write([*value.before, value.steps[0] if step is None else step], "")
     read: Solution = solver.read(whole).value
     text = whole[: read.ends[len(value.before)]]
-    made = Trace.given(f"{piece.id}>{step or ''}", "generator", piece.problem, text, solver.read(text))
+    made = Trace.from_text(f"{piece.id}>{step or ''}", "generator", piece.problem, text, solver.read(text))
     return replace(made, finish="length")
 
 
-def oracle(table: Table, piece: Trace, step: str) -> bool | None:
+def check_rewritten_step(table: Table, piece: Trace, step: str) -> bool | None:
     """Return whether a rewritten step is right given the steps before it; None where the task cannot tell. The later steps stay
     as they were, because a solution that stops early is graded wrong where it stops."""
     solution, at = piece.subject.reading.value, len(piece.reading.value.before)
@@ -62,7 +62,7 @@ def oracle(table: Table, piece: Trace, step: str) -> bool | None:
     return None if truth is None else truth[at]
 
 
-def accepted(table: Table, works: Sequence[Trace]) -> dict[str, bool]:
+def judge_last_steps(table: Table, works: Sequence[Trace]) -> dict[str, bool]:
     """Return rollout id to whether the scorer accepts its last step (score >= 0.5)."""
     distinct = {work.id: work for work in works}
     checks = table.judge("verifier", Traces(distinct.values()))
@@ -70,17 +70,17 @@ def accepted(table: Table, works: Sequence[Trace]) -> dict[str, bool]:
     return {id: scores[-1] >= 0.5 for id, scores in found.items() if scores}
 
 
-def attacks(table: Table, rewrites: Traces) -> list[Attack]:
+def grade_attacks(table: Table, rewrites: Traces) -> list[Attack]:
     """Grade each rewritten step by the oracle and by the scorer. Text that does not parse as a step is no attack, and the
     scorer is not trained on it."""
     found = []
     for rewrite in rewrites:
         piece, step = rewrite.subject, next(iter(rewrite.reading.value.steps), None)
-        if step is None or not rewrite.reading.valid or not table.setting.task.is_step(step):
+        if step is None or not rewrite.reading.is_valid or not table.setting.task.is_step(step):
             found.append(Attack(rewrite, None, None))
         else:
-            found.append(Attack(rewrite, oracle(table, piece, step), shown(table, piece, step)))
-    said = accepted(table, [attack.shown for attack in found if attack.shown is not None])
+            found.append(Attack(rewrite, check_rewritten_step(table, piece, step), build_step_prefix(table, piece, step)))
+    said = judge_last_steps(table, [attack.shown for attack in found if attack.shown is not None])
     return [replace(a, accepted=a.shown is not None and said.get(a.shown.id, False)) for a in found]
 
 
@@ -93,16 +93,20 @@ def attack_metrics(found: Sequence[Attack]) -> dict[str, float | None]:
     }
 
 
-def gold_steps(table: Table, count: int) -> Traces:
+def sample_gold_steps(table: Table, count: int) -> Traces:
     """Sample one step of the reference solution of each of the next problems."""
     pieces = []
     for problem in table.problems(count):
-        solution = gold(table, problem)
-        pieces.append(keyed("measured", problem.id).choice(slices(solution, 1, table.setting.roles["generator"].dialect)))
+        solution = write_reference(table, problem)
+        pieces.append(
+            make_keyed_rng("measured", problem.id).choice(
+                split_into_slices(solution, 1, table.setting.roles["generator"].dialect)
+            )
+        )
     return Traces(pieces)
 
 
-def family_names(families: Iterable[str]) -> tuple[str, ...]:
+def list_family_metrics(families: Iterable[str]) -> tuple[str, ...]:
     """Return the names of the metrics that `family_metrics` returns."""
     return (*(f"accuracy_on_{name}" for name in families), "held_out_accuracy", "allowed_accuracy", "accepts_untouched")
 
@@ -113,12 +117,12 @@ def family_metrics(table: Table, targets: Traces, held_out: Collection[str]) -> 
     task = table.setting.task
     works: dict[str, list[Trace]] = {name: [] for name in ("untouched", *task.families)}
     for piece in targets:
-        value, rng = piece.reading.value, keyed("corrupted", piece.problem.id)
-        works["untouched"].append(shown(table, piece))
+        value, rng = piece.reading.value, make_keyed_rng("corrupted", piece.problem.id)
+        works["untouched"].append(build_step_prefix(table, piece))
         for family in task.families:
-            text = task.corrupt(piece.problem, [*value.before, *value.steps], len(value.before), family, rng)
-            works[family] += [] if text is None else [shown(table, piece, text)]
-    said = accepted(table, [work for some in works.values() for work in some])
+            text = task.corrupt_step(piece.problem, [*value.before, *value.steps], len(value.before), family, rng)
+            works[family] += [] if text is None else [build_step_prefix(table, piece, text)]
+    said = judge_last_steps(table, [work for some in works.values() for work in some])
     yes = {name: [said[work.id] for work in some if work.id in said] for name, some in works.items()}
     out = {
         name: balanced_accuracy(yes["untouched"] + yes[name], [True] * len(yes["untouched"]) + [False] * len(yes[name]))

@@ -98,7 +98,7 @@ class Recipe(ABC):
         self.state: dict[str, Any] = {}
 
     @classmethod
-    def seated(cls, options: Any) -> Mapping[str, type[Role]]:
+    def select_agents(cls, options: Any) -> Mapping[str, type[Role]]:
         """Return the agents that take part under these options. All of them, except in recipes with several line-ups."""
         return cls.seats
 
@@ -132,7 +132,7 @@ class Recipe(ABC):
         return Lesson(self.policies[seat], self.objectives[seat], traces, **targets)
 
 
-def joined(one: Lesson, other: Lesson) -> Lesson:
+def merge_train_batches(one: Lesson, other: Lesson) -> Lesson:
     """Merge two policy-gradient train batches of one policy: it learns from the rows of both in the same optimizer steps."""
     rows, notes = Traces([*one.traces, *other.traces]), one.notes | other.notes
     advantages = [*(one.advantages or []), *(other.advantages or [])]

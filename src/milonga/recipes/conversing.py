@@ -9,40 +9,40 @@ import numpy as np
 
 from milonga.evals.metrics import mean
 from milonga.table import Table
-from milonga.tasks.base import keyed, normalised
+from milonga.tasks.base import make_keyed_rng, normalise_text
 from milonga.types import Floats, Problem, Trace, Traces
 
 
-def comparable(talks: Traces) -> Traces:
+def filter_comparable(talks: Traces) -> Traces:
     """Drop conversations that are the only one of their problem: they have no baseline. That happens where the others had no
     room for another turn."""
-    counts = Counter(talks.problems)
-    return talks.keep(lambda talk: counts[talk.problem.id] > 1)
+    counts = Counter(talks.problem_ids)
+    return talks.select(lambda talk: counts[talk.problem.id] > 1)
 
 
-def turns_of(talk: Trace) -> list[Trace]:
+def list_turns(talk: Trace) -> list[Trace]:
     """Return the conversation after each of its turns, the first one first."""
     out = [talk]
-    while (before := out[0].earlier) is not None:
+    while (before := out[0].earlier_conversation) is not None:
         out.insert(0, before)
     return out
 
 
-def taught(table: Table, seat: str, problems: Sequence[Problem], what: str) -> list[str]:
+def write_teacher_texts(table: Table, seat: str, problems: Sequence[Problem], what: str) -> list[str]:
     """Return the text of the agent's noisy teacher for each problem. `what` keys its random mistakes."""
     role, setting = table.setting.roles[seat], table.setting
-    keys = [keyed(what, setting.seed, table.turn, seat, problem.id) for problem in problems]
+    keys = [make_keyed_rng(what, setting.seed, table.turn, seat, problem.id) for problem in problems]
     return [role.demonstrate(setting.task, problem, key)[1] for problem, key in zip(problems, keys, strict=True)]
 
 
-def turn_costs(talks: Traces, differences: list[Floats], betas: Sequence[float]) -> list[Floats]:
+def compute_turn_costs(talks: Traces, differences: list[Floats], betas: Sequence[float]) -> list[Floats]:
     """Return token costs (KL penalties): the differences times the beta of their turn.
 
     differences: one float array per conversation, aligned with its ids, as the result is. betas: one per turn.
     """
     out = [np.zeros(len(talk.ids)) for talk in talks]
     for talk, cost, difference in zip(talks, out, differences, strict=True):
-        for (start, end), beta in zip(talk.turns, betas, strict=True):
+        for (start, end), beta in zip(talk.turn_spans, betas, strict=True):
             cost[start:end] = beta * difference[start:end]
     return out
 
@@ -51,10 +51,10 @@ CHANGES = ("first_accuracy", "last_accuracy", "gain", "fixed", "broken", "copy_r
 """The names of the metrics that `change_figures` returns."""
 
 
-def change_figures(earlier: Traces, later: Traces) -> dict[str, float | None]:
+def compute_change_metrics(earlier: Traces, later: Traces) -> dict[str, float | None]:
     """Compare two turns of the same conversations: accuracy of both and its gain, wrong to right, right to wrong, copies."""
     before, after = earlier.correct, later.correct
-    same = [normalised(a.text) == normalised(b.text) for a, b in zip(earlier, later, strict=True)]
+    same = [normalise_text(a.text) == normalise_text(b.text) for a, b in zip(earlier, later, strict=True)]
     return {
         "first_accuracy": mean(before),
         "last_accuracy": mean(after),

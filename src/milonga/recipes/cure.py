@@ -13,10 +13,10 @@ import numpy as np
 from pydantic import Field
 
 from milonga.credit import outcome_advantages
-from milonga.credit.unit_tests import UnitTestReward, separation, shortened, unanimous
+from milonga.credit.unit_tests import UnitTestReward, estimate_separation, passed_by_all, shape_by_length
 from milonga.evals.metrics import mean
 from milonga.recipes.base import RECIPES, Recipe, RecipeOptions
-from milonga.recipes.unit_testing import Bench, benches, best_of, label_noise, told
+from milonga.recipes.unit_testing import Bench, add_public_examples, label_noise, run_benches, score_best_program
 from milonga.roles import Coder, Tester
 from milonga.schedule import Action, Phase, Schedule
 from milonga.table import Table
@@ -82,7 +82,7 @@ class Cure(Recipe):
         asked = {self.policies[seat] for seat in self.seats if self.objectives[seat].kl_from == PHASE}
         return Schedule(cycle=(Phase("generator", 1, enter=tuple(Action("snapshot", name, PHASE) for name in sorted(asked))),))
 
-    def late(self, table: Table) -> bool:
+    def is_post_stage(self, table: Table) -> bool:
         """Return whether the post stage has begun (`post_stage_at`)."""
         at = self.options.post_stage_at
         return at is not None and isinstance(table.turn, int) and table.turn > at
@@ -90,68 +90,72 @@ class Cure(Recipe):
     def play(self, table: Table) -> Traces:
         problems = table.problems()
         programs = table.ask("generator", problems, self.rollouts)
-        share = 0.0 if self.late(table) else self.options.public
-        return Traces([*programs, *table.ask("tester", told(table, problems, share), self.options.tests)])
+        share = 0.0 if self.is_post_stage(table) else self.options.public
+        return Traces([*programs, *table.ask("tester", add_public_examples(table, problems, share), self.options.tests)])
 
     def credit(self, table: Table, played: Traces) -> Iterator[Lesson]:
         """Yield the coder's train batch, then the tester's. Importance ratios are to the policy that sampled, before both."""
-        found = benches(table, played)
-        programs = played.keep(lambda trace: trace.seat == "generator")
+        found = run_benches(table, played)
+        programs = played.select(lambda trace: trace.seat == "generator")
         passed = {trace.id: share for bench in found for trace, share in zip(bench.programs, bench.shares, strict=True)}
         rewards = np.array([passed[trace.id] for trace in programs])
-        yield self.taught(table, "generator", programs, rewards, {"answers": 1.0}, {"passed": mean(rewards) or 0.0})
+        yield self.credit_agent(table, "generator", programs, rewards, {"answers": 1.0}, {"passed": mean(rewards) or 0.0})
         if self.options.train_tester:
-            yield from self.tester(table, found)
+            yield from self.credit_tester(table, found)
 
-    def tester(self, table: Table, found: list[Bench]) -> Iterator[Lesson]:
+    def credit_tester(self, table: Table, found: list[Bench]) -> Iterator[Lesson]:
         """Yield the tester's train batch; none where no problem gives its tests a reward."""
         o = self.options
-        by = UnitTestReward(o.reward, self.late(table), o.all_correct_policy, o.format_fail_value)
-        rewards = [by.rewards(bench.passes, bench.right, bench.readable) for bench in found]
+        by = UnitTestReward(o.reward, self.is_post_stage(table), o.all_correct_policy, o.format_fail_value)
+        rewards = [by.rewards(bench.passes, bench.right_mask, bench.readable_mask) for bench in found]
         paid = [(bench, reward) for bench, reward in zip(found, rewards, strict=True) if reward is not None]
         if not paid:
             return
         tests = Traces(test for bench, _ in paid for test in bench.tests)
-        notes = self.separation([bench for bench, _ in paid]) | {"unlabelled": 1 - len(paid) / len(found)}
-        values = np.concatenate([self.by_length(bench, reward) for bench, reward in paid])
-        yield self.taught(table, "tester", tests, values, {"generator": 0.5, "answers": 0.5}, notes)
+        notes = self.track_separation([bench for bench, _ in paid]) | {"unlabelled": 1 - len(paid) / len(found)}
+        values = np.concatenate([self.shape_by_length(bench, reward) for bench, reward in paid])
+        yield self.credit_agent(table, "tester", tests, values, {"generator": 0.5, "answers": 0.5}, notes)
 
-    def by_length(self, bench: Bench, rewards: Floats) -> Floats:
+    def shape_by_length(self, bench: Bench, rewards: Floats) -> Floats:
         """Apply the length transform to a problem's test rewards, if the options ask for it."""
         if not self.options.length_transform:
             return rewards
         lengths = np.array([float(test.length) for test in bench.tests])
-        return shortened(rewards, lengths, self.options.length_low, self.options.length_high)
+        return shape_by_length(rewards, lengths, self.options.length_low, self.options.length_high)
 
-    def taught(
+    def credit_agent(
         self, table: Table, seat: str, rows: Traces, rewards: Floats, sources: dict[str, float], notes: dict[str, float]
     ) -> Lesson:
         """Make a role's train batch. The baseline is over its rollouts of a problem; equal rewards give advantage 0."""
         objective = self.objectives[seat]
-        advantages = outcome_advantages(rewards, rows, rows.problems, objective, table.penalties(rows, objective))
+        advantages = outcome_advantages(rewards, rows, rows.problem_ids, objective, table.compute_kl_penalties(rows, objective))
         return self.lesson(seat, rows, advantages=advantages, sources=sources, notes=notes)
 
-    def separation(self, found: list[Bench]) -> dict[str, float]:
+    def track_separation(self, found: list[Bench]) -> dict[str, float]:
         """Return p_u, p01, p00 and mu on the generated programs, and an alarm where validity rises while mu falls."""
-        known = separation([(bench.passes, bench.right, unanimous(bench.passes[bench.right])) for bench in found])
+        known = estimate_separation(
+            [(bench.passes, bench.right_mask, passed_by_all(bench.passes[bench.right_mask])) for bench in found]
+        )
         if known is None:
             return {}
         before = self.state.get("separation", [known.valid, known.mu])
         self.state["separation"] = [known.valid, known.mu]
         alarm = known.valid > before[0] and known.mu < before[1]
-        return known.figures() | {"trivial_tests": float(alarm)}
+        return known.to_metrics() | {"trivial_tests": float(alarm)}
 
     def measure(self, table: Table) -> dict[str, float | None]:
         """Measure tests against the reference program, and how often the program that passes most of them is right."""
         problems = table.problems(self.options.measured)
         programs = table.ask("generator", problems, self.rollouts)
-        tests = table.ask("tester", told(table, problems, self.options.public), self.options.tests)
-        found = benches(table, Traces([*programs, *tests]), reference=True)
-        known = separation([(bench.passes, bench.right, bench.valid) for bench in found if bench.valid is not None])
-        figures = dict.fromkeys(FIGURES) if known is None else known.figures()
+        tests = table.ask("tester", add_public_examples(table, problems, self.options.public), self.options.tests)
+        found = run_benches(table, Traces([*programs, *tests]), reference=True)
+        known = estimate_separation(
+            [(bench.passes, bench.right_mask, bench.valid) for bench in found if bench.valid is not None]
+        )
+        figures = dict.fromkeys(FIGURES) if known is None else known.to_metrics()
         return {f"tester/{name}": figures[name] for name in FIGURES} | {
-            "tester/readable": mean([float(test.reading.valid) for test in tests]),
-            "best_of_n": mean([best_of(bench) for bench in found]),
-            "pass_1": mean([float(right) for bench in found for right in bench.right]),
+            "tester/readable": mean([float(test.reading.is_valid) for test in tests]),
+            "best_of_n": mean([score_best_program(bench) for bench in found]),
+            "pass_1": mean([float(right) for bench in found for right in bench.right_mask]),
             "label_noise": label_noise(table, found),
         }

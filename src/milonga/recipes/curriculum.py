@@ -13,17 +13,17 @@ import numpy as np
 from pydantic import Field
 
 from milonga.credit import outcome_advantages
-from milonga.credit.difficulty import by_hand, learnability, spread_of
+from milonga.credit.difficulty import learnability, normalised_entropy, scheduled_level
 from milonga.errors import ConfigError
 from milonga.evals.metrics import mean
 from milonga.recipes.base import RECIPES
-from milonga.recipes.imitation import imitation
+from milonga.recipes.imitation import make_imitation_batch
 from milonga.recipes.tango import Tango, TangoOptions
 from milonga.roles import Chooser, StepSolver, StepVerifier
-from milonga.roles.chooser import state_of
+from milonga.roles.chooser import make_level_problem
 from milonga.schedule import Schedule, warm_up
 from milonga.table import Table
-from milonga.tasks.base import keyed
+from milonga.tasks.base import make_keyed_rng
 from milonga.types import Lesson, Problem, Traces
 
 EXAMPLES = 64
@@ -70,44 +70,44 @@ class Curriculum(Tango):
     def play(self, table: Table) -> Traces:
         """Sample choices of levels, then Tango's rollouts on problems of these levels."""
         if table.learner == "proposer":
-            return self.even_choices(table)
-        choices = self.choices(table)
-        problems = self.posed(table, choices)
+            return self.write_even_choices(table)
+        choices = self.sample_choices(table)
+        problems = self.draw_problems(table, choices)
         each, checks = (self.rollouts, 1) if table.learner == "generator" else (1, self.rollouts)
         solutions = table.ask("generator", problems, each)
         return Traces([*choices, *solutions, *table.ask("verifier", solutions, checks)])
 
-    def even_choices(self, table: Table) -> Traces:
+    def write_even_choices(self, table: Table) -> Traces:
         """Write demonstrations of a teacher that chooses levels uniformly, with random solve rates in the prompt."""
-        levels, rng = table.setting.task.levels, keyed("even", table.setting.seed, table.turn)
+        levels, rng = table.setting.task.levels, make_keyed_rng("even", table.setting.seed, table.turn)
         role = table.setting.roles["proposer"]
         assert isinstance(role, Chooser)
         shown, texts = [], []
         for number in range(EXAMPLES):
             rates = {str(level): rng.random() for level in levels if rng.random() < 0.8}
-            shown.append(state_of(levels, rates, f"rates/{number}"))
+            shown.append(make_level_problem(levels, rates, f"rates/{number}"))
             texts.append(role.write(rng.choice(levels)))
         return table.write("proposer", shown, texts)
 
-    def choices(self, table: Table) -> Traces:
+    def sample_choices(self, table: Table) -> Traces:
         """Sample one choice for each problem, except those with a uniform level. None where levels are not learned."""
         if self.options.choose != "learned":
             return Traces([])
-        state = state_of(table.setting.task.levels, self.state.get("rates", {}), "rates")
+        state = make_level_problem(table.setting.task.levels, self.state.get("rates", {}), "rates")
         return table.ask("proposer", [state], table.setting.batch - round(self.options.explore * table.setting.batch))
 
-    def posed(self, table: Table, choices: Traces) -> list[Problem]:
+    def draw_problems(self, table: Table, choices: Traces) -> list[Problem]:
         """Draw the turn's problems. Those that the proposer chose have the id of its choice as `source`. The level of the
         others is uniform, or follows the hand-made schedule."""
-        levels, rng = table.setting.task.levels, keyed("mix", table.setting.seed, table.turn)
+        levels, rng = table.setting.task.levels, make_keyed_rng("mix", table.setting.seed, table.turn)
         named: list[tuple[int, str | None]] = []
         for choice in choices:
             level = choice.reading.value.level
             named.append((level, choice.id) if level in levels else (rng.choice(levels), None))
         while len(named) < table.setting.batch:
             hand = self.options.choose == "easy_to_hard"
-            named.append((by_hand(levels, table.progress) if hand else rng.choice(levels), None))
-        made = table.problems_at([level for level, _ in named])
+            named.append((scheduled_level(levels, table.progress) if hand else rng.choice(levels), None))
+        made = table.draw_problems_at([level for level, _ in named])
         return [
             replace(problem, data={**problem.data, "level": level}, source=source)
             for problem, (level, source) in zip(made, named, strict=True)
@@ -115,17 +115,17 @@ class Curriculum(Tango):
 
     def credit(self, table: Table, played: Traces) -> list[Lesson]:
         if table.learner == "proposer":
-            return [imitation(self, "proposer", played)]
+            return [make_imitation_batch(self, "proposer", played)]
         lessons = super().credit(table, played)
-        choices = played.keep(lambda t: t.seat == "proposer")
+        choices = played.select(lambda t: t.seat == "proposer")
         if table.learner == "generator":
-            solutions = played.keep(lambda t: t.seat == "generator")
-            self.remember(solutions)
+            solutions = played.select(lambda t: t.seat == "generator")
+            self.update_solve_rates(solutions)
             if len(choices) > 1:  # a single choice has no baseline
                 lessons.append(self.credit_proposer(table, choices, solutions))
         return lessons
 
-    def remember(self, solutions: Traces) -> None:
+    def update_solve_rates(self, solutions: Traces) -> None:
         """Update the running solve rate of each level, which the proposer's prompt shows."""
         rates, keep = dict(self.state.get("rates", {})), self.options.memory
         found: dict[str, list[float]] = {}
@@ -145,7 +145,9 @@ class Curriculum(Tango):
         rates = [mean(right[choice.id]) if choice.id in right else 0.0 for choice in choices]
         rewards = np.array([float("nan") if rate is None else learnability(rate) for rate in rates])
         objective = self.objectives["proposer"]
-        credit = outcome_advantages(rewards, choices, choices.problems, objective, table.penalties(choices, objective))
+        credit = outcome_advantages(
+            rewards, choices, choices.problem_ids, objective, table.compute_kl_penalties(choices, objective)
+        )
         named = [choice.reading.value.level for choice in choices if choice.id in right]
         notes = {"learnability": mean(rewards) or 0.0, "level": mean([float(level) for level in named]) or 0.0}
         return self.lesson("proposer", choices, advantages=credit, sources={"generator": 1.0}, notes=notes)
@@ -153,12 +155,12 @@ class Curriculum(Tango):
     def measure(self, table: Table) -> dict[str, float | None]:
         """Measure what the proposer would choose now, and the accuracy on the easiest and the hardest level."""
         levels, count = table.setting.task.levels, table.setting.batch
-        choices = self.choices(table)
+        choices = self.sample_choices(table)
         named = [c.reading.value.level for c in choices if c.reading.value.level in levels]
         ends = (("hardest", levels[-1]), ("easiest", levels[0]))
-        solved = {name: table.ask("generator", table.problems_at([level] * count), 2) for name, level in ends}
+        solved = {name: table.ask("generator", table.draw_problems_at([level] * count), 2) for name, level in ends}
         return {
             "chosen_level": mean([float(level) for level in named]),
-            "chosen_spread": spread_of(named, len(levels)),
+            "chosen_spread": normalised_entropy(named, len(levels)),
             "readable_choices": len(named) / len(choices) if choices else None,
         } | {f"{name}_accuracy": mean(solutions.correct) for name, solutions in solved.items()}

@@ -18,9 +18,17 @@ from milonga.credit import outcome_advantages
 from milonga.credit.proofs import MetaMode, generator_reward, score_reward, verifier_reward
 from milonga.evals.metrics import mean
 from milonga.recipes.base import RECIPES, Recipe, RecipeOptions
-from milonga.recipes.imitation import demonstrations, imitation
-from milonga.recipes.proof_labels import AUDITED, audit, graded, mean_scores, readable, true_quality, voted
-from milonga.roles.proofs import DefectVerifier, MetaVerifier, ProofWriter, self_analysis
+from milonga.recipes.imitation import make_imitation_batch, sample_demonstrations
+from milonga.recipes.proof_labels import (
+    AUDITED,
+    audit,
+    filter_readable,
+    label_by_votes,
+    make_graded_proofs,
+    mean_scores,
+    true_quality,
+)
+from milonga.roles.proofs import DefectVerifier, MetaVerifier, ProofWriter, extract_self_analysis
 from milonga.schedule import Action, Gate, Phase, Schedule
 from milonga.table import Table
 from milonga.types import Lesson, Trace, Traces
@@ -107,81 +115,87 @@ class DeepSeekMathV2(Recipe):
     def play(self, table: Table) -> Traces:
         if table.phase == "formats":
             taught = [seat for seat in self.seats if seat != "generator" or self.options.n_generator]
-            return Traces([trace for seat in taught for trace in demonstrations(table, seat)])
+            return Traces([trace for seat in taught for trace in sample_demonstrations(table, seat)])
         if table.learner == "generator":
             self.state["iterated"] = True
             proofs = table.ask("generator", table.problems(), self.rollouts)
             checks = table.ask("verifier", proofs, self.options.n_reward_analyses)
-            own = Traces(self_analysis(proof) for proof in proofs if proof.reading.valid)
+            own = Traces(extract_self_analysis(proof) for proof in proofs if proof.reading.is_valid)
             return Traces([*proofs, *checks, *table.ask("meta_verifier", own, self.options.n_reward_analyses)])
-        proofs = self.proofs(table)
+        proofs = self.sample_labelled_proofs(table)
         if table.learner == "meta_verifier":
-            checks = readable(table.ask("verifier", proofs))
+            checks = filter_readable(table.ask("verifier", proofs))
             return Traces([*checks, *table.ask("meta_verifier", checks, self.rollouts)])
         checks = table.ask("verifier", proofs, self.rollouts)
         if table.phase == "score" or self.options.meta != "learned":
             return checks
-        judged = table.ask("meta_verifier", readable(checks))
+        judged = table.ask("meta_verifier", filter_readable(checks))
         # The paper also continues to train on D_mv. So one analysis of each proof gets a full group of meta-judgements.
-        again = Traces({check.subject.id: check for check in readable(checks)}.values())
+        again = Traces({check.subject.id: check for check in filter_readable(checks)}.values())
         return Traces([*checks, *judged, *table.ask("meta_verifier", again, self.rollouts)])
 
-    def proofs(self, table: Table) -> Traces:
+    def sample_labelled_proofs(self, table: Table) -> Traces:
         """Return the turn's proofs for the verifier. Their labels are stored in the state, by their ids."""
         problems, o = table.problems(), self.options
         own = round(o.auto_share * len(problems)) if table.learner == "verifier" and self.state.get("iterated") else 0
-        labelled = graded(table, problems[own:])
+        labelled = make_graded_proofs(table, problems[own:])
         if own:
-            labelled += voted(table, problems[:own], (o.auto_n, o.auto_m, o.auto_k), o.confirm_at)
+            labelled += label_by_votes(table, problems[:own], (o.auto_n, o.auto_m, o.auto_k), o.confirm_at)
         self.state["labels"] = {proof.id: label for proof, label in labelled}
         return Traces(proof for proof, _ in labelled)
 
     def credit(self, table: Table, played: Traces) -> list[Lesson]:
         if table.phase == "formats":
-            return [imitation(self, "generator", played)]  # all formats into one model: the others start as its copies
-        seats = {seat: played.keep(lambda t, seat=seat: t.seat == seat) for seat in self.seats}  # type: ignore[misc]
+            return [
+                make_imitation_batch(self, "generator", played)
+            ]  # all formats into one model: the others start as its copies
+        seats = {seat: played.select(lambda t, seat=seat: t.seat == seat) for seat in self.seats}  # type: ignore[misc]
         proofs, checks, judged = seats["generator"], seats["verifier"], seats["meta_verifier"]
         half = self.options.beta_self / 2
         if table.learner == "generator":
-            rewards = self.generator_rewards(proofs, mean_scores(checks), mean_scores(judged))
+            rewards = self.compute_generator_rewards(proofs, mean_scores(checks), mean_scores(judged))
             sources = {"verifier": 1 - half, "meta_verifier": half}
-            return [self.reinforce(table, "generator", proofs, rewards, proofs.problems, sources)]
+            return [self.credit_agent(table, "generator", proofs, rewards, proofs.problem_ids, sources)]
         often = Counter(judged.subjects)
-        learned = judged.keep(lambda judgement: often[judgement.subject.id] > 1)
-        known = [right(judgement, true_quality(judgement.subject)) for judgement in learned]
-        lessons = [self.reinforce(table, "meta_verifier", learned, known, learned.subjects, {"steps": 1.0})] if known else []
+        learned = judged.select(lambda judgement: often[judgement.subject.id] > 1)
+        known = [compute_score_reward(judgement, true_quality(judgement.subject)) for judgement in learned]
+        lessons = [self.credit_agent(table, "meta_verifier", learned, known, learned.subjects, {"steps": 1.0})] if known else []
         if table.learner == "verifier":
-            rewards = self.verifier_rewards(table, checks, mean_scores(judged))
+            rewards = self.compute_verifier_rewards(table, checks, mean_scores(judged))
             sources = {"steps": 0.5, "meta_verifier": 0.5} if len(judged) else {"steps": 1.0}
-            lessons.append(self.reinforce(table, "verifier", checks, rewards, checks.subjects, sources))
+            lessons.append(self.credit_agent(table, "verifier", checks, rewards, checks.subjects, sources))
         return lessons
 
-    def reinforce(
+    def credit_agent(
         self, table: Table, seat: str, traces: Traces, rewards: list[float], groups: list[str], sources: dict[str, float]
     ) -> Lesson:
         """Make an agent's train batch by GRPO on these rewards; the same for all three agents."""
         objective = self.objectives[seat]
-        advantages = outcome_advantages(np.array(rewards), traces, groups, objective, table.penalties(traces, objective))
+        advantages = outcome_advantages(
+            np.array(rewards), traces, groups, objective, table.compute_kl_penalties(traces, objective)
+        )
         notes = {"reward": mean(rewards) or 0.0}
         return self.lesson(seat, traces, advantages=advantages, sources=sources, notes=notes)
 
-    def verifier_rewards(self, table: Table, analyses: Traces, judged: Mapping[str, float]) -> list[float]:
+    def compute_verifier_rewards(self, table: Table, analyses: Traces, judged: Mapping[str, float]) -> list[float]:
         """Compute R_format * R_score * R_meta of each analysis; NaN where the meta-verifier's output could not be parsed."""
         out = []
         for analysis in analyses:
-            score, quality = right(analysis, self.state["labels"][analysis.subject.id]), 1.0
+            score, quality = compute_score_reward(analysis, self.state["labels"][analysis.subject.id]), 1.0
             if score and table.phase == "analysis" and self.options.meta != "none":
                 exact = self.options.meta == "oracle"
                 quality = true_quality(analysis) if exact else judged.get(analysis.id, float("nan"))
             out.append(verifier_reward(score, quality, self.options.meta_mode, self.options.meta_floor))
         return out
 
-    def generator_rewards(self, proofs: Traces, scores: Mapping[str, float], judged: Mapping[str, float]) -> list[float]:
+    def compute_generator_rewards(
+        self, proofs: Traces, scores: Mapping[str, float], judged: Mapping[str, float]
+    ) -> list[float]:
         """Compute R_format * (0.76 R_Y + 0.24 R_Z) of each proof; NaN where an output of the verifier or the meta-verifier
         could not be parsed."""
         out = []
         for proof in proofs:
-            if not proof.reading.valid:
+            if not proof.reading.is_valid:
                 out.append(0.0)
                 continue
             quality = judged.get(f"{proof.id}/self", float("nan"))
@@ -193,6 +207,6 @@ class DeepSeekMathV2(Recipe):
         return audit(table, self.options.audit, generator=self.options.n_generator > 0)
 
 
-def right(judgement: Trace, true: float) -> float:
+def compute_score_reward(judgement: Trace, true: float) -> float:
     """Return R_format * R_score of an analysis, or of a judgement of one."""
-    return score_reward(judgement.reading.value.score, true) if judgement.reading.valid else 0.0
+    return score_reward(judgement.reading.value.score, true) if judgement.reading.is_valid else 0.0

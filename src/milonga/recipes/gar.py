@@ -15,20 +15,20 @@ from pydantic import Field
 from milonga.credit import (
     SliceReward,
     StepCredit,
-    approval,
-    balanced,
-    by_solution,
+    approval_rate,
+    average_step_verdicts,
+    compute_class_weights,
+    group_verdicts,
     is_reference,
     normalise,
     outcome_advantages,
-    step_votes,
 )
 from milonga.credit.mixing import rms
 from milonga.evals.slices import slice_metrics, yes_rates
 from milonga.recipes.base import RECIPES, Recipe, RecipeOptions
-from milonga.recipes.imitation import demonstrations, imitation
-from milonga.recipes.outcome import outcome_rewards, solve
-from milonga.recipes.slicing import certainty, gold, slices_of
+from milonga.recipes.imitation import make_imitation_batch, sample_demonstrations
+from milonga.recipes.outcome import outcome_rewards, sample_solutions
+from milonga.recipes.slicing import cut_slices, score_origin_logprobs, write_reference
 from milonga.roles import Dialect, Role, SliceJudge, StepSolver
 from milonga.schedule import Schedule, always, warm_up
 from milonga.table import Table
@@ -114,32 +114,32 @@ class Gar(Recipe):
     def play(self, table: Table) -> Traces:
         """Stage 1: a teacher's verdicts. Stage 2: the generator's rollouts, and verdicts on slices of these and references."""
         if table.learner == "verifier":
-            return demonstrations(table, "verifier", self.options.sft_slices)
-        solutions = solve(table, "generator", self.objectives["generator"], self.rollouts)
-        return Traces([*solutions, *self.verdicts(table, solutions, self.options.disc_group)])
+            return sample_demonstrations(table, "verifier", self.options.sft_slices)
+        solutions = sample_solutions(table, "generator", self.objectives["generator"], self.rollouts)
+        return Traces([*solutions, *self.sample_verdicts(table, solutions, self.options.disc_group)])
 
-    def verdicts(self, table: Table, solutions: Traces, n: int) -> Traces:
+    def sample_verdicts(self, table: Table, solutions: Traces, n: int) -> Traces:
         """Sample `n` verdicts on every slice of the solutions, and of one reference for each problem."""
         problems = {t.problem.id: t.problem for t in solutions}.values() if self.options.ref_source != "none" else ()
         marked = STYLE if self.options.ref_source == "gold_marked" else ""
-        return table.ask("verifier", slices_of(table, [*solutions, *(gold(table, p, marked) for p in problems)]), n)
+        return table.ask("verifier", cut_slices(table, [*solutions, *(write_reference(table, p, marked) for p in problems)]), n)
 
     def credit(self, table: Table, played: Traces) -> list[Lesson]:
         """Make the train batches of both players, which learn in the same turn, each with its own groups."""
         if table.learner == "verifier":
-            return [imitation(self, "verifier", played)]
-        solutions = played.keep(lambda t: t.seat == "generator")
-        verdicts = played.keep(lambda t: t.seat == "verifier")
+            return [make_imitation_batch(self, "verifier", played)]
+        solutions = played.select(lambda t: t.seat == "generator")
+        verdicts = played.select(lambda t: t.seat == "verifier")
         lessons = [self.credit_generator(table, solutions, verdicts)]
         return lessons if self.options.frozen else [*lessons, self.credit_verifier(table, verdicts)]
 
     def credit_generator(self, table: Table, solutions: Traces, verdicts: Traces) -> Lesson:
         """Make the generator's train batch: R_rea = lambda1 * R_m + lambda2 * R_s, with the problem's rollouts as baseline."""
-        o, objective, groups = self.options, self.objectives["generator"], solutions.problems
-        said = by_solution(verdicts)
+        o, objective, groups = self.options, self.objectives["generator"], solutions.problem_ids
+        said = group_verdicts(verdicts)
         answers = outcome_rewards(table, solutions, objective)
-        approved = np.array([approval(said.get(t.id, [])) for t in solutions]) + 0 * answers  # unknown stays unknown
-        penalties = table.penalties(solutions, objective)
+        approved = np.array([approval_rate(said.get(t.id, [])) for t in solutions]) + 0 * answers  # unknown stays unknown
+        penalties = table.compute_kl_penalties(solutions, objective)
         if o.normalise == "sum" and not o.slice_advantage:
             total = o.lambda1 * answers + o.lambda2 * approved
             credit = outcome_advantages(total, solutions, groups, objective, penalties)
@@ -148,7 +148,7 @@ class Gar(Recipe):
             second = outcome_advantages(approved, solutions, groups, objective)
             if o.slice_advantage:
                 known = [said.get(t.id, []) if not np.isnan(a) else [] for t, a in zip(solutions, answers, strict=True)]
-                votes = [step_votes(slices, t, o.slice_steps) for slices, t in zip(known, solutions, strict=True)]
+                votes = [average_step_verdicts(slices, t, o.slice_steps) for slices, t in zip(known, solutions, strict=True)]
                 second = StepCredit().advantages(votes, solutions, groups, objective)
             credit = [o.lambda1 * a + o.lambda2 * b for a, b in zip(first, second, strict=True)]
         parts = [rms([w * normalise(r, groups, "centre")]) for w, r in ((o.lambda1, answers), (o.lambda2, approved))]
@@ -162,24 +162,24 @@ class Gar(Recipe):
         slice. Weights balance reference and generated slices."""
         o, objective = self.options, self.objectives["verifier"]
         reward = SliceReward(o.lambda3 * (o.ref_source != "none"), o.lambda4, o.z0_only_wrong, o.ra_on_reference)
-        sure = certainty(table, verdicts) if o.rd == "logprob" else {}
+        sure = score_origin_logprobs(table, verdicts) if o.rd == "logprob" else {}
         origins = [is_reference(v.subject) for v in verdicts]
         rewards = [
             reward(v.reading.value.final, origin, v.subject.correct, sure.get(v.id))
             for v, origin in zip(verdicts, origins, strict=True)
         ]
-        penalties = table.penalties(verdicts, objective)
+        penalties = table.compute_kl_penalties(verdicts, objective)
         credit = outcome_advantages(np.array(rewards), verdicts, verdicts.subjects, objective, penalties)
         share = o.lambda3 / (o.lambda3 + o.lambda4) if o.lambda3 + o.lambda4 and o.ref_source != "none" else 0.0
         return self.lesson(
             "verifier",
             verdicts,
             advantages=credit,
-            weights=balanced([float(origin) for origin in origins]),
+            weights=compute_class_weights([float(origin) for origin in origins]),
             sources={"demonstrations": share, "answers": 1 - share},
             notes={key: rate for key, rate in yes_rates(verdicts).items() if rate is not None},
         )
 
     def measure(self, table: Table) -> dict[str, float | None]:
         """Measure the discriminator on slices of the current generator, against their exact labels."""
-        return slice_metrics(self.verdicts(table, table.ask("generator", table.problems(), self.rollouts), 1))
+        return slice_metrics(self.sample_verdicts(table, table.ask("generator", table.problems(), self.rollouts), 1))

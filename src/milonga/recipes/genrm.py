@@ -11,15 +11,15 @@ from typing import Literal
 import numpy as np
 from pydantic import Field
 
-from milonga.credit import balanced, balanced_within, term_weights
+from milonga.credit import compute_class_weights, compute_group_class_weights, term_weights
 from milonga.errors import ConfigError
 from milonga.recipes.base import RECIPES, Recipe, RecipeOptions
 from milonga.roles import Dialect, Role, StepSolver, YesNoVerifier
-from milonga.roles.demonstrate import recheck
+from milonga.roles.demonstrate import write_check
 from milonga.roles.yes_no import Form, Voting
 from milonga.schedule import Schedule, always
 from milonga.table import Table
-from milonga.tasks.base import keyed
+from milonga.tasks.base import make_keyed_rng
 from milonga.types import Floats, Lesson, Trace, Traces
 
 
@@ -73,9 +73,9 @@ class Genrm(Recipe):
     def play(self, table: Table) -> Traces:
         """Sample solutions of the generator, and candidate checks of each of them."""
         solutions = table.ask("generator", table.problems(), self.rollouts)
-        return Traces([*solutions, *self.checks(table, solutions)])
+        return Traces([*solutions, *self.write_checks(table, solutions)])
 
-    def checks(self, table: Table, solutions: Traces) -> Traces:
+    def write_checks(self, table: Table, solutions: Traces) -> Traces:
         """Write or sample checks of each solution. They are not filtered by the answer here; `credit` does that."""
         role, options = table.setting.roles["verifier"], self.options
         assert isinstance(role, YesNoVerifier)
@@ -89,37 +89,39 @@ class Genrm(Recipe):
         readable = [s for s in solutions if s.grade is not None and s.grade.steps for _ in range(options.per_solution)]
         texts = []
         for number, solution in enumerate(readable):
-            rng = keyed("check", table.setting.seed, table.turn, solution.id, number)
-            texts.append(recheck(table.setting.task, solution, role, options.corrupt, rng))
+            rng = make_keyed_rng("check", table.setting.seed, table.turn, solution.id, number)
+            texts.append(write_check(table.setting.task, solution, role, options.corrupt, rng))
         return table.write("verifier", readable, texts)
 
     def credit(self, table: Table, played: Traces) -> list[Lesson]:
         """Make the train batch of L = L_verify + lambda L_generate, each the mean over its own tokens. Dropped checks have
         weight 0."""
-        solutions = played.keep(lambda t: t.seat == "generator")
-        checks = played.keep(lambda t: t.seat == "verifier")
-        labels = kept(checks, self.options.consistent)
-        own = [*self.balanced(labels, checks), *(float(right) for right in np.nan_to_num(solutions.correct))]
+        solutions = played.select(lambda t: t.seat == "generator")
+        checks = played.select(lambda t: t.seat == "verifier")
+        labels = label_correct_checks(checks, self.options.consistent)
+        own = [*self.compute_class_weights(labels, checks), *(float(right) for right in np.nan_to_num(solutions.correct))]
         rows = Traces([*checks, *solutions])
         terms = ["verify"] * len(checks) + ["generate"] * len(solutions)
         objective = self.objectives["verifier"]
         sizes = [float(t.length) for t in rows] if objective.aggregate == "token_mean" else None
         weights = term_weights(terms, {"verify": 1.0, "generate": self.options.generation}, own, sizes)
-        if self.options.generation and not table.setting.engine.same_tokens(*(self.policies[s] for s in self.seats)):
+        if self.options.generation and not table.setting.engine.has_same_vocabulary(*(self.policies[s] for s in self.seats)):
             raise ConfigError("options.generation: generator and verifier have different tokenizers; set it to 0")
         by = "demonstrations" if self.options.source == "teacher" and self.options.form == "cot" else "answers"
         share = self.options.generation / (1 + self.options.generation)
         sources = {"answers": share, by: 1 - share} if by != "answers" else {"answers": 1.0}
-        return [self.lesson("verifier", rows, weights=weights, sources=sources, notes=notes(checks, labels))]
+        return [self.lesson("verifier", rows, weights=weights, sources=sources, notes=summarise_kept_checks(checks, labels))]
 
-    def balanced(self, labels: Floats, checks: Traces) -> list[float]:
+    def compute_class_weights(self, labels: Floats, checks: Traces) -> list[float]:
         """Return one weight per check that balances right and wrong solutions; 0 where the label is NaN."""
         if self.options.balance == "problem":
-            return balanced_within(labels, checks.problems)
-        return balanced(labels) if self.options.balance == "batch" else [float(known) for known in ~np.isnan(labels)]
+            return compute_group_class_weights(labels, checks.problem_ids)
+        return (
+            compute_class_weights(labels) if self.options.balance == "batch" else [float(known) for known in ~np.isnan(labels)]
+        )
 
 
-def kept(checks: Traces, consistent: bool = False) -> Floats:
+def label_correct_checks(checks: Traces, consistent: bool = False) -> Floats:
     """Return the label of each check's solution; NaN where the check is dropped because its verdict is not that label.
 
     With `consistent`, a check that is wrong about a step is dropped too. Shape: (checks,).
@@ -127,20 +129,20 @@ def kept(checks: Traces, consistent: bool = False) -> Floats:
     labels = np.array([t.subject.correct for t in checks])
     agree = np.array([t.reading.value.final == bool(label) for t, label in zip(checks, labels, strict=True)], dtype=bool)
     if consistent:
-        agree &= np.array([right_reasons(t) is not False for t in checks], dtype=bool)
+        agree &= np.array([has_right_reasons(t) is not False for t in checks], dtype=bool)
     return np.where(agree, labels, np.nan)
 
 
-def right_reasons(check: Trace) -> bool | None:
+def has_right_reasons(check: Trace) -> bool | None:
     """Return whether a check is right about every step; None where that is not known."""
     said, grade = check.reading.value.steps, check.subject.grade
     return None if said is None or grade is None or grade.steps is None else said == grade.steps
 
 
-def notes(checks: Traces, labels: Floats) -> dict[str, float]:
+def summarise_kept_checks(checks: Traces, labels: Floats) -> dict[str, float]:
     """Return the share of checks that the filter keeps, the share of label 1 among them, and that of wrong reasons."""
     known = ~np.isnan(labels)
-    reasons = [r for t, keep in zip(checks, known, strict=True) if keep and (r := right_reasons(t)) is not None]
+    reasons = [r for t, keep in zip(checks, known, strict=True) if keep and (r := has_right_reasons(t)) is not None]
     found = {"kept": float(known.mean()) if len(labels) else 0.0}
     if known.any():
         found["kept_right"] = float(labels[known].mean())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from milonga.recipes.base import RECIPES, Recipe
-from milonga.recipes.outcome import outcome_credit, solve
+from milonga.recipes.outcome import outcome_credit, sample_solutions
 from milonga.roles import StepSolver
 from milonga.schedule import Schedule, always
 from milonga.table import Table
@@ -33,7 +33,7 @@ class Grpo(Recipe):
         return always("generator")
 
     def play(self, table: Table) -> Traces:
-        return solve(table, "generator", self.objectives["generator"], self.rollouts)
+        return sample_solutions(table, "generator", self.objectives["generator"], self.rollouts)
 
     def credit(self, table: Table, played: Traces) -> list[Lesson]:
         advantages = outcome_credit(table, played, self.objectives["generator"])

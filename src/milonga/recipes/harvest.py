@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from milonga.credit.trees import Node, step_pairs, ways
+from milonga.credit.trees import Node, collect_step_pairs, iterate_paths
 from milonga.randomness import key64
-from milonga.recipes.preferences import Pair, in_pairs
-from milonga.recipes.scoring import Labelled, as_rows
+from milonga.recipes.preferences import Pair, align_pairs
+from milonga.recipes.scoring import Labelled, build_value_rows
 from milonga.table import Table
 from milonga.types import Floats, Problem, Trace, Traces
 
@@ -19,19 +19,19 @@ HELD_OUT = 8
 """One of this many problems is held out from the preference model, to measure it."""
 
 
-def harvest(root: Node, index: int, margin: float, edits: int) -> Harvest:
+def harvest_tree(root: Node, index: int, margin: float, edits: int) -> Harvest:
     """Convert a tree to plain data: its complete solutions with the q of their steps, and its step pairs with the reason.
 
     `index` finds the problem again.
     """
-    found = [way[1:] for way in ways(root) if way[-1].trace.reading.value.answer is not None]
-    pairs = step_pairs(root, margin, edits)
+    found = [way[1:] for way in iterate_paths(root) if way[-1].trace.reading.value.answer is not None]
+    pairs = collect_step_pairs(root, margin, edits)
     return {
         "index": index,
         "problem": root.trace.problem.id,
         "text": root.trace.problem.text,
         "solutions": [[way[-1].trace.text, way[-1].right, [node.q for node in way]] for way in found],
-        "pairs": [[pair.winner.trace.text, pair.loser.trace.text, pair.weight, pair.why] for pair in pairs],
+        "pairs": [[pair.winner.trace.text, pair.loser.trace.text, pair.weight, pair.reason] for pair in pairs],
     }
 
 
@@ -40,7 +40,7 @@ def is_held_out(tree: Harvest) -> bool:
     return key64("held out", tree["text"]) % HELD_OUT == 0
 
 
-def pair_rows(table: Table, trees: Sequence[Harvest]) -> tuple[Traces, list[float], list[str]]:
+def make_pair_rows(table: Table, trees: Sequence[Harvest]) -> tuple[Traces, list[float], list[str]]:
     """Return winner and loser of each pair as neighbouring rows in the verifier's tokens, the weight of each row, and the
     reason of each pair.
 
@@ -50,22 +50,24 @@ def pair_rows(table: Table, trees: Sequence[Harvest]) -> tuple[Traces, list[floa
     pairs: list[Pair] = []
     for number, ((_, won, lost), (tree, _, _)) in enumerate(found.items()):
         name = f"{tree['problem']}/{number}"
-        pairs.append((name, side(table, tree, won, f"{name}/won"), side(table, tree, lost, f"{name}/lost")))
+        pairs.append(
+            (name, rebuild_solution(table, tree, won, f"{name}/won"), rebuild_solution(table, tree, lost, f"{name}/lost"))
+        )
     sides = [one for _, *both in pairs for one in both]
-    rows, kept = in_pairs(table.write("verifier", sides, [one.text for one in sides]), pairs)
+    rows, kept = align_pairs(table.write("verifier", sides, [one.text for one in sides]), pairs)
     told = {name: (weight, why) for (name, _, _), (_, weight, why) in zip(pairs, found.values(), strict=True)}
     return rows, [told[name][0] for name, _, _ in kept for _ in range(2)], [told[name][1] for name, _, _ in kept]
 
 
-def kept_rows(table: Table, trees: Sequence[Harvest]) -> tuple[Traces, list[float]]:
+def record_pair_rows(table: Table, trees: Sequence[Harvest]) -> tuple[Traces, list[float]]:
     """Return the rows and weights of `pair_rows`, and record each pair with its reason in the run folder."""
-    rows, weights, reasons = pair_rows(table, trees)
+    rows, weights, reasons = make_pair_rows(table, trees)
     for winner, loser, reason in zip(rows[::2], rows[1::2], reasons, strict=True):
-        table.prefer(winner, loser, reason)
+        table.add_preference(winner, loser, reason)
     return rows, weights
 
 
-def value_rows(table: Table, trees: Sequence[Harvest], of_outcomes: bool) -> tuple[Traces, list[Floats]]:
+def make_value_rows(table: Table, trees: Sequence[Harvest], of_outcomes: bool) -> tuple[Traces, list[Floats]]:
     """Return the solutions with value-head targets: the q of each step scaled to [0, 1], or only the outcome.
 
     targets: one float array per row, aligned with its ids; NaN where there is no target.
@@ -74,13 +76,13 @@ def value_rows(table: Table, trees: Sequence[Harvest], of_outcomes: bool) -> tup
     for tree in trees:
         for number, (text, right, qs) in enumerate(tree["solutions"]):
             *steps, end = [(q + 1) / 2 for q in qs]
-            solution = side(table, tree, text, f"{tree['problem']}/{number}")
+            solution = rebuild_solution(table, tree, text, f"{tree['problem']}/{number}")
             labelled.append(Labelled(solution, (), float(right)) if of_outcomes else Labelled(solution, steps, end))
-    return as_rows(table, labelled)
+    return build_value_rows(table, labelled)
 
 
-def side(table: Table, tree: Harvest, text: str, id: str) -> Trace:
+def rebuild_solution(table: Table, tree: Harvest, text: str, id: str) -> Trace:
     """Rebuild a solution, or a prefix of one, from its text. A prefix without an answer has finish "length"."""
     reading = table.setting.roles["generator"].read(text, None)
-    trace = Trace.given(id, "generator", Problem(tree["problem"], tree["text"], ""), text, reading)
+    trace = Trace.from_text(id, "generator", Problem(tree["problem"], tree["text"], ""), text, reading)
     return replace(trace, finish="length" if reading.value.answer is None else "eos")

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from milonga.evals.metrics import mean
-from milonga.roles.repairs import request
+from milonga.roles.repairs import make_injector_request
 from milonga.table import Table
-from milonga.tasks.base import keyed
+from milonga.tasks.base import make_keyed_rng
 from milonga.tasks.bugs import Bugs
-from milonga.tasks.bugs_checks import Bug, Injection, NoVerdict, Repository, Requirements, changed_files
+from milonga.tasks.bugs_checks import Bug, Injection, NoVerdict, Repository, Requirements, list_changed_files
 from milonga.types import Problem, Trace, Traces
 
 
@@ -30,31 +30,31 @@ class Found:
     """What the bug can be rebuilt from: the repository's index, and the texts of the artifact."""
 
 
-def bugs_of(table: Table) -> Bugs:
+def get_bugs_task(table: Table) -> Bugs:
     """Return the run's task, which must be `Bugs`."""
     task = table.setting.task
     assert isinstance(task, Bugs)
     return task
 
 
-def injections(table: Table, prompts: Sequence[str], n: int, count: int | None = None) -> Traces:
+def sample_injections(table: Table, prompts: Sequence[str], n: int, count: int | None = None) -> Traces:
     """Sample `n` artifacts for each repository of the turn, each with a randomly drawn kind of prompt."""
-    task, asked = bugs_of(table), []
+    task, asked = get_bugs_task(table), []
     first = table.start + table.drawn
     for number, problem in enumerate(table.problems(count)):
-        kind = keyed("prompt", table.setting.seed, table.turn, number).choice(sorted(prompts))
-        text = task.repositories.injector_text(problem.data["bug"].repository)
-        told = request(problem, kind, text)
+        kind = make_keyed_rng("prompt", table.setting.seed, table.turn, number).choice(sorted(prompts))
+        text = task.repositories.render_for_injector(problem.data["bug"].repository)
+        told = make_injector_request(problem, kind, text)
         asked.append(replace(told, data={**told.data, "index": first + number}))
     return table.ask("injector", asked, n)
 
 
-def judged(table: Table, injected: Traces, least: Requirements, seen: Collection[str]) -> dict[str, Found]:
+def judge_injections(table: Table, injected: Traces, least: Requirements, seen: Collection[str]) -> dict[str, Found]:
     """Check each artifact; the results are by rollout id. The same bug becomes a problem once in a turn, and never again."""
     found: dict[str, Found] = {}
     firsts: dict[str, Found] = {}
     for trace in injected:
-        one = examined(table, trace, least)
+        one = examine_injection(table, trace, least)
         if one.end == "valid" and one.key in firsts:
             one = Found("valid", firsts[one.key].first)
         elif one.end == "valid" and one.key in seen:
@@ -67,90 +67,91 @@ def judged(table: Table, injected: Traces, least: Requirements, seen: Collection
     return found
 
 
-def examined(table: Table, trace: Trace, least: Requirements) -> Found:
+def examine_injection(table: Table, trace: Trace, least: Requirements) -> Found:
     """Check one artifact by itself, without regard to duplicates."""
-    task, repository = bugs_of(table), trace.problem.data["bug"].repository
+    task, repository = get_bugs_task(table), trace.problem.data["bug"].repository
     injection: Injection = trace.reading.value
     try:
-        end, bug = checked(task, repository, injection, least) if trace.reading.valid else ("unreadable", None)
+        end, bug = check_injection(task, repository, injection, least) if trace.reading.is_valid else ("unreadable", None)
     except NoVerdict:
         return Found("unknown")
     if bug is None:
         return Found(end)
-    if table.split == "train" and task.repositories.split(part_of(bug)) != "train":
+    if table.split == "train" and task.repositories.find_split(get_broken_code(bug)) != "train":
         return Found("held_out")
-    problem = ordered(task.posed(f"{trace.id}/bug", bug, trace.id), 1)
+    problem = set_bug_order(task.make_problem(f"{trace.id}/bug", bug, trace.id), 1)
     entry = (trace.problem.data["index"], injection.bug, injection.weaken, injection.oracle)
-    return Found("valid", trace.id, key_of(bug), problem, entry)
+    return Found("valid", trace.id, make_bug_key(bug), problem, entry)
 
 
-def checked(task: Bugs, repository: Repository, injection: Injection, least: Requirements) -> tuple[str, Bug | None]:
+def check_injection(task: Bugs, repository: Repository, injection: Injection, least: Requirements) -> tuple[str, Bug | None]:
     """Run the checks on an injection. Return how it ended, and the bug where it is valid."""
-    artifact = task.artifact(repository, injection)
+    artifact = task.parse_artifact(repository, injection)
     if artifact is None:
         return "unreadable", None
-    verdict = task.check(repository, artifact, least)
+    verdict = task.check_artifact(repository, artifact, least)
     return ("valid", Bug(repository, artifact, verdict)) if verdict.failed is None else (verdict.failed, None)
 
 
-def part_of(bug: Bug) -> dict[str, str]:
+def get_broken_code(bug: Bug) -> dict[str, str]:
     """Return the repository's code files with the bug in them, path to text."""
     return {path: text for path, text in bug.state.items() if path in bug.repository.code}
 
 
-def key_of(bug: Bug) -> str:
+def make_bug_key(bug: Bug) -> str:
     """Return the identity of a bug: the repository and its edits without white space. The same edit in the same place is the
     same bug."""
     edits = [
-        (path, "".join((bug.artifact.bug[path] or "").split())) for path in changed_files(bug.repository.code, bug.artifact.bug)
+        (path, "".join((bug.artifact.bug[path] or "").split()))
+        for path in list_changed_files(bug.repository.code, bug.artifact.bug)
     ]
     return repr((bug.repository.name, edits))
 
 
-def ordered(problem: Problem, order: int) -> Problem:
+def set_bug_order(problem: Problem, order: int) -> Problem:
     """Return the problem with its bug order (1 or 2) in the data."""
     return replace(problem, data={**problem.data, "order": order})
 
 
-def second_order(table: Table, attempts: Traces, chance: float) -> list[Problem]:
+def make_second_order_bugs(table: Table, attempts: Traces, chance: float) -> list[Problem]:
     """Make second-order bugs: for some bugs, a failed patch is the start of a new bug with the same specification. There is no
     order above 2."""
-    task, failed = bugs_of(table), dict[str, Trace]()
+    task, failed = get_bugs_task(table), dict[str, Trace]()
     for trace in attempts:
-        patch = task.patch(trace.problem, trace.reading.value.answer)
-        if trace.correct == 0 and patch and changed_files(trace.problem.data["start"], patch):
+        patch = task.parse_patch(trace.problem, trace.reading.value.answer)
+        if trace.correct == 0 and patch and list_changed_files(trace.problem.data["start"], patch):
             failed.setdefault(trace.problem.id, trace)
     again = []
     for id, trace in failed.items():
         bug: Bug = trace.problem.data["bug"]
-        patch = task.patch(trace.problem, trace.reading.value.answer) or {}
+        patch = task.parse_patch(trace.problem, trace.reading.value.answer) or {}
         code = {path: text for path, text in patch.items() if path in bug.repository.code}
-        broken = {**part_of(bug), **{path: text for path, text in code.items() if text is not None}}
-        fits = bool(code) and task.repositories.split(broken) == "train"
-        if fits and keyed("second", table.setting.seed, table.turn, id).random() < chance:
-            again.append(ordered(task.posed(f"{id}+", bug, trace.problem.source, code), 2))
+        broken = {**get_broken_code(bug), **{path: text for path, text in code.items() if text is not None}}
+        fits = bool(code) and task.repositories.find_split(broken) == "train"
+        if fits and make_keyed_rng("second", table.setting.seed, table.turn, id).random() < chance:
+            again.append(set_bug_order(task.make_problem(f"{id}+", bug, trace.problem.source, code), 2))
     return again
 
 
-def held_back(table: Table, pool: Sequence[Any], count: int, least: Requirements) -> list[Problem]:
+def draw_pool_bugs(table: Table, pool: Sequence[Any], count: int, least: Requirements) -> list[Problem]:
     """Draw bugs of earlier turns from the pool, rebuilt from their texts and checked again."""
-    task, rng = bugs_of(table), keyed("pool", table.setting.seed, table.turn)
+    task, rng = get_bugs_task(table), make_keyed_rng("pool", table.setting.seed, table.turn)
     made = []
     for number, (index, *texts) in enumerate(rng.sample(list(pool), min(count, len(pool)))):
-        repository = task.repositories.bug("train", int(index)).repository
+        repository = task.repositories.make_bug("train", int(index)).repository
         try:
-            bug = checked(task, repository, Injection(*texts), least)[1]
+            bug = check_injection(task, repository, Injection(*texts), least)[1]
         except NoVerdict:
             table.dropped["pool: the checks could not be made"] += 1
             continue
         if bug is not None:
-            made.append(ordered(task.posed(f"pool/{table.turn}/{number}", bug), 1))
+            made.append(set_bug_order(task.make_problem(f"pool/{table.turn}/{number}", bug), 1))
     return made
 
 
-def overfitted(table: Table, count: int) -> float | None:
+def measure_overfitting(table: Table, count: int) -> float | None:
     """Return the share of repairs that pass all tests but differ from the original program on untested inputs."""
-    task = bugs_of(table)
-    solved = table.ask("generator", table.problems(count)).keep(lambda t: t.correct == 1)
-    holds = [task.holds_beyond(trace.problem, trace.reading.value.answer) for trace in solved]
+    task = get_bugs_task(table)
+    solved = table.ask("generator", table.problems(count)).select(lambda t: t.correct == 1)
+    holds = [task.matches_on_all_inputs(trace.problem, trace.reading.value.answer) for trace in solved]
     return mean([float(not held) for held in holds if held is not None])

@@ -6,26 +6,26 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from milonga.evals.metrics import mean
-from milonga.recipes.conversing import turns_of
-from milonga.recipes.imitation import taught
+from milonga.recipes.conversing import list_turns
+from milonga.recipes.imitation import demonstrate_problems
 from milonga.recipes.preferences import Pair
 from milonga.roles import Inquirer
 from milonga.roles.inquirer import HIDDEN, Question
 from milonga.table import Table
-from milonga.tasks.base import Task, keyed
+from milonga.tasks.base import Task, make_keyed_rng
 from milonga.types import Problem, Prompt, Trace, Traces
 
 
-def kept_back(task: Task, problem: Problem, count: int) -> Problem:
+def hide_facts(task: Task, problem: Problem, count: int) -> Problem:
     """Hide `count` parts of a problem, or all there are. The choice depends on the text only. Its data keep the whole text."""
-    spans = task.facts(problem)
-    hidden = sorted(keyed("kept back", problem.text).sample(range(len(spans)), min(count, len(spans))))
+    spans = task.find_facts(problem)
+    hidden = sorted(make_keyed_rng("kept back", problem.text).sample(range(len(spans)), min(count, len(spans))))
     data = {**problem.data, "whole": problem.text, "facts": spans, "hidden": hidden}
     made = replace(problem, data=data)
-    return replace(made, text=known(made, ()))
+    return replace(made, text=render_known_text(made, ()))
 
 
-def known(problem: Problem, asked: Sequence[int]) -> str:
+def render_known_text(problem: Problem, asked: Sequence[int]) -> str:
     """Render the text of the problem after these parts were asked for."""
     text = str(problem.data["whole"])
     for part in reversed(problem.data["hidden"]):
@@ -34,117 +34,124 @@ def known(problem: Problem, asked: Sequence[int]) -> str:
     return text
 
 
-def questions_of(talk: Trace) -> list[int | None]:
+def list_asked_parts(talk: Trace) -> list[int | None]:
     """Return the parts that were asked for so far, turn by turn; None where a question could not be parsed."""
-    values = [turn.reading.value for turn in turns_of(talk)]
+    values = [turn.reading.value for turn in list_turns(talk)]
     return [value.part for value in values if isinstance(value, Question)]
 
 
-def useful(talk: Trace) -> list[bool]:
+def flag_useful_questions(talk: Trace) -> list[bool]:
     """Return for each question whether it asked for a part that was still hidden."""
-    asked = questions_of(talk)
+    asked = list_asked_parts(talk)
     return [part in talk.problem.data["hidden"] and part not in asked[:turn] for turn, part in enumerate(asked)]
 
 
-def state_of(talk: Trace) -> Problem:
+def make_known_problem(talk: Trace) -> Problem:
     """Return the problem as it was known to the agent in its last turn."""
-    asked = [] if talk.earlier is None else [part for part in questions_of(talk.earlier) if part is not None]
-    return replace(talk.problem, text=known(talk.problem, asked))
+    asked = (
+        []
+        if talk.earlier_conversation is None
+        else [part for part in list_asked_parts(talk.earlier_conversation) if part is not None]
+    )
+    return replace(talk.problem, text=render_known_text(talk.problem, asked))
 
 
-def inquirer(table: Table) -> Inquirer:
+def get_inquirer(table: Table) -> Inquirer:
     """Return the generator's role, which must be an `Inquirer`."""
     role = table.setting.roles["generator"]
     assert isinstance(role, Inquirer)
     return role
 
 
-def answers(table: Table, talks: Traces) -> list[Prompt]:
+def render_answers(table: Table, talks: Traces) -> list[Prompt]:
     """Render the rule-based user's next message: the problem with the parts that were asked for so far."""
-    role = inquirer(table)
+    role = get_inquirer(table)
     out = []
     for talk in talks:
-        asked = [part for part in questions_of(talk) if part is not None]
-        out.append(role.told(known(talk.problem, asked), len(talk.turns)))
+        asked = [part for part in list_asked_parts(talk) if part is not None]
+        out.append(role.render_known_problem(render_known_text(talk.problem, asked), len(talk.turn_spans)))
     return out
 
 
-def next_turn(table: Table, talks: Traces, n: int = 1, tag: str = "live") -> Traces:
+def sample_next_turn(table: Table, talks: Traces, n: int = 1, tag: str = "live") -> Traces:
     """Sample `n` next turns of each conversation, after the user's message."""
-    return table.reply("generator", talks, answers(table, talks), n, tag=tag, speaker="user")
+    return table.reply("generator", talks, render_answers(table, talks), n, tag=tag, speaker="user")
 
 
-def dialogues(table: Table, problems: Sequence[Problem], n: int, tag: str) -> Traces:
+def sample_dialogues(table: Table, problems: Sequence[Problem], n: int, tag: str) -> Traces:
     """Sample `n` complete dialogues about each problem: the questions, and then the solution."""
-    with table.conversing():
+    with table.cache_conversations():
         talks = table.ask("generator", problems, n, tag=tag)
-        for _ in range(inquirer(table).questions):
-            talks = next_turn(table, talks, tag=tag)
+        for _ in range(get_inquirer(table).questions):
+            talks = sample_next_turn(table, talks, tag=tag)
     return talks
 
 
-def candidates(table: Table, problems: Sequence[Problem], n: int, tag: str) -> Traces:
+def sample_candidates(table: Table, problems: Sequence[Problem], n: int, tag: str) -> Traces:
     """Sample `n` candidate turns at each turn of one dialogue about each problem."""
-    with table.conversing():
+    with table.cache_conversations():
         out = list(table.ask("generator", problems, n, tag=tag))
-        talks, questions = table.ask("generator", problems, tag=tag), inquirer(table).questions
+        talks, questions = table.ask("generator", problems, tag=tag), get_inquirer(table).questions
         for turn in range(1, questions + 1):
-            out += next_turn(table, talks, n, tag)
-            talks = next_turn(table, talks, tag=tag) if turn < questions else talks
+            out += sample_next_turn(table, talks, n, tag)
+            talks = sample_next_turn(table, talks, tag=tag) if turn < questions else talks
     return Traces(out)
 
 
-def every_question(table: Table, problems: Sequence[Problem]) -> Traces:
+def write_all_questions(table: Table, problems: Sequence[Problem]) -> Traces:
     """Write every possible first question about each problem as a rollout."""
-    role, every = inquirer(table), [(p, part) for p in problems for part in range(len(p.data["facts"]))]
-    return table.write("generator", [problem for problem, _ in every], [role.ask(part) for _, part in every])
+    role, every = get_inquirer(table), [(p, part) for p in problems for part in range(len(p.data["facts"]))]
+    return table.write("generator", [problem for problem, _ in every], [role.write_question(part) for _, part in every])
 
 
-def shown(table: Table, problems: Sequence[Problem]) -> Traces:
+def demonstrate_dialogues(table: Table, problems: Sequence[Problem]) -> Traces:
     """Write a noisy teacher's demonstrations for every turn, after what the agent itself said before: random questions, and
     then a solution."""
-    role, task = inquirer(table), table.setting.task
-    out = list(taught(table, "generator", problems))
+    role, task = get_inquirer(table), table.setting.task
+    out = list(demonstrate_problems(table, "generator", problems))
     talks = table.ask("generator", problems)
     for turn in range(1, role.questions + 1):
         teacher = role if turn < role.questions else role.solver
         texts = []
         for talk in talks:
-            rng = keyed("teacher", table.setting.seed, table.turn, turn, talk.problem.id)
+            rng = make_keyed_rng("teacher", table.setting.seed, table.turn, turn, talk.problem.id)
             texts.append(teacher.demonstrate(task, talk.problem, rng)[1])
-        out += table.write_reply("generator", talks, answers(table, talks), texts)
+        out += table.write_reply("generator", talks, render_answers(table, talks), texts)
         if turn < role.questions:
-            talks = next_turn(table, talks)
+            talks = sample_next_turn(table, talks)
     return Traces(out)
 
 
-def ended(talks: Traces, any_gap: bool = False) -> list[Pair]:
+def pair_by_outcome(talks: Traces, any_gap: bool = False) -> list[Pair]:
     """Pair each problem's best dialogue, if its answer is right, with each that scored lower. With `any_gap` the best need not
     be right."""
     out: list[Pair] = []
-    for problem in dict.fromkeys(talks.problems):
-        mine = [(outcome(talk, any_gap), talk) for talk in talks if talk.problem.id == problem]
+    for problem in dict.fromkeys(talks.problem_ids):
+        mine = [(score_dialogue(talk, any_gap), talk) for talk in talks if talk.problem.id == problem]
         best, winner = max(mine, key=lambda one: one[0])
         if any_gap or winner.correct == 1.0:
             out += [("ended better", winner, talk) for reward, talk in mine if reward < best]
     return out
 
 
-def outcome(talk: Trace, graded: bool) -> float:
+def score_dialogue(talk: Trace, graded: bool) -> float:
     """Return 1 for a right answer, else 0. With `graded`, the share of right steps and the format are added."""
     right = talk.grade.steps if talk.grade is not None else None
     more = (sum(right) / len(right) if right else 0.0) + talk.reading.format
     return float(talk.correct == 1.0) + (more if graded else 0.0)
 
 
-def guessed(talk: Trace) -> bool:
+def is_guessed(talk: Trace) -> bool:
     """Return whether the answer is right although a part was still hidden: it must have been guessed."""
-    return talk.correct == 1.0 and HIDDEN in state_of(talk).text
+    return talk.correct == 1.0 and HIDDEN in make_known_problem(talk).text
 
 
-def said_of(talks: Sequence[Trace], name: str) -> dict[str, float | None]:
+def compute_turn_metrics(talks: Sequence[Trace], name: str) -> dict[str, float | None]:
     """Return the share of useful questions and of guessed solutions among last turns. `name`: whether they were chosen or
     rejected."""
     questions, solutions = [t for t in talks if t.grade is None], [t for t in talks if t.grade is not None]
-    found = {"useful": mean([useful(t)[-1] for t in questions]), "guessed": mean([guessed(t) for t in solutions])}
+    found = {
+        "useful": mean([flag_useful_questions(t)[-1] for t in questions]),
+        "guessed": mean([is_guessed(t) for t in solutions]),
+    }
     return {f"{what}_{name}": value for what, value in found.items()}

@@ -6,7 +6,7 @@ from typing import Any
 
 from milonga.evals.metrics import mean
 from milonga.preferences import Side
-from milonga.recipes.duelling import cause, shown
+from milonga.recipes.duelling import classify_judgement, get_duel
 from milonga.recipes.preferences import Pair
 from milonga.types import Problem, Trace
 
@@ -17,17 +17,17 @@ Kept = dict[str, Any]
 def to_json(judgement: Trace, keep: bool) -> Kept:
     """Convert a judgement to plain data: its prompt and token ids, whether to train on it, why, and the right verdict."""
     about = {"problem": judgement.problem.id, "question": judgement.problem.text, "input": judgement.subject.id}
-    said = {"keep": keep, "cause": cause(judgement), "better": shown(judgement).better}
-    return {**about, **said, **vars(Side.of(judgement))}
+    said = {"keep": keep, "cause": classify_judgement(judgement), "better": get_duel(judgement).better}
+    return {**about, **said, **vars(Side.from_rollout(judgement))}
 
 
 def from_json(kept: Kept, number: int, policy: str) -> Trace:
     """Rebuild the judgement as a row to train on."""
     side = Side(kept["text"], tuple(kept["ids"]), kept["start"])
-    return side.trace(f"kept/{number}", "judge", Problem(kept["problem"], kept["question"], ""), policy)
+    return side.to_rollout(f"kept/{number}", "judge", Problem(kept["problem"], kept["question"], ""), policy)
 
 
-def capped(pairs: list[Pair], most: float) -> list[Pair]:
+def cap_unreadable(pairs: list[Pair], most: float) -> list[Pair]:
     """Drop pairs with unreadable losers, from the end, until their share is at most `most`."""
     others = [pair for pair in pairs if not pair[0].endswith("unreadable")]
     room = int(most * len(others) / (1 - most)) if most < 1 else len(pairs)
@@ -35,7 +35,7 @@ def capped(pairs: list[Pair], most: float) -> list[Pair]:
     return [*others, *unreadable[:room]]
 
 
-def pool_figures(pool: list[Kept]) -> dict[str, float]:
+def compute_pool_metrics(pool: list[Kept]) -> dict[str, float]:
     """Return the shares of judgements by class and of kept ones, how often the first place is better among right judgements
     (position bias), and the share of lost inputs: those that were never judged correctly."""
     right = [one["better"] == "A" for one in pool if one["cause"] == "right"]

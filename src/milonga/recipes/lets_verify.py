@@ -7,12 +7,12 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from milonga.credit import convincing_wrong
+from milonga.credit import select_convincing_wrong
 from milonga.recipes.base import RECIPES
 from milonga.recipes.scoring import Labelled, Scoring, ScoringOptions, exact_labels
 from milonga.roles.scorer import Aggregate
 from milonga.table import Table
-from milonga.tasks.base import keyed
+from milonga.tasks.base import make_keyed_rng
 from milonga.types import Trace, Traces
 
 
@@ -44,13 +44,13 @@ class LetsVerify(Scoring):
         self.needs_steps = self.options.labels == "process"
 
     @property
-    def fitting(self) -> Aggregate:
+    def default_aggregate(self) -> Aggregate:
         return "product" if self.options.labels == "process" else "last"
 
     def label(self, table: Table, solutions: Traces) -> list[Labelled]:
-        return [self.labelled(solution) for solution in self.chosen(table, solutions)]
+        return [self.label_solution(solution) for solution in self.select_solutions(table, solutions)]
 
-    def chosen(self, table: Table, solutions: Traces) -> Traces:
+    def select_solutions(self, table: Table, solutions: Traces) -> Traces:
         """Select the solutions to label: convincing wrong ones and uniform others. All of them where the budget suffices."""
         if self.options.label_budget >= self.rollouts:
             return solutions
@@ -58,12 +58,12 @@ class LetsVerify(Scoring):
         if self.options.convincing_fraction:
             found = {check.subject.id: check.reading.value.rank for check in table.judge("verifier", solutions)}
             scores = [found.get(solution.id, 0.0) for solution in solutions]
-        rng = keyed("uniform", table.setting.seed, table.turn)
+        rng = make_keyed_rng("uniform", table.setting.seed, table.turn)
         budget, share = self.options.label_budget, self.options.convincing_fraction
-        rows = convincing_wrong(scores, solutions.correct, solutions.problems, budget, share, rng)
+        rows = select_convincing_wrong(scores, solutions.correct, solutions.problem_ids, budget, share, rng)
         return Traces(solutions[row] for row in rows)
 
-    def labelled(self, solution: Trace) -> Labelled:
+    def label_solution(self, solution: Trace) -> Labelled:
         """Label a solution by its outcome, or by the truth of each step."""
         if self.options.labels == "outcome":
             return Labelled(solution, end=solution.correct)

@@ -15,10 +15,10 @@ from milonga.credit import TransitionBonus, influence_rewards, turn_advantages
 from milonga.credit.debates import Share, Tie
 from milonga.errors import ConfigError
 from milonga.evals.metrics import mean
-from milonga.recipes.base import RECIPES, Recipe, RecipeOptions, joined
-from milonga.recipes.conversing import CHANGES, change_figures
-from milonga.recipes.debating import Debates, debate, shown
-from milonga.recipes.imitation import imitation
+from milonga.recipes.base import RECIPES, Recipe, RecipeOptions, merge_train_batches
+from milonga.recipes.conversing import CHANGES, compute_change_metrics
+from milonga.recipes.debating import Debates, demonstrate_debates, sample_debates
+from milonga.recipes.imitation import make_imitation_batch
 from milonga.roles import Debater, Dialect, Role
 from milonga.schedule import Phase, Schedule
 from milonga.table import Table
@@ -94,34 +94,34 @@ class Maporl(Recipe):
     def play(self, table: Table) -> Traces:
         """Sample debates. Return the conversations of both agents, which contain all their turns."""
         if table.phase == FORMAT:
-            return shown(table, AGENTS, self.options.talk, self.options.format_lines)
-        found = debate(table, AGENTS, table.problems(), self.options.talk, self.rollouts)
+            return demonstrate_debates(table, AGENTS, self.options.talk, self.options.format_lines)
+        found = sample_debates(table, AGENTS, table.problems(), self.options.talk, self.rollouts)
         return Traces(talk for talks in found.talks.values() for talk in talks)
 
     def credit(self, table: Table, played: Traces) -> list[Lesson]:
         """Make one train batch for each policy that learns: of one agent, or of both where they share weights."""
-        by_seat = {seat: played.keep(lambda talk, seat=seat: talk.seat == seat) for seat in AGENTS}  # type: ignore[misc]
+        by_seat = {seat: played.select(lambda talk, seat=seat: talk.seat == seat) for seat in AGENTS}  # type: ignore[misc]
         if table.phase == FORMAT:
             rows = {self.policies[seat]: seat for seat in AGENTS}
-            return [imitation(self, seat, self.of_policy(by_seat, name)) for name, seat in rows.items()]
+            return [make_imitation_batch(self, seat, self.collect_policy_rows(by_seat, name)) for name, seat in rows.items()]
         if not len(played):
             return []  # no debate had room for all its turns; the drops were counted
         learners = AGENTS if self.options.train == "both" else AGENTS[:1]
         debates = Debates(by_seat)
-        rewards = self.rewards(debates)
+        rewards = self.compute_rewards(debates)
         lessons: dict[str, Lesson] = {}
         for agent, seat in enumerate(learners):
             made = self.credit_agent(table, seat, by_seat[seat], list(rewards[:, :, agent].T))
-            lessons[made.policy] = joined(lessons[made.policy], made) if made.policy in lessons else made
-        known = {key: value for key, value in figures(debates).items() if value is not None}
+            lessons[made.policy] = merge_train_batches(lessons[made.policy], made) if made.policy in lessons else made
+        known = {key: value for key, value in compute_debate_metrics(debates).items() if value is not None}
         lessons[self.policies["generator"]].notes.update(known)
         return list(lessons.values())
 
-    def of_policy(self, by_seat: dict[str, Traces], policy: str) -> Traces:
+    def collect_policy_rows(self, by_seat: dict[str, Traces], policy: str) -> Traces:
         """Return the rollouts of all agents that share this policy."""
         return Traces(trace for seat, traces in by_seat.items() if self.policies[seat] == policy for trace in traces)
 
-    def rewards(self, debates: Debates) -> Floats:
+    def compute_rewards(self, debates: Debates) -> Floats:
         """Compute influence-aware rewards plus transition bonuses: float array of shape (debates, turns, agents)."""
         o, correct, readable = self.options, debates.correct, debates.readable == 1.0
         bonus = TransitionBonus(o.persuaded, o.critical, o.leading, o.provoking, o.tie)
@@ -135,17 +135,17 @@ class Maporl(Recipe):
 
     def credit_agent(self, table: Table, seat: str, talks: Traces, rewards: list[Floats]) -> Lesson:
         objective = self.objectives[seat]
-        advantages = turn_advantages(rewards, talks, talks.problems, objective, table.penalties(talks, objective))
+        advantages = turn_advantages(rewards, talks, talks.problem_ids, objective, table.compute_kl_penalties(talks, objective))
         notes = {f"{seat}_reward_turn{turn}": mean(reward) or 0.0 for turn, reward in enumerate(rewards)}
         return self.lesson(seat, talks, advantages=advantages, sources={"answers": 1.0}, notes=notes)
 
     def measure(self, table: Table) -> dict[str, float | None]:
-        found = debate(table, AGENTS, table.problems(self.options.measured), self.options.talk)
-        return {f"team/{key}": value for key, value in figures(found).items()}
+        found = sample_debates(table, AGENTS, table.problems(self.options.measured), self.options.talk)
+        return {f"team/{key}": value for key, value in compute_debate_metrics(found).items()}
 
 
-def figures(debates: Debates) -> dict[str, float | None]:
+def compute_debate_metrics(debates: Debates) -> dict[str, float | None]:
     """Compare the first with the last turn over both agents, and measure how often their last answers differ."""
     answers = [[talk.reading.value.answer for talk in talks] for talks in debates.talks.values()]
     apart = [len(set(said)) > 1 for said in zip(*answers, strict=True)]
-    return change_figures(debates.at(0), debates.at(-1)) | {"disagreement": mean(apart)}
+    return compute_change_metrics(debates.select_turn(0), debates.select_turn(-1)) | {"disagreement": mean(apart)}

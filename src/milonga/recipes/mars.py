@@ -12,18 +12,18 @@ import numpy as np
 from pydantic import Field
 
 from milonga.credit import mixed, spread
-from milonga.credit.systems import Balance, Norm, Std, balance, shares_of, standard_scores
+from milonga.credit.systems import Balance, Norm, Std, balance_groups, standard_scores, trajectory_weights
 from milonga.errors import ConfigError
 from milonga.evals.metrics import mean
-from milonga.recipes.base import RECIPES, Recipe, RecipeOptions, joined
-from milonga.recipes.conversing import turns_of
-from milonga.recipes.imitation import imitation
-from milonga.recipes.researching import PLANNER, READER, Desk, ends_of, is_request, reader
+from milonga.recipes.base import RECIPES, Recipe, RecipeOptions, merge_train_batches
+from milonga.recipes.conversing import list_turns
+from milonga.recipes.imitation import make_imitation_batch
+from milonga.recipes.researching import PLANNER, READER, Desk, get_reader, is_request, map_turns_to_ends
 from milonga.roles import Dialect, Planner, Reader, Role
-from milonga.roles.research import PURPOSES, bin_of
+from milonga.roles.research import PURPOSES, make_document_bin
 from milonga.schedule import Phase, Schedule
 from milonga.table import Table
-from milonga.tasks.base import keyed
+from milonga.tasks.base import make_keyed_rng
 from milonga.types import Floats, Lesson, Trace, Traces
 
 FORMAT = "format"
@@ -102,37 +102,37 @@ class Mars(Recipe):
         """Sample trajectories: conversations of the planner, and the reader's notes that went into them."""
         o = self.options
         if table.phase == FORMAT:
-            return self.desk.shown(table, o.format_lines, o.format_notes, o.slip)
+            return self.desk.write_demonstrations(table, o.format_lines, o.format_notes, o.slip)
         return self.desk.research(table, table.problems(), self.rollouts)
 
     def credit(self, table: Table, played: Traces) -> list[Lesson]:
         """Make train batches with a trajectory's reward for all its rows. One batch where both agents share a model, as the
         paper sums their losses."""
-        by_seat = {seat: played.keep(lambda trace, seat=seat: trace.seat == seat) for seat in SEATS}  # type: ignore[misc]
+        by_seat = {seat: played.select(lambda trace, seat=seat: trace.seat == seat) for seat in SEATS}  # type: ignore[misc]
         if table.phase == FORMAT:
-            return self.imitated(by_seat)
+            return self.credit_imitation(by_seat)
         talks = by_seat[PLANNER]
-        ended = ends_of(talks)
-        notes = by_seat[READER].keep(lambda note: asker(note).id in ended)
+        ended = map_turns_to_ends(talks)
+        notes = by_seat[READER].select(lambda note: get_asker(note).id in ended)
         lessons = {PLANNER: self.credit_planner(table, talks), READER: self.credit_reader(table, notes, ended)}
         if self.shared:
-            return [joined(lessons[PLANNER], lessons[READER])]
+            return [merge_train_batches(lessons[PLANNER], lessons[READER])]
         learners = {"both": SEATS, "planner": (PLANNER,), "reader": (READER,)}[self.options.train]
         return [lessons[seat] for seat in learners if len(lessons[seat].traces)]
 
-    def imitated(self, by_seat: dict[str, Traces]) -> list[Lesson]:
+    def credit_imitation(self, by_seat: dict[str, Traces]) -> list[Lesson]:
         if self.shared:
-            return [imitation(self, PLANNER, Traces(trace for rows in by_seat.values() for trace in rows))]
-        return [imitation(self, seat, by_seat[seat]) for seat in SEATS]
+            return [make_imitation_batch(self, PLANNER, Traces(trace for rows in by_seat.values() for trace in rows))]
+        return [make_imitation_batch(self, seat, by_seat[seat]) for seat in SEATS]
 
     def credit_planner(self, table: Table, talks: Traces) -> Lesson:
         """Make the planner's train batch: each conversation by its answer. The reader's notes in it are not trained."""
-        rewards = self.less_cost(table, PLANNER, talks, talks.correct)
-        credit = spread(standard_scores(rewards, talks.problems, std=self.options.std), talks)
-        calls = [float(len(requests(talk))) for talk in talks]
+        rewards = self.subtract_kl(table, PLANNER, talks, talks.correct)
+        credit = spread(standard_scores(rewards, talks.problem_ids, std=self.options.std), talks)
+        calls = [float(len(list_requests(talk))) for talk in talks]
         notes = {
             "reward": mean(talks.correct) or 0.0,
-            "usable": mean(mixed(talks.correct, talks.problems)) or 0.0,
+            "usable": mean(mixed(talks.correct, talks.problem_ids)) or 0.0,
             "calls": mean(calls) or 0.0,
             "no_call": mean([count == 0 for count in calls]) or 0.0,
         }
@@ -141,13 +141,13 @@ class Mars(Recipe):
 
     def credit_reader(self, table: Table, notes: Traces, ended: dict[str, Trace]) -> Lesson:
         """Make the reader's train batch: advantages over all notes on a question, then balanced to its trajectory count."""
-        o, ends = self.options, [ended[asker(note).id] for note in notes]
+        o, ends = self.options, [ended[get_asker(note).id] for note in notes]
         earned = np.array([end.correct for end in ends])
-        once = shares_of([end.id for end in ends])
-        rewards = self.less_cost(table, READER, notes, earned)
-        scores = standard_scores(rewards, notes.problems, once if o.s1_norm == "trajectory" else None, o.std)
-        rng = keyed("balance", table.setting.seed, table.turn)
-        weights = balance(scores, notes.problems, self.rollouts, o.s1_balance, rng)
+        once = trajectory_weights([end.id for end in ends])
+        rewards = self.subtract_kl(table, READER, notes, earned)
+        scores = standard_scores(rewards, notes.problem_ids, once if o.s1_norm == "trajectory" else None, o.std)
+        rng = make_keyed_rng("balance", table.setting.seed, table.turn)
+        weights = balance_groups(scores, notes.problem_ids, self.rollouts, o.s1_balance, rng)
         figures = {
             "reader_mean_sample": mean(earned) or 0.0,
             "reader_mean_trajectory": float((once * earned).sum() / once.sum()) if len(notes) else 0.0,
@@ -156,43 +156,43 @@ class Mars(Recipe):
         credit = spread(scores, notes)
         return self.lesson(READER, notes, advantages=credit, weights=weights, sources={"answers": 1.0}, notes=figures)
 
-    def less_cost(self, table: Table, seat: str, rows: Traces, rewards: Floats) -> Floats:
+    def subtract_kl(self, table: Table, seat: str, rows: Traces, rewards: Floats) -> Floats:
         """Subtract the summed KL penalty from the rewards, for objectives that have the KL in the reward."""
-        costs = table.penalties(rows, self.objectives[seat])
+        costs = table.compute_kl_penalties(rows, self.objectives[seat])
         return rewards if costs is None else rewards - np.array([cost.sum() for cost in costs])
 
     def measure(self, table: Table) -> dict[str, float | None]:
         """Measure accuracy, exact notes of the reader, whether it ignores its purpose, and accuracy without documents."""
         problems = table.problems(self.options.measured)
         played = self.desk.research(table, problems)
-        talks, notes = (played.keep(lambda trace, seat=seat: trace.seat == seat) for seat in SEATS)  # type: ignore[misc]
-        role, calls = reader(table), [float(len(requests(talk))) for talk in talks]
-        other = table.ask(READER, Traces(turned(note.subject) for note in notes))
-        same = [text.text == role.exact(note.subject) for text, note in zip(other, notes, strict=True)]
-        blank = self.desk.research(table, problems, blank=True).keep(lambda trace: trace.seat == PLANNER)
-        sound = [bool(talk.grade and talk.grade.sound) for talk in talks]
+        talks, notes = (played.select(lambda trace, seat=seat: trace.seat == seat) for seat in SEATS)  # type: ignore[misc]
+        role, calls = get_reader(table), [float(len(list_requests(talk))) for talk in talks]
+        other = table.ask(READER, Traces(swap_purpose(note.subject) for note in notes))
+        same = [text.text == role.write_exact_note(note.subject) for text, note in zip(other, notes, strict=True)]
+        blank = self.desk.research(table, problems, blank=True).select(lambda trace: trace.seat == PLANNER)
+        sound = [bool(talk.grade and talk.grade.is_sound) for talk in talks]
         return {
             "generator/accuracy": mean(talks.correct),
             "generator/sound_accuracy": mean(sound),
             "generator/calls": mean(calls),
             "generator/no_call": mean([count == 0 for count in calls]),
             "generator/blank_accuracy": mean(blank.correct),
-            "reader/exact": mean([note.text == role.exact(note.subject) for note in notes]),
+            "reader/exact": mean([note.text == role.write_exact_note(note.subject) for note in notes]),
             "reader/ignores_purpose": mean(same),
         }
 
 
-def asker(note: Trace) -> Trace:
+def get_asker(note: Trace) -> Trace:
     """Return the planner's conversation at the request that a note was written for."""
     return note.subject.subject
 
 
-def requests(talk: Trace) -> list[Trace]:
+def list_requests(talk: Trace) -> list[Trace]:
     """Return the turns of a conversation in which the planner asked for documents."""
-    return [turn for turn in turns_of(talk) if is_request(turn)]
+    return [turn for turn in list_turns(talk) if is_request(turn)]
 
 
-def turned(bin: Trace) -> Trace:
+def swap_purpose(bin: Trace) -> Trace:
     """Return the same documents with the other purpose."""
     other = PURPOSES[1 - PURPOSES.index(bin.reading.value)]
-    return bin_of(bin.subject, 0, bin.text.split("\n"), other)
+    return make_document_bin(bin.subject, 0, bin.text.split("\n"), other)

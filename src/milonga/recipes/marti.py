@@ -12,17 +12,26 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import Field
 
-from milonga.credit import balanced, mixed, turn_advantages
+from milonga.credit import compute_class_weights, mixed, turn_advantages
 from milonga.credit.critiques import names_answer
-from milonga.credit.history import Rounds, Scope, Shaping, most_alpha, shaped_by_history
+from milonga.credit.history import Rounds, Scope, Shaping, max_safe_alpha, shape_by_history
 from milonga.errors import ConfigError
 from milonga.evals.metrics import mean
 from milonga.recipes.base import RECIPES, Recipe, RecipeOptions
-from milonga.recipes.conversing import CHANGES, change_figures
+from milonga.recipes.conversing import CHANGES, compute_change_metrics
 from milonga.recipes.debating import Debating
-from milonga.recipes.imitation import imitation
-from milonga.recipes.voting import majority, truth, votes_for_tokens
-from milonga.recipes.workflows import Mixing, Refining, Rules, Said, VerifierReward, Workflow, by_seat, solutions_in
+from milonga.recipes.imitation import make_imitation_batch
+from milonga.recipes.voting import grade_by_truth, majority_at_budget, make_majority_grader
+from milonga.recipes.workflows import (
+    AgentTurns,
+    Mixing,
+    Refining,
+    Rules,
+    VerifierReward,
+    Workflow,
+    collect_solutions,
+    filter_by_agent,
+)
 from milonga.roles import Dialect, Role, StepSolver
 from milonga.schedule import Phase, Schedule
 from milonga.table import Table
@@ -96,14 +105,14 @@ class Marti(Recipe):
         super().__init__(*given)
         o = self.options
         self.needs_demonstrations = o.formats > 0
-        self.workflow = workflow_of(o)
-        require(o, self.rollouts)
+        self.workflow = make_workflow(o)
+        check_options(o, self.rollouts)
         if o.train == "generator" and len(set(self.policies.values())) == 1:
             raise ConfigError("options.train = 'generator' leaves the others as they were, but all share one model; use 'all'")
 
     @classmethod
-    def seated(cls, options: MartiOptions) -> Mapping[str, type[Role]]:
-        return workflow_of(options).seats
+    def select_agents(cls, options: MartiOptions) -> Mapping[str, type[Role]]:
+        return make_workflow(options).seats
 
     def roles(self, dialect: Dialect) -> dict[str, Role]:
         noise = self.options.noise
@@ -114,40 +123,40 @@ class Marti(Recipe):
 
     def play(self, table: Table) -> Traces:
         if table.phase == FORMAT:
-            return self.workflow.show(table, self.options.format_lines)
+            return self.workflow.write_demonstrations(table, self.options.format_lines)
         return self.workflow.play(table, table.problems(), self.rollouts)
 
     def credit(self, table: Table, played: Traces) -> list[Lesson]:
         """Make one train batch for each agent, from its own turns."""
         if table.phase == FORMAT:
-            return [imitation(self, seat, by_seat(played, seat)) for seat in self.workflow.taught]
-        said = [s for s in self.workflow.said(table, played, self.rules(table, played)) if len(s.rows)]
-        return [self.taught_by(table, one) for one in said if self.options.train == "all" or one.seat == "generator"]
+            return [make_imitation_batch(self, seat, filter_by_agent(played, seat)) for seat in self.workflow.taught]
+        said = [s for s in self.workflow.score_turns(table, played, self.make_rules(table, played)) if len(s.rows)]
+        return [self.credit_agent(table, one) for one in said if self.options.train == "all" or one.seat == "generator"]
 
-    def rules(self, table: Table, played: Traces) -> Rules:
+    def make_rules(self, table: Table, played: Traces) -> Rules:
         o = self.options
-        right = truth if o.labels == "truth" else majority(table, solutions_in(played), o.min_share)
+        right = grade_by_truth if o.labels == "truth" else make_majority_grader(table, collect_solutions(played), o.min_share)
         return Rules(right, o.verifier_reward, o.history_scope, o.history_rounds)
 
-    def taught_by(self, table: Table, said: Said) -> Lesson:
+    def credit_agent(self, table: Table, said: AgentTurns) -> Lesson:
         """Make an agent's train batch. The baseline of a turn is over the same turn of the same problem (or solution)."""
         o, seat, objective = self.options, said.seat, self.objectives[said.seat]
-        groups = said.rows.subjects if said.about is not None and o.verifier_group == "solution" else said.rows.problems
-        rewards = [self.reward(said, turn) for turn in range(len(said.local))]
+        groups = said.rows.subjects if said.about is not None and o.verifier_group == "solution" else said.rows.problem_ids
+        rewards = [self.compute_turn_reward(said, turn) for turn in range(len(said.local))]
         if o.filter:
             raw = zip(rewards, said.local, strict=True)
             rewards = [np.where(mixed(local, groups), reward, np.nan) for reward, local in raw]
-        penalties = table.penalties(said.rows, objective)
+        penalties = table.compute_kl_penalties(said.rows, objective)
         credit = turn_advantages(rewards, said.rows, groups, objective, penalties)
-        weights = None if said.about is None else balanced(said.about)
+        weights = None if said.about is None else compute_class_weights(said.about)
         notes = {f"{seat}_earned_turn{turn}": mean(local) or 0.0 for turn, local in enumerate(said.local)}
         source = "answers" if o.labels == "truth" else "agreement"
         return self.lesson(seat, said.rows, advantages=credit, weights=weights, sources={source: 1.0}, notes=notes)
 
-    def reward(self, said: Said, turn: int) -> Floats:
+    def compute_turn_reward(self, said: AgentTurns, turn: int) -> Floats:
         """Compute the shaped reward R' of a turn plus the outcome term, one value per row."""
         o = self.options
-        out = shaped_by_history(said.local[turn], said.before[turn], o.shaping, o.alpha)
+        out = shape_by_history(said.local[turn], said.before[turn], o.shaping, o.alpha)
         if o.outcome != "none":
             out = out + o.beta * (said.own_last if o.outcome == "own_last" else said.whole)
         if said.about is not None and o.refiner_gain:
@@ -157,32 +166,32 @@ class Marti(Recipe):
     def measure(self, table: Table) -> dict[str, float | None]:
         """Compare first with last answers, and the outcome with a majority vote of the generator at equal sampled tokens."""
         problems = table.problems(self.options.measured)
-        played = workflow_of(self.options.model_copy(update={"critiques": 1})).play(table, problems, 1)
-        said = self.workflow.said(table, played, Rules(truth))
+        played = make_workflow(self.options.model_copy(update={"critiques": 1})).play(table, problems, 1)
+        said = self.workflow.score_turns(table, played, Rules(grade_by_truth))
         outcome, voted = (
             mean(said[-1].whole),
-            mean(votes_for_tokens(table, "generator", problems, sum(t.length for t in played))),
+            mean(majority_at_budget(table, "generator", problems, sum(t.length for t in played))),
         )
-        found = change_figures(*self.workflow.changes(played))
+        found = compute_change_metrics(*self.workflow.pair_first_and_final(played))
         found |= {"outcome": outcome, "vote": voted}
         found["over_vote"] = None if outcome is None or voted is None else outcome - voted
-        named = mean([names_answer(t.text, t.problem.answer) for t in by_seat(played, "verifier")])
+        named = mean([names_answer(t.text, t.problem.answer) for t in filter_by_agent(played, "verifier")])
         return {f"team/{key}": value for key, value in found.items()} | {"critic/names_answer": named}
 
 
-def workflow_of(options: MartiOptions) -> Workflow:
+def make_workflow(options: MartiOptions) -> Workflow:
     """Build the workflow that the options name."""
     if options.workflow == "debate":
         return Debating(options.rounds)
     return Mixing() if options.workflow == "mixture" else Refining(options.critiques)
 
 
-def require(options: MartiOptions, rollouts: int) -> None:
+def check_options(options: MartiOptions, rollouts: int) -> None:
     """Raise a ConfigError for options that would reward the wrong thing or give no learning signal."""
     o, debate = options, options.workflow == "debate"
     turns = o.rounds if debate else 2
-    if o.shaping == "margin" and o.alpha > most_alpha(turns):
-        most = f"{most_alpha(turns):.3f}"
+    if o.shaping == "margin" and o.alpha > max_safe_alpha(turns):
+        most = f"{max_safe_alpha(turns):.3f}"
         raise ConfigError(f"options.alpha={o.alpha:g} pays a wrong first answer on purpose over {turns} turns; at most {most}")
     if o.outcome in ("own_last", "vote") and not debate:
         raise ConfigError(f"options.outcome = '{o.outcome}' is for a debate; a {o.workflow} has 'last_stage'")

@@ -11,11 +11,11 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import Field
 
-from milonga.credit import after_zero, hard_labels, mix, shares, step_reward_credit
+from milonga.credit import fill_after_zero, hard_labels, mix_advantages, shares, step_reward_advantages
 from milonga.credit.reach import StepReward
 from milonga.recipes.base import RECIPES
-from milonga.recipes.outcome import outcome_credit, outcome_rewards, solve
-from milonga.recipes.scoring import Labelled, Scoring, ScoringOptions, exact_labels, reached
+from milonga.recipes.outcome import outcome_credit, outcome_rewards, sample_solutions
+from milonga.recipes.scoring import Labelled, Scoring, ScoringOptions, estimate_step_values, exact_labels
 from milonga.roles.scorer import Aggregate
 from milonga.schedule import Schedule, alternate, warm_up
 from milonga.table import Table
@@ -53,7 +53,7 @@ class MathShepherd(Scoring):
         self.needs_steps = self.options.labels == "truth"
 
     @property
-    def fitting(self) -> Aggregate:
+    def default_aggregate(self) -> Aggregate:
         return "product" if self.options.labels == "truth" else "min"
 
     def label(self, table: Table, solutions: Traces) -> list[Labelled]:
@@ -61,14 +61,14 @@ class MathShepherd(Scoring):
             return [Labelled(solution, exact_labels(solution)) for solution in solutions]
         if self.options.drop_unsolved:
             solved = {solution.problem.id for solution in solutions if solution.correct == 1}
-            solutions = solutions.keep(lambda t: t.problem.id in solved)
-        values = reached(table, solutions, self.options.completions)
-        return [Labelled(solution, self.made(rates)) for solution, rates in zip(solutions, values, strict=True)]
+            solutions = solutions.select(lambda t: t.problem.id in solved)
+        values = estimate_step_values(table, solutions, self.options.completions)
+        return [Labelled(solution, self.make_labels(rates)) for solution, rates in zip(solutions, values, strict=True)]
 
-    def made(self, rates: list[float]) -> list[float]:
+    def make_labels(self, rates: list[float]) -> list[float]:
         """Turn the success rates of a solution's steps into hard or soft labels."""
         labels = hard_labels(rates, self.options.tau) if self.options.labels == "hard" else rates
-        return after_zero(labels, 0.0) if self.options.isotonic else labels
+        return fill_after_zero(labels, 0.0) if self.options.isotonic else labels
 
     def sources(self) -> dict[str, float]:
         return {"steps": 1.0} if self.options.labels == "truth" else {"answers": 1.0}
@@ -104,7 +104,7 @@ class MathShepherdRl(MathShepherd):
     def play(self, table: Table) -> Traces:
         if table.learner == "verifier":
             return super().play(table)
-        return solve(table, "generator", self.objectives["generator"], self.rollouts)
+        return sample_solutions(table, "generator", self.objectives["generator"], self.rollouts)
 
     def credit(self, table: Table, played: Traces) -> list[Lesson]:
         if table.learner == "verifier":
@@ -116,8 +116,10 @@ class MathShepherdRl(MathShepherd):
         carries = ~np.isnan(outcome_rewards(table, played, objective))
         fitting = [s if s and len(s) == len(t.steps) and c else None for s, t, c in zip(scores, played, carries, strict=True)]
         outcome = outcome_credit(table, played, objective)
-        process = step_reward_credit(fitting, played, played.problems, objective, self.options.step_reward)
+        process = step_reward_advantages(fitting, played, played.problem_ids, objective, self.options.step_reward)
         notes = shares(outcome, process, alpha, [t.mask for t in played])
         notes["step_score"] = float(np.mean([x for s in fitting if s for x in s] or [0.0]))
         sources = {"answers": 1 - notes["step_share"], "verifier": notes["step_share"]}
-        return [self.lesson("generator", played, advantages=mix(outcome, process, alpha), sources=sources, notes=notes)]
+        return [
+            self.lesson("generator", played, advantages=mix_advantages(outcome, process, alpha), sources=sources, notes=notes)
+        ]

@@ -12,12 +12,12 @@ import numpy as np
 from pydantic import Field
 
 from milonga.credit import outcome_advantages
-from milonga.credit.evolve import difficulty, mean_score, proposer_reward, solver_reward
+from milonga.credit.evolve import difficulty_reward, mean_score, proposer_reward, solver_reward
 from milonga.evals.metrics import mean
 from milonga.recipes.base import RECIPES, Recipe, RecipeOptions
-from milonga.recipes.imitation import imitation
-from milonga.recipes.questions import Pool, is_question, posed, taught
-from milonga.recipes.self_questions import gold_pairs, judge_audit, solution_of
+from milonga.recipes.imitation import make_imitation_batch
+from milonga.recipes.questions import Pool, demonstrate_formats, is_question, question_to_problem
+from milonga.recipes.self_questions import audit_judge, make_gold_pairs, restore_solution
 from milonga.roles import StepSolver
 from milonga.roles.evolve import Asker, Judge
 from milonga.schedule import Schedule, always, warm_up
@@ -80,78 +80,78 @@ class MultiAgentEvolve(Recipe):
     def play(self, table: Table) -> Traces:
         """Draw the solver's questions before new ones arrive, then sample new questions, answers, and judgements of all."""
         if table.learner == "proposer":
-            return taught(table)
+            return demonstrate_formats(table)
         o = self.options
-        tried = table.ask("generator", self.pool.questions(table), self.rollouts)
-        proposals = table.ask("proposer", self.pool.shown(table, o.reference))
-        real = proposals.keep(is_question)
-        probes = table.ask("generator", [posed(table, p.reading.value.question, p.id) for p in real], o.answers)
-        practice = table.ask("verifier", self.practice(table))
+        tried = table.ask("generator", self.pool.sample_questions(table), self.rollouts)
+        proposals = table.ask("proposer", self.pool.sample_requests(table, o.reference))
+        real = proposals.select(is_question)
+        probes = table.ask("generator", [question_to_problem(table, p.reading.value.question, p.id) for p in real], o.answers)
+        practice = table.ask("verifier", self.sample_judge_practice(table))
         checks = [table.ask("verifier", real, o.judgements), table.ask("verifier", Traces([*tried, *probes])), practice]
         return Traces([*tried, *proposals, *probes, *(check for some in checks for check in some)])
 
-    def practice(self, table: Table) -> Traces:
+    def sample_judge_practice(self, table: Table) -> Traces:
         """Return answered questions of earlier turns for the judge, and a share of solutions with known truth. The labels of
         the latter are stored in the state, by their ids."""
         count = table.setting.batch
         known = round(self.options.judge_label_frac * count)
-        told = gold_pairs(table, known) if known else []
+        told = make_gold_pairs(table, known) if known else []
         self.state["told"] = {trace.id: label for trace, label in told}
-        old = [solution_of(table, posed(table, text, id), work, f"{table.turn}/pair/{n}")
-               for n, (text, id, work) in enumerate(self.pool.drawn("pairs", table, count - known))]  # fmt: skip
+        old = [restore_solution(table, question_to_problem(table, text, id), work, f"{table.turn}/pair/{n}")
+               for n, (text, id, work) in enumerate(self.pool.draw_items("pairs", table, count - known))]  # fmt: skip
         return Traces([*old, *(trace for trace, _ in told)])
 
     def credit(self, table: Table, played: Traces) -> list[Lesson]:
         """Make three train batches, the solver's last. Each agent's baseline is over the whole turn, as in the paper."""
         if table.learner == "proposer":
-            return [imitation(self, seat, played.keep(lambda t, seat=seat: t.seat == seat)) for seat in self.seats]  # type: ignore[misc]
-        by_seat = {seat: played.keep(lambda t, seat=seat: t.seat == seat) for seat in self.seats}  # type: ignore[misc]
+            return [make_imitation_batch(self, seat, played.select(lambda t, seat=seat: t.seat == seat)) for seat in self.seats]  # type: ignore[misc]
+        by_seat = {seat: played.select(lambda t, seat=seat: t.seat == seat) for seat in self.seats}  # type: ignore[misc]
         solutions, checks = by_seat["generator"], by_seat["verifier"]
         scores: Scores = {}
         for check in checks:
             final = check.reading.value.final
             scores.setdefault(check.subject.id, []).extend([] if final is None else [float(final)])
         asked = {proposal.id for proposal in by_seat["proposer"]}
-        tried = solutions.keep(lambda t: t.problem.source not in asked)
-        practice = checks.keep(lambda t: t.subject.id in self.state["told"] or "/pair/" in t.subject.id)
+        tried = solutions.select(lambda t: t.problem.source not in asked)
+        practice = checks.select(lambda t: t.subject.id in self.state["told"] or "/pair/" in t.subject.id)
         rewards = {
-            "proposer": (by_seat["proposer"], self.pay_proposer(by_seat["proposer"], solutions, scores)),
-            "verifier": (practice, [self.pay_judge(check) for check in practice]),
+            "proposer": (by_seat["proposer"], self.compute_proposer_rewards(by_seat["proposer"], solutions, scores)),
+            "verifier": (practice, [self.compute_judge_reward(check) for check in practice]),
             "generator": (tried, [solver_reward(mean_score(scores.get(t.id, [])), t.reading.format) for t in tried]),
         }
-        self.pool.remember(tried)
-        return [self.taught_by(table, seat, *paid) for seat, paid in rewards.items() if len(paid[0]) > 1]
+        self.pool.remember_pairs(tried)
+        return [self.credit_agent(table, seat, *paid) for seat, paid in rewards.items() if len(paid[0]) > 1]
 
-    def taught_by(self, table: Table, seat: str, rows: Traces, rewards: list[float]) -> Lesson:
+    def credit_agent(self, table: Table, seat: str, rows: Traces, rewards: list[float]) -> Lesson:
         objective = self.objectives[seat]
         groups = [seat] * len(rows)
-        credit = outcome_advantages(np.array(rewards), rows, groups, objective, table.penalties(rows, objective))
+        credit = outcome_advantages(np.array(rewards), rows, groups, objective, table.compute_kl_penalties(rows, objective))
         source = "format" if seat == "verifier" else "verifier"
         share = self.options.judge_label_frac if seat == "verifier" else 0.0
         sources = {source: 1 - share} | ({"answers": share} if share else {})
         return self.lesson(seat, rows, advantages=credit, sources=sources, notes={f"{seat}_reward": mean(rewards) or 0.0})
 
-    def pay_proposer(self, proposals: Traces, solutions: Traces, scores: Scores) -> list[float]:
+    def compute_proposer_rewards(self, proposals: Traces, solutions: Traces, scores: Scores) -> list[float]:
         """Compute R_P for each proposal. Questions that pass the gate enter the pool, valid or not: only the judge decides."""
         o, rewards = self.options, []
         for proposal in proposals:
             judged = [scores.get(t.id, []) for t in solutions if t.problem.source == proposal.id]
             answered = mean_score([score for some in judged for score in some])
             quality = mean_score(scores.get(proposal.id, []))
-            hard = 0.0 if np.isnan(answered) else difficulty(answered, o.difficulty == "zero_at_extremes")
+            hard = 0.0 if np.isnan(answered) else difficulty_reward(answered, o.difficulty == "zero_at_extremes")
             real = is_question(proposal)
             rewards.append(proposer_reward(quality, hard, float(real), o.gate, o.difficulty_below_gate))
             if real and quality >= o.gate:
-                self.pool.admit(proposal)
+                self.pool.add_question(proposal)
         return rewards
 
-    def pay_judge(self, check: Trace) -> float:
+    def compute_judge_reward(self, check: Trace) -> float:
         """Return the judge's reward: for its format, or for the right verdict on a solution of known truth."""
         label = self.state["told"].get(check.subject.id)
-        return float(check.reading.valid) if label is None else float(check.reading.value.final == label)
+        return float(check.reading.is_valid) if label is None else float(check.reading.value.final == label)
 
     def measure(self, table: Table) -> dict[str, float | None]:
-        found: dict[str, Any] = dict(judge_audit(table, self.options.audit, "live"))
-        asked = table.ask("proposer", self.pool.shown(table, 0.0))
-        real = [is_question(p) and bool(posed(table, p.reading.value.question, p.id).answer) for p in asked]
-        return found | {"proposer/well_formed": mean(real)} | self.pool.figures(table)
+        found: dict[str, Any] = dict(audit_judge(table, self.options.audit, "live"))
+        asked = table.ask("proposer", self.pool.sample_requests(table, 0.0))
+        real = [is_question(p) and bool(question_to_problem(table, p.reading.value.question, p.id).answer) for p in asked]
+        return found | {"proposer/well_formed": mean(real)} | self.pool.compute_metrics(table)

@@ -12,17 +12,17 @@ from milonga.table import Table
 from milonga.types import Floats, Traces
 
 
-def solve(table: Table, seat: str, objective: Objective, n: int) -> Traces:
+def sample_solutions(table: Table, seat: str, objective: Objective, n: int) -> Traces:
     """Sample `n` solutions of each problem of the turn. With dynamic sampling (DAPO), only of problems with both outcomes.
 
     Correctness decides, not the shaped reward: with that, a group that differs only in length penalties would be kept.
     """
     if not objective.dynamic_sampling:
         return table.ask(seat, table.problems(), n)
-    return solve_until(table, seat, keep_mixed, objective.max_tries, n)
+    return sample_useful_groups(table, seat, filter_mixed_groups, objective.max_tries, n)
 
 
-def solve_until(table: Table, seat: str, keep: Callable[[Traces], Traces], tries: int, n: int) -> Traces:
+def sample_useful_groups(table: Table, seat: str, keep: Callable[[Traces], Traces], tries: int, n: int) -> Traces:
     """Sample groups of `n` solutions per problem until a full batch of problems passes the filter `keep`.
 
     Problems that do not pass are replaced by new ones, for a number of tries. Then the turn goes on with what there is.
@@ -37,23 +37,23 @@ def solve_until(table: Table, seat: str, keep: Callable[[Traces], Traces], tries
     return useful if len(useful) else solutions
 
 
-def keep_mixed(solutions: Traces) -> Traces:
+def filter_mixed_groups(solutions: Traces) -> Traces:
     """Keep the solutions of problems with both right and wrong solutions."""
-    keep = mixed(solutions.correct, solutions.problems)
+    keep = mixed(solutions.correct, solutions.problem_ids)
     return Traces(trace for trace, kept in zip(solutions, keep, strict=True) if kept)
 
 
 def outcome_rewards(table: Table, solutions: Traces, objective: Objective) -> Floats:
     """Return outcome rewards with the objective's length shaping, one per solution; NaN where a solution is masked."""
-    return shaped(solutions.correct, table, solutions, objective)
+    return shape_rewards(solutions.correct, table, solutions, objective)
 
 
-def shaped(rewards: Floats, table: Table, solutions: Traces, objective: Objective) -> Floats:
+def shape_rewards(rewards: Floats, table: Table, solutions: Traces, objective: Objective) -> Floats:
     """Apply the objective's length rules (overlong penalty and filter) to rewards of 0 and 1, from any source.
 
     With the penalty, rewards are +1 and -1 as in DAPO: with 0 and 1 the length term would weigh twice as much.
     """
-    limit = table.setting.limit(solutions[0].seat)
+    limit = table.setting.get_max_tokens(solutions[0].seat)
     if objective.overlong_buffer:
         shaping = np.array([overlong_penalty(t.length, limit, objective.overlong_buffer) for t in solutions])
         rewards = 2 * rewards - 1 + shaping
@@ -66,4 +66,6 @@ def outcome_credit(table: Table, solutions: Traces, objective: Objective) -> lis
     """Return the advantages of outcome rewards, by the objective's rules on length and KL: one float array per solution,
     aligned with its ids."""
     rewards = outcome_rewards(table, solutions, objective)
-    return outcome_advantages(rewards, solutions, solutions.problems, objective, table.penalties(solutions, objective))
+    return outcome_advantages(
+        rewards, solutions, solutions.problem_ids, objective, table.compute_kl_penalties(solutions, objective)
+    )

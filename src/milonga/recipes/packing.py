@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 
-def packed(lengths: Sequence[int], room: int) -> list[list[int]]:
+def pack_first_fit(lengths: Sequence[int], room: int) -> list[list[int]]:
     """Pack texts into bins by first fit decreasing: the longest first, each into the first bin with room, else a new one.
 
     Returns the indices of the texts in each bin, in their order; bins are in the order of their first texts. Texts longer than

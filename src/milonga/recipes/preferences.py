@@ -10,9 +10,9 @@ from milonga.preferences import Preference
 from milonga.randomness import key64
 from milonga.recipes.base import Recipe
 from milonga.roles import StepSolver
-from milonga.roles.solver import as_trace
+from milonga.roles.solver import demonstration_to_rollout
 from milonga.table import Table
-from milonga.tasks.base import keyed
+from milonga.tasks.base import make_keyed_rng
 from milonga.types import Lesson, Problem, Trace, Traces
 
 Pair = tuple[str, Trace, Trace]
@@ -23,33 +23,35 @@ Weak = Literal["first", "any"]
 """Where a weak solver makes its mistake: only in the first step, or anywhere."""
 
 
-def half_of(text: str) -> str:
+def assign_learner(text: str) -> str:
     """Return the agent that learns from a problem: the policy or the reward model, never both. By a hash of the text."""
     return ("generator", "verifier")[key64("half", text) % 2]
 
 
-def written(table: Table, problem: Problem, errors: set[int], name: str) -> Trace:
+def write_solution(table: Table, problem: Problem, errors: set[int], name: str) -> Trace:
     """Write a reference solution in the solver's format, with errors in these steps."""
     solver = table.setting.roles["generator"]
     assert isinstance(solver, StepSolver)
-    rng = keyed("written", table.setting.seed, table.turn, problem.id, name)
-    return as_trace(table.setting.task.demonstrate(problem, rng, errors), problem, solver, f"{problem.id}/{name}")
+    rng = make_keyed_rng("written", table.setting.seed, table.turn, problem.id, name)
+    return demonstration_to_rollout(
+        table.setting.task.demonstrate(problem, rng, errors), problem, solver, f"{problem.id}/{name}"
+    )
 
 
-def human_pair(table: Table, problem: Problem, weak: Weak, flip: float = 0.0) -> tuple[Trace, Trace] | None:
+def make_human_pair(table: Table, problem: Problem, weak: Weak, flip: float = 0.0) -> tuple[Trace, Trace] | None:
     """Return a chosen and a rejected solution of a weak solver, swapped with probability `flip`.
 
     None where the mistake does not change the answer: people look only at the answer.
     """
-    rng = keyed("human", table.setting.seed, table.turn, problem.id)
+    rng = make_keyed_rng("human", table.setting.seed, table.turn, problem.id)
     at = 0 if weak == "first" else rng.randrange(table.setting.task.step_count(problem))
-    good, bad = written(table, problem, set(), "good"), written(table, problem, {at}, "bad")
+    good, bad = write_solution(table, problem, set(), "good"), write_solution(table, problem, {at}, "bad")
     if bad.correct == 1.0:
         return None
     return (bad, good) if rng.random() < flip else (good, bad)
 
 
-def in_pairs(rows: Traces, pairs: list[Pair]) -> tuple[Traces, list[Pair]]:
+def align_pairs(rows: Traces, pairs: list[Pair]) -> tuple[Traces, list[Pair]]:
     """Return winner and loser of each pair as neighbouring rows in the reward model's tokens, and the pairs that are left. A
     pair is dropped where one of its sides did not fit into the context."""
     found = {t.subject.id: t for t in rows}
@@ -57,26 +59,26 @@ def in_pairs(rows: Traces, pairs: list[Pair]) -> tuple[Traces, list[Pair]]:
     return Traces(found[side.id] for _, *sides in kept for side in sides), kept
 
 
-def as_given(trace: Trace) -> Trace:
+def to_given_rollout(trace: Trace) -> Trace:
     """Convert a rollout of another version of a policy to a row to train on, with the same ids. It is never
     used for a policy gradient."""
     segments = tuple(replace(segment, trained=segment.policy is not None) for segment in trace.segments)
     return replace(trace, segments=segments, origin="given", temperature=1.0)
 
 
-def kept_pairs(table: Table, pairs: Sequence[Pair]) -> list[Pair]:
+def record_pairs(table: Table, pairs: Sequence[Pair]) -> list[Pair]:
     """Record the pairs in the run folder, with their kinds as the reason, and return those that are new in this round."""
-    return [(reason, winner, loser) for reason, winner, loser in pairs if table.prefer(winner, loser, reason)]
+    return [(reason, winner, loser) for reason, winner, loser in pairs if table.add_preference(winner, loser, reason)]
 
 
-def recalled(table: Table, seat: str, kept: Sequence[Preference], count: int) -> list[Pair]:
+def recall_pairs(table: Table, seat: str, kept: Sequence[Preference], count: int) -> list[Pair]:
     """Draw `count` of the recorded pairs, or all there are, at random by the turn."""
-    chosen = keyed("recall", table.setting.seed, table.turn, seat).sample(range(len(kept)), min(len(kept), count))
+    chosen = make_keyed_rng("recall", table.setting.seed, table.turn, seat).sample(range(len(kept)), min(len(kept), count))
     policy = table.setting.policies[seat]
-    return [(kept[i].reason, *kept[i].traces(policy)) for i in sorted(chosen)]
+    return [(kept[i].reason, *kept[i].to_rollouts(policy)) for i in sorted(chosen)]
 
 
-def pair_lesson(recipe: Recipe, seat: str, pairs: Sequence[Pair], **more: Any) -> Lesson:
+def make_pair_batch(recipe: Recipe, seat: str, pairs: Sequence[Pair], **more: Any) -> Lesson:
     """Make a train batch of pairs: winner and loser as neighbouring rows with labels 1 and 0, each pair one unit."""
     rows = Traces(side for _, *sides in pairs for side in sides)
     units = [row // 2 for row in range(len(rows))]

@@ -12,13 +12,13 @@ from typing import Any, Literal, cast
 import numpy as np
 from pydantic import Field, model_validator
 
-from milonga.credit import ImplicitCredit, accuracy_within, contributions, rescaled, weighed
+from milonga.credit import ImplicitCredit, combine_advantages, filter_by_accuracy, process_contribution_stats, rescale_rewards
 from milonga.credit.baselines import Normaliser
 from milonga.credit.implicit import Level, Loo, ProcessNorm, Whitening
 from milonga.errors import ConfigError
 from milonga.evals.metrics import mean, order_accuracy
 from milonga.recipes.base import RECIPES, Recipe, RecipeOptions
-from milonga.recipes.outcome import outcome_credit, outcome_rewards, solve_until
+from milonga.recipes.outcome import outcome_credit, outcome_rewards, sample_useful_groups
 from milonga.roles import Dialect, ImplicitScorer, Role, StepSolver
 from milonga.schedule import Schedule, always, warm_up
 from milonga.table import Table
@@ -101,56 +101,58 @@ class Prime(Recipe):
 
     def play(self, table: Table) -> Traces:
         """Sample rollouts of problems whose accuracy is within the range of the options."""
-        if not table.setting.engine.same_tokens(self.policies["generator"], self.policies["verifier"]):
+        if not table.setting.engine.has_same_vocabulary(self.policies["generator"], self.policies["verifier"]):
             raise ConfigError("'prime' rewards the generator's tokens: generator and verifier need models of one vocabulary")
         tries = self.objectives["generator"].max_tries
-        return solve_until(table, "generator", self.keep, tries, self.rollouts)
+        return sample_useful_groups(table, "generator", self.filter_by_accuracy, tries, self.rollouts)
 
-    def keep(self, solutions: Traces) -> Traces:
+    def filter_by_accuracy(self, solutions: Traces) -> Traces:
         """Keep the rollouts of problems whose accuracy is within the range of the options."""
-        return Traces(trace for trace, kept in zip(solutions, self.kept(solutions), strict=True) if kept)
+        return Traces(trace for trace, kept in zip(solutions, self.mask_by_accuracy(solutions), strict=True) if kept)
 
-    def kept(self, solutions: Traces) -> np.ndarray:
+    def mask_by_accuracy(self, solutions: Traces) -> np.ndarray:
         """Return a boolean mask, one per rollout: whether its problem's accuracy is within the range of the options."""
         low, high = self.options.accuracy_low, self.options.accuracy_high
-        return accuracy_within(solutions.correct, solutions.problems, low, high)
+        return filter_by_accuracy(solutions.correct, solutions.problem_ids, low, high)
 
     def credit(self, table: Table, played: Traces) -> Iterator[Lesson]:
         """Yield the train batches of both. Each is learned before the next is asked for, so `before` scores with the updated
         reward model."""
         if table.learner == "verifier" or self.options.prm_update == "before":
-            yield self.credit_verifier(played, self.token_rewards(table, played))
+            yield self.credit_verifier(played, self.compute_token_rewards(table, played))
         if table.learner == "generator":
-            rewards = self.token_rewards(table, played)
+            rewards = self.compute_token_rewards(table, played)
             yield self.credit_generator(table, played, rewards)
             if self.options.prm_update == "after":
                 yield self.credit_verifier(played, rewards)
 
-    def token_rewards(self, table: Table, solutions: Traces) -> list[Floats]:
+    def compute_token_rewards(self, table: Table, solutions: Traces) -> list[Floats]:
         """Compute r_t = beta log(phi(y_t) / ref(y_t)) on the sampled tokens, for all rollouts at once: one float array each."""
         beta = self.objectives["verifier"].beta
-        return [beta * ratio for ratio in table.numbers("verifier", solutions)]
+        return [beta * ratio for ratio in table.score_tokens("verifier", solutions)]
 
     def credit_verifier(self, solutions: Traces, rewards: list[Floats]) -> Lesson:
         """Make the reward model's train batch: cross-entropy of sigmoid(sum of r_t) against the outcome. Rollouts of problems
         outside the accuracy range have weight 0."""
-        known = ~np.isnan(solutions.correct) & self.kept(solutions)
+        known = ~np.isnan(solutions.correct) & self.mask_by_accuracy(solutions)
         labels = [float(label) for label in np.nan_to_num(solutions.correct)]
         lesson = self.lesson("verifier", solutions, labels=labels, weights=[float(k) for k in known], sources={"answers": 1.0})
-        lesson.notes |= pair_notes(rewards, solutions)
+        lesson.notes |= compute_pair_accuracy(rewards, solutions)
         return lesson
 
     def credit_generator(self, table: Table, solutions: Traces, rewards: list[Floats]) -> Lesson:
         """Make the generator's train batch: A = A_outcome + A_process. Each has its own baseline within the problem."""
         o, objective = self.options, self.objectives["generator"]
-        kept = self.kept(solutions)
+        kept = self.mask_by_accuracy(solutions)
         outcomes = np.where(kept, outcome_rewards(table, solutions, objective), np.nan)
         outcome = [array * k for array, k in zip(outcome_credit(table, solutions, objective), kept, strict=True)]
         form = ImplicitCredit(cast(Normaliser, objective.advantage), o.loo, o.level, o.length_norm, o.gamma)
-        process = form.advantages(rescaled(rewards, solutions, o.process_norm), outcomes, solutions, solutions.problems)
+        process = form.advantages(
+            rescale_rewards(rewards, solutions, o.process_norm), outcomes, solutions, solutions.problem_ids
+        )
         weights = (o.outcome_weight, o.process_weight)
-        advantages = weighed(outcome, process, weights, solutions, o.whitening)
-        notes = contributions(outcome, process, weights, solutions)
+        advantages = combine_advantages(outcome, process, weights, solutions, o.whitening)
+        notes = process_contribution_stats(outcome, process, weights, solutions)
         sources = {"answers": 1 - notes["process_share"], "verifier": notes["process_share"]}
         return self.lesson("generator", solutions, advantages=advantages, sources=sources, notes=notes)
 
@@ -160,7 +162,7 @@ class Prime(Recipe):
         return {"verifier/step_auroc": step_auroc(checks)}
 
 
-def pair_notes(rewards: list[Floats], solutions: Traces) -> dict[str, float]:
+def compute_pair_accuracy(rewards: list[Floats], solutions: Traces) -> dict[str, float]:
     """Return how often a right rollout scores higher than a wrong one of the same problem; empty without such pairs."""
     groups: dict[str, list[tuple[float, float]]] = {}
     for reward, solution in zip(rewards, solutions, strict=True):

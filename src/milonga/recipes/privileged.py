@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from milonga.credit import turn_factors, turn_sums
+from milonga.credit import make_token_factors, sum_turns
 from milonga.credit.turns import TurnAggregate
 from milonga.evals.metrics import mean, order_accuracy
 from milonga.roles import PrivilegedCritic
@@ -15,12 +15,14 @@ from milonga.table import Table
 from milonga.types import Segment, Trace, Traces
 
 
-def read_by_critic(table: Table, talks: Traces, sees: bool) -> dict[str, Trace]:
+def encode_for_critic(table: Table, talks: Traces, sees: bool) -> dict[str, Trace]:
     """Return conversations in the critic's form, by their ids. Only the opening prompt differs: with `sees` it has the whole
     problem. All later tokens are the same. Conversations that do not fit into its context are missing, and counted."""
     role, engine, policy = table.setting.roles["critic"], table.setting.engine, table.setting.policies["critic"]
     assert isinstance(role, PrivilegedCritic)
-    openings = [role.privileged(t.problem, t.problem.data["whole"]) if sees else role.prompt(t.problem) for t in talks]
+    openings = [
+        role.prompt_with_reference(t.problem, t.problem.data["whole"]) if sees else role.prompt(t.problem) for t in talks
+    ]
     out = {}
     for talk, head in zip(talks, engine.encode_all(policy, openings), strict=True):
         cut = talk.segments[0].end
@@ -35,22 +37,22 @@ def read_by_critic(table: Table, talks: Traces, sees: bool) -> dict[str, Trace]:
     return out
 
 
-def turn_scores(table: Table, talks: Traces, sees: tuple[bool, bool], how: TurnAggregate, base: str) -> list[list[float]]:
+def score_turns(table: Table, talks: Traces, sees: tuple[bool, bool], how: TurnAggregate, base: str) -> list[list[float]]:
     """Score each turn by the sum over its tokens of their factor times log(critic / reference).
 
     Returns one list per conversation, with one score per turn; NaN where a conversation does not fit into the context. `sees`
     is whether the critic, and the reference, read the whole problem. The reference is the critic@base.
     """
-    found, other = (read_by_critic(table, talks, one) for one in sees)
+    found, other = (encode_for_critic(table, talks, one) for one in sees)
     ids = [talk.id for talk in talks if talk.id in found and talk.id in other]
     rows, reference = Traces(found[id] for id in ids), Traces(other[id] for id in ids)
-    live = turn_sums(table.logprobs("critic", rows), turn_factors(rows, how), rows)
-    start = turn_sums(table.logprobs("critic", reference, base), turn_factors(reference, how), reference)
+    live = sum_turns(table.compute_logprobs("critic", rows), make_token_factors(rows, how), rows)
+    start = sum_turns(table.compute_logprobs("critic", reference, base), make_token_factors(reference, how), reference)
     scores = {id: [a - b for a, b in zip(*both, strict=True)] for id, *both in zip(ids, live, start, strict=True)}
-    return [scores.get(talk.id, [float("nan")] * len(talk.turns)) for talk in talks]
+    return [scores.get(talk.id, [float("nan")] * len(talk.turn_spans)) for talk in talks]
 
 
-def by_problem(traces: Traces, scores: Sequence[float], right: Sequence[float]) -> float | None:
+def order_accuracy_by_problem(traces: Traces, scores: Sequence[float], right: Sequence[float]) -> float | None:
     """Return the order accuracy within problems: the share of pairs in which the right one scores higher, averaged over
     problems."""
     groups: dict[str, list[tuple[float, float]]] = {}

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from milonga.recipes.self_programs import terse_in
+from milonga.recipes.self_programs import is_terse
 from milonga.roles.programs import Question
-from milonga.sandbox.values import arguments_in, canonical
+from milonga.sandbox.values import parse_arguments, to_canonical
 from milonga.table import Table
-from milonga.tasks.base import keyed
+from milonga.tasks.base import make_keyed_rng
 from milonga.tasks.code_questions import ENTRY, Kind, Worked
 from milonga.types import Problem
 
@@ -40,43 +40,43 @@ class Buffers:
                 items = [*items, [worked.program, list(worked.inputs), list(worked.outputs), turn]]
         self.state[kind] = items[-self.keep :]
 
-    def drawn(self, kind: Kind, table: Table, count: int, fresh_first: bool) -> list[Worked]:
+    def draw(self, kind: Kind, table: Table, count: int, fresh_first: bool) -> list[Worked]:
         """Draw entries for the solver: with `fresh_first` those of the last turn first, and the rest uniformly."""
         items = self.state.get(kind, [])
-        rng = keyed("buffer", kind, table.setting.seed, table.turn)
+        rng = make_keyed_rng("buffer", kind, table.setting.seed, table.turn)
         fresh = [item for item in items if fresh_first and item[3] >= int(table.turn) - 1]
         older = [item for item in items if not (fresh_first and item[3] >= int(table.turn) - 1)]
         first = rng.sample(fresh, min(count, len(fresh)))
-        return [worked_of(item) for item in [*first, *rng.sample(older, min(count - len(first), len(older)))]]
+        return [parse_worked(item) for item in [*first, *rng.sample(older, min(count - len(first), len(older)))]]
 
-    def references(self, kind: Kind, table: Table, count: int, each: int) -> list[Problem]:
+    def sample_reference_prompts(self, kind: Kind, table: Table, count: int, each: int) -> list[Problem]:
         """Sample `count` prompts for a proposer of programs, each with earlier programs as references."""
-        rng = keyed("references", kind, table.setting.seed, table.turn, self.size(kind))
-        texts, items = Question(terse_in(table)), self.state[kind]
+        rng = make_keyed_rng("references", kind, table.setting.seed, table.turn, self.size(kind))
+        texts, items = Question(is_terse(table)), self.state[kind]
         out = []
         for number in range(count):
-            shown_ones = [worked_of(item) for item in rng.sample(items, min(each, len(items)))]
-            text = texts.references([(worked.program, worked.inputs[0]) for worked in shown_ones])
+            shown_ones = [parse_worked(item) for item in rng.sample(items, min(each, len(items)))]
+            text = texts.render_references([(worked.program, worked.inputs[0]) for worked in shown_ones])
             out.append(Problem(f"{kind}/{number}", text, ""))
         return out
 
-    def programs(self, table: Table, count: int) -> list[Problem]:
+    def sample_program_prompts(self, table: Table, count: int) -> list[Problem]:
         """Sample `count` prompts for the proposer of inputs, each with a program of the other two buffers."""
-        rng = keyed("programs", table.setting.seed, table.turn)
+        rng = make_keyed_rng("programs", table.setting.seed, table.turn)
         items = [*self.state["deduction"], *self.state["abduction"]]
-        drawn = [worked_of(rng.choice(items)).program for _ in range(count)]
+        drawn = [parse_worked(rng.choice(items)).program for _ in range(count)]
         return [Problem(f"induction/{n}", program, "", {"program": program}) for n, program in enumerate(drawn)]
 
 
-def worked_of(item: Sequence[Any]) -> Worked:
+def parse_worked(item: Sequence[Any]) -> Worked:
     """Convert a buffer entry back to a program with its inputs and outputs."""
     return Worked(item[0], tuple(item[1]), tuple(item[2]))
 
 
-def first_state(tiny: bool) -> dict[str, Any]:
+def make_initial_state(tiny: bool) -> dict[str, Any]:
     """Return the initial buffers, with only the identity program."""
     program, given = IDENTITY[tiny]
     state: dict[str, Any] = {}
     for kind in ("deduction", "abduction"):
-        Buffers(state, 1).admit(kind, [Worked(program, (given,), (canonical(arguments_in(given)[0]),))], 0)
+        Buffers(state, 1).admit(kind, [Worked(program, (given,), (to_canonical(parse_arguments(given)[0]),))], 0)
     return state

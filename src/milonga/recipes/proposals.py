@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from milonga.evals.metrics import mean
-from milonga.recipes.conversing import turns_of
-from milonga.roles.searcher import to_read
+from milonga.recipes.conversing import list_turns
+from milonga.roles.searcher import make_reading_problem
 from milonga.table import Table
-from milonga.tasks.base import keyed, normalised, split_of
-from milonga.tasks.search import Search, mentions
+from milonga.tasks.base import assign_split, make_keyed_rng, normalise_text
+from milonga.tasks.search import Search, mentions_answer
 from milonga.types import Problem, Trace, Traces
 
 MOST_CHARACTERS = 1000
@@ -35,49 +35,49 @@ class Rules:
     hide_answer: bool
     """Whether no search may mention the answer, not even the first one."""
 
-    def broken(self, proposal: Trace, searches: Sequence[str], seen: Sequence[str]) -> str | None:
+    def find_broken_rule(self, proposal: Trace, searches: Sequence[str], seen: Sequence[str]) -> str | None:
         """Return the first rule that a proposal breaks, in the order of the paper; None where it breaks none."""
         question, answer = str(proposal.reading.value.question), proposal.problem.text
-        if not proposal.reading.valid:
+        if not proposal.reading.is_valid:
             return proposal.reading.invalid
         if len(question) > MOST_CHARACTERS or len(question.split()) < self.min_words:
             return "too short or too long"
-        if mentions(question, answer):
+        if mentions_answer(question, answer):
             return "the answer stands in it"
         if not seen:
             return "nothing was found"
-        terms = [normalised(search) for search in searches]
+        terms = [normalise_text(search) for search in searches]
         if len(terms) < self.min_searches:
             return "too few searches"
         if len({*terms}) < len(terms):
             return "a search was repeated"
-        if self.hide_answer and any(mentions(term, answer) for term in terms):
+        if self.hide_answer and any(mentions_answer(term, answer) for term in terms):
             return "the answer was searched for"
         # Not in the paper: nobody may train on a held-out question.
-        return None if split_of(question) == "train" else "held-out question"
+        return None if assign_split(question) == "train" else "held-out question"
 
 
-def searches_of(table: Table, talk: Trace) -> list[str]:
+def list_searches(table: Table, talk: Trace) -> list[str]:
     """Return the searches of a conversation that the tool answered."""
     role = table.setting.roles[talk.seat]
-    calls = [role.call(turn.text) for turn in turns_of(talk)[:-1]]
+    calls = [role.parse_tool_call(turn.text) for turn in list_turns(talk)[:-1]]
     return [call for call in calls if call is not None]
 
 
-def seen_by(table: Table, talk: Trace) -> list[str]:
+def list_seen_passages(table: Table, talk: Trace) -> list[str]:
     """Return the passages that the tool returned in a conversation, each once."""
     tool = table.setting.task.tool
     assert tool is not None
-    return list(dict.fromkeys(passage for search in searches_of(table, talk) for passage in tool.answer(search)))
+    return list(dict.fromkeys(passage for search in list_searches(table, talk) for passage in tool.answer(search)))
 
 
-def with_noise(table: Table, proposals: Traces, count: int) -> list[list[str]]:
+def add_noise_passages(table: Table, proposals: Traces, count: int) -> list[list[str]]:
     """Return the passages that each proposer saw, shuffled with up to `count` passages that only others of the batch saw."""
-    seen = [seen_by(table, proposal) for proposal in proposals]
+    seen = [list_seen_passages(table, proposal) for proposal in proposals]
     everything = list(dict.fromkeys(passage for passages in seen for passage in passages))
     out = []
     for proposal, own in zip(proposals, seen, strict=True):
-        rng = keyed("noise", table.setting.seed, table.turn, proposal.id)
+        rng = make_keyed_rng("noise", table.setting.seed, table.turn, proposal.id)
         others = [passage for passage in everything if passage not in own]
         shown = [*own, *rng.sample(others, min(count, len(others)))]
         rng.shuffle(shown)
@@ -85,20 +85,20 @@ def with_noise(table: Table, proposals: Traces, count: int) -> list[list[str]]:
     return out
 
 
-def posed(proposal: Trace) -> Problem:
+def make_problem(proposal: Trace) -> Problem:
     """Make the problem of a proposal. Its answer was given before the question was written."""
     return Problem(f"posed/{proposal.id}", proposal.reading.value.question, proposal.problem.text, source=proposal.id)
 
 
-def read_exactly(task: Search, problems: Sequence[Problem], shown: Sequence[Sequence[str]]) -> list[bool]:
+def verify_exactly(task: Search, problems: Sequence[Problem], shown: Sequence[Sequence[str]]) -> list[bool]:
     """Return for each problem whether its answer follows exactly from the passages."""
-    return [problem.answer in task.derive(problem.text, some) for problem, some in zip(problems, shown, strict=True)]
+    return [problem.answer in task.derive_answers(problem.text, some) for problem, some in zip(problems, shown, strict=True)]
 
 
-def read_by_model(table: Table, problems: Sequence[Problem], shown: Sequence[Sequence[str]]) -> list[bool]:
+def verify_by_model(table: Table, problems: Sequence[Problem], shown: Sequence[Sequence[str]]) -> list[bool]:
     """Return for each problem whether the reader's initial weights find the answer in the passages; False where the prompt does
     not fit."""
-    asked = [to_read(p.id, p.text, p.answer, some) for p, some in zip(problems, shown, strict=True)]
+    asked = [make_reading_problem(p.id, p.text, p.answer, some) for p, some in zip(problems, shown, strict=True)]
     right = {trace.problem.id for trace in table.ask("reader", asked, tag="ref") if trace.correct == 1.0} if asked else set()
     return [problem.id in right for problem in problems]
 
@@ -112,45 +112,45 @@ class Gate:
     noise: int
     unique: bool
 
-    def passing(self, table: Table, proposals: Traces) -> tuple[list[Problem], dict[str, str]]:
+    def filter_proposals(self, table: Table, proposals: Traces) -> tuple[list[Problem], dict[str, str]]:
         """Return the questions that pass, and proposal id to reason for those that do not."""
         reasons: dict[str, str] = {}
         for proposal in proposals:
-            broken = self.rules.broken(proposal, searches_of(table, proposal), seen_by(table, proposal))
+            broken = self.rules.find_broken_rule(proposal, list_searches(table, proposal), list_seen_passages(table, proposal))
             reasons |= {} if broken is None else {proposal.id: broken}
-        readable = proposals.keep(lambda proposal: proposal.id not in reasons)
-        problems, task = [posed(proposal) for proposal in readable], table.setting.task
+        readable = proposals.select(lambda proposal: proposal.id not in reasons)
+        problems, task = [make_problem(proposal) for proposal in readable], table.setting.task
         assert isinstance(task, Search)
-        found = self.found(table, task, problems, with_noise(table, readable, self.noise))
+        found = self.verify_answers(table, task, problems, add_noise_passages(table, readable, self.noise))
         for proposal, problem, read in zip(readable, problems, found, strict=True):
             if not read:
                 reasons[proposal.id] = "the reader does not find the answer"
-            elif self.unique and task.exact and task.answers(problem.text) != {problem.answer}:
+            elif self.unique and task.exact and task.find_answers(problem.text) != {problem.answer}:
                 reasons[proposal.id] = "it has another answer"
         return [problem for problem in problems if problem.source not in reasons], reasons
 
-    def found(self, table: Table, task: Search, problems: list[Problem], shown: list[list[str]]) -> list[bool]:
+    def verify_answers(self, table: Table, task: Search, problems: list[Problem], shown: list[list[str]]) -> list[bool]:
         """Return for each problem whether the reader finds its answer in the passages."""
         if self.reader == "none":
             return [True] * len(problems)
         if self.reader == "model" or not task.exact:
-            return read_by_model(table, problems, shown)
-        return read_exactly(task, problems, shown)
+            return verify_by_model(table, problems, shown)
+        return verify_exactly(task, problems, shown)
 
 
-def question_figures(task: Search, proposals: Traces, passed: Sequence[Problem]) -> dict[str, float | None]:
+def compute_question_metrics(task: Search, proposals: Traces, passed: Sequence[Problem]) -> dict[str, float | None]:
     """Return the shares of wrong and ambiguous proposals by the exact truth, before the filter, and the hops of those that
     pass."""
-    readable = [posed(proposal) for proposal in proposals if proposal.reading.valid]
-    known = [(problem.answer, task.answers(problem.text)) for problem in readable]
+    readable = [make_problem(proposal) for proposal in proposals if proposal.reading.is_valid]
+    known = [(problem.answer, task.find_answers(problem.text)) for problem in readable]
     return {
         "proposer/wrong": mean([answer not in found for answer, found in known]),
         "proposer/ambiguous": mean([answer in found and len(found) > 1 for answer, found in known]),
-        "proposer/hops": mean([float(task.hops(problem.text)) for problem in passed]),
+        "proposer/hops": mean([float(task.count_hops(problem.text)) for problem in passed]),
     }
 
 
-def solve_rates(solutions: Traces) -> Rates:
+def compute_solve_rates(solutions: Traces) -> Rates:
     """Return the solve rate of each question, by the id of its proposal."""
     tries: dict[str | None, list[float]] = {}
     for solution in solutions:
@@ -158,10 +158,10 @@ def solve_rates(solutions: Traces) -> Rates:
     return {source: mean(correct) or 0.0 for source, correct in tries.items()}
 
 
-def turn_figures(proposals: Traces, solutions: Traces, rates: Rates) -> dict[str, float]:
+def compute_turn_metrics(proposals: Traces, solutions: Traces, rates: Rates) -> dict[str, float]:
     """Return the share of questions of a turn that passed, and their solve rates; only for new ones, not those of the pool."""
     fresh = [rate for source, rate in rates.items() if source is not None]
-    reused = solutions.keep(lambda solution: solution.problem.source is None)
+    reused = solutions.select(lambda solution: solution.problem.source is None)
     return {
         "valid": len(fresh) / max(1, len(proposals)),
         "reused": len(reused) / max(1, len(solutions)),
@@ -171,7 +171,7 @@ def turn_figures(proposals: Traces, solutions: Traces, rates: Rates) -> dict[str
     }
 
 
-def rejections(counts: Mapping[str, int]) -> dict[str, float]:
+def format_rejections(counts: Mapping[str, int]) -> dict[str, float]:
     """Return the counts of rejected proposals as metrics, one for each reason."""
     return {f"rejected/{why}": float(count) for why, count in counts.items()}
 
@@ -190,6 +190,6 @@ class Pool:
     def draw(self, table: Table, count: int, below: float) -> list[Problem]:
         """Draw questions with a solve rate of at most `below`, each at most once."""
         known = [row for row in self.state.get("pool", []) if row[3] <= below]
-        rng = keyed("reuse", table.setting.seed, table.turn)
+        rng = make_keyed_rng("reuse", table.setting.seed, table.turn)
         chosen = rng.sample(known, min(count, len(known)))
         return [Problem(f"reused/{table.turn}/{n}", text, answer) for n, (_, text, answer, _) in enumerate(chosen)]

@@ -9,13 +9,13 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from milonga.credit import after_zero, first_zero, hard_labels
+from milonga.credit import fill_after_zero, find_first_zero, hard_labels
 from milonga.recipes.base import RECIPES
-from milonga.recipes.scoring import NAN, Labelled, Scoring, ScoringOptions, reached
+from milonga.recipes.scoring import NAN, Labelled, Scoring, ScoringOptions, estimate_step_values
 from milonga.roles import StepScorer, StepSolver, StepVerifier
 from milonga.roles.scorer import Aggregate
 from milonga.table import Table
-from milonga.tasks.base import keyed
+from milonga.tasks.base import make_keyed_rng
 from milonga.types import Traces
 
 VALUES = ("mc_hard", "mc_soft")
@@ -53,44 +53,44 @@ class QwenPrm(Scoring):
         self.needs_steps = self.options.labels == "truth"
 
     @property
-    def fitting(self) -> Aggregate:
+    def default_aggregate(self) -> Aggregate:
         return "last_step" if self.options.labels in VALUES else "product"
 
     def label(self, table: Table, solutions: Traces) -> list[Labelled]:
         """Label the steps of the solutions that have any, drop those without consensus, and sample at most `solutions` of
         them."""
-        readable = solutions.keep(lambda t: len(t.steps) > 0)
-        labels = self.labels(table, readable)
+        readable = solutions.select(lambda t: len(t.steps) > 0)
+        labels = self.label_steps(table, readable)
         kept = [Labelled(t, steps) for t, steps in zip(readable, labels, strict=True) if steps is not None]
         # Sampled, not the first ones: those would be of the first problems alone.
-        rng = keyed("solutions", table.setting.seed, table.turn)
+        rng = make_keyed_rng("solutions", table.setting.seed, table.turn)
         chosen = rng.sample(range(len(kept)), min(len(kept), self.options.solutions or len(kept)))
         return [kept[i] for i in sorted(chosen)]
 
-    def labels(self, table: Table, solutions: Traces) -> list[list[float] | None]:
+    def label_steps(self, table: Table, solutions: Traces) -> list[list[float] | None]:
         """Return one label per step up to the first error, and NaN after it; None for a solution that is dropped."""
         how = self.options.labels
         if how == "truth":
-            return [until(len(t.steps), t.grade.first_error if t.grade else None) for t in solutions]
-        judged = self.judged(table, solutions) if how not in VALUES else []
+            return [labels_from_first_error(len(t.steps), t.grade.first_error if t.grade else None) for t in solutions]
+        judged = self.judge_first_errors(table, solutions) if how not in VALUES else []
         if how == "judge":
-            return [until(len(t.steps), first) for t, first in zip(solutions, judged, strict=True)]
-        rates = reached(table, solutions, self.options.completions)
-        hard = [after_zero(hard_labels(r, self.options.tau), NAN) for r in rates]
+            return [labels_from_first_error(len(t.steps), first) for t, first in zip(solutions, judged, strict=True)]
+        rates = estimate_step_values(table, solutions, self.options.completions)
+        hard = [fill_after_zero(hard_labels(r, self.options.tau), NAN) for r in rates]
         # Soft labels stop where the hard ones do.
         soft = [[r if h == h else NAN for r, h in zip(*both, strict=True)] for both in zip(rates, hard, strict=True)]
         labels: list[list[float] | None] = list(soft if how.endswith("soft") else hard)
         if how in VALUES:
             return labels
-        agree = [first_zero(h) == first for h, first in zip(hard, judged, strict=True)]
+        agree = [find_first_zero(h) == first for h, first in zip(hard, judged, strict=True)]
         return [steps if same else None for steps, same in zip(labels, agree, strict=True)]
 
-    def judged(self, table: Table, solutions: Traces) -> list[int | None]:
+    def judge_first_errors(self, table: Table, solutions: Traces) -> list[int | None]:
         """Return the judge's first error of each solution: -1 for none, None where no verification could be parsed."""
         votes, found = self.options.votes, dict[str, Counter[int]]()
         for check in table.judge("judge", solutions, votes, greedy=votes == 1):
             if check.reading.value.steps is not None:
-                found.setdefault(check.subject.id, Counter())[first_zero(check.reading.value.steps)] += 1
+                found.setdefault(check.subject.id, Counter())[find_first_zero(check.reading.value.steps)] += 1
         return [found[t.id].most_common(1)[0][0] if t.id in found else None for t in solutions]
 
     def sources(self) -> dict[str, float]:
@@ -99,7 +99,7 @@ class QwenPrm(Scoring):
         return {alone[how]: 1.0} if how in alone else {"answers": 0.5, "judge": 0.5}
 
 
-def until(count: int, first: int | None) -> list[float] | None:
+def labels_from_first_error(count: int, first: int | None) -> list[float] | None:
     """Return the step labels of a solution whose first error is known: 1 before it, 0 at it, NaN after it; -1 means no
     error."""
     if first is None:

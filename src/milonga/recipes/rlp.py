@@ -18,12 +18,21 @@ from milonga.errors import UserError
 from milonga.evals.metrics import mean
 from milonga.objectives import OBJECTIVES
 from milonga.recipes.base import RECIPES, Recipe, RecipeOptions
-from milonga.recipes.imitation import imitation
-from milonga.recipes.thinking import Pick, copy_rate, cut, exchanged, foretold, plain, spreads, think
+from milonga.recipes.imitation import make_imitation_batch
+from milonga.recipes.thinking import (
+    Pick,
+    copy_rate,
+    cut_lines,
+    group_stds,
+    make_plain_prompts,
+    sample_thoughts,
+    score_next_tokens,
+    swap_thoughts,
+)
 from milonga.roles import Predictor, Thinker
 from milonga.schedule import Action, Phase, Schedule, always
 from milonga.table import Table
-from milonga.tasks.base import keyed
+from milonga.tasks.base import make_keyed_rng
 from milonga.types import Lesson, Problem, Traces
 
 FORMAT = "format"
@@ -85,35 +94,39 @@ class Rlp(Recipe):
     def play(self, table: Table) -> Traces:
         """Sample thoughts about one place in each line. They see only what stands before it."""
         if table.phase == FORMAT:
-            return self.shown(table)
-        places = cut(table, table.problems(), self.options.pick, self.options.target_span)
-        return self.lines(table, places) if self.options.next_token == "only" else think(table, places, self.rollouts)
+            return self.write_format_examples(table)
+        places = cut_lines(table, table.problems(), self.options.pick, self.options.target_span)
+        return (
+            self.write_plain_lines(table, places)
+            if self.options.next_token == "only"
+            else sample_thoughts(table, places, self.rollouts)
+        )
 
-    def shown(self, table: Table) -> Traces:
+    def write_format_examples(self, table: Table) -> Traces:
         """Write format examples like those a model may have met in pretraining: plain lines, and some with a scratchpad in
         tags."""
-        places = cut(table, table.problems(self.options.format_lines), "answer")
+        places = cut_lines(table, table.problems(self.options.format_lines), "answer")
         count = round(self.options.format_share * len(places))
         teacher, task = table.setting.roles["generator"], table.setting.task
-        keys = [keyed("demonstration", table.setting.seed, table.turn, place.id) for place in places[:count]]
+        keys = [make_keyed_rng("demonstration", table.setting.seed, table.turn, place.id) for place in places[:count]]
         texts = [teacher.demonstrate(task, place, key)[1] for place, key in zip(places, keys, strict=False)]
-        return Traces([*table.write("generator", places[:count], texts), *self.lines(table, places[count:])])
+        return Traces([*table.write("generator", places[:count], texts), *self.write_plain_lines(table, places[count:])])
 
-    def lines(self, table: Table, places: list[Problem]) -> Traces:
+    def write_plain_lines(self, table: Table, places: list[Problem]) -> Traces:
         """Write the whole lines as plain text: to be predicted from the beginning, not to be graded."""
         written = table.write("predictor", [replace(p, text="") for p in places], [str(p.data["line"]) for p in places])
         return Traces(replace(trace, grade=None) for trace in written)
 
     def credit(self, table: Table, played: Traces) -> Iterator[Lesson]:
         if table.phase == FORMAT:
-            yield imitation(self, "generator", played)
+            yield make_imitation_batch(self, "generator", played)
             return
         if self.options.next_token != "only":
             yield self.credit_thoughts(table, played)
         if self.options.next_token != "none":
             places = list({t.problem.id: t.problem for t in played}.values())
             objective = OBJECTIVES.get("cross_entropy")
-            yield Lesson(self.policies["generator"], objective, self.lines(table, places), sources={"text": 1.0})
+            yield Lesson(self.policies["generator"], objective, self.write_plain_lines(table, places), sources={"text": 1.0})
 
     def credit_thoughts(self, table: Table, thoughts: Traces) -> Lesson:
         """Make the train batch of the thoughts. r(c) = log p(x_t | x_<t, c) - log p_ema(x_t | x_<t); the baseline is the other
@@ -122,14 +135,16 @@ class Rlp(Recipe):
         The second term is the same for all of them: it says what thinking gains, and cancels in the advantage.
         """
         places = {t.problem.id: t.problem for t in thoughts}
-        known = dict(zip(places, foretold(table, plain(table, list(places.values())), "ema"), strict=True))
-        after, before = foretold(table, thoughts), np.array([known[id] for id in thoughts.problems])
+        known = dict(
+            zip(places, score_next_tokens(table, make_plain_prompts(table, list(places.values())), "ema"), strict=True)
+        )
+        after, before = score_next_tokens(table, thoughts), np.array([known[id] for id in thoughts.problem_ids])
         rewards = after - before
-        spread = spreads(rewards, thoughts.problems)
+        spread = group_stds(rewards, thoughts.problem_ids)
         self.require_signal(float(spread.mean()))
         objective = self.objectives["generator"]
-        penalties = table.penalties(thoughts, objective)
-        advantages = outcome_advantages(rewards, thoughts, thoughts.problems, objective, penalties)
+        penalties = table.compute_kl_penalties(thoughts, objective)
+        advantages = outcome_advantages(rewards, thoughts, thoughts.problem_ids, objective, penalties)
         notes = {
             "reward": float(rewards.mean()),
             "reward_spread": float(spread.mean()),
@@ -152,14 +167,14 @@ class Rlp(Recipe):
     def measure(self, table: Table) -> dict[str, float | None]:
         """Measure the cross-entropy of the answer's first tokens on held-out lines: after the own thought, after that of
         another line, without one, and of the EMA copy without one; and the accuracy with a thought and without."""
-        places = cut(table, table.problems(self.options.measured), "answer", self.options.target_span)
-        thoughts, bare = think(table, places, 1), plain(table, places)
+        places = cut_lines(table, table.problems(self.options.measured), "answer", self.options.target_span)
+        thoughts, bare = sample_thoughts(table, places, 1), make_plain_prompts(table, places)
         ended = table.complete("generator", [(t, 1) for t in thoughts if t.steps])
         found = {
-            "ce_thought": -foretold(table, thoughts),
-            "ce_shuffled": -foretold(table, exchanged(thoughts)),
-            "ce_plain": -foretold(table, bare),
-            "ce_baseline": -foretold(table, bare, "ema"),
+            "ce_thought": -score_next_tokens(table, thoughts),
+            "ce_shuffled": -score_next_tokens(table, swap_thoughts(thoughts)),
+            "ce_plain": -score_next_tokens(table, bare),
+            "ce_baseline": -score_next_tokens(table, bare, "ema"),
         }
         out = {f"generator/{key}": mean(values) for key, values in found.items()}
         out["generator/gain"] = mean(found["ce_baseline"] - found["ce_thought"])

@@ -12,17 +12,25 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from milonga.credit import best_solutions, term_weights
-from milonga.credit.trees import ways
+from milonga.credit import select_best_solutions, term_weights
+from milonga.credit.trees import iterate_paths
 from milonga.evals.metrics import mean
 from milonga.recipes.base import RECIPES, Recipe
-from milonga.recipes.harvest import Harvest, harvest, is_held_out, kept_rows, pair_rows, value_rows
-from milonga.recipes.searching import Search, SearchOptions, best_end, grow, plant, scores, spoilt
+from milonga.recipes.harvest import Harvest, harvest_tree, is_held_out, make_pair_rows, make_value_rows, record_pair_rows
+from milonga.recipes.searching import (
+    Search,
+    SearchOptions,
+    corrupt_answer_keys,
+    make_roots,
+    run_simulations,
+    score_nodes,
+    select_best_end,
+)
 from milonga.roles import Dialect, Role, StepScorer, StepSolver
 from milonga.roles.scorer import Aggregate
 from milonga.schedule import Action, Phase, Schedule
 from milonga.table import Table
-from milonga.tasks.base import keyed
+from milonga.tasks.base import make_keyed_rng
 from milonga.types import Lesson, Traces
 
 
@@ -89,12 +97,12 @@ class RstarMath(Recipe):
         self.state = {"round": 1, "searched": [], "learned": False, "accuracy": 0.0}
 
     @property
-    def of_outcomes(self) -> bool:
+    def is_outcome_model(self) -> bool:
         """Whether the verifier is an outcome model: its loss is on the whole solution alone."""
         return self.objectives["verifier"].kind == "value_bce"
 
     def roles(self, dialect: Dialect) -> dict[str, Role]:
-        how: Aggregate = "last" if self.of_outcomes else self.options.aggregate
+        how: Aggregate = "last" if self.is_outcome_model else self.options.aggregate
         return {"generator": StepSolver(dialect), "verifier": StepScorer(dialect, how)}
 
     def schedule(self) -> Schedule:
@@ -107,7 +115,7 @@ class RstarMath(Recipe):
     def play(self, table: Table) -> Traces:
         if table.phase == "search":
             return self.search(table)
-        return Traces([]) if table.learner == "verifier" else self.solutions(table)
+        return Traces([]) if table.learner == "verifier" else self.write_solutions(table)
 
     def credit(self, table: Table, played: Traces) -> Iterator[Lesson]:
         if table.phase == "search":
@@ -131,21 +139,21 @@ class RstarMath(Recipe):
         problems = table.problems()
         places = {problem.id: first + number for number, problem in enumerate(problems)}
         late = state["round"] >= o.guided
-        search = self.how(table, guided=late and state["accuracy"] >= o.min_accuracy)
-        roots = plant(table, spoilt(table, problems, o.wrong_keys))
-        grow(table, roots, self.rollouts, search)
+        search = self.make_search(table, guided=late and state["accuracy"] >= o.min_accuracy)
+        roots = make_roots(table, corrupt_answer_keys(table, problems, o.wrong_keys))
+        run_simulations(table, roots, self.rollouts, search)
         if late and o.more:
-            grow(table, [root for root in roots if not root.rights], o.more, search)
-        state["searched"] = state["searched"] + [harvest(r, places[r.trace.problem.id], o.margin, o.edits) for r in roots]
-        return Traces(way[-1].trace for root in roots for way in ways(root))
+            run_simulations(table, [root for root in roots if not root.rights], o.more, search)
+        state["searched"] = state["searched"] + [harvest_tree(r, places[r.trace.problem.id], o.margin, o.edits) for r in roots]
+        return Traces(way[-1].trace for root in roots for way in iterate_paths(root))
 
-    def how(self, table: Table, guided: bool, blind: bool = False) -> Search:
+    def make_search(self, table: Table, guided: bool, blind: bool = False) -> Search:
         """Make the search settings. An outcome model gives no value to an unfinished solution, and so cannot guide."""
-        guided = guided and not self.of_outcomes
-        values = (lambda nodes: scores(table, nodes)) if guided or blind else None
+        guided = guided and not self.is_outcome_model
+        values = (lambda nodes: score_nodes(table, nodes)) if guided or blind else None
         return Search(self.options, values, guided, blind)
 
-    def solutions(self, table: Table) -> Traces:
+    def write_solutions(self, table: Table) -> Traces:
         """Write all solutions that the round's searches reached as rollouts of the policy."""
         task, searched = table.setting.task, self.state["searched"]
         found = [(task.problem(table.split, tree["index"]), text) for tree in searched for text, _, _ in tree["solutions"]]
@@ -155,8 +163,8 @@ class RstarMath(Recipe):
         """Cross-entropy on the best right solutions of each problem; the others weigh nothing."""
         trees = self.state["searched"]
         o = self.options
-        rng = keyed("pick", table.setting.seed, table.turn) if o.pick == "random" else None
-        chosen_of = {t["problem"]: best_solutions(t["solutions"], o.top, o.solved_min, rng) for t in trees}
+        rng = make_keyed_rng("pick", table.setting.seed, table.turn) if o.pick == "random" else None
+        chosen_of = {t["problem"]: select_best_solutions(t["solutions"], o.top, o.solved_min, rng) for t in trees}
         chosen = [float(t.text in chosen_of[t.problem.id]) for t in solutions]
         weights = term_weights(["best"] * len(solutions), {"best": 1.0}, chosen, [float(t.length) for t in solutions])
         solved = [any(right for _, right, _ in tree["solutions"]) for tree in trees]
@@ -165,7 +173,7 @@ class RstarMath(Recipe):
 
     def credit_pairs(self, table: Table) -> Lesson:
         """-log sigmoid(v(winner) - v(loser)) at the last token of the step, divided by the sum of the weights."""
-        rows, weights = kept_rows(table, self.trees(held_out=False))
+        rows, weights = record_pair_rows(table, self.select_trees(held_out=False))
         return self.lesson(
             "verifier",
             rows,
@@ -178,26 +186,26 @@ class RstarMath(Recipe):
 
     def credit_values(self, table: Table) -> Lesson:
         """Make a train batch for comparison: targets are the Q of each step (value_mse), or the answer alone (value_bce)."""
-        rows, targets = value_rows(table, self.trees(held_out=False), self.of_outcomes)
+        rows, targets = make_value_rows(table, self.select_trees(held_out=False), self.is_outcome_model)
         return self.lesson("verifier", rows, targets=targets, sources={"answers": 1.0}, notes={"solutions": float(len(rows))})
 
-    def trees(self, held_out: bool) -> list[Harvest]:
+    def select_trees(self, held_out: bool) -> list[Harvest]:
         """Select the searched trees of held-out problems, or the others."""
         return [tree for tree in self.state["searched"] if is_held_out(tree) == held_out]
 
     def held_out_accuracy(self, table: Table) -> float:
         """Return the pair accuracy of the model just trained, on problems that it has not learned from; 0 where there are
         none."""
-        rows, _, _ = pair_rows(table, self.trees(held_out=True))
-        last = [float(numbers[-1]) for numbers in table.numbers("verifier", rows)]
+        rows, _, _ = make_pair_rows(table, self.select_trees(held_out=True))
+        last = [float(numbers[-1]) for numbers in table.score_tokens("verifier", rows)]
         return mean([float(won > lost) for won, lost in zip(last[::2], last[1::2], strict=True)]) or 0.0
 
     def measure(self, table: Table) -> dict[str, float | None]:
         """Search held-out problems without answers: how often the end with the highest value is right, and how often any end
         is."""
-        roots = plant(table, table.problems(self.options.measured))
-        grow(table, roots, self.rollouts, self.how(table, guided=True, blind=True))
-        ends = [best_end(root) for root in roots]
+        roots = make_roots(table, table.problems(self.options.measured))
+        run_simulations(table, roots, self.rollouts, self.make_search(table, guided=True, blind=True))
+        ends = [select_best_end(root) for root in roots]
         return {
             "search/accuracy": mean([float(end is not None and end.right) for end in ends]),
             "search/reached": mean([float(root.rights > 0) for root in roots]),

@@ -15,8 +15,14 @@ from pydantic import Field
 from milonga.credit import kl_penalties, progress_reward, turn_advantages
 from milonga.evals.metrics import mean
 from milonga.recipes.base import RECIPES, Recipe, RecipeOptions
-from milonga.recipes.conversing import CHANGES, change_figures, comparable, taught, turn_costs
-from milonga.recipes.imitation import demonstrations, imitation
+from milonga.recipes.conversing import (
+    CHANGES,
+    compute_change_metrics,
+    compute_turn_costs,
+    filter_comparable,
+    write_teacher_texts,
+)
+from milonga.recipes.imitation import make_imitation_batch, sample_demonstrations
 from milonga.roles import Corrector, Dialect, Role
 from milonga.schedule import Action, Phase, Schedule
 from milonga.table import Table
@@ -88,51 +94,51 @@ class Score(Recipe):
     def play(self, table: Table) -> Traces:
         """Sample conversations of two turns, each with a first attempt of its own."""
         if table.phase == FORMAT:
-            return self.shown(table)
+            return self.write_format_examples(table)
         problems, offline = table.problems(), round(self.options.offline_first_attempts * self.rollouts)
-        with table.conversing():
+        with table.cache_conversations():
             first = table.ask("generator", problems, self.rollouts - offline)
             if offline:
                 first = Traces([*first, *table.ask("generator", problems, offline, tag=BASE)])
-            return comparable(self.corrected(table, first))
+            return filter_comparable(self.sample_corrections(table, first))
 
-    def corrected(self, table: Table, first: Traces) -> Traces:
+    def sample_corrections(self, table: Table, first: Traces) -> Traces:
         """Sample the second turns."""
-        return table.reply("generator", first, self.instructions(table, first))
+        return table.reply("generator", first, self.make_instructions(table, first))
 
-    def instructions(self, table: Table, first: Traces) -> list[Any]:
+    def make_instructions(self, table: Table, first: Traces) -> list[Any]:
         """Return the message before each second turn."""
         role = table.setting.roles["generator"]
         assert isinstance(role, Corrector)
-        return [role.again(attempt.problem) for attempt in first]
+        return [role.render_second_turn(attempt.problem) for attempt in first]
 
-    def shown(self, table: Table) -> Traces:
+    def write_format_examples(self, table: Table) -> Traces:
         """Write format examples: first solutions by the teacher, and second ones after the model's own first attempts."""
         half = self.options.format_lines // 2
-        plain = demonstrations(table, "generator", half)
+        plain = sample_demonstrations(table, "generator", half)
         first = table.ask("generator", table.problems(self.options.format_lines - half))
-        texts = taught(table, "generator", [t.problem for t in first], "second turn")
-        return Traces([*plain, *table.write_reply("generator", first, self.instructions(table, first), texts)])
+        texts = write_teacher_texts(table, "generator", [t.problem for t in first], "second turn")
+        return Traces([*plain, *table.write_reply("generator", first, self.make_instructions(table, first), texts)])
 
     def credit(self, table: Table, played: Traces) -> list[Lesson]:
         if table.phase == FORMAT:
-            return [imitation(self, "generator", played)]
+            return [make_imitation_batch(self, "generator", played)]
         if not len(played):
             return []  # no conversation had room for its second turn, which was counted
         first = Traces(talk.subject for talk in played)
-        rewards = self.rewards(table.phase, first.correct, played.correct)
-        difference = kl_penalties(played, table.logprobs("generator", played, BASE), 1.0)
-        costs = turn_costs(played, difference, self.betas(table.phase))
-        advantages = turn_advantages(rewards, played, played.problems, self.objectives["generator"], costs)
-        notes = {key: value for key, value in change_figures(first, played).items() if value is not None}
+        rewards = self.compute_turn_rewards(table.phase, first.correct, played.correct)
+        difference = kl_penalties(played, table.compute_logprobs("generator", played, BASE), 1.0)
+        costs = compute_turn_costs(played, difference, self.select_betas(table.phase))
+        advantages = turn_advantages(rewards, played, played.problem_ids, self.objectives["generator"], costs)
+        notes = {key: value for key, value in compute_change_metrics(first, played).items() if value is not None}
         for turn in range(2):
-            spans = [talk.turns[turn] for talk in played]
+            spans = [talk.turn_spans[turn] for talk in played]
             apart = [float(kl[start:end].sum()) for kl, (start, end) in zip(difference, spans, strict=True)]
             notes[f"kl_turn{turn + 1}"] = mean(apart) or 0.0
         notes["reward"] = mean(rewards[-1]) or 0.0
         return [self.lesson("generator", played, advantages=advantages, sources={"answers": 1.0}, notes=notes)]
 
-    def rewards(self, stage: str, first: Floats, second: Floats) -> list[Floats]:
+    def compute_turn_rewards(self, stage: str, first: Floats, second: Floats) -> list[Floats]:
         """Return the rewards of each turn, shape (conversations,) each. In stage I the first turn has reward 0: only its KL
         counts."""
         if self.options.first_only:
@@ -141,7 +147,7 @@ class Score(Recipe):
             return [np.zeros(len(first)), second]
         return [first, progress_reward(first, second, self.options.alpha)]
 
-    def betas(self, stage: str) -> tuple[float, float]:
+    def select_betas(self, stage: str) -> tuple[float, float]:
         """Return the KL coefficients of the first and the second turn."""
         o = self.options
         if stage == STAGE1:
@@ -149,7 +155,7 @@ class Score(Recipe):
         return o.beta1 if o.stage2_beta_turn1 is None else o.stage2_beta_turn1, o.beta1
 
     def measure(self, table: Table) -> dict[str, float | None]:
-        with table.conversing():
-            second = self.corrected(table, table.ask("generator", table.problems(self.options.measured)))
-        figures = change_figures(Traces(talk.subject for talk in second), second)
+        with table.cache_conversations():
+            second = self.sample_corrections(table, table.ask("generator", table.problems(self.options.measured)))
+        figures = compute_change_metrics(Traces(talk.subject for talk in second), second)
         return {f"generator/{key}": value for key, value in figures.items()}

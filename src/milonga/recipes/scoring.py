@@ -15,13 +15,13 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from milonga.credit import label_agreement, outcome_targets, step_targets, until_first_error
+from milonga.credit import label_agreement, mask_after_error, outcome_targets, step_targets
 from milonga.recipes.base import Recipe, RecipeOptions
 from milonga.roles import Dialect, Role, StepScorer, StepSolver
 from milonga.roles.scorer import Aggregate
 from milonga.schedule import Schedule, always
 from milonga.table import Table
-from milonga.tasks.base import keyed
+from milonga.tasks.base import make_keyed_rng
 from milonga.types import Lesson, Problem, Trace, Traces
 
 NAN = float("nan")
@@ -44,7 +44,7 @@ class Labelled:
     def from_json(cls, kept: dict[str, Any], solver: StepSolver, number: int) -> Labelled:
         *steps, end = [NAN if x is None else float(x) for x in kept["labels"]]
         problem = Problem(kept["problem"], kept["text"], "")
-        again = Trace.given(f"again/{number}", "generator", problem, kept["solution"], solver.read(kept["solution"]))
+        again = Trace.from_text(f"again/{number}", "generator", problem, kept["solution"], solver.read(kept["solution"]))
         return cls(replace(again, finish=kept["finish"]), steps, end)
 
 
@@ -77,7 +77,7 @@ class Scoring(Recipe):
 
     @property
     @abstractmethod
-    def fitting(self) -> Aggregate:
+    def default_aggregate(self) -> Aggregate:
         """The aggregation of step scores that fits the labels: the last score for values, a product or minimum for
         correctness."""
 
@@ -89,7 +89,7 @@ class Scoring(Recipe):
         """Where the labels come from."""
 
     def roles(self, dialect: Dialect) -> dict[str, Role]:
-        how = self.fitting if self.options.aggregate == "auto" else self.options.aggregate
+        how = self.default_aggregate if self.options.aggregate == "auto" else self.options.aggregate
         return super().roles(dialect) | {"verifier": StepScorer(dialect, how)}
 
     def schedule(self) -> Schedule:
@@ -103,21 +103,21 @@ class Scoring(Recipe):
         labelled = self.label(table, played)
         if not labelled:
             return []
-        rows, targets = as_rows(table, [*labelled, *self.recall(table, len(labelled))])
-        self.remember(labelled)
-        notes = label_notes(labelled)
+        rows, targets = build_value_rows(table, [*labelled, *self.sample_replay(table, len(labelled))])
+        self.add_to_replay(labelled)
+        notes = compute_label_metrics(labelled)
         return [self.lesson("verifier", rows, targets=targets, sources=self.sources(), notes=notes)]
 
-    def remember(self, labelled: list[Labelled]) -> None:
+    def add_to_replay(self, labelled: list[Labelled]) -> None:
         """Add labelled solutions to the replay memory; the newest are kept."""
         kept = [*self.state.get("labelled", []), *(one.to_json() for one in labelled)]
         self.state["labelled"] = kept[max(0, len(kept) - self.options.memory) :]
 
-    def recall(self, table: Table, count: int) -> list[Labelled]:
+    def sample_replay(self, table: Table, count: int) -> list[Labelled]:
         """Sample labelled solutions of earlier turns."""
         kept, solver = self.state.get("labelled", []), table.setting.roles["generator"]
         assert isinstance(solver, StepSolver)
-        rng = keyed("recall", table.setting.seed, table.turn)
+        rng = make_keyed_rng("recall", table.setting.seed, table.turn)
         chosen = rng.sample(range(len(kept)), min(len(kept), round(self.options.replay * count)))
         return [Labelled.from_json(kept[i], solver, i) for i in sorted(chosen)]
 
@@ -127,10 +127,10 @@ def exact_labels(solution: Trace, stop_at_error: bool = True) -> list[float]:
     is False."""
     truth = solution.grade.steps if solution.grade else None
     labels = [float(right) for right in truth or ()]
-    return until_first_error(labels) if stop_at_error else labels
+    return mask_after_error(labels) if stop_at_error else labels
 
 
-def reached(table: Table, solutions: Traces, n: int) -> list[list[float]]:
+def estimate_step_values(table: Table, solutions: Traces, n: int) -> list[list[float]]:
     """Estimate the value of each step of each solution: the share of n completions from it that arrive at the right answer.
 
     The last step needs none: its value is the correctness of the solution's own answer. Unknown grades (NaN) are left out.
@@ -142,7 +142,7 @@ def reached(table: Table, solutions: Traces, n: int) -> list[list[float]]:
     return [[*(float(next(rates)) for _ in t.steps[1:]), *([t.correct] if t.steps else [])] for t in solutions]
 
 
-def as_rows(table: Table, labelled: Sequence[Labelled]) -> tuple[Traces, list[np.ndarray]]:
+def build_value_rows(table: Table, labelled: Sequence[Labelled]) -> tuple[Traces, list[np.ndarray]]:
     """Return the labelled solutions as rows in the verifier's tokens, and the targets of its head. Labels map to steps by
     index.
 
@@ -155,7 +155,7 @@ def as_rows(table: Table, labelled: Sequence[Labelled]) -> tuple[Traces, list[np
     return rows, [np.where(np.isnan(end), steps, end) for steps, end in zip(of_steps, of_ends, strict=True)]
 
 
-def label_notes(labelled: Sequence[Labelled]) -> dict[str, float]:
+def compute_label_metrics(labelled: Sequence[Labelled]) -> dict[str, float]:
     """Return metrics of the labels: how many there are, the share that is right, and their agreement with the truth of the
     steps where it is known."""
     pairs = [(one.steps, None if one.solution.grade is None else one.solution.grade.steps) for one in labelled]

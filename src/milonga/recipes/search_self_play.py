@@ -15,7 +15,7 @@ import numpy as np
 from pydantic import Field
 
 from milonga.credit import spread
-from milonga.credit.search_play import Baseline, Difficulty, against_baseline, question_reward
+from milonga.credit.search_play import Baseline, Difficulty, question_reward, subtract_baseline
 from milonga.errors import ConfigError
 from milonga.evals.metrics import mean
 from milonga.recipes.base import RECIPES, Recipe, RecipeOptions
@@ -26,10 +26,10 @@ from milonga.recipes.proposals import (
     Rates,
     ReaderKind,
     Rules,
-    question_figures,
-    rejections,
-    solve_rates,
-    turn_figures,
+    compute_question_metrics,
+    compute_solve_rates,
+    compute_turn_metrics,
+    format_rejections,
 )
 from milonga.roles import Searcher, SearchProposer, SearchReader
 from milonga.schedule import Schedule, always
@@ -131,26 +131,26 @@ class SearchSelfPlay(Recipe):
     def play(self, table: Table) -> Traces:
         """Draw answers, sample questions from them, and sample solutions of those that pass the gate."""
         proposals = self.propose(table, table.problems())
-        questions, reasons = self.gate.passing(table, proposals)
+        questions, reasons = self.gate.filter_proposals(table, proposals)
         if self.options.fill == "resample":
             failed = [proposal.problem for proposal in proposals if proposal.id in reasons]
-            again = self.ask(table, "proposer", failed) if failed else Traces([])
-            more, _ = self.gate.passing(table, again)
+            again = self.sample_agent(table, "proposer", failed) if failed else Traces([])
+            more, _ = self.gate.filter_proposals(table, again)
             questions, proposals = [*questions, *more], Traces([*proposals, *again])
         elif self.options.fill == "reuse":
             questions = [*questions, *self.pool.draw(table, len(reasons), self.options.reuse_below)]
         self.state["rejected"] = dict(Counter(reasons.values()))
         if not questions:
             table.dropped["proposer: not one question of this turn is valid"] += len(proposals)
-        solutions = self.ask(table, "generator", questions, self.rollouts) if questions else Traces([])
+        solutions = self.sample_agent(table, "generator", questions, self.rollouts) if questions else Traces([])
         return Traces([*proposals, *solutions])
 
     def propose(self, table: Table, problems: list[Problem]) -> Traces:
         """Sample questions from the answers of problems; the problems' own questions are shown to nobody."""
         targets = [Problem(f"target/{problem.id}", problem.answer, "") for problem in problems]
-        return self.ask(table, "proposer", targets, self.options.proposals)
+        return self.sample_agent(table, "proposer", targets, self.options.proposals)
 
-    def ask(self, table: Table, seat: str, problems: list[Problem], n: int = 1) -> Traces:
+    def sample_agent(self, table: Table, seat: str, problems: list[Problem], n: int = 1) -> Traces:
         """Sample an agent. One that does not learn uses its initial weights, whatever these weights learn as another agent."""
         learns = self.options.train in ("both", "proposer" if seat == "proposer" else "solver")
         return table.ask(seat, problems, n, tag="live" if learns else "ref")
@@ -158,9 +158,9 @@ class SearchSelfPlay(Recipe):
     def credit(self, table: Table, played: Traces) -> Iterator[Lesson]:
         """Train the proposer, then the solver. Both were sampled before: their log-probabilities are stored with the
         rollouts."""
-        proposals, solutions = (played.keep(lambda t, s=seat: t.seat == s) for seat in ("proposer", "generator"))  # type: ignore[misc]
-        rates = solve_rates(solutions)
-        notes = turn_figures(proposals, solutions, rates) | rejections(self.state["rejected"])
+        proposals, solutions = (played.select(lambda t, s=seat: t.seat == s) for seat in ("proposer", "generator"))  # type: ignore[misc]
+        rates = compute_solve_rates(solutions)
+        notes = compute_turn_metrics(proposals, solutions, rates) | format_rejections(self.state["rejected"])
         if self.options.train != "solver" and len(proposals) > 1:
             yield self.credit_proposer(table, proposals, rates, notes)
         if self.options.train != "proposer" and len(solutions):
@@ -173,11 +173,11 @@ class SearchSelfPlay(Recipe):
         """Make the proposer's train batch: reward for what the solver fails at, `invalid` for what did not pass the gate."""
         o, objective = self.options, self.objectives["proposer"]
         paid = [question_reward(rates[p.id], o.reward, o.low, o.high) if p.id in rates else o.invalid for p in proposals]
-        costs = table.penalties(proposals, objective)
+        costs = table.compute_kl_penalties(proposals, objective)
         rewards: Floats = np.array(paid) - (0.0 if costs is None else np.array([cost.sum() for cost in costs]))
         running = self.state.get("running", mean(rewards) or 0.0)
         self.state["running"] = o.decay * running + (1 - o.decay) * (mean(rewards) or 0.0)
-        advantages = against_baseline(rewards, proposals.problems, o.baseline, running)
+        advantages = subtract_baseline(rewards, proposals.problem_ids, o.baseline, running)
         notes = notes | {"proposer_reward": mean(paid) or 0.0}
         sources = {"generator": 1.0}
         return self.lesson("proposer", proposals, advantages=spread(advantages, proposals), sources=sources, notes=notes)
@@ -188,12 +188,12 @@ class SearchSelfPlay(Recipe):
         task = table.setting.task
         assert isinstance(task, Search)
         proposals = self.propose(table, table.problems(self.options.measured))
-        questions, _ = self.gate.passing(table, proposals)
+        questions, _ = self.gate.filter_proposals(table, proposals)
         out: dict[str, float | None] = {"proposer/valid": len(questions) / len(proposals)}
         if not task.exact:
             return out | dict.fromkeys(self.measures[1:])
-        out |= question_figures(task, proposals, questions)
+        out |= compute_question_metrics(task, proposals, questions)
         for name, level in (("easiest", task.levels[0]), ("hardest", task.levels[-1])):
-            solved = table.ask("generator", table.problems_at([level] * table.setting.batch), 2)
+            solved = table.ask("generator", table.draw_problems_at([level] * table.setting.batch), 2)
             out[f"{name}_accuracy"] = mean(solved.correct)
         return out

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 
 from pydantic import Field
 
-from milonga.credit.trees import Node, back_up, choose, ways
+from milonga.credit.trees import Node, backpropagate, iterate_paths, select_child
 from milonga.recipes.base import RecipeOptions
 from milonga.table import Table
-from milonga.tasks.base import keyed
+from milonga.tasks.base import make_keyed_rng
 from milonga.types import Problem, Trace, Traces, Verification
 
 Values = Callable[[Sequence[Node]], list[float]]
@@ -47,36 +47,36 @@ class Search:
     """Search without the truth, which otherwise makes an end worth 1 or -1."""
 
 
-def plant(table: Table, problems: Sequence[Problem]) -> list[Node]:
+def make_roots(table: Table, problems: Sequence[Problem]) -> list[Node]:
     """Return a root for each problem: an empty solution."""
     return [Node(trace) for trace in table.write("generator", problems, [""] * len(problems))]
 
 
-def grow(table: Table, roots: Sequence[Node], simulations: int, search: Search) -> None:
+def run_simulations(table: Table, roots: Sequence[Node], simulations: int, search: Search) -> None:
     """Run `simulations` more walks from each root to an end. A walk that meets an unexpanded node expands it."""
-    sources = [keyed("walk", table.setting.seed, table.turn, root.trace.id, root.visits) for root in roots]
+    sources = [make_keyed_rng("walk", table.setting.seed, table.turn, root.trace.id, root.visits) for root in roots]
     untried = math.inf if search.options.untried is None else search.options.untried
     for _ in range(simulations):
         paths = [[root] for root in roots]
         while any(path[-1].end is None for path in paths):
             going = [(path, rng) for path, rng in zip(paths, sources, strict=True) if path[-1].end is None]
-            expand(table, [path[-1] for path, _ in going if path[-1].children is None], search)
+            expand_nodes(table, [path[-1] for path, _ in going if path[-1].children is None], search)
             for path, rng in going:
                 if path[-1].end is None:  # it may have turned out to be a dead end
-                    path.append(choose(path[-1], search.options.explore, untried, rng))
+                    path.append(select_child(path[-1], search.options.explore, untried, rng))
         for path in paths:
             dead = path[-1].trace.reading.value.answer is None
-            back_up(path[-1:] if dead and not search.options.blame else path, path[-1].end or 0.0, path[-1].right)
+            backpropagate(path[-1:] if dead and not search.options.blame else path, path[-1].end or 0.0, path[-1].right)
 
 
-def expand(table: Table, nodes: Sequence[Node], search: Search) -> None:
+def expand_nodes(table: Table, nodes: Sequence[Node], search: Search) -> None:
     """Sample steps after each of these nodes. A node without a surviving step becomes a dead end, and its samples are
     dropped."""
     each, deep = search.options.candidates, [node for node in nodes if node.depth < search.options.depth]
     sampled = table.complete("generator", [(node.trace, node.depth) for node in deep], each, step=True)
     for number, node in enumerate(deep):
         children = [
-            survivor(table, node, trace, search.options.check) for trace in sampled[number * each : (number + 1) * each]
+            make_child(table, node, trace, search.options.check) for trace in sampled[number * each : (number + 1) * each]
         ]
         found = {child.step: child for child in children if child is not None}
         node.children = list(found.values())
@@ -88,12 +88,12 @@ def expand(table: Table, nodes: Sequence[Node], search: Search) -> None:
         return
     for child, value in zip(born, search.values(born), strict=True):
         if search.guided:
-            child.seed(value)
+            child.add_prior_visit(value)
         if search.blind and child.end is not None:
             child.end = value
 
 
-def survivor(table: Table, node: Node, trace: Trace, check: bool) -> Node | None:
+def make_child(table: Table, node: Node, trace: Trace, check: bool) -> Node | None:
     """Return a sample as a child node, if it is an answer or one more step, and passes the check. All answers survive, right or
     wrong."""
     trace = replace(trace, about=())
@@ -104,21 +104,21 @@ def survivor(table: Table, node: Node, trace: Trace, check: bool) -> Node | None
         return Node(trace, step, node.depth, end=1.0 if right else -1.0, right=right) if known else None
     if trace.finish != "stop" or len(trace.steps) != node.depth + 1:
         return None
-    if check and not table.setting.task.computes(value.steps[-1]):
+    if check and not table.setting.task.is_computation_right(value.steps[-1]):
         return None
     return Node(trace, step, node.depth + 1)
 
 
-def scores(table: Table, nodes: Sequence[Node]) -> list[float]:
+def score_nodes(table: Table, nodes: Sequence[Node]) -> list[float]:
     """Return the verifier's value of each node: of an end by the whole solution, of others by the newest step.
 
     2 p - 1 is tanh of half its logit. The value is 0 where the verifier cannot parse the solution.
     """
     judged = {check.subject.id: check.reading.value for check in table.judge("verifier", Traces(n.trace for n in nodes))}
-    return [opinion(node, judged.get(node.trace.id)) for node in nodes]
+    return [verification_to_value(node, judged.get(node.trace.id)) for node in nodes]
 
 
-def opinion(node: Node, said: Verification | None) -> float:
+def verification_to_value(node: Node, said: Verification | None) -> float:
     """Convert a verification into a value from -1 to 1; 0 where there is no score."""
     if said is None:
         return 0.0
@@ -127,14 +127,14 @@ def opinion(node: Node, said: Verification | None) -> float:
     return 0.0 if score is None else 2 * score - 1
 
 
-def best_end(root: Node) -> Node | None:
+def select_best_end(root: Node) -> Node | None:
     """Select the end with an answer that has the highest value; None where no answer was reached."""
-    ends = [way[-1] for way in ways(root) if way[-1].trace.reading.value.answer is not None]
+    ends = [way[-1] for way in iterate_paths(root) if way[-1].trace.reading.value.answer is not None]
     return max(ends, key=lambda node: node.end or 0.0, default=None)
 
 
-def spoilt(table: Table, problems: list[Problem], share: float) -> list[Problem]:
+def corrupt_answer_keys(table: Table, problems: list[Problem], share: float) -> list[Problem]:
     """Replace the answers of a random share of the problems by their neighbours' (label noise)."""
     keys = [problem.answer for problem in problems]
-    rng = keyed("wrong keys", table.setting.seed, table.turn)
+    rng = make_keyed_rng("wrong keys", table.setting.seed, table.turn)
     return [replace(p, answer=keys[i - 1]) if rng.random() < share else p for i, p in enumerate(problems)]

@@ -17,7 +17,14 @@ from milonga.credit import outcome_advantages
 from milonga.credit.repairs import INVALID, injector_reward
 from milonga.evals.metrics import mean
 from milonga.recipes.base import RECIPES, Recipe, RecipeOptions
-from milonga.recipes.injecting import Found, held_back, injections, judged, overfitted, second_order
+from milonga.recipes.injecting import (
+    Found,
+    draw_pool_bugs,
+    judge_injections,
+    make_second_order_bugs,
+    measure_overfitting,
+    sample_injections,
+)
 from milonga.recipes.outcome import outcome_credit
 from milonga.roles import Injector, Repairer
 from milonga.schedule import Schedule, always
@@ -91,7 +98,7 @@ class SelfPlaySwe(Recipe):
         return always("generator")
 
     @property
-    def least(self) -> Requirements:
+    def requirements(self) -> Requirements:
         """The least that the checks require of an artifact."""
         o = self.options
         return Requirements(o.min_passing_tests, o.min_changed_files, o.min_failing_tests)
@@ -100,36 +107,36 @@ class SelfPlaySwe(Recipe):
         """Sample artifacts, attempts at those that pass the checks, and attempts at second-order bugs made by failed
         patches."""
         pooled = self.options.learn == "repair" and len(self.state.setdefault("gathered", [])) >= self.options.gather
-        injected = Traces([]) if pooled else injections(table, self.options.prompts, self.options.injections)
-        found = judged(table, injected, self.least, self.state.get("seen", []))
+        injected = Traces([]) if pooled else sample_injections(table, self.options.prompts, self.options.injections)
+        found = judge_injections(table, injected, self.requirements, self.state.get("seen", []))
         self.state["ends"] = {id: [one.end, one.first] for id, one in found.items()}
-        posed = self.from_pool(table) if pooled else self.chosen(found)
+        posed = self.draw_from_pool(table) if pooled else self.select_bugs(found)
         if self.options.learn == "repair" and not pooled:
             self.state["gathered"].append([one.entry for one in found.values() if one.problem is not None])
         self.state["seen"] = [*self.state.get("seen", []), *(one.key for one in found.values() if one.problem is not None)]
         self.state["seen"] = self.state["seen"][-self.options.keep :]
         attempts = table.ask("generator", posed, self.rollouts) if posed else Traces([])
-        again = second_order(table, attempts, self.options.order2_prob)
+        again = make_second_order_bugs(table, attempts, self.options.order2_prob)
         more = table.ask("generator", again, self.rollouts) if again else Traces([])
         return Traces([*injected, *attempts, *more])
 
-    def chosen(self, found: dict[str, Found]) -> list[Problem]:
+    def select_bugs(self, found: dict[str, Found]) -> list[Problem]:
         """Select the valid bugs of this turn, at most `bugs`."""
         return [one.problem for one in found.values() if one.problem is not None][: self.options.bugs]
 
-    def from_pool(self, table: Table) -> list[Problem]:
+    def draw_from_pool(self, table: Table) -> list[Problem]:
         """Draw bugs of the early turns, as many as a turn attempts."""
         pool = [entry for turn in self.state["gathered"] for entry in turn][-self.options.keep :]
-        return held_back(table, pool, self.options.bugs, self.least)
+        return draw_pool_bugs(table, pool, self.options.bugs, self.requirements)
 
     def credit(self, table: Table, played: Traces) -> list[Lesson]:
         """Make one train batch for both agents where they share a policy: it never learns to break without learning to
         repair."""
-        injected, attempts = (played.keep(lambda t, seat=seat: t.seat == seat) for seat in ("injector", "generator"))  # type: ignore[misc]
+        injected, attempts = (played.select(lambda t, seat=seat: t.seat == seat) for seat in ("injector", "generator"))  # type: ignore[misc]
         objective = self.objectives["generator"]
-        notes = self.figures(injected, attempts)
+        notes = self.compute_metrics(injected, attempts)
         learn = self.options.learn
-        broken = self.broken(table, injected, attempts) if len(injected) and learn != "repair" else None
+        broken = self.compute_injector_advantages(table, injected, attempts) if len(injected) and learn != "repair" else None
         mended = outcome_credit(table, attempts, objective) if len(attempts) and learn != "inject" else None
         paid = {"generator": 0.5, "answers": 0.5} if self.options.reward == "solve_rate" else {"answers": 1.0}
         if broken is not None and mended is not None and self.policies["injector"] == self.policies["generator"]:
@@ -146,13 +153,15 @@ class SelfPlaySwe(Recipe):
             lessons.append(self.lesson("generator", attempts, advantages=mended, sources={"answers": 1.0}, notes=notes))
         return lessons
 
-    def broken(self, table: Table, injected: Traces, attempts: Traces) -> list[Floats]:
+    def compute_injector_advantages(self, table: Table, injected: Traces, attempts: Traces) -> list[Floats]:
         """Return the injector's token advantages; the baseline is the other artifacts for the same repository and prompt."""
-        rewards = np.array([self.reward(trace.id, attempts) for trace in injected])
+        rewards = np.array([self.reward_artifact(trace.id, attempts) for trace in injected])
         objective = self.objectives["injector"]
-        return outcome_advantages(rewards, injected, injected.problems, objective, table.penalties(injected, objective))
+        return outcome_advantages(
+            rewards, injected, injected.problem_ids, objective, table.compute_kl_penalties(injected, objective)
+        )
 
-    def reward(self, id: str, attempts: Traces) -> float:
+    def reward_artifact(self, id: str, attempts: Traces) -> float:
         """Return r_inject of an artifact; NaN where a bug was not attempted, or its outcome is unknown."""
         end, first = self.state["ends"][id]
         if end in ("unknown", "held_out"):
@@ -161,15 +170,15 @@ class SelfPlaySwe(Recipe):
             return -self.options.alpha if end == "known" else INVALID
         if self.options.reward == "consistency":
             return 1.0
-        solved = mean([t.correct for t in self.of(first, attempts)])
+        solved = mean([t.correct for t in self.select_attempts(first, attempts)])
         return float("nan") if solved is None else injector_reward(solved, self.options.alpha)
 
-    def of(self, source: str, attempts: Traces) -> Traces:
+    def select_attempts(self, source: str, attempts: Traces) -> Traces:
         """Select the attempts at a bug that count for its injector."""
         second = self.options.order2_to_injector
-        return attempts.keep(lambda t: t.problem.source == source and (second or t.problem.data["order"] == 1))
+        return attempts.select(lambda t: t.problem.source == source and (second or t.problem.data["order"] == 1))
 
-    def figures(self, injected: Traces, attempts: Traces) -> dict[str, float]:
+    def compute_metrics(self, injected: Traces, attempts: Traces) -> dict[str, float]:
         """Return metrics: where artifacts fail, how hard the bugs are, and how many tokens each agent learns from."""
         ends = Counter(self.state["ends"][trace.id][0] for trace in injected)
         shares = {f"check/{end}": ends[end] / len(injected) for end in ENDS if len(injected)}
@@ -183,8 +192,8 @@ class SelfPlaySwe(Recipe):
     def measure(self, table: Table) -> dict[str, float | None]:
         """Measure bugs injected into held-out repositories and the attempts at them, and whether repairs of the task's own bugs
         hold where nothing is tested."""
-        asked = injections(table, self.options.prompts, 1, self.options.measured)
-        found = judged(table, asked, self.least, [])
+        asked = sample_injections(table, self.options.prompts, 1, self.options.measured)
+        found = judge_injections(table, asked, self.requirements, [])
         posed = [one.problem for one in found.values() if one.problem is not None]
         attempts = table.ask("generator", posed, self.rollouts) if posed else Traces([])
         rates = [mean([t.correct for t in attempts if t.problem.id == problem.id]) for problem in posed]
@@ -196,5 +205,5 @@ class SelfPlaySwe(Recipe):
             "injector/too_easy": mean([float(rate == 1) for rate in known]),
             "injector/too_hard": mean([float(rate == 0) for rate in known]),
             "injector/changed_files": mean(files),
-            "generator/overfit": overfitted(table, self.options.measured),
+            "generator/overfit": measure_overfitting(table, self.options.measured),
         }

@@ -11,11 +11,11 @@ from typing import Any
 
 from milonga.roles.programs import Question
 from milonga.table import Table
-from milonga.tasks.base import split_of
+from milonga.tasks.base import assign_split
 from milonga.tasks.code import Code
-from milonga.tasks.code_python import source_in
-from milonga.tasks.code_questions import ENTRY, Kind, Worked, as_call, asking, one_function
-from milonga.tasks.code_words import names_of, shown, written
+from milonga.tasks.code_python import extract_source
+from milonga.tasks.code_questions import ENTRY, Kind, Worked, is_one_function, make_question_data, parse_call
+from milonga.tasks.code_words import infer_signature, render_arguments, render_value
 from milonga.types import Problem, Split, Trace
 
 UNKNOWN, HELD_OUT = "the sandbox could not tell", "its program is held out"
@@ -27,7 +27,7 @@ Draft = tuple[str, Sequence[str]]
 """A program and its inputs, as proposed."""
 
 
-def code_of(table: Table) -> Code:
+def get_code_task(table: Table) -> Code:
     """Return the code task of the run."""
     assert isinstance(table.setting.task, Code)  # the recipe takes no other
     return table.setting.task
@@ -35,76 +35,76 @@ def code_of(table: Table) -> Code:
 
 def run_drafts(task: Code, drafts: Sequence[Draft], longest: int) -> list[Worked | str]:
     """Run programs on their inputs. Returns each program with its outputs, or the reason why it does not count."""
-    calls = [calls_of(task, *draft) for draft in drafts]
+    calls = [parse_calls(task, *draft) for draft in drafts]
     runs = [
-        (called_by(found), source(task, program), [arguments for _, arguments in found])
+        (make_call_problem(found), extract_program_source(task, program), [arguments for _, arguments in found])
         for (program, _), found in zip(drafts, calls, strict=True)
         if not isinstance(found, str)
     ]
-    results = iter(task.ran(runs, twice=True))
+    results = iter(task.run_programs(runs, twice=True))
     out: list[Worked | str] = []
     for (program, _), found in zip(drafts, calls, strict=True):
         if isinstance(found, str):
             out.append(found)
             continue
         values = next(results)
-        outputs = tuple(value for value in values or () if value is not None and len(shown(value)) <= longest)
+        outputs = tuple(value for value in values or () if value is not None and len(render_value(value)) <= longest)
         if values is None or len(outputs) == len(values):
             texts = tuple(text for text, _ in found)
-            out.append(UNKNOWN if values is None else Worked(source(task, program), texts, outputs))
+            out.append(UNKNOWN if values is None else Worked(extract_program_source(task, program), texts, outputs))
         else:
             out.append("it does not run, not the same twice, or gives too much")
     return out
 
 
-def valid(found: Sequence[Worked | str]) -> list[Worked]:
+def filter_valid(found: Sequence[Worked | str]) -> list[Worked]:
     """Filter the programs that count."""
     return [worked for worked in found if isinstance(worked, Worked)]
 
 
-def calls_of(task: Code, program: str, inputs: Sequence[str]) -> list[tuple[str, tuple[Any, ...]]] | str:
+def parse_calls(task: Code, program: str, inputs: Sequence[str]) -> list[tuple[str, tuple[Any, ...]]] | str:
     """Parse the inputs of a draft into distinct calls of one signature; or return the reason why it has none."""
-    found = [as_call(given) for given in inputs]
+    found = [parse_call(given) for given in inputs]
     calls = [call for call in found if call is not None]
     if not calls or len(calls) < len(found) or len({text for text, _ in calls}) < len(calls):
         return "its inputs are no literals, or the same"
-    names = {names_of(arguments) for _, arguments in calls}
+    names = {infer_signature(arguments) for _, arguments in calls}
     if task.tiny and (len(names) > 1 or len(set(name := names.pop())) < len(name)):
         return "its inputs are not of one signature"
-    if not task.tiny and not one_function(source(task, program)):
+    if not task.tiny and not is_one_function(extract_program_source(task, program)):
         return f"it is not one function called {ENTRY}"
-    return calls if split_of(source(task, program)) == "train" else HELD_OUT
+    return calls if assign_split(extract_program_source(task, program)) == "train" else HELD_OUT
 
 
-def source(task: Code, program: str) -> str:
+def extract_program_source(task: Code, program: str) -> str:
     """Extract the source text of a program."""
-    return program.strip() if task.tiny else source_in(program)
+    return program.strip() if task.tiny else extract_source(program)
 
 
-def called_by(calls: Sequence[tuple[str, tuple[Any, ...]]]) -> Problem:
+def make_call_problem(calls: Sequence[tuple[str, tuple[Any, ...]]]) -> Problem:
     """Make the problem for which the task runs calls: it takes signature and entry from a problem."""
-    return Problem("", "", "", {"signature": names_of(calls[0][1]), "entry": ENTRY})
+    return Problem("", "", "", {"signature": infer_signature(calls[0][1]), "entry": ENTRY})
 
 
-def question(table: Table, kind: Kind, worked: Worked, id: str, pairs: int, from_proposal: str | None = None) -> Problem:
+def make_question(table: Table, kind: Kind, worked: Worked, id: str, pairs: int, from_proposal: str | None = None) -> Problem:
     """Make a question about a program; an induction shows the first `pairs` pairs and asks for the others."""
-    texts = Question(terse_in(table))
+    texts = Question(is_terse(table))
     given, output = worked.pairs[0]
     if kind == "deduction":
-        text, answer = texts.deduction(worked.program, given), output
+        text, answer = texts.render_deduction(worked.program, given), output
     elif kind == "abduction":
-        text, answer = texts.abduction(worked.program, output), given
+        text, answer = texts.render_abduction(worked.program, output), given
     else:
-        text, answer = texts.induction(worked.pairs[:pairs]), worked.program
-    return Problem(id, text, answer, asking(worked, kind, pairs), from_proposal)
+        text, answer = texts.render_induction(worked.pairs[:pairs]), worked.program
+    return Problem(id, text, answer, make_question_data(worked, kind, pairs), from_proposal)
 
 
-def terse_in(table: Table) -> bool:
+def is_terse(table: Table) -> bool:
     """Whether the run uses the terse dialect."""
     return table.setting.roles["deducer"].dialect == "terse"
 
 
-def draft_of(proposal: Trace) -> Draft:
+def extract_draft(proposal: Trace) -> Draft:
     """Extract the draft of a proposal: a program with an input, or inputs for the program that was shown."""
     value, data = proposal.reading.value, proposal.problem.data
     if "program" in data:
@@ -112,21 +112,21 @@ def draft_of(proposal: Trace) -> Draft:
     return value.program, (value.input,)
 
 
-def of_task(problem: Problem, kind: Kind, inputs: int) -> Worked:
+def make_worked_example(problem: Problem, kind: Kind, inputs: int) -> Worked:
     """Make an example from a function of the task as if an agent had proposed it: with one of its calls, or with several."""
     number = {"deduction": slice(0, 1), "abduction": slice(1, 2), "induction": slice(0, inputs)}[kind]
-    calls = tuple(written(call) for call in problem.data["inputs"][number])
+    calls = tuple(render_arguments(call) for call in problem.data["inputs"][number])
     return Worked(problem.answer, calls, tuple(problem.data["outputs"][number]))
 
 
-def ladder(task: Code, split: Split, count: int) -> list[Problem]:
+def find_held_out_functions(task: Code, split: Split, count: int) -> list[Problem]:
     """Find `count` functions of a held-out split with a reference program that no agent may propose."""
     size = task.size(split)
     most = SCANNED * count if size is None else min(size, SCANNED * count)
     found: list[Problem] = []
     for index in range(most):
         problem = task.problem(split, index)
-        if problem.answer and split_of(problem.answer) == split:
+        if problem.answer and assign_split(problem.answer) == split:
             found.append(problem)
         if len(found) == count:
             break

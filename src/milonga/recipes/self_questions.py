@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from milonga.credit.self_learning import balanced_pairs, substring_verdict
+from milonga.credit.self_learning import parse_substring_verdict, select_balanced_pairs
 from milonga.evals.metrics import mean
 from milonga.roles import StepSolver, StepVerifier
-from milonga.roles.demonstrate import solve
-from milonga.roles.proposer import Proposer, request
-from milonga.roles.solver import as_trace
+from milonga.roles.demonstrate import make_solver_example
+from milonga.roles.proposer import Proposer, make_proposer_request
+from milonga.roles.solver import demonstration_to_rollout
 from milonga.table import Table
-from milonga.tasks.base import keyed, normalised
-from milonga.tasks.invention import invented, true_answer, varied
+from milonga.tasks.base import make_keyed_rng, normalise_text
+from milonga.tasks.invention import compute_answer, parse_invented, vary_problem
 from milonga.types import Problem, Trace, Traces
 
 SLIP = 0.2
@@ -25,7 +25,7 @@ WORDS = {"terse": ("+", "-"), "tagged": ("CORRECT", "INCORRECT")}
 Parser = Literal["strict", "substring"]
 
 
-def teach(table: Table) -> Traces:
+def demonstrate_formats(table: Table) -> Traces:
     """Return rollouts of a noisy teacher that demonstrate the three formats, so that learning one does not cost the others: for
     each problem of the turn a new one that is harder or easier, a solution, and a verification of a solution that is right half
     of the time."""
@@ -34,33 +34,33 @@ def teach(table: Table) -> Traces:
     task, problems = table.setting.task, table.problems()
     asked, posed, solved, judged, checks = [], [], [], [], []
     for number, problem in enumerate(problems):
-        rng = keyed("teacher", table.setting.seed, table.turn, problem.id)
-        new = varied(task, problem, number % 2 == 0, rng)
-        asked.append(request(problem, number % 2 == 0))
-        posed.append(proposer.write(new.text, solve(task, new, solver, SLIP, rng).completion))
-        solved.append(solve(task, problem, solver, SLIP, rng).completion)
+        rng = make_keyed_rng("teacher", table.setting.seed, table.turn, problem.id)
+        new = vary_problem(task, problem, number % 2 == 0, rng)
+        asked.append(make_proposer_request(problem, number % 2 == 0))
+        posed.append(proposer.write(new.text, make_solver_example(task, new, solver, SLIP, rng).completion))
+        solved.append(make_solver_example(task, problem, solver, SLIP, rng).completion)
         errors = {rng.randrange(task.step_count(problem))} if rng.random() < 0.5 else set()
         shown = task.demonstrate(problem, rng, errors)
         verdicts = [right != (rng.random() < FLIP) for right in shown.truth]
-        judged.append(as_trace(shown, problem, solver, f"{table.turn}/shown/{problem.id}"))
+        judged.append(demonstration_to_rollout(shown, problem, solver, f"{table.turn}/shown/{problem.id}"))
         checks.append(judge.write(verdicts, all(verdicts), shown.checks))
     texts = [table.write("proposer", asked, posed), table.write("generator", problems, solved)]
     return Traces([trace for some in (*texts, table.write("verifier", judged, checks)) for trace in some])
 
 
-def problem_of(table: Table, proposal: Trace) -> Problem | None:
+def proposal_to_problem(table: Table, proposal: Trace) -> Problem | None:
     """Convert a proposal into a problem with the answer it claims; None where it is malformed, or none of the task's."""
     value = proposal.reading.value
-    if not proposal.reading.valid or value.answer is None:
+    if not proposal.reading.is_valid or value.answer is None:
         return None
-    return invented(table.setting.task, value.question, value.answer, proposal.id)
+    return parse_invented(table.setting.task, value.question, value.answer, proposal.id)
 
 
-def solution_of(table: Table, problem: Problem, work: str, id: str) -> Trace:
+def restore_solution(table: Table, problem: Problem, work: str, id: str) -> Trace:
     """Restore a text of an earlier turn, or of a proposer, as a graded solution that can be judged."""
     reading = table.setting.roles["generator"].read(work, None)
     grade = table.setting.task.grade(problem, reading.value.answer, reading.value.steps)
-    return Trace.given(id, "generator", problem, work, reading, grade)
+    return Trace.from_text(id, "generator", problem, work, reading, grade)
 
 
 @dataclass(frozen=True)
@@ -74,36 +74,36 @@ class Memory:
     state: dict[str, Any]
     keep: int
 
-    def drawn(self, what: str, table: Table) -> list[Any]:
+    def draw_items(self, what: str, table: Table) -> list[Any]:
         """Sample as many entries as a turn has problems, by the turn's own random key; all of them where there are fewer."""
         items, count = self.state.get(what, []), table.setting.batch
-        return list(items) if len(items) <= count else keyed(what, table.setting.seed, table.turn).sample(items, count)
+        return list(items) if len(items) <= count else make_keyed_rng(what, table.setting.seed, table.turn).sample(items, count)
 
-    def questions(self, table: Table) -> list[Problem]:
+    def sample_questions(self, table: Table) -> list[Problem]:
         """Sample stored questions with their claimed answers; the task's own while there are none."""
-        found = [invented(table.setting.task, *task[:3]) for task in self.drawn("tasks", table)]
+        found = [parse_invented(table.setting.task, *task[:3]) for task in self.draw_items("tasks", table)]
         return [problem for problem in found if problem is not None] or table.problems()
 
-    def old_questions(self, table: Table) -> list[Problem]:
+    def sample_requests(self, table: Table) -> list[Problem]:
         """Sample the proposer's prompts: a question that most attempts solve (by verdict) should become harder, the rest
         easier.
 
         The task's own questions fill up the turn.
         """
         old = []
-        for text, claimed, source, rate in self.drawn("tasks", table):
-            problem = invented(table.setting.task, text, claimed, source)
-            old += [request(problem, rate >= 0.5)] if problem is not None else []
+        for text, claimed, source, rate in self.draw_items("tasks", table):
+            problem = parse_invented(table.setting.task, text, claimed, source)
+            old += [make_proposer_request(problem, rate >= 0.5)] if problem is not None else []
         more = table.problems(table.setting.batch - len(old)) if len(old) < table.setting.batch else []
-        return old + [request(problem, number % 2 == 0) for number, problem in enumerate(more)]
+        return old + [make_proposer_request(problem, number % 2 == 0) for number, problem in enumerate(more)]
 
-    def pairs(self, table: Table) -> list[tuple[Trace, bool]]:
+    def sample_pairs(self, table: Table) -> list[tuple[Trace, bool]]:
         """Sample earlier attempts with the verdicts on them."""
         out = []
-        for number, (text, claimed, source, work, said) in enumerate(self.drawn("pairs", table)):
-            problem = invented(table.setting.task, text, claimed, source)
+        for number, (text, claimed, source, work, said) in enumerate(self.draw_items("pairs", table)):
+            problem = parse_invented(table.setting.task, text, claimed, source)
             if problem is not None:
-                out.append((solution_of(table, problem, work, f"{table.turn}/pair/{number}"), bool(said)))
+                out.append((restore_solution(table, problem, work, f"{table.turn}/pair/{number}"), bool(said)))
         return out
 
     def remember(self, proposal: Trace, reward: float, judged: Sequence[tuple[Trace, bool]]) -> None:
@@ -112,13 +112,13 @@ class Memory:
         value = proposal.reading.value
         tasks, pairs = self.state.setdefault("tasks", []), self.state.setdefault("pairs", [])
         verdicts = [right for _, right in judged]
-        if reward > 0 and normalised(value.question) not in {normalised(task[0]) for task in tasks}:
+        if reward > 0 and normalise_text(value.question) not in {normalise_text(task[0]) for task in tasks}:
             tasks.append([value.question, value.answer, proposal.id, mean(verdicts)])
-        for attempt, right in balanced_pairs([attempt for attempt, _ in judged], verdicts):
+        for attempt, right in select_balanced_pairs([attempt for attempt, _ in judged], verdicts):
             pairs.append([value.question, value.answer, proposal.id, attempt.text, right])
         self.state["tasks"], self.state["pairs"] = tasks[-self.keep :], pairs[-self.keep :]
 
-    def rate(self, solutions: Traces, rewards: Sequence[float]) -> None:
+    def update_solve_rates(self, solutions: Traces, rewards: Sequence[float]) -> None:
         """Update the mean reward of the solver on each question, which the proposer's prompts depend on."""
         paid: dict[str | None, list[float]] = {}
         for solution, reward in zip(solutions, rewards, strict=True):
@@ -127,37 +127,37 @@ class Memory:
             rate = mean(paid.get(task[2], []))
             task[3] = task[3] if rate is None else rate
 
-    def sizes(self) -> dict[str, float]:
+    def count_entries(self) -> dict[str, float]:
         """Return the number of stored entries of each kind as metrics."""
         return {f"remembered_{what}": float(len(self.state.get(what, []))) for what in ("tasks", "pairs")}
 
 
-def gold_pairs(table: Table, count: int) -> list[tuple[Trace, bool]]:
+def make_gold_pairs(table: Table, count: int) -> list[tuple[Trace, bool]]:
     """Make solutions of the task's own problems with known correctness, right and wrong in turn: the only place where truth
     enters."""
     solver, out = table.setting.roles["generator"], []
     assert isinstance(solver, StepSolver)
     for number, problem in enumerate(table.problems(count)):
-        rng = keyed("gold", table.setting.seed, table.turn, problem.id)
+        rng = make_keyed_rng("gold", table.setting.seed, table.turn, problem.id)
         wrong = {rng.randrange(table.setting.task.step_count(problem))} if number % 2 else ()
         shown = table.setting.task.demonstrate(problem, rng, wrong)
-        out.append((as_trace(shown, problem, solver, f"{table.turn}/gold/{problem.id}"), shown.correct))
+        out.append((demonstration_to_rollout(shown, problem, solver, f"{table.turn}/gold/{problem.id}"), shown.correct))
     return out
 
 
-def conclusion(check: Trace, dialect: str) -> str:
+def extract_conclusion(check: Trace, dialect: str) -> str:
     """Extract the part of a verification that holds its final verdict, whatever it says there."""
     mark = "=" if dialect == "terse" else "<final_verification>"
     return check.text.rpartition(mark)[2].partition("</final_verification>")[0]
 
 
-def verdict(check: Trace, parser: Parser, dialect: Literal["terse", "tagged"]) -> bool | None:
+def parse_verdict(check: Trace, parser: Parser, dialect: Literal["terse", "tagged"]) -> bool | None:
     """Parse the final verdict of a verification: by the grammar, or by the substring that occurs."""
     said: bool | None = check.reading.value.final
-    return said if parser == "strict" else substring_verdict(conclusion(check, dialect), WORDS[dialect])
+    return said if parser == "strict" else parse_substring_verdict(extract_conclusion(check, dialect), WORDS[dialect])
 
 
-def judge_audit(table: Table, count: int, tag: str) -> dict[str, float | None]:
+def audit_judge(table: Table, count: int, tag: str) -> dict[str, float | None]:
     """Measure the judge that gives the rewards (policy@tag) against the truth, on solutions of held-out problems."""
     solutions = table.ask("generator", table.problems(count))
     checks = table.ask("verifier", solutions, tag=tag)
@@ -172,16 +172,16 @@ def judge_audit(table: Table, count: int, tag: str) -> dict[str, float | None]:
     }
 
 
-def audit(table: Table, count: int, tag: str) -> dict[str, float | None]:
+def audit_judge_and_proposer(table: Table, count: int, tag: str) -> dict[str, float | None]:
     """Measure the judge that gives the rewards, and the proposer's claims about new questions made from the same held-out
     problems."""
     first = table.drawn
-    found = judge_audit(table, count, tag)
-    problems = table.setting.task.draw(table.split, table.start + first, count)
-    old = [request(problem, number % 2 == 0) for number, problem in enumerate(problems)]
-    posed = [problem_of(table, proposal) for proposal in table.ask("proposer", old)]
+    found = audit_judge(table, count, tag)
+    problems = table.setting.task.draw_problems(table.split, table.start + first, count)
+    old = [make_proposer_request(problem, number % 2 == 0) for number, problem in enumerate(problems)]
+    posed = [proposal_to_problem(table, proposal) for proposal in table.ask("proposer", old)]
     well = [problem for problem in posed if problem is not None]
     return found | {
         "proposer/well_formed": len(well) / len(posed) if posed else None,
-        "proposer/claim_right": mean([problem.answer == true_answer(problem) for problem in well]),
+        "proposer/claim_right": mean([problem.answer == compute_answer(problem) for problem in well]),
     }

@@ -12,14 +12,14 @@ from typing import Literal
 import numpy as np
 from pydantic import Field
 
-from milonga.credit import extremes
+from milonga.credit import select_best_worst
 from milonga.credit.selection import PairRule
 from milonga.evals.metrics import mean
 from milonga.recipes.base import RECIPES, Recipe, RecipeOptions
-from milonga.recipes.imitation import demonstrations, imitation
-from milonga.recipes.preferences import BEFORE, Pair, as_given, kept_pairs, pair_lesson
+from milonga.recipes.imitation import make_imitation_batch, sample_demonstrations
+from milonga.recipes.preferences import BEFORE, Pair, make_pair_batch, record_pairs, to_given_rollout
 from milonga.roles import Dialect, Grader, Role, StepSolver
-from milonga.roles.grader import MOST, deserved
+from milonga.roles.grader import MOST, award_points
 from milonga.schedule import Action, Phase, Schedule
 from milonga.table import Table
 from milonga.types import Floats, Lesson, Trace, Traces
@@ -88,7 +88,7 @@ class SelfRewarding(Recipe):
     def play(self, table: Table) -> Traces:
         """Sample answers and gradings of the model at the start of the round."""
         if table.phase == SEED:
-            return demonstrations(table, "verifier")
+            return sample_demonstrations(table, "verifier")
         answers = table.ask("generator", table.problems(), self.rollouts, tag=BEFORE)
         if self.options.judge == "oracle":
             return answers
@@ -98,30 +98,34 @@ class SelfRewarding(Recipe):
     def credit(self, table: Table, played: Traces) -> list[Lesson]:
         """-log sigmoid(beta * (log-ratio of the best answer - log-ratio of the worst)), by the own score."""
         if table.phase == SEED:
-            return [imitation(self, "verifier", played)]
-        answers = played.keep(lambda t: t.seat == "generator")
-        scores = self.scores(answers, played.keep(lambda t: t.seat == "verifier"))
+            return [make_imitation_batch(self, "verifier", played)]
+        answers = played.select(lambda t: t.seat == "generator")
+        scores = self.score_answers(answers, played.select(lambda t: t.seat == "verifier"))
         sizes = [float(len(t.text)) for t in answers]
-        chosen = extremes(scores, sizes, answers.problems, self.options.pair_rule, self.options.min_margin)
+        chosen = select_best_worst(scores, sizes, answers.problem_ids, self.options.pair_rule, self.options.min_margin)
         made: list[Pair] = [
-            (f"{scores[best]:.3g} points against {scores[worst]:.3g}", as_given(answers[best]), as_given(answers[worst]))
+            (
+                f"{scores[best]:.3g} points against {scores[worst]:.3g}",
+                to_given_rollout(answers[best]),
+                to_given_rollout(answers[worst]),
+            )
             for best, worst in chosen
         ]
-        pairs = kept_pairs(table, made)
-        notes = {"score": mean(scores) or 0.0, "no_pair": 1 - len(chosen) / max(1, len(set(answers.problems)))}
+        pairs = record_pairs(table, made)
+        notes = {"score": mean(scores) or 0.0, "no_pair": 1 - len(chosen) / max(1, len(set(answers.problem_ids)))}
         if not pairs:
             return []  # every answer of a problem scores alike: the judge has nothing more to say
-        notes |= {"pairs": float(len(pairs)), "longer_wins": longer_wins(pairs)} | ordered(pairs)
+        notes |= {"pairs": float(len(pairs)), "longer_wins": longer_win_rate(pairs)} | right_win_metrics(pairs)
         source = "steps" if self.options.judge == "oracle" else "verifier"
-        return [pair_lesson(self, "generator", pairs, sources={source: 1.0}, notes=notes)]
+        return [make_pair_batch(self, "generator", pairs, sources={source: 1.0}, notes=notes)]
 
-    def scores(self, answers: Traces, gradings: Traces) -> Floats:
+    def score_answers(self, answers: Traces, gradings: Traces) -> Floats:
         """Return one score per answer: the mean of the points that can be parsed, plus the length bonus; NaN where none can."""
         if self.options.judge == "oracle":
-            own = np.array([float(deserved(t.grade.steps or ())) if t.grade else np.nan for t in answers])
+            own = np.array([float(award_points(t.grade.steps or ())) if t.grade else np.nan for t in answers])
         else:
             own = mean_points(answers, gradings)
-        sizes, groups = np.array([len(t.text) for t in answers]), np.array(answers.problems)
+        sizes, groups = np.array([len(t.text) for t in answers]), np.array(answers.problem_ids)
         long = [sizes[row] > np.median(sizes[groups == groups[row]]) for row in range(len(answers))]
         return own + self.options.length_bonus * np.array(long, dtype=float)
 
@@ -143,13 +147,13 @@ def mean_points(answers: Traces, gradings: Traces) -> Floats:
     return np.array([np.mean(found[t.id]) if t.id in found else np.nan for t in answers])
 
 
-def longer_wins(pairs: list[Pair]) -> float:
+def longer_win_rate(pairs: list[Pair]) -> float:
     """Return the share of the pairs in which the winner is longer; ties count half."""
     signs = [np.sign(len(winner.text) - len(loser.text)) for _, winner, loser in pairs]
     return float(np.mean(signs) / 2 + 0.5)
 
 
-def ordered(pairs: list[Pair]) -> dict[str, float]:
+def right_win_metrics(pairs: list[Pair]) -> dict[str, float]:
     """Return the share of right winners among the pairs of a right and a wrong answer; a metric only."""
     apart: list[tuple[Trace, Trace]] = [p[1:] for p in pairs if {p[1].correct, p[2].correct} == {0.0, 1.0}]
     return {"right_wins": float(np.mean([winner.correct for winner, _ in apart]))} if apart else {}

@@ -13,18 +13,29 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from milonga.credit import agreed, evened, term_weights
+from milonga.credit import downsample_to_balance, filter_right_rows, term_weights
 from milonga.evals.metrics import mean
 from milonga.objectives import OBJECTIVES
 from milonga.recipes.base import RECIPES, Recipe, RecipeOptions
-from milonga.recipes.duelling import START, Answers, Negatives, both_orders, build, cause, figures, is_right, real_pairs, shown
-from milonga.recipes.imitation import demonstrations, imitation
-from milonga.recipes.judgements import capped, from_json, pool_figures, to_json
-from milonga.recipes.preferences import Pair, as_given, kept_pairs, pair_lesson
+from milonga.recipes.duelling import (
+    START,
+    Answers,
+    Negatives,
+    build_pairs,
+    classify_judgement,
+    compute_duel_metrics,
+    duel_both_orders,
+    get_duel,
+    is_right,
+    pair_sampled_solutions,
+)
+from milonga.recipes.imitation import make_imitation_batch, sample_demonstrations
+from milonga.recipes.judgements import cap_unreadable, compute_pool_metrics, from_json, to_json
+from milonga.recipes.preferences import Pair, make_pair_batch, record_pairs, to_given_rollout
 from milonga.roles import Dialect, PairJudge, Role, StepSolver
 from milonga.schedule import Action, Phase, Schedule
 from milonga.table import Table
-from milonga.tasks.base import keyed
+from milonga.tasks.base import make_keyed_rng
 from milonga.types import Lesson, Traces
 
 SEED, COLLECT, TRAIN, PREFER = "seed", "collect", "train", "prefer"
@@ -119,18 +130,18 @@ class SelfTaughtEvaluators(Recipe):
     def play(self, table: Table) -> Traces:
         """Sample judgements of the newest judge about pairs in both orders; nothing is sampled in a training phase."""
         if table.phase == SEED:
-            return demonstrations(table, "judge")
+            return sample_demonstrations(table, "judge")
         if table.phase == TRAIN:
             return Traces([])
-        pairs = build(table, table.problems(), self.options.answers, self.options.negatives, self.options.changes)
-        self.state["construction_errors"] = mean([one.fails for one in pairs]) or 0.0
-        usable = [one for one in pairs if not (self.options.checked and one.fails)]
+        pairs = build_pairs(table, table.problems(), self.options.answers, self.options.negatives, self.options.changes)
+        self.state["construction_errors"] = mean([one.construction_failed for one in pairs]) or 0.0
+        usable = [one for one in pairs if not (self.options.checked and one.construction_failed)]
         tag = PREFER if table.phase == PREFER else "live"
-        return table.ask("judge", both_orders(usable), self.rollouts, tag=tag)
+        return table.ask("judge", duel_both_orders(usable), self.rollouts, tag=tag)
 
     def credit(self, table: Table, played: Traces) -> list[Lesson]:
         if table.phase == SEED:
-            return [imitation(self, "judge", played)]
+            return [make_imitation_batch(self, "judge", played)]
         if table.phase == PREFER:
             return self.credit_preferred(table, played)
         if table.phase == TRAIN:
@@ -143,52 +154,58 @@ class SelfTaughtEvaluators(Recipe):
         over-represented."""
         begins = self.state.get("iteration") != table.round
         pool = [] if begins and not self.options.accumulate else self.state.get("pool", [])
-        kept = agreed([is_right(t) for t in played], played.subjects, self.options.majority_filter)
+        kept = filter_right_rows([is_right(t) for t in played], played.subjects, self.options.majority_filter)
         if self.options.balance:
-            kept = evened(kept, [shown(t).better for t in played], keyed("balance", table.setting.seed, table.turn))
+            kept = downsample_to_balance(
+                kept, [get_duel(t).better for t in played], make_keyed_rng("balance", table.setting.seed, table.turn)
+            )
         pool += [to_json(judgement, keep) for judgement, keep in zip(played, kept, strict=True)]
         self.state |= {"pool": pool, "iteration": table.round}
 
     def credit_kept(self, table: Table) -> list[Lesson]:
         """Make a cross-entropy train batch of the kept judgements, on the tokens of the judge alone."""
         pool, judge = self.state["pool"], self.policies["judge"]
-        chosen = keyed("judgements", table.setting.seed, table.turn).sample(range(len(pool)), min(len(pool), self.options.rows))
+        chosen = make_keyed_rng("judgements", table.setting.seed, table.turn).sample(
+            range(len(pool)), min(len(pool), self.options.rows)
+        )
         drawn = [pool[row] for row in sorted(chosen)]
         rows = Traces(from_json(one, number, judge) for number, one in enumerate(drawn))
         kept = [float(one["keep"]) for one in drawn]
         if not any(kept):
             return []  # nothing that was drawn agrees with how its pair was built
         weights = term_weights(["kept"] * len(rows), {"kept": 1.0}, kept, [float(t.length) for t in rows])
-        notes = pool_figures(pool) | {"construction_errors": self.state["construction_errors"]}
+        notes = compute_pool_metrics(pool) | {"construction_errors": self.state["construction_errors"]}
         objective, sources = OBJECTIVES.get("cross_entropy"), {"construction": 1.0}
         return [Lesson(judge, objective, rows, weights=weights, sources=sources, notes=notes)]
 
     def credit_preferred(self, table: Table, played: Traces) -> list[Lesson]:
         """-log sigmoid(beta * (log-ratio of a right judgement - log-ratio of another of the same input)) + 1.5 * NLL of it."""
-        rng = keyed("preferred", table.setting.seed, table.turn)
+        rng = make_keyed_rng("preferred", table.setting.seed, table.turn)
         made: list[Pair] = []
         for about in dict.fromkeys(played.subjects):
             mine = [t for t in played if t.subject.id == about]
             rejected = [t for t in mine if not is_right(t)]
             both: list[Pair] = [
-                (f"right against {cause(bad)}", as_given(good), as_given(bad))
+                (f"right against {classify_judgement(bad)}", to_given_rollout(good), to_given_rollout(bad))
                 for good in mine
                 if is_right(good)
                 for bad in rejected
             ]
             made += rng.sample(both, min(len(both), self.options.max_pairs))
-        pairs = kept_pairs(table, capped(made, self.options.max_unreadable))
+        pairs = record_pairs(table, cap_unreadable(made, self.options.max_unreadable))
         causes = Counter(reason.rpartition(" ")[2] for reason, _, _ in pairs)
         notes = {f"rejected_{name}": count / len(pairs) for name, count in causes.items()} | {"pairs": float(len(pairs))}
-        return [pair_lesson(self, "judge", pairs, sources={"construction": 1.0}, notes=notes)] if pairs else []
+        return [make_pair_batch(self, "judge", pairs, sources={"construction": 1.0}, notes=notes)] if pairs else []
 
     def measure(self, table: Table) -> dict[str, float | None]:
         """Measure the judge on natural errors, in both orders, and on constructed ones: a judge may know one kind alone."""
         problems, votes = table.problems(self.options.measured), self.options.votes
-        real = real_pairs(table.ask("generator", problems, SAMPLES, tag=START))
-        found = figures(table.ask("judge", both_orders(real), votes) if real else Traces([]))
-        built = build(
-            table, problems, "written" if table.setting.task.demonstrates else "sampled", "modified", self.options.changes
+        real = pair_sampled_solutions(table.ask("generator", problems, SAMPLES, tag=START))
+        found = compute_duel_metrics(table.ask("judge", duel_both_orders(real), votes) if real else Traces([]))
+        built = build_pairs(
+            table, problems, "written" if table.setting.task.can_demonstrate else "sampled", "modified", self.options.changes
         )
-        right = figures(table.ask("judge", both_orders([one for one in built if not one.fails]), votes))["pair_accuracy"]
+        right = compute_duel_metrics(
+            table.ask("judge", duel_both_orders([one for one in built if not one.construction_failed]), votes)
+        )["pair_accuracy"]
         return {f"judge/{key}": value for key, value in found.items()} | {"judge/built_accuracy": right}

@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import Field
 
 from milonga.recipes.base import RECIPES, Recipe, RecipeOptions
-from milonga.recipes.imitation import demonstrations
+from milonga.recipes.imitation import sample_demonstrations
 from milonga.roles import Dialect, Role, StepSolver, StepVerifier
 from milonga.schedule import Schedule, alternate
 from milonga.table import Table
@@ -59,7 +59,7 @@ class Sft(Recipe):
 
     def play(self, table: Table) -> Traces:
         """Return one example of the learner for each problem of the turn."""
-        return demonstrations(table, table.learner)
+        return sample_demonstrations(table, table.learner)
 
     def credit(self, table: Table, played: Traces) -> list[Lesson]:
         """Make a cross-entropy train batch of the right examples; the others weigh 0."""
@@ -72,7 +72,7 @@ def is_right(example: Trace) -> bool:
     """Whether an example is right: a solution with the right answer and no wrong step; a check whose step and final verdicts
     are all true."""
     if example.seat == "generator":
-        return example.correct == 1.0 and (example.grade is None or example.grade.sound is not False)
+        return example.correct == 1.0 and (example.grade is None or example.grade.is_sound is not False)
     truth = example.subject.grade.steps if example.subject.grade else None
     value = example.reading.value
     return truth is not None and value.steps == truth and value.final == all(truth)

@@ -9,36 +9,36 @@ import numpy as np
 
 from milonga.credit import is_reference
 from milonga.roles import SliceJudge, StepSolver
-from milonga.roles.solver import as_trace
+from milonga.roles.solver import demonstration_to_rollout
 from milonga.table import Table
-from milonga.tasks.base import keyed
+from milonga.tasks.base import make_keyed_rng
 from milonga.types import Problem, Trace, Traces
 
 
-def slices_of(table: Table, solutions: Iterable[Trace]) -> Traces:
+def cut_slices(table: Table, solutions: Iterable[Trace]) -> Traces:
     """Cut all solutions into slices, as the verifier's role cuts them."""
     judge = table.setting.roles["verifier"]
-    return Traces(piece for solution in solutions for piece in judge.parts(solution) or ())
+    return Traces(piece for solution in solutions for piece in judge.split_solution(solution) or ())
 
 
-def gold(table: Table, problem: Problem, mark: str = "") -> Trace:
+def write_reference(table: Table, problem: Problem, mark: str = "") -> Trace:
     """Write the reference solution of a problem in the generator's own format, so that it is not recognised by its style.
     `mark`, appended to each of its steps, is such a style."""
     solver = table.setting.roles["generator"]
     assert isinstance(solver, StepSolver)
-    shown = table.setting.task.demonstrate(problem, keyed("reference", table.setting.seed, problem.id))
+    shown = table.setting.task.demonstrate(problem, make_keyed_rng("reference", table.setting.seed, problem.id))
     marked = replace(shown, steps=tuple(f"{step}{mark}" for step in shown.steps))
-    return as_trace(marked, problem, solver, f"reference/{problem.id}")
+    return demonstration_to_rollout(marked, problem, solver, f"reference/{problem.id}")
 
 
-def certainty(table: Table, verdicts: Traces) -> dict[str, float]:
+def score_origin_logprobs(table: Table, verdicts: Traces) -> dict[str, float]:
     """Return for each readable verdict, by its id, the log-probability of naming the true origin of its slice after the same
     analysis."""
-    judge, readable = table.setting.roles["verifier"], verdicts.keep(lambda v: v.reading.valid)
+    judge, readable = table.setting.roles["verifier"], verdicts.select(lambda v: v.reading.is_valid)
     assert isinstance(judge, SliceJudge)
-    texts = [text for v in readable for text in (v.text, judge.reversed(v.text))]
+    texts = [text for v in readable for text in (v.text, judge.flip_verdict(v.text))]
     both = table.write("verifier", [v.subject for v in readable for _ in range(2)], texts)
-    scores = [float(row.sum()) for row in table.logprobs("verifier", both)]
+    scores = [float(row.sum()) for row in table.compute_logprobs("verifier", both)]
     out = {}
     for verdict, said, other in zip(readable, scores[::2], scores[1::2], strict=True):
         right = verdict.reading.value.final == is_reference(verdict.subject)

@@ -14,8 +14,8 @@ from pydantic import Field
 
 from milonga.evals.metrics import mean, order_accuracy
 from milonga.recipes.base import RECIPES, Recipe, RecipeOptions
-from milonga.recipes.imitation import taught
-from milonga.recipes.preferences import BEFORE, Pair, as_given, kept_pairs, pair_lesson, recalled
+from milonga.recipes.imitation import demonstrate_problems
+from milonga.recipes.preferences import BEFORE, Pair, make_pair_batch, recall_pairs, record_pairs, to_given_rollout
 from milonga.roles import Dialect, Role, StepSolver
 from milonga.schedule import Schedule, rounds
 from milonga.table import Table
@@ -71,31 +71,36 @@ class Spin(Recipe):
     def credit(self, table: Table, played: Traces) -> list[Lesson]:
         """-log sigmoid(beta * (log-ratio of the data's answer - log-ratio of the copy's)), old pairs and new alike."""
         problems = {t.problem.id: t.problem for t in played}
-        data = {t.problem.id: t for t in taught(table, "generator", list(problems.values()))}
+        data = {t.problem.id: t for t in demonstrate_problems(table, "generator", list(problems.values()))}
         # A truncated answer has no end-of-sequence token, and would lose by that alone.
         whole = [t for t in played if t.finish != "length" and t.problem.id in data]
         made: list[Pair] = [
-            ("data against own answer", data[t.problem.id], shortened(as_given(t), self.options.shorten)) for t in whole
+            ("data against own answer", data[t.problem.id], shorten_answer(to_given_rollout(t), self.options.shorten))
+            for t in whole
         ]
-        fresh = kept_pairs(table, made)
-        again = table.preferences.of_round(table.round - 1)
-        pairs = [*fresh, *recalled(table, "generator", again, round(self.options.replay * len(fresh)))]
+        fresh = record_pairs(table, made)
+        again = table.preferences.select_round(table.round - 1)
+        pairs = [*fresh, *recall_pairs(table, "generator", again, round(self.options.replay * len(fresh)))]
         same = mean([t.text == data[t.problem.id].text for t in whole])
-        notes = {"new_pairs": float(len(fresh)), "old_pairs": float(len(pairs) - len(fresh)), "length_alone": by_length(fresh)}
+        notes = {
+            "new_pairs": float(len(fresh)),
+            "old_pairs": float(len(pairs) - len(fresh)),
+            "length_alone": length_accuracy(fresh),
+        }
         if not pairs:
             return []  # the copy answers as the data do: there is nothing left to tell apart
         notes = {name: value for name, value in (notes | {"same": same}).items() if value is not None}
-        return [pair_lesson(self, "generator", pairs, sources={"demonstrations": 1.0}, notes=notes)]
+        return [make_pair_batch(self, "generator", pairs, sources={"demonstrations": 1.0}, notes=notes)]
 
     def measure(self, table: Table) -> dict[str, float | None]:
         """Measure the negative log-probability of the data's own answers: only the difference is trained, so they may become
         less likely."""
-        data = taught(table, "generator", table.problems(min(table.setting.batch, MEASURED)))
-        found = table.logprobs("generator", data)
+        data = demonstrate_problems(table, "generator", table.problems(min(table.setting.batch, MEASURED)))
+        found = table.compute_logprobs("generator", data)
         return {"generator/data_surprise": mean([-float(x[t.mask].mean()) for x, t in zip(found, data, strict=True)])}
 
 
-def shortened(answer: Trace, share: float) -> Trace:
+def shorten_answer(answer: Trace, share: float) -> Trace:
     """Cut the last share of an answer's tokens but keep its end-of-sequence token, as if it had stopped there."""
     start, end = answer.segments[-1].start, len(answer.ids)
     left = start + round((1 - share) * (end - 1 - start))
@@ -108,7 +113,7 @@ def shortened(answer: Trace, share: float) -> Trace:
     return replace(cut, text=text, steps=())
 
 
-def by_length(pairs: list[Pair]) -> float | None:
+def length_accuracy(pairs: list[Pair]) -> float | None:
     """Return how well length alone, the longer or the shorter one, would separate winners from losers; 0.5 is chance."""
     lengths = [float(side.length) for _, *sides in pairs for side in sides]
     found = order_accuracy(lengths, [1.0, 0.0] * len(pairs)) if pairs else None

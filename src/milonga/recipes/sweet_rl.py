@@ -14,20 +14,30 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import Field
 
-from milonga.credit import half_pairs, turn_alone, turn_factors
+from milonga.credit import isolate_turn, make_token_factors, sample_half_pairs
 from milonga.credit.turns import TurnAggregate
 from milonga.errors import ConfigError
 from milonga.evals.metrics import mean
 from milonga.recipes.base import RECIPES, Recipe, RecipeOptions
-from milonga.recipes.imitation import imitation
-from milonga.recipes.inquiring import candidates, dialogues, ended, every_question, kept_back, said_of, shown, state_of, useful
-from milonga.recipes.preferences import Pair, as_given, kept_pairs, pair_lesson
-from milonga.recipes.privileged import by_problem, read_by_critic, turn_scores
+from milonga.recipes.imitation import make_imitation_batch
+from milonga.recipes.inquiring import (
+    compute_turn_metrics,
+    demonstrate_dialogues,
+    flag_useful_questions,
+    hide_facts,
+    make_known_problem,
+    pair_by_outcome,
+    sample_candidates,
+    sample_dialogues,
+    write_all_questions,
+)
+from milonga.recipes.preferences import Pair, make_pair_batch, record_pairs, to_given_rollout
+from milonga.recipes.privileged import encode_for_critic, order_accuracy_by_problem, score_turns
 from milonga.recipes.v_star import correlation
 from milonga.roles import Dialect, Inquirer, PrivilegedCritic, Role
 from milonga.schedule import Action, Phase, Schedule
 from milonga.table import Table
-from milonga.tasks.base import keyed
+from milonga.tasks.base import make_keyed_rng
 from milonga.types import Lesson, Problem, Traces
 
 FORMAT = "format"
@@ -119,26 +129,26 @@ class SweetRl(Recipe):
         act = Phase("generator", o.actor_turns, enter=begin if o.credit == "trajectory" else ())
         return Schedule((Phase("generator", o.formats, name=FORMAT),), (learn, act))
 
-    def problems(self, table: Table, count: int | None = None) -> list[Problem]:
+    def draw_problems(self, table: Table, count: int | None = None) -> list[Problem]:
         """Draw problems with some of their parts kept back."""
-        return [kept_back(table.setting.task, problem, self.options.hidden) for problem in table.problems(count)]
+        return [hide_facts(table.setting.task, problem, self.options.hidden) for problem in table.problems(count)]
 
     def play(self, table: Table) -> Traces:
         """Sample dialogues of the actor as it was when the round began; in the actor's own turns, candidates for single
         turns."""
-        if not table.setting.engine.same_tokens(*(self.policies[seat] for seat in self.seats)):
+        if not table.setting.engine.has_same_vocabulary(*(self.policies[seat] for seat in self.seats)):
             raise ConfigError("'sweet_rl' scores the actor's tokens: actor and critic need models of one vocabulary")
         if table.phase == FORMAT:
-            return shown(table, self.problems(table, self.options.format_lines))
-        self.state["begun"], problems = True, self.problems(table)
+            return demonstrate_dialogues(table, self.draw_problems(table, self.options.format_lines))
+        self.state["begun"], problems = True, self.draw_problems(table)
         if table.learner == "critic" or self.options.credit == "trajectory":
-            return dialogues(table, problems, self.rollouts, BASE)
+            return sample_dialogues(table, problems, self.rollouts, BASE)
         chosen = problems[: max(1, round(self.options.turn_fraction * len(problems)))]
-        return candidates(table, chosen, self.options.candidates, BASE)
+        return sample_candidates(table, chosen, self.options.candidates, BASE)
 
     def credit(self, table: Table, played: Traces) -> list[Lesson]:
         if table.phase == FORMAT:
-            return [imitation(self, "generator", played)]
+            return [make_imitation_batch(self, "generator", played)]
         if table.learner == "critic":
             return self.credit_critic(table, played)
         whole = self.options.credit == "trajectory"
@@ -146,61 +156,69 @@ class SweetRl(Recipe):
 
     def credit_critic(self, table: Table, talks: Traces) -> list[Lesson]:
         """-log sigmoid(beta * sum of A over the turns of a dialogue that ended well - the same of one that did not)."""
-        found = read_by_critic(table, talks, self.options.critic_sees)
-        sides = ended(talks.keep(lambda talk: talk.id in found), self.options.any_gap)
+        found = encode_for_critic(table, talks, self.options.critic_sees)
+        sides = pair_by_outcome(talks.select(lambda talk: talk.id in found), self.options.any_gap)
         made: list[Pair] = [(why, found[winner.id], found[loser.id]) for why, winner, loser in sides]
-        pairs = kept_pairs(table, made)
+        pairs = record_pairs(table, made)
         if not pairs:
             return []  # no problem has a dialogue that ended well beside one that did not
         won = {winner.problem.id for _, winner, _ in pairs}
-        notes = {"pairs": float(len(pairs)), "coverage": len(won) / len(set(talks.problems))}
-        factors = turn_factors(Traces(side for _, *both in pairs for side in both), self.options.turn_agg)
-        return [pair_lesson(self, "critic", pairs, factors=factors, sources={"answers": 1.0}, notes=notes)]
+        notes = {"pairs": float(len(pairs)), "coverage": len(won) / len(set(talks.problem_ids))}
+        factors = make_token_factors(Traces(side for _, *both in pairs for side in both), self.options.turn_agg)
+        return [make_pair_batch(self, "critic", pairs, factors=factors, sources={"answers": 1.0}, notes=notes)]
 
     def credit_trajectories(self, table: Table, talks: Traces) -> list[Lesson]:
         """Make a DPO train batch of whole dialogues: those that ended well are preferred to others of the same problem."""
-        pairs = kept_pairs(
-            table, [(why, as_given(winner), as_given(loser)) for why, winner, loser in ended(talks, self.options.any_gap)]
+        pairs = record_pairs(
+            table,
+            [
+                (why, to_given_rollout(winner), to_given_rollout(loser))
+                for why, winner, loser in pair_by_outcome(talks, self.options.any_gap)
+            ],
         )
-        return [pair_lesson(self, "generator", pairs, sources={"answers": 1.0})] if pairs else []
+        return [make_pair_batch(self, "generator", pairs, sources={"answers": 1.0})] if pairs else []
 
     def credit_actor(self, table: Table, played: Traces) -> list[Lesson]:
         """Make a DPO train batch of single turns, after what the actor itself could read; the reference enters only through the
         critic's ranks."""
-        scores = [turns[-1] for turns in self.scores(table, played, BASE)]
-        places = [(talk.problem.id, len(talk.turns), talk.about[0].id if talk.about else "") for talk in played]
-        rng = keyed("pairs", table.setting.seed, table.turn)
-        drawn = half_pairs(scores, places, self.options.pairs_per_turn, self.options.gap, rng)
-        alone = [replace(turn_alone(as_given(talk), -1), problem=state_of(talk)) for talk in played]
-        pairs = kept_pairs(table, [("ranked higher by the critic", alone[best], alone[worst]) for best, worst in drawn])
+        scores = [turns[-1] for turns in self.score_turns(table, played, BASE)]
+        places = [(talk.problem.id, len(talk.turn_spans), talk.about[0].id if talk.about else "") for talk in played]
+        rng = make_keyed_rng("pairs", table.setting.seed, table.turn)
+        drawn = sample_half_pairs(scores, places, self.options.pairs_per_turn, self.options.gap, rng)
+        alone = [replace(isolate_turn(to_given_rollout(talk), -1), problem=make_known_problem(talk)) for talk in played]
+        pairs = record_pairs(table, [("ranked higher by the critic", alone[best], alone[worst]) for best, worst in drawn])
         if not pairs:
             return []  # the critic finds everything equally good
-        lengths = [(float(talk.turns[-1][1] - talk.turns[-1][0]), score) for talk, score in zip(played, scores, strict=True)]
+        lengths = [
+            (float(talk.turn_spans[-1][1] - talk.turn_spans[-1][0]), score) for talk, score in zip(played, scores, strict=True)
+        ]
         notes = {"pairs": float(len(pairs)), "rank_by_length": correlation([one for one in lengths if not np.isnan(one[1])])}
-        notes |= said_of([played[best] for best, _ in drawn], "chosen")
-        notes |= said_of([played[worst] for _, worst in drawn], "rejected")
+        notes |= compute_turn_metrics([played[best] for best, _ in drawn], "chosen")
+        notes |= compute_turn_metrics([played[worst] for _, worst in drawn], "rejected")
         known = {key: value for key, value in notes.items() if value is not None}
-        return [pair_lesson(self, "generator", pairs, sources={"critic": 1.0}, notes=known)]
+        return [make_pair_batch(self, "generator", pairs, sources={"critic": 1.0}, notes=known)]
 
-    def scores(self, table: Table, talks: Traces, base: str) -> list[list[float]]:
+    def score_turns(self, table: Table, talks: Traces, base: str) -> list[list[float]]:
         """Return the advantage A of each turn of each conversation."""
         o = self.options
         sees = (o.critic_sees, o.critic_sees and o.rank_reference == "with_c")
-        return turn_scores(table, talks, sees, o.turn_agg, base)
+        return score_turns(table, talks, sees, o.turn_agg, base)
 
     def measure(self, table: Table) -> dict[str, float | None]:
         """Measure how dialogues end and what is asked in them; whether the critic ranks useful first questions above useless
         ones, and dialogues that end well above others."""
-        problems, base = self.problems(table, self.options.measured), BASE if self.state.get("begun") else "ref"
-        talks = dialogues(table, problems, 2, "live")
-        asked = [useful(talk) for talk in talks]
-        first = every_question(table, problems)
-        ranks = [turns[0] for turns in self.scores(table, first, base)]
-        totals = [float(np.sum(turns)) for turns in self.scores(table, talks, base)]
+        problems, base = self.draw_problems(table, self.options.measured), BASE if self.state.get("begun") else "ref"
+        talks = sample_dialogues(table, problems, 2, "live")
+        asked = [flag_useful_questions(talk) for talk in talks]
+        first = write_all_questions(table, problems)
+        ranks = [turns[0] for turns in self.score_turns(table, first, base)]
+        totals = [float(np.sum(turns)) for turns in self.score_turns(table, talks, base)]
         return {
             "generator/success": mean(talks.correct),
             "generator/useful_questions": mean([one for turns in asked for one in turns]),
             "generator/useful_first": mean([turns[0] for turns in asked]),
-            "critic/useful_accuracy": by_problem(first, ranks, [float(useful(talk)[0]) for talk in first]),
-            "critic/pair_accuracy": by_problem(talks, totals, [talk.correct for talk in talks]),
+            "critic/useful_accuracy": order_accuracy_by_problem(
+                first, ranks, [float(flag_useful_questions(talk)[0]) for talk in first]
+            ),
+            "critic/pair_accuracy": order_accuracy_by_problem(talks, totals, [talk.correct for talk in talks]),
         }

@@ -12,10 +12,10 @@ from typing import Literal, cast
 import numpy as np
 from pydantic import Field
 
-from milonga.credit import ClassBalance, StepCredit, decay, mix, normalise, outcome_advantages, shares, spread
+from milonga.credit import ClassBalance, StepCredit, decay, mix_advantages, normalise, outcome_advantages, shares, spread
 from milonga.credit.baselines import Normaliser, mixed
 from milonga.recipes.base import RECIPES, Recipe, RecipeOptions
-from milonga.recipes.outcome import shaped, solve
+from milonga.recipes.outcome import sample_solutions, shape_rewards
 from milonga.roles import StepSolver, StepVerifier
 from milonga.schedule import Schedule, alternate, warm_up
 from milonga.table import Table
@@ -86,16 +86,16 @@ class Tango(Recipe):
     def play(self, table: Table) -> Traces:
         """Sample a generator turn (many solutions, one check each) or a verifier turn (one solution, many checks)."""
         if table.learner == "generator":
-            solutions = solve(table, "generator", self.objectives["generator"], self.rollouts)
+            solutions = sample_solutions(table, "generator", self.objectives["generator"], self.rollouts)
             return Traces([*solutions, *table.ask("verifier", solutions)])
         solutions = table.ask("generator", table.problems())
         return Traces([*solutions, *table.ask("verifier", solutions, self.rollouts)])
 
     def credit(self, table: Table, played: Traces) -> list[Lesson]:
-        solutions = played.keep(lambda t: t.seat == "generator")
-        checks = played.keep(lambda t: t.seat == "verifier")
+        solutions = played.select(lambda t: t.seat == "generator")
+        checks = played.select(lambda t: t.seat == "verifier")
         if table.learner == "generator":
-            return [self.credit_generator(table, solutions, verdicts_of(solutions, checks), solutions.correct)]
+            return [self.credit_generator(table, solutions, collect_step_verdicts(solutions, checks), solutions.correct)]
         return [self.credit_verifier(table, checks, {t.id: t.correct for t in checks.about})]
 
     def credit_generator(self, table: Table, solutions: Traces, verdicts: Verdicts, right: Floats) -> Lesson:
@@ -105,20 +105,22 @@ class Tango(Recipe):
         `right` is the correctness of each answer, from 0 to 1, whoever judges it; NaN where it is unknown. Shape (solutions,).
         """
         objective = self.objectives["generator"]
-        paid, groups = shaped(right, table, solutions, objective), solutions.problems
-        outcome = outcome_advantages(paid, solutions, groups, objective, table.penalties(solutions, objective))
+        paid, groups = shape_rewards(right, table, solutions, objective), solutions.problem_ids
+        outcome = outcome_advantages(paid, solutions, groups, objective, table.compute_kl_penalties(solutions, objective))
         steps = StepCredit(self.options.step_norm, self.options.step_scale, self.options.step_gamma)
         process = steps.advantages(verdicts, solutions, groups, objective)
         keep = ~np.isnan(paid)
         if self.options.mask_step_if_flat:
             keep &= mixed(right, groups)
         process = [array * kept for array, kept in zip(process, keep, strict=True)]
-        alpha = self.alpha(table.progress)
+        alpha = self.compute_alpha(table.progress)
         notes = shares(outcome, process, alpha, [t.mask for t in solutions])
         sources = {"answers": 1 - notes["step_share"], self.judge: notes["step_share"]}
-        return self.lesson("generator", solutions, advantages=mix(outcome, process, alpha), sources=sources, notes=notes)
+        return self.lesson(
+            "generator", solutions, advantages=mix_advantages(outcome, process, alpha), sources=sources, notes=notes
+        )
 
-    def alpha(self, progress: float) -> float:
+    def compute_alpha(self, progress: float) -> float:
         """Return the weight of the step advantage at this progress of the run."""
         if self.options.alpha_schedule == "constant":
             return self.options.alpha
@@ -136,7 +138,7 @@ class Tango(Recipe):
         rewards = np.array([self.verifier_reward(t, label) for t, label in zip(checks, correct, strict=True)])
         rewards = rewards if more is None else rewards + more
         notes = {"verifier_reward": float(np.nanmean(rewards)) if len(rewards) else 0.0}
-        penalties = table.penalties(checks, objective)
+        penalties = table.compute_kl_penalties(checks, objective)
         if penalties is not None:
             rewards = rewards - np.array([p.sum() for p in penalties])
         # Always within the checks of one solution (law 4); the whitened forms, which have no groups, take the paper's z-score.
@@ -165,13 +167,13 @@ class Tango(Recipe):
         return reward
 
 
-def verdicts_of(solutions: Traces, checks: Traces) -> Verdicts:
+def collect_step_verdicts(solutions: Traces, checks: Traces) -> Verdicts:
     """Return the step verdicts on each solution, matched by index: generator and verifier may have different tokenizers."""
     found = {check.subject.id: check.reading.value.steps for check in checks}
-    return [signs(found.get(solution.id), solution) for solution in solutions]
+    return [verdicts_to_signs(found.get(solution.id), solution) for solution in solutions]
 
 
-def signs(verdicts: tuple[bool, ...] | None, solution: Trace) -> list[float] | None:
+def verdicts_to_signs(verdicts: tuple[bool, ...] | None, solution: Trace) -> list[float] | None:
     """Convert step verdicts to +1 and -1; None where they do not match the solution's steps."""
     if not verdicts or len(verdicts) != len(solution.steps):
         return None

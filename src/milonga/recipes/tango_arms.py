@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from milonga.recipes.base import RECIPES
-from milonga.recipes.outcome import solve
-from milonga.recipes.tango import Tango, signs
+from milonga.recipes.outcome import sample_solutions
+from milonga.recipes.tango import Tango, verdicts_to_signs
 from milonga.roles import StepSolver
 from milonga.schedule import Schedule, always
 from milonga.table import Table
@@ -41,10 +41,10 @@ class Oracle(Tango):
         return always("generator")
 
     def play(self, table: Table) -> Traces:
-        return solve(table, "generator", self.objectives["generator"], self.rollouts)
+        return sample_solutions(table, "generator", self.objectives["generator"], self.rollouts)
 
     def credit(self, table: Table, played: Traces) -> list[Lesson]:
-        verdicts = [signs(t.grade.steps if t.grade else None, t) for t in played]
+        verdicts = [verdicts_to_signs(t.grade.steps if t.grade else None, t) for t in played]
         return [self.credit_generator(table, played, verdicts, played.correct)]
 
 

@@ -11,7 +11,7 @@ from typing import Literal
 import numpy as np
 
 from milonga.recipes.base import RECIPES
-from milonga.recipes.self_programs import code_of
+from milonga.recipes.self_programs import get_code_task
 from milonga.recipes.tango import Tango, TangoOptions, Verdicts
 from milonga.roles import Coder, StepVerifier
 from milonga.table import Table
@@ -47,5 +47,5 @@ class TangoCode(Tango):
 def passed_shares(table: Table, solutions: Traces) -> Floats:
     """Return the share of its hidden tests that each program passes; NaN where the sandbox could not tell. Shape
     (programs,)."""
-    passed = code_of(table).passed([(t.problem, t.reading.value.answer) for t in solutions])
+    passed = get_code_task(table).run_hidden_tests([(t.problem, t.reading.value.answer) for t in solutions])
     return np.array([np.nan if found is None else np.mean(found) for found in passed])

@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 from pydantic import Field
 
-from milonga.credit.baselines import members
-from milonga.credit.votes import consistency
+from milonga.credit.baselines import group_rows
+from milonga.credit.votes import verdict_consistency
 from milonga.errors import ConfigError
 from milonga.evals.metrics import mean
 from milonga.recipes.base import RECIPES
 from milonga.recipes.tango import Tango, TangoOptions
-from milonga.recipes.voting import ballots, belief, collusion, mean_steps
+from milonga.recipes.voting import collusion_metrics, mean_final_verdicts, mean_step_verdicts, tally_votes
 from milonga.table import Table
 from milonga.types import Lesson, Problem, Traces
 
@@ -60,7 +60,7 @@ class TangoFree(Tango):
     overlap = "agreement takes the place of answers: it must be that of the generator that learns, not of older ones"
     Options = TangoFreeOptions
     options: TangoFreeOptions
-    measures = tuple(collusion([], Traces([])))
+    measures = tuple(collusion_metrics([], Traces([])))
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
@@ -77,12 +77,12 @@ class TangoFree(Tango):
         o = self.options
         if table.learner == "generator":
             solutions = table.ask("generator", table.problems(), self.rollouts)
-            return Traces([*solutions, *self.judged(table, solutions)])
-        problems = self.problems(table)
-        voters = Traces([*table.ask("generator", problems, o.votes), *self.anchored(table, problems)])
-        return Traces([*voters, *table.ask("verifier", self.chosen(table, voters), self.rollouts)])
+            return Traces([*solutions, *self.sample_verdicts(table, solutions)])
+        problems = self.draw_problems(table)
+        voters = Traces([*table.ask("generator", problems, o.votes), *self.sample_anchors(table, problems)])
+        return Traces([*voters, *table.ask("verifier", self.select_for_judging(table, voters), self.rollouts)])
 
-    def problems(self, table: Table) -> list[Problem]:
+    def draw_problems(self, table: Table) -> list[Problem]:
         """Draw the turn's problems; the first of them are labelled ones, reused in every turn, where there are any."""
         o, count = self.options, table.setting.batch
         known = round(o.labelled_share * count) if o.labelled else 0
@@ -90,44 +90,46 @@ class TangoFree(Tango):
         old = [table.setting.task.problem("train", (first + n) % o.labelled) for n in range(known)]
         return [replace(p, id=f"{LABELLED}{n}/{p.id}") for n, p in enumerate(old)] + table.problems(count - known)
 
-    def anchored(self, table: Table, problems: list[Problem]) -> Traces:
+    def sample_anchors(self, table: Table, problems: list[Problem]) -> Traces:
         """Sample solutions of the initial generator, which vote too; none without anchors."""
         return table.ask("generator", problems, self.options.anchors, tag="ref") if self.options.anchors else Traces([])
 
-    def judged(self, table: Table, solutions: Traces) -> Traces:
+    def sample_verdicts(self, table: Table, solutions: Traces) -> Traces:
         """Sample verdicts on solutions: of the current verifier, and of the initial one where there are anchors."""
         checks = table.ask("verifier", solutions, self.options.checks)
         frozen = table.ask("verifier", solutions, self.options.anchors, tag="ref") if self.options.anchors else ()
         return Traces([*checks, *frozen])
 
-    def chosen(self, table: Table, voters: Traces) -> Traces:
+    def select_for_judging(self, table: Table, voters: Traces) -> Traces:
         """Select for each problem the first solution that gives the winning answer and the first that does not.
 
         Rare errors, or rare successes, would teach one verdict for everything.
         """
         found = []
-        for cast in ballots(table, voters).values():
+        for cast in tally_votes(table, voters).values():
             own = [trace for trace in cast.voters if trace.mask.any()]  # an anchor votes, but is not judged
             for gives in (1.0, 0.0):
                 found += [trace for trace in own if cast.gives[trace.id] == gives][:1]
         return Traces(found)
 
     def credit(self, table: Table, played: Traces) -> list[Lesson]:
-        solutions = played.keep(lambda t: t.seat == "generator")
-        checks = played.keep(lambda t: t.seat == "verifier")
+        solutions = played.select(lambda t: t.seat == "generator")
+        checks = played.select(lambda t: t.seat == "verifier")
         if table.learner == "generator":
-            lesson = self.credit_generator(table, solutions, mean_steps(solutions, checks), belief(solutions, checks))
+            lesson = self.credit_generator(
+                table, solutions, mean_step_verdicts(solutions, checks), mean_final_verdicts(solutions, checks)
+            )
             return [replace(lesson, sources={"verifier": 1.0})]
-        return [self.credit_judge(table, checks, self.labels(table, solutions, checks.about))]
+        return [self.credit_judge(table, checks, self.make_labels(table, solutions, checks.about))]
 
-    def labels(self, table: Table, voters: Traces, judged: Traces) -> dict[str, float]:
+    def make_labels(self, table: Table, voters: Traces, judged: Traces) -> dict[str, float]:
         """Return the pseudo-label of each judged solution: whether it gives the winning answer.
 
         NaN where too few agree; the truth itself on labelled problems, and nowhere else.
         """
         out: dict[str, float] = {}
         asked = {trace.id for trace in voters}
-        for cast in ballots(table, voters, judged.keep(lambda t: t.id not in asked)).values():
+        for cast in tally_votes(table, voters, judged.select(lambda t: t.id not in asked)).values():
             known = cast.vote.winner is not None and cast.vote.share >= self.options.min_majority
             out |= {id: gives if known else float("nan") for id, gives in cast.gives.items()}
         return out | {t.id: t.correct for t in judged if t.problem.id.startswith(LABELLED)}
@@ -135,8 +137,8 @@ class TangoFree(Tango):
     def credit_judge(self, table: Table, checks: Traces, labels: Mapping[str, float]) -> Lesson:
         """Make Tango's train batch of the verifier with these labels, and with a reward for self-consistency."""
         o, agrees = self.options, np.zeros(len(checks))
-        for rows in members(checks.subjects):
-            agrees[rows] = consistency([checks[row].reading.value.final for row in rows])
+        for rows in group_rows(checks.subjects):
+            agrees[rows] = verdict_consistency([checks[row].reading.value.final for row in rows])
         lesson = self.credit_verifier(table, checks, labels, o.self_consistency * agrees)
         own = o.self_consistency / (1 + o.self_consistency)
         told = mean([t.subject.problem.id.startswith(LABELLED) for t in checks]) or 0.0
@@ -148,4 +150,4 @@ class TangoFree(Tango):
         """Measure collusion of generator and verifier against the hidden truth, on held-out problems."""
         solutions = table.ask("generator", table.problems(self.options.audit), self.options.votes)
         checks = table.ask("verifier", solutions, max(2, self.options.checks))  # consistency needs two verdicts
-        return collusion(list(ballots(table, solutions).values()), checks)
+        return collusion_metrics(list(tally_votes(table, solutions).values()), checks)

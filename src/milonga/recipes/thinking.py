@@ -12,16 +12,16 @@ from typing import Literal
 
 import numpy as np
 
-from milonga.credit.baselines import members
+from milonga.credit.baselines import group_rows
 from milonga.roles.thinker import Thinker
 from milonga.table import Table
-from milonga.tasks.base import keyed
+from milonga.tasks.base import make_keyed_rng
 from milonga.types import Floats, Problem, Reading, Segment, Trace, Traces
 
 Pick = Literal["random", "answer"]
 
 
-def cut(table: Table, problems: Sequence[Problem], pick: Pick, span: int = 1) -> list[Problem]:
+def cut_lines(table: Table, problems: Sequence[Problem], pick: Pick, span: int = 1) -> list[Problem]:
     """Return problems as lines of text (question and answer, no work), each cut at one place.
 
     The text before the place is the new problem's text; the next `span` tokens are in `data["next"]` and the whole line in
@@ -32,24 +32,26 @@ def cut(table: Table, problems: Sequence[Problem], pick: Pick, span: int = 1) ->
     assert isinstance(thinker, Thinker)
     out = []
     for problem in problems:
-        line = thinker.question(problem) + problem.answer
+        line = thinker.render_question(problem) + problem.answer
         place = len(line) - len(problem.answer)
         if pick == "random":
-            ends = engine.transcribe(policy, line, end=False).ends
-            place = int(ends[keyed("place", table.setting.seed, table.turn, problem.id).randrange(max(1, len(ends) - 1))])
-        ends = engine.transcribe(policy, line[place:], end=False).ends
+            ends = engine.encode_completion(policy, line, end=False).ends
+            place = int(
+                ends[make_keyed_rng("place", table.setting.seed, table.turn, problem.id).randrange(max(1, len(ends) - 1))]
+            )
+        ends = engine.encode_completion(policy, line[place:], end=False).ends
         following = line[place:][: int(ends[min(span, len(ends)) - 1])]
         data = {**problem.data, "next": following, "line": line}
         out.append(replace(problem, id=f"{problem.id}@{place}", text=line[:place], data=data))
     return out
 
 
-def think(table: Table, places: Sequence[Problem], n: int) -> Traces:
+def sample_thoughts(table: Table, places: Sequence[Problem], n: int) -> Traces:
     """Sample `n` thoughts about each place. They answer nothing yet, and so have no grade."""
     return Traces(replace(trace, grade=None) for trace in table.ask("generator", places, n))
 
 
-def plain(table: Table, places: Sequence[Problem]) -> Traces:
+def make_plain_prompts(table: Table, places: Sequence[Problem]) -> Traces:
     """Return the same places without a thought: the prefix of the line alone, in a template without tags."""
     engine, policy, role = table.setting.engine, table.setting.policies["predictor"], table.setting.roles["predictor"]
     out = []
@@ -61,28 +63,28 @@ def plain(table: Table, places: Sequence[Problem]) -> Traces:
     return Traces(out)
 
 
-def foretold(table: Table, traces: Traces, tag: str = "live") -> Floats:
+def score_next_tokens(table: Table, traces: Traces, tag: str = "live") -> Floats:
     """Return the log-probability of the true next tokens after each rollout, under policy@tag. Shape (rollouts,)."""
-    asked = Traces(followed(table, trace) for trace in traces)
-    return np.array([float(found.sum()) for found in table.logprobs("generator", asked, tag)])
+    asked = Traces(append_target(table, trace) for trace in traces)
+    return np.array([float(found.sum()) for found in table.compute_logprobs("generator", asked, tag)])
 
 
-def followed(table: Table, trace: Trace) -> Trace:
+def append_target(table: Table, trace: Trace) -> Trace:
     """Append the true next tokens to a rollout; they are its only trained tokens. A thought that was not closed gets its
     closing tag, unscored; an end-of-sequence token is removed."""
     engine, policy = table.setting.engine, table.setting.policies["generator"]
     thinker = table.setting.roles["generator"]
     assert isinstance(thinker, Thinker)
     kept = trace.ids[: len(trace.ids) - (trace.origin == "sampled" and trace.finish == "eos")]
-    closing = engine.transcribe(policy, "" if trace.reading.valid else thinker.close, end=False).ids
-    target = engine.transcribe(policy, str(trace.problem.data["next"]), end=False).ids
+    closing = engine.encode_completion(policy, "" if trace.reading.is_valid else thinker.closing_tag, end=False).ids
+    target = engine.encode_completion(policy, str(trace.problem.data["next"]), end=False).ids
     ids = np.concatenate([kept, closing, target]).astype(np.int64)
     start = len(ids) - len(target)
     segments = (Segment("prompt", 0, start), Segment(trace.seat, start, len(ids), policy, trained=True))
     return replace(trace, ids=ids, segments=segments, logprobs=np.zeros(len(ids)), steps=(), origin="given", temperature=1.0)
 
 
-def exchanged(thoughts: Traces) -> Traces:
+def swap_thoughts(thoughts: Traces) -> Traces:
     """Give every line the thought of the next one: a control for what a thought is worth beyond being there."""
     out = []
     for trace, other in zip(thoughts, [*thoughts[1:], *thoughts[:1]], strict=True):
@@ -96,10 +98,10 @@ def exchanged(thoughts: Traces) -> Traces:
 
 def copy_rate(thoughts: Traces) -> float:
     """Return the share of the thoughts that are empty, or only repeat a piece of the line."""
-    said = [(t.reading.value.steps[0], t.problem.text) for t in thoughts if t.reading.valid]
+    said = [(t.reading.value.steps[0], t.problem.text) for t in thoughts if t.reading.is_valid]
     return float(np.mean([thought in text for thought, text in said])) if said else 0.0
 
 
-def spreads(rewards: Floats, groups: Sequence[Hashable]) -> Floats:
+def group_stds(rewards: Floats, groups: Sequence[Hashable]) -> Floats:
     """Return the standard deviation of the rewards within each group. Shape (groups,)."""
-    return np.array([rewards[rows].std() for rows in members(groups)])
+    return np.array([rewards[rows].std() for rows in group_rows(groups)])

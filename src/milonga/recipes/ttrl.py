@@ -13,17 +13,17 @@ import numpy as np
 from pydantic import Field
 
 from milonga.credit import mixed, outcome_advantages
-from milonga.credit.baselines import members
-from milonga.credit.votes import Vote, agreement, firsts, others_agreement
+from milonga.credit.baselines import group_rows
+from milonga.credit.votes import Vote, agreement_rewards, keep_first_samples, leave_one_out_rewards
 from milonga.errors import ConfigError
 from milonga.evals.metrics import mean
 from milonga.recipes.base import RECIPES, Recipe, RecipeOptions
-from milonga.recipes.outcome import shaped, solve_until
-from milonga.recipes.voting import ballots, labels_right, winner_right
+from milonga.recipes.outcome import sample_useful_groups, shape_rewards
+from milonga.recipes.voting import label_correctness, tally_votes, winner_correctness
 from milonga.roles import StepSolver
 from milonga.schedule import Schedule, always
 from milonga.table import Table
-from milonga.tasks.base import keyed
+from milonga.tasks.base import make_keyed_rng
 from milonga.types import Floats, Lesson, Problem, Traces
 
 
@@ -78,88 +78,96 @@ class Ttrl(Recipe):
         is."""
         objective = self.objectives["generator"]
         if self.options.examples is not None:
-            return table.ask("generator", self.copies(table), self.votes)
+            return table.ask("generator", self.copy_examples(table), self.votes)
         if not objective.dynamic_sampling:
             return table.ask("generator", table.problems(), self.votes)
 
         def divided(solutions: Traces) -> Traces:
-            keep = mixed(self.rewards(table, solutions)[0], solutions.problems)
+            keep = mixed(self.compute_rewards(table, solutions)[0], solutions.problem_ids)
             return Traces(trace for trace, kept in zip(solutions, keep, strict=True) if kept)
 
-        return solve_until(table, "generator", divided, objective.max_tries, self.votes)
+        return sample_useful_groups(table, "generator", divided, objective.max_tries, self.votes)
 
-    def copies(self, table: Table) -> list[Problem]:
+    def copy_examples(self, table: Table) -> list[Problem]:
         """Copy the few problems until the turn is full. Each copy has an id, and so a baseline, of its own."""
         if "examples" not in self.state:
-            self.state["examples"] = self.selected(table)
-        known = self.known(table)
+            self.state["examples"] = self.select_examples(table)
+        known = self.load_examples(table)
         return [replace(p, id=f"{p.id}/copy{n}") for n in range(table.setting.batch) for p in (known[n % len(known)],)]
 
-    def known(self, table: Table) -> list[Problem]:
+    def load_examples(self, table: Table) -> list[Problem]:
         """Return the problems that are learned from."""
         return [table.setting.task.problem("train", index) for index in self.state.get("examples", ())]
 
-    def selected(self, table: Table) -> list[int]:
+    def select_examples(self, table: Table) -> list[int]:
         """Select the indices of the problems to learn from."""
         count = self.options.examples or 0
         if self.options.select == "first":
             return list(range(count))
-        solutions = table.ask("generator", table.setting.task.draw("train", 0, max(count, self.options.candidates)), self.votes)
-        rewards, _ = self.rewards(table, solutions)
-        distance = [abs(float(np.nanmean(rewards[rows])) - 0.5) for rows in members(solutions.problems)]
+        solutions = table.ask(
+            "generator", table.setting.task.draw_problems("train", 0, max(count, self.options.candidates)), self.votes
+        )
+        rewards, _ = self.compute_rewards(table, solutions)
+        distance = [abs(float(np.nanmean(rewards[rows])) - 0.5) for rows in group_rows(solutions.problem_ids)]
         return sorted(sorted(range(len(distance)), key=lambda index: distance[index])[:count])
 
     def credit(self, table: Table, played: Traces) -> list[Lesson]:
         """Make the train batch: all samples have voted; the first ones of each problem are trained on, and form its group."""
         objective = self.objectives["generator"]
-        rewards, votes = self.rewards(table, played)
+        rewards, votes = self.compute_rewards(table, played)
         found = dict(zip((trace.id for trace in played), rewards, strict=True))
-        trained = firsts(played, self.rollouts)
+        trained = keep_first_samples(played, self.rollouts)
         own = np.array([found[trace.id] for trace in trained])
-        paid = shaped(own, table, trained, objective)
-        advantages = outcome_advantages(paid, trained, trained.problems, objective, table.penalties(trained, objective))
+        paid = shape_rewards(own, table, trained, objective)
+        advantages = outcome_advantages(
+            paid, trained, trained.problem_ids, objective, table.compute_kl_penalties(trained, objective)
+        )
         notes = {
             "reward": mean(own) or 0.0,
             "majority_share": mean([v.share for v in votes]) or 0.0,
             "without_answer": float(np.mean([v.winner is None for v in votes])),
-            "flat_groups": 1 - float(mixed(own, trained.problems).mean()),
+            "flat_groups": 1 - float(mixed(own, trained.problem_ids).mean()),
         }
         source = {"majority": "generator", "random": "generator", "truth": "answers", "format": "format"}[self.options.label]
         return [self.lesson("generator", trained, advantages=advantages, sources={source: 1.0}, notes=notes)]
 
-    def rewards(self, table: Table, solutions: Traces) -> tuple[Floats, list[Vote]]:
+    def compute_rewards(self, table: Table, solutions: Traces) -> tuple[Floats, list[Vote]]:
         """Return the reward of each solution, shape (solutions,), and the vote on each problem.
 
         The reward is 0 where there was no answer to vote for, NaN where too few agreed. The truth is used only where the label
         is the truth.
         """
         o, rewards, votes = self.options, np.zeros(len(solutions)), []
-        found = ballots(table, solutions)
-        for rows in members(solutions.problems):
+        found = tally_votes(table, solutions)
+        for rows in group_rows(solutions.problem_ids):
             cast = found[solutions[rows[0]].problem.id]
-            rng = keyed("label", table.setting.seed, table.turn, solutions[rows[0]].problem.id)
+            rng = make_keyed_rng("label", table.setting.seed, table.turn, solutions[rows[0]].problem.id)
             votes.append(cast.vote)
             if o.label == "truth":
                 rewards[rows] = cast.voters.correct
             elif o.label == "format":
-                rewards[rows] = [float(t.reading.valid) for t in cast.voters]
+                rewards[rows] = [float(t.reading.is_valid) for t in cast.voters]
             elif o.label == "random":
-                rewards[rows] = agreement(cast.answers, rng.choice([a for a in cast.answers if a is not None] or [None]))
+                rewards[rows] = agreement_rewards(
+                    cast.answers, rng.choice([a for a in cast.answers if a is not None] or [None])
+                )
             elif cast.vote.share < o.min_majority:
                 rewards[rows] = float("nan")
             else:
                 alone = o.leave_one_out_vote
-                rewards[rows] = others_agreement(cast.answers, rng) if alone else agreement(cast.answers, cast.vote.winner)
+                rewards[rows] = (
+                    leave_one_out_rewards(cast.answers, rng) if alone else agreement_rewards(cast.answers, cast.vote.winner)
+                )
         return rewards, votes
 
     def measure(self, table: Table) -> dict[str, float | None]:
         """Measure the vote against the hidden truth on held-out problems; and accuracy on the few problems that are learned
         from."""
-        found = ballots(table, table.ask("generator", table.problems(), self.votes)).values()
-        known = self.known(table)
+        found = tally_votes(table, table.ask("generator", table.problems(), self.votes)).values()
+        known = self.load_examples(table)
         return {
             "majority_share": mean([cast.vote.share for cast in found]),
-            "label_accuracy": mean([winner_right(cast) for cast in found]),
-            "reward_accuracy": mean([right for cast in found for right in labels_right(cast)]),
+            "label_accuracy": mean([winner_correctness(cast) for cast in found]),
+            "reward_accuracy": mean([right for cast in found for right in label_correctness(cast)]),
             "known_accuracy": mean(table.ask("generator", known, self.rollouts).correct) if known else None,
         }

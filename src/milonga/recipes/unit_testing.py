@@ -11,7 +11,7 @@ import numpy as np
 from milonga.credit.unit_tests import Booleans
 from milonga.evals.metrics import mean
 from milonga.table import Table
-from milonga.tasks.base import keyed
+from milonga.tasks.base import make_keyed_rng
 from milonga.tasks.code import Code
 from milonga.types import Floats, Problem, Trace, Traces
 
@@ -30,28 +30,28 @@ class Bench:
     """Whether the reference program passes each test; None where there is no reference."""
 
     @property
-    def right(self) -> Booleans:
+    def right_mask(self) -> Booleans:
         """Mask over programs: True where all hidden tests pass."""
         return np.asarray(self.shares == 1.0)
 
     @property
-    def readable(self) -> Booleans:
+    def readable_mask(self) -> Booleans:
         """Mask over tests: True where the test could be parsed."""
-        return np.array([test.reading.valid for test in self.tests], dtype=bool)
+        return np.array([test.reading.is_valid for test in self.tests], dtype=bool)
 
 
-def told(table: Table, problems: Sequence[Problem], share: float) -> list[Problem]:
+def add_public_examples(table: Table, problems: Sequence[Problem], share: float) -> list[Problem]:
     """Return the tester's problems: a random share of them gets one public example."""
     out = []
     for problem in problems:
-        shown = keyed("public", table.setting.seed, table.turn, problem.id).random() < share
+        shown = make_keyed_rng("public", table.setting.seed, table.turn, problem.id).random() < share
         out.append(replace(problem, text=f"{problem.text}\n{problem.data['public']}") if shown else problem)
     return out
 
 
-def benches(table: Table, played: Traces, reference: bool = False) -> list[Bench]:
+def run_benches(table: Table, played: Traces, reference: bool = False) -> list[Bench]:
     """Run the programs and tests of each task: all programs of a turn on all hidden and all written tests, in one batch."""
-    task = code_of(table)
+    task = get_code_task(table)
     groups: dict[str, tuple[list[Trace], list[Trace]]] = {}
     for trace in played:
         groups.setdefault(trace.problem.id, ([], []))[trace.seat == "tester"].append(trace)
@@ -59,24 +59,24 @@ def benches(table: Table, played: Traces, reference: bool = False) -> list[Bench
     items: list[tuple[Problem, str, list[Any]]] = []
     for programs, tests in groups.values():
         problem = programs[0].problem
-        calls = [*problem.data["inputs"], *(test.reading.value.arguments for test in tests if test.reading.valid)]
+        calls = [*problem.data["inputs"], *(test.reading.value.arguments for test in tests if test.reading.is_valid)]
         items += [(problem, program.reading.value.answer or "", calls) for program in programs]
         items += [(problem, problem.answer, calls)] if reference else []
-    results = iter(task.ran(items))
+    results = iter(task.run_programs(items))
     return [
-        bench(task, programs, tests, [next(results) for _ in programs], next(results) if reference else None)
+        build_bench(task, programs, tests, [next(results) for _ in programs], next(results) if reference else None)
         for programs, tests in groups.values()
     ]
 
 
-def bench(task: Code, programs: list[Trace], tests: list[Trace], ran: list[Any], reference: Any) -> Bench:
+def build_bench(task: Code, programs: list[Trace], tests: list[Trace], ran: list[Any], reference: Any) -> Bench:
     """Build the pass matrix of one task from the outputs of its programs for all calls."""
     hidden = programs[0].problem.data["outputs"]
-    readable = [column for column, test in enumerate(tests) if test.reading.valid]
+    readable = [column for column, test in enumerate(tests) if test.reading.is_valid]
     wanted = [*hidden, *(tests[column].reading.value.expected for column in readable)]
 
     def equal(found: Any) -> Booleans:
-        return np.array([task.equal(one, other) for one, other in zip(found, wanted, strict=True)], dtype=bool)
+        return np.array([task.is_equal(one, other) for one, other in zip(found, wanted, strict=True)], dtype=bool)
 
     def columns(row: Booleans) -> Booleans:
         """With a column for each test, whether it could be read or not."""
@@ -91,25 +91,25 @@ def bench(task: Code, programs: list[Trace], tests: list[Trace], ran: list[Any],
     return Bench(programs, tests, np.array(passes), np.array(shares), columns(equal(reference)) if known else None)
 
 
-def best_of(bench: Bench) -> float:
+def score_best_program(bench: Bench) -> float:
     """Return 1.0 if the program that passes most of the written tests is right, else 0.0; the first on a tie."""
-    return float(bench.right[int(bench.passes.sum(axis=1).argmax())])
+    return float(bench.right_mask[int(bench.passes.sum(axis=1).argmax())])
 
 
 def label_noise(table: Table, found: Sequence[Bench], more: int = 32) -> float | None:
     """Return the share of the programs labelled right by the hidden tests that differ from the reference on further calls; None
     where the task cannot make any."""
-    task, items = code_of(table), []
+    task, items = get_code_task(table), []
     for one in found:
         problem = one.programs[0].problem
-        for program in [t for t, right in zip(one.programs, one.right, strict=True) if right] if problem.answer else []:
-            calls = task.further(problem, more)
+        for program in [t for t, right in zip(one.programs, one.right_mask, strict=True) if right] if problem.answer else []:
+            calls = task.draw_extra_calls(problem, more)
             items += [(problem, str(program.reading.value.answer), calls), (problem, problem.answer, calls)] if calls else []
-    results = task.ran(items)
+    results = task.run_programs(items)
     return mean([float(one != other) for one, other in zip(results[::2], results[1::2], strict=True)])
 
 
-def code_of(table: Table) -> Code:
+def get_code_task(table: Table) -> Code:
     """Return the code task of the run."""
     task = table.setting.task
     assert isinstance(task, Code), "a recipe that runs programs names the task that it is for"

@@ -18,13 +18,13 @@ from milonga.errors import ConfigError
 from milonga.evals.metrics import mean
 from milonga.preferences import Side
 from milonga.recipes.base import RECIPES, Recipe, RecipeOptions
-from milonga.recipes.imitation import taught
-from milonga.recipes.preferences import Pair, as_given, kept_pairs, pair_lesson, recalled
+from milonga.recipes.imitation import demonstrate_problems
+from milonga.recipes.preferences import Pair, make_pair_batch, recall_pairs, record_pairs, to_given_rollout
 from milonga.roles import Dialect, ImplicitScorer, Role, StepSolver
 from milonga.roles.scorer import RankBy
 from milonga.schedule import Action, Phase, Schedule
 from milonga.table import Table
-from milonga.tasks.base import keyed, normalised
+from milonga.tasks.base import make_keyed_rng, normalise_text
 from milonga.types import Lesson, Problem, Trace, Traces
 
 MEASURED = 64
@@ -99,7 +99,7 @@ class VStar(Recipe):
 
     def play(self, table: Table) -> Traces:
         """Sample solutions in the collecting phase; the other turns learn from what was kept."""
-        if not table.setting.engine.same_tokens(self.policies["generator"], self.policies["verifier"]):
+        if not table.setting.engine.has_same_vocabulary(self.policies["generator"], self.policies["verifier"]):
             raise ConfigError("'v_star' compares the generator's tokens: generator and verifier need models of one vocabulary")
         collecting = table.phase == "collect"
         return table.ask("generator", table.problems(), self.rollouts) if collecting else Traces([])
@@ -113,21 +113,21 @@ class VStar(Recipe):
     def collect(self, table: Table, played: Traces) -> None:
         """Store distinct solutions with their labels, and the preference pairs of each problem; nothing is learned yet."""
         problems = list({t.problem.id: t.problem for t in played}.values())
-        shown = taught(table, "generator", problems) if self.options.demonstrations else Traces([])
+        shown = demonstrate_problems(table, "generator", problems) if self.options.demonstrations else Traces([])
         known = [t for t in (*shown, *played) if not np.isnan(t.correct)]
         pool = self.state.setdefault("solutions", [])
         for problem in problems:
-            mine = distinct([t for t in known if t.problem.id == problem.id])
+            mine = drop_duplicates([t for t in known if t.problem.id == problem.id])
             pool += [to_json(t) for t in mine]
-            right, wrong = ([as_given(t) for t in mine if t.correct == label] for label in (1.0, 0.0))
+            right, wrong = ([to_given_rollout(t) for t in mine if t.correct == label] for label in (1.0, 0.0))
             pairs: list[Pair] = [("right against wrong", good, bad) for good in right for bad in wrong]
-            rng = keyed("pairs", table.setting.seed, table.turn, problem.id)
-            kept_pairs(table, rng.sample(pairs, min(len(pairs), self.options.max_pairs)))
+            rng = make_keyed_rng("pairs", table.setting.seed, table.turn, problem.id)
+            record_pairs(table, rng.sample(pairs, min(len(pairs), self.options.max_pairs)))
 
     def credit_generator(self, table: Table) -> list[Lesson]:
         """Make a cross-entropy train batch of the right solutions of all rounds; the wrong ones weigh 0."""
         pool = self.state["solutions"]
-        rng = keyed("solutions", table.setting.seed, table.turn)
+        rng = make_keyed_rng("solutions", table.setting.seed, table.turn)
         drawn = [pool[i] for i in sorted(rng.sample(range(len(pool)), min(len(pool), self.options.rows)))]
         rows = Traces(from_json(one, number, self.policies["generator"]) for number, one in enumerate(drawn))
         right = [float(one["right"]) for one in drawn]
@@ -141,11 +141,11 @@ class VStar(Recipe):
     def credit_verifier(self, table: Table) -> list[Lesson]:
         """-log sigmoid(beta * (log-ratio of the right solution - log-ratio of the wrong one)), from the start of both."""
         kept = table.preferences.kept
-        pairs = recalled(table, "verifier", kept, self.options.rows)
+        pairs = recall_pairs(table, "verifier", kept, self.options.rows)
         if not pairs:
             return []
         notes = {"pairs": float(len(kept)), "problems": float(len({one.problem for one in kept}))}
-        return [pair_lesson(self, "verifier", pairs, sources={"answers": 1.0}, notes=notes)]
+        return [make_pair_batch(self, "verifier", pairs, sources={"answers": 1.0}, notes=notes)]
 
     def measure(self, table: Table) -> dict[str, float | None]:
         """Measure the verifier as a sampler, which is not its purpose; and the correlation of its ranks with length."""
@@ -157,23 +157,23 @@ class VStar(Recipe):
         return {"verifier/as_sampler": mean(own.correct), "verifier/rank_by_length": correlation(ranks)}
 
 
-def distinct(solutions: list[Trace]) -> list[Trace]:
+def drop_duplicates(solutions: list[Trace]) -> list[Trace]:
     """Keep each normalised text once: what is written again and again would flood both sets."""
     found: dict[str, Trace] = {}
     for solution in solutions:
-        found.setdefault(normalised(solution.text), solution)
+        found.setdefault(normalise_text(solution.text), solution)
     return list(found.values())
 
 
 def to_json(solution: Trace) -> dict[str, Any]:
     problem, grade = solution.problem, solution.grade
-    label = {"right": solution.correct == 1.0, "sound": None if grade is None else grade.sound}
-    return {"problem": problem.id, "question": problem.text, **vars(Side.of(solution)), **label}
+    label = {"right": solution.correct == 1.0, "sound": None if grade is None else grade.is_sound}
+    return {"problem": problem.id, "question": problem.text, **vars(Side.from_rollout(solution)), **label}
 
 
 def from_json(kept: dict[str, Any], number: int, policy: str) -> Trace:
     side = Side(kept["text"], tuple(kept["ids"]), kept["start"])
-    return side.trace(f"kept/{number}", "generator", Problem(kept["problem"], kept["question"], ""), policy)
+    return side.to_rollout(f"kept/{number}", "generator", Problem(kept["problem"], kept["question"], ""), policy)
 
 
 def correlation(pairs: list[tuple[float, float]]) -> float | None:

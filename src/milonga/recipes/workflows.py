@@ -15,9 +15,9 @@ import numpy as np
 
 from milonga.credit.critiques import agreement_reward, names_answer
 from milonga.credit.history import Rounds, Scope, known_mean
-from milonga.recipes.conversing import comparable, taught, turns_of
+from milonga.recipes.conversing import filter_comparable, list_turns, write_teacher_texts
 from milonga.roles import Debater, Reviser, Role, StepVerifier
-from milonga.roles.reviser import panel
+from milonga.roles.reviser import make_panel
 from milonga.table import Table
 from milonga.types import Floats, Problem, Solution, Trace, Traces
 
@@ -35,7 +35,7 @@ class Rules:
     scope: Scope = "own"
     rounds: Rounds = "all"
 
-    def critique(self, critique: Trace) -> float:
+    def reward_critique(self, critique: Trace) -> float:
         """Return the reward of a critique by itself."""
         if self.pays == "checker":
             return float(names_answer(critique.text, critique.problem.answer))
@@ -43,7 +43,7 @@ class Rules:
 
 
 @dataclass(frozen=True)
-class Said:
+class AgentTurns:
     """One agent's rows, and for each of its turns the reward of every row (R), the reward before it (Q, NaN for none), and the
     outcome of the agent's own last turn and of the whole workflow. All arrays: shape (rows,)."""
 
@@ -69,28 +69,28 @@ class Workflow(ABC):
         """Sample `n` rollouts of the workflow on each problem."""
 
     @abstractmethod
-    def show(self, table: Table, lines: int) -> Traces:
+    def write_demonstrations(self, table: Table, lines: int) -> Traces:
         """Return rollouts of a noisy teacher for the `taught` agents, after what the agents themselves wrote before."""
 
     @abstractmethod
-    def said(self, table: Table, played: Traces, rules: Rules) -> list[Said]: ...
+    def score_turns(self, table: Table, played: Traces, rules: Rules) -> list[AgentTurns]: ...
 
     @abstractmethod
-    def changes(self, played: Traces) -> tuple[Traces, Traces]:
+    def pair_first_and_final(self, played: Traces) -> tuple[Traces, Traces]:
         """Return first solutions and their final versions, row by row."""
 
 
-def by_seat(played: Traces, seat: str) -> Traces:
+def filter_by_agent(played: Traces, seat: str) -> Traces:
     """Filter the rollouts of one agent."""
-    return played.keep(lambda trace: trace.seat == seat)
+    return played.select(lambda trace: trace.seat == seat)
 
 
-def solutions_in(played: Traces) -> Traces:
+def collect_solutions(played: Traces) -> Traces:
     """Return all solutions of a workflow rollout: of every agent, in every turn."""
-    return Traces(turn for trace in played if isinstance(trace.reading.value, Solution) for turn in turns_of(trace))
+    return Traces(turn for trace in played if isinstance(trace.reading.value, Solution) for turn in list_turns(trace))
 
 
-def unknown(rows: Sequence[Trace]) -> Floats:
+def nan_array(rows: Sequence[Trace]) -> Floats:
     """Return an array of NaN, one per row."""
     return np.full(len(rows), np.nan)
 
@@ -106,42 +106,42 @@ class Refining(Workflow):
 
     def play(self, table: Table, problems: Sequence[Problem], n: int) -> Traces:
         solutions = table.ask("generator", problems, n)
-        critiques = self.kept(table.ask("verifier", solutions, self.critiques), n)
-        return Traces([*solutions, *critiques, *self.kept(table.ask("refiner", panels(critiques)), n)])
+        critiques = self.keep_comparable(table.ask("verifier", solutions, self.critiques), n)
+        return Traces([*solutions, *critiques, *self.keep_comparable(table.ask("refiner", make_critique_panels(critiques)), n)])
 
-    def kept(self, rows: Traces, n: int) -> Traces:
+    def keep_comparable(self, rows: Traces, n: int) -> Traces:
         """Drop groups that are too small for a baseline, where rollouts are to be compared."""
-        return comparable(rows) if n * self.critiques > 1 else rows
+        return filter_comparable(rows) if n * self.critiques > 1 else rows
 
-    def show(self, table: Table, lines: int) -> Traces:
+    def write_demonstrations(self, table: Table, lines: int) -> Traces:
         critiques = table.ask("verifier", table.ask("generator", table.problems(lines)))
-        return revisions(table, "refiner", panels(critiques))
+        return write_revisions(table, "refiner", make_critique_panels(critiques))
 
-    def said(self, table: Table, played: Traces, rules: Rules) -> list[Said]:
+    def score_turns(self, table: Table, played: Traces, rules: Rules) -> list[AgentTurns]:
         """Return the rewards. In scope `own` the refiner's history is the solution it refines; in `all` also the reward of the
         critique."""
-        solutions, critiques, refined = (by_seat(played, seat) for seat in self.seats)
+        solutions, critiques, refined = (filter_by_agent(played, seat) for seat in self.seats)
         ends = np.array([rules.right(trace) for trace in refined])
         of_critique = {trace.subject.about[1].id: end for trace, end in zip(refined, ends, strict=True)}
         found = np.array([of_critique.get(critique.id, np.nan) for critique in critiques])
         subjects = np.array(critiques.subjects)
         of_solution = np.array([known_mean(found[subjects == solution.id]) for solution in solutions])
         first = np.array([rules.right(solution) for solution in solutions])
-        judged = np.array([rules.critique(critique) for critique in critiques])
+        judged = np.array([rules.reward_critique(critique) for critique in critiques])
         about = np.array([rules.right(critique.subject) for critique in critiques])
         before = []
         for trace in refined:
             solution, critique = trace.subject.about
-            more = [rules.critique(critique)] if rules.scope == "all" else []
+            more = [rules.reward_critique(critique)] if rules.scope == "all" else []
             before.append(known_mean(np.array([rules.right(solution), *more])))
         return [
-            Said("generator", solutions, [first], [unknown(solutions)], first, of_solution),
-            Said("verifier", critiques, [judged], [unknown(critiques)], judged, found, about),
-            Said("refiner", refined, [ends], [np.array(before)], ends, ends),
+            AgentTurns("generator", solutions, [first], [nan_array(solutions)], first, of_solution),
+            AgentTurns("verifier", critiques, [judged], [nan_array(critiques)], judged, found, about),
+            AgentTurns("refiner", refined, [ends], [np.array(before)], ends, ends),
         ]
 
-    def changes(self, played: Traces) -> tuple[Traces, Traces]:
-        refined = by_seat(played, "refiner")
+    def pair_first_and_final(self, played: Traces) -> tuple[Traces, Traces]:
+        refined = filter_by_agent(played, "refiner")
         return Traces(trace.subject.about[0] for trace in refined), refined
 
 
@@ -153,44 +153,48 @@ class Mixing(Workflow):
 
     def play(self, table: Table, problems: Sequence[Problem], n: int) -> Traces:
         mine, theirs = (table.ask(seat, problems, n) for seat in ("generator", "partner"))
-        joined = table.ask("aggregator", pairs(mine, theirs))
-        return Traces([*mine, *theirs, *(comparable(joined) if n > 1 else joined)])
+        joined = table.ask("aggregator", pair_proposals(mine, theirs))
+        return Traces([*mine, *theirs, *(filter_comparable(joined) if n > 1 else joined)])
 
-    def show(self, table: Table, lines: int) -> Traces:
+    def write_demonstrations(self, table: Table, lines: int) -> Traces:
         problems = table.problems(lines)
-        return revisions(table, "aggregator", pairs(*(table.ask(seat, problems) for seat in ("generator", "partner"))))
+        return write_revisions(
+            table, "aggregator", pair_proposals(*(table.ask(seat, problems) for seat in ("generator", "partner")))
+        )
 
-    def said(self, table: Table, played: Traces, rules: Rules) -> list[Said]:
+    def score_turns(self, table: Table, played: Traces, rules: Rules) -> list[AgentTurns]:
         """Return the rewards. The aggregator's history is the two proposals that it read."""
-        joined = by_seat(played, "aggregator")
+        joined = filter_by_agent(played, "aggregator")
         ends = np.array([rules.right(trace) for trace in joined])
         whole = {one.id: end for trace, end in zip(joined, ends, strict=True) for one in trace.subject.about}
         before = np.array([known_mean(np.array([rules.right(one) for one in trace.subject.about])) for trace in joined])
         out = []
         for seat in ("generator", "partner"):
-            rows = by_seat(played, seat)
+            rows = filter_by_agent(played, seat)
             local = np.array([rules.right(trace) for trace in rows])
-            out.append(Said(seat, rows, [local], [unknown(rows)], local, np.array([whole.get(t.id, np.nan) for t in rows])))
-        return [*out, Said("aggregator", joined, [ends], [before], ends, ends)]
+            out.append(
+                AgentTurns(seat, rows, [local], [nan_array(rows)], local, np.array([whole.get(t.id, np.nan) for t in rows]))
+            )
+        return [*out, AgentTurns("aggregator", joined, [ends], [before], ends, ends)]
 
-    def changes(self, played: Traces) -> tuple[Traces, Traces]:
-        both = [(one, trace) for trace in by_seat(played, "aggregator") for one in trace.subject.about]
+    def pair_first_and_final(self, played: Traces) -> tuple[Traces, Traces]:
+        both = [(one, trace) for trace in filter_by_agent(played, "aggregator") for one in trace.subject.about]
         return Traces(one for one, _ in both), Traces(trace for _, trace in both)
 
 
-def panels(critiques: Traces) -> Traces:
+def make_critique_panels(critiques: Traces) -> Traces:
     """Combine each solution with its critique, as input of the refiner."""
-    return Traces(panel([critique.subject, critique]) for critique in critiques)
+    return Traces(make_panel([critique.subject, critique]) for critique in critiques)
 
 
-def pairs(mine: Traces, theirs: Traces) -> Traces:
+def pair_proposals(mine: Traces, theirs: Traces) -> Traces:
     """Pair the proposals of both agents about the same problem, rollout by rollout."""
     rest: dict[str, list[Trace]] = {}
     for one in theirs:
         rest.setdefault(one.problem.id, []).append(one)
-    return Traces(panel([one, rest[one.problem.id].pop(0)]) for one in mine if rest.get(one.problem.id))
+    return Traces(make_panel([one, rest[one.problem.id].pop(0)]) for one in mine if rest.get(one.problem.id))
 
 
-def revisions(table: Table, seat: str, read: Traces) -> Traces:
+def write_revisions(table: Table, seat: str, read: Traces) -> Traces:
     """Return what a noisy teacher would write after reading these inputs."""
-    return table.write(seat, read, taught(table, seat, [one.problem for one in read], "revision"))
+    return table.write(seat, read, write_teacher_texts(table, seat, [one.problem for one in read], "revision"))

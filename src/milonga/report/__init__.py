@@ -10,13 +10,13 @@ from pathlib import Path
 
 from milonga.errors import UserError
 from milonga.report.blocks import Report
-from milonga.report.comparisons import comparison_chapter, is_comparison
+from milonga.report.comparisons import build_comparison_chapter, is_comparison
 from milonga.report.html import to_html
 from milonga.report.markdown import to_markdown
 from milonga.report.pdf import find_browser, print_pdf
-from milonga.report.runs import run_chapter
-from milonga.report.together import together_chapter
-from milonga.run.files import disk_errors, write_atomically
+from milonga.report.runs import build_run_chapter
+from milonga.report.together import build_joint_chapter
+from milonga.run.files import translate_disk_errors, write_atomically
 from milonga.run.record import Record, read_record
 
 PAGE = "report.html"
@@ -24,13 +24,13 @@ MOST_CHAPTERS = 12
 """Most runs that get a chapter each; more runs are only shown side by side."""
 
 
-def compose(folders: Sequence[Path]) -> Report:
+def build_report(folders: Sequence[Path]) -> Report:
     """Build the report of these folders; each is a run or a comparison."""
     found: list[Path | Record] = [folder if is_comparison(folder) else read_record(folder) for folder in folders]
     records = [one for one in found if isinstance(one, Record)]
     own = found if len(records) <= MOST_CHAPTERS else [one for one in found if isinstance(one, Path)]
-    chapters = [together_chapter(records)] if len(records) > 1 else []
-    chapters += [run_chapter(one) if isinstance(one, Record) else comparison_chapter(one) for one in own]
+    chapters = [build_joint_chapter(records)] if len(records) > 1 else []
+    chapters += [build_run_chapter(one) if isinstance(one, Record) else build_comparison_chapter(one) for one in own]
     return Report(chapters[0].title if len(chapters) == 1 else "Milonga report", chapters)
 
 
@@ -39,8 +39,8 @@ def write_report(folders: Sequence[Path], out: Path, markdown: bool = False, pdf
     if out.is_dir() or out.suffix not in (".html", ".htm"):
         raise UserError(f"--out names the HTML file to write, such as report.html, not '{out}'; other forms lie beside it")
     browser = find_browser() if pdf else None  # before any work
-    report = compose(folders)
-    with disk_errors(out):
+    report = build_report(folders)
+    with translate_disk_errors(out):
         out.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(out, to_html(report))
     written = [out]
@@ -53,7 +53,7 @@ def write_report(folders: Sequence[Path], out: Path, markdown: bool = False, pdf
     return written
 
 
-def leave_report(folder: Path, say: Callable[[str], None]) -> None:
+def write_report_safely(folder: Path, say: Callable[[str], None]) -> None:
     """Write the report of a finished folder. An error is only printed: it must not make a finished run fail."""
     try:
         write_report([folder], folder / PAGE)

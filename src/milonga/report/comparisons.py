@@ -10,10 +10,10 @@ from milonga.charts import Series, line_chart
 from milonga.config import read_toml
 from milonga.errors import RunFolderError, UserError
 from milonga.report.blocks import Block, Chapter, Code, Figure, Figures, Folded, Points, Section, Sheet, Text
-from milonga.report.curves import F1, GENERATOR, TITLES, pair_chart, said_of
-from milonga.report.sheets import AXIS_NAMES, Result, interval, remarks, sheets, short_names
+from milonga.report.curves import F1, GENERATOR, TITLES, describe_series, draw_pair_chart
+from milonga.report.sheets import AXIS_NAMES, Result, build_sheets, format_interval, list_remarks, shorten_arm_names
 from milonga.run.record import read_json, read_rows
-from milonga.text import amount, number
+from milonga.text import format_amount, format_number
 
 NOWHERE: Mapping[str, Any] = {"x": [], "mean": [], "low": [], "high": []}
 """The empty curve of an arm that lacks a metric, so that the arm keeps its colour in all charts."""
@@ -24,35 +24,35 @@ def is_comparison(folder: Path) -> bool:
     return (folder / PLAN).exists() or (folder / RESULT).exists()
 
 
-def comparison_chapter(folder: Path) -> Chapter:
+def build_comparison_chapter(folder: Path) -> Chapter:
     result = read_json(folder / RESULT)
     if result is None:
         raise RunFolderError(
             f"'{folder}' holds a comparison without results; the command that started it, with --out {folder}, goes on with it"
         )
     try:
-        return chapter_of(folder, result, read_json(folder / CLAIM))
+        return build_chapter(folder, result, read_json(folder / CLAIM))
     except (KeyError, TypeError, AttributeError, IndexError, ValueError) as error:
         what = f"{type(error).__name__}: {error}"
         raise RunFolderError(f"'{folder / RESULT}' is not what 'milonga compare' writes ({what})") from None
 
 
-def chapter_of(folder: Path, result: Result, claim: Mapping[str, Any] | None) -> Chapter:
+def build_chapter(folder: Path, result: Result, claim: Mapping[str, Any] | None) -> Chapter:
     names = list(result["arms"])
     task = ", ".join(f"{k}={v}" if k != "name" else str(v) for k, v in result["task"].items())
     seeds = ", ".join(str(seed) for seed in result["seeds"])
     fair = f"{result['match']} matched, measured on {result['split']}"
     lead = f"{len(names)} arms on {task}, seeds {seeds}, {fair}. Folder: {folder}"
-    costs, *outcomes = sheets(result)
-    said = remarks(result)
+    costs, *outcomes = build_sheets(result)
+    said = list_remarks(result)
     sections = [
-        *([claim_section(claim)] if claim is not None else []),
+        *([build_claim_section(claim)] if claim is not None else []),
         Section("Outcomes", [Text(EXPLAINED.format(baseline=result["baseline"])), *outcomes]),
-        Section("Curves", [Figures(figures(result))]),
-        Section("What each arm used", [costs, runs_sheet(result), *([Points(said)] if said else [])]),
-        Section("How to reproduce it", reproduce(folder, result)),
+        Section("Curves", [Figures(build_figures(result))]),
+        Section("What each arm used", [costs, build_runs_sheet(result), *([Points(said)] if said else [])]),
+        Section("How to reproduce it", build_reproduction(folder, result)),
     ]
-    title = f"claim of {claim['claim']}" if claim is not None else " against ".join(short_names(names).values())
+    title = f"claim of {claim['claim']}" if claim is not None else " against ".join(shorten_arm_names(names).values())
     return Chapter(f"{title}: {folder.resolve().name}", lead, sections)
 
 
@@ -62,22 +62,22 @@ EXPLAINED = (
 )
 
 
-def claim_section(claim: Mapping[str, Any]) -> Section:
+def build_claim_section(claim: Mapping[str, Any]) -> Section:
     difference = "no difference could be taken"
     if claim["difference"] is not None:
-        bounds = interval(claim["interval"])
+        bounds = format_interval(claim["interval"])
         difference = f"difference {claim['difference']:+.3f} {bounds} in {claim['metric']}, {claim['better']} is better"
     points = [
         f"It says: {claim['says']}",
         f"Verdict: {claim['verdict']}; {difference}.",
-        f"An effect matters from {number(claim['matters'])} on; {number(claim['smallest_effect'])} could have been seen.",
+        f"An effect matters from {format_number(claim['matters'])} on; {format_number(claim['smallest_effect'])} could have been seen.",
     ]
     return Section("The claim", [Points(points)])
 
 
-def figures(result: Result) -> list[Figure]:
+def build_figures(result: Result) -> list[Figure]:
     """Build one figure per metric (mean curve and band of every arm), and the path chart of accuracy against F1."""
-    short = short_names(list(result["arms"]))
+    short = shorten_arm_names(list(result["arms"]))
     metrics = dict.fromkeys([result["metric"], *(m for arm in result["arms"].values() for m in arm["metrics"])])
     out = []
     for metric in metrics:
@@ -88,12 +88,12 @@ def figures(result: Result) -> list[Figure]:
             title = TITLES.get(metric, metric)
             shares = None if "gap" in metric else (0.0, 1.0)
             svg = line_chart(title, series, x_label=AXIS_NAMES[result["axis"]], y_range=shares)
-            out.append(Figure(svg, title, [said_of(one) for one in series if one.x]))
-    pair = pair_figure(result, short)
+            out.append(Figure(svg, title, [describe_series(one) for one in series if one.x]))
+    pair = build_pair_figure(result, short)
     return out if pair is None else [*out, pair]
 
 
-def pair_figure(result: Result, short: Mapping[str, str]) -> Figure | None:
+def build_pair_figure(result: Result, short: Mapping[str, str]) -> Figure | None:
     series = []
     for name, arm in result["arms"].items():
         found = [arm["metrics"].get(metric) for metric in (GENERATOR, F1)]
@@ -102,10 +102,10 @@ def pair_figure(result: Result, short: Mapping[str, str]) -> Figure | None:
     if not any(one.x for one in series):
         return None
     title = "The ways of the pairs, means over seeds"
-    return Figure(pair_chart(title, series), title, [said_of(one) for one in series if one.x])
+    return Figure(draw_pair_chart(title, series), title, [describe_series(one) for one in series if one.x])
 
 
-def runs_sheet(result: Result) -> Sheet:
+def build_runs_sheet(result: Result) -> Sheet:
     """Build the table of all runs, with the folder that holds each run's own report."""
     metric = result["metric"]
     rows = []
@@ -115,12 +115,12 @@ def runs_sheet(result: Result) -> Sheet:
             found = arm["metrics"][metric]
             finals = dict(zip(found["seeds"], found["values"], strict=True))
         for run in arm["runs"]:
-            costs = (str(run["turns"]), amount(run["tokens"]), amount(run["flops"]))
-            rows.append((f"{arm['folder']}/seed-{run['seed']}", number(finals.get(run["seed"])), *costs))
+            costs = (str(run["turns"]), format_amount(run["tokens"]), format_amount(run["flops"]))
+            rows.append((f"{arm['folder']}/seed-{run['seed']}", format_number(finals.get(run["seed"])), *costs))
     return Sheet("The runs", ("run", metric, "turns", "tokens", "FLOPs"), rows)
 
 
-def reproduce(folder: Path, result: Result) -> list[Block]:
+def build_reproduction(folder: Path, result: Result) -> list[Block]:
     commands = list(dict.fromkeys(str(row["command"]) for row in read_rows(folder / "machine.jsonl") if row.get("command")))
     blocks: list[Block] = [Text("As it was typed:"), Code("\n".join(commands))] if commands else []
     blocks.append(Text("The runs lie in OUT/ARM/seed-S; each has the config that gives it again, and a report of its own."))

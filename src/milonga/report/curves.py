@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from milonga.charts import Bars, Series, bar_chart, flow_chart, line_chart, path_chart
 from milonga.report.blocks import Figure
-from milonga.run.flow import flow_of
-from milonga.run.record import Record, as_number
-from milonga.text import number
+from milonga.run.flow import compute_reward_flow
+from milonga.run.record import Record, to_number
+from milonga.text import format_number
 
 TITLES = {
     "eval/generator/accuracy": "generator: held-out accuracy",
@@ -82,77 +82,77 @@ BANDS = {F1: ("eval/verifier/f1_low", "eval/verifier/f1_high")}
 Y_LABELS = {"Hacking gap": "share called right − share that is right"}
 
 
-def run_figures(record: Record) -> list[Figure]:
+def build_run_figures(record: Record) -> list[Figure]:
     """Build the figures of a run, without those that have no data."""
-    found = [panel_figure(record, panel) for panel in PANELS]
-    return [figure for figure in [*found[:2], pair_figure([record], [record.name]), *found[2:]] if figure is not None]
+    found = [build_panel_figure(record, panel) for panel in PANELS]
+    return [figure for figure in [*found[:2], build_pair_figure([record], [record.name]), *found[2:]] if figure is not None]
 
 
-def panel_figure(record: Record, panel: Panel) -> Figure | None:
+def build_panel_figure(record: Record, panel: Panel) -> Figure | None:
     metrics = panel.metrics
     if panel.every:
         names = sorted(name for name in record.metrics("learn/") if name.endswith(panel.every))
         metrics = {name: name.split("/")[1] for name in names}
-    series = [one for metric, name in metrics.items() if (one := series_of(record, metric, name)).x]
+    series = [one for metric, name in metrics.items() if (one := make_series(record, metric, name)).x]
     if not series:
         return None
     shares = (0.0, 1.0) if panel.share else None
     svg = line_chart(panel.title, series, x_label="turn", y_label=Y_LABELS.get(panel.title, ""), y_range=shares)
-    return Figure(svg, panel.title, [said_of(one) for one in series])
+    return Figure(svg, panel.title, [describe_series(one) for one in series])
 
 
-def series_of(record: Record, metric: str, name: str) -> Series:
+def make_series(record: Record, metric: str, name: str) -> Series:
     """Make the series of a metric over the turns in which it was measured, with its interval if the run has one."""
-    turns, values = record.curve(metric)
-    edges = [dict(zip(*record.curve(edge), strict=True)) for edge in BANDS.get(metric, ())]
+    turns, values = record.get_curve(metric)
+    edges = [dict(zip(*record.get_curve(edge), strict=True)) for edge in BANDS.get(metric, ())]
     low, high = ([edge.get(turn) for turn in turns] for edge in edges) if all(edges) and edges else ((), ())
     return Series(name, turns, values, low, high)
 
 
-def said_of(one: Series) -> str:
-    return f"{one.name} {number(one.y[0])} → {number(one.y[-1])}"
+def describe_series(one: Series) -> str:
+    return f"{one.name} {format_number(one.y[0])} → {format_number(one.y[-1])}"
 
 
-def pair_figure(records: Sequence[Record], names: Sequence[str]) -> Figure | None:
+def build_pair_figure(records: Sequence[Record], names: Sequence[str]) -> Figure | None:
     """Build the path chart of training: generator accuracy against verifier F1, one point per evaluation."""
     series = []
     for name, record in zip(names, records, strict=True):
-        points = [(as_number(row.get(GENERATOR)), as_number(row.get(F1))) for row in record.rows]
+        points = [(to_number(row.get(GENERATOR)), to_number(row.get(F1))) for row in record.rows]
         known = [(x, y) for x, y in points if x is not None and y is not None]
         series.append(Series(name, [x for x, _ in known], [y for _, y in known]))
     if not any(one.x for one in series):
         return None
     title = "The way of the pair"
-    svg = pair_chart(title, series)
+    svg = draw_pair_chart(title, series)
     said = [
-        f"{one.name} from ({number(one.x[0])}, {number(one.y[0])}) to ({number(one.x[-1])}, {number(one.y[-1])})"
+        f"{one.name} from ({format_number(one.x[0])}, {format_number(one.y[0])}) to ({format_number(one.x[-1])}, {format_number(one.y[-1])})"
         for one in series
         if one.x
     ]
     return Figure(svg, f"{title} (generator accuracy, verifier F1)", said)
 
 
-def pair_chart(title: str, series: Sequence[Series]) -> str:
+def draw_pair_chart(title: str, series: Sequence[Series]) -> str:
     """Draw the path chart. Both axes always span 0 to 1, so that two reports can be compared."""
     x_label, y_label = TITLES[GENERATOR], TITLES[F1]
     return path_chart(title, series, x_label=x_label, y_label=y_label, x_range=(0.0, 1.0), y_range=(0.0, 1.0))
 
 
-def side_by_side(records: Sequence[Record], names: Sequence[str]) -> list[Figure]:
+def build_metric_figures(records: Sequence[Record], names: Sequence[str]) -> list[Figure]:
     """Build one figure per metric, with the curves of all runs."""
     out = []
     for metric in SIDE_BY_SIDE:
-        curves = [(name, record.curve(metric)) for name, record in zip(names, records, strict=True)]
+        curves = [(name, record.get_curve(metric)) for name, record in zip(names, records, strict=True)]
         series = [Series(name, turns, values) for name, (turns, values) in curves]
         if any(one.x for one in series):
             shares = None if metric.endswith("gap") else (0.0, 1.0)
             svg = line_chart(TITLES[metric], series, x_label="turn", y_range=shares)
-            out.append(Figure(svg, TITLES[metric], [said_of(one) for one in series if one.x]))
+            out.append(Figure(svg, TITLES[metric], [describe_series(one) for one in series if one.x]))
     return out
 
 
-def flow_figure(record: Record) -> Figure | None:
-    flow = flow_of(record.rows)
+def build_flow_figure(record: Record) -> Figure | None:
+    flow = compute_reward_flow(record.rows)
     if not flow:
         return None
     title = "Reward flow: shares of each policy's credit"
@@ -160,13 +160,13 @@ def flow_figure(record: Record) -> Figure | None:
     return Figure(flow_chart(title, flow), title, said)
 
 
-def turn_seconds(record: Record) -> dict[str, dict[str, float]]:
+def mean_turn_seconds(record: Record) -> dict[str, dict[str, float]]:
     """Mean seconds of each kind of work in a turn, keyed by the agent that learns; evaluations are left out."""
     learners = {row["turn"]: str(row["learner"]) for row in record.rows if row.get("learner")}
     turns: dict[str, list[Mapping[str, float]]] = {}
     for row in record.timing:
         if row["turn"] in learners:
-            seconds = {key.removesuffix("_s"): value for key, raw in row.items() if (value := as_number(raw)) is not None}
+            seconds = {key.removesuffix("_s"): value for key, raw in row.items() if (value := to_number(raw)) is not None}
             turns.setdefault(learners[row["turn"]], []).append(seconds)
     out = {}
     for learner, rows in turns.items():
@@ -176,8 +176,8 @@ def turn_seconds(record: Record) -> dict[str, dict[str, float]]:
     return out
 
 
-def time_figure(record: Record) -> Figure | None:
-    found = turn_seconds(record)
+def build_time_figure(record: Record) -> Figure | None:
+    found = mean_turn_seconds(record)
     if not found:
         return None
     title = "Where the seconds of a turn go"

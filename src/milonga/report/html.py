@@ -13,8 +13,8 @@ from html import escape
 
 from milonga import charts
 from milonga.report.blocks import Block, Chapter, Code, Facts, Figures, Folded, Points, Report, Sheet, Talk, Talks, Text
-from milonga.report.words import MOST_STEP, MOST_STEPS, answer_line, bounded, verdict_word
-from milonga.text import visible
+from milonga.report.words import MOST_STEP, MOST_STEPS, clip_model_text, describe_answer, format_verdict
+from milonga.text import escape_invisible
 
 STYLE = (
     """
@@ -74,104 +74,104 @@ h2,h3,caption{break-after:avoid}.figures,.talks{grid-template-columns:1fr 1fr;ga
 
 def to_html(report: Report) -> str:
     several = len(report.chapters) > 1
-    body = "".join(chapter_of(chapter, at, several) for at, chapter in enumerate(report.chapters))
+    body = "".join(render_chapter(chapter, at, several) for at, chapter in enumerate(report.chapters))
     checksum = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()
     policy = f"default-src 'none'; style-src 'sha256-{checksum}'; base-uri 'none'; form-action 'none'"
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
         '<meta name="viewport" content="width=device-width,initial-scale=1">\n<meta name="referrer" content="no-referrer">\n'
-        f"<title>{text_of(report.title)}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n"
-        f"<header><h1>{text_of(report.title)}</h1>{contents(report)}</header>\n<main>{body}</main>\n"
+        f"<title>{escape_text(report.title)}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n"
+        f"<header><h1>{escape_text(report.title)}</h1>{render_contents(report)}</header>\n<main>{body}</main>\n"
         "<footer>Written by <code>milonga report</code>. Every number comes from the folder itself.</footer>\n"
         "</body>\n</html>\n"
     )
 
 
-def contents(report: Report) -> str:
+def render_contents(report: Report) -> str:
     """Render the table of contents: the chapters, or the sections of a single chapter."""
     if len(report.chapters) > 1:
         places = [(f"c{at}", chapter.title) for at, chapter in enumerate(report.chapters)]
     else:
         places = [(f"c0s{at}", section.title) for at, section in enumerate(report.chapters[0].sections)]
-    return "<nav>" + " ".join(f'<a href="#{place}">{text_of(title)}</a>' for place, title in places) + "</nav>"
+    return "<nav>" + " ".join(f'<a href="#{place}">{escape_text(title)}</a>' for place, title in places) + "</nav>"
 
 
-def chapter_of(chapter: Chapter, at: int, several: bool) -> str:
-    head = f'<h2 id="c{at}">{text_of(chapter.title)}</h2>' if several else ""
+def render_chapter(chapter: Chapter, at: int, several: bool) -> str:
+    head = f'<h2 id="c{at}">{escape_text(chapter.title)}</h2>' if several else ""
     sections = "".join(
-        f'<section id="c{at}s{k}"><h3>{text_of(section.title)}</h3>{"".join(map(dressed, section.blocks))}</section>\n'
+        f'<section id="c{at}s{k}"><h3>{escape_text(section.title)}</h3>{"".join(map(render_block, section.blocks))}</section>\n'
         for k, section in enumerate(chapter.sections)
     )
-    return f'{head}<p class="lead">{text_of(chapter.lead)}</p>\n{sections}'
+    return f'{head}<p class="lead">{escape_text(chapter.lead)}</p>\n{sections}'
 
 
-def dressed(block: Block) -> str:
+def render_block(block: Block) -> str:
     if isinstance(block, Sheet):
-        return sheet_of(block)
+        return render_sheet(block)
     if isinstance(block, Facts):
-        rows = "".join(f"<tr><th scope=row>{text_of(name)}</th><td>{text_of(what)}</td></tr>" for name, what in block.rows)
+        rows = "".join(
+            f"<tr><th scope=row>{escape_text(name)}</th><td>{escape_text(what)}</td></tr>" for name, what in block.rows
+        )
         return f'<div class="wide"><table class="facts">{rows}</table></div>'
     if isinstance(block, Text):
-        return f"<p>{text_of(block.text)}</p>"
+        return f"<p>{escape_text(block.text)}</p>"
     if isinstance(block, Points):
-        return "<ul>" + "".join(f"<li>{text_of(text)}</li>" for text in block.texts) + "</ul>"
+        return "<ul>" + "".join(f"<li>{escape_text(text)}</li>" for text in block.texts) + "</ul>"
     if isinstance(block, Figures):
         return '<div class="figures">' + "".join(f"<figure>{one.svg}</figure>" for one in block.figures) + "</div>"
     if isinstance(block, Code):
-        return f"<pre>{text_of(block.text, lines=True)}</pre>"
+        return f"<pre>{escape_text(block.text, lines=True)}</pre>"
     if isinstance(block, Folded):
-        return f"<details><summary>{text_of(block.title)}</summary>{dressed(block.block)}</details>"
+        return f"<details><summary>{escape_text(block.title)}</summary>{render_block(block.block)}</details>"
     assert isinstance(block, Talks)
-    return '<div class="talks">' + "".join(talk_of(one) for one in block.talks) + "</div>"
+    return '<div class="talks">' + "".join(render_talk(one) for one in block.talks) + "</div>"
 
 
-def sheet_of(sheet: Sheet) -> str:
-    caption = f"<caption>{text_of(sheet.title)}</caption>" if sheet.title else ""
-    return (
-        f'<div class="wide"><table class="sheet">{caption}{head_of(sheet.head)}{"".join(map(row_of, sheet.rows))}</table></div>'
-    )
+def render_sheet(sheet: Sheet) -> str:
+    caption = f"<caption>{escape_text(sheet.title)}</caption>" if sheet.title else ""
+    return f'<div class="wide"><table class="sheet">{caption}{render_head(sheet.head)}{"".join(map(render_row, sheet.rows))}</table></div>'
 
 
-def head_of(names: Sequence[str]) -> str:
-    return "<thead><tr>" + "".join(f"<th scope=col>{text_of(name)}</th>" for name in names) + "</tr></thead>"
+def render_head(names: Sequence[str]) -> str:
+    return "<thead><tr>" + "".join(f"<th scope=col>{escape_text(name)}</th>" for name in names) + "</tr></thead>"
 
 
-def row_of(cells: Sequence[str]) -> str:
-    return "<tr>" + "".join(f"<td>{text_of(cell)}</td>" for cell in cells) + "</tr>"
+def render_row(cells: Sequence[str]) -> str:
+    return "<tr>" + "".join(f"<td>{escape_text(cell)}</td>" for cell in cells) + "</tr>"
 
 
-def talk_of(talk: Talk) -> str:
+def render_talk(talk: Talk) -> str:
     one = talk.transcript
     where = f"{one.id}, turn {one.turn}" + (f", unreadable: {one.invalid}" if one.invalid else "")
     if one.steps:
         rows = "".join(
-            f"<tr{' class=disputed' if step.disputed else ''}><td>{text_of(bounded(step.text, MOST_STEP))}</td>"
-            f"{verdict_cell(step.verdict)}{verdict_cell(step.truth)}</tr>"
+            f"<tr{' class=disputed' if step.disputed else ''}><td>{escape_text(clip_model_text(step.text, MOST_STEP))}</td>"
+            f"{render_verdict_cell(step.verdict)}{render_verdict_cell(step.truth)}</tr>"
             for step in one.steps[:MOST_STEPS]
         )
         left = len(one.steps) - MOST_STEPS
         more = f"<p>… and {left} more steps</p>" if left > 0 else ""
-        work = f"<table>{head_of(('step', 'verifier', 'truth'))}{rows}</table>{more}"
+        work = f"<table>{render_head(('step', 'verifier', 'truth'))}{rows}</table>{more}"
     else:
-        work = f"<pre>{text_of(bounded(one.text), lines=True)}</pre>"
+        work = f"<pre>{escape_text(clip_model_text(one.text), lines=True)}</pre>"
     check = one.check_text.strip()
     said = (
-        f"<details><summary>the verification</summary><pre>{text_of(bounded(check), lines=True)}</pre></details>"
+        f"<details><summary>the verification</summary><pre>{escape_text(clip_model_text(check), lines=True)}</pre></details>"
         if check
         else ""
     )
     return (
-        f'<article class="talk"><h4>{text_of(talk.why)}</h4><p class="where">{text_of(where)}</p>'
-        f"<pre>{text_of(bounded(one.question), lines=True)}</pre>{work}<p>{text_of(answer_line(one))}</p>{said}</article>"
+        f'<article class="talk"><h4>{escape_text(talk.why)}</h4><p class="where">{escape_text(where)}</p>'
+        f"<pre>{escape_text(clip_model_text(one.question), lines=True)}</pre>{work}<p>{escape_text(describe_answer(one))}</p>{said}</article>"
     )
 
 
-def verdict_cell(value: bool | None) -> str:
+def render_verdict_cell(value: bool | None) -> str:
     if value is None:
         return "<td>—</td>"
-    return f'<td class="{verdict_word(value)}">{"✓" if value else "✗"} {verdict_word(value)}</td>'
+    return f'<td class="{format_verdict(value)}">{"✓" if value else "✗"} {format_verdict(value)}</td>'
 
 
-def text_of(text: str, lines: bool = False) -> str:
-    return escape(visible(text, lines), quote=True)
+def escape_text(text: str, lines: bool = False) -> str:
+    return escape(escape_invisible(text, lines), quote=True)

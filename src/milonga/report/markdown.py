@@ -6,71 +6,77 @@ import re
 from collections.abc import Sequence
 
 from milonga.report.blocks import Block, Code, Facts, Figures, Folded, Points, Report, Sheet, Talk, Talks, Text
-from milonga.report.words import MOST_STEP, MOST_STEPS, answer_line, bounded, verdict_word
-from milonga.text import visible
+from milonga.report.words import MOST_STEP, MOST_STEPS, clip_model_text, describe_answer, format_verdict
+from milonga.text import escape_invisible
 
 
 def to_markdown(report: Report) -> str:
-    parts = [f"# {plain(report.title)}"]
+    parts = [f"# {escape_markdown(report.title)}"]
     for chapter in report.chapters:
         if len(report.chapters) > 1:
-            parts.append(f"## {plain(chapter.title)}")
-        parts.append(plain(chapter.lead))
+            parts.append(f"## {escape_markdown(chapter.title)}")
+        parts.append(escape_markdown(chapter.lead))
         level = "###" if len(report.chapters) > 1 else "##"
         for section in chapter.sections:
-            parts += [f"{level} {plain(section.title)}", *(dressed(block) for block in section.blocks)]
+            parts += [f"{level} {escape_markdown(section.title)}", *(render_block(block) for block in section.blocks)]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def dressed(block: Block) -> str:
+def render_block(block: Block) -> str:
     if isinstance(block, Sheet):
-        return (f"**{plain(block.title)}**\n\n" if block.title else "") + markdown_table(block)
+        return (f"**{escape_markdown(block.title)}**\n\n" if block.title else "") + render_table(block)
     if isinstance(block, Facts):
-        return markdown_table(Sheet("", ("", ""), block.rows), "---")
+        return render_table(Sheet("", ("", ""), block.rows), "---")
     if isinstance(block, Text):
-        return plain(block.text)
+        return escape_markdown(block.text)
     if isinstance(block, Points):
-        return "\n".join(f"- {plain(text)}" for text in block.texts)
+        return "\n".join(f"- {escape_markdown(text)}" for text in block.texts)
     if isinstance(block, Figures):
-        return "\n".join(f"- {plain(one.title)}: {plain('; '.join(one.said))}" for one in block.figures)
+        return "\n".join(f"- {escape_markdown(one.title)}: {escape_markdown('; '.join(one.said))}" for one in block.figures)
     if isinstance(block, Code):
-        return fenced(block.text)
+        return render_fenced(block.text)
     if isinstance(block, Folded):
-        return f"<details><summary>{plain(block.title)}</summary>\n\n{dressed(block.block)}\n\n</details>"
-    return "\n\n".join(talk(one) for one in block.talks) if isinstance(block, Talks) else ""
+        return f"<details><summary>{escape_markdown(block.title)}</summary>\n\n{render_block(block.block)}\n\n</details>"
+    return "\n\n".join(render_talk(one) for one in block.talks) if isinstance(block, Talks) else ""
 
 
-def talk(one: Talk) -> str:
+def render_talk(one: Talk) -> str:
     shown = one.transcript
-    parts = [f"**{plain(one.why)}** ({plain(shown.id)}, turn {shown.turn})", fenced(bounded(shown.question))]
+    parts = [
+        f"**{escape_markdown(one.why)}** ({escape_markdown(shown.id)}, turn {shown.turn})",
+        render_fenced(clip_model_text(shown.question)),
+    ]
     if shown.steps:
         first = shown.steps[:MOST_STEPS]
-        rows = [(bounded(step.text, MOST_STEP), verdict_word(step.verdict), verdict_word(step.truth)) for step in first]
-        parts.append(markdown_table(Sheet("", ("step", "verifier", "truth"), rows), "---"))
+        rows = [
+            (clip_model_text(step.text, MOST_STEP), format_verdict(step.verdict), format_verdict(step.truth)) for step in first
+        ]
+        parts.append(render_table(Sheet("", ("step", "verifier", "truth"), rows), "---"))
     else:
-        parts.append(fenced(bounded(shown.text)))
-    return "\n\n".join([*parts, plain(answer_line(shown))])
+        parts.append(render_fenced(clip_model_text(shown.text)))
+    return "\n\n".join([*parts, escape_markdown(describe_answer(shown))])
 
 
-def markdown_table(sheet: Sheet, numbers: str = "---:") -> str:
+def render_table(sheet: Sheet, numbers: str = "---:") -> str:
     marks = ["---", *[numbers] * (len(sheet.head) - 1)]
     return "\n".join(
-        line(row) for row in ([plain(c) for c in sheet.head], marks, *([plain(c) for c in row] for row in sheet.rows))
+        render_row(row)
+        for row in ([escape_markdown(c) for c in sheet.head], marks, *([escape_markdown(c) for c in row] for row in sheet.rows))
     )
 
 
-def line(cells: Sequence[str]) -> str:
+def render_row(cells: Sequence[str]) -> str:
     return "| " + " | ".join(cells) + " |"
 
 
-def plain(text: str) -> str:
+def escape_markdown(text: str) -> str:
     """Escape a text so that Markdown shows it literally, on one line."""
-    return "".join("\\" + c if c in "\\|*_`<>[]#&~$" else c for c in visible(" ".join(text.split())))
+    return "".join("\\" + c if c in "\\|*_`<>[]#&~$" else c for c in escape_invisible(" ".join(text.split())))
 
 
-def fenced(text: str, language: str = "text") -> str:
+def render_fenced(text: str, language: str = "text") -> str:
     """Put a text into a code fence that is longer than any fence inside it."""
-    shown = visible(text, lines=True)
+    shown = escape_invisible(text, lines=True)
     longest = max((len(found) for found in re.findall(r"`+", shown)), default=0)
     fence = "`" * max(3, longest + 1)
     return f"{fence}{language}\n{shown}\n{fence}"

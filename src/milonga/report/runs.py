@@ -8,11 +8,11 @@ from milonga.config import Config, PolicySection, to_toml
 from milonga.errors import UserError
 from milonga.recipes import RECIPES
 from milonga.report.blocks import Block, Chapter, Code, Facts, Figures, Folded, Points, Section, Sheet, Talk, Talks, Text
-from milonga.report.curves import flow_figure, run_figures, time_figure
-from milonga.report.words import duration
-from milonga.run.record import HEADLINE, Record, as_number
-from milonga.run.transcripts import choose, read_transcripts
-from milonga.text import amount, number
+from milonga.report.curves import build_flow_figure, build_run_figures, build_time_figure
+from milonga.report.words import format_duration
+from milonga.run.record import HEADLINE, Record, to_number
+from milonga.run.transcripts import read_transcripts, select_transcripts
+from milonga.text import format_amount, format_number
 
 TALKS = 2
 """Number of transcripts of each kind."""
@@ -44,47 +44,51 @@ TOO_KIND = "more than are: the generator may be fooling it"
 TOO_STRICT = "less than are: it is too strict"
 
 
-def run_chapter(record: Record) -> Chapter:
+def build_run_chapter(record: Record) -> Chapter:
     config = record.config
     turn = record.last["turn"]
     state = f"finished after {turn} turns" if record.summary is not None else f"not finished: turn {turn}"
     lead = f"{config.recipe} on {config.task['name']}, seed {config.seed}, {state}. Folder: {record.folder}"
     sections = [
-        Section("In short", [headline(record), *remark_blocks(record)]),
-        Section("What was run", [Facts(facts(record))]),
-        Section("Curves", [Figures(run_figures(record))]),
-        *verifier_section(record),
-        *inside_section(record),
-        *talk_section(record),
-        Section("All measurements", [Folded(name, all_metrics(record, *prefixes)) for name, prefixes in GROUPS.items()]),
-        Section("How to reproduce it", reproduce(record)),
+        Section("In short", [build_headline(record), *build_remark_blocks(record)]),
+        Section("What was run", [Facts(list_facts(record))]),
+        Section("Curves", [Figures(build_run_figures(record))]),
+        *build_verifier_section(record),
+        *build_turn_section(record),
+        *build_transcript_section(record),
+        Section(
+            "All measurements", [Folded(name, build_metrics_sheet(record, *prefixes)) for name, prefixes in GROUPS.items()]
+        ),
+        Section("How to reproduce it", build_reproduction(record)),
     ]
     return Chapter(f"{config.recipe} on {config.task['name']}: {record.name}", lead, sections)
 
 
-def headline(record: Record) -> Sheet:
-    rows = [(label, *ends(record, f"eval/{metric}")) for label, metric in HEADLINE if record.curve(f"eval/{metric}")[0]]
+def build_headline(record: Record) -> Sheet:
+    rows = [
+        (label, *format_change(record, f"eval/{metric}")) for label, metric in HEADLINE if record.get_curve(f"eval/{metric}")[0]
+    ]
     return Sheet("", (f"on {record.config.eval.split}", "start", "end", "change"), rows)
 
 
-def ends(record: Record, metric: str) -> tuple[str, str, str]:
+def format_change(record: Record, metric: str) -> tuple[str, str, str]:
     """Format the first and last value of a metric, and the change if there are two."""
-    values = record.curve(metric)[1]
+    values = record.get_curve(metric)[1]
     if not values:
         return "—", "—", ""
-    return number(values[0]), number(values[-1]), f"{values[-1] - values[0]:+.3f}" if len(values) > 1 else ""
+    return format_number(values[0]), format_number(values[-1]), f"{values[-1] - values[0]:+.3f}" if len(values) > 1 else ""
 
 
-def remark_blocks(record: Record) -> list[Block]:
-    found = remarks(record)
+def build_remark_blocks(record: Record) -> list[Block]:
+    found = find_remarks(record)
     return [Points(found)] if found else []
 
 
-def remarks(record: Record) -> list[str]:
+def find_remarks(record: Record) -> list[str]:
     """List warnings that the numbers give a reason for: trivial F1, a hacking gap, guessed answers, skipped updates."""
 
     def end(metric: str) -> float | None:
-        values = record.curve(metric)[1]
+        values = record.get_curve(metric)[1]
         return values[-1] if values else None
 
     out = []
@@ -105,42 +109,42 @@ def remarks(record: Record) -> list[str]:
         value = end(metric)
         if metric.endswith("/invalid_rate") and value is not None and value > 0.05:
             out.append(f"{value:.1%} of what the {metric.split('/')[1]} writes cannot be read.")
-    skipped = sum(as_number(value) or 0 for row in record.rows for key, value in row.items() if key.endswith("/skipped"))
+    skipped = sum(to_number(value) or 0 for row in record.rows for key, value in row.items() if key.endswith("/skipped"))
     if skipped:
         out.append(f"{skipped:.0f} updates were skipped because something in them was not finite.")
-    dropped = sum(as_number(row.get("dropped")) or 0 for row in record.rows)
+    dropped = sum(to_number(row.get("dropped")) or 0 for row in record.rows)
     if dropped:
         out.append(f"{dropped:.0f} samples were left out of the turns (too long, or their grader failed).")
     return out
 
 
-def facts(record: Record) -> list[tuple[str, str]]:
+def list_facts(record: Record) -> list[tuple[str, str]]:
     config = record.config
-    seconds = sum(as_number(row.get(key)) or 0.0 for row in record.timing for key in ("turn_s", "eval_s"))
-    used = {what: record.curve(f"compute/{what}")[1] for what in ("tokens", "flops")}
+    seconds = sum(to_number(row.get(key)) or 0.0 for row in record.timing for key in ("turn_s", "eval_s"))
+    used = {what: record.get_curve(f"compute/{what}")[1] for what in ("tokens", "flops")}
     rows = [
-        *recipe_facts(config),
+        *list_recipe_facts(config),
         ("task", ", ".join([str(config.task["name"]), *(f"{k}={v}" for k, v in config.task.items() if k != "name")])),
-        *((f"policy {name}", policy_line(section)) for name, section in config.policies.items()),
+        *((f"policy {name}", describe_policy(section)) for name, section in config.policies.items()),
         ("binding", config.binding),
-        ("turns", turns_line(record)),
+        ("turns", describe_turns(record)),
         (
             "a turn",
             f"{config.batch.problems} problems, {config.batch.rollouts} rollouts, temperature {config.sampling.temperature}",
         ),
         ("options", ", ".join(f"{key}={value}" for key, value in config.options.items()) or "none"),
-        ("evaluation", evaluation_line(config)),
+        ("evaluation", describe_evaluation(config)),
         ("seed", str(config.seed)),
         ("control", "rewards shuffled among the rows" if config.control == "shuffled" else ""),
-        ("time", f"{duration(seconds)}, evaluations included" if seconds else ""),
-        ("tokens", amount(used["tokens"][-1]) if used["tokens"] else ""),
-        ("FLOPs", amount(used["flops"][-1]) if used["flops"] else ""),
-        *machine_facts(record),
+        ("time", f"{format_duration(seconds)}, evaluations included" if seconds else ""),
+        ("tokens", format_amount(used["tokens"][-1]) if used["tokens"] else ""),
+        ("FLOPs", format_amount(used["flops"][-1]) if used["flops"] else ""),
+        *list_machine_facts(record),
     ]
     return [(name, what) for name, what in rows if what]
 
 
-def recipe_facts(config: Config) -> list[tuple[str, str]]:
+def list_recipe_facts(config: Config) -> list[tuple[str, str]]:
     """List the recipe with its paper and agents. A recipe of the user's own is not loaded here: only its name is listed."""
     try:
         recipe = RECIPES.get(config.recipe)
@@ -148,12 +152,12 @@ def recipe_facts(config: Config) -> list[tuple[str, str]]:
         return [("recipe", config.recipe)]
     what = (recipe.__doc__ or "").strip().partition("\n")[0]
     seats = ", ".join(
-        f"{seat} ({role.name})" for seat, role in recipe.seated(recipe.Options.model_construct(**config.options)).items()
+        f"{seat} ({role.name})" for seat, role in recipe.select_agents(recipe.Options.model_construct(**config.options)).items()
     )
     return [("recipe", f"{config.recipe}: {what}"), ("paper", recipe.paper), ("seats", seats)]
 
 
-def policy_line(section: PolicySection) -> str:
+def describe_policy(section: PolicySection) -> str:
     if section.endpoint is not None:
         known = "" if section.endpoint.parameters else ", its FLOPs unknown"
         return f"{section.model}, frozen, behind an endpoint, its tokens counted by the server{known}"
@@ -165,8 +169,8 @@ def policy_line(section: PolicySection) -> str:
     return ", ".join(parts)
 
 
-def turns_line(record: Record) -> str:
-    asked = ", ".join(f"{amount(value)} {what}" for what, value in record.config.budget.items())
+def describe_turns(record: Record) -> str:
+    asked = ", ".join(f"{format_amount(value)} {what}" for what, value in record.config.budget.items())
     learned: dict[str, int] = {}
     for row in record.rows:
         if row.get("learner"):
@@ -175,13 +179,13 @@ def turns_line(record: Record) -> str:
     return f"{record.last['turn']}" + (f": {who}" if who else "") + (f"; budget {asked}" if asked else "")
 
 
-def evaluation_line(config: Config) -> str:
+def describe_evaluation(config: Config) -> str:
     what = config.eval
     bench = f", {what.bench} solutions with known errors for the verifier" if what.bench else ""
     return f"every {what.every} turns of the lead seat on {what.problems} {what.split} problems × {what.samples} samples{bench}"
 
 
-def machine_facts(record: Record) -> list[tuple[str, str]]:
+def list_machine_facts(record: Record) -> list[tuple[str, str]]:
     if not record.machine:
         return []
     last = record.machine[-1]
@@ -201,15 +205,17 @@ def machine_facts(record: Record) -> list[tuple[str, str]]:
     ]
 
 
-def verifier_section(record: Record) -> list[Section]:
+def build_verifier_section(record: Record) -> list[Section]:
     rows = [
-        (label, *ends(record, f"eval/verifier/{name}")) for label, name in VERIFIER if record.curve(f"eval/verifier/{name}")[0]
+        (label, *format_change(record, f"eval/verifier/{name}"))
+        for label, name in VERIFIER
+        if record.get_curve(f"eval/verifier/{name}")[0]
     ]
     if not rows:
         return []
-    low, high = (record.curve(f"eval/verifier/f1_{side}")[1] for side in ("low", "high"))
+    low, high = (record.get_curve(f"eval/verifier/f1_{side}")[1] for side in ("low", "high"))
     note = (
-        f"95 % bootstrap interval of the last F1 over the items: {number(low[-1])} to {number(high[-1])}."
+        f"95 % bootstrap interval of the last F1 over the items: {format_number(low[-1])} to {format_number(high[-1])}."
         if low and high
         else ""
     )
@@ -217,27 +223,27 @@ def verifier_section(record: Record) -> list[Section]:
     return [Section("The verifier", [*blocks, Text(note)] if note else blocks)]
 
 
-def inside_section(record: Record) -> list[Section]:
+def build_turn_section(record: Record) -> list[Section]:
     """Build the section with the reward flow and the time spent in a turn."""
-    found = [figure for figure in (flow_figure(record), time_figure(record)) if figure is not None]
+    found = [figure for figure in (build_flow_figure(record), build_time_figure(record)) if figure is not None]
     return [Section("Inside a turn", [Figures(found)])] if found else []
 
 
-def talk_section(record: Record) -> list[Section]:
+def build_transcript_section(record: Record) -> list[Section]:
     transcripts = read_transcripts(record.folder, record.config)
-    chosen = choose(transcripts, TALKS)
+    chosen = select_transcripts(transcripts, TALKS)
     if not chosen:
         return []
     said = f"From the {len(transcripts)} solutions of turn {transcripts[0].turn}, the last whose traces were kept."
     return [Section("Transcripts worth reading", [Text(said), Talks([Talk(why, one) for why, one in chosen])])]
 
 
-def all_metrics(record: Record, *prefixes: str) -> Sheet:
-    rows = [(name, *ends(record, name)) for name in sorted(record.metrics(*prefixes))]
+def build_metrics_sheet(record: Record, *prefixes: str) -> Sheet:
+    rows = [(name, *format_change(record, name)) for name in sorted(record.metrics(*prefixes))]
     return Sheet("", ("metric", "first", "last", "change"), rows)
 
 
-def reproduce(record: Record) -> list[Block]:
+def build_reproduction(record: Record) -> list[Block]:
     """Build the blocks with the command that was typed, if known, and a command that needs only the config."""
     commands = [str(row["command"]) for row in record.machine if row.get("command")]
     config = shlex.quote(str(record.folder / "config.toml"))

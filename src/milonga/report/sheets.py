@@ -6,43 +6,43 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from milonga.report.blocks import Sheet
-from milonga.text import amount, number
+from milonga.text import format_amount, format_number
 
 Result = Mapping[str, Any]
 AXIS_NAMES = {"lead_turn": "turns of the lead seat", "compute/tokens": "tokens", "compute/flops": "FLOPs"}
 
 
-def sheets(result: Result) -> list[Sheet]:
+def build_sheets(result: Result) -> list[Sheet]:
     metrics = dict.fromkeys(metric for arm in result["arms"].values() for metric in arm["metrics"])
     order = [result["metric"], *(metric for metric in metrics if metric != result["metric"])]
-    return [costs(result), *(outcomes(result, metric) for metric in order)]
+    return [build_cost_sheet(result), *(build_outcome_sheet(result, metric) for metric in order)]
 
 
-def costs(result: Result) -> Sheet:
+def build_cost_sheet(result: Result) -> Sheet:
     """Build the table of turns, tokens and FLOPs that each arm used, so that extra compute does not go unnoticed."""
-    target = number(result["target"])
+    target = format_number(result["target"])
     head = ("arm", "seeds", "lead turns", "all turns", "tokens", "FLOPs", f"lead turns to reach {target}")
     rows = [
         (
             name + (" (reference)" if name == result["reference"] and result["match"] != "turns" else ""),
             str(len(arm["runs"])),
-            *(amount(arm[cost]) for cost in ("lead_turns", "turns", "tokens", "flops")),
-            "not reached" if arm["turns_to_reach"] is None else amount(arm["turns_to_reach"]),
+            *(format_amount(arm[cost]) for cost in ("lead_turns", "turns", "tokens", "flops")),
+            "not reached" if arm["turns_to_reach"] is None else format_amount(arm["turns_to_reach"]),
         )
         for name, arm in result["arms"].items()
     ]
     return Sheet(f"What each arm used (mean over seeds; {result['match']} matched)", head, rows)
 
 
-def outcomes(result: Result, metric: str) -> Sheet:
+def build_outcome_sheet(result: Result, metric: str) -> Sheet:
     found = {difference["arm"]: difference for difference in result["differences"] if difference["metric"] == metric}
     areas = {d["arm"]: d for d in result["differences"] if d["metric"] == f"area of {metric}"}
     rows = [
         (
             name,
-            *measured(arm["metrics"][metric]),
-            area_judged(areas.get(name)),
-            *(judged(found[name]) if name in found else empty(name, result)),
+            *format_measured(arm["metrics"][metric]),
+            format_area_difference(areas.get(name)),
+            *(format_difference(found[name]) if name in found else format_no_difference(name, result)),
         )
         for name, arm in result["arms"].items()
         if metric in arm["metrics"]
@@ -61,45 +61,45 @@ def outcomes(result: Result, metric: str) -> Sheet:
     return Sheet(f"{metric} on {result['split']}, 95 % intervals over seeds", head, rows)
 
 
-def measured(values: Mapping[str, Any]) -> tuple[str, str]:
+def format_measured(values: Mapping[str, Any]) -> tuple[str, str]:
     half = "" if values["interval"] is None else f" ± {(values['interval'][1] - values['interval'][0]) / 2:.3f}"
-    return number(values["final"]) + half, number(values["area"])
+    return format_number(values["final"]) + half, format_number(values["area"])
 
 
-def judged(difference: Mapping[str, Any]) -> tuple[str, ...]:
+def format_difference(difference: Mapping[str, Any]) -> tuple[str, ...]:
     """Format a paired difference. An "undecided" one is shown with the smallest effect that could have been detected."""
     said = difference["verdict"]
-    seen = number(difference["smallest_effect"]) if said == "undecided" else ""
-    mean = f"{difference['mean']:+.3f} {interval(difference['interval'])}".strip()
-    return mean, interval(difference["problems"]) or "—", chance(difference["p_holm"]), said, seen
+    seen = format_number(difference["smallest_effect"]) if said == "undecided" else ""
+    mean = f"{difference['mean']:+.3f} {format_interval(difference['interval'])}".strip()
+    return mean, format_interval(difference["problems"]) or "—", format_p_value(difference["p_holm"]), said, seen
 
 
-def area_judged(difference: Mapping[str, Any] | None) -> str:
+def format_area_difference(difference: Mapping[str, Any] | None) -> str:
     if difference is None:
         return ""
     said = "" if difference["verdict"] == "undecided" else f" {difference['verdict']}"
-    return f"{difference['mean']:+.3f} {interval(difference['interval'])}".strip() + said
+    return f"{difference['mean']:+.3f} {format_interval(difference['interval'])}".strip() + said
 
 
-def empty(name: str, result: Result) -> tuple[str, ...]:
+def format_no_difference(name: str, result: Result) -> tuple[str, ...]:
     return ("baseline" if name == result["baseline"] else "—", "", "", "", "")
 
 
-def chance(value: float | None) -> str:
-    return "<0.001" if value is not None and value < 0.001 else number(value)
+def format_p_value(value: float | None) -> str:
+    return "<0.001" if value is not None and value < 0.001 else format_number(value)
 
 
-def interval(value: Sequence[float] | None) -> str:
+def format_interval(value: Sequence[float] | None) -> str:
     return "" if value is None else f"[{value[0]:+.3f}, {value[1]:+.3f}]"
 
 
-def remarks(result: Result) -> list[str]:
+def list_remarks(result: Result) -> list[str]:
     """List the failed runs and the notes of a comparison."""
     runs = [f"failed: {run['arm']} seed {run['seed']}: {run['error']}" for run in result["failed"]]
     return [*runs, *result["notes"]]
 
 
-def short_names(arms: Sequence[str]) -> dict[str, str]:
+def shorten_arm_names(arms: Sequence[str]) -> dict[str, str]:
     """Shorten arm names: drop the settings that all arms of the same recipe share."""
     settings = {arm: (arm.partition(":")[0], arm.partition(":")[2].split(",")) for arm in arms}
     out = {}

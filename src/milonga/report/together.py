@@ -9,25 +9,25 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from milonga.report.blocks import Chapter, Figures, Section, Sheet
-from milonga.report.curves import pair_figure, side_by_side
+from milonga.report.curves import build_metric_figures, build_pair_figure
 from milonga.run.record import HEADLINE, Record
-from milonga.text import amount, clipped, number
+from milonga.text import clip_text, format_amount, format_number
 
 MOST_SETTINGS = 40
 
 
-def together_chapter(records: Sequence[Record]) -> Chapter:
-    names = distinct([record.name for record in records])
-    pair = pair_figure(records, names)
+def build_joint_chapter(records: Sequence[Record]) -> Chapter:
+    names = number_duplicates([record.name for record in records])
+    pair = build_pair_figure(records, names)
     sections = [
-        Section("How they ended", [outcomes(records, names)]),
-        *([Section("Settings that differ", [found])] if (found := settings(records, names)).rows else []),
-        Section("Curves", [Figures([*side_by_side(records, names), *([pair] if pair is not None else [])])]),
+        Section("How they ended", [build_outcome_sheet(records, names)]),
+        *([Section("Settings that differ", [found])] if (found := build_settings_sheet(records, names)).rows else []),
+        Section("Curves", [Figures([*build_metric_figures(records, names), *([pair] if pair is not None else [])])]),
     ]
     return Chapter("Side by side", f"{len(records)} runs: {', '.join(names)}", sections)
 
 
-def distinct(names: Sequence[str]) -> list[str]:
+def number_duplicates(names: Sequence[str]) -> list[str]:
     """Make names unique: repeated names get a number."""
     seen: dict[str, int] = {}
     out = []
@@ -37,22 +37,30 @@ def distinct(names: Sequence[str]) -> list[str]:
     return out
 
 
-def outcomes(records: Sequence[Record], names: Sequence[str]) -> Sheet:
-    measured = [(label, f"eval/{metric}") for label, metric in HEADLINE if any(r.curve(f"eval/{metric}")[0] for r in records)]
+def build_outcome_sheet(records: Sequence[Record], names: Sequence[str]) -> Sheet:
+    measured = [
+        (label, f"eval/{metric}") for label, metric in HEADLINE if any(r.get_curve(f"eval/{metric}")[0] for r in records)
+    ]
     rows = []
     for name, record in zip(names, records, strict=True):
-        ends = [record.curve(metric)[1] for _, metric in measured]
-        values = [f"{number(v[0])} → {number(v[-1])}" if v else "—" for v in ends]
-        costs = [record.curve(f"compute/{what}")[1] for what in ("tokens", "flops")]
+        ends = [record.get_curve(metric)[1] for _, metric in measured]
+        values = [f"{format_number(v[0])} → {format_number(v[-1])}" if v else "—" for v in ends]
+        costs = [record.get_curve(f"compute/{what}")[1] for what in ("tokens", "flops")]
         rows.append(
-            (name, record.config.recipe, str(record.last["turn"]), *values, *(amount(c[-1] if c else None) for c in costs))
+            (
+                name,
+                record.config.recipe,
+                str(record.last["turn"]),
+                *values,
+                *(format_amount(c[-1] if c else None) for c in costs),
+            )
         )
     return Sheet("", ("run", "recipe", "turns", *(label for label, _ in measured), "tokens", "FLOPs"), rows)
 
 
-def settings(records: Sequence[Record], names: Sequence[str]) -> Sheet:
+def build_settings_sheet(records: Sequence[Record], names: Sequence[str]) -> Sheet:
     """Build the table of config keys that differ between runs. Keys that only one recipe or policy has are left out."""
-    flats = [flat(record.config.model_dump(mode="json")) for record in records]
+    flats = [flatten_config(record.config.model_dump(mode="json")) for record in records]
     keys = dict.fromkeys(key for one in flats for key in one)
     policies = set.intersection(*(set(record.config.policies) for record in records))
     recipes = {record.config.recipe for record in records}
@@ -64,13 +72,13 @@ def settings(records: Sequence[Record], names: Sequence[str]) -> Sheet:
         return section != "policies" or name in policies
 
     differing = [key for key in keys if shared(key) and len({one.get(key) for one in flats}) > 1][:MOST_SETTINGS]
-    rows = [(key, *(clipped(one.get(key, "—"), 60) for one in flats)) for key in differing]
+    rows = [(key, *(clip_text(one.get(key, "—"), 60) for one in flats)) for key in differing]
     return Sheet("", ("setting", *names), rows)
 
 
-def flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+def flatten_config(tree: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
     out: dict[str, str] = {}
     for key, value in tree.items():
         name = f"{prefix}{key}"
-        out |= flat(value, f"{name}.") if isinstance(value, Mapping) else {} if value is None else {name: str(value)}
+        out |= flatten_config(value, f"{name}.") if isinstance(value, Mapping) else {} if value is None else {name: str(value)}
     return out

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from milonga.run.transcripts import Transcript
-from milonga.text import clipped
+from milonga.text import clip_text
 
 MOST_TEXT = 1500
 """Most characters of one completion that a report shows."""
@@ -11,24 +11,24 @@ MOST_STEP = 400
 MOST_STEPS = 30
 
 
-def bounded(text: str, most: int = MOST_TEXT) -> str:
-    return clipped(text, most)
+def clip_model_text(text: str, most: int = MOST_TEXT) -> str:
+    return clip_text(text, most)
 
 
-def duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     for size, unit in ((3600, "hours"), (60, "minutes")):
         if seconds >= 1.5 * size:
             return f"{seconds / size:.1f} {unit}"
     return f"{seconds:.0f} seconds"
 
 
-def verdict_word(value: bool | None) -> str:
+def format_verdict(value: bool | None) -> str:
     return {True: "right", False: "wrong", None: "—"}[value]
 
 
-def answer_line(one: Transcript) -> str:
+def describe_answer(one: Transcript) -> str:
     """Describe a solution's answer, its grade, and the verifier's verdict on it."""
-    answer = "No answer" if one.answer is None else f"Answer {clipped(one.answer, 200)}"
+    answer = "No answer" if one.answer is None else f"Answer {clip_text(one.answer, 200)}"
     grade = {True: "right", False: "wrong", None: "could not be graded"}[one.correct]
     if not one.checked:
         return f"{answer}: {grade}."

@@ -18,9 +18,9 @@ from milonga.roles.repairs import Injector, Repairer
 from milonga.roles.research import Planner, Reader
 from milonga.roles.reviser import Reviser
 from milonga.roles.scorer import ImplicitScorer, Scorer, StepScorer
-from milonga.roles.searcher import Searcher, SearchProposer, SearchReader, with_tool
+from milonga.roles.searcher import Searcher, SearchProposer, SearchReader, adapt_roles_to_tool
 from milonga.roles.slices import SliceJudge
-from milonga.roles.solver import StepSolver, solver_in
+from milonga.roles.solver import StepSolver, make_step_solver
 from milonga.roles.tester import Tester
 from milonga.roles.thinker import Predictor, Thinker
 from milonga.roles.verifier import StepVerifier
@@ -75,6 +75,6 @@ __all__ = [
     "Tester",
     "Thinker",
     "YesNoVerifier",
-    "solver_in",
-    "with_tool",
+    "adapt_roles_to_tool",
+    "make_step_solver",
 ]

@@ -47,24 +47,24 @@ class Role(ABC):
     @abstractmethod
     def read(self, text: str, about: Trace | None) -> Reading: ...
 
-    def call(self, text: str) -> str | None:
+    def parse_tool_call(self, text: str) -> str | None:
         """Parse the tool call of a completion; None if it calls no tool."""
         return None
 
-    def returned(self, passages: Sequence[str]) -> Prompt:
+    def render_tool_result(self, passages: Sequence[str]) -> Prompt:
         """Render the tool's result as a prompt for the agent that called it."""
         raise TypeError(f"the role '{self.name}' calls no tool")
 
-    def parts(self, solution: Trace) -> list[Trace] | None:
+    def split_solution(self, solution: Trace) -> list[Trace] | None:
         """Split a solution into pieces that are judged one by one; None if the judge sees the whole solution at once."""
         return None
 
-    def whole(self, solution: Trace, verdicts: Sequence[Trace]) -> Reading:
+    def merge_verdicts(self, solution: Trace, verdicts: Sequence[Trace]) -> Reading:
         """Merge the verdicts on the pieces, in order, into one on the solution; pieces without a verdict are missing."""
         raise TypeError(f"the role '{self.name}' does not judge in parts")
 
     @classmethod
-    def room(cls) -> int:
+    def length_factor(cls) -> int:
         """The token limit of a completion as a multiple of the solution's limit. A judge may write twice as much."""
         return 2 if cls.judges else 1
 

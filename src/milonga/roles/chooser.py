@@ -54,7 +54,7 @@ class Chooser(Role):
         return str(level) if self.dialect == "terse" else f"<level>{level}</level>"
 
 
-def state_of(levels: Sequence[int], rates: Mapping[str, float], id: str) -> Problem:
+def make_level_problem(levels: Sequence[int], rates: Mapping[str, float], id: str) -> Problem:
     """Make the chooser's problem: each level with its success rate in tenths, as in `1:9 2:6 3:?`. It has no answer."""
 
     def tenths(level: int) -> str:

@@ -31,7 +31,7 @@ class Coder(StepSolver):
         return (Part(TAGGED_TASK), Part(problem.text, foreign=True), Part("\n\nSolution:\n"))
 
     def read(self, text: str, about: Trace | None = None) -> Reading:
-        return super().read(text, about) if self.dialect == "terse" else read_program(text)
+        return super().read(text, about) if self.dialect == "terse" else parse_program(text)
 
     def write(self, steps: Sequence[str], answer: str) -> str:
         if self.dialect == "terse":
@@ -40,7 +40,7 @@ class Coder(StepSolver):
         return f"<think>\n{work}\n</think>\n<answer>\n{answer}\n</answer>"
 
 
-def read_program(text: str) -> Reading:
+def parse_program(text: str) -> Reading:
     """Parse a completion that is one work tag and one program tag; steps are inside the work."""
     frame = find_frame(text, "think", "answer")
     work, offset = (frame[1], frame.start(1)) if frame else (text, 0)

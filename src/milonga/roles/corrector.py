@@ -23,6 +23,6 @@ class Corrector(StepSolver):
 
     name = "corrector"
 
-    def again(self, problem: Problem) -> Prompt:
+    def render_second_turn(self, problem: Problem) -> Prompt:
         """Render the prompt between the first and the second turn."""
         return self.prompt(problem) if self.dialect == "terse" else (Part(TAGGED_AGAIN),)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from milonga.errors import ConfigError, nearest
+from milonga.errors import ConfigError, suggest_name
 from milonga.roles.base import ROLES, Dialect, Role
-from milonga.roles.slices import Slice, lines, slices
-from milonga.roles.solver import StepSolver, as_trace
+from milonga.roles.slices import Slice, render_steps, split_into_slices
+from milonga.roles.solver import StepSolver, demonstration_to_rollout
 from milonga.roles.tags import find_tags
 from milonga.tasks.base import Task
 from milonga.types import Part, Problem, Prompt, Reading, Solution, Trace
@@ -44,7 +44,7 @@ class Corruptor(Role):
         if about is None:
             raise ValueError("a corruptor needs a step to rewrite")
         before = about.reading.value.before if isinstance(about.reading.value, Slice) else ()
-        shown = Part(f"{lines(before, self.dialect)}\n" if before else "", foreign=True)
+        shown = Part(f"{render_steps(before, self.dialect)}\n" if before else "", foreign=True)
         own = Part(about.text, foreign=True)
         if self.dialect == "terse":
             return (Part("~"), Part(problem.text, foreign=True), Part("\n"), shown, Part("/"), own, Part("\n!"))
@@ -63,22 +63,24 @@ class Corruptor(Role):
 
     def demonstrate(self, task: Task, problem: Problem, rng: random.Random) -> tuple[Trace | None, str]:
         """Demonstrate on a step of a gold solution, corrupted by one of the allowed families."""
-        gold = as_trace(task.demonstrate(problem, rng), problem, self.solver, f"demonstration/{problem.id}")
-        piece = rng.choice(slices(gold, 1, self.dialect))
-        return piece, self.write(self.corrupted(task, piece, rng))
+        gold = demonstration_to_rollout(task.demonstrate(problem, rng), problem, self.solver, f"demonstration/{problem.id}")
+        piece = rng.choice(split_into_slices(gold, 1, self.dialect))
+        return piece, self.write(self.corrupt_step(task, piece, rng))
 
-    def corrupted(self, task: Task, piece: Trace, rng: random.Random) -> str:
+    def corrupt_step(self, task: Task, piece: Trace, rng: random.Random) -> str:
         """Corrupt a right step by a random one of the allowed families that apply to it."""
-        value, families = piece.reading.value, self.allowed(task)
+        value, families = piece.reading.value, self.list_allowed_families(task)
         steps, at = [*value.before, *value.steps], len(value.before)
         order = rng.sample(families, len(families))
-        return next(text for name in order if (text := task.corrupt(piece.problem, steps, at, name, rng)) is not None)
+        return next(text for name in order if (text := task.corrupt_step(piece.problem, steps, at, name, rng)) is not None)
 
-    def allowed(self, task: Task) -> list[str]:
+    def list_allowed_families(self, task: Task) -> list[str]:
         """List the task's corruption families that are not in `leave_out`."""
         for name in self.leave_out:
             if name not in task.families:
-                raise ConfigError(f"task '{task.name}' knows no family '{name}' to hold out: {nearest(name, task.families)}")
+                raise ConfigError(
+                    f"task '{task.name}' knows no family '{name}' to hold out: {suggest_name(name, task.families)}"
+                )
         return [name for name in task.families if name not in self.leave_out]
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 
 from milonga.roles.base import ROLES, Role
-from milonga.roles.tags import boxed
+from milonga.roles.tags import find_boxed
 from milonga.types import Part, Problem, Prompt, Reading, Solution, Trace, Verification
 
 TASK = """\
@@ -49,7 +49,7 @@ class Critic(Role):
         """Parse the last box as an index. Steps from the first error on count as wrong; -1 means the solution is right."""
         if about is None:
             raise ValueError("a verification is read against the solution it judges")
-        count, boxes = len(about.reading.value.steps), list(boxed(text))
+        count, boxes = len(about.reading.value.steps), list(find_boxed(text))
         said = boxes[-1].strip() if boxes else ""
         index = int(said) if INDEX.fullmatch(said) else None
         if index is None or not -1 <= index < count:

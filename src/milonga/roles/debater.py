@@ -26,7 +26,7 @@ class Debater(StepSolver):
 
     name = "debater"
 
-    def hear(self, problem: Problem, others: Sequence[Trace]) -> Prompt:
+    def render_other_solutions(self, problem: Problem, others: Sequence[Trace]) -> Prompt:
         """Render the other agents' solutions as the prompt between two turns."""
         terse = self.dialect == "terse"
         parts = [] if terse else [Part(TAGGED_HEARD)]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-from milonga.roles.solver import StepSolver, as_trace
+from milonga.roles.solver import StepSolver, demonstration_to_rollout
 from milonga.roles.verifier import StepVerifier
 from milonga.roles.yes_no import YesNoVerifier
 from milonga.tasks.base import Task
@@ -24,18 +24,20 @@ class Example:
     completion: str
 
 
-def solve(task: Task, problem: Problem, solver: StepSolver, slip: float, rng: random.Random) -> Example:
+def make_solver_example(task: Task, problem: Problem, solver: StepSolver, slip: float, rng: random.Random) -> Example:
     """Make an SFT example: a solution in which each step is wrong with probability `slip`."""
     errors = {k for k in range(task.step_count(problem)) if rng.random() < slip}
     shown = task.demonstrate(problem, rng, errors)
     return Example(solver.prompt(problem), solver.write(shown.steps, shown.answer))
 
 
-def verify(task: Task, problem: Problem, roles: tuple[StepSolver, StepVerifier], flip: float, rng: random.Random) -> Example:
+def make_verifier_example(
+    task: Task, problem: Problem, roles: tuple[StepSolver, StepVerifier], flip: float, rng: random.Random
+) -> Example:
     """Make an SFT example: a verification whose step verdicts are each flipped with probability `flip`.
 
-The final verdict follows from the step verdicts. Half of the solutions are right: a verifier warmed up on rare errors
-    learns to say "correct" to everything.
+    The final verdict follows from the step verdicts. Half of the solutions are right: a verifier warmed up on rare errors
+        learns to say "correct" to everything.
     """
     solver, verifier = roles
     count = task.step_count(problem)
@@ -45,11 +47,11 @@ The final verdict follows from the step verdicts. Half of the solutions are righ
         errors = {k for k in range(count) if rng.random() < rate} or {rng.randrange(count)}
     shown = task.demonstrate(problem, rng, errors)
     verdicts = [right != (rng.random() < flip) for right in shown.truth]
-    solution = as_trace(shown, problem, solver, "demonstration")
+    solution = demonstration_to_rollout(shown, problem, solver, "demonstration")
     return Example(verifier.prompt(problem, solution), verifier.write(verdicts, all(verdicts), shown.checks))
 
 
-def recheck(task: Task, solution: Trace, verifier: StepVerifier | YesNoVerifier, corrupt: float, rng: random.Random) -> str:
+def write_check(task: Task, solution: Trace, verifier: StepVerifier | YesNoVerifier, corrupt: float, rng: random.Random) -> str:
     """Write the check of a given solution: each step is redone and compared; the final verdict follows.
 
     With probability `corrupt` the verdict on one step is flipped, like an annotator's error. Some of these checks get the
@@ -62,4 +64,4 @@ def recheck(task: Task, solution: Trace, verifier: StepVerifier | YesNoVerifier,
         turned = rng.randrange(len(verdicts))
         verdicts[turned] = not verdicts[turned]
     steps = solution.reading.value.steps
-    return verifier.write(verdicts, all(verdicts), task.redo(solution.problem, steps))
+    return verifier.write(verdicts, all(verdicts), task.redo_steps(solution.problem, steps))

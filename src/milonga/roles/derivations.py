@@ -10,7 +10,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from milonga.credit.proofs import deserved
+from milonga.credit.proofs import score_from_flaws
 from milonga.errors import UserError
 from milonga.tasks.base import Task
 from milonga.tasks.chain import STEP, compute
@@ -30,10 +30,10 @@ class Examination:
 
     @property
     def score(self) -> float:
-        return deserved(self.flaws.values())
+        return score_from_flaws(self.flaws.values())
 
 
-def examine(problem: Problem, steps: Sequence[str], answer: str | None) -> Examination:
+def find_flaws(problem: Problem, steps: Sequence[str], answer: str | None) -> Examination:
     """Find the flaws of a list of steps. Whatever is missing at the end is a flaw of the last step."""
     chain: Sequence[tuple[str, int]] = problem.data["chain"]
     value, done = problem.data["start"], 0
@@ -66,7 +66,7 @@ def examine(problem: Problem, steps: Sequence[str], answer: str | None) -> Exami
     return Examination(flaws, tuple(checks))
 
 
-def derive(task: Task, problem: Problem, rng: random.Random, score: float) -> tuple[tuple[str, ...], str]:
+def write_derivation(task: Task, problem: Problem, rng: random.Random, score: float) -> tuple[tuple[str, ...], str]:
     """Write a derivation with this true score: complete, with one step left out, or with one or two mistakes."""
     if "chain" not in problem.data or task.step_count(problem) < 2:
         raise UserError(
@@ -78,5 +78,5 @@ def derive(task: Task, problem: Problem, rng: random.Random, score: float) -> tu
         shown = task.demonstrate(problem, rng, errors)
         gone = rng.choice(places[:-1]) if score == GAP else None
         steps = tuple(step for k, step in enumerate(shown.steps) if k != gone)
-        if examine(problem, steps, shown.answer).score == score:  # a misreading may look like a gap
+        if find_flaws(problem, steps, shown.answer).score == score:  # a misreading may look like a gap
             return steps, shown.answer

@@ -31,7 +31,7 @@ class Asker(Proposer):
     name = "asker"
 
     @classmethod
-    def room(cls) -> int:
+    def length_factor(cls) -> int:
         return 1
 
     @property

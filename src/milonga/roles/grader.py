@@ -7,9 +7,9 @@ import re
 from collections.abc import Sequence
 
 from milonga.roles.base import ROLES, Dialect, Role
-from milonga.roles.solver import StepSolver, as_trace
+from milonga.roles.solver import StepSolver, demonstration_to_rollout
 from milonga.roles.tags import find_tags
-from milonga.roles.verifier import VERDICT, StepVerifier, tagged_prompt
+from milonga.roles.verifier import VERDICT, StepVerifier, render_tagged_prompt
 from milonga.tasks.base import Task
 from milonga.types import Problem, Prompt, Reading, Trace, Verification
 
@@ -53,13 +53,13 @@ class Grader(Role):
             raise ValueError("a grader needs a solution to grade")
         if self.dialect == "terse":
             return self.verifier.prompt(problem, about)
-        return tagged_prompt(TAGGED_TASK, problem, about, "Grading:")
+        return render_tagged_prompt(TAGGED_TASK, problem, about, "Grading:")
 
     def read(self, text: str, about: Trace | None) -> Reading:
         if about is None:
             raise ValueError("a grading is read against the solution it grades")
         said, marks, ends = parse_terse(text) if self.dialect == "terse" else parse_tagged(text)
-        points = points_of(said)
+        points = parse_points(said)
         fits = len(marks) == len(about.reading.value.steps) > 0
         if points is None:
             return Reading(Verification(None, None), 0.0, f"no score from 0 to {MOST} on the last line")
@@ -81,17 +81,17 @@ class Grader(Role):
         count = task.step_count(problem)
         wrong = set(rng.sample(range(count), rng.randint(1, count))) if rng.random() < 0.5 else set()
         shown = task.demonstrate(problem, rng, wrong)
-        points = rng.randint(0, MOST) if rng.random() < self.noise else deserved(shown.truth)
-        solution = as_trace(shown, problem, StepSolver(self.dialect), f"demonstration/{problem.id}")
+        points = rng.randint(0, MOST) if rng.random() < self.noise else award_points(shown.truth)
+        solution = demonstration_to_rollout(shown, problem, StepSolver(self.dialect), f"demonstration/{problem.id}")
         return solution, self.write(shown.truth, points, shown.checks)
 
 
-def deserved(truth: Sequence[bool]) -> int:
+def award_points(truth: Sequence[bool]) -> int:
     """Return points for the share of right steps: full points only if all are right, 0 if there are no steps."""
     return MOST * sum(truth) // len(truth) if truth else 0
 
 
-def points_of(said: str | None) -> float | None:
+def parse_points(said: str | None) -> float | None:
     """Parse a number from 0 to 5; None for anything else."""
     found = NUMBER.fullmatch(said.strip()) if said is not None else None
     return float(found[0]) if found and float(found[0]) <= MOST else None

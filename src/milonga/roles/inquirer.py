@@ -65,29 +65,29 @@ class Inquirer(Role):
             return self.solver.prompt(problem)
         return (Part(TAGGED_TASK), Part(problem.text, foreign=True), Part("\n"))
 
-    def told(self, known: str, turn: int) -> Prompt:
+    def render_known_problem(self, known: str, turn: int) -> Prompt:
         """Render the prompt of a later turn: the problem text as known by then."""
         if self.dialect == "terse":
             return self.solver.prompt(Problem("", known, ""))
-        return (Part("The problem is now:\n"), Part(known, foreign=True), Part(self.order(turn)))
+        return (Part("The problem is now:\n"), Part(known, foreign=True), Part(self.choose_instruction(turn)))
 
-    def order(self, turn: int) -> str:
+    def choose_instruction(self, turn: int) -> str:
         return TAGGED_MORE if turn < self.questions else TAGGED_LAST
 
     def read(self, text: str, about: Trace | None = None) -> Reading:
         """Parse a question, or the solution once all questions were asked; `about` is the conversation so far."""
-        if about is not None and len(about.turns) >= self.questions:
+        if about is not None and len(about.turn_spans) >= self.questions:
             return self.solver.read(text)
         found = (TERSE if self.dialect == "terse" else TAGGED).fullmatch(text)
         return Reading(Question(int(found[1]) - 1), 1.0) if found else Reading(Question(None), 0.0, "not one part")
 
-    def ask(self, part: int) -> str:
+    def write_question(self, part: int) -> str:
         """Write the text that parses as this question."""
         return str(part + 1) if self.dialect == "terse" else f"<ask>{part + 1}</ask>"
 
     def demonstrate(self, task: Task, problem: Problem, rng: random.Random) -> tuple[Trace | None, str]:
         """Demonstrate a question for a random part, hidden or not; `problem.data` must hold the parts."""
-        return None, self.ask(rng.randrange(len(problem.data["facts"])))
+        return None, self.write_question(rng.randrange(len(problem.data["facts"])))
 
 
 @ROLES.register("privileged")
@@ -114,7 +114,7 @@ class PrivilegedCritic(Role):
         """Render what the inquirer sees, and no more."""
         return self.inquirer.prompt(problem)
 
-    def privileged(self, problem: Problem, reference: str) -> Prompt:
+    def prompt_with_reference(self, problem: Problem, reference: str) -> Prompt:
         """Render the inquirer's prompt with the full problem (`reference`) in front."""
         if self.dialect == "terse":
             return (Part(reference, foreign=True), Part("\n"), *self.prompt(problem))

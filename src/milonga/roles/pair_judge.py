@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from milonga.roles.base import ROLES, Dialect, Role
-from milonga.roles.solver import StepSolver, as_trace
+from milonga.roles.solver import StepSolver, demonstration_to_rollout
 from milonga.tasks.base import Demonstration, Task
 from milonga.types import Part, Problem, Prompt, Reading, Trace
 
@@ -48,11 +48,11 @@ class Judgement:
     ends: tuple[int, ...] = ()
 
 
-def duel(pair: str, good: Trace, bad: Trace, better: Place) -> Trace:
+def make_duel(pair: str, good: Trace, bad: Trace, better: Place) -> Trace:
     """Make a duel of two solutions of one problem, the good one in the place `better`."""
     first, second = (good, bad) if better == "A" else (bad, good)
     value = Duel(first.text, second.text, better, pair)
-    made = Trace.given(f"{pair}:{better}", "duel", good.problem, "", Reading(value, 1.0))
+    made = Trace.from_text(f"{pair}:{better}", "duel", good.problem, "", Reading(value, 1.0))
     return replace(made, about=(first, second))
 
 
@@ -110,26 +110,29 @@ class PairJudge(Role):
         """Demonstrate on a right solution against one with a wrong step, or against the solution of another problem: redo and
         judge every step of both, then give the verdict."""
         good = task.demonstrate(problem, rng)
-        other = task.related(problem, rng) if task.relates and rng.random() < 0.5 else None
-        bad = task.flawed(problem, rng) if other is None else task.demonstrate(other, rng)
+        other = task.make_related_problem(problem, rng) if task.can_relate and rng.random() < 0.5 else None
+        bad = task.demonstrate_flawed(problem, rng) if other is None else task.demonstrate(other, rng)
         if bad is None:
             raise TypeError(f"task '{task.name}' cannot write a wrong solution of every problem")
         better: Place = "A" if rng.random() < self.first else "B"
         solver = StepSolver(self.dialect)
-        right, wrong = graded(good, task, problem, solver, "good"), graded(bad, task, problem, solver, "bad")
-        about = duel(f"demonstration/{problem.id}", right, wrong, better)
+        right, wrong = (
+            grade_demonstration(good, task, problem, solver, "good"),
+            grade_demonstration(bad, task, problem, solver, "bad"),
+        )
+        about = make_duel(f"demonstration/{problem.id}", right, wrong, better)
         turned: Place = "B" if better == "A" else "A"
         said = turned if rng.random() < self.noise else better
-        return about, self.write([checked(task, solution) for solution in about.about], said)
+        return about, self.write([check_steps(task, solution) for solution in about.about], said)
 
 
-def graded(shown: Demonstration, task: Task, problem: Problem, solver: StepSolver, name: str) -> Trace:
+def grade_demonstration(shown: Demonstration, task: Task, problem: Problem, solver: StepSolver, name: str) -> Trace:
     """Grade a demonstration as a solution of this problem, whichever problem it was written for."""
-    solution = as_trace(shown, problem, solver, f"{name}/{problem.id}")
+    solution = demonstration_to_rollout(shown, problem, solver, f"{name}/{problem.id}")
     return replace(solution, grade=task.grade(problem, shown.answer, shown.steps))
 
 
-def checked(task: Task, solution: Trace) -> list[tuple[str, bool]]:
+def check_steps(task: Task, solution: Trace) -> list[tuple[str, bool]]:
     """Return (redone step, truth) for each step of a graded solution."""
     assert solution.grade is not None and solution.grade.steps is not None
-    return list(zip(task.redo(solution.problem, solution.reading.value.steps), solution.grade.steps, strict=True))
+    return list(zip(task.redo_steps(solution.problem, solution.reading.value.steps), solution.grade.steps, strict=True))

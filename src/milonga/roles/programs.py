@@ -182,18 +182,18 @@ class Question:
 
     terse: bool
 
-    def deduction(self, program: str, given: str) -> str:
+    def render_deduction(self, program: str, given: str) -> str:
         return f"{program}\n{given}" if self.terse else f"Program:\n{program}\n\nInput:\n{given}"
 
-    def abduction(self, program: str, output: str) -> str:
+    def render_abduction(self, program: str, output: str) -> str:
         return f"{program}\n{output}" if self.terse else f"Program:\n{program}\n\nOutput:\n{output}"
 
-    def induction(self, pairs: Sequence[tuple[str, str]]) -> str:
+    def render_induction(self, pairs: Sequence[tuple[str, str]]) -> str:
         if self.terse:
             return ";".join(f"{given}={output}" for given, output in pairs)
         return "\n".join(f"Input: {given}\nOutput: {output}" for given, output in pairs)
 
-    def references(self, programs: Sequence[tuple[str, str]]) -> str:
+    def render_references(self, programs: Sequence[tuple[str, str]]) -> str:
         """Render earlier programs with their inputs, as references for a proposer."""
         if self.terse:
             return "\n".join(f"{program}#{given}" for program, given in programs)

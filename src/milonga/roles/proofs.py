@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from milonga.credit.proofs import LEVELS, analysis_quality
 from milonga.roles.base import ROLES, Dialect, Role
-from milonga.roles.derivations import GAP, derive, examine
+from milonga.roles.derivations import GAP, find_flaws, write_derivation
 from milonga.roles.solver import StepSolver
 from milonga.roles.tags import find_tags
 from milonga.roles.verifier import VERDICT
@@ -87,9 +87,9 @@ def write_analysis(dialect: Dialect, marks: Sequence[bool], score: float, notes:
     return f"{OPENING}\n{''.join(lines)}{CLOSING} \\boxed{{{score:g}}}"
 
 
-def read_analysis(dialect: Dialect, text: str, count: int) -> Reading:
+def parse_analysis(dialect: Dialect, text: str, count: int) -> Reading:
     """Parse exactly one mark for each of `count` steps and one score of the three levels; all else is invalid, format 0."""
-    marks, ends, score = read_terse(text) if dialect == "terse" else read_tagged(text)
+    marks, ends, score = parse_terse(text) if dialect == "terse" else parse_tagged(text)
     if score is None:
         return Reading(Analysis(None, None), 0.0, "not one mark for each step followed by one score")
     if len(marks) != count:
@@ -98,7 +98,7 @@ def read_analysis(dialect: Dialect, text: str, count: int) -> Reading:
     return Reading(Analysis(tuple(marks) if count else None, score == 1, tuple(ends), score), 1.0)
 
 
-def read_terse(text: str) -> tuple[list[bool], list[int], float | None]:
+def parse_terse(text: str) -> tuple[list[bool], list[int], float | None]:
     frame = re.fullmatch(r"(?P<steps>(?:[^=\n][^\n]*(?<=[+-])\n)*)=(?P<score>[+~-])", text)
     if frame is None:
         return [], [], None
@@ -110,7 +110,7 @@ def read_terse(text: str) -> tuple[list[bool], list[int], float | None]:
     )
 
 
-def read_tagged(text: str) -> tuple[list[bool], list[int], float | None]:
+def parse_tagged(text: str) -> tuple[list[bool], list[int], float | None]:
     frame = re.fullmatch(rf"\s*{OPENING}(.*){CLOSING}\s*\\boxed\{{\s*(0|0\.5|1)\s*\}}[\s.]*", text, re.DOTALL)
     if frame is None or text.count(OPENING) != 1 or text.count(CLOSING) != 1:
         return [], [], None
@@ -123,7 +123,7 @@ def read_tagged(text: str) -> tuple[list[bool], list[int], float | None]:
     return marks, [tag.end for tag in found], float(frame[2])
 
 
-def body_of(proof: Trace) -> str:
+def get_proof_body(proof: Trace) -> str:
     """Return the proof as other agents see it: without the self-analysis."""
     return proof.reading.value.body if isinstance(proof.reading.value, Proof) else proof.text
 
@@ -138,7 +138,7 @@ class ProofWriter(StepSolver):
     name = "proof_writer"
 
     @classmethod
-    def room(cls) -> int:
+    def length_factor(cls) -> int:
         return 2
 
     @property
@@ -160,7 +160,7 @@ class ProofWriter(StepSolver):
         remarks = rest if self.dialect == "terse" else seam[1:] + rest
         solution = super().read(body)
         value: Solution = solution.value
-        analysis = read_analysis(self.dialect, remarks, len(value.steps)) if seam else SILENT
+        analysis = parse_analysis(self.dialect, remarks, len(value.steps)) if seam else SILENT
         proof = Proof(value.steps, value.ends, value.answer, body, remarks, analysis)
         return Reading(proof, (solution.format + analysis.format) / 2, solution.invalid or analysis.invalid)
 
@@ -175,9 +175,9 @@ class ProofWriter(StepSolver):
         shown = task.demonstrate(problem, rng, {k for k in places if rng.random() < SLIP})
         gone = rng.choice(places[:-1]) if len(places) > 1 and rng.random() < SKIP * len(places) else None
         steps = tuple(step for k, step in enumerate(shown.steps) if k != gone)
-        found = examine(problem, steps, shown.answer)
+        found = find_flaws(problem, steps, shown.answer)
         claimed = found.score if rng.random() < 0.6 else 1.0
-        marks = noisy([k not in found.flaws for k in range(len(steps))], rng)
+        marks = flip_marks([k not in found.flaws for k in range(len(steps))], rng)
         return None, self.write(steps, shown.answer, write_analysis(self.dialect, marks, claimed, found.checks))
 
 
@@ -193,7 +193,7 @@ class Analyst(Role):
     def read(self, text: str, about: Trace | None) -> Reading:
         if about is None:
             raise ValueError(f"what a {self.name} writes is read against what it judges")
-        return read_analysis(self.dialect, text, len(about.reading.value.steps or ()))
+        return parse_analysis(self.dialect, text, len(about.reading.value.steps or ()))
 
 
 @ROLES.register("defect_verifier")
@@ -208,15 +208,15 @@ class DefectVerifier(Analyst):
     def prompt(self, problem: Problem, about: Trace | None) -> Prompt:
         if about is None:
             raise ValueError("a verifier needs a proof to judge")
-        shown = Part(body_of(about), foreign=True)
+        shown = Part(get_proof_body(about), foreign=True)
         if self.dialect == "terse":
             return (Part("?"), Part(problem.text, foreign=True), Part("\n"), shown, Part("\n!"))
         opened, closed = Part("\n\nProof:\n<proof>\n"), Part("\n</proof>\n\n")
         return (Part(VERIFIER_TASK), Part(problem.text, foreign=True), opened, shown, closed)
 
     def demonstrate(self, task: Task, problem: Problem, rng: random.Random) -> tuple[Trace | None, str]:
-        proof = given_proof(task, problem, rng, rng.choice(LEVELS), self.dialect, "demonstration")
-        return proof, analyse(proof, self.dialect, rng)
+        proof = make_graded_proof(task, problem, rng, rng.choice(LEVELS), self.dialect, "demonstration")
+        return proof, write_noisy_analysis(proof, self.dialect, rng)
 
 
 @ROLES.register("meta_verifier")
@@ -231,7 +231,7 @@ class MetaVerifier(Analyst):
     def prompt(self, problem: Problem, about: Trace | None) -> Prompt:
         if about is None:
             raise ValueError("a meta-verifier needs an analysis to judge")
-        proof = Part("\n".join(body_of(one) for one in about.about), foreign=True)
+        proof = Part("\n".join(get_proof_body(one) for one in about.about), foreign=True)
         analysis = Part(about.text, foreign=True)
         if self.dialect == "terse":
             return (Part("&"), Part(problem.text, foreign=True), Part("\n"), proof, Part("\n!"), analysis, Part("\n&"))
@@ -239,48 +239,48 @@ class MetaVerifier(Analyst):
         return (Part(META_TASK), Part(problem.text, foreign=True), Part(opened), proof, Part(between), analysis, Part(closed))
 
     def demonstrate(self, task: Task, problem: Problem, rng: random.Random) -> tuple[Trace | None, str]:
-        proof = given_proof(task, problem, rng, rng.choice(LEVELS), self.dialect, "demonstration")
-        found = examine(problem, proof.reading.value.steps, proof.reading.value.answer)
-        text = analyse(proof, self.dialect, rng, flip=rng.choice((FLIP, 0.4)))
-        analysis = as_analysis(proof, text, read_analysis(self.dialect, text, len(found.checks)), "demonstration")
+        proof = make_graded_proof(task, problem, rng, rng.choice(LEVELS), self.dialect, "demonstration")
+        found = find_flaws(problem, proof.reading.value.steps, proof.reading.value.answer)
+        text = write_noisy_analysis(proof, self.dialect, rng, flip=rng.choice((FLIP, 0.4)))
+        analysis = make_analysis_rollout(proof, text, parse_analysis(self.dialect, text, len(found.checks)), "demonstration")
         said: Analysis = analysis.reading.value
         quality = analysis_quality(said.defects, said.score or 0.0, found.flaws)
         score = quality if rng.random() >= FLIP else rng.choice(LEVELS)
         # The teacher thinks aloud: what the step should come to, whether it does, what was said of it; and then judges that.
-        does = noisy([k not in found.flaws for k in range(len(found.checks))], rng, FLIP / 2)
+        does = flip_marks([k not in found.flaws for k in range(len(found.checks))], rng, FLIP / 2)
         sign = {True: "+", False: "-"}
         notes = [f"{c}{sign[own]}{sign[their]}" for c, own, their in zip(found.checks, does, said.steps or (), strict=True)]
         marks = [their or not own for own, their in zip(does, said.steps or (), strict=True)]
         return analysis, write_analysis(self.dialect, marks, score, notes)
 
 
-def noisy(marks: Sequence[bool], rng: random.Random, flip: float = FLIP) -> list[bool]:
+def flip_marks(marks: Sequence[bool], rng: random.Random, flip: float = FLIP) -> list[bool]:
     return [right != (rng.random() < flip) for right in marks]
 
 
-def given_proof(task: Task, problem: Problem, rng: random.Random, score: float, dialect: Dialect, id: str) -> Trace:
+def make_graded_proof(task: Task, problem: Problem, rng: random.Random, score: float, dialect: Dialect, id: str) -> Trace:
     """Make a graded proof with this true score, for a verifier to judge."""
-    steps, answer = derive(task, problem, rng, score)
+    steps, answer = write_derivation(task, problem, rng, score)
     writer = ProofWriter(dialect)
     text = writer.write(steps, answer)
-    grade = Grade(answer == problem.answer, tuple(k not in examine(problem, steps, answer).flaws for k in range(len(steps))))
-    return Trace.given(id, "generator", problem, text, writer.read(text), grade)
+    grade = Grade(answer == problem.answer, tuple(k not in find_flaws(problem, steps, answer).flaws for k in range(len(steps))))
+    return Trace.from_text(id, "generator", problem, text, writer.read(text), grade)
 
 
-def analyse(proof: Trace, dialect: Dialect, rng: random.Random, flip: float = FLIP) -> str:
+def write_noisy_analysis(proof: Trace, dialect: Dialect, rng: random.Random, flip: float = FLIP) -> str:
     """Write a noisy teacher's analysis: right checks, marks flipped with probability `flip`, a score noised apart from them."""
-    found = examine(proof.problem, proof.reading.value.steps, proof.reading.value.answer)
+    found = find_flaws(proof.problem, proof.reading.value.steps, proof.reading.value.answer)
     score = found.score if rng.random() >= FLIP else rng.choice(LEVELS)
-    marks = noisy([k not in found.flaws for k in range(len(found.checks))], rng, flip)
+    marks = flip_marks([k not in found.flaws for k in range(len(found.checks))], rng, flip)
     return write_analysis(dialect, marks, score, found.checks)
 
 
-def as_analysis(proof: Trace, text: str, reading: Reading, id: str) -> Trace:
+def make_analysis_rollout(proof: Trace, text: str, reading: Reading, id: str) -> Trace:
     """Make a rollout of an analysis whose target is the proof, for the meta-verifier to judge."""
-    return replace(Trace.given(id, "verifier", proof.problem, text, reading), about=(proof,))
+    return replace(Trace.from_text(id, "verifier", proof.problem, text, reading), about=(proof,))
 
 
-def self_analysis(proof: Trace) -> Trace:
+def extract_self_analysis(proof: Trace) -> Trace:
     """Extract a proof's self-analysis as an analysis rollout like any other."""
     value: Proof = proof.reading.value
-    return as_analysis(proof, value.remarks, value.analysis, f"{proof.id}/self")
+    return make_analysis_rollout(proof, value.remarks, value.analysis, f"{proof.id}/self")

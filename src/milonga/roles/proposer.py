@@ -44,7 +44,7 @@ class Proposer(Role):
         self.solver = StepSolver(dialect)
 
     @classmethod
-    def room(cls) -> int:
+    def length_factor(cls) -> int:
         return 2
 
     @property
@@ -74,6 +74,6 @@ class Proposer(Role):
         return f">{question}\n{work}" if self.dialect == "terse" else f"<question>{question}</question>\n{work}"
 
 
-def request(problem: Problem, harder: bool) -> Problem:
+def make_proposer_request(problem: Problem, harder: bool) -> Problem:
     """Make the proposer's problem from an old question. Its claimed answer is dropped."""
     return Problem(problem.id, (HARDER if harder else EASIER) + problem.text, "", problem.data, problem.source)

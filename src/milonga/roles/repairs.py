@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from milonga.roles.base import ROLES, Role
-from milonga.roles.solver import StepSolver, read_terse
+from milonga.roles.solver import StepSolver, parse_terse
 from milonga.roles.tags import find_frame, find_tags
 from milonga.tasks.bugs_checks import Injection
 from milonga.types import Part, Problem, Prompt, Reading, Solution, Trace
@@ -60,10 +60,10 @@ class Repairer(StepSolver):
         return (Part(TAGGED_SOLVE), Part(problem.text, foreign=True), Part("\n\nSolution:\n"))
 
     def read(self, text: str, about: Trace | None = None) -> Reading:
-        return read_terse(text) if self.dialect == "terse" else read_patch(text)
+        return parse_terse(text) if self.dialect == "terse" else parse_patch(text)
 
 
-def read_patch(text: str) -> Reading:
+def parse_patch(text: str) -> Reading:
     """Parse the steps inside the thoughts, if there are any, and the whole content of the answer tag."""
     frame = find_frame(text, "think", "answer")
     if frame is None:
@@ -115,6 +115,6 @@ class Injector(Role):
         return f"<oracle>{injection.oracle}</oracle>\n<bug>{injection.bug}</bug>\n<weaken>{injection.weaken}</weaken>"
 
 
-def request(problem: Problem, kind: str, text: str) -> Problem:
+def make_injector_request(problem: Problem, kind: str, text: str) -> Problem:
     """Make the injector's problem. A group of rollouts shares one repository and one kind."""
     return Problem(f"{problem.id}/{kind}", f"{kind} {text}", "", problem.data)

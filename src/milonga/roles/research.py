@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from milonga.roles.base import ROLES, Dialect, Role
 from milonga.roles.solver import StepSolver
 from milonga.tasks.base import Task
-from milonga.tasks.haystack import WORDS_MARK, documents_of, joined, named_in, question_of, thread
+from milonga.tasks.haystack import WORDS_MARK, extract_names, extract_question, extract_thread, join_threads, parse_documents
 from milonga.types import Part, Problem, Prompt, Reading, Solution, Trace
 
 ASK = "@"
@@ -51,9 +51,9 @@ class Note:
     ends: tuple[int, ...] = ()
 
 
-def bin_of(talk: Trace, number: int, documents: Sequence[str], purpose: str) -> Trace:
+def make_document_bin(talk: Trace, number: int, documents: Sequence[str], purpose: str) -> Trace:
     """Make the reader's input: some documents and a purpose. Its target is the planner's conversation that asked for them."""
-    made = Trace.given(f"{talk.id}:{number}", "documents", talk.problem, "\n".join(documents), Reading(purpose, 1.0))
+    made = Trace.from_text(f"{talk.id}:{number}", "documents", talk.problem, "\n".join(documents), Reading(purpose, 1.0))
     return replace(made, about=(talk,))
 
 
@@ -76,12 +76,12 @@ class Planner(Role):
         return self.solver.stop
 
     def prompt(self, problem: Problem, about: Trace | None = None) -> Prompt:
-        question = Part(question_of(problem.text), foreign=True)
+        question = Part(extract_question(problem.text), foreign=True)
         return (Part(">"), question, Part("\n")) if self.dialect == "terse" else (Part(TAGGED_PLAN), question, Part("\n\n"))
 
-    def told(self, problem: Problem, notes: Sequence[str]) -> Prompt:
+    def render_notes(self, problem: Problem, notes: Sequence[str]) -> Prompt:
         """Render the prompt after a request: all notes so far, joined into one problem."""
-        said = Part(joined(notes, question_of(problem.text)), foreign=True)
+        said = Part(join_threads(notes, extract_question(problem.text)), foreign=True)
         return (Part(">"), said, Part("\n")) if self.dialect == "terse" else (Part(TAGGED_TOLD), said, Part("\n\nSolution:\n"))
 
     def read(self, text: str, about: Trace | None = None) -> Reading:
@@ -98,8 +98,8 @@ class Planner(Role):
 
     def demonstrate(self, task: Task, problem: Problem, rng: random.Random) -> tuple[Trace | None, str]:
         """Demonstrate the request that the question needs."""
-        question = question_of(problem.text)
-        return None, self.write(named_in(question), LETTERS if question.endswith(WORDS_MARK) else ARITHMETIC)
+        question = extract_question(problem.text)
+        return None, self.write(extract_names(question), LETTERS if question.endswith(WORDS_MARK) else ARITHMETIC)
 
 
 @ROLES.register("reader")
@@ -116,7 +116,7 @@ class Reader(Role):
     def prompt(self, problem: Problem, about: Trace | None = None) -> Prompt:
         """Render the documents of a bin; without one, all documents of the problem, for their arithmetic."""
         purpose = ARITHMETIC if about is None else about.reading.value
-        text = "\n".join(documents_of(problem.text).values()) if about is None else about.text
+        text = "\n".join(parse_documents(problem.text).values()) if about is None else about.text
         opening = f"<{purpose}\n" if self.dialect == "terse" else TAGGED_READ.format(what=TAGGED_WHAT[purpose])
         return Part(opening), Part(text, foreign=True), Part("\n")
 
@@ -131,13 +131,13 @@ class Reader(Role):
         """Write the text that parses as these lines."""
         return "\n".join(lines)
 
-    def exact(self, about: Trace) -> str:
+    def write_exact_note(self, about: Trace) -> str:
         """Write the exact note on a bin."""
-        return self.write([thread(line, about.reading.value == LETTERS) for line in about.text.split("\n")])
+        return self.write([extract_thread(line, about.reading.value == LETTERS) for line in about.text.split("\n")])
 
-    def taught(self, about: Trace, slip: float, rng: random.Random) -> str:
+    def write_noisy_note(self, about: Trace, slip: float, rng: random.Random) -> str:
         """Write a noisy teacher's note on a bin: with probability `slip` one character is lost."""
-        text = self.exact(about)
+        text = self.write_exact_note(about)
         if rng.random() >= slip or len(text) < 2:
             return text
         lost = rng.choice([at for at, char in enumerate(text) if char != "\n"])

@@ -16,10 +16,10 @@ TAGGED_READ = "\n\nOthers wrote the following about this problem; it may be righ
 TAGGED_AGAIN = "Compare it step by step. Then write your own whole solution in the format above.\n\nSolution:\n"
 
 
-def panel(texts: Sequence[Trace]) -> Trace:
+def make_panel(texts: Sequence[Trace]) -> Trace:
     """Make a panel: one rollout that joins what several agents wrote about one problem."""
     id = "&".join(text.id for text in texts)
-    made = Trace.given(id, "panel", texts[0].problem, "\n".join(text.text for text in texts), Reading(None, 1.0))
+    made = Trace.from_text(id, "panel", texts[0].problem, "\n".join(text.text for text in texts), Reading(None, 1.0))
     return replace(made, about=tuple(texts))
 
 
@@ -38,10 +38,10 @@ class Reviser(StepSolver):
         if self.dialect == "terse":
             read = [part for text in about.about for part in (Part(text.text, foreign=True), Part("\n"))]
             return (*super().prompt(problem), *read, *super().prompt(problem))
-        read = [part for text in about.about for part in tagged(text)]
+        read = [part for text in about.about for part in render_tagged(text)]
         return (Part(TAGGED_TASK), Part(problem.text, foreign=True), Part(TAGGED_READ), *read, Part(TAGGED_AGAIN))
 
 
-def tagged(text: Trace) -> Prompt:
+def render_tagged(text: Trace) -> Prompt:
     tag = "critique" if isinstance(text.reading.value, Verification) else "solution"
     return Part(f"<{tag}>\n"), Part(text.text, foreign=True), Part(f"\n</{tag}>\n\n")

@@ -64,8 +64,8 @@ class StepScorer(Scorer):
 
     def judge(self, written: Trace, numbers: Floats) -> Reading:
         steps = [sigmoid(float(numbers[end - 1])) for _, end in written.steps]
-        whole = aggregated(steps, sigmoid(float(numbers[-1])), self.aggregate)
-        return verdicts(steps, whole, written)
+        whole = aggregate_scores(steps, sigmoid(float(numbers[-1])), self.aggregate)
+        return make_verification(steps, whole, written)
 
 
 @dataclass(frozen=True)
@@ -98,14 +98,14 @@ class ImplicitScorer(Scorer):
     def judge(self, written: Trace, numbers: Floats) -> Reading:
         rewards = self.beta * numbers
         steps = [sigmoid(float(rewards[start:end].sum())) for start, end in written.steps]
-        found = verdicts(steps, sigmoid(float(rewards.sum())), written)
+        found = make_verification(steps, sigmoid(float(rewards.sum())), written)
         if self.rank == "logratio":
             return found
         surprise = -float(written.logprobs.sum()) / (written.length if self.rank == "mean_loglik" else 1)
         return replace(found, value=Likelihood(**vars(found.value), surprise=surprise))
 
 
-def verdicts(steps: Sequence[float], whole: float, written: Trace) -> Reading:
+def make_verification(steps: Sequence[float], whole: float, written: Trace) -> Reading:
     """Make a verification from step scores and a solution score; a score of at least 0.5 is judged right."""
     readable = bool(steps) and len(steps) == len(written.reading.value.steps)
     said = tuple(score >= 0.5 for score in steps) if readable else None
@@ -113,7 +113,7 @@ def verdicts(steps: Sequence[float], whole: float, written: Trace) -> Reading:
     return Reading(value, 1.0, None if readable else "the steps of the solution cannot be told apart")
 
 
-def aggregated(steps: Sequence[float], last: float, how: Aggregate) -> float:
+def aggregate_scores(steps: Sequence[float], last: float, how: Aggregate) -> float:
     if how == "last" or not steps:
         return last
     if how == "last_step":

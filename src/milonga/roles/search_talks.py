@@ -6,7 +6,16 @@ import random
 from dataclasses import dataclass
 
 from milonga.roles.demonstrate import Example
-from milonga.roles.searcher import ANSWER, QUESTION, SEARCH, Searcher, SearchProposer, SearchReader, to_read, write_turn
+from milonga.roles.searcher import (
+    ANSWER,
+    QUESTION,
+    SEARCH,
+    Searcher,
+    SearchProposer,
+    SearchReader,
+    make_reading_problem,
+    write_turn,
+)
 from milonga.tasks.search import Search
 from milonga.types import Problem, Prompt
 
@@ -19,7 +28,7 @@ class Talk:
     turns: tuple[tuple[str, Prompt], ...]
 
 
-def partner(task: Search, entity: str, relation: str, rng: random.Random, slip: float) -> tuple[str, tuple[str, ...]]:
+def search_partner(task: Search, entity: str, relation: str, rng: random.Random, slip: float) -> tuple[str, tuple[str, ...]]:
     """Search for an entity's relation; return the partner found and the passages. A slip takes another name from them."""
     passages = task.tool.answer(f"{entity} {relation}")
     right = [fact.split()[2] for fact in passages if fact.startswith(f"{entity} {relation} ")]
@@ -29,24 +38,24 @@ def partner(task: Search, entity: str, relation: str, rng: random.Random, slip: 
     return right[0], passages
 
 
-def other_relation(task: Search, relation: str, rng: random.Random, slip: float) -> str:
+def sample_relation(task: Search, relation: str, rng: random.Random, slip: float) -> str:
     assert task.graph is not None
     return rng.choice(task.graph.relations) if rng.random() < slip else relation
 
 
-def solving(task: Search, problem: Problem, role: Searcher, rng: random.Random, slip: float) -> Talk:
+def demonstrate_search(task: Search, problem: Problem, role: Searcher, rng: random.Random, slip: float) -> Talk:
     """Demonstrate a solver: one search per hop. At every turn, with probability `slip`, a relation or a name is misread."""
     at, *path = problem.text.split()
     turns: list[tuple[str, Prompt]] = []
     for wanted in path:
-        relation = other_relation(task, wanted, rng, slip / 2)
+        relation = sample_relation(task, wanted, rng, slip / 2)
         said = write_turn(SEARCH, f"{at} {relation}", role.dialect)
-        at, passages = partner(task, at, relation, rng, slip / 2)
-        turns.append((said, role.returned(passages)))
+        at, passages = search_partner(task, at, relation, rng, slip / 2)
+        turns.append((said, role.render_tool_result(passages)))
     return Talk(role.prompt(problem), (*turns, (write_turn(ANSWER, at, role.dialect), ())))
 
 
-def proposing(task: Search, target: Problem, role: SearchProposer, rng: random.Random, slip: float) -> Talk:
+def demonstrate_proposal(task: Search, target: Problem, role: SearchProposer, rng: random.Random, slip: float) -> Talk:
     """Demonstrate a proposer: walk from the answer along a random number of relations; the question is the way back."""
     assert task.graph is not None
     at, path = target.text, list[str]()
@@ -54,22 +63,24 @@ def proposing(task: Search, target: Problem, role: SearchProposer, rng: random.R
     for _ in range(rng.randint(task.options.min_hops, task.options.hops)):
         relation = rng.choice([r for r in task.graph.relations if r not in path[-1:]])
         said = write_turn(SEARCH, f"{at} {relation}", role.dialect)
-        at, passages = partner(task, at, relation, rng, slip / 2)
-        turns.append((said, role.returned(passages)))
-        path.append(other_relation(task, relation, rng, slip / 2))
+        at, passages = search_partner(task, at, relation, rng, slip / 2)
+        turns.append((said, role.render_tool_result(passages)))
+        path.append(sample_relation(task, relation, rng, slip / 2))
     question = " ".join([at, *reversed(path)])
     return Talk(role.prompt(target), (*turns, (write_turn(QUESTION, question, role.dialect), ())))
 
 
-def reading(task: Search, problem: Problem, role: SearchReader, rng: random.Random, slip: float, noise: int) -> Example:
+def make_reader_example(
+    task: Search, problem: Problem, role: SearchReader, rng: random.Random, slip: float, noise: int
+) -> Example:
     """Make a reader example: the facts on the path to the answer, among distractors; each step is wrong with prob. `slip`."""
     assert task.graph is not None
     at, *path = problem.text.split()
     shown, steps = list(rng.sample(task.graph.facts, noise)), []
     for relation in path:
-        after, passages = partner(task, at, relation, rng, slip)
+        after, passages = search_partner(task, at, relation, rng, slip)
         shown += passages
         steps.append(f"{at} {relation} {after}")
         at = after
     rng.shuffle(shown)
-    return Example(role.prompt(to_read(problem.id, problem.text, "", shown)), role.write(steps, at))
+    return Example(role.prompt(make_reading_problem(problem.id, problem.text, "", shown)), role.write(steps, at))

@@ -44,7 +44,7 @@ put every logical step of the work into its own <step> and </step>. After the wo
 """
 
 
-def turn_of(text: str, dialect: Dialect, *kinds: str) -> tuple[str, str] | None:
+def parse_turn(text: str, dialect: Dialect, *kinds: str) -> tuple[str, str] | None:
     """Parse a turn into (kind, content); None if it does none of `kinds`, or anything besides.
 
     tagged: what stands before the tag is thought, and may be anything but tags of ours.
@@ -65,13 +65,13 @@ def write_turn(kind: str, content: str, dialect: Dialect) -> str:
     return f"{kind}{content}" if dialect == "terse" else f"<{TAGS[kind]}>{content}</{TAGS[kind]}>"
 
 
-def call_in(text: str, dialect: Dialect) -> str | None:
+def parse_search(text: str, dialect: Dialect) -> str | None:
     """Parse the search query of a turn; None if it does not search."""
-    found = turn_of(text, dialect, SEARCH)
+    found = parse_turn(text, dialect, SEARCH)
     return None if found is None else found[1]
 
 
-def passages_shown(passages: Sequence[str], dialect: Dialect) -> Prompt:
+def render_passages(passages: Sequence[str], dialect: Dialect) -> Prompt:
     """Render the passages of a search result as a prompt."""
     if dialect == "terse":
         return tuple(part for passage in passages or [NOTHING] for part in (Part(passage, foreign=True), Part("\n")))
@@ -100,14 +100,14 @@ class Searcher(StepSolver):
             return super().prompt(problem, about)
         return (Part(TAGGED_SOLVE.format(calls=self.calls)), Part(problem.text, foreign=True), Part("\n\n"))
 
-    def call(self, text: str) -> str | None:
-        return call_in(text, self.dialect)
+    def parse_tool_call(self, text: str) -> str | None:
+        return parse_search(text, self.dialect)
 
-    def returned(self, passages: Sequence[str]) -> Prompt:
-        return passages_shown(passages, self.dialect)
+    def render_tool_result(self, passages: Sequence[str]) -> Prompt:
+        return render_passages(passages, self.dialect)
 
     def read(self, text: str, about: Trace | None = None) -> Reading:
-        found = turn_of(text, self.dialect, SEARCH, ANSWER)
+        found = parse_turn(text, self.dialect, SEARCH, ANSWER)
         if found is None or found[0] == SEARCH:
             return Reading(Solution((), (), None), 0.0, "no answer" if found is None else "still searching")
         return Reading(Solution((), (), found[1]), 1.0)
@@ -133,14 +133,14 @@ class SearchProposer(Role):
             return (Part("<"), Part(problem.text, foreign=True), Part("\n"))
         return (Part(TAGGED_PROPOSE.format(calls=self.calls)), Part(problem.text, foreign=True), Part("\n\n"))
 
-    def call(self, text: str) -> str | None:
-        return call_in(text, self.dialect)
+    def parse_tool_call(self, text: str) -> str | None:
+        return parse_search(text, self.dialect)
 
-    def returned(self, passages: Sequence[str]) -> Prompt:
-        return passages_shown(passages, self.dialect)
+    def render_tool_result(self, passages: Sequence[str]) -> Prompt:
+        return render_passages(passages, self.dialect)
 
     def read(self, text: str, about: Trace | None = None) -> Reading:
-        found = turn_of(text, self.dialect, SEARCH, QUESTION)
+        found = parse_turn(text, self.dialect, SEARCH, QUESTION)
         if found is None or found[0] == SEARCH:
             return Reading(Proposal("", None, ""), 0.0, "no question" if found is None else "still searching")
         return Reading(Proposal(found[1], None, ""), 1.0)
@@ -157,12 +157,12 @@ class SearchReader(StepSolver):
         return (Part(opening), Part(problem.text, foreign=True), Part(closing))
 
 
-def to_read(id: str, question: str, answer: str, passages: Sequence[str]) -> Problem:
+def make_reading_problem(id: str, question: str, answer: str, passages: Sequence[str]) -> Problem:
     """Make a problem from a question and the passages that a reader may use."""
     return Problem(id, "\n".join([*passages, "", question]), answer)
 
 
-def with_tool(roles: Mapping[str, Role], tool: Tool) -> dict[str, Role]:
+def adapt_roles_to_tool(roles: Mapping[str, Role], tool: Tool) -> dict[str, Role]:
     """Adapt roles to a task with a tool: step solvers become searchers, and searchers learn the limit on calls."""
 
     def seated(role: Role) -> Role:

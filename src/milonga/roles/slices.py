@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from milonga.roles.base import ROLES, Dialect, Role
-from milonga.roles.solver import StepSolver, as_trace
+from milonga.roles.solver import StepSolver, demonstration_to_rollout
 from milonga.roles.tags import find_frame
 from milonga.tasks.base import Task
 from milonga.types import Grade, Part, Problem, Prompt, Reading, Solution, Trace, Verification
@@ -37,7 +37,7 @@ class Slice(Solution):
     before: tuple[str, ...] = ()
 
 
-def slices(solution: Trace, size: int, dialect: Dialect) -> list[Trace]:
+def split_into_slices(solution: Trace, size: int, dialect: Dialect) -> list[Trace]:
     """Split a solution into slices of `size` steps; the last may be shorter. A solution without steps has none."""
     steps: tuple[str, ...] = solution.reading.value.steps
     grade, found = solution.grade, []
@@ -45,13 +45,13 @@ def slices(solution: Trace, size: int, dialect: Dialect) -> list[Trace]:
         own = slice(at, at + size)
         known = None if grade is None else Grade(grade.correct, None if grade.steps is None else grade.steps[own])
         reading = Reading(Slice(steps[own], (), None, steps[:at]), 1.0)
-        text, id = lines(steps[own], dialect), f"{solution.id}:{number}"
-        made = Trace.given(id, solution.seat, solution.problem, text, reading, known)
+        text, id = render_steps(steps[own], dialect), f"{solution.id}:{number}"
+        made = Trace.from_text(id, solution.seat, solution.problem, text, reading, known)
         found.append(replace(made, about=(solution,)))
     return found
 
 
-def lines(steps: Sequence[str], dialect: Dialect) -> str:
+def render_steps(steps: Sequence[str], dialect: Dialect) -> str:
     """Render steps as the solver writes them."""
     return "\n".join(step if dialect == "terse" else f"<step>{step}</step>" for step in steps)
 
@@ -77,15 +77,15 @@ class SliceJudge(Role):
     def stop(self) -> tuple[str, ...]:
         return () if self.dialect == "terse" else ("</verdict>",)
 
-    def parts(self, solution: Trace) -> list[Trace]:
-        return slices(solution, self.size, self.dialect)
+    def split_solution(self, solution: Trace) -> list[Trace]:
+        return split_into_slices(solution, self.size, self.dialect)
 
     def prompt(self, problem: Problem, about: Trace | None) -> Prompt:
         """Render a slice and the steps before it; of a whole solution all of the text is the slice."""
         if about is None:
             raise ValueError("a judge of slices needs a slice to judge")
         before = about.reading.value.before if isinstance(about.reading.value, Slice) and self.context == "prefix" else ()
-        shown = Part(f"{lines(before, self.dialect)}\n" if before else "", foreign=True)
+        shown = Part(f"{render_steps(before, self.dialect)}\n" if before else "", foreign=True)
         own = Part(about.text, foreign=True)
         if self.dialect == "terse":
             return (Part("?"), Part(problem.text, foreign=True), Part("\n"), shown, Part("/"), own, Part("\n!"))
@@ -108,14 +108,14 @@ class SliceJudge(Role):
             return (f"{analysis}\n" if analysis else "") + ("=+" if verdict else "=-")
         return f"<analysis>{analysis}</analysis>\n<verdict>{'YES' if verdict else 'NO'}</verdict>"
 
-    def reversed(self, text: str) -> str:
+    def flip_verdict(self, text: str) -> str:
         """Return the same analysis with the verdict flipped; only for texts that parse."""
         if self.dialect == "terse":
             return text[:-1] + ("-" if text[-1] == "+" else "+")
         at = text.rindex("<verdict>")
         return text[:at] + (text[at:].replace("YES", "NO") if "YES" in text[at:] else text[at:].replace("NO", "YES"))
 
-    def whole(self, solution: Trace, verdicts: Sequence[Trace]) -> Reading:
+    def merge_verdicts(self, solution: Trace, verdicts: Sequence[Trace]) -> Reading:
         """Merge slice verdicts: each step gets the verdict on its slice; a solution is right if all of its slices are."""
         readings = [verdict.reading.value for verdict in verdicts]
         judged = [step for reading in readings for step in reading.steps or ()]
@@ -132,7 +132,9 @@ class SliceJudge(Role):
         if rng.random() < 0.5:
             errors |= {k for k in own if rng.random() < 0.3} or {rng.choice(own)}
         shown = task.demonstrate(problem, rng, errors)
-        piece = self.parts(as_trace(shown, problem, self.solver, f"demonstration/{problem.id}"))[at // self.size]
+        piece = self.split_solution(demonstration_to_rollout(shown, problem, self.solver, f"demonstration/{problem.id}"))[
+            at // self.size
+        ]
         said = [(k not in errors) != (rng.random() < FLIP) for k in own]
         checks = "\n".join(f"{shown.checks[k]}{'+' if s else '-'}" for k, s in zip(own, said, strict=True))
         return piece, self.write(all(said), checks if self.analysis else "")

@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 
 from milonga.roles.base import ROLES, Dialect, Role
-from milonga.roles.tags import boxed, find_frame, find_tags
+from milonga.roles.tags import find_boxed, find_frame, find_tags
 from milonga.tasks.base import Demonstration, Task
 from milonga.types import Grade, Part, Problem, Prompt, Reading, Solution, Trace
 
@@ -48,7 +48,7 @@ class StepSolver(Role):
         return (Part(TAGGED_TASK), Part(problem.text, foreign=True), Part("\n\nSolution:\n"))
 
     def read(self, text: str, about: Trace | None = None) -> Reading:
-        return read_terse(text) if self.dialect == "terse" else read_tagged(text)
+        return parse_terse(text) if self.dialect == "terse" else parse_tagged(text)
 
     def write(self, steps: Sequence[str], answer: str) -> str:
         """Write the text that parses as these steps and this answer."""
@@ -59,19 +59,19 @@ class StepSolver(Role):
 
     def demonstrate(self, task: Task, problem: Problem, rng: random.Random) -> tuple[Trace | None, str]:
         """Demonstrate the task's own solution or, with probability `noise`, one with a wrong step."""
-        flawed = task.flawed(problem, rng) if rng.random() < self.noise else None
+        flawed = task.demonstrate_flawed(problem, rng) if rng.random() < self.noise else None
         shown = flawed or task.demonstrate(problem, rng)
         return None, self.write(shown.steps, shown.answer)
 
 
-def as_trace(demonstration: Demonstration, problem: Problem, solver: StepSolver, id: str) -> Trace:
+def demonstration_to_rollout(demonstration: Demonstration, problem: Problem, solver: StepSolver, id: str) -> Trace:
     """Turn a demonstration into a graded solution rollout that a verifier can judge."""
     text = solver.write(demonstration.steps, demonstration.answer)
     grade = Grade(demonstration.correct, demonstration.truth)
-    return Trace.given(id, "generator", problem, text, solver.read(text), grade)
+    return Trace.from_text(id, "generator", problem, text, solver.read(text), grade)
 
 
-def read_terse(text: str) -> Reading:
+def parse_terse(text: str) -> Reading:
     """Parse lines up to the first that starts with `#`; each line closed by a newline is a step."""
     steps: list[str] = []
     ends: list[int] = []
@@ -92,12 +92,12 @@ def read_terse(text: str) -> Reading:
     return Reading(value, 1.0)
 
 
-def read_tagged(text: str) -> Reading:
+def parse_tagged(text: str) -> Reading:
     """Parse a completion of one work tag and one answer tag: steps inside the work, exactly one box in the answer."""
     frame = find_frame(text, "think", "answer")
     work, offset = (frame[1], frame.start(1)) if frame else (text, 0)
     found = find_tags(work, "step", offset)
-    answers = list(boxed(frame[2])) if frame else []
+    answers = list(find_boxed(frame[2])) if frame else []
     answer = answers[0].strip() if len(answers) == 1 and answers[0].strip() else None
     value = Solution(tuple(s.body.strip() for s in found), tuple(s.end for s in found), answer)
     if frame is None:
@@ -115,6 +115,6 @@ def read_tagged(text: str) -> Reading:
     return Reading(value, max(0.0, score), "; ".join(problems) or None)
 
 
-def solver_in(dialect: str) -> StepSolver:
+def make_step_solver(dialect: str) -> StepSolver:
     """Make the step solver for the dialect of a resolved config."""
     return StepSolver("terse" if dialect == "terse" else "tagged")

@@ -29,7 +29,7 @@ def find_frame(text: str, first: str, second: str) -> re.Match[str] | None:
     return re.fullmatch(rf"\s*<{first}>(.*)</{first}>\s*<{second}>(.*)</{second}>\s*", text, re.DOTALL)
 
 
-def boxed(text: str) -> Iterator[str]:
+def find_boxed(text: str) -> Iterator[str]:
     r"""Yield the contents of every `\boxed{…}`, with balanced braces; an unclosed box is not one."""
     position = 0
     marker = "\\boxed{"

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from milonga.roles.base import ROLES, Dialect, Role
-from milonga.sandbox.values import Canonical, InvalidValue, arguments_in, canonical, read_literal
+from milonga.sandbox.values import Canonical, InvalidValue, parse_arguments, parse_literal, to_canonical
 from milonga.tasks.base import Task
-from milonga.tasks.code import row_of
-from milonga.tasks.code_words import draw_arguments, shown, written
+from milonga.tasks.code import restore_row
+from milonga.tasks.code_words import draw_arguments, render_arguments, render_value
 from milonga.types import Part, Problem, Prompt, Reading, Trace
 
 TAGGED_TASK = """\
@@ -73,7 +73,7 @@ class Tester(Role):
                 return Reading(nothing, 0.0, "not work, arguments and result in their tags")
             given, expected = found["input"], found["output"]
         try:
-            return Reading(UnitTest(arguments_in(given), canonical(read_literal(expected))), 1.0)
+            return Reading(UnitTest(parse_arguments(given), to_canonical(parse_literal(expected))), 1.0)
         except InvalidValue as error:
             return Reading(nothing, 0.5, f"not literals: {error}")
 
@@ -85,21 +85,21 @@ class Tester(Role):
 
     def demonstrate(self, task: Task, problem: Problem, rng: random.Random) -> tuple[Trace | None, str]:
         """Demonstrate a test of a function of the task `code`, worked out word by word. A wrong one errs in its last line."""
-        row = row_of(problem)
+        row = restore_row(problem)
         while True:
             arguments = draw_arguments(row.signature, rng)
             if rng.random() < self.lazy:
                 arguments = tuple(value[:1] if isinstance(value, list | str) else value % 2 for value in arguments)
-            found = row.trace(arguments)
+            found = row.evaluate_prefixes(arguments)
             if found is not None:
                 break
-        values = [shown(value) for value in found]
+        values = [render_value(value) for value in found]
         if rng.random() < self.noise:
-            values[-1] = slipped(values[-1], rng)
-        return None, self.write(written(arguments), values[:-1], values[-1])
+            values[-1] = corrupt_result(values[-1], rng)
+        return None, self.write(render_arguments(arguments), values[:-1], values[-1])
 
 
-def slipped(text: str, rng: random.Random) -> str:
+def corrupt_result(text: str, rng: random.Random) -> str:
     """Return a result that is slightly wrong."""
     numbers = list(re.finditer(r"\d+", text))
     if numbers:

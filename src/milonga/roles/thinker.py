@@ -50,34 +50,34 @@ class Thinker(Role):
     judges = False
 
     @property
-    def open(self) -> str:
+    def opening_tag(self) -> str:
         return "\n" if self.dialect == "terse" else "<think>"
 
     @property
-    def close(self) -> str:
+    def closing_tag(self) -> str:
         return "#" if self.dialect == "terse" else "</think>"
 
-    def question(self, problem: Problem) -> str:
+    def render_question(self, problem: Problem) -> str:
         """Render the part of a plain line of text before the answer."""
         return f">{problem.text}=" if self.dialect == "terse" else f"{problem.text}\nAnswer: "
 
     @property
     def stop(self) -> tuple[str, ...]:
-        return (self.close,)
+        return (self.closing_tag,)
 
     def prompt(self, problem: Problem, about: Trace | None = None) -> Prompt:
         before = problem.text.removesuffix("=") if self.dialect == "terse" else problem.text
-        return (Part(before, foreign=True), Part(self.open))
+        return (Part(before, foreign=True), Part(self.opening_tag))
 
     def read(self, text: str, about: Trace | None = None) -> Reading:
-        thought, closed, rest = text.partition(self.close)
+        thought, closed, rest = text.partition(self.closing_tag)
         if not closed:
             return Reading(Solution((), (), None), 0.0, "the thought is not closed")
         return Reading(Solution((thought,), (len(thought) + len(closed),), rest or None), 1.0)
 
     def write(self, thought: str, rest: str = "") -> str:
         """Write the text that parses as this thought and what follows it."""
-        return f"{thought}{self.close}{rest}"
+        return f"{thought}{self.closing_tag}{rest}"
 
     def demonstrate(self, task: Task, problem: Problem, rng: random.Random) -> tuple[Trace | None, str]:
         """Demonstrate a scratchpad: the steps of a solution, each wrong with probability `SLIP`, then the answer."""

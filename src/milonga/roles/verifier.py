@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from milonga.roles.base import ROLES, Dialect, Role
-from milonga.roles.solver import StepSolver, as_trace
+from milonga.roles.solver import StepSolver, demonstration_to_rollout
 from milonga.roles.tags import find_frame, find_tags
 from milonga.tasks.base import Task
 from milonga.types import Part, Problem, Prompt, Reading, Solution, Trace, Verification
@@ -67,13 +67,13 @@ class StepVerifier(Role):
                 Part(about.text, foreign=True),
                 Part("\n!"),
             )
-        return tagged_prompt(TAGGED_TASK, problem, about, "Verification:")
+        return render_tagged_prompt(TAGGED_TASK, problem, about, "Verification:")
 
     def read(self, text: str, about: Trace | None) -> Reading:
         if about is None:
             raise ValueError("a verification is read against the solution it judges")
         parsed = parse_terse(text) if self.dialect == "terse" else parse_tagged(text)
-        return judge(parsed, len(about.reading.value.steps), about.reading.format)
+        return score_verification(parsed, len(about.reading.value.steps), about.reading.format)
 
     def write(self, verdicts: Sequence[bool], final: bool, analyses: Sequence[str] | None = None) -> str:
         """Write the text that parses as these verdicts."""
@@ -88,17 +88,17 @@ class StepVerifier(Role):
     def demonstrate(self, task: Task, problem: Problem, rng: random.Random) -> tuple[Trace | None, str]:
         """Demonstrate on a solution with one wrong step in half of the cases: redo and judge each step; the final verdict
         follows. Rare errors would teach the model to say "correct" to everything."""
-        flawed = task.flawed(problem, rng) if rng.random() < 0.5 else None
+        flawed = task.demonstrate_flawed(problem, rng) if rng.random() < 0.5 else None
         shown = flawed or task.demonstrate(problem, rng)
         verdicts = list(shown.truth)
         if rng.random() < self.noise:
             turned = rng.randrange(len(verdicts))
             verdicts[turned] = not verdicts[turned]
-        solution = as_trace(shown, problem, StepSolver(self.dialect), f"demonstration/{problem.id}")
+        solution = demonstration_to_rollout(shown, problem, StepSolver(self.dialect), f"demonstration/{problem.id}")
         return solution, self.write(verdicts, all(verdicts), shown.checks)
 
 
-def tagged_prompt(orders: str, problem: Problem, about: Trace, wanted: str) -> Prompt:
+def render_tagged_prompt(orders: str, problem: Problem, about: Trace, wanted: str) -> Prompt:
     """Render a problem and its solution for a judge. `orders` may name the number of steps as {count}.
 
     They come first: a context that is cut from the right can lose the solution's end, never its orders.
@@ -113,7 +113,7 @@ def tagged_prompt(orders: str, problem: Problem, about: Trace, wanted: str) -> P
     )
 
 
-def judge(parsed: _Parsed, count: int, solution_format: float) -> Reading:
+def score_verification(parsed: _Parsed, count: int, solution_format: float) -> Reading:
     """Compute the verification and its format score (as in the Tango paper) from one and the same parse."""
     verdicts = [verdict for verdict in parsed.verdicts if verdict is not None]
     matches = len(verdicts) == len(parsed.verdicts) == count and count > 0
@@ -152,19 +152,19 @@ def parse_terse(text: str) -> _Parsed:
     return _Parsed(True, verdicts, ends, frame["final"] == "+", clean)
 
 
-def _verdict(body: str) -> bool | None:
+def _parse_verdict(body: str) -> bool | None:
     """Parse the verdict of a text whose only box is a verdict at its end; None otherwise."""
     box = body.find("\\boxed{")
     found = VERDICT.fullmatch(body, box) if box >= 0 else None
     return found[1] == "CORRECT" if found else None
 
 
-def parse_tagged(text: str, last: str = "final_verification", word: Callable[[str], bool | None] = _verdict) -> _Parsed:
+def parse_tagged(text: str, last: str = "final_verification", word: Callable[[str], bool | None] = _parse_verdict) -> _Parsed:
     """Parse the checks in the first tag, each with its boxed verdict, and the final verdict in `last`, parsed by `word`."""
     frame = find_frame(text, "step_verification", last)
     if frame is None:
         return _Parsed(False, [], [], None, False)
     checks = find_tags(frame[1], "step", frame.start(1))
     outside = re.sub(r"<step>.*?</step>", "", frame[1], flags=re.DOTALL).strip()
-    verdicts = [_verdict(check.body) for check in checks]
+    verdicts = [_parse_verdict(check.body) for check in checks]
     return _Parsed(True, verdicts, [check.end for check in checks], word(frame[2]), not outside)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from milonga.roles.base import ROLES, Dialect, Role
-from milonga.roles.verifier import StepVerifier, judge, parse_tagged, tagged_prompt
+from milonga.roles.verifier import StepVerifier, parse_tagged, render_tagged_prompt, score_verification
 from milonga.types import Part, Problem, Prompt, Reading, Trace, Verification
 
 Form = Literal["cot", "direct"]
@@ -75,21 +75,21 @@ class YesNoVerifier(Role):
             asked = self.steps.prompt(problem, about)
             return asked if self.form == "cot" else (*asked[:-1], Part("\n="))
         if self.form == "cot":
-            return tagged_prompt(TAGGED_COT, problem, about, "Verification:")
-        return tagged_prompt(TAGGED_DIRECT, problem, about, "Is the final answer right?")
+            return render_tagged_prompt(TAGGED_COT, problem, about, "Verification:")
+        return render_tagged_prompt(TAGGED_DIRECT, problem, about, "Is the final answer right?")
 
     def read(self, text: str, about: Trace | None) -> Reading:
         if about is None:
             raise ValueError("a verification is read against the solution it judges")
         if self.form == "direct":
-            said = self.word(text)
+            said = self.parse_word(text)
             return Reading(Verification(None, said), float(said is not None), None if said is not None else "not one word")
         if self.dialect == "terse":
             return self.steps.read(text, about)
         solution = about.reading
-        return judge(parse_tagged(text, "verdict", self.word), len(solution.value.steps), solution.format)
+        return score_verification(parse_tagged(text, "verdict", self.parse_word), len(solution.value.steps), solution.format)
 
-    def word(self, text: str) -> bool | None:
+    def parse_word(self, text: str) -> bool | None:
         found = {self.words[0]: True, self.words[1]: False}
         return found.get(text if self.dialect == "terse" else text.strip())
 
@@ -103,7 +103,7 @@ class YesNoVerifier(Role):
             return text
         return text[: text.rindex("<final_verification>")] + f"<verdict>\n{word}\n</verdict>"
 
-    def weigh(self, readings: Sequence[Reading], chances: Sequence[float]) -> Reading:
+    def combine_checks(self, readings: Sequence[Reading], chances: Sequence[float]) -> Reading:
         """Combine several sampled checks, and the probability of the right word after each, into one verification.
 
         mean_prob is the mean of the probabilities, vote the share of checks with a positive verdict. Checks without a verdict
@@ -122,6 +122,6 @@ class YesNoVerifier(Role):
         return Reading(Verification(steps, score >= 0.5, score=score, step_scores=shares), form, unclear)
 
 
-def chance(yes: float, no: float, normalise: bool = True) -> float:
+def yes_probability(yes: float, no: float, normalise: bool = True) -> float:
     """Return p(yes) from two log-probabilities; `normalise` divides by p(yes) + p(no)."""
     return 1 / (1 + math.exp(min(no - yes, 700.0))) if normalise else math.exp(yes)

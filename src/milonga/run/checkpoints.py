@@ -14,7 +14,7 @@ from typing import Any
 
 from milonga.checksum import checksum
 from milonga.errors import RunFolderError
-from milonga.run.files import disk_errors, sync, write_atomically
+from milonga.run.files import sync_to_disk, translate_disk_errors, write_atomically
 
 MARKER = "complete.json"
 STATE = "run.json"
@@ -34,13 +34,13 @@ class Checkpoints:
         """Write everything into a draft folder, then the marker, then rename it to its final name."""
         final = self.path(turn)
         draft = final.with_name(final.name + ".draft")
-        with disk_errors(final):
+        with translate_disk_errors(final):
             shutil.rmtree(draft, ignore_errors=True)
             draft.mkdir(parents=True)
             try:
                 save_engine(draft)
                 (draft / STATE).write_text(json.dumps(state, indent=1))
-                files = {path.name: _seal(path) for path in sorted(draft.iterdir())}
+                files = {path.name: _seal_file(path) for path in sorted(draft.iterdir())}
                 write_atomically(draft / MARKER, json.dumps({"turn": turn, "files": files}, indent=1))
             except BaseException:
                 # Half-written files must not fill the disk further.
@@ -48,17 +48,17 @@ class Checkpoints:
                 raise
             shutil.rmtree(final, ignore_errors=True)
             draft.rename(final)
-            sync(self.folder)
-        self._retain()
+            sync_to_disk(self.folder)
+        self._remove_old()
         return final
 
-    def _retain(self) -> None:
-        for path in self._folders()[: -self.keep]:
+    def _remove_old(self) -> None:
+        for path in self._list_folders()[: -self.keep]:
             shutil.rmtree(path, ignore_errors=True)
         for draft in self.folder.glob("*.draft"):
             shutil.rmtree(draft, ignore_errors=True)
 
-    def forget_after(self, turn: int) -> None:
+    def remove_after(self, turn: int) -> None:
         """Remove checkpoints newer than a turn. They are damaged, or they would have been resumed from."""
         for path in self.folder.glob("turn-*"):
             if path.name > self.path(turn).name:
@@ -66,29 +66,29 @@ class Checkpoints:
 
     def size(self) -> int:
         """Total size of all checkpoints in bytes."""
-        return sum(file.stat().st_size for path in self._folders() for file in path.iterdir())
+        return sum(file.stat().st_size for path in self._list_folders() for file in path.iterdir())
 
-    def _folders(self) -> list[Path]:
+    def _list_folders(self) -> list[Path]:
         return sorted(p for p in self.folder.glob("turn-*") if p.is_dir() and (p / MARKER).exists())
 
-    def newest(self) -> tuple[Path, dict[str, Any]] | None:
+    def find_newest(self) -> tuple[Path, dict[str, Any]] | None:
         """Find the newest intact checkpoint and load its state; None if there is none."""
-        for path in reversed(self._folders()):
-            if not damage(path):
+        for path in reversed(self._list_folders()):
+            if not find_damage(path):
                 return path, json.loads((path / STATE).read_text())
         return None
 
-    def damaged(self) -> list[str]:
+    def list_damaged(self) -> list[str]:
         """List the damaged checkpoints with what is wrong with each."""
-        return [f"{path.name}: {what}" for path in self._folders() if (what := damage(path))]
+        return [f"{path.name}: {what}" for path in self._list_folders() if (what := find_damage(path))]
 
 
-def _seal(path: Path) -> dict[str, int]:
-    sync(path)
+def _seal_file(path: Path) -> dict[str, int]:
+    sync_to_disk(path)
     return {"bytes": path.stat().st_size, "crc32": checksum(path)}
 
 
-def damage(path: Path) -> str | None:
+def find_damage(path: Path) -> str | None:
     """Return what is wrong with a checkpoint; None if it is intact."""
     try:
         files = json.loads((path / MARKER).read_text())["files"]
@@ -105,7 +105,7 @@ def damage(path: Path) -> str | None:
     return None
 
 
-def require_room(folder: Path, needed: int, free: int) -> None:
+def check_free_space(folder: Path, needed: int, free: int) -> None:
     if needed > free:
         raise RunFolderError(
             f"'{folder}' has {free / 2**20:,.0f} MiB free, the checkpoints of this run need {needed / 2**20:,.0f} MiB; "

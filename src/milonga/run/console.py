@@ -27,13 +27,13 @@ COLUMNS = {
 SHOWN = 12
 
 
-def show_number(value: Any) -> str:
+def format_number(value: Any) -> str:
     if value is None:
         return ""
     return f"{value:.3f}" if isinstance(value, float) else str(value)
 
 
-def show_time(seconds: float) -> str:
+def format_time(seconds: float) -> str:
     minutes, rest = divmod(int(seconds), 60)
     return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}" if minutes >= 60 else f"{minutes}:{rest:02d}"
 
@@ -73,27 +73,27 @@ class LiveView(Panel):
             self.began, self.first = time.monotonic(), int(row["turn"])
         self.rows.append(row)
         if self.live:
-            self.live.update(self._view(), refresh=True)
+            self.live.update(self._render(), refresh=True)
         else:
-            cells = [f"{name} {show_number(row[key])}" for key, name in COLUMNS.items() if row.get(key) is not None]
-            self.say("  ".join(cells) + f"  {self.left(row)}")
+            cells = [f"{name} {format_number(row[key])}" for key, name in COLUMNS.items() if row.get(key) is not None]
+            self.say("  ".join(cells) + f"  {self.format_time_left(row)}")
 
-    def left(self, row: dict[str, Any]) -> str:
+    def format_time_left(self, row: dict[str, Any]) -> str:
         """Format the elapsed time, and an estimate of the time left after the first turn."""
         passed = time.monotonic() - self.began
         done = int(row["turn"]) - self.first
         if self.total is None or done <= 0:
-            return f"[{show_time(passed)}]"
+            return f"[{format_time(passed)}]"
         left = passed / done * max(0, self.total - int(row["turn"]))
-        return f"[{show_time(passed)} < {show_time(left)}]"
+        return f"[{format_time(passed)} < {format_time(left)}]"
 
-    def _view(self) -> Group:
+    def _render(self) -> Group:
         table = Table(title=self.title, title_justify="left")
         present = [key for key in COLUMNS if any(row.get(key) is not None for row in self.rows)]
         for key in present:
             table.add_column(COLUMNS[key], justify="right")
         for row in self.rows:
-            table.add_row(*(show_number(row.get(key)) for key in present))
+            table.add_row(*(format_number(row.get(key)) for key in present))
         last = self.rows[-1]
         bar = ProgressBar(total=self.total, completed=int(last["turn"]), width=40)
-        return Group(table, bar, Text(self.left(last)))
+        return Group(table, bar, Text(self.format_time_left(last)))

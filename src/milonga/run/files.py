@@ -23,12 +23,12 @@ REFUSED = (
 
 
 @contextmanager
-def disk_errors(what: Path) -> Iterator[None]:
+def translate_disk_errors(what: Path) -> Iterator[None]:
     """Raise a full disk, or a folder that cannot be written, as a `RunFolderError` for the user, not as a traceback."""
     try:
         yield
     except Exception as error:
-        code = errno_of(error)
+        code = find_errno(error)
         if code in FULL:
             raise RunFolderError(
                 f"the disk is full: '{what}' could not be written ({os.strerror(code)}); "
@@ -39,7 +39,7 @@ def disk_errors(what: Path) -> Iterator[None]:
         raise
 
 
-def errno_of(error: Exception) -> int:
+def find_errno(error: Exception) -> int:
     """Return the system's error number; 0 if there is none. Safetensors has it only in its message."""
     if isinstance(error, OSError):
         return error.errno or 0
@@ -47,7 +47,7 @@ def errno_of(error: Exception) -> int:
     return int(found[1]) if found else 0
 
 
-def sync(path: Path) -> None:
+def sync_to_disk(path: Path) -> None:
     """Flush a file, or the entries of a folder, to disk (fsync)."""
     handle = os.open(path, os.O_RDONLY)
     try:
@@ -58,24 +58,24 @@ def sync(path: Path) -> None:
 
 def write_atomically(path: Path, text: str) -> None:
     """Write a text file atomically: readers see the old content or the new one, never a part."""
-    with disk_errors(path):
+    with translate_disk_errors(path):
         draft = path.with_name(path.name + ".draft")
         draft.write_text(text, encoding="utf-8")
-        sync(draft)
+        sync_to_disk(draft)
         draft.replace(path)
-        sync(path.parent)
+        sync_to_disk(path.parent)
 
 
 def to_json(row: dict[str, Any]) -> str:
     """Format a row as one line of strict JSON: NaN and infinity become null."""
-    return json.dumps({key: _plain(value) for key, value in row.items()})
+    return json.dumps({key: _to_plain(value) for key, value in row.items()})
 
 
-def _plain(value: Any) -> Any:
+def _to_plain(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _plain(inner) for key, inner in value.items()}
+        return {key: _to_plain(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(inner) for inner in value]
+        return [_to_plain(inner) for inner in value]
     if hasattr(value, "item"):
         value = value.item()
     return None if isinstance(value, float) and not math.isfinite(value) else value
@@ -88,7 +88,7 @@ class JsonLines:
         self.path = path
 
     def append(self, *rows: dict[str, Any]) -> None:
-        with disk_errors(self.path), self.path.open("a") as file:
+        with translate_disk_errors(self.path), self.path.open("a") as file:
             file.writelines(to_json(row) + "\n" for row in rows)
             file.flush()
             os.fsync(file.fileno())
@@ -105,7 +105,7 @@ class JsonLines:
                 break
         return out
 
-    def cut(self, turn: int) -> None:
+    def truncate_after(self, turn: int) -> None:
         """Remove all rows after a turn. A file that does not exist is not created."""
         if not self.path.exists():
             return

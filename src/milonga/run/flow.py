@@ -15,7 +15,7 @@ OUTSIDE = ("answers", "steps", "demonstrations", "text", "preferences", "format"
 """Sources of credit that are not agents."""
 
 
-def flow_of(rows: Iterable[Mapping[str, Any]]) -> Flow:
+def compute_reward_flow(rows: Iterable[Mapping[str, Any]]) -> Flow:
     found: dict[tuple[str, str], list[float]] = {}
     for row in rows:
         for key, share in row.items():
@@ -25,7 +25,7 @@ def flow_of(rows: Iterable[Mapping[str, Any]]) -> Flow:
     return {edge: sum(shares) / len(shares) for edge, shares in found.items()}
 
 
-def mermaid(flow: Flow) -> str:
+def to_mermaid(flow: Flow) -> str:
     """Format a reward flow as a Mermaid graph: policies and judging agents are boxes, outside sources are round."""
     lines = ["graph LR"]
     for node in dict.fromkeys(name for edge in flow for name in edge):

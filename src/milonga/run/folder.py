@@ -12,10 +12,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO
 
-from milonga.config import Config, parse, read_toml, to_toml
+from milonga.config import Config, parse_config, read_toml, to_toml
 from milonga.errors import RunFolderError
 from milonga.run.checkpoints import Checkpoints
-from milonga.run.files import JsonLines, disk_errors, write_atomically
+from milonga.run.files import JsonLines, translate_disk_errors, write_atomically
 from milonga.run.traces import write_traces
 from milonga.types import Floats, Traces
 
@@ -36,7 +36,7 @@ class RunFolder:
         self._lock: IO[str] | None = None
 
     def __enter__(self) -> RunFolder:
-        with disk_errors(self.path):
+        with translate_disk_errors(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
             self._lock = (self.path / "lock").open("w")
         try:
@@ -66,10 +66,10 @@ class RunFolder:
 
     def rewind(self, turn: int) -> None:
         """Remove everything after the checkpoint that is resumed from: it will be computed again, bit for bit."""
-        self.metrics.cut(turn)
-        self.timing.cut(turn)
-        self.preferences.cut(turn)
-        self.checkpoints.forget_after(turn)
+        self.metrics.truncate_after(turn)
+        self.timing.truncate_after(turn)
+        self.preferences.truncate_after(turn)
+        self.checkpoints.remove_after(turn)
         for path in (self.path / "traces").glob("turn-*.parquet"):
             found = re.fullmatch(r"turn-(\d+)\.parquet", path.name)
             if found and int(found[1]) > turn:
@@ -85,4 +85,4 @@ def read_config(path: Path) -> Config:
         raise RunFolderError(f"run folder '{path}' does not exist")
     if not (path / "config.toml").exists():
         raise RunFolderError(f"'{path}' is not a run folder: it has no config.toml")
-    return parse(read_toml(path / "config.toml"))
+    return parse_config(read_toml(path / "config.toml"))

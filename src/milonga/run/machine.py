@@ -14,7 +14,7 @@ from typing import Any
 CORE = ("milonga", "torch", "transformers", "safetensors", "numpy", "pydantic", "pyarrow", "typer", "rich")
 
 
-def version_of(package: str) -> str | None:
+def get_version(package: str) -> str | None:
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
@@ -26,25 +26,25 @@ def describe_machine(turn: int) -> dict[str, Any]:
     return {
         "turn": turn,
         "started": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
-        "command": command(),
+        "command": get_command(),
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.machine()}",
-        "processor": processor(),
+        "processor": get_processor(),
         "cores": os.cpu_count(),
-        "memory_gib": memory_gib(),
-        "gpus": gpus(),
-        "versions": {name: found for name in CORE if (found := version_of(name))},
+        "memory_gib": get_memory_gib(),
+        "gpus": list_gpus(),
+        "versions": {name: found for name in CORE if (found := get_version(name))},
     }
 
 
-def command() -> str | None:
+def get_command() -> str | None:
     """The command line of this process if it is `milonga`; None for a user's own program, which is not recorded."""
     name = Path(sys.argv[0])
     ours = name.name == "milonga" or name.parent.name == "milonga"  # python -m milonga
     return shlex.join(["milonga", *sys.argv[1:]]) if ours else None
 
 
-def processor() -> str:
+def get_processor() -> str:
     """The name of the processor, if the system tells it."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
@@ -53,14 +53,14 @@ def processor() -> str:
     return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.processor())
 
 
-def memory_gib() -> float | None:
+def get_memory_gib() -> float | None:
     try:
         return round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1)
     except (ValueError, OSError):  # not every system tells it
         return None
 
 
-def gpus() -> list[str]:
+def list_gpus() -> list[str]:
     """Names of the GPUs. Torch is asked only if it is already imported: importing it takes a second."""
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_available():

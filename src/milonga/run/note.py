@@ -32,11 +32,11 @@ class Note:
         write_atomically(folder / FILE, json.dumps(asdict(self), indent=1) + "\n")
 
 
-def note_of(config: Config, policy: str, seats: Sequence[str], turn: int) -> Note:
+def make_note(config: Config, policy: str, seats: Sequence[str], turn: int) -> Note:
     """Make the note for a policy of a run at a turn."""
     model = config.policies[policy].model
     recipe, task = (Path(name).name for name in (config.recipe, str(config.task["name"])))  # may be paths
-    return Note(tuple(seats), config.dialect, origin_of(model), recipe, task, turn)
+    return Note(tuple(seats), config.dialect, find_origin(model), recipe, task, turn)
 
 
 def read_note(model: str) -> Note | None:
@@ -51,13 +51,13 @@ def read_note(model: str) -> Note | None:
         raise ConfigError(f"'{path}' is not a note that milonga wrote; remove it, or export the model again") from None
 
 
-def origin_of(model: str) -> str:
+def find_origin(model: str) -> str:
     """Return the model that training began with: from its note, or the model itself."""
     note = read_note(model)
     return model if note is None else note.origin
 
 
-def dialect_of(model: str) -> str:
+def find_dialect(model: str) -> str:
     """Return the dialect of a model: that of its note if it was exported, terse if embedded, otherwise tagged."""
     note = read_note(model)
     if note is not None:

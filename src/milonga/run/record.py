@@ -54,13 +54,13 @@ class Record:
         out: dict[str, tuple[list[int], list[float]]] = {}
         for row in self.rows:
             for key, raw in row.items():
-                if (value := as_number(raw)) is not None:
+                if (value := to_number(raw)) is not None:
                     turns, values = out.setdefault(key, ([], []))
                     turns.append(row["turn"])
                     values.append(value)
         return out
 
-    def curve(self, metric: str) -> tuple[list[int], list[float]]:
+    def get_curve(self, metric: str) -> tuple[list[int], list[float]]:
         return self.curves.get(metric, ([], []))
 
     def metrics(self, *prefixes: str) -> list[str]:
@@ -68,7 +68,7 @@ class Record:
         return [name for name in self.curves if name.startswith(prefixes)]
 
 
-def as_number(value: Any) -> float | None:
+def to_number(value: Any) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         return None
     return float(value)

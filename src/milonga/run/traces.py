@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from milonga.errors import RunFolderError
-from milonga.run.files import disk_errors
+from milonga.run.files import translate_disk_errors
 from milonga.types import Floats, Segment, Trace, Verification
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ GROUP = 256
 
 
 @cache
-def schema() -> pa.Schema:
+def make_schema() -> pa.Schema:
     import pyarrow as pa
 
     text, flag, number = pa.string(), pa.bool_(), pa.float32()
@@ -71,24 +71,24 @@ def write_traces(path: Path, traces: Iterable[Trace], advantages: Mapping[str, F
     """
     import pyarrow as pa
 
-    credit, rows = advantages or {}, with_earlier(traces)
-    shaped = versions_of(rows)
-    made = [row_of(trace, credit.get(trace.id)) | {"versions": shaped[trace.id]} for trace in rows]
-    write_table(path, pa.Table.from_pylist(made, schema=schema()))
+    credit, rows = advantages or {}, add_earlier_turns(traces)
+    shaped = collect_versions(rows)
+    made = [to_row(trace, credit.get(trace.id)) | {"versions": shaped[trace.id]} for trace in rows]
+    write_table(path, pa.Table.from_pylist(made, schema=make_schema()))
 
 
 def write_table(path: Path, table: pa.Table) -> None:
     """Write a table to a draft and rename it, so that a reader never sees half a file."""
     import pyarrow.parquet as pq
 
-    with disk_errors(path):
+    with translate_disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         draft = path.with_name(path.name + ".draft")
         pq.write_table(table, draft, row_group_size=GROUP)
         draft.replace(path)
 
 
-def with_earlier(traces: Iterable[Trace]) -> list[Trace]:
+def add_earlier_turns(traces: Iterable[Trace]) -> list[Trace]:
     """Add the earlier turns of conversations, each once and before the turns that follow. Their texts and grades are in no
     other row."""
     traces = list(traces)
@@ -96,14 +96,14 @@ def with_earlier(traces: Iterable[Trace]) -> list[Trace]:
     out: list[Trace] = []
     for trace in traces:
         turns = [trace]
-        while (before := turns[0].earlier) is not None and before.id not in written:
+        while (before := turns[0].earlier_conversation) is not None and before.id not in written:
             turns.insert(0, before)
             written.add(before.id)
         out += turns
     return out
 
 
-def versions_of(traces: Sequence[Trace]) -> dict[str, list[tuple[str, int]]]:
+def collect_versions(traces: Sequence[Trace]) -> dict[str, list[tuple[str, int]]]:
     """Collect, by rollout id, the version of every policy that shaped a rollout: its author, its targets' and its judges'."""
     found: dict[str, dict[str, int]] = {}
     for trace in traces:
@@ -124,11 +124,11 @@ def read_traces(path: Path, columns: Sequence[str] | None = None, most: int | No
         table = pq.read_table(path, columns=None if columns is None else list(columns))
     except (pa.ArrowException, OSError) as error:
         raise RunFolderError(f"'{path}' cannot be read: {' '.join(str(error).split())}") from None
-    rows: list[dict[str, Any]] = (table if most is None else last_problems(table, most)).to_pylist()
+    rows: list[dict[str, Any]] = (table if most is None else select_last_problems(table, most)).to_pylist()
     return rows
 
 
-def last_problems(table: Any, most: int) -> Any:
+def select_last_problems(table: Any, most: int) -> Any:
     """Select the last problems of a table so that at most `most` rows are left, but at least one problem."""
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -144,12 +144,12 @@ def last_problems(table: Any, most: int) -> Any:
     return table.filter(pc.is_in(table["problem"], value_set=pa.array(kept)))
 
 
-def row_of(trace: Trace, advantages: Floats | None = None) -> dict[str, Any]:
+def to_row(trace: Trace, advantages: Floats | None = None) -> dict[str, Any]:
     value = trace.reading.value
     said = value if isinstance(value, Verification) else None
     if advantages is not None and len(advantages) != len(trace.ids):
         advantages = None  # a train batch may hold a slice of a rollout under the same id
-    made = maker(trace)
+    made = find_author_segment(trace)
     return {
         "id": trace.id,
         "seat": trace.seat,
@@ -162,7 +162,7 @@ def row_of(trace: Trace, advantages: Floats | None = None) -> dict[str, Any]:
         "advantages": None if advantages is None else advantages.astype("float32").tolist(),
         "chars": None if trace.chars is None else trace.chars.tolist(),
         "trained_from": min((s.start for s in trace.segments if s.trained), default=len(trace.ids)),
-        "turns": [list(span) for span in trace.turns],
+        "turns": [list(span) for span in trace.turn_spans],
         "policy": None if made is None else made.policy,
         "version": None if made is None else made.version,
         "step_ends": [end for _, end in trace.steps],
@@ -173,36 +173,36 @@ def row_of(trace: Trace, advantages: Floats | None = None) -> dict[str, Any]:
         "answer": getattr(value, "answer", None),
         "verification": said is not None,
         "final_verdict": getattr(value, "final", None),
-        "step_verdicts": listed(said.steps) if said else None,
+        "step_verdicts": list_or_none(said.steps) if said else None,
         "score": said.score if said else None,
-        "step_scores": listed(said.step_scores) if said else None,
-        "contradiction": contradicts(said.final, said.steps) if said else None,
-        "fooled": fooled(said.final, known(trace.about)) if said else None,
+        "step_scores": list_or_none(said.step_scores) if said else None,
+        "contradiction": is_contradiction(said.final, said.steps) if said else None,
+        "fooled": is_fooled(said.final, get_target_correct(trace.about)) if said else None,
         "correct": None if trace.grade is None else trace.grade.correct,
-        "step_truth": None if trace.grade is None else listed(trace.grade.steps),
+        "step_truth": None if trace.grade is None else list_or_none(trace.grade.steps),
     }
 
 
-def maker(trace: Trace) -> Segment | None:
+def find_author_segment(trace: Trace) -> Segment | None:
     """Find the segment that a policy wrote: the first trained one, or the last one if none is trained."""
     written = [segment for segment in trace.segments if segment.policy is not None]
     return next((segment for segment in written if segment.trained), written[-1] if written else None)
 
 
-def listed(values: Iterable[Any] | None) -> list[Any] | None:
+def list_or_none(values: Iterable[Any] | None) -> list[Any] | None:
     return None if values is None else list(values)
 
 
-def contradicts(final: bool | None, steps: Iterable[bool] | None) -> bool | None:
+def is_contradiction(final: bool | None, steps: Iterable[bool] | None) -> bool | None:
     """Whether a final verdict contradicts the step verdicts; None if either is missing."""
     return None if final is None or steps is None else final != all(steps)
 
 
-def known(about: tuple[Trace, ...]) -> bool | None:
+def get_target_correct(about: tuple[Trace, ...]) -> bool | None:
     """Whether the single target is correct; None if there are several targets or it has no grade."""
     return about[0].grade.correct if len(about) == 1 and about[0].grade is not None else None
 
 
-def fooled(final: bool | None, correct: bool | None) -> bool | None:
+def is_fooled(final: bool | None, correct: bool | None) -> bool | None:
     """Whether a verdict calls a wrong solution right; None if the verdict or the truth is unknown."""
     return None if final is None or correct is None else final and not correct

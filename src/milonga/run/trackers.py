@@ -44,7 +44,7 @@ class _Wandb:
             self.module: Any = __import__(module)
         except ImportError:
             raise MissingExtra(f"the tracker '{module}'", module) from None
-        name = run_id(folder)
+        name = get_run_id(folder)
         extra: dict[str, Any] = {"dir": str(folder), "id": name} if module == "wandb" else {}
         self.module.init(project=project, name=name, config=config, resume="allow", **extra)
 
@@ -55,7 +55,7 @@ class _Wandb:
         self.module.finish()
 
 
-def run_id(folder: Path) -> str:
+def get_run_id(folder: Path) -> str:
     """The run's id in a tracker: made once and saved in the folder, so that a resumed run is the same run."""
     file = folder / "tracker-id"
     if not file.exists():
@@ -71,5 +71,5 @@ def open_trackers(names: Sequence[str], folder: Path, project: str, config: dict
     return out
 
 
-def numbers_of(row: Mapping[str, Any]) -> dict[str, float]:
+def select_numbers(row: Mapping[str, Any]) -> dict[str, float]:
     return {k: float(v) for k, v in row.items() if isinstance(v, int | float) and not isinstance(v, bool) and k != "turn"}

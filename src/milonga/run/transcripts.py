@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from milonga.config import Config
-from milonga.roles import StepSolver, solver_in
+from milonga.roles import StepSolver, make_step_solver
 from milonga.run.traces import read_traces
 from milonga.types import Solution
 
@@ -77,24 +77,24 @@ def read_transcripts(folder: Path, config: Config) -> list[Transcript]:
         return []
     rows = read_traces(files[-1], COLUMNS, MOST_TRACES)
     turn = int(files[-1].stem.removeprefix("turn-"))
-    solver = solver_in(config.dialect)
+    solver = make_step_solver(config.dialect)
     checks: dict[str, list[dict[str, Any]]] = {}
-    solutions = [row for row in rows if not row["about"] or goes_on(row)]
+    solutions = [row for row in rows if not row["about"] or is_later_turn(row)]
     for row in rows:
-        for about in () if goes_on(row) else row["about"]:
+        for about in () if is_later_turn(row) else row["about"]:
             checks.setdefault(about, []).append(row)
-    return [transcript_of(row, checks.get(row["id"], []), solver, turn) for row in solutions]
+    return [build_transcript(row, checks.get(row["id"], []), solver, turn) for row in solutions]
 
 
-def goes_on(row: Mapping[str, Any]) -> bool:
+def is_later_turn(row: Mapping[str, Any]) -> bool:
     """Whether a row is a later turn of a conversation, not a verification. Its id, as the context made it, tells."""
     return any(f"/{about}>" in row["id"] for about in row["about"])
 
 
-def transcript_of(row: Mapping[str, Any], checks: Sequence[Mapping[str, Any]], solver: StepSolver, turn: int) -> Transcript:
+def build_transcript(row: Mapping[str, Any], checks: Sequence[Mapping[str, Any]], solver: StepSolver, turn: int) -> Transcript:
     """Build a transcript. Of several verifications the one with the largest disagreement is shown; the others are counted."""
     truth = row["step_truth"] or []
-    check = max(checks, key=lambda one: distance(one, row["correct"], truth), default=None)
+    check = max(checks, key=lambda one: measure_disagreement(one, row["correct"], truth), default=None)
     verdicts = (check["step_verdicts"] if check is not None else None) or []
     read = solver.read(row["text"]).value
     texts = read.steps if isinstance(read, Solution) else ()
@@ -120,7 +120,7 @@ def transcript_of(row: Mapping[str, Any], checks: Sequence[Mapping[str, Any]], s
     )
 
 
-def distance(check: Mapping[str, Any], correct: bool | None, truth: Sequence[bool]) -> tuple[int, int]:
+def measure_disagreement(check: Mapping[str, Any], correct: bool | None, truth: Sequence[bool]) -> tuple[int, int]:
     """Disagreement of a verification with the truth: (final verdict wrong, number of wrong step verdicts)."""
     final = check["final_verdict"]
     wrong = final is not None and correct is not None and final != correct
@@ -137,7 +137,7 @@ KINDS: tuple[tuple[str, Callable[[Transcript], int]], ...] = (
 """(reason why a transcript is worth reading, score of a transcript; 0 for not at all)."""
 
 
-def choose(transcripts: Sequence[Transcript], each: int) -> list[tuple[str, Transcript]]:
+def select_transcripts(transcripts: Sequence[Transcript], each: int) -> list[tuple[str, Transcript]]:
     """Select transcripts worth reading, with the reason: at most `each` of each kind, none twice, the last ones first."""
     out: list[tuple[str, Transcript]] = []
     taken: set[str] = set()

@@ -3,7 +3,7 @@
 from milonga.sandbox.executor import Sandbox, SandboxBroken
 from milonga.sandbox.isolation import IsolationError, Level
 from milonga.sandbox.program import Failure, Limits, Outcome, Program, Status
-from milonga.sandbox.values import Canonical, InvalidValue, Value, canonical, decode, read_literal, same
+from milonga.sandbox.values import Canonical, InvalidValue, Value, decode, is_same_value, parse_literal, to_canonical
 
 __all__ = [
     "Canonical",
@@ -18,8 +18,8 @@ __all__ = [
     "SandboxBroken",
     "Status",
     "Value",
-    "canonical",
     "decode",
-    "read_literal",
-    "same",
+    "is_same_value",
+    "parse_literal",
+    "to_canonical",
 ]

@@ -32,21 +32,21 @@ OUT_OF_MEMORY = 3
 
 def main() -> NoReturn:
     setup = json.loads(sys.argv[1])
-    codec = load("codec", os.path.dirname(os.path.abspath(__file__)))
+    codec = load_module("codec", os.path.dirname(os.path.abspath(__file__)))
     os.environ.clear()
     sys.argv[:] = ["program"]
-    restrict(setup["limits"])
+    set_limits(setup["limits"])
     if setup["filter"] is not None:
-        restrict_calls(os.read(setup["filter"], 1 << 16))
+        load_syscall_filter(os.read(setup["filter"], 1 << 16))
         os.close(setup["filter"])
-    say(setup["result"], f"ready {time.process_time():.6f}")
-    request = json.loads(received())
+    write_line(setup["result"], f"ready {time.process_time():.6f}")
+    request = json.loads(receive_request())
     gc.collect()
     gc.freeze()
-    perform(request, setup["result"], codec)
+    perform_request(request, setup["result"], codec)
 
 
-def load(name: str, folder: str) -> Any:
+def load_module(name: str, folder: str) -> Any:
     """Load a module from our folder; leave neither on the import path of the program."""
     sys.path.insert(0, folder)
     module = __import__(name)
@@ -54,14 +54,14 @@ def load(name: str, folder: str) -> Any:
     return module
 
 
-def restrict(limits: dict[str, int]) -> None:
+def set_limits(limits: dict[str, int]) -> None:
     """Set soft and hard resource limits, by the names of `resource`."""
     for name, value in limits.items():
         if hasattr(resource, name):
             resource.setrlimit(getattr(resource, name), (value, value))
 
 
-def restrict_calls(code: bytes) -> None:
+def load_syscall_filter(code: bytes) -> None:
     """Load a seccomp filter into this process, and make it die with its parent. Bubblewrap does both itself."""
     import ctypes
 
@@ -80,7 +80,7 @@ def restrict_calls(code: bytes) -> None:
             raise OSError(ctypes.get_errno(), f"prctl {each[0]}")
 
 
-def received() -> bytes:
+def receive_request() -> bytes:
     """Receive the request: its length in a line, then so many bytes. The rest is the program's standard input."""
     head = b""
     while not head.endswith(b"\n"):
@@ -97,22 +97,22 @@ def received() -> bytes:
     return bytes(body)
 
 
-def say(descriptor: int, line: str) -> None:
+def write_line(descriptor: int, line: str) -> None:
     data = line.encode() + b"\n"
     while data:
         data = data[os.write(descriptor, data) :]
 
 
-def perform(request: dict[str, Any], descriptor: int, codec: Any) -> NoReturn:
+def perform_request(request: dict[str, Any], descriptor: int, codec: Any) -> NoReturn:
     """Run the program, write the report, exit. The report is made of what was gathered, whatever the program did here."""
     reserve = [bytearray(1 << 20)]  # to have room for saying that there was none
     reply: dict[str, Any] = {"token": request["token"], "failure": None, "results": [], "mutates": False}
-    write, leave, flushes, dumps = say, os._exit, (sys.stdout.flush, sys.stderr.flush), json.dumps
+    write, leave, flushes, dumps = write_line, os._exit, (sys.stdout.flush, sys.stderr.flush), json.dumps
     try:
-        reply["failure"] = run(request, reply, codec)
+        reply["failure"] = run_program(request, reply, codec)
     except BaseException as error:
         reserve.clear()
-        reply["failure"] = described(error)
+        reply["failure"] = describe_error(error)
     reserve.clear()
     for flush in flushes:
         with contextlib.suppress(BaseException):
@@ -125,29 +125,29 @@ def perform(request: dict[str, Any], descriptor: int, codec: Any) -> NoReturn:
         leave(0)
 
 
-def run(request: dict[str, Any], reply: dict[str, Any], codec: Any) -> list[str] | None:
+def run_program(request: dict[str, Any], reply: dict[str, Any], codec: Any) -> list[str] | None:
     """Run the program and fill in `reply["results"]`; return the failure, None if there is none."""
     entry = request["entry"]
     try:
         code = compile(request["source"], "<program>", "exec", dont_inherit=True)
     except BaseException as error:
-        return ["syntax", *described(error)[1:]]
+        return ["syntax", *describe_error(error)[1:]]
     module = Module("program" if entry else "__main__")
     sys.modules[module.__name__] = module
     if not entry:
-        return script(code, module)
+        return run_script(code, module)
     exec(code, module.__dict__)
     function = module.__dict__.get(entry)
     if function is None:
         return ["exception", "NameError", f"the program does not define {entry}"]
     for text in request["calls"]:
         arguments = codec.decode(text)
-        reply["results"].append(called(function, arguments, codec))
+        reply["results"].append(call_function(function, arguments, codec))
         reply["mutates"] = reply["mutates"] or is_changed(arguments, text, codec)
     return None
 
 
-def script(code: CodeType, module: ModuleType) -> list[str] | None:
+def run_script(code: CodeType, module: ModuleType) -> list[str] | None:
     try:
         exec(code, module.__dict__)
     except SystemExit as end:
@@ -156,18 +156,18 @@ def script(code: CodeType, module: ModuleType) -> list[str] | None:
     return None
 
 
-def called(function: Any, arguments: tuple[Any, ...], codec: Any) -> list[str]:
+def call_function(function: Any, arguments: tuple[Any, ...], codec: Any) -> list[str]:
     """Call the function; return the encoded result, or the failure."""
     try:
         returned = function(*arguments)
     except BaseException as error:
-        return described(error)
+        return describe_error(error)
     try:
         return [codec.encode(returned)]
     except codec.InvalidValue as error:
         return ["bad_output", "InvalidValue", str(error)[:TEXT]]
     except BaseException as error:
-        return described(error)
+        return describe_error(error)
 
 
 def is_changed(arguments: tuple[Any, ...], text: str, codec: Any) -> bool:
@@ -177,7 +177,7 @@ def is_changed(arguments: tuple[Any, ...], text: str, codec: Any) -> bool:
         return True
 
 
-def described(error: BaseException) -> list[str]:
+def describe_error(error: BaseException) -> list[str]:
     """Return status, name and text of an exception. Its own `__str__` may fail."""
     status = "memory" if isinstance(error, MemoryError) else "exception"
     try:

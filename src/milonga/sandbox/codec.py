@@ -27,7 +27,7 @@ class InvalidValue(ValueError):
 
 def encode(value: object) -> str:
     """Encode a value as text; `InvalidValue` if it is not plain or exceeds a bound."""
-    text = json.dumps(tagged(value), separators=(",", ":"))
+    text = json.dumps(tag_value(value), separators=(",", ":"))
     if len(text) > TEXT:
         raise InvalidValue(f"longer than {TEXT} characters")
     return text
@@ -38,7 +38,7 @@ def decode(text: str) -> Any:
     if len(text) > TEXT:
         raise InvalidValue(f"longer than {TEXT} characters")
     try:
-        value = _untagged(json.loads(text, parse_constant=_refused, parse_float=_refused), DEPTH)
+        value = _untag_value(json.loads(text, parse_constant=_refuse, parse_float=_refuse), DEPTH)
     except InvalidValue:
         raise
     except (ValueError, TypeError, RecursionError) as error:
@@ -48,9 +48,9 @@ def decode(text: str) -> Any:
     return value
 
 
-def tagged(value: Any) -> Any:
+def tag_value(value: Any) -> Any:
     """Convert a value to JSON data, with tags for types that JSON lacks."""
-    return _tagged(value, DEPTH, _Budget())
+    return _tag_value(value, DEPTH, _Budget())
 
 
 class _Budget:
@@ -65,7 +65,7 @@ class _Budget:
             raise InvalidValue(f"more than {NODES} nodes")
 
 
-def _tagged(value: Any, depth: int, budget: _Budget) -> Any:
+def _tag_value(value: Any, depth: int, budget: _Budget) -> Any:
     """Convert recursively: a type that JSON lacks becomes an object with one key, the type. Types compare by identity."""
     budget.spend()
     kind = type(value)
@@ -86,31 +86,31 @@ def _tagged(value: Any, depth: int, budget: _Budget) -> Any:
     if depth == 0:
         raise InvalidValue(f"nested deeper than {DEPTH}")
     if kind is dict:
-        pairs = [[_tagged(k, depth - 1, budget), _tagged(v, depth - 1, budget)] for k, v in value.items()]
+        pairs = [[_tag_value(k, depth - 1, budget), _tag_value(v, depth - 1, budget)] for k, v in value.items()]
         return {"dict": sorted(pairs, key=lambda pair: json.dumps(pair[0]))}
-    items = [_tagged(item, depth - 1, budget) for item in value]
+    items = [_tag_value(item, depth - 1, budget) for item in value]
     if kind is set:
         items.sort(key=json.dumps)
     return items if kind is list else {kind.__name__: items}
 
 
-def _untagged(data: Any, depth: int) -> Any:
+def _untag_value(data: Any, depth: int) -> Any:
     if data is None or isinstance(data, bool | int | str):
         return data
     if depth < 0:
         raise InvalidValue(f"nested deeper than {DEPTH}")
     if isinstance(data, list):
-        return [_untagged(item, depth - 1) for item in data]
+        return [_untag_value(item, depth - 1) for item in data]
     ((tag, content),) = data.items()
     if tag == "float":
         return float(content)
     if tag == "bytes":
         return bytes.fromhex(content)
     if tag == "dict":
-        return {_untagged(k, depth - 1): _untagged(v, depth - 1) for k, v in content}
-    items = [_untagged(item, depth - 1) for item in content]
-    return tuple(items) if tag == "tuple" else set(items) if tag == "set" else _refused(tag)
+        return {_untag_value(k, depth - 1): _untag_value(v, depth - 1) for k, v in content}
+    items = [_untag_value(item, depth - 1) for item in content]
+    return tuple(items) if tag == "tuple" else set(items) if tag == "set" else _refuse(tag)
 
 
-def _refused(word: str) -> Any:
+def _refuse(word: str) -> Any:
     raise InvalidValue(f"not a canonical text: {word[:40]}")

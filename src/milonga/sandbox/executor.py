@@ -20,10 +20,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from milonga.errors import UserError
-from milonga.sandbox.isolation import IsolationError, Level, Mount, architecture, bubblewrap
+from milonga.sandbox.isolation import IsolationError, Level, Mount, find_bubblewrap, require_architecture
 from milonga.sandbox.process import NotStarted, SingleUse
-from milonga.sandbox.program import Failure, Limits, Outcome, Program, Status, failed
-from milonga.sandbox.values import canonical
+from milonga.sandbox.program import Failure, Limits, Outcome, Program, Status, make_failed_outcome
+from milonga.sandbox.values import to_canonical
 
 SEEDS = (1, 2)
 """Hash seeds of the two processes in which a program must do the same."""
@@ -64,37 +64,37 @@ class SandboxBroken(UserError):
     """Too many programs could not be run, for reasons that are not theirs."""
 
 
-def tried(level: Level) -> str | None:
+def try_level(level: Level) -> str | None:
     """Try a level by running a program in it; return why it is not available, None if it is."""
     try:
-        architecture()
+        require_architecture()
         if level == "isolated":
-            bubblewrap()
+            find_bubblewrap()
         generous = Limits(cpu_s=10, wall_s=60)
         outcome = SingleUse(level, generous, seed=0).run(PROBE if level == "isolated" else HARMLESS)
     except (IsolationError, NotStarted, OSError) as error:
         return str(error)
     if outcome.status != "ok":
         return outcome.reason
-    if level == "isolated" and outcome.results != (canonical([]),):
+    if level == "isolated" and outcome.results != (to_canonical([]),):
         return f"a process in it can reach beyond it: {outcome.results[0]}"
     return None
 
 
-def choose(isolation: Level, allow_weak: bool) -> tuple[Level, str]:
+def choose_level(isolation: Level, allow_weak: bool) -> tuple[Level, str]:
     """Choose the isolation level; return it and why it is not the requested one. `IsolationError` if none is allowed."""
     allowing = "on a machine that you can throw away, set allow_weak_isolation = true"
     if isolation == "limited" and not allow_weak:
         raise IsolationError(f"isolation 'limited' lets programs read and write what you can: {allowing}")
     why = ""
     if isolation == "isolated":
-        reason = tried("isolated")
+        reason = try_level("isolated")
         if reason is None:
             return "isolated", ""
         why = f"isolation 'isolated' is not to be had here: {reason}"
         if not allow_weak:
             raise IsolationError(f"{why}; install or enable what is missing, or {allowing}")
-    reason = tried("limited")
+    reason = try_level("limited")
     if reason is not None:
         raise IsolationError(f"programs cannot be run here: {reason}")
     return "limited", why
@@ -114,7 +114,7 @@ class Sandbox:
         """`mounts` are extra folders that programs may read; enforced only if isolated."""
         self.limits = limits or Limits()
         self.mounts = mounts
-        self.level, self.weaker_because = choose(isolation, allow_weak)
+        self.level, self.weaker_because = choose_level(isolation, allow_weak)
         self.workers = workers or max(1, (os.cpu_count() or 1) - 1)
         self.counts: Counter[Status] = Counter()
         """Programs run, by how they ended."""
@@ -137,7 +137,7 @@ class Sandbox:
         """Run programs; return outcomes in their order. `seed` is the hash seed of all of them: it orders their sets."""
         if self._closed:
             raise RuntimeError("the sandbox is closed")
-        futures = [self._threads.submit(self._one, program, seed) for program in programs]
+        futures = [self._threads.submit(self._run_one, program, seed) for program in programs]
         try:
             outcomes = [future.result() for future in futures]
         except BaseException:  # an interrupt: nothing may go on behind our back
@@ -146,10 +146,10 @@ class Sandbox:
             self.close()
             raise
         self.counts.update(outcome.status for outcome in outcomes)
-        self._check()
+        self._check_error_share()
         return outcomes
 
-    def deterministic(self, programs: Sequence[Program]) -> list[Outcome]:
+    def run_deterministic(self, programs: Sequence[Program]) -> list[Outcome]:
         """Run programs twice; return each outcome if both runs agree, else `nondeterministic`.
 
         Each is run in two fresh processes that differ in hash seed, number and place in memory, and does all its calls twice in
@@ -157,7 +157,7 @@ class Sandbox:
         """
         doubled = [replace(program, calls=(*program.calls, *program.calls)) for program in programs]
         runs = [self.run(doubled, seed) for seed in SEEDS]
-        return [agreed(*pair) for pair in zip(programs, *runs, strict=True)]
+        return [merge_outcomes(*pair) for pair in zip(programs, *runs, strict=True)]
 
     def close(self) -> None:
         """End all processes; a program that is running has until its wall time is over. Nothing is left afterwards."""
@@ -168,32 +168,32 @@ class Sandbox:
                 waiting.pop().discard()
         atexit.unregister(self.close)
 
-    def _one(self, program: Program, seed: int) -> Outcome:
+    def _run_one(self, program: Program, seed: int) -> Outcome:
         if len(program.source) > self.limits.source_kb << 10:
-            return failed(program, Failure("forbidden", "", f"source of more than {self.limits.source_kb} kB"))
+            return make_failed_outcome(program, Failure("forbidden", "", f"source of more than {self.limits.source_kb} kB"))
         reason = ""
         for _ in range(STARTS):
             try:
-                process = self._take(seed)
-                self._prepare(seed)  # the next one starts while this one works
+                process = self._take_process(seed)
+                self._prepare_processes(seed)  # the next one starts while this one works
             except OSError as error:
                 reason = f"no process can be started: {error}"
                 continue
             try:
-                return self._noted(process.run(program))
+                return self._note_error(process.run(program))
             except NotStarted as error:
                 reason = str(error)
             except OSError as error:
                 reason = f"no word can be had with the process: {error}"
                 break
-        return self._noted(failed(program, Failure("sandbox_error", "", reason)))
+        return self._note_error(make_failed_outcome(program, Failure("sandbox_error", "", reason)))
 
-    def _noted(self, outcome: Outcome) -> Outcome:
+    def _note_error(self, outcome: Outcome) -> Outcome:
         if outcome.status == "sandbox_error":
             self._last_error = outcome.reason
         return outcome
 
-    def _take(self, seed: int) -> SingleUse:
+    def _take_process(self, seed: int) -> SingleUse:
         """Take a started process; one that died while it waited is discarded."""
         while True:
             with self._lock:
@@ -205,7 +205,7 @@ class Sandbox:
                 return process
             process.discard()
 
-    def _prepare(self, seed: int) -> None:
+    def _prepare_processes(self, seed: int) -> None:
         """Start processes in advance, one more than workers: starting takes longer than most programs.
 
         If none can be started, the next `_take` will raise.
@@ -216,7 +216,7 @@ class Sandbox:
             for _ in range(min(missing, 2)):  # several threads may find the same ones missing
                 self._waiting[seed].append(SingleUse(self.level, self.limits, seed, self.mounts))
 
-    def _check(self) -> None:
+    def _check_error_share(self) -> None:
         errors, total = self.counts["sandbox_error"], self.counts.total()
         if errors > max(FEW_ERRORS, ERROR_SHARE * total):
             raise SandboxBroken(
@@ -224,20 +224,24 @@ class Sandbox:
             )
 
 
-def agreed(program: Program, first: Outcome, second: Outcome) -> Outcome:
+def merge_outcomes(program: Program, first: Outcome, second: Outcome) -> Outcome:
     """Merge the outcomes of two processes in which every call was made twice."""
     for outcome in (first, second):
         if outcome.status not in ("ok", "exception"):
             return replace(outcome, results=outcome.results[: len(program.calls)])
     count = len(program.calls)
-    rounds = {said(outcome, part) for outcome in (first, second) for part in (slice(0, count), slice(count, None))}
+    rounds = {
+        collect_observations(outcome, part) for outcome in (first, second) for part in (slice(0, count), slice(count, None))
+    }
     cpu_s = max(first.cpu_s, second.cpu_s)
     if len(rounds) > 1:
-        return failed(program, Failure("nondeterministic", "", "its runs differ"), first.stdout, first.stderr, cpu_s)
+        return make_failed_outcome(
+            program, Failure("nondeterministic", "", "its runs differ"), first.stdout, first.stderr, cpu_s
+        )
     return replace(first, results=first.results[:count], cpu_s=cpu_s, mutates=first.mutates or second.mutates)
 
 
-def said(outcome: Outcome, part: slice) -> tuple[str | tuple[Status, str], ...]:
+def collect_observations(outcome: Outcome, part: slice) -> tuple[str | tuple[Status, str], ...]:
     """Collect what must agree between runs: results and kinds of failures, a script's output; not exception texts."""
     results: list[str | tuple[Status, str]] = [
         (each.status, each.error) if isinstance(each, Failure) else each for each in outcome.results[part]

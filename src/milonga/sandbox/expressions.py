@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal, NoReturn
 
-from milonga.sandbox.values import Canonical, InvalidValue, Value, canonical
+from milonga.sandbox.values import Canonical, InvalidValue, Value, to_canonical
 
 Ending = Literal["ok", "syntax", "forbidden", "exception", "timeout", "memory", "bad_output"]
 """How an evaluation ends; words of the sandbox's closed set."""
@@ -66,10 +66,10 @@ def evaluate(source: str, arguments: Mapping[str, Value], budget: Budget = DEFAU
     """Evaluate an expression with these arguments, by name."""
     run = _Run(budget)
     try:
-        tree = _parsed(source, budget)
+        tree = _parse_or_stop(source, budget)
         for value in arguments.values():
-            run.argument(value)
-        found = canonical(run.visit(tree, dict(arguments)))
+            run.check_argument(value)
+        found = to_canonical(run.visit(tree, dict(arguments)))
         return Evaluation("ok", found, run.used)
     except _Stop as stop:
         return Evaluation(stop.status, None, run.used, str(stop))
@@ -79,15 +79,15 @@ def evaluate(source: str, arguments: Mapping[str, Value], budget: Budget = DEFAU
         return Evaluation("memory", None, run.used, "nested too deep")
 
 
-def _parsed(source: str, budget: Budget) -> ast.expr:
-    found = _read(source, budget)
+def _parse_or_stop(source: str, budget: Budget) -> ast.expr:
+    found = _parse(source, budget)
     if isinstance(found, _Stop):
         raise _Stop(found.status, str(found))
     return found
 
 
 @lru_cache(maxsize=4096)
-def _read(source: str, budget: Budget) -> ast.expr | _Stop:
+def _parse(source: str, budget: Budget) -> ast.expr | _Stop:
     """Parse a text within the grammar, or return why not. Cached: the same program runs on many inputs."""
     if len(source) > budget.source:
         return _Stop("memory", f"longer than {budget.source} characters")
@@ -101,7 +101,7 @@ def _read(source: str, budget: Budget) -> ast.expr | _Stop:
         return _Stop("syntax", f"not an expression: {type(error).__name__}")
     try:
         _check_place(None, tree)
-        _check(tree, budget, budget.depth)
+        _check_node(tree, budget, budget.depth)
     except _Stop as stop:
         return stop
     return tree
@@ -125,7 +125,7 @@ CONSUMERS = ("sum", "min", "max", "sorted", "any", "all", "list")
 """Functions that iterate over their argument; only they accept a generator."""
 
 
-def _check(node: ast.AST, budget: Budget, depth: int) -> None:
+def _check_node(node: ast.AST, budget: Budget, depth: int) -> None:
     if depth < 0:
         raise _Stop("memory", f"nested deeper than {budget.depth}")
     kind = type(node)
@@ -138,29 +138,31 @@ def _check(node: ast.AST, budget: Budget, depth: int) -> None:
         for child in found if type(found) is list else (found,):
             if isinstance(child, ast.AST):
                 _check_place(node, child)
-                _check(child, budget, depth - 1)
+                _check_node(child, budget, depth - 1)
 
 
 def _check_place(node: ast.AST | None, child: ast.AST) -> None:
     """Raise if a node is not allowed at this place: generators, ranges and methods are allowed in certain parents only."""
-    if _lazy(child) and not (node is not None and _goes_through(node, child)):
+    if _is_lazy(child) and not (node is not None and _consumes(node, child)):
         raise _Stop("forbidden", "nothing goes through this")
     if isinstance(child, ast.Attribute) and not (isinstance(node, ast.Call) and child is node.func):
         raise _Stop("forbidden", "a method that is not called")
 
 
-def _lazy(node: ast.AST) -> bool:
+def _is_lazy(node: ast.AST) -> bool:
     """Whether the node is a generator or a range: iterable, but no value of the dialect."""
-    return isinstance(node, ast.GeneratorExp) or (isinstance(node, ast.Call) and _name(node) == "range")
+    return isinstance(node, ast.GeneratorExp) or (isinstance(node, ast.Call) and _function_name(node) == "range")
 
 
-def _goes_through(node: ast.AST, child: ast.AST) -> bool:
+def _consumes(node: ast.AST, child: ast.AST) -> bool:
     if isinstance(node, ast.Call) and child in node.args:
-        return len(node.args) == 1 and (_name(node) in CONSUMERS or (_name(node) == "len" and isinstance(child, ast.Call)))
+        return len(node.args) == 1 and (
+            _function_name(node) in CONSUMERS or (_function_name(node) == "len" and isinstance(child, ast.Call))
+        )
     return isinstance(node, ast.comprehension) and child is node.iter and isinstance(child, ast.Call)
 
 
-def _allowed_constant(node: ast.Constant, budget: Budget) -> bool:
+def _is_allowed_constant(node: ast.Constant, budget: Budget) -> bool:
     value = node.value
     if isinstance(value, int) and value.bit_length() > budget.bits:
         raise _Stop("memory", f"an integer of more than {budget.bits} bits")
@@ -169,27 +171,27 @@ def _allowed_constant(node: ast.Constant, budget: Budget) -> bool:
     return isinstance(value, int | str)
 
 
-def _name(call: ast.Call) -> str:
+def _function_name(call: ast.Call) -> str:
     return call.func.id if isinstance(call.func, ast.Name) else ""
 
 
-def _allowed_call(call: ast.Call, budget: Budget) -> bool:
+def _is_allowed_call(call: ast.Call, budget: Budget) -> bool:
     """Whether a call is to a function or method of the dialect, with an allowed number of arguments."""
     keys = [keyword.arg for keyword in call.keywords]
     if isinstance(call.func, ast.Attribute):
         least, most = METHODS.get(call.func.attr, ("", 0, -1))[1:]
         return not keys and least <= len(call.args) <= most
-    least, most, key = FUNCTIONS.get(_name(call), (0, -1, ""))
+    least, most, key = FUNCTIONS.get(_function_name(call), (0, -1, ""))
     return least <= len(call.args) <= most and (not keys or (keys == [key] and len(call.args) == 1))
 
 
 RULES: dict[type[ast.AST], Callable[[Any, Budget], bool]] = {
-    ast.Constant: _allowed_constant,
+    ast.Constant: _is_allowed_constant,
     ast.Name: lambda node, budget: not node.id.startswith("__"),
     ast.BinOp: lambda node, budget: type(node.op) in ARITHMETIC,
     ast.UnaryOp: lambda node, budget: isinstance(node.op, ast.USub | ast.Not),
     ast.Compare: lambda node, budget: all(type(op) in COMPARISONS for op in node.ops),
-    ast.Call: _allowed_call,
+    ast.Call: _is_allowed_call,
     ast.Attribute: lambda node, budget: node.attr in METHODS,
     ast.keyword: lambda node, budget: node.arg in ("default", "reverse"),
     ast.comprehension: lambda node, budget: isinstance(node.target, ast.Name) and not node.is_async,
@@ -259,18 +261,18 @@ class _Run:
 
     # Values.
 
-    def argument(self, value: Value) -> None:
+    def check_argument(self, value: Value) -> None:
         """Check that an argument is a value of the dialect, within its bounds."""
         kind = type(value)
         if kind is list:
             assert isinstance(value, list)
             for item in value[: self.budget.length]:
-                self.argument(item)
+                self.check_argument(item)
         elif kind not in (bool, int, str):
             raise _Stop("forbidden", f"an argument of type {kind.__name__}")
-        self.bounded(value)
+        self.check_bounds(value)
 
-    def bounded(self, value: Any) -> Any:
+    def check_bounds(self, value: Any) -> Any:
         """Return the value if it is within the bounds; charge a step for each of its items or characters."""
         kind, budget = type(value), self.budget
         if kind is int:
@@ -280,74 +282,74 @@ class _Run:
             if len(value) > budget.length:
                 raise _Stop("memory", f"more than {budget.length} items or characters")
             self.charge(len(value))
-            if kind is list and any(type(item) in (list, str) for item in value) and size_of(value) > budget.size:
+            if kind is list and any(type(item) in (list, str) for item in value) and count_items(value) > budget.size:
                 raise _Stop("memory", f"more than {budget.size} items and characters together")
         return value
 
-    def room(self, length: int) -> None:
+    def check_length(self, length: int) -> None:
         """Check a length before a value of that length is made."""
         if length > self.budget.length:
             raise _Stop("memory", f"more than {self.budget.length} items or characters")
 
-    def items(self, value: Any) -> list[Any] | str:
+    def get_items(self, value: Any) -> list[Any] | str:
         """Return a list or string to iterate over; charge a step for each item."""
         if type(value) is not list and type(value) is not str:
-            raised("TypeError", f"{type(value).__name__} has no items")
+            stop_with_exception("TypeError", f"{type(value).__name__} has no items")
         self.charge(len(value))
         found: list[Any] | str = value
         return found
 
     # Nodes.
 
-    def constant(self, node: ast.Constant, names: Names) -> Any:
+    def visit_constant(self, node: ast.Constant, names: Names) -> Any:
         return node.value
 
-    def name(self, node: ast.Name, names: Names) -> Any:
+    def visit_name(self, node: ast.Name, names: Names) -> Any:
         if node.id not in names and node.id in FUNCTIONS:
             raise _Stop("forbidden", f"the function {node.id} is not called")
         value = names.get(node.id, UNBOUND)
-        return raised("NameError", node.id) if value is UNBOUND else value
+        return stop_with_exception("NameError", node.id) if value is UNBOUND else value
 
-    def display(self, node: ast.List, names: Names) -> Any:
-        return self.bounded([self.visit(item, names) for item in node.elts])
+    def visit_list(self, node: ast.List, names: Names) -> Any:
+        return self.check_bounds([self.visit(item, names) for item in node.elts])
 
-    def binary(self, node: ast.BinOp, names: Names) -> Any:
+    def visit_binary(self, node: ast.BinOp, names: Names) -> Any:
         left, right, op = self.visit(node.left, names), self.visit(node.right, names), type(node.op)
         if isinstance(left, int) and isinstance(right, int):
             return ARITHMETIC[op](self, left, right)
         if op is ast.Mult:
-            return self.repeated(left, right) if isinstance(right, int) else self.repeated(right, left)
+            return self.repeat_value(left, right) if isinstance(right, int) else self.repeat_value(right, left)
         if op is ast.Add and type(left) is type(right):
-            self.room(len(left) + len(right))
-            return self.bounded(left + right)
+            self.check_length(len(left) + len(right))
+            return self.check_bounds(left + right)
         if op is ast.Mod and isinstance(left, str):
             raise _Stop("forbidden", "formatting is not in the dialect")
-        raised("TypeError", "these types do not go together")
+        stop_with_exception("TypeError", "these types do not go together")
 
-    def divisor(self, number: int) -> int:
-        return number if number else raised("ZeroDivisionError", "by zero")
+    def check_divisor(self, number: int) -> int:
+        return number if number else stop_with_exception("ZeroDivisionError", "by zero")
 
-    def power(self, base: int, exponent: int) -> int:
+    def compute_power(self, base: int, exponent: int) -> int:
         if exponent < 0:  # Python gives a float, which the dialect does not have, or fails at zero
             raise _Stop("exception" if base == 0 else "forbidden", "a negative power")
         if abs(base) > 1 and abs(base).bit_length() * exponent > 2 * self.budget.bits:
             raise _Stop("memory", f"an integer of more than {self.budget.bits} bits")
         # Of 0, 1 and -1 the power costs nothing whatever the exponent is.
-        return int(self.bounded(int(base) ** exponent))
+        return int(self.check_bounds(int(base) ** exponent))
 
-    def repeated(self, many: Any, times: Any) -> Any:
+    def repeat_value(self, many: Any, times: Any) -> Any:
         if not isinstance(many, list | str) or not isinstance(times, int):
-            raised("TypeError", "* of these types")
-        self.room(len(many) * max(times, 0))
-        return self.bounded(many * times)
+            stop_with_exception("TypeError", "* of these types")
+        self.check_length(len(many) * max(times, 0))
+        return self.check_bounds(many * times)
 
-    def unary(self, node: ast.UnaryOp, names: Names) -> Any:
+    def visit_unary(self, node: ast.UnaryOp, names: Names) -> Any:
         value = self.visit(node.operand, names)
         if isinstance(node.op, ast.Not):
             return not value
-        return -value if isinstance(value, int) else raised("TypeError", "minus of no number")
+        return -value if isinstance(value, int) else stop_with_exception("TypeError", "minus of no number")
 
-    def logical(self, node: ast.BoolOp, names: Names) -> Any:
+    def visit_logical(self, node: ast.BoolOp, names: Names) -> Any:
         stops = isinstance(node.op, ast.Or)
         value: Any = None
         for part in node.values:
@@ -356,54 +358,58 @@ class _Run:
                 break
         return value
 
-    def compare(self, node: ast.Compare, names: Names) -> bool:
+    def visit_compare(self, node: ast.Compare, names: Names) -> bool:
         left = self.visit(node.left, names)
         for op, part in zip(node.ops, node.comparators, strict=True):
             right = self.visit(part, names)
-            self.charge(min(size_of(left), size_of(right)) if isinstance(op, ast.Eq | ast.NotEq) else size_of(right))
+            self.charge(
+                min(count_items(left), count_items(right)) if isinstance(op, ast.Eq | ast.NotEq) else count_items(right)
+            )
             try:
                 if not COMPARISONS[type(op)](left, right):
                     return False
             except TypeError:
-                raised("TypeError", "these cannot be compared")
+                stop_with_exception("TypeError", "these cannot be compared")
             left = right
         return True
 
-    def choice(self, node: ast.IfExp, names: Names) -> Any:
+    def visit_conditional(self, node: ast.IfExp, names: Names) -> Any:
         return self.visit(node.body if self.visit(node.test, names) else node.orelse, names)
 
-    def subscript(self, node: ast.Subscript, names: Names) -> Any:
+    def visit_subscript(self, node: ast.Subscript, names: Names) -> Any:
         value = self.visit(node.value, names)
-        part = self.stretch(node.slice, names) if isinstance(node.slice, ast.Slice) else self.visit(node.slice, names)
+        part = self.build_slice(node.slice, names) if isinstance(node.slice, ast.Slice) else self.visit(node.slice, names)
         if not isinstance(value, list | str) or not isinstance(part, int | slice):
-            raised("TypeError", "this has no such place")
+            stop_with_exception("TypeError", "this has no such place")
         try:
             found = value[part]
         except (IndexError, ValueError) as error:
-            raised(type(error).__name__, "no such place")
-        return self.bounded(found) if isinstance(part, slice) else found
+            stop_with_exception(type(error).__name__, "no such place")
+        return self.check_bounds(found) if isinstance(part, slice) else found
 
-    def stretch(self, node: ast.Slice, names: Names) -> slice:
+    def build_slice(self, node: ast.Slice, names: Names) -> slice:
         ends = [None if part is None else self.visit(part, names) for part in (node.lower, node.upper, node.step)]
         if not all(end is None or isinstance(end, int) for end in ends):
-            raised("TypeError", "a slice by no numbers")
+            stop_with_exception("TypeError", "a slice by no numbers")
         return slice(*ends)
 
-    def comprehension(self, node: ast.ListComp, names: Names) -> Any:
+    def visit_comprehension(self, node: ast.ListComp, names: Names) -> Any:
         made: list[Any] = []
-        for value in self.generated(node, names):
-            self.room(len(made) + 1)
+        for value in self.generate_values(node, names):
+            self.check_length(len(made) + 1)
             made.append(value)
-        return self.bounded(made)
+        return self.check_bounds(made)
 
-    def generated(self, node: ast.ListComp | ast.GeneratorExp, names: Names) -> Iterator[Any]:
+    def generate_values(self, node: ast.ListComp | ast.GeneratorExp, names: Names) -> Iterator[Any]:
         """Generate the values one by one. As in Python, the first iterable is evaluated outside, and all else inside, where
         the variables are unbound before their first value."""
-        source = self.through(node.generators[0].iter, names)
+        source = self.iterate_source(node.generators[0].iter, names)
         inside = names | {part.target.id: UNBOUND for part in node.generators if isinstance(part.target, ast.Name)}
-        return self.looped(node, 0, source, inside)
+        return self.loop_values(node, 0, source, inside)
 
-    def looped(self, node: ast.ListComp | ast.GeneratorExp, level: int, source: Iterable[Any], names: Names) -> Iterator[Any]:
+    def loop_values(
+        self, node: ast.ListComp | ast.GeneratorExp, level: int, source: Iterable[Any], names: Names
+    ) -> Iterator[Any]:
         part, last = node.generators[level], level + 1 == len(node.generators)
         assert isinstance(part.target, ast.Name)
         for item in source:
@@ -414,172 +420,172 @@ class _Run:
             if last:
                 yield self.visit(node.elt, names)
             else:
-                yield from self.looped(node, level + 1, self.through(node.generators[level + 1].iter, names), names)
+                yield from self.loop_values(node, level + 1, self.iterate_source(node.generators[level + 1].iter, names), names)
 
-    def through(self, node: ast.expr, names: Names) -> Iterable[Any]:
+    def iterate_source(self, node: ast.expr, names: Names) -> Iterable[Any]:
         """Iterate over a source: a generator lazily, so that `any` and `all` can stop early."""
         if isinstance(node, ast.GeneratorExp):
             self.charge(1)
-            return self.generated(node, names)
-        if isinstance(node, ast.Call) and _name(node) == "range" and "range" not in names:
+            return self.generate_values(node, names)
+        if isinstance(node, ast.Call) and _function_name(node) == "range" and "range" not in names:
             self.charge(1)
-            return self.charged(self.numbers([self.visit(part, names) for part in node.args]))
-        return self.items(self.visit(node, names))
+            return self.charge_numbers(self.build_range([self.visit(part, names) for part in node.args]))
+        return self.get_items(self.visit(node, names))
 
-    def charged(self, numbers: range) -> Iterator[int]:
+    def charge_numbers(self, numbers: range) -> Iterator[int]:
         for number in numbers:
             self.charge(1)
             yield number
 
-    def numbers(self, ends: list[Any]) -> range:
+    def build_range(self, ends: list[Any]) -> range:
         if not all(isinstance(end, int) for end in ends):
-            raised("TypeError", "a range of no numbers")
+            stop_with_exception("TypeError", "a range of no numbers")
         if len(ends) == 3 and ends[2] == 0:
-            raised("ValueError", "a range of step zero")
+            stop_with_exception("ValueError", "a range of step zero")
         return range(*ends)
 
     # Functions and methods.
 
-    def call(self, node: ast.Call, names: Names) -> Any:
+    def visit_call(self, node: ast.Call, names: Names) -> Any:
         if isinstance(node.func, ast.Attribute):
-            return self.method(node.func, node.args, names)
-        name = _name(node)
+            return self.call_method(node.func, node.args, names)
+        name = _function_name(node)
         if name in names:
-            raised("TypeError", f"{name} is no function here")
+            stop_with_exception("TypeError", f"{name} is no function here")
         if name == "len" or (name in CONSUMERS and len(node.args) == 1):
-            return self.consumed(name, node, names)
+            return self.call_consumer(name, node, names)
         values = [self.visit(part, names) for part in node.args]
         if name in ("min", "max"):
-            return self.extreme(name, values)
-        return self.simple(name, values[0])
+            return self.find_extreme(name, values)
+        return self.call_simple(name, values[0])
 
-    def consumed(self, name: str, node: ast.Call, names: Names) -> Any:
-        source = self.through(node.args[0], names)
+    def call_consumer(self, name: str, node: ast.Call, names: Names) -> Any:
+        source = self.iterate_source(node.args[0], names)
         named = {str(k.arg): self.visit(k.value, names) for k in node.keywords}
         if name == "len":
             return len(source) if isinstance(source, list | str) else sum(1 for _ in source)
         if name in ("any", "all"):
             return any(source) if name == "any" else all(source)
-        values = self.listed(source)
+        values = self.collect_values(source)
         if name == "sum":
-            return self.total(values)
+            return self.sum_values(values)
         if name in ("min", "max"):
-            return named["default"] if not values and named else self.extreme(name, values)
-        return self.bounded(values if name == "list" else self.ordered(values, named.get("reverse", False)))
+            return named["default"] if not values and named else self.find_extreme(name, values)
+        return self.check_bounds(values if name == "list" else self.sort_values(values, named.get("reverse", False)))
 
-    def listed(self, source: Iterable[Any]) -> list[Any]:
+    def collect_values(self, source: Iterable[Any]) -> list[Any]:
         values: list[Any] = []
         for value in source:
-            self.room(len(values) + 1)
+            self.check_length(len(values) + 1)
             self.charge(1)
             values.append(value)
         return values
 
-    def total(self, values: list[Any]) -> int:
+    def sum_values(self, values: list[Any]) -> int:
         total = 0
         for value in values:
             if not isinstance(value, int):
-                raised("TypeError", "a sum of no numbers")
-            total = self.bounded(total + value)
+                stop_with_exception("TypeError", "a sum of no numbers")
+            total = self.check_bounds(total + value)
         return total
 
-    def extreme(self, name: str, values: list[Any]) -> Any:
-        self.charge(size_of(values))
+    def find_extreme(self, name: str, values: list[Any]) -> Any:
+        self.charge(count_items(values))
         try:
             return min(values) if name == "min" else max(values)
         except (TypeError, ValueError) as error:
-            raised(type(error).__name__, f"no {name} of these")
+            stop_with_exception(type(error).__name__, f"no {name} of these")
 
-    def ordered(self, values: list[Any], reverse: Any) -> list[Any]:
+    def sort_values(self, values: list[Any], reverse: Any) -> list[Any]:
         if not isinstance(reverse, int):
-            raised("TypeError", "reverse is yes or no")
-        self.charge(size_of(values))
+            stop_with_exception("TypeError", "reverse is yes or no")
+        self.charge(count_items(values))
         try:
             return sorted(values, reverse=bool(reverse))
         except TypeError:
-            raised("TypeError", "these have no order")
+            stop_with_exception("TypeError", "these have no order")
 
-    def simple(self, name: str, value: Any) -> Any:
+    def call_simple(self, name: str, value: Any) -> Any:
         number = isinstance(value, int)
         if name == "bool":
             return bool(value)
         if name == "abs":
-            return abs(value) if number else raised("TypeError", "abs of no number")
+            return abs(value) if number else stop_with_exception("TypeError", "abs of no number")
         if name == "ord":
             fits = isinstance(value, str) and len(value) == 1
-            return ord(value) if fits else raised("TypeError", "ord of no single character")
+            return ord(value) if fits else stop_with_exception("TypeError", "ord of no single character")
         if name == "str":
             if isinstance(value, list):
                 raise _Stop("forbidden", "lists have no text in the dialect")
-            return self.bounded(str(value))
+            return self.check_bounds(str(value))
         if isinstance(value, list):
-            raised("TypeError", "int of a list")
+            stop_with_exception("TypeError", "int of a list")
         try:
-            return self.bounded(int(value))
+            return self.check_bounds(int(value))
         except ValueError:
-            raised("ValueError", "int of no number")
+            stop_with_exception("ValueError", "int of no number")
 
-    def method(self, node: ast.Attribute, args: list[ast.expr], names: Names) -> Any:
+    def call_method(self, node: ast.Attribute, args: list[ast.expr], names: Names) -> Any:
         owner = self.visit(node.value, names)
         values = [self.visit(part, names) for part in args]
         if type(owner).__name__ not in METHODS[node.attr][0].split():
-            raised("AttributeError", node.attr)
+            stop_with_exception("AttributeError", node.attr)
         if isinstance(owner, list):
-            self.charge(size_of(owner))
+            self.charge(count_items(owner))
             if node.attr == "count":
                 return owner.count(values[0])
-            return owner.index(values[0]) if values[0] in owner else raised("ValueError", "not in the list")
+            return owner.index(values[0]) if values[0] in owner else stop_with_exception("ValueError", "not in the list")
         self.charge(len(owner))
         if node.attr == "join":
-            return self.joined(owner, values[0])
+            return self.join_strings(owner, values[0])
         if not all(isinstance(value, str) for value in values):
-            raised("TypeError", f"{node.attr} by no string")
+            stop_with_exception("TypeError", f"{node.attr} by no string")
         if node.attr == "replace":
-            self.room(len(owner) + owner.count(values[0]) * max(0, len(values[1]) - len(values[0])))
+            self.check_length(len(owner) + owner.count(values[0]) * max(0, len(values[1]) - len(values[0])))
         try:
-            return self.bounded(getattr(owner, node.attr)(*values))
+            return self.check_bounds(getattr(owner, node.attr)(*values))
         except ValueError:
-            raised("ValueError", f"{node.attr} finds nothing")
+            stop_with_exception("ValueError", f"{node.attr} finds nothing")
 
-    def joined(self, mark: str, parts: Any) -> str:
+    def join_strings(self, mark: str, parts: Any) -> str:
         if not isinstance(parts, list | str) or not all(isinstance(part, str) for part in parts):
-            raised("TypeError", "join of no strings")
-        self.room(sum(len(part) for part in parts) + len(mark) * max(0, len(parts) - 1))
-        return str(self.bounded(mark.join(parts)))
+            stop_with_exception("TypeError", "join of no strings")
+        self.check_length(sum(len(part) for part in parts) + len(mark) * max(0, len(parts) - 1))
+        return str(self.check_bounds(mark.join(parts)))
 
 
 ARITHMETIC: dict[type[ast.operator], Callable[[_Run, int, int], Any]] = {
-    ast.Add: lambda run, left, right: run.bounded(left + right),
-    ast.Sub: lambda run, left, right: run.bounded(left - right),
-    ast.Mult: lambda run, left, right: run.bounded(left * right),
-    ast.FloorDiv: lambda run, left, right: left // run.divisor(right),
-    ast.Mod: lambda run, left, right: left % run.divisor(right),
-    ast.Pow: _Run.power,
+    ast.Add: lambda run, left, right: run.check_bounds(left + right),
+    ast.Sub: lambda run, left, right: run.check_bounds(left - right),
+    ast.Mult: lambda run, left, right: run.check_bounds(left * right),
+    ast.FloorDiv: lambda run, left, right: left // run.check_divisor(right),
+    ast.Mod: lambda run, left, right: left % run.check_divisor(right),
+    ast.Pow: _Run.compute_power,
 }
 KINDS: dict[type[ast.AST], Callable[[_Run, Any, Names], Any]] = {
-    ast.Constant: _Run.constant,
-    ast.Name: _Run.name,
-    ast.List: _Run.display,
-    ast.BinOp: _Run.binary,
-    ast.UnaryOp: _Run.unary,
-    ast.BoolOp: _Run.logical,
-    ast.Compare: _Run.compare,
-    ast.IfExp: _Run.choice,
-    ast.Subscript: _Run.subscript,
-    ast.ListComp: _Run.comprehension,
-    ast.Call: _Run.call,
+    ast.Constant: _Run.visit_constant,
+    ast.Name: _Run.visit_name,
+    ast.List: _Run.visit_list,
+    ast.BinOp: _Run.visit_binary,
+    ast.UnaryOp: _Run.visit_unary,
+    ast.BoolOp: _Run.visit_logical,
+    ast.Compare: _Run.visit_compare,
+    ast.IfExp: _Run.visit_conditional,
+    ast.Subscript: _Run.visit_subscript,
+    ast.ListComp: _Run.visit_comprehension,
+    ast.Call: _Run.visit_call,
 }
 
 
-def raised(kind: str, why: str) -> NoReturn:
+def stop_with_exception(kind: str, why: str) -> NoReturn:
     """Stop with the status `exception`, where Python raises one."""
     raise _Stop("exception", f"{kind}: {why}")
 
 
-def size_of(value: Any) -> int:
+def count_items(value: Any) -> int:
     """Count items and characters at all depths; fast for values within the bounds."""
     if type(value) is str:
         return len(value) + 1
     if type(value) is list:
-        return 1 + sum(size_of(item) for item in value)
+        return 1 + sum(count_items(item) for item in value)
     return 1

@@ -46,21 +46,21 @@ class Mount:
     target: str
 
 
-def interpreter() -> str:
+def find_interpreter() -> str:
     """Find the real interpreter behind any virtual environment."""
     plain = Path(sys.base_prefix) / "bin" / f"python{sys.version_info.major}.{sys.version_info.minor}"
     return os.path.realpath(plain if plain.exists() else sys.executable)
 
 
-def architecture() -> str:
+def require_architecture() -> str:
     """Return the architecture of the seccomp filter; raise without one, since no level is safe without a filter."""
-    found = seccomp.machine()
+    found = seccomp.detect_architecture()
     if found is None:
         raise IsolationError(f"programs run on Linux on x86-64 or ARM64 alone, not on {platform.system()} {platform.machine()}")
     return found
 
 
-def bubblewrap() -> str:
+def find_bubblewrap() -> str:
     found = shutil.which("bwrap")
     if found is None:
         raise IsolationError("bubblewrap is not installed (apt-get install bubblewrap)")
@@ -68,38 +68,51 @@ def bubblewrap() -> str:
 
 
 @functools.cache
-def filter_of(level: Level) -> bytes:
+def build_filter(level: Level) -> bytes:
     """Build the seccomp filter. Bubblewrap loads it before the process sets its limits; a limited process loads it last."""
-    return seccomp.compiled(architecture(), seccomp.PROCESSES if level == "isolated" else seccomp.PROCESSES | seccomp.LIMITS)
+    return seccomp.compile_filter(
+        require_architecture(), seccomp.PROCESSES if level == "isolated" else seccomp.PROCESSES | seccomp.LIMITS
+    )
 
 
-def command(
+def build_command(
     level: Level, limits: Limits, seed: int, result: int, code: int, info: int, mounts: tuple[Mount, ...] = ()
 ) -> list[str]:
     """Build the command of a sandbox process. It has three extra descriptors: for its result, with the filter's code, and
     for bubblewrap's information about the process that it started. `mounts` are added to what all programs have.
     """
-    setup = json.dumps({"result": result, "limits": limits_of(limits), "filter": code if level == "limited" else None})
+    setup = json.dumps({"result": result, "limits": convert_limits(limits), "filter": code if level == "limited" else None})
     if level == "limited":
-        return [interpreter(), *FLAGS, str(HARNESS / "child.py"), setup]
+        return [find_interpreter(), *FLAGS, str(HARNESS / "child.py"), setup]
     # The first process of its namespace, or the second: so that its number differs between two seeds.
     first = [] if seed % 2 else ["--as-pid-1"]
-    wrapped = [*wrapping(bubblewrap(), limits.scratch_mb, (Mount(str(HARNESS), "/harness"), *mounts)), *first]
-    return [*wrapped, "--seccomp", str(code), "--info-fd", str(info), "--", python(), *FLAGS, "/harness/child.py", setup]
+    wrapped = [*build_wrapper(find_bubblewrap(), limits.scratch_mb, (Mount(str(HARNESS), "/harness"), *mounts)), *first]
+    return [
+        *wrapped,
+        "--seccomp",
+        str(code),
+        "--info-fd",
+        str(info),
+        "--",
+        get_mounted_python(),
+        *FLAGS,
+        "/harness/child.py",
+        setup,
+    ]
 
 
-def confined(arguments: Sequence[str], mounts: Sequence[Mount], code: int) -> list[str]:
+def build_confined_command(arguments: Sequence[str], mounts: Sequence[Mount], code: int) -> list[str]:
     """Build the command of a confined interpreter, trusted more than a program: it may fork, and read what is mounted."""
-    wrapped = wrapping(bubblewrap(), Limits().scratch_mb, tuple(mounts))
-    return [*wrapped, "--disable-userns", "--seccomp", str(code), "--", python(), *arguments]
+    wrapped = build_wrapper(find_bubblewrap(), Limits().scratch_mb, tuple(mounts))
+    return [*wrapped, "--disable-userns", "--seccomp", str(code), "--", get_mounted_python(), *arguments]
 
 
-def confined_filter() -> bytes:
+def build_confined_filter() -> bytes:
     """Build the filter of a confined interpreter: as for programs, but it may start processes."""
-    return seccomp.compiled(architecture(), without=())
+    return seccomp.compile_filter(require_architecture(), without=())
 
 
-def packages() -> tuple[list[Mount], list[str]]:
+def list_package_mounts() -> tuple[list[Mount], list[str]]:
     """List mounts of the installed packages, and the `sys.path` on which a confined interpreter then finds modules."""
     names = [entry for entry in sys.path if Path(entry).name in ("site-packages", "dist-packages") and Path(entry).is_dir()]
     mounts = [Mount(name, f"/packages/{number}") for number, name in enumerate(names)]
@@ -108,7 +121,7 @@ def packages() -> tuple[list[Mount], list[str]]:
     return mounts, [*inside, *(mount.target for mount in mounts)]
 
 
-def limits_of(limits: Limits) -> dict[str, int]:
+def convert_limits(limits: Limits) -> dict[str, int]:
     """Convert limits to the names of the module `resource`; the process sets them on itself."""
     return {
         "RLIMIT_AS": limits.memory_mb * MB,
@@ -120,26 +133,29 @@ def limits_of(limits: Limits) -> dict[str, int]:
     }
 
 
-def python() -> str:
+def get_mounted_python() -> str:
     """Return the path at which the interpreter is mounted; it reveals nothing about this user."""
-    return f"/python/bin/{Path(interpreter()).name}"
+    return f"/python/bin/{Path(find_interpreter()).name}"
 
 
-def python_mounts() -> list[Mount]:
+def list_python_mounts() -> list[Mount]:
     """List the mounts of the interpreter and its library."""
     folders = [name for name in ("lib", "lib64") if (Path(sys.base_prefix) / name).is_dir()]
-    return [Mount(interpreter(), python()), *(Mount(f"{sys.base_prefix}/{name}", f"/python/{name}") for name in folders)]
+    return [
+        Mount(find_interpreter(), get_mounted_python()),
+        *(Mount(f"{sys.base_prefix}/{name}", f"/python/{name}") for name in folders),
+    ]
 
 
 @functools.cache
-def wrapping(tool: str, scratch: int, mounts: tuple[Mount, ...]) -> tuple[str, ...]:
+def build_wrapper(tool: str, scratch: int, mounts: tuple[Mount, ...]) -> tuple[str, ...]:
     """Build bubblewrap's arguments, up to what differs from one process to the next."""
     apart = [f"--unshare-{name}" for name in ("user", "ipc", "pid", "net", "uts", "cgroup-try")]
     nobody = ["--uid", "65534", "--gid", "65534", "--cap-drop", "ALL", "--hostname", "sandbox", "--new-session"]
-    return (tool, *apart, *nobody, "--die-with-parent", *mounting([*python_mounts(), *mounts], scratch))
+    return (tool, *apart, *nobody, "--die-with-parent", *build_mount_arguments([*list_python_mounts(), *mounts], scratch))
 
 
-def mounting(mounts: Sequence[Mount], scratch: int) -> list[str]:
+def build_mount_arguments(mounts: Sequence[Mount], scratch: int) -> list[str]:
     """Build the file system arguments: libraries, mounts, /dev/null and scratch; all but scratch read-only."""
     arguments: list[str] = []
     for library in LIBRARIES:
@@ -150,19 +166,19 @@ def mounting(mounts: Sequence[Mount], scratch: int) -> list[str]:
     arguments += ["--ro-bind-try", "/etc/ld.so.cache", "/etc/ld.so.cache", "--dev-bind", "/dev/null", "/dev/null"]
     for mount in mounts:
         arguments += ["--ro-bind", mount.source, mount.target]
-    for folder in hidden():
+    for folder in list_hidden_folders():
         arguments += ["--tmpfs", folder, "--remount-ro", folder]
     return [*arguments, "--size", str(scratch * MB), "--tmpfs", "/scratch", "--chdir", "/scratch", "--remount-ro", "/"]
 
 
-def hidden() -> list[str]:
+def list_hidden_folders() -> list[str]:
     """List the folders of installed packages to hide: programs may not use them, and Milonga's own may be there."""
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     inside = [f"{name}/{version}/site-packages" for name in ("lib", "lib64")]
     return [f"/python/{path}" for path in inside if (Path(sys.base_prefix) / path).is_dir()]
 
 
-def environment(level: Level, seed: int) -> dict[str, str]:
+def build_environment(level: Level, seed: int) -> dict[str, str]:
     """Build the whole environment; it fixes the order of sets. The process clears it once it has started."""
     fixed = {"PYTHONHASHSEED": str(seed)}
     shared = bool(sysconfig.get_config_var("Py_ENABLE_SHARED"))
@@ -170,10 +186,10 @@ def environment(level: Level, seed: int) -> dict[str, str]:
 
 
 @functools.cache
-def version() -> str:
+def get_bubblewrap_version() -> str:
     """Return bubblewrap's version text; empty if it has none."""
     try:
-        said = subprocess.run([bubblewrap(), "--version"], capture_output=True, text=True, timeout=10, check=False)
+        said = subprocess.run([find_bubblewrap(), "--version"], capture_output=True, text=True, timeout=10, check=False)
     except (OSError, subprocess.SubprocessError):
         return ""
     return said.stdout.strip()

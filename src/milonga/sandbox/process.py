@@ -20,9 +20,9 @@ import tempfile
 import time
 from collections.abc import Iterator
 
-from milonga.sandbox.isolation import Level, Mount, command, environment, filter_of
+from milonga.sandbox.isolation import Level, Mount, build_command, build_environment, build_filter
 from milonga.sandbox.program import Limits, Outcome, Program
-from milonga.sandbox.verdict import Ended, Killed, judged, request_of, result_bytes
+from milonga.sandbox.verdict import Ended, Killed, encode_request, judge_outcome, max_result_bytes
 
 START_S = 60.0
 """For an interpreter to start, on a machine that is busy with other things."""
@@ -47,16 +47,16 @@ class SingleUse:
             ends = [os.pipe() for _ in range(2)]
             self._result, self._info = (made.enter_context(open(source, "rb", buffering=0)) for source, _ in ends)
             sinks = [sink for _, sink in ends]
-            with filled(filter_of(level)) as code:
+            with open_filled_pipe(build_filter(level)) as code:
                 try:
                     self.process = subprocess.Popen(
-                        command(level, limits, seed, sinks[0], code, sinks[1], mounts),
+                        build_command(level, limits, seed, sinks[0], code, sinks[1], mounts),
                         stdin=subprocess.PIPE,
                         stdout=subprocess.PIPE,
                         stderr=subprocess.PIPE,
                         bufsize=0,
                         pass_fds=(*sinks, code),
-                        env=environment(level, seed),
+                        env=build_environment(level, seed),
                         cwd=folder,
                         start_new_session=True,  # a group of its own, to be killed as one; and no terminal
                     )
@@ -81,18 +81,18 @@ class SingleUse:
         """Run the program and return its outcome. The process is gone afterwards, and cannot be used again."""
         token = secrets.token_hex(16)
         try:
-            started = self._ready()
+            started = self._wait_ready()
             if started is None:
-                code = self._end("wall").code
+                code = self._terminate("wall").code
                 said = self._kept["stderr"].decode(errors="replace")[-500:].strip()
                 raise NotStarted(f"the process did not start (exit code {code}): {said}")
             deadline = time.monotonic() + self.limits.wall_s
-            killed = self._converse(request_of(program, token), deadline, result_bytes(program))
-            return judged(program, self.level, self.limits, token, started, self._end(killed))
+            killed = self._converse(encode_request(program, token), deadline, max_result_bytes(program))
+            return judge_outcome(program, self.level, self.limits, token, started, self._terminate(killed))
         finally:
             self.discard()
 
-    def _ready(self) -> float | None:
+    def _wait_ready(self) -> float | None:
         """Wait until the process is ready; return the CPU seconds that starting took, None if it ended or is late."""
         deadline = time.monotonic() + START_S
         said = self._kept["result"]
@@ -161,7 +161,7 @@ class SingleUse:
         """Whether the process is over. It is not reaped here: its number stays its own until its group is killed."""
         return os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
-    def _end(self, killed: Killed) -> Ended:
+    def _terminate(self, killed: Killed) -> Ended:
         """Kill what is left, wait until it is gone, and return what is known of it."""
         if self.process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
@@ -187,8 +187,8 @@ class SingleUse:
         """End the process, whatever it does, and forget it."""
         if self.process.returncode is None:
             if self.level == "isolated" and self._inner is None:
-                self._ready()  # so that there is a handle on all of it
-            self._end("wall")
+                self._wait_ready()  # so that there is a handle on all of it
+            self._terminate("wall")
         if self._inner is not None:
             os.close(self._inner)
             self._inner = None
@@ -196,7 +196,7 @@ class SingleUse:
 
 
 @contextlib.contextmanager
-def filled(data: bytes) -> Iterator[int]:
+def open_filled_pipe(data: bytes) -> Iterator[int]:
     """Open a pipe filled with the data; yield its read descriptor. The data are far less than a pipe holds."""
     source, sink = os.pipe()
     try:

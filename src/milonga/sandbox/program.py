@@ -14,7 +14,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from milonga.sandbox.values import Canonical, Value, canonical
+from milonga.sandbox.values import Canonical, Value, to_canonical
 
 Status = Literal[
     "ok",
@@ -65,7 +65,7 @@ class Program:
         if self.calls and self.entry is None:
             raise ValueError("a program with calls needs the name of the function to call")
         for arguments in self.calls:
-            canonical(tuple(arguments))  # InvalidValue now, and not when it is sent
+            to_canonical(tuple(arguments))  # InvalidValue now, and not when it is sent
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class Outcome:
     """What went wrong, for display."""
 
 
-def failed(program: Program, failure: Failure, stdout: str = "", stderr: str = "", cpu_s: float = 0.0) -> Outcome:
+def make_failed_outcome(program: Program, failure: Failure, stdout: str = "", stderr: str = "", cpu_s: float = 0.0) -> Outcome:
     """Make the outcome of a program none of whose calls has a value."""
     reason = ": ".join(part for part in (failure.error, failure.message) if part)
     return Outcome(failure.status, (failure,) * len(program.calls), stdout, stderr, cpu_s, reason=reason)

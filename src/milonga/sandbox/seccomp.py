@@ -68,32 +68,34 @@ CALL_AT, ARCHITECTURE_AT, SECOND_ARGUMENT_AT = 0, 4, 24  # offsets in struct sec
 ALLOW, REFUSE, KILL = 0x7FFF0000, 0x00050000 | 1, 0x80000000  # SECCOMP_RET_ALLOW, _ERRNO with EPERM, _KILL_PROCESS
 
 
-def machine() -> str | None:
+def detect_architecture() -> str | None:
     """Detect the architecture; None if there is no filter for it."""
     name = platform.machine()
     return name if sys.platform == "linux" and sys.byteorder == "little" and name in NUMBERS else None
 
 
-def compiled(architecture: str, without: Collection[str] = PROCESSES) -> bytes:
+def compile_filter(architecture: str, without: Collection[str] = PROCESSES) -> bytes:
     """Compile the filter as the kernel takes it: an array of `struct sock_filter`."""
     code = [
-        instruction(LOAD, value=ARCHITECTURE_AT),
-        instruction(EQUAL, ARCHITECTURES[architecture], no=0, yes=1),
-        instruction(RETURN, KILL),
-        instruction(LOAD, value=CALL_AT),
+        pack_instruction(LOAD, value=ARCHITECTURE_AT),
+        pack_instruction(EQUAL, ARCHITECTURES[architecture], no=0, yes=1),
+        pack_instruction(RETURN, KILL),
+        pack_instruction(LOAD, value=CALL_AT),
     ]
     for name, number in sorted(NUMBERS[architecture].items()):
         if name in without:
             continue
-        inner = [instruction(RETURN, ALLOW)]
+        inner = [pack_instruction(RETURN, ALLOW)]
         if name in COMMANDS:
-            allowed = [pair for c in COMMANDS[name] for pair in (instruction(EQUAL, c, no=1), instruction(RETURN, ALLOW))]
-            inner = [instruction(LOAD, SECOND_ARGUMENT_AT), *allowed, instruction(RETURN, REFUSE)]
-        code += [instruction(EQUAL, number, no=len(inner)), *inner]
-    code.append(instruction(RETURN, REFUSE))
+            allowed = [
+                pair for c in COMMANDS[name] for pair in (pack_instruction(EQUAL, c, no=1), pack_instruction(RETURN, ALLOW))
+            ]
+            inner = [pack_instruction(LOAD, SECOND_ARGUMENT_AT), *allowed, pack_instruction(RETURN, REFUSE)]
+        code += [pack_instruction(EQUAL, number, no=len(inner)), *inner]
+    code.append(pack_instruction(RETURN, REFUSE))
     return b"".join(code)
 
 
-def instruction(operation: int, value: int = 0, yes: int = 0, no: int = 0) -> bytes:
+def pack_instruction(operation: int, value: int = 0, yes: int = 0, no: int = 0) -> bytes:
     """Pack one `struct sock_filter`; `yes` and `no` are how many instructions a comparison skips."""
     return struct.pack("=HBBI", operation, yes, no, value)

@@ -16,23 +16,33 @@ import math
 import re
 from typing import Any, NewType
 
-from milonga.sandbox.codec import DEPTH, InvalidValue, decode, encode, tagged
+from milonga.sandbox.codec import DEPTH, InvalidValue, decode, encode, tag_value
 
 Value = None | bool | int | float | str | bytes | list[Any] | tuple[Any, ...] | set[Any] | dict[Any, Any]
 Canonical = NewType("Canonical", str)
 """The text of a value; made by `canonical` only."""
 
-__all__ = ["ANSWER", "Canonical", "InvalidValue", "Value", "arguments_in", "canonical", "decode", "read_literal", "same"]
+__all__ = [
+    "ANSWER",
+    "Canonical",
+    "InvalidValue",
+    "Value",
+    "decode",
+    "is_same_value",
+    "parse_arguments",
+    "parse_literal",
+    "to_canonical",
+]
 ANSWER = 4_000
 """Characters of a literal that a model wrote."""
 
 
-def canonical(value: object) -> Canonical:
+def to_canonical(value: object) -> Canonical:
     """Return the canonical text of a value; `InvalidValue` if it is not plain or exceeds a bound."""
     return Canonical(encode(value))
 
 
-def same(left: str, right: str, *, numeric: bool = False, tolerance: float | None = None) -> bool:
+def is_same_value(left: str, right: str, *, numeric: bool = False, tolerance: float | None = None) -> bool:
     """Whether two canonical texts stand for the same value.
 
     `numeric` makes True, 1 and 1.0 equal, at every depth. `tolerance` is relative and holds for floats (with `numeric` for all
@@ -44,44 +54,44 @@ def same(left: str, right: str, *, numeric: bool = False, tolerance: float | Non
         return False
     one, other = decode(left), decode(right)
     if numeric:
-        one, other = _numbers(one), _numbers(other)
-    return _close(one, other, tolerance or 0.0, {int, float} if numeric else {float})
+        one, other = _unify_numbers(one), _unify_numbers(other)
+    return _is_close(one, other, tolerance or 0.0, {int, float} if numeric else {float})
 
 
 # -------------------------------------------------------------------------------------------------------------- equality
 
 
-def _numbers(value: Any) -> Any:
+def _unify_numbers(value: Any) -> Any:
     """Convert every bool, and every float that is whole, to an int."""
     if isinstance(value, bool | int) or (isinstance(value, float) and value.is_integer()):
         return int(value)
     if isinstance(value, dict):
-        return {_numbers(k): _numbers(v) for k, v in value.items()}
+        return {_unify_numbers(k): _unify_numbers(v) for k, v in value.items()}
     if isinstance(value, list | tuple | set):
-        return type(value)(_numbers(item) for item in value)
+        return type(value)(_unify_numbers(item) for item in value)
     return value
 
 
-def _close(left: Any, right: Any, tolerance: float, loose: set[type]) -> bool:
+def _is_close(left: Any, right: Any, tolerance: float, loose: set[type]) -> bool:
     """Structural equality; numbers whose types are both in `loose` may differ by the tolerance."""
     kinds = {type(left), type(right)}
     if kinds <= loose:
-        return _close_numbers(left, right, tolerance)
+        return _are_numbers_close(left, right, tolerance)
     if len(kinds) > 1:
         return False
     if isinstance(left, list | tuple):
-        return len(left) == len(right) and all(_close(a, b, tolerance, loose) for a, b in zip(left, right, strict=True))
+        return len(left) == len(right) and all(_is_close(a, b, tolerance, loose) for a, b in zip(left, right, strict=True))
     if isinstance(left, dict):
-        ours, others = ({key_of(k): v for k, v in side.items()} for side in (left, right))
-        return ours.keys() == others.keys() and all(_close(v, others[k], tolerance, loose) for k, v in ours.items())
-    return key_of(left) == key_of(right)
+        ours, others = ({make_key(k): v for k, v in side.items()} for side in (left, right))
+        return ours.keys() == others.keys() and all(_is_close(v, others[k], tolerance, loose) for k, v in ours.items())
+    return make_key(left) == make_key(right)
 
 
-def key_of(value: Any) -> str:
-    return json.dumps(tagged(value))
+def make_key(value: Any) -> str:
+    return json.dumps(tag_value(value))
 
 
-def _close_numbers(left: int | float, right: int | float, tolerance: float) -> bool:
+def _are_numbers_close(left: int | float, right: int | float, tolerance: float) -> bool:
     if left == right or (left != left and right != right):  # the latter: both are nan
         return True
     try:
@@ -107,7 +117,7 @@ LETTERS = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "f": "\f", "v"
 WORDS = {"True": True, "False": False, "None": None}
 
 
-def read_literal(text: str) -> Value:
+def parse_literal(text: str) -> Value:
     """Parse a Python literal, as a model may write it; `InvalidValue` for anything else. Nothing is evaluated.
 
     Numbers in decimals with a sign, strings and bytes without other prefixes, True, False, None, lists, tuples (also without
@@ -116,17 +126,17 @@ def read_literal(text: str) -> Value:
     if len(text) > ANSWER:
         raise InvalidValue(f"longer than {ANSWER} characters")
     reader = _Reader(text.strip())
-    items, commas = reader.items("", DEPTH)
+    items, commas = reader.read_items("", DEPTH)
     if not items:
         raise InvalidValue("nothing to read")
     value = tuple(items) if commas else items[0]
-    canonical(value)  # within the bounds
+    to_canonical(value)  # within the bounds
     return value
 
 
-def arguments_in(text: str) -> tuple[Any, ...]:
+def parse_arguments(text: str) -> tuple[Any, ...]:
     """Parse the arguments of a call: `[1,2],3` are two. They are data: `1) or (1` is `InvalidValue`."""
-    value = read_literal(f"{text}," if text.strip() else "()")
+    value = parse_literal(f"{text}," if text.strip() else "()")
     assert isinstance(value, tuple)
     return value
 
@@ -153,19 +163,19 @@ class _Reader:
     def fail(self, where: str) -> Any:
         raise InvalidValue(f"not a literal: cannot read {where[:40]!r}" if where else "not a literal: it ends too early")
 
-    def take(self, mark: str) -> bool:
+    def take_mark(self, mark: str) -> bool:
         if self.kind == "mark" and self.token == mark:
             self.advance()
             return True
         return False
 
-    def items(self, end: str, depth: int) -> tuple[list[Any], int]:
+    def read_items(self, end: str, depth: int) -> tuple[list[Any], int]:
         """Read comma-separated values up to the mark `end` (or the end of the text); return them and the number of commas."""
         items: list[Any] = []
         commas = 0
         while self.token != end or (end and self.kind != "mark"):
-            items.append(self.value(depth))
-            if not self.take(","):
+            items.append(self.read_value(depth))
+            if not self.take_mark(","):
                 break
             commas += 1
         if self.token != end or self.kind == "string":
@@ -174,69 +184,69 @@ class _Reader:
             self.advance()
         return items, commas
 
-    def value(self, depth: int) -> Any:
+    def read_value(self, depth: int) -> Any:
         if depth < 0:
             raise InvalidValue(f"nested deeper than {DEPTH}")
         if self.kind == "string":
-            return unescaped(self.next())
+            return unescape_string(self.take_token())
         if self.kind == "word":
-            return self.word()
-        if self.take("["):
-            return self.items("]", depth - 1)[0]
-        if self.take("("):
-            items, commas = self.items(")", depth - 1)
+            return self.read_word()
+        if self.take_mark("["):
+            return self.read_items("]", depth - 1)[0]
+        if self.take_mark("("):
+            items, commas = self.read_items(")", depth - 1)
             return items[0] if len(items) == 1 and not commas else tuple(items)
-        if self.take("{"):
-            return self.braces(depth - 1)
-        return self.number()
+        if self.take_mark("{"):
+            return self.read_braces(depth - 1)
+        return self.read_number()
 
-    def next(self) -> str:
+    def take_token(self) -> str:
         token = self.token
         self.advance()
         return token
 
-    def number(self) -> int | float:
-        sign = -1 if self.take("-") else 1
+    def read_number(self) -> int | float:
+        sign = -1 if self.take_mark("-") else 1
         if sign == 1:
-            self.take("+")
+            self.take_mark("+")
         if self.kind == "float":
-            return sign * float(self.next())
+            return sign * float(self.take_token())
         if self.kind != "int" or (self.token[0] == "0" and self.token.strip("0")):
             self.fail(self.token)
-        return sign * int(self.next())
+        return sign * int(self.take_token())
 
-    def word(self) -> Any:
-        word = self.next()
-        if word == "set" and self.take("(") and self.take(")"):
+    def read_word(self) -> Any:
+        word = self.take_token()
+        if word == "set" and self.take_mark("(") and self.take_mark(")"):
             return set()
         return WORDS[word] if word in WORDS else self.fail(word)
 
-    def braces(self, depth: int) -> Any:
+    def read_braces(self, depth: int) -> Any:
         """Read what follows an opening brace: a dict, or a set."""
-        if self.take("}"):
+        if self.take_mark("}"):
             return {}
-        first = self.value(depth)
+        first = self.read_value(depth)
         try:
-            if not self.take(":"):
-                rest = self.items("}", depth)[0] if self.take(",") else self.items_end()
+            if not self.take_mark(":"):
+                rest = self.read_items("}", depth)[0] if self.take_mark(",") else self.expect_end()
                 return {first, *rest}
-            made = {first: self.value(depth)}
-            while self.take(",") and self.token != "}":
-                key = self.value(depth)
-                if not self.take(":"):
+            made = {first: self.read_value(depth)}
+            while self.take_mark(",") and self.token != "}":
+                key = self.read_value(depth)
+                if not self.take_mark(":"):
                     self.fail(self.token)
-                made[key] = self.value(depth)
+                made[key] = self.read_value(depth)
         except TypeError:
             raise InvalidValue("not a literal: a list, set or dict as a member of a set or a key") from None
-        self.items_end()
+        self.expect_end()
         return made
 
-    def items_end(self) -> list[Any]:
+    def expect_end(self) -> list[Any]:
         """Expect the closing brace; return no items."""
-        return [] if self.take("}") else self.fail(self.token)
+        return [] if self.take_mark("}") else self.fail(self.token)
 
 
-def unescaped(token: str) -> str | bytes:
+def unescape_string(token: str) -> str | bytes:
     """Unescape a string token. As in Python an unknown escape stays as it is; character names (`\\N`) are not supported."""
     is_bytes = token[0] == "b"
     body = token[2:-1] if is_bytes else token[1:-1]

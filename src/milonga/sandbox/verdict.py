@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from milonga.sandbox.codec import TEXT, InvalidValue, decode, encode
 from milonga.sandbox.isolation import Level
-from milonga.sandbox.program import Failure, Limits, Outcome, Program, Status, failed
+from milonga.sandbox.program import Failure, Limits, Outcome, Program, Status, make_failed_outcome
 from milonga.sandbox.values import Canonical
 
 Killed = Literal["", "wall", "output", "result"]
@@ -48,7 +48,7 @@ class Forged(Exception):
     """The line is not one of ours."""
 
 
-def request_of(program: Program, token: str) -> bytes:
+def encode_request(program: Program, token: str) -> bytes:
     """Encode what the process reads: the length of the request, the request, and the program's own standard input."""
     calls = [encode(tuple(arguments)) for arguments in program.calls]
     request = {"token": token, "source": program.source, "entry": program.entry, "calls": calls}
@@ -56,29 +56,29 @@ def request_of(program: Program, token: str) -> bytes:
     return b"%d\n%s%s" % (len(body), body, (program.stdin or "").encode(errors="replace"))
 
 
-def result_bytes(program: Program) -> int:
+def max_result_bytes(program: Program) -> int:
     """The maximum length of an honest process's line; it holds texts as JSON strings, where a quote takes two bytes."""
     return 20_000 + 2 * TEXT * len(program.calls)
 
 
-def judged(program: Program, level: Level, limits: Limits, token: str, started: float, ended: Ended) -> Outcome:
+def judge_outcome(program: Program, level: Level, limits: Limits, token: str, started: float, ended: Ended) -> Outcome:
     """Judge a program's outcome. `started` is the processor time before the program began."""
     cpu_s = max(0.0, ended.cpu_s - started)
     output = (ended.stdout.decode(errors="replace"), ended.stderr.decode(errors="replace"), cpu_s)
-    failure = how_it_ended(level, limits, cpu_s, ended)
+    failure = explain_failure(level, limits, cpu_s, ended)
     if failure is None:
         try:
             failure, results, mutates = read(ended.result, token, len(program.calls))
         except Forged as flaw:
             failure = Failure("bad_output", "", str(flaw))
     if failure is not None:
-        return failed(program, failure, *output)
+        return make_failed_outcome(program, failure, *output)
     flaws = [result for result in results if isinstance(result, Failure)]
     reason = f"{flaws[0].error}: {flaws[0].message}" if flaws else ""
     return Outcome(flaws[0].status if flaws else "ok", results, *output, mutates=mutates, reason=reason)
 
 
-def how_it_ended(level: Level, limits: Limits, cpu_s: float, ended: Ended) -> Failure | None:
+def explain_failure(level: Level, limits: Limits, cpu_s: float, ended: Ended) -> Failure | None:
     """Return the failure of a process without a result worth parsing; None if it may have one."""
     if not ended.gone:
         return Failure("sandbox_error", "", "something of the process outlived it")
@@ -125,23 +125,23 @@ def read(said: bytes, token: str, calls: int) -> tuple[Failure | None, tuple[Can
     if not isinstance(reply, dict) or reply.keys() != FIELDS or reply["token"] != token or type(reply["mutates"]) is not bool:
         raise Forged("the result has other fields than it must have")
     if reply["failure"] is not None:
-        return failure_of(reply["failure"]), (), False
+        return parse_failure(reply["failure"]), (), False
     if not isinstance(reply["results"], list) or len(reply["results"]) != calls:
         raise Forged("there are more or fewer results than calls")
-    return None, tuple(result_of(entry) for entry in reply["results"]), reply["mutates"]
+    return None, tuple(parse_result(entry) for entry in reply["results"]), reply["mutates"]
 
 
-def result_of(entry: Any) -> Canonical | Failure:
+def parse_result(entry: Any) -> Canonical | Failure:
     if isinstance(entry, list) and len(entry) == 1 and isinstance(entry[0], str):
         try:
             decode(entry[0])
         except InvalidValue as error:
             raise Forged(f"a result is {error}") from None
         return Canonical(entry[0])
-    return failure_of(entry)
+    return parse_failure(entry)
 
 
-def failure_of(entry: Any) -> Failure:
+def parse_failure(entry: Any) -> Failure:
     if (
         not isinstance(entry, list)
         or len(entry) != 3

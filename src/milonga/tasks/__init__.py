@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from milonga.config import explain
 from milonga.errors import ConfigError
-from milonga.tasks.base import TASKS, Demonstration, Task, TaskOptions, Tool, keyed, normalised, split_of
+from milonga.tasks.base import TASKS, Demonstration, Task, TaskOptions, Tool, assign_split, make_keyed_rng, normalise_text
 from milonga.tasks.bugs import Bugs
 from milonga.tasks.chain import Chain
 from milonga.tasks.code import Code
@@ -39,11 +39,11 @@ __all__ = [
     "Task",
     "TaskOptions",
     "Tool",
+    "assign_split",
     "find_task",
-    "keyed",
+    "make_keyed_rng",
     "make_task",
-    "normalised",
-    "split_of",
+    "normalise_text",
 ]
 
 
@@ -67,11 +67,11 @@ def find_task(name: str) -> type[Task]:
     if name in TASKS:
         return TASKS.get(name)
     if GYM in (place, name):
-        from milonga.tasks.gym import gym_task
+        from milonga.tasks.gym import make_gym_task
 
-        return gym_task(rest if colon else "")
+        return make_gym_task(rest if colon else "")
     if colon:
-        from milonga.tasks.custom import custom_task
+        from milonga.tasks.custom import load_custom_task
 
-        return custom_task(name)
+        return load_custom_task(name)
     return TASKS.get(name)

@@ -89,7 +89,7 @@ class Task(ABC):
         """Grade a batch of solutions; tasks whose grader is a separate process override this to ask it once."""
         return [self.grade(problem, answer, steps) for problem, answer, steps in items]
 
-    def classes(self, answers: Sequence[str | None]) -> list[int | None]:
+    def group_equal_answers(self, answers: Sequence[str | None]) -> list[int | None]:
         """Group equal answers for voting, without knowing the truth: equal answers get equal class numbers, from 0 in order of
         appearance; None stays None. Tasks whose grader accepts several forms of an answer override this with it."""
         seen: dict[str, int] = {}
@@ -104,19 +104,19 @@ class Task(ABC):
         raise TypeError(f"task '{self.name}' has no worked solutions and cannot demonstrate")
 
     @property
-    def demonstrates(self) -> bool:
+    def can_demonstrate(self) -> bool:
         """Whether the task can write solutions itself."""
         return type(self).demonstrate is not Task.demonstrate
 
-    def flawed(self, problem: Problem, rng: random.Random) -> Demonstration | None:
+    def demonstrate_flawed(self, problem: Problem, rng: random.Random) -> Demonstration | None:
         """Write a solution with exactly one wrong step; None if the task cannot for this problem."""
         return self.demonstrate(problem, rng, {rng.randrange(self.step_count(problem))})
 
-    def compensated(self, problem: Problem, rng: random.Random) -> Demonstration | None:
+    def demonstrate_compensated(self, problem: Problem, rng: random.Random) -> Demonstration | None:
         """Write a solution with wrong steps whose errors cancel, so that its answer is right; None if the task cannot."""
         return None
 
-    def redo(self, problem: Problem, steps: Sequence[str]) -> tuple[str, ...]:
+    def redo_steps(self, problem: Problem, steps: Sequence[str]) -> tuple[str, ...]:
         """Redo each step of a solution, given the steps before it, and return the results.
 
         Like `Demonstration.checks`, for any given solution; "" for a step that has nothing to redo.
@@ -127,28 +127,28 @@ class Task(ABC):
         """Whether a text looks like a step of this task at all, right or wrong."""
         return bool(text.strip())
 
-    def computes(self, text: str) -> bool:
+    def is_computation_right(self, text: str) -> bool:
         """Whether a step's computation is right by itself, as running it would show; not whether the problem asks for it.
 
         A task that cannot run its steps only checks that the text looks like a step.
         """
         return self.is_step(text)
 
-    def corrupt(self, problem: Problem, steps: Sequence[str], at: int, family: str, rng: random.Random) -> str | None:
+    def corrupt_step(self, problem: Problem, steps: Sequence[str], at: int, family: str, rng: random.Random) -> str | None:
         """Corrupt the step `at` of a solution by one of `families`; None if that family does not apply."""
         raise TypeError(f"task '{self.name}' knows no families of corruptions")
 
-    def related(self, problem: Problem, rng: random.Random, changes: int = 1) -> Problem | None:
+    def make_related_problem(self, problem: Problem, rng: random.Random, changes: int = 1) -> Problem | None:
         """Make a related problem by changing `changes` places (or all there are): its solution looks like one of the given
         problem, but does not solve it. From a train problem never makes a held-out one; None if none was found."""
         raise TypeError(f"task '{self.name}' cannot change what a problem asks")
 
     @property
-    def relates(self) -> bool:
+    def can_relate(self) -> bool:
         """Whether the task can change what a problem asks."""
-        return type(self).related is not Task.related
+        return type(self).make_related_problem is not Task.make_related_problem
 
-    def facts(self, problem: Problem) -> list[tuple[int, int]]:
+    def find_facts(self, problem: Problem) -> list[tuple[int, int]]:
         """Find the facts of a problem's text, as character spans [start, end): each is needed to solve it, and none tells about
         another, so that they can be hidden until they are asked for."""
         raise TypeError(f"the problems of task '{self.name}' have no parts that could be kept back")
@@ -156,9 +156,9 @@ class Task(ABC):
     @property
     def has_facts(self) -> bool:
         """Whether parts of its problems can be hidden."""
-        return type(self).facts is not Task.facts
+        return type(self).find_facts is not Task.find_facts
 
-    def harder(self) -> Task | None:
+    def make_harder(self) -> Task | None:
         """Return the same task with up to twice as many steps, to measure generalisation; None if there is none."""
         return None
 
@@ -167,7 +167,7 @@ class Task(ABC):
         """The difficulty levels of its train problems, easiest first; empty if the task has no such scale."""
         return ()
 
-    def at(self, level: int) -> Task:
+    def at_level(self, level: int) -> Task:
         """Return the task restricted to one level. Grading is the same, and held-out problems stay held out."""
         raise TypeError(f"task '{self.name}' has no levels")
 
@@ -175,7 +175,7 @@ class Task(ABC):
         """The number of steps of a demonstration of this problem."""
         raise TypeError(f"task '{self.name}' has no exact steps")
 
-    def draw(self, split: Split, start: int, count: int) -> list[Problem]:
+    def draw_problems(self, split: Split, start: int, count: int) -> list[Problem]:
         return [self.problem(split, start + i) for i in range(count)]
 
     def make_ready(self) -> None:
@@ -191,23 +191,23 @@ RELATED_TRIES = 64
 TASKS: Registry[type[Task]] = Registry("task")
 
 
-def normalised(text: str) -> str:
+def normalise_text(text: str) -> str:
     """Normalise a text for deduplication: texts that differ only in case and white space are the same problem."""
     return re.sub(r"\s+", " ", text).strip().casefold()
 
 
-def keyed(*parts: object) -> random.Random:
+def make_keyed_rng(*parts: object) -> random.Random:
     """Make a random generator that depends on its key alone, never on history."""
     digest = hashlib.blake2b(repr(parts).encode(), digest_size=16).digest()
     return random.Random(int.from_bytes(digest, "big"))
 
 
-def split_of(text: str) -> Split:
+def assign_split(text: str) -> Split:
     """Assign a procedural problem to its one split: 80 % train, 10 % dev, 10 % test, by its text."""
-    bucket = hashlib.blake2b(normalised(text).encode(), digest_size=4).digest()[0] % 10
+    bucket = hashlib.blake2b(normalise_text(text).encode(), digest_size=4).digest()[0] % 10
     return "train" if bucket < 8 else "dev" if bucket == 8 else "test"
 
 
-def stays_out(problem: Problem, made: Problem) -> bool:
+def avoids_held_out(problem: Problem, made: Problem) -> bool:
     """Whether a derived problem avoids the held-out splits: made from a train problem, it must be a train problem."""
-    return split_of(problem.text) != "train" or split_of(made.text) == "train"
+    return assign_split(problem.text) != "train" or assign_split(made.text) == "train"

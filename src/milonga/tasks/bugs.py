@@ -26,11 +26,20 @@ from milonga.tasks.bugs_checks import (
     Repository,
     Requirements,
     Verdict,
-    check,
-    edited,
-    repaired,
+    apply_edits,
+    check_bug,
+    grade_patches,
 )
-from milonga.tasks.bugs_tiny import INPUTS, NAMES, Shape, TinyRepositories, lines_text, taken, values, varied
+from milonga.tasks.bugs_tiny import (
+    INPUTS,
+    NAMES,
+    Shape,
+    TinyRepositories,
+    evaluate_code,
+    find_removed_tests,
+    mutate_line,
+    render_lines,
+)
 from milonga.types import Grade, Problem, Split
 
 
@@ -87,13 +96,13 @@ class Bugs(Task):
         super().__init__(options)
         o = self.options
         self.max_tokens = o.max_tokens or (2048 if o.path else 32 + 24 * o.changed)
-        self.repositories = self.from_git(o.path) if o.path else self.made_up()
+        self.repositories = self.make_git_repositories(o.path) if o.path else self.make_tiny_repositories()
 
-    def made_up(self) -> Repositories:
+    def make_tiny_repositories(self) -> Repositories:
         o = self.options
         return TinyRepositories(Shape(o.functions, o.ops, o.tests, o.min_changed, o.changed, o.seed))
 
-    def from_git(self, path: str) -> Repositories:
+    def make_git_repositories(self, path: str) -> Repositories:
         from milonga.tasks.bugs_git import GitRepositories
         from milonga.tasks.bugs_pytest import PytestRunner
 
@@ -111,25 +120,25 @@ class Bugs(Task):
         return self.repositories.size(split)
 
     def problem(self, split: Split, index: int) -> Problem:
-        return self.posed(f"bugs/{split}/{index}", self.repositories.bug(split, index))
+        return self.make_problem(f"bugs/{split}/{index}", self.repositories.make_bug(split, index))
 
-    def posed(self, id: str, bug: Bug, source: str | None = None, patch: Edits | None = None) -> Problem:
+    def make_problem(self, id: str, bug: Bug, source: str | None = None, patch: Edits | None = None) -> Problem:
         """Make a problem from a bug. With a failed `patch` on top it is a second-order bug with the same specification."""
-        start = edited(bug.state, patch or {})
-        text = self.repositories.solver_text(start, bug.repository, bug.artifact)
-        answer = self.repositories.answer(bug.repository, bug.artifact)
+        start = apply_edits(bug.state, patch or {})
+        text = self.repositories.render_for_solver(start, bug.repository, bug.artifact)
+        answer = self.repositories.render_answer(bug.repository, bug.artifact)
         return Problem(id, text, answer, {"bug": bug, "start": start}, source)
 
-    def check(self, repository: Repository, artifact: Artifact, least: Requirements) -> Verdict:
-        return check(repository, artifact, self.repositories.runner, least)
+    def check_artifact(self, repository: Repository, artifact: Artifact, least: Requirements) -> Verdict:
+        return check_bug(repository, artifact, self.repositories.runner, least)
 
-    def artifact(self, repository: Repository, injection: Injection) -> Artifact | None:
+    def parse_artifact(self, repository: Repository, injection: Injection) -> Artifact | None:
         """Parse an injection into an artifact; None if it is invalid."""
-        return self.repositories.artifact(repository, injection)
+        return self.repositories.parse_artifact(repository, injection)
 
-    def patch(self, problem: Problem, answer: str | None) -> Edits | None:
+    def parse_patch(self, problem: Problem, answer: str | None) -> Edits | None:
         """Parse the edits of an answer; None if it is invalid, or creates files that the repository never had."""
-        edits = None if answer is None else self.repositories.patch(answer, problem.data["start"])
+        edits = None if answer is None else self.repositories.parse_patch(answer, problem.data["start"])
         return edits if edits is not None and edits.keys() <= problem.data["bug"].repository.tree.keys() else None
 
     def grade(self, problem: Problem, answer: str | None, steps: Sequence[str]) -> Grade:
@@ -138,7 +147,7 @@ class Bugs(Task):
     def grade_all(self, items: Sequence[tuple[Problem, str | None, Sequence[str]]]) -> list[Grade]:
         """Grade a batch; the patches of one problem are run together."""
         grades: list[Grade] = [Grade(False)] * len(items)
-        patches = [self.patch(problem, answer) for problem, answer, _ in items]
+        patches = [self.parse_patch(problem, answer) for problem, answer, _ in items]
         by_problem: dict[str, list[int]] = {}
         for at, (problem, _, _) in enumerate(items):
             if patches[at] is not None:
@@ -147,27 +156,29 @@ class Bugs(Task):
             data = items[places[0]][0].data
             read = [patch for at in places if (patch := patches[at]) is not None]
             try:
-                found: list[bool | None] = list(repaired(data["bug"], data["start"], read, self.repositories.runner))
+                found: list[bool | None] = list(grade_patches(data["bug"], data["start"], read, self.repositories.runner))
             except NoVerdict:
                 found = [None] * len(places)
             for at, right in zip(places, found, strict=True):
                 grades[at] = Grade(right)
         return grades
 
-    def holds_beyond(self, problem: Problem, answer: str | None) -> bool | None:
+    def matches_on_all_inputs(self, problem: Problem, answer: str | None) -> bool | None:
         """Whether a patch agrees with the original on every input, tested or not; None if that is unknown."""
         if self.options.path is not None:
             return None
-        patch, repository = self.patch(problem, answer), problem.data["bug"].repository
+        patch, repository = self.parse_patch(problem, answer), problem.data["bug"].repository
         if patch is None:
             return False
-        code: Files = {path: line for path, line in edited(problem.data["start"], patch).items() if path in repository.code}
-        return all(values(code, x) == values(repository.code, x) for x in INPUTS)
+        code: Files = {
+            path: line for path, line in apply_edits(problem.data["start"], patch).items() if path in repository.code
+        }
+        return all(evaluate_code(code, x) == evaluate_code(repository.code, x) for x in INPUTS)
 
     # What a teacher shows: for each broken file its first term and what is wanted of it, and then the lines.
 
     @property
-    def demonstrates(self) -> bool:
+    def can_demonstrate(self) -> bool:
         return self.options.path is None
 
     def step_count(self, problem: Problem) -> int:
@@ -176,22 +187,24 @@ class Bugs(Task):
     def demonstrate(self, problem: Problem, rng: random.Random, errors: Collection[int] = ()) -> Demonstration:
         bug: Bug = problem.data["bug"]
         repository, names = bug.repository, sorted(bug.artifact.bug)
-        right = [evidence(repository, bug.artifact, name, 0) for name in names]
+        right = [render_evidence(repository, bug.artifact, name, 0) for name in names]
         shown, lines = list(right), {name: repository.code[name] for name in names}
         for at in errors:
-            shown[at] = evidence(repository, bug.artifact, names[at], rng.choice((-1, 1)))
-            lines[names[at]] = varied(lines[names[at]], NAMES[: NAMES.index(names[at])], rng)
-        answer = lines_text(lines)
+            shown[at] = render_evidence(repository, bug.artifact, names[at], rng.choice((-1, 1)))
+            lines[names[at]] = mutate_line(lines[names[at]], NAMES[: NAMES.index(names[at])], rng)
+        answer = render_lines(lines)
         truth = tuple(at not in errors for at in range(len(names)))
         correct = bool(self.grade(problem, answer, ()).correct)
         return Demonstration(tuple(shown), truth, tuple(right), answer, correct)
 
 
-def evidence(repository: Repository, artifact: Artifact, name: str, off: int) -> str:
+def render_evidence(repository: Repository, artifact: Artifact, name: str, off: int) -> str:
     """Render `b:a4>8,5>10`: the first term of the line, and at each removed test the term's value and the wanted one.
 
     With `off` the values are off by so much.
     """
     term = repository.code[name][0]
-    gone = [(int(id[1:]), wanted) for id, wanted in taken(repository.tests, artifact.weaken).items() if id[0] == name]
-    return f"{name}:{term}" + ",".join(f"{values(repository.code, x)[term] + off}>{wanted}" for x, wanted in gone)
+    gone = [
+        (int(id[1:]), wanted) for id, wanted in find_removed_tests(repository.tests, artifact.weaken).items() if id[0] == name
+    ]
+    return f"{name}:{term}" + ",".join(f"{evaluate_code(repository.code, x)[term] + off}>{wanted}" for x, wanted in gone)

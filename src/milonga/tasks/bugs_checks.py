@@ -103,7 +103,7 @@ class Bug:
     @property
     def state(self) -> dict[str, str]:
         """The tree that a solver is given: broken, and with weakened tests."""
-        return edited(edited(self.repository.tree, self.artifact.bug), self.artifact.weaken)
+        return apply_edits(apply_edits(self.repository.tree, self.artifact.bug), self.artifact.weaken)
 
 
 class Runner(ABC):
@@ -113,58 +113,60 @@ class Runner(ABC):
     def run(self, trees: Sequence[Files], oracle: Sequence[str]) -> list[Report | None]: ...
 
     @abstractmethod
-    def disturbed(self, code: Files) -> dict[str, str]:
+    def perturb_code(self, code: Files) -> dict[str, str]:
         """Perturb the code's text without changing its meaning: tests that depend on the text will change."""
 
-    def original(self, repository: Repository, oracle: Sequence[str]) -> Report | None:
+    def run_original(self, repository: Repository, oracle: Sequence[str]) -> Report | None:
         """Run the untouched repository; a test that is not stable there counts as failed."""
         return self.run([repository.tree], oracle)[0]
 
 
-def edited(files: Files, edits: Edits) -> dict[str, str]:
+def apply_edits(files: Files, edits: Edits) -> dict[str, str]:
     """Apply edits to files."""
     merged = {**files, **edits}
     return {path: content for path, content in merged.items() if content is not None}
 
 
-def changed_files(files: Files, edits: Edits) -> list[str]:
+def list_changed_files(files: Files, edits: Edits) -> list[str]:
     """List the paths whose content the edits really change."""
     return sorted(path for path, content in edits.items() if files.get(path) != content)
 
 
-def check(repository: Repository, artifact: Artifact, runner: Runner, least: Requirements) -> Verdict:
+def check_bug(repository: Repository, artifact: Artifact, runner: Runner, least: Requirements) -> Verdict:
     """Run the seven consistency checks and the stability guard, up to the first that fails."""
-    still = static(repository, artifact, least)
+    still = check_static(repository, artifact, least)
     if still is not None:
         return Verdict(still)
-    before = runner.original(repository, artifact.oracle)
+    before = runner.run_original(repository, artifact.oracle)
     if before is None:
         return Verdict("parser")
     specified = frozenset(id for id, passed in before.items() if passed)
     if len(specified) <= least.passing:
         return Verdict("passing")
-    buggy = edited(repository.tree, artifact.bug)
-    weakened = edited(buggy, artifact.weaken)
-    seen = runner.run([buggy, {**buggy, **runner.disturbed(part(buggy, repository.code))}, weakened], artifact.oracle)
-    broken, again, rest = (failed_of(report, specified) for report in seen)
+    buggy = apply_edits(repository.tree, artifact.bug)
+    weakened = apply_edits(buggy, artifact.weaken)
+    seen = runner.run(
+        [buggy, {**buggy, **runner.perturb_code(select_files(buggy, repository.code))}, weakened], artifact.oracle
+    )
+    broken, again, rest = (list_failed_tests(report, specified) for report in seen)
     if len(broken) < least.failing:
         return Verdict("failing", broken, specified)
     if again != broken:
         return Verdict("stable", broken, specified)
-    if broken <= rest - gone(seen[0], seen[2], specified):
+    if broken <= rest - list_removed_tests(seen[0], seen[2], specified):
         return Verdict("weakened", broken, specified)
     found: Check | None = None if every_file_matters(repository, artifact, runner, broken) else "inverse"
     return Verdict(found, broken, specified)
 
 
-def static(repository: Repository, artifact: Artifact, least: Requirements) -> Check | None:
+def check_static(repository: Repository, artifact: Artifact, least: Requirements) -> Check | None:
     """Run checks 1 and 4, which need no test run; return the first that fails."""
     oracle = set(artifact.oracle)
     if not oracle or not oracle <= repository.tests.keys() or not artifact.weaken.keys() <= oracle:
         return "oracle"
     if not artifact.bug.keys() <= repository.code.keys():
         return "changed"
-    changed = changed_files(repository.code, artifact.bug)
+    changed = list_changed_files(repository.code, artifact.bug)
     size = sum(edit_size(repository.code[path], artifact.bug[path] or "") for path in changed)
     return None if len(changed) >= least.changed and size <= least.size else "changed"
 
@@ -177,17 +179,17 @@ def edit_size(before: str, after: str) -> int:
 
 def every_file_matters(repository: Repository, artifact: Artifact, runner: Runner, broken: frozenset[str]) -> bool:
     """Inverse mutation: from the full bug, putting back any one changed file alone mends at least one broken test."""
-    buggy = edited(repository.tree, artifact.bug)
-    restored = [{**buggy, path: repository.code[path]} for path in changed_files(repository.code, artifact.bug)]
-    return all(failed_of(report, broken) < broken for report in runner.run(restored, artifact.oracle))
+    buggy = apply_edits(repository.tree, artifact.bug)
+    restored = [{**buggy, path: repository.code[path]} for path in list_changed_files(repository.code, artifact.bug)]
+    return all(list_failed_tests(report, broken) < broken for report in runner.run(restored, artifact.oracle))
 
 
-def failed_of(report: Report | None, wanted: frozenset[str]) -> frozenset[str]:
+def list_failed_tests(report: Report | None, wanted: frozenset[str]) -> frozenset[str]:
     """Return the wanted tests that did not pass; a missing test has failed."""
     return frozenset(id for id in wanted if not (report or {}).get(id, False))
 
 
-def gone(before: Report | None, after: Report | None, wanted: frozenset[str]) -> frozenset[str]:
+def list_removed_tests(before: Report | None, after: Report | None, wanted: frozenset[str]) -> frozenset[str]:
     """Return the tests that the weakening removed: they no longer fail. Tests that the bug removed were missing before.
 
     Without a report after it nothing is known to be gone; without one before it all tests were there, and failed.
@@ -197,14 +199,14 @@ def gone(before: Report | None, after: Report | None, wanted: frozenset[str]) ->
     return (wanted if before is None else wanted & before.keys()) - after.keys()
 
 
-def part(tree: Files, paths: Files) -> dict[str, str]:
+def select_files(tree: Files, paths: Files) -> dict[str, str]:
     return {path: tree[path] for path in paths if path in tree}
 
 
-def repaired(bug: Bug, start: Files, patches: Sequence[Edits], runner: Runner) -> list[bool]:
+def grade_patches(bug: Bug, start: Files, patches: Sequence[Edits], runner: Runner) -> list[bool]:
     """Grade patches: does each make every specified test pass? Everything but code is restored after the patch."""
-    trees = [{**edited(start, patch), **bug.repository.tests, **bug.repository.rest} for patch in patches]
-    return [not failed_of(report, bug.verdict.specified) for report in runner.run(trees, bug.artifact.oracle)]
+    trees = [{**apply_edits(start, patch), **bug.repository.tests, **bug.repository.rest} for patch in patches]
+    return [not list_failed_tests(report, bug.verdict.specified) for report in runner.run(trees, bug.artifact.oracle)]
 
 
 class Repositories(ABC):
@@ -213,28 +215,28 @@ class Repositories(ABC):
     runner: Runner
 
     @abstractmethod
-    def bug(self, split: Split, index: int) -> Bug:
+    def make_bug(self, split: Split, index: int) -> Bug:
         """Make a bug that passes the checks; a pure function of split and index."""
 
     @abstractmethod
-    def solver_text(self, start: Files, repository: Repository, artifact: Artifact) -> str:
+    def render_for_solver(self, start: Files, repository: Repository, artifact: Artifact) -> str:
         """Render the broken files and the inverse of the weakening, for the solver's prompt."""
 
     @abstractmethod
-    def injector_text(self, repository: Repository) -> str: ...
+    def render_for_injector(self, repository: Repository) -> str: ...
 
     @abstractmethod
-    def patch(self, text: str, start: Files) -> Edits | None:
+    def parse_patch(self, text: str, start: Files) -> Edits | None:
         """Parse the edits that a model wrote; None if they are invalid or do not apply."""
 
     @abstractmethod
-    def artifact(self, repository: Repository, injection: Injection) -> Artifact | None: ...
+    def parse_artifact(self, repository: Repository, injection: Injection) -> Artifact | None: ...
 
     @abstractmethod
-    def answer(self, repository: Repository, artifact: Artifact) -> str:
+    def render_answer(self, repository: Repository, artifact: Artifact) -> str:
         """Render the patch that reverts the bug."""
 
-    def split(self, code: Files) -> Split:
+    def find_split(self, code: Files) -> Split:
         """Find the only split that may show this broken code: a bug injected in train could equal a held-out one."""
         return "train"
 

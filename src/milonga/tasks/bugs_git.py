@@ -27,7 +27,7 @@ from functools import cached_property
 from pathlib import Path, PurePosixPath
 
 from milonga.errors import DataError
-from milonga.tasks.base import keyed, normalised
+from milonga.tasks.base import make_keyed_rng, normalise_text
 from milonga.tasks.bugs_checks import (
     Artifact,
     Bug,
@@ -37,9 +37,9 @@ from milonga.tasks.bugs_checks import (
     Repositories,
     Repository,
     Requirements,
-    check,
-    edited,
-    part,
+    apply_edits,
+    check_bug,
+    select_files,
 )
 from milonga.tasks.bugs_pytest import MOST_TESTS, PytestRunner
 from milonga.types import SPLITS, Split
@@ -62,9 +62,9 @@ SWAPS = (
 """What a made-up bug writes instead, once in a line. What breaks no test is no bug, so that nothing else need be known."""
 
 
-def exported(folder: Path) -> Repository:
+def export_repository(folder: Path) -> Repository:
     """Export the last commit of a git folder as files."""
-    archive = git(folder, "archive", "--format=tar", "HEAD")
+    archive = run_git(folder, "archive", "--format=tar", "HEAD")
     code: dict[str, str] = {}
     tests: dict[str, str] = {}
     rest: dict[str, str] = {}
@@ -80,18 +80,18 @@ def exported(folder: Path) -> Repository:
                     ) from None
                 continue
             if text is not None:
-                kind_of(member.name, code, tests, rest)[member.name] = text
+                choose_category(member.name, code, tests, rest)[member.name] = text
     if not code or not tests:
         missing = "no test files (test_*.py)" if code else "no Python files besides its tests"
         raise DataError(f"the repository {folder} has {missing}")
     size = sum(len(text) for text in {**code, **tests}.values())
     if size > LARGEST:
         raise DataError(f"the repository {folder} has {size} characters of code and tests, more than {LARGEST}")
-    history = {path: earlier(folder, path) for path in code}
+    history = {path: load_history(folder, path) for path in code}
     return Repository(folder.resolve().name, code, tests, history, rest)
 
 
-def kind_of(path: str, code: dict[str, str], tests: dict[str, str], rest: dict[str, str]) -> dict[str, str]:
+def choose_category(path: str, code: dict[str, str], tests: dict[str, str], rest: dict[str, str]) -> dict[str, str]:
     """Choose the category of a path. Tests have pytest's names; other files among them (fixtures, data) are `rest`."""
     name, parents = PurePosixPath(path).name, PurePosixPath(path).parts[:-1]
     if any(fnmatch(name, pattern) for pattern in TESTS):
@@ -100,7 +100,7 @@ def kind_of(path: str, code: dict[str, str], tests: dict[str, str], rest: dict[s
     return code if name.endswith(".py") and not among and name not in ("conftest.py", "setup.py") else rest
 
 
-def git(folder: Path, *words: str) -> bytes:
+def run_git(folder: Path, *words: str) -> bytes:
     """Run git in this folder and no other: variables such as GIT_DIR would win over -C."""
     plain = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     asked = ["git", "-C", str(folder), *words]
@@ -116,23 +116,23 @@ def git(folder: Path, *words: str) -> bytes:
     return done.stdout
 
 
-def earlier(folder: Path, path: str) -> tuple[str, ...]:
+def load_history(folder: Path, path: str) -> tuple[str, ...]:
     """Load earlier contents of a file, the newest first."""
     found = []
-    for commit in git(folder, "rev-list", f"--max-count={VERSIONS + 1}", "HEAD", "--", path).decode().split()[1:]:
-        if git(folder, "ls-tree", "--name-only", commit, "--", path).strip():
-            found.append(git(folder, "show", f"{commit}:{path}").decode(errors="replace"))
+    for commit in run_git(folder, "rev-list", f"--max-count={VERSIONS + 1}", "HEAD", "--", path).decode().split()[1:]:
+        if run_git(folder, "ls-tree", "--name-only", commit, "--", path).strip():
+            found.append(run_git(folder, "show", f"{commit}:{path}").decode(errors="replace"))
     return tuple(found)
 
 
 # Texts.
 
 
-def listing(files: Files) -> str:
+def render_files(files: Files) -> str:
     return "\n".join(f"FILE {path}\n{text.rstrip()}\n" for path, text in sorted(files.items()))
 
 
-def difference(before: Files, after: Edits) -> str:
+def render_diff(before: Files, after: Edits) -> str:
     """Render a unified diff of the files that differ."""
     pieces = []
     for path in sorted(after):
@@ -142,7 +142,7 @@ def difference(before: Files, after: Edits) -> str:
     return "\n".join(piece for piece in pieces if piece)
 
 
-def blocks_in(text: str, files: Files) -> dict[str, str] | None:
+def parse_blocks(text: str, files: Files) -> dict[str, str] | None:
     """Parse edit blocks into new file contents; None without a block, or if a block's lines do not occur exactly once."""
     found: dict[str, str] = {}
     for piece in re.split(r"^FILE ", text, flags=re.MULTILINE)[1:]:
@@ -156,7 +156,7 @@ def blocks_in(text: str, files: Files) -> dict[str, str] | None:
     return found or None
 
 
-def written(before: Files, after: Files) -> str:
+def render_blocks(before: Files, after: Files) -> str:
     """Render edit blocks that replace whole files; `blocks_in` parses them."""
     pieces = []
     for path, new in sorted(after.items()):
@@ -169,7 +169,7 @@ def written(before: Files, after: Files) -> str:
 # Made up.
 
 
-def mutants(code: Files) -> Iterator[tuple[str, str]]:
+def generate_mutants(code: Files) -> Iterator[tuple[str, str]]:
     """Generate mutants: files with one line changed, by swapping one operator or word, or by removing the line."""
     for path, text in sorted(code.items()):
         lines = text.splitlines(keepends=True)
@@ -185,7 +185,7 @@ def mutants(code: Files) -> Iterator[tuple[str, str]]:
             )
 
 
-def emptied(tests: Files, ids: list[str]) -> dict[str, str]:
+def empty_tests(tests: Files, ids: list[str]) -> dict[str, str]:
     """Empty these tests: return the changed test files, with `pass` as the body of each test."""
     found: dict[str, str] = {}
     for path, text in tests.items():
@@ -214,7 +214,7 @@ class GitRepositories(Repositories):
         )
         if not found:
             raise DataError(f"{root} is no git folder, and no folder in it is one")
-        self.repositories = [exported(folder) for folder in found]
+        self.repositories = [export_repository(folder) for folder in found]
         self.bugs, self.seed, self.runner = bugs, seed, runner
         self._pools: dict[Split, list[Bug]] | None = None
 
@@ -223,10 +223,10 @@ class GitRepositories(Repositories):
         for repository in self.repositories:
             self.require_passing(repository)
         for split in SPLITS:
-            self.pool(split)
+            self.get_pool(split)
 
     def require_passing(self, repository: Repository) -> None:
-        report = self.runner.original(repository, sorted(repository.tests))
+        report = self.runner.run_original(repository, sorted(repository.tests))
         if report is None:
             said = self.runner.said[repository.name]
             raise DataError(f"the tests of repository {repository.name} do not run in the sandbox: {said or 'no results'}")
@@ -239,76 +239,83 @@ class GitRepositories(Repositories):
         if len(report) > MOST_TESTS:
             raise DataError(f"repository {repository.name} has more than {MOST_TESTS} tests")
 
-    def pool(self, split: Split) -> list[Bug]:
+    def get_pool(self, split: Split) -> list[Bug]:
         if self._pools is None:
-            every = [bug for repository in self.repositories for bug in self.made_up(repository)]
-            keyed("split", self.seed).shuffle(every)
+            every = [bug for repository in self.repositories for bug in self.generate_bugs(repository)]
+            make_keyed_rng("split", self.seed).shuffle(every)
             held = max(1, round(HELD_OUT / 2 * len(every)))
             self._pools = {"dev": every[:held], "test": every[held : 2 * held], "train": every[2 * held :]}
             if not self._pools["train"]:
                 raise DataError(f"only {len(every)} bugs could be made up in these repositories; at least 3 are needed")
         return self._pools[split]
 
-    def made_up(self, repository: Repository) -> Iterator[Bug]:
+    def generate_bugs(self, repository: Repository) -> Iterator[Bug]:
         """Generate valid bugs with different texts, up to `bugs` of them."""
         self.require_passing(repository)
         oracle, seen = tuple(sorted(repository.tests)), set[str]()
-        candidates = list(mutants(repository.code))
+        candidates = list(generate_mutants(repository.code))
         random.Random(self.seed).shuffle(candidates)
         for path, text in candidates:
             if len(seen) >= self.bugs:
                 return
             report = self.runner.run([{**repository.tree, path: text}], oracle)[0] or {}
             broken = [id for id, passed in report.items() if not passed]
-            artifact = Artifact(oracle, {path: text}, emptied(repository.tests, broken))
-            problem = normalised(self.solver_text(edited(repository.tree, artifact.bug), repository, artifact))
+            artifact = Artifact(oracle, {path: text}, empty_tests(repository.tests, broken))
+            problem = normalise_text(self.render_for_solver(apply_edits(repository.tree, artifact.bug), repository, artifact))
             if not broken or problem in seen:
                 continue
-            verdict = check(repository, artifact, self.runner, Requirements(passing=0))
+            verdict = check_bug(repository, artifact, self.runner, Requirements(passing=0))
             if verdict.failed is None:
                 seen.add(problem)
                 yield Bug(repository, artifact, verdict)
 
-    def bug(self, split: Split, index: int) -> Bug:
-        pool = self.pool(split)
+    def make_bug(self, split: Split, index: int) -> Bug:
+        pool = self.get_pool(split)
         return pool[index % len(pool)]
 
-    def split(self, code: Files) -> Split:
-        return self.held_out.get(normalised(listing(code)), "train")
+    def find_split(self, code: Files) -> Split:
+        return self.held_out.get(normalise_text(render_files(code)), "train")
 
     @cached_property
     def held_out(self) -> dict[str, Split]:
         """The broken code of held-out bugs: no agent may be shown it in training."""
         held: tuple[Split, ...] = ("dev", "test")
-        return {normalised(listing(part(bug.state, bug.repository.code))): split for split in held for bug in self.pool(split)}
+        return {
+            normalise_text(render_files(select_files(bug.state, bug.repository.code))): split
+            for split in held
+            for bug in self.get_pool(split)
+        }
 
     def size(self, split: Split) -> int | None:
-        return len(self.pool(split))
+        return len(self.get_pool(split))
 
-    def solver_text(self, start: Files, repository: Repository, artifact: Artifact) -> str:
+    def render_for_solver(self, start: Files, repository: Repository, artifact: Artifact) -> str:
         code = {path: text for path, text in start.items() if path in repository.code}
-        weakened = edited(repository.tests, artifact.weaken)
-        back = difference(weakened, {path: repository.tests[path] for path in artifact.weaken})
-        return f"{listing(code)}\nWhat the tests were before:\n{back}"
+        weakened = apply_edits(repository.tests, artifact.weaken)
+        back = render_diff(weakened, {path: repository.tests[path] for path in artifact.weaken})
+        return f"{render_files(code)}\nWhat the tests were before:\n{back}"
 
-    def injector_text(self, repository: Repository) -> str:
+    def render_for_injector(self, repository: Repository) -> str:
         past = [
-            difference({path: repository.code[path]}, {path: old}) for path, olds in repository.history.items() for old in olds
+            render_diff({path: repository.code[path]}, {path: old}) for path, olds in repository.history.items() for old in olds
         ]
-        return f"{listing(repository.code)}\nTests:\n{listing(repository.tests)}\nPast changes, taken back:\n" + "\n".join(past)
+        return (
+            f"{render_files(repository.code)}\nTests:\n{render_files(repository.tests)}\nPast changes, taken back:\n"
+            + "\n".join(past)
+        )
 
-    def patch(self, text: str, start: Files) -> Edits | None:
-        return blocks_in(text, start)
+    def parse_patch(self, text: str, start: Files) -> Edits | None:
+        return parse_blocks(text, start)
 
-    def artifact(self, repository: Repository, injection: Injection) -> Artifact | None:
-        bug, weaken = blocks_in(injection.bug, repository.tree), blocks_in(injection.weaken, repository.tree)
+    def parse_artifact(self, repository: Repository, injection: Injection) -> Artifact | None:
+        bug, weaken = parse_blocks(injection.bug, repository.tree), parse_blocks(injection.weaken, repository.tree)
         oracle = tuple(injection.oracle.split()) or tuple(sorted(repository.tests))
         return None if bug is None or weaken is None else Artifact(oracle, bug, weaken)
 
-    def answer(self, repository: Repository, artifact: Artifact) -> str:
-        broken = edited(repository.code, artifact.bug)
-        return written(broken, {path: repository.code[path] for path in artifact.bug})
+    def render_answer(self, repository: Repository, artifact: Artifact) -> str:
+        broken = apply_edits(repository.code, artifact.bug)
+        return render_blocks(broken, {path: repository.code[path] for path in artifact.bug})
 
     def describe(self) -> dict[str, object]:
-        sizes = {split: len(self.pool(split)) for split in SPLITS}
+        sizes = {split: len(self.get_pool(split)) for split in SPLITS}
         return {"repositories": len(self.repositories), "made-up bugs": sizes, "isolation": self.runner.sandbox.level}

@@ -103,7 +103,7 @@ class PytestRunner(Runner):
     """Runs trees of files in the sandbox, several at a time."""
 
     def __init__(self, limits: Limits, isolation: Level, allow_weak: bool) -> None:
-        homes = [home_of(str(spec.origin)) for name in PACKAGES if (spec := find_spec(name)) is not None]
+        homes = [find_package_home(str(spec.origin)) for name in PACKAGES if (spec := find_spec(name)) is not None]
         if find_spec("pytest") is None:
             raise MissingExtra("running the tests of repositories", "repositories")
         mounts = tuple(Mount(str(home), f"{SHELF}/{home.name}") for home in homes)
@@ -116,19 +116,19 @@ class PytestRunner(Runner):
     def run(self, trees: Sequence[Files], oracle: Sequence[str]) -> list[Report | None]:
         found: list[Report | None] = [None] * len(trees)
         for turn, seed in enumerate(SEEDS):
-            for at, (report, _) in zip(range(turn, len(trees), 2), self._run(trees[turn::2], oracle, seed), strict=True):
+            for at, (report, _) in zip(range(turn, len(trees), 2), self._run_trees(trees[turn::2], oracle, seed), strict=True):
                 found[at] = report
         return found
 
-    def disturbed(self, code: Files) -> dict[str, str]:
+    def perturb_code(self, code: Files) -> dict[str, str]:
         """Append a comment, which changes no existing line."""
         return {path: f"{text}\n# \n" for path, text in code.items()}
 
-    def original(self, repository: Repository, oracle: Sequence[str]) -> Report | None:
+    def run_original(self, repository: Repository, oracle: Sequence[str]) -> Report | None:
         """Run three times; a test that does not pass in all runs counts as failed. Cached for each suite."""
         key = (repository.name, tuple(oracle))
         if key not in self._originals:
-            runs = [self._run([repository.tree], oracle, seed)[0] for seed in (*SEEDS, 0)]
+            runs = [self._run_trees([repository.tree], oracle, seed)[0] for seed in (*SEEDS, 0)]
             self.said[repository.name] = runs[0][1].stdout[-600:].strip() or runs[0][1].reason
             reports = [report for report, _ in runs if report is not None]
             ids = dict.fromkeys(id for report in reports for id in report)
@@ -136,25 +136,25 @@ class PytestRunner(Runner):
             self._originals[key] = {id: all(report.get(id, False) for report in reports) for id in ids} if whole else None
         return self._originals[key]
 
-    def _run(self, trees: Sequence[Files], oracle: Sequence[str], seed: int) -> list[tuple[Report | None, Outcome]]:
+    def _run_trees(self, trees: Sequence[Files], oracle: Sequence[str], seed: int) -> list[tuple[Report | None, Outcome]]:
         name = f"test_{secrets.token_hex(8)}.py"
-        programs = [self._program({**tree, name: CANARY}, [*oracle, name]) for tree in trees]
+        programs = [self._make_program({**tree, name: CANARY}, [*oracle, name]) for tree in trees]
         outcomes = self.sandbox.run(programs, seed)
-        return [(report_of(outcome, f"{name}::test_canary"), outcome) for outcome in outcomes]
+        return [(parse_report(outcome, f"{name}::test_canary"), outcome) for outcome in outcomes]
 
-    def _program(self, files: Files, oracle: Sequence[str]) -> Program:
+    def _make_program(self, files: Files, oracle: Sequence[str]) -> Program:
         known = [path for path in oracle if path in files]
         job = {"files": dict(files), "packages": self.packages, "oracle": known, "ids": IDS, "most": MOST_TESTS}
         return Program(SOURCE, "run", tuple((part,) for part in range(PARTS)), stdin=json.dumps(job))
 
 
-def home_of(origin: str) -> Path:
+def find_package_home(origin: str) -> Path:
     """Find the folder of a package, or the file of a single-file module."""
     path = Path(origin)
     return path.parent if path.name == "__init__.py" else path
 
 
-def report_of(outcome: Outcome, canary: str) -> Report | None:
+def parse_report(outcome: Outcome, canary: str) -> Report | None:
     """Parse the test report of a process that ended in order and whose canary test failed; else None."""
     if outcome.status == "sandbox_error":
         raise NoVerdict(

@@ -17,7 +17,7 @@ from functools import lru_cache
 
 from milonga.sandbox.expressions import evaluate
 from milonga.sandbox.values import decode
-from milonga.tasks.base import keyed, split_of
+from milonga.tasks.base import assign_split, make_keyed_rng
 from milonga.tasks.bugs_checks import (
     Artifact,
     Bug,
@@ -29,8 +29,8 @@ from milonga.tasks.bugs_checks import (
     Repository,
     Requirements,
     Runner,
-    check,
-    edited,
+    apply_edits,
+    check_bug,
 )
 from milonga.types import Split
 
@@ -66,44 +66,44 @@ class TinyRunner(Runner):
     """Runs tests by the interpreter. Nothing in a tree can reach it."""
 
     def run(self, trees: Sequence[Files], oracle: Sequence[str]) -> list[Report | None]:
-        return [report_of(tree, oracle) for tree in trees]
+        return [run_tests(tree, oracle) for tree in trees]
 
-    def disturbed(self, code: Files) -> dict[str, str]:
+    def perturb_code(self, code: Files) -> dict[str, str]:
         return {path: f" {line} " for path, line in code.items()}
 
 
-def report_of(tree: Files, oracle: Sequence[str]) -> Report | None:
+def run_tests(tree: Files, oracle: Sequence[str]) -> Report | None:
     """Run every test of the oracle files; None if one of the files cannot be parsed."""
     code = {path: line for path, line in tree.items() if not path.startswith(PREFIX)}
     found: dict[str, bool] = {}
     for path in oracle:
-        tests = read_tests(tree.get(path, ""))
+        tests = parse_tests(tree.get(path, ""))
         if tests is None:
             return None
         name = path.removeprefix(PREFIX)
-        found |= {f"{name}{x}": values(code, x).get(name) == wanted for x, wanted in tests.items()}
+        found |= {f"{name}{x}": evaluate_code(code, x).get(name) == wanted for x, wanted in tests.items()}
     return found
 
 
-def read_tests(content: str) -> dict[int, int] | None:
+def parse_tests(content: str) -> dict[int, int] | None:
     """Parse a test file into {input: expected value}; None if a line is invalid."""
     lines = [TEST.fullmatch(line) for line in content.splitlines()]
     return {int(line[1]): int(line[2]) for line in lines if line} if all(lines) else None
 
 
-def values(code: Files, x: int) -> dict[str, int]:
+def evaluate_code(code: Files, x: int) -> dict[str, int]:
     """Evaluate each function at `x`; a function that fails, or calls one that does, is missing."""
     known = {"x": x}
     for name in sorted(code):
         line = code[name].strip()
-        value = value_of(line, tuple((term, known[term]) for term in known if term in line))
+        value = evaluate_line(line, tuple((term, known[term]) for term in known if term in line))
         if value is not None:
             known[name] = value
     return known
 
 
 @lru_cache(maxsize=1 << 16)
-def value_of(line: str, known: tuple[tuple[str, int], ...]) -> int | None:
+def evaluate_line(line: str, known: tuple[tuple[str, int], ...]) -> int | None:
     found = evaluate(line, dict(known))
     value = None if found.value is None else decode(found.value)
     return value if type(value) is int else None
@@ -112,11 +112,11 @@ def value_of(line: str, known: tuple[tuple[str, int], ...]) -> int | None:
 # Texts.
 
 
-def lines_text(code: Files) -> str:
+def render_lines(code: Files) -> str:
     return ";".join(f"{name}={line}" for name, line in sorted(code.items()))
 
 
-def edits_in(text: str) -> dict[str, str] | None:
+def parse_edits(text: str) -> dict[str, str] | None:
     """Parse edits such as `b=a*2;c=b-x`; None unless each is a line of the language and none is there twice."""
     found: dict[str, str] = {}
     for piece in text.split(";"):
@@ -127,7 +127,7 @@ def edits_in(text: str) -> dict[str, str] | None:
     return found
 
 
-def removed_in(text: str, tests: Files) -> Edits | None:
+def parse_removed_tests(text: str, tests: Files) -> Edits | None:
     """Parse test names such as `b14 c0` into test files without them. An unknown test becomes an edit of a missing file."""
     found: dict[str, str] = dict(tests)
     for piece in text.split():
@@ -143,7 +143,7 @@ def removed_in(text: str, tests: Files) -> Edits | None:
     return {path: content for path, content in found.items() if content != tests[path]}
 
 
-def ids_text(ids: Sequence[str]) -> str:
+def render_test_ids(ids: Sequence[str]) -> str:
     """Render test ids, grouped by function."""
     grouped: dict[str, str] = {}
     for id in sorted(ids):
@@ -151,11 +151,11 @@ def ids_text(ids: Sequence[str]) -> str:
     return " ".join(name + inputs for name, inputs in grouped.items())
 
 
-def taken(tests: Files, weaken: Edits) -> dict[str, int]:
+def find_removed_tests(tests: Files, weaken: Edits) -> dict[str, int]:
     """Find the tests that a weakening removes, with their expected values."""
     gone: dict[str, int] = {}
     for path, content in sorted(weaken.items()):
-        before, after = read_tests(tests[path]) or {}, read_tests(content or "") or {}
+        before, after = parse_tests(tests[path]) or {}, parse_tests(content or "") or {}
         gone |= {f"{path.removeprefix(PREFIX)}{x}": value for x, value in sorted(before.items()) if x not in after}
     return gone
 
@@ -166,14 +166,16 @@ def taken(tests: Files, weaken: Edits) -> dict[str, int]:
 def draw_repository(rng: random.Random, shape: Shape, split: Split) -> Repository:
     """Draw a repository of this split: no function is constant, values have at most two digits, some call others."""
     code: dict[str, str] = {}
-    while not code or split_of(lines_text(code)) != split or not is_good(code):
+    while not code or assign_split(render_lines(code)) != split or not is_good(code):
         code = {}
         for name in NAMES[: shape.functions]:
             code[name] = draw_line(rng, sorted(code), rng.randint(1, shape.ops))
-    history = {name: versions(line, NAMES[: NAMES.index(name)], rng) for name, line in code.items()}
+    history = {name: draw_versions(line, NAMES[: NAMES.index(name)], rng) for name, line in code.items()}
     suites = {PREFIX + name: sorted(rng.sample(INPUTS, shape.tests)) for name in code}
-    wanted = {path: [f"{x}={values(code, x)[path.removeprefix(PREFIX)]}" for x in inputs] for path, inputs in suites.items()}
-    return Repository(lines_text(code), code, {path: "\n".join(lines) for path, lines in wanted.items()}, history)
+    wanted = {
+        path: [f"{x}={evaluate_code(code, x)[path.removeprefix(PREFIX)]}" for x in inputs] for path, inputs in suites.items()
+    }
+    return Repository(render_lines(code), code, {path: "\n".join(lines) for path, lines in wanted.items()}, history)
 
 
 def draw_line(rng: random.Random, earlier: Sequence[str], ops: int) -> str:
@@ -181,7 +183,7 @@ def draw_line(rng: random.Random, earlier: Sequence[str], ops: int) -> str:
     return first + "".join(rng.choice(OPERATIONS) + draw_term(rng, earlier) for _ in range(ops))
 
 
-def first_term(rng: random.Random, earlier: Sequence[str]) -> str:
+def draw_first_term(rng: random.Random, earlier: Sequence[str]) -> str:
     return rng.choice(["x", *earlier, str(rng.randint(1, 9))])
 
 
@@ -190,32 +192,32 @@ def draw_term(rng: random.Random, earlier: Sequence[str]) -> str:
 
 
 def is_good(code: Files) -> bool:
-    table = [values(code, x) for x in INPUTS]
+    table = [evaluate_code(code, x) for x in INPUTS]
     return all(len({row[name] for row in table}) > 1 and max(abs(row[name]) for row in table) <= LARGEST for name in code)
 
 
-def versions(line: str, earlier: Sequence[str], rng: random.Random) -> tuple[str, ...]:
+def draw_versions(line: str, earlier: Sequence[str], rng: random.Random) -> tuple[str, ...]:
     """Draw two earlier versions, different from the line and from each other."""
     found: list[str] = []
     while len(found) < 2:
-        other = varied(line, earlier, rng)
+        other = mutate_line(line, earlier, rng)
         if other not in (line, *found):
             found.append(other)
     return tuple(found)
 
 
-def varied(line: str, earlier: Sequence[str], rng: random.Random) -> str:
+def mutate_line(line: str, earlier: Sequence[str], rng: random.Random) -> str:
     """Mutate a line: another operation or another operand."""
     pieces = re.findall(rf"{TERM}|[+*-]", line)
     at = rng.randrange(len(pieces))
     old = pieces[at]
-    draw = draw_term if at else first_term
+    draw = draw_term if at else draw_first_term
     while pieces[at] == old:
         pieces[at] = rng.choice(OPERATIONS) if old in OPERATIONS else draw(rng, earlier)
     return "".join(pieces)
 
 
-def shortened(line: str) -> str | None:
+def shorten_line(line: str) -> str | None:
     """Drop the last operation of a line; None if it has none."""
     head = re.fullmatch(rf"(.*)[+*-]{TERM}", line)
     return head[1] if head else None
@@ -223,9 +225,9 @@ def shortened(line: str) -> str | None:
 
 Way = Callable[[Repository, str, random.Random], str | None]
 WAYS: Mapping[str, Way] = {
-    "removal": lambda repository, name, rng: shortened(repository.code[name]),
+    "removal": lambda repository, name, rng: shorten_line(repository.code[name]),
     "history": lambda repository, name, rng: rng.choice(repository.history[name]),
-    "direct": lambda repository, name, rng: varied(repository.code[name], NAMES[: NAMES.index(name)], rng),
+    "direct": lambda repository, name, rng: mutate_line(repository.code[name], NAMES[: NAMES.index(name)], rng),
 }
 """How a bug is put into a line; the prompts of an injector by the same names."""
 
@@ -236,15 +238,15 @@ def draw_edits(repository: Repository, way: str, count: int, rng: random.Random)
     return {name: line for name in names if (line := WAYS[way](repository, name, rng)) is not None}
 
 
-def hidden(repository: Repository, bug: Mapping[str, str], rng: random.Random) -> Artifact:
+def hide_bug(repository: Repository, bug: Mapping[str, str], rng: random.Random) -> Artifact:
     """Make an artifact: the edits, and the removal of some tests that they break; it may not be a valid bug."""
     names, oracle = sorted(bug), tuple(sorted(repository.tests))
-    report = report_of({**repository.tree, **bug}, oracle) or {}
+    report = run_tests({**repository.tree, **bug}, oracle) or {}
     broken = [id for id, passed in report.items() if not passed]
     rng.shuffle(broken)
     own = [[id for id in broken if id[0] == name][:2] for name in names]
     chosen = [id for some in own for id in some] or broken[:2]
-    return Artifact(oracle, bug, removed_in(ids_text(chosen), repository.tests) or {})
+    return Artifact(oracle, bug, parse_removed_tests(render_test_ids(chosen), repository.tests) or {})
 
 
 class TinyRepositories(Repositories):
@@ -254,41 +256,41 @@ class TinyRepositories(Repositories):
         self.shape = shape
         self.runner = TinyRunner()
 
-    def bug(self, split: Split, index: int) -> Bug:
-        shape, rng = self.shape, keyed("bugs", self.shape, split, index)
+    def make_bug(self, split: Split, index: int) -> Bug:
+        shape, rng = self.shape, make_keyed_rng("bugs", self.shape, split, index)
         while True:
             repository = draw_repository(rng, shape, split)
             for _ in range(TRIES):
                 count = rng.randint(shape.least_changed, shape.most_changed)
                 edits = draw_edits(repository, rng.choice(sorted(WAYS)), count, rng)
-                if self.split(edited(repository.code, edits)) != split:
+                if self.find_split(apply_edits(repository.code, edits)) != split:
                     continue
-                artifact = hidden(repository, edits, rng)
-                verdict = check(repository, artifact, self.runner, Requirements())
+                artifact = hide_bug(repository, edits, rng)
+                verdict = check_bug(repository, artifact, self.runner, Requirements())
                 if verdict.failed is None:
                     return Bug(repository, artifact, verdict)
 
-    def split(self, code: Files) -> Split:
-        return split_of(lines_text(code))
+    def find_split(self, code: Files) -> Split:
+        return assign_split(render_lines(code))
 
-    def solver_text(self, start: Files, repository: Repository, artifact: Artifact) -> str:
+    def render_for_solver(self, start: Files, repository: Repository, artifact: Artifact) -> str:
         code = {path: line for path, line in start.items() if path in repository.code}
-        removed = taken(repository.tests, artifact.weaken)
-        return f"{lines_text(code)}|{' '.join(f'{id}={value}' for id, value in removed.items())}"
+        removed = find_removed_tests(repository.tests, artifact.weaken)
+        return f"{render_lines(code)}|{' '.join(f'{id}={value}' for id, value in removed.items())}"
 
-    def injector_text(self, repository: Repository) -> str:
+    def render_for_injector(self, repository: Repository) -> str:
         shown = []
         for name, line in sorted(repository.code.items()):
-            inputs = "".join(str(x) for x in sorted(read_tests(repository.tests[PREFIX + name]) or {}))
+            inputs = "".join(str(x) for x in sorted(parse_tests(repository.tests[PREFIX + name]) or {}))
             shown.append(f"{name}={'|'.join((line, *repository.history[name]))}@{inputs}")
         return ";".join(shown)
 
-    def patch(self, text: str, start: Files) -> Edits | None:
-        return edits_in(text)
+    def parse_patch(self, text: str, start: Files) -> Edits | None:
+        return parse_edits(text)
 
-    def artifact(self, repository: Repository, injection: Injection) -> Artifact | None:
-        bug, weaken = edits_in(injection.bug), removed_in(injection.weaken, repository.tests)
+    def parse_artifact(self, repository: Repository, injection: Injection) -> Artifact | None:
+        bug, weaken = parse_edits(injection.bug), parse_removed_tests(injection.weaken, repository.tests)
         return None if bug is None or weaken is None else Artifact(tuple(sorted(repository.tests)), bug, weaken)
 
-    def answer(self, repository: Repository, artifact: Artifact) -> str:
-        return lines_text({path: repository.code[path] for path in artifact.bug})
+    def render_answer(self, repository: Repository, artifact: Artifact) -> str:
+        return render_lines({path: repository.code[path] for path in artifact.bug})

@@ -12,7 +12,16 @@ from collections.abc import Collection, Sequence
 
 from pydantic import Field, model_validator
 
-from milonga.tasks.base import RELATED_TRIES, TASKS, Demonstration, Task, TaskOptions, keyed, split_of, stays_out
+from milonga.tasks.base import (
+    RELATED_TRIES,
+    TASKS,
+    Demonstration,
+    Task,
+    TaskOptions,
+    assign_split,
+    avoids_held_out,
+    make_keyed_rng,
+)
 from milonga.tasks.corruption import CHAIN_FAMILIES, ChainStep
 from milonga.types import Grade, Problem, Split
 
@@ -43,14 +52,14 @@ def compute(left: int, operation: str, right: int, mod: int) -> int:
     return value % mod
 
 
-def otherwise(operation: str, operand: int, rng: random.Random) -> tuple[str, int]:
+def change_operation(operation: str, operand: int, rng: random.Random) -> tuple[str, int]:
     """Return another operation or another operand."""
     if rng.random() < 0.5:
         return rng.choice([o for o in OPERATIONS if o != operation]), operand
     return operation, rng.choice([d for d in range(2, 10) if d != operand])
 
 
-def posed(id: str, start: int, chain: Sequence[tuple[str, int]], mod: int) -> Problem:
+def make_problem(id: str, start: int, chain: Sequence[tuple[str, int]], mod: int) -> Problem:
     """Make the problem of these operations, with its answer."""
     text = f"{start}" + "".join(f"{operation}{operand}" for operation, operand in chain) + f"%{mod}"
     value = start
@@ -73,7 +82,7 @@ class Chain(Task):
         super().__init__(options)
         self.max_tokens = 10 * self.options.ops + 8
 
-    def harder(self) -> Task | None:
+    def make_harder(self) -> Task | None:
         ops = min(MOST_OPS, 2 * self.options.ops)
         return Chain(self.options.model_copy(update={"min_ops": None, "ops": ops})) if ops > self.options.ops else None
 
@@ -81,31 +90,31 @@ class Chain(Task):
     def levels(self) -> tuple[int, ...]:
         return tuple(range(self.options.min_ops or 1, self.options.ops + 1))
 
-    def at(self, level: int) -> Task:
+    def at_level(self, level: int) -> Task:
         return Chain(self.options.model_copy(update={"min_ops": None, "ops": level}))
 
     def problem(self, split: Split, index: int) -> Problem:
-        rng = keyed("chain", self.options.model_dump_json(), split, index)
+        rng = make_keyed_rng("chain", self.options.model_dump_json(), split, index)
         while True:
             count = rng.randint(self.options.min_ops or self.options.ops, self.options.ops)
             start = rng.randrange(self.options.mod)
             chain = [(rng.choice(OPERATIONS), rng.randint(2, 9)) for _ in range(count)]
-            made = posed(f"chain/{split}/{index}", start, chain, self.options.mod)
-            if split_of(made.text) == split:
+            made = make_problem(f"chain/{split}/{index}", start, chain, self.options.mod)
+            if assign_split(made.text) == split:
                 return made
 
-    def related(self, problem: Problem, rng: random.Random, changes: int = 1) -> Problem | None:
+    def make_related_problem(self, problem: Problem, rng: random.Random, changes: int = 1) -> Problem | None:
         """Change the operand or the operation in some places."""
         chain, mod = problem.data["chain"], problem.data["mod"]
         for _ in range(RELATED_TRIES):
             places = set(rng.sample(range(len(chain)), min(changes, len(chain))))
-            other = [otherwise(o, b, rng) if k in places else (o, b) for k, (o, b) in enumerate(chain)]
-            made = posed(f"{problem.id}/related", problem.data["start"], other, mod)
-            if stays_out(problem, made):
+            other = [change_operation(o, b, rng) if k in places else (o, b) for k, (o, b) in enumerate(chain)]
+            made = make_problem(f"{problem.id}/related", problem.data["start"], other, mod)
+            if avoids_held_out(problem, made):
                 return made
         return None
 
-    def facts(self, problem: Problem) -> list[tuple[int, int]]:
+    def find_facts(self, problem: Problem) -> list[tuple[int, int]]:
         """The operands."""
         return [found.span(1) for found in re.finditer(r"[+*-]([0-9]+)", problem.text)]
 
@@ -127,7 +136,7 @@ class Chain(Task):
             truth[-1] = False
         return Grade(answer is not None and answer == problem.answer, tuple(truth))
 
-    def redo(self, problem: Problem, steps: Sequence[str]) -> tuple[str, ...]:
+    def redo_steps(self, problem: Problem, steps: Sequence[str]) -> tuple[str, ...]:
         chain, mod = problem.data["chain"], problem.data["mod"]
         value = problem.data["start"]
         out = []
@@ -141,11 +150,11 @@ class Chain(Task):
     def is_step(self, text: str) -> bool:
         return STEP.fullmatch(text) is not None
 
-    def computes(self, text: str) -> bool:
+    def is_computation_right(self, text: str) -> bool:
         read = STEP.fullmatch(text)
         return read is not None and int(read[4]) == compute(int(read[1]), read[2], int(read[3]), self.options.mod)
 
-    def corrupt(self, problem: Problem, steps: Sequence[str], at: int, family: str, rng: random.Random) -> str | None:
+    def corrupt_step(self, problem: Problem, steps: Sequence[str], at: int, family: str, rng: random.Random) -> str | None:
         values = [problem.data["start"], *(int(read[4]) for text in steps[:at] if (read := STEP.fullmatch(text)))]
         operation, operand = problem.data["chain"][at]
         step = ChainStep(values[-1], operation, operand, problem.data["mod"], values[:-1])
@@ -165,7 +174,7 @@ class Chain(Task):
         for k, (operation, operand) in enumerate(problem.data["chain"]):
             right = compute(value, operation, operand, mod)
             if k in errors:
-                text, value = slip(value, operation, operand, mod, rng)
+                text, value = write_wrong_step(value, operation, operand, mod, rng)
             else:
                 text, value = f"{value}{operation}{operand}={right}", right
             steps.append(text)
@@ -174,7 +183,7 @@ class Chain(Task):
         answer = str(value)
         return Demonstration(tuple(steps), tuple(truth), tuple(checks), answer, answer == problem.answer)
 
-    def compensated(self, problem: Problem, rng: random.Random) -> Demonstration | None:
+    def demonstrate_compensated(self, problem: Problem, rng: random.Random) -> Demonstration | None:
         """Two wrong steps whose errors cancel, so that the answer is right and the reasoning is not."""
         chain, mod = problem.data["chain"], problem.data["mod"]
         if len(chain) < 2:
@@ -197,7 +206,7 @@ class Chain(Task):
         return Demonstration(tuple(steps), tuple(truth), tuple(checks), str(value), correct=True)
 
 
-def slip(value: int, operation: str, operand: int, mod: int, rng: random.Random) -> tuple[str, int]:
+def write_wrong_step(value: int, operation: str, operand: int, mod: int, rng: random.Random) -> tuple[str, int]:
     """Write one wrong step and its result: off by one, a carry dropped, an operand or value misread, the wrong operation."""
     right = compute(value, operation, operand, mod)
     while True:

@@ -15,15 +15,24 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from milonga.errors import ConfigError, DataError, nearest
-from milonga.sandbox import Level, Limits, same
+from milonga.errors import ConfigError, DataError, suggest_name
+from milonga.sandbox import Level, Limits, is_same_value
 from milonga.sandbox.values import Canonical, decode
 from milonga.tasks import data
-from milonga.tasks.base import TASKS, Demonstration, Task, TaskOptions, keyed, split_of
+from milonga.tasks.base import TASKS, Demonstration, Task, TaskOptions, assign_split, make_keyed_rng
 from milonga.tasks.code_data import FunctionFields, FunctionRow, Test
-from milonga.tasks.code_python import PythonRunner, Ran, source_in
-from milonga.tasks.code_questions import ENTRY, to_run, value_in
-from milonga.tasks.code_words import FAMILIES, Row, called, draw_arguments, draw_row, same_meaning, shown, written
+from milonga.tasks.code_python import PythonRunner, Ran, extract_source
+from milonga.tasks.code_questions import ENTRY, parse_output, plan_run
+from milonga.tasks.code_words import (
+    FAMILIES,
+    Row,
+    call_program,
+    draw_arguments,
+    draw_row,
+    has_same_meaning,
+    render_arguments,
+    render_value,
+)
 from milonga.types import SPLITS, Grade, Problem, Split
 
 MOST_WORDS = 8
@@ -82,7 +91,7 @@ class CodeOptions(TaskOptions):
     def _known(cls, names: list[str]) -> list[str]:
         for name in names:
             if name not in FAMILIES:
-                raise ValueError(f"there is no family '{name}': {nearest(name, FAMILIES)}")
+                raise ValueError(f"there is no family '{name}': {suggest_name(name, FAMILIES)}")
         if not names:
             raise ValueError("no family is left to draw from")
         return names
@@ -121,8 +130,10 @@ class Code(Task):
         self.knows_steps = self.tiny
         self.max_tokens = o.max_tokens or (24 * o.level + 40 if self.tiny else 1024)
         self.runner = PythonRunner(Limits(cpu_s=o.cpu_s), o.isolation, o.allow_weak_isolation)
-        self.rows = file_rows(o) if o.path is not None else None
-        self.order = {} if self.rows is None else {split: shuffled(self.rows.rows[split], o.seed, split) for split in SPLITS}
+        self.rows = load_file_rows(o) if o.path is not None else None
+        self.order = (
+            {} if self.rows is None else {split: shuffle_order(self.rows.rows[split], o.seed, split) for split in SPLITS}
+        )
 
     def make_ready(self) -> None:
         """Start the sandbox where Python is to run: what is missing is said before anything is trained."""
@@ -148,74 +159,78 @@ class Code(Task):
         least = min(FAMILIES[name].least for name in self.options.families)
         return tuple(range(max(least, self.options.min_level or 1), self.options.level + 1))
 
-    def at(self, level: int) -> Task:
+    def at_level(self, level: int) -> Task:
         return type(self)(self.options.model_copy(update={"min_level": None, "level": level}))
 
-    def harder(self) -> Task | None:
+    def make_harder(self) -> Task | None:
         level = min(MOST_WORDS, 2 * self.options.level)
-        return self.at(level) if level > self.options.level and self.rows is None else None
+        return self.at_level(level) if level > self.options.level and self.rows is None else None
 
     def problem(self, split: Split, index: int) -> Problem:
         if self.rows is not None:
-            return self._from_file(self.rows.rows[split], split, index)
-        rng = keyed("code", self.options.model_dump_json(), split, index)
+            return self._make_file_problem(self.rows.rows[split], split, index)
+        rng = make_keyed_rng("code", self.options.model_dump_json(), split, index)
         for _ in range(MOST_DRAWS):
             count = rng.randint(self.options.min_level or self.options.level, self.options.level)
             fitting = [name for name in self.options.families if FAMILIES[name].least <= count]
             row = draw_row(rng.choice(fitting), count, rng)
-            calls = draw_tests(row, self.options.hidden + 1, rng) if split_of(row.text) == split else None
+            calls = draw_tests(row, self.options.hidden + 1, rng) if assign_split(row.text) == split else None
             if calls is not None:
-                return (posed if self.tiny else posed_in_python)(row, f"code/{split}/{index}", calls)
+                return (make_problem if self.tiny else make_python_problem)(row, f"code/{split}/{index}", calls)
         raise ConfigError(f"task 'code' made no {split} function in {MOST_DRAWS} tries; give it more families or levels")
 
-    def _from_file(self, rows: Sequence[data.Row], split: Split, index: int) -> Problem:
+    def _make_file_problem(self, rows: Sequence[data.Row], split: Split, index: int) -> Problem:
         if not rows:
             raise DataError(f"task 'code' has no {split} functions: name a file for them, or raise {split}_share")
         row = rows[self.order[split][index % len(rows)]]
         assert isinstance(row, FunctionRow)
         public, hidden = row.tests[:1], row.tests[1 : 1 + self.options.hidden] or row.tests
-        return Problem(f"code/{split}/{row.number}", row.question, row.answer, tested(row.entry, public[0], hidden))
+        return Problem(f"code/{split}/{row.number}", row.question, row.answer, make_test_data(row.entry, public[0], hidden))
 
-    def ran(self, items: Sequence[tuple[Problem, str, Sequence[Sequence[Any]]]], twice: bool = False) -> list[Ran | None]:
+    def run_programs(
+        self, items: Sequence[tuple[Problem, str, Sequence[Sequence[Any]]]], twice: bool = False
+    ) -> list[Ran | None]:
         """Run programs on calls with these arguments; None if the sandbox could not tell.
 
         With `twice` a program that does not do the same in another process gives nothing; the tiny dialect cannot differ.
         """
         if self.tiny:
             return [
-                tuple(called(program, problem.data["signature"], call) for call in calls) for problem, program, calls in items
+                tuple(call_program(program, problem.data["signature"], call) for call in calls)
+                for problem, program, calls in items
             ]
-        return self.runner.ran(
-            [(source_in(program), problem.data["entry"], tuple(map(tuple, calls))) for problem, program, calls in items], twice
+        return self.runner.run_programs(
+            [(extract_source(program), problem.data["entry"], tuple(map(tuple, calls))) for problem, program, calls in items],
+            twice,
         )
 
-    def further(self, problem: Problem, count: int) -> list[tuple[Any, ...]]:
+    def draw_extra_calls(self, problem: Problem, count: int) -> list[tuple[Any, ...]]:
         """Draw calls beyond the hidden tests, to see whether these were enough; none if the function comes from a file."""
         if self.rows is not None:
             return []
-        rng = keyed("further", problem.id, problem.text)
-        signature = row_of(problem).signature
+        rng = make_keyed_rng("further", problem.id, problem.text)
+        signature = restore_row(problem).signature
         return [draw_arguments(signature, rng) for _ in range(count)]
 
-    def equal(self, one: Canonical | None, other: Canonical) -> bool:
+    def is_equal(self, one: Canonical | None, other: Canonical) -> bool:
         """Whether a program's output equals the expected one."""
-        return one is not None and same(one, other, tolerance=self.options.tolerance)
+        return one is not None and is_same_value(one, other, tolerance=self.options.tolerance)
 
-    def passed(self, items: Sequence[tuple[Problem, str | None]]) -> list[tuple[bool, ...] | None]:
+    def run_hidden_tests(self, items: Sequence[tuple[Problem, str | None]]) -> list[tuple[bool, ...] | None]:
         """Run the hidden tests; one bool per test, None if the sandbox could not tell. A missing program passes none.
 
         For a question about a program: whether its answer is right.
         """
-        runs = [to_run(problem, answer) for problem, answer in items]
-        results = iter(self.ran([run for run in runs if run is not None]))
+        runs = [plan_run(problem, answer) for problem, answer in items]
+        results = iter(self.run_programs([run for run in runs if run is not None]))
         out: list[tuple[bool, ...] | None] = []
         for (problem, answer), run in zip(items, runs, strict=True):
             if run is None:
-                out.append((self.equal(value_in(problem, answer), problem.data["outputs"][0]),))
+                out.append((self.is_equal(parse_output(problem, answer), problem.data["outputs"][0]),))
                 continue
             found = next(results)
             wanted = problem.data["outputs"]
-            out.append(None if found is None else tuple(self.equal(*pair) for pair in zip(found, wanted, strict=True)))
+            out.append(None if found is None else tuple(self.is_equal(*pair) for pair in zip(found, wanted, strict=True)))
         return out
 
     def grade(self, problem: Problem, answer: str | None, steps: Sequence[str]) -> Grade:
@@ -223,83 +238,88 @@ class Code(Task):
 
     def grade_all(self, items: Sequence[tuple[Problem, str | None, Sequence[str]]]) -> list[Grade]:
         """Extra steps are wrong; a solution that leaves words out is wrong in its last step, where it stops."""
-        passed = self.passed([(problem, answer) for problem, answer, _ in items])
+        passed = self.run_hidden_tests([(problem, answer) for problem, answer, _ in items])
         return [
-            Grade(None if right is None else all(right), self._truth(problem, steps))
+            Grade(None if right is None else all(right), self._grade_steps(problem, steps))
             for (problem, _, steps), right in zip(items, passed, strict=True)
         ]
 
-    def _truth(self, problem: Problem, steps: Sequence[str]) -> tuple[bool, ...] | None:
+    def _grade_steps(self, problem: Problem, steps: Sequence[str]) -> tuple[bool, ...] | None:
         if not self.tiny or "slots" not in problem.data:  # the latter: it was not made of words
             return None
-        right = row_of(problem).right(steps)
-        truth = [k < len(right) and same_meaning(step, right[k]) for k, step in enumerate(steps)]
+        right = restore_row(problem).derive_pieces(steps)
+        truth = [k < len(right) and has_same_meaning(step, right[k]) for k, step in enumerate(steps)]
         if truth and len(steps) < len(right):
             truth[-1] = False
         return tuple(truth)
 
-    def redo(self, problem: Problem, steps: Sequence[str]) -> tuple[str, ...]:
-        right = row_of(problem).right(steps)
+    def redo_steps(self, problem: Problem, steps: Sequence[str]) -> tuple[str, ...]:
+        right = restore_row(problem).derive_pieces(steps)
         return tuple([*right, *[""] * len(steps)][: len(steps)])
 
     @property
-    def demonstrates(self) -> bool:
+    def can_demonstrate(self) -> bool:
         return self.rows is None
 
     def step_count(self, problem: Problem) -> int:
         return len(problem.data["slots"])
 
     def demonstrate(self, problem: Problem, rng: random.Random, errors: Collection[int] = ()) -> Demonstration:
-        row = row_of(problem)
+        row = restore_row(problem)
         steps: list[str] = []
         for k in range(len(row.slots)):
-            steps.append(row.slip(k, steps, rng) if k in errors else row.right(steps)[k])
-        answer = row.program(steps) if self.tiny else in_python(row.signature, row.program(steps))
+            steps.append(row.draw_wrong_piece(k, steps, rng) if k in errors else row.derive_pieces(steps)[k])
+        answer = row.build_program(steps) if self.tiny else render_python(row.signature, row.build_program(steps))
         truth = tuple(k not in errors for k in range(len(steps)))
         correct = self.grade(problem, answer, ()).correct is True
-        return Demonstration(tuple(steps), truth, tuple(row.right(steps)), answer, correct)
+        return Demonstration(tuple(steps), truth, tuple(row.derive_pieces(steps)), answer, correct)
 
 
 def draw_tests(row: Row, count: int, rng: random.Random) -> list[tuple[tuple[Any, ...], Canonical]] | None:
     """Draw different calls with their results; None if the function fails too often or has too few distinct results."""
-    program = row.program(row.pieces())
+    program = row.build_program(row.right_pieces())
     found: dict[str, tuple[tuple[Any, ...], Canonical]] = {}
     for _ in range(TRIES):
         arguments = draw_arguments(row.signature, rng)
-        value = called(program, row.signature, arguments)
+        value = call_program(program, row.signature, arguments)
         if value is not None:
-            found.setdefault(written(arguments), (arguments, value))
+            found.setdefault(render_arguments(arguments), (arguments, value))
         if len(found) == count:
             break
     distinct = {value for _, value in found.values()}
     return list(found.values()) if len(found) == count and len(distinct) >= min(3, count) else None
 
 
-def posed(row: Row, id: str, calls: Sequence[tuple[tuple[Any, ...], Canonical]]) -> Problem:
+def make_problem(row: Row, id: str, calls: Sequence[tuple[tuple[Any, ...], Canonical]]) -> Problem:
     """Make a problem from a row; the first call is public, the others are hidden tests."""
     (public, value), hidden = calls[0], calls[1:]
-    told = {"signature": row.signature, "public": f"{written(public)}={shown(value)}"}
-    return Problem(id, row.text, row.program(row.pieces()), made_of(row) | tested("", calls[0], hidden) | told)
-
-
-def posed_in_python(row: Row, id: str, calls: Sequence[tuple[tuple[Any, ...], Canonical]]) -> Problem:
-    """Make the same problem for the Python dialect."""
-    head = f"{ENTRY}({', '.join(row.signature)})"
-    text = f"Write a Python function `{head}`. {row.english()}"
+    told = {"signature": row.signature, "public": f"{render_arguments(public)}={render_value(value)}"}
     return Problem(
-        id, text, in_python(row.signature, row.program(row.pieces())), made_of(row) | tested(ENTRY, calls[0], calls[1:])
+        id, row.text, row.build_program(row.right_pieces()), serialise_row(row) | make_test_data("", calls[0], hidden) | told
     )
 
 
-def in_python(signature: str, expression: str) -> str:
+def make_python_problem(row: Row, id: str, calls: Sequence[tuple[tuple[Any, ...], Canonical]]) -> Problem:
+    """Make the same problem for the Python dialect."""
+    head = f"{ENTRY}({', '.join(row.signature)})"
+    text = f"Write a Python function `{head}`. {row.render_english()}"
+    return Problem(
+        id,
+        text,
+        render_python(row.signature, row.build_program(row.right_pieces())),
+        serialise_row(row) | make_test_data(ENTRY, calls[0], calls[1:]),
+    )
+
+
+def render_python(signature: str, expression: str) -> str:
     return f"def {ENTRY}({', '.join(signature)}):\n    return {expression}"
 
 
-def made_of(row: Row) -> dict[str, Any]:
+def serialise_row(row: Row) -> dict[str, Any]:
     return {"family": row.family, "slots": [list(slot) for slot in row.slots]}
 
 
-def tested(entry: str, public: Test, hidden: Sequence[Test]) -> dict[str, Any]:
+def make_test_data(entry: str, public: Test, hidden: Sequence[Test]) -> dict[str, Any]:
     """Make the problem data of a function's tests; the public one may be shown."""
     arguments = ", ".join(repr(value) for value in public[0])
     return {
@@ -310,13 +330,13 @@ def tested(entry: str, public: Test, hidden: Sequence[Test]) -> dict[str, Any]:
     }
 
 
-def shuffled(rows: Sequence[data.Row], seed: int, split: Split) -> list[int]:
+def shuffle_order(rows: Sequence[data.Row], seed: int, split: Split) -> list[int]:
     order = list(range(len(rows)))
-    keyed("order", "code", seed, split).shuffle(order)
+    make_keyed_rng("order", "code", seed, split).shuffle(order)
     return order
 
 
-def file_rows(options: CodeOptions) -> data.Splits:
+def load_file_rows(options: CodeOptions) -> data.Splits:
     """Load the functions of the files, in disjoint splits."""
     o = options
     assert o.path is not None
@@ -324,11 +344,11 @@ def file_rows(options: CodeOptions) -> data.Splits:
     held_out: dict[Split, str | None] = {"dev": o.dev_path, "test": o.test_path}
     own: dict[Split, Sequence[data.Row]] = {s: fields.read(Path(path)) for s, path in held_out.items() if path is not None}
     shares = (0.0 if "dev" in own else o.dev_share, 0.0 if "test" in own else o.test_share)
-    splits = data.disjoint({**data.carve(fields.read(Path(o.path)), *shares), **own})
+    splits = data.remove_overlaps({**data.split_rows(fields.read(Path(o.path)), *shares), **own})
     if not splits.rows["train"]:
         raise DataError("task 'code': nothing is left to train on; every function is in dev or test")
     return splits
 
 
-def row_of(problem: Problem) -> Row:
+def restore_row(problem: Problem) -> Row:
     return Row(problem.data["family"], tuple((track, text) for track, text in problem.data["slots"]))

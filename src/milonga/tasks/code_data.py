@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from milonga.errors import DataError, nearest
-from milonga.sandbox.values import Canonical, InvalidValue, canonical
+from milonga.errors import DataError, suggest_name
+from milonga.sandbox.values import Canonical, InvalidValue, to_canonical
 from milonga.tasks.data import Row, parse_json
 
 CANDIDATE = "candidate"
@@ -48,21 +48,21 @@ class FunctionFields:
             raise DataError(f"data file '{path}' does not exist") from None
         except OSError as error:
             raise DataError(f"data file '{path}' cannot be read: {error.strerror}") from None
-        rows = [self._row(line, f"{path}, line {number}", number) for number, line in enumerate(lines, 1) if line.strip()]
+        rows = [self._parse_row(line, f"{path}, line {number}", number) for number, line in enumerate(lines, 1) if line.strip()]
         found = [row for row in rows if row is not None]
         if not found:
             raise DataError(f"data file '{path}' holds no function with a test that can be read")
         return found
 
-    def _row(self, line: bytes, where: str, number: int) -> FunctionRow | None:
+    def _parse_row(self, line: bytes, where: str, number: int) -> FunctionRow | None:
         record = parse_json(line, where)
         if not isinstance(record, Mapping):
             raise DataError(f"{where}: not a JSON object but {type(record).__name__}")
-        prompt, entry = (self._text(record, field, where) for field in (self.prompt, self.entry_point))
+        prompt, entry = (self._get_text(record, field, where) for field in (self.prompt, self.entry_point))
         if not entry.isidentifier():
             raise DataError(f"{where}: field '{self.entry_point}' is not the name of a function: {entry[:60]!r}")
         try:
-            tests = read_tests(self._field(record, self.tests, where), entry, self.skip_unreadable)
+            tests = parse_tests(self._get_field(record, self.tests, where), entry, self.skip_unreadable)
         except (UnreadableTest, InvalidValue) as error:
             raise DataError(
                 f"{where}: field '{self.tests}': {error}; mend it, or leave such tests out with task.unreadable=skip"
@@ -70,13 +70,13 @@ class FunctionFields:
         solution = record.get(self.solution)
         return FunctionRow(number, prompt, solution if isinstance(solution, str) else "", "", entry, tests) if tests else None
 
-    def _field(self, record: Mapping[Any, Any], field: str, where: str) -> Any:
+    def _get_field(self, record: Mapping[Any, Any], field: str, where: str) -> Any:
         if field not in record:
-            raise DataError(f"{where}: field '{field}' is missing; {nearest(field, map(str, record))}")
+            raise DataError(f"{where}: field '{field}' is missing; {suggest_name(field, map(str, record))}")
         return record[field]
 
-    def _text(self, record: Mapping[Any, Any], field: str, where: str) -> str:
-        text = self._field(record, field, where)
+    def _get_text(self, record: Mapping[Any, Any], field: str, where: str) -> str:
+        text = self._get_field(record, field, where)
         if not isinstance(text, str) or not text.strip():
             raise DataError(f"{where}: field '{field}' is not a text with something in it")
         return text.strip()
@@ -86,7 +86,7 @@ class UnreadableTest(ValueError):
     """A test that is no call with literals and a literal as its result."""
 
 
-def read_tests(value: Any, entry: str, skip: bool) -> tuple[Test, ...]:
+def parse_tests(value: Any, entry: str, skip: bool) -> tuple[Test, ...]:
     """Parse the tests of a function. With `skip`, invalid ones are left out."""
     parts = [value] if isinstance(value, str) else value
     if not isinstance(parts, list) or not parts:
@@ -94,14 +94,14 @@ def read_tests(value: Any, entry: str, skip: bool) -> tuple[Test, ...]:
     found: list[Test] = []
     for part in parts:
         try:
-            found += asserted(part, entry, skip) if isinstance(part, str) else [given(part)]
+            found += parse_assertions(part, entry, skip) if isinstance(part, str) else [parse_data_test(part)]
         except (UnreadableTest, InvalidValue):
             if not skip:
                 raise
     return tuple(found)
 
 
-def given(part: Any) -> Test:
+def parse_data_test(part: Any) -> Test:
     """Parse a test given as data: `{"args": [1, 2], "expected": 3}` or `[[1, 2], 3]`."""
     if isinstance(part, Mapping) and {"args", "expected"} <= part.keys():
         arguments, expected = part["args"], part["expected"]
@@ -111,11 +111,11 @@ def given(part: Any) -> Test:
         raise UnreadableTest(f"a test is {{args, expected}}, a pair, or an assertion, not {str(part)[:60]!r}")
     if not isinstance(arguments, list):
         raise UnreadableTest(f"the arguments of a test are a list, not {str(arguments)[:60]!r}")
-    canonical(arguments)  # within the bounds
-    return tuple(arguments), canonical(expected)
+    to_canonical(arguments)  # within the bounds
+    return tuple(arguments), to_canonical(expected)
 
 
-def asserted(source: str, entry: str, skip: bool) -> list[Test]:
+def parse_assertions(source: str, entry: str, skip: bool) -> list[Test]:
     """Parse the assertions of a piece of Python, without running it."""
     try:
         tree = ast.parse(source)
@@ -128,14 +128,14 @@ def asserted(source: str, entry: str, skip: bool) -> list[Test]:
     found = []
     for node in asserts:
         try:
-            found.append(asserted_one(node.test, entry))
+            found.append(parse_assertion(node.test, entry))
         except (UnreadableTest, InvalidValue):
             if not skip:
                 raise
     return found
 
 
-def asserted_one(test: ast.expr, entry: str) -> Test:
+def parse_assertion(test: ast.expr, entry: str) -> Test:
     said = ast.unparse(test)[:80]
     if not (isinstance(test, ast.Compare) and len(test.ops) == 1 and isinstance(test.ops[0], ast.Eq | ast.Is)):
         raise UnreadableTest(f"not `{entry}(...) == value`: {said}")
@@ -149,5 +149,5 @@ def asserted_one(test: ast.expr, entry: str) -> Test:
         value = ast.literal_eval(expected)
     except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
         raise UnreadableTest(f"not made of literals: {said}") from None
-    canonical(arguments)  # within the bounds
-    return arguments, canonical(value)
+    to_canonical(arguments)  # within the bounds
+    return arguments, to_canonical(value)

@@ -17,7 +17,7 @@ Call = tuple[str, str, tuple[tuple[Any, ...], ...]]
 """A program, the function to call, and the arguments of each call."""
 
 
-def source_in(answer: str) -> str:
+def extract_source(answer: str) -> str:
     """Extract the program of an answer: the text between code fences, if there are any."""
     found = FENCE.search(answer)
     return (found["body"] if found else answer).strip("\n")
@@ -37,14 +37,14 @@ class PythonRunner:
     def sandbox(self) -> Sandbox:
         return Sandbox(self.limits, self.isolation, self.allow_weak)
 
-    def ran(self, items: Sequence[Call], twice: bool = False) -> list[Ran | None]:
+    def run_programs(self, items: Sequence[Call], twice: bool = False) -> list[Ran | None]:
         """Run programs on their calls; None if the sandbox could not tell. Equal programs run once.
 
         With `twice`, in two processes: one that does not do the same in both gave nothing.
         """
         wanted = dict.fromkeys((source, entry, repr(calls)) for source, entry, calls in items)
         firsts = {(source, entry, repr(calls)): Program(source, entry, calls) for source, entry, calls in items}
-        run = self.sandbox.deterministic if twice else self.sandbox.run
+        run = self.sandbox.run_deterministic if twice else self.sandbox.run
         outcomes = run([firsts[key] for key in wanted])
         found: dict[tuple[str, str, str], Ran | None] = {}
         for key, outcome in zip(wanted, outcomes, strict=True):

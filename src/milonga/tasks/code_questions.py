@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from milonga.sandbox.values import Canonical, InvalidValue, arguments_in, canonical, read_literal
-from milonga.tasks.code_words import names_of, shown, written
+from milonga.sandbox.values import Canonical, InvalidValue, parse_arguments, parse_literal, to_canonical
+from milonga.tasks.code_words import infer_signature, render_arguments, render_value
 from milonga.types import Problem
 
 Kind = Literal["deduction", "abduction", "induction"]
@@ -34,54 +34,54 @@ class Worked:
 
     @property
     def pairs(self) -> list[tuple[str, str]]:
-        return [(given, shown(output)) for given, output in zip(self.inputs, self.outputs, strict=True)]
+        return [(given, render_value(output)) for given, output in zip(self.inputs, self.outputs, strict=True)]
 
-    def asks(self, kind: Kind, told: int) -> bool:
+    def has_question(self, kind: Kind, told: int) -> bool:
         """Whether there is anything to ask: of an induction, pairs beyond those that are told."""
         return len(self.inputs) > (told if kind == "induction" else 0)
 
 
-def asking(worked: Worked, kind: Kind, told: int) -> dict[str, Any]:
+def make_question_data(worked: Worked, kind: Kind, told: int) -> dict[str, Any]:
     """Make the problem data by which a question's answer is graded. The first `told` pairs are shown, not tested."""
-    if not worked.asks(kind, told):
+    if not worked.has_question(kind, told):
         raise ValueError(f"{kind}: nothing is left to ask of {len(worked.inputs)} pairs")
-    arguments = [arguments_in(given) for given in worked.inputs]
-    known = {"signature": names_of(arguments[0]), "entry": ENTRY}
+    arguments = [parse_arguments(given) for given in worked.inputs]
+    known = {"signature": infer_signature(arguments[0]), "entry": ENTRY}
     if kind == "induction":
         return known | {"inputs": [list(call) for call in arguments[told:]], "outputs": list(worked.outputs[told:])}
     asks = "output" if kind == "deduction" else "input"
     return known | {"asks": asks, "program": worked.program, "outputs": list(worked.outputs[:1])}
 
 
-def to_run(problem: Problem, answer: str | None) -> tuple[Problem, str, Sequence[Sequence[Any]]] | None:
+def plan_run(problem: Problem, answer: str | None) -> tuple[Problem, str, Sequence[Sequence[Any]]] | None:
     """Return the (problem, program, calls) to run in order to grade an answer; None if nothing must, or can, be run."""
     asks = problem.data.get("asks")
     if asks is None:
         return problem, answer or "", problem.data["inputs"]
     try:
-        return (problem, problem.data["program"], [arguments_in(answer or "")]) if asks == "input" else None
+        return (problem, problem.data["program"], [parse_arguments(answer or "")]) if asks == "input" else None
     except InvalidValue:
         return None
 
 
-def value_in(problem: Problem, answer: str | None) -> Canonical | None:
+def parse_output(problem: Problem, answer: str | None) -> Canonical | None:
     """Parse the predicted output of a deduction; None if it is invalid, or something else was asked."""
     try:
-        return canonical(read_literal(answer or "")) if problem.data.get("asks") == "output" else None
+        return to_canonical(parse_literal(answer or "")) if problem.data.get("asks") == "output" else None
     except InvalidValue:
         return None
 
 
-def as_call(given: str) -> tuple[str, tuple[Any, ...]] | None:
+def parse_call(given: str) -> tuple[str, tuple[Any, ...]] | None:
     """Parse an input; return its normalised text and its arguments, None if it is invalid."""
     try:
-        arguments = arguments_in(given)
+        arguments = parse_arguments(given)
     except InvalidValue:
         return None
-    return written(arguments), arguments
+    return render_arguments(arguments), arguments
 
 
-def one_function(source: str) -> bool:
+def is_one_function(source: str) -> bool:
     """Whether a text is Python with exactly one function of its own, by the right name; constants and imports may stand
     beside it."""
     try:
@@ -92,7 +92,7 @@ def one_function(source: str) -> bool:
     return len(functions) == 1 and isinstance(functions[0], ast.FunctionDef) and functions[0].name == ENTRY
 
 
-def without_comments(source: str) -> str:
+def remove_comments(source: str) -> str:
     """A program without its comments and the lines that were nothing else; unchanged where it cannot be read."""
     lines: list[str | None] = list(source.split("\n"))
     try:

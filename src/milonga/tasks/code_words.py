@@ -31,7 +31,7 @@ class Word:
     code: Callable[[str], str]
 
 
-def marks(piece: str) -> set[str]:
+def find_operators(piece: str) -> set[str]:
     """Find the operators of a piece outside its brackets and strings; works on any text."""
     found, depth, quoted = set(), 0, False
     for character in piece:
@@ -42,9 +42,9 @@ def marks(piece: str) -> set[str]:
     return found
 
 
-def held(piece: str, loose: str) -> str:
+def add_brackets(piece: str, loose: str) -> str:
     """Add brackets if the piece contains one of these operators, which would bind too loosely."""
-    return f"({piece})" if marks(piece) & set(loose) else piece
+    return f"({piece})" if find_operators(piece) & set(loose) else piece
 
 
 TIGHT = "+-*%/<>= "
@@ -53,7 +53,7 @@ DIGITS, FACTORS = range(1, 10), range(2, 6)
 LETTERS = "abcde"
 
 
-def addition(k: object) -> list[Word]:
+def make_additions(k: object) -> list[Word]:
     """Make the words that add or subtract `k`: a digit or the argument n."""
     return [
         Word(f"+{k}", f"add {k}", lambda p: f"{p}+{k}"),
@@ -61,21 +61,21 @@ def addition(k: object) -> list[Word]:
     ]
 
 
-def product(k: object) -> Word:
-    return Word(f"*{k}", f"multiply by {k}", lambda p: f"{held(p, '+- ')}*{k}")
+def make_product(k: object) -> Word:
+    return Word(f"*{k}", f"multiply by {k}", lambda p: f"{add_brackets(p, '+- ')}*{k}")
 
 
-def division(k: int) -> list[Word]:
+def make_divisions(k: int) -> list[Word]:
     return [
-        Word(f"/{k}", f"divide by {k}, rounding down", lambda p: f"{held(p, '+- ')}//{k}"),
-        Word(f"%{k}", f"take the remainder of dividing by {k}", lambda p: f"{held(p, '+- ')}%{k}"),
+        Word(f"/{k}", f"divide by {k}, rounding down", lambda p: f"{add_brackets(p, '+- ')}//{k}"),
+        Word(f"%{k}", f"take the remainder of dividing by {k}", lambda p: f"{add_brackets(p, '+- ')}%{k}"),
     ]
 
 
-SQUARE = Word("sq", "square", lambda p: f"{held(p, TIGHT)}**2")
+SQUARE = Word("sq", "square", lambda p: f"{add_brackets(p, TIGHT)}**2")
 
 
-def conditions(k: object) -> list[Word]:
+def make_conditions(k: object) -> list[Word]:
     return [
         Word(f">{k}", f"greater than {k}", lambda p: f"{p}>{k}"),
         Word(f"<{k}", f"less than {k}", lambda p: f"{p}<{k}"),
@@ -83,41 +83,44 @@ def conditions(k: object) -> list[Word]:
 
 
 PARITY = [
-    Word("even", "even", lambda p: f"{held(p, '+-')}%2==0"),
-    Word("odd", "odd", lambda p: f"{held(p, '+-')}%2==1"),
+    Word("even", "even", lambda p: f"{add_brackets(p, '+-')}%2==0"),
+    Word("odd", "odd", lambda p: f"{add_brackets(p, '+-')}%2==1"),
 ]
 
 
-def cuts(most: int) -> list[Word]:
+def make_cuts(most: int) -> list[Word]:
     """Make the words that take, drop or reverse items of a list or string."""
-    take = [Word(f"take{k}", f"take the first {k}", lambda p, k=k: f"{held(p, TIGHT)}[:{k}]") for k in range(1, most)]  # type: ignore[misc]
-    drop = [Word(f"drop{k}", f"drop the first {k}", lambda p, k=k: f"{held(p, TIGHT)}[{k}:]") for k in range(1, most)]  # type: ignore[misc]
-    return [*take, *drop, Word("rev", "reverse", lambda p: f"{held(p, TIGHT)}[::-1]")]
+    take = [Word(f"take{k}", f"take the first {k}", lambda p, k=k: f"{add_brackets(p, TIGHT)}[:{k}]") for k in range(1, most)]  # type: ignore[misc]
+    drop = [Word(f"drop{k}", f"drop the first {k}", lambda p, k=k: f"{add_brackets(p, TIGHT)}[{k}:]") for k in range(1, most)]  # type: ignore[misc]
+    return [*take, *drop, Word("rev", "reverse", lambda p: f"{add_brackets(p, TIGHT)}[::-1]")]
 
 
-SUMS = [*(word for k in DIGITS for word in addition(k)), *(product(k) for k in FACTORS)]
-KEEP = [*PARITY, *(word for k in DIGITS for word in conditions(k))]
+SUMS = [*(word for k in DIGITS for word in make_additions(k)), *(make_product(k) for k in FACTORS)]
+KEEP = [*PARITY, *(word for k in DIGITS for word in make_conditions(k))]
 EACH = [*SUMS, SQUARE]
 ENDS = [
     Word("sum", "return their sum", lambda p: "sum"),
     Word("len", "return how many there are", lambda p: "len"),
     Word("max", "return the largest, or 0 if there are none", lambda p: "max"),
 ]
-ORDER = [Word("sort", "sort", lambda p: f"sorted({p})"), *cuts(4)]
+ORDER = [Word("sort", "sort", lambda p: f"sorted({p})"), *make_cuts(4)]
 PICKS = [
-    Word("first", "return the first", lambda p: f"{held(p, TIGHT)}[0]"),
-    Word("last", "return the last", lambda p: f"{held(p, TIGHT)}[-1]"),
+    Word("first", "return the first", lambda p: f"{add_brackets(p, TIGHT)}[0]"),
+    Word("last", "return the last", lambda p: f"{add_brackets(p, TIGHT)}[-1]"),
 ]
 TEXT = [
-    *cuts(4),
-    Word("up", "turn into capitals", lambda p: f"{held(p, TIGHT)}.upper()"),
-    Word("twice", "write twice", lambda p: f"{held(p, '+ ')}*2"),
+    *make_cuts(4),
+    Word("up", "turn into capitals", lambda p: f"{add_brackets(p, TIGHT)}.upper()"),
+    Word("twice", "write twice", lambda p: f"{add_brackets(p, '+ ')}*2"),
     *(Word(f"+{c}", f"append '{c}'", lambda p, c=c: f"{p}+'{c}'") for c in LETTERS),  # type: ignore[misc]
 ]
-COUNTS = [Word(f"count{c}", f"return how often '{c}' occurs", lambda p, c=c: f"{held(p, TIGHT)}.count('{c}')") for c in LETTERS]  # type: ignore[misc]
-NUMBER = [*SUMS, *(word for k in FACTORS for word in division(k)), SQUARE]
-BY_N = [*addition("n"), product("n")]
-KEEP_BY_N = conditions("n")
+COUNTS = [
+    Word(f"count{c}", f"return how often '{c}' occurs", lambda p, c=c: f"{add_brackets(p, TIGHT)}.count('{c}')")  # type: ignore[misc]
+    for c in LETTERS
+]
+NUMBER = [*SUMS, *(word for k in FACTORS for word in make_divisions(k)), SQUARE]
+BY_N = [*make_additions("n"), make_product("n")]
+KEEP_BY_N = make_conditions("n")
 
 Slot = tuple[Track, Sequence[Word]]
 
@@ -135,63 +138,63 @@ class Family:
     words: Mapping[Track, Sequence[Word]]
     """All words of each track."""
 
-    def word(self, track: Track, text: str) -> Word:
+    def find_word(self, track: Track, text: str) -> Word:
         return next(word for word in self.words[track] if word.text == text)
 
 
-def several(track: Track, words: Sequence[Word], count: int) -> list[Slot]:
+def repeat_slot(track: Track, words: Sequence[Word], count: int) -> list[Slot]:
     return [(track, words)] * count
 
 
-def _fold(count: int, rng: random.Random) -> list[Slot]:
+def _make_fold_slots(count: int, rng: random.Random) -> list[Slot]:
     keep: list[Slot] = [("keep", KEEP)] if count > 2 or rng.random() < 0.5 else []
-    return [*keep, *several("each", EACH, count - 1 - len(keep)), ("end", ENDS)]
+    return [*keep, *repeat_slot("each", EACH, count - 1 - len(keep)), ("end", ENDS)]
 
 
-def _each(count: int, rng: random.Random) -> list[Slot]:
+def _make_each_slots(count: int, rng: random.Random) -> list[Slot]:
     keep: list[Slot] = [("keep", KEEP)] if rng.random() < 0.5 else []
-    return [*keep, *several("each", EACH, count - len(keep))]
+    return [*keep, *repeat_slot("each", EACH, count - len(keep))]
 
 
-def _order(count: int, rng: random.Random) -> list[Slot]:
+def _make_order_slots(count: int, rng: random.Random) -> list[Slot]:
     last = PICKS if rng.random() < 0.5 else ORDER
-    return [*several("source", ORDER, count - 1), ("source", last)]
+    return [*repeat_slot("source", ORDER, count - 1), ("source", last)]
 
 
-def _case(count: int, rng: random.Random) -> list[Slot]:
+def _make_case_slots(count: int, rng: random.Random) -> list[Slot]:
     first = (count - 1 + rng.randint(0, 1)) // 2
-    return [("test", KEEP), *several("then", SUMS, first), *several("else", SUMS, count - 1 - first)]
+    return [("test", KEEP), *repeat_slot("then", SUMS, first), *repeat_slot("else", SUMS, count - 1 - first)]
 
 
-def _text(count: int, rng: random.Random) -> list[Slot]:
+def _make_text_slots(count: int, rng: random.Random) -> list[Slot]:
     last = COUNTS if rng.random() < 0.3 else TEXT
-    return [*several("source", TEXT, count - 1), ("source", last)]
+    return [*repeat_slot("source", TEXT, count - 1), ("source", last)]
 
 
-def _pair(count: int, rng: random.Random) -> list[Slot]:
+def _make_pair_slots(count: int, rng: random.Random) -> list[Slot]:
     kept = rng.random() < 0.5
     keep: list[Slot] = [("keep", KEEP_BY_N if kept else KEEP)] if kept or count > 2 else []
     by_n: list[Slot] = [] if kept else [("each", BY_N)]
-    return [*keep, *by_n, *several("each", EACH, count - 1 - len(keep) - len(by_n)), ("end", ENDS)]
+    return [*keep, *by_n, *repeat_slot("each", EACH, count - 1 - len(keep) - len(by_n)), ("end", ENDS)]
 
 
-def _mixed(count: int, rng: random.Random) -> list[Slot]:
+def _make_mixed_slots(count: int, rng: random.Random) -> list[Slot]:
     first = rng.randint(1, count - 2)
-    return [*several("source", ORDER, first), *several("each", EACH, count - 1 - first), ("end", ENDS)]
+    return [*repeat_slot("source", ORDER, first), *repeat_slot("each", EACH, count - 1 - first), ("end", ENDS)]
 
 
 BRANCHES: dict[Track, Sequence[Word]] = {"test": KEEP, "then": SUMS, "else": SUMS}
 FAMILIES = {
     family.name: family
     for family in (
-        Family("number", "n", 2, lambda count, rng: several("source", NUMBER, count), {"source": NUMBER}),
-        Family("case", "n", 3, _case, BRANCHES),
-        Family("fold", "a", 2, _fold, {"keep": KEEP, "each": EACH, "end": ENDS}),
-        Family("each", "a", 1, _each, {"keep": KEEP, "each": EACH}),
-        Family("order", "a", 2, _order, {"source": [*ORDER, *PICKS]}),
-        Family("mixed", "a", 3, _mixed, {"source": ORDER, "each": EACH, "end": ENDS}),
-        Family("pair", "an", 3, _pair, {"keep": [*KEEP, *KEEP_BY_N], "each": [*EACH, *BY_N], "end": ENDS}),
-        Family("text", "s", 1, _text, {"source": [*TEXT, *COUNTS]}),
+        Family("number", "n", 2, lambda count, rng: repeat_slot("source", NUMBER, count), {"source": NUMBER}),
+        Family("case", "n", 3, _make_case_slots, BRANCHES),
+        Family("fold", "a", 2, _make_fold_slots, {"keep": KEEP, "each": EACH, "end": ENDS}),
+        Family("each", "a", 1, _make_each_slots, {"keep": KEEP, "each": EACH}),
+        Family("order", "a", 2, _make_order_slots, {"source": [*ORDER, *PICKS]}),
+        Family("mixed", "a", 3, _make_mixed_slots, {"source": ORDER, "each": EACH, "end": ENDS}),
+        Family("pair", "an", 3, _make_pair_slots, {"keep": [*KEEP, *KEEP_BY_N], "each": [*EACH, *BY_N], "end": ENDS}),
+        Family("text", "s", 1, _make_text_slots, {"source": [*TEXT, *COUNTS]}),
     )
 }
 
@@ -209,7 +212,7 @@ class Row:
 
     @property
     def words(self) -> list[Word]:
-        return [FAMILIES[self.family].word(track, text) for track, text in self.slots]
+        return [FAMILIES[self.family].find_word(track, text) for track, text in self.slots]
 
     @property
     def text(self) -> str:
@@ -221,7 +224,7 @@ class Row:
             before = track
         return f"{','.join(self.signature)}:{' '.join(out)}"
 
-    def right(self, steps: Sequence[str]) -> list[str]:
+    def derive_pieces(self, steps: Sequence[str]) -> list[str]:
         """Derive the right piece for each word, given the pieces written before it, right or wrong."""
         pieces: dict[Track, str] = STARTS | {"source": self.signature[0]}
         out = []
@@ -230,11 +233,11 @@ class Row:
             pieces[track] = steps[number] if number < len(steps) else out[-1]
         return out
 
-    def pieces(self) -> list[str]:
+    def right_pieces(self) -> list[str]:
         """All right pieces."""
-        return self.right([])
+        return self.derive_pieces([])
 
-    def program(self, steps: Sequence[str]) -> str:
+    def build_program(self, steps: Sequence[str]) -> str:
         """Build the expression of these pieces, one for each of the first words."""
         last: dict[Track, str] = {}
         for (track, _), piece in zip(self.slots, steps, strict=False):
@@ -247,32 +250,32 @@ class Row:
         end = last.get("end")
         return items if end is None else f"max({items},default=0)" if end == "max" else f"{end}({items})"
 
-    def slip(self, at: int, steps: Sequence[str], rng: random.Random) -> str:
+    def draw_wrong_piece(self, at: int, steps: Sequence[str], rng: random.Random) -> str:
         """Draw a wrong piece for the word `at`: what another word of its track would make there."""
-        right = self.right(steps)[at]
+        right = self.derive_pieces(steps)[at]
         track = self.slots[at][0]
         before = [piece for (other, _), piece in zip(self.slots[:at], steps, strict=False) if other == track]
         piece = before[-1] if before else (STARTS | {"source": self.signature[0]})[track]
         others = [word.code(piece) for word in FAMILIES[self.family].words[track]]
-        return rng.choice([other for other in others if not same_meaning(other, right)])
+        return rng.choice([other for other in others if not has_same_meaning(other, right)])
 
-    def trace(self, arguments: Sequence[Any]) -> list[Canonical] | None:
+    def evaluate_prefixes(self, arguments: Sequence[Any]) -> list[Canonical] | None:
         """Evaluate the program after each word for these arguments, the result last; None if one fails.
 
         For a case: whether the test holds, and the result.
         """
-        pieces = self.pieces()
+        pieces = self.right_pieces()
         parts = [1, len(pieces)] if self.family == "case" else range(1, len(pieces) + 1)
-        found = [called(self.program(pieces[:count]), self.signature, arguments) for count in parts]
+        found = [call_program(self.build_program(pieces[:count]), self.signature, arguments) for count in parts]
         return [value for value in found if value is not None] if None not in found else None
 
-    def english(self) -> str:
+    def render_english(self) -> str:
         """Render what the function does in English, for large models."""
         names = {"a": "a list of integers `a`", "n": "an integer `n`", "s": "a string `s`"}
         given = " and ".join(names[letter] for letter in self.signature)
-        return f"Given {given}: {'; '.join(self._phrases())}."
+        return f"Given {given}: {'; '.join(self._render_phrases())}."
 
-    def _phrases(self) -> list[str]:
+    def _render_phrases(self) -> list[str]:
         """Render each word in English, with its object."""
         done: dict[Track, str] = {"keep": "keep the numbers that are {}", "each": "{} (each number)", "test": "if it is {}"}
         tracks = [track for track, _ in self.slots]
@@ -300,29 +303,29 @@ def draw_arguments(signature: str, rng: random.Random) -> tuple[Any, ...]:
     return tuple(makers[letter]() for letter in signature)
 
 
-def names_of(arguments: Sequence[Any]) -> str:
+def infer_signature(arguments: Sequence[Any]) -> str:
     """Infer the signature from the types of the arguments: a list is `a`, a number `n`, a string `s`."""
     return "".join("a" if isinstance(value, list) else "s" if isinstance(value, str) else "n" for value in arguments)
 
 
-def called(program: str, signature: str, arguments: Sequence[Any]) -> Canonical | None:
+def call_program(program: str, signature: str, arguments: Sequence[Any]) -> Canonical | None:
     """Call a program of the dialect; None if it fails, or has too many or too few arguments."""
     if len(arguments) != len(signature):
         return None
     return evaluate(program, dict(zip(signature, arguments, strict=True))).value
 
 
-def literal(value: Any) -> str:
+def render_literal(value: Any) -> str:
     """Render a value of the dialect without spaces: bytes are expensive for a small model."""
-    return f"[{','.join(literal(item) for item in value)}]" if isinstance(value, list) else repr(value)
+    return f"[{','.join(render_literal(item) for item in value)}]" if isinstance(value, list) else repr(value)
 
 
-def written(arguments: Sequence[Any]) -> str:
-    return ",".join(literal(value) for value in arguments)
+def render_arguments(arguments: Sequence[Any]) -> str:
+    return ",".join(render_literal(value) for value in arguments)
 
 
-def shown(value: Canonical) -> str:
-    return literal(decode(value))
+def render_value(value: Canonical) -> str:
+    return render_literal(decode(value))
 
 
 PROBES: tuple[dict[str, Any], ...] = (
@@ -343,13 +346,13 @@ PROBES: tuple[dict[str, Any], ...] = (
 
 
 @lru_cache(maxsize=1 << 16)
-def meaning(piece: str) -> tuple[Canonical | None, ...]:
+def evaluate_on_probes(piece: str) -> tuple[Canonical | None, ...]:
     """Evaluate a piece on the probes. Two pieces mean the same if their values agree."""
     return tuple(evaluate(piece, probe).value for probe in PROBES)
 
 
-def same_meaning(piece: str, right: str) -> bool:
+def has_same_meaning(piece: str, right: str) -> bool:
     if piece.strip() == right:
         return True
-    found = meaning(piece)
-    return any(value is not None for value in found) and found == meaning(right)
+    found = evaluate_on_probes(piece)
+    return any(value is not None for value in found) and found == evaluate_on_probes(right)

@@ -73,7 +73,7 @@ CHAIN_FAMILIES: Mapping[str, Callable[[ChainStep, random.Random], str | None]] =
 }
 
 
-def garbled(text: str, rng: random.Random) -> str:
+def garble_text(text: str, rng: random.Random) -> str:
     """Replace one digit or letter by another of its kind."""
     places = [at for at, sign in enumerate(text) if sign.isascii() and sign.isalnum()]
     if not places:

@@ -20,8 +20,8 @@ from typing import Any, ClassVar
 from pydantic import Field
 
 from milonga.errors import ConfigError
-from milonga.loading import explained, load_attribute
-from milonga.tasks.base import Task, TaskOptions, keyed, split_of
+from milonga.loading import load_attribute, make_load_error
+from milonga.tasks.base import Task, TaskOptions, assign_split, make_keyed_rng
 from milonga.types import Grade, Problem, Split
 
 TRIES = 2000
@@ -55,19 +55,19 @@ class FunctionTask(Task):
 
     def problem(self, split: Split, index: int) -> Problem:
         # The key holds the function's name and not its path: the problems do not depend on where the file lies.
-        rng = keyed("custom", self.name, self.options.seed, split, index)
+        rng = make_keyed_rng("custom", self.name, self.options.seed, split, index)
         for _ in range(TRIES):
-            question, answer = self._make(rng)
-            if split_of(question) == split:
+            question, answer = self._make_question(rng)
+            if assign_split(question) == split:
                 return Problem(f"{self.name}/{split}/{index}", question, answer)
         place = self.written.place
         raise ConfigError(f"task '{place}' made no {split} question in {TRIES} tries: it has too few different ones")
 
-    def _make(self, rng: random.Random) -> tuple[str, str]:
+    def _make_question(self, rng: random.Random) -> tuple[str, str]:
         try:
             made: Any = self.written.make(rng)
         except Exception as error:
-            raise explained(f"task '{self.written.place}'", error) from None
+            raise make_load_error(f"task '{self.written.place}'", error) from None
         if not isinstance(made, tuple) or [type(part) for part in made] != [str, str]:
             raise ConfigError(f"task '{self.written.place}' must return two texts (question, answer), not {made!r:.80}")
         return made[0], made[1]
@@ -84,12 +84,12 @@ class FunctionTask(Task):
             return Grade(None)
 
 
-def custom_task(name: str) -> type[Task]:
+def load_custom_task(name: str) -> type[Task]:
     """Load the task class of `place:attr`."""
     found, module = load_attribute("task", name)
     attr = name.rpartition(":")[2]
     if inspect.isclass(found) and issubclass(found, Task):
-        return _checked_class(found, name, attr)
+        return _check_class(found, name, attr)
     if inspect.isclass(found) or not callable(found):
         kind = "another class" if inspect.isclass(found) else f"a value of type {type(found).__name__}"
         raise ConfigError(f"task '{name}' is neither a Task subclass nor a function f(rng), but {kind}")
@@ -97,7 +97,7 @@ def custom_task(name: str) -> type[Task]:
     return type(attr, (FunctionTask,), {"name": attr, "written": Written(name, found, judge)})
 
 
-def _checked_class(found: type[Task], name: str, attr: str) -> type[Task]:
+def _check_class(found: type[Task], name: str, attr: str) -> type[Task]:
     if inspect.isabstract(found):
         missing = " and ".join(sorted(found.__abstractmethods__))
         raise ConfigError(f"task '{name}': class '{attr}' does not define {missing}")

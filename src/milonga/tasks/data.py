@@ -21,10 +21,10 @@ from typing import Any
 
 from pydantic import Field, model_validator
 
-from milonga.errors import DataError, MissingExtra, nearest
+from milonga.errors import DataError, MissingExtra, suggest_name
 from milonga.tasks import worked
-from milonga.tasks.base import TASKS, Demonstration, Task, TaskOptions, keyed, normalised
-from milonga.tasks.grading import Grader, require, shared_grader
+from milonga.tasks.base import TASKS, Demonstration, Task, TaskOptions, make_keyed_rng, normalise_text
+from milonga.tasks.grading import Grader, get_shared_grader, require_package
 from milonga.types import SPLITS, Grade, Problem, Split
 
 GSM8K_HUB = ("openai/gsm8k", "main")
@@ -111,18 +111,18 @@ class Fields:
     def read(self, record: Any, where: str, number: int) -> Row:
         if not isinstance(record, Mapping):
             raise DataError(f"{where}: not a JSON object but {type(record).__name__}")
-        question = self._value(record, self.question, where)
+        question = self._get_value(record, self.question, where)
         if not isinstance(question, str) or not question.strip():
             raise DataError(f"{where}: field '{self.question}' is not a text with something in it")
-        worked, answer = self._parts(self._value(record, self.answer, where), where)
+        worked, answer = self._split_answer(self._get_value(record, self.answer, where), where)
         return Row(number, question.strip(), answer, worked)
 
-    def _value(self, record: Mapping[Any, Any], field: str, where: str) -> Any:
+    def _get_value(self, record: Mapping[Any, Any], field: str, where: str) -> Any:
         if field not in record:
-            raise DataError(f"{where}: field '{field}' is missing; {nearest(field, map(str, record))}")
+            raise DataError(f"{where}: field '{field}' is missing; {suggest_name(field, map(str, record))}")
         return record[field]
 
-    def _parts(self, answer: Any, where: str) -> tuple[str, str]:
+    def _split_answer(self, answer: Any, where: str) -> tuple[str, str]:
         """Split a field into the worked solution, before the marker, and the answer as text: numbers are converted."""
         if isinstance(answer, bool) or not isinstance(answer, str | int | float):
             raise DataError(f"{where}: field '{self.answer}' is neither a text nor a number")
@@ -140,7 +140,7 @@ def read_jsonl(path: Path, fields: Fields) -> list[Row]:
     """Read all rows of a file. Blank lines are allowed, and count as lines."""
     try:
         with path.open("rb") as file:
-            rows = [_parse(line, path, n, fields) for n, line in enumerate(file, 1) if line.strip()]
+            rows = [_parse_line(line, path, n, fields) for n, line in enumerate(file, 1) if line.strip()]
     except FileNotFoundError:
         raise DataError(f"data file '{path}' does not exist") from None
     except OSError as error:
@@ -150,7 +150,7 @@ def read_jsonl(path: Path, fields: Fields) -> list[Row]:
     return rows
 
 
-def _parse(line: bytes, path: Path, number: int, fields: Fields) -> Row:
+def _parse_line(line: bytes, path: Path, number: int, fields: Fields) -> Row:
     where = f"{path}, line {number}"
     return fields.read(parse_json(line, where), where, number)
 
@@ -158,7 +158,7 @@ def _parse(line: bytes, path: Path, number: int, fields: Fields) -> Row:
 def parse_json(text: bytes, where: str) -> Any:
     """Parse strict JSON, or raise an error that names its place."""
     try:
-        found = json.loads(text.decode("utf-8-sig"), parse_constant=_no_constant)
+        found = json.loads(text.decode("utf-8-sig"), parse_constant=_reject_constant)
         if b"\\u" in text:  # half of a character, which only an escape can name, is no text that a model could read
             json.dumps(found, ensure_ascii=False).encode()
         return found
@@ -166,7 +166,7 @@ def parse_json(text: bytes, where: str) -> Any:
         raise DataError(f"{where}: not JSON ({error})") from None
 
 
-def _no_constant(name: str) -> Any:
+def _reject_constant(name: str) -> Any:
     raise ValueError(f"{name} is not a value of JSON")
 
 
@@ -196,18 +196,18 @@ class Splits:
     overlaps: Mapping[str, int]
 
 
-def carve(rows: Sequence[Row], dev_share: float, test_share: float) -> dict[Split, list[Row]]:
+def split_rows(rows: Sequence[Row], dev_share: float, test_share: float) -> dict[Split, list[Row]]:
     """Split rows by a hash of their normalised text, so that repetitions of a question stay together."""
     out: dict[Split, list[Row]] = {split: [] for split in SPLITS}
     for row in rows:
-        at = keyed("split", normalised(row.question)).random()
+        at = make_keyed_rng("split", normalise_text(row.question)).random()
         out["test" if at < test_share else "dev" if at < test_share + dev_share else "train"].append(row)
     return out
 
 
-def disjoint(rows: Mapping[Split, Sequence[Row]]) -> Splits:
+def remove_overlaps(rows: Mapping[Split, Sequence[Row]]) -> Splits:
     """Make the splits disjoint: test stays whole, dev loses what is in test, train loses what is in either."""
-    texts = {split: [normalised(row.question) for row in rows[split]] for split in SPLITS}
+    texts = {split: [normalise_text(row.question) for row in rows[split]] for split in SPLITS}
     dev, test = set(texts["dev"]), set(texts["test"])
     overlaps = {
         "train_dev": sum(text in dev for text in texts["train"]),
@@ -230,15 +230,15 @@ class DataTask(Task):
     def __init__(self, options: Any = None, grader: Grader | None = None) -> None:
         super().__init__(options)
         self.max_tokens = self.options.max_tokens
-        require("math")
-        self.grader = grader or shared_grader()
+        require_package("math")
+        self.grader = grader or get_shared_grader()
         own = self.load()
         dev_share = 0.0 if "dev" in own else self.options.dev_share
         test_share = 0.0 if "test" in own else getattr(self.options, "test_share", 0.0)
-        self.splits = disjoint({**carve(own.pop("train"), dev_share, test_share), **own})
+        self.splits = remove_overlaps({**split_rows(own.pop("train"), dev_share, test_share), **own})
         if not self.splits.rows["train"]:
             raise DataError(f"task '{self.name}': nothing is left to train on; every row is in dev or test")
-        self._order = {split: self._permutation(split) for split in SPLITS}
+        self._order = {split: self._make_permutation(split) for split in SPLITS}
 
     def make_ready(self) -> None:
         self.grader.start("math")
@@ -247,9 +247,9 @@ class DataTask(Task):
     def load(self) -> dict[Split, list[Row]]:
         """Load the splits that the source has; train always."""
 
-    def _permutation(self, split: Split) -> list[int]:
+    def _make_permutation(self, split: Split) -> list[int]:
         order = list(range(len(self.splits.rows[split])))
-        keyed("order", self.name, self.options.seed, split).shuffle(order)
+        make_keyed_rng("order", self.name, self.options.seed, split).shuffle(order)
         return order
 
     def size(self, split: Split) -> int:
@@ -263,38 +263,38 @@ class DataTask(Task):
         return Problem(f"{self.name}/{split}/{row.number}", row.question, row.answer, {"worked": row.worked})
 
     @property
-    def demonstrates(self) -> bool:
+    def can_demonstrate(self) -> bool:
         """Whether every row shows the way to its answer."""
         return all(row.worked for split in SPLITS for row in self.splits.rows[split])
 
     def step_count(self, problem: Problem) -> int:
-        return len(worked.steps_of(problem.data["worked"]))
+        return len(worked.split_steps(problem.data["worked"]))
 
     def demonstrate(self, problem: Problem, rng: random.Random, errors: Collection[int] = ()) -> Demonstration:
         if errors:
             raise TypeError(f"task '{self.name}' cannot choose which step is wrong; `flawed` takes one that can be")
-        return worked.right(problem.data["worked"], problem.answer)
+        return worked.make_right_demonstration(problem.data["worked"], problem.answer)
 
-    def flawed(self, problem: Problem, rng: random.Random) -> Demonstration | None:
-        return worked.flawed(problem.data["worked"], problem.answer, problem.text, rng)
+    def demonstrate_flawed(self, problem: Problem, rng: random.Random) -> Demonstration | None:
+        return worked.make_flawed_demonstration(problem.data["worked"], problem.answer, problem.text, rng)
 
     def grade(self, problem: Problem, answer: str | None, steps: Sequence[str]) -> Grade:
         return self.grade_all([(problem, answer, steps)])[0]
 
     def grade_all(self, items: Sequence[tuple[Problem, str | None, Sequence[str]]]) -> list[Grade]:
-        results = self._equal([(problem.answer, answer) for problem, answer, _ in items if answer is not None])
+        results = self._compare_answers([(problem.answer, answer) for problem, answer, _ in items if answer is not None])
         # No answer is a wrong answer; only an answer that the grader could not judge is unknown.
         return [Grade(False if answer is None else next(results)) for _, answer, _ in items]
 
-    def _equal(self, pairs: Sequence[tuple[str, str]]) -> Iterator[bool | None]:
-        return iter(self.grader.equal(pairs))
+    def _compare_answers(self, pairs: Sequence[tuple[str, str]]) -> Iterator[bool | None]:
+        return iter(self.grader.compare_answers(pairs))
 
-    def classes(self, answers: Sequence[str | None]) -> list[int | None]:
+    def group_equal_answers(self, answers: Sequence[str | None]) -> list[int | None]:
         """Group answers by the grader's equality, so that 0.5 and 1/2 do not split a vote. Undecided pairs are unequal."""
         texts = list(dict.fromkeys(answer for answer in answers if answer is not None))
         pairs = list(combinations(range(len(texts)), 2))
         first = list(range(len(texts)))
-        for (left, right), equal in zip(pairs, self._equal([(texts[a], texts[b]) for a, b in pairs]), strict=True):
+        for (left, right), equal in zip(pairs, self._compare_answers([(texts[a], texts[b]) for a, b in pairs]), strict=True):
             first[right] = min(first[right], first[left]) if equal else first[right]
         number = {place: count for count, place in enumerate(dict.fromkeys(first))}
         found = {text: number[place] for text, place in zip(texts, first, strict=True)}

@@ -10,14 +10,14 @@ import importlib.util
 from collections.abc import Sequence
 
 from milonga.tasks.base import Task
-from milonga.tasks.grading import NEEDS, plain, quick, shared_grader
+from milonga.tasks.grading import NEEDS, compare_quickly, get_shared_grader, normalise_answer
 from milonga.types import Grade, Problem, Split
 
 MARK = "foreign"
 """The key of `Problem.data` that tells a problem from outside."""
 
 
-def foreign(id: str, question: str, answer: str | None = None) -> Problem:
+def make_foreign_problem(id: str, question: str, answer: str | None = None) -> Problem:
     """Make a problem from outside. Without an answer its solutions cannot be graded."""
     return Problem(id, question, "" if answer is None else answer, {MARK: True})
 
@@ -43,15 +43,15 @@ class WithForeign(Task):
 
     def grade_all(self, items: Sequence[tuple[Problem, str | None, Sequence[str]]]) -> list[Grade]:
         own = iter(self.own.grade_all([item for item in items if MARK not in item[0].data]))
-        return [Grade(same(p.answer, answer)) if MARK in p.data else next(own) for p, answer, _ in items]
+        return [Grade(is_same_answer(p.answer, answer)) if MARK in p.data else next(own) for p, answer, _ in items]
 
 
-def same(gold: str, answer: str | None) -> bool | None:
+def is_same_answer(gold: str, answer: str | None) -> bool | None:
     """Whether an answer equals the known one; None if none is known, or the grader that could tell is not installed."""
     if not gold:
         return None
     if answer is None:
         return False
     if importlib.util.find_spec(NEEDS["math"][0]) is None:
-        return quick(plain(gold), plain(answer))
-    return shared_grader().equal([(gold, answer)])[0]
+        return compare_quickly(normalise_answer(gold), normalise_answer(answer))
+    return get_shared_grader().compare_answers([(gold, answer)])[0]

@@ -32,7 +32,7 @@ from typing import Any, Literal
 
 from milonga.errors import MissingExtra, UserError
 from milonga.sandbox import isolation
-from milonga.sandbox.process import filled
+from milonga.sandbox.process import open_filled_pipe
 
 Kind = Literal["math", "gym"]
 NEEDS: Mapping[Kind, tuple[str, str]] = {
@@ -63,20 +63,20 @@ class Worker:
     """One process with the graders of one kind. After `WorkerLostError` it is dead, and another one has to be made."""
 
     def __init__(self, kind: Kind, memory: int, confined: bool = False, start_limit: float = START_LIMIT) -> None:
-        require(kind)
+        require_package(kind)
         product = NEEDS[kind][1]
         self._folder = tempfile.TemporaryDirectory(prefix="milonga-grader-", ignore_cleanup_errors=True)
         self._expired = False
         self._asked = 0
         self._open = True
-        with filled(isolation.confined_filter()) if confined else contextlib.nullcontext() as code:
+        with open_filled_pipe(isolation.build_confined_filter()) if confined else contextlib.nullcontext() as code:
             self.process = subprocess.Popen(
-                command_of(kind, memory, code),
+                build_worker_command(kind, memory, code),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
                 pass_fds=() if code is None else (code,),
-                env=scrubbed("/scratch" if confined else self._folder.name),
+                env=make_environment("/scratch" if confined else self._folder.name),
                 cwd=self._folder.name,
                 start_new_session=True,  # the whole group can be killed, and Ctrl-C reaches only us
             )
@@ -104,7 +104,7 @@ class Worker:
         finally:
             watchdog.cancel()
             watchdog.join()
-        reply = decoded(line)
+        reply = decode_reply(line)
         if reply is None or reply.get("id") != self._asked:
             self.close()
             raise WorkerLostError("timeout" if self._expired else "crash")
@@ -153,27 +153,27 @@ class Worker:
         self._folder.cleanup()
 
 
-def command_of(kind: Kind, memory: int, code: int | None) -> list[str]:
+def build_worker_command(kind: Kind, memory: int, code: int | None) -> list[str]:
     """Build the command of a worker; confined, if `code` is a descriptor with its seccomp filter."""
     script = str(Path(__file__).with_name("worker.py"))
     flags = ["-P", "-s", "-B"]
     if code is None:
         settings = {"kind": kind, "memory": memory, "path": [entry or os.getcwd() for entry in sys.path]}
         return [sys.executable, *flags, script, json.dumps(settings)]
-    mounts, path = isolation.packages()
+    mounts, path = isolation.list_package_mounts()
     settings = {"kind": kind, "memory": memory, "path": path}
     mounts = [*mounts, isolation.Mount(script, "/worker.py")]
-    return isolation.confined([*flags, "/worker.py", json.dumps(settings)], mounts, code)
+    return isolation.build_confined_command([*flags, "/worker.py", json.dumps(settings)], mounts, code)
 
 
-def require(kind: Kind) -> None:
+def require_package(kind: Kind) -> None:
     """Raise if a package is missing: before models are loaded, and not at the first answer that needs it."""
     module, product = NEEDS[kind]
     if importlib.util.find_spec(module) is None:
         raise MissingExtra(product, kind)
 
 
-def scrubbed(folder: str) -> dict[str, str]:
+def make_environment(folder: str) -> dict[str, str]:
     """Make the worker's whole environment. A fixed hash seed, because some generators iterate over sets of strings."""
     fixed = {"PATH": os.defpath, "LANG": "C.UTF-8", "PYTHONHASHSEED": "0", "HOME": folder, "TMPDIR": folder}
     threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
@@ -181,7 +181,7 @@ def scrubbed(folder: str) -> dict[str, str]:
     return {**fixed, **threads, "MPLCONFIGDIR": folder, **kept}
 
 
-def decoded(line: bytes) -> dict[str, Any] | None:
+def decode_reply(line: bytes) -> dict[str, Any] | None:
     """Decode a reply, or None for anything else: the line may have been written by a hostile answer."""
     try:
         reply = json.loads(line)
@@ -232,19 +232,19 @@ class Grader:
         self._owner = os.getpid()
         atexit.register(self.close)
 
-    def equal(self, pairs: Sequence[tuple[str, str]]) -> list[bool | None]:
+    def compare_answers(self, pairs: Sequence[tuple[str, str]]) -> list[bool | None]:
         """Compare each (gold, answer) as mathematics; None if the grader could not tell."""
-        return [self._equal(plain(gold), plain(answer)) for gold, answer in pairs]
+        return [self._compare_answer(normalise_answer(gold), normalise_answer(answer)) for gold, answer in pairs]
 
-    def _equal(self, gold: str, answer: str) -> bool | None:
-        decided = quick(gold, answer)
+    def _compare_answer(self, gold: str, answer: str) -> bool | None:
+        decided = compare_quickly(gold, answer)
         if decided is not None:
             self.counts["quick"] += 1
             return decided
         if len(answer) > max(LONGEST, 4 * len(gold)):
             self.counts["too_long"] += 1
             return None
-        value = self._cached("math", "equal", [gold, answer])
+        value = self._ask_cached("math", "equal", [gold, answer])
         return value if isinstance(value, bool) else None
 
     def score(
@@ -263,19 +263,19 @@ class Grader:
         return [self._score([dataset, dict(config), seed, index, answer, alone], confined) for seed, index, answer in items]
 
     def _score(self, arguments: list[Any], confined: bool) -> float | None:
-        value = self._cached("gym", "score", arguments, confined)
+        value = self._ask_cached("gym", "score", arguments, confined)
         usable = isinstance(value, int | float) and math.isfinite(value)
         return float(value) if usable else None
 
-    def gym(self, operation: str, *arguments: Any) -> Any:
+    def ask_gym(self, operation: str, *arguments: Any) -> Any:
         """Ask reasoning-gym: `names`, `inspect`, `draw`. No model output is involved: a failure is an error."""
         with self._lock:
             try:
-                return self._worker("gym").ask(operation, arguments, WORK_LIMIT)
+                return self._get_worker("gym").ask(operation, arguments, WORK_LIMIT)
             except WorkerLostError as lost:
                 raise WorkerError(str(lost)) from None
 
-    def _cached(self, kind: Kind, operation: str, arguments: list[Any], confined: bool = False) -> Any:
+    def _ask_cached(self, kind: Kind, operation: str, arguments: list[Any], confined: bool = False) -> Any:
         key = (kind, confined, json.dumps(arguments, sort_keys=True))
         with self._lock:
             if key in self._cache:
@@ -287,7 +287,7 @@ class Grader:
 
     def _ask(self, kind: Kind, operation: str, arguments: list[Any], confined: bool) -> Any:
         """Ask for one item's value; None with the reason counted."""
-        worker = self._worker(kind, confined)
+        worker = self._get_worker(kind, confined)
         self.counts["asked"] += 1
         try:
             if operation == "score" and self._prepared != (worker, arguments[:4]):
@@ -300,7 +300,7 @@ class Grader:
             self.counts["error"] += 1
         return None
 
-    def _worker(self, kind: Kind, confined: bool = False) -> Worker:
+    def _get_worker(self, kind: Kind, confined: bool = False) -> Worker:
         if self._owner != os.getpid():
             # A fork of our process must not speak through, or kill, the workers of its parent.
             self._workers, self._owner = {}, os.getpid()
@@ -314,7 +314,7 @@ class Grader:
     def start(self, kind: Kind) -> None:
         """Start the worker of a kind now, and not when it is first asked."""
         with self._lock:
-            self._worker(kind)
+            self._get_worker(kind)
 
     def close(self) -> None:
         with self._lock:
@@ -334,7 +334,7 @@ class Grader:
 _shared: Grader | None = None
 
 
-def shared_grader() -> Grader:
+def get_shared_grader() -> Grader:
     """Return the grader that all tasks of this process share. It starts no process before it is asked."""
     global _shared
     if _shared is None:
@@ -347,14 +347,14 @@ GROUPED = re.compile(r"(?<![0-9.,])([0-9]{1,3}(?:,[0-9]{3})+)(?![0-9,])")
 LONGEST_QUICK = 100_000
 
 
-def plain(text: str) -> str:
+def normalise_answer(text: str) -> str:
     """Normalise an answer: remove white space around, dollar signs, trailing dots and commas that group digits."""
     text = text[: LONGEST_QUICK + 1] if len(text) > LONGEST_QUICK else text
     text = text.replace("\\$", "").replace("$", "").strip().rstrip(".").rstrip()
     return GROUPED.sub(lambda match: match[0].replace(",", ""), text)
 
 
-def quick(gold: str, answer: str) -> bool | None:
+def compare_quickly(gold: str, answer: str) -> bool | None:
     """Compare without a worker: equal strings, two decimals, and words; None if mathematics is needed."""
     if gold == answer:
         return True

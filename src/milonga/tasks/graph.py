@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from functools import cached_property
 
-from milonga.tasks.base import keyed
+from milonga.tasks.base import make_keyed_rng
 from milonga.tasks.last_letter import CONSONANTS, VOWELS
 
 RELATIONS = ("ally", "cousin", "foe", "kin", "mate", "pal", "partner", "peer", "rival", "twin")
@@ -24,7 +24,7 @@ class Graph:
     """A random knowledge graph; a pure function of its size and its seed."""
 
     def __init__(self, entities: int, relations: int, extra: float, seed: int) -> None:
-        rng = keyed("graph", entities, relations, extra, seed)
+        rng = make_keyed_rng("graph", entities, relations, extra, seed)
         self.entities = tuple(sorted(rng.sample(NAMES, entities)))
         self.relations = RELATIONS[:relations]
         facts: dict[str, None] = {}
@@ -39,10 +39,10 @@ class Graph:
 
     @cached_property
     def edges(self) -> Edges:
-        return edges_of(self.facts)
+        return parse_edges(self.facts)
 
 
-def edges_of(facts: Iterable[str]) -> Edges:
+def parse_edges(facts: Iterable[str]) -> Edges:
     """Parse sentences into edges; any other text is ignored."""
     found: dict[tuple[str, str], set[str]] = {}
     for fact in facts:
@@ -52,7 +52,7 @@ def edges_of(facts: Iterable[str]) -> Edges:
     return {key: frozenset(ends) for key, ends in found.items()}
 
 
-def follow(edges: Edges, question: str) -> frozenset[str]:
+def follow_path(edges: Edges, question: str) -> frozenset[str]:
     """Return all answers of a question such as `ann ally foe` (the foe of the ally of ann); empty if the path breaks off."""
     start, *path = question.split(" ")
     reached = frozenset([start]) if path else frozenset()

@@ -18,12 +18,12 @@ from typing import Any, ClassVar
 
 from pydantic import Field, field_validator
 
-from milonga.errors import ConfigError, nearest
-from milonga.sandbox import InvalidValue, IsolationError, read_literal
-from milonga.sandbox.executor import choose
+from milonga.errors import ConfigError, suggest_name
+from milonga.sandbox import InvalidValue, IsolationError, parse_literal
+from milonga.sandbox.executor import choose_level
 from milonga.sandbox.values import ANSWER
-from milonga.tasks.base import Task, TaskOptions, keyed, split_of
-from milonga.tasks.grading import Grader, WorkerError, shared_grader
+from milonga.tasks.base import Task, TaskOptions, assign_split, make_keyed_rng
+from milonga.tasks.grading import Grader, WorkerError, get_shared_grader
 from milonga.types import SPLITS, Grade, Problem, Split
 
 COMPOSITE = "composite"
@@ -70,7 +70,7 @@ class Gym(Task):
     def __init__(self, options: GymOptions | None = None, grader: Grader | None = None) -> None:
         super().__init__(options)
         self.max_tokens = self.options.max_tokens
-        self.grader = grader or shared_grader()
+        self.grader = grader or get_shared_grader()
         self._kept: dict[Split, list[Problem]] = {split: [] for split in SPLITS}
         self._next: dict[Split, tuple[int, int]] = dict.fromkeys(SPLITS, (0, 0))
         """Block and index of the next draw of each split."""
@@ -85,13 +85,13 @@ class Gym(Task):
             if key in ("seed", "size"):
                 raise ConfigError(f"'task.config.{key}' is set by 'task.{key}'")
             if key not in self.fields:
-                raise ConfigError(f"unknown key 'task.config.{key}': {nearest(key, {*self.fields} - {'seed', 'size'})}")
+                raise ConfigError(f"unknown key 'task.config.{key}': {suggest_name(key, {*self.fields} - {'seed', 'size'})}")
 
     def _check_grader(self) -> None:
         """Find the sandbox for a grader that evaluates text; refuse one that finds nonsense right: it would teach nothing."""
         if self.evaluates:
             try:
-                self._confined = choose("isolated", self.options.allow_weak_isolation)[0] == "isolated"
+                self._confined = choose_level("isolated", self.options.allow_weak_isolation)[0] == "isolated"
             except IsolationError as error:
                 evaluated = "; ".join(self.evaluates)
                 raise IsolationError(f"task '{self.name}' has a grader that evaluates text ({evaluated}): {error}") from None
@@ -114,26 +114,26 @@ class Gym(Task):
     def _draw_more(self, split: Split) -> None:
         """Draw more problems with one request to the worker. Their number varies; the problems and their order do not."""
         block, start = self._next[split]
-        seed = keyed("gym", self.dataset, self.options.seed, split, block).randrange(2**31)
+        seed = make_keyed_rng("gym", self.dataset, self.options.seed, split, block).randrange(2**31)
         try:
-            drawn = self.grader.gym("draw", self.dataset, self.options.config, seed, start)
+            drawn = self.grader.ask_gym("draw", self.dataset, self.options.config, seed, start)
         except WorkerError as error:
-            raise ConfigError(f"task '{self.name}' cannot draw with config {self._config()}: {error}") from None
+            raise ConfigError(f"task '{self.name}' cannot draw with config {self._format_config()}: {error}") from None
         for index, (question, answer) in enumerate(drawn, start):
-            if split_of(question) == split:
+            if assign_split(question) == split:
                 id = f"{self.name}/{split}/{len(self._kept[split])}"
                 self._kept[split].append(Problem(id, question, answer, {"seed": seed, "index": index}))
         self._drawn[split] += len(drawn)
         self._next[split] = (block, start + len(drawn)) if drawn else (block + 1, 0)
 
-    def _config(self) -> str:
+    def _format_config(self) -> str:
         return json.dumps(self.options.config)
 
     def grade(self, problem: Problem, answer: str | None, steps: Sequence[str]) -> Grade:
         return self.grade_all([(problem, answer, steps)])[0]
 
     def grade_all(self, items: Sequence[tuple[Problem, str | None, Sequence[str]]]) -> list[Grade]:
-        known = [self._quick(problem, answer) for problem, answer, _ in items]
+        known = [self._grade_quickly(problem, answer) for problem, answer, _ in items]
         asked = [
             (problem.data["seed"], problem.data["index"], answer or "")
             for (problem, answer, _), right in zip(items, known, strict=True)
@@ -141,9 +141,9 @@ class Gym(Task):
         ]
         found = self.grader.score(self.dataset, self.options.config, asked, bool(self.evaluates), self._confined)
         scores = iter(found)
-        return [Grade(self._right(next(scores)) if right is None else right) for right in known]
+        return [Grade(self._is_correct(next(scores)) if right is None else right) for right in known]
 
-    def _quick(self, problem: Problem, answer: str | None) -> bool | None:
+    def _grade_quickly(self, problem: Problem, answer: str | None) -> bool | None:
         """Grade what needs no grader, or must not be shown to one; None: ask the grader."""
         if answer is None:
             return False
@@ -151,9 +151,9 @@ class Gym(Task):
             return None
         if problem.answer and answer.strip() == problem.answer.strip():
             return True
-        return None if only_computes(answer) else False
+        return None if is_pure_computation(answer) else False
 
-    def _right(self, score: float | None) -> bool | None:
+    def _is_correct(self, score: float | None) -> bool | None:
         return None if score is None else score >= self.options.threshold
 
     def describe(self) -> dict[str, Any]:
@@ -168,13 +168,13 @@ class Gym(Task):
         }
 
 
-def only_computes(answer: str) -> bool:
+def is_pure_computation(answer: str) -> bool:
     """Whether evaluating a text can do no more than compute: a literal, or mathematics without attributes, names or strings.
 
     No strings, because sympy's functions evaluate those that they are given.
     """
     try:
-        read_literal(answer)
+        parse_literal(answer)
     except InvalidValue:
         pass
     else:
@@ -190,14 +190,14 @@ def only_computes(answer: str) -> bool:
     return end == len(answer)
 
 
-def gym_task(dataset: str, grader: Grader | None = None) -> type[Task]:
+def make_gym_task(dataset: str, grader: Grader | None = None) -> type[Task]:
     """Make the task class of a data set."""
-    grader = grader or shared_grader()
-    names = set(grader.gym("names")) - {COMPOSITE}
+    grader = grader or get_shared_grader()
+    names = set(grader.ask_gym("names")) - {COMPOSITE}
     if dataset == COMPOSITE:
         raise ConfigError("'reasoning_gym:composite' mixes other data sets, whose graders it hides: name one of them")
     if dataset not in names:
-        raise ConfigError(f"unknown reasoning-gym data set '{dataset}': {nearest(dataset, names)}")
-    known = grader.gym("inspect", dataset)
+        raise ConfigError(f"unknown reasoning-gym data set '{dataset}': {suggest_name(dataset, names)}")
+    known = grader.ask_gym("inspect", dataset)
     body = {"name": f"reasoning_gym:{dataset}", "dataset": dataset, **known}
     return type(f"Gym_{dataset}", (Gym,), body)

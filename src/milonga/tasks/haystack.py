@@ -18,7 +18,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from milonga.tasks.base import TASKS, Demonstration, Task, TaskOptions, keyed, split_of
+from milonga.tasks.base import TASKS, Demonstration, Task, TaskOptions, assign_split, make_keyed_rng
 from milonga.tasks.chain import OPERATIONS, Chain, ChainOptions, compute
 from milonga.tasks.last_letter import LastLetter, LastLetterOptions
 from milonga.types import Grade, Problem, Split
@@ -61,33 +61,33 @@ class HaystackOptions(TaskOptions):
         return self
 
 
-def question_of(text: str) -> str:
+def extract_question(text: str) -> str:
     """Extract the question of a problem: its first line."""
     return text.partition("\n")[0]
 
 
-def documents_of(text: str) -> dict[str, str]:
+def parse_documents(text: str) -> dict[str, str]:
     """Parse the documents of a problem, by name."""
     lines = [line.partition(":") for line in text.split("\n")[1:]]
     return {name: body for name, colon, body in lines if colon}
 
 
-def named_in(question: str) -> str:
+def extract_names(question: str) -> str:
     """Extract the names of the documents that a question is about, in its order."""
     return question.removesuffix(WORDS_MARK) if question.endswith(WORDS_MARK) else question.partition("%")[0]
 
 
-def thread(document: str, letters: bool) -> str:
+def extract_thread(document: str, letters: bool) -> str:
     """Extract one of the two threads of a document: its letters, or all else."""
     return "".join(c for c in document if c.isalpha() == letters)
 
 
-def joined(threads: Sequence[str], question: str) -> str:
+def join_threads(threads: Sequence[str], question: str) -> str:
     """Join threads into the text of a problem: words, or one chain with the question's modulus."""
-    return " ".join(threads) if question.endswith(WORDS_MARK) else "".join(threads) + question[len(named_in(question)) :]
+    return " ".join(threads) if question.endswith(WORDS_MARK) else "".join(threads) + question[len(extract_names(question)) :]
 
 
-def woven(first: str, second: str, rng: random.Random) -> str:
+def interleave_threads(first: str, second: str, rng: random.Random) -> str:
     """Interleave both threads in one line, each in its own order."""
     places = set(rng.sample(range(len(first) + len(second)), len(first)))
     one, other = iter(first), iter(second)
@@ -115,25 +115,25 @@ class Haystack(Task):
         least = self.options.min_noise or (1 if self.options.kinds == "chain" else 2)
         return tuple(range(least, self.options.noise + 1))
 
-    def at(self, level: int) -> Task:
+    def at_level(self, level: int) -> Task:
         return Haystack(self.options.model_copy(update={"min_noise": None, "noise": level}))
 
-    def harder(self) -> Task | None:
+    def make_harder(self) -> Task | None:
         noise = min(32, 2 * self.options.noise)
-        return self.at(noise) if noise > self.options.noise else None
+        return self.at_level(noise) if noise > self.options.noise else None
 
     def problem(self, split: Split, index: int) -> Problem:
         """Draw a problem whose whole text and whose hidden problem both belong to the split."""
-        rng = keyed("haystack", self.options.model_dump_json(), split, index)
+        rng = make_keyed_rng("haystack", self.options.model_dump_json(), split, index)
         while True:
-            parts, inner = self._hidden(rng)
-            if split_of(inner.text) != split:
+            parts, inner = self._draw_parts(rng)
+            if assign_split(inner.text) != split:
                 continue
-            text = self._buried(parts, inner, rng)
-            if split_of(text) == split:
+            text = self._render_haystack(parts, inner, rng)
+            if assign_split(text) == split:
                 return Problem(f"haystack/{split}/{index}", text, inner.answer, {"inner": inner})
 
-    def _hidden(self, rng: random.Random) -> tuple[list[tuple[str, str]], Problem]:
+    def _draw_parts(self, rng: random.Random) -> tuple[list[tuple[str, str]], Problem]:
         """Draw the arithmetic and the word of each relevant document, and the problem that they make."""
         o = self.options
         start, chain = rng.randrange(o.mod), [(rng.choice(OPERATIONS), rng.randint(2, 9)) for _ in range(o.ops)]
@@ -151,32 +151,32 @@ class Haystack(Task):
         data = {"start": start, "chain": chain, "mod": o.mod}
         return parts, Problem("chain", f"{''.join(pieces)}%{o.mod}", str(value), data)
 
-    def _buried(self, parts: list[tuple[str, str]], inner: Problem, rng: random.Random) -> str:
+    def _render_haystack(self, parts: list[tuple[str, str]], inner: Problem, rng: random.Random) -> str:
         """Render the question and all documents by name. All are equally long, so that length tells nothing."""
         o = self.options
         names = rng.sample(NAMES[: o.documents], o.documents)
         length = sum(map(len, parts[0]))
         others = [f"{rng.choice(OPERATIONS)}{rng.randint(2, 9)}" for _ in names[o.parts :]]
         noise = [(other, "".join(rng.choices(LETTERS, k=length - len(other)))) for other in others]
-        lines = [f"{name}:{woven(*both, rng)}" for name, both in zip(names, [*parts, *noise], strict=True)]
+        lines = [f"{name}:{interleave_threads(*both, rng)}" for name, both in zip(names, [*parts, *noise], strict=True)]
         tail = WORDS_MARK if inner.id == "letters" else f"%{o.mod}"
         return "\n".join([f"{''.join(names[: o.parts])}{tail}", *sorted(lines)])
 
     def grade(self, problem: Problem, answer: str | None, steps: Sequence[str]) -> Grade:
-        return self.of(problem).grade(problem.data["inner"], answer, steps)
+        return self.select_inner_task(problem).grade(problem.data["inner"], answer, steps)
 
-    def of(self, problem: Problem) -> Task:
+    def select_inner_task(self, problem: Problem) -> Task:
         """Select the task whose problem is hidden in this one."""
         return self.words if problem.data["inner"].id == "letters" else self.chain
 
-    def redo(self, problem: Problem, steps: Sequence[str]) -> tuple[str, ...]:
-        return self.of(problem).redo(problem.data["inner"], steps)
+    def redo_steps(self, problem: Problem, steps: Sequence[str]) -> tuple[str, ...]:
+        return self.select_inner_task(problem).redo_steps(problem.data["inner"], steps)
 
     def is_step(self, text: str) -> bool:
         return (self.words if self.options.kinds == "letters" else self.chain).is_step(text)
 
     def step_count(self, problem: Problem) -> int:
-        return self.of(problem).step_count(problem.data["inner"])
+        return self.select_inner_task(problem).step_count(problem.data["inner"])
 
     def demonstrate(self, problem: Problem, rng: random.Random, errors: Collection[int] = ()) -> Demonstration:
-        return self.of(problem).demonstrate(problem.data["inner"], rng, errors)
+        return self.select_inner_task(problem).demonstrate(problem.data["inner"], rng, errors)

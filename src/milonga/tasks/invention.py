@@ -10,7 +10,7 @@ import random
 import re
 
 from milonga.errors import UserError
-from milonga.tasks.base import Task, split_of
+from milonga.tasks.base import Task, assign_split
 from milonga.tasks.chain import OPERATIONS, Chain, compute
 from milonga.types import Problem
 
@@ -18,7 +18,7 @@ CHAIN = re.compile(r"(0|[1-9][0-9]{0,2})((?:[+*-][2-9])+)%([0-9]{1,4})")
 LINK = re.compile(r"([+*-])([2-9])")
 
 
-def invented(task: Task, text: str, claimed: str, source: str) -> Problem | None:
+def parse_invented(task: Task, text: str, claimed: str, source: str) -> Problem | None:
     """Parse an invented problem with its claimed answer, from the rollout `source`; None if it is not valid in the task."""
     if not isinstance(task, Chain):
         raise UserError(f"invented problems are chain arithmetic here, which task '{task.name}' is not; use task.name=chain")
@@ -26,13 +26,13 @@ def invented(task: Task, text: str, claimed: str, source: str) -> Problem | None
     if read is None or int(read[3]) != task.options.mod or int(read[1]) >= task.options.mod:
         return None
     chain = [(operation, int(operand)) for operation, operand in LINK.findall(read[2])]
-    if len(chain) > task.options.ops or split_of(text) != "train":
+    if len(chain) > task.options.ops or assign_split(text) != "train":
         return None
     data = {"start": int(read[1]), "chain": chain, "mod": task.options.mod}
     return Problem(f"invented/{source}", text, claimed, data, source)
 
 
-def true_answer(problem: Problem) -> str:
+def compute_answer(problem: Problem) -> str:
     """Compute the true answer; for metrics, never for a reward."""
     value = problem.data["start"]
     for operation, operand in problem.data["chain"]:
@@ -40,19 +40,19 @@ def true_answer(problem: Problem) -> str:
     return str(value)
 
 
-def varied(task: Task, problem: Problem, harder: bool, rng: random.Random) -> Problem:
+def vary_problem(task: Task, problem: Problem, harder: bool, rng: random.Random) -> Problem:
     """Make a variation of a problem: other numbers, and one operation more or less, as far as the task goes."""
     assert isinstance(task, Chain)
     count = max(1, min(task.options.ops, len(problem.data["chain"]) + (1 if harder else -1)))
     while True:
         chain = "".join(f"{rng.choice(OPERATIONS)}{rng.randint(2, 9)}" for _ in range(count))
         text = f"{rng.randrange(task.options.mod)}{chain}%{task.options.mod}"
-        made = invented(task, text, "", "demonstration")
+        made = parse_invented(task, text, "", "demonstration")
         if made is not None:
             return made
 
 
-def spoilt(text: str, rng: random.Random) -> str:
+def spoil_question(text: str, rng: random.Random) -> str:
     """Make an invalid question: an operator, the modulus or a number is missing or doubled."""
     at = rng.randrange(len(text))
     return rng.choice((text[:at] + text[at + 1 :], text.partition("%")[0], text[:at] + rng.choice("+*%") + text[at:]))

@@ -12,7 +12,16 @@ from collections.abc import Collection, Sequence
 
 from pydantic import Field, model_validator
 
-from milonga.tasks.base import RELATED_TRIES, TASKS, Demonstration, Task, TaskOptions, keyed, split_of, stays_out
+from milonga.tasks.base import (
+    RELATED_TRIES,
+    TASKS,
+    Demonstration,
+    Task,
+    TaskOptions,
+    assign_split,
+    avoids_held_out,
+    make_keyed_rng,
+)
 from milonga.types import Grade, Problem, Split
 
 MOST_WORDS = 64
@@ -36,20 +45,20 @@ class LastLetterOptions(TaskOptions):
         return self
 
 
-def word(rng: random.Random) -> str:
+def draw_word(rng: random.Random) -> str:
     """Draw a word of three to six letters, consonants and vowels in turn, so that any letter may be the last."""
     offset = rng.randrange(2)
     return "".join(rng.choice((CONSONANTS, VOWELS)[(i + offset) % 2]) for i in range(rng.randint(3, 6)))
 
 
-def other(text: str, rng: random.Random) -> str:
+def draw_other_word(text: str, rng: random.Random) -> str:
     """Draw another word, with another last letter."""
-    while (made := word(rng))[-1] == text[-1]:
+    while (made := draw_word(rng))[-1] == text[-1]:
         pass
     return made
 
 
-def posed(id: str, words: Sequence[str]) -> Problem:
+def make_problem(id: str, words: Sequence[str]) -> Problem:
     """Make the problem of these words, with its answer."""
     return Problem(id, " ".join(words), "".join(w[-1] for w in words), {"words": list(words)})
 
@@ -68,7 +77,7 @@ class LastLetter(Task):
         most = max(self.options.max_words, self.options.test_max_words)
         self.max_tokens = most * (most + 3) // 2 + most + 16
 
-    def harder(self) -> Task | None:
+    def make_harder(self) -> Task | None:
         """Longer than anything in training, up to twice as long as in dev and test."""
         low, high = self.options.test_max_words, min(MOST_WORDS, 2 * self.options.test_max_words)
         if high <= low:
@@ -80,29 +89,31 @@ class LastLetter(Task):
     def levels(self) -> tuple[int, ...]:
         return tuple(range(self.options.min_words, self.options.max_words + 1))
 
-    def at(self, level: int) -> Task:
+    def at_level(self, level: int) -> Task:
         return LastLetter(self.options.model_copy(update=dict.fromkeys(("min_words", "max_words", "test_max_words"), level)))
 
     def problem(self, split: Split, index: int) -> Problem:
-        rng = keyed("last_letter", self.options.model_dump_json(), split, index)
+        rng = make_keyed_rng("last_letter", self.options.model_dump_json(), split, index)
         most = self.options.max_words if split == "train" else self.options.test_max_words
         while True:
-            words = [word(rng) for _ in range(rng.randint(self.options.min_words, most))]
-            made = posed(f"last_letter/{split}/{index}", words)
-            if split_of(made.text) == split:
+            words = [draw_word(rng) for _ in range(rng.randint(self.options.min_words, most))]
+            made = make_problem(f"last_letter/{split}/{index}", words)
+            if assign_split(made.text) == split:
                 return made
 
-    def related(self, problem: Problem, rng: random.Random, changes: int = 1) -> Problem | None:
+    def make_related_problem(self, problem: Problem, rng: random.Random, changes: int = 1) -> Problem | None:
         """Put other words, with other last letters, in some places."""
         words = problem.data["words"]
         for _ in range(RELATED_TRIES):
             places = set(rng.sample(range(len(words)), min(changes, len(words))))
-            made = posed(f"{problem.id}/related", [other(w, rng) if k in places else w for k, w in enumerate(words)])
-            if stays_out(problem, made):
+            made = make_problem(
+                f"{problem.id}/related", [draw_other_word(w, rng) if k in places else w for k, w in enumerate(words)]
+            )
+            if avoids_held_out(problem, made):
                 return made
         return None
 
-    def facts(self, problem: Problem) -> list[tuple[int, int]]:
+    def find_facts(self, problem: Problem) -> list[tuple[int, int]]:
         """The words."""
         return [found.span() for found in re.finditer(r"[a-z]+", problem.text)]
 
@@ -118,7 +129,7 @@ class LastLetter(Task):
             truth[-1] = False
         return Grade(answer is not None and answer == problem.answer, tuple(truth))
 
-    def redo(self, problem: Problem, steps: Sequence[str]) -> tuple[str, ...]:
+    def redo_steps(self, problem: Problem, steps: Sequence[str]) -> tuple[str, ...]:
         words = problem.data["words"]
         return tuple(words[k][-1] if k < len(words) else "" for k in range(len(steps)))
 
@@ -133,13 +144,13 @@ class LastLetter(Task):
             right = so_far + text[-1]
             # What a check writes down is the letter alone: short, and enough to compare.
             checks.append(text[-1])
-            so_far = misread(so_far, text, rng) if k in errors else right
+            so_far = misread_letter(so_far, text, rng) if k in errors else right
             steps.append(so_far)
         truth = tuple(k not in errors for k in range(len(words)))
         return Demonstration(tuple(steps), truth, tuple(checks), so_far, so_far == problem.answer)
 
 
-def misread(so_far: str, text: str, rng: random.Random) -> str:
+def misread_letter(so_far: str, text: str, rng: random.Random) -> str:
     """Write one wrong step: the first or the second-last letter, a letter doubled or lost, or any other letter."""
     while True:
         kind = rng.choice(("first", "before_last", "doubled", "skipped", "other"))

@@ -22,7 +22,7 @@ LONGEST = 1000
 """Characters of a passage of a folder's files: longer paragraphs are cut between words."""
 
 
-def words(text: str) -> list[str]:
+def split_words(text: str) -> list[str]:
     """Split a text into lower-case words for the index. No stemming and no stop words, which depend on the language."""
     return WORD.findall(text.casefold())
 
@@ -37,14 +37,14 @@ class Retrieval(Tool):
 
         self.passages, self.top, self.calls = tuple(passages), top, calls
         self.index = bm25s.BM25()
-        self.index.index([words(passage) for passage in self.passages], show_progress=False)
+        self.index.index([split_words(passage) for passage in self.passages], show_progress=False)
         self._remembered = lru_cache(maxsize=4096)(self.find)
 
     def answer(self, call: str) -> tuple[str, ...]:
         return self._remembered(call)  # rollouts of one question ask the same things
 
     def find(self, call: str) -> tuple[str, ...]:
-        terms = [word for word in dict.fromkeys(words(call)) if word in self.index.vocab_dict]
+        terms = [word for word in dict.fromkeys(split_words(call)) if word in self.index.vocab_dict]
         if not terms:
             return ()
         scores = self.index.get_scores(terms)
@@ -60,7 +60,7 @@ def read_folder(path: Path) -> list[str]:
     if not files:
         raise DataError(f"corpus '{path}' holds no .txt or .md file")
     found = [passage for file in files for passage in read_passages(file)]
-    if not any(words(passage) for passage in found):
+    if not any(split_words(passage) for passage in found):
         raise DataError(f"corpus '{path}': there is not one word in its {len(files)} files")
     return found
 
@@ -73,10 +73,10 @@ def read_passages(file: Path) -> list[str]:
     except OSError as error:
         raise DataError(f"corpus file '{file}' cannot be read: {error.strerror}") from None
     paragraphs = (" ".join(paragraph.split()) for paragraph in re.split(r"\n\s*\n", text))
-    return [piece for paragraph in paragraphs if paragraph for piece in pieces(paragraph)]
+    return [piece for paragraph in paragraphs if paragraph for piece in split_paragraph(paragraph)]
 
 
-def pieces(paragraph: str) -> list[str]:
+def split_paragraph(paragraph: str) -> list[str]:
     """Split a paragraph between words if it is longer than a passage may be."""
     out, start = [], 0
     while len(paragraph) - start > LONGEST:

@@ -18,10 +18,10 @@ from typing import Any
 from pydantic import Field, model_validator
 
 from milonga.errors import DataError
-from milonga.tasks.base import TASKS, Task, TaskOptions, keyed, split_of
-from milonga.tasks.data import Fields, Row, carve, disjoint, read_jsonl
-from milonga.tasks.graph import NAMES, RELATIONS, Graph, edges_of, follow
-from milonga.tasks.retrieval import Retrieval, read_folder, words
+from milonga.tasks.base import TASKS, Task, TaskOptions, assign_split, make_keyed_rng
+from milonga.tasks.data import Fields, Row, read_jsonl, remove_overlaps, split_rows
+from milonga.tasks.graph import NAMES, RELATIONS, Graph, follow_path, parse_edges
+from milonga.tasks.retrieval import Retrieval, read_folder, split_words
 from milonga.types import SPLITS, Grade, Problem, Split
 
 MOST_HOPS = 8
@@ -87,39 +87,47 @@ class Search(Task):
         self.graph = Graph(o.entities, o.relations, o.extra, o.seed) if o.path is None else None
         passages = self.graph.facts if self.graph is not None else read_folder(Path(o.path or ""))
         self.tool = Retrieval(passages, o.top, o.calls)
-        self.splits = None if o.questions is None else disjoint(carve(self._rows(o.questions), o.dev_share, o.test_share))
+        self.splits = (
+            None
+            if o.questions is None
+            else remove_overlaps(split_rows(self._load_rows(o.questions), o.dev_share, o.test_share))
+        )
         if self.splits is not None and not self.splits.rows["train"]:
             raise DataError(f"task '{self.name}': nothing is left of '{o.questions}' to train on; every row is in dev or test")
         self.max_tokens = o.max_tokens or (512 if self.graph is None else 8 * MOST_HOPS + 8)
 
-    def _rows(self, path: str) -> list[Row]:
+    def _load_rows(self, path: str) -> list[Row]:
         return read_jsonl(Path(path), Fields(self.options.question, self.options.answer))
 
     def size(self, split: Split) -> int | None:
         return None if self.splits is None else len(self.splits.rows[split])
 
     def problem(self, split: Split, index: int) -> Problem:
-        return self._walk(split, index) if self.splits is None else self._row(self.splits.rows[split], split, index)
+        return (
+            self._draw_problem(split, index)
+            if self.splits is None
+            else self._make_row_problem(self.splits.rows[split], split, index)
+        )
 
-    def _row(self, rows: Sequence[Row], split: Split, index: int) -> Problem:
+    def _make_row_problem(self, rows: Sequence[Row], split: Split, index: int) -> Problem:
         if not rows:
             raise DataError(f"task '{self.name}' has no {split} problems; raise {split}_share")
         order = list(range(len(rows)))
-        keyed("order", self.name, self.options.seed, split).shuffle(order)
+        make_keyed_rng("order", self.name, self.options.seed, split).shuffle(order)
         row = rows[order[index % len(rows)]]
         return Problem(f"{self.name}/{split}/{row.number}", row.question, row.answer)
 
-    def _walk(self, split: Split, index: int) -> Problem:
+    def _draw_problem(self, split: Split, index: int) -> Problem:
         """Draw a question with exactly one answer that is not in its text. No relation follows itself: it would lead back."""
-        rng = keyed("search", self.options.model_dump_json(), split, index)
+        rng = make_keyed_rng("search", self.options.model_dump_json(), split, index)
         for _ in range(TRIES):
-            text = self.walk(rng, rng.randint(self.options.min_hops, self.options.hops))
-            found = self.answers(text)
-            if split_of(text) == split and len(found) == 1 and not found <= {*text.split()}:
+            text = self.draw_question(rng, rng.randint(self.options.min_hops, self.options.hops))
+            found = self.find_answers(text)
+            if assign_split(text) == split and len(found) == 1 and not found <= {*text.split()}:
                 return Problem(f"{self.name}/{split}/{index}", text, min(found))
         raise DataError(f"task '{self.name}': no question of the graph has one answer; lower task.extra={self.options.extra}")
 
-    def walk(self, rng: random.Random, hops: int) -> str:
+    def draw_question(self, rng: random.Random, hops: int) -> str:
         """Draw any question of this many hops."""
         assert self.graph is not None
         path: list[str] = []
@@ -133,30 +141,30 @@ class Search(Task):
         """Whether all answers of any question are known, and what follows from any passages."""
         return self.graph is not None
 
-    def answers(self, question: str) -> frozenset[str]:
+    def find_answers(self, question: str) -> frozenset[str]:
         """Find all answers in the whole corpus; empty for an invalid question. For graphs only."""
         assert self.graph is not None
-        return follow(self.graph.edges, question)
+        return follow_path(self.graph.edges, question)
 
-    def derive(self, question: str, passages: Iterable[str]) -> frozenset[str]:
+    def derive_answers(self, question: str, passages: Iterable[str]) -> frozenset[str]:
         """Derive the answers of a perfect reader from these passages alone. For graphs only."""
-        return follow(edges_of(passages), question)
+        return follow_path(parse_edges(passages), question)
 
-    def hops(self, question: str) -> int:
+    def count_hops(self, question: str) -> int:
         """Count the facts that a question of the graph needs."""
         return len(question.split()) - 1
 
     def grade(self, problem: Problem, answer: str | None, steps: Sequence[str]) -> Grade:
-        return Grade(answer is not None and plain(answer) == plain(problem.answer))
+        return Grade(answer is not None and normalise_answer(answer) == normalise_answer(problem.answer))
 
-    def classes(self, answers: Sequence[str | None]) -> list[int | None]:
-        return super().classes([None if answer is None else plain(answer) for answer in answers])
+    def group_equal_answers(self, answers: Sequence[str | None]) -> list[int | None]:
+        return super().group_equal_answers([None if answer is None else normalise_answer(answer) for answer in answers])
 
     @property
     def levels(self) -> tuple[int, ...]:
         return tuple(range(self.options.min_hops, self.options.hops + 1)) if self.exact else ()
 
-    def at(self, level: int) -> Task:
+    def at_level(self, level: int) -> Task:
         return self._with_hops(level, level)
 
     def _with_hops(self, least: int, most: int) -> Search:
@@ -165,7 +173,7 @@ class Search(Task):
         other.options = self.options.model_copy(update={"min_hops": least, "hops": most})
         return other
 
-    def harder(self) -> Task | None:
+    def make_harder(self) -> Task | None:
         more = min(self.options.calls, 2 * self.options.hops)
         if not self.exact or more <= self.options.hops:
             return None
@@ -179,14 +187,14 @@ class Search(Task):
         return found
 
 
-def plain(answer: str) -> str:
+def normalise_answer(answer: str) -> str:
     """Normalise an answer for comparison: lower case, no punctuation, no articles, single blanks (the usual exact match)."""
     bare = answer.casefold().translate(str.maketrans("", "", string.punctuation))
     return " ".join(re.sub(r"\b(a|an|the)\b", " ", bare).split())
 
 
-def mentions(text: str, answer: str) -> bool:
+def mentions_answer(text: str, answer: str) -> bool:
     """Whether the words of an answer occur in a text, in sequence. By words: `art` is not in `party`."""
-    inside, sought = words(text), words(answer)
+    inside, sought = split_words(text), split_words(answer)
     places = range(len(inside) - len(sought) + 1)
     return bool(sought) and any(inside[at : at + len(sought)] == sought for at in places)

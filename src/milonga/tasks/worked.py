@@ -31,24 +31,24 @@ OPERATIONS: Mapping[type[ast.operator], Callable[[Fraction, Fraction], Fraction]
 }
 
 
-def steps_of(worked: str) -> list[str]:
+def split_steps(worked: str) -> list[str]:
     """Split a worked solution into its lines, marks included."""
     return [line.strip() for line in worked.splitlines() if line.strip()]
 
 
-def right(worked: str, answer: str) -> Demonstration:
+def make_right_demonstration(worked: str, answer: str) -> Demonstration:
     """Make a demonstration of the solution as it is."""
-    steps = steps_of(worked)
+    steps = split_steps(worked)
     checks = tuple("; ".join(f"{m[1]}={m[2]}" for m in MARK.finditer(step)) for step in steps)
     return Demonstration(tuple(MARK.sub("", s) for s in steps), (True,) * len(steps), checks, answer, correct=True)
 
 
-def flawed(worked: str, answer: str, question: str, rng: random.Random) -> Demonstration | None:
+def make_flawed_demonstration(worked: str, answer: str, question: str, rng: random.Random) -> Demonstration | None:
     """Make a demonstration with one random sum done wrong; None if no sum can be changed without ambiguity."""
-    steps = steps_of(worked)
+    steps = split_steps(worked)
     sums = [(at, number) for at, step in enumerate(steps) for number in range(len(MARK.findall(step)))]
     for at, number in rng.sample(sums, len(sums)):
-        found = _Rewriting(question, steps, at, number, rng).demonstration(answer)
+        found = _Rewriting(question, steps, at, number, rng).make_demonstration(answer)
         if found is not None:
             return found
     return None
@@ -73,54 +73,54 @@ class _Rewriting:
     seen: set[Fraction] = field(default_factory=set)
     """Values that stood somewhere before: to change one of them would change its other meaning too."""
 
-    def demonstration(self, answer: str) -> Demonstration | None:
-        self.seen |= values(self.question)
+    def make_demonstration(self, answer: str) -> Demonstration | None:
+        self.seen |= parse_values(self.question)
         try:
-            written = [self.step(at, step) for at, step in enumerate(self.steps)]
-            final = self.changed[value(answer)]  # a wrong step that does not reach the answer is of no use
-            ending = shown(final)
+            written = [self.rewrite_step(at, step) for at, step in enumerate(self.steps)]
+            final = self.changed[parse_value(answer)]  # a wrong step that does not reach the answer is of no use
+            ending = format_number(final)
         except (_Ambiguous, KeyError):
             return None
         truth = tuple(at != self.at for at in range(len(self.steps)))
         texts, checks = zip(*written, strict=True)
         return Demonstration(texts, truth, checks, ending, correct=False)
 
-    def step(self, at: int, step: str) -> tuple[str, str]:
+    def rewrite_step(self, at: int, step: str) -> tuple[str, str]:
         """Rewrite a step; return it with the check that redoes its sums."""
         text, checks, end = "", [], 0
         for number, mark in enumerate(MARK.finditer(step)):
-            text += self.rewritten(step[end : mark.start()])
+            text += self.replace_values(step[end : mark.start()])
             end = mark.end()
-            expression, old = self.rewritten(mark[1]), value(mark[2])
-            if computed(mark[1]) != old:
+            expression, old = self.replace_values(mark[1]), parse_value(mark[2])
+            if compute_sum(mark[1]) != old:
                 raise _Ambiguous  # rounded, or not a sum
-            result = computed(expression)
-            checks.append(f"{expression}={shown(result)}")
-            self.change(old, slip(result, self.rng) if (at, number) == (self.at, self.number) else result)
-        return text + self.rewritten(step[end:]), "; ".join(checks)
+            result = compute_sum(expression)
+            checks.append(f"{expression}={format_number(result)}")
+            self.record_change(old, draw_wrong_result(result, self.rng) if (at, number) == (self.at, self.number) else result)
+        return text + self.replace_values(step[end:]), "; ".join(checks)
 
-    def change(self, old: Fraction, new: Fraction) -> None:
+    def record_change(self, old: Fraction, new: Fraction) -> None:
         if old in self.seen and self.changed.get(old, old) != new:
             raise _Ambiguous
         if new != old:
             self.changed[old] = new
         self.seen.add(old)
 
-    def rewritten(self, text: str) -> str:
+    def replace_values(self, text: str) -> str:
         """Replace old values in the text by the changed ones. A sum without a mark cannot be recomputed, so it must not be
         changed: it would be wrong, and labelled right."""
-        found = values(text)
+        found = parse_values(text)
         self.seen |= found
         if UNMARKED.search(text) and not found.isdisjoint(self.changed):
             raise _Ambiguous
-        return NUMBER.sub(lambda m: shown(self.changed[v]) if (v := value(m[0])) in self.changed else m[0], text)
+        return NUMBER.sub(lambda m: format_number(self.changed[v]) if (v := parse_value(m[0])) in self.changed else m[0], text)
 
 
-def values(text: str) -> set[Fraction]:
-    return {value(number) for number in NUMBER.findall(text)}
+def parse_values(text: str) -> set[Fraction]:
+    return {parse_value(number) for number in NUMBER.findall(text)}
 
 
-def value(text: str) -> Fraction:
+def parse_value(text: str) -> Fraction:
     """Parse a number."""
     try:
         return Fraction(text.replace(",", "").replace("$", "").strip())
@@ -128,7 +128,7 @@ def value(text: str) -> Fraction:
         raise _Ambiguous from None
 
 
-def shown(number: Fraction) -> str:
+def format_number(number: Fraction) -> str:
     """Format a number of at most two decimals, as people write it."""
     if number < 0 or (number * 100).denominator != 1:
         raise _Ambiguous
@@ -137,7 +137,7 @@ def shown(number: Fraction) -> str:
     return f"{float(number):.2f}".rstrip("0")
 
 
-def slip(result: Fraction, rng: random.Random) -> Fraction:
+def draw_wrong_result(result: Fraction, rng: random.Random) -> Fraction:
     """Draw a plausible wrong result: off by one, ten or a hundred, or by a factor of two or ten. Positive, and whole where the
     right one is."""
     if result <= 0:
@@ -147,19 +147,19 @@ def slip(result: Fraction, rng: random.Random) -> Fraction:
     return rng.choice([offer for offer in offers if offer > 0 and offer.denominator <= result.denominator])
 
 
-def computed(expression: str) -> Fraction:
+def compute_sum(expression: str) -> Fraction:
     """Compute an arithmetic expression, without ever running a text as a program."""
     try:
-        return _value(ast.parse(expression.replace(",", "").strip(), mode="eval").body)
+        return _evaluate_node(ast.parse(expression.replace(",", "").strip(), mode="eval").body)
     except (SyntaxError, ValueError, ZeroDivisionError, RecursionError, MemoryError):
         raise _Ambiguous from None
 
 
-def _value(node: ast.expr) -> Fraction:
+def _evaluate_node(node: ast.expr) -> Fraction:
     if isinstance(node, ast.Constant) and type(node.value) in (int, float):
         return Fraction(str(node.value))
     if isinstance(node, ast.BinOp) and type(node.op) in OPERATIONS:
-        return OPERATIONS[type(node.op)](_value(node.left), _value(node.right))
+        return OPERATIONS[type(node.op)](_evaluate_node(node.left), _evaluate_node(node.right))
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-        return -_value(node.operand)
+        return -_evaluate_node(node.operand)
     raise _Ambiguous

@@ -51,17 +51,17 @@ class Answer:
     candidates: tuple[Candidate, ...]
 
 
-def answers(pair: Pair, problems: Sequence[Problem], best_of: int, rank: Rank, checks: int) -> list[Answer]:
+def answer_problems(pair: Pair, problems: Sequence[Problem], best_of: int, rank: Rank, checks: int) -> list[Answer]:
     """Answer each problem by best of n. A single solution is decoded greedily; several are sampled."""
     solutions = pair.solve(problems, best_of, greedy=best_of == 1)
     verdicts = pair.verify(solutions, checks) if rank != "vote" else [None] * len(solutions)
     groups: dict[str, list[Candidate]] = {problem.id: [] for problem in problems}
     for solution, verdict in zip(solutions, verdicts, strict=True):
         groups[solution.problem.id].append(Candidate(solution, verdict))
-    return [choose(problem, rank, groups[problem.id]) for problem in problems]
+    return [choose_answer(problem, rank, groups[problem.id]) for problem in problems]
 
 
-def choose(problem: Problem, rank: Rank, candidates: Sequence[Candidate]) -> Answer:
+def choose_answer(problem: Problem, rank: Rank, candidates: Sequence[Candidate]) -> Answer:
     """Choose the answer to a problem. Pure: the same candidates in the same order give the same answer."""
     able = [c for c in candidates if c.answer is not None] or list(candidates)
     if not able:
@@ -79,7 +79,7 @@ def choose(problem: Problem, rank: Rank, candidates: Sequence[Candidate]) -> Ans
     return Answer(problem, rank, best, share, tuple(candidates))
 
 
-def answer_row(answer: Answer) -> dict[str, Any]:
+def answer_to_json(answer: Answer) -> dict[str, Any]:
     """Convert an answer to JSON data: the choice, its score, and all candidates. `milonga verify` accepts such rows."""
     row: dict[str, Any] = {"question": answer.problem.text}
     if answer.best is None:
@@ -87,18 +87,18 @@ def answer_row(answer: Answer) -> dict[str, Any]:
     value: Solution = answer.best.solution.reading.value
     row |= {"answer": value.answer, "score": answer.score, "rank": answer.rank, "steps": list(value.steps)}
     row |= {"solution": answer.best.solution.text, "invalid": answer.best.solution.reading.invalid}
-    row |= {} if answer.best.verdict is None else verdict_row(answer.best.verdict)
-    return row | {"candidates": [candidate_row(c) for c in answer.candidates]}
+    row |= {} if answer.best.verdict is None else verdict_to_json(answer.best.verdict)
+    return row | {"candidates": [candidate_to_json(c) for c in answer.candidates]}
 
 
-def candidate_row(candidate: Candidate) -> dict[str, Any]:
+def candidate_to_json(candidate: Candidate) -> dict[str, Any]:
     row: dict[str, Any] = {"answer": candidate.answer}
     return (
         row if candidate.verdict is None else row | {"probability": candidate.verdict.probability, "weight": candidate.weight}
     )
 
 
-def verdict_row(verdict: Verdict) -> dict[str, Any]:
+def verdict_to_json(verdict: Verdict) -> dict[str, Any]:
     """Convert a verdict to JSON data. `prediction` is the first wrong step as ProcessBench counts: from 0, -1 if there is none,
     null if nothing could be parsed."""
     steps = verdict.steps
@@ -111,5 +111,5 @@ def verdict_row(verdict: Verdict) -> dict[str, Any]:
         "checks": len(verdict.checks),
         "readable": verdict.readable,
     }
-    why = next((check.reading.invalid for check in verdict.checks if not check.reading.valid), None)
+    why = next((check.reading.invalid for check in verdict.checks if not check.reading.is_valid), None)
     return row if why is None else row | {"check_invalid": why}

@@ -7,11 +7,11 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from milonga.errors import ConfigError, RunFolderError, nearest
-from milonga.pair import finished, only, seated
-from milonga.run.files import disk_errors
-from milonga.run.note import note_of
-from milonga.using.card import card, seats_of
+from milonga.errors import ConfigError, RunFolderError, suggest_name
+from milonga.pair import load_finished_run, make_run_context, restrict_to_agents
+from milonga.run.files import translate_disk_errors
+from milonga.run.note import make_note
+from milonga.using.card import list_agents, render_card
 
 
 def export(path: str | Path, seat: str, out: str | Path, *, adapters: bool = False) -> dict[str, Any]:
@@ -20,20 +20,20 @@ def export(path: str | Path, seat: str, out: str | Path, *, adapters: bool = Fal
     Adapters are merged into their base; with `adapters` only the adapter is written. Returns what was written.
     """
     path, out = Path(path), Path(out)
-    found = finished(path, {"sampling": {"sampler": "auto"}})
+    found = load_finished_run(path, {"sampling": {"sampler": "auto"}})
     plan = found.plan
     if seat not in plan.seats:
-        raise ConfigError(f"recipe '{plan.config.recipe}' has no seat '{seat}': {nearest(seat, plan.seats)}")
+        raise ConfigError(f"recipe '{plan.config.recipe}' has no seat '{seat}': {suggest_name(seat, plan.seats)}")
     policy = plan.seats[seat]
     if adapters and plan.policies[policy].lora is None:
         raise ConfigError(f"the {seat} of '{path}' was trained with all its weights: it has no adapter to keep")
-    draft = check_place(out)
-    setting = seated(only(plan, [seat]), found.weights)
-    with closing(setting.engine), disk_errors(out):
+    draft = choose_draft_folder(out)
+    setting = make_run_context(restrict_to_agents(plan, [seat]), found.weights)
+    with closing(setting.engine), translate_disk_errors(out):
         try:
             setting.engine.export(policy, draft, merged=not adapters)
-            note_of(plan.config, policy, seats_of(plan, policy), found.turn).write(draft)
-            (draft / "README.md").write_text(card(path, found, setting, seat, adapters), encoding="utf-8")
+            make_note(plan.config, policy, list_agents(plan, policy), found.turn).write(draft)
+            (draft / "README.md").write_text(render_card(path, found, setting, seat, adapters), encoding="utf-8")
             draft.replace(out)  # an empty folder may lie there
         finally:
             shutil.rmtree(draft, ignore_errors=True)
@@ -41,7 +41,7 @@ def export(path: str | Path, seat: str, out: str | Path, *, adapters: bool = Fal
     return {"folder": str(out), "seat": seat, "turn": found.turn, "adapters": adapters, "bytes": size}
 
 
-def check_place(out: Path) -> Path:
+def choose_draft_folder(out: Path) -> Path:
     """Return the draft folder to write to before it is renamed to `out`. No file of the user is overwritten."""
     if out.resolve() == Path.cwd():
         raise RunFolderError(f"'{out}' is the folder that you are in; name another one to export to")

@@ -15,7 +15,7 @@ from collections.abc import MutableMapping
 from dataclasses import dataclass
 from typing import Any
 
-from milonga.doors import App, Receive, Scope, Send, is_local, same
+from milonga.doors import App, Receive, Scope, Send, compare_secret, is_local
 
 OPEN = ("/health",)
 """Paths that need no token and have no rate limit; no body is read for them."""
@@ -57,27 +57,29 @@ class Gate:
         if scope["type"] == "lifespan":
             await self.app(scope, receive, send)
         elif scope["type"] == "http":  # there are no web sockets here
-            await self._http(scope, receive, send)
+            await self._handle_http(scope, receive, send)
 
-    async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _handle_http(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = {name.lower(): value for name, value in scope["headers"]}
-        refusal = self._refusal(scope, headers)
+        refusal = self._find_refusal(scope, headers)
         if refusal is not None:
-            await refuse(send, *refusal)
+            await send_refusal(send, *refusal)
             return
-        body = b"" if scope["path"] in OPEN else await self._body(receive)
+        body = b"" if scope["path"] in OPEN else await self._read_body(receive)
         if isinstance(body, tuple):
-            await refuse(send, *body)
+            await send_refusal(send, *body)
         elif body is not None:
-            await self.app(scope, once(body, receive), send)
+            await self.app(scope, replay_body(body, receive), send)
 
-    def _refusal(self, scope: Scope, headers: dict[bytes, bytes]) -> tuple[int, str, dict[str, str]] | None:
+    def _find_refusal(self, scope: Scope, headers: dict[bytes, bytes]) -> tuple[int, str, dict[str, str]] | None:
         """Return status, reason and headers of a refusal that does not depend on the body; None if there is none."""
         if self.loopback and not is_local(headers.get(b"host", b"").decode("latin-1")):
             return 421, "this service answers to localhost only", {}
         if scope["path"] in OPEN:
             return None
-        if self.token is not None and not same(headers.get(b"authorization", b"").decode("latin-1"), f"Bearer {self.token}"):
+        if self.token is not None and not compare_secret(
+            headers.get(b"authorization", b"").decode("latin-1"), f"Bearer {self.token}"
+        ):
             return 401, "a token is needed: Authorization: Bearer TOKEN", {"WWW-Authenticate": "Bearer"}
         wait = self.rates.wait(scope["client"][0] if scope.get("client") else "")
         if wait > 0:
@@ -87,13 +89,13 @@ class Gate:
             return 415, "send application/json", {}
         announced = headers.get(b"content-length", b"0")
         if not announced.isdigit() or int(announced) > self.limits.body:
-            return self._too_large()
+            return self._refuse_too_large()
         return None
 
-    def _too_large(self) -> tuple[int, str, dict[str, str]]:
+    def _refuse_too_large(self) -> tuple[int, str, dict[str, str]]:
         return 413, f"a request has at most {self.limits.body} bytes", {}
 
-    async def _body(self, receive: Receive) -> bytes | tuple[int, str, dict[str, str]] | None:
+    async def _read_body(self, receive: Receive) -> bytes | tuple[int, str, dict[str, str]] | None:
         """Read the whole body, or return a refusal: the body may be longer than announced, or never end. None if the client
         has disconnected."""
         chunks, size = [], 0
@@ -106,7 +108,7 @@ class Gate:
                     chunks.append(message.get("body", b""))
                     size += len(chunks[-1])
                     if size > self.limits.body:
-                        return self._too_large()
+                        return self._refuse_too_large()
                     if not message.get("more_body", False):
                         return b"".join(chunks)
         except TimeoutError:
@@ -132,7 +134,7 @@ class Rates:
         return 0.0 if allowed else (1 - left) * 60 / self.rate
 
 
-async def refuse(send: Send, status: int, why: str, headers: dict[str, str]) -> None:
+async def send_refusal(send: Send, status: int, why: str, headers: dict[str, str]) -> None:
     body = json.dumps({"error": why}).encode()
     fields = {"content-type": "application/json", "content-length": str(len(body)), "connection": "close"} | headers
     raw = [(name.lower().encode(), value.encode()) for name, value in fields.items()]
@@ -140,7 +142,7 @@ async def refuse(send: Send, status: int, why: str, headers: dict[str, str]) -> 
     await send({"type": "http.response.body", "body": body})
 
 
-def once(body: bytes, receive: Receive) -> Receive:
+def replay_body(body: bytes, receive: Receive) -> Receive:
     """Make a `receive` that replays the body already read, then passes on later messages, such as a disconnect."""
     waiting = [body]
 

@@ -67,13 +67,16 @@ def read_items(path: Path, kind: type[T]) -> list[Given[T]]:
         raise DataError(f"data file '{path}' does not exist") from None
     except OSError as error:
         raise DataError(f"data file '{path}' cannot be read: {error.strerror}") from None
-    items = [Given(number, where, check(kind, record, where), record) for number, where, record in _records(path, data)]
+    items = [
+        Given(number, where, validate_item(kind, record, where), record)
+        for number, where, record in _iterate_records(path, data)
+    ]
     if not items:
         raise DataError(f"data file '{path}' is empty")
     return items
 
 
-def _records(path: Path, data: bytes) -> Iterator[tuple[int, str, Any]]:
+def _iterate_records(path: Path, data: bytes) -> Iterator[tuple[int, str, Any]]:
     """Yield (number, place, record) of each line, or of each element of a list. Blank lines are skipped, but counted."""
     if data.removeprefix(codecs.BOM_UTF8).lstrip().startswith(b"["):
         for number, record in enumerate(parse_json(data, str(path)), 1):
@@ -85,20 +88,20 @@ def _records(path: Path, data: bytes) -> Iterator[tuple[int, str, Any]]:
             yield number, where, parse_json(line, where)
 
 
-def check(kind: type[T], record: Any, where: str) -> T:
+def validate_item(kind: type[T], record: Any, where: str) -> T:
     """Validate a record as an item, or raise a one-line error."""
     if not isinstance(record, dict):
         raise DataError(f"{where}: not a JSON object but {type(record).__name__}")
     try:
         item = kind.model_validate(record)
     except ValidationError as error:
-        raise DataError(f"{where}: {complaint(error, kind)}") from None
+        raise DataError(f"{where}: {summarise_error(error, kind)}") from None
     if isinstance(item, SolutionItem) and item.label is not None and item.label >= len(item.steps):
         raise DataError(f"{where}: label {item.label} is not a step of {len(item.steps)}")
     return item
 
 
-def complaint(error: ValidationError, kind: type[BaseModel]) -> str:
+def summarise_error(error: ValidationError, kind: type[BaseModel]) -> str:
     """Summarise the first validation error, cut to 300 characters: the input may be long."""
     text = str(explain(error, kind))
     return text if len(text) <= 300 else f"{text[:300]}…"

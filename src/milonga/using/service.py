@@ -20,9 +20,9 @@ from typing import Any
 
 from milonga.errors import UserError
 from milonga.pair import Pair
-from milonga.tasks.foreign import foreign
+from milonga.tasks.foreign import make_foreign_problem
 from milonga.types import Problem, Trace
-from milonga.using.answers import Rank, answer_row, answers, verdict_row
+from milonga.using.answers import Rank, answer_problems, answer_to_json, verdict_to_json
 
 AT_ONCE = 256
 """Most items in one batch; a larger request is a batch of its own."""
@@ -64,7 +64,7 @@ class Service:
         self._queue: deque[Job] = deque()
         self._changed = threading.Condition()
         self._closed = False
-        self._worker = threading.Thread(target=self._work, name="milonga-pair", daemon=True)
+        self._worker = threading.Thread(target=self._run_worker, name="milonga-pair", daemon=True)
 
     def start(self) -> None:
         self._worker.start()
@@ -89,12 +89,14 @@ class Service:
 
     def solve(self, questions: Sequence[str], best_of: int, rank: Rank, checks: int, seed: int) -> Future[list[Row]]:
         """Submit questions; the future returns one answer each. See `milonga.using.answers`."""
-        return self._submit(Job(Way(checks, best_of, rank), [foreign(key(seed, text), text) for text in questions]))
+        return self._submit(
+            Job(Way(checks, best_of, rank), [make_foreign_problem(make_item_id(seed, text), text) for text in questions])
+        )
 
     def verify(self, solutions: Sequence[tuple[str, Sequence[str], str | None]], checks: int, seed: int) -> Future[list[Row]]:
         """Submit solutions as (question, steps, answer); the future returns one verdict each."""
-        given = self.pair.given
-        traces = [given(foreign(key(seed, *item), item[0]), item[1], item[2]) for item in solutions]
+        given = self.pair.wrap_solution
+        traces = [given(make_foreign_problem(make_item_id(seed, *item), item[0]), item[1], item[2]) for item in solutions]
         return self._submit(Job(Way(checks), traces))
 
     def _submit(self, job: Job) -> Future[list[Row]]:
@@ -109,15 +111,15 @@ class Service:
             self._changed.notify_all()
         return job.done
 
-    def _work(self) -> None:
-        while (taken := self._next()) is not None:
+    def _run_worker(self) -> None:
+        while (taken := self._take_jobs()) is not None:
             # Jobs cancelled meanwhile are dropped; the others can no longer be cancelled.
             jobs = [job for job in taken if job.done.set_running_or_notify_cancel()]
             if not jobs:
                 continue
             self.batches += 1
             try:
-                rows = self._answer(jobs)
+                rows = self._answer_jobs(jobs)
                 found = [[rows[item.id] for item in job.items] for job in jobs]
             except Exception as error:
                 for job in jobs:
@@ -126,7 +128,7 @@ class Service:
                 for job, answered in zip(jobs, found, strict=True):
                     job.done.set_result(answered)
 
-    def _next(self) -> list[Job] | None:
+    def _take_jobs(self) -> list[Job] | None:
         """Take the oldest job and those that can be batched with it; None once the service is closed."""
         with self._changed:
             if not self._queue and not self._closed:
@@ -143,15 +145,17 @@ class Service:
             self._queue = deque(job for job in self._queue if job not in taken)
             return taken
 
-    def _answer(self, jobs: Sequence[Job]) -> dict[str, Row]:
+    def _answer_jobs(self, jobs: Sequence[Job]) -> dict[str, Row]:
         """Compute the rows of all items by id; identical items are computed once."""
         items: dict[str, Any] = {item.id: item for job in jobs for item in job.items}
         way, distinct = jobs[0].way, list(items.values())
         if way.best_of is None:
-            return {v.solution.id: verdict_row(v) for v in self.pair.verify(distinct, way.checks)}
-        return {a.problem.id: answer_row(a) for a in answers(self.pair, distinct, way.best_of, way.rank, way.checks)}
+            return {v.solution.id: verdict_to_json(v) for v in self.pair.verify(distinct, way.checks)}
+        return {
+            a.problem.id: answer_to_json(a) for a in answer_problems(self.pair, distinct, way.best_of, way.rank, way.checks)
+        }
 
 
-def key(*parts: object) -> str:
+def make_item_id(*parts: object) -> str:
     """Make the id of an item by hashing seed and content: equal items with equal seeds get equal ids."""
     return hashlib.blake2b(repr(parts).encode("utf-8", "backslashreplace"), digest_size=16).hexdigest()

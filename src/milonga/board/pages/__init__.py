@@ -15,11 +15,11 @@ from nicegui import app, ui
 
 from milonga.board.catalogue import Card
 from milonga.board.pages.board import Board
-from milonga.board.pages.frame import missing
+from milonga.board.pages.frame import show_not_found
 from milonga.board.pages.run import show_run
 from milonga.board.pages.runs import show_runs
 from milonga.board.pages.sides import show_sides
-from milonga.board.pages.traces import read_cursor, read_filters, show_problem, show_traces
+from milonga.board.pages.traces import parse_cursor, parse_filters, show_problem, show_traces
 
 __all__ = ["Board", "install"]
 
@@ -36,7 +36,7 @@ def install(board: Board) -> None:
 
     @ui.page("/run/{name:path}", response_timeout=30)
     async def run(name: str, metric: str = "") -> None:
-        if card := await known(board, name):
+        if card := await require_card(board, name):
             await show_run(board, card, metric)
 
     @ui.page("/side", response_timeout=30)
@@ -46,9 +46,9 @@ def install(board: Board) -> None:
 
     @ui.page("/comparison/{name:path}", response_timeout=30)
     async def comparison(name: str) -> None:
-        found = await asyncio.to_thread(board.catalogue.comparison, name)
+        found = await asyncio.to_thread(board.catalogue.find_comparison, name)
         if found is None:
-            missing(f"no comparison '{name}' in {board.catalogue.root}")
+            show_not_found(f"no comparison '{name}' in {board.catalogue.root}")
         else:
             await show_sides(board, name, found[1], found[0])
 
@@ -56,8 +56,8 @@ def install(board: Board) -> None:
     async def traces(
         name: str, turn: str = "", flag: Annotated[list[str] | None, Query()] = None, q: str = "", after: str = ""
     ) -> None:
-        if card := await known(board, name):
-            await show_traces(board, card, read_filters(turn, flag or [], q), read_cursor(after))
+        if card := await require_card(board, name):
+            await show_traces(board, card, parse_filters(turn, flag or [], q), parse_cursor(after))
 
     @ui.page("/problem/{name:path}", response_timeout=30)
     async def problem(
@@ -69,12 +69,12 @@ def install(board: Board) -> None:
         within: str = "",
         open: str | None = None,
     ) -> None:
-        if card := await known(board, name):
-            await show_problem(board, card, turn, problem, read_filters(within, flag or [], q), open)
+        if card := await require_card(board, name):
+            await show_problem(board, card, turn, problem, parse_filters(within, flag or [], q), open)
 
 
-async def known(board: Board, name: str) -> Card | None:
-    card = await asyncio.to_thread(board.catalogue.card, name)
+async def require_card(board: Board, name: str) -> Card | None:
+    card = await asyncio.to_thread(board.catalogue.find_card, name)
     if card is None:
-        missing(f"no run '{name}' in {board.catalogue.root}")
+        show_not_found(f"no run '{name}' in {board.catalogue.root}")
     return card

@@ -22,7 +22,7 @@ class Board:
     shelf: Shelf = field(default_factory=Shelf)
     opened: OrderedDict[Path, Traces] = field(default_factory=OrderedDict)
 
-    def traces(self, card: Card) -> Traces:
+    def open_traces(self, card: Card) -> Traces:
         """Open the saved rollouts of a run. The runs that were viewed last keep their cached counts."""
         found = self.opened.setdefault(card.path, Traces(card.path / "traces", card.dialect == "terse"))
         self.opened.move_to_end(card.path)

@@ -10,7 +10,7 @@ from nicegui import ui
 from nicegui.element import Element
 
 from milonga.board import charts
-from milonga.board.pages.parts import box, link, url, words
+from milonga.board.pages.parts import add_box, add_link, add_text, make_url
 
 EVERY = 2.0
 """Seconds between two refreshes of a live page."""
@@ -27,44 +27,44 @@ KEYS = (
 
 
 @contextmanager
-def frame(title: str, up: str | None = None) -> Iterator[Element]:
+def page_frame(title: str, up: str | None = None) -> Iterator[Element]:
     ui.page_title(f"{title} · Milonga")
     ui.add_head_html('<link rel="stylesheet" href="/board/board.css"><script src="/board/board.js"></script>')
-    with box("top", "header"):
-        link("Milonga", url(""), "brand")
+    with add_box("top", "header"):
+        add_link("Milonga", make_url(""), "brand")
         if up is not None:
-            link("↑", up, "up", rel="up", title="one level up (Escape)")
-        words(title, "where", "h1")
-        words("◐", "tool", "button", data_act="theme", title="light or dark (t)", type="button")
-        words("?", "tool", "button", data_act="help", title="keys (?)", type="button")
-    with box("main", "main") as main:
+            add_link("↑", up, "up", rel="up", title="one level up (Escape)")
+        add_text(title, "where", "h1")
+        add_text("◐", "tool", "button", data_act="theme", title="light or dark (t)", type="button")
+        add_text("?", "tool", "button", data_act="help", title="keys (?)", type="button")
+    with add_box("main", "main") as main:
         yield main
-    with box("help", "dialog", id="help"):
-        words("Keys", "", "h2")
-        with box("keys", "dl"):
+    with add_box("help", "dialog", id="help"):
+        add_text("Keys", "", "h2")
+        with add_box("keys", "dl"):
             for key, what in KEYS:
-                words(key, "", "dt")
-                words(what, "", "dd")
+                add_text(key, "", "dt")
+                add_text(what, "", "dd")
 
 
-def missing(text: str) -> None:
-    with frame("not found", url("")):
-        words(text, "note")
-        link("all runs", url(""))
+def show_not_found(text: str) -> None:
+    with page_frame("not found", make_url("")):
+        add_text(text, "note")
+        add_link("all runs", make_url(""))
 
 
-def look_again(refresh: Callable[[], Any]) -> None:
+def refresh_periodically(refresh: Callable[[], Any]) -> None:
     """Call `refresh` every few seconds while the page is open."""
     ui.timer(EVERY, refresh, immediate=False)
 
 
-def chart(title: str, options: charts.Options, hint: str = "", tall: bool = False) -> ui.echart:
-    with box("panel"):
-        with box("title"):
-            words(title, "", "h2")
-            words(hint, "hint")
+def add_chart(title: str, options: charts.Options, hint: str = "", tall: bool = False) -> ui.echart:
+    with add_box("panel"):
+        with add_box("title"):
+            add_text(title, "", "h2")
+            add_text(hint, "hint")
         found = ui.echart(options, renderer="svg").classes("chart tall" if tall else "chart")
-        words("nothing measured yet", "nothing")
+        add_text("nothing measured yet", "nothing")
     mark_empty(found)
     return found
 

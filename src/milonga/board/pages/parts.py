@@ -14,7 +14,7 @@ from nicegui import ui
 from nicegui.element import Element
 from nicegui.elements.mixins.text_element import TextElement
 
-from milonga.text import visible
+from milonga.text import escape_invisible
 
 E = TypeVar("E", bound=Element)
 LONGEST = 20_000
@@ -27,42 +27,46 @@ class Words(TextElement):
     """An element with text in it."""
 
     def __init__(self, text: object, tag: str) -> None:
-        super().__init__(tag=tag, text=clipped(str(text)))
+        super().__init__(tag=tag, text=clip_text(str(text)))
 
-    def change(self, text: str) -> None:
+    def change_text(self, text: str) -> None:
         """Replace the text; nothing is sent to the browser if it is the same."""
-        if self.text != clipped(text):
-            self.set_text(clipped(text))
+        if self.text != clip_text(text):
+            self.set_text(clip_text(text))
 
 
-def clipped(text: str, longest: int = LONGEST) -> str:
+def clip_text(text: str, longest: int = LONGEST) -> str:
     left = len(text) - longest
-    return visible(text, lines=True) if left <= 0 else f"{visible(text[:longest], lines=True)} … {left:,} more characters"
+    return (
+        escape_invisible(text, lines=True)
+        if left <= 0
+        else f"{escape_invisible(text[:longest], lines=True)} … {left:,} more characters"
+    )
 
 
-def box(classes: str = "", tag: str = "div", **attributes: Any) -> Element:
-    return dressed(ui.element(tag), classes, attributes)
+def add_box(classes: str = "", tag: str = "div", **attributes: Any) -> Element:
+    return set_attributes(ui.element(tag), classes, attributes)
 
 
-def words(text: object, classes: str = "", tag: str = "span", **attributes: Any) -> Words:
-    return dressed(Words(text, tag), classes, attributes)
+def add_text(text: object, classes: str = "", tag: str = "span", **attributes: Any) -> Words:
+    return set_attributes(Words(text, tag), classes, attributes)
 
 
-def link(text: object, to: str, classes: str = "", **attributes: Any) -> Words:
-    return words(text, classes, "a", href=to, **attributes)
+def add_link(text: object, to: str, classes: str = "", **attributes: Any) -> Words:
+    return add_text(text, classes, "a", href=to, **attributes)
 
 
-def dressed(element: E, classes: str, attributes: Mapping[str, Any]) -> E:
+def set_attributes(element: E, classes: str, attributes: Mapping[str, Any]) -> E:
     """Set classes and attributes of an element. `data_item` becomes the attribute data-item; None leaves one out."""
     if classes:
         element.classes(classes)
     for name, value in attributes.items():
         if value is not None:
-            element.props[name.replace("_", "-")] = visible(value, lines=True) if name == "title" else value
+            element.props[name.replace("_", "-")] = escape_invisible(value, lines=True) if name == "title" else value
     return element
 
 
-def url(page: str, name: str = "", **query: object) -> str:
+def make_url(page: str, name: str = "", **query: object) -> str:
     """Make the address of a page. Empty query values are left out; a list repeats its key."""
     pairs: list[tuple[str, object]] = []
     for key, value in query.items():
@@ -72,32 +76,32 @@ def url(page: str, name: str = "", **query: object) -> str:
     return path + (f"?{urlencode(pairs)}" if pairs else "")
 
 
-def number(value: float | None, signed: bool = False) -> str:
+def format_number(value: float | None, signed: bool = False) -> str:
     if value is None:
         return "–"
     return f"{value:+.3f}" if signed else f"{value:.3f}"
 
 
-def mark(right: bool | None) -> tuple[str, str]:
+def get_verdict_mark(right: bool | None) -> tuple[str, str]:
     """Return symbol and CSS class of a verdict. The symbol differs too, so that colour alone never carries the meaning."""
     return {True: ("✓", "right"), False: ("✗", "wrong"), None: ("·", "unknown")}[right]
 
 
-def heated(text: str, classes: str, advantages: tuple[float, ...], ends: tuple[int, ...], scale: float) -> None:
+def show_token_advantages(text: str, classes: str, advantages: tuple[float, ...], ends: tuple[int, ...], scale: float) -> None:
     """Show a text with its tokens underlined in the colour of their advantages; plain if all advantages are equal.
 
     advantages: one per token; ends: the end of each token in the text, aligned with advantages.
     """
-    pieces = stretches(text, advantages, ends)
+    pieces = split_by_advantage(text, advantages, ends)
     if not 1 < len(pieces) <= SEGMENTS or len(text) > LONGEST:
-        words(text, classes)
+        add_text(text, classes)
         return
-    with box(classes, "span"):
+    with add_box(classes, "span"):
         for piece, value in pieces:
-            words(piece, "token").style["--heat"] = colour(value, scale)
+            add_text(piece, "token").style["--heat"] = get_advantage_colour(value, scale)
 
 
-def stretches(text: str, advantages: tuple[float, ...], ends: tuple[int, ...]) -> list[tuple[str, float]]:
+def split_by_advantage(text: str, advantages: tuple[float, ...], ends: tuple[int, ...]) -> list[tuple[str, float]]:
     """Split a text into (piece, advantage) with equal advantages joined; empty if the tokens do not cover the text."""
     if len(ends) != len(advantages) or not ends or ends[-1] < len(text) or list(ends) != sorted(ends):
         return []
@@ -112,30 +116,32 @@ def stretches(text: str, advantages: tuple[float, ...], ends: tuple[int, ...]) -
     return out
 
 
-def strip(advantages: tuple[float, ...], scale: float, title: str = "") -> None:
+def show_advantage_strip(advantages: tuple[float, ...], scale: float, title: str = "") -> None:
     """Show per-token advantages as a colour strip: orange is negative, grey zero, blue positive."""
     if not advantages:
         return
     low, high = min(advantages), max(advantages)
     mean = sum(advantages) / len(advantages)
     told = f"{title}{len(advantages)} tokens, advantage {mean:+.3f}" + ("" if low == high else f" ({low:+.3f} to {high:+.3f})")
-    element = box("strip", title=told, role="img", aria_label=told)
-    element.style["background"] = f"linear-gradient(to right, {', '.join(stops(advantages, scale))})"
+    element = add_box("strip", title=told, role="img", aria_label=told)
+    element.style["background"] = f"linear-gradient(to right, {', '.join(make_gradient_stops(advantages, scale))})"
 
 
-def stops(advantages: tuple[float, ...], scale: float) -> list[str]:
+def make_gradient_stops(advantages: tuple[float, ...], scale: float) -> list[str]:
     """Hard stops of a CSS gradient, one per segment of equal value. Long rollouts keep the largest |advantage| per bin."""
     each = -(-len(advantages) // SEGMENTS)
     values = [max(advantages[at : at + each], key=abs) for at in range(0, len(advantages), each)]
     out, begin = [], 0
     for at in range(1, len(values) + 1):
         if at == len(values) or values[at] != values[begin]:
-            out.append(f"{colour(values[begin], scale)} {100 * begin / len(values):.2f}% {100 * at / len(values):.2f}%")
+            out.append(
+                f"{get_advantage_colour(values[begin], scale)} {100 * begin / len(values):.2f}% {100 * at / len(values):.2f}%"
+            )
             begin = at
     return out
 
 
-def colour(value: float, scale: float) -> str:
+def get_advantage_colour(value: float, scale: float) -> str:
     strength = min(1.0, abs(value) / scale) ** 0.5 if scale > 0 else 0.0  # small ones stay visible
     tone = "213,94,0" if value < 0 else "0,114,178"
     return f"rgba({tone},{0.08 + 0.92 * strength:.2f})" if strength else "rgba(128,136,146,0.18)"

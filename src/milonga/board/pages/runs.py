@@ -10,14 +10,14 @@ from nicegui.element import Element
 
 from milonga.board.catalogue import Card, Comparison
 from milonga.board.pages.board import Board
-from milonga.board.pages.frame import frame, look_again
-from milonga.board.pages.parts import Words, box, link, number, url, words
-from milonga.run.console import show_time
+from milonga.board.pages.frame import page_frame, refresh_periodically
+from milonga.board.pages.parts import Words, add_box, add_link, add_text, format_number, make_url
+from milonga.run.console import format_time
 
 COLUMNS = ("run", "state", "recipe", "task", "seed", "turn", "accuracy", "sound", "F1", "gap", "changed")
 
 
-def cells(card: Card) -> dict[str, str]:
+def format_cells(card: Card) -> dict[str, str]:
     """Format the cells of a run in the list, keyed by column."""
     wanted = "" if card.turns is None else f"/{card.turns}"
     lead = "" if card.lead_turn is None else f" ({card.lead_turn}{wanted})"
@@ -28,29 +28,29 @@ def cells(card: Card) -> dict[str, str]:
         "task": card.task,
         "seed": "" if card.seed is None else str(card.seed),
         "turn": "–" if card.turn is None else f"{card.turn}{lead}",
-        "accuracy": number(card.figures.get("accuracy")),
-        "sound": number(card.figures.get("sound")),
-        "F1": number(card.figures.get("f1")),
-        "gap": number(card.figures.get("gap"), signed=True),
-        "changed": ago(card.changed),
+        "accuracy": format_number(card.figures.get("accuracy")),
+        "sound": format_number(card.figures.get("sound")),
+        "F1": format_number(card.figures.get("f1")),
+        "gap": format_number(card.figures.get("gap"), signed=True),
+        "changed": format_age(card.changed),
     }
 
 
-def ago(moment: float) -> str:
+def format_age(moment: float) -> str:
     seconds = max(0.0, time.time() - moment)
     if not moment:
         return ""
-    return f"{show_time(seconds)} ago" if seconds < 86400 else f"{seconds / 86400:.0f} days ago"
+    return f"{format_time(seconds)} ago" if seconds < 86400 else f"{seconds / 86400:.0f} days ago"
 
 
 async def show_runs(board: Board) -> None:
     cards = await asyncio.to_thread(board.catalogue.scan)
-    with frame(str(board.catalogue.root)):
-        compared = box("links")
-        form = box("form", "form", action="/side", method="get")
+    with page_frame(str(board.catalogue.root)):
+        compared = add_box("links")
+        form = add_box("form", "form", action="/side", method="get")
         with form:
-            body = box("runs")
-            words("Side by side", "button", "button", type="submit", title="the runs that are ticked")
+            body = add_box("runs")
+            add_text("Side by side", "button", "button", type="submit", title="the runs that are ticked")
     table = RunTable(body, compared)
     table.show(cards, board.catalogue.comparisons.values())
 
@@ -58,7 +58,7 @@ async def show_runs(board: Board) -> None:
         found = await asyncio.to_thread(board.catalogue.scan)
         table.show(found, board.catalogue.comparisons.values())
 
-    look_again(refresh)
+    refresh_periodically(refresh)
 
 
 class RunTable:
@@ -78,35 +78,37 @@ class RunTable:
             self.build(cards, compared)
             return
         for row, card in zip(self.cells, cards, strict=True):
-            for column, text in cells(card).items():
-                row[column].change(text)
+            for column, text in format_cells(card).items():
+                row[column].change_text(text)
 
     def build(self, cards: Sequence[Card], comparisons: Sequence[Comparison]) -> None:
         self.compared.clear()
         with self.compared:
             for one in comparisons:
-                link(f"comparison {one.name}" + ("" if one.finished else " (not finished)"), url("comparison", one.name))
+                add_link(
+                    f"comparison {one.name}" + ("" if one.finished else " (not finished)"), make_url("comparison", one.name)
+                )
         self.body.clear()
         self.cells = []
         with self.body:
             if not cards:
-                words("No runs here yet: 'milonga run tango' makes one.", "note")
+                add_text("No runs here yet: 'milonga run tango' makes one.", "note")
                 return
-            with box("row head"):
-                words("")
+            with add_box("row head"):
+                add_text("")
                 for column in COLUMNS:
-                    words(column, column.lower())
+                    add_text(column, column.lower())
             for card in cards:
-                self.cells.append(self.row(card))
+                self.cells.append(self.add_row(card))
 
-    def row(self, card: Card) -> dict[str, Words]:
-        texts = cells(card)
-        with box("row", data_item=card.name):
-            box("", "input", type="checkbox", name="run", value=card.name, aria_label=f"compare {card.name}")
-            found = {"run": link(texts["run"], url("run", card.name), "run")}
+    def add_row(self, card: Card) -> dict[str, Words]:
+        texts = format_cells(card)
+        with add_box("row", data_item=card.name):
+            add_box("", "input", type="checkbox", name="run", value=card.name, aria_label=f"compare {card.name}")
+            found = {"run": add_link(texts["run"], make_url("run", card.name), "run")}
             for column in COLUMNS[1:]:
                 state = f" {card.state}" if column == "state" else ""
-                found[column] = words(texts[column], column.lower() + state, data_label=column)
+                found[column] = add_text(texts[column], column.lower() + state, data_label=column)
             if card.note:
-                words(card.note, "why")
+                add_text(card.note, "why")
         return found

@@ -8,19 +8,19 @@ from typing import Annotated
 import typer
 
 from milonga.cli import completion
-from milonga.cli.help import BUILD, examples
+from milonga.cli.help import BUILD, format_examples
 from milonga.cli.shell import AsJson, app, console, print_json
 
 
 @app.command(
     rich_help_panel=BUILD,
-    epilog=examples(
+    epilog=format_examples(
         "milonga new task double_sums  # double_sums/: the task, its test, and how to run them",
         "milonga new recipe short_answers --dir projects/short",
     ),
 )
 def new(
-    kind: Annotated[str, typer.Argument(help="recipe or task.", autocompletion=completion.choices("recipe", "task"))],
+    kind: Annotated[str, typer.Argument(help="recipe or task.", autocompletion=completion.complete_from("recipe", "task"))],
     name: Annotated[str, typer.Argument(help="A Python name in small letters, such as short_answers.")],
     dir_: Annotated[Path | None, typer.Option("--dir", help="Where to write; a new folder NAME by default.")] = None,
     json: AsJson = False,

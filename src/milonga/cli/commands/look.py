@@ -8,29 +8,29 @@ from typing import Annotated
 import typer
 
 from milonga.cli import completion
-from milonga.cli.help import LOOK, examples
+from milonga.cli.help import LOOK, format_examples
 from milonga.cli.shell import AsJson, RunFolder, app, console, print_json
 
 
 @app.command(
     name="list",
     rich_help_panel=LOOK,
-    epilog=examples("milonga list recipes  # each with its paper and what it needs", "milonga list tasks --json"),
+    epilog=format_examples("milonga list recipes  # each with its paper and what it needs", "milonga list tasks --json"),
 )
 def list_(
     kind: Annotated[
         str,
         typer.Argument(
             help="recipes, tasks, roles, objectives or suites.",
-            autocompletion=completion.choices("recipes", "tasks", "roles", "objectives", "suites"),
+            autocompletion=completion.complete_from("recipes", "tasks", "roles", "objectives", "suites"),
         ),
     ],
     json: AsJson = False,
 ) -> None:
     """List what there is."""
-    from milonga.cli.views import listing, print_listing
+    from milonga.cli.views import list_registry, print_listing
 
-    rows = listing(kind)
+    rows = list_registry(kind)
     print_listing(kind, rows, console)
     if json:
         print_json({kind: rows})
@@ -38,7 +38,7 @@ def list_(
 
 @app.command(
     rich_help_panel=LOOK,
-    epilog=examples(
+    epilog=format_examples(
         "milonga show runs/first  # curves, and the last solutions with the verdict on each step",
         "milonga show runs/first --transcripts 20",
     ),
@@ -55,14 +55,15 @@ def show(
 
 @app.command(
     rich_help_panel=LOOK,
-    epilog=examples(
+    epilog=format_examples(
         "milonga report runs/first  # written anew; every run ends with one",
         "milonga report runs/first runs/second --out both.html --md  # side by side",
     ),
 )
 def report(
     folders: Annotated[
-        list[Path], typer.Argument(help="Run folders, or folders of comparisons and claims.", autocompletion=completion.folders)
+        list[Path],
+        typer.Argument(help="Run folders, or folders of comparisons and claims.", autocompletion=completion.complete_folders),
     ],
     out: Annotated[Path | None, typer.Option(help="The HTML file; DIR/report.html, or report.html for several.")] = None,
     md: Annotated[bool, typer.Option("--md", help="Markdown too, beside it.")] = False,
@@ -70,16 +71,16 @@ def report(
     json: AsJson = False,
 ) -> None:
     """Write what happened in a run, a comparison, or several side by side, as one HTML file that needs nothing else."""
-    from milonga.cli.report import report_on
+    from milonga.cli.report import write_reports
 
-    written = report_on(folders, out, md, pdf, console)
+    written = write_reports(folders, out, md, pdf, console)
     if json:
         print_json(written)
 
 
 @app.command(
     rich_help_panel=LOOK,
-    epilog=examples(
+    epilog=format_examples(
         "milonga board  # all runs below runs/, live, at http://127.0.0.1:8710",
         "milonga board runs/first --port 0",
         "milonga board --host 0.0.0.0 --token-file token.txt  # beyond this machine only with a token",
@@ -87,7 +88,7 @@ def report(
 )
 def board(
     runs: Annotated[
-        Path, typer.Argument(help="A folder of runs, a run, or a comparison.", autocompletion=completion.folders)
+        Path, typer.Argument(help="A folder of runs, a run, or a comparison.", autocompletion=completion.complete_folders)
     ] = Path("runs"),
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes any that is free.")] = 8710,
     host: Annotated[str, typer.Option(help="Others than loopback need a token.")] = "127.0.0.1",
@@ -102,7 +103,9 @@ def board(
     serve(runs, host, port, find_token(host, token_file), typer.echo)
 
 
-@app.command(rich_help_panel=LOOK, epilog=examples("milonga doctor  # the first thing to run where something does not work"))
+@app.command(
+    rich_help_panel=LOOK, epilog=format_examples("milonga doctor  # the first thing to run where something does not work")
+)
 def doctor() -> None:
     """What is installed, which devices there are, and what would be used."""
     from milonga.cli.doctor import examine

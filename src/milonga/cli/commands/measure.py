@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from milonga.cli import completion
-from milonga.cli.help import MEASURE, OUTPUT, examples
+from milonga.cli.help import MEASURE, OUTPUT, format_examples
 from milonga.cli.shell import (
     AsJson,
     ConfigFile,
@@ -20,15 +20,15 @@ from milonga.cli.shell import (
     TaskName,
     app,
     console,
+    parse_set_options,
     print_json,
-    settings_of,
 )
 
 
 @app.command(
     name="eval",
     rich_help_panel=MEASURE,
-    epilog=examples(
+    epilog=format_examples(
         "milonga eval runs/first  # on held-out test problems",
         "milonga eval runs/first --split dev --problems 256 --json",
         "milonga eval runs/tango processbench --file gsm8k.json --limit 100  # the verifier on ProcessBench",
@@ -40,19 +40,19 @@ def eval_(
         str,
         typer.Argument(
             help="A run folder; for processbench also a model: a folder, a name or openai:URL#model.",
-            autocompletion=completion.folders,
+            autocompletion=completion.complete_folders,
         ),
     ],
     suite: Annotated[
         str | None,
         typer.Argument(
             help="processbench, best_of_n, pass_at_k, transfer or calibration; by default none of them.",
-            autocompletion=completion.choices("processbench", "best_of_n", "pass_at_k", "transfer", "calibration"),
+            autocompletion=completion.complete_from("processbench", "best_of_n", "pass_at_k", "transfer", "calibration"),
         ),
     ] = None,
     split: Annotated[
         str | None,
-        typer.Option(help="dev or test, which is the default.", autocompletion=completion.choices("dev", "test")),
+        typer.Option(help="dev or test, which is the default.", autocompletion=completion.complete_from("dev", "test")),
     ] = None,
     problems: Annotated[int | None, typer.Option(help="How many held-out problems.")] = None,
     samples: Annotated[int | None, typer.Option(help="Solutions of each problem: the largest N, or k.")] = None,
@@ -95,7 +95,7 @@ def eval_(
 
 @app.command(
     rich_help_panel=MEASURE,
-    epilog=examples(
+    epilog=format_examples(
         "milonga compare tango grpo frozen --seeds 5  # the same command goes on where it stopped, with --out",
         "milonga compare tango tango:options.alpha=0.9 --metric verifier/f1 --baseline tango",
         "milonga compare tango grpo --match flops --task last_letter --dry-run",
@@ -104,7 +104,9 @@ def eval_(
 def compare(
     recipes: Annotated[
         list[str],
-        typer.Argument(help="Two or more arms: RECIPE or RECIPE:key=value[,key=value].", autocompletion=completion.arms),
+        typer.Argument(
+            help="Two or more arms: RECIPE or RECIPE:key=value[,key=value].", autocompletion=completion.complete_arms
+        ),
     ],
     task: TaskName = None,
     seeds: Seeds = "5",
@@ -115,11 +117,11 @@ def compare(
         str,
         typer.Option(
             help="What all arms get alike: turns, tokens or flops.",
-            autocompletion=completion.choices("turns", "tokens", "flops"),
+            autocompletion=completion.complete_from("turns", "tokens", "flops"),
         ),
     ] = "turns",
     metric: Annotated[
-        str, typer.Option(help="Any metric of the evaluations.", autocompletion=completion.metrics)
+        str, typer.Option(help="Any metric of the evaluations.", autocompletion=completion.complete_metrics)
     ] = "eval/generator/accuracy",
     baseline: Annotated[
         str | None, typer.Option(help="The arm that the others are compared with; grpo, or the last one, by default.")
@@ -152,7 +154,7 @@ def compare(
         device=device,
         sampler=sampler,
         config=config,
-        settings=settings_of(set_),
+        settings=parse_set_options(set_),
         jobs=jobs,
         dry_run=dry_run,
         console=console,
@@ -165,14 +167,14 @@ def compare(
 
 @app.command(
     rich_help_panel=MEASURE,
-    epilog=examples(
+    epilog=format_examples(
         "milonga claim --list  # what each paper says, and what would be run",
         "milonga claim prime --seeds 5",
     ),
 )
 def claim(
     name: Annotated[
-        str | None, typer.Argument(help="A recipe whose claim to test: see --list.", autocompletion=completion.claims)
+        str | None, typer.Argument(help="A recipe whose claim to test: see --list.", autocompletion=completion.complete_claims)
     ] = None,
     seeds: Seeds = "5",
     full: Annotated[bool, typer.Option("--full", help="With all arms, not only those the claim is about.")] = False,

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from milonga.cli import completion
-from milonga.cli.help import MODELS, OUTPUT, SETTINGS, TRAIN, examples
+from milonga.cli.help import MODELS, OUTPUT, SETTINGS, TRAIN, format_examples
 from milonga.cli.shell import (
     AsJson,
     ConfigFile,
@@ -20,15 +20,15 @@ from milonga.cli.shell import (
     TaskName,
     app,
     console,
+    parse_set_options,
     print_json,
-    settings_of,
 )
 from milonga.errors import UserError
 
 
 @app.command(
     rich_help_panel=TRAIN,
-    epilog=examples(
+    epilog=format_examples(
         "milonga run tango  # the embedded model on chain arithmetic",
         "milonga run grpo --turns 6 --out runs/first --set batch.problems=16",
         "milonga run tango --engine ray --set placement.cpus=0.5 --dry-run  # who would go where",
@@ -40,7 +40,8 @@ def run(
     recipe: Annotated[
         str,
         typer.Argument(
-            help="A recipe (see 'milonga list recipes'), or your own: file.py:Class.", autocompletion=completion.recipes
+            help="A recipe (see 'milonga list recipes'), or your own: file.py:Class.",
+            autocompletion=completion.complete_recipes,
         ),
     ],
     task: TaskName = None,
@@ -64,7 +65,7 @@ def run(
         typer.Option(
             help="local: this process; ray: workers on this machine or a cluster, as the section placement says.",
             rich_help_panel=MODELS,
-            autocompletion=completion.choices("local", "ray"),
+            autocompletion=completion.complete_from("local", "ray"),
         ),
     ] = None,
     config: ConfigFile = None,
@@ -100,17 +101,17 @@ def run(
         engine=engine,
         models={seat: model for seat, model in named.items() if model is not None},
         config=config,
-        settings=settings_of(set_),
+        settings=parse_set_options(set_),
     )
     if dry_run:
         resolved = plan.config.model_dump(mode="json")
-        placed = api.placed(plan)
+        placed = api.preview_placement(plan)
         if json:
             print_json({"config": resolved} | ({"placement": placed} if placed else {}))
         else:
             sys.stdout.write(to_toml(resolved) + "".join(f"# {line}\n" for line in placed))
         return
-    report = api.start(plan, out if out is not None else api.new_folder(recipe))
+    report = api.start(plan, out if out is not None else api.choose_run_folder(recipe))
     print_summary(report, console)
     if json:
         print_json(report)
@@ -118,7 +119,7 @@ def run(
 
 @app.command(
     rich_help_panel=TRAIN,
-    epilog=examples(
+    epilog=format_examples(
         "milonga resume runs/first  # after a crash, a kill or Ctrl-C: nothing else is needed",
         "milonga resume runs/first --json",
     ),
@@ -139,7 +140,7 @@ def resume(
 
 @app.command(
     rich_help_panel=TRAIN,
-    epilog=examples(
+    epilog=format_examples(
         "milonga plan --generator 7b --verifier 7b --gpus 64",
         "milonga plan --generator 72b --verifier 7b --gpus 256 --problems 512 --rollouts 16 --tokens 8192",
         "milonga plan --recipe grpo --generator 1.5b --gpus 8 --gpu h100 --price 2.2 --json",
@@ -151,19 +152,21 @@ def plan(
         typer.Option(
             help="A size (7b), a known model (llama-3-8b) or a folder with a config.json.",
             rich_help_panel=MODELS,
-            autocompletion=completion.shapes,
+            autocompletion=completion.complete_shapes,
         ),
     ],
     gpus: Annotated[int, typer.Option(min=1, max=8192, help="At most so many; fewer are used where more do not help.")],
     verifier: Annotated[
         str | None,
-        typer.Option(help="Likewise; as the generator by default.", rich_help_panel=MODELS, autocompletion=completion.shapes),
+        typer.Option(
+            help="Likewise; as the generator by default.", rich_help_panel=MODELS, autocompletion=completion.complete_shapes
+        ),
     ] = None,
     recipe: Annotated[
-        str, typer.Option(help="tango, grpo or frozen.", autocompletion=completion.choices("tango", "grpo", "frozen"))
+        str, typer.Option(help="tango, grpo or frozen.", autocompletion=completion.complete_from("tango", "grpo", "frozen"))
     ] = "tango",
     gpu: Annotated[
-        str, typer.Option(help="The kind of GPU.", rich_help_panel=MODELS, autocompletion=completion.accelerators)
+        str, typer.Option(help="The kind of GPU.", rich_help_panel=MODELS, autocompletion=completion.complete_accelerators)
     ] = "h200",
     problems: Annotated[
         int | None,
@@ -206,9 +209,9 @@ def plan(
     json: AsJson = False,
 ) -> None:
     """Predict time, memory and cost of a turn, and the best split of GPUs, from a model calibrated on one GPU."""
-    from milonga.cli.plan import print_plan, work_out
+    from milonga.cli.plan import plan_hardware, print_plan
 
-    found = work_out(
+    found = plan_hardware(
         generator,
         verifier,
         recipe=recipe,

@@ -7,13 +7,13 @@ from typing import Annotated
 
 import typer
 
-from milonga.cli.help import USE, examples
+from milonga.cli.help import USE, format_examples
 from milonga.cli.shell import AsJson, Checks, Device, RunFolder, Sampler, Seed, Trained, app, console, print_json
 
 
 @app.command(
     rich_help_panel=USE,
-    epilog=examples(
+    epilog=format_examples(
         "milonga solve runs/first problems.jsonl --best-of 8 --rank verifier --out answers.jsonl",
         "milonga solve runs/first problems.jsonl --rank both --json  # a vote weighted by the verifier",
     ),
@@ -35,13 +35,13 @@ def solve(
     json: AsJson = False,
 ) -> None:
     """Solve problems with a trained pair: answers with scores, as JSON lines."""
-    from milonga.cli.use import rank_of, report_solved, solve_file
+    from milonga.cli.use import parse_rank, report_solved, solve_file
 
     summary = solve_file(
         folder,
         file,
         best_of=best_of,
-        rank=rank_of(rank),
+        rank=parse_rank(rank),
         checks=checks,
         out=out,
         temperature=temperature,
@@ -56,7 +56,7 @@ def solve(
 
 @app.command(
     rich_help_panel=USE,
-    epilog=examples(
+    epilog=format_examples(
         "milonga verify runs/first solutions.jsonl --checks 8  # verdicts on each step, and how sure",
         "milonga verify runs/first gsm8k.json --out judged.jsonl  # a file of ProcessBench",
     ),
@@ -82,7 +82,7 @@ def verify(
 
 @app.command(
     rich_help_panel=USE,
-    epilog=examples(
+    epilog=format_examples(
         "milonga chat runs/first",
         "milonga chat runs/first --best-of 8  # the verifier chooses what is shown",
     ),
@@ -104,7 +104,7 @@ def chat(
 
 @app.command(
     rich_help_panel=USE,
-    epilog=examples(
+    epilog=format_examples(
         "milonga serve runs/first --port 8000",
         "milonga serve runs/first --host 0.0.0.0 --token-file token.txt  # beyond this machine only with a token",
     ),
@@ -128,7 +128,7 @@ def serve(
 
 @app.command(
     rich_help_panel=USE,
-    epilog=examples(
+    epilog=format_examples(
         "milonga export runs/first generator out/generator  # then: vllm serve out/generator",
         "milonga export runs/first verifier out/verifier --adapters",
     ),

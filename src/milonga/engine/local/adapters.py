@@ -29,30 +29,30 @@ def load(shared: Any, name: str, folder: Path) -> None:
         if saved.get(key, wanted) != wanted:
             raise ConfigError(f"adapter '{folder}' has {key} = {saved[key]}, but policies.{name}.lora has {wanted}")
     tensors = load_file(folder / WEIGHTS)
-    if shapes(tensors) != shapes(weights(shared, name)):
+    if get_shapes(tensors) != get_shapes(get_adapter_weights(shared, name)):
         raise ConfigError(f"adapter '{folder}' adapts other layers than policies.{name}.lora, or another model's")
     peft.set_peft_model_state_dict(shared, tensors, adapter_name=name)
 
 
 def export(shared: Any, name: str, folder: Path) -> None:
     """Write one adapter so that `peft.PeftModel.from_pretrained(base, folder)` reads it."""
-    save_file({key: t.contiguous().cpu() for key, t in weights(shared, name).items()}, folder / WEIGHTS)
+    save_file({key: t.contiguous().cpu() for key, t in get_adapter_weights(shared, name).items()}, folder / WEIGHTS)
     config = copy.copy(shared.peft_config[name])
     config.inference_mode = True
     config.save_pretrained(str(folder))
 
 
-def merged(shared: Any, name: str) -> Any:
+def merge_adapter(shared: Any, name: str) -> Any:
     """Merge one adapter into a copy of the base: a plain model. The base and its other adapters stay."""
     model = copy.deepcopy(shared)
     model.set_adapter(name)
     return model.merge_and_unload(adapter_names=[name])
 
 
-def weights(shared: Any, name: str) -> dict[str, Tensor]:
+def get_adapter_weights(shared: Any, name: str) -> dict[str, Tensor]:
     found: dict[str, Tensor] = peft.get_peft_model_state_dict(shared, adapter_name=name, save_embedding_layers=False)
     return found
 
 
-def shapes(tensors: dict[str, Tensor]) -> dict[str, tuple[int, ...]]:
+def get_shapes(tensors: dict[str, Tensor]) -> dict[str, tuple[int, ...]]:
     return {key: tuple(tensor.shape) for key, tensor in tensors.items()}

@@ -63,30 +63,32 @@ class MicroBatch:
         return sum(len(row) for row in self.trained)
 
     @property
-    def attended(self) -> float:
+    def attended_pairs(self) -> float:
         """Number of token pairs in causal attention, for counting operations."""
         return sum(len(row) ** 2 / 2 for row in self.trained)
 
-    def flat(self, arrays: Sequence[Floats], device: torch.device) -> Tensor:
+    def flatten_rows(self, arrays: Sequence[Floats], device: torch.device) -> Tensor:
         """Flatten per-token arrays, one per row and aligned with its ids, to the axis of trained tokens."""
         values = np.concatenate([array[mask] for array, mask in zip(arrays, self.trained, strict=True)])
-        return on_device(values.astype(np.float32), device)
+        return copy_to_device(values.astype(np.float32), device)
 
 
-def on_device(array: NDArray[Any], device: torch.device) -> Tensor:
+def copy_to_device(array: NDArray[Any], device: torch.device) -> Tensor:
     """Copy an array to the device without waiting: the host goes on preparing while the device computes."""
     tensor = torch.from_numpy(array)
     return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
 
 
-def trained_tokens(trace: Trace) -> NDArray[np.bool_]:
+def mask_trained_tokens(trace: Trace) -> NDArray[np.bool_]:
     """Mask of the tokens that are trained and predicted: never the first one. Aligned with the rollout's ids."""
     mask = trace.mask
     mask[:1] = False
     return mask
 
 
-def cut(traces: Sequence[Trace], budget: int, units: Sequence[int] | None = None, padless: bool = False) -> Iterator[list[int]]:
+def cut_micro_batches(
+    traces: Sequence[Trace], budget: int, units: Sequence[int] | None = None, padless: bool = False
+) -> Iterator[list[int]]:
     """Cut rows, sorted by length, into micro-batches of at most `budget` tokens; yield the indices of each. Padding counts
     unless the pass is `padless`. Rows that share a unit are never split."""
     grouped: dict[int, list[int]] = {}
@@ -104,14 +106,14 @@ def cut(traces: Sequence[Trace], budget: int, units: Sequence[int] | None = None
         yield batch
 
 
-def last_token(trace: Trace) -> NDArray[np.bool_]:
+def mask_last_token(trace: Trace) -> NDArray[np.bool_]:
     """Mask of the very last token, where a value head has seen the whole row."""
     mask = np.zeros(len(trace.ids), dtype=bool)
     mask[-1:] = True
     return mask
 
 
-def build(
+def build_micro_batch(
     traces: Sequence[Trace],
     members: list[int],
     pad: int,
@@ -121,7 +123,7 @@ def build(
 ) -> MicroBatch:
     """Build a micro-batch. `masks` says which tokens of each rollout are in the loss; by default the trained ones."""
     chosen = [traces[i] for i in members]
-    trained = [trained_tokens(traces[i]) if masks is None else masks[i] for i in members]
+    trained = [mask_trained_tokens(traces[i]) if masks is None else masks[i] for i in members]
     sizes = np.array([len(t.ids) for t in chosen], dtype=np.int64)
     longest = int(sizes.max())
     starts = np.concatenate([[0], np.cumsum(sizes)]) if packed else np.arange(len(chosen)) * longest
@@ -135,13 +137,13 @@ def build(
     rows = np.repeat(np.arange(len(chosen)), lengths)
     places = np.concatenate([np.flatnonzero(row) + start for row, start in zip(trained, starts, strict=False)])
     temperature = np.array([t.temperature for t in chosen], dtype=np.float32)[rows]
-    move = [on_device(a, device) for a in (ids, rows, places, lengths, temperature)]
-    packing = _packing(sizes, starts, device) if packed else None
+    move = [copy_to_device(a, device) for a in (ids, rows, places, lengths, temperature)]
+    packing = _build_packing(sizes, starts, device) if packed else None
     return MicroBatch(members, move[0], move[1], move[2], move[3], move[4], trained, packing)
 
 
-def _packing(sizes: NDArray[np.int64], starts: NDArray[np.int64], device: torch.device) -> Packing:
+def _build_packing(sizes: NDArray[np.int64], starts: NDArray[np.int64], device: torch.device) -> Packing:
     positions = np.arange(starts[-1]) - np.repeat(starts[:-1], sizes)
     grid = positions + np.repeat(np.arange(len(sizes)) * sizes.max(), sizes)
-    move = [on_device(a, device) for a in (positions, starts.astype(np.int32), grid)]
+    move = [copy_to_device(a, device) for a in (positions, starts.astype(np.int32), grid)]
     return Packing(move[0], move[1], int(sizes.max()), move[2])

@@ -35,9 +35,9 @@ class RoomyLayer(DynamicLayer):  # type: ignore[misc]
         self.key_room[:, :, self.filled : end] = key_states
         self.value_room[:, :, self.filled : end] = value_states
         self.filled = end
-        return self._view()
+        return self._view_filled()
 
-    def _view(self) -> tuple[Tensor, Tensor]:
+    def _view_filled(self) -> tuple[Tensor, Tensor]:
         keys, values = self.key_room[:, :, : self.filled], self.value_room[:, :, : self.filled]
         self.keys, self.values = keys, values
         return keys, values
@@ -49,10 +49,10 @@ class RoomyLayer(DynamicLayer):  # type: ignore[misc]
             new = old.new_empty((len(indices), *old.shape[1:]))
             new[:, :, : self.filled] = old[:, :, : self.filled].index_select(0, indices)
             setattr(self, name, new)
-        self._view()
+        self._view_filled()
 
 
-def roomy_cache(config: Any, room: int) -> DynamicCache:
+def make_roomy_cache(config: Any, room: int) -> DynamicCache:
     """Make a cache for a model: roomy layers wherever it has plain full attention, its own kinds elsewhere."""
     cache = DynamicCache(config=config)
     cache.layers = [RoomyLayer(room) if type(layer) is DynamicLayer else layer for layer in cache.layers]
@@ -69,13 +69,13 @@ def is_roomy(cache: DynamicCache) -> bool:
     return all(type(layer) is RoomyLayer for layer in cache.layers)
 
 
-def cut(cache: DynamicCache, row: int, columns: Tensor) -> Tensor:
+def copy_columns(cache: DynamicCache, row: int, columns: Tensor) -> Tensor:
     """Copy some columns of a row of a roomy cache: [layers, 2, heads, columns, size], keys before values."""
     parts = [room[row, :, columns] for layer in cache.layers for room in (layer.key_room, layer.value_room)]
     return torch.stack(parts).view(len(cache.layers), 2, *parts[0].shape)
 
 
-def paste(cache: DynamicCache, rows: Sequence[Sequence[Tensor]]) -> None:
+def paste_rows(cache: DynamicCache, rows: Sequence[Sequence[Tensor]]) -> None:
     """Fill an empty roomy cache with rows that were copied from others, each in pieces; they are padded on the left."""
     whole = [torch.cat(list(pieces), dim=-2) for pieces in rows]
     filled = max(row.shape[-2] for row in whole)

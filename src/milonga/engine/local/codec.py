@@ -32,21 +32,21 @@ class Codec:
         if chat == "on" and not has_template:
             raise ConfigError("chat = 'on', but the tokenizer has no chat template; use 'off' or 'auto'")
         self.chat = has_template and chat != "off"
-        self.head, self.tail = self._template() if self.chat else (self._start(), [])
-        self.pieces = byte_pieces(tokenizer)
+        self.head, self.tail = self._encode_template() if self.chat else (self._encode_start(), [])
+        self.pieces = list_token_bytes(tokenizer)
         self.sizes = np.array([len(piece) for piece in self.pieces or ()], dtype=np.int64)
         self.ascii = np.array([piece.isascii() for piece in self.pieces or ()], dtype=bool)
-        self.special = special_ids(tokenizer)
+        self.special = find_special_ids(tokenizer)
         self._enders: dict[tuple[str, ...], frozenset[int]] = {}
         self._turns: tuple[list[int], list[int]] | None = None
 
-    def _start(self) -> list[int]:
+    def _encode_start(self) -> list[int]:
         """The ids that the tokenizer puts before plain text (often a beginning-of-sequence token)."""
         with_specials = self.tokenizer.encode("a", add_special_tokens=True)
         bare = self.tokenizer.encode("a", add_special_tokens=False)
         return with_specials[: with_specials.index(bare[0])] if bare and bare[0] in with_specials else []
 
-    def _template(self) -> tuple[list[int], list[int]]:
+    def _encode_template(self) -> tuple[list[int], list[int]]:
         """The ids of the chat template before and after the user's text, with the turn handed to the model."""
         rendered = self.tokenizer.apply_chat_template(
             [{"role": "user", "content": SENTINEL}], tokenize=False, add_generation_prompt=True
@@ -59,15 +59,15 @@ class Codec:
             self.tokenizer.encode(after, add_special_tokens=False),
         )
 
-    def turns(self) -> tuple[list[int], list[int]]:
+    def get_turn_markers(self) -> tuple[list[int], list[int]]:
         """The ids between the model's turn and the next user text, and those after that text. The first of them close the
         model's turn. Without a template there is the end-of-sequence token alone."""
         if self._turns is None:
             end = self.tokenizer.eos_token_id
-            self._turns = self._next_turn() if self.chat else ([] if end is None else [int(end)], [])
+            self._turns = self._encode_turn_markers() if self.chat else ([] if end is None else [int(end)], [])
         return self._turns
 
-    def _next_turn(self) -> tuple[list[int], list[int]]:
+    def _encode_turn_markers(self) -> tuple[list[int], list[int]]:
         """Read the turn markers off a conversation of placeholders: real text never goes through the template again."""
         talk = [("user", SENTINEL), ("assistant", ANSWER), ("user", NEXT)]
         rendered = self.tokenizer.apply_chat_template(
@@ -81,14 +81,14 @@ class Codec:
             self.tokenizer.encode(after, add_special_tokens=False),
         )
 
-    def follow_all(self, prompts: Sequence[Prompt], last: Sequence[int]) -> list[NDArray[np.int64]]:
+    def encode_next_turns(self, prompts: Sequence[Prompt], last: Sequence[int]) -> list[NDArray[np.int64]]:
         """Encode the next user turns of conversations that end in the tokens `last`: turn markers and text.
 
         Where the model closed its turn itself, by the token that the template would close it with, it is not closed again.
         """
-        between, after = self.turns()
+        between, after = self.get_turn_markers()
         out = []
-        for ids, end in zip(self._encoded(prompts), last, strict=True):
+        for ids, end in zip(self._encode_parts(prompts), last, strict=True):
             opening = between[between.index(end) + 1 :] if end in between else between
             out.append(np.array([*opening, *ids, *after], dtype=np.int64))
         return out
@@ -98,9 +98,9 @@ class Codec:
 
     def encode_all(self, prompts: Sequence[Prompt]) -> list[NDArray[np.int64]]:
         """Encode whole prompts, with what the tokenizer or its chat template puts around them."""
-        return [np.array([*self.head, *ids, *self.tail], dtype=np.int64) for ids in self._encoded(prompts)]
+        return [np.array([*self.head, *ids, *self.tail], dtype=np.int64) for ids in self._encode_parts(prompts)]
 
-    def _encoded(self, prompts: Sequence[Prompt]) -> list[list[int]]:
+    def _encode_parts(self, prompts: Sequence[Prompt]) -> list[list[int]]:
         """Encode the parts of prompts. Neighbouring parts of one kind are joined: ours may hold special tokens, others not.
 
         A text that occurs in many prompts is encoded once, and different ones in parallel on all cores: a GPU waits meanwhile.
@@ -130,18 +130,18 @@ class Codec:
         if not texts:
             return []
         found = self.tokenizer(texts, add_special_tokens=False, split_special_tokens=True)["input_ids"]
-        return [self._ordinary(ids) for ids in found]
+        return [self._replace_special_ids(ids) for ids in found]
 
-    def _ordinary(self, ids: list[int]) -> list[int]:
+    def _replace_special_ids(self, ids: list[int]) -> list[int]:
         """Replace special ids in foreign text by ordinary tokens: some vocabularies hold their names as ordinary words too."""
         if self.special.isdisjoint(ids):
             return ids
-        return [part for token in ids for part in (self._apart(token) if token in self.special else [token])]
+        return [part for token in ids for part in (self._spell_special_token(token) if token in self.special else [token])]
 
-    def _apart(self, token: int) -> list[int]:
+    def _spell_special_token(self, token: int) -> list[int]:
         """Spell the name of a special token in ordinary tokens, character by character; else unknown, or left out."""
         vocabulary = self.tokenizer.get_vocab()
-        named = {byte: character for character, byte in byte_characters().items()}
+        named = {byte: character for character, byte in map_byte_characters().items()}
         unknown = self.tokenizer.unk_token_id
         out: list[int] = []
         for place, character in enumerate(self.tokenizer.convert_ids_to_tokens(token)):
@@ -153,34 +153,34 @@ class Codec:
             out += next(([vocabulary[p] for p in form] for form in forms if vocabulary.keys() >= set(form)), spare)
         return out
 
-    def text(self, ids: Sequence[int]) -> str:
+    def decode_ids(self, ids: Sequence[int]) -> str:
         """Decode sampled ids. Ids beyond the tokenizer's (a padded vocabulary) have no text."""
         if self.pieces is not None:
             return b"".join(self.pieces[i] for i in ids if i < len(self.pieces)).decode("utf-8", "replace")
         decoded: str = self.tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
         return decoded
 
-    def spell(self, ids: Sequence[int] | NDArray[np.int64]) -> tuple[str, NDArray[np.int64]]:
+    def decode_with_ends(self, ids: Sequence[int] | NDArray[np.int64]) -> tuple[str, NDArray[np.int64]]:
         """Decode sampled ids; also return for each token how many characters are complete after it."""
-        if self.pieces is not None and (plain := self._plain(np.asarray(ids, dtype=np.int64))) is not None:
+        if self.pieces is not None and (plain := self._decode_ascii(np.asarray(ids, dtype=np.int64))) is not None:
             return plain
         ids = [int(i) for i in ids]
-        text = self.text(ids)
-        ends = self._byte_ends(ids) if self.pieces is not None else self._window_ends(ids, text)
+        text = self.decode_ids(ids)
+        ends = self._find_byte_ends(ids) if self.pieces is not None else self._find_window_ends(ids, text)
         if ends is None:
-            ends = self._prefix_ends(ids)
+            ends = self._find_prefix_ends(ids)
         return text, np.minimum(np.maximum.accumulate(np.array(ends, dtype=np.int64)), len(text))
 
-    def transcribe(self, text: str, end: bool) -> Completion:
+    def encode_completion(self, text: str, end: bool) -> Completion:
         """Encode a given text as if it had been sampled, closed by the end-of-sequence token if `end`."""
         ids = np.array(self.encode_foreign(text), dtype=np.int64)
-        spelt, ends = self.spell(ids)
+        spelt, ends = self.decode_with_ends(ids)
         if end:
             ids = np.append(ids, int(self.tokenizer.eos_token_id))
             ends = np.append(ends, len(spelt))
         return Completion(ids, np.zeros(len(ids)), "eos" if end else "length", text, ends)
 
-    def _plain(self, ids: NDArray[np.int64]) -> tuple[str, NDArray[np.int64]] | None:
+    def _decode_ascii(self, ids: NDArray[np.int64]) -> tuple[str, NDArray[np.int64]] | None:
         """Decode quickly if every byte is a character of its own (ASCII); None if one is not."""
         assert self.pieces is not None
         known = ids < len(self.pieces)  # ids beyond the tokenizer's have no text
@@ -190,7 +190,7 @@ class Codec:
         sizes[known] = self.sizes[ids[known]]
         return b"".join([self.pieces[i] for i in ids[known].tolist()]).decode(), np.cumsum(sizes)
 
-    def _byte_ends(self, ids: list[int]) -> list[int]:
+    def _find_byte_ends(self, ids: list[int]) -> list[int]:
         assert self.pieces is not None
         decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         ends, total = [], 0
@@ -199,26 +199,26 @@ class Codec:
             ends.append(total)
         return ends
 
-    def _window_ends(self, ids: list[int], text: str) -> list[int] | None:
+    def _find_window_ends(self, ids: list[int], text: str) -> list[int] | None:
         """Ends by decoding each token behind those just before it; None where these pieces do not join to the text."""
         ends, done, start, read = [], "", 0, 0
         for count in range(1, len(ids) + 1):
-            before, after = self.text(ids[start:read]), self.text(ids[start:count])
+            before, after = self.decode_ids(ids[start:read]), self.decode_ids(ids[start:count])
             if len(after) > len(before) and not after.endswith("\ufffd"):
                 done += after[len(before) :]
                 start, read = read, count
             ends.append(len(done))
         return ends if text.startswith(done) and set(text[len(done) :]) <= {"\ufffd"} else None
 
-    def _prefix_ends(self, ids: list[int]) -> list[int]:
+    def _find_prefix_ends(self, ids: list[int]) -> list[int]:
         """Ends by decoding every prefix: right for any tokenizer, and slow."""
         ends = [0]
         for count in range(1, len(ids) + 1):
-            whole = self.text(ids[:count])
+            whole = self.decode_ids(ids[:count])
             ends.append(ends[-1] if whole.endswith("\ufffd") else len(whole))
         return ends[1:]
 
-    def enders(self, stop: tuple[str, ...]) -> frozenset[int] | None:
+    def find_stop_candidates(self, stop: tuple[str, ...]) -> frozenset[int] | None:
         """Find the tokens that can complete a stop string: those with its last byte. None: any token may."""
         if self.pieces is None:
             return None
@@ -228,7 +228,7 @@ class Codec:
         return self._enders[stop]
 
 
-def special_ids(tokenizer: Any) -> frozenset[int]:
+def find_special_ids(tokenizer: Any) -> frozenset[int]:
     """Find the special tokens, which steer the model. The unknown token, unless it is one of them too, only stands for a
     character."""
     marked = {i for i, token in tokenizer.added_tokens_decoder.items() if token.special}
@@ -236,13 +236,13 @@ def special_ids(tokenizer: Any) -> frozenset[int]:
     return frozenset((marked | set(tokenizer.all_special_ids)) - ({tokenizer.unk_token_id} - steering))
 
 
-def byte_pieces(tokenizer: Any) -> list[bytes] | None:
+def list_token_bytes(tokenizer: Any) -> list[bytes] | None:
     """The bytes of every token, for byte-level tokenizers; None for others, whose pieces do not simply join."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     decoder = json.loads(backend.to_str())["decoder"] if backend is not None else None
     if decoder is None or any(part["type"] != "ByteLevel" for part in decoder.get("decoders", [decoder])):
         return None
-    table = byte_characters()
+    table = map_byte_characters()
     added = {token.content: token.content.encode() for token in tokenizer.added_tokens_decoder.values()}
     pieces = []
     for token in tokenizer.convert_ids_to_tokens(list(range(max(tokenizer.get_vocab().values()) + 1))):
@@ -257,7 +257,7 @@ def byte_pieces(tokenizer: Any) -> list[bytes] | None:
     return pieces
 
 
-def byte_characters() -> dict[str, int]:
+def map_byte_characters() -> dict[str, int]:
     """The characters that stand for bytes in byte-level vocabularies: printable Latin-1 as itself, others above."""
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     table = {chr(byte): byte for byte in printable}

@@ -21,8 +21,8 @@ from milonga.engine.local import learner, memory, resting, sampler
 from milonga.engine.local.history import LocalHistory
 from milonga.engine.local.models import first_line, load_model, load_tokenizer
 from milonga.engine.local.policy import Policy
-from milonga.engine.local.shapes import misfit
-from milonga.errors import ConfigError, MissingExtra, RunFolderError, UserError, nearest
+from milonga.engine.local.shapes import explain_misfit
+from milonga.errors import ConfigError, MissingExtra, RunFolderError, UserError, suggest_name
 from milonga.types import Floats, Lesson, Prompt, Traces
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def choose_device(name: str) -> torch.device:
 
 
 @contextmanager
-def out_of_memory(policy: str, work: str, advice: str) -> Iterator[None]:
+def explain_out_of_memory(policy: str, work: str, advice: str) -> Iterator[None]:
     """Turn an out-of-memory error into a message to the user: what was being done, and what would need less."""
     try:
         yield
@@ -59,7 +59,7 @@ def out_of_memory(policy: str, work: str, advice: str) -> Iterator[None]:
         ) from None
 
 
-def sampled_together(sections: Mapping[str, PolicySection]) -> list[list[str]]:
+def group_by_sampler(sections: Mapping[str, PolicySection]) -> list[list[str]]:
     """Group policies that can share a sampler: adapters on one base; every other policy is alone. Policies with value heads are
     not sampled from."""
     found: dict[tuple[str, str], list[str]] = {}
@@ -90,7 +90,7 @@ class LocalEngine(Engine):
         """How vLLM is to sample; None: our own samplers do."""
         self.history_gib = history_gib
         """Most memory for the prefix cache of conversations; 0 for none."""
-        self.lent = 0.0 if vllm is None else vllm.gpu_memory_utilization * len(sampled_together(policies))
+        self.lent = 0.0 if vllm is None else vllm.gpu_memory_utilization * len(group_by_sampler(policies))
         """Share of a GPU that vLLM will take beside our weights; 0 if one of the two is always offloaded."""
         if vllm is not None and vllm.sleep and all(section.offload for section in policies.values()):
             self.lent = 0.0
@@ -99,22 +99,22 @@ class LocalEngine(Engine):
         self.samplers: dict[str, CudaSampler | VllmSampler | None] = {}
         self.needs: dict[str, int] = {}
         """Bytes of the device that each policy's weights will take."""
-        self.policies = {name: self._make(name, section) for name, section in policies.items()}
+        self.policies = {name: self._make_policy(name, section) for name, section in policies.items()}
         for name, policy in self.policies.items():
-            if policy.section.recompute and (why := misfit(policy)) is not None:
+            if policy.section.recompute and (why := explain_misfit(policy)) is not None:
                 raise ConfigError(f"policies.{name}.recompute: {why}; set it to false and lower micro_tokens")
 
-    def _make(self, name: str, section: PolicySection) -> Policy:
+    def _make_policy(self, name: str, section: PolicySection) -> Policy:
         tokenizer = load_tokenizer(section.model)
         if section.lora is None:
             if section.adapter is not None:
                 raise ConfigError(f"policies.{name}: an adapter to start from needs lora")
-            model = self._moved(name, section, load_model(section.model)).eval()
+            model = self._move_to_device(name, section, load_model(section.model)).eval()
             return Policy(name, section, model, tokenizer, adapter=None)
-        model = self._adapted(name, section, section.lora)
+        model = self._add_adapter(name, section, section.lora)
         return Policy(name, section, model, tokenizer, adapter=name)
 
-    def _moved(self, name: str, section: PolicySection, model: nn.Module) -> nn.Module:
+    def _move_to_device(self, name: str, section: PolicySection, model: nn.Module) -> nn.Module:
         """Move a model to the engine's device, if all policies fit there."""
         self._require_room(name, section, model, False)
         return model.to(self.device)
@@ -124,7 +124,7 @@ class LocalEngine(Engine):
             self.needs[name] = memory.weight_bytes(section, model, shared, copied=self.vllm is None)
             memory.require_room(name, self.needs, torch.cuda.get_device_properties(self.device).total_memory, self.lent)
 
-    def _adapted(self, name: str, section: PolicySection, lora: LoraSection) -> Any:
+    def _add_adapter(self, name: str, section: PolicySection, lora: LoraSection) -> Any:
         """Add this policy's adapter to the shared base; adapters start alike for every policy of one rank."""
         try:
             import peft
@@ -143,7 +143,7 @@ class LocalEngine(Engine):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
             if shared is None:
-                base = self._moved(name, section, load_model(section.model)).eval()
+                base = self._move_to_device(name, section, load_model(section.model)).eval()
                 shared = peft.get_peft_model(base, config, adapter_name=name)
                 self.bases[section.model] = shared
             else:
@@ -155,26 +155,26 @@ class LocalEngine(Engine):
 
     def policy(self, name: str) -> Policy:
         if name not in self.policies:
-            raise ConfigError(f"unknown policy '{name}': {nearest(name, self.policies)}")
+            raise ConfigError(f"unknown policy '{name}': {suggest_name(name, self.policies)}")
         return self.policies[name]
 
     def encode_all(self, policy: str, prompts: Sequence[Prompt]) -> list[NDArray[np.int64]]:
         return self.policy(policy).codec.encode_all(prompts)
 
-    def follow_all(self, policy: str, prompts: Sequence[Prompt], last: Sequence[int]) -> list[NDArray[np.int64]]:
-        return self.policy(policy).codec.follow_all(prompts, last)
+    def encode_next_turns(self, policy: str, prompts: Sequence[Prompt], last: Sequence[int]) -> list[NDArray[np.int64]]:
+        return self.policy(policy).codec.encode_next_turns(prompts, last)
 
-    def transcribe(self, policy: str, text: str, end: bool = True) -> Completion:
-        return self.policy(policy).codec.transcribe(text, end)
+    def encode_completion(self, policy: str, text: str, end: bool = True) -> Completion:
+        return self.policy(policy).codec.encode_completion(text, end)
 
-    def same_tokens(self, policy: str, other: str) -> bool:
+    def has_same_vocabulary(self, policy: str, other: str) -> bool:
         mine, theirs = (self.policy(name).codec.tokenizer.get_vocab() for name in (policy, other))
         return bool(mine == theirs)
 
     def context_limit(self, policy: str) -> int:
         return self.policy(policy).context
 
-    def history(self) -> History:
+    def open_history(self) -> History:
         """Open a prefix cache. With vLLM it keeps nothing: vLLM must not share prefixes between calls."""
         if not self.history_gib or self.vllm is not None:
             return History()
@@ -191,27 +191,29 @@ class LocalEngine(Engine):
         chosen = self.policy(policy)
         if chosen.head is not None:
             raise ValueError(f"policy '{policy}' has a value head: it judges, and cannot be sampled from")
-        with out_of_memory(policy, "sampling", "lower sampling.rows or sampling.max_tokens"), chosen.at(tag):
-            fast = self._fast(chosen)
-            pages = history.pages(chosen, tag) if isinstance(history, LocalHistory) else None
+        with explain_out_of_memory(policy, "sampling", "lower sampling.rows or sampling.max_tokens"), chosen.use_version(tag):
+            fast = self._get_fast_sampler(chosen)
+            pages = history.open_pages(chosen, tag) if isinstance(history, LocalHistory) else None
             if fast is not None and requests:
                 return fast.sample(requests, decoding, self.rows, self.ledger, pages)
             return sampler.sample(chosen, requests, decoding, self.rows, self.ledger, pages)
 
-    def _fast(self, policy: Policy) -> CudaSampler | VllmSampler | None:
+    def _get_fast_sampler(self, policy: Policy) -> CudaSampler | VllmSampler | None:
         """The fast sampler of a policy: vLLM if it was asked for; else our CUDA sampler, for models that it knows. None
         otherwise, with one warning that says why."""
         if self.vllm is None and self.device.type != "cuda":
             return None
         if policy.name not in self.samplers:
-            self.samplers[policy.name] = self._make_fast(policy) if self.vllm is None else self._make_vllm(policy, self.vllm)
+            self.samplers[policy.name] = (
+                self._make_cuda_sampler(policy) if self.vllm is None else self._make_vllm(policy, self.vllm)
+            )
         return self.samplers[policy.name]
 
-    def vllm_of(self, policy: str) -> VllmSampler:
+    def get_vllm_sampler(self, policy: str) -> VllmSampler:
         """The vLLM sampler of a policy."""
         from milonga.engine.local.vllm_sampler import VllmSampler
 
-        found = self._fast(self.policy(policy))
+        found = self._get_fast_sampler(self.policy(policy))
         assert isinstance(found, VllmSampler)
         return found
 
@@ -219,52 +221,56 @@ class LocalEngine(Engine):
         from milonga.engine.local.vllm_sampler import Host, VllmSampler
 
         sections = {name: p.section for name, p in self.policies.items()}
-        names = next(names for names in sampled_together(sections) if policy.name in names)
+        names = next(names for names in group_by_sampler(sections) if policy.name in names)
         others = [made.host for name in names if isinstance(made := self.samplers.get(name), VllmSampler)]
-        host = others[0] if others else Host([self.policies[name] for name in names], self._discards(), self._aside)
+        host = (
+            others[0]
+            if others
+            else Host([self.policies[name] for name in names], self._can_discard_weights(), self._offload_weights)
+        )
         return VllmSampler(policy, section, host)
 
-    def _discards(self) -> bool:
+    def _can_discard_weights(self) -> bool:
         """Whether vLLM engines may discard their weights when they sleep: not if there are adapters, since their base is loaded
         only once. In one process all do or none does: they share a memory allocator, and one that sleeps takes the others
         along."""
         return all(policy.adapter is None for policy in self.policies.values() if policy.head is None)
 
-    def _make_fast(self, policy: Policy) -> CudaSampler | None:
+    def _make_cuda_sampler(self, policy: Policy) -> CudaSampler | None:
         try:
-            from milonga.engine.local.cuda.sampler import CudaSampler, unsuited
+            from milonga.engine.local.cuda.sampler import CudaSampler, explain_unsuited
         except ImportError:
             why: str | None = "triton is not installed"
         else:
-            why = unsuited(policy)
+            why = explain_unsuited(policy)
         if why is not None:
             warnings.warn(f"policy '{policy.name}' is sampled by the slower, general path: {why}", stacklevel=2)
             return None
         beside = [p for p in self.policies.values() if p is not policy]
-        return CudaSampler(policy, beside, lambda: sum(p.head is None and not self._settled(p.name) for p in beside))
+        return CudaSampler(policy, beside, lambda: sum(p.head is None and not self._is_cache_settled(p.name) for p in beside))
 
-    def _settled(self, name: str) -> bool:
+    def _is_cache_settled(self, name: str) -> bool:
         """Whether a policy's key-value cache is allocated, or never will be."""
         return name in self.samplers and getattr(self.samplers[name], "decoder", True) is not None
 
     def score(self, policy: str, traces: Traces, tag: str = "live") -> list[Floats]:
-        with out_of_memory(policy, "scoring", f"lower policies.{policy}.micro_tokens"):
+        with explain_out_of_memory(policy, "scoring", f"lower policies.{policy}.micro_tokens"):
             return learner.score(self.policy(policy), traces, tag, self.ledger)
 
     def values(self, policy: str, traces: Traces, tag: str = "live") -> list[Floats]:
-        with out_of_memory(policy, "scoring", f"lower policies.{policy}.micro_tokens"):
-            return learner.values(self.policy(policy), traces, tag, self.ledger)
+        with explain_out_of_memory(policy, "scoring", f"lower policies.{policy}.micro_tokens"):
+            return learner.score_values(self.policy(policy), traces, tag, self.ledger)
 
     def learn(self, lesson: Lesson) -> LearnReport:
         chosen = self.policy(lesson.policy)
         advice = f"lower policies.{lesson.policy}.micro_tokens, or set policies.{lesson.policy}.recompute=true"
         advice += "" if chosen.section.offload else f" or policies.{lesson.policy}.offload=true"
         if chosen.section.offload:
-            self._clear()
-        with out_of_memory(lesson.policy, "learning", advice):
+            self._free_samplers()
+        with explain_out_of_memory(lesson.policy, "learning", advice):
             return learner.learn(chosen, lesson, self.limit, self.ledger)
 
-    def _clear(self) -> None:
+    def _free_samplers(self) -> None:
         """Free the memory of our samplers for a learner; the next sampling call makes them again. vLLM sleeps by itself."""
         if self.vllm is None:
             for made in self.samplers.values():
@@ -272,10 +278,10 @@ class LocalEngine(Engine):
                     made.close()
 
     @contextmanager
-    def _aside(self) -> Iterator[None]:
+    def _offload_weights(self) -> Iterator[None]:
         """Offload the weights of policies with `offload` while vLLM starts or samples: nothing else computes then."""
         chosen = [policy for policy in self.policies.values() if policy.section.offload]
-        tensors = list({id(tensor): tensor for policy in chosen for tensor in policy.weights()}.values())
+        tensors = list({id(tensor): tensor for policy in chosen for tensor in policy.list_weights()}.values())
         resting.put_away(tensors, self.device)
         try:
             yield
@@ -285,7 +291,7 @@ class LocalEngine(Engine):
     def publish(self, policy: str) -> int:
         """Publish: count the version and update the running average. Sampler and learner share the weights here."""
         chosen = self.policy(policy)
-        chosen.average()
+        chosen.update_average()
         chosen.version += 1
         return chosen.version
 
@@ -300,16 +306,16 @@ class LocalEngine(Engine):
 
     def copy(self, policy: str, source: str, tag: str = "live") -> None:
         target, origin = self.policy(policy), self.policy(source)
-        tensors = [p.detach() for p in origin.parameters] if tag == "live" else origin.tagged(tag)
+        tensors = [p.detach() for p in origin.parameters] if tag == "live" else origin.get_tag(tag)
         shapes = [tuple(t.shape) for t in tensors] == [tuple(p.shape) for p in target.parameters]
         if not shapes:
             raise ConfigError(f"policy '{policy}' cannot take the weights of '{source}': their shapes differ")
         target.assign(tensors)
-        target.optimiser, target.gradients = target.new_optimiser(), None
+        target.optimiser, target.gradients = target.make_optimizer(), None
 
     def save(self, folder: Path) -> None:
         for name, policy in self.policies.items():
-            save_file(policy.state(), folder / f"{name}.safetensors")
+            save_file(policy.get_state(), folder / f"{name}.safetensors")
         state = {
             "ledger": self.ledger.to_json(),
             "policies": {
@@ -339,7 +345,7 @@ class LocalEngine(Engine):
             from milonga.engine.local import adapters  # needs peft, which is optional
 
             if merged:
-                adapters.merged(chosen.model, chosen.adapter).save_pretrained(folder)
+                adapters.merge_adapter(chosen.model, chosen.adapter).save_pretrained(folder)
             else:
                 adapters.export(chosen.model, chosen.adapter, folder)
         else:

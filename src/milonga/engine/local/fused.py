@@ -22,7 +22,7 @@ VARIANTS = 64
 """Compiled forms of one function: with and without gradients, adapters, and a bias, for every model of a process."""
 
 
-def fused(function: Callable[P, T]) -> Callable[P, T]:
+def compile_fused(function: Callable[P, T]) -> Callable[P, T]:
     """Decorator: compile a function into one kernel, or few, for every number of tokens (the first axis of all tensors with
     more than one)."""
     compiled: Callable[P, T] | None = None
@@ -69,14 +69,14 @@ def _worthwhile(args: tuple[Any, ...]) -> bool:
     return on_gpu and any(getattr(value, "dtype", value) in HALF for value in args)
 
 
-def product(left: Tensor, right: Tensor) -> Tensor:
+def matmul_float32(left: Tensor, right: Tensor) -> Tensor:
     """Matrix product in any precision with a float32 result, on a GPU not rounded before: gradients of weights are summed over
     micro-batches."""
     if left.is_cuda and left.dtype in HALF:
         return torch.mm(left, right, out_dtype=torch.float32)
-    return wide(left @ right)
+    return widen_to_float32(left @ right)
 
 
-def wide(x: Tensor) -> Tensor:
+def widen_to_float32(x: Tensor) -> Tensor:
     """Cast to at least float32."""
     return x.to(torch.promote_types(x.dtype, torch.float32))

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from milonga.engine.local.fused import HALF, fused, product, wide
+from milonga.engine.local.fused import HALF, compile_fused, matmul_float32, widen_to_float32
 
 CHUNK_ELEMENTS = 1 << 25
 """Logits held at a time: 128 MiB in float32."""
@@ -26,7 +26,7 @@ def chunk_rows(vocabulary: int) -> int:
     return max(64, CHUNK_ELEMENTS // vocabulary)
 
 
-def _chunks(count: int, weight: Tensor) -> Iterator[slice]:
+def _split_chunks(count: int, weight: Tensor) -> Iterator[slice]:
     """Equal parts of the tokens: a small rest at the end would cost nearly as much as a whole chunk."""
     most = chunk_rows(len(weight)) * (CUDA_CHUNKS if weight.is_cuda and weight.dtype in HALF else 1)
     parts = -(-count // most)
@@ -44,8 +44,8 @@ class _ChunkedHead(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         ctx.set_materialize_grads(False)
         reduced = [
-            _reduce(_logits(hidden[cut], working, bias), targets[cut, None], scale[cut, None])
-            for cut in _chunks(len(hidden), working)
+            _reduce_logits(_compute_logits(hidden[cut], working, bias), targets[cut, None], scale[cut, None])
+            for cut in _split_chunks(len(hidden), working)
         ]
         logp, total, entropy = (torch.cat(column) for column in zip(*reduced, strict=True))
         ctx.save_for_backward(hidden, bias, targets, scale, working, logp, total, entropy)
@@ -58,14 +58,16 @@ class _ChunkedHead(torch.autograd.Function):
         hidden, bias, targets, scale, working, logp, total, entropy = saved
         of_logp = torch.zeros_like(logp) if of_logp is None else of_logp
         of_hidden, of_weight, of_bias = torch.empty_like(hidden), None, None
-        for cut in _chunks(len(hidden), working):
+        for cut in _split_chunks(len(hidden), working):
             pulls = of_logp[cut, None], None if of_entropy is None else of_entropy[cut, None], entropy[cut, None]
-            of_logits = _of_logits(_logits(hidden[cut], working, bias), total[cut, None], scale[cut, None], *pulls)
-            at_target = _at_target(logp[cut, None], scale[cut, None], *pulls)
+            of_logits = _compute_logits_grad(
+                _compute_logits(hidden[cut], working, bias), total[cut, None], scale[cut, None], *pulls
+            )
+            at_target = _compute_target_grad(logp[cut, None], scale[cut, None], *pulls)
             of_logits.scatter_(1, targets[cut, None], at_target.to(of_logits.dtype))
             of_hidden[cut] = of_logits @ working
             if ctx.needs_input_grad[1]:
-                part = product(of_logits.T, hidden[cut].to(working.dtype))
+                part = matmul_float32(of_logits.T, hidden[cut].to(working.dtype))
                 of_weight = part if of_weight is None else of_weight.add_(part)
             if bias is not None and ctx.needs_input_grad[2]:
                 part = of_logits.sum(0, dtype=bias.dtype)
@@ -73,31 +75,31 @@ class _ChunkedHead(torch.autograd.Function):
         return of_hidden, of_weight, of_bias, None, None, None
 
 
-def _logits(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+def _compute_logits(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return F.linear(hidden.to(weight.dtype), weight, None if bias is None else bias.to(weight.dtype))
 
 
-@fused
-def _reduce(logits: Tensor, targets: Tensor, scale: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+@compile_fused
+def _reduce_logits(logits: Tensor, targets: Tensor, scale: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Reduce logits [tokens, vocabulary] to three numbers per token: log-probability of its target, log-sum-exp, entropy."""
-    scaled = wide(logits) * scale
+    scaled = widen_to_float32(logits) * scale
     logp = torch.log_softmax(scaled, dim=-1)
     chosen = logp.gather(1, targets)
     total = scaled.gather(1, targets) - chosen
     return chosen[:, 0], total[:, 0], -(logp.exp() * logp).sum(1)
 
 
-@fused
-def _of_logits(
+@compile_fused
+def _compute_logits_grad(
     logits: Tensor, total: Tensor, scale: Tensor, of_logp: Tensor, of_entropy: Tensor | None, entropy: Tensor
 ) -> Tensor:
     """Gradient of the logits everywhere but at the targets: d logp[target] = -p;  d entropy = -p (logp + entropy)."""
-    logp = wide(logits) * scale - total
+    logp = widen_to_float32(logits) * scale - total
     pull = of_logp if of_entropy is None else of_logp + of_entropy * (logp + entropy)
     return (logp.exp() * pull * -scale).to(logits.dtype)
 
 
-def _at_target(logp: Tensor, scale: Tensor, of_logp: Tensor, of_entropy: Tensor | None, entropy: Tensor) -> Tensor:
+def _compute_target_grad(logp: Tensor, scale: Tensor, of_logp: Tensor, of_entropy: Tensor | None, entropy: Tensor) -> Tensor:
     """Gradient of the logits at the targets, where d logp[target] = 1 - p: rounded once, not as a sum of two rounded parts."""
     out = -torch.expm1(logp) * of_logp
     if of_entropy is not None:
@@ -105,12 +107,12 @@ def _at_target(logp: Tensor, scale: Tensor, of_logp: Tensor, of_entropy: Tensor 
     return out * scale
 
 
-def _computing_dtype(weight: Tensor) -> torch.dtype:
+def _get_computing_dtype(weight: Tensor) -> torch.dtype:
     kind = weight.device.type
     return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else weight.dtype
 
 
-def chunked_head(
+def compute_chunked_logprobs(
     hidden: Tensor,
     weight: Tensor,
     bias: Tensor | None,
@@ -124,12 +126,12 @@ def chunked_head(
     given.
     """
     if working is None:
-        working = weight.detach().to(_computing_dtype(weight))
+        working = weight.detach().to(_get_computing_dtype(weight))
     logp, entropy = _ChunkedHead.apply(hidden, weight, bias, targets, 1.0 / temperature, working)  # type: ignore[no-untyped-call]
     return logp, entropy
 
 
-def full_head(logits: Tensor, targets: Tensor, temperature: Tensor) -> tuple[Tensor, Tensor]:
+def compute_full_logprobs(logits: Tensor, targets: Tensor, temperature: Tensor) -> tuple[Tensor, Tensor]:
     """The same from full logits, for architectures whose head is not a plain linear layer."""
     logp = torch.log_softmax(logits.float() / temperature[:, None], dim=-1)
     return logp.gather(1, targets[:, None])[:, 0], -(logp.exp() * logp).sum(1)

@@ -18,13 +18,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from milonga.engine.base import History
-from milonga.engine.local.policy import Policy, bit_sums
+from milonga.engine.local.policy import Policy, compute_bit_sums
 
 PAGE = 8
 """Tokens in a page. What does not fill one is computed again: half a page for each row, on average."""
 
 
-def page_names(ids: NDArray[np.int64], owner: str = "", page: int | None = None) -> list[bytes]:
+def hash_pages(ids: NDArray[np.int64], owner: str = "", page: int | None = None) -> list[bytes]:
     """Hash each whole page of a row, from the hash of the page before (the owner, for the first) and its own ids."""
     raw, size = np.ascontiguousarray(ids, dtype=np.int64).tobytes(), 8 * (page or PAGE)
     names, name = [], owner.encode()
@@ -46,16 +46,16 @@ class LocalHistory(History):
         self.closed = 0
         """How often everything was dropped: samplers that keep keys and values in slots of their own look here."""
 
-    def pages(self, policy: Policy, tag: str) -> Pages:
+    def open_pages(self, policy: Policy, tag: str) -> Pages:
         """Open the pages of policy@tag, whose weights the policy computes with at this moment. If the weights have changed, the
         whole cache is dropped."""
-        owner, bits = f"{policy.name}@{tag}", bit_sums(policy.parameters)
+        owner, bits = f"{policy.name}@{tag}", compute_bit_sums(policy.parameters)
         if self.bits.get(owner, bits) != bits:
             self.close()
         self.bits[owner] = bits
         return Pages(self, owner)
 
-    def use(self, names: list[bytes]) -> None:
+    def mark_used(self, names: list[bytes]) -> None:
         """Mark pages as used. Later pages are useless without the earlier ones, and therefore leave before them."""
         for name in reversed(names):
             self.kept.move_to_end(name)
@@ -85,13 +85,13 @@ class Pages:
     def find(self, context: NDArray[np.int64]) -> list[Tensor]:
         """Find the pages that a context begins with. Its last token is never among them: its logits are needed."""
         kept = self.history.kept
-        found = list(takewhile(kept.__contains__, page_names(context[:-1], self.owner)))
-        self.history.use(found)
+        found = list(takewhile(kept.__contains__, hash_pages(context[:-1], self.owner)))
+        self.history.mark_used(found)
         return [kept[name] for name in found]
 
     def keep(self, ids: NDArray[np.int64], take: Callable[[int, int], Tensor]) -> None:
         """Keep the whole pages of a row. `take(start, end)` copies keys and values of positions (the last axis but one)."""
-        names = page_names(ids, self.owner)
+        names = hash_pages(ids, self.owner)
         missing = [at for at, name in enumerate(names) if name not in self.history.kept]
         if missing:
             first = missing[0]
@@ -99,5 +99,5 @@ class Pages:
             for at in missing:
                 # Each with its own memory, which is freed with it.
                 self.history.add(names[at], whole[..., (at - first) * PAGE : (at - first + 1) * PAGE, :].clone())
-        self.history.use(names)
+        self.history.mark_used(names)
         self.history.trim()

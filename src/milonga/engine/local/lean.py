@@ -19,7 +19,7 @@ from milonga.engine.local.policy import Policy
 SHAPES = ("LlamaForCausalLM", "Qwen2ForCausalLM")
 
 
-def fits(policy: Policy, cache: Any) -> bool:
+def supports_policy(policy: Policy, cache: Any) -> bool:
     """Whether the written-out decoding step supports this policy's model and cache."""
     return (
         type(policy.causal).__name__ in SHAPES
@@ -30,12 +30,12 @@ def fits(policy: Policy, cache: Any) -> bool:
     )
 
 
-def step(causal: Any, tokens: Tensor, positions: Tensor, mask: Tensor, cache: Any) -> Tensor:
+def decode_step(causal: Any, tokens: Tensor, positions: Tensor, mask: Tensor, cache: Any) -> Tensor:
     """Logits after one more token in each row. `mask` is True where a row may look, the new token included."""
     body = causal.model
     x = F.embedding(tokens, body.embed_tokens.weight)
     cos, sin = (table[:, None] for table in body.rotary_emb(x, positions[:, None]))
-    sin = signed(sin)
+    sin = negate_first_half(sin)
     seen = mask[:, None, None]
     for layer, room in zip(body.layers, cache.layers, strict=True):
         x = x + _attention(layer.self_attn, _norm(layer.input_layernorm, x), cos, sin, seen, room)
@@ -49,18 +49,18 @@ def _attention(attention: Any, h: Tensor, cos: Tensor, sin: Tensor, seen: Tensor
     q, k, v = (
         _linear(project, h).view(len(h), -1, 1, size) for project in (attention.q_proj, attention.k_proj, attention.v_proj)
     )
-    keys, values = room.update(rotated(k, cos, sin), v)
+    keys, values = room.update(apply_rotary(k, cos, sin), v)
     grouped = q.shape[1] != keys.shape[1]
-    out = F.scaled_dot_product_attention(rotated(q, cos, sin), keys, values, attn_mask=seen, enable_gqa=grouped)
+    out = F.scaled_dot_product_attention(apply_rotary(q, cos, sin), keys, values, attn_mask=seen, enable_gqa=grouped)
     return _linear(attention.o_proj, out.reshape(len(h), -1))
 
 
-def rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+def apply_rotary(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Apply rotary position embeddings: the two halves of a head turn into each other."""
     return x * cos + x.roll(x.shape[-1] // 2, -1) * sin
 
 
-def signed(sin: Tensor) -> Tensor:
+def negate_first_half(sin: Tensor) -> Tensor:
     """Negate the first half of the sines: a roll swaps the halves of a head, and the first needs a minus."""
     first, second = sin.chunk(2, -1)
     return torch.cat([-first, second], -1)

@@ -19,8 +19,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from milonga.engine.base import LearnReport, Ledger
-from milonga.engine.local.batches import MicroBatch, build, cut, last_token, on_device, trained_tokens
-from milonga.engine.local.head import chunked_head, full_head
+from milonga.engine.local.batches import (
+    MicroBatch,
+    build_micro_batch,
+    copy_to_device,
+    cut_micro_batches,
+    mask_last_token,
+    mask_trained_tokens,
+)
+from milonga.engine.local.head import compute_chunked_logprobs, compute_full_logprobs
 from milonga.engine.local.memory import pass_tokens
 from milonga.engine.local.packed import Working, working
 from milonga.engine.local.policy import Policy
@@ -31,39 +38,39 @@ from milonga.randomness import key64
 from milonga.types import Floats, Lesson, Problem, Reading, Trace
 
 
-def last_hidden(policy: Policy, batch: MicroBatch, places: Tensor, working: Working | None) -> Tensor:
+def compute_hidden(policy: Policy, batch: MicroBatch, places: Tensor, working: Working | None) -> Tensor:
     """Hidden states at some places of a micro-batch, by the packed pass or by the model's own.
 
     No attention mask: padded rows are padded on the right, and a causal model never looks there from a real token.
     """
     if working is not None:
         assert batch.packing is not None
-        return working.hidden(batch.ids, batch.packing, places)
+        return working.compute_hidden(batch.ids, batch.packing, places)
     hidden: Tensor = policy.backbone(input_ids=batch.ids, use_cache=False).last_hidden_state
     return hidden.flatten(0, 1).index_select(0, places)
 
 
-def token_logprobs(policy: Policy, batch: MicroBatch, working: Working | None = None) -> tuple[Tensor, Tensor]:
+def compute_token_logprobs(policy: Policy, batch: MicroBatch, working: Working | None = None) -> tuple[Tensor, Tensor]:
     """Log-probability and entropy at every trained token of a micro-batch."""
     before = batch.places - 1
-    with nullcontext() if working is not None else policy.computing():
+    with nullcontext() if working is not None else policy.use_compute_dtype():
         if policy.plain_head:
-            hidden = last_hidden(policy, batch, before, working)
+            hidden = compute_hidden(policy, batch, before, working)
             head = policy.causal.get_output_embeddings()
             given = None if working is None else working.head
-            return chunked_head(hidden, head.weight, head.bias, batch.targets, batch.temperature, given)
+            return compute_chunked_logprobs(hidden, head.weight, head.bias, batch.targets, batch.temperature, given)
         logits = policy.model(input_ids=batch.ids, use_cache=False).logits
-        return full_head(logits.flatten(0, 1).index_select(0, before), batch.targets, batch.temperature)
+        return compute_full_logprobs(logits.flatten(0, 1).index_select(0, before), batch.targets, batch.temperature)
 
 
-def head_values(policy: Policy, batch: MicroBatch, working: Working | None = None) -> Tensor:
+def compute_head_values(policy: Policy, batch: MicroBatch, working: Working | None = None) -> Tensor:
     """Values of the value head at each of the batch's tokens in the loss."""
-    with nullcontext() if working is not None else policy.computing():
-        hidden = last_hidden(policy, batch, batch.places, working)
-    return policy.value(hidden)
+    with nullcontext() if working is not None else policy.use_compute_dtype():
+        hidden = compute_hidden(policy, batch, batch.places, working)
+    return policy.compute_value(hidden)
 
 
-def batches(
+def make_micro_batches(
     policy: Policy,
     traces: Sequence[Trace],
     masks: Sequence[NDArray[np.bool_]] | None,
@@ -73,41 +80,41 @@ def batches(
     """Make micro-batches within the policy's token budget: packed if there is a packed pass, else padded. None stands for a
     pass that only other workers have rows for: workers that share weights make all passes together."""
     padless = working is not None and working.padless
-    cuts = list(cut(traces, pass_tokens(policy), units, padless))
-    most = policy.share.most(len(cuts))  # asked before the first pass, as by all of them
+    cuts = list(cut_micro_batches(traces, pass_tokens(policy), units, padless))
+    most = policy.share.max_over_workers(len(cuts))  # asked before the first pass, as by all of them
     for members in cuts:
-        yield build(traces, members, policy.pad, policy.device, masks, working is not None)
+        yield build_micro_batch(traces, members, policy.pad, policy.device, masks, working is not None)
     yield from [None] * (most - len(cuts))
 
 
-def keep_step(policy: Policy, compute: Callable[..., Any]) -> Tensor:
+def run_empty_pass(policy: Policy, compute: Callable[..., Any]) -> Tensor:
     """Run a pass over an empty row, so that workers stay in step: a zero that depends on the weights."""
     ids = np.full(2, policy.pad, dtype=np.int64)
     row = Trace("", "", Problem("", "", ""), ids, (), np.zeros(2), "", Reading(None, 0.0))
-    batch = build([row], [0], policy.pad, policy.device, [np.array([False, True])])
-    found = policy.through(compute, batch)
+    batch = build_micro_batch([row], [0], policy.pad, policy.device, [np.array([False, True])])
+    found = policy.run_pass(compute, batch)
     nothing: Tensor = 0.0 * (found[0] if isinstance(found, tuple) else found).sum()
     return nothing
 
 
 @torch.no_grad()
-def values(policy: Policy, traces: Sequence[Trace], tag: str, ledger: Ledger) -> list[Floats]:
+def score_values(policy: Policy, traces: Sequence[Trace], tag: str, ledger: Ledger) -> list[Floats]:
     """The value at every token under policy@tag: one float array per rollout, aligned with its ids."""
     everywhere = [np.ones(len(t.ids), dtype=bool) for t in traces]
-    return _ask(policy, traces, everywhere, tag, ledger, head_values)
+    return _score_masked(policy, traces, everywhere, tag, ledger, compute_head_values)
 
 
 @torch.no_grad()
 def score(policy: Policy, traces: Sequence[Trace], tag: str, ledger: Ledger) -> list[Floats]:
     """Log-probabilities of the trained tokens under policy@tag: one float array per rollout, aligned with its ids."""
-    return _ask(policy, traces, [trained_tokens(t) for t in traces], tag, ledger, _logprobs)
+    return _score_masked(policy, traces, [mask_trained_tokens(t) for t in traces], tag, ledger, _compute_logprobs)
 
 
-def _logprobs(policy: Policy, batch: MicroBatch, working: Working | None = None) -> Tensor:
-    return token_logprobs(policy, batch, working)[0]
+def _compute_logprobs(policy: Policy, batch: MicroBatch, working: Working | None = None) -> Tensor:
+    return compute_token_logprobs(policy, batch, working)[0]
 
 
-def _ask(
+def _score_masked(
     policy: Policy,
     traces: Sequence[Trace],
     masks: Sequence[NDArray[np.bool_]],
@@ -117,20 +124,20 @@ def _ask(
 ) -> list[Floats]:
     """Compute a number for each token of a mask, and zero elsewhere. Rows without such tokens are not computed."""
     asked = [i for i, mask in enumerate(masks) if mask.any()]
-    mine = [asked[i] for i in policy.share.mine([len(traces[i].ids) for i in asked])]
+    mine = [asked[i] for i in policy.share.select_own_rows([len(traces[i].ids) for i in asked])]
     found: dict[int, Floats] = {}
-    with policy.at(tag):
+    with policy.use_version(tag):
         ready = working(policy)
-        for batch in batches(policy, [traces[i] for i in mine], [masks[i] for i in mine], ready):
+        for batch in make_micro_batches(policy, [traces[i] for i in mine], [masks[i] for i in mine], ready):
             if batch is None:
-                keep_step(policy, compute)
+                run_empty_pass(policy, compute)
                 continue
-            flat = policy.through(compute, batch, ready).cpu().numpy()
-            ledger.charge(policy.name, "score", batch.tokens, policy.flops(batch.tokens, batch.attended))
+            flat = policy.run_pass(compute, batch, ready).cpu().numpy()
+            ledger.charge(policy.name, "score", batch.tokens, policy.flops(batch.tokens, batch.attended_pairs))
             parts = np.split(flat, np.cumsum([row.sum() for row in batch.trained])[:-1])
             found |= {mine[member]: part for member, part in zip(batch.members, parts, strict=True)}
     out = [np.zeros(len(t.ids)) for t in traces]
-    for row, values in policy.share.collect(found).items():
+    for row, values in policy.share.gather_by_row(found).items():
         out[row][masks[row]] = values
     return out
 
@@ -157,12 +164,12 @@ class _Sums:
         for name, amount in sums.items():
             setattr(self, name, getattr(self, name) + (amount.double() if isinstance(amount, Tensor) else amount))
 
-    def join(self, share: Share) -> None:
+    def reduce_over_workers(self, share: Share) -> None:
         """Sum over all workers, except the loss, which is the same on all of them."""
         if share.workers > 1:
             names = [name for name in vars(self) if name != "loss"]
             mine = torch.tensor([float(getattr(self, name)) for name in names], dtype=torch.float64)
-            for name, amount in zip(names, share.total(mine).tolist(), strict=True):
+            for name, amount in zip(names, share.sum_over_workers(mine).tolist(), strict=True):
                 setattr(self, name, amount)
 
 
@@ -174,34 +181,34 @@ class _Update:
         self.objective = lesson.objective
         self.reference: list[Floats] | None = None
         regularised = self.objective.kl_coef and self.objective.kl_in == "loss"
-        if regularised and lesson.targets is not None and self.objective.on_values:
-            self.reference = values(policy, lesson.traces, self.objective.kl_from, ledger)
-        elif self.objective.on_ratio or (regularised and self.objective.kind == "policy_gradient"):
+        if regularised and lesson.targets is not None and self.objective.uses_value_head:
+            self.reference = score_values(policy, lesson.traces, self.objective.kl_from, ledger)
+        elif self.objective.uses_log_ratio or (regularised and self.objective.kind == "policy_gradient"):
             self.reference = score(policy, lesson.traces, self.objective.kl_from, ledger)
-        self.masks = [self._mask(row) for row in range(len(lesson.traces))]
+        self.masks = [self._make_mask(row) for row in range(len(lesson.traces))]
         self.now: list[Floats] | None = None
         """Log-probabilities of stale rollouts under the weights at the update's start; None if its only pass gives them."""
         if lesson.stale_cap is not None and (policy.section.epochs > 1 or policy.section.minibatches > 1):
-            self.now = self._scored()
+            self.now = self._score_starting_weights()
         self.ready: Working | None = None
         """Working weights of the current optimizer step, for packed passes."""
         self.sums = _Sums()
         self.report = LearnReport()
         self.norms: list[float] = []
 
-    def _mask(self, row: int) -> NDArray[np.bool_]:
+    def _make_mask(self, row: int) -> NDArray[np.bool_]:
         """Mask of the tokens of a row that are in the loss, aligned with its ids."""
         trace = self.lesson.traces[row]
         if self.objective.kind == "bradley_terry":
-            return last_token(trace)
-        if self.objective.on_values and self.lesson.targets is not None:
+            return mask_last_token(trace)
+        if self.objective.uses_value_head and self.lesson.targets is not None:
             return ~np.isnan(self.lesson.targets[row])
-        return trained_tokens(trace)
+        return mask_trained_tokens(trace)
 
-    def _scored(self) -> list[Floats]:
+    def _score_starting_weights(self) -> list[Floats]:
         """Log-probabilities of the rows with advantages under the weights at the start of the update; others are not used."""
         traces = self.lesson.traces
-        rows = [row for row in range(len(traces)) if self._moves(row) and self._credited(row)]
+        rows = [row for row in range(len(traces)) if self._has_gradient(row) and self._has_advantage(row)]
         found = score(self.policy, [traces[row] for row in rows], "live", self.ledger)
         now = dict(zip(rows, found, strict=True))
         return [now.get(row, trace.logprobs) for row, trace in enumerate(traces)]
@@ -213,13 +220,13 @@ class _Update:
         self.policy.activate()
         self.policy.optimiser.zero_grad(set_to_none=True)  # what an update that was interrupted may have left
         for epoch in range(section.epochs):
-            for number, rows in enumerate(self._minibatches(epoch)):
+            for number, rows in enumerate(self._split_minibatches(epoch)):
                 fresh = epoch == 0 and number == 0
-                if not self._step(rows, fresh):
-                    return self._finish()
-        return self._finish()
+                if not self._take_step(rows, fresh):
+                    return self._make_report()
+        return self._make_report()
 
-    def _minibatches(self, epoch: int) -> list[list[int]]:
+    def _split_minibatches(self, epoch: int) -> list[list[int]]:
         """Units shuffled by a key, in equal parts; one part keeps the given order."""
         count = len(self.lesson.traces)
         parts = self.policy.section.minibatches
@@ -233,19 +240,19 @@ class _Update:
         split = [[row for row, unit in enumerate(units) if unit in part] for part in chosen]
         return [rows for rows in split if rows]
 
-    def _step(self, rows: list[int], fresh: bool) -> bool:
+    def _take_step(self, rows: list[int], fresh: bool) -> bool:
         """Take one optimizer step; False if the loss or gradient was not finite."""
         pairs = len({self.lesson.units[r] for r in rows}) if self.lesson.units else 0
         over = Denominators(max(1, sum(int(self.masks[r].sum()) for r in rows)), len(rows), self.limit, pairs)
-        moving = [r for r in rows if self._moves(r)]
+        moving = [r for r in rows if self._has_gradient(r)]
         self.ready = working(self.policy) if moving else None
-        part = self._pass(self._mine(moving), over, fresh)
+        part = self._run_pass(self._select_own_rows(moving), over, fresh)
         self.ready = None
-        gradients = self.policy.look_ahead() if moving and self.policy.section.optimism else None
+        gradients = self.policy.extrapolate_gradients() if moving and self.policy.section.optimism else None
         size = self.policy.gradient_norm()
         # The one place of a step where the host waits for the device.
-        total, norm = torch.stack([self.policy.share.total(part), size.double().to(part.device)]).tolist()
-        self.policy.clip(size, norm)
+        total, norm = torch.stack([self.policy.share.sum_over_workers(part), size.double().to(part.device)]).tolist()
+        self.policy.clip_gradients(size, norm)
         self.sums.loss += total
         if not np.isfinite(total) or not np.isfinite(norm):
             self.policy.optimiser.zero_grad(set_to_none=True)
@@ -254,7 +261,7 @@ class _Update:
             self.report.skipped = f"{what} is not finite: the update was stopped{when}, the weights left as they were"
             return False
         if moving:
-            with self.policy.stepping():
+            with self.policy.moments_on_device():
                 self.policy.optimiser.step()
                 self.policy.gradients = gradients
             self.report.steps += 1
@@ -262,65 +269,69 @@ class _Update:
         self.norms.append(norm)
         return True
 
-    def _mine(self, rows: list[int]) -> list[int]:
+    def _select_own_rows(self, rows: list[int]) -> list[int]:
         units = [self.lesson.units[r] for r in rows] if self.lesson.units else None
-        return [rows[i] for i in self.policy.share.mine([len(self.lesson.traces[r].ids) for r in rows], units)]
+        return [rows[i] for i in self.policy.share.select_own_rows([len(self.lesson.traces[r].ids) for r in rows], units)]
 
-    def _pass(self, rows: list[int], over: Denominators, fresh: bool) -> Tensor:
+    def _run_pass(self, rows: list[int], over: Denominators, fresh: bool) -> Tensor:
         """Forward and backward over some rows; returns their part of the loss."""
         chosen = [self.lesson.traces[r] for r in rows]
         masks = [self.masks[r] for r in rows]
         units = [self.lesson.units[r] for r in rows] if self.lesson.units else None
         part = torch.zeros((), dtype=torch.float64, device=self.policy.device)
-        for batch in batches(self.policy, chosen, masks, self.ready, units):
+        for batch in make_micro_batches(self.policy, chosen, masks, self.ready, units):
             if batch is None:
-                keep_step(self.policy, head_values if self.objective.on_values else token_logprobs).backward()  # type: ignore[no-untyped-call]
+                run_empty_pass(
+                    self.policy, compute_head_values if self.objective.uses_value_head else compute_token_logprobs
+                ).backward()  # type: ignore[no-untyped-call]
             else:
                 part = part + self._backward(batch, [rows[m] for m in batch.members], over, fresh)
         return part
 
-    def _moves(self, row: int) -> bool:
+    def _has_gradient(self, row: int) -> bool:
         """Whether a row can move the weights at all; rows that cannot cost nothing."""
         if self.lesson.weights is not None and self.lesson.weights[row] == 0:
             return False
         mask = self.masks[row]
-        if self.objective.kind != "policy_gradient" or self.objective.regularised or self.lesson.advantages is None:
+        if self.objective.kind != "policy_gradient" or self.objective.is_regularised or self.lesson.advantages is None:
             return bool(mask.any())
-        return self._credited(row)
+        return self._has_advantage(row)
 
-    def _credited(self, row: int) -> bool:
+    def _has_advantage(self, row: int) -> bool:
         """Whether any token of a row has an advantage."""
         return self.lesson.advantages is not None and bool(np.any(self.lesson.advantages[row][self.masks[row]]))
 
     def _backward(self, batch: MicroBatch, rows: list[int], over: Denominators, fresh: bool) -> Tensor:
-        value, sums = (self._of_values if self.objective.on_values else self._of_tokens)(batch, rows, over, fresh)
+        value, sums = (self._compute_value_loss if self.objective.uses_value_head else self._compute_token_loss)(
+            batch, rows, over, fresh
+        )
         value.backward()  # type: ignore[no-untyped-call]
-        flops = self._learn_factor() * self.policy.flops(batch.tokens, batch.attended)
+        flops = self._learn_factor() * self.policy.flops(batch.tokens, batch.attended_pairs)
         self.ledger.charge(self.policy.name, "learn", batch.tokens, flops)
         self.sums.tokens += len(batch.rows)
         self.sums.add(sums)
         return value.detach().double()
 
-    def _of_tokens(self, batch: MicroBatch, rows: list[int], over: Denominators, fresh: bool) -> tuple[Tensor, Sums]:
+    def _compute_token_loss(self, batch: MicroBatch, rows: list[int], over: Denominators, fresh: bool) -> tuple[Tensor, Sums]:
         """The loss of a language model's probabilities."""
-        logp, entropy = self.policy.through(token_logprobs, batch, self.ready)
-        sampled = batch.flat([self.lesson.traces[r].logprobs for r in rows], self.policy.device)
-        old, advantage, aged = sampled, self._flat(batch, self.lesson.advantages, rows), Sums()
+        logp, entropy = self.policy.run_pass(compute_token_logprobs, batch, self.ready)
+        sampled = batch.flatten_rows([self.lesson.traces[r].logprobs for r in rows], self.policy.device)
+        old, advantage, aged = sampled, self._flatten_rows(batch, self.lesson.advantages, rows), Sums()
         if self.lesson.stale_cap is not None:
             assert advantage is not None
             # If an update is one optimizer step, its only pass has the starting weights: no scoring pass is needed before it.
-            old = logp.detach() if self.now is None else batch.flat([self.now[r] for r in rows], self.policy.device)
-            weight, aged = self._weights(batch, rows, old, sampled, self.lesson.stale_cap)
+            old = logp.detach() if self.now is None else batch.flatten_rows([self.now[r] for r in rows], self.policy.device)
+            weight, aged = self._compute_stale_weights(batch, rows, old, sampled, self.lesson.stale_cap)
             advantage = advantage * weight
         terms = TokenTerms(
             logp=logp,
             entropy=entropy,
             old=old,
             rows=batch.rows,
-            of_rows=self._rows(batch, rows),
+            of_rows=self._build_rows(batch, rows),
             advantage=advantage,
-            reference=self._flat(batch, self.reference, rows),
-            factor=self._flat(batch, self.lesson.factors, rows),
+            reference=self._flatten_rows(batch, self.reference, rows),
+            factor=self._flatten_rows(batch, self.lesson.factors, rows),
         )
         value, sums = loss(self.objective, terms, over)
         sums |= aged | {"entropy": entropy.detach().sum()}
@@ -328,39 +339,41 @@ class _Update:
             sums |= {"drift": (logp.detach() - sampled).abs().sum(), "drift_tokens": len(logp)}
         return value, sums
 
-    def _weights(self, batch: MicroBatch, rows: list[int], old: Tensor, sampled: Tensor, cap: float) -> tuple[Tensor, Sums]:
+    def _compute_stale_weights(
+        self, batch: MicroBatch, rows: list[int], old: Tensor, sampled: Tensor, cap: float
+    ) -> tuple[Tensor, Sums]:
         """Truncated importance weights of stale tokens, and their sums over the rows with advantages."""
         weight, cut = truncated_weights(old, sampled, cap)
-        credited = [self._credited(r) for r in rows]
-        counted = self._row(credited, np.bool_)[batch.rows]
+        credited = [self._has_advantage(r) for r in rows]
+        counted = self._to_tensor(credited, np.bool_)[batch.rows]
         tokens = sum(int(mask.sum()) for mask, kept in zip(batch.trained, credited, strict=True) if kept)
         return weight, {"weight": (weight * counted).sum(), "truncated": (cut & counted).sum(), "weighed": tokens}
 
-    def _of_values(self, batch: MicroBatch, rows: list[int], over: Denominators, fresh: bool) -> tuple[Tensor, Sums]:
+    def _compute_value_loss(self, batch: MicroBatch, rows: list[int], over: Denominators, fresh: bool) -> tuple[Tensor, Sums]:
         """The loss of a value head."""
-        found = self.policy.through(head_values, batch, self.ready)
-        targets = self._flat(batch, self.lesson.targets, rows)
-        reference = self._flat(batch, self.reference, rows)
-        return value_loss(self.objective, found, targets, batch.rows, self._rows(batch, rows), over, reference)
+        found = self.policy.run_pass(compute_head_values, batch, self.ready)
+        targets = self._flatten_rows(batch, self.lesson.targets, rows)
+        reference = self._flatten_rows(batch, self.reference, rows)
+        return value_loss(self.objective, found, targets, batch.rows, self._build_rows(batch, rows), over, reference)
 
-    def _flat(self, batch: MicroBatch, arrays: list[Floats] | None, rows: list[int]) -> Tensor | None:
-        return None if arrays is None else batch.flat([arrays[r] for r in rows], self.policy.device)
+    def _flatten_rows(self, batch: MicroBatch, arrays: list[Floats] | None, rows: list[int]) -> Tensor | None:
+        return None if arrays is None else batch.flatten_rows([arrays[r] for r in rows], self.policy.device)
 
-    def _rows(self, batch: MicroBatch, rows: list[int]) -> Rows:
+    def _build_rows(self, batch: MicroBatch, rows: list[int]) -> Rows:
         """Build the per-row inputs of the loss for a micro-batch."""
 
         def column(values: list[float] | None) -> Tensor | None:
-            return None if values is None else self._row([values[r] for r in rows], np.float32)
+            return None if values is None else self._to_tensor([values[r] for r in rows], np.float32)
 
         pairs = None
         if self.objective.kind in PAIRED:
-            pairs = self._row(self._pairs(rows), np.int64)
+            pairs = self._to_tensor(self._find_pairs(rows), np.int64)
         return Rows(batch.lengths, column(self.lesson.weights), column(self.lesson.labels), pairs)
 
-    def _row(self, values: Sequence[Any], dtype: type[np.generic]) -> Tensor:
-        return on_device(np.array(values, dtype=dtype), self.policy.device)
+    def _to_tensor(self, values: Sequence[Any], dtype: type[np.generic]) -> Tensor:
+        return copy_to_device(np.array(values, dtype=dtype), self.policy.device)
 
-    def _pairs(self, rows: list[int]) -> list[tuple[int, int]]:
+    def _find_pairs(self, rows: list[int]) -> list[tuple[int, int]]:
         """Find winner and loser of each unit, as row numbers in the micro-batch."""
         units, labels = self.lesson.units, self.lesson.labels
         assert units is not None and labels is not None
@@ -375,14 +388,14 @@ class _Update:
         """Cost of forward and backward, in forward passes: a frozen base needs no gradient of its weights."""
         return 2.0 if self.policy.adapter else 3.0
 
-    def _finish(self) -> LearnReport:
-        self.sums.join(self.policy.share)
+    def _make_report(self) -> LearnReport:
+        self.sums.reduce_over_workers(self.policy.share)
         report, sums, tokens = self.report, self.sums, int(self.sums.tokens)
         report.loss = sums.loss / max(1, len(self.norms))
         report.grad_norm = float(np.mean(self.norms)) if self.norms else 0.0
-        if tokens and self.reference is not None and not self.objective.on_ratio:
+        if tokens and self.reference is not None and not self.objective.uses_log_ratio:
             report.kl = float(sums.kl) / tokens
-        if tokens and not self.objective.on_values:
+        if tokens and not self.objective.uses_value_head:
             report.entropy = float(sums.entropy) / tokens
             report.clip_fraction = float(sums.clipped) / tokens
         if sums.judged:

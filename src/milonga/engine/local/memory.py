@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from milonga.config import PolicySection
-from milonga.engine.local.policy import Policy, computing_dtype
+from milonga.engine.local.policy import Policy, choose_compute_dtype
 from milonga.errors import UserError
 
 KEPT = 0.1
@@ -35,7 +35,7 @@ def weight_bytes(section: PolicySection, model: nn.Module, shared: bool, copied:
     in what is lent to it). With `offload` start and average are on the host."""
     count = sum(p.numel() for p in model.parameters())
     copied &= section.kind != "scalar"
-    sampling = computing_dtype(section, count, "cuda").itemsize if copied else 0
+    sampling = choose_compute_dtype(section, count, "cuda").itemsize if copied else 0
     if section.lora is not None:
         return count * (sampling + (0 if shared else 4))
     versions = 1 if section.offload else 2 + (section.ema is not None)
@@ -57,7 +57,7 @@ def require_room(name: str, needs: Mapping[str, int], total: int, lent: float = 
         )
 
 
-def promised(policies: Iterable[Policy]) -> int:
+def count_pending_bytes(policies: Iterable[Policy]) -> int:
     """Bytes that learning will allocate beside a cache and has not yet: a gradient and two moments for each parameter that has
     none. Before a policy with `offload` learns, caches are given up."""
     total = 0
@@ -68,7 +68,7 @@ def promised(policies: Iterable[Policy]) -> int:
     return total
 
 
-def share(free: int, total: int, promises: int, waiting: int) -> int:
+def compute_cache_share(free: int, total: int, promises: int, waiting: int) -> int:
     """Bytes for one policy's key-value cache, if `waiting` other policies have none yet and want as much."""
     return max(0, int(SHARE * (free - KEPT * total - promises) / (1 + waiting)))
 
@@ -79,7 +79,7 @@ def cache_bytes(device: torch.device, policies: Sequence[Policy], waiting: int) 
         return 1 << 40  # only the kernels' tests sample this way without a CUDA device
     free, total = torch.cuda.mem_get_info(device)
     reusable = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    return share(free + reusable, total, promised(policies), waiting)
+    return compute_cache_share(free + reusable, total, count_pending_bytes(policies), waiting)
 
 
 def history_bytes(gib: float, device: torch.device, policies: Sequence[Policy]) -> int:
@@ -94,17 +94,17 @@ def pass_tokens(policy: Policy) -> int:
     if policy.device.type == "cpu":
         return CPU_TOKENS
     room = PASS_SHARE * torch.cuda.get_device_properties(policy.device).total_memory
-    return fitting_tokens(room, policy.causal.config.get_text_config(), policy.compute_dtype)
+    return fit_pass_tokens(room, policy.causal.config.get_text_config(), policy.compute_dtype)
 
 
-def fitting_tokens(room: float, config: Any, dtype: torch.dtype) -> int:
+def fit_pass_tokens(room: float, config: Any, dtype: torch.dtype) -> int:
     """Tokens whose activations fit into `room` bytes. A pass of a small model is over before the host has prepared the next
     kernel, so that it must be a long one; one of a large model fills the memory first."""
     least, most = PASS_TOKENS
-    return max(least, min(most, int(room / token_bytes(config, dtype))))
+    return max(least, min(most, int(room / activation_bytes_per_token(config, dtype))))
 
 
-def token_bytes(config: Any, dtype: torch.dtype) -> int:
+def activation_bytes_per_token(config: Any, dtype: torch.dtype) -> int:
     """Activation bytes of one token that the backward pass needs. Counted for each layer: the residual stream in float32 twice,
     the norm outputs, queries, keys and values, the attention output, and three times the width of the MLP."""
     width, heads = config.hidden_size, config.num_attention_heads

@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from milonga.config import is_embedded
 from milonga.engine.local import smollm
-from milonga.errors import ConfigError, nearest
+from milonga.errors import ConfigError, suggest_name
 
 SMALL = 50_000_000
 """Models with fewer parameters compute in float32 everywhere: nothing is gained by rounding them."""
@@ -24,7 +24,7 @@ UNLOADABLE = (OSError, ValueError, KeyError, RuntimeError, ImportError, Safetens
 """What a missing, foreign or damaged model raises, in all the ways there are."""
 
 
-def model_path(name: str) -> str:
+def resolve_model_path(name: str) -> str:
     """Where a model's files are: embedded ones are folders inside the package, SmolLM2 is one in the user's cache."""
     if is_embedded(name):
         return str(embedded_folder() / (name.partition("/")[2] or "base"))
@@ -41,7 +41,7 @@ def load_model(name: str) -> nn.Module:
     """A causal language model in float32 (the master weights); computing in bfloat16 is the policy's business."""
     try:
         model: nn.Module = AutoModelForCausalLM.from_pretrained(
-            model_path(name), dtype=torch.float32, use_safetensors=True, trust_remote_code=False
+            resolve_model_path(name), dtype=torch.float32, use_safetensors=True, trust_remote_code=False
         )
     except UNLOADABLE as error:
         raise ConfigError(f"model '{name}' cannot be loaded: {first_line(error)}") from None
@@ -50,7 +50,7 @@ def load_model(name: str) -> nn.Module:
 
 def load_tokenizer(name: str) -> Any:
     try:
-        tokenizer = AutoTokenizer.from_pretrained(model_path(name), trust_remote_code=False)
+        tokenizer = AutoTokenizer.from_pretrained(resolve_model_path(name), trust_remote_code=False)
     except UNLOADABLE as error:
         raise ConfigError(f"tokenizer of '{name}' cannot be loaded: {first_line(error)}") from None
     if tokenizer.eos_token_id is None:
@@ -65,12 +65,12 @@ def first_line(error: Exception) -> str:
 def check_model(name: str) -> None:
     """Fail early, before anything is loaded, where a folder is clearly not a model, or a model's package is missing."""
     if name == smollm.SMOLLM:
-        smollm.check()
+        smollm.check_installed()
         return
     if is_embedded(name):
         known = [f"embedded/{folder.name}" for folder in embedded_folder().iterdir() if (folder / "config.json").is_file()]
         if name not in ("embedded", *known):
-            raise ConfigError(f"there is no model '{name}' in the package: {nearest(name, known)}")
+            raise ConfigError(f"there is no model '{name}' in the package: {suggest_name(name, known)}")
         return
     if not (name.startswith((".", "/", "~")) or Path(name).exists()):
         return
@@ -86,7 +86,7 @@ def check_model(name: str) -> None:
         raise ConfigError(f"model folder '{name}' has no config.json: not a Hugging Face model")
 
 
-def eos_ids(model: nn.Module, tokenizer: Any) -> list[int]:
+def find_eos_ids(model: nn.Module, tokenizer: Any) -> list[int]:
     """All tokens that end an output: the model's own list and the tokenizer's."""
     found = {int(tokenizer.eos_token_id)}
     generation: Any = getattr(model, "generation_config", None)
@@ -96,7 +96,7 @@ def eos_ids(model: nn.Module, tokenizer: Any) -> list[int]:
     return sorted(found)
 
 
-def matmul_parameters(model: nn.Module, own: Iterable[nn.Parameter]) -> int:
+def count_matmul_parameters(model: nn.Module, own: Iterable[nn.Parameter]) -> int:
     """Parameters that are multiplied for every token: all of them but an embedding table that is not also the head, and
     the adapters of other policies on the same base."""
     mine = {id(p) for p in own}

@@ -25,9 +25,9 @@ from torch.utils.checkpoint import checkpoint
 
 from milonga.engine.local import lean
 from milonga.engine.local.batches import Packing
-from milonga.engine.local.fused import HALF, fused, product, wide
+from milonga.engine.local.fused import HALF, compile_fused, matmul_float32, widen_to_float32
 from milonga.engine.local.policy import Policy
-from milonga.engine.local.shapes import base_layer, linears, misfit
+from milonga.engine.local.shapes import base_layer, explain_misfit, list_linears
 
 
 def working(policy: Policy) -> Working | None:
@@ -35,7 +35,7 @@ def working(policy: Policy) -> Working | None:
     it gathers them layer by layer."""
     if policy.shell is not None:
         return None
-    why = misfit(policy)
+    why = explain_misfit(policy)
     if why is None:
         return Working(policy)
     if policy.device.type == "cuda":
@@ -61,15 +61,15 @@ class _Group:
     def __init__(self, linears: Sequence[Any], adapter: str | None, dtype: torch.dtype) -> None:
         bases = [base_layer(linear) for linear in linears]
         self.sizes = [base.out_features for base in bases]
-        self.weight = _joined([base.weight for base in bases], dtype)
-        self.bias = None if bases[0].bias is None else _joined([base.bias for base in bases], dtype)
+        self.weight = _concatenate_rows([base.weight for base in bases], dtype)
+        self.bias = None if bases[0].bias is None else _concatenate_rows([base.bias for base in bases], dtype)
         self.masters = [p for base in bases for p in (base.weight, base.bias) if p is not None and p.requires_grad]
         self.adapters: list[_Adapter] = []
         self.down: Tensor | None = None
         if adapter is not None:
-            self._adapt(linears, adapter, dtype)
+            self._add_adapters(linears, adapter, dtype)
 
-    def _adapt(self, linears: Sequence[Any], adapter: str, dtype: torch.dtype) -> None:
+    def _add_adapters(self, linears: Sequence[Any], adapter: str, dtype: torch.dtype) -> None:
         downs: list[Tensor] = []
         output = rank = 0
         for linear, size in zip(linears, self.sizes, strict=True):
@@ -81,14 +81,14 @@ class _Group:
                 downs.append(a)
                 rank += len(a)
             output += size
-        self.down = _joined(downs, dtype) if downs else None
+        self.down = _concatenate_rows(downs, dtype) if downs else None
 
     def __call__(self, x: Tensor) -> Tensor:
         y: Tensor = _Product.apply(x, self, *self.masters)  # type: ignore[no-untyped-call]
         return y
 
 
-def _joined(parts: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
+def _concatenate_rows(parts: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
     """Concatenate the rows of several tensors and cast them; a single one that needs no cast is taken as it is."""
     if len(parts) == 1:
         return parts[0].detach().to(dtype)
@@ -119,20 +119,20 @@ class _Product(torch.autograd.Function):
         group: _Group = ctx.group
         of_x = of_y @ group.weight if ctx.needs_input_grad[0] else None
         if group.down is None:
-            return of_x, None, *(_of_masters(group, x, of_y) if group.masters else ())
+            return of_x, None, *(_compute_master_grads(group, x, of_y) if group.masters else ())
         of_inner = torch.cat([of_y[:, a.outputs] @ a.up for a in group.adapters], 1)
         if of_x is not None:
             of_x.addmm_(of_inner, group.down)
-        of_down = product(of_inner.T, x)
+        of_down = matmul_float32(of_inner.T, x)
         found = []
         for a in group.adapters:
-            found += [of_down[a.ranks], product(of_y[:, a.outputs].T, inner[:, a.ranks]) * a.scale]
+            found += [of_down[a.ranks], matmul_float32(of_y[:, a.outputs].T, inner[:, a.ranks]) * a.scale]
         return of_x, None, *found
 
 
-def _of_masters(group: _Group, x: Tensor, of_y: Tensor) -> list[Tensor]:
+def _compute_master_grads(group: _Group, x: Tensor, of_y: Tensor) -> list[Tensor]:
     """Gradients of the weights and biases, in the order of the masters."""
-    weights = torch.split(product(of_y.T, x), group.sizes)
+    weights = torch.split(matmul_float32(of_y.T, x), group.sizes)
     if group.bias is None:
         return list(weights)
     biases = torch.split(of_y.sum(0, dtype=weights[0].dtype), group.sizes)
@@ -143,7 +143,7 @@ class _Layer:
     """One decoder layer with its working weights."""
 
     def __init__(self, layer: Any, adapter: str | None, dtype: torch.dtype) -> None:
-        q, k, v, o, gate, up, down = linears(layer)
+        q, k, v, o, gate, up, down = list_linears(layer)
         self.dtype = dtype
         self.qkv, self.out = _Group([q, k, v], adapter, dtype), _Group([o], adapter, dtype)
         self.up, self.down = _Group([gate, up], adapter, dtype), _Group([down], adapter, dtype)
@@ -159,7 +159,7 @@ class _Layer:
         x, h = _add_norm(x, branch, self.before.weight, self.eps, self.dtype)
         q, k, v = _rotate(self.qkv(h), cos, sin, self.norms, self.heads, self.eps)
         x, h = _add_norm(x, self.out(attend(q, k, v, packing).flatten(1)), self.between.weight, self.eps, self.dtype)
-        return x, self.down(_gate(self.up(h)))
+        return x, self.down(_apply_gate(self.up(h)))
 
 
 class Working:
@@ -173,16 +173,16 @@ class Working:
         self.pad = body.embed_tokens.padding_idx
         """The row of the embedding that gets no gradient, as in the model's own pass."""
         self.dtype, self.recompute = dtype, policy.section.recompute
-        self.padless = _flash(policy.device, dtype, policy.causal.model.layers[0].self_attn.head_dim)
+        self.padless = _can_use_flash(policy.device, dtype, policy.causal.model.layers[0].self_attn.head_dim)
         """Whether attention, too, computes nothing for padding."""
         head = policy.causal.get_output_embeddings()
-        self.head = _joined([head.weight], dtype) if policy.head is None else None
+        self.head = _concatenate_rows([head.weight], dtype) if policy.head is None else None
 
-    def hidden(self, ids: Tensor, packing: Packing, places: Tensor) -> Tensor:
+    def compute_hidden(self, ids: Tensor, packing: Packing, places: Tensor) -> Tensor:
         """The last hidden states at some places of the packed axis."""
         x, branch = F.embedding(ids, self.embedding, self.pad), None
         cos, sin = (table[0] for table in self.rotary(x, packing.positions[None]))
-        sin = lean.signed(sin)
+        sin = lean.negate_first_half(sin)
         for layer in self.layers:
             if self.recompute and torch.is_grad_enabled():
                 x, branch = checkpoint(layer, x, branch, cos, sin, packing, use_reentrant=False)
@@ -193,7 +193,7 @@ class Working:
         return _add_norm(x, branch, self.norm.weight, self.norm.variance_epsilon, self.dtype)[1]
 
 
-@fused
+@compile_fused
 def _add_norm(x: Tensor, branch: Tensor | None, weight: Tensor, eps: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """The residual stream with a branch added to it, and its norm in the precision of computing."""
     if branch is not None:
@@ -201,20 +201,23 @@ def _add_norm(x: Tensor, branch: Tensor | None, weight: Tensor, eps: float, dtyp
     return x, _norm(x, weight, eps).to(dtype)
 
 
-@fused
+@compile_fused
 def _rotate(
     y: Tensor, cos: Tensor, sin: Tensor, norms: tuple[Tensor | None, Tensor | None], heads: list[int], eps: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Queries, keys and values from their joint product; the first two turned by their positions."""
     size = cos.shape[-1]
     q, k, v = torch.split(y.view(len(y), -1, size), heads, 1)
-    q, k = (wide(t) if norm is None else _norm(wide(t), norm, eps) for t, norm in zip((q, k), norms, strict=True))
+    q, k = (
+        widen_to_float32(t) if norm is None else _norm(widen_to_float32(t), norm, eps)
+        for t, norm in zip((q, k), norms, strict=True)
+    )
     cos, sin = cos[:, None], sin[:, None]
-    return lean.rotated(q, cos, sin).to(y.dtype), lean.rotated(k, cos, sin).to(y.dtype), v.contiguous()
+    return lean.apply_rotary(q, cos, sin).to(y.dtype), lean.apply_rotary(k, cos, sin).to(y.dtype), v.contiguous()
 
 
-@fused
-def _gate(y: Tensor) -> Tensor:
+@compile_fused
+def _apply_gate(y: Tensor) -> Tensor:
     gate, up = y.chunk(2, -1)
     return F.silu(gate) * up
 
@@ -225,8 +228,8 @@ def _norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 
 def attend(q: Tensor, k: Tensor, v: Tensor, packing: Packing) -> Tensor:
     """Causal attention of every row to itself alone. All three are tokens x heads x size."""
-    if _flash(q.device, q.dtype, q.shape[-1]):
-        return _varlen(q, k, v, packing)
+    if _can_use_flash(q.device, q.dtype, q.shape[-1]):
+        return _attend_varlen(q, k, v, packing)
     shape = (packing.rows, packing.longest)
     even = len(q) == packing.rows * packing.longest
 
@@ -241,23 +244,23 @@ def attend(q: Tensor, k: Tensor, v: Tensor, packing: Packing) -> Tensor:
     return out if even else out.index_select(0, packing.grid)
 
 
-def _flash(device: torch.device, dtype: torch.dtype, size: int) -> bool:
+def _can_use_flash(device: torch.device, dtype: torch.dtype, size: int) -> bool:
     """Whether torch's flash attention for rows of different lengths can be asked."""
     able = device.type == "cuda" and dtype in HALF and size % 8 == 0 and size <= 256
     return able and torch.cuda.get_device_capability(device) >= (8, 0)
 
 
-def _varlen(q: Tensor, k: Tensor, v: Tensor, packing: Packing) -> Tensor:
+def _attend_varlen(q: Tensor, k: Tensor, v: Tensor, packing: Packing) -> Tensor:
     from torch.nn.attention.varlen import varlen_attn
 
     ends, most = packing.starts, packing.longest
-    out = varlen_attn(q, k, v, ends, ends, most, most, window_size=(-1, 0), **_grouped())
+    out = varlen_attn(q, k, v, ends, ends, most, most, window_size=(-1, 0), **_make_gqa_options())
     assert isinstance(out, Tensor)
     return out
 
 
 @cache
-def _grouped() -> dict[str, Any]:
+def _make_gqa_options() -> dict[str, Any]:
     """Fewer heads of keys than of queries are taken as they come by torch 2.11, and must be announced from 2.12 on."""
     from torch.nn.attention.varlen import varlen_attn
 

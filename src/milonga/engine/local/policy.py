@@ -22,23 +22,23 @@ from torch import Tensor, nn
 from milonga.config import PolicySection
 from milonga.engine.local import resting
 from milonga.engine.local.codec import Codec
-from milonga.engine.local.models import SMALL, eos_ids, matmul_parameters
+from milonga.engine.local.models import SMALL, count_matmul_parameters, find_eos_ids
 from milonga.engine.local.share import Share
-from milonga.errors import UserError, nearest
-from milonga.objectives.losses import optimistic
+from milonga.errors import UserError, suggest_name
+from milonga.objectives.losses import extrapolate_gradient
 
 COUNTER = "optimiser:step"
 """Key prefix of the step counters in a state. They have not the shape of their parameter, and may be written as vectors."""
 
 
-def computing_dtype(section: PolicySection, parameters: int, device: str) -> torch.dtype:
+def choose_compute_dtype(section: PolicySection, parameters: int, device: str) -> torch.dtype:
     """The precision in which a policy computes: what its section says; else float32 on a CPU and for small models."""
     if section.dtype != "auto":
         return getattr(torch, section.dtype)  # type: ignore[no-any-return]
     return torch.float32 if device == "cpu" or parameters < SMALL else torch.bfloat16
 
 
-def bit_sums(tensors: Iterable[Tensor]) -> list[int]:
+def compute_bit_sums(tensors: Iterable[Tensor]) -> list[int]:
     """For each float32 tensor its bits, summed as integers: the same on every device and with any number of threads."""
     return [int(t.detach().contiguous().view(torch.int32).sum(dtype=torch.int64)) for t in tensors]
 
@@ -52,26 +52,26 @@ class Policy:
         self.model = model
         self.adapter = adapter
         self.codec = Codec(tokenizer, section.chat)
-        self.eos = eos_ids(self.causal, tokenizer)
+        self.eos = find_eos_ids(self.causal, tokenizer)
         self.pad = int(tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id)
         self.version = 0
         self.updates = 0
         self.activate()
-        self.head = self._value_head() if section.kind == "scalar" else None
-        self.names, self.parameters = self.trainable()
+        self.head = self._make_value_head() if section.kind == "scalar" else None
+        self.names, self.parameters = self.find_trainable()
         self.device = self.parameters[0].device
         """Device that it computes on, even while its weights are offloaded."""
         self.share = Share()
         """The rows that are this process's to compute."""
-        self.optimiser = self.new_optimiser()
+        self.optimiser = self.make_optimizer()
         self.gradients: list[Tensor] | None = None
         """Gradients of the last step, before extrapolation; only with `optimism` (OGDA)."""
         self.tags: dict[str, list[Tensor]] = {"ref": self.clone()}
         if section.ema is not None:
             self.tags["ema"] = self.clone()
-        self.compute_dtype = computing_dtype(section, sum(p.numel() for p in self.causal.parameters()), self.device.type)
+        self.compute_dtype = choose_compute_dtype(section, sum(p.numel() for p in self.causal.parameters()), self.device.type)
         self.plain_head = self._probe_head()
-        self.matmuls = matmul_parameters(self.causal, self.parameters)
+        self.matmuls = count_matmul_parameters(self.causal, self.parameters)
         self.start = ""
         self.shell: nn.Module | None = None
         """What every pass goes through where the weights are sharded over several processes; None where they are whole."""
@@ -92,7 +92,7 @@ class Policy:
         if self.adapter and self.model.active_adapter != self.adapter:
             self.model.set_adapter(self.adapter)
 
-    def trainable(self) -> tuple[list[str], list[nn.Parameter]]:
+    def find_trainable(self) -> tuple[list[str], list[nn.Parameter]]:
         """Names and tensors of what is trained: the whole model, or the adapter; and a value head."""
         if not self.adapter:
             for parameter in self.model.parameters():
@@ -102,7 +102,7 @@ class Policy:
             pairs += [(f"value_head.{n}", p) for n, p in self.head.named_parameters()]
         return [n for n, _ in pairs], [p for _, p in pairs]
 
-    def _value_head(self) -> nn.Linear:
+    def _make_value_head(self) -> nn.Linear:
         """One number from each hidden state. It starts at zero: a judge that knows nothing says one half to everything."""
         weights = next(self.model.parameters())
         head = nn.Linear(self.causal.config.get_text_config().hidden_size, 1, device=weights.device)
@@ -110,23 +110,23 @@ class Policy:
         nn.init.zeros_(head.bias)
         return head
 
-    def value(self, hidden: Tensor) -> Tensor:
+    def compute_value(self, hidden: Tensor) -> Tensor:
         if self.head is None:
             raise ValueError(f"policy '{self.name}' has no value head")
         values: Tensor = self.head(hidden.to(self.head.weight.dtype))[:, 0]
         return values
 
-    def new_optimiser(self) -> torch.optim.AdamW:
+    def make_optimizer(self) -> torch.optim.AdamW:
         s = self.section
         return torch.optim.AdamW(
             self.parameters, lr=s.learning_rate, betas=s.betas, eps=s.eps, weight_decay=s.weight_decay, fused=True
         )
 
-    def through(self, compute: Callable[..., Any], *args: Any) -> Any:
+    def run_pass(self, compute: Callable[..., Any], *args: Any) -> Any:
         """Run `compute(policy, *args)` as a pass in which all weights are available, gathered if they are sharded."""
         return compute(self, *args) if self.shell is None else self.shell(compute, *args)
 
-    def computing(self) -> Any:
+    def use_compute_dtype(self) -> Any:
         """Context manager (autocast) for the compute dtype; the master weights stay float32."""
         if self.compute_dtype == torch.float32:
             return nullcontext()
@@ -161,61 +161,61 @@ class Policy:
         return self.causal.get_decoder()
 
     def clone(self) -> list[Tensor]:
-        return [self.kept(p.detach().clone()) for p in self.parameters]
+        return [self.store_tensor(p.detach().clone()) for p in self.parameters]
 
-    def kept(self, tensor: Tensor) -> Tensor:
+    def store_tensor(self, tensor: Tensor) -> Tensor:
         """Move a tensor to where it is stored: on the host with `offload`, else on the device."""
         if not self.section.offload:
             return tensor.to(self.device)
-        resting.put_away([self.share.part(tensor)], self.device)
+        resting.put_away([self.share.get_local_part(tensor)], self.device)
         return tensor
 
-    def near(self, tensor: Tensor, like: Tensor) -> Tensor:
+    def fetch_to_device(self, tensor: Tensor, like: Tensor) -> Tensor:
         """Fetch a tensor that may be on the host to the device of `like`, which has the same shape."""
         if not self.section.offload:
             return tensor
         found = torch.empty_like(like)
-        self.share.part(found).copy_(self.share.part(tensor), non_blocking=True)
+        self.share.get_local_part(found).copy_(self.share.get_local_part(tensor), non_blocking=True)
         return found
 
-    def moments(self) -> list[Tensor]:
+    def list_moments(self) -> list[Tensor]:
         """List the optimizer's moments, without its step counters."""
         states = self.optimiser.state.values()
-        return [self.share.part(t) for state in states for key, t in state.items() if f"optimiser:{key}" != COUNTER]
+        return [self.share.get_local_part(t) for state in states for key, t in state.items() if f"optimiser:{key}" != COUNTER]
 
     @contextmanager
-    def stepping(self) -> Iterator[None]:
+    def moments_on_device(self) -> Iterator[None]:
         """Context manager of an optimizer step, in which the moments are on the device. In the passes before, when memory is
         short, they are not."""
         if not self.section.offload:
             yield
             return
-        resting.bring_back(self.moments(), self.device)
+        resting.bring_back(self.list_moments(), self.device)
         try:
             yield
         finally:
-            resting.put_away([*self.moments(), *(self.share.part(g) for g in self.gradients or ())], self.device)
+            resting.put_away([*self.list_moments(), *(self.share.get_local_part(g) for g in self.gradients or ())], self.device)
 
-    def weights(self) -> list[Tensor]:
+    def list_weights(self) -> list[Tensor]:
         """List all weights that this process holds, a frozen base and buffers included; policies on one base share them."""
         heads = [] if self.head is None else [self.head]
         return [t for module in (self.model, *heads) for t in (*module.parameters(), *module.buffers())]
 
-    def tagged(self, tag: str) -> list[Tensor]:
+    def get_tag(self, tag: str) -> list[Tensor]:
         if tag not in self.tags:
-            raise UserError(f"policy '{self.name}' has no version '{tag}': {nearest(tag, ['live', *self.tags])}")
+            raise UserError(f"policy '{self.name}' has no version '{tag}': {suggest_name(tag, ['live', *self.tags])}")
         return self.tags[tag]
 
     @contextmanager
-    def at(self, tag: str) -> Iterator[None]:
+    def use_version(self, tag: str) -> Iterator[None]:
         """Compute with another version of the weights; without gradients."""
         self.activate()
         if tag == "live":
             yield
             return
-        others = self.tagged(tag)
+        others = self.get_tag(tag)
         if self.shell is None:
-            others = [self.near(tensor, p.detach()) for tensor, p in zip(others, self.parameters, strict=True)]
+            others = [self.fetch_to_device(tensor, p.detach()) for tensor, p in zip(others, self.parameters, strict=True)]
         # Shards are gathered from the memory they lie in: pointing elsewhere would not be noticed.
         live = [p.data for p in self.parameters] if self.shell is None else self.clone()
         put = self._point_to if self.shell is None else self.assign
@@ -233,38 +233,38 @@ class Policy:
     @torch.no_grad()
     def assign(self, tensors: list[Tensor]) -> None:
         for parameter, other in zip(self.parameters, tensors, strict=True):
-            self.share.part(parameter).copy_(self.share.part(other))
+            self.share.get_local_part(parameter).copy_(self.share.get_local_part(other))
 
-    def clip(self, norm: Tensor, size: float) -> None:
+    def clip_gradients(self, norm: Tensor, size: float) -> None:
         """Scale the gradients down to the norm that is allowed; `size` is their norm as a number."""
         if size + 1e-6 > self.section.grad_clip:
             torch.nn.utils.clip_grads_with_norm_(self.parameters, self.section.grad_clip, norm)
 
     def gradient_norm(self) -> Tensor:
-        return self.share.whole(torch.nn.utils.get_total_norm([p.grad for p in self.parameters if p.grad is not None]))
+        return self.share.gather_tensor(torch.nn.utils.get_total_norm([p.grad for p in self.parameters if p.grad is not None]))
 
     @torch.no_grad()
-    def look_ahead(self) -> list[Tensor]:
+    def extrapolate_gradients(self) -> list[Tensor]:
         """Replace each gradient g_t by the optimistic 2 g_t - g_(t-1), and return the g_t; the first g_(t-1) is g_t itself."""
         now = [torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in self.parameters]
         for parameter, gradient, before in zip(self.parameters, now, self.gradients or now, strict=True):
-            parameter.grad = optimistic(gradient, self.near(before, gradient))
+            parameter.grad = extrapolate_gradient(gradient, self.fetch_to_device(before, gradient))
         return now
 
     @torch.no_grad()
-    def average(self) -> None:
+    def update_average(self) -> None:
         """Move the running average a step towards the live weights."""
         if self.section.ema is not None:
             for mean, parameter in zip(self.tags["ema"], self.parameters, strict=True):
-                moved = self.near(mean, parameter.detach()).lerp_(parameter, 1 - self.section.ema)
-                self.share.part(mean).copy_(self.share.part(moved))
+                moved = self.fetch_to_device(mean, parameter.detach()).lerp_(parameter, 1 - self.section.ema)
+                self.share.get_local_part(mean).copy_(self.share.get_local_part(moved))
 
     def fingerprint(self) -> str:
         """A short name of the policy's start, frozen base included, to notice a resumed run whose start has changed."""
         if not self.start:
             frozen = {n: p.detach() for n, p in self.causal.named_parameters() if self.adapter and "lora_" not in n}
             tensors = frozen | dict(zip(self.names, self.tags["ref"], strict=True))
-            sums = [f"{n}:{bits}" for n, bits in zip(tensors, bit_sums(tensors.values()), strict=True)]
+            sums = [f"{n}:{bits}" for n, bits in zip(tensors, compute_bit_sums(tensors.values()), strict=True)]
             self.start = hashlib.blake2b("\n".join(sums).encode(), digest_size=8).hexdigest()
         return self.start
 
@@ -274,11 +274,11 @@ class Policy:
         config = self.causal.config.get_text_config()
         return 2.0 * self.matmuls * tokens + 4.0 * float(config.num_hidden_layers * config.hidden_size) * attended
 
-    def state(self) -> dict[str, Tensor]:
+    def get_state(self) -> dict[str, Tensor]:
         """The training state, on the CPU."""
-        return {key: tensor.contiguous().cpu() for key, tensor in self.tensors().items()}
+        return {key: tensor.contiguous().cpu() for key, tensor in self.collect_tensors().items()}
 
-    def tensors(self) -> dict[str, Tensor]:
+    def collect_tensors(self) -> dict[str, Tensor]:
         """Everything that changes while training, as flat tensors: live weights, optimiser moments, other versions."""
         out = {f"live/{n}": p.detach() for n, p in zip(self.names, self.parameters, strict=True)}
         for tag, tensors in self.tags.items():
@@ -295,13 +295,13 @@ class Policy:
         kinds = {key.partition("/")[0] for key in state}
         self.tags = {tag: tensors for tag, tensors in self.tags.items() if tag in ("ref", "ema")}
         for tag in sorted(kind.removeprefix("tag:") for kind in kinds if kind.startswith("tag:")):
-            self.tags[tag] = [self.kept(state[f"tag:{tag}/{n}"]) for n in self.names]
-        self.gradients = [self.kept(state[f"gradient/{n}"]) for n in self.names] if "gradient" in kinds else None
-        self.optimiser = self.new_optimiser()
+            self.tags[tag] = [self.store_tensor(state[f"tag:{tag}/{n}"]) for n in self.names]
+        self.gradients = [self.store_tensor(state[f"gradient/{n}"]) for n in self.names] if "gradient" in kinds else None
+        self.optimiser = self.make_optimizer()
         for kind in sorted(kind for kind in kinds if kind.startswith("optimiser:")):
             for name, parameter in zip(self.names, self.parameters, strict=True):
                 if f"{kind}/{name}" in state:
                     value = state[f"{kind}/{name}"]
                     # AdamW's fused form wants its step counters on the device of the parameters.
-                    found = value.to(self.device).reshape(()) if kind == COUNTER else self.kept(value)
+                    found = value.to(self.device).reshape(()) if kind == COUNTER else self.store_tensor(value)
                     self.optimiser.state[parameter][kind[10:]] = found

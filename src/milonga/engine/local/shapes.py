@@ -13,7 +13,7 @@ WANDERING = ("dynamic", "longrope")
 """Rotary positions that depend on the longest row of a batch."""
 
 
-def misfit(policy: Policy) -> str | None:
+def explain_misfit(policy: Policy) -> str | None:
     """Why this policy's model must go through its own forward pass; None if it need not."""
     causal = policy.causal
     name = type(causal).__name__
@@ -29,12 +29,12 @@ def misfit(policy: Policy) -> str | None:
         return "its rotary positions depend on the length"
     if type(causal.get_input_embeddings()) is not nn.Embedding:
         return "its embedding is not a plain table"
-    if any(type(base_layer(linear)) is not nn.Linear for layer in causal.model.layers for linear in linears(layer)):
+    if any(type(base_layer(linear)) is not nn.Linear for layer in causal.model.layers for linear in list_linears(layer)):
         return "some of its layers are not plain linear maps"
     return None
 
 
-def linears(layer: Any) -> list[Any]:
+def list_linears(layer: Any) -> list[Any]:
     """The linear layers of a decoder layer: q, k, v, output, gate, up, down."""
     attention, mlp = layer.self_attn, layer.mlp
     return [attention.q_proj, attention.k_proj, attention.v_proj, attention.o_proj, mlp.gate_proj, mlp.up_proj, mlp.down_proj]
@@ -45,7 +45,7 @@ def base_layer(linear: Any) -> Any:
     return getattr(linear, "base_layer", linear)
 
 
-def folded(linear: Any, adapter: str | None) -> Tensor:
+def fold_adapter(linear: Any, adapter: str | None) -> Tensor:
     """Fold an adapter into the weight of its linear layer."""
     weight: Tensor = base_layer(linear).weight
     if adapter is None or adapter not in getattr(linear, "lora_A", {}):

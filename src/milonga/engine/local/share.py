@@ -18,26 +18,26 @@ class Share:
 
     workers = 1
 
-    def mine(self, sizes: Sequence[int], units: Sequence[int] | None = None) -> list[int]:
+    def select_own_rows(self, sizes: Sequence[int], units: Sequence[int] | None = None) -> list[int]:
         """Select the rows that this worker computes, given their lengths. Rows that share a unit are never split."""
         return list(range(len(sizes)))
 
-    def most(self, passes: int) -> int:
+    def max_over_workers(self, passes: int) -> int:
         """The maximum over all workers of their number of passes."""
         return passes
 
-    def total(self, values: Tensor) -> Tensor:
+    def sum_over_workers(self, values: Tensor) -> Tensor:
         """The sum over all workers."""
         return values
 
-    def collect(self, found: dict[int, Found]) -> dict[int, Found]:
+    def gather_by_row(self, found: dict[int, Found]) -> dict[int, Found]:
         """Gather the results of all workers, by row."""
         return found
 
-    def whole(self, tensor: Tensor) -> Tensor:
+    def gather_tensor(self, tensor: Tensor) -> Tensor:
         """Gather a tensor that may be sharded over the workers."""
         return tensor
 
-    def part(self, tensor: Tensor) -> Tensor:
+    def get_local_part(self, tensor: Tensor) -> Tensor:
         """This worker's shard of a tensor: the memory itself, no copy."""
         return tensor

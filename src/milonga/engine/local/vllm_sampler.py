@@ -26,9 +26,16 @@ from torch import Tensor, nn
 from milonga.config import VllmSection
 from milonga.engine.base import Completion, Decoding, Ledger, Request
 from milonga.engine.local.history import Pages
-from milonga.engine.local.models import model_path
-from milonga.engine.local.policy import Policy, bit_sums
-from milonga.engine.local.sampler import Written, charge, completion, ender_mask, most_tokens, stopped
+from milonga.engine.local.models import resolve_model_path
+from milonga.engine.local.policy import Policy, compute_bit_sums
+from milonga.engine.local.sampler import (
+    Written,
+    charge_sampling,
+    has_stop_string,
+    limit_new_tokens,
+    make_completion,
+    mask_stop_candidates,
+)
 from milonga.engine.local.shapes import base_layer
 from milonga.errors import ConfigError, UserError
 from milonga.types import Finish, Floats
@@ -57,7 +64,7 @@ class _Row:
     logprobs: list[float] = field(default_factory=list)
     finish: Finish | None = None
 
-    def written(self) -> Written:
+    def to_written(self) -> Written:
         assert self.finish is not None
         return Written(self.ids, np.array(self.logprobs, dtype=np.float64), self.finish)
 
@@ -85,26 +92,26 @@ class Host:
         """Start the engine, or wake it without its cache: ready for new weights."""
         if self.engine is None:
             with self.aside():
-                self.engine = start(self.policies, section, rows, self.transfer)
+                self.engine = start_engine(self.policies, section, rows, self.transfer)
             self.folder = tempfile.TemporaryDirectory(prefix="milonga-adapters-")
         elif section.sleep:
             self.engine.wake_up(tags=["weights"])
 
-    def ready(self, section: VllmSection) -> None:
+    def wake_cache(self, section: VllmSection) -> None:
         """Wake the key-value cache too: ready to compute. It is away while weights are loaded, so that both need not fit."""
         if section.sleep:
             self.engine.wake_up(tags=["kv_cache"])
 
-    def rest(self, section: VllmSection) -> None:
+    def put_to_sleep(self, section: VllmSection) -> None:
         """Put the engine to sleep until the next call, if that is wanted: the learner gets the device."""
         if section.sleep:
-            self.engine.sleep(level=2 if self.forgets(section) else 1)
+            self.engine.sleep(level=2 if self.forgets_weights(section) else 1)
 
-    def forgets(self, section: VllmSection) -> bool:
+    def forgets_weights(self, section: VllmSection) -> bool:
         """Whether weights are lost between calls."""
         return section.sleep and self.discards and self.transfer is None
 
-    def give(self, policy: Policy) -> Any:
+    def add_adapter(self, policy: Policy) -> Any:
         """Load an adapter into vLLM as it is at this moment; return what names it in requests."""
         from vllm.lora.request import LoRARequest
 
@@ -119,7 +126,7 @@ class Host:
         self.engine.add_lora(request)
         return request
 
-    def drop(self, request: Any) -> None:
+    def remove_adapter(self, request: Any) -> None:
         """Remove an adapter that another replaces."""
         if request is not None:
             self.engine.remove_lora(request.lora_int_id)
@@ -158,56 +165,56 @@ class VllmSampler:
         self, requests: Sequence[Request], decoding: Decoding, rows: int, ledger: Ledger, pages: Pages | None = None
     ) -> list[Completion]:
         """Sample completions. `pages` are not used: vLLM has its own cache, which must keep nothing between calls."""
-        asked = probes(self.policy)
-        with refusals(self.policy):
+        asked = make_probes(self.policy)
+        with explain_failures(self.policy):
             self.host.wake(self.section, rows)
-            given = self._hand_over()
+            given = self._update_weights()
         with self.host.aside():
             try:
-                with refusals(self.policy):
-                    self.host.ready(self.section)
-                    probed = [] if given is None else self._write(asked, Decoding(PROBE_TOKENS))
-                done = self._write(requests, decoding)
+                with explain_failures(self.policy):
+                    self.host.wake_cache(self.section)
+                    probed = [] if given is None else self._generate(asked, Decoding(PROBE_TOKENS))
+                done = self._generate(requests, decoding)
             finally:
-                self.host.rest(self.section)
+                self.host.put_to_sleep(self.section)
         if given is not None:  # looked at only now, so that our weights and vLLM's cache need not fit side by side
-            self._compare(asked, probed)
+            self._check_probe(asked, probed)
             self.held = given
-        if self.host.forgets(self.section):
+        if self.host.forgets_weights(self.section):
             self.held = None
-        charge(self.policy, ledger, [r.context for r in requests], [len(row.ids) for row in done])
-        return [completion(self.policy.codec, row, decoding) for row in done]
+        charge_sampling(self.policy, ledger, [r.context for r in requests], [len(row.ids) for row in done])
+        return [make_completion(self.policy.codec, row, decoding) for row in done]
 
-    def _hand_over(self) -> list[int] | None:
+    def _update_weights(self) -> list[int] | None:
         """Load the current weights into vLLM, unless it has them: learning, another tag and a copy all change their bit sums.
         Weights that were sent to it stay until `forget`. Return the bit sums to be probed; None if nothing changed."""
         if self.received:
             return None
-        wanted = bit_sums(self.policy.parameters)
+        wanted = compute_bit_sums(self.policy.parameters)
         if wanted == self.held:
             return None
         self.held = None
         if self.policy.adapter is None:
             self.engine.collective_rpc("reload_weights", kwargs={"weights_iterator": checkpoint(self.policy)})
         else:
-            self.host.drop(self.adapter)
-            self.adapter = self.host.give(self.policy)
+            self.host.remove_adapter(self.adapter)
+            self.adapter = self.host.add_adapter(self.policy)
         return wanted
 
     def receive(self, phase: str, told: Mapping[str, Any], rows: int) -> None:
         """One phase of a transfer from another process, by its name in vLLM. Whoever sends compares log-probabilities after
         the last one; nothing may be sampled before it."""
-        self.forget()
-        with refusals(self.policy):
+        self.forget_weights()
+        with explain_failures(self.policy):
             self.host.wake(self.section, rows)
             if phase == FIRST_PHASE:  # a sender that was lost left its connection behind
                 self.engine.collective_rpc("shutdown_weight_transfer_engine")
             self.engine.collective_rpc(phase, kwargs=dict(told))
         if phase == LAST_PHASE:
             self.received = True
-            self.host.rest(self.section)
+            self.host.put_to_sleep(self.section)
 
-    def forget(self) -> None:
+    def forget_weights(self) -> None:
         """Forget which weights vLLM holds: the next call loads those of the policy in this process."""
         self.held, self.received = None, False
 
@@ -217,9 +224,9 @@ class VllmSampler:
         from vllm import SamplingParams
         from vllm.inputs import tokens_input
 
-        with refusals(self.policy):
+        with explain_failures(self.policy):
             self.host.wake(self.section, most)
-            self.host.ready(self.section)
+            self.host.wake_cache(self.section)
         found: dict[str, Floats] = {}
         try:
             self.host.calls += 1
@@ -232,13 +239,13 @@ class VllmSampler:
                         known = zip(output.prompt_token_ids[1:], output.prompt_logprobs[1:], strict=True)
                         found[output.request_id] = np.array([0.0, *(at[token].logprob for token, at in known)])
         finally:
-            self.host.rest(self.section)
+            self.host.put_to_sleep(self.section)
         return [found[str(i)] for i in range(len(rows))]
 
-    def _compare(self, asked: Sequence[Request], done: Sequence[Written]) -> None:
+    def _check_probe(self, asked: Sequence[Request], done: Sequence[Written]) -> None:
         """Compare vLLM's log-probabilities of the probe tokens with those of our own model; too large a difference is an
         error."""
-        ours = [fresh_logprobs(self.policy, r.context, row.ids) for r, row in zip(asked, done, strict=True)]
+        ours = [compute_logprobs(self.policy, r.context, row.ids) for r, row in zip(asked, done, strict=True)]
         apart = np.abs(np.concatenate(ours) - np.concatenate([row.logprobs for row in done]))
         if not apart.mean() <= self.tolerance:  # so that NaN is refused too
             raise UserError(
@@ -247,27 +254,27 @@ class VllmSampler:
                 f"{self.tolerance:.2g} on average is allowed (sampling.vllm.tolerance); use sampler=auto for this model"
             )
 
-    def _write(self, requests: Sequence[Request], decoding: Decoding) -> list[Written]:
+    def _generate(self, requests: Sequence[Request], decoding: Decoding) -> list[Written]:
         """Generate a completion for every request, checking for stop strings after every step."""
         rows = {str(i): _Row() for i in range(len(requests))}
-        enders = ender_mask(self.policy, decoding.stop)
+        enders = mask_stop_candidates(self.policy, decoding.stop)
         try:
-            self._add(requests, decoding)
+            self._add_requests(requests, decoding)
             while self.engine.has_unfinished_requests():
                 outputs = self.engine.step()
                 for output in outputs:
-                    self._take(rows[output.request_id], output, decoding, enders)
+                    self._append_output(rows[output.request_id], output, decoding, enders)
                 self.engine.abort_request([o.request_id for o in outputs if rows[o.request_id].finish == "stop"])
         finally:  # interrupted: the next call must not meet what is left of this one
             self.engine.abort_request([name for name, row in rows.items() if row.finish is None])
-        return [row.written() for row in rows.values()]
+        return [row.to_written() for row in rows.values()]
 
-    def _add(self, requests: Sequence[Request], decoding: Decoding) -> None:
+    def _add_requests(self, requests: Sequence[Request], decoding: Decoding) -> None:
         from vllm.inputs import tokens_input
 
         self.host.calls += 1
         most = int(self.engine.model_config.max_model_len)
-        for name, (request, room) in enumerate(zip(requests, most_tokens(self.policy, requests, decoding), strict=True)):
+        for name, (request, room) in enumerate(zip(requests, limit_new_tokens(self.policy, requests, decoding), strict=True)):
             if len(request.context) + room > most:
                 raise UserError(
                     f"policy '{self.policy.name}': {len(request.context)} tokens of prompt and {room} of output are more than "
@@ -276,10 +283,10 @@ class VllmSampler:
                 )
             # Prompts are shared within a call and never beyond it: keys and values of other weights would be wrong.
             prompt = tokens_input(request.context.tolist(), cache_salt=str(self.host.calls))
-            parameters = self._parameters(request.key, room, decoding)
+            parameters = self._make_sampling_params(request.key, room, decoding)
             self.engine.add_request(str(name), prompt, parameters, lora_request=self.adapter)
 
-    def _parameters(self, key: int, room: int, decoding: Decoding) -> Any:
+    def _make_sampling_params(self, key: int, room: int, decoding: Decoding) -> Any:
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind
 
@@ -294,14 +301,14 @@ class VllmSampler:
             output_kind=RequestOutputKind.DELTA,
         )
 
-    def _take(self, row: _Row, output: Any, decoding: Decoding, enders: Any) -> None:
+    def _append_output(self, row: _Row, output: Any, decoding: Decoding, enders: Any) -> None:
         new = output.outputs[0]
         for token, logprobs in zip(new.token_ids, new.logprobs, strict=True):
             row.ids.append(token)
             row.logprobs.append(logprobs[token].logprob)
             if token in self.policy.eos:
                 row.finish = "eos"
-            elif enders is not None and enders[token] and stopped(self.policy.codec, row.ids, decoding.stop):
+            elif enders is not None and enders[token] and has_stop_string(self.policy.codec, row.ids, decoding.stop):
                 row.finish = "stop"
                 return
         if output.finished and row.finish is None:
@@ -310,12 +317,12 @@ class VllmSampler:
     def close(self) -> None:
         """Free vLLM's memory. State that its engines share in a process ends too: all of them are closed, or none."""
         self.host.close()
-        self.forget()
+        self.forget_weights()
         self.adapter = None
 
 
 @contextmanager
-def refusals(policy: Policy) -> Iterator[None]:
+def explain_failures(policy: Policy) -> Iterator[None]:
     """Turn vLLM's errors (an unknown model, too little memory) into a message to the user."""
     try:
         yield
@@ -324,7 +331,7 @@ def refusals(policy: Policy) -> Iterator[None]:
         raise UserError(f"policy '{policy.name}' cannot be sampled by vLLM: {told}; use sampler=auto") from None
 
 
-def start(policies: Sequence[Policy], section: VllmSection, rows: int, transfer: str | None = None) -> Any:
+def start_engine(policies: Sequence[Policy], section: VllmSection, rows: int, transfer: str | None = None) -> Any:
     """Start a vLLM engine for the model of these policies in this process: a base without adapters, or dummy weights until the
     policy's are loaded."""
     # Weights can be handed over only within a process. The log goes where progress goes, and nothing is reported to anyone.
@@ -340,7 +347,7 @@ def start(policies: Sequence[Policy], section: VllmSection, rows: int, transfer:
         from vllm.config import WeightTransferConfig
 
         require_device(policies[0].device)
-        chosen = arguments(policies, section, rows)
+        chosen = make_engine_arguments(policies, section, rows)
         if transfer is not None:
             chosen["weight_transfer_config"] = WeightTransferConfig(backend=transfer)
         return LLMEngine.from_engine_args(EngineArgs(**chosen))
@@ -348,13 +355,13 @@ def start(policies: Sequence[Policy], section: VllmSection, rows: int, transfer:
         torch.set_num_threads = set_threads  # type: ignore[assignment]  # on a CPU vLLM puts one there that does nothing
 
 
-def arguments(policies: Sequence[Policy], section: VllmSection, rows: int) -> dict[str, Any]:
+def make_engine_arguments(policies: Sequence[Policy], section: VllmSection, rows: int) -> dict[str, Any]:
     policy = policies[0]
     on_cpu = policy.device.type == "cpu"
     if not on_cpu:
         torch.cuda.empty_cache()  # what our own allocator only keeps looks taken to vLLM
     chosen = {
-        "model": model_path(policy.section.model),
+        "model": resolve_model_path(policy.section.model),
         "skip_tokenizer_init": True,
         "generation_config": "vllm",  # a model's own would bring truncated sampling with it
         "load_format": "dummy",  # the policy's weights come before the first token
@@ -370,10 +377,10 @@ def arguments(policies: Sequence[Policy], section: VllmSection, rows: int) -> di
     }
     if on_cpu:
         chosen |= ON_CPU | {"max_num_batched_tokens": max(MOST_AT_ONCE, min(policy.context, LONGEST))}
-    return chosen | (with_adapters(policies) if policy.adapter else {})
+    return chosen | (make_lora_arguments(policies) if policy.adapter else {})
 
 
-def with_adapters(policies: Sequence[Policy]) -> dict[str, Any]:
+def make_lora_arguments(policies: Sequence[Policy]) -> dict[str, Any]:
     """Engine arguments for LoRA: the base is the frozen model itself, with room for the adapters of all policies."""
     rank = max(policy.section.lora.rank for policy in policies if policy.section.lora is not None)
     most = next((known for known in RANKS if rank <= known), RANKS[-1])
@@ -410,7 +417,7 @@ def checkpoint(policy: Policy) -> Iterator[tuple[str, Tensor]]:
     Each is a copy: vLLM must not hold memory that learning writes to. Shards are gathered one by one; all workers of a group
     take part."""
     for name, parameter in checkpoint_parameters(policy):
-        yield name, policy.share.whole(parameter.detach()).to(policy.compute_dtype, copy=True)
+        yield name, policy.share.gather_tensor(parameter.detach()).to(policy.compute_dtype, copy=True)
 
 
 def checkpoint_parameters(policy: Policy) -> Iterator[tuple[str, nn.Parameter]]:
@@ -418,16 +425,16 @@ def checkpoint_parameters(policy: Policy) -> Iterator[tuple[str, nn.Parameter]]:
     yield from policy.causal.named_parameters(remove_duplicate=False)
 
 
-def probes(policy: Policy) -> list[Request]:
+def make_probes(policy: Policy) -> list[Request]:
     """Make a few fixed prompts for vLLM to continue, by which its weights are checked."""
     contexts = np.random.default_rng(0).integers(0, len(policy.codec.tokenizer), (PROBES, PROBE_CONTEXT))
     return [Request(context, key) for key, context in enumerate(contexts)]
 
 
-def fresh_logprobs(policy: Policy, context: np.ndarray[Any, Any], output: list[int]) -> np.ndarray[Any, Any]:
+def compute_logprobs(policy: Policy, context: np.ndarray[Any, Any], output: list[int]) -> np.ndarray[Any, Any]:
     """Log-probabilities of these tokens after this context, at temperature 1, by the model's own forward pass."""
     ids = torch.tensor([*context.tolist(), *output], device=policy.device)
-    with policy.computing():
+    with policy.use_compute_dtype():
         logits = policy.model(input_ids=ids[None], attention_mask=torch.ones_like(ids)[None]).logits[0]
     logp = torch.log_softmax(logits[len(context) - 1 : -1].float(), dim=-1)
     return logp.gather(1, ids[len(context) :, None])[:, 0].double().cpu().numpy()

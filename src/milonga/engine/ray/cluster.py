@@ -27,10 +27,10 @@ def connect(placement: PlacementSection, store_bytes: int) -> bool:
     """Join the cluster of the placement or of RAY_ADDRESS, or start one here; True if it was started, and is ours to stop."""
     if ray.is_initialized():
         return False
-    address = address_of(placement)
+    address = find_address(placement)
     try:
         if address is not None:
-            knock(address)
+            check_reachable(address)
             ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
             return False
         size = store_bytes if placement.store_gib is None else int(placement.store_gib * 2**30)
@@ -42,28 +42,28 @@ def connect(placement: PlacementSection, store_bytes: int) -> bool:
             object_store_memory=max(LEAST_STORE, size),
         )
     except exceptions.AuthenticationError as error:
-        raise UserError(f"the Ray cluster wants its token in {TOKENS}: {first(error)}") from None
+        raise UserError(f"the Ray cluster wants its token in {TOKENS}: {first_line(error)}") from None
     except (OSError, ValueError, OverflowError, RuntimeError) as error:
         if address is None:
-            raise UserError(f"Ray cannot be started on this machine: {first(error)}") from None
+            raise UserError(f"Ray cannot be started on this machine: {first_line(error)}") from None
         raise UserError(
-            f"the Ray cluster at '{address}' cannot be joined: {first(error)}; look at the address (placement.address, "
+            f"the Ray cluster at '{address}' cannot be joined: {first_line(error)}; look at the address (placement.address, "
             f"RAY_ADDRESS), at its ports, and at its token ({TOKENS})"
         ) from None
     return True
 
 
-def knock(address: str) -> None:
+def check_reachable(address: str) -> None:
     """Raise an `OSError` if nobody listens at host:port; other addresses (auto, ray://…) are left to Ray."""
     host, _, port = address.rpartition(":")
     if host and "/" not in host and port.isdigit():
         socket.create_connection((host.strip("[]"), int(port)), PATIENCE).close()
 
 
-def address_of(placement: PlacementSection) -> str | None:
+def find_address(placement: PlacementSection) -> str | None:
     """Address of the cluster to join; None if one is to be started."""
     return placement.address or os.environ.get("RAY_ADDRESS")
 
 
-def first(error: Exception) -> str:
+def first_line(error: Exception) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]

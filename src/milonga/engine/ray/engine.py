@@ -24,14 +24,14 @@ from milonga.config import PlacementSection, PolicySection, VllmSection
 from milonga.engine.base import Completion, Decoding, Engine, History, LearnReport, Ledger, Request
 from milonga.engine.lagged import Lagged
 from milonga.engine.local.codec import Codec
-from milonga.engine.local.engine import sampled_together
+from milonga.engine.local.engine import group_by_sampler
 from milonga.engine.local.models import load_tokenizer
 from milonga.engine.ray import cluster, layout
-from milonga.engine.ray.group import Group, Lost, charge, lament
-from milonga.engine.ray.learners import Learners, bare
-from milonga.engine.ray.samplers import Handed, Handover, Sampler, Wanted, split
+from milonga.engine.ray.group import Group, Lost, add_charges, report_loss
+from milonga.engine.ray.learners import Learners, strip_rollouts
+from milonga.engine.ray.samplers import Handed, Handover, Sampler, Wanted, split_requests
 from milonga.engine.ray.worker import Facts, Setup
-from milonga.errors import ConfigError, nearest
+from milonga.errors import ConfigError, suggest_name
 from milonga.types import Floats, Lesson, Prompt, Traces
 
 
@@ -67,15 +67,15 @@ class RayEngine(Engine):
         self.ledger = Ledger()
         self.codecs = {name: Codec(load_tokenizer(section.model), section.chat) for name, section in policies.items()}
         self.versions = dict.fromkeys(policies, 0)
-        sizes = {name: layout.size_of(section) for name, section in policies.items()}
+        sizes = {name: layout.compute_size(section) for name, section in policies.items()}
         self.learners: dict[str, Learners] = {}
         self.samplers: dict[str, list[Sampler]] = {}
         self.started = cluster.connect(placement, layout.store_bytes(sizes, staleness))
         try:
-            machines = layout.machines()
-            layout.place(layout.needs_of(policies, sizes, placement, device, vllm, machines), machines)
-            gpus = {name: layout.gpus_of(placement.of(name), device, machines) for name in policies}
-            self.learners = {n: Learners(n, self._group(f"learners of {n}", [n], gpus[n])) for n in policies}
+            machines = layout.list_machines()
+            layout.place_workers(layout.compute_needs(policies, sizes, placement, device, vllm, machines), machines)
+            gpus = {name: layout.choose_gpus(placement.for_policy(name), device, machines) for name in policies}
+            self.learners = {n: Learners(n, self._make_group(f"learners of {n}", [n], gpus[n])) for n in policies}
             self.samplers = self._make_samplers(gpus)
             self.handover = Handover(self.samplers, self.learners, placement)
             self._start_all()
@@ -83,63 +83,63 @@ class RayEngine(Engine):
             self.close()
             raise
 
-    def _group(self, title: str, policies: Sequence[str], gpus: float, alone: bool = False) -> Group:
-        placement = self.placement.of(policies[0]).model_copy(update={"gpus": gpus})
+    def _make_group(self, title: str, policies: Sequence[str], gpus: float, alone: bool = False) -> Group:
+        placement = self.placement.for_policy(policies[0]).model_copy(update={"gpus": gpus})
         threads = self.threads or max(1, int(placement.cpus))
         sections = {name: self.sections[name] for name in policies}
-        transfer = layout.transfer_of(self.sections[policies[0]], placement) if alone else None
+        transfer = layout.choose_transfer(self.sections[policies[0]], placement) if alone else None
         setup = Setup(sections, "cuda" if gpus else "cpu", self.rows, self.limit, self.vllm, threads, 0 < gpus < 1, transfer)
         return Group(title, setup, 1 if alone else placement.learners, placement)
 
     def _make_samplers(self, gpus: Mapping[str, float]) -> dict[str, list[Sampler]]:
         """Make the samplers of each policy; policies with adapters on one base share them."""
         made: dict[str, list[Sampler]] = {name: [] for name in self.sections}
-        for names in sampled_together(self.sections):
-            count = max(self.placement.of(name).samplers for name in names)
+        for names in group_by_sampler(self.sections):
+            count = max(self.placement.for_policy(name).samplers for name in names)
             title = f"samplers of {', '.join(names)}"
-            group = [Sampler(self._group(title, names, gpus[names[0]], alone=True)) for _ in range(count)]
+            group = [Sampler(self._make_group(title, names, gpus[names[0]], alone=True)) for _ in range(count)]
             made |= dict.fromkeys(names, group)
         return made
 
     def _start_all(self) -> None:
         """Start all groups in parallel; lost workers are started again."""
-        for group in self._groups():
+        for group in self._list_groups():
             group.begin()
-        for group in self._groups():
+        for group in self._list_groups():
             try:
                 group.complete()
             except Lost as lost:
-                lament(group, lost, 0)
+                report_loss(group, lost, 0)
         for learners in self.learners.values():
-            learners.do("checkpoint_bytes")
+            learners.call_workers("checkpoint_bytes")
         self.facts: dict[str, Facts] = {name: learners.group.facts[name] for name, learners in self.learners.items()}
 
-    def _groups(self) -> list[Group]:
+    def _list_groups(self) -> list[Group]:
         shared = {id(s): s.group for samplers in self.samplers.values() for s in samplers}
         return [learners.group for learners in self.learners.values()] + list(shared.values())
 
     # Text: no weights are needed for it.
 
-    def _codec(self, policy: str) -> Codec:
+    def _get_codec(self, policy: str) -> Codec:
         if policy not in self.codecs:
-            raise ConfigError(f"unknown policy '{policy}': {nearest(policy, self.codecs)}")
+            raise ConfigError(f"unknown policy '{policy}': {suggest_name(policy, self.codecs)}")
         return self.codecs[policy]
 
     def encode_all(self, policy: str, prompts: Sequence[Prompt]) -> list[NDArray[np.int64]]:
-        return self._codec(policy).encode_all(prompts)
+        return self._get_codec(policy).encode_all(prompts)
 
-    def follow_all(self, policy: str, prompts: Sequence[Prompt], last: Sequence[int]) -> list[NDArray[np.int64]]:
-        return self._codec(policy).follow_all(prompts, last)
+    def encode_next_turns(self, policy: str, prompts: Sequence[Prompt], last: Sequence[int]) -> list[NDArray[np.int64]]:
+        return self._get_codec(policy).encode_next_turns(prompts, last)
 
-    def transcribe(self, policy: str, text: str, end: bool = True) -> Completion:
-        return self._codec(policy).transcribe(text, end)
+    def encode_completion(self, policy: str, text: str, end: bool = True) -> Completion:
+        return self._get_codec(policy).encode_completion(text, end)
 
-    def same_tokens(self, policy: str, other: str) -> bool:
-        mine, theirs = (self._codec(name).tokenizer.get_vocab() for name in (policy, other))
+    def has_same_vocabulary(self, policy: str, other: str) -> bool:
+        mine, theirs = (self._get_codec(name).tokenizer.get_vocab() for name in (policy, other))
         return bool(mine == theirs)
 
     def context_limit(self, policy: str) -> int:
-        self._codec(policy)
+        self._get_codec(policy)
         return self.facts[policy].context
 
     # Sampling.
@@ -154,7 +154,7 @@ class RayEngine(Engine):
     ) -> list[Completion]:
         """Sample completions. Requests with one prompt go to one worker: it is computed, and charged, once. There is no prefix
         cache between calls."""
-        return self.sample_from(policy, requests, decoding, tag, lambda: self.handover.newest(policy, tag), self.ledger)
+        return self.sample_from(policy, requests, decoding, tag, lambda: self.handover.get_newest(policy, tag), self.ledger)
 
     def sample_from(
         self,
@@ -167,17 +167,17 @@ class RayEngine(Engine):
     ) -> list[Completion]:
         """Sample from the weights that `wanted` returns, and charge `ledger`. If there are samplers, no learner is called,
         unless `wanted` does: it can run while learning goes on."""
-        self._codec(policy)
+        self._get_codec(policy)
         if self.sections[policy].kind == "scalar":
             raise ValueError(f"policy '{policy}' has a value head: it judges, and cannot be sampled from")
         samplers = self.samplers[policy]
-        parts = split(requests, len(samplers) or self.learners[policy].group.size)
+        parts = split_requests(requests, len(samplers) or self.learners[policy].group.size)
         asked = [[requests[i] for i in part] for part in parts]
         if samplers:
             found = self.handover.sample(policy, asked, decoding, tag, wanted, ledger)
         else:
-            found, charges = self.learners[policy].do("sample", policy, asked, decoding, tag)
-            charge(ledger, charges)
+            found, charges = self.learners[policy].call_workers("sample", policy, asked, decoding, tag)
+            add_charges(ledger, charges)
         out: dict[int, Completion] = {}
         for part, done in zip(parts, found, strict=True):
             out |= dict(zip(part, done, strict=True))
@@ -185,98 +185,98 @@ class RayEngine(Engine):
 
     def frozen(self) -> Published:
         """A view of the published weights. It gathers those that samplers do not have yet, so that they need no learner."""
-        return Published(self, {policy: self.handover.newest(policy) for policy in self.samplers if self.samplers[policy]})
+        return Published(self, {policy: self.handover.get_newest(policy) for policy in self.samplers if self.samplers[policy]})
 
     # Learning.
 
     def score(self, policy: str, traces: Traces, tag: str = "live") -> list[Floats]:
-        return self._read("score", policy, traces, tag)
+        return self._score_rollouts("score", policy, traces, tag)
 
     def values(self, policy: str, traces: Traces, tag: str = "live") -> list[Floats]:
-        return self._read("values", policy, traces, tag)
+        return self._score_rollouts("values", policy, traces, tag)
 
-    def _read(self, method: str, policy: str, traces: Traces, tag: str) -> list[Floats]:
-        self._codec(policy)
-        values, charges = self.learners[policy].do(method, policy, ray.put(bare(traces)), tag)
-        charge(self.ledger, charges)
+    def _score_rollouts(self, method: str, policy: str, traces: Traces, tag: str) -> list[Floats]:
+        self._get_codec(policy)
+        values, charges = self.learners[policy].call_workers(method, policy, ray.put(strip_rollouts(traces)), tag)
+        add_charges(self.ledger, charges)
         return [array.copy() for array in values[0]]  # what lies in the store cannot be written to
 
     def learn(self, lesson: Lesson) -> LearnReport:
-        self._codec(lesson.policy)
-        sent = ray.put(replace(lesson, traces=bare(lesson.traces)))
-        values, charges = self.learners[lesson.policy].do("learn", sent, changes=True)
-        charge(self.ledger, charges)
+        self._get_codec(lesson.policy)
+        sent = ray.put(replace(lesson, traces=strip_rollouts(lesson.traces)))
+        values, charges = self.learners[lesson.policy].call_workers("learn", sent, changes=True)
+        add_charges(self.ledger, charges)
         report: LearnReport = values[0]
         return report
 
     def publish(self, policy: str) -> int:
         """Count the version, move the average, and hand the weights to the samplers."""
-        self._codec(policy)
+        self._get_codec(policy)
         self._change("publish", policy)
         self.versions[policy] += 1
-        self.handover.changed(policy, "live", "ema")
+        self.handover.mark_changed(policy, "live", "ema")
         if not self.staleness:  # else they are busy, and take it when they are next asked
-            self.handover.supply(self.samplers[policy], policy, "live", lambda: self.handover.newest(policy))
+            self.handover.supply(self.samplers[policy], policy, "live", lambda: self.handover.get_newest(policy))
         return self.versions[policy]
 
     def version(self, policy: str) -> int:
-        self._codec(policy)
+        self._get_codec(policy)
         return self.versions[policy]
 
     def snapshot(self, policy: str, tag: str) -> None:
-        self._codec(policy)
+        self._get_codec(policy)
         self._change("snapshot", policy, tag)
-        self.handover.changed(policy, tag)
+        self.handover.mark_changed(policy, tag)
 
     def copy(self, policy: str, source: str, tag: str = "live") -> None:
         for name in (policy, source):
-            self._codec(name)
+            self._get_codec(name)
         if policy == source:
             self._change("copy", policy, tag)
         else:
             if self.facts[policy].shapes != self.facts[source].shapes:
                 raise ConfigError(f"policy '{policy}' cannot take the weights of '{source}': their shapes differ")
-            values, _ = self.learners[source].do("weights", source, tag)
+            values, _ = self.learners[source].call_workers("weights", source, tag)
             # Kept by this process: the source may be lost before the copy has to be made again.
             self._change("take", policy, ray.put(values[0]))
-        self.handover.changed(policy, "live")
+        self.handover.mark_changed(policy, "live")
 
     def _change(self, method: str, policy: str, *args: Any) -> None:
-        self.learners[policy].do(method, policy, *args, changes=True)
+        self.learners[policy].call_workers(method, policy, *args, changes=True)
 
     # Files. They are written and read by workers: all machines must see the run folder.
 
     def save(self, folder: Path) -> None:
         state: dict[str, Any] = {"ledger": self.ledger.to_json(), "policies": {}}
         for name, learners in self.learners.items():
-            values, _ = learners.do("save", name, folder.resolve())
+            values, _ = learners.call_workers("save", name, folder.resolve())
             state["policies"][name] = values[0]
         (folder / "engine.json").write_text(json.dumps(state, indent=1))
         for name, learners in self.learners.items():
-            learners.settle(folder.resolve(), state["policies"][name])
+            learners.mark_saved(folder.resolve(), state["policies"][name])
 
     def load(self, folder: Path) -> None:
         state = json.loads((folder / "engine.json").read_text())
         self.ledger.from_json(state["ledger"])
         for name, learners in self.learners.items():
             saved = state["policies"][name]
-            learners.do("load", name, folder.resolve(), saved)
-            learners.settle(folder.resolve(), saved)
+            learners.call_workers("load", name, folder.resolve(), saved)
+            learners.mark_saved(folder.resolve(), saved)
             self.versions[name] = saved["version"]
-        self.handover.reloaded()
+        self.handover.mark_all_changed()
 
     def export(self, policy: str, folder: Path, merged: bool = False) -> None:
-        self._codec(policy)
+        self._get_codec(policy)
         folder.mkdir(parents=True, exist_ok=True)
-        self.learners[policy].do("export", policy, folder.resolve(), merged)
+        self.learners[policy].call_workers("export", policy, folder.resolve(), merged)
 
     def checkpoint_bytes(self) -> int:
-        return sum(int(learners.do("checkpoint_bytes")[0][0]) for learners in self.learners.values())
+        return sum(int(learners.call_workers("checkpoint_bytes")[0][0]) for learners in self.learners.values())
 
     def close(self) -> None:
         """End all workers; and the cluster, where it was started for this engine."""
         if ray.is_initialized():
-            for group in self._groups():
+            for group in self._list_groups():
                 group.stop()
         if self.started:
             ray.shutdown()
@@ -287,12 +287,12 @@ def preview(
     policies: Mapping[str, PolicySection], placement: PlacementSection, device: str, vllm: VllmSection | None
 ) -> list[str]:
     """Describe where workers would be placed: on the cluster that would be joined, or on this machine without starting Ray."""
-    sizes = {name: layout.size_of(section) for name, section in policies.items()}
-    machines = [layout.this_machine()]
-    if cluster.address_of(placement) is not None:
+    sizes = {name: layout.compute_size(section) for name, section in policies.items()}
+    machines = [layout.describe_this_machine()]
+    if cluster.find_address(placement) is not None:
         joined = not ray.is_initialized()
         cluster.connect(placement, 0)
-        machines = layout.machines()
+        machines = layout.list_machines()
         if joined:
             ray.shutdown()
-    return layout.lines(layout.needs_of(policies, sizes, placement, device, vllm, machines), machines)
+    return layout.format_lines(layout.compute_needs(policies, sizes, placement, device, vllm, machines), machines)

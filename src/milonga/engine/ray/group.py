@@ -83,7 +83,7 @@ class Group:
             self.stop()
             raise UserError(
                 f"{self.name}: no place for {self.size} workers of {needs} each within {placement.start_s:g} s; "
-                f"the cluster has {spare()} to spare (placement.cpus, placement.gpus, placement.start_s)"
+                f"the cluster has {describe_free_resources()} to spare (placement.cpus, placement.gpus, placement.start_s)"
             )
         for rank in range(self.size):
             strategy = PlacementGroupSchedulingStrategy(self.places, placement_group_bundle_index=rank)
@@ -94,7 +94,7 @@ class Group:
 
     def complete(self) -> None:
         try:
-            self.facts = self._settle(self.building, self.placement.start_s)[0]
+            self.facts = self._collect_answers(self.building, self.placement.start_s)[0]
         except BaseException:
             self.stop()  # one without its models is none
             raise
@@ -111,25 +111,25 @@ class Group:
         sent = [worker.call.options(num_returns=2).remote(method, *args) for worker in self.workers]
         return Call([value for value, _ in sent], [charges for _, charges in sent])
 
-    def finish(self, call: Call) -> list[Charges]:
+    def wait_until_done(self, call: Call) -> list[Charges]:
         """Wait until all workers are done."""
-        return self._settle(call.charges, None)
+        return self._collect_answers(call.charges, None)
 
-    def take(self, call: Call) -> list[Any]:
+    def fetch_values(self, call: Call) -> list[Any]:
         """Fetch the return values of the workers."""
-        return self._settle(call.values, None)
+        return self._collect_answers(call.values, None)
 
-    def _settle(self, refs: Sequence[Any], limit: float | None) -> list[Any]:
+    def _collect_answers(self, refs: Sequence[Any], limit: float | None) -> list[Any]:
         """Collect the answers of all workers to one call; after an error the group is stopped."""
         try:
-            return self._answers(refs, limit)
+            return self._wait_for_answers(refs, limit)
         except BaseException as error:
             # A worker alone has left its call behind with an error; others may be waiting for each other, or still compute.
             if self.size > 1 or isinstance(error, Lost | KeyboardInterrupt):
                 self.stop()
             raise
 
-    def _answers(self, refs: Sequence[Any], limit: float | None) -> list[Any]:
+    def _wait_for_answers(self, refs: Sequence[Any], limit: float | None) -> list[Any]:
         """Wait for all answers within the limit; without one, as long as the workers make progress."""
         found: dict[Any, Any] = {}
         patience = limit or min(30.0, self.placement.heartbeat_s / 2)
@@ -137,25 +137,25 @@ class Group:
         while waiting := [ref for ref in refs if ref not in found]:
             done, others = ray.wait(waiting, timeout=patience)
             for ref in done:
-                found[ref], silent = self._answer(ref, others), 0.0
+                found[ref], silent = self._get_answer(ref, others), 0.0
             if not done and limit is not None:
                 raise Lost(f"a worker was not ready after {limit:g} s (placement.start_s)")
             if not done:
-                silent = 0.0 if self._busy() else silent + patience
+                silent = 0.0 if self._is_busy() else silent + patience
             if silent >= self.placement.heartbeat_s:
                 raise Lost(f"what a worker has found was under way for {silent:g} s (placement.heartbeat_s)")
         return [found[ref] for ref in refs]
 
-    def _answer(self, ref: Any, others: Sequence[Any]) -> Any:
+    def _get_answer(self, ref: Any, others: Sequence[Any]) -> Any:
         """Get the answer of a worker, or raise what went wrong with it or with one that it waited for."""
         try:
             return ray.get(ref)
         except GONE as error:  # so too where what it was given is no more, or whom it called
             raise Lost(first_line(error)) from None
         except exceptions.RayTaskError as error:
-            raise self._cause(error, others) from None
+            raise self._find_cause(error, others) from None
 
-    def _cause(self, error: exceptions.RayTaskError, others: Sequence[Any]) -> BaseException:
+    def _find_cause(self, error: exceptions.RayTaskError, others: Sequence[Any]) -> BaseException:
         ended, _ = ray.wait(list(others), num_returns=len(others), timeout=GRACE) if others else ([], [])
         for other in ended:
             try:
@@ -174,7 +174,7 @@ class Group:
         cause.add_note(str(error))  # where it happened, should it be a bug
         return cause
 
-    def _busy(self) -> bool:
+    def _is_busy(self) -> bool:
         """Whether a worker is at work; raise `Lost` if it makes no progress."""
         limit = self.placement.heartbeat_s
         try:
@@ -188,7 +188,7 @@ class Group:
         return bool(idle)
 
 
-def lament(group: Group, lost: Lost, attempt: int) -> None:
+def report_loss(group: Group, lost: Lost, attempt: int) -> None:
     """Stop a lost group and warn the user; raise an error if it was lost too often."""
     group.stop()
     most = group.placement.retries
@@ -201,7 +201,7 @@ def lament(group: Group, lost: Lost, attempt: int) -> None:
     warnings.warn(f"{group.name}: {said}; starting again ({attempt + 1} of {most})", Notice, stacklevel=2)
 
 
-def charge(ledger: Ledger, charges: Sequence[Charges]) -> None:
+def add_charges(ledger: Ledger, charges: Sequence[Charges]) -> None:
     """Add the compute of workers to a ledger."""
     for worker in charges:
         for policy, used in worker.items():
@@ -218,6 +218,6 @@ def first_line(error: Exception) -> str:
     return starved + (lines[0][:300] if lines else type(error).__name__)
 
 
-def spare() -> str:
+def describe_free_resources() -> str:
     free = ray.available_resources()
     return ", ".join(f"{free.get(kind, 0):g} {kind}" for kind in ("CPU", "GPU"))

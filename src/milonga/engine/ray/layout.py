@@ -19,10 +19,10 @@ from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from milonga.config import LoraSection, PlacementSection, PolicySection, VllmSection
-from milonga.engine.local.engine import sampled_together
-from milonga.engine.local.memory import CPU_TOKENS, GIB, PASS_TOKENS, token_bytes
-from milonga.engine.local.models import UNLOADABLE, first_line, model_path
-from milonga.engine.local.policy import computing_dtype
+from milonga.engine.local.engine import group_by_sampler
+from milonga.engine.local.memory import CPU_TOKENS, GIB, PASS_TOKENS, activation_bytes_per_token
+from milonga.engine.local.models import UNLOADABLE, first_line, resolve_model_path
+from milonga.engine.local.policy import choose_compute_dtype
 from milonga.errors import ConfigError, UserError
 
 STORED = 2
@@ -70,10 +70,10 @@ class Machine:
     """Memory of each GPU; None if unknown here."""
 
 
-def size_of(section: PolicySection) -> Size:
+def compute_size(section: PolicySection) -> Size:
     """Compute the size of a policy from the shapes of its model, which need no memory."""
     try:
-        config = AutoConfig.from_pretrained(model_path(section.model), trust_remote_code=False)
+        config = AutoConfig.from_pretrained(resolve_model_path(section.model), trust_remote_code=False)
         with torch.device("meta"):
             model = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
     except UNLOADABLE as error:
@@ -82,10 +82,12 @@ def size_of(section: PolicySection) -> Size:
     layers = next((list(m) for m in model.get_decoder().modules() if isinstance(m, nn.ModuleList)), [])
     inside = [sum(p.numel() for p in layer.parameters()) for layer in layers]
     block = max([total - sum(inside), *inside])
-    return Size(config.get_text_config(), total, total if section.lora is None else adapter_size(model, section.lora), block)
+    return Size(
+        config.get_text_config(), total, total if section.lora is None else count_adapter_parameters(model, section.lora), block
+    )
 
 
-def adapter_size(model: nn.Module, lora: LoraSection) -> int:
+def count_adapter_parameters(model: nn.Module, lora: LoraSection) -> int:
     head = model.get_output_embeddings()  # type: ignore[operator]
     linears = [(n, m) for n, m in model.named_modules() if isinstance(m, nn.Linear) and m is not head]
     chosen = [m for n, m in linears if not lora.targets or n.rpartition(".")[2] in lora.targets]
@@ -97,7 +99,7 @@ def store_bytes(sizes: Mapping[str, Size], staleness: int = 0) -> int:
     return (STORED + staleness) * 4 * sum(size.trained for size in sizes.values())
 
 
-def gpus_of(placement: PlacementSection, device: str, machines: Sequence[Machine]) -> float:
+def choose_gpus(placement: PlacementSection, device: str, machines: Sequence[Machine]) -> float:
     """Choose the number of GPUs of each worker."""
     if device not in ("auto", "cpu", "cuda"):
         raise ConfigError(f"device '{device}': Ray chooses the GPU of each worker; use auto, cpu or cuda")
@@ -113,7 +115,7 @@ def gpus_of(placement: PlacementSection, device: str, machines: Sequence[Machine
     return 1.0 if placement.gpus is None else placement.gpus
 
 
-def needs_of(
+def compute_needs(
     sections: Mapping[str, PolicySection],
     sizes: Mapping[str, Size],
     placement: PlacementSection,
@@ -124,18 +126,18 @@ def needs_of(
     """Compute the resources of all groups of a run; configs that no placement can help are refused here."""
     needs = []
     for name, section in sections.items():
-        own = placement.of(name)
+        own = placement.for_policy(name)
         refuse_unshardable(name, section, own, vllm)
-        gpus = gpus_of(own, device, machines)
+        gpus = choose_gpus(own, device, machines)
         refuse_transfer(name, section, own, gpus, vllm, machines)
         kind = "cuda" if gpus else "cpu"
         size = learner_bytes(section, sizes[name], own, kind)
-        host = rested_bytes(section, sizes[name], own, vllm) if offloads(section, kind) else 0
+        host = offloaded_bytes(section, sizes[name], own, vllm) if is_offloaded(section, kind) else 0
         needs.append(Need(f"learners of {name}", own.learners, own.cpus, gpus, size, host))
-    for names in sampled_together(sections):
-        count, own = max(placement.of(name).samplers for name in names), placement.of(names[0])
+    for names in group_by_sampler(sections):
+        count, own = max(placement.for_policy(name).samplers for name in names), placement.for_policy(names[0])
         if count:
-            gpus = gpus_of(own, device, machines)
+            gpus = choose_gpus(own, device, machines)
             size = sampler_bytes([sections[n] for n in names], [sizes[n] for n in names], "cuda" if gpus else "cpu", vllm)
             needs.append(Need(f"samplers of {', '.join(names)}", count, own.cpus, gpus, size))
     return needs
@@ -150,7 +152,7 @@ def refuse_unshardable(name: str, section: PolicySection, placement: PlacementSe
         )
 
 
-def transfer_of(section: PolicySection, placement: PlacementSection) -> str | None:
+def choose_transfer(section: PolicySection, placement: PlacementSection) -> str | None:
     """Choose the vLLM backend that sends a policy's live weights to its samplers; None: Ray's object store, as for adapters."""
     if placement.transfer in ("auto", "store") or section.lora is not None or section.kind == "scalar":
         return None
@@ -165,7 +167,7 @@ def refuse_transfer(
     vllm: VllmSection | None,
     machines: Sequence[Machine],
 ) -> None:
-    chosen, why = transfer_of(section, placement), None
+    chosen, why = choose_transfer(section, placement), None
     if chosen is None:
         return
     if vllm is None:
@@ -186,7 +188,7 @@ def learner_bytes(section: PolicySection, size: Size, placement: PlacementSectio
     """Weights, gradients, two moments, the start and the average in float32, in shards; what is gathered, a copy to compute or
     sample with, and the activations of one pass. With `offload` on a GPU the most of it that is there at once: in a pass, in a
     step, or to sample."""
-    dtype, count = computing_dtype(section, size.total, device), placement.learners
+    dtype, count = choose_compute_dtype(section, size.total, device), placement.learners
     version = 4 * size.trained // count
     base = 4 * (size.total - size.trained * (section.lora is None)) // count
     samples = section.kind != "scalar" and not placement.samplers
@@ -198,58 +200,58 @@ def learner_bytes(section: PolicySection, size: Size, placement: PlacementSectio
         to_sample = to_learn * samples
         held = to_learn + to_sample
     least = CPU_TOKENS if device == "cpu" else PASS_TOKENS[0]
-    activations = (section.micro_tokens or least) * token_bytes(size.config, dtype)
-    if offloads(section, device):
+    activations = (section.micro_tokens or least) * activation_bytes_per_token(size.config, dtype)
+    if is_offloaded(section, device):
         phases = 2 * version + to_learn + activations, (4 + section.optimism) * version, version + to_sample
         return base + max(phases)
-    return base + version * (4 + at_rest(section)) + held + activations
+    return base + version * (4 + count_offloaded_versions(section)) + held + activations
 
 
-def at_rest(section: PolicySection) -> int:
+def count_offloaded_versions(section: PolicySection) -> int:
     """Versions of the weights that are only now and then computed with: the start, the average, the last gradients."""
     return 1 + (section.ema is not None) + section.optimism
 
 
-def offloads(section: PolicySection, device: str) -> bool:
+def is_offloaded(section: PolicySection, device: str) -> bool:
     return section.offload and device == "cuda"
 
 
-def rested_bytes(section: PolicySection, size: Size, placement: PlacementSection, vllm: VllmSection | None) -> int:
+def offloaded_bytes(section: PolicySection, size: Size, placement: PlacementSection, vllm: VllmSection | None) -> int:
     """What a learner with `offload` has in host memory beside its GPU: two moments and what is at rest; while vLLM samples in
     its place, the weights as well."""
     aside = 4 * size.total if vllm is not None and not placement.samplers and section.kind != "scalar" else 0
-    return 4 * size.trained * (2 + at_rest(section)) // placement.learners + aside
+    return 4 * size.trained * (2 + count_offloaded_versions(section)) // placement.learners + aside
 
 
 def sampler_bytes(sections: Sequence[PolicySection], sizes: Sequence[Size], device: str, vllm: VllmSection | None) -> int:
     """The base or the weights in float32, their start unless it is on the host, and a copy to sample with. Caches take what is
     left."""
-    dtype = computing_dtype(sections[0], sizes[0].total, device)
-    starts = sum(size.trained for section, size in zip(sections, sizes, strict=True) if not offloads(section, device))
+    dtype = choose_compute_dtype(sections[0], sizes[0].total, device)
+    starts = sum(size.trained for section, size in zip(sections, sizes, strict=True) if not is_offloaded(section, device))
     held = 4 * sizes[0].total + 4 * starts
     if vllm is not None:
         return held + dtype.itemsize * sizes[0].total + (int(vllm.cpu_cache_gib * GIB) if device == "cpu" else 0)
     return held + (len(sizes) * dtype.itemsize * sizes[0].total if device == "cuda" else 0)
 
 
-def this_machine() -> Machine:
+def describe_this_machine() -> Machine:
     """Describe this machine, if no cluster is running: what a cluster on it would offer."""
     gpus = torch.cuda.device_count()
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return Machine(socket.gethostname(), float(os.cpu_count() or 1), float(gpus), memory, own_gpu_memory())
+    return Machine(socket.gethostname(), float(os.cpu_count() or 1), float(gpus), memory, get_gpu_memory())
 
 
-def own_gpu_memory() -> int | None:
+def get_gpu_memory() -> int | None:
     return int(torch.cuda.get_device_properties(0).total_memory) if torch.cuda.is_available() else None
 
 
-def machines() -> list[Machine]:
+def list_machines() -> list[Machine]:
     """List the machines of the cluster that this process has joined."""
     nodes = [node for node in ray.nodes() if node["Alive"]]
     found = []
     for node in nodes:
         offers = node["Resources"]
-        known = own_gpu_memory() if len(nodes) == 1 else None
+        known = get_gpu_memory() if len(nodes) == 1 else None
         name = node["NodeManagerHostname"]
         found.append(Machine(name, offers.get("CPU", 0.0), offers.get("GPU", 0.0), int(offers.get("memory", 0)), known))
     return found
@@ -288,7 +290,7 @@ class Room:
         return f"{self.machine.name} {self.cpus:g} CPU, {gpus} GPU, {self.memory / GIB:.1f} GiB{each}"
 
 
-def place(needs: Sequence[Need], machines: Sequence[Machine]) -> list[list[str]]:
+def place_workers(needs: Sequence[Need], machines: Sequence[Machine]) -> list[list[str]]:
     """A machine for each worker of each group, the first that has room; refused where there is none."""
     rooms = [Room(m, m.cpus, [1.0] * int(m.gpus), float(m.memory)) for m in machines]
     found = []
@@ -297,14 +299,14 @@ def place(needs: Sequence[Need], machines: Sequence[Machine]) -> list[list[str]]
         for _ in range(need.workers):
             room = next((room for room in rooms if room.take(need)), None)
             if room is None:
-                raise UserError(too_much(need, len(chosen), rooms))
+                raise UserError(explain_shortage(need, len(chosen), rooms))
             chosen.append(room.machine.name)
         found.append(chosen)
     return found
 
 
-def too_much(need: Need, placed: int, rooms: Sequence[Room]) -> str:
-    wants = f"{need.cpus:g} CPU, {need.gpus:g} GPU and {memory_of(need)}"
+def explain_shortage(need: Need, placed: int, rooms: Sequence[Room]) -> str:
+    wants = f"{need.cpus:g} CPU, {need.gpus:g} GPU and {format_memory(need)}"
     return (
         f"{need.name}: {need.workers - placed} of {need.workers} workers do not fit. Each needs {wants}; left are "
         f"{'; '.join(map(str, rooms))}. "
@@ -312,16 +314,16 @@ def too_much(need: Need, placed: int, rooms: Sequence[Room]) -> str:
     )
 
 
-def memory_of(need: Need) -> str:
+def format_memory(need: Need) -> str:
     offloaded = f" and {need.host / GIB:.2f} GiB of the host" if need.host else ""
     return f"{need.bytes / GIB:.2f} GiB{' of the GPU' if need.gpus else ''}{offloaded}"
 
 
-def lines(needs: Sequence[Need], machines: Sequence[Machine]) -> list[str]:
+def format_lines(needs: Sequence[Need], machines: Sequence[Machine]) -> list[str]:
     """Format the placement of workers as lines for the user."""
     out = []
-    for need, where in zip(needs, place(needs, machines), strict=True):
+    for need, where in zip(needs, place_workers(needs, machines), strict=True):
         counted = ", ".join(f"{where.count(name)} on {name}" for name in dict.fromkeys(where))
-        each = f"{need.cpus:g} CPU, {need.gpus:g} GPU, {memory_of(need)}"
+        each = f"{need.cpus:g} CPU, {need.gpus:g} GPU, {format_memory(need)}"
         out.append(f"{need.name}: {need.workers} x ({each}): {counted}")
     return out

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from milonga.engine.ray.group import Group, Lost, lament
+from milonga.engine.ray.group import Group, Lost, report_loss
 from milonga.engine.ray.worker import Charges
 from milonga.types import Problem, Reading, Trace, Traces
 
@@ -28,18 +28,20 @@ class Learners:
     saved: tuple[Path, Mapping[str, Any]] | None = None
     journal: list[tuple[str, tuple[Any, ...]]] = field(default_factory=list)
 
-    def do(self, method: str, *args: Any, changes: bool = False, fetch: bool = True) -> tuple[list[Any], list[Charges]]:
+    def call_workers(
+        self, method: str, *args: Any, changes: bool = False, fetch: bool = True
+    ) -> tuple[list[Any], list[Charges]]:
         """Call a method on all workers, replacing lost ones; return their values (or references to them) and costs."""
         for attempt in range(self.group.placement.retries + 1):
             try:
                 if not self.group.alive:
                     self.rebuild()
                 call = self.group.submit(method, *args)
-                charges = self.group.finish(call)
-                found = self.group.take(call) if fetch else call.values
+                charges = self.group.wait_until_done(call)
+                found = self.group.fetch_values(call) if fetch else call.values
                 break
             except Lost as lost:
-                lament(self.group, lost, attempt)
+                report_loss(self.group, lost, attempt)
         if changes:
             self.journal.append((method, args))
         return found, charges
@@ -50,24 +52,24 @@ class Learners:
             self.group.start()
             if self.saved is not None:
                 folder, state = self.saved
-                self.group.finish(self.group.submit("load", self.policy, settled(folder), state))
+                self.group.wait_until_done(self.group.submit("load", self.policy, find_checkpoint(folder), state))
             for method, args in self.journal:
-                self.group.finish(self.group.submit(method, *args))
+                self.group.wait_until_done(self.group.submit(method, *args))
         except BaseException:
             self.group.stop()  # half of what was done is nothing to go on from
             raise
 
-    def settle(self, folder: Path, state: Mapping[str, Any]) -> None:
+    def mark_saved(self, folder: Path, state: Mapping[str, Any]) -> None:
         """Mark this state as saved: lost workers are restored from it."""
         self.saved, self.journal = (folder, state), []
 
 
-def settled(folder: Path) -> Path:
+def find_checkpoint(folder: Path) -> Path:
     """Find the folder of a checkpoint: it was saved under a draft's name, and may have been renamed since."""
     return folder if folder.exists() else folder.with_name(folder.name.removesuffix(DRAFT))
 
 
-def bare(traces: Traces) -> Traces:
+def strip_rollouts(traces: Traces) -> Traces:
     """Strip rollouts to what learners need: ids, segments, log-probabilities, temperature. No texts are sent."""
     nothing, unread = Problem("", "", ""), Reading(None, 0.0)
     return Traces(

@@ -14,7 +14,7 @@ import numpy as np
 
 from milonga.config import PlacementSection
 from milonga.engine.base import Completion, Decoding, Ledger, Request
-from milonga.engine.ray.group import Group, Lost, charge, lament
+from milonga.engine.ray.group import Group, Lost, add_charges, report_loss
 from milonga.engine.ray.learners import Learners
 from milonga.engine.ray.worker import Charges
 from milonga.errors import UserError
@@ -62,27 +62,27 @@ class Handover:
         """The newest live weights that were gathered: a sampler that takes another's place need not ask for them again. Of
         other versions nothing is kept: there may be many."""
 
-    def changed(self, policy: str, *tags: str) -> None:
+    def mark_changed(self, policy: str, *tags: str) -> None:
         for tag in tags:
             self.stamps[policy, tag] = self.stamps.get((policy, tag), 1) + 1
 
-    def reloaded(self) -> None:
+    def mark_all_changed(self) -> None:
         """Everything may have changed."""
         self.sent.clear()
         always = {(policy, tag) for policy in self.learners for tag in ("live", "ema")}
         held = {key for samplers in self.samplers.values() for sampler in samplers for key in sampler.holds}
         for policy, tag in always | held | self.stamps.keys():
-            self.changed(policy, tag)
+            self.mark_changed(policy, tag)
 
-    def newest(self, policy: str, tag: str = "live") -> Handed | None:
+    def get_newest(self, policy: str, tag: str = "live") -> Handed | None:
         """Policy@tag as the learners have it now; None where it is as at the start."""
         stamp = self.stamps.get((policy, tag), 0 if tag in AT_START else 1)
         if not stamp:
             return None
         found = self.sent.get(policy) if tag == "live" else None  # once: who plays ahead may forget it meanwhile
         if found is None or found.stamp != stamp:
-            values, _ = self.learners[policy].do("weights", policy, tag, fetch=False)
-            found = Handed(stamp, values[0], self.learners[policy].do("probe", policy, tag)[0][0])
+            values, _ = self.learners[policy].call_workers("weights", policy, tag, fetch=False)
+            found = Handed(stamp, values[0], self.learners[policy].call_workers("probe", policy, tag)[0][0])
             if tag == "live":
                 self.sent[policy] = found
         return found
@@ -98,9 +98,9 @@ class Handover:
             missing = [i for i in range(len(asked)) if i not in found]
             self.supply([samplers[i] for i in missing], policy, tag, wanted)
             calls = [(samplers[i], (policy, [asked[i]], decoding, tag)) for i in missing]
-            for sampler, done, charges in together("sample", calls, attempt):
+            for sampler, done, charges in call_together("sample", calls, attempt):
                 found[samplers.index(sampler)] = done
-                charge(ledger, charges)
+                add_charges(ledger, charges)
         return [found[i] for i in range(len(asked))]
 
     def supply(self, samplers: Sequence[Sampler], policy: str, tag: str, wanted: Wanted) -> None:
@@ -109,17 +109,17 @@ class Handover:
         for attempt in range(self.placement.retries + 1):
             if not left:
                 return
-            there = revived(left, attempt)
+            there = revive_samplers(left, attempt)
             backend = left[0].group.setup.transfer
             if backend is not None and tag == "live":
                 self._transfer(there, policy, backend, attempt)
             else:
-                self._give(there, policy, tag, wanted(), attempt)
+                self._give_by_store(there, policy, tag, wanted(), attempt)
             left = [sampler for sampler in left if not sampler.group.alive]
             if left:
                 self.sent.pop(policy, None)  # it may be these that were lost
 
-    def _give(self, samplers: Sequence[Sampler], policy: str, tag: str, wanted: Handed | None, attempt: int) -> None:
+    def _give_by_store(self, samplers: Sequence[Sampler], policy: str, tag: str, wanted: Handed | None, attempt: int) -> None:
         """Give weights through Ray's object store to all samplers that lack them, at once."""
         for sampler in samplers:
             if sampler.group.setup.transfer is not None:
@@ -127,9 +127,9 @@ class Handover:
         if wanted is None:
             return
         behind = [sampler for sampler in samplers if sampler.holds.get((policy, tag), 0) != wanted.stamp]
-        given = together("hold", [(sampler, (policy, tag, wanted.weights)) for sampler in behind], attempt)
-        for sampler, theirs, _ in together("probe", [(sampler, (policy, tag)) for sampler, *_ in given], attempt):
-            self.compare(policy, theirs, wanted.probe)
+        given = call_together("hold", [(sampler, (policy, tag, wanted.weights)) for sampler in behind], attempt)
+        for sampler, theirs, _ in call_together("probe", [(sampler, (policy, tag)) for sampler, *_ in given], attempt):
+            self.check_probe(policy, theirs, wanted.probe)
             sampler.holds[policy, tag] = wanted.stamp
 
     def _transfer(self, samplers: Sequence[Sampler], policy: str, backend: str, attempt: int) -> None:
@@ -143,16 +143,16 @@ class Handover:
             try:
                 if not learners.group.alive:
                     learners.rebuild()
-                learners.group.finish(learners.group.submit("send", policy, number, worker, backend))
+                learners.group.wait_until_done(learners.group.submit("send", policy, number, worker, backend))
             except Lost as lost:
-                lament(sampler.group, lost, attempt)
+                report_loss(sampler.group, lost, attempt)
                 continue
-            ours = learners.do("probe", policy, "live")[0][0]
-            for _, theirs, _ in together("probe", [(sampler, (policy, "live"))], attempt):
-                self.compare(policy, theirs, ours)
+            ours = learners.call_workers("probe", policy, "live")[0][0]
+            for _, theirs, _ in call_together("probe", [(sampler, (policy, "live"))], attempt):
+                self.check_probe(policy, theirs, ours)
                 sampler.holds[policy, "live"] = stamp
 
-    def compare(self, policy: str, theirs: Floats, ours: Floats) -> None:
+    def check_probe(self, policy: str, theirs: Floats, ours: Floats) -> None:
         """Raise an error if a sampler's log-probabilities differ from the learners'."""
         apart = np.abs(theirs - ours)
         allowed = self.placement.tolerance or TOLERANCES[self.learners[policy].group.facts[policy].dtype]
@@ -164,7 +164,7 @@ class Handover:
             )
 
 
-def revived(samplers: Iterable[Sampler], attempt: int) -> list[Sampler]:
+def revive_samplers(samplers: Iterable[Sampler], attempt: int) -> list[Sampler]:
     """Restart lost samplers in parallel; return those that are alive."""
     lost_ones = [sampler for sampler in samplers if not sampler.group.alive]
     for sampler in lost_ones:
@@ -174,11 +174,11 @@ def revived(samplers: Iterable[Sampler], attempt: int) -> list[Sampler]:
         try:
             sampler.group.complete()
         except Lost as lost:
-            lament(sampler.group, lost, attempt)
+            report_loss(sampler.group, lost, attempt)
     return [sampler for sampler in samplers if sampler.group.alive]
 
 
-def together(
+def call_together(
     method: str, calls: Sequence[tuple[Sampler, tuple[Any, ...]]], attempt: int
 ) -> list[tuple[Sampler, Any, list[Charges]]]:
     """Call a method on several samplers at once; return those that were not lost, with their values and costs."""
@@ -186,14 +186,14 @@ def together(
     found = []
     for sampler, call in begun:
         try:
-            charges = sampler.group.finish(call)
-            found.append((sampler, sampler.group.take(call)[0], charges))
+            charges = sampler.group.wait_until_done(call)
+            found.append((sampler, sampler.group.fetch_values(call)[0], charges))
         except Lost as lost:
-            lament(sampler.group, lost, attempt)
+            report_loss(sampler.group, lost, attempt)
     return found
 
 
-def split(requests: Sequence[Request], count: int) -> list[list[int]]:
+def split_requests(requests: Sequence[Request], count: int) -> list[list[int]]:
     """Places of the requests in `count` parts of about the same length, those with one context in one part; in order."""
     alike: dict[bytes, list[int]] = {}
     for i, request in enumerate(requests):

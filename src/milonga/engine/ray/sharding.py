@@ -28,8 +28,8 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor
 
-from milonga.engine.local.learner import keep_step, token_logprobs
-from milonga.engine.local.policy import COUNTER, Policy, computing_dtype
+from milonga.engine.local.learner import compute_token_logprobs, run_empty_pass
+from milonga.engine.local.policy import COUNTER, Policy, choose_compute_dtype
 from milonga.engine.local.share import Found, Share
 
 
@@ -40,7 +40,7 @@ class GroupShare(Share):
         self.talk = talk
         self.rank, self.workers = dist.get_rank(talk), dist.get_world_size(talk)
 
-    def mine(self, sizes: Sequence[int], units: Sequence[int] | None = None) -> list[int]:
+    def select_own_rows(self, sizes: Sequence[int], units: Sequence[int] | None = None) -> list[int]:
         """Units in order of length are dealt out in turn: every worker gets about as many tokens."""
         rows: dict[int, list[int]] = {}
         for row in range(len(sizes)):
@@ -48,22 +48,22 @@ class GroupShare(Share):
         order = sorted(rows, key=lambda unit: max(sizes[row] for row in rows[unit]))
         return sorted(row for unit in order[self.rank :: self.workers] for row in rows[unit])
 
-    def most(self, passes: int) -> int:
+    def max_over_workers(self, passes: int) -> int:
         found = torch.tensor(passes)
         dist.all_reduce(found, dist.ReduceOp.MAX, self.talk)
         return int(found)
 
-    def total(self, values: Tensor) -> Tensor:
+    def sum_over_workers(self, values: Tensor) -> Tensor:
         found = values.cpu()
         dist.all_reduce(found, dist.ReduceOp.SUM, self.talk)
         return found.to(values.device)
 
-    def collect(self, found: dict[int, Found]) -> dict[int, Found]:
+    def gather_by_row(self, found: dict[int, Found]) -> dict[int, Found]:
         parts: list[Any] = [None] * self.workers
         dist.all_gather_object(parts, found, self.talk)
         return {row: value for part in parts for row, value in part.items()}
 
-    def whole(self, tensor: Tensor) -> Tensor:
+    def gather_tensor(self, tensor: Tensor) -> Tensor:
         if not isinstance(tensor, DTensor):
             return tensor
         shares = tensor.is_cuda and dist.get_backend(tensor.device_mesh.get_group()) == "gloo"
@@ -75,7 +75,7 @@ class GroupShare(Share):
         return tensor.full_tensor()
 
     @torch.no_grad()
-    def part(self, tensor: Tensor) -> Tensor:
+    def get_local_part(self, tensor: Tensor) -> Tensor:
         return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
@@ -97,41 +97,43 @@ def shard(policy: Policy, mesh: DeviceMesh, talk: Any) -> None:
     policy.fingerprint()  # of whole tensors, while there are any
     size = sum(p.numel() for p in policy.causal.parameters())
     shell = Shell(policy)
-    for layer in decoder_layers(policy):
+    for layer in find_decoder_layers(policy):
         fully_shard(layer, mesh=mesh)
     # Not left whole after the pass: a later change of the shards would not be seen.
     fully_shard(shell, mesh=mesh, reshard_after_forward=True)
-    for module in sharded(shell):
+    for module in list_sharded_modules(shell):
         module.set_gradient_divide_factor(1.0)
         module.set_force_sum_reduction_for_comms(True)
     policy.shell, policy.share = shell, GroupShare(talk)
-    policy.names, policy.parameters = policy.trainable()
+    policy.names, policy.parameters = policy.find_trainable()
     policy.device = policy.parameters[0].device
-    policy.optimiser = policy.new_optimiser()
+    policy.optimiser = policy.make_optimizer()
     for tag, tensors in policy.tags.items():
-        policy.tags[tag] = [policy.kept(fitting(t, p).clone()) for t, p in zip(tensors, policy.parameters, strict=True)]
-    policy.compute_dtype = computing_dtype(policy.section, size, mesh.device_type)
+        policy.tags[tag] = [
+            policy.store_tensor(shard_like(t, p).clone()) for t, p in zip(tensors, policy.parameters, strict=True)
+        ]
+    policy.compute_dtype = choose_compute_dtype(policy.section, size, mesh.device_type)
     with torch.no_grad():
         # The first pass tells the layers that the shell is their root: sampling reaches them without it.
-        keep_step(policy, token_logprobs)
+        run_empty_pass(policy, compute_token_logprobs)
 
 
-def decoder_layers(policy: Policy) -> list[nn.Module]:
+def find_decoder_layers(policy: Policy) -> list[nn.Module]:
     found = next((m for m in policy.backbone.modules() if isinstance(m, nn.ModuleList)), None)
     return [] if found is None else list(found)
 
 
-def sharded(shell: nn.Module) -> list[FSDPModule]:
+def list_sharded_modules(shell: nn.Module) -> list[FSDPModule]:
     return [module for module in shell.modules() if isinstance(module, FSDPModule)]
 
 
 @contextmanager
-def gathered(policy: Policy) -> Iterator[None]:
+def gather_weights(policy: Policy) -> Iterator[None]:
     """Gather all weights on every worker, for any number of passes: no worker waits for another meanwhile."""
     if policy.shell is None:
         yield
         return
-    modules = sharded(policy.shell)
+    modules = list_sharded_modules(policy.shell)
     try:
         for module in modules:
             module.set_reshard_after_forward(False, recurse=False)
@@ -144,14 +146,14 @@ def gathered(policy: Policy) -> Iterator[None]:
             module.reshard()
 
 
-def whole_tensors(policy: Policy, tag: str) -> Iterator[Tensor]:
+def gather_tensors(policy: Policy, tag: str) -> Iterator[Tensor]:
     """The weights of policy@tag, whole, one after another. All workers take part; who needs none of them lets each go."""
     live = [p.detach() for p in policy.parameters]
-    for tensor, like in zip(live if tag == "live" else policy.tagged(tag), live, strict=True):
-        yield policy.share.whole(policy.near(tensor, like))
+    for tensor, like in zip(live if tag == "live" else policy.get_tag(tag), live, strict=True):
+        yield policy.share.gather_tensor(policy.fetch_to_device(tensor, like))
 
 
-def fitting(tensor: Tensor, like: Tensor) -> Tensor:
+def shard_like(tensor: Tensor, like: Tensor) -> Tensor:
     """Shard a full tensor like the one it is to be copied into: this worker's shard, if that one is sharded."""
     if not isinstance(like, DTensor):
         return tensor.to(like.device)
@@ -170,26 +172,26 @@ def save(policy: Policy, file: Path) -> None:
     parts = file.with_suffix(".parts")
     writer = HuggingFaceStorageWriter(str(parts), save_distributed=True, enable_consolidation=True)
     # As vectors: the step that puts files together writes zeros for tensors without dimensions.
-    state = {key: tensor if tensor.dim() else tensor.reshape(1) for key, tensor in policy.tensors().items()}
-    save_parts(state, storage_writer=writer, process_group=talk_of(policy))
+    state = {key: tensor if tensor.dim() else tensor.reshape(1) for key, tensor in policy.collect_tensors().items()}
+    save_parts(state, storage_writer=writer, process_group=get_cpu_group(policy))
     if dist.get_rank() == 0:
         (written,) = parts.glob("*.safetensors")
         written.replace(file)
         shutil.rmtree(parts)
-    dist.barrier(talk_of(policy))
+    dist.barrier(get_cpu_group(policy))
 
 
 def load(policy: Policy, file: Path) -> None:
     """Load a training state, sharded or not when it was written: every worker reads its shards."""
-    state, counters = empty_state(policy, file)
+    state, counters = make_empty_state(policy, file)
     # The reader takes all files of a folder: one of its own, which is nobody else's, should this worker not live to remove it.
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / file.name).symlink_to(file.resolve())
-        load_parts(state, storage_reader=HuggingFaceStorageReader(folder), process_group=talk_of(policy))
+        load_parts(state, storage_reader=HuggingFaceStorageReader(folder), process_group=get_cpu_group(policy))
     policy.load_state(state | counters)
 
 
-def empty_state(policy: Policy, file: Path) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+def make_empty_state(policy: Policy, file: Path) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """Make empty tensors for a file's state, each like its parameter; also return the optimizer's step counters, which have
     another shape."""
     like = dict(zip(policy.names, policy.parameters, strict=True))
@@ -199,11 +201,11 @@ def empty_state(policy: Policy, file: Path) -> tuple[dict[str, Tensor], dict[str
 
     def room(key: str) -> Tensor:
         found = torch.empty_like(like[key.partition("/")[2]].detach())
-        return found if key.startswith("live/") else policy.kept(found)
+        return found if key.startswith("live/") else policy.store_tensor(found)
 
     return {key: room(key) for key in keys if key not in counters}, counters
 
 
-def talk_of(policy: Policy) -> Any:
+def get_cpu_group(policy: Policy) -> Any:
     assert isinstance(policy.share, GroupShare)
     return policy.share.talk

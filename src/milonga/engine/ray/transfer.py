@@ -51,47 +51,47 @@ class Client:
         self.sampler, self.policy = sampler, policy
 
     def init_weight_transfer_engine(self, init_info: dict[str, Any]) -> None:
-        self._tell("init_weight_transfer_engine", init_info=init_info)
+        self._call_phase("init_weight_transfer_engine", init_info=init_info)
 
     def start_weight_update(self) -> None:
-        self._tell("start_weight_update")
+        self._call_phase("start_weight_update")
 
     def update_weights(self, update_info: dict[str, Any] | list[dict[str, Any]]) -> None:
-        self._tell("update_weights", update_info=update_info)
+        self._call_phase("update_weights", update_info=update_info)
 
     def finish_weight_update(self, weight_version: str | None = None) -> None:
         """Versions are counted by the driver."""
-        self._tell("finish_weight_update")
+        self._call_phase("finish_weight_update")
 
-    def _tell(self, phase: str, **told: Any) -> None:
+    def _call_phase(self, phase: str, **told: Any) -> None:
         try:
             ray.get(self.sampler.call.options(num_returns=2).remote("receive", self.policy, phase, told))
         except RayTaskError as error:
             raise (error.cause or error) from None
 
 
-def link(policy: Policy, sampler: Any, backend: str, rank: int) -> Any:
+def make_link(policy: Policy, sampler: Any, backend: str, rank: int) -> Any:
     """What sends a policy's live weights to a sampler's worker. Made, and then called, by all workers of a group together."""
     client = Client(sampler, policy.name)
-    return WeightTransferTrainerFactory.trainer_init(terms(backend, rank), client=client, source=Source(policy))
+    return WeightTransferTrainerFactory.trainer_init(make_init_info(backend, rank), client=client, source=Source(policy))
 
 
-def terms(backend: str, rank: int) -> Any:
+def make_init_info(backend: str, rank: int) -> Any:
     """How both ends find each other, and what is sent in: buffers of bounded size rather than all weights at once."""
     if backend == "ipc":
         return IPCTrainerInitInfo(rank=rank, packed=True)
     host = ray.util.get_node_ip_address()
-    return NCCLTrainerInitInfo(master_address=host, master_port=free_port(), world_size=2, packed=True, rank=rank)
+    return NCCLTrainerInitInfo(master_address=host, master_port=find_free_port(), world_size=2, packed=True, rank=rank)
 
 
-def free_port() -> int:
+def find_free_port() -> int:
     with socket.socket() as found:
         found.bind(("", 0))
         return int(found.getsockname()[1])
 
 
 @contextmanager
-def refusals(policy: Policy, backend: str) -> Iterator[None]:
+def explain_failures(policy: Policy, backend: str) -> Iterator[None]:
     """A transfer that cannot be made on these machines is the user's to mend."""
     try:
         yield

@@ -74,7 +74,7 @@ class Pulse(Ledger):
         self.mark()
         super().charge(policy, work, tokens, flops)
 
-    def idle(self) -> float:
+    def idle_seconds(self) -> float:
         """Seconds since the call in progress last computed something; 0 if there is none."""
         return time.monotonic() - self.moved if self.busy else 0.0
 
@@ -126,7 +126,7 @@ class Worker:
 
     @ray.method(concurrency_group="pulse")  # type: ignore[untyped-decorator]
     def beat(self) -> float:
-        return self.pulse.idle()
+        return self.pulse.idle_seconds()
 
 
 class Work:
@@ -143,12 +143,12 @@ class Work:
         """Ways to send a policy's weights to its samplers, by their number."""
         if setup.transfer is not None:
             for name in setup.policies:
-                self.engine.vllm_of(name).host.transfer = setup.transfer
+                self.engine.get_vllm_sampler(name).host.transfer = setup.transfer
         for policy in self.engine.policies.values():
             if sharded:
                 mesh = init_device_mesh(setup.device, (dist.get_world_size(),))
                 sharding.shard(policy, mesh, dist.new_group(backend="gloo"))
-            watch(policy, pulse)
+            hook_passes(policy, pulse)
 
     def policy(self, name: str) -> Policy:
         return self.engine.policy(name)
@@ -161,10 +161,10 @@ class Work:
         """Continue this worker's part of the requests."""
         requests = parts[dist.get_rank() if self.sharded else 0]
         if self.transfer is not None and tag != "live":
-            self.engine.vllm_of(policy).forget()  # vLLM holds one version at a time
+            self.engine.get_vllm_sampler(policy).forget_weights()  # vLLM holds one version at a time
         if not self.sharded:
             return self.engine.sample(policy, requests, decoding, tag)
-        with self.policy(policy).at(tag), sharding.gathered(self.policy(policy)):
+        with self.policy(policy).use_version(tag), sharding.gather_weights(self.policy(policy)):
             return self.engine.sample(policy, requests, decoding)
 
     def score(self, policy: str, traces: Traces, tag: str) -> list[Floats]:
@@ -189,59 +189,61 @@ class Work:
     def take(self, policy: str, arrays: Arrays) -> None:
         """Set the live weights to those of another policy; the optimizer starts anew."""
         chosen = self.policy(policy)
-        chosen.assign(self._fitting(chosen, arrays))
-        chosen.optimiser, chosen.gradients = chosen.new_optimiser(), None
+        chosen.assign(self._shard_arrays(chosen, arrays))
+        chosen.optimiser, chosen.gradients = chosen.make_optimizer(), None
 
     def weights(self, policy: str, tag: str) -> Arrays:
         """The weights of policy@tag that are trained, whole: with LoRA the adapter alone."""
-        whole = sharding.whole_tensors(self.policy(policy), tag)
+        whole = sharding.gather_tensors(self.policy(policy), tag)
         return [tensor.cpu().numpy() for tensor in whole if self.first]  # for the others there may be no room
 
     def hold(self, policy: str, tag: str, arrays: Arrays) -> None:
         """Sample from these weights when policy@tag is asked for."""
         chosen = self.policy(policy)
-        tensors = self._fitting(chosen, arrays)
+        tensors = self._shard_arrays(chosen, arrays)
         if tag == "live":
             chosen.assign(tensors)
         else:
-            chosen.tags[tag] = [chosen.kept(tensor.clone()) for tensor in tensors]
+            chosen.tags[tag] = [chosen.store_tensor(tensor.clone()) for tensor in tensors]
 
     def send(self, policy: str, number: int, sampler: Any, backend: str) -> None:
         """The live weights to a sampler's worker, by vLLM's own transfer."""
         from milonga.engine.ray import transfer  # needs vLLM, which is optional
 
         chosen, place = self.policy(policy), (policy, number)
-        with transfer.refusals(chosen, backend):
+        with transfer.explain_failures(chosen, backend):
             if place in self.links and self.links[place].client.sampler != sampler:
                 self.links.pop(place).shutdown()  # that one was lost
             if place not in self.links:
-                self.links[place] = transfer.link(chosen, sampler, backend, dist.get_rank() if self.sharded else 0)
+                self.links[place] = transfer.make_link(chosen, sampler, backend, dist.get_rank() if self.sharded else 0)
             self.links[place].send_weights()
 
     def receive(self, policy: str, phase: str, told: Mapping[str, Any]) -> None:
         """The other end of `send`: what vLLM is to be told."""
-        self.engine.vllm_of(policy).receive(phase, told, self.rows)
+        self.engine.get_vllm_sampler(policy).receive(phase, told, self.rows)
 
-    def _fitting(self, policy: Policy, arrays: Arrays) -> list[torch.Tensor]:
+    def _shard_arrays(self, policy: Policy, arrays: Arrays) -> list[torch.Tensor]:
         pairs = zip(arrays, policy.parameters, strict=True)
         # A copy: what the store holds is not to be written to.
-        return [sharding.fitting(torch.from_numpy(array.copy()), p.detach()) for array, p in pairs]
+        return [sharding.shard_like(torch.from_numpy(array.copy()), p.detach()) for array, p in pairs]
 
     def probe(self, policy: str, tag: str) -> Floats:
         """Log-probabilities of a few fixed rows, to be compared with those of other workers."""
         chosen = self.policy(policy)
-        if self.transfer is not None and tag == "live" and self.engine.vllm_of(policy).received:
-            return np.concatenate(self.engine.vllm_of(policy).score([row.ids for row in fixed_rows(chosen)], self.rows))
+        if self.transfer is not None and tag == "live" and self.engine.get_vllm_sampler(policy).received:
+            return np.concatenate(
+                self.engine.get_vllm_sampler(policy).score([row.ids for row in make_probe_rows(chosen)], self.rows)
+            )
         if chosen.head is not None:
-            return np.concatenate(self.engine.values(policy, fixed_rows(chosen), tag))
-        return np.concatenate(self.engine.score(policy, fixed_rows(chosen), tag))
+            return np.concatenate(self.engine.values(policy, make_probe_rows(chosen), tag))
+        return np.concatenate(self.engine.score(policy, make_probe_rows(chosen), tag))
 
     def save(self, policy: str, folder: Path) -> dict[str, Any]:
         chosen, file = self.policy(policy), folder / f"{policy}.safetensors"
         if self.sharded:
             sharding.save(chosen, file)
         else:
-            save_file(chosen.state(), file)
+            save_file(chosen.get_state(), file)
         return {"version": chosen.version, "updates": chosen.updates, "start": chosen.fingerprint()}
 
     def load(self, policy: str, folder: Path, saved: Mapping[str, Any]) -> None:
@@ -261,7 +263,7 @@ class Work:
         if not self.sharded:
             self.engine.export(policy, folder, merged)
             return
-        tensors = [tensor.cpu() for tensor in sharding.whole_tensors(self.policy(policy), "live") if self.first]
+        tensors = [tensor.cpu() for tensor in sharding.gather_tensors(self.policy(policy), "live") if self.first]
         if self.first:
             whole = LocalEngine({policy: self.policy(policy).section}, "cpu")
             whole.policy(policy).assign(tensors)
@@ -271,7 +273,7 @@ class Work:
         return self.engine.checkpoint_bytes()
 
 
-def watch(policy: Policy, pulse: Pulse) -> None:
+def hook_passes(policy: Policy, pulse: Pulse) -> None:
     """Register hooks that mark every pass of the model. Written-out passes do not call the model, but its rotary module."""
     rotary = getattr(policy.backbone, "rotary_emb", None)
     for module in (policy.causal, policy.backbone, rotary):
@@ -279,7 +281,7 @@ def watch(policy: Policy, pulse: Pulse) -> None:
             module.register_forward_pre_hook(pulse.mark)
 
 
-def fixed_rows(policy: Policy) -> Traces:
+def make_probe_rows(policy: Policy) -> Traces:
     """Make the probe: fixed rows that are the same for every worker of a policy."""
     drawn = np.random.default_rng(0)
     length = min(PROBE_TOKENS, policy.context)

@@ -36,14 +36,14 @@ class Address:
         return urlsplit(self.url).hostname or ""
 
     @property
-    def near(self) -> bool:
+    def is_local(self) -> bool:
         """Whether it is on this machine."""
         return is_loopback(self.host)
 
     @property
-    def sealed(self) -> bool:
+    def is_encrypted(self) -> bool:
         """Whether the connection is encrypted, or stays on this machine."""
-        return self.near or urlsplit(self.url).scheme == "https"
+        return self.is_local or urlsplit(self.url).scheme == "https"
 
 
 def parse_address(policy: str, text: str) -> Address:
@@ -77,27 +77,27 @@ def check_section(policy: str, section: EndpointSection) -> None:
     for name in section.extra:
         if name in OURS:
             raise ConfigError(f"{where}.extra: '{name}' is said by every request; it follows from the rest of the config")
-    for name in names_in(section.extra):
+    for name in iterate_names(section.extra):
         if SECRET.search(name):
             raise ConfigError(f"{where}.extra: '{name}' looks like a secret, and would be written into the run folder")
 
 
-def names_in(value: object) -> Iterator[str]:
+def iterate_names(value: object) -> Iterator[str]:
     """The names of all fields, those of fields within fields too."""
     if isinstance(value, Mapping):
         for name, inner in value.items():
             yield name
-            yield from names_in(inner)
+            yield from iterate_names(inner)
     elif isinstance(value, list):
         for inner in value:
-            yield from names_in(inner)
+            yield from iterate_names(inner)
 
 
 def find_key(policy: str, address: Address, section: EndpointSection) -> str | None:
     """The key to an endpoint; None where there is none. The usual variable is nobody else's business: unless it was named, its
     key goes to this machine and over https alone."""
     named = section.api_key_env
-    if named is None and not address.sealed:
+    if named is None and not address.is_encrypted:
         return None
     key = os.environ.get(named or KEY, "").strip()
     if not key and named is not None:

@@ -24,7 +24,7 @@ from milonga.config import EndpointSection
 from milonga.engine.remote.address import Address
 from milonga.errors import UserError
 from milonga.randomness import key64
-from milonga.text import clipped, visible
+from milonga.text import clip_text, escape_invisible
 
 CONNECT = 10.0
 """Seconds to reach a server."""
@@ -58,35 +58,37 @@ class Client:
     def __init__(self, policy: str, address: Address, key: str | None, section: EndpointSection) -> None:
         self.policy, self.address, self.section = policy, address, section
         self._key = key
-        self._http = self._connections()
+        self._http = self._make_http_client()
         self._gate = asyncio.Semaphore(section.concurrency)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name=f"endpoint-{policy}", daemon=True)
         self._thread.start()
 
-    def _connections(self) -> httpx.AsyncClient:
+    def _make_http_client(self) -> httpx.AsyncClient:
         try:
             return httpx.AsyncClient(
                 headers={} if self._key is None else {"Authorization": f"Bearer {self._key}"},
                 timeout=httpx.Timeout(self.section.timeout, connect=min(CONNECT, self.section.timeout), pool=None),
                 limits=httpx.Limits(max_connections=self.section.concurrency),
                 follow_redirects=False,  # the key is for this server alone
-                trust_env=not self.address.near,
+                trust_env=not self.address.is_local,
             )
         except (ImportError, ValueError, OSError) as error:
-            raise self._stopped(f"{ENVIRONMENT} cannot be used: {self.shown(str(error)) or type(error).__name__}") from None
+            raise self._make_error(
+                f"{ENVIRONMENT} cannot be used: {self.sanitise_text(str(error)) or type(error).__name__}"
+            ) from None
 
-    def models(self) -> list[str]:
+    def list_models(self) -> list[str]:
         """The names of the models that the server lists; none where it has no list. A server that is not there is not waited
         for: whoever starts a run wants to know at once."""
-        found = self._run(self._attempts("GET", "/models", None, 0, retries=0, missing=(404, 405, 501)))
+        found = self._run(self._request_with_retries("GET", "/models", None, 0, retries=0, missing=(404, 405, 501)))
         rows = found.get("data")
         rows = rows if isinstance(rows, list) else []
         return [row["id"] for row in rows if isinstance(row, dict) and isinstance(row.get("id"), str)]
 
     def complete(self, bodies: Sequence[Mapping[str, Any]], keys: Sequence[int]) -> list[dict[str, Any]]:
         """Request chat completions; return the answers in order. `keys` seed the random part of retry waits."""
-        return self._run(self._all(bodies, keys))
+        return self._run(self._complete_all(bodies, keys))
 
     def close(self) -> None:
         if not self._loop.is_closed():
@@ -102,49 +104,49 @@ class Client:
         finally:
             future.cancel()  # where we were interrupted: nobody waits for it any more
 
-    async def _all(self, bodies: Sequence[Mapping[str, Any]], keys: Sequence[int]) -> list[dict[str, Any]]:
-        tasks = [asyncio.create_task(self._completed(body, key)) for body, key in zip(bodies, keys, strict=True)]
+    async def _complete_all(self, bodies: Sequence[Mapping[str, Any]], keys: Sequence[int]) -> list[dict[str, Any]]:
+        tasks = [asyncio.create_task(self._complete_one(body, key)) for body, key in zip(bodies, keys, strict=True)]
         try:
             return await asyncio.gather(*tasks)
         finally:
             for task in tasks:
                 task.cancel()
 
-    async def _completed(self, body: Mapping[str, Any], key: int) -> dict[str, Any]:
+    async def _complete_one(self, body: Mapping[str, Any], key: int) -> dict[str, Any]:
         async with self._gate:
-            return await self._attempts("POST", "/chat/completions", body, key, self.section.retries)
+            return await self._request_with_retries("POST", "/chat/completions", body, key, self.section.retries)
 
-    async def _attempts(
+    async def _request_with_retries(
         self, method: str, path: str, body: Any, key: int, retries: int, missing: Sequence[int] = ()
     ) -> dict[str, Any]:
         for attempt in range(retries + 1):
             try:
-                return await self._once(method, path, body, missing)
+                return await self._request_once(method, path, body, missing)
             except Passing as failure:
                 if attempt == retries:
                     tries = f" (asked {retries + 1} times)" if retries else ""
-                    raise self._stopped(f"{failure}{tries}") from None
-                await asyncio.sleep(wait_before(attempt, key, self.section.backoff, failure.wait))
+                    raise self._make_error(f"{failure}{tries}") from None
+                await asyncio.sleep(compute_wait(attempt, key, self.section.backoff, failure.wait))
         raise AssertionError("a range of at least one attempt has no end")
 
-    async def _once(self, method: str, path: str, body: Any, missing: Sequence[int]) -> dict[str, Any]:
+    async def _request_once(self, method: str, path: str, body: Any, missing: Sequence[int]) -> dict[str, Any]:
         try:
             async with asyncio.timeout(self.section.timeout):  # httpx limits the silence between two bytes, not the whole
                 status, headers, text = await self._exchange(method, path, body)
         except TimeoutError:
             raise Passing(f"no answer within {self.section.timeout:g} s") from None
         except (httpx.HTTPError, httpx.InvalidURL) as error:
-            raise Passing(f"cannot be reached: {self.shown(str(error)) or type(error).__name__}") from None
+            raise Passing(f"cannot be reached: {self.sanitise_text(str(error)) or type(error).__name__}") from None
         if status in missing:
             return {}
         if status >= 500 or status in PASSING:
-            raise Passing(f"status {status}: {self._said(text)}", asked_wait(headers))
+            raise Passing(f"status {status}: {self._extract_message(text)}", parse_retry_after(headers))
         if status != 200:
-            raise self._stopped(f"status {status}: {self._said(text)}")
-        found = self._parsed(text)
+            raise self._make_error(f"status {status}: {self._extract_message(text)}")
+        found = self._parse_json(text)
         if found is None:
             raise Passing("an answer that is no JSON")
-        if method == "POST" and (why := fault(found)) is not None:
+        if method == "POST" and (why := find_fault(found)) is not None:
             raise Passing(f"an answer that is no chat completion: {why}")
         return found
 
@@ -155,7 +157,7 @@ class Client:
             async for part in response.aiter_bytes():
                 size += len(part)
                 if size > LARGEST:
-                    raise self._stopped(f"an answer of more than {LARGEST // 2**20} MiB")
+                    raise self._make_error(f"an answer of more than {LARGEST // 2**20} MiB")
                 parts.append(part)
         text = b"".join(parts).decode("utf-8", "replace")
         return response.status_code, response.headers, self._without_key(text)
@@ -166,7 +168,7 @@ class Client:
             return text
         return text.replace(self._key, "[key]").replace(json.dumps(self._key)[1:-1], "[key]")
 
-    def _parsed(self, text: str) -> dict[str, Any] | None:
+    def _parse_json(self, text: str) -> dict[str, Any] | None:
         """An object of JSON; None where it is none. A server may write the key with escapes of its own, such as `\\/`: so it is
         taken out of what they stand for, too."""
         try:
@@ -175,22 +177,22 @@ class Client:
             return None
         return found if isinstance(found, dict) else None
 
-    def _said(self, text: str) -> str:
+    def _extract_message(self, text: str) -> str:
         """The server's own message, in short."""
-        found = self._parsed(text) or {}
+        found = self._parse_json(text) or {}
         error = found.get("error", found)
         message = error.get("message") or error.get("detail") if isinstance(error, dict) else error
-        return self.shown(str(message or text)) or "no message"
+        return self.sanitise_text(str(message or text)) or "no message"
 
-    def shown(self, text: str) -> str:
+    def sanitise_text(self, text: str) -> str:
         """Sanitise a server's text for display: one short line, without the key."""
-        return clipped(visible(" ".join(self._without_key(text).split())), SAID)
+        return clip_text(escape_invisible(" ".join(self._without_key(text).split())), SAID)
 
-    def _stopped(self, why: str) -> UserError:
+    def _make_error(self, why: str) -> UserError:
         return UserError(f"policy '{self.policy}' behind {self.address.url}: {why}")
 
 
-def wait_before(attempt: int, key: int, backoff: float, asked: float | None) -> float:
+def compute_wait(attempt: int, key: int, backoff: float, asked: float | None) -> float:
     """Seconds before the attempt after this one. By our own count half of them are chance, so that requests which failed
     together do not come again together."""
     if asked is not None:
@@ -199,7 +201,7 @@ def wait_before(attempt: int, key: int, backoff: float, asked: float | None) -> 
     return whole * (0.5 + key64("wait", key, attempt) / 2**64)
 
 
-def asked_wait(headers: Mapping[str, str]) -> float | None:
+def parse_retry_after(headers: Mapping[str, str]) -> float | None:
     """Retry-After, in seconds or as a date; None where there is none that can be read."""
     text = headers.get("retry-after", "").strip()
     try:
@@ -212,7 +214,7 @@ def asked_wait(headers: Mapping[str, str]) -> float | None:
     return max(0.0, seconds) if seconds == seconds else None  # "nan" is no number of seconds
 
 
-def fault(answer: Mapping[str, Any]) -> str | None:
+def find_fault(answer: Mapping[str, Any]) -> str | None:
     """Find what is missing from an answer that should be a chat completion; None if nothing is."""
     choices = answer.get("choices")
     if not isinstance(choices, list) or not choices:

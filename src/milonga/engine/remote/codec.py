@@ -26,32 +26,32 @@ Ids = NDArray[np.int64]
 
 def encode(prompt: Prompt) -> Ids:
     """A prompt as a message, with the turn handed to the model."""
-    return np.array([USER, *utf8("".join(part.text for part in prompt)), MODEL], dtype=np.int64)
+    return np.array([USER, *encode_utf8("".join(part.text for part in prompt)), MODEL], dtype=np.int64)
 
 
-def follow(prompt: Prompt, last: int) -> Ids:
+def encode_next_turn(prompt: Prompt, last: int) -> Ids:
     """Encode the next user turn of a conversation that ends in the id `last`."""
     closing = [] if last == END else [END]
     return np.concatenate([np.array(closing, dtype=np.int64), encode(prompt)])
 
 
-def transcribe(text: str, finish: Finish = "eos") -> Completion:
+def encode_completion(text: str, finish: Finish = "eos") -> Completion:
     """Encode a text as a completion. Its log-probabilities are not known: they are 0, in segments that are never trained."""
-    raw = np.array(list(utf8(text)), dtype=np.int64)
+    raw = np.array(list(encode_utf8(text)), dtype=np.int64)
     # A byte ends a character unless one follows that goes on with it.
     ends = np.cumsum(np.append(raw[1:] & 0xC0 != 0x80, True)) if len(raw) else raw
-    text = utf8(text).decode()
+    text = encode_utf8(text).decode()
     if finish == "eos":
         raw, ends = np.append(raw, END), np.append(ends, len(text))
     return Completion(raw, np.zeros(len(raw)), finish, text, ends)
 
 
-def utf8(text: str) -> bytes:
+def encode_utf8(text: str) -> bytes:
     """Encode as UTF-8. Lone surrogates, which JSON can hold and UTF-8 cannot, become question marks."""
     return text.encode("utf-8", "replace")
 
 
-def messages(context: Ids) -> list[dict[str, str]] | None:
+def decode_messages(context: Ids) -> list[dict[str, str]] | None:
     """The conversation as messages; None where it stops within an output, from where no chat can go on."""
     if not len(context) or context[0] != USER or context[-1] != MODEL:
         return None
@@ -64,7 +64,7 @@ def messages(context: Ids) -> list[dict[str, str]] | None:
     return out
 
 
-def cut(text: str, stop: Sequence[str]) -> str | None:
+def cut_at_stop(text: str, stop: Sequence[str]) -> str | None:
     """The text up to its first stop string, that included; None where it holds none."""
     ends = [at + len(one) for one in stop if (at := text.find(one)) >= 0]
     return text[: min(ends)] if ends else None

@@ -19,7 +19,7 @@ from milonga.engine.base import Completion, Decoding, Engine, History, LearnRepo
 from milonga.engine.remote import codec
 from milonga.engine.remote.address import find_key, parse_address
 from milonga.engine.remote.client import Client
-from milonga.errors import ConfigError, UserError, nearest
+from milonga.errors import ConfigError, UserError, suggest_name
 from milonga.types import Finish, Floats, Lesson, Prompt, Traces
 
 UNLIMITED = 2**31
@@ -40,24 +40,24 @@ class Endpoint:
 
     def check(self) -> None:
         """Whether the server is there, takes the key, and has the model."""
-        known = self.client.models()
+        known = self.client.list_models()
         if known and self.address.model not in known:
             raise ConfigError(
                 f"policies.{self.name}.model: {self.address.url} has no model '{self.address.model}': "
-                f"{self.client.shown(nearest(self.address.model, known))}"
+                f"{self.client.sanitise_text(suggest_name(self.address.model, known))}"
             )
 
     def sample(self, requests: Sequence[Request], decoding: Decoding, ledger: Ledger) -> list[Completion]:
         """A request for each output, so that each has a seed of its own."""
-        answers = self.client.complete([self._body(one, decoding) for one in requests], [one.key for one in requests])
+        answers = self.client.complete([self._make_body(one, decoding) for one in requests], [one.key for one in requests])
         for work, name in (("prefill", "prompt_tokens"), ("decode", "completion_tokens")):
             tokens = sum(answer["usage"][name] for answer in answers)
             each = float("nan") if self.section.parameters is None else 2 * self.section.parameters
             ledger.charge(self.name, work, tokens, each * tokens)
-        return [self._completion(answer["choices"][0], decoding.stop) for answer in answers]
+        return [self._make_completion(answer["choices"][0], decoding.stop) for answer in answers]
 
-    def _body(self, request: Request, decoding: Decoding) -> dict[str, Any]:
-        said = codec.messages(request.context)
+    def _make_body(self, request: Request, decoding: Decoding) -> dict[str, Any]:
+        said = codec.decode_messages(request.context)
         if said is None:
             raise UserError(f"policy '{self.name}' lives behind an endpoint: it cannot go on from a part of an output")
         body: dict[str, Any] = {
@@ -72,18 +72,18 @@ class Endpoint:
             body["stop"] = list(decoding.stop)
         return body | self.section.extra
 
-    def _completion(self, choice: Mapping[str, Any], stop: Sequence[str]) -> Completion:
+    def _make_completion(self, choice: Mapping[str, Any], stop: Sequence[str]) -> Completion:
         """An output, cut behind its first stop string. One that ended by anything but itself counts as truncated."""
         text = choice["message"].get("content") or ""
         if self.section.stop == "server" and stop and choice.get("finish_reason") == "stop":
-            text += self._stopped_at(choice, stop)
-        whole = codec.cut(text, stop)
+            text += self._find_stop_string(choice, stop)
+        whole = codec.cut_at_stop(text, stop)
         if whole is not None:
-            return codec.transcribe(whole, "stop")
+            return codec.encode_completion(whole, "stop")
         finish: Finish = "eos" if choice.get("finish_reason") == "stop" else "length"
-        return codec.transcribe(text, finish)
+        return codec.encode_completion(text, finish)
 
-    def _stopped_at(self, choice: Mapping[str, Any], stop: Sequence[str]) -> str:
+    def _find_stop_string(self, choice: Mapping[str, Any], stop: Sequence[str]) -> str:
         """The string that the server stopped at, which it left out; nothing where the model ended by itself."""
         name = next((name for name in STOPPED_AT if name in choice), None)
         if name is None:
@@ -114,7 +114,7 @@ class WithEndpoints(Engine):
     def holds(self, policy: str) -> bool:
         return policy not in self.endpoints and self.inner.holds(policy)
 
-    def _inner(self, policy: str, work: str) -> Engine:
+    def _require_inner(self, policy: str, work: str) -> Engine:
         """Return the inner engine for work that an endpoint cannot do; raise an error if the policy is behind one."""
         if policy in self.endpoints:
             raise UserError(f"policy '{policy}' lives behind an endpoint: it can only be sampled, not {work}")
@@ -125,27 +125,27 @@ class WithEndpoints(Engine):
             return [codec.encode(prompt) for prompt in prompts]
         return self.inner.encode_all(policy, prompts)
 
-    def follow_all(self, policy: str, prompts: Sequence[Prompt], last: Sequence[int]) -> list[NDArray[np.int64]]:
+    def encode_next_turns(self, policy: str, prompts: Sequence[Prompt], last: Sequence[int]) -> list[NDArray[np.int64]]:
         if policy in self.endpoints:
-            return [codec.follow(prompt, end) for prompt, end in zip(prompts, last, strict=True)]
-        return self.inner.follow_all(policy, prompts, last)
+            return [codec.encode_next_turn(prompt, end) for prompt, end in zip(prompts, last, strict=True)]
+        return self.inner.encode_next_turns(policy, prompts, last)
 
-    def transcribe(self, policy: str, text: str, end: bool = True) -> Completion:
+    def encode_completion(self, policy: str, text: str, end: bool = True) -> Completion:
         if policy in self.endpoints:
-            return codec.transcribe(text, "eos" if end else "length")
-        return self.inner.transcribe(policy, text, end)
+            return codec.encode_completion(text, "eos" if end else "length")
+        return self.inner.encode_completion(policy, text, end)
 
-    def same_tokens(self, policy: str, other: str) -> bool:
+    def has_same_vocabulary(self, policy: str, other: str) -> bool:
         behind = [name in self.endpoints for name in (policy, other)]
-        return all(behind) or (not any(behind) and self.inner.same_tokens(policy, other))
+        return all(behind) or (not any(behind) and self.inner.has_same_vocabulary(policy, other))
 
     def context_limit(self, policy: str) -> int:
         if policy in self.endpoints:
             return self.endpoints[policy].section.context_bytes or UNLIMITED
         return self.inner.context_limit(policy)
 
-    def history(self) -> History:
-        return self.inner.history()
+    def open_history(self) -> History:
+        return self.inner.open_history()
 
     def sample(
         self,
@@ -162,26 +162,26 @@ class WithEndpoints(Engine):
         return self.endpoints[policy].sample(requests, decoding, self.ledger)
 
     def score(self, policy: str, traces: Traces, tag: str = "live") -> list[Floats]:
-        return self._inner(policy, "scored").score(policy, traces, tag)
+        return self._require_inner(policy, "scored").score(policy, traces, tag)
 
     def values(self, policy: str, traces: Traces, tag: str = "live") -> list[Floats]:
-        return self._inner(policy, "scored").values(policy, traces, tag)
+        return self._require_inner(policy, "scored").values(policy, traces, tag)
 
     def learn(self, lesson: Lesson) -> LearnReport:
-        return self._inner(lesson.policy, "trained").learn(lesson)
+        return self._require_inner(lesson.policy, "trained").learn(lesson)
 
     def publish(self, policy: str) -> int:
-        return self._inner(policy, "trained").publish(policy)
+        return self._require_inner(policy, "trained").publish(policy)
 
     def version(self, policy: str) -> int:
         return 0 if policy in self.endpoints else self.inner.version(policy)
 
     def snapshot(self, policy: str, tag: str) -> None:
-        self._inner(policy, "kept").snapshot(policy, tag)
+        self._require_inner(policy, "kept").snapshot(policy, tag)
 
     def copy(self, policy: str, source: str, tag: str = "live") -> None:
-        self._inner(source, "copied")
-        self._inner(policy, "changed").copy(policy, source, tag)
+        self._require_inner(source, "copied")
+        self._require_inner(policy, "changed").copy(policy, source, tag)
 
     def save(self, folder: Path) -> None:
         self.inner.save(folder)
@@ -190,7 +190,7 @@ class WithEndpoints(Engine):
         self.inner.load(folder)
 
     def export(self, policy: str, folder: Path, merged: bool = False) -> None:
-        self._inner(policy, "exported").export(policy, folder, merged)
+        self._require_inner(policy, "exported").export(policy, folder, merged)
 
     def checkpoint_bytes(self) -> int:
         return self.inner.checkpoint_bytes()

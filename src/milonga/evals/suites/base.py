@@ -21,7 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from milonga.charts import Series
 from milonga.config import EvalSection
 from milonga.errors import ConfigError
-from milonga.evals.evaluate import whole_bench
+from milonga.evals.evaluate import fill_unjudged
 from milonga.evals.metrics import Interval
 from milonga.registry import Registry
 from milonga.roles import StepSolver
@@ -39,7 +39,7 @@ class SuiteOptions(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-def several(value: Any) -> Any:
+def ensure_list(value: Any) -> Any:
     """Wrap a single string or path in a list; leave a list as it is."""
     return [value] if isinstance(value, str | Path) else value
 
@@ -65,38 +65,38 @@ class Subject:
     another: Callable[[str], AbstractContextManager[Subject]] | None = None
     """Opens the generator of another run, or another model, where a suite needs one."""
 
-    def table(self, task: Task | None = None, split: Split = "test") -> Table:
+    def make_context(self, task: Task | None = None, split: Split = "test") -> Table:
         """Make the sampling context. All suites share a random key: with equal sample counts they see the same solutions."""
         setting = self.setting if task is None else replace(self.setting, task=task)
         return Table(setting, "eval", "", split=split)
 
     @property
-    def writes(self) -> bool:
+    def is_generative(self) -> bool:
         """Whether the judge is generative and can be sampled repeatedly; a scorer gives the same score every time."""
         return self.setting.roles[self.judge].kind == "generative"
 
-    def refuse(self, options: SuiteOptions, *names: str) -> None:
+    def refuse_options(self, options: SuiteOptions, *names: str) -> None:
         """Raise `ConfigError` if one of these options was set but has no effect on a scorer."""
         wrong = next((name for name in names if name in options.model_fields_set), None)
-        if wrong is not None and not self.writes:
+        if wrong is not None and not self.is_generative:
             raise ConfigError(
                 f"option '{wrong}' does not apply: this verifier writes nothing, it gives the same numbers each time"
             )
 
-    def judged(self, table: Table, solutions: Traces, checks: int = 1) -> list[list[Trace]]:
+    def verify_solutions(self, table: Table, solutions: Traces, checks: int = 1) -> list[list[Trace]]:
         """Return the verifications of each solution: `checks` samples, or one by a scorer; invalid ones if it was too long."""
-        n = checks if self.writes else 1
+        n = checks if self.is_generative else 1
         found: dict[str, list[Trace]] = {solution.id: [] for solution in solutions}
-        for check in whole_bench(table.judge(self.judge, solutions, n), solutions, n):
+        for check in fill_unjudged(table.judge(self.judge, solutions, n), solutions, n):
             found[check.subject.id].append(check)
         return list(found.values())
 
     @property
-    def moved(self) -> bool:
+    def is_trained(self) -> bool:
         """Whether the solver's policy was trained: its weights differ from the initial ones."""
         return self.setting.engine.version(self.setting.policies[self.solver]) > 0
 
-    def solves_by_steps(self) -> None:
+    def require_step_solver(self) -> None:
         if not isinstance(self.setting.roles.get(self.solver), StepSolver):
             raise ConfigError("nobody here solves problems by steps: there are no solutions to measure on")
 
@@ -126,7 +126,7 @@ class Suite(ABC):
         self.options = options if options is not None else self.Options()
 
     @classmethod
-    def shown(cls, rows: Sequence[Row]) -> Sequence[Row]:
+    def select_rows(cls, rows: Sequence[Row]) -> Sequence[Row]:
         """Select the rows of the table in a terminal, which is narrow."""
         return rows
 
@@ -150,12 +150,12 @@ def with_interval(name: str, value: float | None, interval: Interval) -> Row:
     return {name: value, f"{name}_low": interval[0], f"{name}_high": interval[1]}
 
 
-def curve(name: str, rows: Sequence[Row], x: str, y: str) -> Series:
+def make_series(name: str, rows: Sequence[Row], x: str, y: str) -> Series:
     """Make a chart series of column `y`, with its interval, over column `x`."""
     return Series(name, [r[x] for r in rows], *([r[f"{y}{end}"] for r in rows] for end in ("", "_low", "_high")))
 
 
-def held_out(task: Task, split: Split, count: int) -> int:
+def count_held_out(task: Task, split: Split, count: int) -> int:
     """Count the held-out problems to measure on: `count`, or all there are; none is taken twice."""
     size = task.size(split)
     if size == 0:
@@ -163,7 +163,7 @@ def held_out(task: Task, split: Split, count: int) -> int:
     return count if size is None else min(count, size)
 
 
-def graded(solutions: Traces) -> list[list[Trace]]:
+def group_graded(solutions: Traces) -> list[list[Trace]]:
     """Group samples by problem and keep problems whose grades are all known: a curve over N needs the same problems."""
     groups: dict[str, list[Trace]] = {}
     for solution in solutions:
@@ -174,8 +174,8 @@ def graded(solutions: Traces) -> list[list[Trace]]:
     return whole
 
 
-def draw(subject: Subject, task: Task | None, split: Split, problems: int) -> tuple[Table, list[Problem]]:
+def draw_held_out(subject: Subject, task: Task | None, split: Split, problems: int) -> tuple[Table, list[Problem]]:
     """Draw held-out problems; return the sampling context and the problems."""
-    subject.solves_by_steps()
-    table = subject.table(task, split)
-    return table, table.problems(held_out(table.setting.task, split, problems))
+    subject.require_step_solver()
+    table = subject.make_context(task, split)
+    return table, table.problems(count_held_out(table.setting.task, split, problems))

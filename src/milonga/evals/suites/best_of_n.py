@@ -8,8 +8,19 @@ from pydantic import Field
 
 from milonga.charts import line_chart
 from milonga.evals.metrics import mean, mean_interval, pass_at_k
-from milonga.evals.subsets import best_at, sizes, vote_at
-from milonga.evals.suites.base import SUITES, Finding, HeldOut, Row, Subject, Suite, curve, draw, graded, with_interval
+from milonga.evals.subsets import best_of_n_accuracy, list_subset_sizes, vote_accuracy
+from milonga.evals.suites.base import (
+    SUITES,
+    Finding,
+    HeldOut,
+    Row,
+    Subject,
+    Suite,
+    draw_held_out,
+    group_graded,
+    make_series,
+    with_interval,
+)
 from milonga.types import Trace
 
 Pick = Callable[[list[Trace], list[float], int], float]
@@ -23,15 +34,19 @@ class BestOptions(HeldOut):
     """Verifications of each, whose mean rank is taken."""
 
 
-def rights(group: list[Trace]) -> list[float]:
+def list_correct(group: list[Trace]) -> list[float]:
     return [trace.correct for trace in group]
 
 
 PICKS: Mapping[str, Pick] = {
-    "verifier": lambda group, ranks, n: best_at(ranks, rights(group), n),
-    "vote": lambda group, ranks, n: vote_at([t.reading.value.answer for t in group], rights(group), [1.0] * len(group), n),
-    "weighted_vote": lambda group, ranks, n: vote_at([t.reading.value.answer for t in group], rights(group), ranks, n),
-    "oracle": lambda group, ranks, n: pass_at_k(int(sum(rights(group))), len(group), n),
+    "verifier": lambda group, ranks, n: best_of_n_accuracy(ranks, list_correct(group), n),
+    "vote": lambda group, ranks, n: vote_accuracy(
+        [t.reading.value.answer for t in group], list_correct(group), [1.0] * len(group), n
+    ),
+    "weighted_vote": lambda group, ranks, n: vote_accuracy(
+        [t.reading.value.answer for t in group], list_correct(group), ranks, n
+    ),
+    "oracle": lambda group, ranks, n: pass_at_k(int(sum(list_correct(group))), len(group), n),
 }
 """Who chooses: the verifier's rank, the most frequent answer, the answer with the largest sum of ranks, the truth."""
 
@@ -47,27 +62,27 @@ class BestOfN(Suite):
 
     def measure(self, subject: Subject) -> Finding:
         options = self.options
-        subject.refuse(options, "checks")
-        table, problems = draw(subject, None, options.split, options.problems)
+        subject.refuse_options(options, "checks")
+        table, problems = draw_held_out(subject, None, options.split, options.problems)
         solutions = table.ask(subject.solver, problems, options.samples)
-        groups = graded(solutions)
-        checks = subject.judged(table, solutions, options.checks)
+        groups = group_graded(solutions)
+        checks = subject.verify_solutions(table, solutions, options.checks)
         ranks = {group[0].subject.id: sum(c.reading.value.rank for c in group) / len(group) for group in checks}
         facts = {
             "problems": len(groups),
             "left_out": len(problems) - len(groups),
             "samples": options.samples,
             "checks": len(checks[0]),
-            "unreadable_rate": mean([not c.reading.valid for group in checks for c in group]),
+            "unreadable_rate": mean([not c.reading.is_valid for group in checks for c in group]),
         }
-        return Finding(facts, [chosen(groups, ranks, n) for n in sizes(options.samples)])
+        return Finding(facts, [measure_choice(groups, ranks, n) for n in list_subset_sizes(options.samples)])
 
     def chart(self, rows: Sequence[Row]) -> str:
-        series = [curve(name.replace("_", " "), rows, "n", name) for name in PICKS]
+        series = [make_series(name.replace("_", " "), rows, "n", name) for name in PICKS]
         return line_chart("best of N", series, x_label="N", y_label="accuracy", log_x=True, y_range=(0, 1))
 
 
-def chosen(groups: Sequence[list[Trace]], ranks: Mapping[str, float], n: int) -> Row:
+def measure_choice(groups: Sequence[list[Trace]], ranks: Mapping[str, float], n: int) -> Row:
     """Measure the accuracy of each way to choose among `n`; intervals bootstrap over problems, the same draws for all."""
     values = {name: [pick(group, [ranks[t.id] for t in group], n) for group in groups] for name, pick in PICKS.items()}
     row: Row = {"n": n}

@@ -8,10 +8,10 @@ from dataclasses import asdict
 from pydantic import Field
 
 from milonga.charts import Bin, reliability_chart
-from milonga.evals.evaluate import step_sureness, sureness
+from milonga.evals.evaluate import get_confidence, get_step_confidence
 from milonga.evals.metrics import calibration_error, mean, order_accuracy
-from milonga.evals.reliability import brier, brier_limit, calibration_floor, reliability
-from milonga.evals.suites.base import SUITES, Finding, HeldOut, Row, Subject, Suite, draw
+from milonga.evals.reliability import bin_by_confidence, brier_limit, brier_score, calibration_floor
+from milonga.evals.suites.base import SUITES, Finding, HeldOut, Row, Subject, Suite, draw_held_out
 from milonga.types import Trace
 
 Judged = tuple[list[float], bool]
@@ -36,16 +36,16 @@ class Calibration(Suite):
 
     def measure(self, subject: Subject) -> Finding:
         options = self.options
-        subject.refuse(options, "checks")
-        table, problems = draw(subject, None, options.split, options.problems)
+        subject.refuse_options(options, "checks")
+        table, problems = draw_held_out(subject, None, options.split, options.problems)
         solutions = table.ask(subject.solver, problems, options.samples)
-        checks = subject.judged(table, solutions, options.checks)
+        checks = subject.verify_solutions(table, solutions, options.checks)
         facts: Row = {"problems": len(problems), "solutions": len(solutions), "checks": len(checks[0])}
-        facts["unreadable_rate"] = mean([not c.reading.valid for group in checks for c in group])
+        facts["unreadable_rate"] = mean([not c.reading.is_valid for group in checks for c in group])
         rows: list[Row] = []
-        for of, judged in (("solution", of_solutions(checks)), ("step", of_steps(checks))):
-            facts |= {f"{of}/{key}": value for key, value in figures(judged).items()}
-            bins = reliability([sum(said) / len(said) for said, _ in judged], [right for _, right in judged])
+        for of, judged in (("solution", collect_solution_verdicts(checks)), ("step", collect_step_verdicts(checks))):
+            facts |= {f"{of}/{key}": value for key, value in calibration_metrics(judged).items()}
+            bins = bin_by_confidence([sum(said) / len(said) for said, _ in judged], [right for _, right in judged])
             rows += [{"of": of} | asdict(one) for one in bins]
         return Finding(facts, rows)
 
@@ -55,30 +55,30 @@ class Calibration(Suite):
         return reliability_chart("calibration of the verifier", curves, x_label="confidence", y_label="share right")
 
 
-def of_solutions(checks: Sequence[Sequence[Trace]]) -> list[Judged]:
+def collect_solution_verdicts(checks: Sequence[Sequence[Trace]]) -> list[Judged]:
     """Collect confidences in whole solutions with a known grade; solutions without a parsed verdict are left out."""
     out = []
     for group in checks:
-        said = [sureness(check.reading.value) for check in group if check.reading.value.final is not None]
+        said = [get_confidence(check.reading.value) for check in group if check.reading.value.final is not None]
         grade = group[0].subject.grade
         if said and grade is not None and grade.correct is not None:
             out.append((said, grade.correct))
     return out
 
 
-def of_steps(checks: Sequence[Sequence[Trace]]) -> list[Judged]:
+def collect_step_verdicts(checks: Sequence[Sequence[Trace]]) -> list[Judged]:
     """Collect confidences in steps up to the first wrong one: after it, verifiers differ in what they call right."""
     out: list[Judged] = []
     for group in checks:
         grade = group[0].subject.grade
-        said = [scores for check in group if (scores := step_sureness(check.reading.value)) is not None]
+        said = [scores for check in group if (scores := get_step_confidence(check.reading.value)) is not None]
         if said and grade is not None and grade.steps is not None and len(said[0]) == len(grade.steps):
             last = len(grade.steps) if grade.first_error in (-1, None) else grade.first_error + 1
             out += [([scores[k] for scores in said], grade.steps[k]) for k in range(last)]
     return out
 
 
-def figures(judged: Sequence[Judged]) -> Row:
+def calibration_metrics(judged: Sequence[Judged]) -> Row:
     """Compute calibration errors, each with the baseline it must be compared with."""
     confidence, right = [sum(said) / len(said) for said, _ in judged], [true for _, true in judged]
     base = mean(right)
@@ -88,7 +88,7 @@ def figures(judged: Sequence[Judged]) -> Row:
         "mean_confidence": mean(confidence),
         "calibration_error": calibration_error(confidence, right),
         "calibration_error_by_chance": calibration_floor(confidence),
-        "brier": brier(confidence, right),
+        "brier": brier_score(confidence, right),
         "brier_of_base_rate": None if base is None else base * (1 - base),
         "brier_of_endless_checks": brier_limit([said for said, _ in judged], right),
         "auroc": order_accuracy(confidence, [float(r) for r in right]),

@@ -8,8 +8,19 @@ from pydantic import Field
 
 from milonga.charts import line_chart
 from milonga.evals.metrics import mean, mean_interval, pass_at_k
-from milonga.evals.subsets import sizes
-from milonga.evals.suites.base import SUITES, Finding, HeldOut, Row, Subject, Suite, curve, draw, graded, with_interval
+from milonga.evals.subsets import list_subset_sizes
+from milonga.evals.suites.base import (
+    SUITES,
+    Finding,
+    HeldOut,
+    Row,
+    Subject,
+    Suite,
+    draw_held_out,
+    group_graded,
+    make_series,
+    with_interval,
+)
 from milonga.types import Trace
 
 
@@ -32,24 +43,24 @@ class PassAtK(Suite):
         options = self.options
         rows: list[Row] = []
         counts: Row = {}
-        for of, tag in (("now", "live"), ("start", "ref"))[: 2 if subject.moved else 1]:
-            table, problems = draw(subject, None, options.split, options.problems)
-            groups = graded(table.ask(subject.solver, problems, options.samples, tag=tag))
+        for of, tag in (("now", "live"), ("start", "ref"))[: 2 if subject.is_trained else 1]:
+            table, problems = draw_held_out(subject, None, options.split, options.problems)
+            groups = group_graded(table.ask(subject.solver, problems, options.samples, tag=tag))
             counts |= {"problems": len(problems), f"left_out_{of}": len(problems) - len(groups)}
-            rows += [{"of": of, "k": k} | passed(groups, k) for k in sizes(options.samples)]
+            rows += [{"of": of, "k": k} | measure_pass_at_k(groups, k) for k in list_subset_sizes(options.samples)]
         return Finding({"samples": options.samples} | counts, rows)
 
     def chart(self, rows: Sequence[Row]) -> str:
         series = []
         for of in dict.fromkeys(row["of"] for row in rows):
             own = [row for row in rows if row["of"] == of]
-            series.append(curve(of, own, "k", "pass"))
+            series.append(make_series(of, own, "k", "pass"))
             if own[0]["sound"] is not None:
-                series.append(curve(f"{of}, every step right", own, "k", "sound"))
+                series.append(make_series(f"{of}, every step right", own, "k", "sound"))
         return line_chart("pass@k", series, x_label="k", y_label="share of problems", log_x=True, y_range=(0, 1))
 
 
-def passed(groups: Sequence[list[Trace]], k: int) -> Row:
+def measure_pass_at_k(groups: Sequence[list[Trace]], k: int) -> Row:
     """Measure pass@k over problems: of right answers and, if the task knows its steps, of sound solutions."""
     row: Row = {}
     for name, field in (("pass", "correct"), ("sound", "sound")):

@@ -15,22 +15,22 @@ from pydantic import BeforeValidator, Field
 from milonga.charts import Bars, bar_chart
 from milonga.errors import ConfigError, DataError
 from milonga.evals.bench import make_bench, read_processbench
-from milonga.evals.evaluate import TOO_LONG, judge_metrics, prefixed, whole_bench
+from milonga.evals.evaluate import TOO_LONG, add_prefix, fill_unjudged, judge_metrics
 from milonga.evals.metrics import (
-    best_threshold,
     bootstrap_interval,
     detection_f1,
-    first_below,
-    first_wrong,
+    find_best_threshold,
+    find_first_below,
+    find_first_wrong,
+    majority_vote,
     mean,
     process_f1,
     trivial_f1,
-    vote,
 )
-from milonga.evals.suites.base import SUITES, Finding, Row, Subject, Suite, SuiteOptions, several, with_interval
+from milonga.evals.suites.base import SUITES, Finding, Row, Subject, Suite, SuiteOptions, ensure_list, with_interval
 from milonga.roles import Critic, StepSolver
 from milonga.table import Table
-from milonga.tasks import Task, make_task, normalised
+from milonga.tasks import Task, make_task, normalise_text
 from milonga.types import Trace, Traces, Verification
 
 TUNED_ON = "gsm8k"
@@ -42,7 +42,7 @@ TRIVIAL = ("trivial/no_knowledge", "trivial/answer_modal", "trivial/error_modal"
 
 
 class ProcessBenchOptions(SuiteOptions):
-    file: Annotated[list[Path], BeforeValidator(several)] = Field(default_factory=list)
+    file: Annotated[list[Path], BeforeValidator(ensure_list)] = Field(default_factory=list)
     """Files of ProcessBench, or folders that hold them; each is a subset. Without any, a miniature of it."""
     limit: int | None = Field(None, ge=1)
     """How many items of each file, taken evenly over it; of the miniature, 500 by default."""
@@ -79,92 +79,92 @@ class ProcessBench(Suite):
     options: ProcessBenchOptions
 
     @classmethod
-    def shown(cls, rows: Sequence[Row]) -> Sequence[Row]:
+    def select_rows(cls, rows: Sequence[Row]) -> Sequence[Row]:
         """Add the baselines of each subset as rows below its own."""
         out: list[Row] = []
         for subset in dict.fromkeys(row["subset"] for row in rows):
             own = [row for row in rows if row["subset"] == subset]
-            trivial = [{"subset": subset, "decoding": words(key), "f1": own[0][key]} for key in TRIVIAL]
+            trivial = [{"subset": subset, "decoding": format_baseline(key), "f1": own[0][key]} for key in TRIVIAL]
             out += own + trivial
         return out
 
     def check(self) -> None:
-        for path in subset_files(self.options.file):
+        for path in list_subset_files(self.options.file):
             read_processbench(path, None)
 
     def measure(self, subject: Subject) -> Finding:
-        subject = self.dressed(subject)
+        subject = self.configure_judge(subject)
         role = subject.setting.roles[subject.judge]
         solver = None if isinstance(role, Critic) else StepSolver(role.dialect)
         benches = self.read(subject.setting.task, solver)
-        modes = self.by_writing(subject, benches) if subject.writes else self.by_threshold(subject, benches)
+        modes = self.run_generative(subject, benches) if subject.is_generative else self.run_thresholds(subject, benches)
         facts: Row = {"items": sum(map(len, benches.values())), "style": role.name}
-        facts["checks"] = self.options.checks if subject.writes else 1
-        facts["tokens"] = subject.setting.limit(subject.judge) if subject.writes else None
-        facts["seen_in_training"] = {name: overlap(subject.setting.task, bench) for name, bench in benches.items()}
-        rows = [row for name, bench in benches.items() for row in (measured(name, bench, mode) for mode in modes[name])]
-        return Finding(facts, rows + averages(rows, len(benches)))
+        facts["checks"] = self.options.checks if subject.is_generative else 1
+        facts["tokens"] = subject.setting.get_max_tokens(subject.judge) if subject.is_generative else None
+        facts["seen_in_training"] = {name: count_overlap(subject.setting.task, bench) for name, bench in benches.items()}
+        rows = [row for name, bench in benches.items() for row in (measure_subset(name, bench, mode) for mode in modes[name])]
+        return Finding(facts, rows + average_rows(rows, len(benches)))
 
     def read(self, task: Task, solver: StepSolver | None) -> dict[str, Traces]:
         """Load the subsets, by name."""
         if not self.options.file:
-            return miniature(task, solver, self.options.limit or MINIATURE)
-        files = subset_files(self.options.file)
+            return make_miniature(task, solver, self.options.limit or MINIATURE)
+        files = list_subset_files(self.options.file)
         return {path.stem: Traces(read_processbench(path, solver, self.options.limit)) for path in files}
 
     def chart(self, rows: Sequence[Row]) -> str:
         edges = ([row.get(f"f1{end}") for row in rows] for end in ("", "_low", "_high"))
-        baselines = [Bars(words(key), [r[key] for r in rows]) for key in TRIVIAL[:3]]
+        baselines = [Bars(format_baseline(key), [r[key] for r in rows]) for key in TRIVIAL[:3]]
         names = [f"{row['subset']}, {row['decoding']}" for row in rows]
         return bar_chart(
             "ProcessBench: F1, beside baselines", names, [Bars("verifier", *edges), *baselines], value_range=(0, 1)
         )
 
-    def dressed(self, subject: Subject) -> Subject:
+    def configure_judge(self, subject: Subject) -> Subject:
         """Return the subject with the judge's role and token limit as the options say."""
         setting, options = subject.setting, self.options
-        subject.refuse(options, "checks", "style", "tokens")
+        subject.refuse_options(options, "checks", "style", "tokens")
         role = setting.roles[subject.judge]
         plain = subject.bare and role.dialect == "tagged"
         if options.style == "paragraphs" or (options.style == "auto" and plain):
             setting = replace(setting, roles={**setting.roles, subject.judge: Critic(role.dialect)})
-        each = setting.limit(subject.judge) // role.room()
+        each = setting.get_max_tokens(subject.judge) // role.length_factor()
         if options.tokens is not None:
-            each = -(-options.tokens // role.room())
+            each = -(-options.tokens // role.length_factor())
         elif not options.file:
             each = max(each, make_task({"name": "chain", "ops": max(LENGTHS)}).max_tokens)
         setting = replace(setting, sampling=setting.sampling.model_copy(update={"max_tokens": each}))
         return replace(subject, setting=setting)
 
-    def by_writing(self, subject: Subject, benches: Mapping[str, Traces]) -> dict[str, list[Mode]]:
+    def run_generative(self, subject: Subject, benches: Mapping[str, Traces]) -> dict[str, list[Mode]]:
         """Judge in three modes: greedy, sampled, and by vote. Samples are untruncated; the paper votes at top-p 0.9."""
         out = {}
         for name, bench in benches.items():
             table = Table(subject.setting, f"processbench/{name}", "")
-            greedy = whole_bench(table.judge(subject.judge, bench, greedy=True), bench, 1)
-            sampled = whole_bench(table.judge(subject.judge, bench, self.options.checks), bench, self.options.checks)
-            said = by_item(sampled, lambda value: first_wrong(value.steps))
-            voted = {item: [vote(predictions)] for item, predictions in said.items()}
+            greedy = fill_unjudged(table.judge(subject.judge, bench, greedy=True), bench, 1)
+            sampled = fill_unjudged(table.judge(subject.judge, bench, self.options.checks), bench, self.options.checks)
+            said = group_predictions(sampled, lambda value: find_first_wrong(value.steps))
+            voted = {item: [majority_vote(predictions)] for item, predictions in said.items()}
             out[name] = [
-                Mode("greedy", by_item(greedy, lambda value: first_wrong(value.steps)), greedy),
+                Mode("greedy", group_predictions(greedy, lambda value: find_first_wrong(value.steps)), greedy),
                 Mode("sampled", said, sampled),
                 Mode(f"vote of {self.options.checks}", voted, sampled),
             ]
         return out
 
-    def by_threshold(self, subject: Subject, benches: Mapping[str, Traces]) -> dict[str, list[Mode]]:
+    def run_thresholds(self, subject: Subject, benches: Mapping[str, Traces]) -> dict[str, list[Mode]]:
         """Judge at thresholds 0.5, tuned on GSM8K (as in the protocol), and tuned on the task's own dev set."""
         table = Table(subject.setting, "processbench", "")
-        read = {name: whole_bench(table.judge(subject.judge, bench), bench, 1) for name, bench in benches.items()}
+        read = {name: fill_unjudged(table.judge(subject.judge, bench), bench, 1) for name, bench in benches.items()}
         tuning = TUNED_ON if TUNED_ON in read else next(iter(read))
-        modes = {name: [at_threshold(0.5, "", checks)] for name, checks in read.items()}
-        for source, seen in ((tuning, read[tuning]), ("the task's dev set", self.own_dev(subject, table))):
-            if (tau := tuned(seen)) is not None:
+        modes = {name: [make_threshold_mode(0.5, "", checks)] for name, checks in read.items()}
+        for source, seen in ((tuning, read[tuning]), ("the task's dev set", self.judge_dev_set(subject, table))):
+            if (tau := tune_threshold(seen)) is not None:
                 for name, checks in read.items():
-                    modes[name].append(at_threshold(tau, f" from {source}", checks, checks is seen))
+                    modes[name].append(make_threshold_mode(tau, f" from {source}", checks, checks is seen))
         return modes
 
-    def own_dev(self, subject: Subject, table: Table) -> Traces:
+    def judge_dev_set(self, subject: Subject, table: Table) -> Traces:
         """Judge the task's own solutions of its dev problems; none if the task cannot write them, or for a model from
         no run."""
         task = subject.setting.task
@@ -173,11 +173,11 @@ class ProcessBench(Suite):
         return table.judge(subject.judge, Traces(bench)) if bench else Traces([])
 
 
-def words(key: str) -> str:
+def format_baseline(key: str) -> str:
     return key.replace("trivial/", "trivial: ").replace("_", " ")
 
 
-def miniature(task: Task, solver: StepSolver | None, count: int) -> dict[str, Traces]:
+def make_miniature(task: Task, solver: StepSolver | None, count: int) -> dict[str, Traces]:
     """Make a miniature: chain arithmetic of four lengths with known first errors. Half of the solutions have
     one, a fifth of these a right answer all the same. For verifiers of that task, whose other options stay as they are."""
     if task.name != "chain":
@@ -187,7 +187,7 @@ def miniature(task: Task, solver: StepSolver | None, count: int) -> dict[str, Tr
     return {f"chain-{k}": Traces(make_bench(make_task(options | {"ops": k}), solver, count, "test")) for k in LENGTHS}
 
 
-def subset_files(given: Sequence[Path]) -> list[Path]:
+def list_subset_files(given: Sequence[Path]) -> list[Path]:
     """List the given files and the files in given folders; each subset once."""
     files = [file for path in given for file in (sorted(path.glob("*.json")) if path.is_dir() else [path])]
     if given and not files:
@@ -199,39 +199,39 @@ def subset_files(given: Sequence[Path]) -> list[Path]:
     return files
 
 
-def by_item(checks: Traces, predict: Callable[[Verification], int | None]) -> dict[str, list[int | None]]:
+def group_predictions(checks: Traces, predict: Callable[[Verification], int | None]) -> dict[str, list[int | None]]:
     out: dict[str, list[int | None]] = {}
     for check in checks:
         out.setdefault(check.subject.id, []).append(predict(check.reading.value))
     return out
 
 
-def at_threshold(tau: float, source: str, checks: Traces, tuned_here: bool = False) -> Mode:
+def make_threshold_mode(tau: float, source: str, checks: Traces, tuned_here: bool = False) -> Mode:
     """Make the mode that predicts the first step that scores below tau."""
-    said = by_item(checks, lambda value: first_below(value.step_scores, tau))
+    said = group_predictions(checks, lambda value: find_first_below(value.step_scores, tau))
     return Mode(f"threshold {tau:.4g}{source}", said, checks, tuned_here)
 
 
-def tuned(checks: Traces) -> float | None:
+def tune_threshold(checks: Traces) -> float | None:
     """Return the threshold of the largest F1 on these checks."""
-    return best_threshold([c.reading.value.step_scores for c in checks], [label_of(c.subject) for c in checks])
+    return find_best_threshold([c.reading.value.step_scores for c in checks], [first_error_label(c.subject) for c in checks])
 
 
-def label_of(item: Trace) -> int:
+def first_error_label(item: Trace) -> int:
     label = None if item.grade is None else item.grade.first_error
     assert label is not None, "every item has a label"
     return label
 
 
-def measured(name: str, bench: Traces, mode: Mode) -> Row:
+def measure_subset(name: str, bench: Traces, mode: Mode) -> Row:
     """Measure one subset in one mode by the protocol, with baselines and diagnostics."""
     pairs = [(item, prediction) for item in bench for prediction in mode.predictions[item.id]]
-    predictions, labels = [p for _, p in pairs], [label_of(item) for item, _ in pairs]
+    predictions, labels = [p for _, p in pairs], [first_error_label(item) for item, _ in pairs]
     found = process_f1(predictions, labels)
     # Errors behind a right answer are what a judge of answers cannot see; solutions without an error stay as they are.
     seen = [(p, label) for (item, p), label in zip(pairs, labels, strict=True) if label == -1 or item.correct == 1.0]
     shift = [p - label for p, label in zip(predictions, labels, strict=True) if label != -1 and p is not None and p != -1]
-    own = [label_of(item) for item in bench]
+    own = [first_error_label(item) for item in bench]
     final = judge_metrics(mode.checks)
     row: Row = {"subset": name, "decoding": mode.name, "items": len(bench), "errors": sum(label != -1 for label in own)}
     row |= with_interval("f1", found["f1"], bootstrap_interval(predictions, labels, [item.id for item, _ in pairs]))
@@ -245,10 +245,10 @@ def measured(name: str, bench: Traces, mode: Mode) -> Row:
     row |= {f"final/{key}": final[key] for key in ("accuracy_on_right", "accuracy_on_wrong")}
     row["tuned_here"] = mode.tuned_here
     answers, counts = [item.correct == 1.0 for item in bench], [len(item.reading.value.steps) for item in bench]
-    return row | prefixed("trivial", dict(trivial_f1(own, answers, counts)))
+    return row | add_prefix("trivial", dict(trivial_f1(own, answers, counts)))
 
 
-def averages(rows: Sequence[Row], subsets: int) -> list[Row]:
+def average_rows(rows: Sequence[Row], subsets: int) -> list[Row]:
     """Average the subsets' F1, unweighted, in each mode, and of every baseline; nothing where there is one subset."""
     if subsets < 2:
         return []
@@ -262,10 +262,10 @@ def averages(rows: Sequence[Row], subsets: int) -> list[Row]:
     return out
 
 
-def overlap(task: Task, bench: Traces) -> int | None:
+def count_overlap(task: Task, bench: Traces) -> int | None:
     """Count the problems that are in the task's training set, by normalised text; None if that set is infinite."""
     size = task.size("train")
     if size is None:
         return None
-    known = {normalised(task.problem("train", i).text) for i in range(size)}
-    return sum(normalised(item.problem.text) in known for item in bench)
+    known = {normalise_text(task.problem("train", i).text) for i in range(size)}
+    return sum(normalise_text(item.problem.text) in known for item in bench)

@@ -12,16 +12,27 @@ from milonga.charts import Bars, bar_chart
 from milonga.config import parse_settings
 from milonga.errors import ConfigError
 from milonga.evals.bench import make_bench
-from milonga.evals.evaluate import judge_metrics, prefixed, ranking_metrics
+from milonga.evals.evaluate import add_prefix, judge_metrics, ranking_metrics
 from milonga.evals.metrics import (
     bootstrap_interval,
     class_interval,
-    first_wrong,
+    find_first_wrong,
     mean,
     process_f1,
     trivial_f1,
 )
-from milonga.evals.suites.base import SUITES, Finding, HeldOut, Row, Subject, Suite, draw, held_out, several, with_interval
+from milonga.evals.suites.base import (
+    SUITES,
+    Finding,
+    HeldOut,
+    Row,
+    Subject,
+    Suite,
+    count_held_out,
+    draw_held_out,
+    ensure_list,
+    with_interval,
+)
 from milonga.tasks import Task, make_task
 from milonga.types import Traces
 
@@ -31,9 +42,9 @@ OWN, ITSELF = "own", "own generator"
 class TransferOptions(HeldOut):
     samples: int = Field(4, ge=1)
     """Solutions of each problem."""
-    generator: Annotated[list[str], BeforeValidator(several)] = Field(default_factory=list)
+    generator: Annotated[list[str], BeforeValidator(ensure_list)] = Field(default_factory=list)
     """Other generators: run folders or models."""
-    task: Annotated[list[str], BeforeValidator(several)] = Field(default_factory=list)
+    task: Annotated[list[str], BeforeValidator(ensure_list)] = Field(default_factory=list)
     """Other tasks: NAME or NAME,key=value,..."""
 
 
@@ -57,14 +68,14 @@ class Transfer(Suite):
 
     def check(self) -> None:
         for name in self.options.task:
-            make_task(section_of(name))
+            make_task(parse_task_section(name))
 
     def measure(self, subject: Subject) -> Finding:
         own = subject.setting.task
-        tasks = {name: make_task(section_of(name)) for name in self.options.task}
+        tasks = {name: make_task(parse_task_section(name)) for name in self.options.task}
         # First what may not be there: nobody should wait for that.
-        others = [Source(OWN, name, own, self.sampled_by(name, subject, own)) for name in self.options.generator]
-        rows = [{"task": s.task, "by": s.by} | judged(subject, s) for s in self.sources(subject, others, tasks)]
+        others = [Source(OWN, name, own, self.sample_other_generator(name, subject, own)) for name in self.options.generator]
+        rows = [{"task": s.task, "by": s.by} | measure_source(subject, s) for s in self.iterate_sources(subject, others, tasks)]
         return Finding({"problems": self.options.problems, "samples": self.options.samples}, rows)
 
     def chart(self, rows: Sequence[Row]) -> str:
@@ -74,49 +85,51 @@ class Transfer(Suite):
         trivial = Bars("F1 of an error oracle", [row["trivial/error_modal"] for row in rows])
         return bar_chart("the verifier on solutions of", names, [*bars, trivial], value_range=(0, 1))
 
-    def sources(self, subject: Subject, others: Sequence[Source], tasks: Mapping[str, Task]) -> Iterator[Source]:
+    def iterate_sources(self, subject: Subject, others: Sequence[Source], tasks: Mapping[str, Task]) -> Iterator[Source]:
         own = subject.setting.task
-        yield Source(OWN, ITSELF, own, self.sampled(subject, own))
-        if subject.moved:
-            yield Source(OWN, "its start", own, self.sampled(subject, own, "ref"))
-        yield from self.written(subject, OWN, own)
+        yield Source(OWN, ITSELF, own, self.sample_solutions(subject, own))
+        if subject.is_trained:
+            yield Source(OWN, "its start", own, self.sample_solutions(subject, own, "ref"))
+        yield from self.make_task_solutions(subject, OWN, own)
         yield from others
-        harder = own.harder()
+        harder = own.make_harder()
         for name, task in (tasks if harder is None else {"harder": harder, **tasks}).items():
-            yield Source(name, ITSELF, task, self.sampled(subject, task))
-            yield from self.written(subject, name, task)
+            yield Source(name, ITSELF, task, self.sample_solutions(subject, task))
+            yield from self.make_task_solutions(subject, name, task)
 
-    def sampled(self, subject: Subject, task: Task, tag: str = "live") -> Traces:
-        table, problems = draw(subject, task, self.options.split, self.options.problems)
+    def sample_solutions(self, subject: Subject, task: Task, tag: str = "live") -> Traces:
+        table, problems = draw_held_out(subject, task, self.options.split, self.options.problems)
         return table.ask(subject.solver, problems, self.options.samples, tag=tag)
 
-    def sampled_by(self, name: str, subject: Subject, task: Task) -> Traces:
+    def sample_other_generator(self, name: str, subject: Subject, task: Task) -> Traces:
         """Sample another generator's solutions of the same problems, with the same random keys."""
         assert subject.another is not None, "who measures transfer can open other generators"
         with subject.another(name) as other:
             mine, theirs = (s.setting.roles[s.solver].dialect for s in (subject, other))
             if mine != theirs:
                 raise ConfigError(f"'{name}' writes in the {theirs} dialect, which a verifier of the {mine} one cannot read")
-            return self.sampled(replace(other, setting=replace(other.setting, seed=subject.setting.seed)), task)
+            return self.sample_solutions(replace(other, setting=replace(other.setting, seed=subject.setting.seed)), task)
 
-    def written(self, subject: Subject, name: str, task: Task) -> Iterator[Source]:
+    def make_task_solutions(self, subject: Subject, name: str, task: Task) -> Iterator[Source]:
         """Yield the task's own solutions, about half of them right, if it can write them."""
         split = self.options.split
-        bench = make_bench(task, subject.setting.roles[subject.solver], held_out(task, split, self.options.problems), split)
+        bench = make_bench(
+            task, subject.setting.roles[subject.solver], count_held_out(task, split, self.options.problems), split
+        )
         if bench:
             yield Source(name, "the task", task, Traces(bench))
 
 
-def section_of(text: str) -> dict[str, Any]:
+def parse_task_section(text: str) -> dict[str, Any]:
     """Parse `chain,ops=12` into the section of a config."""
     name, _, settings = text.partition(",")
     return {"name": name} | parse_settings(settings)
 
 
-def judged(subject: Subject, source: Source) -> Row:
+def measure_source(subject: Subject, source: Source) -> Row:
     """Measure the verifier on these solutions: verdicts, ranking and first errors, with trivial baselines."""
-    table = subject.table(source.made)
-    checks = Traces(check for group in subject.judged(table, source.solutions) for check in group)
+    table = subject.make_context(source.made)
+    checks = Traces(check for group in subject.verify_solutions(table, source.solutions) for check in group)
     found = judge_metrics(checks)
     row: Row = {"solutions": len(source.solutions), "accuracy": mean(source.solutions.correct)}
     known = [c for c in checks if c.subject.correct == c.subject.correct]
@@ -126,13 +139,13 @@ def judged(subject: Subject, source: Source) -> Row:
     row |= with_interval("balanced_accuracy", found["balanced_accuracy"], interval)
     row |= {key: found[key] for key in ("accuracy_on_right", "accuracy_on_wrong", "positive_rate", "unparsed_rate")}
     row["auroc"] = ranking_metrics(source.solutions, checks)["auroc"]
-    return row | first_errors(checks)
+    return row | first_error_metrics(checks)
 
 
-def first_errors(checks: Traces) -> Row:
+def first_error_metrics(checks: Traces) -> Row:
     """Compute the F1 of first errors over solutions whose steps have a known truth."""
     stepped = [(c, grade) for c in checks if (grade := c.subject.grade) is not None and grade.steps]
-    predictions = [first_wrong(c.reading.value.steps) for c, _ in stepped]
+    predictions = [find_first_wrong(c.reading.value.steps) for c, _ in stepped]
     labels = [-1 if grade.first_error is None else grade.first_error for _, grade in stepped]
     found = process_f1(predictions, labels)
     items = [c.problem.id for c, _ in stepped]
@@ -140,5 +153,5 @@ def first_errors(checks: Traces) -> Row:
     return (
         with_interval("f1", found["f1"], bootstrap_interval(predictions, labels, items))
         | {"stepped": len(stepped), "error_accuracy": found["error_accuracy"], "right_accuracy": found["right_accuracy"]}
-        | prefixed("trivial", dict(trivial))
+        | add_prefix("trivial", dict(trivial))
     )

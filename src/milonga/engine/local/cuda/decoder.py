@@ -46,7 +46,7 @@ class Decoder:
         self.logprobs = torch.zeros((slots + 1, steps), device=device)
         self.eos = torch.tensor(list(eos), dtype=torch.long, device=device)
         self.cold = torch.ones(1, device=device)
-        self.rope = self._rope()
+        self.rope = self._compute_rope()
         self.order = torch.arange(slots, dtype=torch.int32, device=device)
         self.rows = {name: torch.zeros_like(self.order) for name in ("positions", "counts", "rooms", "live")}
         self.rows |= {name: torch.zeros(slots, dtype=torch.long, device=device) for name in ("keys", "tokens")}
@@ -59,7 +59,7 @@ class Decoder:
         """The slot that belongs to nobody."""
         return self.slots
 
-    def _rope(self) -> tuple[Tensor, Tensor]:
+    def _compute_rope(self) -> tuple[Tensor, Tensor]:
         """Cosine and sine of every position, half a head wide: the two halves turn by the same angles."""
         rotary = self.weights.policy.backbone.rotary_emb
         places = torch.arange(self.room, device=self.device)[None]
@@ -67,7 +67,7 @@ class Decoder:
         half = self.weights.head_size // 2
         return cos[0, :, :half].float().contiguous(), sin[0, :, :half].float().contiguous()
 
-    def _layers(self, tokens: Tensor, slots: Tensor, positions: Tensor, tiles: tuple[Tensor, Tensor, int]) -> Tensor:
+    def _run_layers(self, tokens: Tensor, slots: Tensor, positions: Tensor, tiles: tuple[Tensor, Tensor, int]) -> Tensor:
         """Hidden states after the last norm."""
         w = self.weights
         x = torch.nn.functional.embedding(tokens, w.embedding).float()
@@ -83,7 +83,7 @@ class Decoder:
 
     def prefill(self, pieces: Sequence[Piece]) -> None:
         """Fill the cache with prompts, packed end to end, in passes of at most CHUNK tokens."""
-        for batch in _passes(pieces):
+        for batch in _split_passes(pieces):
             lengths = [len(piece.ids) for piece in batch]
             tokens = np.concatenate([piece.ids for piece in batch])
             slots = np.repeat([piece.slot for piece in batch], lengths).astype(np.int32)
@@ -91,10 +91,10 @@ class Decoder:
             offsets = np.cumsum([0, *lengths[:-1]])
             starts = np.concatenate([at + np.arange(0, n, TILE) for at, n in zip(offsets, lengths, strict=True)])
             counts = np.concatenate([np.minimum(TILE, n - np.arange(0, n, TILE)) for n in lengths])
-            sent = [self._send(a) for a in (tokens, slots, positions, starts.astype(np.int32), counts.astype(np.int32))]
-            self._layers(sent[0], sent[1], sent[2], (sent[3], sent[4], TILE))
+            sent = [self._to_device(a) for a in (tokens, slots, positions, starts.astype(np.int32), counts.astype(np.int32))]
+            self._run_layers(sent[0], sent[1], sent[2], (sent[3], sent[4], TILE))
 
-    def _send(self, array: NDArray[np.generic]) -> Tensor:
+    def _to_device(self, array: NDArray[np.generic]) -> Tensor:
         return torch.from_numpy(array).to(self.device)
 
     def copy(self, sources: Sequence[int], targets: Sequence[int], tokens: int) -> None:
@@ -105,13 +105,13 @@ class Decoder:
         for layer in self.cache:
             layer[:, target, :, :tokens] = layer[:, source, :, :tokens]
 
-    def place(self, rows: Sequence[int], **state: Sequence[int]) -> None:
+    def set_rows(self, rows: Sequence[int], **state: Sequence[int]) -> None:
         """Set the state of some rows."""
         index = torch.tensor(list(rows), device=self.device)
         for name, values in state.items():
             self.rows[name][index] = torch.tensor(list(values), dtype=self.rows[name].dtype, device=self.device)
 
-    def keep(self, rows: Sequence[int]) -> None:
+    def keep_rows(self, rows: Sequence[int]) -> None:
         """Move these rows to the front, in this order; the others hold nothing any more."""
         index = torch.tensor(list(rows), dtype=torch.long, device=self.device)
         for tensor in self.rows.values():
@@ -132,10 +132,10 @@ class Decoder:
     def _step(self, count: int, greedy: bool) -> None:
         rows = {name: tensor[:count] for name, tensor in self.rows.items()}
         tiles = (self.order[:count], rows["live"], 1)
-        hidden = self._layers(rows["tokens"], rows["slots"], rows["positions"], tiles)
-        kernels.choose(self._logits(hidden), self.cold, greedy, self.eos, self.ids, self.logprobs, **rows)
+        hidden = self._run_layers(rows["tokens"], rows["slots"], rows["positions"], tiles)
+        kernels.choose(self._compute_logits(hidden), self.cold, greedy, self.eos, self.ids, self.logprobs, **rows)
 
-    def _logits(self, hidden: Tensor) -> Tensor:
+    def _compute_logits(self, hidden: Tensor) -> Tensor:
         """In float32, whatever is multiplied: bfloat16 logits near 20 would be a sixteenth apart."""
         if hidden.dtype == torch.float32:
             return hidden @ self.weights.head.T
@@ -161,7 +161,7 @@ class Decoder:
         return graph
 
 
-def _passes(pieces: Sequence[Piece]) -> list[list[Piece]]:
+def _split_passes(pieces: Sequence[Piece]) -> list[list[Piece]]:
     """Pieces in passes of at most CHUNK tokens; a prompt that does not fit goes on in the next, in order."""
     passes: list[list[Piece]] = [[]]
     left = CHUNK

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from milonga.engine.local.history import LocalHistory, Pages, page_names
+from milonga.engine.local.history import LocalHistory, Pages, hash_pages
 
 LEAST = 64
 """Ids that a history must have in common with a row to be found, and the grain of the search. Names of shorter pieces take
@@ -25,7 +25,7 @@ class Held:
         """The slots whose rows begin with each piece."""
         self.of: tuple[LocalHistory, int] | None = None
 
-    def open(self, pages: Pages | None) -> None:
+    def use_history(self, pages: Pages | None) -> None:
         """Use a history. Slots of conversations that are over, or of other weights, are forgotten."""
         wanted = None if pages is None else (pages.history, pages.history.closed)
         if self.of != wanted:
@@ -36,7 +36,7 @@ class Held:
         self.rows, self.names = {}, {}
 
     def put(self, slot: int, owner: str, ids: NDArray[np.int64]) -> None:
-        self.rows[slot] = ids, page_names(ids, owner, LEAST)
+        self.rows[slot] = ids, hash_pages(ids, owner, LEAST)
         for name in self.rows[slot][1]:
             self.names.setdefault(name, set()).add(slot)
 
@@ -49,16 +49,16 @@ class Held:
     def find(self, owner: str, context: NDArray[np.int64]) -> tuple[int, int] | None:
         """The slot that begins most as a context does, at least for `LEAST` tokens, and for how many; never for the last, which
         is decoded."""
-        for name in reversed(page_names(context[:-1], owner, LEAST)):
+        for name in reversed(hash_pages(context[:-1], owner, LEAST)):
             if slots := self.names.get(name):
                 # Rows of a group have their first pieces in common, and part within one.
-                alike = {slot: common(self.rows[slot][0], context[:-1]) for slot in sorted(slots)}
+                alike = {slot: count_common_ids(self.rows[slot][0], context[:-1]) for slot in sorted(slots)}
                 best = max(alike, key=alike.__getitem__)
                 return best, alike[best]
         return None
 
 
-def common(left: NDArray[np.int64], right: NDArray[np.int64]) -> int:
+def count_common_ids(left: NDArray[np.int64], right: NDArray[np.int64]) -> int:
     """Count the ids of the common prefix of two rows."""
     count = min(len(left), len(right))
     apart = np.flatnonzero(left[:count] != right[:count])

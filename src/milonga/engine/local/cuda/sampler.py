@@ -18,15 +18,22 @@ from numpy.typing import NDArray
 from milonga.engine.base import Completion, Decoding, Ledger, Request
 from milonga.engine.local.cuda.decoder import Decoder, Piece
 from milonga.engine.local.cuda.held import Held
-from milonga.engine.local.cuda.weights import Weights, unsuited
+from milonga.engine.local.cuda.weights import Weights, explain_unsuited
 from milonga.engine.local.history import Pages
 from milonga.engine.local.memory import cache_bytes
 from milonga.engine.local.policy import Policy
-from milonga.engine.local.sampler import Written, charge, completion, ender_mask, most_tokens, stopped
+from milonga.engine.local.sampler import (
+    Written,
+    charge_sampling,
+    has_stop_string,
+    limit_new_tokens,
+    make_completion,
+    mask_stop_candidates,
+)
 from milonga.errors import UserError
 from milonga.types import Finish
 
-__all__ = ["CudaSampler", "unsuited"]
+__all__ = ["CudaSampler", "explain_unsuited"]
 
 STRIDE = 16
 """Decoding steps between two looks at what was written: each look waits for the device."""
@@ -83,24 +90,24 @@ class CudaSampler:
     def sample(
         self, requests: Sequence[Request], decoding: Decoding, rows: int, ledger: Ledger, pages: Pages | None = None
     ) -> list[Completion]:
-        rooms = most_tokens(self.policy, requests, decoding)
+        rooms = limit_new_tokens(self.policy, requests, decoding)
         longest = max(len(r.context) + n for r, n in zip(requests, rooms, strict=True))
-        self.held.open(pages)
+        self.held.use_history(pages)
         slots = min(rows, len(requests))
-        decoder = self._decoder(slots, self._spare(requests, slots, pages), longest, max(rooms))
+        decoder = self._get_decoder(slots, self._count_spare_slots(requests, slots, pages), longest, max(rooms))
         decoder.weights.refresh()
         decoder.cold.fill_(1.0 if decoding.greedy else 1.0 / decoding.temperature)
         owner = None if pages is None else pages.owner
         done = _Flow(decoder, self.policy, requests, rooms, decoding, rows, self.held, owner).run()
-        charge(self.policy, ledger, [r.context for r in requests], [len(d.ids) for d in done])
+        charge_sampling(self.policy, ledger, [r.context for r in requests], [len(d.ids) for d in done])
         return done
 
     def close(self) -> None:
         """Give back the cache and the copy of the weights. The next call makes them again, in the sizes they had."""
         self.decoder = None
-        self.held.open(None)
+        self.held.use_history(None)
 
-    def _spare(self, requests: Sequence[Request], slots: int, pages: Pages | None) -> int:
+    def _count_spare_slots(self, requests: Sequence[Request], slots: int, pages: Pages | None) -> int:
         """Count the slots beyond those to decode in that would keep every history: those of this call, and those that it does
         not continue."""
         if pages is None:
@@ -110,7 +117,7 @@ class CudaSampler:
         followed = {match[0] for match in found if match is not None}
         return len(requests) + len(self.held.rows) - len(followed) - slots
 
-    def _decoder(self, slots: int, spare: int, room: int, steps: int) -> Decoder:
+    def _get_decoder(self, slots: int, spare: int, room: int, steps: int) -> Decoder:
         """Get a decoder that is large enough. A new one has no histories: after the first conversations of a run it is large
         enough."""
         old = self.decoder
@@ -124,11 +131,11 @@ class CudaSampler:
         self.held.clear()
         del old  # its cache makes room for the new one
         each = self.room * weights.token_bytes
-        fitting = self._fitting(self.wanted + min(self.spare, self.limit // each), self.room, each)
+        fitting = self._fit_slots(self.wanted + min(self.spare, self.limit // each), self.room, each)
         self.decoder = Decoder(weights, fitting, self.room, self.steps, self.policy.eos)
         return self.decoder
 
-    def _fitting(self, slots: int, room: int, each: int) -> int:
+    def _fit_slots(self, slots: int, room: int, each: int) -> int:
         """As many slots of `each` bytes as fit: fewer only take longer."""
         allowed = cache_bytes(self.policy.device, [self.policy, *self.beside], self.waiting())
         if allowed < 2 * each:  # one slot, and the one that belongs to nobody
@@ -169,31 +176,31 @@ class _Flow:
         """Outputs that are not spelt out yet: that is done while the device computes."""
         self.done: dict[int, Completion] = {}
         self.eos = set(policy.eos)
-        self.enders = ender_mask(policy, decoding.stop)
-        self.claims = self._claims()
+        self.enders = mask_stop_candidates(policy, decoding.stop)
+        self.claims = self._count_claims()
 
-    def _claims(self) -> Counter[int]:
+    def _count_claims(self) -> Counter[int]:
         """Count the different prompts that would continue each slot's history."""
         firsts = dict(zip(self.names, self.requests, strict=True)).values()
-        return Counter(match[0] for request in firsts if (match := self._match(request)) is not None)
+        return Counter(match[0] for request in firsts if (match := self._find_history(request)) is not None)
 
-    def _match(self, request: Request) -> tuple[int, int] | None:
+    def _find_history(self, request: Request) -> tuple[int, int] | None:
         return None if self.owner is None else self.held.find(self.owner, request.context)
 
     def run(self) -> list[Completion]:
-        self.decoder.keep([])
+        self.decoder.keep_rows([])
         while self.waiting or self.rows:
             if self.waiting and (not self.rows or self.most - len(self.rows) >= REFILL * self.most):
                 self._refill()
-            self._decode()
-            self._spell()
-            self._harvest()
-        self._spell()
+            self._run_steps()
+            self._decode_texts()
+            self._collect_finished()
+        self._decode_texts()
         return [self.done[i] for i in range(len(self.requests))]
 
-    def _spell(self) -> None:
+    def _decode_texts(self) -> None:
         for request, written in self.ended:
-            self.done[request] = completion(self.policy.codec, written, self.decoding)
+            self.done[request] = make_completion(self.policy.codec, written, self.decoding)
         self.ended = []
 
     def _refill(self) -> None:
@@ -204,7 +211,7 @@ class _Flow:
         self._copy(plan.moves, contexts)
         self.decoder.prefill(plan.pieces)
         self._copy(plan.copies, contexts)
-        self.decoder.place(
+        self.decoder.set_rows(
             range(len(self.rows), len(self.rows) + len(new)),
             keys=[self.requests[row.request].key for row in new],
             # The last token of the prompt is the first that is decoded: no pass of its own for the first logits.
@@ -224,7 +231,7 @@ class _Flow:
         """A free slot that still holds a request's prompt is best; a prompt in a taken slot is copied; of one that lies
         nowhere, only what no history begins with is computed."""
         chosen = [self.waiting.popleft() for _ in range(min(self.most - len(self.rows), len(self.waiting)))]
-        matches = {i: self._match(self.requests[i]) for i in chosen}
+        matches = {i: self._find_history(self.requests[i]) for i in chosen}
         rows = self._prompts_in_place(chosen)
         taken = {self.homes[slot]: slot for slot in self.homes if slot not in self.free}
         plan = _Plan()
@@ -232,7 +239,7 @@ class _Flow:
             if i not in rows and self.names[i] not in taken and (match := matches[i]) and self.claims[match[0]] == 1:
                 rows[i] = _Row(i, match[0])
                 self.free.remove(match[0])
-                self._compute(plan, rows[i], match, taken)
+                self._plan_prefill(plan, rows[i], match, taken)
         self._sort_free()
         for i in chosen:
             if i not in rows:
@@ -241,7 +248,7 @@ class _Flow:
                     plan.copies.append((taken[self.names[i]], rows[i].slot))
                     self.homes[rows[i].slot] = self.names[i]
                 else:
-                    self._compute(plan, rows[i], matches[i], taken)
+                    self._plan_prefill(plan, rows[i], matches[i], taken)
         plan.rows = [rows[i] for i in chosen]
         for row in plan.rows:
             self.held.forget(row.slot)
@@ -266,7 +273,7 @@ class _Flow:
         ages = {slot: age for age, slot in enumerate(self.held.rows)}
         self.free.sort(key=lambda slot: (slot in ages, self.claims[slot], ages.get(slot, 0)), reverse=True)
 
-    def _compute(self, plan: _Plan, row: _Row, match: tuple[int, int] | None, taken: dict[bytes, int]) -> None:
+    def _plan_prefill(self, plan: _Plan, row: _Row, match: tuple[int, int] | None, taken: dict[bytes, int]) -> None:
         """Plan to compute a prompt in a row's slot, from where a history ends that it begins with."""
         source, count = match or (row.slot, 0)
         if match is not None:
@@ -277,17 +284,17 @@ class _Flow:
         self.homes[row.slot] = self.names[row.request]
         taken[self.names[row.request]] = row.slot
 
-    def _decode(self) -> None:
+    def _run_steps(self) -> None:
         width = SMALLEST
         while width < len(self.rows):
             width *= 2
         for _ in range(STRIDE):
             self.decoder.step(min(width, self.decoder.slots), self.decoding.greedy)
 
-    def _harvest(self) -> None:
+    def _collect_finished(self) -> None:
         """Fetch the outputs of rows that have ended since the last look, and remove the rows."""
         counts, live = (self.decoder.rows[name][: len(self.rows)].cpu().numpy() for name in ("counts", "live"))
-        stops = self._stops(counts)
+        stops = self._find_stops(counts)
         gone = [at for at in range(len(self.rows)) if at in stops or not live[at]]
         for at, row in enumerate(self.rows):
             row.seen = int(counts[at])
@@ -305,10 +312,10 @@ class _Flow:
                 whole = np.concatenate([self.requests[row.request].context, row_ids[: length - 1]])
                 self.held.put(row.slot, self.owner, whole)
         going = sorted(set(range(len(self.rows))) - set(gone))
-        self.decoder.keep(going)
+        self.decoder.keep_rows(going)
         self.rows = [self.rows[at] for at in going]
 
-    def _stops(self, counts: NDArray[np.int32]) -> dict[int, int]:
+    def _find_stops(self, counts: NDArray[np.int32]) -> dict[int, int]:
         """Rows in which a stop string was completed since the last look, with their length up to it."""
         if self.enders is None:
             return {}
@@ -321,7 +328,7 @@ class _Flow:
         for at in np.flatnonzero(possible.any(1)).tolist():
             ids = d.ids[self.rows[at].slot, : int(counts[at])].tolist()
             ends = (int(seen[at, 0]) + int(i) + 1 for i in np.flatnonzero(possible[at]))
-            length = next((n for n in ends if stopped(self.policy.codec, ids[:n], self.decoding.stop)), None)
+            length = next((n for n in ends if has_stop_string(self.policy.codec, ids[:n], self.decoding.stop)), None)
             if length is not None:
                 found[at] = length
         return found

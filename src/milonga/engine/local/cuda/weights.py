@@ -13,15 +13,15 @@ import torch
 from torch import Tensor, nn
 
 from milonga.engine.local.policy import Policy
-from milonga.engine.local.shapes import base_layer, folded, linears, misfit
+from milonga.engine.local.shapes import base_layer, explain_misfit, fold_adapter, list_linears
 
 SIZES = (16, 32, 64, 128, 256)
 """Head sizes that the kernels support."""
 
 
-def unsuited(policy: Policy) -> str | None:
+def explain_unsuited(policy: Policy) -> str | None:
     """Why this policy's model cannot be sampled by the kernels; None if it can."""
-    why = misfit(policy)
+    why = explain_misfit(policy)
     if why is not None:
         return why
     if policy.causal.get_output_embeddings().bias is not None:
@@ -39,7 +39,7 @@ class Joined:
     bias: Tensor | None
 
     @staticmethod
-    def of(parts: tuple[Any, ...], dtype: torch.dtype) -> Joined:
+    def make(parts: tuple[Any, ...], dtype: torch.dtype) -> Joined:
         bases = [base_layer(part) for part in parts]
         device = bases[0].weight.device
         width = sum(base.out_features for base in bases)
@@ -52,7 +52,7 @@ class Joined:
         for part in self.parts:
             base = base_layer(part)
             rows = slice(at, at + base.out_features)
-            self.weight[rows] = folded(part, adapter)
+            self.weight[rows] = fold_adapter(part, adapter)
             if base.bias is not None:
                 assert self.bias is not None
                 self.bias[rows] = base.bias
@@ -84,37 +84,37 @@ class Weights:
         self.policy = policy
         self.dtype = policy.compute_dtype
         body = policy.backbone
-        self.layers = [self._layer(layer) for layer in body.layers]
-        self.embedding = self._like(body.embed_tokens.weight)
+        self.layers = [self._make_layer(layer) for layer in body.layers]
+        self.embedding = self._empty_like(body.embed_tokens.weight)
         head = policy.causal.get_output_embeddings().weight
-        self.head = self.embedding if head is body.embed_tokens.weight else self._like(head)
-        self.norm = self._norm(body.norm.weight)
+        self.head = self.embedding if head is body.embed_tokens.weight else self._empty_like(head)
+        self.norm = self._empty_norm(body.norm.weight)
         attention = body.layers[0].self_attn
         self.eps = float(body.norm.variance_epsilon)
         self.scale = float(attention.scaling)
         self.head_size = int(attention.head_dim)
         self.kv_heads = int(policy.causal.config.num_key_value_heads)
 
-    def _like(self, parameter: Tensor) -> Tensor:
+    def _empty_like(self, parameter: Tensor) -> Tensor:
         return torch.empty_like(parameter, dtype=self.dtype, requires_grad=False)
 
-    def _norm(self, parameter: Tensor) -> Tensor:
+    def _empty_norm(self, parameter: Tensor) -> Tensor:
         """Weights of norms stay in float32: near one, steps of bfloat16 are larger than what is learned."""
         return torch.empty_like(parameter, dtype=torch.float32, requires_grad=False)
 
-    def _layer(self, layer: Any) -> Layer:
+    def _make_layer(self, layer: Any) -> Layer:
         attention = layer.self_attn
-        q, k, v, o, gate, up, down = linears(layer)
+        q, k, v, o, gate, up, down = list_linears(layer)
         head_norms = None
         if hasattr(attention, "q_norm"):
-            head_norms = (self._norm(attention.q_norm.weight), self._norm(attention.k_norm.weight))
+            head_norms = (self._empty_norm(attention.q_norm.weight), self._empty_norm(attention.k_norm.weight))
         return Layer(
-            qkv=Joined.of((q, k, v), self.dtype),
-            out=Joined.of((o,), self.dtype),
-            gate_up=Joined.of((gate, up), self.dtype),
-            down=Joined.of((down,), self.dtype),
-            before_attention=self._norm(layer.input_layernorm.weight),
-            before_mlp=self._norm(layer.post_attention_layernorm.weight),
+            qkv=Joined.make((q, k, v), self.dtype),
+            out=Joined.make((o,), self.dtype),
+            gate_up=Joined.make((gate, up), self.dtype),
+            down=Joined.make((down,), self.dtype),
+            before_attention=self._empty_norm(layer.input_layernorm.weight),
+            before_mlp=self._empty_norm(layer.post_attention_layernorm.weight),
             head_norms=head_norms,
         )
 
