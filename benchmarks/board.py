@@ -1,12 +1,12 @@
-"""The board on a run with a million traces: the first page, filters, a transcript, memory; and a look at a hundred runs.
+"""The board on a run with a million rollouts: the first page, filters, a transcript, memory; and a look at a hundred runs.
 
-Writes traces in the schema of real runs (problems x 8 solutions, each with its verification), then starts `milonga board` and
+Writes rollouts in the schema of real runs (problems x 8 solutions, each with its verification), then starts `milonga board` and
 asks it for pages as a browser does. A filter that nothing passes makes the reader search the whole run; that is timed in this
 process, with nothing remembered and then with all turns remembered. Beside the time on the wall stands that of the
 processor, which other work on the machine does not lengthen.
 
     python benchmarks/board.py --out benchmarks/results/board.json
-    python benchmarks/board.py --traces 20000      # the script itself, in seconds
+    python benchmarks/board.py --rollouts 20000      # the script itself, in seconds
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from urllib.request import urlopen
 import numpy as np
 import pyarrow as pa
 
-from milonga.board.browse import Filters, Traces
+from milonga.board.browse import Filters, Rollouts
 from milonga.board.catalogue import Catalogue
-from milonga.run.traces import make_schema, write_table
+from milonga.run.rollouts import make_schema, write_table
 from shapes import conditions, keep
 
 EACH = 8
@@ -77,7 +77,7 @@ def turn_table(turn: int, problems: int, rng: np.random.Generator) -> pa.Table:
     }
     own: dict[str, tuple[Any, Any]] = {
         "id": (ids, [f"{turn}/verifier/{id}/0" for id in ids]),
-        "seat": (["generator"] * count, ["verifier"] * count),
+        "agent": (["generator"] * count, ["verifier"] * count),
         "text": (texts, ["".join("+\n" if r else "-\n" for r in row) + "=?" for row in right]),
         "step_chars": (
             [np.cumsum([len(s) for s in row]).tolist() for row in steps],
@@ -102,9 +102,9 @@ def turn_table(turn: int, problems: int, rng: np.random.Generator) -> pa.Table:
     return pa.Table.from_arrays(arrays, schema=make_schema())
 
 
-def write_run(folder: Path, traces: int, problems: int) -> int:
-    """A run folder with so many traces; returns its turns."""
-    turns = max(1, traces // (2 * EACH * problems))
+def write_run(folder: Path, rollouts: int, problems: int) -> int:
+    """A run folder with so many rollouts; returns its turns."""
+    turns = max(1, rollouts // (2 * EACH * problems))
     rng = np.random.default_rng(0)
     folder.mkdir(parents=True)
     (folder / "config.toml").write_text(CONFIG)
@@ -112,7 +112,7 @@ def write_run(folder: Path, traces: int, problems: int) -> int:
         for turn in range(turns + 1):
             file.write(json.dumps({"turn": turn, "lead_turn": turn, "eval/generator/accuracy": 0.5}) + "\n")
     for turn in range(1, turns + 1):
-        write_table(folder / "traces" / f"turn-{turn:06d}.parquet", turn_table(turn, problems, rng))
+        write_table(folder / "rollouts" / f"turn-{turn:06d}.parquet", turn_table(turn, problems, rng))
     return turns
 
 
@@ -155,7 +155,7 @@ class Server:
         self.process.wait()
 
 
-def search_all(reader: Traces, filters: Filters) -> dict[str, float]:
+def search_all(reader: Rollouts, filters: Filters) -> dict[str, float]:
     """A search through every turn."""
     cpu, began, start = time.process_time(), time.perf_counter(), None
     while True:
@@ -167,10 +167,10 @@ def search_all(reader: Traces, filters: Filters) -> dict[str, float]:
 def measure(folder: Path, turns: int, problems: int) -> dict[str, Any]:
     problem = quote(f"chain/train/{turns // 2 * problems + 7}", safe="")
     pages = {
-        "first_page": ("traces/big", "solved"),
-        "filter": ("traces/big?flag=fooled", "fooled"),
-        "rare_filter_first_answer": ("traces/big?flag=contradiction", "contradiction"),
-        "search": ("traces/big?q=17%2B", "solved"),
+        "first_page": ("rollouts/big", "solved"),
+        "filter": ("rollouts/big?flag=fooled", "fooled"),
+        "rare_filter_first_answer": ("rollouts/big?flag=contradiction", "contradiction"),
+        "search": ("rollouts/big?q=17%2B", "solved"),
         "transcript": (f"problem/big?turn={turns // 2}&problem={problem}", "generator 8"),
     }
     server = Server(folder.parent)
@@ -181,7 +181,7 @@ def measure(folder: Path, turns: int, problems: int) -> dict[str, Any]:
         result["peak_mib"] = server.peak_mib()
     finally:
         server.close()
-    reader, nowhere = Traces(folder / "traces", True), Filters(flags=frozenset({"contradiction", "invalid", "few"}))
+    reader, nowhere = Rollouts(folder / "rollouts", True), Filters(flags=frozenset({"contradiction", "invalid", "few"}))
     result["search_whole_run"] = {"first": search_all(reader, nowhere), "again": search_all(reader, nowhere)}
     return result
 
@@ -212,16 +212,16 @@ def timed_scan(catalogue: Catalogue) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--traces", type=int, default=1_000_000)
+    parser.add_argument("--rollouts", type=int, default=1_000_000)
     parser.add_argument("--problems", type=int, default=125, help="of a turn, each with 8 solutions and 8 verifications")
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="board-"))
     try:
         began = time.perf_counter()
-        turns = write_run(folder / "runs" / "big", arguments.traces, arguments.problems)
-        files = list((folder / "runs" / "big" / "traces").iterdir())
-        written = {"turns": turns, "traces": turns * 2 * EACH * arguments.problems, "seconds": time.perf_counter() - began,
+        turns = write_run(folder / "runs" / "big", arguments.rollouts, arguments.problems)
+        files = list((folder / "runs" / "big" / "rollouts").iterdir())
+        written = {"turns": turns, "rollouts": turns * 2 * EACH * arguments.problems, "seconds": time.perf_counter() - began,
                    "mib": sum(file.stat().st_size for file in files) / 2**20}  # fmt: skip
         os.sync()
         measured = measure(folder / "runs" / "big", turns, arguments.problems)

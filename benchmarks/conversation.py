@@ -1,6 +1,6 @@
 r"""What it is worth to keep the keys and values of conversations: the same turns with and without, in turn.
 
-Recipes: the sampling of one turn (`play`: prompts, sampling, reading, grading; no learning) on the embedded model. Shapes:
+Recipes: the sampling of one turn (`rollout`: prompts, sampling, reading, grading; no learning) on the embedded model. Shapes:
 random weights, rows with long histories, several turns with no early end; `--groups` of rows may share their first prompt. What
 the prompts of the later turns cost without it is measured too, by asking for a single token each. Both sides must write the
 same ids. Processor time stands beside the wall's, for machines that are busy with other work.
@@ -33,7 +33,7 @@ from milonga.loop import Loop
 from milonga.resolve import resolve
 from milonga.run.console import LiveView
 from milonga.run.folder import RunFolder
-from milonga.table import Table
+from milonga.context import Context
 from shapes import SHAPES, conditions, keep, make_policy, spread, timed
 
 Calls = list[tuple[str, list[Request], Decoding, str]]
@@ -43,8 +43,8 @@ Calls = list[tuple[str, list[Request], Decoding, str]]
 class Talks:
     """Turns of conversations that can be played again and again, with what is kept and without."""
 
-    def __init__(self, engine: LocalEngine, play: Callable[[], list[list[int]]], gib: float) -> None:
-        self.engine, self.play, self.gib = engine, play, gib
+    def __init__(self, engine: LocalEngine, rollout: Callable[[], list[list[int]]], gib: float) -> None:
+        self.engine, self.rollout, self.gib = engine, rollout, gib
         self.calls: Calls = []
         self.sample = engine.sample
         engine.sample = self.noted  # type: ignore[method-assign]
@@ -59,10 +59,10 @@ class Talks:
         self.calls = []
         found: list[list[int]] = []
         began = time.process_time()
-        seconds = timed(lambda: found.extend(self.play()), device)
+        seconds = timed(lambda: found.extend(self.rollout()), device)
         return seconds, time.process_time() - began, found
 
-    def reading(self, device: str) -> float:
+    def parsed(self, device: str) -> float:
         """Seconds for the prompts of all turns but the first, each read from its start."""
         seen: set[bytes] = set()
         later = []
@@ -83,7 +83,9 @@ def recipe_talks(name: str, args: argparse.Namespace, stack: ExitStack) -> Talks
     folder = stack.enter_context(RunFolder(scratch / "run", 1))
     loop = Loop(plan, engine, folder, stack.enter_context(LiveView("", None, quiet=True)))
     return Talks(
-        engine, lambda: [trace.ids.tolist() for trace in loop.recipe.play(Table(loop.setting, 1, "generator"))], args.gib
+        engine,
+        lambda: [rollout.ids.tolist() for rollout in loop.recipe.rollout(Context(loop.run_context, 1, "generator"))],
+        args.gib,
     )
 
 
@@ -95,7 +97,7 @@ def shape_talks(args: argparse.Namespace) -> Talks:
     engine.policies = {"p": policy}
     vocabulary = policy.causal.config.vocab_size
 
-    def play() -> list[list[int]]:
+    def rollout() -> list[list[int]]:
         rng = np.random.default_rng(0)
         lengths = rng.integers(int(0.9 * args.prompt), int(1.1 * args.prompt), args.rows // args.groups)
         rows = [context for n in lengths for context in [rng.integers(3, vocabulary, n)] * args.groups]
@@ -109,20 +111,20 @@ def shape_talks(args: argparse.Namespace) -> Talks:
         history.close()
         return [ids.tolist() for ids in rows]
 
-    return Talks(engine, play, args.gib)
+    return Talks(engine, rollout, args.gib)
 
 
 def measure(talks: Talks, device: str, repeats: int) -> dict[str, Any]:
     """Interleaved; a pair that is not counted comes first."""
-    pairs = [(talks.once(False, device), talks.reading(device), talks.once(True, device)) for _ in range(repeats + 1)][1:]
+    pairs = [(talks.once(False, device), talks.parsed(device), talks.once(True, device)) for _ in range(repeats + 1)][1:]
     same = [float(np.mean([a == b for a, b in zip(off[2], on[2], strict=True)])) for off, _, on in pairs]
     return {
         "without": spread([off[0] for off, _, _ in pairs]),
         "with": spread([on[0] for _, _, on in pairs]),
         "without over with, pair by pair": spread([off[0] / on[0] for off, _, on in pairs]),
         "the same of processor time": spread([off[1] / on[1] for off, _, on in pairs]),
-        "prompts of later turns, read anew": spread([reading for _, reading, _ in pairs]),
-        "their share of the time without": spread([reading / off[0] for off, reading, _ in pairs]),
+        "prompts of later turns, read anew": spread([parsed for _, parsed, _ in pairs]),
+        "their share of the time without": spread([parsed / off[0] for off, parsed, _ in pairs]),
         "same rows": min(same),
         "tokens of all prompts": sum(len(r.context) for _, requests, _, _ in talks.calls for r in requests),
     }

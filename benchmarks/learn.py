@@ -32,7 +32,7 @@ from milonga.engine.local.models import resolve_model_path
 from milonga.engine.local.packed import working
 from milonga.engine.local.policy import Policy
 from milonga.objectives import make_objective
-from milonga.types import Lesson, Problem, Reading, Segment, Trace, Traces
+from milonga.types import TrainBatch, Problem, Parsed, Segment, Rollout, Rollouts
 from shapes import ENDS, QWEN, QWEN_7B, SMOLLM, TINY, conditions, keep, peaks, repeated, spread, wait
 
 LEARNERS = {"qwen2.5-1.5b": QWEN, "qwen2.5-7b": QWEN_7B, "smollm2-135m": SMOLLM}
@@ -70,35 +70,35 @@ def lengths_of(tokens: int, shortest: int, longest: int) -> list[int]:
     return [*lengths, left] if left <= longest else [*lengths, left // 2, left - left // 2]
 
 
-def make_lesson(engine: LocalEngine, tokens: int, vocabulary: int, longest: int) -> Lesson:
+def make_train_batch(engine: LocalEngine, tokens: int, vocabulary: int, longest: int) -> TrainBatch:
     """Random rows with the log-probabilities of the policy itself, as if it had sampled them."""
     rng, rows = np.random.default_rng(1), []
     for i, length in enumerate(lengths_of(tokens, 64, longest)):
         prompt = min(PROMPT, length // 4)
         segments = (Segment("prompt", 0, prompt), Segment("g", prompt, length, "g", 0, trained=True))
-        ids, reading = rng.integers(3, vocabulary, length), Reading(None, 0.0)
-        rows.append(Trace(str(i), "g", Problem("p", "", ""), ids, segments, np.zeros(length), "", reading))
-    traces = Traces(rows)
-    for trace, logprobs in zip(traces, engine.score("g", traces), strict=True):
-        trace.logprobs = logprobs
-    advantages = [rng.choice([-1.0, 1.0]) * rng.uniform(0.5, 1.5) * trace.mask for trace in traces]
-    return Lesson("g", make_objective("grpo"), traces, advantages=advantages)
+        ids, parsed = rng.integers(3, vocabulary, length), Parsed(None, 0.0)
+        rows.append(Rollout(str(i), "g", Problem("p", "", ""), ids, segments, np.zeros(length), "", parsed))
+    rollouts = Rollouts(rows)
+    for rollout, logprobs in zip(rollouts, engine.score("g", rollouts), strict=True):
+        rollout.logprobs = logprobs
+    advantages = [rng.choice([-1.0, 1.0]) * rng.uniform(0.5, 1.5) * rollout.mask for rollout in rollouts]
+    return TrainBatch("g", make_objective("grpo"), rollouts, advantages=advantages)
 
 
-def operations(policy: Policy, lesson: Lesson) -> dict[str, float]:
+def operations(policy: Policy, train_batch: TrainBatch) -> dict[str, float]:
     """TFLOP of one step. `strict` counts the head only where it is computed; `six_n` counts it at every token."""
     config = policy.causal.config
-    tokens = sum(len(t.ids) for t in lesson.traces)
-    trained = sum(int(t.mask.sum()) for t in lesson.traces)
+    tokens = sum(len(t.ids) for t in train_batch.rollouts)
+    trained = sum(int(t.mask.sum()) for t in train_batch.rollouts)
     factor = 2 if policy.adapter else 3
-    whole = factor * policy.flops(tokens, sum(len(t.ids) ** 2 / 2 for t in lesson.traces))
+    whole = factor * policy.flops(tokens, sum(len(t.ids) ** 2 / 2 for t in train_batch.rollouts))
     idle_head = factor * 2 * config.vocab_size * config.hidden_size * (tokens - trained)
     return {"strict": (whole - idle_head) / 1e12, "six_n": whole / 1e12}
 
 
-def real_share(policy: Policy, lesson: Lesson) -> float:
+def real_share(policy: Policy, train_batch: TrainBatch) -> float:
     """Real tokens among those that are computed."""
-    cut = list(make_micro_batches(policy, lesson.traces, None, working(policy)))
+    cut = list(make_micro_batches(policy, train_batch.rollouts, None, working(policy)))
     return sum(batch.tokens for batch in cut) / sum(batch.ids.numel() for batch in cut)
 
 
@@ -142,14 +142,14 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
         options = {"lora": lora, "recompute": args.recompute, "micro_tokens": args.micro_tokens}
         engine = LocalEngine({"g": PolicySection(model=scratch, lr=1e-6, **options)}, device=device)
     policy = engine.policy("g")
-    lesson = make_lesson(engine, tokens, shape["vocab_size"], longest)
+    train_batch = make_train_batch(engine, tokens, shape["vocab_size"], longest)
     reports = []
-    times = repeated(lambda: reports.append(engine.learn(lesson)), device, args.repeats)
+    times = repeated(lambda: reports.append(engine.learn(train_batch)), device, args.repeats)
     assert all(report.steps == 1 and report.skipped is None for report in reports)
-    scoring = repeated(lambda: engine.score("g", lesson.traces), device, 3)
-    work, step = operations(policy, lesson), statistics.median(times)
+    scoring = repeated(lambda: engine.score("g", train_batch.rollouts), device, 3)
+    work, step = operations(policy, train_batch), statistics.median(times)
     return {
-        "what": f"one GRPO step over {tokens} tokens in {len(lesson.traces)} rows of 64 to {longest}",
+        "what": f"one GRPO step over {tokens} tokens in {len(train_batch.rollouts)} rows of 64 to {longest}",
         **conditions(device),
         "shape": "tiny" if args.tiny else args.shape,
         "parameters": sum(p.numel() for p in policy.causal.parameters()),
@@ -163,12 +163,12 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
             **spread([work["strict"] / t / peak["tflops"] for t in times]),
             "counting_the_head_at_every_token": work["six_n"] / step / peak["tflops"],
         },
-        "real_token_share": real_share(policy, lesson),
+        "real_token_share": real_share(policy, train_batch),
         "score_seconds": spread(scoring),
         "peak_memory_gib": reports[-1].peak_gib,
         "grad_norm": reports[-1].grad_norm,
         "mismatch": reports[0].mismatch,
-        "breakdown": breakdown(lambda: engine.learn(lesson), device, step),
+        "breakdown": breakdown(lambda: engine.learn(train_batch), device, step),
     }  # fmt: skip
 
 

@@ -4,7 +4,7 @@ Runs of the same length with staleness 0, 1 and 2, one after another, again and 
 between. A turn is what the run waits for and learns; where its seconds go, and how much of its playing lay behind learning, is
 read off `timing.jsonl`, the age of its samples off `metrics.jsonl`. What can be gained is the shorter of playing and learning,
 at most; and where cores are missing, nothing. Runs of one repeat lie next to each other: where other work shares the cores, the
-ratios of their turns say more than the seconds. What one lesson costs is measured in this process, in seconds of its CPU: as it
+ratios of their turns say more than the seconds. What one train batch costs is measured in this process, in seconds of its CPU: as it
 is; as one from older samples, which are weighed as they are learned; and with a pass that scores them before.
 
     python benchmarks/overlap.py --out benchmarks/results/overlap.json
@@ -27,8 +27,8 @@ from milonga.config import PlacementSection
 from milonga.engine.ray import cluster
 from milonga.resolve import resolve
 from milonga.run.files import JsonLines
-from milonga.table import Setting, Table
-from milonga.types import Traces
+from milonga.context import RunContext, Context
+from milonga.types import Rollouts
 from shapes import conditions, keep, spread
 
 WORK = ("turn", "sample", "learn", "publish", "overlap")
@@ -44,7 +44,7 @@ def settings(args: argparse.Namespace, staleness: int) -> dict[str, Any]:
         "placement": {"samplers": 1, "cpus": 0.5} | ({"gpus": 0.5} if args.device == "cuda" else {}),
         "batch": {"problems": args.problems, "rollouts": 8},
         "eval": {"every": 10**6, "problems": 64, "samples": 4, "greedy": False, "bench": 0},
-        "keep": {"checkpoint_every": 10**6, "traces_every": 0},
+        "keep": {"checkpoint_every": 10**6, "rollouts_every": 0},
     }
 
 
@@ -59,20 +59,20 @@ def turns(args: argparse.Namespace, staleness: int, folder: Path) -> dict[str, A
     return found | {"accuracy": report["generator"]["accuracy"], "load": os.getloadavg()[0]}
 
 
-def lesson_cpu(args: argparse.Namespace) -> dict[str, dict[str, float]]:
-    """CPU seconds of one lesson of the same size, learned again and again, one way after the other."""
+def train_batch_cpu(args: argparse.Namespace) -> dict[str, dict[str, float]]:
+    """CPU seconds of one train batch of the same size, learned again and again, one way after the other."""
     plan = resolve([{"recipe": "grpo"}, settings(args, 0), {"engine": "local"}])
     engine, config = make_engine(plan), plan.config
-    table = Table(
-        Setting(engine, plan.task, plan.roles, plan.seats, config.sampling, config.seed, args.problems), 1, "generator"
+    ctx = Context(
+        RunContext(engine, plan.task, plan.roles, plan.agents, config.sampling, config.seed, args.problems), 1, "generator"
     )
-    (lesson,) = plan.recipe.credit(table, plan.recipe.play(table))
-    credited = Traces(t for t, a in zip(lesson.traces, lesson.advantages or [], strict=True) if a.any())
-    engine.learn(lesson)  # what is made once
+    (train_batch,) = plan.recipe.credit(ctx, plan.recipe.rollout(ctx))
+    credited = Rollouts(t for t, a in zip(train_batch.rollouts, train_batch.advantages or [], strict=True) if a.any())
+    engine.learn(train_batch)  # what is made once
     ways: dict[str, Callable[[], Any]] = {
-        "as it is": lambda: engine.learn(lesson),
-        "weighed as it is learned": lambda: engine.learn(replace(lesson, stale_cap=2.0)),
-        "scored before": lambda: (engine.score("generator", credited), engine.learn(lesson)),
+        "as it is": lambda: engine.learn(train_batch),
+        "weighed as it is learned": lambda: engine.learn(replace(train_batch, stale_cap=2.0)),
+        "scored before": lambda: (engine.score("generator", credited), engine.learn(train_batch)),
     }
     found: dict[str, list[float]] = {way: [] for way in ways}
     for _ in range(2 * args.repeats):
@@ -105,7 +105,7 @@ def main() -> None:
     ratios = {
         lag: spread([one["mean_turn_s"] / base for one, base in zip(runs, first, strict=True)]) for lag, runs in found.items()
     }
-    whole = {"turn_s": means, "turn_to_first": ratios, "lesson_cpu_s": lesson_cpu(args), "runs": found}
+    whole = {"turn_s": means, "turn_to_first": ratios, "lesson_cpu_s": train_batch_cpu(args), "runs": found}
     keep(whole | conditions(args.device), args.out)
 
 

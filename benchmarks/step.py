@@ -32,7 +32,7 @@ from milonga.engine.local.learner import compute_token_logprobs, make_micro_batc
 from milonga.engine.local.models import resolve_model_path
 from milonga.engine.local.packed import working
 from milonga.objectives import make_objective
-from milonga.types import Lesson, Problem, Reading, Segment, Solution, Trace, Traces
+from milonga.types import TrainBatch, Problem, Parsed, Segment, Solution, Rollout, Rollouts
 from shapes import keep
 
 ROWS, PROMPT, COMPLETION = 256, 16, 64
@@ -67,18 +67,18 @@ class Milonga:
         section = PolicySection(model=str(folder), lr=LEARNING_RATE)
         self.engine = LocalEngine({"generator": section}, device="cpu", limit=COMPLETION)
         ids, advantages = make_rows()
-        problem, reading = Problem("p", "", ""), Reading(Solution((), (), None), 1.0)
+        problem, parsed = Problem("p", "", ""), Parsed(Solution((), (), None), 1.0)
         segments = (Segment("prompt", 0, PROMPT), Segment("g", PROMPT, PROMPT + COMPLETION, "generator", 0, trained=True))
-        traces = Traces(
-            Trace(str(i), "generator", problem, row, segments, np.zeros(len(row)), "", reading) for i, row in enumerate(ids)
+        rollouts = Rollouts(
+            Rollout(str(i), "generator", problem, row, segments, np.zeros(len(row)), "", parsed) for i, row in enumerate(ids)
         )
-        for trace, logprobs in zip(traces, self.engine.score("generator", traces), strict=True):
-            trace.logprobs = logprobs
-        per_token = [a * t.mask for a, t in zip(advantages, traces, strict=True)]
-        self.lesson = Lesson("generator", make_objective("grpo"), traces, advantages=per_token)
+        for rollout, logprobs in zip(rollouts, self.engine.score("generator", rollouts), strict=True):
+            rollout.logprobs = logprobs
+        per_token = [a * t.mask for a, t in zip(advantages, rollouts, strict=True)]
+        self.train_batch = TrainBatch("generator", make_objective("grpo"), rollouts, advantages=per_token)
 
     def step(self) -> float:
-        report = self.engine.learn(self.lesson)
+        report = self.engine.learn(self.train_batch)
         assert report.tokens == ROWS * COMPLETION and report.skipped is None
         return report.loss
 
@@ -87,7 +87,7 @@ class Milonga:
         policy = self.engine.policy("generator")
         total = 0.0
         ready = working(policy)
-        for batch in make_micro_batches(policy, self.lesson.traces, None, ready):
+        for batch in make_micro_batches(policy, self.train_batch.rollouts, None, ready):
             logp, _ = compute_token_logprobs(policy, batch, ready)
             logp.sum().backward()
             total += float(logp.detach().sum())

@@ -35,7 +35,7 @@ from milonga.loop import Loop
 from milonga.resolve import resolve
 from milonga.run.console import LiveView
 from milonga.run.folder import RunFolder
-from milonga.types import Lesson
+from milonga.types import TrainBatch
 from shapes import conditions, keep, spread, timed
 
 
@@ -67,7 +67,7 @@ class Milonga:
             "sampling": {"max_tokens": args.new, "rows": args.problems * args.rollouts},
             "options": {"warmup": 0, "n_generator": 1, "n_verifier": 1} if recipe == "tango" else {},
             "eval": {"problems": 2, "samples": 1, "bench": 0, "every": 100_000},
-            "keep": {"traces_every": 0, "checkpoint_every": 100_000},
+            "keep": {"rollouts_every": 0, "checkpoint_every": 100_000},
         }
         plan = resolve([settings])
         folder = stack.enter_context(RunFolder(scratch / recipe, 1))
@@ -91,21 +91,21 @@ class Milonga:
 
     def prompts(self, count: int) -> list[str]:
         """What TRL is given: the prompts of the generator, letter by letter."""
-        setting = self.loop.setting
+        run_context = self.loop.run_context
         encode = [
-            setting.engine.encode(setting.policies["generator"], setting.roles["generator"].prompt(problem, None))
-            for problem in setting.task.draw_problems("train", 0, count)
+            run_context.engine.encode(run_context.policies["generator"], run_context.roles["generator"].prompt(problem, None))
+            for problem in run_context.task.draw_problems("train", 0, count)
         ]
-        engine = setting.engine
+        engine = run_context.engine
         assert isinstance(engine, LocalEngine)
         return [engine.policy("generator").codec.tokenizer.decode(ids) for ids in encode]
 
 
-def tossed(lesson: Lesson) -> Lesson:
+def tossed(train_batch: TrainBatch) -> TrainBatch:
     """The same rows with advantages of plus or minus one: what a random model earns would leave nothing to learn."""
     rng = np.random.default_rng(0)
-    advantages = [rng.choice([-1.0, 1.0]) * trace.mask for trace in lesson.traces]
-    return replace(lesson, advantages=advantages)
+    advantages = [rng.choice([-1.0, 1.0]) * rollout.mask for rollout in train_batch.rollouts]
+    return replace(train_batch, advantages=advantages)
 
 
 class Trl:
@@ -167,15 +167,15 @@ def measure(args: argparse.Namespace) -> Iterator[tuple[str, Any]]:
         scratch = Path(temporary)
         write_problems(scratch / "problems.jsonl", 8 * args.problems + 40)
         seconds: dict[str, list[float]] = {}
-        for recipe, seats in (("grpo", ["generator"]), ("tango", ["generator", "verifier"])):
+        for recipe, agents in (("grpo", ["generator"]), ("tango", ["generator", "verifier"])):
             side = Milonga(recipe, args, scratch, stack)
-            for _ in seats:
+            for _ in agents:
                 side.turn(args.device)
-            turns = [side.turn(args.device) for _ in range(args.repeats * len(seats))]
-            for seat in seats:
-                name = recipe if seat == "generator" else f"{recipe}, the verifier's turn"
-                seconds[name] = [took for learner, took, _ in turns if learner == seat]
-                yield f"{name}: timeline", middle_line([line for learner, _, line in turns if learner == seat])
+            turns = [side.turn(args.device) for _ in range(args.repeats * len(agents))]
+            for agent in agents:
+                name = recipe if agent == "generator" else f"{recipe}, the verifier's turn"
+                seconds[name] = [took for learner, took, _ in turns if learner == agent]
+                yield f"{name}: timeline", middle_line([line for learner, _, line in turns if learner == agent])
             if recipe == "grpo":
                 prompts = side.prompts(args.problems)
             del side

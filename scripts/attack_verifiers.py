@@ -44,7 +44,7 @@ SETTING: dict[str, Any] = {
     "options": {"warmup": 6},
     "policies": {"generator": {"lr": 3e-4}},
     "eval": {"every": 2, "problems": 64, "samples": 4, "greedy": False, "bench": 0, "checks": 1},
-    "keep": {"traces_every": 0, "checkpoint_every": 1000},
+    "keep": {"rollouts_every": 0, "checkpoint_every": 1000},
 }
 METRICS = {
     "eval/generator/accuracy": "true accuracy",

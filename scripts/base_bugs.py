@@ -104,7 +104,8 @@ def main() -> None:
             requests = [Request(ids, n) for n, ids in enumerate(engine.encode_all("p", prompts))]
             texts[role] = [out.text for out in engine.sample("p", requests, Decoding(80, 1.0, (), greedy), "live")]
         right = [
-            bool(task.grade(p, SOLVER.read(t).value.answer, ()).correct) for p, t in zip(problems, texts["solver"], strict=True)
+            bool(task.grade(p, SOLVER.parse(t).value.answer, ()).correct)
+            for p, t in zip(problems, texts["solver"], strict=True)
         ]
         ends = [judged(task, p, t) for p, t in zip(problems, texts["injector"], strict=True)]
         failed = {end: ends.count(end) for end in ("valid", "unreadable", *CHECKS) if end in ends}
@@ -113,7 +114,7 @@ def main() -> None:
 
 def judged(task: Bugs, problem: Problem, text: str) -> str:
     """The first check that an artifact fails; `valid` where there is none."""
-    artifact = task.parse_artifact(problem.data["bug"].repository, INJECTOR.read(text).value)
+    artifact = task.parse_artifact(problem.data["bug"].repository, INJECTOR.parse(text).value)
     if artifact is None:
         return "unreadable"
     return task.check_artifact(problem.data["bug"].repository, artifact, Requirements()).failed or "valid"

@@ -150,7 +150,7 @@ def traced(task: Code, split: Split, index: int, rng: random.Random) -> tuple[Pr
 
 
 def answer_of(text: str) -> str:
-    return SOLVER.read(text).value.answer or ""
+    return SOLVER.parse(text).value.answer or ""
 
 
 def graded(task: Code, problem: Problem, text: str) -> bool:
@@ -158,7 +158,7 @@ def graded(task: Code, problem: Problem, text: str) -> bool:
 
 
 def valid_test(problem: Problem, text: str) -> bool:
-    test = TESTER.read(text).value
+    test = TESTER.parse(text).value
     return (
         test.arguments is not None and call_program(problem.answer, problem.data["signature"], test.arguments) == test.expected
     )
@@ -182,12 +182,12 @@ def gives(program: str, given: str, output: str | None = None) -> bool:
 
 
 def runs(text: str, old: list[str]) -> bool:
-    proposal = PROPOSER.read(text).value
+    proposal = PROPOSER.parse(text).value
     return gives(proposal.program, proposal.input) and proposal.program not in old
 
 
 def probes(program: str, text: str) -> bool:
-    inputs = PROBER.read(text).value.inputs
+    inputs = PROBER.parse(text).value.inputs
     return len(inputs) == InputProposer.count and all(gives(program, given) for given in inputs)
 
 

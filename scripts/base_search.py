@@ -16,7 +16,7 @@ from milonga.roles.demonstrate import Example
 from milonga.roles.search_talks import Talk, demonstrate_proposal, demonstrate_search, make_reader_example, search_partner
 from milonga.tasks import Search, make_keyed_rng
 from milonga.tasks.search import SearchOptions
-from milonga.types import Problem, Traces
+from milonga.types import Problem, Rollouts
 
 SEARCHER, PROPOSER, READER = Searcher("terse"), SearchProposer("terse"), SearchReader("terse")
 GRAPHS = 192
@@ -29,10 +29,10 @@ NOISE = 4
 
 def row(rng: random.Random, step: int, number: int) -> Example | Talk:
     task = graph(2 if step < EASY_STEPS else 3, rng.randrange(GRAPHS))
-    problem, seat = task.problem("train", number), rng.random()
-    if seat < 0.15:
+    problem, agent = task.problem("train", number), rng.random()
+    if agent < 0.15:
         return make_reader_example(task, problem, READER, rng, 0.15, NOISE)
-    if seat < 0.575:
+    if agent < 0.575:
         return demonstrate_search(task, problem, SEARCHER, rng, 0.25)
     return demonstrate_proposal(task, Problem(problem.id, problem.answer, ""), PROPOSER, rng, 0.2)
 
@@ -54,30 +54,28 @@ def main() -> None:
     from milonga.recipes.proposals import verify_by_model
     from milonga.recipes.search_self_play import SearchSelfPlay
     from milonga.resolve import resolve
-    from milonga.table import Setting, Table
+    from milonga.context import RunContext, Context
 
     policies = {"generator": {"model": args.model}}
     plan = resolve([{"recipe": "search_self_play", "dialect": "terse", "device": args.device, "policies": policies}])
     task, recipe = plan.task, plan.recipe
     assert isinstance(task, Search) and isinstance(recipe, SearchSelfPlay)
-    table = Table(
-        Setting(make_engine(plan), task, plan.roles, plan.seats, plan.config.sampling, 0, 32), "eval", "", split="dev"
+    ctx = Context(
+        RunContext(make_engine(plan), task, plan.roles, plan.agents, plan.config.sampling, 0, 32), "eval", "", split="dev"
     )
     for hops in task.levels:
-        problems = table.draw_problems_at([hops] * args.count)
-        shares = [share_right(table.ask("generator", problems, greedy=greedy)) for greedy in (False, True)]
+        problems = ctx.draw_problems_at([hops] * args.count)
+        shares = [share_right(ctx.ask("generator", problems, greedy=greedy)) for greedy in (False, True)]
         print(f"solver, {hops} hops   sampled {shares[0]:.2f}  greedy {shares[1]:.2f}", flush=True)
-    proposals = recipe.propose(table, table.problems(args.count))
-    print(
-        f"proposer          sampled {len(recipe.gate.filter_proposals(table, proposals)[0]) / len(proposals):.2f}", flush=True
-    )
+    proposals = recipe.propose(ctx, ctx.problems(args.count))
+    print(f"proposer          sampled {len(recipe.gate.filter_proposals(ctx, proposals)[0]) / len(proposals):.2f}", flush=True)
     for hops in task.levels:
-        problems = table.draw_problems_at([hops] * args.count)
-        read = verify_by_model(table, problems, [passages(task, problem) for problem in problems])
+        problems = ctx.draw_problems_at([hops] * args.count)
+        read = verify_by_model(ctx, problems, [passages(task, problem) for problem in problems])
         print(f"reader, {hops} hops   sampled {sum(read) / len(read):.2f}", flush=True)
 
 
-def share_right(talks: Traces) -> float:
+def share_right(talks: Rollouts) -> float:
     return sum(talk.correct == 1.0 for talk in talks) / len(talks)
 
 

@@ -70,9 +70,9 @@ def turned(name: str, found: dict[str, Any]) -> Iterator[dict[str, Any]]:
         line = found[f"{turn}: timeline"]
         for key, work in works.items():
             yield {"name": f"{turn}: {key.removesuffix('_s')}", "seconds": line[key], "new": new} | work | common
-        traces = sum(int(work["rows"]) for key, work in works.items() if key != "learn_s")
+        rollouts = sum(int(work["rows"]) for key, work in works.items() if key != "learn_s")
         rest = line["turn_s"] - sum(line[key] for key in works)
-        yield {"name": f"{turn}: all else", "kind": "between", "rows": traces, "seconds": rest} | common
+        yield {"name": f"{turn}: all else", "kind": "between", "rows": rollouts, "seconds": rest} | common
 
 
 def held() -> Iterator[dict[str, Any]]:

@@ -26,10 +26,10 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
-from engine_helpers import TINY, kernel_model, lesson, prompts, requests, section, tokenizer, trace_of
+from engine_helpers import TINY, kernel_model, train_batch, prompts, requests, section, tokenizer, rollout_of
 from milonga.engine import Completion, Decoding, Request
 from milonga.engine.local import LocalEngine
-from milonga.types import Traces
+from milonga.types import Rollouts
 from shapes import conditions
 
 ARCHITECTURES = ("llama", "qwen2", "qwen3")
@@ -151,12 +151,12 @@ def rounded(root: Path, arch: str) -> dict[str, float]:
     there, here = engine(model, "cuda", dtype="bfloat16"), engine(model, "cpu")
     asked = requests([context for context in prompts(16, seed=2, longest=60) for _ in range(4)])
     done = there.sample("p", asked, Decoding(48))
-    traces = Traces(trace_of(r.context, d) for r, d in zip(asked, done, strict=True))
+    rollouts = Rollouts(rollout_of(r.context, d) for r, d in zip(asked, done, strict=True))
     mean = {}
     for name, made in (("learner", there), ("float32", here)):
-        scores = made.score("p", traces)
+        scores = made.score("p", rollouts)
         mean[name] = float(
-            np.mean(np.concatenate([np.abs(s - t.logprobs)[t.mask] for s, t in zip(scores, traces, strict=True)]))
+            np.mean(np.concatenate([np.abs(s - t.logprobs)[t.mask] for s, t in zip(scores, rollouts, strict=True)]))
         )
     return mean
 
@@ -202,8 +202,10 @@ def turned(model: str, device: str, offload: bool, turns: int) -> dict[str, Any]
         sampling = torch.cuda.max_memory_allocated() - before if gpu else 0
         for name in "pq":
             made.sample(name, asked[:4], Decoding(8), "ema")
-            rows = Traces(trace_of(r.context, d, name=f"t{i}") for i, (r, d) in enumerate(zip(asked, done[name], strict=True)))
-            taught = lesson(rows, [1.0, -1.0] * 8, kl_coef=0.05)
+            rows = Rollouts(
+                rollout_of(r.context, d, name=f"t{i}") for i, (r, d) in enumerate(zip(asked, done[name], strict=True))
+            )
+            taught = train_batch(rows, [1.0, -1.0] * 8, kl_coef=0.05)
             taught.policy = name
             learning = max(learning, made.learn(taught).peak_gib or 0.0)
             made.publish(name)

@@ -62,7 +62,7 @@ def equal(ours: RayEngine, theirs: LocalEngine, policy: str, root: Path) -> Foun
 
 
 def history(engine: RayEngine, root: Path, disturb: Callable[[], None]) -> dict[str, torch.Tensor]:
-    """What a sharded policy is after two lessons, between which something happens."""
+    """What a sharded policy is after two train batches, between which something happens."""
     engine.learn(taught("two"))
     engine.publish("two")
     disturb()

@@ -23,12 +23,12 @@ import numpy as np
 import torch
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
-from engine_helpers import lesson, requests, section, stirred, trace_of
+from engine_helpers import train_batch, requests, section, stirred, rollout_of
 from milonga.config import PlacementSection, VllmSection
 from milonga.engine import Completion, Decoding, Engine, Request
 from milonga.engine.local import LocalEngine
 from milonga.engine.local.vllm_sampler import TOLERANCES
-from milonga.types import Lesson, Traces
+from milonga.types import TrainBatch, Rollouts
 
 LORA = {"rank": 8, "alpha": 16}
 HALF = "bfloat16"
@@ -73,19 +73,19 @@ def engine_vocabulary(engine: Engine, policy: str) -> int:
     return len(codec.tokenizer)
 
 
-def traces_of(asked: list[Request], done: list[Completion]) -> Traces:
-    return Traces(trace_of(r.context, d, name=f"t{i}") for i, (r, d) in enumerate(zip(asked, done, strict=True)))
+def rollouts_of(asked: list[Request], done: list[Completion]) -> Rollouts:
+    return Rollouts(rollout_of(r.context, d, name=f"t{i}") for i, (r, d) in enumerate(zip(asked, done, strict=True)))
 
 
-def gap(engine: Engine, policy: str, rows: Traces, tag: str = "live") -> dict[str, float]:
+def gap(engine: Engine, policy: str, rows: Rollouts, tag: str = "live") -> dict[str, float]:
     """Between what vLLM reported and our own forward pass, over all sampled tokens."""
     pairs = zip(engine.score(policy, rows, tag), rows, strict=True)
     apart = np.concatenate([np.abs(scored - row.logprobs)[row.mask] for scored, row in pairs])
     return {"mean": float(apart.mean()), "worst": float(apart.max())}
 
 
-def taught(policy: str, rows: Traces) -> Lesson:
-    made = lesson(rows, [1.0, -1.0] * (len(rows) // 2), kl_coef=0.01)
+def taught(policy: str, rows: Rollouts) -> TrainBatch:
+    made = train_batch(rows, [1.0, -1.0] * (len(rows) // 2), kl_coef=0.01)
     made.policy = policy
     return made
 
@@ -121,14 +121,14 @@ def in_turns(model: str, dtype: str, case: dict[str, Any]) -> dict[str, Any]:
     for turn in range(TURNS):
         for name in names:
             asked = asked_of(engine, name, turn)
-            rows = traces_of(asked, engine.sample(name, asked, Decoding(TOKENS)))
+            rows = rollouts_of(asked, engine.sample(name, asked, Decoding(TOKENS)))
             new = {"policy": name, "turn": turn, **gap(engine, name, rows)}
             report = engine.learn(taught(name, rows))
             engine.publish(name)
             new |= {"steps": report.steps, "learning GiB": report.peak_gib, "after the step": gap(engine, name, rows)["mean"]}
             found["gaps"].append(new)
         start = asked_of(engine, names[0], 100 + turn)
-        kept = traces_of(start, engine.sample(names[0], start, Decoding(TOKENS), "ref"))
+        kept = rollouts_of(start, engine.sample(names[0], start, Decoding(TOKENS), "ref"))
         found["gaps"].append({"policy": f"{names[0]}@ref", "turn": turn, "steps": 1, **gap(engine, names[0], kept, "ref")})
     found["dtypes"] = {name: str(engine.policy(name).compute_dtype) for name in names}
     found["total"] = torch.cuda.get_device_properties(0).total_memory / GIB
@@ -148,7 +148,7 @@ def by_ipc(model: str, dtype: str) -> dict[str, Any]:
     try:
         for turn in range(TURNS):
             asked = asked_of(engine, "p", turn)
-            rows = traces_of(asked, engine.sample("p", asked, Decoding(TOKENS)))
+            rows = rollouts_of(asked, engine.sample("p", asked, Decoding(TOKENS)))
             new = {"policy": "p", "turn": turn, **gap(engine, "p", rows)}
             report = engine.learn(taught("p", rows))
             engine.publish("p")

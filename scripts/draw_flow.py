@@ -11,7 +11,10 @@ from pathlib import Path
 from milonga.run.files import JsonLines
 from milonga.run.flow import compute_reward_flow, to_mermaid
 
-BEGIN, END = "<!-- reward flow: made by scripts/draw_flow.py from the lessons of a run -->", "<!-- end of the reward flow -->"
+BEGIN, END = (
+    "<!-- reward flow: made by scripts/draw_flow.py from the train batches of a run -->",
+    "<!-- end of the reward flow -->",
+)
 
 
 def drawn(page: str, graph: str) -> str:

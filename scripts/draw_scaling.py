@@ -130,10 +130,10 @@ class Scaling:
         for model in ("7b", "72b", "671b"):
             plan = self.plans[model][COUNTS.index(512)]
             assert plan is not None
-            played = simulate(plan)
-            assert played is not None
-            times = (format_duration(played.closed_s), format_duration(played.turn_s))
-            rows.append([model.upper(), "512", *times, f"{played.difference:+.1%}"])
+            rollouts = simulate(plan)
+            assert rollouts is not None
+            times = (format_duration(rollouts.closed_s), format_duration(rollouts.turn_s))
+            rows.append([model.upper(), "512", *times, f"{rollouts.difference:+.1%}"])
         return table(head, rows)
 
     def picture(self) -> str:
@@ -211,7 +211,7 @@ def reached() -> str:
         ["products while learning", f"{found.products:.0%} of the data sheet"],
         ["how often a learner moves its activations", f"{found.traffic:.1f} times"],
         ["a learner's host, for each token", f"{found.read_s * 1e6:.2f} µs"],
-        ["the driver, for each trace", f"{found.trace_s * 1e3:.2f} ms"],
+        ["the driver, for each rollout", f"{found.dispatch_s * 1e3:.2f} ms"],
     ]
     return table(["fitted", "*calibrated*"], rows)
 

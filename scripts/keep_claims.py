@@ -79,7 +79,7 @@ def keep(folder: Path) -> None:
     found["out"] = f"runs/claim-{name}"
     result = json.loads((folder / "compare.json").read_text())
     # What the pages say about the arms beside the claim's own metric is read off these.
-    found["measured"] = {arm: measured(folder / about["folder"]) for arm, about in result["arms"].items()}
+    found["measured"] = {arm: measured(folder / target["folder"]) for arm, target in result["arms"].items()}
     (DOCS / "claims").mkdir(exist_ok=True)
     (DOCS / "claims" / f"{name}.json").write_text(json.dumps(found, indent=1) + "\n")
     draw(result, DOCS / "images" / f"claim-{name}.png")

@@ -49,7 +49,7 @@ runs/
 DIR/config.toml
 : The resolved config of a run; it resolves to itself.
 
-DIR/metrics.jsonl, DIR/traces/, DIR/checkpoints/, DIR/models/, DIR/report.json
+DIR/metrics.jsonl, DIR/rollouts/, DIR/checkpoints/, DIR/models/, DIR/report.json
 : What a run leaves behind: see the page "The run folder".
 
 $XDG_CACHE_HOME/milonga
@@ -61,7 +61,7 @@ PROVIDES = {
     "milonga.table": ["Table"],
     "milonga.roles": ["Role"],
     "milonga.schedule": ["Schedule", "Phase", "always", "alternate", "warm_up", "until"],
-    "milonga.types": ["Trace", "Traces", "Lesson", "Reading", "Solution", "Verification"],
+    "milonga.types": ["Rollout", "Rollouts", "TrainBatch", "Reading", "Solution", "Verification"],
     "milonga.credit": import_module("milonga.credit").__all__,
 }
 """What users call and what their own recipes and tasks are made of."""

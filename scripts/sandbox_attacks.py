@@ -337,7 +337,7 @@ ENDINGS = [
         "bad_output",
         "timeout",
     ),
-    attack("traces the harness", "import sys\nsys.setprofile(lambda *a: 1 / 0)\nreturn 1", "ok", "exception", "bad_output"),
+    attack("rollouts the harness", "import sys\nsys.setprofile(lambda *a: 1 / 0)\nreturn 1", "ok", "exception", "bad_output"),
     attack("crash", "import ctypes\nctypes.string_at(0)", "exception"),
     attack("abort", "import os\nos.abort()", "exception"),
     attack("kills itself", "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\nreturn 'escaped'", "exception"),

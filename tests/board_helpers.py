@@ -1,4 +1,4 @@
-"""Small run folders and traces for the tests of the board."""
+"""Small run folders and rollouts for the tests of the board."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from helpers import make_trace
-from milonga.types import Grade, Reading, Solution, Trace, Verification
+from helpers import make_rollout
+from milonga.types import Grade, Parsed, Solution, Rollout, Verification
 
 CONFIG = 'recipe = "tango"\nseed = {seed}\nturns = 5\ndialect = "terse"\n[task]\nname = "chain"\n'
 
@@ -25,15 +25,17 @@ def row(turn: int, accuracy: float, **more: Any) -> dict[str, Any]:
     return {"turn": turn, "lead_turn": turn, "learner": "generator", "eval/generator/accuracy": accuracy, **more}
 
 
-def solved(id: str, problem: str, correct: bool | None, truth: tuple[bool, ...] = (True, False)) -> Trace:
+def solved(id: str, problem: str, correct: bool | None, truth: tuple[bool, ...] = (True, False)) -> Rollout:
     """A solution of two steps, `ab` and `cd`, and an answer."""
-    trace = make_trace(2, 6, [2, 4], problem, correct, id=id)
-    reading = Reading(Solution(("a", "c"), (2, 4), "e"), 1.0)
-    return replace(trace, text="a\nc\n#e", reading=reading, grade=Grade(correct, truth))
+    rollout = make_rollout(2, 6, [2, 4], problem, correct, id=id)
+    parsed = Parsed(Solution(("a", "c"), (2, 4), "e"), 1.0)
+    return replace(rollout, text="a\nc\n#e", parsed=parsed, grade=Grade(correct, truth))
 
 
-def checked(id: str, solution: Trace, steps: tuple[bool, ...] | None, final: bool | None, invalid: str | None = None) -> Trace:
+def checked(
+    id: str, solution: Rollout, steps: tuple[bool, ...] | None, final: bool | None, invalid: str | None = None
+) -> Rollout:
     value = Verification(steps, final, (2, 4) if steps else ())
     text = "x+\ny-\n=+" if steps is None else "".join("+\n" if right else "-\n" for right in steps) + ("=+" if final else "=-")
-    check = Trace.from_text(id, "verifier", solution.problem, text, Reading(value, 1.0, invalid))
-    return replace(check, about=(solution,))
+    check = Rollout.from_text(id, "verifier", solution.problem, text, Parsed(value, 1.0, invalid))
+    return replace(check, targets=(solution,))

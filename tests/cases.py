@@ -14,7 +14,7 @@ QUICK: dict[str, Any] = {
     "task": {"name": "chain", "ops": 3},
     "batch": {"problems": 8, "rollouts": 8},
     "eval": {"problems": 32, "samples": 4, "every": 1000, "greedy": False, "bench": 0, "checks": 1},
-    "keep": {"checkpoint_every": 1000, "traces_every": 0},
+    "keep": {"checkpoint_every": 1000, "rollouts_every": 0},
 }
 JUDGED = QUICK | {
     "task": {"name": "chain", "ops": 2},
@@ -51,7 +51,7 @@ LABELLED = JUDGED | {
     "batch": {"problems": 8, "rollouts": 8},
     "policies": {"verifier": {"minibatches": 8}},
 }
-"""For verifiers with a value head, whose lessons are cheap and whose start knows nothing."""
+"""For verifiers with a value head, whose train batches are cheap and whose start knows nothing."""
 SLICED = fast(QUICK, "generator", "verifier") | {
     "batch": {"problems": 6, "rollouts": 6},
     "options": {"sft": 3, "sft_slices": 16, "disc_group": 2, "slice_steps": 3},
@@ -316,7 +316,7 @@ CASES: dict[str, Case] = {
         BOTH,
         0.12,
     ),
-    # One model in both seats; one family of functions alone, whose words are few. The share of right ones among 8 programs
+    # One model in both agents; one family of functions alone, whose words are few. The share of right ones among 8 programs
     # for each of 12 held-out functions. On seeds 4 and 5 the gains were 0.27 and 0.36, the controls lost 0.32 and 0.10. (What
     # the tests separate, mu, rose by 0.21 and fell by 0.36: few programs are wrong in the end.)
     "cure": Case(
@@ -333,7 +333,7 @@ CASES: dict[str, Case] = {
         {"generator"},
         0.1,
     ),
-    # One model in both seats, so that it is taught to talk once. Accuracy of 96 last turns, 0.07 at the start; over seeds
+    # One model in both agents, so that it is taught to talk once. Accuracy of 96 last turns, 0.07 at the start; over seeds
     # 4 and 5 the ends were 0.39 and 0.64, the controls 0.02 and 0.19.
     "maporl": Case(
         QUICK
@@ -367,7 +367,7 @@ CASES: dict[str, Case] = {
         {"generator"},
         0.12,
     ),
-    # Both seats are new to the embedded model: imitation teaches them, to the control too. Accuracy of 96 held-out answers:
+    # Both agents are new to the embedded model: imitation teaches them, to the control too. Accuracy of 96 held-out answers:
     # on seed 4 from 0 to 0.65, the control to 0.30; both are at 0.48 when imitation ends.
     "mars": Case(
         QUICK
@@ -418,7 +418,7 @@ CASES: dict[str, Case] = {
         {"generator", "critic"},
         0.12,
     ),
-    # A model for each seat, and ways of three hops, which few of the proposer's questions have. On seeds 4 and 5 the gains were
+    # A model for each agent, and ways of three hops, which few of the proposer's questions have. On seeds 4 and 5 the gains were
     # 0.14 and 0.19; the controls lost 0.09 and 0.03.
     "search_self_play": Case(
         QUICK

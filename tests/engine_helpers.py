@@ -1,4 +1,4 @@
-"""Tiny real parts for the engine's tests: random models of four architectures, five tokenizers, traces by hand."""
+"""Tiny real parts for the engine's tests: random models of four architectures, five tokenizers, rollouts by hand."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from milonga.config import LoraSection, PolicySection
 from milonga.engine import Completion, Decoding, Request
 from milonga.engine.local import LocalEngine
 from milonga.objectives import Objective, make_objective
-from milonga.types import Floats, Lesson, Problem, Reading, Segment, Trace, Traces
+from milonga.types import Floats, TrainBatch, Problem, Parsed, Segment, Rollout, Rollouts
 
 torch.set_num_threads(1)
 
@@ -186,47 +186,47 @@ def requests(contexts: Sequence[np.ndarray], seed: int = 0) -> list[Request]:
     return [Request(context, 1_000_003 * (seed + 1) + 7919 * i) for i, context in enumerate(contexts)]
 
 
-def trace_of(context: np.ndarray, completion: Completion, temperature: float = 1.0, name: str = "t") -> Trace:
-    return trace(context, completion.ids, completion.logprobs, temperature, name)
+def rollout_of(context: np.ndarray, completion: Completion, temperature: float = 1.0, name: str = "t") -> Rollout:
+    return rollout(context, completion.ids, completion.logprobs, temperature, name)
 
 
-def trace(
+def rollout(
     context: Sequence[int] | np.ndarray,
     output: Sequence[int] | np.ndarray,
     logprobs: np.ndarray | None = None,
     temperature: float = 1.0,
     name: str = "t",
-) -> Trace:
+) -> Rollout:
     start, count = len(context), len(output)
     known = np.zeros(count) if logprobs is None else logprobs
-    return Trace(
+    return Rollout(
         id=name,
-        seat="solver",
+        agent="solver",
         problem=Problem(name, "", ""),
         ids=np.concatenate([np.asarray(context, dtype=np.int64), np.asarray(output, dtype=np.int64)]),
         segments=(Segment("prompt", 0, start), Segment("solver", start, start + count, "p", 0, trained=True)),
         logprobs=np.concatenate([np.zeros(start), known]),
         text="",
-        reading=Reading(None, 0.0),
+        parsed=Parsed(None, 0.0),
         temperature=temperature,
     )
 
 
-def rollouts(engine: LocalEngine, count: int = 8, tokens: int = 10, temperature: float = 1.0, seed: int = 0) -> Traces:
+def rollouts(engine: LocalEngine, count: int = 8, tokens: int = 10, temperature: float = 1.0, seed: int = 0) -> Rollouts:
     """What policy `p` samples itself: the rows of a policy gradient."""
     contexts = prompts(count, seed)
     done = engine.sample("p", requests(contexts, seed), Decoding(tokens, temperature))
-    return Traces(trace_of(c, d, temperature, f"t{i}") for i, (c, d) in enumerate(zip(contexts, done, strict=True)))
+    return Rollouts(rollout_of(c, d, temperature, f"t{i}") for i, (c, d) in enumerate(zip(contexts, done, strict=True)))
 
 
-def constant(traces: Traces, values: Sequence[float]) -> list[Floats]:
+def constant(rollouts: Rollouts, values: Sequence[float]) -> list[Floats]:
     """An advantage per row, on its trained tokens."""
-    return [np.where(t.mask, value, 0.0) for t, value in zip(traces, values, strict=True)]
+    return [np.where(t.mask, value, 0.0) for t, value in zip(rollouts, values, strict=True)]
 
 
-def lesson(traces: Traces, values: Sequence[float] | None = None, preset: str = "grpo", **switches: Any) -> Lesson:
+def train_batch(rollouts: Rollouts, values: Sequence[float] | None = None, preset: str = "grpo", **switches: Any) -> TrainBatch:
     objective: Objective = make_objective(preset, switches)
-    return Lesson("p", objective, traces, None if values is None else constant(traces, values))
+    return TrainBatch("p", objective, rollouts, None if values is None else constant(rollouts, values))
 
 
 def weights(engine: LocalEngine, policy: str = "p") -> list[torch.Tensor]:
@@ -237,11 +237,11 @@ def same_bits(left: Sequence[torch.Tensor], right: Sequence[torch.Tensor]) -> bo
     return len(left) == len(right) and all(torch.equal(a, b) for a, b in zip(left, right, strict=True))
 
 
-def mixed_rows(count: int = 9, longest: int = 40) -> Traces:
+def mixed_rows(count: int = 9, longest: int = 40) -> Rollouts:
     """Rows of very different lengths, with made-up log-probabilities."""
     contexts, outputs = prompts(count, 0, 1, 12), prompts(count, 1, 1, longest)
     pairs = zip(contexts, outputs, strict=True)
-    return Traces(trace(c, o, np.full(len(o), -3.0), 0.9, f"t{i}") for i, (c, o) in enumerate(pairs))
+    return Rollouts(rollout(c, o, np.full(len(o), -3.0), 0.9, f"t{i}") for i, (c, o) in enumerate(pairs))
 
 
 def stirred(engine: LocalEngine, size: float = 0.2) -> LocalEngine:
@@ -254,7 +254,7 @@ def stirred(engine: LocalEngine, size: float = 0.2) -> LocalEngine:
     return engine
 
 
-def gradients(engine: LocalEngine, taught: Lesson) -> list[torch.Tensor]:
+def gradients(engine: LocalEngine, taught: TrainBatch) -> list[torch.Tensor]:
     """What a step would be taken with; the step itself is not taken."""
     found: list[torch.Tensor] = []
     policy = engine.policy(taught.policy)

@@ -17,11 +17,11 @@ from typing import Any
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
-from engine_helpers import TINY, gap, gradients, lesson, mixed_rows, section, stirred, tokenizer
+from engine_helpers import TINY, gap, gradients, train_batch, mixed_rows, section, stirred, tokenizer
 from milonga.engine.local import LocalEngine, learner, packed
 from milonga.engine.local.shapes import explain_misfit
 from milonga.errors import MissingExtra
-from milonga.types import Lesson
+from milonga.types import TrainBatch
 
 SHAPE = {**TINY, "hidden_size": 256, "intermediate_size": 640, "num_hidden_layers": 3, "num_attention_heads": 4}
 MODELS: dict[str, Any] = {
@@ -47,9 +47,9 @@ def folder_of(root: Path, name: str) -> str:
     return str(folder)
 
 
-def taught() -> Lesson:
+def taught() -> TrainBatch:
     rows = mixed_rows(24, 200)
-    return lesson(rows, [(-1.0) ** i * (0.5 + i / 20) for i in range(len(rows))], entropy_coef=0.01, kl_coef=0.1)
+    return train_batch(rows, [(-1.0) ** i * (0.5 + i / 20) for i in range(len(rows))], entropy_coef=0.01, kl_coef=0.1)
 
 
 def found(model: str, device: str, packs: bool, **options: Any) -> list[torch.Tensor]:

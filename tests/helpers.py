@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from hypothesis import settings
 
-from milonga.types import Grade, Problem, Reading, Segment, Solution, Trace, Traces
+from milonga.types import Grade, Problem, Parsed, Segment, Solution, Rollout, Rollouts
 
 PROPERTY = settings(derandomize=True, deadline=None, max_examples=100)
 """Property tests are deterministic: the same examples on every machine."""
@@ -30,7 +30,7 @@ Command = Callable[..., Done]
 """The command line in this process: see the fixture `milonga`."""
 
 
-def make_trace(
+def make_rollout(
     prompt_len: int,
     completion_len: int,
     step_ends: Sequence[int] = (),
@@ -38,16 +38,16 @@ def make_trace(
     correct: bool | None = None,
     logprobs: Sequence[float] | None = None,
     id: str = "t",
-) -> Trace:
+) -> Rollout:
     """A sampled solution in token space. `step_ends` count completion tokens, the closing one of the step included."""
     total = prompt_len + completion_len
     bounds = [prompt_len, *(prompt_len + end for end in step_ends)]
     filled = np.zeros(total)
     if logprobs is not None:
         filled[prompt_len:] = logprobs
-    return Trace(
+    return Rollout(
         id=id,
-        seat="generator",
+        agent="generator",
         problem=Problem(problem, problem, "answer"),
         ids=np.arange(total, dtype=np.int64),
         segments=(
@@ -56,12 +56,12 @@ def make_trace(
         ),
         logprobs=filled,
         text="x" * completion_len,
-        reading=Reading(Solution(tuple("s" for _ in step_ends), tuple(step_ends), "answer"), 1.0),
+        parsed=Parsed(Solution(tuple("s" for _ in step_ends), tuple(step_ends), "answer"), 1.0),
         steps=tuple(itertools.pairwise(bounds)),
         grade=Grade(correct),
     )
 
 
-def make_traces(lengths: Sequence[int], prompt_len: int = 2) -> Traces:
-    """One trace without steps for each completion length."""
-    return Traces(make_trace(prompt_len, length, id=f"t{i}") for i, length in enumerate(lengths))
+def make_rollouts(lengths: Sequence[int], prompt_len: int = 2) -> Rollouts:
+    """One rollout without steps for each completion length."""
+    return Rollouts(make_rollout(prompt_len, length, id=f"t{i}") for i, length in enumerate(lengths))

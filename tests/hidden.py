@@ -39,7 +39,7 @@ def weights(folder: Path) -> dict[str, bytes]:
 
 def same_after_a_cut(recipe: str, turns: int, settings: Mapping[str, Any], folder: Path) -> bool:
     """Whether a run that goes on from the older of its two last checkpoints ends in the bits of one that never stopped."""
-    kept = {**settings, "keep": {"checkpoint_every": 1, "traces_every": 0}}
+    kept = {**settings, "keep": {"checkpoint_every": 1, "rollouts_every": 0}}
     whole = learned(recipe, turns, kept, folder)
     rows = (folder / "metrics.jsonl").read_bytes()
     shutil.rmtree(sorted((folder / "checkpoints").iterdir())[-1])

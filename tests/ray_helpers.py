@@ -13,12 +13,12 @@ import ray
 import torch
 from safetensors.torch import load_file
 
-from engine_helpers import lesson, mixed_rows, section, soft_folder
+from engine_helpers import train_batch, mixed_rows, section, soft_folder
 from milonga.config import PlacementSection, PolicySection
 from milonga.engine.local import LocalEngine
 from milonga.engine.ray import RayEngine, cluster
 from milonga.engine.ray.group import Group
-from milonga.types import Lesson, Traces
+from milonga.types import TrainBatch, Rollouts
 
 RANK = {"rank": 4}
 WORKERS = {
@@ -37,7 +37,7 @@ TANGO: dict[str, Any] = {
     "task": {"name": "chain", "ops": 2},
     "batch": {"problems": 4, "rollouts": 4},
     "eval": {"problems": 4, "samples": 2, "every": 2, "bench": 4, "greedy": False},
-    "keep": {"checkpoint_every": 1, "traces_every": 1},
+    "keep": {"checkpoint_every": 1, "rollouts_every": 1},
     "options": {"warmup": 0, "n_generator": 1, "n_verifier": 1},
 }
 OWN = {"config.toml", "timing.jsonl", "machine.jsonl", "report.json", "report.html", "lock"}
@@ -71,9 +71,9 @@ def one_cluster() -> Iterator[None]:
         ray.shutdown()
 
 
-def taught(policy: str, values: list[float] | None = None, **switches: Any) -> Lesson:
-    """A replayed lesson: rows of very different lengths, some of which move nothing, and a reference."""
-    made = lesson(mixed_rows(), values or VALUES, **{"kl_coef": 0.05, **switches})
+def taught(policy: str, values: list[float] | None = None, **switches: Any) -> TrainBatch:
+    """A replayed train batch: rows of very different lengths, some of which move nothing, and a reference."""
+    made = train_batch(mixed_rows(), values or VALUES, **{"kl_coef": 0.05, **switches})
     made.policy = policy
     return made
 
@@ -112,5 +112,5 @@ def differing(left: Path, right: Path) -> list[str]:
     return [name for name in sorted(ours.keys() | theirs.keys()) if ours.get(name) != theirs.get(name)]
 
 
-def rows() -> Traces:
+def rows() -> Rollouts:
     return mixed_rows()

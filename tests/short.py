@@ -1,4 +1,4 @@
-"""The shortest run of each recipe in which every seat that learns has learned: seconds, to see who moves and from where."""
+"""The shortest run of each recipe in which every agent that learns has learned: seconds, to see who moves and from where."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from milonga.run.folder import RunFolder
 
 @dataclass(frozen=True)
 class Short:
-    """So few turns of a recipe that every seat that learns has learned, and which seats these are."""
+    """So few turns of a recipe that every agent that learns has learned, and which agents these are."""
 
     turns: int
     learners: tuple[str, ...]
@@ -129,9 +129,9 @@ def assert_resumes(
     recipe: str, folder: Path, after: int, lead: int | None = None, sampling: Mapping[str, Any] | None = None
 ) -> None:
     """The short run, whole, and gone on with from its checkpoint after some turns: the same rows and the same weights. `lead`
-    are the turns of the lead seat, where others learn too."""
+    are the turns of the lead agent, where others learn too."""
     short = SHORT[recipe]
-    kept = {"options": short.options, "keep": {"checkpoint_every": 1, "checkpoints": 10, "traces_every": 1}}
+    kept = {"options": short.options, "keep": {"checkpoint_every": 1, "checkpoints": 10, "rollouts_every": 1}}
     settings = TINY | kept | short.settings
     settings["sampling"] = {**settings.get("sampling", {}), **(sampling or {})}
     for name in ("whole", "cut"):

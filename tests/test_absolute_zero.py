@@ -27,11 +27,11 @@ from milonga.recipes.self_programs import (
 )
 from milonga.resolve import Plan, resolve
 from milonga.sandbox.values import to_canonical
-from milonga.table import Setting, Table
+from milonga.context import RunContext, Context
 from milonga.tasks.base import assign_split
 from milonga.tasks.code import Code, CodeOptions
 from milonga.tasks.code_questions import KINDS, Kind, Worked, is_one_function, make_question_data, remove_comments
-from milonga.types import Grade, Lesson, Problem, Trace, Traces
+from milonga.types import Grade, TrainBatch, Problem, Rollout, Rollouts
 from sandbox_helpers import opened
 from short import SHORT, assert_resumes
 
@@ -49,9 +49,9 @@ def engine() -> Any:
     return make_engine(plan())
 
 
-def table(p: Plan, turn: int | str = 1) -> Table:
-    setting = Setting(engine(), p.task, p.roles, p.seats, p.config.sampling, 0, p.config.batch.problems)
-    return Table(setting, turn, "generator")
+def ctx(p: Plan, turn: int | str = 1) -> Context:
+    run_context = RunContext(engine(), p.task, p.roles, p.agents, p.config.sampling, 0, p.config.batch.problems)
+    return Context(run_context, turn, "generator")
 
 
 def recipe_of(p: Plan) -> AbsoluteZero:
@@ -224,7 +224,7 @@ def test_an_induction_with_nothing_hidden_is_no_question() -> None:
 
 
 def test_a_question_shows_two_of_three_and_never_what_is_asked_for() -> None:
-    one = table(plan())
+    one = ctx(plan())
     texts = {kind: make_question(one, kind, TRIPLED, "q", 2).text for kind in KINDS}
     assert texts == {"deduction": "n*3\n1", "abduction": "n*3\n3", "induction": "1=3;2=6"}
 
@@ -257,53 +257,55 @@ def test_where_a_proposer_aims(probes: int, extreme: float, best: float) -> None
     assert rates[plain.argmax()] == 0.0
 
 
-# The lesson of a turn whose outcomes are written by hand.
+# The train batch of a turn whose outcomes are written by hand.
 
 
-def played(p: Plan) -> tuple[Table, Traces]:
+def rollouts(p: Plan) -> tuple[Context, Rollouts]:
     """Four proposals of each kind, the first invalid, the others solved by none, half and all of two probes; four answers of
     each kind: right, wrong, unreadable, and one that nobody could grade."""
-    one, rows = table(p), list[Trace]()
+    one, rows = ctx(p), list[Rollout]()
     for kind in KINDS:
         proposals = one.ask(PROPOSERS[kind], [Problem(f"{kind}/{n}", "n+1#2", "") for n in range(4)])
         asked = [make_question(one, kind, TRIPLED, f"probe/{q.id}", 2, q.id) for q in list(proposals)[1:]]
         probes = one.ask(SOLVERS[kind], asked, 2)
         answers = one.ask(SOLVERS[kind], [make_question(one, kind, TRIPLED, f"{kind}/{n}", 2) for n in range(4)])
-        for trace, correct in zip([*probes, *answers], [0, 0, 1, 0, 1, 1, 1, 0, 0, None], strict=True):
-            trace.reading = p.roles[trace.seat].read("1\n#1")
-            trace.grade = Grade(None if correct is None else bool(correct))
-        answers[2].reading = p.roles[SOLVERS[kind]].read("")
+        for rollout, correct in zip([*probes, *answers], [0, 0, 1, 0, 1, 1, 1, 0, 0, None], strict=True):
+            rollout.parsed = p.roles[rollout.agent].parse("1\n#1")
+            rollout.grade = Grade(None if correct is None else bool(correct))
+        answers[2].parsed = p.roles[SOLVERS[kind]].parse("")
         rows += [*proposals, *probes, *answers]
-    return one, Traces(rows)
+    return one, Rollouts(rows)
 
 
-def lesson_of(**options: Any) -> Lesson:
+def train_batch_of(**options: Any) -> TrainBatch:
     p = plan(**options)
-    (lesson,) = p.recipe.credit(*played(p))
-    return lesson
+    (train_batch,) = p.recipe.credit(*rollouts(p))
+    return train_batch
 
 
-def advantages(lesson: Lesson, seat: str) -> list[float]:
-    pairs = zip(lesson.traces, lesson.advantages or [], strict=True)
-    return [float(array[trace.mask][0]) for trace, array in pairs if trace.seat == seat]
+def advantages(train_batch: TrainBatch, agent: str) -> list[float]:
+    pairs = zip(train_batch.rollouts, train_batch.advantages or [], strict=True)
+    return [float(array[rollout.mask][0]) for rollout, array in pairs if rollout.agent == agent]
 
 
 def test_each_kind_and_role_is_compared_with_itself() -> None:
-    lesson = lesson_of()
-    assert len(lesson.traces) == 24 and lesson.policy == "generator", "probes are thrown away"
+    train_batch = train_batch_of()
+    assert len(train_batch.rollouts) == 24 and train_batch.policy == "generator", "probes are thrown away"
     for kind in KINDS:
         rewards = np.array([-1.0, -0.5, 0.5, -0.5])
-        assert advantages(lesson, PROPOSERS[kind]) == pytest.approx((rewards - rewards.mean()) / rewards.std(ddof=1), abs=1e-4)
+        assert advantages(train_batch, PROPOSERS[kind]) == pytest.approx(
+            (rewards - rewards.mean()) / rewards.std(ddof=1), abs=1e-4
+        )
         known = np.array([1.0, -0.5, -1.0])
         expected = [*((known - known.mean()) / known.std(ddof=1)), 0.0]
-        assert advantages(lesson, SOLVERS[kind]) == pytest.approx(expected, abs=1e-4)
-        assert lesson.notes[f"{kind}_valid"] == 0.75 and lesson.notes[f"{kind}_learnable"] == pytest.approx(1 / 3)
-        assert lesson.notes[f"{kind}_solve_rate"] == 0.5 and lesson.notes[f"{kind}_distinct"] == 1.0
-    assert lesson.sources == pytest.approx({"execution": 15 / 24, "deducer": 3 / 24, "abducer": 3 / 24, "inducer": 3 / 24})
+        assert advantages(train_batch, SOLVERS[kind]) == pytest.approx(expected, abs=1e-4)
+        assert train_batch.notes[f"{kind}_valid"] == 0.75 and train_batch.notes[f"{kind}_learnable"] == pytest.approx(1 / 3)
+        assert train_batch.notes[f"{kind}_solve_rate"] == 0.5 and train_batch.notes[f"{kind}_distinct"] == 1.0
+    assert train_batch.sources == pytest.approx({"execution": 15 / 24, "deducer": 3 / 24, "abducer": 3 / 24, "inducer": 3 / 24})
 
 
 def test_one_baseline_for_all_lets_a_role_be_above_it_as_a_whole() -> None:
-    everyone = lesson_of(**{"baseline": "global"})
+    everyone = train_batch_of(**{"baseline": "global"})
     rewards = np.array([-1.0, -0.5, 0.5, -0.5, 1.0, -0.5, -1.0] * 3)
     spread = rewards.std(ddof=1)
     assert advantages(everyone, "deducer")[:1] == pytest.approx([(1 - rewards.mean()) / spread], abs=1e-4)
@@ -311,37 +313,37 @@ def test_one_baseline_for_all_lets_a_role_be_above_it_as_a_whole() -> None:
 
 
 def test_whitening_by_tokens_weighs_by_length() -> None:
-    lesson = lesson_of(whiten="token")
-    rows = [t for t in lesson.traces if t.seat == "deduction_proposer"]
+    train_batch = train_batch_of(whiten="token")
+    rows = [t for t in train_batch.rollouts if t.agent == "deduction_proposer"]
     lengths, rewards = np.array([t.length for t in rows]), np.array([-1.0, -0.5, 0.5, -0.5])
     middle = (lengths * rewards).sum() / lengths.sum()
     deviation = np.sqrt((lengths * (rewards - middle) ** 2).sum() / lengths.sum())
-    assert advantages(lesson, "deduction_proposer") == pytest.approx((rewards - middle) / deviation, abs=1e-3)
+    assert advantages(train_batch, "deduction_proposer") == pytest.approx((rewards - middle) / deviation, abs=1e-3)
 
 
 def test_the_arms() -> None:
-    untrained = lesson_of(proposer="untrained")
-    assert {t.seat for t in untrained.traces} == set(SOLVERS.values()) and untrained.sources == {"execution": 1.0}
-    assert len(lesson_of(train_on_probes=True).traces) == 24 + 18
-    plain = advantages(lesson_of(difficulty="plain"), "abduction_proposer")
+    untrained = train_batch_of(proposer="untrained")
+    assert {t.agent for t in untrained.rollouts} == set(SOLVERS.values()) and untrained.sources == {"execution": 1.0}
+    assert len(train_batch_of(train_on_probes=True).rollouts) == 24 + 18
+    plain = advantages(train_batch_of(difficulty="plain"), "abduction_proposer")
     assert plain[1] > plain[2] > plain[3] > plain[0], "1, 0.5 and 0 for none, half and all; -1 for what is invalid"
-    formula = advantages(lesson_of(extreme_value=0.0), "abduction_proposer")
+    formula = advantages(train_batch_of(extreme_value=0.0), "abduction_proposer")
     assert formula[1] == pytest.approx(formula[3]) and formula[2] > formula[1] > formula[0]
 
 
 def test_a_probe_that_nobody_could_grade_drops_its_proposal() -> None:
     p = plan()
-    one, rows = played(p)
-    probe = next(t for t in rows if t.problem.source is not None and t.seat == "deducer")
+    one, rows = rollouts(p)
+    probe = next(t for t in rows if t.problem.source is not None and t.agent == "deducer")
     probe.grade = Grade(None)
     assert math.isnan(compute_solve_rates(rows)[str(probe.problem.source)])
-    (lesson,) = p.recipe.credit(one, rows)
-    assert advantages(lesson, "deduction_proposer")[1] == 0.0
+    (train_batch,) = p.recipe.credit(one, rows)
+    assert advantages(train_batch, "deduction_proposer")[1] == 0.0
 
 
 def test_sources_name_who_paid() -> None:
-    _, rows = played(plan())
-    some = rows.select(lambda t: t.seat in ("abduction_proposer", "abducer") and t.problem.source is None)
+    _, rows = rollouts(plan())
+    some = rows.select(lambda t: t.agent in ("abduction_proposer", "abducer") and t.problem.source is None)
     assert compute_source_shares(some, compute_solve_rates(rows)) == {"execution": 5 / 8, "abducer": 3 / 8}
 
 
@@ -366,16 +368,16 @@ def test_what_came_last_is_solved_first() -> None:
     buffers.admit("abduction", numbered(range(20)), 3)
     buffers.admit("abduction", numbered(range(20, 24)), 7)
     for turn, fresh in ((8, 4), (7, 4), (9, 0)):
-        drawn = [w.program for w in buffers.draw("abduction", table(p, turn), 6, True)]
+        drawn = [w.program for w in buffers.draw("abduction", ctx(p, turn), 6, True)]
         assert len(set(drawn)) == 6 and (fresh == 0 or {f"n+{n}" for n in range(20, 24)} <= set(drawn))
-    alike = [w.program for w in buffers.draw("abduction", table(p, 8), 6, False)]
-    assert len(set(alike)) == 6 and alike != [w.program for w in buffers.draw("abduction", table(p, 8), 6, True)]
-    assert len(buffers.draw("abduction", table(p, 8), 3, True)) == 3 and buffers.draw("induction", table(p, 8), 3, True) == []
+    alike = [w.program for w in buffers.draw("abduction", ctx(p, 8), 6, False)]
+    assert len(set(alike)) == 6 and alike != [w.program for w in buffers.draw("abduction", ctx(p, 8), 6, True)]
+    assert len(buffers.draw("abduction", ctx(p, 8), 3, True)) == 3 and buffers.draw("induction", ctx(p, 8), 3, True) == []
 
 
 def test_seeds_come_from_the_untrained_model_and_begin_with_the_identity() -> None:
     p = plan(seeds=2, seed_rounds=3)
-    recipe, one = recipe_of(p), table(p)
+    recipe, one = recipe_of(p), ctx(p)
     maker = recipe.make_task_maker(recipe.state)
     maker.seed_buffers(one)
     assert recipe.state["deduction"][0][0] == "a" and recipe.state["deduction"] == recipe.state["abduction"]
@@ -391,38 +393,38 @@ def test_the_solver_trains_on_what_was_there_before_this_turn(lag: int, monkeypa
     order: list[str] = []
     own = TaskMaker.sample_questions
 
-    def questions(self: TaskMaker, one: Table) -> dict[Kind, list[Problem]]:
+    def questions(self: TaskMaker, one: Context) -> dict[Kind, list[Problem]]:
         order.append("draw")
         return own(self, one)
 
-    def propose(self: TaskMaker, one: Table, kind: Kind, turn: int) -> list[Trace]:
+    def propose(self: TaskMaker, one: Context, kind: Kind, turn: int) -> list[Rollout]:
         order.append(kind)
         return []
 
     monkeypatch.setattr(TaskMaker, "sample_questions", questions)
     monkeypatch.setattr(TaskMaker, "propose", propose)
-    p.recipe.play(table(p, 5))
+    p.recipe.rollout(ctx(p, 5))
     assert order == (["draw", *KINDS] if lag else [*KINDS, "draw"])
 
 
 @pytest.mark.parametrize(("admission", "kept"), [("all", {0.0, 0.5, 1.0}), ("non_one", {0.0, 0.5}), ("non_extremes", {0.5})])
 def test_what_is_admitted(admission: str, kept: set[float], monkeypatch: pytest.MonkeyPatch) -> None:
     p = plan(admission=admission)
-    recipe, (_, rows) = recipe_of(p), played(p)
-    proposals = rows.select(lambda t: t.seat == "deduction_proposer")
-    probes = rows.select(lambda t: t.seat == "deducer" and t.problem.source is not None)
+    recipe, (_, rows) = recipe_of(p), rollouts(p)
+    proposals = rows.select(lambda t: t.agent == "deduction_proposer")
+    probes = rows.select(lambda t: t.agent == "deducer" and t.problem.source is not None)
     good = {t.id: w for t, w in zip(list(proposals)[1:], numbered(range(3)), strict=True)}
     monkeypatch.setattr(TaskMaker, "probe_proposals", lambda *given: (proposals, good, probes))
-    recipe.make_task_maker(recipe.state).propose(table(p), "deduction", 4)
+    recipe.make_task_maker(recipe.state).propose(ctx(p), "deduction", 4)
     rates = compute_solve_rates(probes)
     assert {rates[id] for id, w in good.items() if w.program in {item[0] for item in recipe.state["deduction"]}} == kept
 
 
 def test_programs_of_the_task_can_take_the_place_of_proposals() -> None:
     p = plan(proposer="task")
-    one = table(p)
-    found = p.recipe.play(one)
-    assert {t.seat for t in found} == set(SOLVERS.values()) and not compute_solve_rates(found)
+    one = ctx(p)
+    found = p.recipe.rollout(one)
+    assert {t.agent for t in found} == set(SOLVERS.values()) and not compute_solve_rates(found)
     assert all(assign_split(item[0]) == "train" for kind in KINDS for item in p.recipe.state[kind])
 
 
@@ -431,7 +433,7 @@ def test_programs_of_the_task_can_take_the_place_of_proposals() -> None:
 
 def test_it_is_one_policy_on_its_own_task_with_its_own_baseline() -> None:
     found = resolve([{"recipe": "absolute_zero"}])
-    assert found.task.name == "code" and set(found.seats.values()) == {"generator"}
+    assert found.task.name == "code" and set(found.agents.values()) == {"generator"}
     assert found.policies["generator"].minibatches == 3
     with pytest.raises(ConfigError, match="of code alone"):
         resolve([{"recipe": "absolute_zero", "task": "chain"}])

@@ -25,8 +25,8 @@ from milonga.recipes.apo import Apo
 from milonga.recipes.preferences import align_pairs, assign_learner, make_human_pair, write_solution
 from milonga.resolve import Plan, resolve
 from milonga.run.files import JsonLines
-from milonga.table import Setting, Table
-from milonga.types import Lesson, Traces
+from milonga.context import RunContext, Context
+from milonga.types import TrainBatch, Rollouts
 
 
 @cache
@@ -38,20 +38,20 @@ def plan(**settings: Any) -> Plan:
     return resolve([{"recipe": "apo"}, TINY, settings])
 
 
-def table(p: Plan, turn: int = 1, learner: str = "verifier") -> Table:
+def ctx(p: Plan, turn: int = 1, learner: str = "verifier") -> Context:
     sampling, seed, problems = p.config.sampling, p.config.seed, p.config.batch.problems
-    return Table(Setting(engine(), p.task, p.roles, p.seats, sampling, seed, problems), turn, learner)
+    return Context(RunContext(engine(), p.task, p.roles, p.agents, sampling, seed, problems), turn, learner)
 
 
-def lesson(p: Plan, learner: str = "verifier") -> tuple[Lesson, Traces]:
-    one = table(p, learner=learner)
-    played = p.recipe.play(one)
-    (made,) = p.recipe.credit(one, played)
-    return made, played
+def train_batch(p: Plan, learner: str = "verifier") -> tuple[TrainBatch, Rollouts]:
+    one = ctx(p, learner=learner)
+    rollouts = p.recipe.rollout(one)
+    (made,) = p.recipe.credit(one, rollouts)
+    return made, rollouts
 
 
-def names(traces: Traces) -> set[str]:
-    return {t.id for t in traces}
+def names(rollouts: Rollouts) -> set[str]:
+    return {t.id for t in rollouts}
 
 
 # The loss of the reward model.
@@ -128,7 +128,7 @@ def test_every_problem_has_one_best(rows: list[tuple[str, float]]) -> None:
 
 def test_human_pairs_slip_where_they_should_and_flip_as_often_as_they_should() -> None:
     p = plan(task={"name": "chain", "ops": 4})
-    one = table(p)
+    one = ctx(p)
     flipped = total = late = 0
     for problem in one.problems(400):
         pair = make_human_pair(one, problem, "first", 0.15)
@@ -147,57 +147,57 @@ def test_human_pairs_slip_where_they_should_and_flip_as_often_as_they_should() -
 
 def test_winners_and_losers_stand_side_by_side_and_a_pair_is_whole_or_not_there() -> None:
     p = plan()
-    one = table(p)
+    one = ctx(p)
     first, second = one.problems(2)
     golds = [write_solution(one, problem, set(), "gold") for problem in (first, second)]
     wrongs = [write_solution(one, problem, {0}, "bad") for problem in (first, second)]
     rows = one.write("verifier", [golds[0], wrongs[0], golds[1]], [t.text for t in (golds[0], wrongs[0], golds[1])])
     pairs = [("own", golds[0], wrongs[0]), ("own", golds[1], wrongs[1]), ("human", golds[0], wrongs[0])]
     found, kept = align_pairs(rows, pairs)
-    assert [t.subject.id for t in found] == [golds[0].id, wrongs[0].id] * 2
+    assert [t.target.id for t in found] == [golds[0].id, wrongs[0].id] * 2
     assert kept == [pairs[0], pairs[2]]
 
 
-def test_the_lesson_of_the_reward_model() -> None:
+def test_the_train_batch_of_the_reward_model() -> None:
     p = plan(batch={"problems": 8, "rollouts": 4})
-    made, own = lesson(p)
+    made, own = train_batch(p)
     assert made.labels is not None and made.units is not None and made.weights is not None
     wrong = [t for t in own if t.correct != 1.0]
-    kinds = ["own" if loser.subject.id in names(own) else "human" for loser in made.traces.items[1::2]]
+    kinds = ["own" if loser.target.id in names(own) else "human" for loser in made.rollouts.items[1::2]]
     assert kinds.count("own") == len(wrong) < len(own)
-    assert made.labels == [1.0, 0.0] * len(kinds) and made.units == [n // 2 for n in range(len(made.traces))]
+    assert made.labels == [1.0, 0.0] * len(kinds) and made.units == [n // 2 for n in range(len(made.rollouts))]
     # Each term carries its factor, whatever the number of its pairs.
     sums = {
         kind: sum(w for w, k in zip(made.weights[::2], kinds, strict=True) if k == kind) / len(kinds) for kind in set(kinds)
     }
     assert sums == pytest.approx({"human": 1.0, "own": 0.1})
     for number, kind in enumerate(kinds):
-        winner, loser = made.traces[2 * number].subject, made.traces[2 * number + 1].subject
+        winner, loser = made.rollouts[2 * number].target, made.rollouts[2 * number + 1].target
         assert winner.problem.id == loser.problem.id
         if kind == "own":
             assert winner.correct == 1.0 and loser.correct == 0.0
             # Gold is written as the solver writes: nothing but the work tells them apart.
-            assert winner.reading.is_valid and winner.text.count("\n") == len(winner.reading.value.steps)
+            assert winner.parsed.is_valid and winner.text.count("\n") == len(winner.parsed.value.steps)
 
 
 def test_right_own_answers_lose_only_if_asked_for() -> None:
-    made, own = lesson(plan(options={"drop_correct": False, "human_weight": 0.0}, batch={"problems": 8, "rollouts": 4}))
-    losers = [t.subject for t in made.traces[1::2] if t.subject.id in names(own)]
+    made, own = train_batch(plan(options={"drop_correct": False, "human_weight": 0.0}, batch={"problems": 8, "rollouts": 4}))
+    losers = [t.target for t in made.rollouts[1::2] if t.target.id in names(own)]
     assert len(losers) == len(own) and made.notes["dropped_correct"] == 0.0
     assert made.sources == {"answers": 0.0, "demonstrations": 1.0}
 
 
 def test_a_reward_model_of_human_pairs_never_sees_the_policy() -> None:
     for rm in ("human", "fixed"):
-        made, own = lesson(plan(options={"rm": rm}))
-        assert not any(t.subject.id in names(own) for t in made.traces)
+        made, own = train_batch(plan(options={"rm": rm}))
+        assert not any(t.target.id in names(own) for t in made.rollouts)
         assert made.sources == {"answers": 1.0, "demonstrations": 0.0}
 
 
 def test_gold_may_be_what_people_preferred() -> None:
-    made, own = lesson(plan(options={"gold_source": "human_chosen", "flip": 0.5}, batch={"problems": 16, "rollouts": 4}))
+    made, own = train_batch(plan(options={"gold_source": "human_chosen", "flip": 0.5}, batch={"problems": 16, "rollouts": 4}))
     golds = [
-        made.traces[2 * n].subject for n in range(len(made.traces) // 2) if made.traces[2 * n + 1].subject.id in names(own)
+        made.rollouts[2 * n].target for n in range(len(made.rollouts) // 2) if made.rollouts[2 * n + 1].target.id in names(own)
     ]
     assert {gold.correct for gold in golds} == {0.0, 1.0}  # people are wrong, and so is what they chose
 
@@ -214,35 +214,33 @@ def test_a_problem_belongs_to_one_half(text: str) -> None:
 def test_the_two_learn_on_different_problems() -> None:
     p = plan(batch={"problems": 16})
     assert isinstance(p.recipe, Apo)
-    seen = {
-        learner: {q.text for q in p.recipe.draw_problems(table(p, learner=learner))} for learner in ("generator", "verifier")
-    }
+    seen = {learner: {q.text for q in p.recipe.draw_problems(ctx(p, learner=learner))} for learner in ("generator", "verifier")}
     assert all(len(texts) == 16 for texts in seen.values()) and not seen["generator"] & seen["verifier"]
 
 
 def test_the_policy_learns_the_best_by_the_reward_model() -> None:
-    made, played = lesson(plan(), "generator")
-    assert made.weights is not None and len(made.traces) == len(played) == 16
-    assert [w > 0 for w in made.weights] == mark_best_rows(scores_of(played), played.problem_ids).tolist()
+    made, rollouts = train_batch(plan(), "generator")
+    assert made.weights is not None and len(made.rollouts) == len(rollouts) == 16
+    assert [w > 0 for w in made.weights] == mark_best_rows(scores_of(rollouts), rollouts.problem_ids).tolist()
     assert sum(w > 0 for w in made.weights) == 4 and made.sources == {"verifier": 1.0}
 
 
-def scores_of(played: Traces) -> list[float]:
+def scores_of(rollouts: Rollouts) -> list[float]:
     p = plan()
-    judged = table(p, learner="generator").judge("verifier", played)
-    return [t.reading.value.rank for t in judged]
+    judged = ctx(p, learner="generator").judge("verifier", rollouts)
+    return [t.parsed.value.rank for t in judged]
 
 
 def test_dpo_prefers_the_best_to_the_worst() -> None:
     p = plan(policies={"generator": {"objective": {"preset": "dpo"}}})
-    engine().learn(lesson(p)[0])  # a head that has learned nothing says the same of all
-    made, played = lesson(p, "generator")
-    scores = dict(zip([t.id for t in played], scores_of(played), strict=True))
-    assert made.labels is not None and made.units is not None and len(made.traces) == 8
+    engine().learn(train_batch(p)[0])  # a head that has learned nothing says the same of all
+    made, rollouts = train_batch(p, "generator")
+    scores = dict(zip([t.id for t in rollouts], scores_of(rollouts), strict=True))
+    assert made.labels is not None and made.units is not None and len(made.rollouts) == 8
     for unit in set(made.units):
-        pair = [(t, label) for t, label, u in zip(made.traces, made.labels, made.units, strict=True) if u == unit]
+        pair = [(t, label) for t, label, u in zip(made.rollouts, made.labels, made.units, strict=True) if u == unit]
         (winner, _), (loser, _) = sorted(pair, key=lambda side: -side[1])
-        group = [scores[t.id] for t in played if t.problem.id == winner.problem.id]
+        group = [scores[t.id] for t in rollouts if t.problem.id == winner.problem.id]
         assert winner.problem.id == loser.problem.id
         assert (scores[winner.id], scores[loser.id]) == (max(group), min(group))
 
@@ -268,6 +266,6 @@ def test_a_round_starts_the_reward_model_anew_unless_told_otherwise(restart: str
 def test_own_answers_are_those_of_the_policy_as_it_is_now() -> None:
     p = plan()
     engine().publish("generator")
-    made, own = lesson(p)
+    made, own = train_batch(p)
     assert {t.segments[-1].version for t in own} == {engine().version("generator")}
-    assert any(t.subject.id in names(own) for t in made.traces)
+    assert any(t.target.id in names(own) for t in made.rollouts)

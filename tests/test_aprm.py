@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cases import TINY
-from engine_helpers import constant, engine_of, lesson, model_folder, rollouts, same_bits, weights
+from engine_helpers import constant, engine_of, train_batch, model_folder, rollouts, same_bits, weights
 from helpers import PROPERTY
 from milonga.api import make_engine
 from milonga.config import merge
@@ -44,9 +44,9 @@ from milonga.recipes.attacks import (
 from milonga.resolve import Plan, resolve
 from milonga.roles import DIALECTS, Corruptor, Dialect, StepSolver
 from milonga.roles.slices import split_into_slices
-from milonga.table import Setting, Table
+from milonga.context import RunContext, Context
 from milonga.tasks import make_keyed_rng, make_task
-from milonga.types import Problem, Reading, Solution, Trace, Traces
+from milonga.types import Problem, Parsed, Solution, Rollout, Rollouts
 from test_resume import assert_same, die, finish, whole
 
 # -- The toy game ----------------------------------------------------------------------------------
@@ -107,10 +107,10 @@ def seen_by_the_optimiser(engine: Any, one: Any) -> list[torch.Tensor]:
 def test_the_optimiser_is_handed_twice_the_gradient_less_the_one_before(tmp_path: Path) -> None:
     folder = model_folder(tmp_path)
     plain, ahead = engine_of(folder, grad_clip=1e9), engine_of(folder, grad_clip=1e9, optimism=True)
-    traces = rollouts(plain)
-    lessons = [lesson(traces, values) for values in ([1.0, -1.0] * 4, [0.5, 0.5, -0.5, -0.5] * 2, [1.0, -1.0] * 4)]
-    g = [seen_by_the_optimiser(plain, one) for one in lessons]  # no step is taken: all at the same weights
-    found = [seen_by_the_optimiser(ahead, one) for one in lessons]
+    rollouts = rollouts(plain)
+    train_batches = [train_batch(rollouts, values) for values in ([1.0, -1.0] * 4, [0.5, 0.5, -0.5, -0.5] * 2, [1.0, -1.0] * 4)]
+    g = [seen_by_the_optimiser(plain, one) for one in train_batches]  # no step is taken: all at the same weights
+    found = [seen_by_the_optimiser(ahead, one) for one in train_batches]
     assert all(torch.allclose(a, b, atol=1e-7) for a, b in zip(found[0], g[0], strict=True))
     for t in (1, 2):
         assert all(torch.allclose(f, 2 * a - b, atol=1e-6) for f, a, b in zip(found[t], g[t], g[t - 1], strict=True))
@@ -118,31 +118,31 @@ def test_the_optimiser_is_handed_twice_the_gradient_less_the_one_before(tmp_path
 
 def test_gradients_are_clipped_after_they_were_combined(tmp_path: Path) -> None:
     ahead = engine_of(model_folder(tmp_path), grad_clip=1e-3, optimism=True)
-    traces = rollouts(ahead)
+    rollouts = rollouts(ahead)
     for values in ([1.0, -1.0] * 4, [-1.0, 1.0] * 4):
-        found = seen_by_the_optimiser(ahead, lesson(traces, values))
+        found = seen_by_the_optimiser(ahead, train_batch(rollouts, values))
         assert float(torch.cat([f.flatten() for f in found]).norm()) == pytest.approx(1e-3, rel=1e-3)
 
 
 def test_a_refused_step_does_not_change_what_is_looked_ahead_from(tmp_path: Path) -> None:
     ahead = engine_of(model_folder(tmp_path), optimism=True)
-    traces = rollouts(ahead)
-    ahead.learn(lesson(traces, [1.0, -1.0] * 4))
+    rollouts = rollouts(ahead)
+    ahead.learn(train_batch(rollouts, [1.0, -1.0] * 4))
     before = [g.clone() for g in ahead.policy("p").gradients or ()]
-    report = ahead.learn(replace(lesson(traces, [1.0] * 8), advantages=constant(traces, [float("inf")] * 8)))
+    report = ahead.learn(replace(train_batch(rollouts, [1.0] * 8), advantages=constant(rollouts, [float("inf")] * 8)))
     assert report.skipped and same_bits(before, ahead.policy("p").gradients or ())
 
 
 def test_the_last_gradient_is_saved_and_forgotten_with_the_optimiser(tmp_path: Path) -> None:
     folder = model_folder(tmp_path)
     one, other = engine_of(folder, optimism=True), engine_of(folder, optimism=True)
-    traces = rollouts(one)
-    one.learn(lesson(traces, [1.0, -1.0] * 4))
+    rollouts = rollouts(one)
+    one.learn(train_batch(rollouts, [1.0, -1.0] * 4))
     (tmp_path / "saved").mkdir()
     one.save(tmp_path / "saved")
     other.load(tmp_path / "saved")
     for engine in (one, other):
-        engine.learn(lesson(traces, [1.0, 1.0, -1.0, -1.0] * 2))
+        engine.learn(train_batch(rollouts, [1.0, 1.0, -1.0, -1.0] * 2))
     assert same_bits(weights(one), weights(other))
     one.copy("p", "p", "ref")
     assert one.policy("p").gradients is None
@@ -178,8 +178,8 @@ def test_a_regularised_head_by_hand() -> None:
 
 def test_the_rewards_of_the_four_cases_and_of_no_step() -> None:
     reward = AttackReward()
-    table = {(right, said): reward(right, said) for right in (True, False) for said in (True, False)}
-    assert table == {(False, True): 1.0, (False, False): 0.0, (True, True): -1.0, (True, False): -1.0}
+    ctx = {(right, said): reward(right, said) for right in (True, False) for said in (True, False)}
+    assert ctx == {(False, True): 1.0, (False, False): 0.0, (True, True): -1.0, (True, False): -1.0}
     assert reward(None, False) == -1.0
 
 
@@ -237,7 +237,7 @@ def test_held_out_families_are_in_no_demonstration() -> None:
     for problem in task.draw_problems("train", 0, 300):
         piece, text = role.demonstrate(task, problem, make_keyed_rng("d", problem.id))
         assert piece is not None
-        value = piece.reading.value
+        value = piece.parsed.value
         steps, at = (*value.before, *value.steps), len(value.before)
         carry, flip = (
             task.corrupt_step(problem, steps, at, family, make_keyed_rng(0)) for family in ("carry_drop", "sign_flip")
@@ -270,16 +270,16 @@ STEPS = {
 @given(dialect=st.sampled_from(DIALECTS), data=st.data())
 def test_a_written_step_reads_back(dialect: Dialect, data: Any) -> None:
     step = data.draw(STEPS[dialect])
-    reading = CORRUPTORS[dialect].read(CORRUPTORS[dialect].write(step), None)
-    assert reading.is_valid and reading.format == 1.0 and reading.value.steps == (step,)
+    parsed = CORRUPTORS[dialect].parse(CORRUPTORS[dialect].write(step), None)
+    assert parsed.is_valid and parsed.format == 1.0 and parsed.value.steps == (step,)
 
 
 @PROPERTY
 @given(dialect=st.sampled_from(DIALECTS), text=st.text(max_size=30) | st.text("#\n<step>/0+=", max_size=40))
 def test_whatever_is_read_is_one_step_or_none(dialect: Dialect, text: str) -> None:
-    reading = CORRUPTORS[dialect].read(text, None)
-    assert reading.is_valid == (len(reading.value.steps) == 1) == (reading.format == 1.0)
-    assert not reading.is_valid or all((step and "\n" not in step) or dialect == "tagged" for step in reading.value.steps)
+    parsed = CORRUPTORS[dialect].parse(text, None)
+    assert parsed.is_valid == (len(parsed.value.steps) == 1) == (parsed.format == 1.0)
+    assert not parsed.is_valid or all((step and "\n" not in step) or dialect == "tagged" for step in parsed.value.steps)
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
@@ -287,13 +287,13 @@ def test_the_corruptor_sees_the_steps_so_far_and_no_further(dialect: Dialect) ->
     solver = StepSolver(dialect)
     text = solver.write(["FIRST", "SECOND", "THIRD"], "ANSWER")
     piece = split_into_slices(
-        Trace.from_text("s", "generator", Problem("p", "QUESTION", "x"), text, solver.read(text)), 1, dialect
+        Rollout.from_text("s", "generator", Problem("p", "QUESTION", "x"), text, solver.parse(text)), 1, dialect
     )[1]
     seen = "".join(part.text for part in CORRUPTORS[dialect].prompt(piece.problem, piece))
     assert "QUESTION" in seen and "FIRST" in seen and "SECOND" in seen and "THIRD" not in seen and "ANSWER" not in seen
 
 
-# -- At the table ----------------------------------------------------------------------------------
+# -- At the context ----------------------------------------------------------------------------------
 
 
 def plan(**settings: Any) -> Plan:
@@ -305,49 +305,49 @@ def engine() -> Any:
     return make_engine(plan())
 
 
-def table(p: Plan, phase: str = "game", learner: str = "verifier") -> Table:
+def ctx(p: Plan, phase: str = "game", learner: str = "verifier") -> Context:
     sampling, seed, problems = p.config.sampling, p.config.seed, p.config.batch.problems
-    return Table(Setting(engine(), p.task, p.roles, p.seats, sampling, seed, problems), 1, learner, phase)
+    return Context(RunContext(engine(), p.task, p.roles, p.agents, sampling, seed, problems), 1, learner, phase)
 
 
-def rewrite(piece: Trace, step: str, number: int = 0) -> Trace:
-    made = Trace.from_text(f"{piece.id}/{number}", "corruptor", piece.problem, step, Reading(Solution((step,), (), None), 1.0))
-    return replace(made, about=(piece,))
+def rewrite(piece: Rollout, step: str, number: int = 0) -> Rollout:
+    made = Rollout.from_text(f"{piece.id}/{number}", "corruptor", piece.problem, step, Parsed(Solution((step,), (), None), 1.0))
+    return replace(made, targets=(piece,))
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_the_scorer_sees_the_rewritten_step_and_never_the_original(dialect: Dialect) -> None:
-    one = table(plan(dialect=dialect))
+    one = ctx(plan(dialect=dialect))
     for piece in sample_gold_steps(one, 12):
-        value = piece.reading.value
+        value = piece.parsed.value
         work = build_step_prefix(one, piece, "1+2=REWRITTEN")
         assert value.steps[0] not in work.text or value.steps[0] in "".join(value.before)
-        assert work.reading.value.steps == (*value.before, "1+2=REWRITTEN") and work.finish == "length"
-        assert build_step_prefix(one, piece).reading.value.steps == (*value.before, *value.steps)
+        assert work.parsed.value.steps == (*value.before, "1+2=REWRITTEN") and work.finish == "length"
+        assert build_step_prefix(one, piece).parsed.value.steps == (*value.before, *value.steps)
         # What the solver writes begins just so: a prefix is not another format.
-        solver = one.setting.roles["generator"]
+        solver = one.run_context.roles["generator"]
         assert isinstance(solver, StepSolver)
-        assert piece.subject.text.startswith(build_step_prefix(one, piece).text)
+        assert piece.target.text.startswith(build_step_prefix(one, piece).text)
 
 
 def test_the_oracle_judges_a_step_where_it_stands() -> None:
     """Work that stops at the step would be wrong there for stopping: the steps after it stay as they were."""
-    one = table(plan())
+    one = ctx(plan())
     for piece in sample_gold_steps(one, 12):
-        value = piece.reading.value
+        value = piece.parsed.value
         assert check_rewritten_step(one, piece, value.steps[0]) is True
-        wrong = one.setting.task.corrupt_step(
+        wrong = one.run_context.task.corrupt_step(
             piece.problem, value.before + value.steps, len(value.before), "digit_slip", make_keyed_rng(0)
         )
         assert wrong is not None and check_rewritten_step(one, piece, wrong) is False
 
 
 def test_what_is_no_step_is_shown_to_nobody_and_repeating_is_not_corrupting() -> None:
-    one = table(plan())
+    one = ctx(plan())
     piece = sample_gold_steps(one, 1)[0]
     left = piece.text.split("=")[0]
     texts = ["gibberish", piece.text, f"{left}=0{piece.text.split('=')[1]}", f"{left}=999"]
-    found = grade_attacks(one, Traces(rewrite(piece, text, k) for k, text in enumerate(texts)))
+    found = grade_attacks(one, Rollouts(rewrite(piece, text, k) for k, text in enumerate(texts)))
     assert [attack.right for attack in found] == [None, True, True, False]
     assert found[0].shown is None and all(attack.shown is not None for attack in found[1:])
     # A head at its start says one half to everything, which is yes.
@@ -359,42 +359,42 @@ def test_what_is_no_step_is_shown_to_nobody_and_repeating_is_not_corrupting() ->
 
 def test_the_scorer_learns_both_classes_alike_and_only_at_the_step_in_question() -> None:
     p = plan(batch={"problems": 8, "rollouts": 4})
-    one = table(p)
-    played = replace_corruptor(p, one)
-    (lesson_,) = [x for x in p.recipe.credit(one, played) if x.policy == "verifier"]
-    assert lesson_.targets is not None and lesson_.weights is not None
+    one = ctx(p)
+    rollouts = replace_corruptor(p, one)
+    (train_batch_,) = [x for x in p.recipe.credit(one, rollouts) if x.policy == "verifier"]
+    assert train_batch_.targets is not None and train_batch_.weights is not None
     labels = []
-    for row, target in zip(lesson_.traces, lesson_.targets, strict=True):
+    for row, target in zip(train_batch_.rollouts, train_batch_.targets, strict=True):
         asked = np.flatnonzero(~np.isnan(target))
         assert asked.tolist() == [row.steps[-1][1] - 1]
         labels.append(target[asked[0]])
-    heavy = np.array(lesson_.weights)
+    heavy = np.array(train_batch_.weights)
     assert heavy[np.array(labels) == 1].sum() == pytest.approx(heavy[np.array(labels) == 0].sum())
     assert 0.3 < np.mean(labels) < 0.7  # as many untouched steps as rewritten ones, not weights alone
-    assert all("gibberish" not in row.text for row in lesson_.traces)
+    assert all("gibberish" not in row.text for row in train_batch_.rollouts)
 
 
-def replace_corruptor(p: Plan, one: Table) -> Traces:
+def replace_corruptor(p: Plan, one: Context) -> Rollouts:
     """A play whose corruptor writes random corruptions, and now and then no step."""
     solutions = one.ask("generator", one.problems())
     pieces = [steps[-1] for steps in slice_correct_steps(one, solutions) if steps]
-    role = one.setting.roles["corruptor"]
+    role = one.run_context.roles["corruptor"]
     assert isinstance(role, Corruptor)
     texts = [
         [role.corrupt_step(p.task, piece, make_keyed_rng(piece.id, k)) for k in range(3)] + ["gibberish"] for piece in pieces
     ]
     given = one.write("corruptor", [piece for piece in pieces for _ in range(4)], [t for some in texts for t in some])
-    return Traces([*solutions, *(replace(t, origin="sampled") for t in given)])
+    return Rollouts([*solutions, *(replace(t, origin="sampled") for t in given)])
 
 
 def test_rewrites_are_compared_with_those_of_the_same_step() -> None:
     p = plan(batch={"problems": 8, "rollouts": 4})
-    one = table(p)
+    one = ctx(p)
     (first, _) = p.recipe.credit(one, replace_corruptor(p, one))
     assert first.policy == "corruptor" and first.advantages is not None
     by_step: dict[str, list[float]] = {}
-    for trace, advantage in zip(first.traces, first.advantages, strict=True):
-        by_step.setdefault(trace.subject.id, []).append(float(advantage[trace.mask][0]))
+    for rollout, advantage in zip(first.rollouts, first.advantages, strict=True):
+        by_step.setdefault(rollout.target.id, []).append(float(advantage[rollout.mask][0]))
     # Three wrong steps, accepted by a head that knows nothing, and one that is no step.
     assert all(sum(values) == pytest.approx(0.0) and values[3] < 0 < min(values[:3]) for values in by_step.values())
 
@@ -402,42 +402,42 @@ def test_rewrites_are_compared_with_those_of_the_same_step() -> None:
 def test_old_rewrites_come_back_as_a_quarter() -> None:
     p = plan(batch={"problems": 8, "rollouts": 4})
     p.recipe.state = {}
-    one = table(p)
-    played = replace_corruptor(p, one)
-    found = grade_attacks(one, played.select(lambda t: t.seat == "corruptor"))
+    one = ctx(p)
+    rollouts = replace_corruptor(p, one)
+    found = grade_attacks(one, rollouts.select(lambda t: t.agent == "corruptor"))
     fresh = len({a.shown.id for a in found if a.shown is not None})
-    list(p.recipe.credit(one, played))
+    list(p.recipe.credit(one, rollouts))
     assert len(p.recipe.state["labelled"]) == fresh
-    later = list(p.recipe.credit(one, played))[-1]
-    again = [row for row in later.traces if row.subject.id.startswith("again/")]
+    later = list(p.recipe.credit(one, rollouts))[-1]
+    again = [row for row in later.rollouts if row.target.id.startswith("again/")]
     assert len(again) == round(len(found) / 3)
     # A corruptor that writes only gibberish stops nobody from learning: what it wrote before is still there.
-    silent = played.select(lambda t: t.seat != "corruptor" or t.text.startswith("gibberish"))
-    twice = Traces([*silent, *(replace(t, id=f"{t.id}/again") for t in silent if t.seat == "corruptor")])
-    only = [row.subject.id for row in list(p.recipe.credit(one, twice))[-1].traces]
+    silent = rollouts.select(lambda t: t.agent != "corruptor" or t.text.startswith("gibberish"))
+    twice = Rollouts([*silent, *(replace(t, id=f"{t.id}/again") for t in silent if t.agent == "corruptor")])
+    only = [row.target.id for row in list(p.recipe.credit(one, twice))[-1].rollouts]
     assert any(id.startswith("again/") for id in only)
     p.recipe.state = {}
 
 
 def test_random_attacks_teach_the_scorer_alone_and_warming_up_has_nothing_to_stay_near() -> None:
     p = plan(options={"attack": "random"})
-    one = table(p)
-    played = p.recipe.play(one)
-    rewrites = played.select(lambda t: t.seat == "corruptor")
+    one = ctx(p)
+    rollouts = p.recipe.rollout(one)
+    rewrites = rollouts.select(lambda t: t.agent == "corruptor")
     assert len(rewrites) and all(attack.right is False for attack in grade_attacks(one, rewrites))
-    (alone,) = p.recipe.credit(one, played)
+    (alone,) = p.recipe.credit(one, rollouts)
     assert alone.policy == "verifier" and alone.objective.kl_coef == 0.05
-    (warm,) = plan().recipe.credit(table(plan(), "warm up"), played)
+    (warm,) = plan().recipe.credit(ctx(plan(), "warm up"), rollouts)
     assert warm.objective.kl_coef == 0.0 and warm.objective.entropy_coef == 0.01
 
 
 def test_families_are_measured_apart() -> None:
-    one = table(plan())
+    one = ctx(plan())
     targets = sample_gold_steps(one, 20)
     found = family_metrics(one, targets, ("carry_drop", "stale_operand"))
     assert found["held_out_accuracy"] == found["allowed_accuracy"] == 0.5  # a head that says yes to everything
     assert found["accepts_untouched"] == 1.0
-    assert set(one.setting.task.families) == {n.removeprefix("accuracy_on_") for n in found if n.startswith("accuracy_on_")}
+    assert set(one.run_context.task.families) == {n.removeprefix("accuracy_on_") for n in found if n.startswith("accuracy_on_")}
     said = judge_last_steps(one, [build_step_prefix(one, targets[0])])
     assert said == {build_step_prefix(one, targets[0]).id: True}
     assert label_last_step(build_step_prefix(one, targets[0]), False).steps[-1] == 0.0
@@ -452,7 +452,7 @@ RUN: dict[str, Any] = merge(
         "turns": 4,
         "options": {"sft": 1, "sft_steps": 8, "warmup": 1, "measured": 4},
         "eval": {"every": 2},
-        "keep": {"checkpoint_every": 1, "traces_every": 2},
+        "keep": {"checkpoint_every": 1, "rollouts_every": 2},
     },
 )
 

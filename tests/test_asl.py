@@ -30,7 +30,7 @@ from milonga.roles.proposer import EASIER, HARDER, make_proposer_request
 from milonga.run.files import JsonLines
 from milonga.tasks import assign_split, make_task
 from milonga.tasks.invention import compute_answer, parse_invented, vary_problem
-from milonga.types import Problem, Reading, Trace, Verification
+from milonga.types import Problem, Parsed, Rollout, Verification
 
 WORDS = ("correct", "wrong")
 CHAIN = make_task({"name": "chain", "ops": 4, "min_ops": 2})
@@ -81,8 +81,8 @@ def test_the_recipe_pays_the_always_winning_string_only_with_the_substring_parse
     for parser in ("strict", "substring"):
         p = resolve([{"recipe": "asl"}, settings(parser=parser), {"dialect": dialect}])
         judged = solution(dialect)
-        reading = StepVerifier(dialect).read(WINNER[dialect], judged)
-        check = Trace("c", "verifier", judged.problem, *nothing(), WINNER[dialect], reading, about=(judged,))
+        parsed = StepVerifier(dialect).parse(WINNER[dialect], judged)
+        check = Rollout("c", "verifier", judged.problem, *nothing(), WINNER[dialect], parsed, targets=(judged,))
         table: Any = type("At", (), {"setting": type("Set", (), {"roles": p.roles})})
         rewards = []
         for label in (True, False):
@@ -95,16 +95,18 @@ def test_the_recipe_pays_the_always_winning_string_only_with_the_substring_parse
 def test_incorrect_is_not_correct_in_the_tagged_dialect() -> None:
     judged = solution("tagged")
     text = StepVerifier("tagged").write([True], False)
-    check = Trace("c", "verifier", judged.problem, *nothing(), text, StepVerifier("tagged").read(text, judged), about=(judged,))
+    check = Rollout(
+        "c", "verifier", judged.problem, *nothing(), text, StepVerifier("tagged").parse(text, judged), targets=(judged,)
+    )
     assert extract_conclusion(check, "tagged") == "\\boxed{INCORRECT}"
     assert parse_verdict(check, "strict", "tagged") is False
     assert parse_verdict(check, "substring", "tagged") is True  # the trap
 
 
-def solution(dialect: Dialect) -> Trace:
+def solution(dialect: Dialect) -> Rollout:
     solver = StepSolver(dialect)
     text = solver.write(["3+4=7"], "7")
-    return Trace.from_text("s", "generator", Problem("p", "3+4%100", "7"), text, solver.read(text))
+    return Rollout.from_text("s", "generator", Problem("p", "3+4%100", "7"), text, solver.parse(text))
 
 
 def nothing() -> tuple[Any, ...]:
@@ -179,20 +181,20 @@ def test_a_new_problem_is_one_operation_longer_or_shorter_and_never_held_out(ind
 
 def test_invented_problems_have_the_claimed_answer_and_the_exact_truth_beside_it() -> None:
     for problem in CHAIN.draw_problems("train", 0, 50):
-        made = parse_invented(CHAIN, problem.text, "SOMETHING", "trace")
-        assert made is not None and made.source == "trace" and made.answer == "SOMETHING"
+        made = parse_invented(CHAIN, problem.text, "SOMETHING", "rollout")
+        assert made is not None and made.source == "rollout" and made.answer == "SOMETHING"
         assert compute_answer(made) == problem.answer
         # Graded by the claim: the truth is for looking at.
         assert CHAIN.grade(made, problem.answer, ()).correct is False and CHAIN.grade(made, "SOMETHING", ()).correct is True
     for problem in CHAIN.draw_problems("dev", 0, 20):
-        assert parse_invented(CHAIN, problem.text, problem.answer, "trace") is None  # a held-out problem cannot be trained on
+        assert parse_invented(CHAIN, problem.text, problem.answer, "rollout") is None  # a held-out problem cannot be trained on
 
 
 @pytest.mark.parametrize(
     "text", ["", "3%100", "3+4%10", "3+1%100", "300+4%100", "3+4+4+4+4+4%100", "3/4%100", "3+4%100\n", "３+4%100"]
 )
 def test_what_is_no_problem_of_the_task_is_not_taken(text: str) -> None:
-    assert parse_invented(CHAIN, text, "7", "trace") is None
+    assert parse_invented(CHAIN, text, "7", "rollout") is None
 
 
 @PROPERTY
@@ -201,8 +203,8 @@ def test_a_written_proposal_reads_back(dialect: Dialect, index: int, harder: boo
     problem, role = CHAIN.problem("train", index), Proposer(dialect)
     shown = CHAIN.demonstrate(problem, random.Random(0))
     work = StepSolver(dialect).write(shown.steps, shown.answer)
-    reading = role.read(role.write(problem.text, work))
-    assert reading.is_valid and reading.value == Proposal(problem.text, shown.answer, work)
+    parsed = role.parse(role.write(problem.text, work))
+    assert parsed.is_valid and parsed.value == Proposal(problem.text, shown.answer, work)
     asked = "".join(part.text for part in role.prompt(make_proposer_request(problem, harder)))
     assert problem.text in asked and asked.count("harder" if harder else "easier") == (dialect == "tagged")
     assert dialect == "tagged" or (HARDER if harder else EASIER) in asked
@@ -211,8 +213,8 @@ def test_a_written_proposal_reads_back(dialect: Dialect, index: int, harder: boo
 @PROPERTY
 @given(dialect=dialects, text=st.text(st.sampled_from(">^_123+%\n#=<question></>think stepanswer\\boxed{}"), max_size=60))
 def test_no_text_breaks_the_reader_of_proposals(dialect: Dialect, text: str) -> None:
-    reading = Proposer(dialect).read(text)
-    assert not reading.is_valid or (reading.value.question and reading.value.answer)
+    parsed = Proposer(dialect).parse(text)
+    assert not parsed.is_valid or (parsed.value.question and parsed.value.answer)
 
 
 def test_a_request_does_not_hold_the_claimed_answer() -> None:
@@ -225,12 +227,12 @@ def test_a_request_does_not_hold_the_claimed_answer() -> None:
 # What is remembered.
 
 
-def proposal(question: str, id: str) -> Trace:
-    return Trace.from_text(id, "proposer", Problem("old", "", ""), "", Reading(Proposal(question, "7", ""), 1.0))
+def proposal(question: str, id: str) -> Rollout:
+    return Rollout.from_text(id, "proposer", Problem("old", "", ""), "", Parsed(Proposal(question, "7", ""), 1.0))
 
 
-def attempt(text: str) -> Trace:
-    return Trace.from_text(text, "generator", Problem("p", "3+4%100", "7"), text, Reading(Verification(None, None), 1.0))
+def attempt(text: str) -> Rollout:
+    return Rollout.from_text(text, "generator", Problem("p", "3+4%100", "7"), text, Parsed(Verification(None, None), 1.0))
 
 
 def test_questions_are_remembered_once_if_they_divide_and_their_attempts_also_if_they_do_not() -> None:
@@ -256,7 +258,7 @@ OPTIONS = {"formats": 1, "n_proposer": 1, "n_verifier": 1, "n_generator": 1, "at
 
 
 def settings(**options: Any) -> dict[str, Any]:
-    keep = {"checkpoint_every": 1, "traces_every": 0}
+    keep = {"checkpoint_every": 1, "rollouts_every": 0}
     return TINY | {"task": {"name": "chain", "ops": 2}, "options": OPTIONS | options, "keep": keep}
 
 
@@ -302,6 +304,6 @@ def test_a_run_goes_on_in_the_same_bits(tmp_path: Path, monkeypatch: pytest.Monk
     assert (folder / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
 
 
-def test_one_model_sits_on_all_seats_unless_it_is_told_otherwise() -> None:
-    assert set(resolve([{"recipe": "asl"}]).seats.values()) == {"generator"}
-    assert set(resolve([{"recipe": "asl"}, {"binding": "own"}]).seats.values()) == {"proposer", "generator", "verifier"}
+def test_one_model_sits_on_all_agents_unless_it_is_told_otherwise() -> None:
+    assert set(resolve([{"recipe": "asl"}]).agents.values()) == {"generator"}
+    assert set(resolve([{"recipe": "asl"}, {"binding": "own"}]).agents.values()) == {"proposer", "generator", "verifier"}

@@ -32,7 +32,7 @@ def test_with_every_binding_those_who_learn_move_and_nobody_else(recipe: str, bi
         base, start = bases(engine), {name: engine.policy(name).clone() for name in policies}
         for _ in range(SHORT[recipe].turns):
             loop.run_turn()
-    learners = {loop.plan.seats[seat] for seat in SHORT[recipe].learners}
+    learners = {loop.plan.agents[agent] for agent in SHORT[recipe].learners}
     # Copies from another policy move weights too: who learns is seen from the steps.
     assert {name for name in policies if any(row.get(f"learn/{name}/steps") for row in loop.rows)} == learners
     assert {name for name in policies if differ(engine.policy(name).clone(), start[name])} == learners

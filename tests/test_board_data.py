@@ -1,4 +1,4 @@
-"""What the board reads: runs in any state, files that grow or are rubbish, traces by page and filter, and who may look."""
+"""What the board reads: runs in any state, files that grow or are rubbish, rollouts by page and filter, and who may look."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ import pytest
 
 from board_helpers import CONFIG, checked, row, solved, write_run
 from milonga.board import browse, charts
-from milonga.board.browse import Cursor, Filters, Traces
+from milonga.board.browse import Cursor, Filters, Rollouts
 from milonga.board.catalogue import Catalogue
 from milonga.board.curves import Curves, Shelf, read_last_rows
 from milonga.board.guard import Guard
 from milonga.board.sides import Judged, read_verdicts, summarise_arms
 from milonga.errors import UserError
-from milonga.run.traces import GROUP, write_traces
+from milonga.run.rollouts import GROUP, write_rollouts
 
 # --- which runs there are ---
 
@@ -182,20 +182,20 @@ def test_there_is_no_way_to_hand_over_html() -> None:
     assert sum(text.count("add_head_html('<") for text in sources.values()) == 1, "one constant: our own style and script"
 
 
-# --- traces ---
+# --- rollouts ---
 
 
 @pytest.fixture
-def traces(tmp_path: Path) -> Traces:
+def rollouts(tmp_path: Path) -> Rollouts:
     """Turn 1: p0 solved by 1 of 4, p1 by none and one of its checks fooled. Turn 2: p2 with all that can go wrong."""
     four = [solved(f"1/{k}", "p0", k == 0) for k in range(4)]
     two = [solved(f"1/q{k}", "p1", False) for k in range(2)]
     checks = [checked("1/v0", two[0], (True, True), True), checked("1/v1", two[1], (True, False), False)]
-    write_traces(tmp_path / "turn-000001.parquet", [*four, *two, *checks])
+    write_rollouts(tmp_path / "turn-000001.parquet", [*four, *two, *checks])
     odd = replace(solved("2/0", "p2", True), chars=np.array([0, 0, 1, 2, 3, 4, 5, 6]))
     said = [checked("2/v0", odd, (True, False), True), checked("2/v1", odd, None, None, "no verdict")]
-    write_traces(tmp_path / "turn-000002.parquet", [odd, *said], {odd.id: np.arange(8.0)})
-    return Traces(tmp_path, terse=True)
+    write_rollouts(tmp_path / "turn-000002.parquet", [odd, *said], {odd.id: np.arange(8.0)})
+    return Rollouts(tmp_path, terse=True)
 
 
 @pytest.mark.parametrize(
@@ -213,35 +213,35 @@ def traces(tmp_path: Path) -> Traces:
         (Filters(text=".*"), []),
     ],
 )
-def test_lists_are_narrowed(traces: Traces, filters: Filters, problems: list[str]) -> None:
-    found = traces.list_problems(filters)
+def test_lists_are_narrowed(rollouts: Rollouts, filters: Filters, problems: list[str]) -> None:
+    found = rollouts.list_problems(filters)
     assert [group.problem for group in found.groups] == problems and found.after is None and found.broken == ()
 
 
-def test_a_group_counts_what_its_traces_say(traces: Traces) -> None:
-    p2, p0, p1 = traces.list_problems(Filters()).groups
+def test_a_group_counts_what_its_rollouts_say(rollouts: Rollouts) -> None:
+    p2, p0, p1 = rollouts.list_problems(Filters()).groups
     assert (p0.rollouts, p0.graded, p0.solved, p0.checks, p0.fooled) == (4, 4, 1, 0, 0)
     assert (p1.rollouts, p1.solved, p1.checks, p1.fooled) == (2, 0, 2, 1)
     assert (p2.invalid, p2.contradiction, p2.question) == (1, 1, "p2")
 
 
-def test_pages_join_without_gap_or_repeat(traces: Traces) -> None:
+def test_pages_join_without_gap_or_repeat(rollouts: Rollouts) -> None:
     seen, cursor = [], None
     while True:
-        found = traces.list_problems(Filters(), cursor, limit=1)
+        found = rollouts.list_problems(Filters(), cursor, limit=1)
         seen += [group.problem for group in found.groups]
         cursor = found.after
         if cursor is None:
             break
     assert seen == ["p2", "p0", "p1"]
-    first = traces.list_problems(Filters(flags=frozenset({"fooled"})), seconds=0)
+    first = rollouts.list_problems(Filters(flags=frozenset({"fooled"})), seconds=0)
     assert first.groups == () and first.after == Cursor(1), "out of time: it says where to go on"
-    following = traces.find_next_problem(Filters(), 1, "p0")
-    assert following is not None and following.problem == "p1" and traces.find_next_problem(Filters(), 1, "p1") is None
+    following = rollouts.find_next_problem(Filters(), 1, "p0")
+    assert following is not None and following.problem == "p1" and rollouts.find_next_problem(Filters(), 1, "p1") is None
 
 
-def test_a_transcript_puts_verdicts_beside_the_truth(traces: Traces) -> None:
-    found = traces.load_transcript(2, "p2")
+def test_a_transcript_puts_verdicts_beside_the_truth(rollouts: Rollouts) -> None:
+    found = rollouts.load_transcript(2, "p2")
     assert found is not None
     (rollout,) = found.rollouts
     assert [step.text for step in rollout.steps] == ["a", "c"] and rollout.rest == "#e" and rollout.answer == "e"
@@ -252,30 +252,30 @@ def test_a_transcript_puts_verdicts_beside_the_truth(traces: Traces) -> None:
     assert [(check.final, check.contradiction, check.invalid) for check in rollout.checks] == [
         (True, True, ""), (None, False, "no verdict"),
     ]  # fmt: skip
-    p1 = traces.load_transcript(1, "p1")
+    p1 = rollouts.load_transcript(1, "p1")
     assert p1 is not None and [rollout.checks[0].fooled for rollout in p1.rollouts] == [True, False]
-    assert traces.load_transcript(2, "p1") is None and traces.load_transcript(9, "p1") is None
+    assert rollouts.load_transcript(2, "p1") is None and rollouts.load_transcript(9, "p1") is None
 
 
-def test_folders_from_before_say_the_same(traces: Traces, tmp_path: Path) -> None:
+def test_folders_from_before_say_the_same(rollouts: Rollouts, tmp_path: Path) -> None:
     """Without the columns that came later, all but the advantages is derived from the others."""
-    new = [traces.list_problems(Filters()).groups, traces.load_transcript(1, "p1")]
+    new = [rollouts.list_problems(Filters()).groups, rollouts.load_transcript(1, "p1")]
     later = ["advantages", "chars", "step_chars", "verification", "score", "step_scores", "contradiction", "fooled", "versions"]
     for turn in (1, 2):
-        rows = pq.read_table(traces.turn_path(turn)).drop_columns(later).to_pylist()
-        pq.write_table(pa.Table.from_pylist(rows), traces.turn_path(turn))  # with the types that were guessed then
-    old = Traces(tmp_path, terse=True)
+        rows = pq.read_table(rollouts.turn_path(turn)).drop_columns(later).to_pylist()
+        pq.write_table(pa.Table.from_pylist(rows), rollouts.turn_path(turn))  # with the types that were guessed then
+    old = Rollouts(tmp_path, terse=True)
     assert [old.list_problems(Filters()).groups, old.load_transcript(1, "p1")] == new
 
 
 def test_a_transcript_reads_only_the_row_groups_it_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_traces(tmp_path / "turn-000001.parquet", [solved(f"{k}", f"p{k // 8}", False) for k in range(4 * GROUP)])
+    write_rollouts(tmp_path / "turn-000001.parquet", [solved(f"{k}", f"p{k // 8}", False) for k in range(4 * GROUP)])
     asked: list[list[int]] = []
     true = pq.ParquetFile.read_row_groups
     monkeypatch.setattr(
         pq.ParquetFile, "read_row_groups", lambda self, groups, **k: asked.append(groups) or true(self, groups, **k)
     )
-    found = Traces(tmp_path, True).load_transcript(1, f"p{3 * GROUP // 8 + 1}")
+    found = Rollouts(tmp_path, True).load_transcript(1, f"p{3 * GROUP // 8 + 1}")
     assert asked == [[3]] and found is not None and [r.id for r in found.rollouts] == [f"{3 * GROUP + 8 + k}" for k in range(8)]
 
 
@@ -289,35 +289,35 @@ FOREIGN: dict[str, bytes | dict[str, list[Any]]] = {
 
 
 @pytest.mark.parametrize("content", FOREIGN.values(), ids=FOREIGN.keys())
-def test_a_broken_file_is_named_and_passed_over(traces: Traces, content: bytes | dict[str, list[Any]]) -> None:
+def test_a_broken_file_is_named_and_passed_over(rollouts: Rollouts, content: bytes | dict[str, list[Any]]) -> None:
     if isinstance(content, bytes):
-        traces.turn_path(2).write_bytes(content)
+        rollouts.turn_path(2).write_bytes(content)
     else:
-        pq.write_table(pa.table(content), traces.turn_path(2))
-    found = traces.list_problems(Filters())
+        pq.write_table(pa.table(content), rollouts.turn_path(2))
+    found = rollouts.list_problems(Filters())
     assert [group.problem for group in found.groups] == ["p0", "p1"]
     assert len(found.broken) == 1 and found.broken[0].startswith("turn-000002.parquet cannot be read")
 
 
-def test_a_turn_without_traces_is_empty(traces: Traces) -> None:
-    write_traces(traces.turn_path(2), [])
-    assert [group.problem for group in traces.list_problems(Filters(text="p")).groups] == ["p0", "p1"]
+def test_a_turn_without_rollouts_is_empty(rollouts: Rollouts) -> None:
+    write_rollouts(rollouts.turn_path(2), [])
+    assert [group.problem for group in rollouts.list_problems(Filters(text="p")).groups] == ["p0", "p1"]
 
 
 def test_a_verification_of_a_solution_that_was_not_kept_stands_for_itself(tmp_path: Path) -> None:
     given = solved("given", "p", False)
-    write_traces(tmp_path / "turn-000001.parquet", [checked("1/v", given, (True, False), True)])
-    found = Traces(tmp_path, True).load_transcript(1, "p")
+    write_rollouts(tmp_path / "turn-000001.parquet", [checked("1/v", given, (True, False), True)])
+    found = Rollouts(tmp_path, True).load_transcript(1, "p")
     assert found is not None and [rollout.id for rollout in found.rollouts] == ["1/v"]
     (rollout,) = found.rollouts
     assert [(step.text, step.verdict, step.truth) for step in rollout.steps] == [("+", True, None), ("-", False, None)]
     assert [(check.id, check.final, check.fooled) for check in rollout.checks] == [("1/v", True, True)]
 
 
-def test_what_is_remembered_of_turns_is_bounded(traces: Traces, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_remembered_of_turns_is_bounded(rollouts: Rollouts, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(browse, "KEPT_GROUPS", 2)
-    traces.list_problems(Filters())
-    assert [key[0] for key in traces.digests] == [1]
+    rollouts.list_problems(Filters())
+    assert [key[0] for key in rollouts.digests] == [1]
 
 
 def test_spans_that_make_no_sense_leave_the_text_whole() -> None:
@@ -417,11 +417,11 @@ def test_a_token_is_asked_for_and_becomes_a_cookie() -> None:
     assert dict(away["headers"])[b"location"] == b"/evil.example/x", "a link with a token leads nowhere else"
 
 
-def test_the_board_only_reads(traces: Traces, tmp_path: Path) -> None:
+def test_the_board_only_reads(rollouts: Rollouts, tmp_path: Path) -> None:
     write_run(tmp_path / "runs" / "a", [row(0, 0.1)])
     before = {path: os.stat(path).st_mtime_ns for path in tmp_path.rglob("*")}
     cards = Catalogue(tmp_path / "runs").scan()
     summarise_arms(cards, Shelf())
-    traces.list_problems(Filters(text="p"))
-    traces.load_transcript(1, "p1")
+    rollouts.list_problems(Filters(text="p"))
+    rollouts.load_transcript(1, "p1")
     assert {path: os.stat(path).st_mtime_ns for path in tmp_path.rglob("*")} == before

@@ -20,8 +20,8 @@ import pytest
 from board_helpers import checked, row, solved, write_run
 from cases import TINY
 from milonga.config import to_toml
-from milonga.run.traces import write_traces
-from milonga.types import Problem, Reading, Solution
+from milonga.run.rollouts import write_rollouts
+from milonga.types import Problem, Parsed, Solution
 
 pytest.importorskip("nicegui")
 webdriver = pytest.importorskip("selenium.webdriver")
@@ -128,16 +128,16 @@ def write_evil(folder: Path) -> None:
     (folder / "report.json").write_text("{}")
     problem = Problem(f"{EVIL}/0", f"{EVIL}{STEERING}{LONG}", "a")
     texts = [f"{EVIL}\n{STEERING}\n#{LONG}", "a\nc\n#e"]
-    traces = []
+    rollouts = []
     for at, text in enumerate(texts):
         ends = (text.index("\n") + 1, text.index("\n#") + 1)
-        reading = Reading(Solution(("a", "b"), ends, EVIL), 1.0, EVIL if at == 0 else None)
-        solution = replace(solved(f"1/{EVIL}/{at}", "p", at == 1), problem=problem, text=text, reading=reading)
+        parsed = Parsed(Solution(("a", "b"), ends, EVIL), 1.0, EVIL if at == 0 else None)
+        solution = replace(solved(f"1/{EVIL}/{at}", "p", at == 1), problem=problem, text=text, parsed=parsed)
         check = replace(checked(f"1/v/{at}", solution, (True, True), True), text=f"{EVIL}\n{STEERING}\n=+")
-        traces += [solution, replace(check, reading=replace(check.reading, value=replace(check.reading.value, ends=ends)))]
+        rollouts += [solution, replace(check, parsed=replace(check.parsed, value=replace(check.parsed.value, ends=ends)))]
     plain = solved("1/plain", "plain", True)
-    credit = {trace.id: np.linspace(-1, 1, len(trace.ids)) for trace in traces}
-    write_traces(folder / "traces" / "turn-000001.parquet", [*traces, plain], credit)
+    credit = {rollout.id: np.linspace(-1, 1, len(rollout.ids)) for rollout in rollouts}
+    write_rollouts(folder / "rollouts" / "turn-000001.parquet", [*rollouts, plain], credit)
 
 
 @pytest.fixture(scope="module")
@@ -145,7 +145,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A folder of runs: one that is alive, by the real command; a hostile one; and what is left of a broken one."""
     folder = tmp_path_factory.mktemp("runs")
     settings = folder / "tiny.toml"
-    settings.write_text(to_toml(TINY | {"keep": {"traces_every": 1, "checkpoint_every": 100}}))
+    settings.write_text(to_toml(TINY | {"keep": {"rollouts_every": 1, "checkpoint_every": 100}}))
     command = [sys.executable, "-m", "milonga", "run", "tango", "--turns", "2000", "--config", str(settings)]
     with (folder / "log.txt").open("w") as log:
         alive = subprocess.Popen([*command, "--out", str(folder / "alive")], stderr=log, stdout=log)
@@ -153,8 +153,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     (folder / "broken").mkdir()
     (folder / "broken" / "config.toml").write_text("recipe = ")
     (folder / "broken" / "metrics.jsonl").write_bytes(b"\x00\xff{not json\n")
-    (folder / "broken" / "traces").mkdir()
-    (folder / "broken" / "traces" / "turn-000003.parquet").write_bytes(b"PAR1")
+    (folder / "broken" / "rollouts").mkdir()
+    (folder / "broken" / "rollouts" / "turn-000003.parquet").write_bytes(b"PAR1")
     yield folder
     alive.kill()
     alive.wait(20)
@@ -188,7 +188,7 @@ EVIL_PROBLEM = f"problem/{EVIL_NAME}?turn=1&problem={quote(EVIL + '/0', safe='')
 
 
 def test_a_click_opens_a_transcript(browser: Browser, server: Server) -> None:
-    browser.open(f"{server.url}/traces/{EVIL_NAME}?flag=fooled")
+    browser.open(f"{server.url}/rollouts/{EVIL_NAME}?flag=fooled")
     assert browser.run("[...document.querySelectorAll('.group')].length") == 1, "the plain problem is filtered out"
     browser.click(".group")
     browser.wait("document.querySelectorAll('.rollout').length == 2")
@@ -203,8 +203,8 @@ def test_a_click_opens_a_transcript(browser: Browser, server: Server) -> None:
 
 
 def test_hostile_text_stays_text(browser: Browser, server: Server) -> None:
-    pages = ("", f"run/{EVIL_NAME}?metric={quote(EVIL)}", f"traces/{EVIL_NAME}", EVIL_PROBLEM, f"side?run={EVIL_NAME}",
-             f"run/{quote(EVIL, safe='')}", f"traces/{EVIL_NAME}?q={quote(EVIL)}")  # fmt: skip
+    pages = ("", f"run/{EVIL_NAME}?metric={quote(EVIL)}", f"rollouts/{EVIL_NAME}", EVIL_PROBLEM, f"side?run={EVIL_NAME}",
+             f"run/{quote(EVIL, safe='')}", f"rollouts/{EVIL_NAME}?q={quote(EVIL)}")  # fmt: skip
     for page in pages:
         browser.open(f"{server.url}/{page}")
         browser.wait("document.querySelector('.main').children.length")
@@ -219,7 +219,7 @@ def test_hostile_text_stays_text(browser: Browser, server: Server) -> None:
 
 
 def test_narrow_screens_do_not_scroll_sideways(browser: Browser, server: Server) -> None:
-    for page in ("", f"run/{EVIL_NAME}", "run/alive", f"traces/{EVIL_NAME}", EVIL_PROBLEM, f"side?run={EVIL_NAME}&run=alive"):
+    for page in ("", f"run/{EVIL_NAME}", "run/alive", f"rollouts/{EVIL_NAME}", EVIL_PROBLEM, f"side?run={EVIL_NAME}&run=alive"):
         browser.open(f"{server.url}/{page}", NARROW)
         browser.wait("document.querySelector('.main').children.length")
         assert browser.run("document.documentElement.scrollWidth") <= NARROW[0], page
@@ -248,7 +248,7 @@ def test_light_and_dark(browser: Browser, server: Server) -> None:
 def test_keys(browser: Browser, server: Server) -> None:
     from selenium.webdriver.common.keys import Keys
 
-    browser.open(f"{server.url}/traces/{EVIL_NAME}")
+    browser.open(f"{server.url}/rollouts/{EVIL_NAME}")
     browser.press("?")
     assert browser.run("document.getElementById('help').open")
     assert "next, previous" in browser.text("#help")
@@ -264,14 +264,14 @@ def test_keys(browser: Browser, server: Server) -> None:
     browser.press("o")
     browser.wait("[...document.querySelectorAll('details.step:not(.bare)')].every(d => d.open)")
     browser.press(Keys.ESCAPE + Keys.ESCAPE)
-    browser.wait("location.pathname.startsWith('/traces/')")
+    browser.wait("location.pathname.startsWith('/rollouts/')")
     browser.wait("document.querySelector('input[type=search]')")
     browser.press("/plain" + Keys.ENTER)
     browser.wait("location.search.includes('q=plain') && document.querySelectorAll('.group').length == 1")
 
 
 def test_a_link_shows_another_the_same(browser: Browser, server: Server) -> None:
-    browser.open(f"{server.url}/traces/{EVIL_NAME}")
+    browser.open(f"{server.url}/rollouts/{EVIL_NAME}")
     browser.click(".chip[title^='the verifier']")
     browser.wait("location.search == '?flag=fooled' && document.querySelectorAll('.group').length == 1")
     browser.click(".group")
@@ -296,7 +296,7 @@ def test_what_is_broken_is_shown_as_what_it_is(browser: Browser, server: Server,
     assert "config.toml cannot be read" in browser.text("[data-item=broken] .why")
     browser.open(f"{server.url}/run/broken")
     browser.wait("document.body.textContent.includes('no rows, and are left out: 1')")
-    browser.open(f"{server.url}/traces/broken")
+    browser.open(f"{server.url}/rollouts/broken")
     assert "turn-000003.parquet cannot be read" in browser.text(".ending")
     browser.open(f"{server.url}/problem/broken?turn=3&problem=p")
     assert "cannot be read" in browser.text(".main")
@@ -353,7 +353,7 @@ def test_the_page_shows_a_live_run(browser: Browser, server: Server, runs: Path)
     browser.wait("document.querySelectorAll('.chart svg path').length > 20")
     seen = browser.text(".facts")
     until(lambda: browser.text(".facts") != seen, "news on the page of the run")
-    browser.click("a.button[href^='/traces/']")
+    browser.click("a.button[href^='/rollouts/']")
     browser.wait("document.querySelector('.group')")
     browser.click(".group")
     browser.wait("document.querySelectorAll('.rollout .step').length > 1")

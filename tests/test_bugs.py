@@ -160,7 +160,7 @@ def test_demonstrations_are_wrong_exactly_where_they_should_be() -> None:
         shown = task.demonstrate(problem, make_keyed_rng(index), {0})
         assert shown.truth[0] is False and all(shown.truth[1:]) and shown.steps[1:] == shown.checks[1:]
         role = Repairer("terse")
-        assert role.read(role.write(shown.steps, shown.answer)).value.answer == shown.answer
+        assert role.parse(role.write(shown.steps, shown.answer)).value.answer == shown.answer
 
 
 @pytest.mark.parametrize("answer", ["", "b", "b=", "b=a*", "b=a**2", "b=a*2;b=a*2", "z=x", "b=__import__('os')", None])
@@ -211,16 +211,16 @@ def test_no_text_breaks_the_readers(text: str) -> None:
     for found in (parse_edits(text), parse_removed_tests(text, SUITE), parse_blocks(text, SUITE)):
         assert found is None or all(isinstance(name, str) for name in found)
     for role in (Repairer, Injector):
-        for reading in (role("terse").read(text), role("tagged").read(text)):
-            assert 0 <= reading.format <= 1 and (reading.format == 1) >= reading.is_valid
+        for parsed in (role("terse").parse(text), role("tagged").parse(text)):
+            assert 0 <= parsed.format <= 1 and (parsed.format == 1) >= parsed.is_valid
 
 
 @pytest.mark.parametrize("dialect", ["terse", "tagged"])
 def test_what_an_injector_writes_reads_back(dialect: str) -> None:
     role = Injector(dialect)  # type: ignore[arg-type]
     for injection in (Injection("b=a*3", "b14 c3"), Injection("b=a*3;c=x", "b1")):
-        assert role.read(role.write(injection)).value == injection
-    assert not role.read("b=a*3").is_valid
+        assert role.parse(role.write(injection)).value == injection
+    assert not role.parse("b=a*3").is_valid
     for kind in KINDS:
         asked = make_injector_request(
             posed({"b": "a*3"}, "b1"), kind, TinyRepositories.render_for_injector(Bugs().repositories, REPOSITORY)

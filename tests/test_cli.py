@@ -24,8 +24,8 @@ from milonga.recipes import RECIPES
 from milonga.resolve import resolve
 from milonga.roles import ROLES
 from milonga.run.files import JsonLines
-from milonga.run.traces import write_traces
-from milonga.types import Grade, Problem, Reading, Solution, Trace, Verification
+from milonga.run.rollouts import write_rollouts
+from milonga.types import Grade, Problem, Parsed, Solution, Rollout, Verification
 
 TINY = {
     "device": "cpu",
@@ -34,7 +34,7 @@ TINY = {
     "batch": {"problems": 4, "rollouts": 2},
     "eval": {"problems": 4, "samples": 2, "bench": 8},
     "options": {"warmup": 1, "n_generator": 1},
-    "keep": {"traces_every": 1},
+    "keep": {"rollouts_every": 1},
 }
 
 
@@ -78,7 +78,7 @@ def test_progress_goes_to_stderr_and_the_summary_to_stdout(finished: tuple[Path,
 
 def test_the_folder_holds_what_the_docs_say(finished: tuple[Path, Done]) -> None:
     names = {path.name for path in finished[0].iterdir()}
-    assert names >= {"config.toml", "metrics.jsonl", "timing.jsonl", "traces", "checkpoints", "models", "report.json"}
+    assert names >= {"config.toml", "metrics.jsonl", "timing.jsonl", "rollouts", "checkpoints", "models", "report.json"}
     assert [row["turn"] for row in JsonLines(finished[0] / "metrics.jsonl").rows()] == [0, 1, 2, 3, 4]
 
 
@@ -171,11 +171,11 @@ def test_what_models_wrote_is_never_rendered(milonga: Command, tmp_path: Path) -
     text = "<think>\n<step>[bold]\x1b[31mred[/bold]</step>\n<step>\x07two</step>\n</think>\n<answer>\\boxed{[link=x]}</answer>"
     solver = resolve([{"recipe": "tango", "dialect": "tagged"}]).roles["generator"]
     problem = Problem("[red]id", "[blink]question\x1b[2J", "a")
-    solution = Trace.from_text("[red]s", "generator", problem, text, solver.read(text, None), Grade(True, (True, False)))
-    check = Trace.from_text("c", "verifier", problem, "", Reading(Verification((True, False), False), 1.0))
-    check.about = (solution,)
-    assert isinstance(solution.reading.value, Solution)
-    write_traces(tmp_path / "traces" / "turn-000001.parquet", [solution, check])
+    solution = Rollout.from_text("[red]s", "generator", problem, text, solver.parse(text, None), Grade(True, (True, False)))
+    check = Rollout.from_text("c", "verifier", problem, "", Parsed(Verification((True, False), False), 1.0))
+    check.targets = (solution,)
+    assert isinstance(solution.parsed.value, Solution)
+    write_rollouts(tmp_path / "rollouts" / "turn-000001.parquet", [solution, check])
     out = milonga("show", tmp_path).out
     assert "\x1b" not in out and "\x07" not in out
     assert "[bold]\\x1b[31mred[/bold]" in out and "[blink]question" in out and "[link=x]" in out and "[red]s" in out
@@ -206,7 +206,7 @@ MISTAKES: dict[str, tuple[list[str], str]] = {
     "setting": (["run", "tango", "--set", "policies.generator.lrr=3"], "did you mean 'lr'?"),
     "setting without value": (["run", "tango", "--set", "turns"], "key=value"),
     "config file": (["run", "tango", "--config", "none.toml"], "none.toml"),
-    "seat": (["run", "grpo", "--verifier", "embedded"], "has no verifier"),
+    "agent": (["run", "grpo", "--verifier", "embedded"], "has no verifier"),
     "binding": (["run", "tango", "--set", "binding=shared"], "two sets of weights"),
     "truncated": (["run", "tango", "--set", "sampling.top_p=0.9"], "untruncated"),
     "turns": (["run", "tango", "--turns", "0"], "greater than or equal to 1"),

@@ -27,7 +27,7 @@ TINY = {
     "task": {"ops": 2},
     "batch": {"problems": 4, "rollouts": 4},
     "eval": {"problems": 8, "bench": 4, "samples": 2, "greedy": False, "checks": 1, "every": 1},
-    "keep": {"checkpoint_every": 1, "traces_every": 0},
+    "keep": {"checkpoint_every": 1, "rollouts_every": 0},
     "device": "cpu",
 }
 COMMAND = [sys.executable, "-c", "from milonga.cli import main; main()", "compare"]

@@ -179,7 +179,7 @@ def test_a_new_name_replaces_the_table_and_the_same_name_keeps_it() -> None:
 
 def test_what_follows_from_the_rest_is_derived() -> None:
     own = resolve([{"recipe": "tango"}])
-    assert own.config.dialect == "terse" and own.seats == {"generator": "generator", "verifier": "verifier"}
+    assert own.config.dialect == "terse" and own.agents == {"generator": "generator", "verifier": "verifier"}
     mixed = resolve([{"recipe": "tango", "policies": {"verifier": {"model": "other"}}}])
     assert mixed.config.dialect == "tagged"
     lora = resolve([{"recipe": "tango", "binding": "lora"}])
@@ -271,7 +271,7 @@ def test_public_signatures_are_frozen() -> None:
     options = ["*task", "*turns", "*seed", "*out", "*device", "*models", "*config", "*settings", "*quiet"]
     assert names(milonga.run) == ["recipe", *options]
     assert names(milonga.resume) == ["path", "quiet"]
-    assert names(milonga.Pair.open) == ["path", "seats", "*seed", "*device", "*temperature", "*sampler"]
+    assert names(milonga.Pair.open) == ["path", "agents", "*seed", "*device", "*temperature", "*sampler"]
     assert names(milonga.Pair.solve) == ["self", "problems", "n", "greedy"]
     assert names(milonga.Pair.verify) == ["self", "solutions", "checks", "greedy"]
     assert names(milonga.evaluate) == ["path", "suite", "*plot", "options"]
@@ -297,8 +297,8 @@ def test_an_objective_without_rewards_is_refused() -> None:
     assert "policies.generator.objective" in text and "policy_gradient, not cross_entropy" in text
 
 
-def test_the_length_constant_is_each_seats_own_limit() -> None:
-    policies = {seat: {"objective": {"preset": "dr_grpo"}} for seat in ("generator", "verifier")}
+def test_the_length_constant_is_each_agents_own_limit() -> None:
+    policies = {agent: {"objective": {"preset": "dr_grpo"}} for agent in ("generator", "verifier")}
     objectives = resolve([{"recipe": "tango", "policies": policies, "sampling": {"max_tokens": 50}}]).recipe.objectives
     assert (objectives["generator"].length, objectives["verifier"].length) == (50, 100)
 

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from helpers import PROPERTY, make_trace, make_traces
+from helpers import PROPERTY, make_rollout, make_rollouts
 from milonga.credit import kl_penalties, mixed, normalise, normalise_each, outcome_advantages, overlong_penalty, spread
 from milonga.credit.baselines import Normaliser
 from milonga.credit.tokens import returns_to_go
 from milonga.objectives import make_objective
-from milonga.types import Floats, Traces
+from milonga.types import Floats, Rollouts
 
 NAN = float("nan")
 HOW: tuple[Normaliser, ...] = ("zscore", "centre", "leave_one_out")
@@ -90,25 +90,25 @@ def test_a_buffer_of_zero_is_no_penalty_within_the_limit() -> None:
     assert overlong_penalty(100, limit=100, buffer=0) == 0
 
 
-def completions(advantages: list[Floats], traces: Traces) -> list[list[float]]:
+def completions(advantages: list[Floats], rollouts: Rollouts) -> list[list[float]]:
     """The advantages of the trained tokens, after checking that there are none elsewhere."""
-    for array, trace in zip(advantages, traces, strict=True):
-        assert len(array) == len(trace.ids) and not array[~trace.mask].any()
-    return [array[trace.mask].tolist() for array, trace in zip(advantages, traces, strict=True)]
+    for array, rollout in zip(advantages, rollouts, strict=True):
+        assert len(array) == len(rollout.ids) and not array[~rollout.mask].any()
+    return [array[rollout.mask].tolist() for array, rollout in zip(advantages, rollouts, strict=True)]
 
 
 @pytest.mark.parametrize("preset", ["grpo", "dapo", "dr_grpo", "rloo", "cispo", "gspo", "aipo"])
 def test_group_advantages_are_constant_along_a_sequence(preset: str) -> None:
-    traces = make_traces([1, 3, 2, 2])
+    rollouts = make_rollouts([1, 3, 2, 2])
     objective = make_objective(preset)
     rewards = np.array([1.0, 0, 0, 0])
     values = normalise(rewards, "aaaa", objective.advantage)
-    found = completions(outcome_advantages(rewards, traces, "aaaa", objective), traces)
-    assert found == [[value] * trace.length for value, trace in zip(values.tolist(), traces, strict=True)]
+    found = completions(outcome_advantages(rewards, rollouts, "aaaa", objective), rollouts)
+    assert found == [[value] * rollout.length for value, rollout in zip(values.tolist(), rollouts, strict=True)]
 
 
 def test_spread_leaves_the_prompt_alone() -> None:
-    assert spread(np.array([2.0]), make_traces([2], prompt_len=3))[0].tolist() == [0, 0, 0, 2, 2]
+    assert spread(np.array([2.0]), make_rollouts([2], prompt_len=3))[0].tolist() == [0, 0, 0, 2, 2]
 
 
 class TestReinforcePlusPlus:
@@ -121,25 +121,25 @@ class TestReinforcePlusPlus:
         assert returns_to_go(np.array([0.0, 0, 0, 1]), mask, 0.5).tolist() == [0.5, 0, 0, 1]
 
     def test_whitening_is_over_all_tokens_of_the_batch(self) -> None:
-        traces = make_traces([1, 3])
+        rollouts = make_rollouts([1, 3])
         objective = make_objective("reinforce_pp")
-        found = completions(outcome_advantages(np.array([1.0, 0]), traces, "aa", objective), traces)
+        found = completions(outcome_advantages(np.array([1.0, 0]), rollouts, "aa", objective), rollouts)
         assert found[0] == pytest.approx([1.732], abs=1e-3)
         assert found[1] == pytest.approx([-0.577] * 3, abs=1e-3)
 
     def test_discounted_returns_are_whitened(self) -> None:
-        traces = make_traces([3])
+        rollouts = make_rollouts([3])
         objective = make_objective("reinforce_pp", {"gamma": 0.5})
         returns = np.array([0.25, 0.5, 1])
         expected = (returns - returns.mean()) / returns.std()
-        found = completions(outcome_advantages(np.ones(1), traces, "a", objective), traces)
+        found = completions(outcome_advantages(np.ones(1), rollouts, "a", objective), rollouts)
         assert found[0] == pytest.approx(expected, abs=1e-5)
 
     @pytest.mark.parametrize(("shift", "unanimous"), [(True, 0.378), (False, 0.0)])
     def test_the_baseline_variant_moves_unanimous_groups_only_with_shift(self, shift: bool, unanimous: float) -> None:
-        traces = make_traces([1, 3, 2, 2])
+        rollouts = make_rollouts([1, 3, 2, 2])
         objective = make_objective("reinforce_pp_baseline", {"whiten_shift": shift})
-        found = completions(outcome_advantages(np.array([1.0, 0, 1, 1]), traces, "aabb", objective), traces)
+        found = completions(outcome_advantages(np.array([1.0, 0, 1, 1]), rollouts, "aabb", objective), rollouts)
         assert found[2] == found[3] == pytest.approx([unanimous] * 2, abs=1e-3)
         std = 0.109375**0.5
         assert found[0] == pytest.approx([0.5 / std + unanimous], abs=1e-3)
@@ -147,8 +147,8 @@ class TestReinforcePlusPlus:
 
     @pytest.mark.parametrize("preset", ["reinforce_pp", "reinforce_pp_baseline"])
     def test_equal_rewards_give_zero(self, preset: str) -> None:
-        traces = make_traces([1, 3])
-        found = outcome_advantages(np.array([0.1, 0.1]), traces, "aa", make_objective(preset))
+        rollouts = make_rollouts([1, 3])
+        found = outcome_advantages(np.array([0.1, 0.1]), rollouts, "aa", make_objective(preset))
         assert not np.concatenate(found).any()
 
     @pytest.mark.parametrize("shift", [True, False])
@@ -157,18 +157,18 @@ class TestReinforcePlusPlus:
         """Its tokens get no advantage and do not enter the statistics of the others."""
         objective = make_objective(preset, {"whiten_shift": shift})
         lengths = [1, 3, 2]
-        without = outcome_advantages(np.array([1.0, 0]), make_traces(lengths[:2]), "aa", objective)
-        found = outcome_advantages(np.array([1.0, 0, NAN]), make_traces(lengths), "aaa", objective)
+        without = outcome_advantages(np.array([1.0, 0]), make_rollouts(lengths[:2]), "aa", objective)
+        found = outcome_advantages(np.array([1.0, 0, NAN]), make_rollouts(lengths), "aaa", objective)
         assert not found[2].any()
         assert [a.tolist() for a in found[:2]] == [a.tolist() for a in without]
 
 
 class TestKlInTheReward:
-    """beta * k1 = (.1, .3) on the first trace, nothing on the second."""
+    """beta * k1 = (.1, .3) on the first rollout, nothing on the second."""
 
-    traces = Traces([make_trace(1, 2, logprobs=[-1.0, -1.0]), make_trace(1, 2, logprobs=[-2.0, -2.0])])
+    rollouts = Rollouts([make_rollout(1, 2, logprobs=[-1.0, -1.0]), make_rollout(1, 2, logprobs=[-2.0, -2.0])])
     reference = [np.array([0, -1.2, -1.6]), np.array([0.0, -2.0, -2.0])]
-    penalties = kl_penalties(traces, reference, 0.5)
+    penalties = kl_penalties(rollouts, reference, 0.5)
 
     def test_is_beta_times_the_log_ratio_of_the_trained_tokens(self) -> None:
         assert self.penalties[0].tolist() == pytest.approx([0, 0.1, 0.3])
@@ -176,22 +176,22 @@ class TestKlInTheReward:
 
     def test_is_summed_into_the_reward_of_group_forms(self) -> None:
         objective = make_objective("rloo", {"kl_coef": 0.5})
-        found = outcome_advantages(np.array([1.0, 0]), self.traces, "aa", objective, self.penalties)
+        found = outcome_advantages(np.array([1.0, 0]), self.rollouts, "aa", objective, self.penalties)
         assert found[0].tolist() == pytest.approx([0, 0.6, 0.6])
         assert found[1].tolist() == pytest.approx([0, -0.6, -0.6])
 
     def test_stands_at_its_own_token_in_returns(self) -> None:
         objective = make_objective("reinforce_pp", {"kl_coef": 0.5})
-        found = outcome_advantages(np.array([1.0, 0]), self.traces, "aa", objective, self.penalties)
+        found = outcome_advantages(np.array([1.0, 0]), self.rollouts, "aa", objective, self.penalties)
         returns = np.array([0.6, 0.7, 0, 0])
         expected = (returns - returns.mean()) / returns.std()
-        assert np.concatenate(completions(found, self.traces)) == pytest.approx(expected, abs=1e-5)
+        assert np.concatenate(completions(found, self.rollouts)) == pytest.approx(expected, abs=1e-5)
 
     def test_is_not_lost_in_the_baseline_variant(self) -> None:
         overrides = {"kl": "k1", "kl_in": "reward", "kl_coef": 0.5}
         objective = make_objective("reinforce_pp_baseline", overrides)
-        found = outcome_advantages(np.zeros(2), self.traces, "aa", objective, self.penalties)
-        assert np.concatenate(completions(found, self.traces)) == pytest.approx([-1, -1, 1, 1], abs=1e-4)
+        found = outcome_advantages(np.zeros(2), self.rollouts, "aa", objective, self.penalties)
+        assert np.concatenate(completions(found, self.rollouts)) == pytest.approx([-1, -1, 1, 1], abs=1e-4)
 
 
 quarters = st.integers(-20, 20).map(lambda n: n / 4)

@@ -19,10 +19,10 @@ from milonga.resolve import resolve
 from milonga.roles import Coder
 from milonga.roles.tester import UnitTest, parse_arguments
 from milonga.sandbox.values import InvalidValue, to_canonical
-from milonga.table import Setting, Table
+from milonga.context import RunContext, Context
 from milonga.tasks import Code
 from milonga.tasks.code import CodeOptions
-from milonga.types import Problem, Trace, Traces
+from milonga.types import Problem, Rollout, Rollouts
 from short import SHORT, assert_resumes
 
 FOLD = Problem(
@@ -45,10 +45,10 @@ FOLD = Problem(
 @pytest.mark.parametrize("dialect", ["terse", "tagged"])
 def test_a_test_reads_back_as_it_was_written(dialect: Any) -> None:
     tester = roles.Tester(dialect)
-    found = tester.read(tester.write("[1,2],3", ["[2]"], "'x'"))
+    found = tester.parse(tester.write("[1,2],3", ["[2]"], "'x'"))
     assert found.is_valid and found.value == UnitTest(([1, 2], 3), to_canonical("x"))
     for text in ("", "[1,2]", "[1]\n2", "[1\n#2", "f(1)\n#2", "[1]\n#x", "<input>[1]</input>"):
-        broken = tester.read(text)
+        broken = tester.parse(text)
         assert not broken.is_valid and broken.value.arguments is None
 
 
@@ -65,7 +65,7 @@ def test_the_teacher_of_tests_is_right_unless_it_slips(noise: float) -> None:
     for index in range(60):
         problem = task.problem("train", index)
         _, text = tester.demonstrate(task, problem, random.Random(index))
-        test = tester.read(text).value
+        test = tester.parse(text).value
         (gave,) = task.run_programs([(problem, problem.answer, [test.arguments])])
         assert gave is not None and (gave[0] == test.expected) == (noise == 0.0), (problem.text, text)
 
@@ -73,17 +73,17 @@ def test_the_teacher_of_tests_is_right_unless_it_slips(noise: float) -> None:
 def test_a_program_stands_in_its_tag_as_it_is() -> None:
     coder = Coder("tagged")
     text = coder.write(["count them"], "def f(a):\n    return {x: 1 for x in a}")
-    found = coder.read(text)
+    found = coder.parse(text)
     assert found.is_valid and found.value.answer == "def f(a):\n    return {x: 1 for x in a}"
     assert found.value.steps == ("count them",) and text[found.value.ends[0] - 7 : found.value.ends[0]] == "</step>"
-    assert not coder.read("<think></think><answer>x</answer>").is_valid and not coder.read("x").is_valid
+    assert not coder.parse("<think></think><answer>x</answer>").is_valid and not coder.parse("x").is_valid
 
 
-# The table of who passes what.
+# The context of who passes what.
 
 
-def written(seat: str, role: Coder | roles.Tester, text: str, number: int) -> Trace:
-    return Trace.from_text(f"{seat}/{number}", seat, FOLD, text, role.read(text))
+def written(agent: str, role: Coder | roles.Tester, text: str, number: int) -> Rollout:
+    return Rollout.from_text(f"{agent}/{number}", agent, FOLD, text, role.parse(text))
 
 
 PROGRAMS = ["x%2==0\nsum\n#sum([x for x in a if x%2==0])", "sum\n#sum(a)", "x\n#0", "x\n#1//0", "nothing"]
@@ -91,16 +91,18 @@ TESTS = ["[1,2]\n#2", "[]\n#0", "[1,2]\n#3", "unreadable", "[1,2]\n#2"]
 
 
 @pytest.fixture(scope="module")
-def table() -> Table:
+def ctx() -> Context:
     plan = resolve([TINY, SHORT["cure"].settings, {"recipe": "cure"}])
-    return Table(Setting(make_engine(plan), plan.task, plan.roles, plan.seats, plan.config.sampling, 0, 4), 1, "generator")
+    return Context(
+        RunContext(make_engine(plan), plan.task, plan.roles, plan.agents, plan.config.sampling, 0, 4), 1, "generator"
+    )
 
 
-def test_every_program_meets_every_test(table: Table) -> None:
+def test_every_program_meets_every_test(ctx: Context) -> None:
     coder, tester = Coder("terse"), roles.Tester("terse")
-    played = [written("generator", coder, text, n) for n, text in enumerate(PROGRAMS)]
-    played += [written("tester", tester, text, n) for n, text in enumerate(TESTS)]
-    (found,) = run_benches(table, Traces(played), reference=True)
+    rollouts = [written("generator", coder, text, n) for n, text in enumerate(PROGRAMS)]
+    rollouts += [written("tester", tester, text, n) for n, text in enumerate(TESTS)]
+    (found,) = run_benches(ctx, Rollouts(rollouts), reference=True)
     assert found.passes.astype(int).tolist() == [[1, 1, 0, 0, 1], [0, 1, 1, 0, 0], [0, 1, 0, 0, 0], [0] * 5, [0] * 5]
     assert found.shares.tolist() == [1.0, 0.0, 0.5, 0.0, 0.0] and found.right_mask.tolist() == [True, *[False] * 4]
     assert found.readable_mask.tolist() == [True, True, True, False, True]
@@ -108,40 +110,40 @@ def test_every_program_meets_every_test(table: Table) -> None:
     assert score_best_program(found) == 1.0 and score_best_program(replace(found, passes=found.passes[:, 2:3])) == 0.0
 
 
-def test_the_public_example_is_told_as_often_as_asked(table: Table) -> None:
-    problems = table.setting.task.draw_problems("train", 0, 200)
+def test_the_public_example_is_told_as_often_as_asked(ctx: Context) -> None:
+    problems = ctx.run_context.task.draw_problems("train", 0, 200)
     assert all(
         a.text == f"{b.text}\n{b.data['public']}"
-        for a, b in zip(add_public_examples(table, problems, 1.0), problems, strict=True)
+        for a, b in zip(add_public_examples(ctx, problems, 1.0), problems, strict=True)
     )
-    assert add_public_examples(table, problems, 0.0) == problems
-    some = sum("\n" in problem.text for problem in add_public_examples(table, problems, 0.5))
+    assert add_public_examples(ctx, problems, 0.0) == problems
+    some = sum("\n" in problem.text for problem in add_public_examples(ctx, problems, 0.5))
     assert 70 < some < 130
 
 
 # The recipe.
 
 
-def lessons(options: dict[str, Any], labels: list[str]) -> dict[str, Any]:
-    """The lessons of a turn whose programs and tests are written by hand, by policy of the seat."""
+def train_batches(options: dict[str, Any], labels: list[str]) -> dict[str, Any]:
+    """The train batches of a turn whose programs and tests are written by hand, by policy of the agent."""
     plan = resolve([TINY, SHORT["cure"].settings, {"recipe": "cure", "binding": "own", "options": options}])
-    setting = Setting(make_engine(plan), plan.task, plan.roles, plan.seats, plan.config.sampling, 0, 4)
-    table = Table(setting, 5, "generator")
-    programs = table.ask("generator", [FOLD], len(labels))
-    for trace, text in zip(programs, labels, strict=True):
-        trace.text, trace.reading = text, Coder("terse").read(text)
-    tests = table.ask("tester", [FOLD], len(TESTS))
-    for trace, text in zip(tests, TESTS, strict=True):
-        trace.text, trace.reading = text, roles.Tester("terse").read(text)
-    return {lesson.policy: lesson for lesson in plan.recipe.credit(table, Traces([*programs, *tests]))}
+    run_context = RunContext(make_engine(plan), plan.task, plan.roles, plan.agents, plan.config.sampling, 0, 4)
+    ctx = Context(run_context, 5, "generator")
+    programs = ctx.ask("generator", [FOLD], len(labels))
+    for rollout, text in zip(programs, labels, strict=True):
+        rollout.text, rollout.parsed = text, Coder("terse").parse(text)
+    tests = ctx.ask("tester", [FOLD], len(TESTS))
+    for rollout, text in zip(tests, TESTS, strict=True):
+        rollout.text, rollout.parsed = text, roles.Tester("terse").parse(text)
+    return {train_batch.policy: train_batch for train_batch in plan.recipe.credit(ctx, Rollouts([*programs, *tests]))}
 
 
-def signs(lesson: Any) -> list[int]:
-    return [int(np.sign(array.sum())) for array in lesson.advantages]
+def signs(train_batch: Any) -> list[int]:
+    return [int(np.sign(array.sum())) for array in train_batch.advantages]
 
 
 def test_programs_are_paid_by_hidden_tests_and_tests_by_programs() -> None:
-    found = lessons({}, PROGRAMS)
+    found = train_batches({}, PROGRAMS)
     assert signs(found["generator"]) == [1, -1, 1, -1, -1] and found["generator"].sources == {"answers": 1.0}
     # r = v - f of the five tests: 3/4 less nothing, ... the empty list is passed by two wrong programs of four.
     assert found["tester"].notes["validity"] == pytest.approx(3 / 5)
@@ -151,13 +153,13 @@ def test_programs_are_paid_by_hidden_tests_and_tests_by_programs() -> None:
 
 
 def test_without_a_right_program_nobody_knows_which_tests_are() -> None:
-    found = lessons({}, PROGRAMS[1:])
+    found = train_batches({}, PROGRAMS[1:])
     assert set(found) == {"generator"}
 
 
 def test_the_coder_alone_and_the_late_stage() -> None:
-    assert set(lessons({"train_tester": False}, PROGRAMS)) == {"generator"}
-    late = lessons({"post_stage_at": 3, "format_fail_value": 0.0}, PROGRAMS)["tester"]
+    assert set(train_batches({"train_tester": False}, PROGRAMS)) == {"generator"}
+    late = train_batches({"post_stage_at": 3, "format_fail_value": 0.0}, PROGRAMS)["tester"]
     assert signs(late) == [1, -1, -1, -1, 1], "1, 0, -1, 0, 1 around their mean"
 
 

@@ -20,10 +20,10 @@ from milonga.errors import ConfigError
 from milonga.resolve import Plan, resolve
 from milonga.roles import DIALECTS, Choice, Chooser, Dialect
 from milonga.roles.chooser import make_level_problem
-from milonga.table import Setting, Table
+from milonga.context import RunContext, Context
 from milonga.tasks import make_task
 from milonga.tasks.chain import Chain
-from milonga.types import Grade, Reading
+from milonga.types import Grade, Parsed
 
 torch.set_num_threads(1)
 OPTIONS = {"warmup": 0, "n_generator": 1, "formats": 1, "explore": 0.25}
@@ -34,9 +34,9 @@ def plan(**options: Any) -> Plan:
     return resolve([{"recipe": "curriculum", "options": OPTIONS | options}, TINY, {"task": {"name": "chain", "ops": 3}}])
 
 
-def table(p: Plan, learner: str = "generator", progress: float = 0.0) -> Table:
-    setting = Setting(make_engine(p), p.task, p.roles, p.seats, p.config.sampling, 0, p.config.batch.problems)
-    return Table(setting, 1, learner, progress=progress)
+def ctx(p: Plan, learner: str = "generator", progress: float = 0.0) -> Context:
+    run_context = RunContext(make_engine(p), p.task, p.roles, p.agents, p.config.sampling, 0, p.config.batch.problems)
+    return Context(run_context, 1, learner, progress=progress)
 
 
 # The reward.
@@ -87,7 +87,7 @@ def test_a_level_is_the_number_of_steps_and_the_task_grades_it(task: dict[str, A
 @given(dialects, st.integers(1, 64))
 def test_a_written_choice_reads_back(dialect: Dialect, level: int) -> None:
     role = Chooser(dialect)
-    assert role.read(role.write(level)).value == Choice(level)
+    assert role.parse(role.write(level)).value == Choice(level)
 
 
 @pytest.mark.parametrize(
@@ -95,8 +95,8 @@ def test_a_written_choice_reads_back(dialect: Dialect, level: int) -> None:
 )
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_what_names_no_level_is_invalid(dialect: Dialect, text: str) -> None:
-    reading = Chooser(dialect).read(text)
-    assert not reading.is_valid and reading.value.level is None and reading.format == 0.0
+    parsed = Chooser(dialect).parse(text)
+    assert not parsed.is_valid and parsed.value.level is None and parsed.format == 0.0
 
 
 def test_the_chooser_sees_tenths() -> None:
@@ -110,36 +110,38 @@ def test_the_chooser_sees_tenths() -> None:
 
 def test_a_choice_is_paid_for_the_problem_it_led_to() -> None:
     p = plan()
-    at = table(p)
+    at = ctx(p)
     choices = p.recipe.choices(at)  # type: ignore[attr-defined]
     assert len(choices) == 3  # one of four problems is of the even mix
     for choice, level in zip(choices, (1, 3, None), strict=True):
-        choice.reading = Reading(Choice(level), 1.0)
+        choice.parsed = Parsed(Choice(level), 1.0)
     problems = p.recipe.posed(at, choices)  # type: ignore[attr-defined]
     assert [x.source for x in problems] == [choices[0].id, choices[1].id, None, None]
     assert [x.data["level"] for x in problems[:2]] == [1, 3] and all(x.data["level"] in (1, 2, 3) for x in problems)
     assert [p.task.step_count(x) for x in problems] == [x.data["level"] for x in problems]
     solutions = at.ask("generator", problems, 4)
-    for number, trace in enumerate(solutions):
-        trace.grade = Grade((True, True, True, False, *[True] * 4, *[False] * 8)[number])
-    lesson = p.recipe.credit_proposer(at, choices, solutions)  # type: ignore[attr-defined]
+    for number, rollout in enumerate(solutions):
+        rollout.grade = Grade((True, True, True, False, *[True] * 4, *[False] * 8)[number])
+    train_batch = p.recipe.credit_proposer(at, choices, solutions)  # type: ignore[attr-defined]
     rewards = np.array([learnability(0.75), 0.0, 0.0])
     expected = (rewards - rewards.mean()) / (rewards.std(ddof=1) + 1e-6)
-    assert [float(a[t.mask][0]) for a, t in zip(lesson.advantages, choices, strict=True)] == pytest.approx(expected.tolist())
-    assert lesson.sources == {"generator": 1.0} and lesson.notes["level"] == 2.0
+    assert [float(a[t.mask][0]) for a, t in zip(train_batch.advantages, choices, strict=True)] == pytest.approx(
+        expected.tolist()
+    )
+    assert train_batch.sources == {"generator": 1.0} and train_batch.notes["level"] == 2.0
 
 
 def test_rates_are_remembered_by_level() -> None:
     p = plan(memory=0.5)
-    at = table(p)
+    at = ctx(p)
     solutions = at.ask("generator", p.recipe.posed(at, p.recipe.choices(at)), 2)  # type: ignore[attr-defined]
-    for trace in solutions:
-        trace.grade = Grade(True)
+    for rollout in solutions:
+        rollout.grade = Grade(True)
     p.recipe.remember(solutions)  # type: ignore[attr-defined]
     first = dict(p.recipe.state["rates"])
     assert set(first.values()) == {1.0}
-    for trace in solutions:
-        trace.grade = Grade(False)
+    for rollout in solutions:
+        rollout.grade = Grade(False)
     p.recipe.remember(solutions)  # type: ignore[attr-defined]
     assert p.recipe.state["rates"] == dict.fromkeys(first, 0.5)
 
@@ -147,10 +149,10 @@ def test_rates_are_remembered_by_level() -> None:
 def test_the_arms_by_hand_choose_without_a_proposer() -> None:
     p = plan(choose="easy_to_hard")
     for progress, level in ((0.0, 1), (0.5, 2), (0.9, 3)):
-        posed = p.recipe.posed(table(p, progress=progress), p.recipe.choices(table(p)))  # type: ignore[attr-defined]
+        posed = p.recipe.posed(ctx(p, progress=progress), p.recipe.choices(ctx(p)))  # type: ignore[attr-defined]
         assert {x.data["level"] for x in posed} == {level}
     fixed = resolve([{"recipe": "curriculum", "options": OPTIONS | {"choose": "fixed"}}, TINY, {"batch": {"problems": 60}}])
-    posed = fixed.recipe.posed(table(fixed), fixed.recipe.choices(table(fixed)))  # type: ignore[attr-defined]
+    posed = fixed.recipe.posed(ctx(fixed), fixed.recipe.choices(ctx(fixed)))  # type: ignore[attr-defined]
     assert 18 < sum(x.data["level"] == 1 for x in posed) < 42  # two levels, alike
     for recipe in (p.recipe, fixed.recipe):
         assert recipe.schedule().intro == () and {phase.learner for phase in recipe.schedule().cycle} == {

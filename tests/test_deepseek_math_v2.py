@@ -42,7 +42,7 @@ from milonga.roles.proofs import (
 )
 from milonga.run.files import JsonLines
 from milonga.tasks import make_keyed_rng, make_task
-from milonga.types import Problem, Trace
+from milonga.types import Problem, Rollout
 
 dialects = st.sampled_from(DIALECTS)
 levels = st.sampled_from(LEVELS)
@@ -236,11 +236,11 @@ notes = st.text(st.characters(codec="utf-8", exclude_characters="\n=<{}\\"), max
 @given(dialect=dialects, marks=st.lists(st.tuples(st.booleans(), notes), max_size=5), score=levels)
 def test_a_written_analysis_reads_back(dialect: Dialect, marks: list[tuple[bool, str]], score: float) -> None:
     text = write_analysis(dialect, [m for m, _ in marks], score, [n for _, n in marks])
-    reading = parse_analysis(dialect, text, len(marks))
-    assert reading.is_valid and reading.format == 1.0
-    assert (reading.value.steps or ()) == tuple(m for m, _ in marks) and reading.value.score == score
-    assert reading.value.defects == tuple(k for k, (right, _) in enumerate(marks) if not right)
-    assert reading.value.final == (score == 1.0)
+    parsed = parse_analysis(dialect, text, len(marks))
+    assert parsed.is_valid and parsed.format == 1.0
+    assert (parsed.value.steps or ()) == tuple(m for m, _ in marks) and parsed.value.score == score
+    assert parsed.value.defects == tuple(k for k, (right, _) in enumerate(marks) if not right)
+    assert parsed.value.final == (score == 1.0)
     assert not parse_analysis(dialect, text, len(marks) + 1).is_valid  # a mark for a step that is not there
 
 
@@ -258,8 +258,8 @@ def test_a_written_analysis_reads_back(dialect: Dialect, marks: list[tuple[bool,
 )
 def test_what_breaks_the_format_of_an_analysis(text: str) -> None:
     assert parse_analysis("tagged", f"{OPENING}\n<step>a \\boxed{{CORRECT}}</step>\n{CLOSING} \\boxed{{1}}", 1).is_valid
-    reading = parse_analysis("tagged", text, 1)
-    assert not reading.is_valid and reading.format == 0.0
+    parsed = parse_analysis("tagged", text, 1)
+    assert not parsed.is_valid and parsed.format == 0.0
 
 
 @pytest.mark.parametrize("text", ["42+\n=", "42+\n=+-", "42+\n=+\n", "42\n=+", "=+\n42+", "42+\n=1", "42+\n=~~"])
@@ -268,34 +268,34 @@ def test_what_breaks_the_terse_format(text: str) -> None:
     assert not parse_analysis("terse", text, 1).is_valid
 
 
-@pytest.mark.parametrize("seat", [ProofWriter, DefectVerifier, MetaVerifier])
-def test_the_phrases_that_are_asked_for_are_the_phrases_that_are_read(seat: type[Any]) -> None:
+@pytest.mark.parametrize("agent", [ProofWriter, DefectVerifier, MetaVerifier])
+def test_the_phrases_that_are_asked_for_are_the_phrases_that_are_read(agent: type[Any]) -> None:
     proof = make_graded_proof(CHAIN, CHAIN.problem("train", 0), random.Random(0), 1.0, "tagged", "id")
-    about = None if seat is ProofWriter else proof
-    prompt = "".join(part.text for part in seat("tagged").prompt(proof.problem, about))
+    target = None if agent is ProofWriter else proof
+    prompt = "".join(part.text for part in agent("tagged").prompt(proof.problem, target))
     assert OPENING in prompt and CLOSING in prompt
 
 
 @PROPERTY
-@given(dialect=dialects, seat=st.sampled_from([ProofWriter, DefectVerifier, MetaVerifier]), index=st.integers(0, 200))
-def test_demonstrations_can_be_read(dialect: Dialect, seat: type[Any], index: int) -> None:
-    role = seat(dialect)
-    about, text = role.demonstrate(CHAIN, CHAIN.problem("train", index), make_keyed_rng("test", index))
-    reading = role.read(text, about)
-    assert reading.valid and reading.format == 1.0
-    assert (about is None) == (seat is ProofWriter)
+@given(dialect=dialects, agent=st.sampled_from([ProofWriter, DefectVerifier, MetaVerifier]), index=st.integers(0, 200))
+def test_demonstrations_can_be_read(dialect: Dialect, agent: type[Any], index: int) -> None:
+    role = agent(dialect)
+    target, text = role.demonstrate(CHAIN, CHAIN.problem("train", index), make_keyed_rng("test", index))
+    parsed = role.parse(text, target)
+    assert parsed.valid and parsed.format == 1.0
+    assert (target is None) == (agent is ProofWriter)
 
 
 @PROPERTY
 @given(dialect=dialects, text=st.text(st.sampled_from("12+-=~#!\n\\boxed{}<step>/ CORRECT.5Evaluation:"), max_size=60))
 def test_no_text_breaks_a_reader(dialect: Dialect, text: str) -> None:
-    proof = ProofWriter(dialect).read(text)
+    proof = ProofWriter(dialect).parse(text)
     assert proof.is_valid == (proof.format == 1.0) or proof.value.steps  # stray text costs format, not validity
     assert not proof.is_valid or proof.value.analysis.valid
-    about = make_graded_proof(CHAIN, CHAIN.problem("train", 0), random.Random(0), 1.0, dialect, "id")
-    reading = DefectVerifier(dialect).read(text, about)
-    assert reading.format == float(reading.is_valid)
-    assert reading.value.score is None or reading.value.score in LEVELS
+    target = make_graded_proof(CHAIN, CHAIN.problem("train", 0), random.Random(0), 1.0, dialect, "id")
+    parsed = DefectVerifier(dialect).parse(text, target)
+    assert parsed.format == float(parsed.is_valid)
+    assert parsed.value.score is None or parsed.value.score in LEVELS
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
@@ -303,18 +303,18 @@ def test_a_proof_is_judged_without_what_its_writer_thinks_of_it(dialect: Dialect
     writer = ProofWriter(dialect)
     analysis = write_analysis(dialect, [True, False], 0.5, ["SECRET", "SECRET"])
     text = writer.write(["3+4=7", "7+1=8"], "8", analysis)
-    reading = writer.read(text)
-    assert reading.is_valid and reading.value.steps == ("3+4=7", "7+1=8") and reading.value.answer == "8"
-    assert reading.value.analysis.value.defects == (1,) and reading.value.analysis.value.score == 0.5
+    parsed = writer.parse(text)
+    assert parsed.is_valid and parsed.value.steps == ("3+4=7", "7+1=8") and parsed.value.answer == "8"
+    assert parsed.value.analysis.value.defects == (1,) and parsed.value.analysis.value.score == 0.5
     # The bare proof is what a plain solver writes.
-    assert reading.value.body == StepSolver(dialect).write(["3+4=7", "7+1=8"], "8") == writer.write(["3+4=7", "7+1=8"], "8")
-    proof = Trace.from_text("p", "generator", PROBLEM, text, reading)
+    assert parsed.value.body == StepSolver(dialect).write(["3+4=7", "7+1=8"], "8") == writer.write(["3+4=7", "7+1=8"], "8")
+    proof = Rollout.from_text("p", "generator", PROBLEM, text, parsed)
     shown = "".join(part.text for part in DefectVerifier(dialect).prompt(PROBLEM, proof))
     assert "7+1=8" in shown and "SECRET" not in shown
     # The meta-verifier sees both, the analysis after the proof.
     both = "".join(part.text for part in MetaVerifier(dialect).prompt(PROBLEM, extract_self_analysis(proof)))
     assert both.index("7+1=8") < both.index("SECRET") and both.count("SECRET") == 2
-    assert not writer.read(writer.write(["3+4=7"], "7")).is_valid  # without a self-analysis it earns nothing
+    assert not writer.parse(writer.write(["3+4=7"], "7")).is_valid  # without a self-analysis it earns nothing
 
 
 def test_a_meta_verifier_marks_the_remarks_of_an_analysis() -> None:
@@ -322,8 +322,8 @@ def test_a_meta_verifier_marks_the_remarks_of_an_analysis() -> None:
     text = write_analysis("terse", [True] * 5, 1.0, [""] * 5)
     analysis = make_analysis_rollout(proof, text, parse_analysis("terse", text, 5), "a")
     role = MetaVerifier("terse")
-    assert role.read("+\n" * 5 + "=~", analysis).value.score == 0.5
-    assert not role.read("+\n" * 4 + "=~", analysis).is_valid
+    assert role.parse("+\n" * 5 + "=~", analysis).value.score == 0.5
+    assert not role.parse("+\n" * 4 + "=~", analysis).is_valid
 
 
 # Measuring.
@@ -355,7 +355,7 @@ OPTIONS = {"formats": 1, "n_score": 1, "n_quality": 1, "n_verifier": 1, "n_gener
 
 def settings(**options: Any) -> dict[str, Any]:
     batch = {"problems": 4, "rollouts": 4}
-    return TINY | {"batch": batch, "options": OPTIONS | options, "keep": {"checkpoint_every": 1, "traces_every": 0}}
+    return TINY | {"batch": batch, "options": OPTIONS | options, "keep": {"checkpoint_every": 1, "rollouts_every": 0}}
 
 
 def test_the_phases_come_in_the_papers_order(tmp_path: Path) -> None:
@@ -391,8 +391,8 @@ def test_only_the_arm_without_meta_reward_pays_for_invented_defects() -> None:
     for meta in ("none", "oracle"):
         p = resolve([{"recipe": "deepseek_math_v2"}, settings(meta=meta)])
         proof = make_graded_proof(p.task, p.task.problem("train", 1), random.Random(1), 0.0, "terse", "proof")
-        flaws = find_flaws(proof.problem, proof.reading.value.steps, proof.reading.value.answer).flaws
-        count = len(proof.reading.value.steps)
+        flaws = find_flaws(proof.problem, proof.parsed.value.steps, proof.parsed.value.answer).flaws
+        count = len(proof.parsed.value.steps)
         p.recipe.state["labels"] = {"proof": 0.0}
         found = [
             as_verification(proof, [k not in flaws for k in range(count)]),
@@ -403,10 +403,10 @@ def test_only_the_arm_without_meta_reward_pays_for_invented_defects() -> None:
     assert rewards == {"none": [1.0, 1.0], "oracle": [1.0, 0.0]}
 
 
-def as_verification(proof: Trace, marks: list[bool]) -> Trace:
+def as_verification(proof: Rollout, marks: list[bool]) -> Rollout:
     text = write_analysis("terse", marks, 0.0, [""] * len(marks))
     return replace(make_analysis_rollout(proof, text, parse_analysis("terse", text, len(marks)), f"a{marks}"), origin="sampled")
 
 
-def test_one_model_in_all_seats_is_refused() -> None:
+def test_one_model_in_all_agents_is_refused() -> None:
     assert RECIPES.get("deepseek_math_v2").bindings["shared"]

@@ -35,16 +35,16 @@ from milonga.pair import Pair, make_engine
 from milonga.recipes import RECIPES
 from milonga.resolve import resolve
 from milonga.run.files import JsonLines
-from milonga.run.traces import read_traces
-from milonga.table import Setting, Table
-from milonga.types import Lesson, Part, Traces
+from milonga.run.rollouts import read_rollouts
+from milonga.context import RunContext, Context
+from milonga.types import TrainBatch, Part, Rollouts
 from short import SHORT
 
 torch.set_num_threads(1)
 KEY = "sk-very-secret-0123456789"
 PROMPT = (Part("Is it so? "), Part("<|im_end|> 7*8=54 é", foreign=True))
 FAST = EndpointSection(backoff=0.01)
-TERSE: dict[str, Any] = {"dialect": "terse", "keep": {"checkpoint_every": 1, "checkpoints": 10, "traces_every": 1}}
+TERSE: dict[str, Any] = {"dialect": "terse", "keep": {"checkpoint_every": 1, "checkpoints": 10, "rollouts_every": 1}}
 
 
 def behind(server: Server, section: EndpointSection = FAST) -> Engine:
@@ -323,11 +323,11 @@ def test_what_the_environment_names_and_cannot_be_used_is_one_line(
 def test_it_can_be_sampled_and_nothing_else(tmp_path: Path) -> None:
     with serving(lambda body, number: said("yes")) as server:
         engine = behind(server)
-        lesson = Lesson("judge", OBJECTIVES.get("cross_entropy"), Traces([]))
+        train_batch = TrainBatch("judge", OBJECTIVES.get("cross_entropy"), Rollouts([]))
         for work in (
-            lambda: engine.score("judge", Traces([])),
-            lambda: engine.values("judge", Traces([])),
-            lambda: engine.learn(lesson),
+            lambda: engine.score("judge", Rollouts([])),
+            lambda: engine.values("judge", Rollouts([])),
+            lambda: engine.learn(train_batch),
             lambda: engine.publish("judge"),
             lambda: engine.snapshot("judge", "kept"),
             lambda: engine.copy("judge", "judge"),
@@ -347,11 +347,11 @@ def test_a_prompt_that_is_too_long_is_left_out_and_counted() -> None:
         own = {"model": server.model, "endpoint": {"context_bytes": 20}}
         plan = resolve([TINY, {"recipe": "frozen", "dialect": "terse", "policies": {"verifier": own}}])
         engine = make_engine(plan)
-        table = Table(Setting(engine, plan.task, plan.roles, plan.seats, plan.config.sampling, 0, 2), 1, "generator")
-        solutions = table.ask("generator", table.problems())
+        ctx = Context(RunContext(engine, plan.task, plan.roles, plan.agents, plan.config.sampling, 0, 2), 1, "generator")
+        solutions = ctx.ask("generator", ctx.problems())
         with pytest.raises(UserError, match="fits into the 20 tokens"):
-            table.ask("verifier", solutions)
-        assert table.dropped["verifier: prompt longer than the model's context"] == len(solutions)
+            ctx.ask("verifier", solutions)
+        assert ctx.dropped["verifier: prompt longer than the model's context"] == len(solutions)
         engine.close()
 
 
@@ -391,22 +391,22 @@ def test_a_bad_address_is_refused_and_not_repeated(name: str, milonga: Command, 
         ("binding=lora", "shares one base"),
     ],
 )
-def test_a_wrong_setting_is_one_line_without_the_key(setting: str, words: str, milonga: Command) -> None:
-    done = milonga("run", "frozen", "--dry-run", "--verifier", "openai:http://127.0.0.1:8000/v1#m", "--set", setting)
+def test_a_wrong_setting_is_one_line_without_the_key(run_context: str, words: str, milonga: Command) -> None:
+    done = milonga("run", "frozen", "--dry-run", "--verifier", "openai:http://127.0.0.1:8000/v1#m", "--set", run_context)
     assert done.code == 2 and words in " ".join(done.err.split()) and KEY not in done.out + done.err
 
 
 @pytest.mark.parametrize("recipe", sorted(RECIPES))
-def test_only_seats_that_are_only_sampled_may_be_behind_an_endpoint(recipe: str) -> None:
+def test_only_agents_that_are_only_sampled_may_be_behind_an_endpoint(recipe: str) -> None:
     found = RECIPES.get(recipe)
-    assert set(found.only_sampled) <= set(found.seats) - set(SHORT[recipe].learners)
-    for seat in found.select_agents(found.Options(**SHORT[recipe].options)):
+    assert set(found.only_sampled) <= set(found.agents) - set(SHORT[recipe].learners)
+    for agent in found.select_agents(found.Options(**SHORT[recipe].options)):
         binding = "own" if not found.bindings["own"] else "shared"
-        layer = {"recipe": recipe, "binding": binding, "policies": {seat: {"model": "openai:http://127.0.0.1:8000/v1#m"}}}
-        if seat in found.only_sampled:
+        layer = {"recipe": recipe, "binding": binding, "policies": {agent: {"model": "openai:http://127.0.0.1:8000/v1#m"}}}
+        if agent in found.only_sampled:
             resolve([layer, {"options": SHORT[recipe].options}])
-        elif seat == found.lead or binding == "own":
-            with pytest.raises(ConfigError, match=f"'{seat}' lives behind an endpoint"):
+        elif agent == found.lead or binding == "own":
+            with pytest.raises(ConfigError, match=f"'{agent}' lives behind an endpoint"):
                 resolve([layer, {"options": SHORT[recipe].options}])
 
 
@@ -471,7 +471,7 @@ def test_a_frozen_judge_behind_an_endpoint(
     assert rows[1]["rollouts/verifier/unparsed_rate"] < 0.5 and rows[1]["rollouts/verifier/surprise"] is None
     assert rows[1]["rollouts/verifier/length"] is None and rows[1]["learn/generator/steps"] == 1
     assert "learn/verifier/steps" not in rows[1] and rows[1]["flow/verifier>generator"] > 0
-    checks = [row for row in read_traces(out / "traces" / "turn-000001.parquet") if row["verification"]]
+    checks = [row for row in read_rollouts(out / "rollouts" / "turn-000001.parquet") if row["verification"]]
     assert len(checks) == 16 and {(row["policy"], row["version"]) for row in checks} == {("verifier", 0)}
     assert all(row["logprobs"] is None and row["advantages"] is None for row in checks)
     assert sorted(path.name for path in (out / "models").iterdir()) == ["generator"]
@@ -546,21 +546,21 @@ def test_a_placeholder_for_a_key_is_sent_and_found_in_no_answer(monkeypatch: pyt
 OTHERS = [("verifier_only", "generator"), ("lets_verify", "generator"), ("qwen_prm", "judge"), ("search_self_play", "reader")]
 
 
-@pytest.mark.parametrize(("recipe", "seat"), OTHERS)
-def test_the_other_recipes_that_only_sample_a_seat(recipe: str, seat: str, tiny: Server, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("recipe", "agent"), OTHERS)
+def test_the_other_recipes_that_only_sample_a_agent(recipe: str, agent: str, tiny: Server, tmp_path: Path) -> None:
     short, before = SHORT[recipe], len(tiny.bodies)
-    options = short.options | ({"reader": "model"} if seat == "reader" else {})
-    own = {"binding": "own", "options": options, "policies": {seat: {"model": tiny.model}}}
+    options = short.options | ({"reader": "model"} if agent == "reader" else {})
+    own = {"binding": "own", "options": options, "policies": {agent: {"model": tiny.model}}}
     package.run(recipe, turns=1, out=tmp_path / "run", settings=TINY | TERSE | short.settings | own, quiet=True)
     rows = JsonLines(tmp_path / "run" / "metrics.jsonl").rows()
     # A reader that never learned to read lets no question pass, and nobody learns.
-    assert seat == "reader" or any(row.get(f"learn/{learner}/steps") for row in rows for learner in short.learners)
-    assert not any(f"learn/{seat}/steps" in row for row in rows) and not (tmp_path / "run" / "models" / seat).exists()
+    assert agent == "reader" or any(row.get(f"learn/{learner}/steps") for row in rows for learner in short.learners)
+    assert not any(f"learn/{agent}/steps" in row for row in rows) and not (tmp_path / "run" / "models" / agent).exists()
     assert len(tiny.bodies) > before
 
 
-def test_every_seat_that_is_only_sampled_was_tried() -> None:
-    declared = {(name, seat) for name in RECIPES for seat in RECIPES.get(name).only_sampled}
+def test_every_agent_that_is_only_sampled_was_tried() -> None:
+    declared = {(name, agent) for name in RECIPES for agent in RECIPES.get(name).only_sampled}
     assert declared == {("frozen", "verifier"), *OTHERS}
 
 

@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from engine_helpers import engine_of, kernel_model, lesson, model_folder, prompts, requests, section, tokenizer, trace_of
+from engine_helpers import engine_of, kernel_model, train_batch, model_folder, prompts, requests, section, tokenizer, rollout_of
 from milonga.engine import Completion, Decoding, Request
 from milonga.engine.base import Ledger
 from milonga.engine.local import LocalEngine
 from milonga.errors import UserError
-from milonga.types import Traces
+from milonga.types import Rollouts
 
 pytest.importorskip("triton", reason="the kernels are written in Triton")
 
@@ -251,8 +251,8 @@ def test_before_a_policy_with_offload_learns_samplers_give_up_their_memory(tmp_p
         other.sample(asked[:1], Decoding(2), 6, Ledger())
         first = made.decoder
         assert first is not None and made.waiting() == 0
-        traces = Traces(trace_of(r.context, d) for r, d in zip(asked[:2], done, strict=False))
-        engine.learn(lesson(traces, [0.0, 0.0]))
+        rollouts = Rollouts(rollout_of(r.context, d) for r, d in zip(asked[:2], done, strict=False))
+        engine.learn(train_batch(rollouts, [0.0, 0.0]))
         assert (made.decoder is None, other.decoder is None) == (offload, offload)
         assert made.waiting() == offload
         again = made.sample(asked[:2], Decoding(3), 6, Ledger())

@@ -16,7 +16,7 @@ from engine_helpers import (
     ARCHITECTURES,
     constant,
     engine_of,
-    lesson,
+    train_batch,
     make_model,
     model_folder,
     prompts,
@@ -24,14 +24,14 @@ from engine_helpers import (
     same_bits,
     section,
     tokenizer,
-    trace,
+    rollout,
     weights,
 )
 from milonga.engine.local import LocalEngine, head, learner
 from milonga.engine.local.batches import build_micro_batch, cut_micro_batches
 from milonga.errors import ConfigError, RunFolderError, UserError
 from milonga.objectives import make_objective
-from milonga.types import Lesson, Problem, Reading, Trace, Traces
+from milonga.types import TrainBatch, Problem, Parsed, Rollout, Rollouts
 
 MIXED = [1.0, -0.5, 2.0, 0.0, -1.5, 0.7, 0.0, 1.2]
 
@@ -46,7 +46,7 @@ def engine(root: Path) -> LocalEngine:
     return engine_of(model_folder(root), lr=1e-3)
 
 
-def gradients(engine: LocalEngine, taught: Lesson) -> list[torch.Tensor]:
+def gradients(engine: LocalEngine, taught: TrainBatch) -> list[torch.Tensor]:
     """What the optimiser would be given, before clipping, without taking the step."""
     found: list[torch.Tensor] = []
     policy = engine.policy(taught.policy)
@@ -142,7 +142,9 @@ def test_a_cap_on_the_logits_is_seen_even_where_logits_are_small(tmp_path: Path)
 def test_scores_are_those_of_the_model_alone(root: Path, arch: str) -> None:
     """Padding, packing, chunking and temperature against one plain forward pass per row."""
     engine = engine_of(model_folder(root, arch), micro_tokens=40)
-    rows = Traces(trace(c[:4], c[4:], temperature=t) for c, t in zip(prompts(5, 1, 6, 20), (1, 0.5, 2, 1, 0.8), strict=True))
+    rows = Rollouts(
+        rollout(c[:4], c[4:], temperature=t) for c, t in zip(prompts(5, 1, 6, 20), (1, 0.5, 2, 1, 0.8), strict=True)
+    )
     for row, score in zip(rows, engine.score("p", rows), strict=True):
         ids = torch.from_numpy(row.ids)[None]
         with torch.no_grad():
@@ -153,14 +155,14 @@ def test_scores_are_those_of_the_model_alone(root: Path, arch: str) -> None:
 
 def test_rows_without_trained_tokens_score_zero_and_cost_nothing(engine: LocalEngine) -> None:
     silent = [
-        trace(np.arange(5, 9), []),
-        trace([], [7]),
-        Trace.from_text("g", "s", Problem("p", "", ""), "", Reading(None, 0)),
+        rollout(np.arange(5, 9), []),
+        rollout([], [7]),
+        Rollout.from_text("g", "s", Problem("p", "", ""), "", Parsed(None, 0)),
     ]
-    scores = engine.score("p", Traces([*silent, trace([5, 6], [7])]))
+    scores = engine.score("p", Rollouts([*silent, rollout([5, 6], [7])]))
     assert [len(s) for s in scores] == [4, 1, 0, 3] and not any(s.any() for s in scores[:3]) and scores[3][2] < 0
     assert engine.ledger.policies["p"].score == 3
-    assert len(engine.score("p", Traces(silent))) == 3
+    assert len(engine.score("p", Rollouts(silent))) == 3
 
 
 # Law 5: a weighted sum, divided once.
@@ -181,7 +183,7 @@ def test_gradients_do_not_depend_on_the_micro_batches(root: Path, preset: str) -
     taught, found = None, []
     for micro_tokens in (1, 60, 100_000):
         engine = engine_of(model_folder(root, "qwen2"), micro_tokens=micro_tokens, grad_clip=1e9)
-        taught = taught or lesson(rollouts(engine), MIXED, preset, **OBJECTIVES[preset])
+        taught = taught or train_batch(rollouts(engine), MIXED, preset, **OBJECTIVES[preset])
         found.append(gradients(engine, taught))
     assert relative_gap(found[0], found[2]) < 1e-6 and relative_gap(found[1], found[2]) < 1e-6
 
@@ -191,7 +193,7 @@ def test_the_gradient_is_that_of_the_formula(root: Path, arch: str) -> None:
     """REINFORCE with a token mean, against a plain forward pass and autograd, one row at a time."""
     engine = engine_of(model_folder(root, arch), micro_tokens=70, grad_clip=1e9)
     rows = rollouts(engine, temperature=0.8)
-    found = gradients(engine, lesson(rows, MIXED, "grpo", ratio="none", clip="none", aggregate="token_mean"))
+    found = gradients(engine, train_batch(rows, MIXED, "grpo", ratio="none", clip="none", aggregate="token_mean"))
     policy = engine.policy("p")
     policy.optimiser.zero_grad()
     for row, advantage in zip(rows, MIXED, strict=True):
@@ -216,11 +218,11 @@ def test_batches_stay_within_the_budget(engine: LocalEngine) -> None:
 
 
 def test_rows_without_advantage_cost_nothing_but_count_in_the_denominator(root: Path) -> None:
-    def run(keep: Callable[[float], bool], preset: str = "grpo") -> tuple[LocalEngine, list[torch.Tensor], Traces]:
+    def run(keep: Callable[[float], bool], preset: str = "grpo") -> tuple[LocalEngine, list[torch.Tensor], Rollouts]:
         engine = engine_of(model_folder(root), grad_clip=1e9)
         rows = rollouts(engine)
         chosen = [(t, a) for t, a in zip(rows, MIXED, strict=True) if keep(a)]
-        taught = lesson(Traces(t for t, _ in chosen), [a for _, a in chosen], preset)
+        taught = train_batch(Rollouts(t for t, _ in chosen), [a for _, a in chosen], preset)
         return engine, gradients(engine, taught), rows
 
     everyone, whole, rows = run(lambda a: True)
@@ -232,17 +234,17 @@ def test_rows_without_advantage_cost_nothing_but_count_in_the_denominator(root: 
 
 def test_rows_without_advantage_are_computed_where_a_regulariser_moves_them(engine: LocalEngine) -> None:
     rows = rollouts(engine)
-    engine.learn(lesson(rows, [0.0] * 8, entropy_coef=0.01))
+    engine.learn(train_batch(rows, [0.0] * 8, entropy_coef=0.01))
     assert engine.ledger.policies["p"].learn == sum(len(t.ids) for t in rows)
 
 
-def test_a_lesson_in_which_nothing_moves_takes_no_step(engine: LocalEngine) -> None:
+def test_a_train_batch_in_which_nothing_moves_takes_no_step(engine: LocalEngine) -> None:
     before, rows = weights(engine), rollouts(engine)
     prompt_only = [np.where(t.mask, 0.0, 1.0) for t in rows]
     for taught in (
-        lesson(rows, [0.0] * 8),
-        Lesson("p", make_objective("grpo"), rows, prompt_only),
-        lesson(Traces([]), []),
+        train_batch(rows, [0.0] * 8),
+        TrainBatch("p", make_objective("grpo"), rows, prompt_only),
+        train_batch(Rollouts([]), []),
     ):
         report = engine.learn(taught)
         assert (report.steps, report.tokens, report.skipped) == (0, 0, None)
@@ -251,7 +253,7 @@ def test_a_lesson_in_which_nothing_moves_takes_no_step(engine: LocalEngine) -> N
 
 def test_an_interrupted_update_leaves_no_gradient_behind(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clean, broken = (engine_of(model_folder(root), micro_tokens=60) for _ in range(2))
-    taught = lesson(rollouts(clean), MIXED)
+    taught = train_batch(rollouts(clean), MIXED)
     real, calls = learner.loss, []
 
     def fails(*args: Any) -> Any:
@@ -276,7 +278,7 @@ def test_clipping_is_alive_over_epochs_and_minibatches(root: Path) -> None:
     engine = engine_of(model_folder(root), lr=3e-3, epochs=2, minibatches=2)
     rows = rollouts(engine)
     old = [t.logprobs.copy() for t in rows]
-    report = engine.learn(lesson(rows, MIXED))
+    report = engine.learn(train_batch(rows, MIXED))
     assert report.steps == 4 and report.clip_fraction > 0
     assert all(np.array_equal(t.logprobs, o) for t, o in zip(rows, old, strict=True)), "the old policy is the sampler"
     ratios = np.concatenate([np.exp(s - o)[t.mask] for s, o, t in zip(engine.score("p", rows), old, rows, strict=True)])
@@ -284,14 +286,14 @@ def test_clipping_is_alive_over_epochs_and_minibatches(root: Path) -> None:
 
 
 def test_a_single_step_is_on_policy(engine: LocalEngine) -> None:
-    report = engine.learn(lesson(rollouts(engine), MIXED))
+    report = engine.learn(train_batch(rollouts(engine), MIXED))
     assert report.steps == 1 and report.clip_fraction == 0 and report.mismatch < 1e-5
 
 
 def test_minibatches_part_the_rows_and_keep_units_together(root: Path) -> None:
     engine = engine_of(model_folder(root), minibatches=3)
     rows = rollouts(engine)
-    taught = Lesson("p", make_objective("grpo"), rows, constant(rows, MIXED), units=[0, 0, 1, 1, 2, 2, 3, 3])
+    taught = TrainBatch("p", make_objective("grpo"), rows, constant(rows, MIXED), units=[0, 0, 1, 1, 2, 2, 3, 3])
     update = learner._Update(engine.policy("p"), taught, 16, engine.ledger)
     first, second = update._split_minibatches(0), update._split_minibatches(1)
     assert sorted(chain(*first)) == sorted(chain(*second)) == list(range(8)) and first != second
@@ -304,14 +306,14 @@ def test_minibatches_part_the_rows_and_keep_units_together(root: Path) -> None:
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_an_advantage_that_is_not_finite_is_refused(engine: LocalEngine, bad: float) -> None:
-    engine.learn(lesson(rollouts(engine), MIXED))
+    engine.learn(train_batch(rollouts(engine), MIXED))
     before, moments = weights(engine), engine.policy("p").get_state()
-    report = engine.learn(lesson(rollouts(engine), [*MIXED[:-1], bad]))
+    report = engine.learn(train_batch(rollouts(engine), [*MIXED[:-1], bad]))
     assert report.skipped is not None and "not finite" in report.skipped and report.steps == 0
     assert same_bits(weights(engine), before)
     assert all(torch.equal(t, moments[k]) for k, t in engine.policy("p").get_state().items())
     assert all(p.grad is None for p in engine.policy("p").parameters)
-    assert engine.learn(lesson(rollouts(engine), MIXED)).skipped is None, "the next lesson is learned"
+    assert engine.learn(train_batch(rollouts(engine), MIXED)).skipped is None, "the next train batch is learned"
 
 
 def test_weights_that_are_not_finite_are_refused_and_kept(engine: LocalEngine) -> None:
@@ -319,14 +321,14 @@ def test_weights_that_are_not_finite_are_refused_and_kept(engine: LocalEngine) -
     with torch.no_grad():
         engine.policy("p").parameters[-1].flatten()[3] = float("nan")
     before = weights(engine)
-    assert engine.learn(lesson(rows, MIXED)).skipped is not None
+    assert engine.learn(train_batch(rows, MIXED)).skipped is not None
     assert all(torch.equal(a.view(torch.int32), b.view(torch.int32)) for a, b in zip(weights(engine), before, strict=True))
 
 
 def test_a_gradient_that_is_not_finite_is_refused_though_the_loss_is(engine: LocalEngine) -> None:
     rows, before = rollouts(engine), weights(engine)
     handle = engine.policy("p").parameters[0].register_hook(lambda g: g * float("inf"))
-    report = engine.learn(lesson(rows, MIXED))
+    report = engine.learn(train_batch(rows, MIXED))
     handle.remove()
     assert report.skipped is not None and report.skipped.startswith("gradient") and np.isfinite(report.loss)
     assert same_bits(weights(engine), before)
@@ -335,9 +337,9 @@ def test_a_gradient_that_is_not_finite_is_refused_though_the_loss_is(engine: Loc
 def test_a_refusal_in_a_later_minibatch_says_so(root: Path) -> None:
     engine = engine_of(model_folder(root), minibatches=2)
     rows = rollouts(engine)
-    update = learner._Update(engine.policy("p"), lesson(rows, MIXED), 16, engine.ledger)
+    update = learner._Update(engine.policy("p"), train_batch(rows, MIXED), 16, engine.ledger)
     bad = update._split_minibatches(0)[1][0]
-    report = engine.learn(lesson(rows, [np.nan if i == bad else 1.0 for i in range(8)]))
+    report = engine.learn(train_batch(rows, [np.nan if i == bad else 1.0 for i in range(8)]))
     assert report.steps == 1 and report.skipped is not None and "after 1 steps" in report.skipped
     assert all(torch.isfinite(w).all() for w in weights(engine))
 
@@ -351,7 +353,7 @@ def test_versions_part_while_learning_and_live_comes_back_bit_for_bit(root: Path
     start = engine.score("p", rows, "ref")
     assert all(np.array_equal(a, b) for a, b in zip(start, engine.score("p", rows), strict=True))
     for turn in range(3):
-        engine.learn(lesson(rows, MIXED))
+        engine.learn(train_batch(rows, MIXED))
         assert engine.publish("p") == turn + 1 == engine.version("p")
         if turn == 0:
             engine.snapshot("p", "first")
@@ -366,21 +368,21 @@ def test_versions_part_while_learning_and_live_comes_back_bit_for_bit(root: Path
 def test_the_average_follows_the_live_weights(root: Path) -> None:
     engine = engine_of(model_folder(root), lr=1e-2, ema=0.75)
     start = weights(engine)
-    engine.learn(lesson(rollouts(engine), MIXED))
+    engine.learn(train_batch(rollouts(engine), MIXED))
     engine.publish("p")
     for mean, old, new in zip(engine.policy("p").get_tag("ema"), start, weights(engine), strict=True):
         assert torch.allclose(mean, 0.75 * old + 0.25 * new, atol=1e-7)
 
 
 def test_live_comes_back_after_an_exception(engine: LocalEngine) -> None:
-    engine.learn(lesson(rollouts(engine), MIXED))
+    engine.learn(train_batch(rollouts(engine), MIXED))
     before, policy = weights(engine), engine.policy("p")
     places = [p.data_ptr() for p in policy.parameters]
     with pytest.raises(KeyboardInterrupt), policy.use_version("ref"):  # noqa: PT012
         assert not same_bits(weights(engine), before)
         raise KeyboardInterrupt
     with pytest.raises(IndexError):
-        engine.score("p", Traces([trace([5], [999_999])]), "ref")
+        engine.score("p", Rollouts([rollout([5], [999_999])]), "ref")
     assert same_bits(weights(engine), before) and places == [p.data_ptr() for p in policy.parameters]
 
 
@@ -397,10 +399,10 @@ def test_an_unknown_version_is_an_error_that_names_the_known(engine: LocalEngine
 
 def test_kl_to_the_start_is_zero_at_first_and_grows(engine: LocalEngine) -> None:
     rows = rollouts(engine)
-    first = engine.learn(lesson(rows, MIXED, kl_coef=0.01))
-    second = engine.learn(lesson(rows, MIXED, kl_coef=0.01))
+    first = engine.learn(train_batch(rows, MIXED, kl_coef=0.01))
+    second = engine.learn(train_batch(rows, MIXED, kl_coef=0.01))
     assert first.kl == pytest.approx(0, abs=1e-9) and second.kl is not None and second.kl > 1e-5
-    assert engine.learn(lesson(rows, MIXED)).kl is None, "not computed where the objective has none"
+    assert engine.learn(train_batch(rows, MIXED)).kl is None, "not computed where the objective has none"
 
 
 def test_a_kl_penalty_pulls_back_to_the_start(root: Path) -> None:
@@ -410,7 +412,7 @@ def test_a_kl_penalty_pulls_back_to_the_start(root: Path) -> None:
         rows = rollouts(engine)
         start = engine.score("p", rows, "ref")
         for _ in range(6):
-            engine.learn(lesson(rows, MIXED, kl_coef=coefficient, clip="none"))
+            engine.learn(train_batch(rows, MIXED, kl_coef=coefficient, clip="none"))
         distance.append(sum(np.abs(a - b).sum() for a, b in zip(engine.score("p", rows), start, strict=True)))
     assert distance[1] < 0.7 * distance[0]
 
@@ -420,16 +422,16 @@ def test_an_entropy_bonus_raises_entropy_and_a_malus_lowers_it(root: Path) -> No
     for coefficient in (-0.5, 0.5):
         engine = engine_of(model_folder(root), lr=1e-3)
         rows = rollouts(engine)
-        found[coefficient] = [engine.learn(lesson(rows, [0.0] * 8, entropy_coef=coefficient)).entropy for _ in range(4)]
+        found[coefficient] = [engine.learn(train_batch(rows, [0.0] * 8, entropy_coef=coefficient)).entropy for _ in range(4)]
     assert found[0.5][-1] > found[0.5][0] == found[-0.5][0] > found[-0.5][-1]
 
 
 def test_cross_entropy_lowers_the_loss_on_given_text(engine: LocalEngine) -> None:
     own = tokenizer("bytes")
-    rows = Traces(trace(own.encode("step 1: "), own.encode(text)) for text in ("3+4=7.", "7*2=14.", "the answer is 42"))
+    rows = Rollouts(rollout(own.encode("step 1: "), own.encode(text)) for text in ("3+4=7.", "7*2=14.", "the answer is 42"))
     losses = []
     for _ in range(12):
-        report = engine.learn(lesson(rows, None, "cross_entropy"))
+        report = engine.learn(train_batch(rows, None, "cross_entropy"))
         losses.append(report.loss)
     assert losses[-1] < 0.7 * losses[0] and report.mismatch is None
     scores = engine.score("p", rows)
@@ -440,14 +442,14 @@ def test_a_policy_gradient_raises_what_was_good_and_lowers_what_was_bad(engine: 
     rows = rollouts(engine)
     before = [s.sum() for s in engine.score("p", rows)]
     for _ in range(3):
-        engine.learn(lesson(rows, [1.0, -1.0] * 4))
+        engine.learn(train_batch(rows, [1.0, -1.0] * 4))
     change = [s.sum() - b for s, b in zip(engine.score("p", rows), before, strict=True)]
     assert min(change[0::2]) > 0 > max(change[1::2])
 
 
 def test_clipping_by_global_norm_bounds_the_step_not_its_direction(root: Path) -> None:
     free, bound = (engine_of(model_folder(root), grad_clip=c) for c in (1e9, 0.01))
-    taught = lesson(rollouts(free), MIXED)
+    taught = train_batch(rollouts(free), MIXED)
     loose, tight = gradients(free, taught), gradients(bound, taught)
     norm = float(torch.sqrt(sum((g**2).sum() for g in loose)))
     assert norm > 0.01 and float(torch.sqrt(sum((g**2).sum() for g in tight))) == pytest.approx(0.01, rel=1e-3)
@@ -460,7 +462,7 @@ def test_clipping_by_global_norm_bounds_the_step_not_its_direction(root: Path) -
 def taught_engine(model: str, **options: Any) -> LocalEngine:
     engine = engine_of(model, lr=1e-3, minibatches=2, ema=0.9, **options)
     for _ in range(2):
-        engine.learn(lesson(rollouts(engine), MIXED))
+        engine.learn(train_batch(rollouts(engine), MIXED))
         engine.publish("p")
     engine.snapshot("p", "kept")
     return engine
@@ -475,7 +477,7 @@ def test_a_resumed_engine_goes_on_in_the_same_bits(root: Path, tmp_path: Path, l
     second.load(tmp_path)
     for engine in (first, second):
         rows = rollouts(engine, seed=4)
-        engine.learn(lesson(rows, MIXED, kl_coef=0.1))
+        engine.learn(train_batch(rows, MIXED, kl_coef=0.1))
         engine.publish("p")
     assert same_bits(weights(first), weights(second))
     assert first.policy("p").get_state().keys() == second.policy("p").get_state().keys(), "stale versions are forgotten"
@@ -496,7 +498,7 @@ def test_a_resumed_run_notices_that_its_start_was_changed(root: Path, tmp_path: 
 def test_a_copy_takes_the_weights_and_starts_the_optimiser_anew(root: Path) -> None:
     engine = LocalEngine({n: section(model_folder(root), lr=1e-3) for n in ("p", "q")}, device="cpu", limit=16)
     rows = rollouts(engine)
-    engine.learn(lesson(rows, MIXED))
+    engine.learn(train_batch(rows, MIXED))
     engine.copy("q", "p")
     assert same_bits(weights(engine, "q"), weights(engine, "p"))
     assert {p.data_ptr() for p in engine.policy("q").parameters}.isdisjoint(p.data_ptr() for p in engine.policy("p").parameters)
@@ -515,7 +517,7 @@ def test_a_copy_between_shapes_is_refused(root: Path) -> None:
 @pytest.mark.parametrize("arch", ARCHITECTURES)
 def test_an_exported_folder_is_an_ordinary_model(root: Path, tmp_path: Path, arch: str) -> None:
     engine = engine_of(model_folder(root, arch), lr=1e-3)
-    engine.learn(lesson(rollouts(engine), MIXED))
+    engine.learn(train_batch(rollouts(engine), MIXED))
     engine.export("p", tmp_path / "out")
     theirs = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
     ids = torch.arange(5, 25)[None]

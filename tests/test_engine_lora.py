@@ -16,14 +16,14 @@ from transformers import AutoModelForCausalLM
 from engine_helpers import (
     ARCHITECTURES,
     constant,
-    lesson,
+    train_batch,
     model_folder,
     prompts,
     requests,
     rollouts,
     same_bits,
     section,
-    trace_of,
+    rollout_of,
     weights,
 )
 from milonga.engine import Decoding
@@ -31,7 +31,7 @@ from milonga.engine.local import LocalEngine
 from milonga.engine.local.vllm_sampler import require_known_adapters
 from milonga.errors import ConfigError
 from milonga.objectives import make_objective
-from milonga.types import Floats, Lesson, Traces
+from milonga.types import Floats, TrainBatch, Rollouts
 
 RANK = {"rank": 4, "alpha": 8.0}
 MIXED = [1.0, -0.5, 2.0, 0.0, -1.5, 0.7, 0.0, 1.2]
@@ -57,8 +57,8 @@ def equal(left: list[Floats], right: list[Floats]) -> bool:
     return all(np.array_equal(a, b) for a, b in zip(left, right, strict=True))
 
 
-def bare_scores(model: str, traces: Traces) -> list[Floats]:
-    return LocalEngine({"p": section(model)}, device="cpu").score("p", traces)
+def bare_scores(model: str, rollouts: Rollouts) -> list[Floats]:
+    return LocalEngine({"p": section(model)}, device="cpu").score("p", rollouts)
 
 
 def test_policies_on_one_model_share_the_base_and_nothing_else(root: Path) -> None:
@@ -94,7 +94,7 @@ def test_learning_one_policy_leaves_the_other_and_the_base_alone(root: Path, arc
     rows = rollouts(engine)
     base, other, start = base_weights(engine), weights(engine, "q"), engine.score("q", rows)
     for _ in range(2):
-        engine.learn(lesson(rows, MIXED))
+        engine.learn(train_batch(rows, MIXED))
     moved = engine.score("p", rows)
     assert max(np.abs(a - b).max() for a, b in zip(moved, start, strict=True)) > 1e-3
     assert equal(engine.score("q", rows), start) and same_bits(weights(engine, "q"), other)
@@ -107,9 +107,9 @@ def test_policies_may_learn_in_turns(root: Path) -> None:
     """Two adapters on one base learn what each would have learned alone."""
     together, alone = pair(model_folder(root)), pair(model_folder(root))
     rows = rollouts(together)
-    for_q = Lesson("q", make_objective("grpo"), rows, constant(rows, [-a for a in MIXED]))
+    for_q = TrainBatch("q", make_objective("grpo"), rows, constant(rows, [-a for a in MIXED]))
     for _ in range(2):
-        together.learn(lesson(rows, MIXED))
+        together.learn(train_batch(rows, MIXED))
         together.learn(for_q)
         alone.learn(for_q)
     assert same_bits(weights(together, "q"), weights(alone, "q"))
@@ -119,10 +119,10 @@ def test_policies_may_learn_in_turns(root: Path) -> None:
 @pytest.mark.parametrize("arch", ARCHITECTURES)
 def test_sampler_and_learner_agree_under_an_adapter(root: Path, arch: str) -> None:
     engine = pair(model_folder(root, arch))
-    engine.learn(lesson(rollouts(engine), MIXED))
+    engine.learn(train_batch(rollouts(engine), MIXED))
     for policy in ("p", "q"):
         done = engine.sample(policy, requests(prompts(5)), Decoding(12, 0.8))
-        rows = Traces(trace_of(c, d, 0.8) for c, d in zip(prompts(5), done, strict=True))
+        rows = Rollouts(rollout_of(c, d, 0.8) for c, d in zip(prompts(5), done, strict=True))
         scores = engine.score(policy, rows)
         assert max(np.abs(s - t.logprobs).max() for s, t in zip(scores, rows, strict=True)) < 1e-5
 
@@ -132,7 +132,7 @@ def test_the_learner_computes_what_the_adapted_model_computes(root: Path, lora: 
     """An adapter on the head counts too."""
     engine = pair(model_folder(root, "qwen2"), lora, lr=0.05)
     for _ in range(2):
-        engine.learn(lesson(rollouts(engine), MIXED))
+        engine.learn(train_batch(rollouts(engine), MIXED))
     policy = engine.policy("p")
     assert all(bool(t.any()) for t in policy.parameters), "every adapter moved"
     (row,) = rollouts(engine, count=1)
@@ -140,7 +140,7 @@ def test_the_learner_computes_what_the_adapted_model_computes(root: Path, lora: 
     policy.activate()
     with torch.no_grad():
         logp = torch.log_softmax(policy.model(input_ids=ids).logits[0, :-1], -1).gather(1, ids[0, 1:, None])[:, 0].numpy()
-    assert np.allclose(engine.score("p", Traces([row]))[0][1:], np.where(row.mask[1:], logp, 0), atol=1e-5)
+    assert np.allclose(engine.score("p", Rollouts([row]))[0][1:], np.where(row.mask[1:], logp, 0), atol=1e-5)
 
 
 def test_the_head_is_adapted_only_where_it_is_named(root: Path) -> None:
@@ -152,7 +152,7 @@ def test_the_head_is_adapted_only_where_it_is_named(root: Path) -> None:
 @pytest.mark.parametrize("arch", ARCHITECTURES)
 def test_an_exported_adapter_is_an_ordinary_peft_folder(root: Path, tmp_path: Path, arch: str) -> None:
     engine = pair(model_folder(root, arch))
-    engine.learn(lesson(rollouts(engine), MIXED))
+    engine.learn(train_batch(rollouts(engine), MIXED))
     engine.export("p", tmp_path / "p")
     assert {"adapter_config.json", "adapter_model.safetensors"} <= {f.name for f in (tmp_path / "p").iterdir()}
     base = AutoModelForCausalLM.from_pretrained(model_folder(root, arch))
@@ -167,7 +167,7 @@ def test_an_exported_adapter_is_an_ordinary_peft_folder(root: Path, tmp_path: Pa
 def test_a_merged_adapter_is_an_ordinary_model_and_the_shared_base_stays(root: Path, tmp_path: Path, arch: str) -> None:
     engine = pair(model_folder(root, arch))
     rows = rollouts(engine)
-    engine.learn(lesson(rows, MIXED))
+    engine.learn(train_batch(rows, MIXED))
     before, base = engine.score("p", rows), base_weights(engine)
     engine.export("p", tmp_path / "p", merged=True)
     theirs = AutoModelForCausalLM.from_pretrained(tmp_path / "p")
@@ -185,7 +185,7 @@ def test_a_merged_adapter_is_an_ordinary_model_and_the_shared_base_stays(root: P
 def test_a_policy_starts_from_a_saved_adapter_and_that_is_its_reference(root: Path, tmp_path: Path) -> None:
     first = pair(model_folder(root))
     rows = rollouts(first)
-    first.learn(lesson(rows, MIXED))
+    first.learn(train_batch(rows, MIXED))
     first.export("p", tmp_path)
     sections = {
         "p": section(model_folder(root), lora=RANK, adapter=str(tmp_path), lr=1e-2),
@@ -196,7 +196,7 @@ def test_a_policy_starts_from_a_saved_adapter_and_that_is_its_reference(root: Pa
     learned = first.score("p", rows)
     assert equal(second.score("p", rows), learned)
     assert equal(second.score("q", rows), bare_scores(model_folder(root), rows))
-    second.learn(lesson(rows, MIXED))
+    second.learn(train_batch(rows, MIXED))
     assert equal(second.score("p", rows, "ref"), learned) and not equal(second.score("p", rows), learned)
 
 
@@ -204,10 +204,10 @@ def test_exporting_one_adapter_does_not_disturb_training(root: Path, tmp_path: P
     watched, plain = pair(model_folder(root)), pair(model_folder(root))
     rows = rollouts(plain)
     for engine in (watched, plain):
-        engine.learn(lesson(rows, MIXED))
+        engine.learn(train_batch(rows, MIXED))
         if engine is watched:
             engine.export("q", tmp_path / "q")
-        engine.learn(lesson(rows, MIXED))
+        engine.learn(train_batch(rows, MIXED))
     assert same_bits(weights(watched), weights(plain))
     assert all(not t.any() for n, t in load_file(tmp_path / "q" / "adapter_model.safetensors").items() if "lora_B" in n)
 
@@ -228,7 +228,7 @@ def test_a_missing_adapter_is_an_error_that_names_the_folder(root: Path, tmp_pat
 
 def test_a_checkpoint_holds_the_adapters_and_not_the_base(root: Path, tmp_path: Path) -> None:
     engine = pair(model_folder(root))
-    engine.learn(lesson(rollouts(engine), MIXED))
+    engine.learn(train_batch(rollouts(engine), MIXED))
     engine.save(tmp_path)
     for name in ("p", "q"):
         assert all("lora_" in key for key in load_file(tmp_path / f"{name}.safetensors"))
@@ -241,7 +241,7 @@ def test_learning_an_adapter_is_charged_less_than_learning_a_model(root: Path) -
     rows = rollouts(whole)
     for engine in (whole, adapted):
         engine.ledger.policies.clear()
-        engine.learn(lesson(rows, MIXED))
+        engine.learn(train_batch(rows, MIXED))
     full, part = (engine.ledger.policies["p"] for engine in (whole, adapted))
     assert full.learn == part.learn and part.flops < full.flops
 

@@ -19,13 +19,13 @@ from engine_helpers import (
     requests,
     section,
     tokenizer,
-    trace_of,
+    rollout_of,
 )
 from milonga.engine import Completion, Decoding, Request
 from milonga.engine.base import Ledger
 from milonga.engine.local import LocalEngine, sampler
 from milonga.engine.local.sampler import draw_uniform, pick
-from milonga.types import Part, Traces
+from milonga.types import Part, Rollouts
 
 MODELS = (*ARCHITECTURES, "embedded")
 TOLERANCE = dict.fromkeys(ARCHITECTURES, 1e-5) | {"embedded": 5e-5}
@@ -48,9 +48,9 @@ def contexts(name: str, count: int, seed: int = 0) -> list[np.ndarray]:
 
 def gaps(engine: LocalEngine, asked: list[Request], done: list[Completion], temperature: float = 1.0) -> np.ndarray:
     """Between sampling and a fresh forward pass, of all sampled tokens."""
-    traces = Traces(trace_of(r.context, d, temperature) for r, d in zip(asked, done, strict=True))
-    scores = engine.score("p", traces)
-    return np.concatenate([np.abs(s - t.logprobs)[t.mask] for s, t in zip(scores, traces, strict=True)])
+    rollouts = Rollouts(rollout_of(r.context, d, temperature) for r, d in zip(asked, done, strict=True))
+    scores = engine.score("p", rollouts)
+    return np.concatenate([np.abs(s - t.logprobs)[t.mask] for s, t in zip(scores, rollouts, strict=True)])
 
 
 def ids(done: list[Completion]) -> list[list[int]]:

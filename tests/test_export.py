@@ -1,4 +1,4 @@
-"""Exported seats: ordinary folders for transformers and peft, with a card, that another run can begin from."""
+"""Exported agents: ordinary folders for transformers and peft, with a card, that another run can begin from."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from milonga.using.export import export
 @pytest.fixture(scope="module")
 def exported(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     root = tmp_path_factory.mktemp("exported")
-    for seat in ("generator", "verifier"):
-        export(trained, seat, root / seat)
-    return {seat: root / seat for seat in ("generator", "verifier")}
+    for agent in ("generator", "verifier"):
+        export(trained, agent, root / agent)
+    return {agent: root / agent for agent in ("generator", "verifier")}
 
 
 @pytest.fixture(scope="module")
 def adapted(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run with an adapter for each seat."""
+    """A run with an adapter for each agent."""
     folder = tmp_path_factory.mktemp("adapted") / "run"
     settings = merge(TINY, {"binding": "lora", "options": {"warmup": 1, "n_generator": 1}})
     run("tango", turns=1, out=folder, settings=settings, quiet=True)
@@ -48,18 +48,18 @@ def logits_of(model: Any) -> torch.Tensor:
     return found
 
 
-def policy_of(pair: Pair, seat: str) -> Any:
-    policy = pair.engine.policies[seat]  # type: ignore[attr-defined]
+def policy_of(pair: Pair, agent: str) -> Any:
+    policy = pair.engine.policies[agent]  # type: ignore[attr-defined]
     policy.activate()
     return policy
 
 
-@pytest.mark.parametrize("seat", ["generator", "verifier"])
-def test_transformers_computes_what_the_run_computed(trained: Path, exported: dict[str, Path], seat: str) -> None:
-    theirs = AutoModelForCausalLM.from_pretrained(exported[seat])
+@pytest.mark.parametrize("agent", ["generator", "verifier"])
+def test_transformers_computes_what_the_run_computed(trained: Path, exported: dict[str, Path], agent: str) -> None:
+    theirs = AutoModelForCausalLM.from_pretrained(exported[agent])
     start = AutoModelForCausalLM.from_pretrained(Path(__file__).parents[1] / "src/milonga/embedded/base", dtype=torch.float32)
-    with Pair.open(trained, [seat]) as pair:
-        assert torch.equal(logits_of(theirs), logits_of(policy_of(pair, seat).model))
+    with Pair.open(trained, [agent]) as pair:
+        assert torch.equal(logits_of(theirs), logits_of(policy_of(pair, agent).model))
     assert not torch.equal(logits_of(theirs), logits_of(start)), "it was trained"
 
 
@@ -98,7 +98,7 @@ def test_a_note_lies_beside_what_a_run_keeps_and_what_is_exported(trained: Path,
 
 
 def test_an_exported_folder_starts_another_run_as_it_is(exported: dict[str, Path], tmp_path: Path) -> None:
-    models = {seat: str(folder) for seat, folder in exported.items()}
+    models = {agent: str(folder) for agent, folder in exported.items()}
     plan = plan_run("tango", models=models)
     assert plan.config.dialect == "terse" and plan.policies["generator"].learning_rate == 1e-4
     lora = plan_run("tango", models=models | {"verifier": models["generator"]}, settings=[{"binding": "lora"}])
@@ -196,7 +196,7 @@ def test_a_scorer_says_how_it_is_read(tmp_path: Path) -> None:
 
 
 def test_a_damaged_note_is_named(tmp_path: Path) -> None:
-    for text in ("", "[]", '{"seats": []}', '{"seats": 3, "x": 1}'):
+    for text in ("", "[]", '{"agents": []}', '{"agents": 3, "x": 1}'):
         (tmp_path / FILE).write_text(text)
         with pytest.raises(ConfigError, match="is not a note that milonga wrote"):
             plan_run("grpo", models={"generator": str(tmp_path)})

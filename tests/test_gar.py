@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cases import TINY
-from helpers import PROPERTY, make_trace
+from helpers import PROPERTY, make_rollout
 from milonga.api import make_engine
 from milonga.config import merge
 from milonga.credit import SliceReward, approval_rate, average_step_verdicts, group_verdicts, normalise
@@ -22,9 +22,9 @@ from milonga.evals.slices import origin_auc, slice_metrics, yes_rates
 from milonga.recipes.slicing import cut_slices, score_origin_logprobs, write_reference
 from milonga.resolve import Plan, resolve
 from milonga.roles import DIALECTS, Dialect, SliceJudge, StepSolver
-from milonga.table import Setting, Table
+from milonga.context import RunContext, Context
 from milonga.tasks import make_keyed_rng, make_task
-from milonga.types import Grade, Problem, Reading, Trace, Traces, Verification
+from milonga.types import Grade, Problem, Parsed, Rollout, Rollouts, Verification
 
 JUDGES = {dialect: SliceJudge(dialect) for dialect in DIALECTS}
 dialects = st.sampled_from(DIALECTS)
@@ -49,10 +49,10 @@ def test_the_published_weights_say_yes_from_a_third_or_three_fifths_on() -> None
 
 
 def test_a_style_that_tells_the_origin_makes_no_the_best_verdict_on_right_slices() -> None:
-    """The built-in conflict: at q = 0 a right slice of a right trace is worth more as a no."""
+    """The built-in conflict: at q = 0 a right slice of a right rollout is worth more as a no."""
     plain = SliceReward(1.0, 0.5)
     assert plain(False, False, 1.0) > plain(True, False, 1.0)
-    # Both remedies of the paper's trap: exempt right traces, or let agreement weigh as much as origin.
+    # Both remedies of the paper's trap: exempt right rollouts, or let agreement weigh as much as origin.
     assert least_sure(SliceReward(1.0, 0.5, z0_only_wrong=True), 1.0) == 0.0
     assert least_sure(SliceReward(1.0, 1.0), 1.0) <= 0.001
     assert least_sure(SliceReward(1.0, 0.5, z0_only_wrong=True), 0.0) == least_sure(plain, 0.0)
@@ -115,9 +115,9 @@ def test_approval_is_the_share_of_yes_over_slices() -> None:
 
 
 def test_votes_of_slices_reach_their_steps() -> None:
-    solution = make_trace(2, 6, (2, 4, 6))
+    solution = make_rollout(2, 6, (2, 4, 6))
     assert average_step_verdicts([[True, True], [True, False]], solution, 2) == [1.0, 1.0, 0.0]
-    assert average_step_verdicts([[True]], solution, 2) is None and average_step_verdicts([], make_trace(2, 3), 2) is None
+    assert average_step_verdicts([[True]], solution, 2) is None and average_step_verdicts([], make_rollout(2, 3), 2) is None
     assert average_step_verdicts([[True]] * 3, solution, 2) is None
 
 
@@ -132,34 +132,34 @@ NOTES = {
 }
 
 
-def solved(steps: list[str], dialect: Dialect = "terse", truth: tuple[bool, ...] | None = None) -> Trace:
+def solved(steps: list[str], dialect: Dialect = "terse", truth: tuple[bool, ...] | None = None) -> Rollout:
     solver = StepSolver(dialect)
     text = solver.write(steps, "1")
-    return Trace.from_text("s", "generator", Problem("p", "3+4%10", "1"), text, solver.read(text), Grade(True, truth))
+    return Rollout.from_text("s", "generator", Problem("p", "3+4%10", "1"), text, solver.parse(text), Grade(True, truth))
 
 
 @PROPERTY
 @given(dialect=dialects, verdict=st.booleans(), data=st.data())
 def test_a_written_verdict_reads_back_and_its_reverse_is_the_other(dialect: Dialect, verdict: bool, data: Any) -> None:
-    judge, about = JUDGES[dialect], JUDGES[dialect].split_solution(solved(["a", "b", "c"], dialect))[0]
+    judge, targets = JUDGES[dialect], JUDGES[dialect].split_solution(solved(["a", "b", "c"], dialect))[0]
     text = judge.write(verdict, data.draw(NOTES[dialect]))
-    reading, other = judge.read(text, about), judge.read(judge.flip_verdict(text), about)
-    assert reading.is_valid and reading.format == 1.0
-    assert reading.value == Verification((verdict, verdict), verdict)
+    parsed, other = judge.parse(text, target), judge.parse(judge.flip_verdict(text), target)
+    assert parsed.is_valid and parsed.format == 1.0
+    assert parsed.value == Verification((verdict, verdict), verdict)
     assert other.value.final == (not verdict) and judge.flip_verdict(judge.flip_verdict(text)) == text
 
 
 @PROPERTY
 @given(dialect=dialects, text=st.text(max_size=30) | st.text("=+-\n<>/verdictanlysYESNO ", max_size=60))
 def test_whatever_is_read_is_a_verdict_or_says_why_not(dialect: Dialect, text: str) -> None:
-    reading = JUDGES[dialect].read(text, JUDGES[dialect].split_solution(solved(["a"], dialect))[0])
-    assert reading.is_valid == (reading.value.final is not None) == (reading.format == 1.0)
+    parsed = JUDGES[dialect].parse(text, JUDGES[dialect].split_solution(solved(["a"], dialect))[0])
+    assert parsed.is_valid == (parsed.value.final is not None) == (parsed.format == 1.0)
 
 
 @pytest.mark.parametrize("text", ["", "+", "=", "=+\n", "=+=-", "==+", "\n=+", "<analysis></analysis><verdict>MAYBE</verdict>"])
 def test_half_a_verdict_is_none(text: str) -> None:
     for dialect in DIALECTS:
-        assert not JUDGES[dialect].read(text, JUDGES[dialect].split_solution(solved(["a"], dialect))[0]).is_valid
+        assert not JUDGES[dialect].parse(text, JUDGES[dialect].split_solution(solved(["a"], dialect))[0]).is_valid
 
 
 @PROPERTY
@@ -168,12 +168,12 @@ def test_slices_cover_the_steps_in_order_and_nothing_twice(steps: list[str], siz
     truth = tuple(len(step) % 2 == 0 for step in steps)
     whole = solved(steps, truth=truth)
     slices = SliceJudge("terse", size).split_solution(whole)
-    values = [piece.reading.value for piece in slices]
+    values = [piece.parsed.value for piece in slices]
     assert [step for value in values for step in value.steps] == steps
     assert all(len(value.steps) == size for value in values[:-1])
     assert all(list(value.before) == steps[: k * size] for k, value in enumerate(values))
     assert tuple(right for piece in slices if piece.grade for right in piece.grade.steps or ()) == truth
-    assert all(piece.subject is whole and piece.correct == 1.0 for piece in slices)
+    assert all(piece.target is whole and piece.correct == 1.0 for piece in slices)
     assert len({piece.id for piece in slices}) == len(slices)
 
 
@@ -192,10 +192,10 @@ def test_a_slice_is_shown_with_what_came_before_it_only_where_that_is_wanted(dia
 def test_whole_solutions_get_a_verdict_for_each_step() -> None:
     judge, whole = JUDGES["terse"], solved(["a", "b", "c"])
 
-    def said(*verdicts: bool | None) -> Reading:
+    def said(*verdicts: bool | None) -> Parsed:
         texts = ["" if v is None else judge.write(v) for v in verdicts]
         pieces = zip(judge.split_solution(whole), texts, strict=False)
-        return judge.merge_verdicts(whole, [replace(piece, reading=judge.read(text, piece)) for piece, text in pieces])
+        return judge.merge_verdicts(whole, [replace(piece, parsed=judge.parse(text, piece)) for piece, text in pieces])
 
     assert said(True, False).value == Verification((True, True, False), False)
     assert said(True, True).value == Verification((True, True, True), True)
@@ -208,10 +208,10 @@ def test_demonstrations_hold_both_classes_alike_and_are_sometimes_wrong() -> Non
     for problem in task.draw_problems("train", 0, 400):
         piece, text = judge.demonstrate(task, problem, make_keyed_rng("x", problem.id))
         assert piece is not None and piece.grade is not None and piece.grade.steps is not None
-        reading = judge.read(text, piece)
-        assert reading.is_valid
+        parsed = judge.parse(text, piece)
+        assert parsed.is_valid
         right.append(all(piece.grade.steps))
-        agree.append(reading.value.final == right[-1])
+        agree.append(parsed.value.final == right[-1])
         odd += len(piece.grade.steps) == 1
     assert 0.42 < np.mean(right) < 0.58 and 0.75 < np.mean(agree) < 0.95
     assert odd > 50  # the fifth step stands alone in its slice, and is asked about too
@@ -232,9 +232,9 @@ def test_style_is_noticed_and_its_absence_too() -> None:
     assert origin_auc(["a"] * 3, ["b"] * 9) is None
 
 
-def verdict(piece: Trace, said: bool | None, number: int = 0) -> Trace:
-    made = Trace.from_text(f"{piece.id}/{number}", "verifier", piece.problem, "", Reading(Verification(None, said), 1.0))
-    return replace(made, about=(piece,), origin="sampled")
+def verdict(piece: Rollout, said: bool | None, number: int = 0) -> Rollout:
+    made = Rollout.from_text(f"{piece.id}/{number}", "verifier", piece.problem, "", Parsed(Verification(None, said), 1.0))
+    return replace(made, targets=(piece,), origin="sampled")
 
 
 def test_slice_metrics_by_hand() -> None:
@@ -242,7 +242,7 @@ def test_slice_metrics_by_hand() -> None:
     sampled = replace(solved(["a", "b", "c", "d"], truth=(True, True, False, False)), origin="sampled")
     reference = replace(solved(["e", "f"], truth=(True, True)), id="r")
     said = [True, False, False, None, True, False]
-    verdicts = Traces(
+    verdicts = Rollouts(
         verdict(p, s) for p, s in zip([*judge.split_solution(sampled), *judge.split_solution(reference)], said, strict=True)
     )
     found = slice_metrics(verdicts)
@@ -250,11 +250,11 @@ def test_slice_metrics_by_hand() -> None:
     assert (found["yes_on_right"], found["yes_on_wrong"], found["yes_on_reference"]) == (0.5, 0.0, 0.5)
     assert found["slice_steps"] == 1.0 and found["slice_length"] == 1.0
     unknown = replace(sampled, grade=Grade(True))
-    nobody = yes_rates(Traces(verdict(p, True) for p in judge.split_solution(unknown)))
+    nobody = yes_rates(Rollouts(verdict(p, True) for p in judge.split_solution(unknown)))
     assert nobody == {"yes_on_reference": None, "yes_on_right": None, "yes_on_wrong": None}
 
 
-# -- At the table -----------------------------------------------------------------------------------
+# -- At the context -----------------------------------------------------------------------------------
 
 
 def plan(**settings: Any) -> Plan:
@@ -266,50 +266,50 @@ def engine() -> Any:
     return make_engine(plan())
 
 
-def table(p: Plan, learner: str = "generator") -> Table:
+def ctx(p: Plan, learner: str = "generator") -> Context:
     sampling, seed, problems = p.config.sampling, p.config.seed, p.config.batch.problems
-    return Table(Setting(engine(), p.task, p.roles, p.seats, sampling, seed, problems), 1, learner)
+    return Context(RunContext(engine(), p.task, p.roles, p.agents, sampling, seed, problems), 1, learner)
 
 
-def played(p: Plan, yes: Any) -> tuple[Table, Traces, Traces]:
+def rollouts(p: Plan, yes: Any) -> tuple[Context, Rollouts, Rollouts]:
     """Solutions of the generator, and four verdicts by hand on each slice of theirs and of the references."""
-    one = table(p)
+    one = ctx(p)
     solutions = one.ask("generator", one.problems(), 4)
     problems = {t.problem.id: t.problem for t in solutions}.values()
     pieces = cut_slices(one, [*solutions, *(write_reference(one, problem) for problem in problems)])
     made = one.ask("verifier", pieces[:1])[0]  # real tokens to carry the credit
     checks = [verdict(piece, yes(piece, k), k) for piece in pieces for k in range(4)]
     nothing = np.zeros(len(made.ids))
-    return one, solutions, Traces(replace(c, ids=made.ids, segments=made.segments, logprobs=nothing) for c in checks)
+    return one, solutions, Rollouts(replace(c, ids=made.ids, segments=made.segments, logprobs=nothing) for c in checks)
 
 
 def test_both_players_learn_in_one_turn_and_the_frozen_one_does_not() -> None:
     for frozen in (False, True):
         p = plan(options={"frozen": frozen})
-        one, solutions, checks = played(p, lambda piece, k: k % 2 == 0)
-        lessons = list(p.recipe.credit(one, Traces([*solutions, *checks])))
-        assert [lesson.policy for lesson in lessons] == (["generator"] if frozen else ["generator", "verifier"])
+        one, solutions, checks = rollouts(p, lambda piece, k: k % 2 == 0)
+        train_batches = list(p.recipe.credit(one, Rollouts([*solutions, *checks])))
+        assert [train_batch.policy for train_batch in train_batches] == (["generator"] if frozen else ["generator", "verifier"])
 
 
 def test_a_group_with_equal_rewards_has_no_advantage() -> None:
     p = plan(options={"lambda1": 0.0})
-    one, solutions, checks = played(p, lambda piece, k: True)
-    lesson = p.recipe.credit_generator(one, solutions, checks)  # type: ignore[attr-defined]
-    assert lesson.advantages is not None and not any(a.any() for a in lesson.advantages)
+    one, solutions, checks = rollouts(p, lambda piece, k: True)
+    train_batch = p.recipe.credit_generator(one, solutions, checks)  # type: ignore[attr-defined]
+    assert train_batch.advantages is not None and not any(a.any() for a in train_batch.advantages)
 
 
 def test_verdicts_are_compared_only_with_those_on_the_same_slice() -> None:
     """References and generated slices in one group would pay for the origin twice."""
     p = plan()
-    one, _, checks = played(p, lambda piece, k: k > 0)
-    lesson = p.recipe.credit_verifier(one, checks)  # type: ignore[attr-defined]
-    assert lesson.advantages is not None and lesson.weights is not None
+    one, _, checks = rollouts(p, lambda piece, k: k > 0)
+    train_batch = p.recipe.credit_verifier(one, checks)  # type: ignore[attr-defined]
+    assert train_batch.advantages is not None and train_batch.weights is not None
     sums: dict[str, float] = {}
-    for check, advantage in zip(checks, lesson.advantages, strict=True):
-        sums[check.subject.id] = sums.get(check.subject.id, 0.0) + float(advantage.max() + advantage.min())
+    for check, advantage in zip(checks, train_batch.advantages, strict=True):
+        sums[check.target.id] = sums.get(check.target.id, 0.0) + float(advantage.max() + advantage.min())
     assert len(sums) == len(checks) // 4 and all(abs(total) < 1e-9 for total in sums.values())
-    origins = np.array([check.subject.subject.origin == "given" for check in checks])
-    weights = np.array(lesson.weights)
+    origins = np.array([check.target.target.origin == "given" for check in checks])
+    weights = np.array(train_batch.weights)
     assert weights[origins].sum() == pytest.approx(weights[~origins].sum())
 
 
@@ -318,12 +318,12 @@ def test_normalising_each_reward_keeps_apart_what_a_sum_confuses() -> None:
 
     def best(how: str, right: bool) -> float:
         p = plan(options={"normalise": how})
-        one, solutions, checks = played(p, lambda piece, k: piece.subject.id.endswith("/0"))
+        one, solutions, checks = rollouts(p, lambda piece, k: piece.target.id.endswith("/0"))
         graded = {t.id: Grade(right and t.id.endswith("/0"), t.grade.steps if t.grade else None) for t in solutions}
-        solutions = Traces(replace(t, grade=graded[t.id]) for t in solutions)
-        lesson = p.recipe.credit_generator(one, solutions, checks)  # type: ignore[attr-defined]
-        assert lesson.advantages is not None
-        return max(float(a.max()) for t, a in zip(solutions, lesson.advantages, strict=True) if t.id.endswith("/0"))
+        solutions = Rollouts(replace(t, grade=graded[t.id]) for t in solutions)
+        train_batch = p.recipe.credit_generator(one, solutions, checks)  # type: ignore[attr-defined]
+        assert train_batch.advantages is not None
+        return max(float(a.max()) for t, a in zip(solutions, train_batch.advantages, strict=True) if t.id.endswith("/0"))
 
     assert best("sum", True) == pytest.approx(best("sum", False), abs=1e-4)
     assert best("per_reward", True) == pytest.approx(2 * best("per_reward", False), abs=1e-4)
@@ -332,22 +332,22 @@ def test_normalising_each_reward_keeps_apart_what_a_sum_confuses() -> None:
 def test_slice_advantages_differ_along_a_solution_and_the_default_does_not() -> None:
     for steps in (False, True):
         p = plan(options={"slice_advantage": steps, "lambda1": 0.0})
-        one, solutions, checks = played(p, lambda piece, k: piece.id.endswith(":0"))
-        lesson = p.recipe.credit_generator(one, solutions, checks)  # type: ignore[attr-defined]
-        assert lesson.advantages is not None
-        kinds = [len(set(a[t.mask])) for t, a in zip(solutions, lesson.advantages, strict=True) if len(t.steps) == 3]
+        one, solutions, checks = rollouts(p, lambda piece, k: piece.id.endswith(":0"))
+        train_batch = p.recipe.credit_generator(one, solutions, checks)  # type: ignore[attr-defined]
+        assert train_batch.advantages is not None
+        kinds = [len(set(a[t.mask])) for t, a in zip(solutions, train_batch.advantages, strict=True) if len(t.steps) == 3]
         assert kinds and all((kind > 1) == steps for kind in kinds)
 
 
 def test_the_certainty_of_a_verdict_is_a_chance_and_alike_without_an_analysis() -> None:
-    one = table(plan())
-    judge = one.setting.roles["verifier"]
+    one = ctx(plan())
+    judge = one.run_context.roles["verifier"]
     assert isinstance(judge, SliceJudge)
     piece = judge.split_solution(write_reference(one, one.problems(1)[0]))[0]
     written = one.write("verifier", [piece] * 4, [judge.write(v, a) for v in (True, False) for a in ("", "42+")])
     both = score_origin_logprobs(one, written)
-    sampled = replace(piece, about=(replace(piece.subject, origin="sampled"),))
-    other = score_origin_logprobs(one, Traces(replace(t, about=(sampled,)) for t in written))
+    sampled = replace(piece, targets=(replace(piece.target, origin="sampled"),))
+    other = score_origin_logprobs(one, Rollouts(replace(t, targets=(sampled,)) for t in written))
     assert all(np.exp(both[t.id]) + np.exp(other[t.id]) == pytest.approx(1.0) for t in written)
     bare, noted, bare_no, noted_no = (both[t.id] for t in written)
     assert bare == pytest.approx(bare_no, abs=1e-5) and noted == pytest.approx(noted_no, abs=1e-5)
@@ -355,25 +355,25 @@ def test_the_certainty_of_a_verdict_is_a_chance_and_alike_without_an_analysis() 
 
 
 def test_references_are_written_as_the_generator_writes_unless_they_are_marked() -> None:
-    one = table(plan())
+    one = ctx(plan())
     problem = one.problems(1)[0]
     plain, marked = write_reference(one, problem), write_reference(one, problem, "~")
-    assert plain.reading.is_valid and plain.grade is not None and plain.grade.is_sound and plain.origin == "given"
-    assert marked.text.count("~") == len(plain.reading.value.steps) and marked.text.replace("~", "") == plain.text
+    assert plain.parsed.is_valid and plain.grade is not None and plain.grade.is_sound and plain.origin == "given"
+    assert marked.text.count("~") == len(plain.parsed.value.steps) and marked.text.replace("~", "") == plain.text
 
 
 def test_the_table_judges_whole_solutions_by_their_slices() -> None:
-    one = table(plan(), "verifier")
+    one = ctx(plan(), "verifier")
     problems = one.problems(3)
-    checks = one.judge("verifier", Traces(write_reference(one, problem) for problem in problems), 2)
-    assert [c.subject.problem.id for c in checks] == [p.id for p in problems for _ in range(2)]
+    checks = one.judge("verifier", Rollouts(write_reference(one, problem) for problem in problems), 2)
+    assert [c.target.problem.id for c in checks] == [p.id for p in problems for _ in range(2)]
     assert len({c.id for c in checks}) == 6 and all(c.origin == "given" and not c.length for c in checks)
-    judge = one.setting.roles["verifier"]
+    judge = one.run_context.roles["verifier"]
     for check in checks:
-        value = check.reading.value
-        assert (value.steps is None) == (value.final is None) == (not check.reading.is_valid)
+        value = check.parsed.value
+        assert (value.steps is None) == (value.final is None) == (not check.parsed.is_valid)
         assert value.steps is None or (len(value.steps) == 3 and value.steps[0] == value.steps[1])
-    assert judge.split_solution(checks[0].subject) is not None
+    assert judge.split_solution(checks[0].target) is not None
 
 
 def test_a_task_without_exact_steps_can_have_neither_teacher_nor_references(tmp_path: Any) -> None:
@@ -390,4 +390,4 @@ def test_verdicts_are_gathered_by_solution_and_slice() -> None:
     pieces = SliceJudge("terse", 1).split_solution(solved(["a", "b"]))
     said = ([True, None], [False, True])
     checks = [verdict(p, s, k) for p, both in zip(pieces, said, strict=True) for k, s in enumerate(both)]
-    assert group_verdicts(Traces(checks)) == {"s": [[True, None], [False, True]]}
+    assert group_verdicts(Rollouts(checks)) == {"s": [[True, None], [False, True]]}

@@ -24,9 +24,9 @@ from milonga.roles import DIALECTS, Dialect, StepSolver, YesNoVerifier
 from milonga.roles.demonstrate import write_check
 from milonga.roles.solver import demonstration_to_rollout
 from milonga.roles.yes_no import yes_probability
-from milonga.table import Setting, Table
+from milonga.context import RunContext, Context
 from milonga.tasks import make_task
-from milonga.types import Grade, Problem, Reading, Solution, Trace, Traces, Verification
+from milonga.types import Grade, Problem, Parsed, Solution, Rollout, Rollouts, Verification
 
 FORMS: tuple[Literal["cot", "direct"], ...] = ("cot", "direct")
 
@@ -40,14 +40,14 @@ def plan(**settings: Any) -> Plan:
     return resolve([{"recipe": "genrm"}, TINY, settings])
 
 
-def table(p: Plan, turn: int = 1) -> Table:
+def ctx(p: Plan, turn: int = 1) -> Context:
     sampling, seed, problems = p.config.sampling, p.config.seed, p.config.batch.problems
-    return Table(Setting(engine(), p.task, p.roles, p.seats, sampling, seed, problems), turn, "verifier")
+    return Context(RunContext(engine(), p.task, p.roles, p.agents, sampling, seed, problems), turn, "verifier")
 
 
-def solution(steps: int = 2, text: str = "a solution") -> Trace:
+def solution(steps: int = 2, text: str = "a solution") -> Rollout:
     value = Solution(tuple("s" for _ in range(steps)), tuple(range(1, steps + 1)), "1")
-    return Trace.from_text("s", "generator", Problem("p", "a problem", "1"), text, Reading(value, 1.0))
+    return Rollout.from_text("s", "generator", Problem("p", "a problem", "1"), text, Parsed(value, 1.0))
 
 
 # The role.
@@ -61,19 +61,19 @@ def test_what_is_written_reads_back(dialect: Dialect, form: Any, data: st.DataOb
     final = data.draw(st.booleans())
     note = st.text(st.characters(codec="utf-8", exclude_characters="\n=<{}\\"), max_size=8).map(str.strip)
     notes = data.draw(st.none() | st.lists(note, min_size=len(verdicts), max_size=len(verdicts)))
-    reading = role.read(role.write(verdicts, final, notes), solution(len(verdicts)))
-    assert reading.is_valid and reading.format == 1.0
-    assert reading.value.final is final
-    assert reading.value.steps == (tuple(verdicts) if form == "cot" else None)
+    parsed = role.parse(role.write(verdicts, final, notes), solution(len(verdicts)))
+    assert parsed.is_valid and parsed.format == 1.0
+    assert parsed.value.final is final
+    assert parsed.value.steps == (tuple(verdicts) if form == "cot" else None)
 
 
 @PROPERTY
 @given(dialect=st.sampled_from(DIALECTS), form=st.sampled_from(FORMS), text=st.text(max_size=60))
 def test_no_output_breaks_the_reader(dialect: Dialect, form: Any, text: str) -> None:
     role = YesNoVerifier(dialect, form)
-    reading = role.read(text, solution())
-    assert 0 <= reading.format <= 1 and reading.value.final in (True, False, None)
-    assert reading.is_valid or reading.format < 1
+    parsed = role.parse(text, solution())
+    assert 0 <= parsed.format <= 1 and parsed.value.final in (True, False, None)
+    assert parsed.is_valid or parsed.format < 1
 
 
 @pytest.mark.parametrize(
@@ -81,9 +81,9 @@ def test_no_output_breaks_the_reader(dialect: Dialect, form: Any, text: str) -> 
     [("Yes", True), (" No\n", False), ("yes", None), ("Yes, it is", None), ("YesNo", None), ("", None), ("+", None)],
 )
 def test_only_the_word_itself_is_a_verdict(text: str, final: bool | None) -> None:
-    assert YesNoVerifier("tagged", "direct").read(text, solution()).value.final is final
+    assert YesNoVerifier("tagged", "direct").parse(text, solution()).value.final is final
     checks = "<step_verification><step>\\boxed{CORRECT}</step><step>\\boxed{CORRECT}</step></step_verification>"
-    assert YesNoVerifier("tagged").read(f"{checks}\n<verdict>{text}</verdict>", solution()).value.final is final
+    assert YesNoVerifier("tagged").parse(f"{checks}\n<verdict>{text}</verdict>", solution()).value.final is final
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
@@ -110,8 +110,8 @@ def test_the_normalised_chance_does_not_see_other_tokens(yes: float, no: float, 
     assert yes_probability(yes, no) + yes_probability(no, yes) == pytest.approx(1)
 
 
-def check(final: bool | None, steps: tuple[bool, ...] | None = (True, True)) -> Reading:
-    return Reading(Verification(steps, final), 1.0, None if final is not None else "unreadable")
+def check(final: bool | None, steps: tuple[bool, ...] | None = (True, True)) -> Parsed:
+    return Parsed(Verification(steps, final), 1.0, None if final is not None else "unreadable")
 
 
 def test_the_mean_of_chances_is_not_a_vote() -> None:
@@ -144,51 +144,51 @@ def test_steps_are_judged_by_the_majority_of_the_checks() -> None:
 def test_the_score_is_what_the_model_says_at_the_verdict(form: Any) -> None:
     """Against log-probabilities of whole written verdicts, which the learner's own forward gives."""
     p = plan(options={"form": form, "rationales": 1})
-    one = table(p)
+    one = ctx(p)
     solutions = one.ask("generator", one.problems(), 2)
     judged = one.judge("verifier", solutions)
     role = p.roles["verifier"]
     assert isinstance(role, YesNoVerifier)
     for found in judged:
-        if found.reading.value.final is None:
+        if found.parsed.value.final is None:
             continue
         ends = [found.text[:-1] + word for word in role.words]
-        written = one.write("verifier", [found.subject] * 2, ends)
+        written = one.write("verifier", [found.target] * 2, ends)
         yes, no = (float(row[-2]) for row in engine().score("verifier", written))  # the last is the end of the text
-        assert found.reading.value.score == pytest.approx(yes_probability(yes, no), abs=1e-5)
-        assert found.reading.value.final == (found.reading.value.score >= 0.5)
-    assert any(found.reading.value.score is not None for found in judged)
+        assert found.parsed.value.score == pytest.approx(yes_probability(yes, no), abs=1e-5)
+        assert found.parsed.value.final == (found.parsed.value.score >= 0.5)
+    assert any(found.parsed.value.score is not None for found in judged)
 
 
 def test_several_checks_are_sampled_apart_and_averaged() -> None:
     p = plan(options={"rationales": 4})
-    solutions = table(p).ask("generator", table(p).problems(), 2)
-    judged = table(p).judge("verifier", solutions, n=2)
+    solutions = ctx(p).ask("generator", ctx(p).problems(), 2)
+    judged = ctx(p).judge("verifier", solutions, n=2)
     assert len(judged) == 2 * len(solutions)
-    again = table(p)
+    again = ctx(p)
     checks = again.ask("verifier", solutions, 8)
     role = p.roles["verifier"]
     assert isinstance(role, YesNoVerifier)
     chances = judging.compute_word_chances(again, "verifier", role, checks, "live")
     for row, found in enumerate(judged):
         known = [c for c in chances[4 * row : 4 * row + 4] if not math.isnan(c)]
-        assert found.reading.value.score == pytest.approx(np.mean(known)) if known else found.reading.value.score is None
-        assert found.subject.id == checks[4 * row].subject.id
-    assert len(table(p).judge("verifier", solutions, greedy=True)) == len(solutions)
+        assert found.parsed.value.score == pytest.approx(np.mean(known)) if known else found.parsed.value.score is None
+        assert found.target.id == checks[4 * row].target.id
+    assert len(ctx(p).judge("verifier", solutions, greedy=True)) == len(solutions)
 
 
 def test_a_word_of_several_tokens_is_refused() -> None:
     p = plan(dialect="tagged", options={"form": "direct"})
-    one = table(p)
+    one = ctx(p)
     text = StepSolver("tagged").write(["1+1=2"], "2")
-    given_one = as_trace_of(text, p)
+    given_one = as_rollout_of(text, p)
     with pytest.raises(UserError, match="'Yes' as 3 tokens"):
-        one.judge("verifier", Traces([given_one]))
+        one.judge("verifier", Rollouts([given_one]))
 
 
-def as_trace_of(text: str, p: Plan) -> Trace:
-    return Trace.from_text(
-        "s", "generator", p.task.problem("train", 0), text, StepSolver("tagged").read(text), Grade(True, (True,))
+def as_rollout_of(text: str, p: Plan) -> Rollout:
+    return Rollout.from_text(
+        "s", "generator", p.task.problem("train", 0), text, StepSolver("tagged").parse(text), Grade(True, (True,))
     )
 
 
@@ -204,9 +204,11 @@ def test_the_filter_keeps_checks_whose_verdict_is_the_label() -> None:
         (wrong, check(False, (False, False))),  # right for the wrong reasons
         (wrong, check(None, None)),
     ]
-    checks = Traces(Trace.from_text(f"c{i}", "verifier", about.problem, "", reading) for i, (about, reading) in enumerate(rows))
-    for trace, (about, _) in zip(checks, rows, strict=True):
-        trace.about = (about,)
+    checks = Rollouts(
+        Rollout.from_text(f"c{i}", "verifier", target.problem, "", parsed) for i, (target, parsed) in enumerate(rows)
+    )
+    for rollout, (target, _) in zip(checks, rows, strict=True):
+        rollout.targets = (target,)
     assert label_correct_checks(checks) == pytest.approx(np.array([1, np.nan, 0, np.nan]), nan_ok=True)
     assert label_correct_checks(checks, consistent=True) == pytest.approx(np.array([1, np.nan, np.nan, np.nan]), nan_ok=True)
     assert [has_right_reasons(t) for t in checks] == [True, False, False, None]
@@ -258,20 +260,20 @@ def test_rows_of_another_kind_do_not_change_a_term(own: int, other: int, rng: ra
 @pytest.mark.parametrize("options", [{"form": "direct"}, {"source": "own"}, {"source": "teacher", "corrupt": 0.5}])
 def test_what_is_kept_agrees_with_the_label_and_nothing_else_weighs(options: dict[str, Any]) -> None:
     p = plan(options=options | {"generation": 0.33})
-    one = table(p)
-    (lesson,) = p.recipe.credit(one, p.recipe.play(one))
-    assert lesson.weights is not None
-    verify = [(t, w) for t, w in zip(lesson.traces, lesson.weights, strict=True) if t.seat == "verifier"]
-    generate = [(t, w) for t, w in zip(lesson.traces, lesson.weights, strict=True) if t.seat == "generator"]
+    one = ctx(p)
+    (train_batch,) = p.recipe.credit(one, p.recipe.rollout(one))
+    assert train_batch.weights is not None
+    verify = [(t, w) for t, w in zip(train_batch.rollouts, train_batch.weights, strict=True) if t.agent == "verifier"]
+    generate = [(t, w) for t, w in zip(train_batch.rollouts, train_batch.weights, strict=True) if t.agent == "generator"]
     assert any(w > 0 for _, w in verify) and any(w == 0 for _, w in verify) and any(w > 0 for _, w in generate)
-    assert all(t.reading.value.final == bool(t.subject.correct) for t, w in verify if w > 0)
+    assert all(t.parsed.value.final == bool(t.target.correct) for t, w in verify if w > 0)
     assert all((w > 0) == (t.correct == 1.0) for t, w in generate)
     for problem in {t.problem.id for t, _ in verify}:
-        by_label = [sum(w for t, w in verify if t.problem.id == problem and t.subject.correct == kind) for kind in (0.0, 1.0)]
+        by_label = [sum(w for t, w in verify if t.problem.id == problem and t.target.correct == kind) for kind in (0.0, 1.0)]
         assert by_label[0] == pytest.approx(by_label[1])
     # The control must have something to mix up: where the label picks a text, the other text is there too.
     if options.get("form") == "direct":
-        assert sum(t.reading.value.final for t, _ in verify) * 2 == len(verify)
+        assert sum(t.parsed.value.final for t, _ in verify) * 2 == len(verify)
 
 
 def test_the_terms_reach_the_learner_as_they_are_meant() -> None:
@@ -280,9 +282,9 @@ def test_the_terms_reach_the_learner_as_they_are_meant() -> None:
     def loss(generation: float) -> float:
         engine().copy("verifier", "verifier", "ref")
         p = plan(options={"generation": generation})
-        one = table(p)
-        (lesson,) = p.recipe.credit(one, p.recipe.play(one))
-        return float(engine().learn(lesson).loss)
+        one = ctx(p)
+        (train_batch,) = p.recipe.credit(one, p.recipe.rollout(one))
+        return float(engine().learn(train_batch).loss)
 
     none, some, more = loss(0.0), loss(0.5), loss(1.0)
     assert none > 0 and some > none
@@ -300,11 +302,11 @@ def test_a_teacher_does_every_step_again(task: str) -> None:
         problem = made.problem("train", index)
         rng = random.Random(index)
         shown = made.demonstrate(problem, rng, {k for k in range(made.step_count(problem)) if rng.random() < 0.3})
-        about = demonstration_to_rollout(shown, problem, StepSolver("terse"), "d")
+        target = demonstration_to_rollout(shown, problem, StepSolver("terse"), "d")
         assert made.redo_steps(problem, shown.steps) == shown.checks
-        reading = role.read(write_check(made, about, role, 0.0, rng), about)
-        assert reading.value.steps == shown.truth and reading.value.final == all(shown.truth)
-        corrupted = role.read(write_check(made, about, role, 1.0, rng), about)
+        parsed = role.parse(write_check(made, target, role, 0.0, rng), target)
+        assert parsed.value.steps == shown.truth and parsed.value.final == all(shown.truth)
+        corrupted = role.parse(write_check(made, target, role, 1.0, rng), target)
         assert sum(a != b for a, b in zip(corrupted.value.steps, shown.truth, strict=True)) == 1
 
 
@@ -318,7 +320,7 @@ def test_redoing_goes_on_from_what_was_written_however_odd() -> None:
 
 def test_a_task_without_steps_needs_the_verifiers_own_checks() -> None:
     p = plan()
-    one = table(p)
+    one = ctx(p)
     solutions = one.ask("generator", one.problems(), 1)
     type(p.task).knows_steps = False
     try:
@@ -331,10 +333,12 @@ def test_a_task_without_steps_needs_the_verifiers_own_checks() -> None:
 def test_the_reference_answer_reaches_no_prompt_of_the_verifier() -> None:
     """A verifier whose prompt held it would be trivially right in training and lost afterwards."""
     p = plan()
-    one = table(p)
+    one = ctx(p)
     solutions = one.ask("generator", one.problems(), 2)
-    hidden = Traces(
-        Trace.from_text(t.id, t.seat, Problem(t.problem.id, t.problem.text, "ZZZ", t.problem.data), t.text, t.reading, t.grade)
+    hidden = Rollouts(
+        Rollout.from_text(
+            t.id, t.agent, Problem(t.problem.id, t.problem.text, "ZZZ", t.problem.data), t.text, t.parsed, t.grade
+        )
         for t in solutions
     )
     for form in FORMS:

@@ -10,13 +10,24 @@ import numpy as np
 import pytest
 import torch
 
-from engine_helpers import engine_of, lesson, model_folder, prompts, requests, rollouts, same_bits, section, trace, weights
+from engine_helpers import (
+    engine_of,
+    train_batch,
+    model_folder,
+    prompts,
+    requests,
+    rollouts,
+    same_bits,
+    section,
+    rollout,
+    weights,
+)
 from milonga.engine import Decoding
 from milonga.engine.local import LocalEngine
 from milonga.engine.local.engine import VALUE_HEAD
 from milonga.objectives import Objective, make_objective
 from milonga.objectives.losses import Denominators, Rows, TokenTerms, loss, pair_loss, value_loss
-from milonga.types import Lesson, Traces
+from milonga.types import TrainBatch, Rollouts
 
 
 @pytest.fixture(scope="module")
@@ -29,15 +40,15 @@ def judge(root: Path, **options: Any) -> LocalEngine:
     return engine_of(model_folder(root), **options)
 
 
-def rows_of(count: int = 6) -> Traces:
+def rows_of(count: int = 6) -> Rollouts:
     contexts, outputs = prompts(count), prompts(count, seed=1)
-    return Traces(trace(c, o, name=f"t{i}") for i, (c, o) in enumerate(zip(contexts, outputs, strict=True)))
+    return Rollouts(rollout(c, o, name=f"t{i}") for i, (c, o) in enumerate(zip(contexts, outputs, strict=True)))
 
 
-def targets_of(traces: Traces, seed: int = 0) -> list[np.ndarray]:
+def targets_of(rollouts: Rollouts, seed: int = 0) -> list[np.ndarray]:
     """A label at about every third token."""
     rng = np.random.default_rng(seed)
-    return [np.where(rng.random(len(t.ids)) < 0.3, rng.integers(0, 2, len(t.ids)), np.nan) for t in traces]
+    return [np.where(rng.random(len(t.ids)) < 0.3, rng.integers(0, 2, len(t.ids)), np.nan) for t in rollouts]
 
 
 def logit(value: float) -> torch.Tensor:
@@ -105,14 +116,14 @@ def test_a_head_that_was_never_trained_says_one_half(root: Path) -> None:
 
 def test_a_value_does_not_depend_on_what_comes_after_it(root: Path) -> None:
     engine, rows = judge(root), rows_of()
-    engine.learn(Lesson("p", make_objective("value_bce"), rows, targets=targets_of(rows)))
+    engine.learn(TrainBatch("p", make_objective("value_bce"), rows, targets=targets_of(rows)))
     whole = engine.values("p", rows)
-    cut = engine.values("p", Traces(trace(t.ids[:4], t.ids[4:6]) for t in rows))
+    cut = engine.values("p", Rollouts(rollout(t.ids[:4], t.ids[4:6]) for t in rows))
     for long, short in zip(whole, cut, strict=True):
         assert short == pytest.approx(long[:6], abs=1e-5)
 
 
-def head_gradients(engine: LocalEngine, taught: Lesson) -> list[torch.Tensor]:
+def head_gradients(engine: LocalEngine, taught: TrainBatch) -> list[torch.Tensor]:
     found: list[torch.Tensor] = []
     policy = engine.policy("p")
     step = policy.optimiser.step
@@ -135,15 +146,15 @@ def stirred(engine: LocalEngine) -> LocalEngine:
     return engine
 
 
-def taught(kind: str, rows: Traces) -> Lesson:
+def taught(kind: str, rows: Rollouts) -> TrainBatch:
     labels = [float(i % 2) for i in range(len(rows))]
     pairs = [i // 2 for i in range(len(rows))]
     weighed = [0.5 + i // 2 for i in range(len(rows))]
     if kind in ("value_bce", "value_mse"):
-        return Lesson("p", make_objective(kind), rows, targets=targets_of(rows), weights=weighed)
+        return TrainBatch("p", make_objective(kind), rows, targets=targets_of(rows), weights=weighed)
     if kind == "implicit_bce":
-        return Lesson("p", make_objective(kind), rows, labels=labels, weights=weighed)
-    return Lesson("p", make_objective(kind), rows, labels=labels, units=pairs, weights=weighed)
+        return TrainBatch("p", make_objective(kind), rows, labels=labels, weights=weighed)
+    return TrainBatch("p", make_objective(kind), rows, labels=labels, units=pairs, weights=weighed)
 
 
 @pytest.mark.parametrize("kind", ["value_bce", "value_mse", "bradley_terry", "implicit_bce", "dpo"])
@@ -168,11 +179,11 @@ def test_tokens_without_a_target_teach_nothing(root: Path) -> None:
     rows = rows_of()
     targets = targets_of(rows)
     alone = [np.where(np.arange(len(t)) == int(np.flatnonzero(~np.isnan(t))[0]), t, np.nan) for t in targets]
-    first = head_gradients(stirred(judge(root)), Lesson("p", make_objective("value_bce"), rows, targets=alone))
+    first = head_gradients(stirred(judge(root)), TrainBatch("p", make_objective("value_bce"), rows, targets=alone))
     # What stands behind the one labelled token of a row may be anything.
-    changed = Traces(trace(t.ids[: k + 1], np.full(3, 7)) for t, k in zip(rows, map(_place, alone), strict=True))
+    changed = Rollouts(rollout(t.ids[: k + 1], np.full(3, 7)) for t, k in zip(rows, map(_place, alone), strict=True))
     padded = [np.append(a[: k + 1], [np.nan] * 3) for a, k in zip(alone, map(_place, alone), strict=True)]
-    second = head_gradients(stirred(judge(root)), Lesson("p", make_objective("value_bce"), changed, targets=padded))
+    second = head_gradients(stirred(judge(root)), TrainBatch("p", make_objective("value_bce"), changed, targets=padded))
     assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(first, second, strict=True))
 
 
@@ -183,16 +194,16 @@ def _place(target: np.ndarray) -> int:
 def test_rows_of_weight_zero_cost_nothing_and_teach_nothing(root: Path) -> None:
     rows, engine = rows_of(), engine_of(model_folder(root))
     before = weights(engine)
-    report = engine.learn(Lesson("p", make_objective("cross_entropy"), rows, weights=[0.0] * len(rows)))
+    report = engine.learn(TrainBatch("p", make_objective("cross_entropy"), rows, weights=[0.0] * len(rows)))
     assert report.steps == 0 and same_bits(before, weights(engine))
     assert engine.ledger.total("tokens") == 0
 
 
 def test_a_weight_counts_as_so_many_rows(root: Path) -> None:
     rows = rows_of(2)
-    double = Lesson("p", make_objective("cross_entropy", {"aggregate": "sequence_mean"}), rows, weights=[2.0, 1.0])
-    three = Traces([rows[0], rows[0], rows[1]])
-    plain = Lesson("p", make_objective("cross_entropy", {"aggregate": "sequence_mean"}), three)
+    double = TrainBatch("p", make_objective("cross_entropy", {"aggregate": "sequence_mean"}), rows, weights=[2.0, 1.0])
+    three = Rollouts([rows[0], rows[0], rows[1]])
+    plain = TrainBatch("p", make_objective("cross_entropy", {"aggregate": "sequence_mean"}), three)
     first = head_gradients(engine_of(model_folder(root), grad_clip=1e9), double)
     second = head_gradients(engine_of(model_folder(root), grad_clip=1e9), plain)
     # Divided by two rows and by three.
@@ -203,7 +214,7 @@ def test_a_judge_learns_its_labels_and_an_order(root: Path) -> None:
     rows = rows_of(8)
     engine = judge(root)
     targets = targets_of(rows)
-    accuracy = [engine.learn(Lesson("p", make_objective("value_bce"), rows, targets=targets)).accuracy for _ in range(40)]
+    accuracy = [engine.learn(TrainBatch("p", make_objective("value_bce"), rows, targets=targets)).accuracy for _ in range(40)]
     assert accuracy[-1] is not None and accuracy[-1] > 0.95
     ranked = judge(root)
     pairs = taught("bradley_terry", rows)
@@ -218,7 +229,7 @@ def test_a_unit_that_is_not_a_pair_is_refused(root: Path, kind: str) -> None:
     engine = judge(root) if kind == "bradley_terry" else engine_of(model_folder(root))
     rows = rows_of(3)
     with pytest.raises(ValueError, match="pair"):
-        engine.learn(Lesson("p", make_objective(kind), rows, labels=[1.0, 0.0, 1.0], units=[0, 0, 0]))
+        engine.learn(TrainBatch("p", make_objective(kind), rows, labels=[1.0, 0.0, 1.0], units=[0, 0, 0]))
 
 
 def test_a_judge_is_never_sampled_and_a_writer_has_no_values(root: Path) -> None:
@@ -232,7 +243,7 @@ def test_a_head_is_saved_loaded_tagged_and_exported(root: Path, tmp_path: Path) 
     rows = rows_of()
     engine = judge(root)
     engine.snapshot("p", "early")
-    engine.learn(Lesson("p", make_objective("value_bce"), rows, targets=targets_of(rows)))
+    engine.learn(TrainBatch("p", make_objective("value_bce"), rows, targets=targets_of(rows)))
     engine.save(tmp_path)
     other = judge(root)
     other.load(tmp_path)
@@ -249,32 +260,32 @@ def test_a_judge_with_an_adapter_trains_its_adapter_and_its_head_alone(root: Pat
     names = engine.policy("p").names
     assert all("lora_" in name or name.startswith("value_head.") for name in names)
     before, rows = weights(engine), rows_of()
-    engine.learn(Lesson("p", make_objective("value_bce"), rows, targets=targets_of(rows)))
+    engine.learn(TrainBatch("p", make_objective("value_bce"), rows, targets=targets_of(rows)))
     assert not same_bits(before, weights(engine))
 
 
-# Lessons.
+# Train batches.
 
 
 def test_given_texts_never_enter_a_policy_gradient(root: Path) -> None:
     engine = engine_of(model_folder(root))
-    traces = rollouts(engine, 2)
-    traces[0].origin = "given"
+    rollouts = rollouts(engine, 2)
+    rollouts[0].origin = "given"
     with pytest.raises(ValueError, match="given"):
-        lesson(traces, [1.0, -1.0])
-    Lesson("p", make_objective("cross_entropy"), traces)
+        train_batch(rollouts, [1.0, -1.0])
+    TrainBatch("p", make_objective("cross_entropy"), rollouts)
 
 
 @pytest.mark.parametrize("kind", ["policy_gradient", "value_bce", "bradley_terry", "implicit_bce", "dpo"])
-def test_a_lesson_without_the_targets_of_its_objective_is_refused(kind: Any) -> None:
+def test_a_train_batch_without_the_targets_of_its_objective_is_refused(kind: Any) -> None:
     with pytest.raises(ValueError, match="needs"):
-        Lesson("p", Objective(kind=kind), rows_of(2))
+        TrainBatch("p", Objective(kind=kind), rows_of(2))
 
 
 def test_targets_are_aligned_with_ids() -> None:
     rows = rows_of(2)
     with pytest.raises(ValueError, match="aligned"):
-        Lesson("p", make_objective("value_bce"), rows, targets=[np.zeros(1), np.zeros(1)])
+        TrainBatch("p", make_objective("value_bce"), rows, targets=[np.zeros(1), np.zeros(1)])
 
 
 def test_a_text_is_transcribed_as_it_would_have_been_sampled(root: Path) -> None:

@@ -1,4 +1,4 @@
-"""Judges at the table: scorers of both kinds, given texts, solutions continued from a prefix; shuffling, flow and claims."""
+"""Judges at the context: scorers of both kinds, given texts, solutions continued from a prefix; shuffling, flow and claims."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from cases import TINY
-from helpers import make_trace
+from helpers import make_rollout
 from milonga.api import make_engine
 from milonga.claims import CLAIMS, Claim
 from milonga.claims.verdict import judge_claim, plan_claim
@@ -24,8 +24,8 @@ from milonga.resolve import Plan, resolve
 from milonga.roles import ROLES, ImplicitScorer, StepScorer, StepSolver
 from milonga.roles.scorer import aggregate_scores, sigmoid
 from milonga.run.flow import compute_reward_flow, to_mermaid
-from milonga.table import Setting, Table
-from milonga.types import Grade, Lesson, Reading, Solution, Trace, Traces, Verification
+from milonga.context import RunContext, Context
+from milonga.types import Grade, TrainBatch, Parsed, Solution, Rollout, Rollouts, Verification
 
 
 @cache
@@ -41,11 +41,11 @@ def engine() -> LocalEngine:
     return LocalEngine(sections, device="cpu", rows=64, limit=plan().task.max_tokens)
 
 
-def table(turn: int = 1, **roles: Any) -> Table:
+def ctx(turn: int = 1, **roles: Any) -> Context:
     p = plan()
-    seats = {"generator": StepSolver("terse"), **roles}
+    agents = {"generator": StepSolver("terse"), **roles}
     policies = {"generator": "generator", "head": "head", "ratio": "ratio"}
-    return Table(Setting(engine(), p.task, seats, policies, p.config.sampling, 0, 4), turn, "generator")
+    return Context(RunContext(engine(), p.task, agents, policies, p.config.sampling, 0, 4), turn, "generator")
 
 
 # Scorers.
@@ -63,7 +63,7 @@ def test_a_logit_of_any_size_is_a_probability() -> None:
 
 
 def test_a_scorer_reads_its_head_at_the_ends_of_the_steps() -> None:
-    written = make_trace(2, 6, step_ends=[2, 5])
+    written = make_rollout(2, 6, step_ends=[2, 5])
     numbers = np.zeros(8)
     numbers[[3, 6, 7]] = [2.0, -1.0, 3.0]
     value = StepScorer("terse", "min").judge(written, numbers).value
@@ -73,7 +73,7 @@ def test_a_scorer_reads_its_head_at_the_ends_of_the_steps() -> None:
 
 
 def test_an_implicit_scorer_sums_its_log_ratios() -> None:
-    written = make_trace(2, 6, step_ends=[2, 5])
+    written = make_rollout(2, 6, step_ends=[2, 5])
     numbers = np.array([0, 0, 1.0, 2.0, -1.0, -1.0, -3.0, 0.5])
     value = ImplicitScorer("terse", beta=0.5).judge(written, numbers).value
     assert value.step_scores == pytest.approx((sigmoid(1.5), sigmoid(-2.5)))
@@ -81,35 +81,35 @@ def test_an_implicit_scorer_sums_its_log_ratios() -> None:
 
 
 def test_steps_that_cannot_be_told_apart_are_unreadable() -> None:
-    written = make_trace(2, 6)
-    written.reading = Reading(Solution(("a", "b"), (1, 2), "x"), 1.0)
-    reading = StepScorer("terse").judge(written, np.zeros(8))
-    assert not reading.is_valid and reading.value.steps is None and reading.value.score == 0.5
+    written = make_rollout(2, 6)
+    written.parsed = Parsed(Solution(("a", "b"), (1, 2), "x"), 1.0)
+    parsed = StepScorer("terse").judge(written, np.zeros(8))
+    assert not parsed.is_valid and parsed.value.steps is None and parsed.value.score == 0.5
 
 
 @pytest.mark.parametrize("kind", ["head", "ratio"])
 def test_a_scorer_judges_solutions_sampled_and_given(kind: str) -> None:
     role = StepScorer("terse", "last") if kind == "head" else ImplicitScorer("terse")
-    one = table(**{kind: role})
+    one = ctx(**{kind: role})
     solutions = one.ask("generator", one.problems(), 2)
     checks = one.judge(kind, solutions)
-    assert [c.subject.id for c in checks] == [s.id for s in solutions]
+    assert [c.target.id for c in checks] == [s.id for s in solutions]
     # Both start as they are: the head at zero, the ratio to itself at one.
-    assert all(c.reading.value.score == pytest.approx(0.5, abs=1e-6) for c in checks)
-    assert all(c.origin == "given" and c.text == c.subject.text for c in checks)
-    same = [c for c in checks if c.subject.finish == "eos" and c.subject.reading.is_valid]
+    assert all(c.parsed.value.score == pytest.approx(0.5, abs=1e-6) for c in checks)
+    assert all(c.origin == "given" and c.text == c.target.text for c in checks)
+    same = [c for c in checks if c.target.finish == "eos" and c.target.parsed.is_valid]
     assert same
     for check in same:
         # The same tokenizer and the solver's own prompt: the judge reads the very ids, and the same steps.
-        assert check.ids.tolist() == check.subject.ids.tolist() and check.steps == check.subject.steps
+        assert check.ids.tolist() == check.target.ids.tolist() and check.steps == check.target.steps
 
 
 def test_what_was_cut_off_is_not_given_an_end() -> None:
-    one = table(head=StepScorer("terse"))
+    one = ctx(head=StepScorer("terse"))
     solution = one.ask("generator", one.problems(1))[0]
     solution.finish = "length"
-    (check,) = one.write("head", Traces([solution]), [solution.text])
-    (other,) = one.write("head", Traces([solution]), [solution.text + " "])
+    (check,) = one.write("head", Rollouts([solution]), [solution.text])
+    (other,) = one.write("head", Rollouts([solution]), [solution.text + " "])
     eos = engine().policy("head").eos[0]
     assert check.ids[-1] != eos and other.ids[-1] == eos
 
@@ -118,30 +118,30 @@ def test_what_was_cut_off_is_not_given_an_end() -> None:
 
 
 def test_solutions_go_on_from_a_prefix_in_token_space() -> None:
-    one = table()
+    one = ctx()
     solutions = [s for s in one.ask("generator", one.problems(), 4) if len(s.steps) == 3]
     first = solutions[0]
     rest = one.complete("generator", [(first, 0), (first, 1), (first, 3)], 2)
-    assert [t.subject.id for t in rest] == [first.id] * 6
+    assert [t.target.id for t in rest] == [first.id] * 6
     assert len({t.id for t in rest}) == 6
-    for k, trace in zip((0, 0, 1, 1, 3, 3), rest, strict=True):
+    for k, rollout in zip((0, 0, 1, 1, 3, 3), rest, strict=True):
         cut = first.steps[k - 1][1] if k else first.segments[-1].start
-        assert trace.ids[:cut].tolist() == first.ids[:cut].tolist()
-        assert trace.reading.value.steps[:k] == first.reading.value.steps[:k]
-        assert trace.steps[:k] == first.steps[:k] and len(trace.steps) == len(trace.reading.value.steps)
+        assert rollout.ids[:cut].tolist() == first.ids[:cut].tolist()
+        assert rollout.parsed.value.steps[:k] == first.parsed.value.steps[:k]
+        assert rollout.steps[:k] == first.steps[:k] and len(rollout.steps) == len(rollout.parsed.value.steps)
         # What was there before is not trained.
-        assert not trace.mask[:cut].any() and trace.mask[cut:].all()
-        assert trace.grade is not None
-        if trace.reading.is_valid and trace.finish == "eos":
-            (whole,) = one.write("generator", [trace.problem], [trace.text])
-            assert whole.steps == trace.steps
+        assert not rollout.mask[:cut].any() and rollout.mask[cut:].all()
+        assert rollout.grade is not None
+        if rollout.parsed.is_valid and rollout.finish == "eos":
+            (whole,) = one.write("generator", [rollout.problem], [rollout.text])
+            assert whole.steps == rollout.steps
 
 
 def test_completions_do_not_depend_on_their_company() -> None:
-    one = table()
+    one = ctx()
     solutions = [s for s in one.ask("generator", one.problems(), 4) if len(s.steps) == 3][:2]
-    together = table().complete("generator", [(s, 1) for s in solutions], 2)
-    alone = table().complete("generator", [(solutions[1], 1)], 2)
+    together = ctx().complete("generator", [(s, 1) for s in solutions], 2)
+    alone = ctx().complete("generator", [(solutions[1], 1)], 2)
     assert [t.text for t in together][2:] == [t.text for t in alone]
 
 
@@ -150,11 +150,11 @@ def test_completions_do_not_depend_on_their_company() -> None:
 
 def test_nobody_demonstrates_a_role_without_a_teacher() -> None:
     with pytest.raises(TypeError, match="demonstrate"):
-        sample_demonstrations(table(verifier=StepScorer("terse")), "verifier")
+        sample_demonstrations(ctx(verifier=StepScorer("terse")), "verifier")
 
 
 def test_written_solutions_are_graded_and_trained() -> None:
-    one = table()
+    one = ctx()
     problems = one.problems(2)
     task = plan().task
     shown = [StepSolver("terse").write(["1+1=2"], p.answer) for p in problems]
@@ -175,29 +175,29 @@ def test_order_accuracy_by_hand() -> None:
 def test_ranking_takes_the_score_where_there_is_one() -> None:
     solutions, checks = [], []
     for i, (correct, score) in enumerate([(True, 0.4), (False, 0.3), (False, 0.2)]):
-        solution = make_trace(1, 2, problem="p", id=f"s{i}")
+        solution = make_rollout(1, 2, problem="p", id=f"s{i}")
         solution.grade = Grade(correct, (correct,))
-        check = Trace.from_text(
-            f"c{i}", "verifier", solution.problem, "", Reading(Verification((True,), False, score=score), 1.0)
+        check = Rollout.from_text(
+            f"c{i}", "verifier", solution.problem, "", Parsed(Verification((True,), False, score=score), 1.0)
         )
-        check.about = (solution,)
+        check.targets = (solution,)
         solutions.append(solution)
         checks.append(check)
-    found = ranking_metrics(Traces(solutions), Traces(checks))
+    found = ranking_metrics(Rollouts(solutions), Rollouts(checks))
     assert {found[key] for key in ("best_of_k", "best_of_k_sound", "pair_accuracy", "auroc")} == {1.0}
 
 
 # The control.
 
 
-def rows_of(count: int) -> Traces:
-    return Traces(make_trace(1, 3 + i, id=f"t{i}") for i in range(count))
+def rows_of(count: int) -> Rollouts:
+    return Rollouts(make_rollout(1, 3 + i, id=f"t{i}") for i in range(count))
 
 
 def test_shuffled_targets_change_places_among_the_labelled_tokens() -> None:
     rows = rows_of(20)
     targets = [np.where(np.arange(len(t.ids)) % 2 == 1, float(i % 2), np.nan) for i, t in enumerate(rows)]
-    found = shuffle_targets(Lesson("p", make_objective("value_bce"), rows, targets=targets), 0, 1).targets
+    found = shuffle_targets(TrainBatch("p", make_objective("value_bce"), rows, targets=targets), 0, 1).targets
     assert found is not None
     assert all(np.array_equal(np.isnan(a), np.isnan(b)) for a, b in zip(found, targets, strict=True))
     assert np.nansum(np.concatenate(found)) == np.nansum(np.concatenate(targets))
@@ -208,7 +208,7 @@ def test_shuffled_pairs_stay_pairs_and_half_of_them_turn() -> None:
     rows = rows_of(40)
     labels = [1.0, 0.0] * 20
     found = shuffle_targets(
-        Lesson("p", make_objective("dpo"), rows, labels=labels, units=[i // 2 for i in range(40)]), 0, 1
+        TrainBatch("p", make_objective("dpo"), rows, labels=labels, units=[i // 2 for i in range(40)]), 0, 1
     ).labels
     assert found is not None
     assert all(found[i] + found[i + 1] == 1.0 for i in range(0, 40, 2))
@@ -217,7 +217,7 @@ def test_shuffled_pairs_stay_pairs_and_half_of_them_turn() -> None:
 
 def test_shuffled_weights_are_the_same_weights_elsewhere() -> None:
     weights = [1.0] * 5 + [0.0] * 15
-    found = shuffle_targets(Lesson("p", make_objective("cross_entropy"), rows_of(20), weights=weights), 0, 1).weights
+    found = shuffle_targets(TrainBatch("p", make_objective("cross_entropy"), rows_of(20), weights=weights), 0, 1).weights
     assert found is not None and sorted(found) == sorted(weights) and found != weights
 
 

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from helpers import PROPERTY, make_trace
+from helpers import PROPERTY, make_rollout
 from milonga.credit import compute_class_weights, mask_after_error, outcome_targets, step_targets
-from milonga.types import Traces
+from milonga.types import Rollouts
 
 NAN = float("nan")
 
@@ -32,20 +32,20 @@ def test_what_follows_the_first_error_changes_nothing(before: list[bool], after:
 
 
 def test_step_targets_stand_at_the_ends_of_steps() -> None:
-    trace = make_trace(2, 6, step_ends=[2, 5])
-    (row,) = step_targets([[1.0, 0.0]], Traces([trace]))
+    rollout = make_rollout(2, 6, step_ends=[2, 5])
+    (row,) = step_targets([[1.0, 0.0]], Rollouts([rollout]))
     assert row[3] == 1.0 and row[6] == 0.0
     assert np.isnan(np.delete(row, [3, 6])).all()
 
 
 def test_labels_that_do_not_match_the_steps_ask_for_nothing() -> None:
-    trace = make_trace(2, 6, step_ends=[2, 5])
+    rollout = make_rollout(2, 6, step_ends=[2, 5])
     for labels in ([1.0], None, [1.0, 1.0, 1.0]):
-        assert np.isnan(step_targets([labels], Traces([trace]))[0]).all()
+        assert np.isnan(step_targets([labels], Rollouts([rollout]))[0]).all()
 
 
 def test_outcome_targets_stand_at_the_end() -> None:
-    rows = outcome_targets([1.0, NAN], Traces([make_trace(2, 3), make_trace(1, 2)]))
+    rows = outcome_targets([1.0, NAN], Rollouts([make_rollout(2, 3), make_rollout(1, 2)]))
     assert rows[0][-1] == 1.0 and np.isnan(rows[0][:-1]).all()
     assert np.isnan(rows[1]).all()
 

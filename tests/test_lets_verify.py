@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cases import TINY
-from helpers import PROPERTY, make_trace
+from helpers import PROPERTY, make_rollout
 from milonga.api import make_engine
 from milonga.credit import label_agreement, select_convincing_wrong
 from milonga.engine.local import LocalEngine
@@ -24,9 +24,9 @@ from milonga.recipes import LetsVerify
 from milonga.recipes.scoring import NAN, Labelled, build_value_rows
 from milonga.resolve import Plan, resolve
 from milonga.roles.scorer import StepScorer, aggregate_scores
-from milonga.table import Setting, Table
+from milonga.context import RunContext, Context
 from milonga.tasks import make_keyed_rng
-from milonga.types import Grade, Lesson, Reading, Solution, Traces
+from milonga.types import Grade, TrainBatch, Parsed, Solution, Rollouts
 from test_resume import assert_same, die, finish, whole
 
 ALL = {"label_budget": 4}
@@ -45,17 +45,17 @@ def engine() -> LocalEngine:
     return made
 
 
-def table(p: Plan, turn: int = 1) -> Table:
-    setting = Setting(engine(), p.task, p.roles, p.seats, p.config.sampling, p.config.seed, p.config.batch.problems)
-    return Table(setting, turn, "verifier")
+def ctx(p: Plan, turn: int = 1) -> Context:
+    run_context = RunContext(engine(), p.task, p.roles, p.agents, p.config.sampling, p.config.seed, p.config.batch.problems)
+    return Context(run_context, turn, "verifier")
 
 
-def lesson_of(p: Plan, one: Table, played: Traces) -> Lesson:
-    (lesson,) = p.recipe.credit(one, played)
-    return lesson
+def train_batch_of(p: Plan, one: Context, rollouts: Rollouts) -> TrainBatch:
+    (train_batch,) = p.recipe.credit(one, rollouts)
+    return train_batch
 
 
-def same_targets(one: Lesson, other: Lesson) -> bool:
+def same_targets(one: TrainBatch, other: TrainBatch) -> bool:
     assert one.targets is not None and other.targets is not None
     return all(np.array_equal(a, b, equal_nan=True) for a, b in zip(one.targets, other.targets, strict=True))
 
@@ -65,59 +65,59 @@ def same_targets(one: Lesson, other: Lesson) -> bool:
 
 def test_labels_stand_at_the_ends_of_steps_up_to_the_first_error() -> None:
     p = plan()
-    one = table(p)
-    played = p.recipe.play(one)
-    lesson = lesson_of(p, one, played)
-    assert lesson.targets is not None and len(lesson.traces) == len(played) == 16
+    one = ctx(p)
+    rollouts = p.recipe.rollout(one)
+    train_batch = train_batch_of(p, one, rollouts)
+    assert train_batch.targets is not None and len(train_batch.rollouts) == len(rollouts) == 16
     errors = 0
-    for row, targets in zip(lesson.traces, lesson.targets, strict=True):
-        assert row.subject.grade is not None and row.subject.grade.steps is not None
-        first = row.subject.grade.first_error
+    for row, targets in zip(train_batch.rollouts, train_batch.targets, strict=True):
+        assert row.target.grade is not None and row.target.grade.steps is not None
+        first = row.target.grade.first_error
         labelled = row.steps if first == -1 else row.steps[: first + 1]  # type: ignore[operator]
         expected = np.full(len(row.ids), np.nan)
         for k, (_, end) in enumerate(labelled):
             expected[end - 1] = float(k != first)
         assert np.array_equal(targets, expected, equal_nan=True)
         errors += first != -1
-    assert 0 < errors < len(played)
-    assert lesson.sources == {"steps": 1.0} and lesson.notes["label_agreement"] == 1.0
+    assert 0 < errors < len(rollouts)
+    assert train_batch.sources == {"steps": 1.0} and train_batch.notes["label_agreement"] == 1.0
 
 
 @pytest.mark.parametrize("stop", [True, False])
 def test_what_comes_after_the_first_error_is_learned_only_without_the_mask(stop: bool) -> None:
-    """Labels after the first error do not exist: whatever is true there must leave the lesson as it is."""
+    """Labels after the first error do not exist: whatever is true there must leave the train batch as it is."""
     p = plan(stop_at_error=stop, replay=0)
-    played = p.recipe.play(table(p))
-    before = lesson_of(p, table(p), played)
+    rollouts = p.recipe.rollout(ctx(p))
+    before = train_batch_of(p, ctx(p), rollouts)
     changed = 0
-    for solution in played:
+    for solution in rollouts:
         assert solution.grade is not None and solution.grade.steps is not None
         first = solution.grade.first_error
         after = () if first == -1 else tuple(not right for right in solution.grade.steps[first + 1 :])  # type: ignore[operator]
         kept = solution.grade.steps[: len(solution.grade.steps) - len(after)]
         solution.grade = Grade(solution.grade.correct, kept + after)
         changed += len(after)
-    assert changed and same_targets(before, lesson_of(p, table(p), played)) == stop
+    assert changed and same_targets(before, train_batch_of(p, ctx(p), rollouts)) == stop
 
 
 def test_outcome_labels_stand_at_the_last_token_and_know_nothing_of_steps() -> None:
     p = plan(labels="outcome", replay=0)
-    played = p.recipe.play(table(p))
-    lesson = lesson_of(p, table(p), played)
-    assert lesson.targets is not None and lesson.sources == {"answers": 1.0}
-    for row, targets in zip(lesson.traces, lesson.targets, strict=True):
-        assert targets[-1] == row.subject.correct and np.isnan(targets[:-1]).all()
-    for solution in played:
+    rollouts = p.recipe.rollout(ctx(p))
+    train_batch = train_batch_of(p, ctx(p), rollouts)
+    assert train_batch.targets is not None and train_batch.sources == {"answers": 1.0}
+    for row, targets in zip(train_batch.rollouts, train_batch.targets, strict=True):
+        assert targets[-1] == row.target.correct and np.isnan(targets[:-1]).all()
+    for solution in rollouts:
         assert solution.grade is not None
         solution.grade = Grade(solution.grade.correct, tuple(not right for right in solution.grade.steps or ()))
-    assert same_targets(lesson, lesson_of(p, table(p), played))
+    assert same_targets(train_batch, train_batch_of(p, ctx(p), rollouts))
 
 
 def test_a_right_answer_through_wrong_steps_is_right_for_the_outcome_alone() -> None:
     p, q = plan(replay=0), plan(labels="outcome", replay=0)
-    played = p.recipe.play(table(p))[:1]
-    played[0].grade = Grade(True, (True, False, True))
-    of_steps, of_answer = lesson_of(p, table(p), played), lesson_of(q, table(q), played)
+    rollouts = p.recipe.rollout(ctx(p))[:1]
+    rollouts[0].grade = Grade(True, (True, False, True))
+    of_steps, of_answer = train_batch_of(p, ctx(p), rollouts), train_batch_of(q, ctx(q), rollouts)
     assert of_steps.targets is not None and of_answer.targets is not None
     assert [x for x in of_steps.targets[0] if not np.isnan(x)] == [1.0, 0.0]
     assert [x for x in of_answer.targets[0] if not np.isnan(x)] == [1.0]
@@ -126,12 +126,12 @@ def test_a_right_answer_through_wrong_steps_is_right_for_the_outcome_alone() -> 
 def test_a_head_that_knows_nothing_has_a_loss_of_log_two() -> None:
     """The mean over the labelled steps of -log 1/2, whatever the labels are; tokens without a label have no part in it."""
     p = plan()
-    one = table(p)
-    lesson = lesson_of(p, one, p.recipe.play(one))
+    one = ctx(p)
+    train_batch = train_batch_of(p, one, p.recipe.rollout(one))
     engine().copy("verifier", "verifier", "ref")
-    report = engine().learn(lesson)
+    report = engine().learn(train_batch)
     engine().copy("verifier", "verifier", "ref")
-    assert report.tokens == int(lesson.notes["labels"]) < sum(len(row.ids) for row in lesson.traces)
+    assert report.tokens == int(train_batch.notes["labels"]) < sum(len(row.ids) for row in train_batch.rollouts)
     assert report.steps == 1 and report.loss == pytest.approx(math.log(2))
 
 
@@ -202,13 +202,13 @@ def test_every_problem_gets_its_share_of_labels(rows: list[tuple[float, float, i
 
 def test_the_present_verifier_chooses_what_is_labelled() -> None:
     p = plan(label_budget=2, convincing_fraction=1.0, replay=0)
-    one = table(p)
-    played = p.recipe.play(one)
-    scores = {c.subject.id: c.reading.value.score for c in table(p).judge("verifier", played)}
-    chosen = {row.subject.id for row in lesson_of(p, one, played).traces}
+    one = ctx(p)
+    rollouts = p.recipe.rollout(one)
+    scores = {c.target.id: c.parsed.value.score for c in ctx(p).judge("verifier", rollouts)}
+    chosen = {row.target.id for row in train_batch_of(p, one, rollouts).rollouts}
     assert len(chosen) == 2 * 4
-    for problem in set(played.problem_ids):
-        wrong = [t for t in played if t.problem.id == problem and t.correct == 0]
+    for problem in set(rollouts.problem_ids):
+        wrong = [t for t in rollouts if t.problem.id == problem and t.correct == 0]
         best = sorted((scores[t.id] for t in wrong), reverse=True)[:2]
         assert sorted((scores[t.id] for t in wrong if t.id in chosen), reverse=True)[: len(best)] == best
 
@@ -220,11 +220,11 @@ def test_votes_by_hand() -> None:
     answers = [("7", False, 0.4), ("7", False, 0.4), ("9", True, 0.9), (None, False, 0.99)]
     group = []
     for number, (answer, right, score) in enumerate(answers):
-        trace = make_trace(1, 2, id=str(number), correct=right)
+        rollout = make_rollout(1, 2, id=str(number), correct=right)
         value = Solution((), (), answer)
-        group.append((score, replace(trace, reading=Reading(value, 1.0))))
+        group.append((score, replace(rollout, parsed=Parsed(value, 1.0))))
     assert score_vote(group) == 1.0  # 0.9 for 9, 0.8 for 7; who gives no answer has no vote
-    assert score_vote([(1.0, trace) for _, trace in group]) == 0.0  # two against one
+    assert score_vote([(1.0, rollout) for _, rollout in group]) == 0.0  # two against one
     assert score_vote(group[3:]) == 0.0
 
 
@@ -234,34 +234,34 @@ def test_votes_by_hand() -> None:
 def test_labelled_solutions_come_back_as_they_were() -> None:
     p = plan(replay=10.0)
     assert isinstance(p.recipe, LetsVerify)
-    one = table(p)
-    first = lesson_of(p, one, p.recipe.play(one))
-    again, targets = build_value_rows(table(p, 2), p.recipe.sample_replay(table(p, 2), 100))
-    assert first.targets is not None and len(again) == len(first.traces) == 16
-    for old, new, wanted, found in zip(first.traces, again, first.targets, targets, strict=True):
+    one = ctx(p)
+    first = train_batch_of(p, one, p.recipe.rollout(one))
+    again, targets = build_value_rows(ctx(p, 2), p.recipe.sample_replay(ctx(p, 2), 100))
+    assert first.targets is not None and len(again) == len(first.rollouts) == 16
+    for old, new, wanted, found in zip(first.rollouts, again, first.targets, targets, strict=True):
         assert np.array_equal(old.ids, new.ids) and old.steps == new.steps
         assert np.array_equal(wanted, found, equal_nan=True)
-    later = table(p, 2)
-    second = lesson_of(p, later, p.recipe.play(later))
-    assert len(second.traces) == 32 and second.notes["solutions"] == 16
+    later = ctx(p, 2)
+    second = train_batch_of(p, later, p.recipe.rollout(later))
+    assert len(second.rollouts) == 32 and second.notes["solutions"] == 16
 
 
 def test_memory_keeps_the_newest() -> None:
     p = plan(memory=5, replay=1.0)
-    one = table(p)
-    played = p.recipe.play(one)
-    lesson_of(p, one, played)
-    assert [kept["solution"] for kept in p.recipe.state["labelled"]] == [t.text for t in played[-5:]]
-    assert len(lesson_of(p, table(p, 2), played).traces) == 16 + 5
+    one = ctx(p)
+    rollouts = p.recipe.rollout(one)
+    train_batch_of(p, one, rollouts)
+    assert [kept["solution"] for kept in p.recipe.state["labelled"]] == [t.text for t in rollouts[-5:]]
+    assert len(train_batch_of(p, ctx(p, 2), rollouts).rollouts) == 16 + 5
     forgetful = plan(memory=0)
-    lesson_of(forgetful, table(forgetful), played)
+    train_batch_of(forgetful, ctx(forgetful), rollouts)
     assert forgetful.recipe.state["labelled"] == []
 
 
 def test_labels_survive_json() -> None:
     p = plan()
-    one = table(p)
-    (solution,) = p.recipe.play(one)[:1]
+    one = ctx(p)
+    (solution,) = p.recipe.rollout(one)[:1]
     solver: Any = p.roles["generator"]
     for labels, end in (([1.0, 0.5, NAN], NAN), ([], 1.0)):
         back = Labelled.from_json(Labelled(solution, labels, end).to_json(), solver, 0)
@@ -274,7 +274,7 @@ def test_a_run_that_is_killed_ends_in_the_same_bits(tmp_path: Path) -> None:
         "recipe": "lets_verify",
         "turns": 3,
         "options": {"label_budget": 2, "replay": 1.0},
-        "keep": {"checkpoint_every": 1, "traces_every": 0},
+        "keep": {"checkpoint_every": 1, "rollouts_every": 0},
     }
     expected, _ = whole(tmp_path / "whole", config)
     for moment, count in (("learning", 6), ("a row", 2)):

@@ -17,8 +17,8 @@ from milonga.recipes.debating import Debates, build_debate_prompts, match_replie
 from milonga.recipes.maporl import AGENTS, FORMAT
 from milonga.resolve import resolve
 from milonga.roles import Debater
-from milonga.table import Setting, Table
-from milonga.types import Problem, Reading, Trace, Traces
+from milonga.context import RunContext, Context
+from milonga.types import Problem, Parsed, Rollout, Rollouts
 from short import assert_resumes
 
 # Credit by hand.
@@ -91,48 +91,48 @@ def plan(binding: str = "own", **options: Any) -> Any:
     return resolve([TINY, {"recipe": "maporl", "binding": binding, "options": {"talk": 3} | options}])
 
 
-def table(p: Any, phase: str = "", binding: str = "own", **sampling: Any) -> Table:
+def ctx(p: Any, phase: str = "", binding: str = "own", **sampling: Any) -> Context:
     chosen = p.config.sampling.model_copy(update=sampling)
-    return Table(Setting(engine(binding), p.task, p.roles, p.seats, chosen, 0, 4), 1, "generator", phase)
+    return Context(RunContext(engine(binding), p.task, p.roles, p.agents, chosen, 0, 4), 1, "generator", phase)
 
 
-def spoken(trace: Trace, segment: int) -> str:
-    span = trace.segments[segment]
-    text: str = engine().policy("generator").codec.text(trace.ids[span.start : span.end].tolist())
+def spoken(rollout: Rollout, segment: int) -> str:
+    span = rollout.segments[segment]
+    text: str = engine().policy("generator").codec.text(rollout.ids[span.start : span.end].tolist())
     return text.removeprefix("<eos>")
 
 
 def test_each_agent_hears_what_the_other_said_last_in_the_same_debate() -> None:
     p = plan()
-    one = table(p)
+    one = ctx(p)
     found = sample_debates(one, AGENTS, one.problems(), 3, 2)
-    mine, theirs = (found.talks[seat] for seat in AGENTS)
+    mine, theirs = (found.talks[agent] for agent in AGENTS)
     assert len(mine) == len(theirs) == 8 and mine.problem_ids == theirs.problem_ids
     for a, b in zip(mine, theirs, strict=True):
-        first, second = b.subject.subject, b.subject
+        first, second = b.target.target, b.target
         assert spoken(a, 2) == f"?{first.text}\n>{a.problem.text}\n"
         assert spoken(a, 4) == f"?{second.text}\n>{a.problem.text}\n"
         assert [s.producer for s in a.segments] == ["prompt", "generator", "debate", "generator", "debate", "generator"]
         assert [s.trained for s in a.segments] == [False, True] * 3
     assert found.correct.shape == (8, 3, 2)
-    assert found.correct[5, 2, 1] == theirs[5].correct and found.correct[5, 0, 0] == mine[5].subject.subject.correct
-    assert len(found.select_turn(0)) == 16 and found.select_turn(0)[0] is mine[0].subject.subject
+    assert found.correct[5, 2, 1] == theirs[5].correct and found.correct[5, 0, 0] == mine[5].target.target.correct
+    assert len(found.select_turn(0)) == 16 and found.select_turn(0)[0] is mine[0].target.target
 
 
 def test_a_debate_in_which_one_has_no_room_ends_for_all() -> None:
     p = plan()
-    one = table(p)
-    talks = {seat: one.ask(seat, one.problems(), 2) for seat in AGENTS}
-    replies = {seat: one.reply(seat, talks[seat], build_debate_prompts(one, seat, talks)) for seat in AGENTS}
-    cut = {"generator": Traces([*replies["generator"][:1], *replies["generator"][2:]]), "partner": replies["partner"][:-1]}
+    one = ctx(p)
+    talks = {agent: one.ask(agent, one.problems(), 2) for agent in AGENTS}
+    replies = {agent: one.reply(agent, talks[agent], build_debate_prompts(one, agent, talks)) for agent in AGENTS}
+    cut = {"generator": Rollouts([*replies["generator"][:1], *replies["generator"][2:]]), "partner": replies["partner"][:-1]}
     kept = match_replies(talks, cut)
-    assert [len(kept[seat]) for seat in AGENTS] == [6, 6]
-    assert [t.subject.id for t in kept["partner"]] == [t.id for t in (talks["partner"][0], *talks["partner"][2:7])]
+    assert [len(kept[agent]) for agent in AGENTS] == [6, 6]
+    assert [t.target.id for t in kept["partner"]] == [t.id for t in (talks["partner"][0], *talks["partner"][2:7])]
 
 
 def test_what_is_heard_is_foreign_and_tells_nothing_of_who_is_right() -> None:
     problem = Problem("p", "3+4%10", "SECRET")
-    other = Trace.from_text("x", "partner", problem, "<eos>3+4=8\n#8", Reading(None, 1.0))
+    other = Rollout.from_text("x", "partner", problem, "<eos>3+4=8\n#8", Parsed(None, 1.0))
     for dialect in ("terse", "tagged"):
         parts = Debater(dialect).render_other_solutions(problem, [other, other])  # type: ignore[arg-type]
         assert sum(part.text == other.text for part in parts) == 2
@@ -145,17 +145,17 @@ def test_what_is_heard_is_foreign_and_tells_nothing_of_who_is_right() -> None:
 
 def test_every_turn_of_every_agent_has_its_own_group_and_tokens() -> None:
     p = plan(gamma=0.0)
-    one = table(p)
-    played = p.recipe.play(one)
-    lessons = p.recipe.credit(one, played)
-    assert [lesson.policy for lesson in lessons] == list(AGENTS)
-    for lesson, seat in zip(lessons, AGENTS, strict=True):
-        talks = played.keep(lambda talk, seat=seat: talk.seat == seat)  # type: ignore[misc]
-        values = Debates({seat: talks})
+    one = ctx(p)
+    rollouts = p.recipe.rollout(one)
+    train_batches = p.recipe.credit(one, rollouts)
+    assert [train_batch.policy for train_batch in train_batches] == list(AGENTS)
+    for train_batch, agent in zip(train_batches, AGENTS, strict=True):
+        talks = rollouts.keep(lambda talk, agent=agent: talk.agent == agent)  # type: ignore[misc]
+        values = Debates({agent: talks})
         pay = np.where(values.readable == 1.0, values.correct, -0.5)[:, :, 0]
         for turn in range(3):
             expected = normalise(pay[:, turn], talks.problems)
-            for talk, array, value in zip(talks, lesson.advantages, expected, strict=True):
+            for talk, array, value in zip(talks, train_batch.advantages, expected, strict=True):
                 start, end = talk.turns[turn]
                 assert array[start:end] == pytest.approx(np.full(end - start, value))
                 assert not array[~talk.mask].any()
@@ -163,43 +163,46 @@ def test_every_turn_of_every_agent_has_its_own_group_and_tokens() -> None:
 
 def test_the_first_turn_can_be_left_as_it_is() -> None:
     p = plan(train_first=False)
-    one = table(p)
-    for lesson in p.recipe.credit(one, p.recipe.play(one)):
-        arrays = list(zip(lesson.traces, lesson.advantages, strict=True))
+    one = ctx(p)
+    for train_batch in p.recipe.credit(one, p.recipe.rollout(one)):
+        arrays = list(zip(train_batch.rollouts, train_batch.advantages, strict=True))
         assert not any(array[slice(*talk.turns[0])].any() for talk, array in arrays)
         assert any(array.any() for _, array in arrays)
 
 
 def test_a_partner_can_stay_as_it_was() -> None:
     p = plan(train="lead")
-    one = table(p)
-    assert [lesson.policy for lesson in p.recipe.credit(one, p.recipe.play(one))] == ["generator"]
+    one = ctx(p)
+    assert [train_batch.policy for train_batch in p.recipe.credit(one, p.recipe.rollout(one))] == ["generator"]
     with pytest.raises(ConfigError, match="share one model"):
         plan("shared", train="lead")
 
 
-def test_one_model_in_both_seats_learns_from_both_in_one_lesson() -> None:
+def test_one_model_in_both_agents_learns_from_both_in_one_train_batch() -> None:
     p = plan("shared")
-    one = table(p, binding="shared")
-    played = p.recipe.play(one)
-    (lesson,) = p.recipe.credit(one, played)
-    assert list(lesson.traces) == list(played) and len(lesson.advantages) == 32
+    one = ctx(p, binding="shared")
+    rollouts = p.recipe.rollout(one)
+    (train_batch,) = p.recipe.credit(one, rollouts)
+    assert list(train_batch.rollouts) == list(rollouts) and len(train_batch.advantages) == 32
 
 
 def test_the_teacher_shows_every_turn_behind_what_the_agents_said() -> None:
     p = plan(format_lines=12)
-    shown = p.recipe.play(table(p, FORMAT))
-    depth = [len(trace.turns) for trace in shown]
+    shown = p.recipe.rollout(ctx(p, FORMAT))
+    depth = [len(rollout.turns) for rollout in shown]
     assert sorted(depth) == [1] * 8 + [2] * 8 + [3] * 8
-    for trace in shown:
-        assert [s.trained for s in trace.segments] == [False] * (len(trace.segments) - 1) + [True]
-    lessons = p.recipe.credit(table(p, FORMAT), shown)
-    assert [(lesson.policy, len(lesson.traces)) for lesson in lessons] == [("generator", 12), ("partner", 12)]
+    for rollout in shown:
+        assert [s.trained for s in rollout.segments] == [False] * (len(rollout.segments) - 1) + [True]
+    train_batches = p.recipe.credit(ctx(p, FORMAT), shown)
+    assert [(train_batch.policy, len(train_batch.rollouts)) for train_batch in train_batches] == [
+        ("generator", 12),
+        ("partner", 12),
+    ]
 
 
 def test_debates_without_room_teach_nothing() -> None:
     p = plan()
-    assert p.recipe.credit(table(p), Traces([])) == []
+    assert p.recipe.credit(ctx(p), Rollouts([])) == []
 
 
 def test_a_run_that_was_cut_ends_in_the_same_bits(tmp_path: Path) -> None:

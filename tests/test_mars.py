@@ -14,16 +14,16 @@ from cases import TINY
 from milonga.api import make_engine
 from milonga.credit.systems import balance_groups, standard_scores, trajectory_weights
 from milonga.errors import ConfigError
-from milonga.recipes.mars import FORMAT, SEATS, get_asker
+from milonga.recipes.mars import FORMAT, AGENTS, get_asker
 from milonga.recipes.packing import pack_first_fit
 from milonga.recipes.researching import Desk, is_request, map_turns_to_ends
 from milonga.resolve import resolve
 from milonga.roles import Planner, Reader
 from milonga.roles.research import Request, make_document_bin
-from milonga.table import Setting, Table
+from milonga.context import RunContext, Context
 from milonga.tasks import make_task
 from milonga.tasks.haystack import extract_names, extract_question, extract_thread, join_threads, parse_documents
-from milonga.types import Grade, Problem, Trace, Traces
+from milonga.types import Grade, Problem, Rollout, Rollouts
 from short import SHORT, assert_resumes
 
 HIDDEN = Problem("chain", "37+5*3%100", "26", {"start": 37, "chain": [("+", 5), ("*", 3)], "mod": 100})
@@ -156,26 +156,26 @@ def test_the_planner_sees_no_document_and_the_reader_no_question(dialect: Any) -
         and "37+5*3%100" in told
         and not any(text in asked + told for text in parse_documents(HAY.text).values())
     )
-    talk = Trace.from_text("t", "generator", HAY, "@ba=", planner.read("@ba="))
-    about = make_document_bin(talk, 0, ["3m7+o5n", "r*3tean"], "=")
-    shown = "".join(p.text for p in reader.prompt(HAY, about))
+    talk = Rollout.from_text("t", "generator", HAY, "@ba=", planner.parse("@ba="))
+    target = make_document_bin(talk, 0, ["3m7+o5n", "r*3tean"], "=")
+    shown = "".join(p.text for p in reader.prompt(HAY, target))
     assert "3m7+o5n\nr*3tean" in shown and "ba%100" not in shown and "u-sa4hk" not in shown
-    assert reader.write_exact_note(about) == "37+5\n*3" and reader.read(reader.write_exact_note(about), about).is_valid
-    assert not reader.read("37+5", about).is_valid and not reader.read("", about).is_valid
-    lost = reader.write_noisy_note(about, 1.0, random.Random(0))
-    assert len(lost) == len(reader.write_exact_note(about)) - 1 and lost.count("\n") == 1
+    assert reader.write_exact_note(target) == "37+5\n*3" and reader.parse(reader.write_exact_note(target), target).is_valid
+    assert not reader.parse("37+5", target).is_valid and not reader.parse("", target).is_valid
+    lost = reader.write_noisy_note(target, 1.0, random.Random(0))
+    assert len(lost) == len(reader.write_exact_note(target)) - 1 and lost.count("\n") == 1
 
 
 def test_requests_are_read_back_and_are_no_answers() -> None:
     planner = Planner("terse")
-    value = planner.read(planner.write("ba", "~")).value
+    value = planner.parse(planner.write("ba", "~")).value
     assert isinstance(value, Request) and (value.names, value.purpose, value.answer) == ("ba", "~", None)
-    assert planner.read("@aab=").value.names == "ab"
-    assert not any(planner.read(text).is_valid for text in ("@", "@=", "@ab", "@a b="))
-    assert planner.read("3+4=7\n#7").value.answer == "7"
+    assert planner.parse("@aab=").value.names == "ab"
+    assert not any(planner.parse(text).is_valid for text in ("@", "@=", "@ab", "@a b="))
+    assert planner.parse("3+4=7\n#7").value.answer == "7"
 
 
-# At the table.
+# At the context.
 
 
 @cache
@@ -188,13 +188,16 @@ def plan(binding: str = "shared", **options: Any) -> Any:
     return resolve([TINY, {"recipe": "mars", "task": task, "binding": binding, "options": {"bin": 9} | options}])
 
 
-def table(p: Any, phase: str = "") -> Table:
-    return Table(
-        Setting(engine(), p.task, p.roles, dict.fromkeys(SEATS, "generator"), p.config.sampling, 0, 4), 1, "generator", phase
+def ctx(p: Any, phase: str = "") -> Context:
+    return Context(
+        RunContext(engine(), p.task, p.roles, dict.fromkeys(AGENTS, "generator"), p.config.sampling, 0, 4),
+        1,
+        "generator",
+        phase,
     )
 
 
-def trajectories(p: Any, one: Table, right: Any = lambda place: place % 2) -> Traces:
+def trajectories(p: Any, one: Context, right: Any = lambda place: place % 2) -> Rollouts:
     """Two trajectories of each of two problems, as if the planner had asked: the base never does by itself."""
     problems = one.problems(2)
     requests = one.write(
@@ -204,17 +207,17 @@ def trajectories(p: Any, one: Table, right: Any = lambda place: place % 2) -> Tr
     )
     notes, lines = [], {}
     bins = [b for talk in requests for b in p.recipe.desk.pack_documents(one, talk, parse_documents(talk.problem.text))]
-    notes = one.ask("reader", Traces(bins))
+    notes = one.ask("reader", Rollouts(bins))
     talks = p.recipe.desk.told(one, requests, notes, lines)
     for place, talk in enumerate(talks):
         talk.grade = Grade(bool(right(place)), None)
-    return Traces([*talks, *notes])
+    return Rollouts([*talks, *notes])
 
 
 def test_notes_are_context_for_the_planner_and_trained_in_the_readers_rows_alone() -> None:
     p = plan()
-    played = trajectories(p, table(p))
-    talks, notes = (played.select(lambda t, seat=seat: t.seat == seat) for seat in SEATS)
+    rollouts = trajectories(p, ctx(p))
+    talks, notes = (rollouts.select(lambda t, agent=agent: t.agent == agent) for agent in AGENTS)
     assert len(talks) == 4 and len(notes) == 8  # a bin for each document
     for talk in talks:
         told = talk.segments[-2]
@@ -224,27 +227,29 @@ def test_notes_are_context_for_the_planner_and_trained_in_the_readers_rows_alone
         said = engine().policy("generator").codec.text(talk.ids[told.start : told.end].tolist()).removeprefix("<eos>")
         assert (
             said
-            == f">{join_threads([line for note in mine for line in note.reading.value.lines], extract_question(talk.problem.text))}\n"
+            == f">{join_threads([line for note in mine for line in note.parsed.value.lines], extract_question(talk.problem.text))}\n"
         )
         assert not any(np.array_equal(note.ids, talk.ids) for note in mine)
-    (lesson,) = p.recipe.credit(table(p), played)
-    assert list(lesson.traces) == [*talks, *notes]
-    for trace, advantage in zip(lesson.traces, lesson.advantages, strict=True):
-        assert not advantage[~trace.mask].any() and abs(advantage[trace.mask]) == pytest.approx(np.ones(int(trace.mask.sum())))
+    (train_batch,) = p.recipe.credit(ctx(p), rollouts)
+    assert list(train_batch.rollouts) == [*talks, *notes]
+    for rollout, advantage in zip(train_batch.rollouts, train_batch.advantages, strict=True):
+        assert not advantage[~rollout.mask].any() and abs(advantage[rollout.mask]) == pytest.approx(
+            np.ones(int(rollout.mask.sum()))
+        )
     # Four rollouts, four notes for each of two questions: each note counts once.
-    assert lesson.weights == [1.0] * 12
-    assert lesson.notes["reader_samples"] == 8 and lesson.notes["calls"] == 1.0 and lesson.notes["usable"] == 1.0
+    assert train_batch.weights == [1.0] * 12
+    assert train_batch.notes["reader_samples"] == 8 and train_batch.notes["calls"] == 1.0 and train_batch.notes["usable"] == 1.0
 
 
 def test_advantages_do_not_depend_on_what_is_drawn() -> None:
-    played = trajectories(plan(), table(plan()))
+    rollouts = trajectories(plan(), ctx(plan()))
     found = {}
     for how in ("weight", "uniform", "abs_adv", "none"):
         p = plan(s1_balance=how)
         p.recipe.rollouts = 2
-        (lesson,) = p.recipe.credit(table(p), played)
-        found[how] = lesson
-        assert all(np.array_equal(a, b) for a, b in zip(lesson.advantages, found["weight"].advantages, strict=True))
+        (train_batch,) = p.recipe.credit(ctx(p), rollouts)
+        found[how] = train_batch
+        assert all(np.array_equal(a, b) for a, b in zip(train_batch.advantages, found["weight"].advantages, strict=True))
     assert (
         found["weight"].weights[4:] == [0.5] * 8
         and sum(found["uniform"].weights[4:]) == 4
@@ -252,34 +257,37 @@ def test_advantages_do_not_depend_on_what_is_drawn() -> None:
     )
 
 
-def test_with_weights_of_their_own_each_system_has_a_lesson_and_one_can_stay() -> None:
-    played = trajectories(plan(), table(plan()))
-    lessons = plan("own").recipe.credit(table(plan()), played)
-    assert [(lesson.policy, len(lesson.traces)) for lesson in lessons] == [("generator", 4), ("reader", 8)]
+def test_with_weights_of_their_own_each_system_has_a_train_batch_and_one_can_stay() -> None:
+    rollouts = trajectories(plan(), ctx(plan()))
+    train_batches = plan("own").recipe.credit(ctx(plan()), rollouts)
+    assert [(train_batch.policy, len(train_batch.rollouts)) for train_batch in train_batches] == [
+        ("generator", 4),
+        ("reader", 8),
+    ]
     for train, policy in (("planner", "generator"), ("reader", "reader")):
-        assert [lesson.policy for lesson in plan("own", train=train).recipe.credit(table(plan()), played)] == [policy]
+        assert [train_batch.policy for train_batch in plan("own", train=train).recipe.credit(ctx(plan()), rollouts)] == [policy]
         with pytest.raises(ConfigError, match="share one model"):
             plan(train=train)
 
 
 def test_answers_without_a_request_teach_the_planner_alone() -> None:
     p = plan()
-    one = table(p)
-    played = p.recipe.play(one)  # the base has never asked for anything
-    assert {trace.seat for trace in played} == {"generator"} and not any(is_request(trace) for trace in played)
-    (lesson,) = p.recipe.credit(one, played)
-    assert lesson.notes["no_call"] == 1.0 and lesson.notes["reader_samples"] == 0.0
-    assert [made.policy for made in plan("own").recipe.credit(one, played)] == ["generator"]
+    one = ctx(p)
+    rollouts = p.recipe.rollout(one)  # the base has never asked for anything
+    assert {rollout.agent for rollout in rollouts} == {"generator"} and not any(is_request(rollout) for rollout in rollouts)
+    (train_batch,) = p.recipe.credit(one, rollouts)
+    assert train_batch.notes["no_call"] == 1.0 and train_batch.notes["reader_samples"] == 0.0
+    assert [made.policy for made in plan("own").recipe.credit(one, rollouts)] == ["generator"]
 
 
 def test_a_request_that_is_the_last_word_is_wrong() -> None:
-    one = table(plan())
+    one = ctx(plan())
     (talk,) = one.write("generator", one.problems(1), ["@ab="])
     assert talk.correct == 0.0
 
 
 def test_documents_longer_than_a_bin_are_cut_and_counted() -> None:
-    one = table(plan())
+    one = ctx(plan())
     (talk,) = one.write("generator", [HAY], ["@bxa="])
     bins = Desk(5, 1).pack_documents(one, talk, parse_documents(HAY.text))
     assert [b.text for b in bins] == ["3m7+o", "r*3te"] and sum(one.dropped.values()) == 4
@@ -289,29 +297,27 @@ def test_documents_longer_than_a_bin_are_cut_and_counted() -> None:
 
 def test_a_second_request_adds_to_what_was_read() -> None:
     p = plan()
-    one = table(p)
+    one = ctx(p)
     (talk,) = one.write("generator", [HAY], ["@b="])
     lines: dict[str, list[str]] = {}
     notes = one.write("reader", p.recipe.desk.pack_documents(one, talk, parse_documents(HAY.text)), ["37+5"])
-    (reply,) = p.recipe.desk.told(one, Traces([talk]), notes, lines)
-    reply.reading = Planner("terse").read("@a=")
+    (reply,) = p.recipe.desk.told(one, Rollouts([talk]), notes, lines)
+    reply.parsed = Planner("terse").parse("@a=")
     more = one.write("reader", p.recipe.desk.pack_documents(one, reply, parse_documents(HAY.text)), ["*3"])
-    p.recipe.desk.told(one, Traces([reply]), more, lines)
+    p.recipe.desk.told(one, Rollouts([reply]), more, lines)
     assert lines[reply.id] == ["37+5", "*3"]
 
 
 def test_the_teacher_shows_requests_solutions_and_notes() -> None:
     p = plan(format_lines=4, format_notes=6, slip=0.0)
-    one = table(p, FORMAT)
-    shown = p.recipe.play(one)
-    planner, reader = (shown.keep(lambda t, seat=seat: t.seat == seat) for seat in SEATS)
+    one = ctx(p, FORMAT)
+    shown = p.recipe.rollout(one)
+    planner, reader = (shown.keep(lambda t, agent=agent: t.agent == agent) for agent in AGENTS)
     assert [len(t.turns) for t in planner] == [1] * 4 + [2] * 4 and len(reader) == 12
-    assert all(is_request(t) for t in planner[:4]) and all(
-        t.text == Reader("terse").write_exact_note(t.subject) for t in reader
-    )
+    assert all(is_request(t) for t in planner[:4]) and all(t.text == Reader("terse").write_exact_note(t.target) for t in reader)
     assert all(t.segments[-1].trained and not any(s.trained for s in t.segments[:-1]) for t in planner)
-    (lesson,) = p.recipe.credit(one, shown)
-    assert len(lesson.traces) == 20
+    (train_batch,) = p.recipe.credit(one, shown)
+    assert len(train_batch.rollouts) == 20
     assert [made.policy for made in plan("own").recipe.credit(one, shown)] == ["generator", "reader"]
 
 

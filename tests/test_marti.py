@@ -20,12 +20,12 @@ from milonga.recipes.workflows import AgentTurns, Rules, collect_solutions, filt
 from milonga.resolve import resolve
 from milonga.roles import Reviser, StepSolver, StepVerifier
 from milonga.roles.reviser import make_panel
-from milonga.table import Setting, Table
-from milonga.types import Grade, Problem, Trace, Traces
+from milonga.context import RunContext, Context
+from milonga.types import Grade, Problem, Rollout, Rollouts
 from short import assert_resumes, short_loop
 
 NAN = float("nan")
-SEATS = {
+AGENTS = {
     "chain": ("generator", "verifier", "refiner"),
     "debate": ("generator", "partner"),
     "mixture": ("generator", "partner", "aggregator"),
@@ -82,7 +82,7 @@ def test_a_critique_is_paid_for_its_verdict_not_for_solving() -> None:
     assert names_answer("so a.b it is", "a.b") and not names_answer("so axb it is", "a.b")
 
 
-# At the table.
+# At the context.
 
 
 @cache
@@ -94,35 +94,35 @@ def plan(workflow: str = "chain", binding: str = "own", **options: Any) -> Any:
     return resolve([TINY, {"recipe": "marti", "binding": binding, "options": {"workflow": workflow} | options}])
 
 
-def table(p: Any, phase: str = "") -> Table:
+def ctx(p: Any, phase: str = "") -> Context:
     made = engine(p.recipe.options.workflow, p.config.binding)
-    return Table(Setting(made, p.task, p.roles, p.seats, p.config.sampling, 0, 4), 1, "generator", phase)
+    return Context(RunContext(made, p.task, p.roles, p.agents, p.config.sampling, 0, 4), 1, "generator", phase)
 
 
-def played(p: Any, n: int = 4) -> tuple[Table, Traces]:
-    one = table(p)
-    return one, p.recipe.workflow.play(one, one.problems(), n)
+def rollouts(p: Any, n: int = 4) -> tuple[Context, Rollouts]:
+    one = ctx(p)
+    return one, p.recipe.workflow.rollout(one, one.problems(), n)
 
 
-def graded(rows: Traces, right: Any) -> None:
+def graded(rows: Rollouts, right: Any) -> None:
     """Rows with grades by hand: `right` says of each place whether it is right."""
-    for place, trace in enumerate(rows):
-        trace.grade = Grade(bool(right(place)), None)
+    for place, rollout in enumerate(rows):
+        rollout.grade = Grade(bool(right(place)), None)
 
 
-def test_only_the_seats_of_the_workflow_are_taken() -> None:
-    for workflow, seats in SEATS.items():
-        assert tuple(plan(workflow).policies) == tuple(plan(workflow).roles) == seats
+def test_only_the_agents_of_the_workflow_are_taken() -> None:
+    for workflow, agents in AGENTS.items():
+        assert tuple(plan(workflow).policies) == tuple(plan(workflow).roles) == agents
     with pytest.raises(ConfigError, match="unknown policy 'partner'"):
         resolve([TINY, {"recipe": "marti", "policies": {"partner": {"lr": 1e-4}}}])
-    assert set(Marti.seats) == {seat for seats in SEATS.values() for seat in seats}
+    assert set(Marti.agents) == {agent for agents in AGENTS.values() for agent in agents}
 
 
 def test_what_a_reviser_reads_is_foreign_and_tells_nothing_of_who_is_right() -> None:
     problem = Problem("p", "3+4%10", "SECRET")
     solver, verifier = StepSolver("terse"), StepVerifier("terse")
-    solution = Trace.from_text("s", "generator", problem, "3+4=8\n#8", solver.read("3+4=8\n#8"), Grade(False, (False,)))
-    critique = Trace.from_text("c", "verifier", problem, "7-\n=-", verifier.read("7-\n=-", solution))
+    solution = Rollout.from_text("s", "generator", problem, "3+4=8\n#8", solver.parse("3+4=8\n#8"), Grade(False, (False,)))
+    critique = Rollout.from_text("c", "verifier", problem, "7-\n=-", verifier.parse("7-\n=-", solution))
     for dialect, shown in (("terse", ">3+4%10\n3+4=8\n#8\n7-\n=-\n>3+4%10\n"), ("tagged", "<critique>\n7-\n=-\n</critique>")):
         parts = Reviser(dialect).prompt(problem, make_panel([solution, critique]))  # type: ignore[arg-type]
         text = "".join(part.text for part in parts)
@@ -133,20 +133,20 @@ def test_what_a_reviser_reads_is_foreign_and_tells_nothing_of_who_is_right() -> 
 
 def test_a_chain_refines_each_solution_by_each_of_its_critiques() -> None:
     p = plan()
-    _, found = played(p)
-    solutions, critiques, refined = (filter_by_agent(found, seat) for seat in SEATS["chain"])
+    _, found = rollouts(p)
+    solutions, critiques, refined = (filter_by_agent(found, agent) for agent in AGENTS["chain"])
     assert (len(solutions), len(critiques), len(refined)) == (16, 32, 32)
-    assert critiques.subjects == [s.id for s in solutions for _ in range(2)]
-    assert [trace.subject.about for trace in refined] == [(c.subject, c) for c in critiques]
+    assert critiques.target_ids == [s.id for s in solutions for _ in range(2)]
+    assert [rollout.target.targets for rollout in refined] == [(c.target, c) for c in critiques]
     text = engine("chain").policy("refiner").codec.text(refined[0].ids[: refined[0].segments[0].end].tolist())
     problem, critique = refined[0].problem.text, critiques[0]
-    assert text == f">{problem}\n{critique.subject.text}\n{critique.text}\n>{problem}\n"
+    assert text == f">{problem}\n{critique.target.text}\n{critique.text}\n>{problem}\n"
 
 
 def test_a_refiner_is_compared_with_the_solution_it_refines() -> None:
     p = plan()
-    one, found = played(p)
-    solutions, critiques, refined = (filter_by_agent(found, seat) for seat in SEATS["chain"])
+    one, found = rollouts(p)
+    solutions, critiques, refined = (filter_by_agent(found, agent) for agent in AGENTS["chain"])
     graded(solutions, lambda place: place % 2)
     graded(refined, lambda place: place % 4 < 2)
     generator, verifier, refiner = p.recipe.workflow.said(one, found, Rules(grade_by_truth))
@@ -154,55 +154,55 @@ def test_a_refiner_is_compared_with_the_solution_it_refines() -> None:
     assert generator.whole.tolist() == [1.0, 0.0] * 8  # each solution's refinements: both right, then both wrong
     assert refiner.before[0].tolist() == [0.0, 0.0, 1.0, 1.0] * 8 and refiner.local[0].tolist() == [1.0, 1.0, 0.0, 0.0] * 8
     assert p.recipe.reward(refiner, 0).tolist() == [1.5, 1.5, -0.5, -0.5] * 8
-    assert verifier.whole.tolist() == refiner.local[0].tolist() and verifier.about.tolist() == refiner.before[0].tolist()
-    said = [critique.reading.value.final for critique in critiques]
-    agrees = [float(final is not None and final == bool(right)) for final, right in zip(said, verifier.about, strict=True)]
+    assert verifier.whole.tolist() == refiner.local[0].tolist() and verifier.targets.tolist() == refiner.before[0].tolist()
+    said = [critique.parsed.value.final for critique in critiques]
+    agrees = [float(final is not None and final == bool(right)) for final, right in zip(said, verifier.targets, strict=True)]
     assert verifier.local[0].tolist() == agrees
     both = p.recipe.workflow.said(one, found, Rules(grade_by_truth, scope="all"))[2].before[0]
-    assert both.tolist() == [(right + own) / 2 for right, own in zip(verifier.about, agrees, strict=True)]
+    assert both.tolist() == [(right + own) / 2 for right, own in zip(verifier.targets, agrees, strict=True)]
 
 
 def test_outcome_and_gain_are_added_where_they_are_asked_for() -> None:
     said = AgentTurns(
-        "verifier", Traces([]), [np.array([1.0])], [np.array([NAN])], np.array([1.0]), np.array([1.0]), np.array([0.0])
+        "verifier", Rollouts([]), [np.array([1.0])], [np.array([NAN])], np.array([1.0]), np.array([1.0]), np.array([0.0])
     )
     assert plan().recipe.reward(said, 0).tolist() == [1.0]
     assert plan(outcome="last_stage").recipe.reward(said, 0).tolist() == [1.5]
     assert plan(refiner_gain=0.25).recipe.reward(said, 0).tolist() == [1.25]
-    debater = AgentTurns("partner", Traces([]), [np.array([0.0])], [np.array([NAN])], np.array([1.0]), np.array([0.0]))
+    debater = AgentTurns("partner", Rollouts([]), [np.array([0.0])], [np.array([NAN])], np.array([1.0]), np.array([0.0]))
     assert plan("debate", outcome="own_last").recipe.reward(debater, 0).tolist() == [0.5]
     assert plan("debate", outcome="vote").recipe.reward(debater, 0).tolist() == [0.0]
 
 
 def test_critiques_are_compared_with_those_of_the_same_solution_and_both_classes_count_alike() -> None:
     p = plan()
-    one, found = played(p)
+    one, found = rollouts(p)
     graded(filter_by_agent(found, "generator"), lambda place: place == 0)
-    lesson = {made.policy: made for made in p.recipe.credit(one, found)}["verifier"]
+    train_batch = {made.policy: made for made in p.recipe.credit(one, found)}["verifier"]
     for at in range(0, 32, 2):
         assert sum(
-            float(lesson.advantages[at + k].sum() / max(1, lesson.traces[at + k].length)) for k in (0, 1)
+            float(train_batch.advantages[at + k].sum() / max(1, train_batch.rollouts[at + k].length)) for k in (0, 1)
         ) == pytest.approx(0)
-    assert lesson.weights == pytest.approx([8.0] * 2 + [32 / 60] * 30)
+    assert train_batch.weights == pytest.approx([8.0] * 2 + [32 / 60] * 30)
 
 
 def test_groups_are_filtered_by_what_was_right_not_by_what_was_paid() -> None:
     """All refined solutions of the first problem are right: its shaped rewards differ, and teach nothing."""
     for filtered in (True, False):
         p = plan(filter=filtered)
-        one, found = played(p)
+        one, found = rollouts(p)
         graded(filter_by_agent(found, "generator"), lambda place: place % 2)
         graded(filter_by_agent(found, "refiner"), lambda place: place < 8 or place % 2)
-        lesson = {made.policy: made for made in p.recipe.credit(one, found)}["refiner"]
-        assert any(array.any() for array in lesson.advantages[:8]) != filtered
-        assert any(array.any() for array in lesson.advantages[8:])
+        train_batch = {made.policy: made for made in p.recipe.credit(one, found)}["refiner"]
+        assert any(array.any() for array in train_batch.advantages[:8]) != filtered
+        assert any(array.any() for array in train_batch.advantages[8:])
 
 
 def test_an_aggregator_reads_one_proposal_of_each() -> None:
     p = plan("mixture")
-    one, found = played(p)
-    mine, theirs, joined = (filter_by_agent(found, seat) for seat in SEATS["mixture"])
-    assert [trace.subject.about for trace in joined] == list(zip(mine, theirs, strict=True))
+    one, found = rollouts(p)
+    mine, theirs, joined = (filter_by_agent(found, agent) for agent in AGENTS["mixture"])
+    assert [rollout.target.targets for rollout in joined] == list(zip(mine, theirs, strict=True))
     graded(mine, lambda place: True)
     graded(theirs, lambda place: place % 2)
     graded(joined, lambda place: place < 8)
@@ -214,56 +214,58 @@ def test_an_aggregator_reads_one_proposal_of_each() -> None:
     earlier, later = p.recipe.workflow.changes(found)
     assert len(earlier) == len(later) == 32 and earlier[1] is theirs[0] and later[1] is joined[0]
     # A proposer whose prompt did not fit leaves the other's proposals about that problem unread.
-    assert [trace.about for trace in pair_proposals(mine[4:], theirs)] == list(zip(mine[4:], theirs[4:], strict=True))
+    assert [rollout.targets for rollout in pair_proposals(mine[4:], theirs)] == list(zip(mine[4:], theirs[4:], strict=True))
 
 
 def test_a_debater_is_paid_turn_by_turn_with_its_own_history() -> None:
     p = plan("debate")
-    one, found = played(p)
-    mine, theirs = (filter_by_agent(found, seat) for seat in SEATS["debate"])
-    graded(Traces(talk.subject for talk in mine), lambda place: place % 2)
+    one, found = rollouts(p)
+    mine, theirs = (filter_by_agent(found, agent) for agent in AGENTS["debate"])
+    graded(Rollouts(talk.target for talk in mine), lambda place: place % 2)
     graded(mine, lambda place: True)
     generator, partner = p.recipe.workflow.said(one, found, Rules(grade_by_truth))
     assert [p.recipe.reward(generator, turn).tolist() for turn in (0, 1)] == [[0.0, 1.0] * 8, [1.5, 1.0] * 8]
     assert partner.own_last.tolist() == theirs.correct.tolist() and generator.whole.tolist() == partner.whole.tolist()
-    lesson = p.recipe.credit_agent(one, generator)
-    for talk, array in zip(lesson.traces, lesson.advantages, strict=True):
+    train_batch = p.recipe.credit_agent(one, generator)
+    for talk, array in zip(train_batch.rollouts, train_batch.advantages, strict=True):
         (start, end), second = talk.turns
         assert len(set(array[start:end])) == 1 and not array[slice(*second)].any()  # all are right in the second turn
 
 
 def test_the_vote_of_a_debate_is_what_most_say() -> None:
     problem = Problem("p", "3+4%10", "7")
-    one = table(plan())
+    one = ctx(plan())
     solver = StepSolver("terse")
 
-    def said(*answers: str) -> Traces:
+    def said(*answers: str) -> Rollouts:
         texts = [f"3+4={answer}\n#{answer}" for answer in answers]
-        made = [Trace.from_text(f"{n}", "generator", problem, text, solver.read(text)) for n, text in enumerate(texts)]
-        graded(Traces(made), lambda place: answers[place] == "7")
-        return Traces(made)
+        made = [Rollout.from_text(f"{n}", "generator", problem, text, solver.parse(text)) for n, text in enumerate(texts)]
+        graded(Rollouts(made), lambda place: answers[place] == "7")
+        return Rollouts(made)
 
     assert (
         majority_correctness(one, said("7", "7", "8"), grade_by_truth) == 1.0
         and majority_correctness(one, said("8", "7", "8"), grade_by_truth) == 0.0
     )
-    nothing = Trace.from_text("n", "generator", problem, "", solver.read(""))
-    assert majority_correctness(one, Traces([nothing]), grade_by_truth) == 0.0
+    nothing = Rollout.from_text("n", "generator", problem, "", solver.parse(""))
+    assert majority_correctness(one, Rollouts([nothing]), grade_by_truth) == 0.0
     right = make_majority_grader(one, said("8", "8", "7"), 0.5)
-    assert [right(trace) for trace in said("8", "8", "7")] == [1.0, 1.0, 0.0]
-    assert all(np.isnan(make_majority_grader(one, said("8", "8", "7"), 0.7)(trace)) for trace in said("8", "7"))
+    assert [right(rollout) for rollout in said("8", "8", "7")] == [1.0, 1.0, 0.0]
+    assert all(np.isnan(make_majority_grader(one, said("8", "8", "7"), 0.7)(rollout)) for rollout in said("8", "7"))
 
 
-@pytest.mark.parametrize("workflow", list(SEATS))
+@pytest.mark.parametrize("workflow", list(AGENTS))
 def test_majorities_are_of_all_agents_and_turns_and_need_no_truth(workflow: str) -> None:
     p = plan(workflow, labels="majority")
-    one, found = played(p)
+    one, found = rollouts(p)
     spoken = collect_solutions(found)
     assert len(spoken) == {"chain": 48, "debate": 64, "mixture": 48}[workflow]
 
     def credit() -> list[Any]:
         return [
-            array for lesson in p.recipe.credit(one, found) for array in [*lesson.advantages, np.array(lesson.weights or [])]
+            array
+            for train_batch in p.recipe.credit(one, found)
+            for array in [*train_batch.advantages, np.array(train_batch.weights or [])]
         ]
 
     before = credit()
@@ -271,18 +273,18 @@ def test_majorities_are_of_all_agents_and_turns_and_need_no_truth(workflow: str)
     assert all(np.array_equal(a, b) for a, b in zip(before, credit(), strict=True))
 
 
-@pytest.mark.parametrize("workflow", list(SEATS))
+@pytest.mark.parametrize("workflow", list(AGENTS))
 def test_every_workflow_teaches_all_its_agents_and_measures_itself(workflow: str, tmp_path: Path) -> None:
     options = {"workflow": workflow, "formats": 1, "format_lines": 4, "measured": 4}
     with short_loop("marti", tmp_path, {"options": options}) as loop:
         loop.run_turn()
         loop.run_turn()
         # A refiner that is still all wrong has nothing to learn from but the teacher.
-        assert {seat for seat in SEATS[workflow] if any(row.get(f"learn/{seat}/steps") for row in loop.rows)} == set(
-            SEATS[workflow]
+        assert {agent for agent in AGENTS[workflow] if any(row.get(f"learn/{agent}/steps") for row in loop.rows)} == set(
+            AGENTS[workflow]
         )
-        assert f"credit/{SEATS[workflow][-1]}/{SEATS[workflow][-1]}_earned_turn0" in loop.rows[-1]
-        found = loop.recipe.measure(Table(loop.setting, "eval/more", "", split="dev"))
+        assert f"credit/{AGENTS[workflow][-1]}/{AGENTS[workflow][-1]}_earned_turn0" in loop.rows[-1]
+        found = loop.recipe.measure(Context(loop.run_context, "eval/more", "", split="dev"))
     assert set(found) == set(Marti.measures)
     assert found["team/over_vote"] == pytest.approx(found["team/outcome"] - found["team/vote"])
     assert (found["critic/names_answer"] is None) == (workflow != "chain")
@@ -290,28 +292,28 @@ def test_every_workflow_teaches_all_its_agents_and_measures_itself(workflow: str
 
 def test_the_vote_has_as_many_tokens_as_the_workflow() -> None:
     p = plan()
-    one = table(p)
+    one = ctx(p)
     problems = one.problems()
     first = one.ask("generator", problems)
-    again = table(p)
-    majority_at_budget(again, "generator", problems, 3.2 * sum(trace.length for trace in first))
+    again = ctx(p)
+    majority_at_budget(again, "generator", problems, 3.2 * sum(rollout.length for rollout in first))
     assert again.asked["generator", problems[0].id, False] == 3
 
 
 def test_the_others_can_stay_as_they_were() -> None:
     p = plan(train="generator")
-    one, found = played(p)
-    assert [lesson.policy for lesson in p.recipe.credit(one, found)] == ["generator"]
+    one, found = rollouts(p)
+    assert [train_batch.policy for train_batch in p.recipe.credit(one, found)] == ["generator"]
     with pytest.raises(ConfigError, match="share one model"):
         plan(binding="shared", train="generator")
 
 
-def test_the_teacher_shows_the_seats_that_read_others() -> None:
-    for workflow, seats in (("chain", {"refiner"}), ("mixture", {"aggregator"}), ("debate", {"generator", "partner"})):
+def test_the_teacher_shows_the_agents_that_read_others() -> None:
+    for workflow, agents in (("chain", {"refiner"}), ("mixture", {"aggregator"}), ("debate", {"generator", "partner"})):
         p = plan(workflow, format_lines=6)
-        shown = p.recipe.play(table(p, FORMAT))
-        assert {trace.seat for trace in shown} == seats and all(trace.origin == "given" for trace in shown)
-        assert {lesson.policy for lesson in p.recipe.credit(table(p, FORMAT), shown)} == seats
+        shown = p.recipe.rollout(ctx(p, FORMAT))
+        assert {rollout.agent for rollout in shown} == agents and all(rollout.origin == "given" for rollout in shown)
+        assert {train_batch.policy for train_batch in p.recipe.credit(ctx(p, FORMAT), shown)} == agents
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cases import TINY
-from helpers import PROPERTY, make_trace
+from helpers import PROPERTY, make_rollout
 from milonga.api import make_engine
 from milonga.credit import fill_after_zero, find_first_zero, hard_labels, step_reward_advantages
 from milonga.engine.local import LocalEngine
@@ -20,8 +20,8 @@ from milonga.objectives import OBJECTIVES
 from milonga.recipes.scoring import NAN, estimate_step_values
 from milonga.resolve import Plan, resolve
 from milonga.roles.scorer import StepScorer
-from milonga.table import Setting, Table
-from milonga.types import Grade, Lesson, Traces
+from milonga.context import RunContext, Context
+from milonga.types import Grade, TrainBatch, Rollouts
 
 
 def plan(recipe: str = "math_shepherd", **options: Any) -> Plan:
@@ -36,14 +36,14 @@ def engine() -> LocalEngine:
     return made
 
 
-def table(p: Plan, learner: str = "verifier") -> Table:
-    setting = Setting(engine(), p.task, p.roles, p.seats, p.config.sampling, p.config.seed, p.config.batch.problems)
-    return Table(setting, 1, learner)
+def ctx(p: Plan, learner: str = "verifier") -> Context:
+    run_context = RunContext(engine(), p.task, p.roles, p.agents, p.config.sampling, p.config.seed, p.config.batch.problems)
+    return Context(run_context, 1, learner)
 
 
-def lesson_of(p: Plan, one: Table, played: Traces) -> Lesson:
-    (lesson,) = p.recipe.credit(one, played)
-    return lesson
+def train_batch_of(p: Plan, one: Context, rollouts: Rollouts) -> TrainBatch:
+    (train_batch,) = p.recipe.credit(one, rollouts)
+    return train_batch
 
 
 # Labels.
@@ -79,16 +79,16 @@ def test_cleaned_labels_never_come_back_from_zero(rates: list[float], tau: float
 
 def test_completions_keep_the_prefix_and_the_last_label_is_the_answer() -> None:
     p = plan()
-    one = table(p)
-    played = p.recipe.play(one)
-    rates = estimate_step_values(one, played, 3)
-    assert [len(r) for r in rates] == [len(t.steps) for t in played]
-    for solution, found in zip(played, rates, strict=True):
+    one = ctx(p)
+    rollouts = p.recipe.rollout(one)
+    rates = estimate_step_values(one, rollouts, 3)
+    assert [len(r) for r in rates] == [len(t.steps) for t in rollouts]
+    for solution, found in zip(rollouts, rates, strict=True):
         assert found[-1] == solution.correct
         assert all(3 * rate == pytest.approx(round(3 * rate)) for rate in found[:-1])
     # The same completions, asked for one by one from a fresh table: token for token the same prefix and randomness.
-    solution = played[0]
-    again = table(p).complete("generator", [(solution, 2)], 3)
+    solution = rollouts[0]
+    again = ctx(p).complete("generator", [(solution, 2)], 3)
     cut = solution.steps[1][1]
     assert all(np.array_equal(t.ids[:cut], solution.ids[:cut]) for t in again)
     assert rates[0][1] == pytest.approx(float(np.mean(again.correct)))
@@ -96,15 +96,15 @@ def test_completions_keep_the_prefix_and_the_last_label_is_the_answer() -> None:
 
 def test_right_prefixes_are_reached_from_more_often_than_wrong_ones() -> None:
     p = plan()
-    one = Table(table(p).setting, 1, "verifier")
-    played = one.ask("generator", one.problems(12), 4)
-    rates = estimate_step_values(one, played, 4)
+    one = Context(ctx(p).run_context, 1, "verifier")
+    rollouts = one.ask("generator", one.problems(12), 4)
+    rates = estimate_step_values(one, rollouts, 4)
     right = [
-        r for t, rate in zip(played, rates, strict=True) for r, k in zip(rate[:-1], prefix_truth(t.grade), strict=False) if k
+        r for t, rate in zip(rollouts, rates, strict=True) for r, k in zip(rate[:-1], prefix_truth(t.grade), strict=False) if k
     ]
     wrong = [
         r
-        for t, rate in zip(played, rates, strict=True)
+        for t, rate in zip(rollouts, rates, strict=True)
         for r, k in zip(rate[:-1], prefix_truth(t.grade), strict=False)
         if not k
     ]
@@ -119,35 +119,35 @@ def prefix_truth(grade: Grade | None) -> list[bool]:
 
 def test_a_solution_without_steps_or_answer_has_no_labels_of_steps() -> None:
     p = plan()
-    one = table(p)
-    bare = make_trace(2, 3, correct=True)
-    assert estimate_step_values(one, Traces([bare]), 3) == [[]]
+    one = ctx(p)
+    bare = make_rollout(2, 3, correct=True)
+    assert estimate_step_values(one, Rollouts([bare]), 3) == [[]]
 
 
 def test_problems_that_nobody_solved_are_left_out() -> None:
     p = plan()
-    played = p.recipe.play(table(p))
-    unsolved = played[0].problem.id
-    for solution in played:
+    rollouts = p.recipe.rollout(ctx(p))
+    unsolved = rollouts[0].problem.id
+    for solution in rollouts:
         assert solution.grade is not None
         solution.grade = Grade(solution.problem.id != unsolved, solution.grade.steps)
-    lesson = lesson_of(p, table(p), played)
-    assert {row.problem.id for row in lesson.traces} == set(played.problem_ids) - {unsolved}
-    every = lesson_of(plan(drop_unsolved=False), table(p), played)
-    assert len(every.traces) == len(played)
-    for solution in played:
+    train_batch = train_batch_of(p, ctx(p), rollouts)
+    assert {row.problem.id for row in train_batch.rollouts} == set(rollouts.problem_ids) - {unsolved}
+    every = train_batch_of(plan(drop_unsolved=False), ctx(p), rollouts)
+    assert len(every.rollouts) == len(rollouts)
+    for solution in rollouts:
         solution.grade = Grade(False, None)
-    assert list(p.recipe.credit(table(p), played)) == []
+    assert list(p.recipe.credit(ctx(p), rollouts)) == []
 
 
 def test_the_truth_of_steps_is_watched_and_never_learned() -> None:
     p = plan()
-    played = p.recipe.play(table(p))
-    before = lesson_of(p, table(p), played)
-    for solution in played:
+    rollouts = p.recipe.rollout(ctx(p))
+    before = train_batch_of(p, ctx(p), rollouts)
+    for solution in rollouts:
         assert solution.grade is not None
         solution.grade = Grade(solution.grade.correct, tuple(not right for right in solution.grade.steps or ()))
-    after = lesson_of(p, table(p), played)
+    after = train_batch_of(p, ctx(p), rollouts)
     assert before.targets is not None and after.targets is not None
     assert all(np.array_equal(a, b, equal_nan=True) for a, b in zip(before.targets, after.targets, strict=True))
     assert before.notes["label_agreement"] != after.notes["label_agreement"]
@@ -156,27 +156,27 @@ def test_the_truth_of_steps_is_watched_and_never_learned() -> None:
 
 def test_exact_labels_need_no_completions_and_say_so() -> None:
     p = plan(labels="truth")
-    one = table(p)
-    played = p.recipe.play(one)
+    one = ctx(p)
+    rollouts = p.recipe.rollout(one)
     before = engine().ledger.policies["generator"].decode
-    lesson = lesson_of(p, one, played)
+    train_batch = train_batch_of(p, one, rollouts)
     assert engine().ledger.policies["generator"].decode == before
     assert p.recipe.needs_steps and not plan().recipe.needs_steps
-    assert lesson.sources == {"steps": 1.0} and lesson.notes["label_agreement"] == 1.0
-    assert lesson.targets is not None
-    for row, targets in zip(lesson.traces, lesson.targets, strict=True):
-        grade = row.subject.grade
+    assert train_batch.sources == {"steps": 1.0} and train_batch.notes["label_agreement"] == 1.0
+    assert train_batch.targets is not None
+    for row, targets in zip(train_batch.rollouts, train_batch.targets, strict=True):
+        grade = row.target.grade
         assert grade is not None and grade.steps is not None
         wanted = grade.steps if all(grade.steps) else grade.steps[: grade.steps.index(False) + 1]
         assert targets[~np.isnan(targets)].tolist() == [float(right) for right in wanted]
 
 
 def test_soft_labels_are_shares_and_hard_ones_are_not() -> None:
-    played = (p := plan()).recipe.play(table(p))
+    rollouts = (p := plan()).recipe.rollout(ctx(p))
     soft, hard = plan(labels="soft"), plan()
-    values = {x for row in lesson_of(soft, table(soft), played).targets or [] for x in row if not np.isnan(x)}
+    values = {x for row in train_batch_of(soft, ctx(soft), rollouts).targets or [] for x in row if not np.isnan(x)}
     assert {0.0, 1.0} < values <= {0.0, 1 / 3, 2 / 3, 1.0}
-    assert {x for row in lesson_of(hard, table(hard), played).targets or [] for x in row if not np.isnan(x)} == {0.0, 1.0}
+    assert {x for row in train_batch_of(hard, ctx(hard), rollouts).targets or [] for x in row if not np.isnan(x)} == {0.0, 1.0}
 
 
 def test_the_minimum_over_steps_ranks() -> None:
@@ -186,10 +186,10 @@ def test_the_minimum_over_steps_ranks() -> None:
 
 def test_completions_are_charged_to_the_generator() -> None:
     p = plan()
-    one = table(p)
-    played = p.recipe.play(one)
+    one = ctx(p)
+    rollouts = p.recipe.rollout(one)
     before = engine().ledger.policies["generator"].decode
-    lesson_of(p, one, played)
+    train_batch_of(p, one, rollouts)
     assert engine().ledger.policies["generator"].decode > before
 
 
@@ -198,26 +198,26 @@ def test_completions_are_charged_to_the_generator() -> None:
 GRPO = OBJECTIVES.get("grpo")
 
 
-def pair(first: int, second: int) -> Traces:
+def pair(first: int, second: int) -> Rollouts:
     """Two solutions of one problem with so many steps of two tokens each."""
     ends = [[2 * (k + 1) for k in range(count)] for count in (first, second)]
-    made = [make_trace(1, 2 * len(e), step_ends=e, id=str(i)) for i, e in enumerate(ends)]
-    return Traces(made)
+    made = [make_rollout(1, 2 * len(e), step_ends=e, id=str(i)) for i, e in enumerate(ends)]
+    return Rollouts(made)
 
 
 def test_raw_scores_pay_for_more_steps_and_centred_ones_do_not() -> None:
-    traces, groups = pair(2, 6), ["p", "p"]
+    rollouts, groups = pair(2, 6), ["p", "p"]
     alike = [[0.9] * 2, [0.9] * 6]
-    raw = step_reward_advantages(alike, traces, groups, GRPO, "raw")
+    raw = step_reward_advantages(alike, rollouts, groups, GRPO, "raw")
     assert raw[0][1] == pytest.approx(1.8) and raw[1][1] == pytest.approx(5.4)
     for how in ("centred", "difference"):
-        credit = step_reward_advantages(alike, traces, groups, GRPO, how)  # type: ignore[arg-type]
+        credit = step_reward_advantages(alike, rollouts, groups, GRPO, how)  # type: ignore[arg-type]
         assert all(np.allclose(array, 0) for array in credit)
 
 
 def test_differences_telescope_by_hand() -> None:
-    traces = pair(3, 1)
-    credit = step_reward_advantages([[0.8, 0.2, 0.6], [0.4]], traces, ["p", "p"], GRPO, "difference")
+    rollouts = pair(3, 1)
+    credit = step_reward_advantages([[0.8, 0.2, 0.6], [0.4]], rollouts, ["p", "p"], GRPO, "difference")
     # p_0 = (0.8 + 0.4) / 2 = 0.6: the first token gets 0.6 - 0.6, after the first step 0.6 - 0.8, after the second 0.6 - 0.2.
     assert credit[0] == pytest.approx([0, 0.0, 0.0, -0.2, -0.2, 0.4, 0.4])
     assert credit[1] == pytest.approx([0, -0.2, -0.2])
@@ -229,8 +229,8 @@ SCORES = st.lists(st.lists(st.floats(0, 1), min_size=1, max_size=6), min_size=2,
 @PROPERTY
 @given(SCORES)
 def test_differences_sum_to_the_last_score_less_the_start(scores: list[list[float]]) -> None:
-    traces = Traces(make_trace(1, len(s), step_ends=range(1, len(s) + 1), id=str(i)) for i, s in enumerate(scores))
-    credit = step_reward_advantages(scores, traces, ["p"] * len(scores), GRPO, "difference")
+    rollouts = Rollouts(make_rollout(1, len(s), step_ends=range(1, len(s) + 1), id=str(i)) for i, s in enumerate(scores))
+    credit = step_reward_advantages(scores, rollouts, ["p"] * len(scores), GRPO, "difference")
     start = np.mean([s[0] for s in scores])
     assert [array[1] for array in credit] == pytest.approx([s[-1] - start for s in scores])
 
@@ -243,14 +243,16 @@ def test_solutions_that_were_not_judged_have_no_step_credit() -> None:
 
 def test_the_generator_learns_from_answers_and_scores() -> None:
     p = plan("math_shepherd_rl", alpha=0.5, step_reward="raw")
-    one = table(p, "generator")
-    played = p.recipe.play(one)
-    lesson = lesson_of(p, one, played)
-    assert lesson.policy == "generator" and lesson.advantages is not None
-    assert set(lesson.sources) == {"answers", "verifier"} and sum(lesson.sources.values()) == pytest.approx(1)
-    assert lesson.sources["verifier"] > 0 and lesson.notes["step_score"] == pytest.approx(0.5)  # a head that knows nothing
+    one = ctx(p, "generator")
+    rollouts = p.recipe.rollout(one)
+    train_batch = train_batch_of(p, one, rollouts)
+    assert train_batch.policy == "generator" and train_batch.advantages is not None
+    assert set(train_batch.sources) == {"answers", "verifier"} and sum(train_batch.sources.values()) == pytest.approx(1)
+    assert train_batch.sources["verifier"] > 0 and train_batch.notes["step_score"] == pytest.approx(
+        0.5
+    )  # a head that knows nothing
     alone = plan("math_shepherd_rl", alpha=0.0)
-    outcome = lesson_of(alone, table(alone, "generator"), played)
+    outcome = train_batch_of(alone, ctx(alone, "generator"), rollouts)
     assert outcome.sources == {"answers": 1.0, "verifier": 0.0}
 
 

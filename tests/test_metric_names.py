@@ -15,7 +15,7 @@ from milonga.errors import ConfigError
 from milonga.loop import make_evaluator
 from milonga.recipes import RECIPES
 from milonga.resolve import resolve
-from milonga.table import Setting
+from milonga.context import RunContext
 from short import SHORT
 
 SMALL = {"asl": {"audit": 4}, "deepseek_math_v2": {"audit": 4}}
@@ -28,8 +28,8 @@ SMALL |= {recipe: {"measured": 4} for recipe in MEASURED}
 def test_an_evaluation_gives_exactly_the_names_that_were_known_before(recipe: str, greedy: bool) -> None:
     more = {"eval": {"bench": 4 if greedy else 0, "greedy": greedy}, "options": SMALL.get(recipe, {})}
     plan = resolve([TINY, SHORT[recipe].settings, {"recipe": recipe}, more])
-    setting = Setting(make_engine(plan), plan.task, plan.roles, plan.seats, plan.config.sampling, 0, 4)
-    assert set(make_evaluator(plan, setting)()) == list_metrics(plan)
+    run_context = RunContext(make_engine(plan), plan.task, plan.roles, plan.agents, plan.config.sampling, 0, 4)
+    assert set(make_evaluator(plan, run_context)()) == list_metrics(plan)
 
 
 def test_a_misspelt_metric_is_refused_before_anything_runs(

@@ -38,22 +38,22 @@ from milonga.evals.metrics import (
 )
 from milonga.roles import StepSolver, StepVerifier
 from milonga.tasks import make_task
-from milonga.types import Grade, Problem, Reading, Solution, Trace, Traces, Verification
+from milonga.types import Grade, Problem, Parsed, Solution, Rollout, Rollouts, Verification
 
 DATA = Path(__file__).parents[1] / ".." / "shared" / "data" / "processbench"
 
 
-def solution(id: str, correct: bool | None, steps: tuple[bool, ...] | None, problem: str = "p") -> Trace:
+def solution(id: str, correct: bool | None, steps: tuple[bool, ...] | None, problem: str = "p") -> Rollout:
     count = len(steps or ())
-    reading = Reading(Solution(tuple("s" for _ in range(count)), tuple(range(1, count + 1)), "a"), 1.0)
-    return Trace.from_text(id, "generator", Problem(problem, problem, "a"), "text", reading, Grade(correct, steps))
+    parsed = Parsed(Solution(tuple("s" for _ in range(count)), tuple(range(1, count + 1)), "a"), 1.0)
+    return Rollout.from_text(id, "generator", Problem(problem, problem, "a"), "text", parsed, Grade(correct, steps))
 
 
-def check(subject: Trace, steps: tuple[bool, ...] | None, final: bool | None) -> Trace:
-    reading = Reading(Verification(steps, final), 1.0, None if final is not None and steps is not None else "unreadable")
-    trace = Trace.from_text(f"check/{subject.id}", "verifier", subject.problem, "text", reading)
-    trace.about = (subject,)
-    return trace
+def check(target: Rollout, steps: tuple[bool, ...] | None, final: bool | None) -> Rollout:
+    parsed = Parsed(Verification(steps, final), 1.0, None if final is not None and steps is not None else "unreadable")
+    rollout = Rollout.from_text(f"check/{target.id}", "verifier", target.problem, "text", parsed)
+    rollout.targets = (target,)
+    return rollout
 
 
 def f1(predictions: list[int | None], labels: list[int]) -> float | None:
@@ -153,41 +153,41 @@ def test_the_hacking_gap_is_the_score_less_the_truth() -> None:
     solutions = [solution("a", True, (True,)), solution("b", False, (False,)), solution("c", False, (True, False))]
     unknown = solution("d", None, None)
     checks = [check(solutions[0], (True,), True), check(solutions[1], (True,), True), check(solutions[2], (True, True), True)]
-    found = gap_metrics(Traces([*solutions, unknown]), Traces([*checks, check(unknown, None, True)]))
+    found = gap_metrics(Rollouts([*solutions, unknown]), Rollouts([*checks, check(unknown, None, True)]))
     assert found["hacking_gap"] == pytest.approx(1 - 1 / 3)
     assert found["step_hacking_gap"] == pytest.approx(1 - 2 / 4)
     honest = [check(s, s.grade.steps, s.correct == 1.0) for s in solutions if s.grade]
-    assert gap_metrics(Traces(solutions), Traces(honest))["hacking_gap"] == pytest.approx(0.0)
+    assert gap_metrics(Rollouts(solutions), Rollouts(honest))["hacking_gap"] == pytest.approx(0.0)
 
 
 def test_best_of_k_takes_the_final_verdict_then_the_share_of_steps() -> None:
     wrong, right = solution("a", False, (True, False), "p"), solution("b", True, (True, True), "p")
     picks_right = [check(wrong, (True, True), False), check(right, (False, False), True)]
-    assert ranking_metrics(Traces([wrong, right]), Traces(picks_right))["best_of_k"] == 1.0
+    assert ranking_metrics(Rollouts([wrong, right]), Rollouts(picks_right))["best_of_k"] == 1.0
     by_steps = [check(wrong, (True, False), True), check(right, (True, True), True)]
-    assert ranking_metrics(Traces([wrong, right]), Traces(by_steps))["best_of_k"] == 1.0
+    assert ranking_metrics(Rollouts([wrong, right]), Rollouts(by_steps))["best_of_k"] == 1.0
     unreadable = [check(wrong, (True, True), True), check(right, None, None)]
-    assert ranking_metrics(Traces([wrong, right]), Traces(unreadable))["best_of_k"] == 0.0
+    assert ranking_metrics(Rollouts([wrong, right]), Rollouts(unreadable))["best_of_k"] == 0.0
 
 
 def test_both_classes_are_reported_apart() -> None:
     right, wrong = solution("a", True, (True,)), solution("b", False, (False,))
     always_yes = [check(right, (True,), True), check(wrong, (True,), True), check(wrong, None, None)]
-    found = judge_metrics(Traces(always_yes))
+    found = judge_metrics(Rollouts(always_yes))
     assert (found["accuracy_on_right"], found["accuracy_on_wrong"], found["balanced_accuracy"]) == (1.0, 0.0, 0.5)
     assert found["positive_rate"] == found["step_positive_rate"] * 2 / 3 == pytest.approx(2 / 3)  # type: ignore[operator]
     assert (found["unparsed_rate"], found["step_accuracy"]) == (pytest.approx(1 / 3), 0.5)
     contradicts = [check(right, (True,), False), check(wrong, (False,), False)]
-    assert judge_metrics(Traces(contradicts))["contradiction_rate"] == 0.5
-    assert judge_metrics(Traces([check(right, (True,), True)]))["balanced_accuracy"] is None
+    assert judge_metrics(Rollouts(contradicts))["contradiction_rate"] == 0.5
+    assert judge_metrics(Rollouts([check(right, (True,), True)]))["balanced_accuracy"] is None
 
 
 def test_a_solution_is_sound_only_with_every_step_right() -> None:
     lucky, sound, unknown = solution("a", True, (True, False)), solution("b", True, (True,)), solution("c", None, None)
-    found = solver_metrics(Traces([lucky, sound, unknown]))
+    found = solver_metrics(Rollouts([lucky, sound, unknown]))
     assert (found["accuracy"], found["sound_accuracy"], found["step_accuracy"]) == (1.0, 0.5, pytest.approx(2 / 3))
     groups = [solution("a", True, None, "p"), solution("b", False, None, "p"), solution("c", False, None, "q")]
-    assert pass_metrics(Traces([*groups, unknown]), 2)["pass@2"] == 0.5
+    assert pass_metrics(Rollouts([*groups, unknown]), 2)["pass@2"] == 0.5
 
 
 def test_bench_metrics_by_hand() -> None:
@@ -202,7 +202,7 @@ def test_bench_metrics_by_hand() -> None:
         *(check(right, (True, True), True), check(right, (True, True), True)),
     ]
     greedy = [check(s, s.grade.steps, s.correct == 1.0) for s in (hidden, plain, right) if s.grade]
-    found = bench_metrics(Traces(greedy), Traces(sampled))
+    found = bench_metrics(Rollouts(greedy), Rollouts(sampled))
     assert found["greedy_f1"] == 1.0
     assert found["f1"] == pytest.approx(harmonic_mean(0.5, 1.0))
     assert found["vote_f1"] == 1.0
@@ -247,13 +247,13 @@ def test_processbench_files_give_the_published_baselines(
     path = DATA / f"{name}.json"
     if not path.exists():
         pytest.skip(f"the public ProcessBench file {path} is not here")
-    traces = read_processbench(path, StepSolver(dialect))
+    rollouts = read_processbench(path, StepSolver(dialect))
     items = json.loads(path.read_text())
-    assert len(traces) == count
-    labels = [t.grade.first_error for t in traces if t.grade is not None]
+    assert len(rollouts) == count
+    labels = [t.grade.first_error for t in rollouts if t.grade is not None]
     assert labels == [item["label"] for item in items]
-    assert [len(t.reading.value.steps) for t in traces] == [len(item["steps"]) for item in items]
-    answers = [t.correct == 1.0 for t in traces]
+    assert [len(t.parsed.value.steps) for t in rollouts] == [len(item["steps"]) for item in items]
+    answers = [t.correct == 1.0 for t in rollouts]
     found = trivial_f1([x for x in labels if x is not None], answers, [len(item["steps"]) for item in items])
     shown = [round(100 * found[key], 1) for key in ("no_knowledge", "answer_modal", "error_modal", "answer_last")]
     assert shown == list(expected)
@@ -296,12 +296,12 @@ def test_a_processbench_file_that_is_not_there_is_said(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("label", [0, 1, -1])
-def test_labels_at_both_ends_and_none_survive_reading(tmp_path: Path, label: int) -> None:
+def test_labels_at_both_ends_and_none_survive_parsed(tmp_path: Path, label: int) -> None:
     path = tmp_path / "bench.json"
     path.write_text(json.dumps([GOOD | {"label": label, "steps": ["# a\nb", "c"]}]))
-    (trace,) = read_processbench(path, StepSolver("terse"))
-    assert trace.grade is not None and trace.grade.first_error == label
-    assert len(trace.reading.value.steps) == 2
+    (rollout,) = read_processbench(path, StepSolver("terse"))
+    assert rollout.grade is not None and rollout.grade.first_error == label
+    assert len(rollout.parsed.value.steps) == 2
 
 
 def test_our_own_bench_has_both_classes_and_hidden_errors() -> None:
@@ -322,11 +322,11 @@ def test_processbench_by_hand(tmp_path: Path) -> None:
     ]
     path = tmp_path / "bench.json"
     path.write_text(json.dumps(items))
-    bench, judge = Traces(read_processbench(path, StepSolver("tagged"))), StepVerifier("tagged")
+    bench, judge = Rollouts(read_processbench(path, StepSolver("tagged"))), StepVerifier("tagged")
     said = [[False, True, True], [True, False, False], [True, True, True]]
     texts = [judge.write(verdicts, all(verdicts)) for verdicts in said]
-    checks = Traces(
-        replace(Trace.from_text(f"c{n}", "verifier", item.problem, text, judge.read(text, item)), about=(item,))
+    checks = Rollouts(
+        replace(Rollout.from_text(f"c{n}", "verifier", item.problem, text, judge.parse(text, item)), targets=(item,))
         for n, (item, text) in enumerate(zip(bench, texts, strict=False))
     )
     whole = fill_unjudged(checks, bench, 1)

@@ -22,11 +22,11 @@ from milonga.resolve import Plan, resolve
 from milonga.roles import DIALECTS, Dialect
 from milonga.roles.evolve import Asker, Judge
 from milonga.roles.proposer import Proposal, make_proposer_request
-from milonga.table import Setting, Table
+from milonga.context import RunContext, Context
 from milonga.tasks import make_task
 from milonga.tasks.base import assign_split
 from milonga.tasks.invention import parse_invented, spoil_question
-from milonga.types import Problem, Reading, Trace, Traces
+from milonga.types import Problem, Parsed, Rollout, Rollouts
 from short import SHORT, short_loop
 
 torch.set_num_threads(1)
@@ -39,14 +39,14 @@ def plan(**options: Any) -> Plan:
     return resolve([{"recipe": "multi_agent_evolve", "options": OPTIONS | options}, TINY])
 
 
-def table(p: Plan, learner: str = "generator") -> Table:
-    setting = Setting(make_engine(p), p.task, p.roles, p.seats, p.config.sampling, 0, p.config.batch.problems)
-    return Table(setting, 1, learner)
+def ctx(p: Plan, learner: str = "generator") -> Context:
+    run_context = RunContext(make_engine(p), p.task, p.roles, p.agents, p.config.sampling, 0, p.config.batch.problems)
+    return Context(run_context, 1, learner)
 
 
-def proposal(text: str, id: str = "one", valid: bool = True) -> Trace:
-    reading = Reading(Proposal(text, None, ""), float(valid), None if valid else "not one question")
-    return Trace.from_text(id, "proposer", Problem("old", "^1+2%100", ""), text, reading)
+def proposal(text: str, id: str = "one", valid: bool = True) -> Rollout:
+    parsed = Parsed(Proposal(text, None, ""), float(valid), None if valid else "not one question")
+    return Rollout.from_text(id, "proposer", Problem("old", "^1+2%100", ""), text, parsed)
 
 
 # Rewards.
@@ -73,12 +73,12 @@ def test_the_best_question_is_one_that_nobody_can_answer_unless_the_ends_earn_no
 @given(dialects, st.integers(0, 100), st.booleans())
 def test_a_written_question_and_a_verdict_on_it_read_back(dialect: Dialect, index: int, right: bool) -> None:
     asker, judge, text = Asker(dialect), Judge(dialect), CHAIN.problem("train", index).text
-    reading = asker.read(asker.write(text))
-    assert reading.is_valid and reading.value.question == text
-    about = proposal(text)
-    verdict = judge.read(judge.write_question(right), about)
+    parsed = asker.parse(asker.write(text))
+    assert parsed.is_valid and parsed.value.question == text
+    target = proposal(text)
+    verdict = judge.parse(judge.write_question(right), target)
     assert verdict.is_valid and verdict.value.final is right
-    asked = "".join(part.text for part in judge.prompt(about.problem, about))
+    asked = "".join(part.text for part in judge.prompt(target.problem, target))
     assert text in asked and (dialect == "tagged" or asked == f"?{text}\n!")
 
 
@@ -86,17 +86,17 @@ def test_a_written_question_and_a_verdict_on_it_read_back(dialect: Dialect, inde
 def test_what_is_no_question_or_no_verdict_is_invalid(dialect: Dialect) -> None:
     for text in ("", " ", "1+2%100\n#3", "<question></question>", "<question>a</question><question>b</question>"):
         terse = dialect == "terse" and text.startswith("<")  # a line like any other there
-        assert Asker(dialect).read(text).is_valid == terse
+        assert Asker(dialect).parse(text).is_valid == terse
     for text in ("", "=", "=+-", "=+=-", "3+\n=+", "\\boxed{CORRECT}", "CORRECT"):
-        reading = Judge(dialect).read(text, proposal("1+2%100"))
-        assert not reading.is_valid and reading.value.final is None
+        parsed = Judge(dialect).parse(text, proposal("1+2%100"))
+        assert not parsed.is_valid and parsed.value.final is None
 
 
 @given(dialects, st.text(st.sampled_from("=+-\n<>question/final_verification\\boxed{CORRECT}IN1%"), max_size=50))
 def test_no_text_breaks_the_readers(dialect: Dialect, text: str) -> None:
-    reading = Asker(dialect).read(text)
-    assert not reading.is_valid or reading.value.question
-    judged = Judge(dialect).read(text, proposal("1+2%100"))
+    parsed = Asker(dialect).parse(text)
+    assert not parsed.is_valid or parsed.value.question
+    judged = Judge(dialect).parse(text, proposal("1+2%100"))
     assert judged.is_valid == (judged.value.final is not None)
 
 
@@ -105,7 +105,7 @@ def test_no_text_breaks_the_readers(dialect: Dialect, text: str) -> None:
 
 def test_what_is_none_of_the_tasks_can_be_asked_and_nothing_is_right_about_it() -> None:
     p = plan()
-    at = table(p)
+    at = ctx(p)
     good, bad = question_to_problem(at, "3+4%100", "one"), question_to_problem(at, "3+%100", "two")
     assert good.answer == "7" and bad.answer == ""
     assert p.task.grade(good, "7", ["3+4=7"]).is_sound
@@ -124,11 +124,11 @@ def test_most_spoilt_questions_are_none() -> None:
     assert sum(parse_invented(CHAIN, text, "", "") is None for text in made) > 150  # the teacher labels each by what it is
 
 
-def test_the_teacher_writes_what_every_seat_can_read() -> None:
+def test_the_teacher_writes_what_every_agent_can_read() -> None:
     p = plan()
-    rows = demonstrate_formats(table(p, "proposer"))
-    assert {t.seat: sum(x.seat == t.seat for x in rows) for t in rows} == {"proposer": 4, "generator": 4, "verifier": 8}
-    assert all(t.reading.is_valid for t in rows)
+    rows = demonstrate_formats(ctx(p, "proposer"))
+    assert {t.agent: sum(x.agent == t.agent for x in rows) for t in rows} == {"proposer": 4, "generator": 4, "verifier": 8}
+    assert all(t.parsed.is_valid for t in rows)
 
 
 def test_the_pool_takes_a_question_once_and_forgets_the_oldest() -> None:
@@ -144,48 +144,50 @@ def test_the_pool_takes_a_question_once_and_forgets_the_oldest() -> None:
 
 def test_only_what_the_judge_finds_good_enters_the_pool() -> None:
     none = next(text for number in range(99) if assign_split(text := f"{number}+%") == "train")
-    made = Traces([proposal(CHAIN.problem("train", 0).text, "a"), proposal(none, "b"), proposal("", "c", valid=False)])
+    made = Rollouts([proposal(CHAIN.problem("train", 0).text, "a"), proposal(none, "b"), proposal("", "c", valid=False)])
     scores = {"a": [1.0, 0.0], "b": [1.0, 1.0]}
     for gate, admitted in ((0.7, ["b"]), (0.5, ["a", "b"])):
         p = plan(gate=gate)
-        rewards = p.recipe.compute_proposer_rewards(made, Traces([]), scores)  # type: ignore[attr-defined]
+        rewards = p.recipe.compute_proposer_rewards(made, Rollouts([]), scores)  # type: ignore[attr-defined]
         assert [id for _, id in p.recipe.state["questions"]] == admitted  # whether it makes sense, only the judge decides
         assert rewards == pytest.approx([1.5 / 3, 2 / 3, 0.0])
 
 
 def test_the_judge_is_paid_for_its_format_and_on_labelled_solutions_for_the_truth() -> None:
     p = plan(judge_label_frac=0.5)
-    at = table(p)
+    at = ctx(p)
     p.recipe.state["pairs"] = [["3+4%100", "a", "3+4=7\n#7"]] * 4
     shown = p.recipe.sample_judge_practice(at)  # type: ignore[attr-defined]
     assert len(shown) == 4 and len(p.recipe.state["told"]) == 2
-    subject = shown[-1]
-    label = p.recipe.state["told"][subject.id]
+    target = shown[-1]
+    label = p.recipe.state["told"][target.id]
     for right in (True, False):
-        text = Judge("terse").write([right] * len(subject.reading.value.steps), right)
-        reading = Judge("terse").read(text, subject)
-        for judged, reward in ((subject, float(right == label)), (shown[0], 1.0)):
-            check = Trace.from_text("c", "verifier", judged.problem, text, reading)
-            check.about = (judged,)
+        text = Judge("terse").write([right] * len(target.parsed.value.steps), right)
+        parsed = Judge("terse").parse(text, target)
+        for judged, reward in ((target, float(right == label)), (shown[0], 1.0)):
+            check = Rollout.from_text("c", "verifier", judged.problem, text, parsed)
+            check.targets = (judged,)
             assert p.recipe.compute_judge_reward(check) == reward  # type: ignore[attr-defined]
 
 
-def test_three_seats_learn_in_a_turn_and_each_is_compared_with_itself() -> None:
+def test_three_agents_learn_in_a_turn_and_each_is_compared_with_itself() -> None:
     p = plan()
-    at = table(p)
+    at = ctx(p)
     p.recipe.state["pairs"] = [["3+4%100", "a", "3+4=7\n#7"]] * 4
-    played = p.recipe.play(at)
-    lessons = list(p.recipe.credit(at, played))
-    assert [lesson.traces[0].seat for lesson in lessons] == ["proposer", "verifier", "generator"]
-    assert [set(lesson.sources) for lesson in lessons] == [{"verifier"}, {"format"}, {"verifier"}]
-    for lesson in lessons:
-        firsts = [float(a[t.mask][0]) for a, t in zip(lesson.advantages or [], lesson.traces, strict=True) if t.mask.any()]
+    rollouts = p.recipe.rollout(at)
+    train_batches = list(p.recipe.credit(at, rollouts))
+    assert [train_batch.rollouts[0].agent for train_batch in train_batches] == ["proposer", "verifier", "generator"]
+    assert [set(train_batch.sources) for train_batch in train_batches] == [{"verifier"}, {"format"}, {"verifier"}]
+    for train_batch in train_batches:
+        firsts = [
+            float(a[t.mask][0]) for a, t in zip(train_batch.advantages or [], train_batch.rollouts, strict=True) if t.mask.any()
+        ]
         assert sum(firsts) == pytest.approx(0, abs=1e-6)
     assert len(p.recipe.state["pairs"]) == 8  # one answer to each of the four questions was remembered
 
 
-def test_one_model_sits_on_all_seats_unless_it_is_told_otherwise() -> None:
-    assert set(plan().seats.values()) == {"generator"}
+def test_one_model_sits_on_all_agents_unless_it_is_told_otherwise() -> None:
+    assert set(plan().agents.values()) == {"generator"}
 
 
 # The hidden truth.
@@ -217,7 +219,11 @@ def test_a_run_goes_on_in_the_same_bits(tmp_path: Path, monkeypatch: pytest.Monk
         begin(self, *given)
         self.state |= SHORT["multi_agent_evolve"].state
 
-    settings = TINY | {"options": OPTIONS, "policies": {"generator": FAST}, "keep": {"checkpoint_every": 1, "traces_every": 0}}
+    settings = TINY | {
+        "options": OPTIONS,
+        "policies": {"generator": FAST},
+        "keep": {"checkpoint_every": 1, "rollouts_every": 0},
+    }
     folder = tmp_path / "run"
     monkeypatch.setattr(MultiAgentEvolve, "__init__", with_questions)
     milonga.run("multi_agent_evolve", turns=2, out=folder, settings=settings, quiet=True)

@@ -26,7 +26,7 @@ TINY = {
     "threads": 1,
     "batch": {"problems": 2, "rollouts": 2},
     "eval": {"problems": 2, "samples": 1, "bench": 4},
-    "keep": {"traces_every": 0},
+    "keep": {"rollouts_every": 0},
 }
 
 
@@ -151,7 +151,7 @@ def test_a_recipe_in_a_file_is_an_arm_like_any_other(tmp_path: Path) -> None:
         ("1 / 0\n", r"recipe file '.*' failed in mine\.py, line 1: ZeroDivisionError"),
         (
             "from milonga.recipes import Recipe\nclass Mine(Recipe): pass\n",
-            "does not define credit and play and schedule and seats and lead and bindings",
+            "does not define credit and play and schedule and agents and lead and bindings",
         ),
     ],
 )

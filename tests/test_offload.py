@@ -18,11 +18,22 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 import milonga
-from engine_helpers import constant, lesson, model_folder, prompts, requests, rollouts, same_bits, section, stirred, weights
+from engine_helpers import (
+    constant,
+    train_batch,
+    model_folder,
+    prompts,
+    requests,
+    rollouts,
+    same_bits,
+    section,
+    stirred,
+    weights,
+)
 from milonga.engine import Decoding
 from milonga.engine.local import LocalEngine, memory, resting
 from milonga.objectives import make_objective
-from milonga.types import Lesson
+from milonga.types import TrainBatch
 
 MOVES = {"copy_", "clone", "detach", "empty_like", "_to_copy", "alias"}
 
@@ -81,20 +92,20 @@ def engine_of(root: Path, offload: bool, arch: str, names: str = "p", **options:
     return stirred(LocalEngine(dict.fromkeys(names, made), device="cpu", limit=16))
 
 
-def taught(engine: LocalEngine, seed: int) -> Lesson:
+def taught(engine: LocalEngine, seed: int) -> TrainBatch:
     if engine.policy("p").head is None:
         rows = rollouts(engine, seed=seed)
-        return lesson(rows, [1.0, -1.0] * 4, kl_coef=0.1)
+        return train_batch(rows, [1.0, -1.0] * 4, kl_coef=0.1)
     rows = rollouts(LocalEngine({"p": section(engine.policy("p").section.model)}, device="cpu"), seed=seed)
     targets = [np.where(row.mask, value, np.nan) for row, value in zip(rows, [0.0, 1.0] * 4, strict=True)]
-    return Lesson("p", make_objective("value_bce", {"kl_coef": 0.1}), rows, targets=targets)
+    return TrainBatch("p", make_objective("value_bce", {"kl_coef": 0.1}), rows, targets=targets)
 
 
-def played(engine: LocalEngine, turns: int = 2) -> list[Any]:
+def rollouts(engine: LocalEngine, turns: int = 2) -> list[Any]:
     """What a run does with a policy; and what it sees of it."""
     seen: list[Any] = []
     policy = engine.policy("p")
-    rows = taught(engine, 9).traces
+    rows = taught(engine, 9).rollouts
     for turn in range(turns):
         report = engine.learn(taught(engine, turn))
         engine.publish("p")
@@ -117,8 +128,8 @@ def resting_tensors(engine: LocalEngine) -> list[torch.Tensor]:
 def test_the_same_bits_and_nothing_computes_with_what_is_away(root: Path, guard: Guard, kind: str) -> None:
     plain, thrifty = (engine_of(root, offload, **KINDS[kind]) for offload in (False, True))
     with guard:
-        found = played(thrifty)
-    assert found == played(plain)
+        found = rollouts(thrifty)
+    assert found == rollouts(plain)
     assert same_bits(weights(plain), weights(thrifty))
     assert plain.policy("p").fingerprint() == thrifty.policy("p").fingerprint()
     left, right = plain.policy("p").get_state(), thrifty.policy("p").get_state()
@@ -148,7 +159,7 @@ def test_the_guard_sees_a_forgotten_tensor(root: Path, guard: Guard) -> None:
     engine = engine_of(root, True, "llama", ema=0.9)
     with guard, pytest.raises(AssertionError, match="lerp"):
         engine.policy("p").tags["ema"][0].lerp_(engine.policy("p").parameters[0].detach(), 0.5)
-    rows = taught(engine, 0).traces
+    rows = taught(engine, 0).rollouts
     engine.policy("p")._point_to(engine.policy("p").get_tag("ref"))
     with guard, pytest.raises(AssertionError, match="away"):
         engine.score("p", rows)
@@ -160,7 +171,7 @@ def test_a_refused_update_leaves_everything_at_rest(root: Path, guard: Guard) ->
     before, rows = engine.policy("p").get_state(), rollouts(engine)
     kept = {key: tensor.clone() for key, tensor in before.items()}
     with guard:
-        wrong = Lesson("p", make_objective("grpo", {}), rows, constant(rows, [float("inf"), -1.0] * 4))
+        wrong = TrainBatch("p", make_objective("grpo", {}), rows, constant(rows, [float("inf"), -1.0] * 4))
         assert engine.learn(wrong).skipped
     after = engine.policy("p").get_state()
     assert all(torch.equal(kept[key], after[key]) for key in kept)
@@ -172,7 +183,7 @@ def test_a_refused_update_leaves_everything_at_rest(root: Path, guard: Guard) ->
 def test_a_checkpoint_goes_on_with_the_same_bits(root: Path, tmp_path: Path, guard: Guard, kind: str, offload: bool) -> None:
     """Whether what wrote it offloads or not, and whether what reads it does."""
     first, other = (engine_of(root, way, **KINDS[kind]) for way in (not offload, offload))
-    played(first)
+    rollouts(first)
     first.save(tmp_path)
     other.load(tmp_path)
     assert all(guard.has(tensor) is offload for tensor in resting_tensors(other))

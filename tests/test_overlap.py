@@ -29,9 +29,9 @@ from milonga.engine.ray.engine import Published
 from milonga.loop import Loop
 from milonga.resolve import Plan, resolve
 from milonga.run.files import JsonLines
-from milonga.run.traces import read_traces
-from milonga.table import Setting, Table
-from milonga.types import Traces
+from milonga.run.rollouts import read_rollouts
+from milonga.context import RunContext, Context
+from milonga.types import Rollouts
 from ray_helpers import files_of, one_cluster, pid, state
 
 GRPO: dict[str, Any] = {
@@ -43,7 +43,7 @@ GRPO: dict[str, Any] = {
     "batch": {"problems": 4, "rollouts": 4},
     "policies": {"generator": {"lr": 3e-4}},
     "eval": {"problems": 4, "samples": 2, "every": 100, "bench": 0, "greedy": False},
-    "keep": {"checkpoint_every": 4, "traces_every": 1},
+    "keep": {"checkpoint_every": 4, "rollouts_every": 1},
 }
 RAY: dict[str, Any] = {"engine": "ray", "placement": {"cpus": 0.1, "samplers": 1}}
 
@@ -81,22 +81,22 @@ class Tagged(Lagged):
         return self.engine.sample(policy, requests, decoding, self.tag)
 
 
-def by_hand(plan: Plan, turns: int) -> tuple[LocalEngine, list[LearnReport], list[Traces]]:
+def by_hand(plan: Plan, turns: int) -> tuple[LocalEngine, list[LearnReport], list[Rollouts]]:
     """The same turns one after another in this process: turn n from the snapshot after turn n - 2, in stretches of four."""
     engine, reports, sampled = make_engine(plan), [], []
     config = plan.config
     engine.snapshot("generator", "after 0")
-    setting = Setting(engine, plan.task, plan.roles, plan.seats, config.sampling, config.seed, config.batch.problems)
+    run_context = RunContext(engine, plan.task, plan.roles, plan.agents, config.sampling, config.seed, config.batch.problems)
     drawn = 0
     for turn in range(1, turns + 1):
         source = max((turn - 1) // 4 * 4, turn - 2)
         view = Tagged(engine, f"after {source}", source)
-        table = Table(replace(setting, engine=view), turn, "generator", start=drawn, progress=(turn - 1) / turns)
-        played = plan.recipe.play(table)
-        drawn += table.drawn
-        (lesson,) = plan.recipe.credit(replace(table, setting=setting), played)
-        sampled.append(played)
-        reports.append(engine.learn(replace(lesson, stale_cap=2.0) if source < turn - 1 else lesson))
+        ctx = Context(replace(run_context, engine=view), turn, "generator", start=drawn, progress=(turn - 1) / turns)
+        rollouts = plan.recipe.rollout(ctx)
+        drawn += ctx.drawn
+        (train_batch,) = plan.recipe.credit(replace(ctx, run_context=run_context), rollouts)
+        sampled.append(rollouts)
+        reports.append(engine.learn(replace(train_batch, stale_cap=2.0) if source < turn - 1 else train_batch))
         engine.publish("generator")
         engine.snapshot("generator", f"after {turn}")
     return engine, reports, sampled
@@ -104,12 +104,12 @@ def by_hand(plan: Plan, turns: int) -> tuple[LocalEngine, list[LearnReport], lis
 
 def test_a_lag_of_one_is_what_it_is_by_hand(lagged: Path) -> None:
     engine, reports, sampled = by_hand(resolve([GRPO, {"turns": 8}]), 8)
-    for row, report, played in zip(rows_of(lagged)[1:], reports, sampled, strict=True):
+    for row, report, rollouts in zip(rows_of(lagged)[1:], reports, sampled, strict=True):
         assert (row["learn/generator/loss"], row["learn/generator/grad_norm"]) == (report.loss, report.grad_norm), row["turn"]
         assert row["learn/generator/stale_weight"] == report.stale_weight
-        kept = read_traces(lagged / "traces" / f"turn-{row['turn']:06d}.parquet")
-        assert [trace["ids"] for trace in kept] == [trace.ids.tolist() for trace in played]
-        assert {trace["version"] for trace in kept} == {trace.segments[-1].version for trace in played}
+        kept = read_rollouts(lagged / "rollouts" / f"turn-{row['turn']:06d}.parquet")
+        assert [rollout["ids"] for rollout in kept] == [rollout.ids.tolist() for rollout in rollouts]
+        assert {rollout["version"] for rollout in kept} == {rollout.segments[-1].version for rollout in rollouts}
     weights = state(lagged / "checkpoints" / "turn-000008", "generator")
     learned = engine.policy("generator").get_state()
     assert any(key.startswith("optimiser:exp_avg/") for key in weights)
@@ -142,7 +142,7 @@ def test_the_lag_is_the_same_with_more_workers(lagged: Path, tmp_path: Path, wor
             assert one[name] == pytest.approx(other[name], rel=1e-4, abs=1e-6), (one["turn"], key)
         assert one["compute/tokens"] == other["compute/tokens"]
         ours, theirs = (
-            read_traces(folder / "traces" / f"turn-{one['turn']:06d}.parquet") for folder in (tmp_path / "run", lagged)
+            read_rollouts(folder / "rollouts" / f"turn-{one['turn']:06d}.parquet") for folder in (tmp_path / "run", lagged)
         )
         assert [(t["ids"], t["version"]) for t in ours] == [(t["ids"], t["version"]) for t in theirs]
         assert max(np.abs(np.subtract(a["logprobs"], b["logprobs"])).max() for a, b in zip(ours, theirs, strict=True)) < 1e-4
@@ -203,7 +203,7 @@ TANGO: dict[str, Any] = {
     "recipe": "tango",
     "turns": 6,
     "binding": "lora",
-    "policies": {seat: {"lr": 1e-3} for seat in ("generator", "verifier")},
+    "policies": {agent: {"lr": 1e-3} for agent in ("generator", "verifier")},
     "options": {"warmup": 1, "n_generator": 3, "n_verifier": 2},
     "eval": {"every": 4},
     "keep": {"checkpoint_every": 100},
@@ -226,7 +226,7 @@ def test_a_stretch_ends_where_the_next_turn_must_wait(tmp_path: Path, monkeypatc
     assert stretches == [[1], [2, 3, 4], [5, 6], [7], [8, 9]]
     rows = {row["turn"]: row for row in rows_of(tmp_path / "run")}
     assert [rows[n][f"learn/{rows[n]['learner']}/staleness"] for n in range(1, 10)] == [0, 0, 1, 2, 0, 1, 0, 0, 1]
-    kept = read_traces(tmp_path / "run" / "traces" / "turn-000006.parquet")
+    kept = read_rollouts(tmp_path / "run" / "rollouts" / "turn-000006.parquet")
     assert {(t["policy"], t["version"]) for t in kept} == {("generator", 3), ("verifier", 1)}
     assert {tuple(t["versions"]) for t in kept} == {(("generator", 3), ("verifier", 1))}, "a solution has its judge's too"
 

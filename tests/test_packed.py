@@ -16,14 +16,14 @@ from engine_helpers import (
     engine_of,
     gap,
     gradients,
-    lesson,
+    train_batch,
     make_model,
     mixed_rows,
     model_folder,
     soft_folder,
     stirred,
     tokenizer,
-    trace,
+    rollout,
 )
 from milonga.engine.local import fused, learner, packed
 from milonga.engine.local.batches import build_micro_batch, cut_micro_batches
@@ -31,7 +31,7 @@ from milonga.engine.local.memory import PASS_TOKENS, fit_pass_tokens
 from milonga.engine.local.shapes import explain_misfit
 from milonga.errors import ConfigError
 from milonga.objectives import make_objective
-from milonga.types import Lesson, Traces
+from milonga.types import TrainBatch, Rollouts
 
 PACKED = ("llama", "qwen2", "qwen3")
 LORA = {"rank": 3, "alpha": 7.0}
@@ -53,7 +53,7 @@ def test_gradients_and_scores_are_those_of_the_padded_pass(
 ) -> None:
     engine = stirred(engine_of(model_folder(root, arch), lora=lora, grad_clip=1e9, micro_tokens=120))
     rows = mixed_rows()
-    taught = lesson(rows, [1.0, -0.5, 2.0, 0.3, -1.5, 0.7, -0.1, 1.2, -1.0], entropy_coef=0.01, kl_coef=0.1)
+    taught = train_batch(rows, [1.0, -0.5, 2.0, 0.3, -1.5, 0.7, -0.1, 1.2, -1.0], entropy_coef=0.01, kl_coef=0.1)
     assert explain_misfit(engine.policy("p")) is None
     ours = gradients(engine, taught), engine.score("p", rows), engine.score("p", rows, "ref")
     unpacked(monkeypatch)
@@ -66,7 +66,7 @@ def test_gradients_and_scores_are_those_of_the_padded_pass(
 def test_where_attention_pads_padding_counts_against_the_budget(root: Path) -> None:
     """One long row among many short ones: without that, all of them would be padded to its length."""
     policy = engine_of(model_folder(root, "llama"), micro_tokens=400).policy("p")
-    rows = [trace(range(5, 5 + length), range(5, 9)) for length in [4] * 60 + [90]]
+    rows = [rollout(range(5, 5 + length), range(5, 9)) for length in [4] * 60 + [90]]
     ready = packed.working(policy)
     assert ready is not None and not ready.padless
     for batch in learner.make_micro_batches(policy, rows, None, ready):
@@ -76,10 +76,10 @@ def test_where_attention_pads_padding_counts_against_the_budget(root: Path) -> N
 def test_the_padding_row_of_the_embedding_gets_no_gradient(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = engine_of(model_folder(root, "qwen2"), grad_clip=1e9)
     pad = engine.policy("p").backbone.embed_tokens.padding_idx
-    rows = Traces([trace([pad, 7, pad, 9], [11, 12, pad, 13]), trace([6, 8], [pad, 10])])
-    ours = gradients(engine, lesson(rows, [1.0, -0.5]))
+    rows = Rollouts([rollout([pad, 7, pad, 9], [11, 12, pad, 13]), rollout([6, 8], [pad, 10])])
+    ours = gradients(engine, train_batch(rows, [1.0, -0.5]))
     unpacked(monkeypatch)
-    assert gap(ours, gradients(engine, lesson(rows, [1.0, -0.5]))) < 2e-5
+    assert gap(ours, gradients(engine, train_batch(rows, [1.0, -0.5]))) < 2e-5
 
 
 def test_an_adapted_embedding_is_left_to_the_model(root: Path) -> None:
@@ -92,7 +92,7 @@ def test_value_heads_read_packed_rows(root: Path, monkeypatch: pytest.MonkeyPatc
     rows = mixed_rows()
     rng = np.random.default_rng(0)
     targets = [np.where(rng.random(len(t.ids)) < 0.4, 1.0, np.nan) for t in rows]
-    taught = Lesson("p", make_objective("value_bce"), rows, targets=targets)
+    taught = TrainBatch("p", make_objective("value_bce"), rows, targets=targets)
     ours = gradients(engine, taught), engine.values("p", rows)
     unpacked(monkeypatch)
     assert gap(ours[0], gradients(engine, taught)) < 1e-5
@@ -101,7 +101,7 @@ def test_value_heads_read_packed_rows(root: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_a_row_does_not_see_its_neighbours(root: Path) -> None:
     engine, rows = engine_of(model_folder(root, "qwen2")), mixed_rows()
-    alone = [engine.score("p", Traces([row]))[0] for row in rows]
+    alone = [engine.score("p", Rollouts([row]))[0] for row in rows]
     assert all(np.allclose(a, b, atol=1e-5) for a, b in zip(alone, engine.score("p", rows), strict=True))
 
 
@@ -143,7 +143,7 @@ def test_recomputing_changes_memory_and_not_gradients(root: Path, lora: dict[str
     for engine in (plain, thrifty):
         held.append(0)
         with torch.autograd.graph.saved_tensors_hooks(hold, lambda tensor: tensor):
-            found.append(gradients(engine, lesson(mixed_rows(), None, "cross_entropy")))
+            found.append(gradients(engine, train_batch(mixed_rows(), None, "cross_entropy")))
     assert gap(found[1], found[0]) < 1e-6
     assert held[1] < 0.6 * held[0]
 
@@ -159,7 +159,7 @@ def test_half_precision_is_as_near_to_float32_as_the_padded_pass_under_any_cut(
 
     def found(dtype: str, micro_tokens: int) -> list[torch.Tensor]:
         engine = stirred(engine_of(soft_folder(root), dtype=dtype, lora=lora, grad_clip=1e9, micro_tokens=micro_tokens))
-        return gradients(engine, lesson(mixed_rows(), None, "cross_entropy"))
+        return gradients(engine, train_batch(mixed_rows(), None, "cross_entropy"))
 
     exact, whole, pieces = found("float32", 10_000), found("bfloat16", 10_000), found("bfloat16", 60)
     assert all(g.dtype == torch.float32 for g in whole)
@@ -172,7 +172,7 @@ def test_the_working_copy_is_made_once_for_a_step(root: Path, monkeypatch: pytes
     engine = engine_of(model_folder(root), micro_tokens=60, minibatches=2)
     made = []
     monkeypatch.setattr(learner, "working", lambda policy: made.append(packed.working(policy)) or made[-1])
-    assert engine.learn(lesson(mixed_rows(), [1.0] * 9)).steps == len(made) == 2
+    assert engine.learn(train_batch(mixed_rows(), [1.0] * 9)).steps == len(made) == 2
 
 
 # Fused functions.
@@ -192,7 +192,7 @@ def test_compiled_functions_compute_the_same_and_are_compiled_once_for_all_lengt
     engine = engine_of(model_folder(root, "qwen3"), **options)
     found, graphs = [], []
     for count in (9, 7, 5, 3):
-        taught = lesson(mixed_rows(count), [1.0] * count)
+        taught = train_batch(mixed_rows(count), [1.0] * count)
         found.append((taught, gradients(engine, taught)))
         graphs.append(counters["stats"]["unique_graphs"])
     assert graphs[1] == graphs[3] > 0, "other numbers of tokens need no other kernels"

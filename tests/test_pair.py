@@ -18,7 +18,7 @@ from milonga.pair import Pair, Verdict
 from milonga.resolve import resolve
 from milonga.run.checkpoints import Checkpoints
 from milonga.tasks.foreign import is_same_answer, make_foreign_problem
-from milonga.types import Problem, Reading, Trace, Verification
+from milonga.types import Problem, Parsed, Rollout, Verification
 
 PROBLEMS = [
     make_foreign_problem("a", "3+4*5%100", "35"),
@@ -35,10 +35,10 @@ def pair(trained: Path) -> Pair:
 def test_solutions_are_graded_by_the_known_answer_alone(pair: Pair) -> None:
     solutions = pair.solve(PROBLEMS, n=4)
     assert solutions.problem_ids == ["a"] * 4 + ["b"] * 4 + ["c"] * 4
-    for trace in solutions:
-        grade = trace.grade
+    for rollout in solutions:
+        grade = rollout.grade
         assert grade is not None and grade.steps is None
-        expected = {"a": trace.reading.value.answer == "35", "b": None, "c": False}[trace.problem.id]
+        expected = {"a": rollout.parsed.value.answer == "35", "b": None, "c": False}[rollout.problem.id]
         assert grade.correct is expected
 
 
@@ -85,8 +85,8 @@ def test_the_weights_are_those_of_the_newest_checkpoint(trained: Path, pair: Pai
 
 def test_foreign_solutions_are_judged_step_by_step(pair: Pair) -> None:
     solution = pair.wrap_solution(PROBLEMS[0], ["3+4=7", "7*5=36"], id="theirs")
-    assert solution.reading.value.answer == "36" and solution.id == "theirs"
-    assert pair.wrap_solution(PROBLEMS[0], ["3+4=7"], "7\n#8").reading.value.answer == "7 #8"
+    assert solution.parsed.value.answer == "36" and solution.id == "theirs"
+    assert pair.wrap_solution(PROBLEMS[0], ["3+4=7"], "7\n#8").parsed.value.answer == "7 #8"
     verdict = pair.verify([solution], checks=8)[0]
     assert len(verdict.checks) == 8 and verdict.solution is solution
     assert verdict.steps is not None and len(verdict.steps) == 2 and all(0 <= p <= 1 for p in verdict.steps)
@@ -98,9 +98,9 @@ def test_what_does_not_fit_is_unreadable_not_wrong(pair: Pair) -> None:
     fits = pair.wrap_solution(PROBLEMS[0], ["3+4=7", "7*5=35"])
     verdicts = pair.verify([long, fits], checks=2)
     assert (verdicts[0].readable, verdicts[0].probability, verdicts[0].final, verdicts[0].first_error) == (0, None, None, None)
-    assert "context" in str(verdicts[0].checks[0].reading.invalid) and verdicts[1].checks[0].text
+    assert "context" in str(verdicts[0].checks[0].parsed.invalid) and verdicts[1].checks[0].text
     alone = pair.verify([long], checks=2)[0]
-    assert [c.reading for c in alone.checks] == [c.reading for c in verdicts[0].checks]
+    assert [c.parsed for c in alone.checks] == [c.parsed for c in verdicts[0].checks]
     assert not pair.solve([make_foreign_problem("long", "9" * 3000)], n=2)
 
 
@@ -120,7 +120,7 @@ def test_who_does_not_solve_by_steps_is_refused() -> None:
         Pair(resolve([TINY, {"recipe": "rlp"}]), None, ("generator",))
 
 
-def test_a_model_as_it_is_sits_on_the_seats_that_are_named() -> None:
+def test_a_model_as_it_is_sits_on_the_agents_that_are_named() -> None:
     with Pair.bare(verifier="embedded", device="cpu") as judge:
         assert list(judge.engine.policies) == ["verifier"]  # type: ignore[attr-defined]
         assert judge.verify([judge.wrap_solution(PROBLEMS[0], ["3+4=7", "7*5=35"])])[0].readable <= 1
@@ -129,7 +129,7 @@ def test_a_model_as_it_is_sits_on_the_seats_that_are_named() -> None:
 def test_mistakes_are_named(trained: Path, tmp_path: Path, pair: Pair) -> None:
     with pytest.raises(RunFolderError, match="does not exist"):
         Pair.open(tmp_path / "nothing")
-    with pytest.raises(ConfigError, match="has no judge; its seats are generator, verifier"):
+    with pytest.raises(ConfigError, match="has no judge; its agents are generator, verifier"):
         Pair.open(trained, ["judge"])
     with pytest.raises(ConfigError, match="a generator or a verifier"):
         Pair.bare()
@@ -145,9 +145,9 @@ def test_steps_that_hold_marks_of_the_dialect_are_refused() -> None:
 
 def verdict_of(*values: Verification) -> Verdict:
     nobody = Problem("p", "", "")
-    solution = Trace.from_text("s", "generator", nobody, "", Reading(None, 1.0))
+    solution = Rollout.from_text("s", "generator", nobody, "", Parsed(None, 1.0))
     made = [
-        replace(Trace.from_text(f"c{i}", "verifier", nobody, "", Reading(v, 1.0)), about=(solution,))
+        replace(Rollout.from_text(f"c{i}", "verifier", nobody, "", Parsed(v, 1.0)), targets=(solution,))
         for i, v in enumerate(values)
     ]
     return Verdict(solution, tuple(made))

@@ -57,7 +57,7 @@ from short import short_loop
 GIB = 2**30
 ROUND = Accelerator("round", flops=1e12, bandwidth=1e11, memory=1e10, link=1e10, network=1e9, price=1.0, node=2)
 HALVES = Efficiencies(
-    bandwidth=0.5, layer_s=1e-3, prefill=0.5, token_s=1e-5, products=0.5, traffic=10.0, read_s=1e-6, trace_s=1e-4
+    bandwidth=0.5, layer_s=1e-3, prefill=0.5, token_s=1e-5, products=0.5, traffic=10.0, read_s=1e-6, dispatch_s=1e-4
 )
 BY_HAND = Machine(ROUND, HALVES)
 SMALL = Shape("small", layers=2, hidden=8, heads=2, kv_heads=1, head_size=4, inner=16, vocabulary=10, tied=True)
@@ -179,7 +179,7 @@ def test_an_engine_of_several_gpus_divides_bytes_and_pays_for_sums() -> None:
     assert four["tensor links"][0] == pytest.approx(4 * (1.5 * 2 * 10 * 8 / 0.7e9 + 30e-6)), "beyond a node of two"
 
 
-def test_reading_prompts_by_hand() -> None:
+def test_parsed_prompts_by_hand() -> None:
     found = prefill_parts(BY_HAND, SMALL, prompts=3, prompt=100, tensor=1)
     products = 2 * (1272 * 300 - 80 * 297)  # the head is computed at the last token of each
     assert found == {"prompts": pytest.approx((products + 4 * 2 * 8 * 3 * 5000) / 0.5e12)}
@@ -407,15 +407,15 @@ def test_a_workload_is_what_the_recipe_plays(recipe: str, tmp_path: Path) -> Non
     options = {"warmup": 0, "n_generator": 1} if recipe == "tango" else {}
     load = Workload(recipe, 3, 4, 10, ALIKE, ALIKE)
     with short_loop(recipe, tmp_path, {"batch": batch, "options": options}) as loop:
-        engine: Any = loop.setting.engine
+        engine: Any = loop.run_context.engine
         sample, learn = engine.sample, engine.learn
         for turn in load.turns():
             calls: list[tuple[str, int]] = []
             learned: list[tuple[str, int]] = []
             engine.sample = lambda p, r, *rest, seen=calls: (seen.append((p, len(r))), sample(p, r, *rest))[1]
-            engine.learn = lambda lesson, *rest, seen=learned: (
-                seen.append((lesson.policy, len(lesson.traces))),
-                learn(lesson, *rest),
+            engine.learn = lambda train_batch, *rest, seen=learned: (
+                seen.append((train_batch.policy, len(train_batch.rollouts))),
+                learn(train_batch, *rest),
             )[1]
             loop.run_turn()
             assert calls == [(call.policy, call.rows) for call in turn.calls]

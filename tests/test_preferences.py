@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import milonga
 from cases import FAST, TINY
-from helpers import PROPERTY, make_trace
+from helpers import PROPERTY, make_rollout
 from milonga.objectives import make_objective
 from milonga.objectives.losses import Denominators, Rows, TokenTerms, loss, pair_loss
 from milonga.preferences import Preference, Preferences, Side
@@ -23,8 +23,8 @@ from milonga.recipes.preferences import record_pairs, to_given_rollout
 from milonga.run.files import JsonLines
 from milonga.run.folder import RunFolder
 from milonga.schedule import Cursor, Phase, Schedule, rounds
-from milonga.table import Table
-from milonga.types import Lesson, Traces
+from milonga.context import Context
+from milonga.types import TrainBatch, Rollouts
 from short import short_loop
 
 
@@ -76,21 +76,21 @@ def test_each_row_is_handed_out_to_be_saved_once() -> None:
 
 
 def test_what_is_learned_from_again_has_the_ids_that_were_sampled() -> None:
-    trace = make_trace(2, 3)
+    rollout = make_rollout(2, 3)
     one = Preference(
-        1, 0, "generator", "p", "question", Side.from_rollout(trace), Side.from_rollout(make_trace(2, 4)), "because"
+        1, 0, "generator", "p", "question", Side.from_rollout(rollout), Side.from_rollout(make_rollout(2, 4)), "because"
     )
     winner, loser = one.to_rollouts("generator")
-    assert winner.ids.tolist() == trace.ids.tolist() and winner.mask.tolist() == trace.mask.tolist()
+    assert winner.ids.tolist() == rollout.ids.tolist() and winner.mask.tolist() == rollout.mask.tolist()
     assert (winner.length, loser.length) == (3, 4) and winner.origin == loser.origin == "given"
 
 
 def test_what_another_version_sampled_is_for_pairs_and_never_for_a_policy_gradient() -> None:
-    sampled = make_trace(2, 3)
+    sampled = make_rollout(2, 3)
     frozen = to_given_rollout(sampled)
     assert frozen.ids is sampled.ids and frozen.mask.tolist() == [False] * 2 + [True] * 3
     with pytest.raises(ValueError, match="given texts cannot enter a policy gradient"):
-        Lesson("generator", make_objective("grpo"), Traces([frozen]), advantages=[np.zeros(5)])
+        TrainBatch("generator", make_objective("grpo"), Rollouts([frozen]), advantages=[np.zeros(5)])
 
 
 # Rounds.
@@ -130,7 +130,7 @@ ROUNDS: dict[str, tuple[int, dict[str, Any]]] = {
 def test_a_run_killed_after_its_pairs_were_written_ends_in_the_same_bits(recipe: str, tmp_path: Path) -> None:
     """The kill comes between the pairs of turn 4 and its metrics row: the pairs are there, the turn is not."""
     turns, options = ROUNDS[recipe]
-    settings = TINY | {"keep": {"checkpoint_every": 1, "checkpoints": 9, "traces_every": 0}, "batch": {"problems": 8}}
+    settings = TINY | {"keep": {"checkpoint_every": 1, "checkpoints": 9, "rollouts_every": 0}, "batch": {"problems": 8}}
     settings |= {"options": options, "policies": {"generator": FAST}}
     milonga.run(recipe, turns=turns, out=tmp_path / "whole", settings=settings, quiet=True)
     shutil.copytree(tmp_path / "whole", tmp_path / "run")
@@ -171,7 +171,7 @@ def test_preference_recipes_keep_their_pairs_with_reasons(recipe: str, reasons: 
 def test_pairs_that_are_not_new_are_not_learned_from(tmp_path: Path) -> None:
     with short_loop("spin", tmp_path / "run") as loop:
         loop.run_turn()
-        one = Table(loop.setting, 2, "generator", preferences=loop.preferences)
+        one = Context(loop.run_context, 2, "generator", preferences=loop.preferences)
         made = [("why", *kept.to_rollouts("generator")) for kept in loop.preferences.kept]
         assert made and record_pairs(one, made) == []
 

@@ -18,32 +18,32 @@ from hypothesis import strategies as st
 
 import milonga
 from cases import FAST, TINY
-from helpers import PROPERTY, make_trace
+from helpers import PROPERTY, make_rollout
 from milonga.api import make_engine
 from milonga.credit import ImplicitCredit, combine_advantages, filter_by_accuracy, process_contribution_stats, rescale_rewards
 from milonga.errors import ConfigError
 from milonga.recipes.prime import Prime, PrimeOptions, compute_pair_accuracy, step_auroc
 from milonga.resolve import Plan, resolve
 from milonga.run.files import JsonLines
-from milonga.table import Setting, Table
-from milonga.types import Floats, Grade, Lesson, Problem, Reading, Trace, Traces, Verification
+from milonga.context import RunContext, Context
+from milonga.types import Floats, Grade, TrainBatch, Problem, Parsed, Rollout, Rollouts, Verification
 
 torch.set_num_threads(1)
 EMBEDDED = Path(milonga.__file__).parent / "embedded" / "base"
 OPEN = {"accuracy_low": 0.0, "accuracy_high": 1.0}
 
 
-def rows(*tokens: list[float], groups: str = "") -> tuple[list[Floats], Traces]:
-    """Traces with a prompt of two tokens and these rewards; one group, or as named."""
+def rows(*tokens: list[float], groups: str = "") -> tuple[list[Floats], Rollouts]:
+    """Rollouts with a prompt of two tokens and these rewards; one group, or as named."""
     names = groups or "p" * len(tokens)
-    traces = Traces(make_trace(2, len(t), problem=names[i], correct=i % 2 == 0, id=f"t{i}") for i, t in enumerate(tokens))
-    return [np.array([0.0, 0.0, *t]) for t in tokens], traces
+    rollouts = Rollouts(make_rollout(2, len(t), problem=names[i], correct=i % 2 == 0, id=f"t{i}") for i, t in enumerate(tokens))
+    return [np.array([0.0, 0.0, *t]) for t in tokens], rollouts
 
 
 def advantages(form: ImplicitCredit, *tokens: list[float], outcomes: list[float] | None = None) -> list[list[float]]:
-    rewards, traces = rows(*tokens)
+    rewards, rollouts = rows(*tokens)
     known = np.array(outcomes if outcomes is not None else [1.0] * len(tokens))
-    found = form.advantages(rewards, known, traces, traces.problem_ids)
+    found = form.advantages(rewards, known, rollouts, rollouts.problem_ids)
     assert all(not array[:2].any() for array in found)  # nothing for the prompt
     return [array[2:].tolist() for array in found]
 
@@ -124,39 +124,39 @@ def test_by_token_means_a_bias_does_not_cancel_at_unequal_lengths() -> None:
 
 
 def test_rewards_are_rescaled_by_the_whole_batch_not_by_a_part_of_it() -> None:
-    rewards, traces = rows([0.5, 0.5], [-3.0, -1.0], groups="ab")
-    largest = rescale_rewards(rewards, traces, "max_return")
+    rewards, rollouts = rows([0.5, 0.5], [-3.0, -1.0], groups="ab")
+    largest = rescale_rewards(rewards, rollouts, "max_return")
     assert [r[2:].tolist() for r in largest] == [[0.125, 0.125], [-0.75, -0.25]]
     deviation = float(np.std([1.0, 0.5, -4.0, -1.0]))
-    assert rescale_rewards(rewards, traces, "std")[1][2:] == pytest.approx([-3 / deviation, -1 / deviation])
-    assert all(np.array_equal(a, b) for a, b in zip(rescale_rewards(rewards, traces, "none"), rewards, strict=True))
+    assert rescale_rewards(rewards, rollouts, "std")[1][2:] == pytest.approx([-3 / deviation, -1 / deviation])
+    assert all(np.array_equal(a, b) for a, b in zip(rescale_rewards(rewards, rollouts, "none"), rewards, strict=True))
     zero = [0.0 * r for r in rewards]
-    assert not any(r.any() for how in ("max_return", "std") for r in rescale_rewards(zero, traces, how))  # type: ignore[arg-type]
+    assert not any(r.any() for how in ("max_return", "std") for r in rescale_rewards(zero, rollouts, how))  # type: ignore[arg-type]
 
 
 def test_each_source_has_its_own_weight() -> None:
-    ones, traces = rows([1.0], [1.0])
+    ones, rollouts = rows([1.0], [1.0])
     twos = [2 * array for array in ones]
-    assert [a[2:].tolist() for a in combine_advantages(ones, twos, (5.0, 0.25), traces, "off")] == [[5.5], [5.5]]
-    assert [a[2:].tolist() for a in combine_advantages(ones, twos, (0.0, 1.0), traces, "off")] == [[2.0], [2.0]]
+    assert [a[2:].tolist() for a in combine_advantages(ones, twos, (5.0, 0.25), rollouts, "off")] == [[5.5], [5.5]]
+    assert [a[2:].tolist() for a in combine_advantages(ones, twos, (0.0, 1.0), rollouts, "off")] == [[2.0], [2.0]]
     assert PrimeOptions().outcome_weight == PrimeOptions().process_weight == 1.0
 
 
 def test_full_whitening_can_turn_signs_and_std_only_cannot() -> None:
-    """A long trace with much credit pulls the mean up: the short one's small gain becomes a loss."""
-    credit, traces = rows([0.1], [2.0] * 8, [-0.1])
+    """A long rollout with much credit pulls the mean up: the short one's small gain becomes a loss."""
+    credit, rollouts = rows([0.1], [2.0] * 8, [-0.1])
     nothing = [np.zeros(len(a)) for a in credit]
-    full = combine_advantages(credit, nothing, (1.0, 1.0), traces, "full")
-    scaled = combine_advantages(credit, nothing, (1.0, 1.0), traces, "std_only")
+    full = combine_advantages(credit, nothing, (1.0, 1.0), rollouts, "full")
+    scaled = combine_advantages(credit, nothing, (1.0, 1.0), rollouts, "std_only")
     assert full[0][2] < 0 < scaled[0][2] and scaled[2][2] < 0
     pooled = np.concatenate([a[2:] for a in scaled])
     assert pooled.std() == pytest.approx(1.0, abs=1e-5)
 
 
 def test_the_notes_say_what_each_source_adds_and_whether_length_does() -> None:
-    outcome, traces = rows([1.0, 1.0], [1.0] * 4, [1.0] * 3)
-    process = [np.array([0.0, 0.0] + [float(t.length)] * t.length) for t in traces]
-    notes = process_contribution_stats(outcome, process, (1.0, 0.5), traces)
+    outcome, rollouts = rows([1.0, 1.0], [1.0] * 4, [1.0] * 3)
+    process = [np.array([0.0, 0.0] + [float(t.length)] * t.length) for t in rollouts]
+    notes = process_contribution_stats(outcome, process, (1.0, 0.5), rollouts)
     assert notes["length_correlation"] == pytest.approx(1.0)
     assert notes["advantage_outcome"] == 1.0
     assert notes["advantage_process"] == pytest.approx(0.5 * math.sqrt((2 * 4 + 4 * 16 + 3 * 9) / 9))
@@ -174,25 +174,25 @@ def test_the_filter_includes_its_bounds() -> None:
 
 
 def test_pairs_are_taken_within_problems() -> None:
-    rewards, traces = rows([1.0], [0.5], [9.0], [10.0], groups="aabb")  # right, wrong, right, wrong
-    assert compute_pair_accuracy(rewards, traces) == {"pair_accuracy": 0.5}
-    assert compute_pair_accuracy(rewards[:1], traces[:1]) == {}
+    rewards, rollouts = rows([1.0], [0.5], [9.0], [10.0], groups="aabb")  # right, wrong, right, wrong
+    assert compute_pair_accuracy(rewards, rollouts) == {"pair_accuracy": 0.5}
+    assert compute_pair_accuracy(rewards[:1], rollouts[:1]) == {}
 
 
 def test_the_first_wrong_step_is_held_against_the_right_ones() -> None:
     """What follows an error is not counted: the low score of the last step here is nobody's fault."""
 
-    def check(scores: tuple[float, ...], truth: tuple[bool, ...]) -> Trace:
-        solution = Trace.from_text("s", "generator", Problem("p", "p", "a"), "", Reading(None, 1.0), Grade(all(truth), truth))
-        found = Trace.from_text(
-            "c", "verifier", solution.problem, "", Reading(Verification(None, True, step_scores=scores), 1.0)
+    def check(scores: tuple[float, ...], truth: tuple[bool, ...]) -> Rollout:
+        solution = Rollout.from_text("s", "generator", Problem("p", "p", "a"), "", Parsed(None, 1.0), Grade(all(truth), truth))
+        found = Rollout.from_text(
+            "c", "verifier", solution.problem, "", Parsed(Verification(None, True, step_scores=scores), 1.0)
         )
-        return replace(found, about=(solution,))
+        return replace(found, targets=(solution,))
 
     one, other = check((0.9, 0.2, 0.1), (True, False, True)), check((0.6, 0.1), (True, True))
-    assert step_auroc(Traces([one])) == 1.0
-    assert step_auroc(Traces([one, other])) == pytest.approx(2 / 3)
-    assert step_auroc(Traces([other])) is None
+    assert step_auroc(Rollouts([one])) == 1.0
+    assert step_auroc(Rollouts([one, other])) == pytest.approx(2 / 3)
+    assert step_auroc(Rollouts([other])) is None
 
 
 # With real models.
@@ -207,12 +207,12 @@ def engine() -> Any:
     return make_engine(plan())
 
 
-def fresh(p: Plan) -> Table:
-    """A table with both policies as they start."""
+def fresh(p: Plan) -> Context:
+    """A context with both policies as they start."""
     for policy in ("generator", "verifier"):
         engine().copy(policy, policy, "ref")
     sampling, seed, problems = p.config.sampling, p.config.seed, p.config.batch.problems
-    return Table(Setting(engine(), p.task, p.roles, p.seats, sampling, seed, problems), 1, "generator")
+    return Context(RunContext(engine(), p.task, p.roles, p.agents, sampling, seed, problems), 1, "generator")
 
 
 def weights(policy: str) -> list[torch.Tensor]:
@@ -223,69 +223,69 @@ def moved(policy: str) -> bool:
     return any(not torch.equal(a, b) for a, b in zip(weights(policy), engine().policy(policy).get_tag("ref"), strict=True))
 
 
-def lessons(p: Plan, table: Table, played: Traces) -> dict[str, Lesson]:
+def train_batches(p: Plan, ctx: Context, rollouts: Rollouts) -> dict[str, TrainBatch]:
     """As the loop asks for them: each is learned before the next."""
     found = {}
-    for lesson in p.recipe.credit(table, played):
-        found[lesson.policy] = lesson
-        engine().learn(lesson)
+    for train_batch in p.recipe.credit(ctx, rollouts):
+        found[train_batch.policy] = train_batch
+        engine().learn(train_batch)
     return found
 
 
 def test_the_process_reward_is_exactly_zero_at_the_start() -> None:
     p = plan(options=OPEN)
-    table = fresh(p)
-    played = p.recipe.play(table)
-    assert not any(numbers.any() for numbers in table.score_tokens("verifier", played))
-    found = lessons(p, table, played)
+    ctx = fresh(p)
+    rollouts = p.recipe.rollout(ctx)
+    assert not any(numbers.any() for numbers in ctx.score_tokens("verifier", rollouts))
+    found = train_batches(p, ctx, rollouts)
     assert list(found) == ["generator", "verifier"]
     assert found["generator"].sources == {"answers": 1.0, "verifier": 0.0}
-    # The outcome alone: one for each trace, the mean of the others taken off.
-    for trace, advantage in zip(played, found["generator"].advantages or [], strict=True):
-        others = [t.correct for t in played if t.problem.id == trace.problem.id and t is not trace]
-        assert advantage[trace.mask] == pytest.approx(trace.correct - np.mean(others))
+    # The outcome alone: one for each rollout, the mean of the others taken off.
+    for rollout, advantage in zip(rollouts, found["generator"].advantages or [], strict=True):
+        others = [t.correct for t in rollouts if t.problem.id == rollout.problem.id and t is not rollout]
+        assert advantage[rollout.mask] == pytest.approx(rollout.correct - np.mean(others))
 
 
 def test_the_reward_model_learns_from_outcomes_and_moves_nobody_else() -> None:
     p = plan(options=OPEN)
-    table = fresh(p)
-    played = p.recipe.play(table)
-    table.learner = "verifier"
-    (lesson,) = p.recipe.credit(table, played)
-    assert lesson.labels == played.correct.tolist()
-    report = engine().learn(lesson)
+    ctx = fresh(p)
+    rollouts = p.recipe.rollout(ctx)
+    ctx.learner = "verifier"
+    (train_batch,) = p.recipe.credit(ctx, rollouts)
+    assert train_batch.labels == rollouts.correct.tolist()
+    report = engine().learn(train_batch)
     assert report.loss == pytest.approx(math.log(2), abs=1e-6)  # of a judge that knows nothing
     assert moved("verifier") and not moved("generator")
-    assert engine().learn(lesson).loss < math.log(2)
+    assert engine().learn(train_batch).loss < math.log(2)
 
 
 def test_token_rewards_sum_to_the_score_that_the_loss_and_the_judge_use() -> None:
     """One beta in the loss, in the rewards and in the verdict; the end-of-sequence token has its reward too."""
     p = plan(options=OPEN, policies={"verifier": {"objective": {"beta": 0.3}}})
-    table = fresh(p)
-    played = p.recipe.play(table)
-    lessons(p, table, played)
+    ctx = fresh(p)
+    rollouts = p.recipe.rollout(ctx)
+    train_batches(p, ctx, rollouts)
     assert isinstance(p.recipe, Prime)
-    rewards = p.recipe.compute_token_rewards(table, played)
-    for trace, reward, check in zip(played, rewards, table.judge("verifier", played), strict=True):
-        logit = math.log(check.reading.value.score / (1 - check.reading.value.score))
+    rewards = p.recipe.compute_token_rewards(ctx, rollouts)
+    for rollout, reward, check in zip(rollouts, rewards, ctx.judge("verifier", rollouts), strict=True):
+        logit = math.log(check.parsed.value.score / (1 - check.parsed.value.score))
         assert reward.sum() == pytest.approx(logit, abs=1e-5)
-        assert not reward[~trace.mask].any() and trace.mask[-1]
-    assert any(reward[-1] != 0 for trace, reward in zip(played, rewards, strict=True) if trace.finish == "eos")
+        assert not reward[~rollout.mask].any() and rollout.mask[-1]
+    assert any(reward[-1] != 0 for rollout, reward in zip(rollouts, rewards, strict=True) if rollout.finish == "eos")
     scores = np.array([reward.sum() for reward in rewards])
-    expected = np.mean(np.logaddexp(0, np.where(played.correct == 1, -scores, scores)))
-    table.learner = "verifier"
-    (lesson,) = p.recipe.credit(table, played)
-    assert engine().learn(lesson).loss == pytest.approx(expected, abs=1e-5)
+    expected = np.mean(np.logaddexp(0, np.where(rollouts.correct == 1, -scores, scores)))
+    ctx.learner = "verifier"
+    (train_batch,) = p.recipe.credit(ctx, rollouts)
+    assert engine().learn(train_batch).loss == pytest.approx(expected, abs=1e-5)
 
 
 @pytest.mark.parametrize(("mode", "first"), [("after", False), ("before", True), ("none", False)])
 def test_the_three_modes_of_the_reward_model(mode: str, first: bool) -> None:
     """In the first turn only a reward model that learns before it scores has anything to say."""
     p = plan(options=OPEN | {"prm_update": mode})
-    table = fresh(p)
-    played = p.recipe.play(table)
-    found = lessons(p, table, played)
+    ctx = fresh(p)
+    rollouts = p.recipe.rollout(ctx)
+    found = train_batches(p, ctx, rollouts)
     assert list(found) == {"after": ["generator", "verifier"], "before": ["verifier", "generator"], "none": ["generator"]}[mode]
     assert (found["generator"].notes["advantage_process"] > 0) == first
     assert moved("generator") and moved("verifier") == (mode != "none")
@@ -296,27 +296,27 @@ def test_the_three_modes_of_the_reward_model(mode: str, first: bool) -> None:
 def test_all_rollouts_are_scored_before_the_first_step_of_the_reward_model() -> None:
     """With several steps for each turn, later rows must not be scored by a model that has half learned."""
     p = plan(options=OPEN)
-    table = fresh(p)
-    played = p.recipe.play(table)
-    lessons(p, table, played)
+    ctx = fresh(p)
+    rollouts = p.recipe.rollout(ctx)
+    train_batches(p, ctx, rollouts)
     assert isinstance(p.recipe, Prime)
-    expected = p.recipe.compute_token_rewards(table, played)
-    given = iter(p.recipe.credit(table, played))
-    by_hand = p.recipe.credit_generator(table, played, expected)
+    expected = p.recipe.compute_token_rewards(ctx, rollouts)
+    given = iter(p.recipe.credit(ctx, rollouts))
+    by_hand = p.recipe.credit_generator(ctx, rollouts, expected)
     first = next(given)
     assert all(np.array_equal(a, b) for a, b in zip(first.advantages or [], by_hand.advantages or [], strict=True))
 
 
 def test_the_truth_of_steps_rewards_nobody() -> None:
     p = plan(options=OPEN)
-    table = fresh(p)
-    played = p.recipe.play(table)
-    lessons(p, table, played)
-    before = list(p.recipe.credit(table, played))
-    for trace in played:
-        assert trace.grade is not None and trace.grade.steps is not None
-        trace.grade = Grade(trace.grade.correct, tuple(not right for right in trace.grade.steps))
-    after = list(p.recipe.credit(table, played))
+    ctx = fresh(p)
+    rollouts = p.recipe.rollout(ctx)
+    train_batches(p, ctx, rollouts)
+    before = list(p.recipe.credit(ctx, rollouts))
+    for rollout in rollouts:
+        assert rollout.grade is not None and rollout.grade.steps is not None
+        rollout.grade = Grade(rollout.grade.correct, tuple(not right for right in rollout.grade.steps))
+    after = list(p.recipe.credit(ctx, rollouts))
     assert before[0].advantages is not None and any(a.any() for a in before[0].advantages)
     assert all(np.array_equal(a, b) for a, b in zip(before[0].advantages, after[0].advantages or [], strict=True))
     assert before[1].labels == after[1].labels
@@ -324,19 +324,19 @@ def test_the_truth_of_steps_rewards_nobody() -> None:
 
 def test_problems_outside_the_filter_are_replaced_and_teach_nothing() -> None:
     p = plan(batch={"problems": 8, "rollouts": 2})
-    table = fresh(p)
-    played = p.recipe.play(table)
+    ctx = fresh(p)
+    rollouts = p.recipe.rollout(ctx)
     groups: dict[str, list[float]] = {}
-    for trace in played:
-        groups.setdefault(trace.problem.id, []).append(trace.correct)
+    for rollout in rollouts:
+        groups.setdefault(rollout.problem.id, []).append(rollout.correct)
     assert len(groups) == 8 and all(np.mean(outcomes) == 0.5 for outcomes in groups.values())
-    assert table.drawn > 8
+    assert ctx.drawn > 8
     # No share of four rollouts lies between 0.3 and 0.4: the turn goes on with what there is, and nobody learns from it.
     none = plan(options={"accuracy_low": 0.3, "accuracy_high": 0.4}, policies={"generator": {"objective": {"max_tries": 2}}})
-    table = fresh(none)
-    played = none.recipe.play(table)
-    assert len(played) == 16 and table.drawn == 8
-    lessons(none, table, played)
+    ctx = fresh(none)
+    rollouts = none.recipe.rollout(ctx)
+    assert len(rollouts) == 16 and ctx.drawn == 8
+    train_batches(none, ctx, rollouts)
     assert not moved("generator") and not moved("verifier")
 
 

@@ -1,4 +1,4 @@
-"""Seats around a program: what they write reads back, what is malformed is invalid, and questions hold what they should."""
+"""Agents around a program: what they write reads back, what is malformed is invalid, and questions hold what they should."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ DIALECTS = ("terse", "tagged")
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_proposals_read_back(dialect: Any) -> None:
     proposer, prober = ProgramProposer(dialect), InputProposer(dialect)
-    assert proposer.read(proposer.write("sum(a)", "[1,2]")).value == Program("sum(a)", "[1,2]")
-    assert prober.read(prober.write(["[1]", "[]", "[2,3]"])).value == Inputs(("[1]", "[]", "[2,3]"))
+    assert proposer.parse(proposer.write("sum(a)", "[1,2]")).value == Program("sum(a)", "[1,2]")
+    assert prober.parse(prober.write(["[1]", "[]", "[2,3]"])).value == Inputs(("[1]", "[]", "[2,3]"))
     for text in ("", "sum(a)", "sum(a)\n#", "\n#1", "a\nb\n#1", "<program></program><input>1</input>", "[1]\n;[2]"):
-        assert not proposer.read(text).is_valid and not prober.read(text).is_valid
+        assert not proposer.parse(text).is_valid and not prober.parse(text).is_valid
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_answers_are_read_as_a_solvers(dialect: Any) -> None:
     for role in (Deducer(dialect), Abducer(dialect), Inducer(dialect)):
-        found = role.read(role.write(["[2]", "4"], "4"))
+        found = role.parse(role.write(["[2]", "4"], "4"))
         assert found.is_valid and found.value.answer == "4" and found.value.steps == ("[2]", "4")
 
 
-def test_each_seat_is_asked_in_a_way_of_its_own() -> None:
+def test_each_agent_is_asked_in_a_way_of_its_own() -> None:
     for dialect in DIALECTS:
         roles = [role(dialect) for role in (Deducer, Abducer, Inducer, ProgramProposer, InputProposer)]  # type: ignore[arg-type]
         problem = Problem("p", "n+1\n2", "")
@@ -55,5 +55,5 @@ def test_questions_hold_two_of_three() -> None:
 def test_no_text_breaks_a_reader(text: str) -> None:
     for dialect in DIALECTS:
         for role in (ProgramProposer(dialect), InputProposer(dialect), Deducer(dialect)):  # type: ignore[arg-type]
-            found = role.read(text)
+            found = role.parse(text)
             assert found.is_valid == (found.invalid is None) and 0 <= found.format <= 1

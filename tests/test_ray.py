@@ -34,7 +34,7 @@ from milonga.engine.ray.samplers import split_requests
 from milonga.errors import MissingExtra, UserError
 from milonga.resolve import resolve
 from milonga.run.files import JsonLines
-from milonga.types import Lesson
+from milonga.types import TrainBatch
 from ray_helpers import (
     TANGO,
     VALUES,
@@ -144,7 +144,7 @@ def test_a_snapshot_that_came_with_a_checkpoint_is_handed_to_samplers(
 
 
 def test_several_steps_with_few_rows_for_each_worker(root: Path, engine: RayEngine, local: LocalEngine) -> None:
-    """A worker without rows keeps step, and a lesson in which nothing moves is none for all of them."""
+    """A worker without rows keeps step, and a train batch in which nothing moves is none for all of them."""
     alone = [0.0] * 8 + [1.0]
     for values in (alone, [0.0] * 9):
         ours, theirs = (e.learn(taught("two", values, kl_coef=0.0)) for e in (engine, local))
@@ -237,7 +237,7 @@ def test_a_worker_that_dies_while_weights_are_handed_over_changes_nothing(
     """Two turns of a policy with two samplers, undisturbed; and with one that dies at the second publish."""
     asked = requests(prompts(6))
 
-    def play(folder: Path, disturbed: bool) -> tuple[list[np.ndarray], dict[str, torch.Tensor], Any]:
+    def rollout(folder: Path, disturbed: bool) -> tuple[list[np.ndarray], dict[str, torch.Tensor], Any]:
         engine.load(started[1])
         engine.learn(taught("one"))
         engine.publish("one")
@@ -249,9 +249,9 @@ def test_a_worker_that_dies_while_weights_are_handed_over_changes_nothing(
         done = [completion.logprobs for completion in engine.sample("one", asked, Decoding(8))]
         return done, state(saved(engine, folder), "one"), engine.ledger.to_json()
 
-    expected = play(tmp_path / "undisturbed", False)
+    expected = rollout(tmp_path / "undisturbed", False)
     with pytest.warns(UserWarning, match=f"{victim}s of one: .*starting again"):
-        found = play(tmp_path / "disturbed", True)
+        found = rollout(tmp_path / "disturbed", True)
     assert apart(found[0], expected[0]) == 0 and found[2] == expected[2]
     assert all(torch.equal(found[1][key], expected[1][key]) for key in expected[1])
 
@@ -450,15 +450,15 @@ def test_shards_are_read_though_a_reader_was_killed(engine: RayEngine, local: Lo
 def test_a_run_from_scratch_is_that_of_the_local_engine_though_a_learner_dies(
     engine: RayEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Tango over two turns of each seat: the same files, to the last bit. The generator's worker is killed when it is to learn
+    """Tango over two turns of each agent: the same files, to the last bit. The generator's worker is killed when it is to learn
     for the second time: the checkpoint that it goes back to has its final name by then."""
-    learn, lessons = RayEngine.learn, []
+    learn, train_batches = RayEngine.learn, []
 
-    def deadly(self: RayEngine, lesson: Lesson) -> LearnReport:
-        lessons.append(lesson.policy)
-        if lessons.count("generator") == 2 and lesson.policy == "generator":
+    def deadly(self: RayEngine, train_batch: TrainBatch) -> LearnReport:
+        train_batches.append(train_batch.policy)
+        if train_batches.count("generator") == 2 and train_batch.policy == "generator":
             os.kill(pid(self.learners["generator"].group), signal.SIGKILL)
-        return learn(self, lesson)
+        return learn(self, train_batch)
 
     monkeypatch.setattr(RayEngine, "learn", deadly)
     with pytest.warns(UserWarning, match="learners of generator: .*starting again"):

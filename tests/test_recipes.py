@@ -31,9 +31,9 @@ from milonga.run.files import JsonLines
 from milonga.run.folder import RunFolder
 from milonga.run.note import find_origin
 from milonga.schedule import Action, Gate, Phase, Schedule
-from milonga.table import Setting, Table
+from milonga.context import RunContext, Context
 from milonga.tasks import make_task
-from milonga.types import Grade, Problem, Reading, Trace, Traces, Verification
+from milonga.types import Grade, Problem, Parsed, Rollout, Rollouts, Verification
 
 torch.set_num_threads(1)
 EMBEDDED = Path(milonga.__file__).parent / "embedded" / "base"
@@ -69,7 +69,7 @@ def has_moved(folder: Path) -> bool:
     return any(not torch.equal(end[name].float(), tensor.float()) for name, tensor in start.items())
 
 
-def test_every_seat_of_tango_learns_in_its_own_turns(tmp_path: Path) -> None:
+def test_every_agent_of_tango_learns_in_its_own_turns(tmp_path: Path) -> None:
     settings = TINY | {"options": {"warmup": 1, "n_generator": 2}, "policies": {"generator": FAST, "verifier": FAST}}
     milonga.run("tango", turns=3, out=tmp_path / "run", settings=settings, quiet=True)
     rows = JsonLines(tmp_path / "run" / "metrics.jsonl").rows()[1:]
@@ -86,19 +86,19 @@ def test_every_seat_of_tango_learns_in_its_own_turns(tmp_path: Path) -> None:
 # Bindings and sizes.
 
 
-def test_tango_runs_with_one_adapter_for_each_seat_on_one_base(tmp_path: Path) -> None:
+def test_tango_runs_with_one_adapter_for_each_agent_on_one_base(tmp_path: Path) -> None:
     pytest.importorskip("peft")
     options = {"warmup": 1, "n_generator": 1}
     policy = {"lr": 1e-3, "lora": {"rank": 4}}
     settings = TINY | {"binding": "lora", "options": options, "policies": {"generator": policy, "verifier": policy}}
     milonga.run("tango", turns=1, out=tmp_path / "run", settings=settings, quiet=True)
     adapters = {}
-    for seat in ("generator", "verifier"):
-        folder = tmp_path / "run" / "models" / seat
+    for agent in ("generator", "verifier"):
+        folder = tmp_path / "run" / "models" / agent
         assert json.loads((folder / "adapter_config.json").read_text())["r"] == 4
-        adapters[seat] = load_file(folder / "adapter_model.safetensors")
+        adapters[agent] = load_file(folder / "adapter_model.safetensors")
         # B starts at zero: whatever is in it was learned.
-        assert any(tensor.abs().sum() > 0 for name, tensor in adapters[seat].items() if "lora_B" in name)
+        assert any(tensor.abs().sum() > 0 for name, tensor in adapters[agent].items() if "lora_B" in name)
     assert any(not torch.equal(adapters["generator"][name], other) for name, other in adapters["verifier"].items())
 
 
@@ -136,9 +136,9 @@ def plan(recipe: str, **settings: Any) -> Plan:
     return resolve([{"recipe": recipe}, TINY, {"policies": {"generator": FAST}}, settings])
 
 
-def table(p: Plan, turn: int = 1, learner: str = "generator") -> Table:
+def ctx(p: Plan, turn: int = 1, learner: str = "generator") -> Context:
     sampling, seed, problems = p.config.sampling, p.config.seed, p.config.batch.problems
-    return Table(Setting(engine(), p.task, p.roles, p.seats, sampling, seed, problems), turn, learner)
+    return Context(RunContext(engine(), p.task, p.roles, p.agents, sampling, seed, problems), turn, learner)
 
 
 def one_turn(p: Plan, folder: Path) -> dict[str, Any]:
@@ -176,15 +176,15 @@ def test_regularised_objectives_run_too(preset: str, more: dict[str, Any], tmp_p
 def test_dynamic_sampling_keeps_only_mixed_groups() -> None:
     engine().copy("generator", "generator", "ref")
     p = plan("grpo", policies={"generator": {"objective": {"preset": "dapo"}}}, batch={"problems": 8, "rollouts": 2})
-    one = table(p)
-    played = p.recipe.play(one)
+    one = ctx(p)
+    rollouts = p.recipe.rollout(one)
     groups: dict[str, set[float]] = {}
-    for trace in played:
-        groups.setdefault(trace.problem.id, set()).add(trace.correct)
+    for rollout in rollouts:
+        groups.setdefault(rollout.problem.id, set()).add(rollout.correct)
     assert all(outcomes == {0.0, 1.0} for outcomes in groups.values())
-    assert len(groups) == 8 and len(played) == 16
+    assert len(groups) == 8 and len(rollouts) == 16
     assert one.drawn > 8  # some groups were flat, and were replaced
-    assert len({trace.id for trace in played}) == len(played)
+    assert len({rollout.id for rollout in rollouts}) == len(rollouts)
 
 
 def test_dynamic_sampling_gives_up_after_its_tries_and_goes_on_with_what_there_is(tmp_path: Path) -> None:
@@ -192,9 +192,9 @@ def test_dynamic_sampling_gives_up_after_its_tries_and_goes_on_with_what_there_i
     # Nearly greedy: the rollouts of a problem are all alike.
     cold = plan("grpo", policies={"generator": {"objective": objective}}, sampling={"temperature": 1e-4})
     engine().copy("generator", "generator", "ref")
-    one = table(cold)
-    played = cold.recipe.play(one)
-    assert one.drawn == 3 * 4 and len(played) == 4 * 4
+    one = ctx(cold)
+    rollouts = cold.recipe.rollout(one)
+    assert one.drawn == 3 * 4 and len(rollouts) == 4 * 4
     before = weights()
     assert one_turn(cold, tmp_path)["learn/generator/steps"] == 0
     assert all(torch.equal(a, b) for a, b in zip(weights(), before, strict=True))
@@ -204,21 +204,21 @@ def test_length_shaping_stands_beside_rewards_of_plus_and_minus_one() -> None:
     """As in DAPO: beside 0 and 1 it would weigh twice as much, and a right answer at the limit would look wrong."""
     objective = {"preset": "dapo", "overlong_buffer": 10}
     p = plan("grpo", policies={"generator": {"objective": objective}})
-    one = table(p)
-    played = one.ask("generator", one.problems(), 2)
-    limit = one.setting.get_max_tokens("generator")
-    rewards = outcome_rewards(one, played, p.recipe.objectives["generator"])
-    expected = [2 * t.correct - 1 + min(0.0, (limit - 10 - t.length) / 10) for t in played]
+    one = ctx(p)
+    rollouts = one.ask("generator", one.problems(), 2)
+    limit = one.run_context.get_max_tokens("generator")
+    rewards = outcome_rewards(one, rollouts, p.recipe.objectives["generator"])
+    expected = [2 * t.correct - 1 + min(0.0, (limit - 10 - t.length) / 10) for t in rollouts]
     assert rewards == pytest.approx(expected)
 
 
 def test_a_truncated_solution_that_is_filtered_gets_no_step_credit_either() -> None:
     p = plan("oracle", policies={"generator": {"objective": {"preset": "dapo"}}}, sampling={"max_tokens": 12})
-    one = table(p)
-    played = one.ask("generator", one.problems(), 4)
-    assert all(t.finish == "length" for t in played) and any(t.steps for t in played)
-    (lesson,) = p.recipe.credit(one, played)
-    assert lesson.advantages is not None and not any(a.any() for a in lesson.advantages)
+    one = ctx(p)
+    rollouts = one.ask("generator", one.problems(), 4)
+    assert all(t.finish == "length" for t in rollouts) and any(t.steps for t in rollouts)
+    (train_batch,) = p.recipe.credit(one, rollouts)
+    assert train_batch.advantages is not None and not any(a.any() for a in train_batch.advantages)
 
 
 # The way a run ends, and phases.
@@ -239,7 +239,7 @@ def shaped(schedule: Schedule, folder: Path, **settings: Any) -> tuple[Loop, Run
     recipe = _Shaped(p.recipe.options, p.recipe.objectives, p.recipe.policies, p.recipe.rollouts)
     recipe.made = schedule
     opened = RunFolder(folder, 1)
-    changed = Plan(p.config, recipe, p.task, p.roles, p.seats, p.policies)
+    changed = Plan(p.config, recipe, p.task, p.roles, p.agents, p.policies)
     return Loop(changed, engine(), opened, LiveView("", None, quiet=True)), opened
 
 
@@ -306,7 +306,7 @@ def test_a_recipe_is_one_short_file_without_torch(file: Path) -> None:
 @pytest.mark.parametrize("name", list(RECIPES))
 def test_a_recipe_says_what_it_is(name: str) -> None:
     recipe = RECIPES.get(name)
-    assert recipe.name == name and recipe.lead in recipe.seats and recipe.__doc__
+    assert recipe.name == name and recipe.lead in recipe.agents and recipe.__doc__
     assert all((recipe.paper, recipe.paradigm, recipe.granularity, recipe.truth))
     assert set(recipe.bindings) == {"own", "lora", "shared"} and "" in recipe.bindings.values()
 
@@ -320,9 +320,9 @@ def test_prompts_hold_the_reference_answer_only_where_the_solution_does(role: st
 
     def prompt(answer: str) -> str:
         text = solver.write(["3+4=7"], answer)
-        solution = Trace.from_text("SECRET-TRACE", "generator", problem, text, solver.read(text), Grade(True, (True,)))
-        seat = ROLES.get(role)(dialect)
-        return "".join(part.text for part in seat.prompt(problem, solution if seat.judges else None))
+        solution = Rollout.from_text("SECRET-TRACE", "generator", problem, text, solver.parse(text), Grade(True, (True,)))
+        agent = ROLES.get(role)(dialect)
+        return "".join(part.text for part in agent.prompt(problem, solution if agent.judges else None))
 
     assert "SECRET" not in prompt("7")
     shown = ROLES.get(role).judges and ROLES.get(role).kind == "generative"  # a scorer reads the solution behind its prompt
@@ -337,53 +337,53 @@ def test_what_models_see_of_a_problem_is_its_text_alone(task: str) -> None:
             assert StepSolver(dialect).prompt(problem) == StepSolver(dialect).prompt(bare)  # type: ignore[arg-type]
 
 
-def flipped(traces: Traces) -> None:
-    for trace in traces:
-        if trace.grade is not None and trace.grade.steps is not None:
-            trace.grade = Grade(trace.grade.correct, tuple(not right for right in trace.grade.steps))
+def flipped(rollouts: Rollouts) -> None:
+    for rollout in rollouts:
+        if rollout.grade is not None and rollout.grade.steps is not None:
+            rollout.grade = Grade(rollout.grade.correct, tuple(not right for right in rollout.grade.steps))
 
 
-def credit_of(p: Plan, one: Table, played: Traces) -> list[np.ndarray]:
+def credit_of(p: Plan, one: Context, rollouts: Rollouts) -> list[np.ndarray]:
     p.recipe.state = {}
-    (lesson,) = p.recipe.credit(one, played)
-    assert lesson.advantages is not None
-    return lesson.advantages
+    (train_batch,) = p.recipe.credit(one, rollouts)
+    assert train_batch.advantages is not None
+    return train_batch.advantages
 
 
 @pytest.mark.parametrize("recipe", ["grpo", "tango", "frozen", "verifier_only", "oracle"])
 def test_only_the_oracle_is_rewarded_by_the_truth_of_steps(recipe: str) -> None:
     engine().copy("generator", "generator", "ref")
     p = plan(recipe)
-    one = table(p, learner=p.recipe.lead)
+    one = ctx(p, learner=p.recipe.lead)
     solutions = one.ask("generator", one.problems(), 4)
     checks = [judged(solution) for solution in solutions for _ in range(4 if recipe == "verifier_only" else 1)]
-    played = Traces([*solutions, *(checks if "verifier" in p.seats else [])])
-    before = credit_of(p, one, played)
+    rollouts = Rollouts([*solutions, *(checks if "verifier" in p.agents else [])])
+    before = credit_of(p, one, rollouts)
     flipped(solutions)
-    after = credit_of(p, one, played)
+    after = credit_of(p, one, rollouts)
     same = all(np.array_equal(a, b) for a, b in zip(before, after, strict=True))
     assert same == (recipe != "oracle")
     if recipe != "verifier_only":
         assert any(array.any() for array in before)
 
 
-def judged(solution: Trace) -> Trace:
+def judged(solution: Rollout) -> Rollout:
     """A verification by hand: the first step is right, the others are not."""
     steps = tuple(k == 0 for k in range(len(solution.steps)))
-    check = Trace.from_text(f"{solution.id}/check", "verifier", solution.problem, "", Reading(Verification(steps, False), 1.0))
-    return replace(check, about=(solution,), origin="sampled")
+    check = Rollout.from_text(f"{solution.id}/check", "verifier", solution.problem, "", Parsed(Verification(steps, False), 1.0))
+    return replace(check, targets=(solution,), origin="sampled")
 
 
 def test_step_verdicts_reach_the_tokens_of_their_steps() -> None:
     engine().copy("generator", "generator", "ref")
     p = plan("tango", options={"alpha": 1.0, "alpha_schedule": "constant"})
-    one = table(p)
+    one = ctx(p)
     solutions = one.ask("generator", one.problems(), 4)
-    advantages = credit_of(p, one, Traces([*solutions, *map(judged, solutions)]))
+    advantages = credit_of(p, one, Rollouts([*solutions, *map(judged, solutions)]))
     whole = [(t, a) for t, a in zip(solutions, advantages, strict=True) if len(t.steps) == 2 and a.any()]
     assert whole
-    for trace, array in whole:
-        (start, first), (_, last) = trace.steps
+    for rollout, array in whole:
+        (start, first), (_, last) = rollout.steps
         # The first step is judged right and the second wrong: better before the first ends than after it.
         assert len(set(array[start:first])) == len(set(array[first:last])) == 1
         assert array[start] > array[first] and not array[last:].any() and not array[:start].any()

@@ -29,10 +29,10 @@ from milonga.report.markdown import to_markdown
 from milonga.report.pdf import print_pdf
 from milonga.run.files import JsonLines, to_json
 from milonga.run.record import read_record
-from milonga.run.traces import read_traces, write_traces
+from milonga.run.rollouts import read_rollouts, write_rollouts
 from milonga.run.transcripts import Step, Transcript, read_transcripts, select_transcripts
 from milonga.text import format_number
-from milonga.types import Grade, Problem, Reading, Solution, Trace, Verification
+from milonga.types import Grade, Problem, Parsed, Solution, Rollout, Verification
 
 TINY: dict[str, Any] = {
     "device": "cpu",
@@ -41,7 +41,7 @@ TINY: dict[str, Any] = {
     "batch": {"problems": 4, "rollouts": 2},
     "eval": {"problems": 4, "samples": 2, "bench": 4, "greedy": False, "checks": 1, "every": 1},
     "options": {"warmup": 1, "n_generator": 1},
-    "keep": {"traces_every": 1},
+    "keep": {"rollouts_every": 1},
 }
 HOSTILE = "</pre><script>alert(1)</script><img src=x onerror=alert(1)>\x1b[2J\u202e| `````` [a](javascript:x)"
 
@@ -148,13 +148,13 @@ def test_a_page_needs_nothing_but_itself(run: Path, comparison: Path) -> None:
 
 
 def test_hostile_text_stays_text(copy: Path) -> None:
-    read = Reading(Solution((HOSTILE,), (1,), HOSTILE), 1.0)
+    read = Parsed(Solution((HOSTILE,), (1,), HOSTILE), 1.0)
     text = f"{HOSTILE}\n#{HOSTILE}"
-    solution = Trace.from_text(HOSTILE, "generator", Problem("p", HOSTILE, "7"), text, read, Grade(False, (False,)))
-    said = Reading(Verification((True,), True), 1.0)
-    check = Trace.from_text("check", "verifier", solution.problem, HOSTILE, said)
-    check.about = (solution,)
-    write_traces(copy / "traces" / "turn-000099.parquet", [solution, check])
+    solution = Rollout.from_text(HOSTILE, "generator", Problem("p", HOSTILE, "7"), text, read, Grade(False, (False,)))
+    said = Parsed(Verification((True,), True), 1.0)
+    check = Rollout.from_text("check", "verifier", solution.problem, HOSTILE, said)
+    check.targets = (solution,)
+    write_rollouts(copy / "rollouts" / "turn-000099.parquet", [solution, check])
     report = build_report([copy])
     page, text = to_html(report), to_markdown(report)
     assert not {"script", "img"} & set(Reader(page).tags) and page.count("&lt;script&gt;") >= 4
@@ -252,8 +252,8 @@ def spoil_half(run: Path) -> None:
     (run / "metrics.jsonl").write_text('{"turn": 0, "eval/gen')
 
 
-def spoil_traces(run: Path) -> None:
-    sorted((run / "traces").iterdir())[-1].write_bytes(b"PAR1 and no more")
+def spoil_rollouts(run: Path) -> None:
+    sorted((run / "rollouts").iterdir())[-1].write_bytes(b"PAR1 and no more")
 
 
 def spoil_summary(run: Path) -> None:
@@ -270,7 +270,7 @@ SPOILT = {
     spoil_config: "config",
     spoil_metrics: "line 1",
     spoil_half: "no metrics yet",
-    spoil_traces: "parquet",
+    spoil_rollouts: "parquet",
     spoil_summary: "report.json",
     spoil_all: "not a run folder",
 }
@@ -302,7 +302,7 @@ def test_a_run_in_progress_can_be_reported(copy: Path) -> None:
 
 
 def test_what_goes_wrong_while_leaving_a_report_is_said_and_nothing_more(copy: Path) -> None:
-    spoil_traces(copy)
+    spoil_rollouts(copy)
     said: list[str] = []
     write_report_safely(copy, said.append)
     assert len(said) == 1 and said[0].startswith("no report.html was written") and "milonga report" in said[0]
@@ -337,10 +337,10 @@ def test_transcripts_are_chosen_for_what_they_show() -> None:
     assert select_transcripts([fine], 3) == [] and select_transcripts([], 3) == []
 
 
-def test_transcripts_are_those_of_the_traces(run: Path) -> None:
+def test_transcripts_are_those_of_the_rollouts(run: Path) -> None:
     record = read_record(run)
     found = read_transcripts(run, record.config)
-    rows = {row["id"]: row for row in read_traces(sorted((run / "traces").iterdir())[-1])}
+    rows = {row["id"]: row for row in read_rollouts(sorted((run / "rollouts").iterdir())[-1])}
     assert found and all(rows[one.id]["correct"] == one.correct for one in found)
     for one in found:
         checks = [row for row in rows.values() if one.id in row["about"]]
@@ -351,9 +351,9 @@ def test_transcripts_are_those_of_the_traces(run: Path) -> None:
 
 
 def test_of_a_large_dump_whole_problems_are_read(run: Path) -> None:
-    path = sorted((run / "traces").iterdir())[-1]
-    rows = read_traces(path)
-    some = read_traces(path, most=len(rows) - 1)
+    path = sorted((run / "rollouts").iterdir())[-1]
+    rows = read_rollouts(path)
+    some = read_rollouts(path, most=len(rows) - 1)
     kept = {row["problem"] for row in some}
     assert 0 < len(some) < len(rows) and some == [row for row in rows if row["problem"] in kept]
 

@@ -30,7 +30,7 @@ MOMENTS = {
     "learning": ("torch.optim", "AdamW.step"),
     "publishing": ("milonga.engine.local", "LocalEngine.publish"),
     "a row": ("milonga.run.files", "JsonLines.append"),
-    "traces": ("milonga.run.folder", "write_traces"),
+    "rollouts": ("milonga.run.folder", "write_traces"),
     "a file of a checkpoint": ("milonga.engine.local.engine", "save_file"),
     "the marker": ("milonga.run.checkpoints", "write_atomically"),
     "the name of a checkpoint": ("pathlib", "Path.rename"),
@@ -44,7 +44,7 @@ TINY: dict[str, Any] = {
     "task": {"name": "chain", "ops": 2},
     "batch": {"problems": 4, "rollouts": 4},
     "eval": {"problems": 4, "samples": 2, "every": 2, "bench": 4, "greedy": False},
-    "keep": {"checkpoint_every": 1, "traces_every": 2},
+    "keep": {"checkpoint_every": 1, "rollouts_every": 2},
 }
 FAST = {"lr": 1e-4}
 TANGO = TINY | {
@@ -57,7 +57,7 @@ GRPO = TINY | {
     "recipe": "grpo",
     "turns": 4,
     "policies": {"generator": FAST | {"epochs": 2, "minibatches": 2, "objective": {"preset": "grpo", "kl_coef": 0.01}}},
-    "keep": {"checkpoint_every": 2, "traces_every": 1},
+    "keep": {"checkpoint_every": 2, "rollouts_every": 1},
 }
 LORA = TINY | {
     "recipe": "tango",
@@ -166,7 +166,7 @@ def test_tango_killed_at_every_kind_of_moment_ends_in_the_same_bits(tango: tuple
         ("the name of a checkpoint", 1),
         ("the marker", 2),
         ("publishing", 1),
-        ("traces", 1),
+        ("rollouts", 1),
         ("the end", 2),  # all turns are done, one of the models is written
     ):
         die(folder, TANGO, moment, count)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import milonga
 from cases import FAST, TINY
-from helpers import PROPERTY, make_traces
+from helpers import PROPERTY, make_rollouts
 from milonga.api import make_engine
 from milonga.credit import outcome_advantages
 from milonga.errors import ConfigError, UserError
@@ -34,9 +34,9 @@ from milonga.recipes.thinking import (
 from milonga.resolve import Plan, resolve
 from milonga.roles import Predictor, Thinker
 from milonga.run.files import JsonLines
-from milonga.table import Setting, Table
+from milonga.context import RunContext, Context
 from milonga.tasks import make_task
-from milonga.types import Problem, Reading, Solution, Trace, Traces
+from milonga.types import Problem, Parsed, Solution, Rollout, Rollouts
 from test_resume import assert_same, die, finish
 
 torch.set_num_threads(1)
@@ -52,12 +52,12 @@ def engine() -> Any:
     return make_engine(plan())
 
 
-def fresh(p: Plan, turn: int = 1) -> Table:
-    """A table with the policy, and its average, as they start."""
+def fresh(p: Plan, turn: int = 1) -> Context:
+    """A context with the policy, and its average, as they start."""
     engine().copy("generator", "generator", "ref")
     engine().snapshot("generator", "ema")
     sampling, seed, problems = p.config.sampling, p.config.seed, p.config.batch.problems
-    return Table(Setting(engine(), p.task, p.roles, p.seats, sampling, seed, problems), turn, "generator")
+    return Context(RunContext(engine(), p.task, p.roles, p.agents, sampling, seed, problems), turn, "generator")
 
 
 def weights() -> list[torch.Tensor]:
@@ -79,19 +79,19 @@ words = st.text(alphabet="ab 0#<>/\n=thinkanswer", max_size=12)
 def test_a_written_thought_reads_back(thought: str, rest: str, dialect: Any) -> None:
     role = Thinker(dialect)
     thought = thought.replace(role.closing_tag, "")
-    found = role.read(role.write(thought, rest))
+    found = role.parse(role.write(thought, rest))
     if role.closing_tag in (thought + role.closing_tag)[: -len(role.closing_tag)]:
         return  # taking a closing tag out may have made another
     assert found.is_valid and found.value.steps == (thought,) and found.value.answer == (rest or None)
     assert role.write(thought, rest)[: found.value.ends[0]].endswith(role.closing_tag)
-    assert Predictor(dialect).read(Predictor(dialect).write(rest)).value.answer == (rest or None)
+    assert Predictor(dialect).parse(Predictor(dialect).write(rest)).value.answer == (rest or None)
 
 
 @PROPERTY
 @given(st.text(max_size=40), st.sampled_from(["terse", "tagged"]))
 def test_any_text_can_be_read(text: str, dialect: Any) -> None:
     role = Thinker(dialect)
-    found = role.read(text)
+    found = role.parse(text)
     assert found.is_valid == (role.closing_tag in text) == bool(found.value.steps)
     assert all(0 < end <= len(text) for end in found.value.ends)
 
@@ -115,9 +115,9 @@ def test_a_demonstrated_thought_can_be_read(dialect: Any) -> None:
     from milonga.tasks.base import make_keyed_rng
 
     for problem in task.draw_problems("train", 0, 20):
-        about, text = role.demonstrate(task, problem, make_keyed_rng("test", problem.id))
-        found = role.read(text)
-        assert about is None and found.is_valid
+        target, text = role.demonstrate(task, problem, make_keyed_rng("test", problem.id))
+        found = role.parse(text)
+        assert target is None and found.is_valid
         # The answer is what the last step came to, right or wrong.
         assert found.value.steps[0].splitlines()[-1].endswith(f"={found.value.answer}")
 
@@ -127,16 +127,16 @@ def test_a_demonstrated_thought_can_be_read(dialect: Any) -> None:
 
 def test_a_line_is_cut_before_its_answer_or_at_any_token() -> None:
     p = plan()
-    table = fresh(p)
-    problems = table.problems(40)
-    for problem, place in zip(problems, cut_lines(table, problems, "answer", 2), strict=True):
+    ctx = fresh(p)
+    problems = ctx.problems(40)
+    for problem, place in zip(problems, cut_lines(ctx, problems, "answer", 2), strict=True):
         assert place.text == f">{problem.text}=" and place.data["next"] == problem.answer[:2]
         assert place.data["line"] == place.text + problem.answer and place.answer == problem.answer
-    places = cut_lines(table, problems, "random")
+    places = cut_lines(ctx, problems, "random")
     assert all(p.data["line"].startswith(p.text + p.data["next"]) for p in places)
     assert all(len(p.data["next"]) == 1 and 0 < len(p.text) < len(p.data["line"]) for p in places)
     assert len({len(p.text) for p in places}) > 5
-    assert places == cut_lines(table, problems, "random") and len({p.id for p in places}) == 40
+    assert places == cut_lines(ctx, problems, "random") and len({p.id for p in places}) == 40
 
 
 def test_what_follows_never_changes_the_thoughts() -> None:
@@ -144,9 +144,9 @@ def test_what_follows_never_changes_the_thoughts() -> None:
     p = plan()
     thoughts = []
     for answer in ("11", "99"):
-        table = fresh(p)
-        problems = [replace(problem, answer=answer) for problem in table.problems()]
-        thoughts.append(sample_thoughts(table, cut_lines(table, problems, "answer"), 2))
+        ctx = fresh(p)
+        problems = [replace(problem, answer=answer) for problem in ctx.problems()]
+        thoughts.append(sample_thoughts(ctx, cut_lines(ctx, problems, "answer"), 2))
     assert [t.problem.data["next"] for t in thoughts[0]] != [t.problem.data["next"] for t in thoughts[1]]
     assert all(np.array_equal(a.ids, b.ids) for a, b in zip(*thoughts, strict=True))
 
@@ -156,42 +156,42 @@ def test_what_follows_never_changes_the_thoughts() -> None:
 
 def test_a_prediction_is_scored_behind_the_closing_tag_in_the_very_tokens_of_the_thought() -> None:
     p = plan()
-    table = fresh(p)
-    thoughts = sample_thoughts(table, cut_lines(table, table.problems(8), "answer"), 2)
-    closed, loose = thoughts.select(lambda t: t.reading.is_valid), thoughts.select(lambda t: not t.reading.is_valid)
+    ctx = fresh(p)
+    thoughts = sample_thoughts(ctx, cut_lines(ctx, ctx.problems(8), "answer"), 2)
+    closed, loose = thoughts.select(lambda t: t.parsed.is_valid), thoughts.select(lambda t: not t.parsed.is_valid)
     assert len(closed)
-    for trace in closed:
-        asked = append_target(table, trace)
-        assert np.array_equal(asked.ids[: len(trace.ids)], trace.ids)
-        assert text_of(asked.ids[asked.mask]) == trace.problem.data["next"]
-    cutoff = replace(closed[0], text="3", reading=Reading(Solution((), (), None), 0.0, "not closed"), finish="length")
-    for trace in [*loose, cutoff]:
-        asked = append_target(table, trace)
-        assert text_of(asked.ids).endswith("#" + trace.problem.data["next"]) and asked.mask.sum() == 1
+    for rollout in closed:
+        asked = append_target(ctx, rollout)
+        assert np.array_equal(asked.ids[: len(rollout.ids)], rollout.ids)
+        assert text_of(asked.ids[asked.mask]) == rollout.problem.data["next"]
+    cutoff = replace(closed[0], text="3", parsed=Parsed(Solution((), (), None), 0.0, "not closed"), finish="length")
+    for rollout in [*loose, cutoff]:
+        asked = append_target(ctx, rollout)
+        assert text_of(asked.ids).endswith("#" + rollout.problem.data["next"]) and asked.mask.sum() == 1
         assert int(engine().policy("generator").codec.tokenizer.eos_token_id) not in asked.ids
     # The same number as that of the whole text, of which the first part is known.
-    trace = closed[0]
+    rollout = closed[0]
     role = p.roles["generator"]
     assert isinstance(role, Thinker)
-    (given_,) = table.write("generator", [trace.problem], [trace.text + trace.problem.data["next"]])
-    expected = engine().score("generator", Traces([given_]))[0][len(trace.ids)]
-    assert score_next_tokens(table, Traces([trace]))[0] == pytest.approx(expected, abs=1e-5)
+    (given_,) = ctx.write("generator", [rollout.problem], [rollout.text + rollout.problem.data["next"]])
+    expected = engine().score("generator", Rollouts([given_]))[0][len(rollout.ids)]
+    assert score_next_tokens(ctx, Rollouts([rollout]))[0] == pytest.approx(expected, abs=1e-5)
 
 
 def test_without_a_thought_only_the_beginning_of_the_line_is_seen() -> None:
     p = plan()
-    table = fresh(p)
-    places = cut_lines(table, table.problems(), "answer")
-    for place, bare in zip(places, make_plain_prompts(table, places), strict=True):
-        asked = append_target(table, bare)
+    ctx = fresh(p)
+    places = cut_lines(ctx, ctx.problems(), "answer")
+    for place, bare in zip(places, make_plain_prompts(ctx, places), strict=True):
+        asked = append_target(ctx, bare)
         assert text_of(asked.ids).removeprefix("<bos>") == place.text + place.data["next"]
         assert text_of(asked.ids[asked.mask]) == place.data["next"]
 
 
 def test_leave_one_out_by_hand() -> None:
-    traces = make_traces([3, 5, 2, 4])
+    rollouts = make_rollouts([3, 5, 2, 4])
     objective = plan().recipe.objectives["generator"]
-    found = outcome_advantages(np.array([0.2, -0.1, 0.5, 0.0]), traces, ["p"] * 4, objective)
+    found = outcome_advantages(np.array([0.2, -0.1, 0.5, 0.0]), rollouts, ["p"] * 4, objective)
     assert [a[-1] for a in found] == pytest.approx([0.0667, -0.3333, 0.4667, -0.2], abs=1e-4)
     # No division by the std, and the mean over a thought's own tokens: neither noise nor length is blown up.
     assert objective.advantage == "leave_one_out" and objective.aggregate == "sequence_mean"
@@ -200,39 +200,39 @@ def test_leave_one_out_by_hand() -> None:
 
 def test_equal_rewards_move_nothing() -> None:
     p = plan()
-    table = fresh(p)
-    thoughts = sample_thoughts(table, cut_lines(table, table.problems(), "answer"), 4)
+    ctx = fresh(p)
+    thoughts = sample_thoughts(ctx, cut_lines(ctx, ctx.problems(), "answer"), 4)
     objective = p.recipe.objectives["generator"]
     advantages = outcome_advantages(np.full(len(thoughts), 0.7), thoughts, thoughts.problem_ids, objective)
     before = weights()
-    engine().learn(p.recipe.lesson("generator", thoughts, advantages=advantages))
+    engine().learn(p.recipe.train_batch("generator", thoughts, advantages=advantages))
     assert all(torch.equal(a, b) for a, b in zip(before, weights(), strict=True))
 
 
 def test_only_the_tokens_of_the_thought_are_trained() -> None:
-    """The reward has no gradient: the token that it is about is not in the lesson at all."""
+    """The reward has no gradient: the token that it is about is not in the train batch at all."""
     p = plan()
-    table = fresh(p)
-    played = p.recipe.play(table)
-    (lesson,) = p.recipe.credit(table, played)
-    assert lesson.policy == "generator" and lesson.sources == {"text": 1.0} and lesson.advantages is not None
-    assert any(a.any() for a in lesson.advantages)
-    for trace, advantage in zip(lesson.traces, lesson.advantages, strict=True):
-        assert trace.grade is None and trace.origin == "sampled"
-        own = trace.segments[-1]
-        assert text_of(trace.ids[: own.start]).removeprefix("<bos>") == trace.problem.text[:-1] + "\n"
-        assert own.end == len(trace.ids) and not advantage[: own.start].any()
-    assert lesson.notes["reward"] == pytest.approx(lesson.notes["ce_baseline"] - lesson.notes["ce_thought"])
+    ctx = fresh(p)
+    rollouts = p.recipe.rollout(ctx)
+    (train_batch,) = p.recipe.credit(ctx, rollouts)
+    assert train_batch.policy == "generator" and train_batch.sources == {"text": 1.0} and train_batch.advantages is not None
+    assert any(a.any() for a in train_batch.advantages)
+    for rollout, advantage in zip(train_batch.rollouts, train_batch.advantages, strict=True):
+        assert rollout.grade is None and rollout.origin == "sampled"
+        own = rollout.segments[-1]
+        assert text_of(rollout.ids[: own.start]).removeprefix("<bos>") == rollout.problem.text[:-1] + "\n"
+        assert own.end == len(rollout.ids) and not advantage[: own.start].any()
+    assert train_batch.notes["reward"] == pytest.approx(train_batch.notes["ce_baseline"] - train_batch.notes["ce_thought"])
 
 
 def test_the_slow_copy_says_what_thinking_gains_and_cancels_in_the_advantage() -> None:
     p = plan()
-    table = fresh(p)
-    played = p.recipe.play(table)
-    (one,) = p.recipe.credit(table, played)
+    ctx = fresh(p)
+    rollouts = p.recipe.rollout(ctx)
+    (one,) = p.recipe.credit(ctx, rollouts)
     for tensor in engine().policy("generator").tags["ema"]:
         tensor.mul_(0.9)
-    (other,) = p.recipe.credit(table, played)
+    (other,) = p.recipe.credit(ctx, rollouts)
     assert other.notes["ce_baseline"] != one.notes["ce_baseline"] and other.notes["ce_thought"] == one.notes["ce_thought"]
     assert one.advantages is not None and other.advantages is not None
     assert all(a == pytest.approx(b, abs=1e-9) for a, b in zip(one.advantages, other.advantages, strict=True))
@@ -258,35 +258,35 @@ def test_the_average_decays_towards_the_weights_and_can_start_anew() -> None:
 
 def test_thoughts_change_places_between_lines() -> None:
     p = plan()
-    table = fresh(p)
-    thoughts = sample_thoughts(table, cut_lines(table, table.problems(3), "answer"), 1)
+    ctx = fresh(p)
+    thoughts = sample_thoughts(ctx, cut_lines(ctx, ctx.problems(3), "answer"), 1)
     moved = swap_thoughts(thoughts)
-    for trace, other, got in zip(thoughts, [*thoughts[1:], thoughts[0]], moved, strict=True):
-        assert got.problem == trace.problem and got.text == other.text
-        start = trace.segments[-1].start
-        assert np.array_equal(got.ids[:start], trace.ids[:start])
+    for rollout, other, got in zip(thoughts, [*thoughts[1:], thoughts[0]], moved, strict=True):
+        assert got.problem == rollout.problem and got.text == other.text
+        start = rollout.segments[-1].start
+        assert np.array_equal(got.ids[:start], rollout.ids[:start])
         assert np.array_equal(got.ids[start:], other.ids[other.segments[-1].start :])
-    assert np.isfinite(score_next_tokens(table, moved)).all()
+    assert np.isfinite(score_next_tokens(ctx, moved)).all()
 
 
 def test_copied_and_empty_thoughts_are_counted() -> None:
-    def thought(text: str) -> Trace:
-        reading = Thinker("terse").read(text)
-        return Trace.from_text("t", "generator", Problem("p", ">3+4%10=", "7"), text, reading)
+    def thought(text: str) -> Rollout:
+        parsed = Thinker("terse").parse(text)
+        return Rollout.from_text("t", "generator", Problem("p", ">3+4%10=", "7"), text, parsed)
 
-    assert copy_rate(Traces([thought("3+4#"), thought("#"), thought("3+4=7\n#"), thought("3+")])) == pytest.approx(2 / 3)
-    assert copy_rate(Traces([])) == 0.0
+    assert copy_rate(Rollouts([thought("3+4#"), thought("#"), thought("3+4=7\n#"), thought("3+")])) == pytest.approx(2 / 3)
+    assert copy_rate(Rollouts([])) == 0.0
     assert group_stds(np.array([1.0, 3.0, 5.0, 5.0]), ["a", "a", "b", "b"]).tolist() == [1.0, 0.0]
 
 
 def test_a_model_whose_thoughts_make_no_difference_is_refused() -> None:
     cold = plan(sampling={"temperature": 1e-4})  # all thoughts about a place are alike
-    table = fresh(cold)
-    played = cold.recipe.play(table)
+    ctx = fresh(cold)
+    rollouts = cold.recipe.rollout(ctx)
     with pytest.raises(UserError, match="make no difference"):
-        list(cold.recipe.credit(table, played))
+        list(cold.recipe.credit(ctx, rollouts))
     cold.recipe.state["begun"] = True
-    assert len(list(cold.recipe.credit(table, played))) == 1
+    assert len(list(cold.recipe.credit(ctx, rollouts))) == 1
 
 
 # Runs.
@@ -314,10 +314,10 @@ def test_the_format_comes_first_and_the_slow_copy_starts_behind_it(tmp_path: Pat
 @pytest.mark.parametrize(("mode", "kinds"), [("only", ["cross_entropy"]), ("also", ["policy_gradient", "cross_entropy"])])
 def test_next_token_training_on_the_same_lines(mode: str, kinds: list[str]) -> None:
     p = plan(options={"next_token": mode})
-    table = fresh(p)
-    lessons = list(p.recipe.credit(table, p.recipe.play(table)))
-    assert [lesson.objective.kind for lesson in lessons] == kinds
-    lines = lessons[-1].traces
+    ctx = fresh(p)
+    train_batches = list(p.recipe.credit(ctx, p.recipe.rollout(ctx)))
+    assert [train_batch.objective.kind for train_batch in train_batches] == kinds
+    lines = train_batches[-1].rollouts
     assert len(lines) == 4 and len({t.problem.id for t in lines}) == 4
     assert all(t.text == t.problem.data["line"] and text_of(t.ids[t.mask]).startswith(t.text) for t in lines)
 
@@ -325,7 +325,7 @@ def test_next_token_training_on_the_same_lines(mode: str, kinds: list[str]) -> N
 def test_thinker_and_predictor_are_one_model() -> None:
     with pytest.raises(ConfigError, match="one model"):
         plan(binding="own")
-    assert set(plan().seats.values()) == {"generator"} and isinstance(plan().recipe, Rlp)
+    assert set(plan().agents.values()) == {"generator"} and isinstance(plan().recipe, Rlp)
 
 
 def test_a_killed_run_ends_in_the_same_bits(tmp_path: Path) -> None:
@@ -333,7 +333,7 @@ def test_a_killed_run_ends_in_the_same_bits(tmp_path: Path) -> None:
         "recipe": "rlp",
         "turns": 2,
         "policies": {"generator": FAST},
-        "keep": {"checkpoint_every": 1, "traces_every": 1},
+        "keep": {"checkpoint_every": 1, "rollouts_every": 1},
     }
     finish(tmp_path / "whole", config)
     die(tmp_path / "run", config, "learning", 3)  # in the second turn of thoughts: the average has moved, and is saved

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from helpers import PROPERTY
 from milonga.roles import DIALECTS, ROLES, Dialect, StepSolver, StepVerifier
-from milonga.types import Problem, Prompt, Reading, Solution, Trace
+from milonga.types import Problem, Prompt, Parsed, Solution, Rollout
 
 RIGHT, WRONG = "\\boxed{CORRECT}", "\\boxed{INCORRECT}"
 SOLVERS = {dialect: StepSolver(dialect) for dialect in DIALECTS}
@@ -18,10 +18,10 @@ VERIFIERS = {dialect: StepVerifier(dialect) for dialect in DIALECTS}
 dialects = st.sampled_from(DIALECTS)
 
 
-def solution(steps: int, form: float = 1.0, text: str = "a solution", problem: str = "a problem") -> Trace:
-    """A trace to be judged: so many steps, and its own format score."""
+def solution(steps: int, form: float = 1.0, text: str = "a solution", problem: str = "a problem") -> Rollout:
+    """A rollout to be judged: so many steps, and its own format score."""
     value = Solution(tuple("s" for _ in range(steps)), tuple(range(1, steps + 1)), "1")
-    return Trace.from_text("s", "generator", Problem("p", problem, "1"), text, Reading(value, form))
+    return Rollout.from_text("s", "generator", Problem("p", problem, "1"), text, Parsed(value, form))
 
 
 def tagged(steps: str, final: str = RIGHT) -> str:
@@ -51,9 +51,9 @@ NOTES = {"terse": lines.filter(lambda x: not x.startswith("=")), "tagged": plain
 def test_a_written_solution_reads_back(dialect: Dialect, data: st.DataObject) -> None:
     steps = data.draw(st.lists(STEPS[dialect], min_size=1, max_size=5))
     answer = data.draw(ANSWERS[dialect])
-    reading = SOLVERS[dialect].read(SOLVERS[dialect].write(steps, answer))
-    assert (reading.value.steps, reading.value.answer) == (tuple(steps), answer)
-    assert reading.is_valid and reading.format == 1.0
+    parsed = SOLVERS[dialect].parse(SOLVERS[dialect].write(steps, answer))
+    assert (parsed.value.steps, parsed.value.answer) == (tuple(steps), answer)
+    assert parsed.is_valid and parsed.format == 1.0
 
 
 @PROPERTY
@@ -63,9 +63,9 @@ def test_a_written_verification_reads_back(dialect: Dialect, data: st.DataObject
     final = data.draw(st.booleans())
     notes = data.draw(st.none() | st.lists(NOTES[dialect], min_size=len(verdicts), max_size=len(verdicts)))
     text = VERIFIERS[dialect].write(verdicts, final, notes)
-    reading = VERIFIERS[dialect].read(text, solution(len(verdicts)))
-    assert (reading.value.steps, reading.value.final) == (tuple(verdicts), final)
-    assert reading.is_valid and reading.format == 1.0
+    parsed = VERIFIERS[dialect].parse(text, solution(len(verdicts)))
+    assert (parsed.value.steps, parsed.value.final) == (tuple(verdicts), final)
+    assert parsed.is_valid and parsed.format == 1.0
 
 
 # -- The format score of the verifier, as in the paper ---------------------------------------------
@@ -108,18 +108,18 @@ def test_a_written_verification_reads_back(dialect: Dialect, data: st.DataObject
     ],
 )
 def test_format_of_a_tagged_verification_of_two_steps(text: str, expected: float) -> None:
-    assert VERIFIERS["tagged"].read(text, solution(2)).format == pytest.approx(expected)
+    assert VERIFIERS["tagged"].parse(text, solution(2)).format == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(("form", "expected"), [(1.0, 0.2), (0.6, 0.2), (0.59, 1.0), (0.2, 1.0), (0.0, 1.0)])
 def test_a_wrong_count_costs_only_where_the_solution_can_be_counted(form: float, expected: float) -> None:
-    reading = VERIFIERS["tagged"].read(tagged(step(RIGHT)), solution(2, form))
-    assert reading.format == pytest.approx(expected)
-    assert reading.value.steps is None and not reading.is_valid
+    parsed = VERIFIERS["tagged"].parse(tagged(step(RIGHT)), solution(2, form))
+    assert parsed.format == pytest.approx(expected)
+    assert parsed.value.steps is None and not parsed.is_valid
 
 
 def test_no_steps_cost_also_where_the_solution_cannot_be_counted() -> None:
-    assert VERIFIERS["tagged"].read(tagged(""), solution(2, 0.0)).format == pytest.approx(0.2)
+    assert VERIFIERS["tagged"].parse(tagged(""), solution(2, 0.0)).format == pytest.approx(0.2)
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_no_steps_cost_also_where_the_solution_cannot_be_counted() -> None:
     ],
 )
 def test_format_of_a_terse_verification_of_two_steps(text: str, expected: float) -> None:
-    assert VERIFIERS["terse"].read(text, solution(2)).format == pytest.approx(expected)
+    assert VERIFIERS["terse"].parse(text, solution(2)).format == pytest.approx(expected)
 
 
 # -- Traps of the parser ---------------------------------------------------------------------------
@@ -179,37 +179,37 @@ def test_format_of_a_terse_verification_of_two_steps(text: str, expected: float)
 )
 def test_a_verdict_is_one_box_at_the_end(final: str, expected: bool | None) -> None:
     """Reward and parser agree: what does not read as a verdict costs its 0.8, what reads costs nothing."""
-    as_final = VERIFIERS["tagged"].read(tagged(step(RIGHT, WRONG), final), solution(2))
+    as_final = VERIFIERS["tagged"].parse(tagged(step(RIGHT, WRONG), final), solution(2))
     assert as_final.value.final is expected
     assert as_final.format == pytest.approx(1.0 if expected is not None else 0.2)
-    as_step = VERIFIERS["tagged"].read(tagged(step(RIGHT) + f"<step>{final}</step>"), solution(2))
+    as_step = VERIFIERS["tagged"].parse(tagged(step(RIGHT) + f"<step>{final}</step>"), solution(2))
     assert as_step.value.steps == (None if expected is None else (True, expected))
     assert as_step.format == pytest.approx(1.0 if expected is not None else 0.2)
 
 
 def test_empty_analyses_are_read() -> None:
-    reading = VERIFIERS["tagged"].read(tagged(f"<step>{RIGHT}</step><step>{WRONG}</step>"), solution(2))
-    assert reading.is_valid and reading.value.steps == (True, False)
+    parsed = VERIFIERS["tagged"].parse(tagged(f"<step>{RIGHT}</step><step>{WRONG}</step>"), solution(2))
+    assert parsed.is_valid and parsed.value.steps == (True, False)
 
 
 def test_verdicts_belong_to_steps_by_index() -> None:
     """A check without a verdict must not lend its place to the next one."""
     text = tagged(step("no verdict here", RIGHT, WRONG))
     for count in (2, 3):
-        reading = VERIFIERS["tagged"].read(text, solution(count))
-        assert reading.value.steps is None and reading.format == pytest.approx(0.2)
+        parsed = VERIFIERS["tagged"].parse(text, solution(count))
+        assert parsed.value.steps is None and parsed.format == pytest.approx(0.2)
 
 
 def test_nested_steps_are_one_step_and_the_rest_is_outside() -> None:
     text = tagged(f"<step>a <step>b {RIGHT}</step> c {WRONG}</step>")
-    reading = VERIFIERS["tagged"].read(text, solution(1))
-    assert reading.value.steps == (True,) and reading.format == pytest.approx(0.6)
+    parsed = VERIFIERS["tagged"].parse(text, solution(1))
+    assert parsed.value.steps == (True,) and parsed.format == pytest.approx(0.6)
 
 
 def test_a_solution_without_steps_has_no_step_verdicts() -> None:
     for dialect in DIALECTS:
-        reading = VERIFIERS[dialect].read(VERIFIERS[dialect].write([], True), solution(0, 0.2))
-        assert reading.value.steps is None and not reading.is_valid and reading.value.final is not None
+        parsed = VERIFIERS[dialect].parse(VERIFIERS[dialect].write([], True), solution(0, 0.2))
+        assert parsed.value.steps is None and not parsed.is_valid and parsed.value.final is not None
 
 
 @pytest.mark.parametrize(
@@ -227,9 +227,9 @@ def test_a_solution_without_steps_has_no_step_verdicts() -> None:
     ],
 )
 def test_terse_solutions(text: str, steps: int, answer: str | None, form: float) -> None:
-    reading = SOLVERS["terse"].read(text)
-    assert (len(reading.value.steps), reading.value.answer, reading.format) == (steps, answer, form)
-    assert reading.is_valid == (form == 1.0)
+    parsed = SOLVERS["terse"].parse(text)
+    assert (len(parsed.value.steps), parsed.value.answer, parsed.format) == (steps, answer, form)
+    assert parsed.is_valid == (form == 1.0)
 
 
 @pytest.mark.parametrize(
@@ -254,10 +254,10 @@ def test_terse_solutions(text: str, steps: int, answer: str | None, form: float)
     ],
 )
 def test_tagged_solutions(text: str, steps: int, answer: str | None, form: float) -> None:
-    reading = SOLVERS["tagged"].read(text)
-    assert (len(reading.value.steps), reading.value.answer) == (steps, answer)
-    assert reading.format == pytest.approx(form)
-    assert reading.is_valid == (form >= 0.6)
+    parsed = SOLVERS["tagged"].parse(text)
+    assert (len(parsed.value.steps), parsed.value.answer) == (steps, answer)
+    assert parsed.format == pytest.approx(form)
+    assert parsed.is_valid == (form >= 0.6)
 
 
 # -- No output can break a reader ------------------------------------------------------------------
@@ -312,17 +312,17 @@ def check_ends(text: str, ends: tuple[int, ...], mark: str) -> None:
 def test_any_text_reads_as_a_solution(texts: Texts, dialect: Dialect, data: st.DataObject) -> None:
     text = data.draw(texts[dialect])
     solver = SOLVERS[dialect]
-    reading = solver.read(text)
-    value = reading.value
-    assert 0 <= reading.format <= 1
+    parsed = solver.parse(text)
+    value = parsed.value
+    assert 0 <= parsed.format <= 1
     assert len(value.steps) == len(value.ends)
     check_ends(text, value.ends, MARKS[dialect])
-    if reading.is_valid:
-        assert reading.format > 0 and value.steps and value.answer
-        again = solver.read(solver.write(value.steps, value.answer))
+    if parsed.is_valid:
+        assert parsed.format > 0 and value.steps and value.answer
+        again = solver.parse(solver.write(value.steps, value.answer))
         assert (again.value.steps, again.value.answer, again.format) == (value.steps, value.answer, 1.0)
-    if reading.format == 1.0:
-        assert reading.is_valid
+    if parsed.format == 1.0:
+        assert parsed.is_valid
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
@@ -333,23 +333,23 @@ def test_reward_and_parser_share_one_grammar(texts: Texts, dialect: Dialect, dat
     text = data.draw(texts[dialect])
     verifier = VERIFIERS[dialect]
     for count, form in itertools.product(range(4), (0.0, 0.59, 0.6, 1.0)):
-        about = solution(count, form)
-        reading = verifier.read(text, about)
-        value = reading.value
-        assert 0 <= reading.format <= 1
+        target = solution(count, form)
+        parsed = verifier.parse(text, target)
+        value = parsed.value
+        assert 0 <= parsed.format <= 1
         assert len(value.ends) == len(value.steps or ())
         assert value.steps is None or len(value.steps) == count > 0
         check_ends(text, value.ends, MARKS[dialect])
-        if reading.is_valid:
-            assert reading.format > 0 and value.final is not None and value.steps is not None
-            again = verifier.read(verifier.write(value.steps, value.final), about).value
+        if parsed.is_valid:
+            assert parsed.format > 0 and value.final is not None and value.steps is not None
+            again = verifier.parse(verifier.write(value.steps, value.final), target).value
             assert (again.steps, again.final) == (value.steps, value.final)
         if value.final is None:
-            assert reading.format < 0.6
-        if reading.format == 1.0:
+            assert parsed.format < 0.6
+        if parsed.format == 1.0:
             assert value.final is not None
             # Where the solution itself cannot be counted, a wrong count costs the verifier nothing, but is not valid.
-            assert reading.is_valid or form < 0.6
+            assert parsed.is_valid or form < 0.6
 
 
 # -- Prompts ---------------------------------------------------------------------------------------
@@ -392,7 +392,7 @@ def test_a_verifier_needs_something_to_judge() -> None:
         with pytest.raises(ValueError, match="solution"):
             VERIFIERS[dialect].prompt(Problem("p", "x", "y"), None)
         with pytest.raises(ValueError, match="solution"):
-            VERIFIERS[dialect].read("", None)
+            VERIFIERS[dialect].parse("", None)
 
 
 def test_roles_are_registered_by_name() -> None:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import milonga
 from cases import FAST, TINY
-from helpers import PROPERTY, make_trace
+from helpers import PROPERTY, make_rollout
 from milonga.api import make_engine
 from milonga.credit import select_best_solutions
 from milonga.credit.trees import (
@@ -45,12 +45,12 @@ from milonga.resolve import Plan, resolve
 from milonga.roles import Dialect, StepScorer, StepSolver
 from milonga.roles.base import DIALECTS
 from milonga.run.files import JsonLines
-from milonga.table import Setting, Table
-from milonga.types import Lesson, Traces
+from milonga.context import RunContext, Context
+from milonga.types import TrainBatch, Rollouts
 
 
 def node(step: str, *children: Node, end: float | None = None) -> Node:
-    made = Node(make_trace(1, 1), step, end=end, right=end == 1.0)
+    made = Node(make_rollout(1, 1), step, end=end, right=end == 1.0)
     made.children = list(children) or None
     return made
 
@@ -208,9 +208,9 @@ def plan(**settings: Any) -> Plan:
     return resolve([{"recipe": "rstar_math"}, TINY, settings])
 
 
-def table(p: Plan, phase: str = "search", turn: int = 1, learner: str = "verifier") -> Table:
+def ctx(p: Plan, phase: str = "search", turn: int = 1, learner: str = "verifier") -> Context:
     sampling, seed, problems = p.config.sampling, p.config.seed, p.config.batch.problems
-    return Table(Setting(engine(), p.task, p.roles, p.seats, sampling, seed, problems), turn, learner, phase)
+    return Context(RunContext(engine(), p.task, p.roles, p.agents, sampling, seed, problems), turn, learner, phase)
 
 
 def search(candidates: int, values: Any = None, guided: bool = False, blind: bool = False, **options: Any) -> Search:
@@ -218,7 +218,7 @@ def search(candidates: int, values: Any = None, guided: bool = False, blind: boo
 
 
 def trees(how: Search, simulations: int = 6, problems: int = 4) -> list[Node]:
-    one = table(plan())
+    one = ctx(plan())
     roots = make_roots(one, one.problems(problems))
     run_simulations(one, roots, simulations, how)
     return roots
@@ -233,12 +233,12 @@ def test_a_step_is_what_a_node_adds_and_it_is_never_encoded_again() -> None:
         assert root.visits == 6 == root.rights + root.wrongs
         for parent in nodes(root):
             for child in parent.children or ():
-                assert child.trace.text == parent.trace.text + child.step
-                start = child.trace.segments[-1].start
-                kept = parent.trace.ids[:start] if parent.depth else root.trace.ids[: root.trace.segments[-1].start]
-                assert np.array_equal(child.trace.ids[:start], kept)
-                assert child.depth == len(child.trace.steps) and (child.end is None) == child.step.endswith("\n")
-                assert not child.trace.mask[:start].any()
+                assert child.rollout.text == parent.rollout.text + child.step
+                start = child.rollout.segments[-1].start
+                kept = parent.rollout.ids[:start] if parent.depth else root.rollout.ids[: root.rollout.segments[-1].start]
+                assert np.array_equal(child.rollout.ids[:start], kept)
+                assert child.depth == len(child.rollout.steps) and (child.end is None) == child.step.endswith("\n")
+                assert not child.rollout.mask[:start].any()
             steps = [child.step for child in parent.children or ()]
             assert len(set(steps)) == len(steps) <= 4
 
@@ -248,16 +248,16 @@ def test_a_solution_cut_where_a_step_ends_reads_as_its_first_steps(dialect: Dial
     solver = StepSolver(dialect)
     text, (mark,) = solver.write(["3+4=7", "7*5=35"], "35"), solver.step_stop
     cuts = [at + len(mark) for at in range(len(text)) if text.startswith(mark, at)]
-    assert [solver.read(text[:cut]).value.steps for cut in cuts] == [("3+4=7",), ("3+4=7", "7*5=35")]
+    assert [solver.parse(text[:cut]).value.steps for cut in cuts] == [("3+4=7",), ("3+4=7", "7*5=35")]
     for cut in cuts:
-        value = solver.read(text[:cut]).value
+        value = solver.parse(text[:cut]).value
         assert value.answer is None and value.ends[-1] == cut
     with pytest.raises(TypeError, match="have no steps"):
         _ = StepScorer(dialect).step_stop
 
 
 def test_only_steps_that_compute_what_they_say_survive() -> None:
-    task = table(plan()).setting.task
+    task = ctx(plan()).run_context.task
     assert task.is_computation_right("37+5=42") and task.is_computation_right("42*3=26")
     assert (
         not task.is_computation_right("37+5=41")
@@ -287,7 +287,7 @@ def test_a_search_is_one_batch_for_all_nodes_of_a_depth(monkeypatch: pytest.Monk
 def test_the_same_search_gives_the_same_trees_and_more_walks_go_on_in_them() -> None:
     first, second = trees(search(4)), trees(search(4))
     assert [harvest_tree(root, 0, 0.0, 1) for root in first] == [harvest_tree(root, 0, 0.0, 1) for root in second]
-    one = table(plan())
+    one = ctx(plan())
     roots = make_roots(one, one.problems(2))
     run_simulations(one, roots, 3, search(4))
     before = [len(nodes(root)) for root in roots]
@@ -301,7 +301,7 @@ def test_dead_ends_count_as_wrong_for_all_that_led_there_unless_told_otherwise(b
         dead = [n for n in nodes(root) if n.depth == 1 and n.children is None and n.is_simulated]
         assert dead and all(n.end == -1.0 and not n.right for n in dead)
         assert root.wrongs == (4 if blame else 0)
-        assert [way[-1] for way in iterate_paths(root) if way[-1].trace.reading.value.answer is not None] == []
+        assert [way[-1] for way in iterate_paths(root) if way[-1].rollout.parsed.value.answer is not None] == []
 
 
 def test_an_opinion_seeds_every_new_step_and_blind_ends_are_worth_what_it_says() -> None:
@@ -312,7 +312,7 @@ def test_an_opinion_seeds_every_new_step_and_blind_ends_are_worth_what_it_says()
         for n in nodes(root)[1:]:
             walks = n.rights + n.wrongs
             assert n.visits == 1 + walks
-            if n.end is not None and n.trace.reading.value.answer is not None:
+            if n.end is not None and n.rollout.parsed.value.answer is not None:
                 assert n.end == 0.25 and n.q == pytest.approx(0.25)
         best = select_best_end(root)
         assert best is None or best.end == 0.25
@@ -320,7 +320,7 @@ def test_an_opinion_seeds_every_new_step_and_blind_ends_are_worth_what_it_says()
 
 def test_the_verifier_scores_ends_by_all_steps_and_others_by_the_newest() -> None:
     p = plan()
-    one = table(p)
+    one = ctx(p)
     roots = make_roots(one, one.problems(2))
     expand_nodes(one, roots, search(3, check=False))
     found = [child for root in roots for child in root.children or ()]
@@ -331,16 +331,16 @@ def test_the_verifier_scores_ends_by_all_steps_and_others_by_the_newest() -> Non
 # Rounds.
 
 
-def searched(p: Plan) -> tuple[RstarMath, Traces]:
+def searched(p: Plan) -> tuple[RstarMath, Rollouts]:
     assert isinstance(p.recipe, RstarMath)
-    played = p.recipe.play(table(p))
-    assert list(p.recipe.credit(table(p), played)) == []
-    return p.recipe, played
+    rollouts = p.recipe.rollout(ctx(p))
+    assert list(p.recipe.credit(ctx(p), rollouts)) == []
+    return p.recipe, rollouts
 
 
-def lessons(p: Plan, phase: str, learner: str) -> list[Lesson]:
-    one = table(p, phase, 2, learner)
-    return list(p.recipe.credit(one, p.recipe.play(one)))
+def train_batches(p: Plan, phase: str, learner: str) -> list[TrainBatch]:
+    one = ctx(p, phase, 2, learner)
+    return list(p.recipe.credit(one, p.recipe.rollout(one)))
 
 
 MANY = {"batch": {"problems": 12, "rollouts": 8}, "options": {"check": False, "candidates": 4}}
@@ -349,9 +349,11 @@ MANY = {"batch": {"problems": 12, "rollouts": 8}, "options": {"check": False, "c
 def test_the_policy_learns_the_two_best_right_solutions_of_each_problem() -> None:
     p = plan(**MANY)
     recipe, _ = searched(p)
-    (lesson,) = lessons(p, "", "generator")
-    assert lesson.weights is not None and len(lesson.traces) == sum(len(t["solutions"]) for t in recipe.state["searched"])
-    weighed = list(zip(lesson.traces, lesson.weights, strict=True))
+    (train_batch,) = train_batches(p, "", "generator")
+    assert train_batch.weights is not None and len(train_batch.rollouts) == sum(
+        len(t["solutions"]) for t in recipe.state["searched"]
+    )
+    weighed = list(zip(train_batch.rollouts, train_batch.weights, strict=True))
     assert all(t.correct == 1.0 for t, weight in weighed if weight)
     for tree in recipe.state["searched"]:
         right = sorted(((np.mean(qs), min(qs)) for _, good, qs in tree["solutions"] if good), reverse=True)
@@ -359,9 +361,9 @@ def test_the_policy_learns_the_two_best_right_solutions_of_each_problem() -> Non
         own = [values[t.text] for t, weight in weighed if weight and t.problem.id == tree["problem"]]
         assert sorted(own, reverse=True) == right[:2]
     # Divided by the tokens of the chosen alone.
-    total = sum(t.length for t in lesson.traces)
+    total = sum(t.length for t in train_batch.rollouts)
     assert sum(weight * t.length for t, weight in weighed) == pytest.approx(total)
-    assert 0 < lesson.notes["solved"] <= 1 and lesson.notes["round"] == 1
+    assert 0 < train_batch.notes["solved"] <= 1 and train_batch.notes["round"] == 1
 
 
 def test_problems_whose_key_is_doubtful_are_left_out_and_any_right_solution_may_be_picked() -> None:
@@ -374,20 +376,20 @@ def test_problems_whose_key_is_doubtful_are_left_out_and_any_right_solution_may_
 def test_pairs_end_with_the_step_they_are_about_and_those_of_a_node_weigh_one() -> None:
     p = plan(**MANY)
     recipe, _ = searched(p)
-    (lesson,) = lessons(p, "learn", "verifier")
-    assert lesson.weights is not None and lesson.labels is not None
+    (train_batch,) = train_batches(p, "learn", "verifier")
+    assert train_batch.weights is not None and train_batch.labels is not None
     kept = [t for t in recipe.state["searched"] if not is_held_out(t)]
     count = sum(len(t["pairs"]) for t in kept)
-    assert len(lesson.traces) == 2 * count > 4 and lesson.labels == [1.0, 0.0] * count
-    rows, weights, whys = make_pair_rows(table(p), [*kept, *kept])
+    assert len(train_batch.rollouts) == 2 * count > 4 and train_batch.labels == [1.0, 0.0] * count
+    rows, weights, whys = make_pair_rows(ctx(p), [*kept, *kept])
     assert len(rows) == 2 * count and len(whys) == count  # a pair that comes again is one
-    assert sum(lesson.weights) == pytest.approx(len(lesson.traces))
-    assert np.array(lesson.weights) / lesson.weights[0] == pytest.approx(np.array(weights) / weights[0])
-    for winner, loser in zip(lesson.traces[::2], lesson.traces[1::2], strict=True):
+    assert sum(train_batch.weights) == pytest.approx(len(train_batch.rollouts))
+    assert np.array(train_batch.weights) / train_batch.weights[0] == pytest.approx(np.array(weights) / weights[0])
+    for winner, loser in zip(train_batch.rollouts[::2], train_batch.rollouts[1::2], strict=True):
         assert winner.problem.id == loser.problem.id
         for row in (winner, loser):
             # A step's last token is the row's last; only an answer has an end.
-            assert row.reading.value.answer is not None or row.steps[-1][1] == len(row.ids)
+            assert row.parsed.value.answer is not None or row.steps[-1][1] == len(row.ids)
     assert all(why.startswith("Q ") for tree in recipe.state["searched"] for *_, why in tree["pairs"])
     assert "accuracy" in recipe.state and 0.0 <= recipe.state["accuracy"] <= 1.0
 
@@ -396,10 +398,10 @@ def test_pairs_end_with_the_step_they_are_about_and_those_of_a_node_weigh_one() 
 def test_the_other_scorers_learn_the_q_of_each_step_or_the_answer_alone(preset: str) -> None:
     p = plan(**MANY, policies={"verifier": {"objective": {"preset": preset}}})
     recipe, _ = searched(p)
-    (lesson,) = lessons(p, "learn", "verifier")
-    assert lesson.targets is not None
+    (train_batch,) = train_batches(p, "learn", "verifier")
+    assert train_batch.targets is not None
     found = {(t["problem"], s[0]): s for t in recipe.state["searched"] for s in t["solutions"]}
-    for row, targets in zip(lesson.traces, lesson.targets, strict=True):
+    for row, targets in zip(train_batch.rollouts, train_batch.targets, strict=True):
         _, right, qs = found[row.problem.id, row.text]
         asked = targets[~np.isnan(targets)]
         expected = [float(right)] if preset == "value_bce" else [(q + 1) / 2 for q in qs]
@@ -410,7 +412,7 @@ def test_the_other_scorers_learn_the_q_of_each_step_or_the_answer_alone(preset: 
 def test_the_preference_model_guides_only_when_it_is_time_and_it_is_good_enough() -> None:
     recipe = plan().recipe
     assert isinstance(recipe, RstarMath)
-    one = table(plan())
+    one = ctx(plan())
     assert recipe.make_search(one, guided=False).values is None and recipe.make_search(one, guided=True).guided
     outcomes = plan(policies={"verifier": {"objective": {"preset": "value_bce"}}}).recipe
     assert isinstance(outcomes, RstarMath)
@@ -428,13 +430,13 @@ def test_rounds_and_accuracy_decide_who_guides(
     how = p.recipe.make_search
     monkeypatch.setattr(p.recipe, "make_search", lambda t, guided: seen.append(guided) or how(t, guided))
     p.recipe.state |= {"round": number, "accuracy": accuracy}
-    p.recipe.play(table(p))
+    p.recipe.rollout(ctx(p))
     assert seen == [guided]
 
 
 def test_wrong_keys_are_as_many_as_asked_for_and_the_task_still_knows_the_truth() -> None:
     p = plan(batch={"problems": 400})
-    one = table(p)
+    one = ctx(p)
     problems = one.problems()
     wrong = [a.answer != b.answer for a, b in zip(problems, corrupt_answer_keys(one, problems, 0.2), strict=True)]
     assert 0.12 < np.mean(wrong) < 0.28 and corrupt_answer_keys(one, problems, 0.0) == problems
@@ -456,7 +458,7 @@ def test_a_round_resumes_in_its_middle_in_the_same_bits(tmp_path: Path) -> None:
     settings = TINY | {
         "options": {"searches": 2, "candidates": 3, "check": False, "measured": 4, "guided": 2, "min_accuracy": 0.0, "more": 2},
         "policies": {"generator": FAST, "verifier": FAST},
-        "keep": {"checkpoint_every": 1, "checkpoints": 10, "traces_every": 0},
+        "keep": {"checkpoint_every": 1, "checkpoints": 10, "rollouts_every": 0},
     }
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     milonga.run("rstar_math", turns=2, out=whole, settings=settings, quiet=True)

@@ -17,14 +17,14 @@ import numpy as np
 import pytest
 
 import milonga
-from helpers import make_trace
+from helpers import make_rollout
 from milonga.errors import ConfigError, RunFolderError
 from milonga.resolve import resolve
 from milonga.run.checkpoints import MARKER, Checkpoints, check_free_space, find_damage
 from milonga.run.files import JsonLines, to_json, write_atomically
 from milonga.run.folder import RunFolder, read_config
-from milonga.run.traces import make_schema, read_traces, write_traces
-from milonga.types import Grade, Problem, Reading, Trace, Verification
+from milonga.run.rollouts import make_schema, read_rollouts, write_rollouts
+from milonga.types import Grade, Problem, Parsed, Rollout, Verification
 
 EMBEDDED = Path(milonga.__file__).parent / "embedded" / "base"
 
@@ -57,13 +57,13 @@ def settings(tiny: str, **more: Any) -> dict[str, Any]:
         "task": {"name": "chain", "ops": 2},
         "batch": {"problems": 2, "rollouts": 2},
         "eval": {"problems": 2, "samples": 2, "every": 2, "greedy": False},
-        "keep": {"checkpoint_every": 1, "traces_every": 1} | more.pop("keep", {}),
+        "keep": {"checkpoint_every": 1, "rollouts_every": 1} | more.pop("keep", {}),
     } | more
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """All that must be the same after a resume: metrics, traces, the last checkpoint, the models."""
-    files = [folder / "metrics.jsonl", *folder.glob("traces/*"), *folder.glob("models/*/*")]
+    """All that must be the same after a resume: metrics, rollouts, the last checkpoint, the models."""
+    files = [folder / "metrics.jsonl", *folder.glob("rollouts/*"), *folder.glob("models/*/*")]
     files += sorted(folder.glob("checkpoints/*"))[-1].iterdir()
     return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
@@ -307,7 +307,7 @@ def test_a_checkpoint_that_does_not_fit_leaves_the_last_good_one(small_disk: Pat
     assert checkpoints.find_newest() == (good, {"place": 1})
 
 
-def test_rows_and_traces_on_a_full_disk_are_one_clear_error(small_disk: Path) -> None:
+def test_rows_and_rollouts_on_a_full_disk_are_one_clear_error(small_disk: Path) -> None:
     rows = JsonLines(small_disk / "metrics.jsonl")
     rows.append({"turn": 0})
     ballast = small_disk / "ballast"
@@ -316,7 +316,7 @@ def test_rows_and_traces_on_a_full_disk_are_one_clear_error(small_disk: Path) ->
     with pytest.raises(RunFolderError, match=r"the disk is full.*metrics\.jsonl"):
         rows.append({"turn": 1, "long": "x" * 5000})
     with pytest.raises(RunFolderError, match="the disk is full"):
-        write_traces(small_disk / "traces" / "turn-000001.parquet", [make_trace(2, 400, id=f"t{i}") for i in range(90)])
+        write_rollouts(small_disk / "rollouts" / "turn-000001.parquet", [make_rollout(2, 400, id=f"t{i}") for i in range(90)])
     with pytest.raises(RunFolderError, match="the disk is full"):
         write_atomically(small_disk / "metrics.jsonl", "x" * 9000)
     ballast.unlink()
@@ -327,7 +327,7 @@ def test_rows_and_traces_on_a_full_disk_are_one_clear_error(small_disk: Path) ->
 
 def test_a_run_on_a_full_disk_ends_in_one_line_and_resumes(tmp_path: Path, tiny: str) -> None:
     whole, out = tmp_path / "whole", tmp_path / "run"
-    plan = settings(tiny, keep={"traces_every": 0})
+    plan = settings(tiny, keep={"rollouts_every": 0})
     milonga.run("grpo", out=whole, turns=2, settings=plan, quiet=True)
     # The first checkpoint holds the weights alone; the next ones hold two moments more, and do not fit.
     limit = 2 * (Path(tiny) / "model.safetensors").stat().st_size
@@ -356,7 +356,7 @@ def test_room_is_checked_before_the_start_with_figures(tmp_path: Path, tiny: str
     check_free_space(tmp_path, 10, 10)
 
 
-# Rows, traces, trackers.
+# Rows, rollouts, trackers.
 
 
 def test_rows_are_cut_back_to_a_turn(tmp_path: Path) -> None:
@@ -394,24 +394,24 @@ def test_a_resumed_run_forgets_what_came_after_its_checkpoint(tmp_path: Path, ti
     shutil.rmtree(out / "checkpoints" / "turn-000003")
     with (out / "metrics.jsonl").open("a") as file:
         file.write('{"turn": 4, "learner": "nobody"}\n{"turn": 5, "lea')
-    (out / "traces" / "turn-000004.parquet").write_bytes(b"later")
+    (out / "rollouts" / "turn-000004.parquet").write_bytes(b"later")
     milonga.resume(out, quiet=True)
     assert contents(out) == expected
     assert [row["turn"] for row in JsonLines(out / "timing.jsonl").rows()] == [0, 1, 2, 3]
 
 
-def test_traces_come_back_as_they_were_written(tmp_path: Path) -> None:
-    solution = make_trace(3, 6, [2, 4], problem="p", correct=True, logprobs=[-0.5] * 6, id="1/generator/p/0")
+def test_rollouts_come_back_as_they_were_written(tmp_path: Path) -> None:
+    solution = make_rollout(3, 6, [2, 4], problem="p", correct=True, logprobs=[-0.5] * 6, id="1/generator/p/0")
     solution.grade = Grade(True, (True, False))
     verification = Verification((True, False), False, (1, 2))
-    check = Trace.from_text("1/verifier/c", "verifier", Problem("p", "p", "a"), "++\x00é\n", Reading(verification, 0.6))
-    check.about = (solution,)
-    unreadable = Trace.from_text("u", "verifier", check.problem, "", Reading(Verification(None, None), 0.0, "no verdict"))
-    unreadable.about = (solution,)
-    path = tmp_path / "traces" / "turn-000001.parquet"
+    check = Rollout.from_text("1/verifier/c", "verifier", Problem("p", "p", "a"), "++\x00é\n", Parsed(verification, 0.6))
+    check.targets = (solution,)
+    unreadable = Rollout.from_text("u", "verifier", check.problem, "", Parsed(Verification(None, None), 0.0, "no verdict"))
+    unreadable.targets = (solution,)
+    path = tmp_path / "rollouts" / "turn-000001.parquet"
     credit = np.linspace(-1, 1, 9).astype("float32")
-    write_traces(path, [solution, check, unreadable], {solution.id: credit, check.id: credit})
-    first, second, third = read_traces(path)
+    write_rollouts(path, [solution, check, unreadable], {solution.id: credit, check.id: credit})
+    first, second, third = read_rollouts(path)
     assert first["advantages"] == credit.tolist() and first["step_chars"] == [2, 4]
     assert second["advantages"] is None, "an array that does not fit the ids is not theirs"
     assert [row["verification"] for row in (first, second, third)] == [False, True, True]
@@ -426,11 +426,11 @@ def test_traces_come_back_as_they_were_written(tmp_path: Path) -> None:
     assert list(tmp_path.rglob("*.draft")) == []
 
 
-def test_a_run_dumps_all_traces_of_a_turn(tmp_path: Path, tiny: str) -> None:
-    keep = {"traces_every": 2}
+def test_a_run_dumps_all_rollouts_of_a_turn(tmp_path: Path, tiny: str) -> None:
+    keep = {"rollouts_every": 2}
     milonga.run("grpo", out=tmp_path / "run", turns=3, settings=settings(tiny, keep=keep), quiet=True)
-    assert [path.name for path in (tmp_path / "run" / "traces").iterdir()] == ["turn-000002.parquet"]
-    rows = read_traces(tmp_path / "run" / "traces" / "turn-000002.parquet")
+    assert [path.name for path in (tmp_path / "run" / "rollouts").iterdir()] == ["turn-000002.parquet"]
+    rows = read_rollouts(tmp_path / "run" / "rollouts" / "turn-000002.parquet")
     assert len(rows) == 4 and len({row["id"] for row in rows}) == 4
     assert all(len(row["advantages"]) == len(row["chars"]) == len(row["ids"]) for row in rows)
     for row in rows:  # random bytes may end within a character
@@ -438,12 +438,12 @@ def test_a_run_dumps_all_traces_of_a_turn(tmp_path: Path, tiny: str) -> None:
         assert 0 < row["chars"][-1] <= len(row["text"])
 
 
-def test_every_file_of_traces_has_the_same_columns(tmp_path: Path) -> None:
+def test_every_file_of_rollouts_has_the_same_columns(tmp_path: Path) -> None:
     import pyarrow.parquet as pq
 
-    plain = make_trace(2, 3, id="a")  # no verdicts, no truth, nobody it is about
-    write_traces(tmp_path / "one.parquet", [plain])
-    write_traces(tmp_path / "none.parquet", [])
+    plain = make_rollout(2, 3, id="a")  # no verdicts, no truth, nobody it is about
+    write_rollouts(tmp_path / "one.parquet", [plain])
+    write_rollouts(tmp_path / "none.parquet", [])
     assert all(pq.read_schema(path).equals(make_schema()) for path in tmp_path.glob("*.parquet"))
 
 
@@ -452,7 +452,7 @@ def test_tensorboard_goes_on_after_a_resume(tmp_path: Path, tiny: str) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     out = tmp_path / "run"
-    keep = {"trackers": ["tensorboard"], "traces_every": 0}
+    keep = {"trackers": ["tensorboard"], "rollouts_every": 0}
     milonga.run("grpo", out=out, turns=3, settings=settings(tiny, keep=keep), quiet=True)
     shutil.rmtree(out / "checkpoints" / "turn-000003")
     milonga.resume(out, quiet=True)
@@ -466,7 +466,7 @@ def test_tensorboard_goes_on_after_a_resume(tmp_path: Path, tiny: str) -> None:
 
 def test_the_time_of_a_turn_is_accounted_for(tmp_path: Path, tiny: str) -> None:
     out = tmp_path / "run"
-    both = settings(tiny, options={"warmup": 0}) | {"policies": {seat: {"model": tiny} for seat in ("generator", "verifier")}}
+    both = settings(tiny, options={"warmup": 0}) | {"policies": {agent: {"model": tiny} for agent in ("generator", "verifier")}}
     milonga.run("tango", out=out, turns=2, settings=both, quiet=True)
     turns = [row for row in JsonLines(out / "timing.jsonl").rows() if row["turn"] > 0]
     for row in turns:

@@ -18,8 +18,8 @@ from milonga.recipes.conversing import compute_change_metrics, compute_turn_cost
 from milonga.recipes.score import FORMAT, STAGE1, STAGE2
 from milonga.resolve import resolve
 from milonga.roles import Corrector
-from milonga.table import Setting, Table
-from milonga.types import Grade, Problem, Traces
+from milonga.context import RunContext, Context
+from milonga.types import Grade, Problem, Rollouts
 from short import assert_resumes
 
 
@@ -34,23 +34,23 @@ def plan(**options: Any) -> Any:
     return resolve([TINY, {"recipe": "score", "options": options}])
 
 
-def table(p: Any, phase: str = STAGE2) -> Table:
-    setting = Setting(engine(), p.task, p.roles, p.seats, p.config.sampling, 0, 4)
-    return Table(setting, 1, "generator", phase)
+def ctx(p: Any, phase: str = STAGE2) -> Context:
+    run_context = RunContext(engine(), p.task, p.roles, p.agents, p.config.sampling, 0, 4)
+    return Context(run_context, 1, "generator", phase)
 
 
-def graded(talks: Traces, first: Any, second: Any) -> Traces:
+def graded(talks: Rollouts, first: Any, second: Any) -> Rollouts:
     """The conversations with other grades."""
     out = []
     for talk, a, b in zip(talks, first, second, strict=True):
-        before = replace(talk.subject, grade=Grade(bool(a)))
-        out.append(replace(talk, grade=Grade(bool(b)), about=(before,)))
-    return Traces(out)
+        before = replace(talk.target, grade=Grade(bool(a)))
+        out.append(replace(talk, grade=Grade(bool(b)), targets=(before,)))
+    return Rollouts(out)
 
 
-def credit(p: Any, talks: Traces, phase: str) -> list[np.ndarray]:
-    (lesson,) = p.recipe.credit(table(p, phase), talks)
-    return lesson.advantages
+def credit(p: Any, talks: Rollouts, phase: str) -> list[np.ndarray]:
+    (train_batch,) = p.recipe.credit(ctx(p, phase), talks)
+    return train_batch.advantages
 
 
 def test_the_four_cells_of_the_second_turns_reward() -> None:
@@ -73,7 +73,7 @@ def test_each_stage_pays_its_turns() -> None:
 def test_what_the_second_turn_earns_never_reaches_the_first(stage: str) -> None:
     """Else a wrong first answer would pay: wrong and then right earns 11, right twice earns 2."""
     p = plan()
-    talks = p.recipe.play(table(p))
+    talks = p.recipe.rollout(ctx(p))
     first = np.arange(len(talks)) % 2
     one = credit(p, graded(talks, first, first), stage)
     other = credit(p, graded(talks, first, np.arange(len(talks)) // 2 % 2), stage)
@@ -89,7 +89,7 @@ def test_what_the_second_turn_earns_never_reaches_the_first(stage: str) -> None:
 
 def test_turns_have_baselines_of_their_own() -> None:
     p = plan(beta1=0.0, beta2=0.0)
-    talks = p.recipe.play(table(p))
+    talks = p.recipe.rollout(ctx(p))
     rights = np.array([0, 0, 1, 1] * 4), np.array([1, 0, 1, 0] * 4)
     advantages = credit(p, graded(talks, *rights), STAGE2)[:4]
     starts = [[start for start, _ in talk.turns] for talk in talks[:4]]
@@ -100,7 +100,7 @@ def test_turns_have_baselines_of_their_own() -> None:
 
 def test_costs_have_a_factor_for_each_turn_and_none_between() -> None:
     p = plan()
-    talks = p.recipe.play(table(p))
+    talks = p.recipe.rollout(ctx(p))
     costs = compute_turn_costs(talks, [np.ones(len(talk.ids)) for talk in talks], (0.1, 0.01))
     for talk, cost in zip(talks, costs, strict=True):
         (start, end), (again, last) = talk.turns
@@ -113,7 +113,7 @@ def test_the_words_between_the_turns_tell_nothing_about_the_first() -> None:
         said = "".join(part.text for part in Corrector(dialect).render_second_turn(problem))  # type: ignore[arg-type]
         assert "7" not in said
     p = plan()
-    talks = p.recipe.play(table(p))
+    talks = p.recipe.rollout(ctx(p))
     words = {}
     for talk in talks:
         between = talk.segments[2]
@@ -124,20 +124,20 @@ def test_the_words_between_the_turns_tell_nothing_about_the_first() -> None:
 
 def test_the_format_is_shown_behind_the_models_own_first_turns() -> None:
     p = plan(format_lines=8)
-    shown = p.recipe.play(table(p, FORMAT))
-    replies = [t for t in shown if t.about]
+    shown = p.recipe.rollout(ctx(p, FORMAT))
+    replies = [t for t in shown if t.targets]
     assert len(shown) == 8 and len(replies) == 4
-    assert all(t.subject.origin == "sampled" and t.segments[1].trained is False and t.segments[-1].trained for t in replies)
-    (lesson,) = p.recipe.credit(table(p, FORMAT), shown)
-    assert lesson.objective.kind == "cross_entropy"
+    assert all(t.target.origin == "sampled" and t.segments[1].trained is False and t.segments[-1].trained for t in replies)
+    (train_batch,) = p.recipe.credit(ctx(p, FORMAT), shown)
+    assert train_batch.objective.kind == "cross_entropy"
 
 
 def test_first_attempts_of_the_start_are_mended_and_not_trained() -> None:
     p = plan(offline_first_attempts=0.5)
-    talks = p.recipe.play(table(p))
+    talks = p.recipe.rollout(ctx(p))
     assert sorted(t.segments[1].trained for t in talks) == [False] * 8 + [True] * 8
-    (lesson,) = p.recipe.credit(table(p), talks)
-    for talk, array in zip(talks, lesson.advantages, strict=True):
+    (train_batch,) = p.recipe.credit(ctx(p), talks)
+    for talk, array in zip(talks, train_batch.advantages, strict=True):
         start, end = talk.turns[0]
         assert talk.segments[1].trained or not array[start:end].any()
 
@@ -152,18 +152,18 @@ def test_the_schedule_keeps_the_start_before_anything_is_rewarded() -> None:
 
 def test_figures_of_a_change() -> None:
     p = plan()
-    talks = p.recipe.play(table(p))[:4]
+    talks = p.recipe.rollout(ctx(p))[:4]
     made = graded(talks, [0, 0, 1, 1], [1, 0, 1, 0])
-    figures = compute_change_metrics(Traces(t.subject for t in made), made)
+    figures = compute_change_metrics(Rollouts(t.target for t in made), made)
     assert figures["first_accuracy"] == figures["last_accuracy"] == 0.5 and figures["gain"] == 0.0
     assert figures["fixed"] == figures["broken"] == 0.25
-    copied = Traces(replace(t, text=t.subject.text + " ") for t in made)
-    assert compute_change_metrics(Traces(t.subject for t in copied), copied)["copy_rate"] == 1.0
+    copied = Rollouts(replace(t, text=t.target.text + " ") for t in made)
+    assert compute_change_metrics(Rollouts(t.target for t in copied), copied)["copy_rate"] == 1.0
 
 
 def test_a_conversation_that_is_left_alone_has_no_baseline_and_goes() -> None:
     p = plan()
-    talks = p.recipe.play(table(p))
+    talks = p.recipe.rollout(ctx(p))
     assert [t.problem.id for t in filter_comparable(talks[3:])] == [t.problem.id for t in talks[4:]]
 
 
@@ -184,4 +184,4 @@ def test_a_run_that_was_cut_in_stage_one_ends_in_the_same_bits(tmp_path: Path, g
 
 def test_conversations_without_room_teach_nothing() -> None:
     p = plan()
-    assert p.recipe.credit(table(p), Traces([])) == []
+    assert p.recipe.credit(ctx(p), Rollouts([])) == []

@@ -20,14 +20,14 @@ from milonga.errors import ConfigError, DataError
 from milonga.resolve import Plan, resolve
 from milonga.roles import DIALECTS, Dialect, Searcher, SearchProposer, SearchReader, StepSolver, adapt_roles_to_tool
 from milonga.roles.search_talks import demonstrate_proposal, demonstrate_search, make_reader_example
-from milonga.roles.searcher import ANSWER, QUESTION, SEARCH, make_reading_problem, parse_turn, write_turn
+from milonga.roles.searcher import ANSWER, QUESTION, SEARCH, make_parsed_problem, parse_turn, write_turn
 from milonga.run.files import JsonLines
-from milonga.table import TOOL, Setting, Table
+from milonga.context import TOOL, RunContext, Context
 from milonga.tasks import Search, make_keyed_rng, make_task
 from milonga.tasks.graph import Graph, follow_path, parse_edges
 from milonga.tasks.retrieval import LONGEST, Retrieval, read_folder, split_paragraph
 from milonga.tasks.search import SearchOptions, mentions_answer, normalise_answer
-from milonga.types import SPLITS, Problem, Trace, Traces
+from milonga.types import SPLITS, Problem, Rollout, Rollouts
 
 torch.set_num_threads(1)
 FACTS = ("tom ally ann", "ann ally tom", "ann foe bob", "bob foe ann", "ann foe eve", "eve foe ann")
@@ -203,14 +203,14 @@ def test_a_written_turn_reads_back(dialect: Dialect, kind: str, content: str) ->
 )
 def test_a_turn_that_does_more_or_less_than_one_thing_cannot_be_read(dialect: Dialect, text: str) -> None:
     for role in (Searcher(dialect), SearchProposer(dialect)):
-        assert role.parse_tool_call(text) is None and not role.read(text).is_valid
+        assert role.parse_tool_call(text) is None and not role.parse(text).is_valid
 
 
 def test_thoughts_before_a_tag_are_allowed_and_searching_is_no_answer() -> None:
     role = Searcher("tagged")
     assert role.parse_tool_call("I need his ally.\n<search>tom ally</search>") == "tom ally"
-    assert role.read("So it is <answer>ann</answer>").value.answer == "ann"
-    assert role.read("<search>tom</search>").invalid == "still searching"
+    assert role.parse("So it is <answer>ann</answer>").value.answer == "ann"
+    assert role.parse("<search>tom</search>").invalid == "still searching"
     assert "at most 6 times" in role.prompt(Problem("p", "who?", ""))[0].text
 
 
@@ -224,7 +224,7 @@ def test_what_the_tool_says_is_foreign_text() -> None:
 def test_who_solves_by_steps_searches_where_there_is_a_tool_and_a_reader_does_not() -> None:
     seated = adapt_roles_to_tool({"generator": StepSolver("terse"), "reader": SearchReader("terse")}, task().tool)
     assert type(seated["generator"]) is Searcher and type(seated["reader"]) is SearchReader
-    problem = make_reading_problem("p", "tom ally", "ann", ["tom ally ann", "ann ally tom"])
+    problem = make_parsed_problem("p", "tom ally", "ann", ["tom ally ann", "ann ally tom"])
     assert "".join(part.text for part in SearchReader("terse").prompt(problem)) == "|tom ally ann\nann ally tom\n\ntom ally\n"
 
 
@@ -236,7 +236,7 @@ def test_a_teacher_without_slips_is_right() -> None:
         question = demonstrate_proposal(made, Problem("t", problem.answer, ""), SearchProposer("terse"), rng, 0.0).turns[-1][0]
         assert question[0] == QUESTION and made.find_answers(question[1:]) == {problem.answer}
         read = make_reader_example(made, problem, SearchReader("terse"), rng, 0.0, 4)
-        assert SearchReader("terse").read(read.completion).value.answer == problem.answer
+        assert SearchReader("terse").parse(read.completion).value.answer == problem.answer
 
 
 # A tool within a conversation.
@@ -252,58 +252,60 @@ def engine() -> Any:
     return make_engine(plan())
 
 
-def table(**settings: Any) -> Table:
+def ctx(**settings: Any) -> Context:
     p = plan(**settings)
-    return Table(Setting(engine(), p.task, p.roles, p.seats, p.config.sampling, 0, 4), 1, "generator")
+    return Context(RunContext(engine(), p.task, p.roles, p.agents, p.config.sampling, 0, 4), 1, "generator")
 
 
-def spelt(trace: Trace) -> list[tuple[str, str]]:
+def spelt(rollout: Rollout) -> list[tuple[str, str]]:
     codec = engine().policy("generator").codec
-    return [(s.producer, codec.text(trace.ids[s.start : s.end].tolist())) for s in trace.segments]
+    return [(s.producer, codec.text(rollout.ids[s.start : s.end].tolist())) for s in rollout.segments]
 
 
 def test_calls_are_answered_in_the_conversation_and_only_own_turns_are_trained() -> None:
-    here = table()
+    here = ctx()
     solutions = here.ask("generator", here.problems(), 4)
-    tool, role = here.setting.task.tool, here.setting.roles["generator"]
+    tool, role = here.run_context.task.tool, here.run_context.roles["generator"]
     assert tool is not None and len(solutions) == 16
-    assert [t.problem.id for t in solutions] == [p.id for p in here.setting.task.draw_problems("train", 0, 4) for _ in range(4)]
+    assert [t.problem.id for t in solutions] == [
+        p.id for p in here.run_context.task.draw_problems("train", 0, 4) for _ in range(4)
+    ]
     searched = [t for t in solutions if len(t.turn_spans) > 1]
     assert searched, "the embedded model searches"
-    for trace in searched:
-        said = spelt(trace)
-        assert said[0] == ("prompt", f">{trace.problem.text}\n")
-        assert [who for who, _ in said[1:]] == ["generator", *[TOOL, "generator"] * (len(trace.turn_spans) - 1)]
+    for rollout in searched:
+        said = spelt(rollout)
+        assert said[0] == ("prompt", f">{rollout.problem.text}\n")
+        assert [who for who, _ in said[1:]] == ["generator", *[TOOL, "generator"] * (len(rollout.turn_spans) - 1)]
         for (_, call), (_, answer) in zip(said[1:-1:2], said[2:-1:2], strict=True):
             query = role.parse_tool_call(call.removesuffix("<eos>"))
             assert query is not None
             assert answer == "".join(part.text for part in role.render_tool_result(tool.answer(query)))
-        assert all(s.trained == (s.producer == "generator") for s in trace.segments)
-        assert trace.grade is not None and trace.grade.correct == (trace.reading.value.answer == trace.problem.answer)
+        assert all(s.trained == (s.producer == "generator") for s in rollout.segments)
+        assert rollout.grade is not None and rollout.grade.correct == (rollout.parsed.value.answer == rollout.problem.answer)
     # Law 6: what was sampled, turn by turn, has the same log-probabilities in one fresh pass.
     fresh = engine().score("generator", solutions, "live")
     assert all(np.allclose(a.logprobs, b, atol=1e-5) for a, b in zip(solutions, fresh, strict=True))
 
 
 def test_the_same_keys_give_the_same_conversations() -> None:
-    one, other = (here.ask("generator", here.problems(), 2) for here in (table(), table()))
+    one, other = (here.ask("generator", here.problems(), 2) for here in (ctx(), ctx()))
     assert [t.ids.tolist() for t in one] == [t.ids.tolist() for t in other]
 
 
 def test_nobody_calls_more_often_than_allowed() -> None:
-    here = table(task={"name": "search", "entities": 60, "relations": 5, "calls": 1, "min_hops": 3})
+    here = ctx(task={"name": "search", "entities": 60, "relations": 5, "calls": 1, "min_hops": 3})
     solutions = here.ask("generator", here.problems(), 4)
     assert max(len(t.turn_spans) for t in solutions) == 2
-    assert any(t.reading.invalid == "still searching" for t in solutions)
+    assert any(t.parsed.invalid == "still searching" for t in solutions)
 
 
 def test_a_conversation_without_room_stays_where_it_is_and_is_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    here = table()
+    here = ctx()
     monkeypatch.setattr(type(engine()), "context_limit", lambda self, policy: 45)
     solutions = here.ask("generator", here.problems(), 4)
-    stuck = [t for t in solutions if t.reading.invalid == "still searching"]
+    stuck = [t for t in solutions if t.parsed.invalid == "still searching"]
     assert len(solutions) == 16 and stuck and sum(here.dropped.values()) == len(stuck)
-    assert Traces(stuck).correct.sum() == 0
+    assert Rollouts(stuck).correct.sum() == 0
 
 
 def test_grpo_searches_and_recipes_that_cannot_follow_a_tool_refuse(tmp_path: Path) -> None:

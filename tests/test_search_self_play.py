@@ -31,11 +31,11 @@ from milonga.recipes.proposals import (
 from milonga.recipes.search_self_play import SearchSelfPlay
 from milonga.resolve import Plan, resolve
 from milonga.roles import SearchProposer
-from milonga.roles.searcher import make_reading_problem
-from milonga.table import Setting, Table
+from milonga.roles.searcher import make_parsed_problem
+from milonga.context import RunContext, Context
 from milonga.tasks import Search, assign_split
 from milonga.tasks.graph import parse_edges
-from milonga.types import Grade, Part, Problem, Reading, Solution, Trace, Traces
+from milonga.types import Grade, Part, Problem, Parsed, Solution, Rollout, Rollouts
 from short import SHORT, assert_resumes, short_loop
 
 torch.set_num_threads(1)
@@ -51,8 +51,8 @@ def engine() -> Any:
     return make_engine(plan())
 
 
-def table(p: Plan, turn: int = 1) -> Table:
-    return Table(Setting(engine(), p.task, p.roles, p.seats, p.config.sampling, 0, 4), turn, "generator")
+def ctx(p: Plan, turn: int = 1) -> Context:
+    return Context(RunContext(engine(), p.task, p.roles, p.agents, p.config.sampling, 0, 4), turn, "generator")
 
 
 def recipe_of(p: Plan) -> SearchSelfPlay:
@@ -65,9 +65,9 @@ def task_of(p: Plan) -> Search:
     return p.task
 
 
-def talk(here: Table, target: str, *texts: str) -> Trace:
+def talk(here: Context, target: str, *texts: str) -> Rollout:
     """A conversation of the proposer in which it says these texts; the tool answers its searches."""
-    role, tool = here.setting.roles["proposer"], here.setting.task.tool
+    role, tool = here.run_context.roles["proposer"], here.run_context.task.tool
     assert tool is not None
     found = here.write("proposer", [Problem(f"target/{target}", target, "")], texts[:1])
     for before, text in pairwise(texts):
@@ -127,21 +127,21 @@ def test_baselines_by_hand() -> None:
 
 
 def test_solve_rates_leave_out_what_nobody_could_grade() -> None:
-    def solution(correct: bool | None, source: str | None) -> Trace:
-        made = Trace.from_text(
-            "s", "generator", Problem("p", "q", "a", source=source), "#a", Reading(Solution((), (), "a"), 1.0)
+    def solution(correct: bool | None, source: str | None) -> Rollout:
+        made = Rollout.from_text(
+            "s", "generator", Problem("p", "q", "a", source=source), "#a", Parsed(Solution((), (), "a"), 1.0)
         )
         return replace(made, grade=Grade(correct))
 
     tries = [(True, "x"), (False, "x"), (None, "x"), (False, "y"), (True, None)]
-    assert compute_solve_rates(Traces(solution(*one) for one in tries)) == {"x": 0.5, "y": 0.0, None: 1.0}
+    assert compute_solve_rates(Rollouts(solution(*one) for one in tries)) == {"x": 0.5, "y": 0.0, None: 1.0}
 
 
 # The gate.
 
 
-def proposal(text: str, answer: str = "ann") -> Trace:
-    return Trace.from_text("one", "proposer", Problem("target", answer, ""), text, SearchProposer("terse").read(text))
+def proposal(text: str, answer: str = "ann") -> Rollout:
+    return Rollout.from_text("one", "proposer", Problem("target", answer, ""), text, SearchProposer("terse").parse(text))
 
 
 @pytest.mark.parametrize(
@@ -174,25 +174,25 @@ def test_held_out_questions_are_never_posed_and_the_first_search_may_name_the_an
 
 def test_evidence_comes_from_the_log_and_what_a_proposer_writes_is_none() -> None:
     p = plan()
-    here, task = table(p), task_of(p)
+    here, task = ctx(p), task_of(p)
     answer, way = good_way(task, 2)
     honest = talk(here, answer, *way)
     assert list_searches(here, honest) == [text[1:] for text in way[:-1]]
     assert list_seen_passages(here, honest) == list(dict.fromkeys(f for text in way[:-1] for f in task.tool.answer(text[1:])))
     # A fact of its own making: the turn cannot be read, and the fact is nowhere in the evidence.
     forged = talk(here, answer, f"{answer} ally zed\n!zed ally")
-    assert not forged.reading.is_valid and list_seen_passages(here, forged) == []
-    passed, reasons = recipe_of(p).gate.filter_proposals(here, Traces([honest, forged]))
+    assert not forged.parsed.is_valid and list_seen_passages(here, forged) == []
+    passed, reasons = recipe_of(p).gate.filter_proposals(here, Rollouts([honest, forged]))
     assert [problem.text for problem in passed] == [way[-1][1:]] and reasons == {forged.id: "no question"}
 
 
 def test_the_reader_wants_the_whole_way_and_noise_does_not_disturb_an_exact_one() -> None:
     p = plan()
-    here, task = table(p), task_of(p)
+    here, task = ctx(p), task_of(p)
     answer, way = good_way(task, 3)
     whole, skipped = talk(here, answer, *way), talk(here, answer, way[0], way[-1])
-    assert [len(recipe_of(p).gate.filter_proposals(here, Traces([one]))[0]) for one in (whole, skipped)] == [1, 0]
-    others = Traces([whole, *(talk(here, *good_talk) for good_talk in [(a, *w) for a, w in [good_way(task, 1)]])])
+    assert [len(recipe_of(p).gate.filter_proposals(here, Rollouts([one]))[0]) for one in (whole, skipped)] == [1, 0]
+    others = Rollouts([whole, *(talk(here, *good_talk) for good_talk in [(a, *w) for a, w in [good_way(task, 1)]])])
     shown = add_noise_passages(here, others, 4)
     own = list_seen_passages(here, whole)
     assert len(shown[0]) == len({*shown[0]}) == len(own) + min(4, len({*list_seen_passages(here, others[1])} - {*own}))
@@ -202,7 +202,7 @@ def test_the_reader_wants_the_whole_way_and_noise_does_not_disturb_an_exact_one(
 
 def test_a_question_with_a_second_answer_passes_only_without_the_test_of_uniqueness() -> None:
     p = resolve([QUICK, {"recipe": "search_self_play"}, SMALL, {"task": {"extra": 0.6}}])
-    task, here = task_of(p), table(p)
+    task, here = task_of(p), ctx(p)
     graph = task.graph
     assert graph is not None
     edges = parse_edges(graph.facts)
@@ -215,13 +215,13 @@ def test_a_question_with_a_second_answer_passes_only_without_the_test_of_uniquen
     start, relation, end = twofold
     one = talk(here, end, f"?{end} {relation}", f"!{start} {relation}")
     strict, lax = recipe_of(p), recipe_of(plan(unique=False))
-    assert strict.gate.filter_proposals(here, Traces([one]))[1] == {one.id: "it has another answer"}
-    assert [problem.answer for problem in lax.gate.filter_proposals(here, Traces([one]))[0]] == [end]
+    assert strict.gate.filter_proposals(here, Rollouts([one]))[1] == {one.id: "it has another answer"}
+    assert [problem.answer for problem in lax.gate.filter_proposals(here, Rollouts([one]))[0]] == [end]
 
 
 def test_without_a_reader_wrong_questions_pass() -> None:
     p = plan(reader="none", unique=False)
-    here, task = table(p), task_of(p)
+    here, task = ctx(p), task_of(p)
     answer, way = good_way(task, 1)
     wrong = next(
         question
@@ -230,8 +230,8 @@ def test_without_a_reader_wrong_questions_pass() -> None:
         and assign_split(question) == "train"
     )
     lie = talk(here, answer, way[0], f"!{wrong}")
-    assert recipe_of(plan()).gate.filter_proposals(here, Traces([lie]))[1] == {lie.id: "the reader does not find the answer"}
-    assert [problem.text for problem in recipe_of(p).gate.filter_proposals(here, Traces([lie]))[0]] == [wrong]
+    assert recipe_of(plan()).gate.filter_proposals(here, Rollouts([lie]))[1] == {lie.id: "the reader does not find the answer"}
+    assert [problem.text for problem in recipe_of(p).gate.filter_proposals(here, Rollouts([lie]))[0]] == [wrong]
 
 
 def test_a_model_may_be_the_reader_and_what_it_answers_decides() -> None:
@@ -239,13 +239,13 @@ def test_a_model_may_be_the_reader_and_what_it_answers_decides() -> None:
     p = plan(reader="model")
     problems = [replace(task_of(p).at_level(1).problem("train", n), id=f"r/{n}") for n in range(12)]
     shown = [[*task_of(p).tool.answer(problem.text), *task_of(p).tool.passages[:4]] for problem in problems]
-    asked = [make_reading_problem(problem.id, problem.text, "", some) for problem, some in zip(problems, shown, strict=True)]
-    said = [trace.reading.value.answer for trace in table(p).ask("reader", asked, tag="ref")]
+    asked = [make_parsed_problem(problem.id, problem.text, "", some) for problem, some in zip(problems, shown, strict=True)]
+    said = [rollout.parsed.value.answer for rollout in ctx(p).ask("reader", asked, tag="ref")]
     assert sum(answer is not None for answer in said) > 6
     claimed = [replace(problem, answer=answer or "?") for problem, answer in zip(problems, said, strict=True)]
-    assert verify_by_model(table(p), claimed, shown) == [answer is not None for answer in said]
+    assert verify_by_model(ctx(p), claimed, shown) == [answer is not None for answer in said]
     others = [replace(problem, answer="nobody") for problem in problems]
-    assert not any(verify_by_model(table(p), others, shown)) and verify_by_model(table(p), [], []) == []
+    assert not any(verify_by_model(ctx(p), others, shown)) and verify_by_model(ctx(p), [], []) == []
 
 
 def test_an_exact_reader_knows_the_graph_alone(tmp_path: Path) -> None:
@@ -254,7 +254,7 @@ def test_an_exact_reader_knows_the_graph_alone(tmp_path: Path) -> None:
     (tmp_path / "q.jsonl").write_text(rows, encoding="utf-8")
     own = {"name": "search", "path": str(tmp_path), "questions": str(tmp_path / "q.jsonl")}
     p = resolve([QUICK, {"recipe": "search_self_play", "options": {"measured": 2}}, {"task": own}])
-    here = table(p)
+    here = ctx(p)
     assert recipe_of(p).measure(here)["proposer/wrong"] is None
     with pytest.raises(ConfigError, match="use 'model'"):
         resolve([QUICK, {"recipe": "search_self_play", "options": {"reader": "exact"}}, {"task": own}])
@@ -268,7 +268,7 @@ def test_the_pool_keeps_each_question_once_and_forgets_gradually() -> None:
     for turn, text, solved in ((1, "a x", 0.2), (2, "b x", 1.0), (2, "a x", 0.6), (4, "c x", 0.0)):
         pool.admit(turn, Problem("p", text, "z"), solved)
     assert [row[1] for row in pool.state["pool"]] == ["b x", "a x", "c x"]
-    here = table(plan())
+    here = ctx(plan())
     assert {p.text for p in pool.draw(here, 9, below=0.5)} == {"c x"}
     assert len({p.text for p in pool.draw(here, 2, below=1.0)}) == 2
     pool.admit(5, Problem("p", "d x", "z"), 0.0)
@@ -278,15 +278,15 @@ def test_the_pool_keeps_each_question_once_and_forgets_gradually() -> None:
 @pytest.mark.parametrize("fill", ["drop", "reuse", "resample"])
 def test_what_takes_the_place_of_a_question_that_does_not_pass(fill: str) -> None:
     p = plan(fill=fill)
-    here, recipe = table(p), recipe_of(p)
+    here, recipe = ctx(p), recipe_of(p)
     recipe.state["pool"] = [[0, f"old{n} ally", "ann", 0.5] for n in range(9)]
-    played = recipe.play(here)
-    proposals = played.select(lambda t: t.seat == "proposer")
+    rollouts = recipe.rollout(here)
+    proposals = rollouts.select(lambda t: t.agent == "proposer")
     failed = sum(recipe.state["rejected"].values())
-    reused = {t.problem.text for t in played if t.problem.id.startswith("reused/")}
+    reused = {t.problem.text for t in rollouts if t.problem.id.startswith("reused/")}
     assert failed and len(reused) == (failed if fill == "reuse" else 0)
     assert len(proposals) == 4 + (failed if fill == "resample" else 0)
-    solutions = played.select(lambda t: t.seat == "generator")
+    solutions = rollouts.select(lambda t: t.agent == "generator")
     found = compute_turn_metrics(proposals, solutions, compute_solve_rates(solutions))
     assert found["valid"] == len({t.problem.source for t in solutions} - {None}) / len(proposals)
     assert (found["reused"] > 0) == (fill == "reuse")
@@ -297,29 +297,29 @@ def test_what_takes_the_place_of_a_question_that_does_not_pass(fill: str) -> Non
 
 def test_the_proposer_learns_first_and_from_what_the_solver_fails_at(tmp_path: Path) -> None:
     with short_loop("search_self_play", tmp_path, {"binding": "own"}) as loop:
-        here = Table(loop.setting, 1, "generator")
-        played = loop.recipe.play(here)
-        proposals, lesson = loop.recipe.credit(here, played)
-    assert (proposals.policy, lesson.policy) == ("proposer", "generator")
-    assert proposals.sources == {"generator": 1.0} and lesson.sources == {"answers": 1.0}
-    rates = compute_solve_rates(lesson.traces)
-    paid = np.array([1 - rates[t.id] if t.id in rates else 0.0 for t in proposals.traces])
-    for trace, advantage, reward in zip(proposals.traces, proposals.advantages or [], paid, strict=True):
-        assert np.allclose(advantage, (reward - paid.mean()) * trace.mask)
-    assert {t.problem.source for t in lesson.traces} <= {t.id for t in proposals.traces}
-    answers = {t.id: t.problem.text for t in proposals.traces}
-    assert all(t.problem.answer == answers[t.problem.source or ""] for t in lesson.traces)
+        here = Context(loop.run_context, 1, "generator")
+        rollouts = loop.recipe.rollout(here)
+        proposals, train_batch = loop.recipe.credit(here, rollouts)
+    assert (proposals.policy, train_batch.policy) == ("proposer", "generator")
+    assert proposals.sources == {"generator": 1.0} and train_batch.sources == {"answers": 1.0}
+    rates = compute_solve_rates(train_batch.rollouts)
+    paid = np.array([1 - rates[t.id] if t.id in rates else 0.0 for t in proposals.rollouts])
+    for rollout, advantage, reward in zip(proposals.rollouts, proposals.advantages or [], paid, strict=True):
+        assert np.allclose(advantage, (reward - paid.mean()) * rollout.mask)
+    assert {t.problem.source for t in train_batch.rollouts} <= {t.id for t in proposals.rollouts}
+    answers = {t.id: t.problem.text for t in proposals.rollouts}
+    assert all(t.problem.answer == answers[t.problem.source or ""] for t in train_batch.rollouts)
 
 
 @pytest.mark.parametrize(("train", "learner"), [("solver", "generator"), ("proposer", "proposer")])
 def test_who_does_not_learn_plays_as_it_was_at_the_start(train: str, learner: str, tmp_path: Path) -> None:
     settings = {"binding": "own", "options": SHORT["search_self_play"].options | {"train": train}}
     with short_loop("search_self_play", tmp_path, settings) as loop:
-        here = Table(loop.setting, 1, "generator")
-        played = loop.recipe.play(here)
-        lessons = list(loop.recipe.credit(here, played))
-    assert [lesson.policy for lesson in lessons] == [learner]
-    assert {t.seat for t in played if t.length} == {learner}
+        here = Context(loop.run_context, 1, "generator")
+        rollouts = loop.recipe.rollout(here)
+        train_batches = list(loop.recipe.credit(here, rollouts))
+    assert [train_batch.policy for train_batch in train_batches] == [learner]
+    assert {t.agent for t in rollouts if t.length} == {learner}
 
 
 def test_it_resumes_to_the_same_bits(tmp_path: Path) -> None:

@@ -20,12 +20,12 @@ from milonga.credit.repairs import INVALID, expected_injector_reward, injector_r
 from milonga.recipes import SelfPlaySwe
 from milonga.recipes.injecting import judge_injections, sample_injections
 from milonga.resolve import Plan, resolve
-from milonga.table import Setting, Table
+from milonga.context import RunContext, Context
 from milonga.tasks.base import make_keyed_rng
 from milonga.tasks.bugs import Bugs
 from milonga.tasks.bugs_checks import Bug, Injection, NoVerdict, Requirements, Verdict, check_bug
 from milonga.tasks.bugs_tiny import WAYS, draw_edits, find_removed_tests, hide_bug, render_lines, render_test_ids
-from milonga.types import Problem, Segment, Solution, Trace, Traces
+from milonga.types import Problem, Segment, Solution, Rollout, Rollouts
 from short import assert_resumes
 
 torch.set_num_threads(1)
@@ -75,31 +75,31 @@ def test_it_peaks_where_the_paper_says() -> None:
     assert peak - expected_injector_reward(0.12, 8, ALPHA) > 0.105 < peak - expected_injector_reward(0.42, 8, ALPHA)
 
 
-# A turn by hand: seats that write what they are told to.
+# A turn by hand: agents that write what they are told to.
 
 
 @dataclass
-class Scripted(Table):
-    """A table at which nobody is sampled: what each seat writes follows from the problem and the rollout's number."""
+class Scripted(Context):
+    """A context at which nobody is sampled: what each agent writes follows from the problem and the rollout's number."""
 
     texts: dict[str, Texts] | None = None
 
     def ask(
-        self, seat: str, subjects: Sequence[Problem] | Traces, n: int = 1, greedy: bool = False, tag: str = "live"
-    ) -> Traces:
-        traces, role = [], self.setting.roles[seat]
-        for problem in subjects:
+        self, agent: str, targets: Sequence[Problem] | Rollouts, n: int = 1, greedy: bool = False, tag: str = "live"
+    ) -> Rollouts:
+        rollouts, role = [], self.run_context.roles[agent]
+        for problem in targets:
             assert isinstance(problem, Problem) and self.texts is not None
             for number in range(n):
-                text = self.texts[seat](problem, number)
-                made = Trace.from_text(f"{self.turn}/{seat}/{problem.id}/{number}", seat, problem, text, role.read(text))
-                segment = Segment(seat, 0, 4, seat, 0, trained=True)
-                traces.append(replace(made, ids=np.arange(4), logprobs=np.zeros(4), segments=(segment,), origin="sampled"))
-        solved = [t for t in traces if isinstance(t.reading.value, Solution)]
-        grades = self.setting.task.grade_all([(t.problem, t.reading.value.answer, ()) for t in solved])
-        for trace, grade in zip(solved, grades, strict=True):
-            trace.grade = grade
-        return Traces(traces)
+                text = self.texts[agent](problem, number)
+                made = Rollout.from_text(f"{self.turn}/{agent}/{problem.id}/{number}", agent, problem, text, role.parse(text))
+                segment = Segment(agent, 0, 4, agent, 0, trained=True)
+                rollouts.append(replace(made, ids=np.arange(4), logprobs=np.zeros(4), segments=(segment,), origin="sampled"))
+        solved = [t for t in rollouts if isinstance(t.parsed.value, Solution)]
+        grades = self.run_context.task.grade_all([(t.problem, t.parsed.value.answer, ()) for t in solved])
+        for rollout, grade in zip(solved, grades, strict=True):
+            rollout.grade = grade
+        return Rollouts(rollouts)
 
 
 def plan(**options: Any) -> Plan:
@@ -108,11 +108,11 @@ def plan(**options: Any) -> Plan:
     return resolve([{"recipe": "self_play_swe", "options": more, "binding": binding, "batch": {"problems": 1, "rollouts": 4}}])
 
 
-def played(p: Plan, injector: Texts, solver: Texts, turn: int = 1, start: int = 0) -> tuple[Scripted, Traces, SelfPlaySwe]:
-    setting = Setting(None, p.task, p.roles, p.seats, p.config.sampling, 0, p.config.batch.problems)  # type: ignore[arg-type]
-    at = Scripted(setting, turn, "generator", start=start, texts={"injector": injector, "generator": solver})
+def rollouts(p: Plan, injector: Texts, solver: Texts, turn: int = 1, start: int = 0) -> tuple[Scripted, Rollouts, SelfPlaySwe]:
+    run_context = RunContext(None, p.task, p.roles, p.agents, p.config.sampling, 0, p.config.batch.problems)  # type: ignore[arg-type]
+    at = Scripted(run_context, turn, "generator", start=start, texts={"injector": injector, "generator": solver})
     assert isinstance(p.recipe, SelfPlaySwe)
-    return at, p.recipe.play(at), p.recipe
+    return at, p.recipe.rollout(at), p.recipe
 
 
 def artifacts(problem: Problem, count: int) -> list[str]:
@@ -149,9 +149,9 @@ def sometimes(times: int) -> Texts:
 
 
 def rewards(p: Plan, injector: Texts, solver: Texts) -> list[float]:
-    _, traces, recipe = played(p, injector, solver)
-    attempts = traces.select(lambda t: t.seat == "generator")
-    return [recipe.reward_artifact(t.id, attempts) for t in traces if t.seat == "injector"]
+    _, rollouts, recipe = rollouts(p, injector, solver)
+    attempts = rollouts.select(lambda t: t.agent == "generator")
+    return [recipe.reward_artifact(t.id, attempts) for t in rollouts if t.agent == "injector"]
 
 
 def test_an_artifact_earns_what_became_of_it() -> None:
@@ -169,11 +169,11 @@ def test_an_artifact_earns_what_became_of_it() -> None:
 def test_the_same_bug_is_attempted_once_and_one_of_an_earlier_turn_is_of_no_more_use() -> None:
     p = plan()
     one: Texts = lambda problem, number: artifacts(problem, 1)[0]  # noqa: E731
-    _, first, recipe = played(p, one, sometimes(2))
-    assert len({t.problem.id for t in first if t.seat == "generator"}) == 1
-    _, again, recipe = played(p, one, sometimes(2), turn=2)  # the same repository
-    assert not again.select(lambda t: t.seat == "generator")
-    assert {recipe.reward_artifact(t.id, Traces([])) for t in again} == {-ALPHA}
+    _, first, recipe = rollouts(p, one, sometimes(2))
+    assert len({t.problem.id for t in first if t.agent == "generator"}) == 1
+    _, again, recipe = rollouts(p, one, sometimes(2), turn=2)  # the same repository
+    assert not again.select(lambda t: t.agent == "generator")
+    assert {recipe.reward_artifact(t.id, Rollouts([])) for t in again} == {-ALPHA}
 
 
 def test_a_bug_that_a_held_out_problem_could_show_is_left_out() -> None:
@@ -188,28 +188,30 @@ def test_a_bug_that_a_held_out_problem_could_show_is_left_out() -> None:
             if found.failed is None and task.repositories.find_split({**repository.code, **edits}) != "train":
                 return f"{render_lines(edits)}\n-{render_test_ids([sorted(found.broken)[0]])}"
 
-    _, traces, recipe = played(plan(), injector, right)
-    assert not traces.select(lambda t: t.seat == "generator")
-    assert all(math.isnan(recipe.reward_artifact(t.id, Traces([]))) for t in traces)
-    shares = {name: share for name, share in recipe.compute_metrics(traces, Traces([])).items() if name.startswith("check/")}
+    _, rollouts, recipe = rollouts(plan(), injector, right)
+    assert not rollouts.select(lambda t: t.agent == "generator")
+    assert all(math.isnan(recipe.reward_artifact(t.id, Rollouts([]))) for t in rollouts)
+    shares = {
+        name: share for name, share in recipe.compute_metrics(rollouts, Rollouts([])).items() if name.startswith("check/")
+    }
     assert shares["check/held_out"] == sum(shares.values()) == 1
 
 
 def test_failed_patches_become_bugs_of_the_second_order_and_no_further() -> None:
     injector: Texts = lambda problem, number: artifacts(problem, 1)[0]  # noqa: E731
     for chance, orders in ((0.0, {1}), (1.0, {1, 2})):
-        _, traces, recipe = played(plan(order2_prob=chance), injector, sometimes(1))
-        attempts = traces.select(lambda t: t.seat == "generator")
+        _, rollouts, recipe = rollouts(plan(order2_prob=chance), injector, sometimes(1))
+        attempts = rollouts.select(lambda t: t.agent == "generator")
         assert {t.problem.data["order"] for t in attempts} == orders
-        assert [recipe.reward_artifact(t.id, attempts) for t in traces if t.seat == "injector"] == pytest.approx([0.55] * 4)
+        assert [recipe.reward_artifact(t.id, attempts) for t in rollouts if t.agent == "injector"] == pytest.approx([0.55] * 4)
     second = [t for t in attempts if t.problem.data["order"] == 2]
     assert len(second) == 4 and all(t.correct == 0 for t in second), "the first repair alone leaves the patch's own damage"
     first = next(t for t in attempts if t.problem.data["order"] == 1)
     assert second[0].problem.text.split("|")[1] == first.problem.text.split("|")[1], "the same specification"
     assert second[0].problem.text != first.problem.text
-    _, traces, recipe = played(plan(order2_prob=1.0, order2_to_injector=True), injector, sometimes(1))
-    attempts = traces.select(lambda t: t.seat == "generator")
-    assert recipe.reward_artifact(traces[0].id, attempts) == pytest.approx(injector_reward(1 / 8, ALPHA))
+    _, rollouts, recipe = rollouts(plan(order2_prob=1.0, order2_to_injector=True), injector, sometimes(1))
+    attempts = rollouts.select(lambda t: t.agent == "generator")
+    assert recipe.reward_artifact(rollouts[0].id, attempts) == pytest.approx(injector_reward(1 / 8, ALPHA))
 
 
 def mixed(problem: Problem, number: int) -> str:
@@ -217,24 +219,26 @@ def mixed(problem: Problem, number: int) -> str:
 
 
 def test_one_policy_learns_to_break_and_to_repair_in_one_step() -> None:
-    for binding, seats in (("shared", [{"injector", "generator"}]), ("own", [{"injector"}, {"generator"}])):
-        at, traces, recipe = played(plan(binding=binding), mixed, sometimes(2))
-        lessons = recipe.credit(at, traces)
-        assert [{t.seat for t in lesson.traces} for lesson in lessons] == seats
-        assert all(sum(lesson.sources.values()) == pytest.approx(1) for lesson in lessons)
-        assert lessons[0].notes["check/valid"] == lessons[0].notes["check/unreadable"] == 0.5
-        for lesson in lessons:
-            signs = {t.id: float(a.sum()) for t, a in zip(lesson.traces, lesson.advantages or [], strict=True)}
-            for trace in lesson.traces:
-                assert (signs[trace.id] > 0) == (trace.correct == 1 or (trace.seat == "injector" and trace.reading.is_valid))
+    for binding, agents in (("shared", [{"injector", "generator"}]), ("own", [{"injector"}, {"generator"}])):
+        at, rollouts, recipe = rollouts(plan(binding=binding), mixed, sometimes(2))
+        train_batches = recipe.credit(at, rollouts)
+        assert [{t.agent for t in train_batch.rollouts} for train_batch in train_batches] == agents
+        assert all(sum(train_batch.sources.values()) == pytest.approx(1) for train_batch in train_batches)
+        assert train_batches[0].notes["check/valid"] == train_batches[0].notes["check/unreadable"] == 0.5
+        for train_batch in train_batches:
+            signs = {t.id: float(a.sum()) for t, a in zip(train_batch.rollouts, train_batch.advantages or [], strict=True)}
+            for rollout in train_batch.rollouts:
+                assert (signs[rollout.id] > 0) == (
+                    rollout.correct == 1 or (rollout.agent == "injector" and rollout.parsed.is_valid)
+                )
 
 
 def test_a_shared_policy_never_learns_from_artifacts_alone() -> None:
     bad: Texts = lambda problem, number: "no artifact"  # noqa: E731
-    at, traces, recipe = played(plan(), bad, right)
-    assert len(traces) == 4 and recipe.credit(at, traces) == []
-    at, traces, recipe = played(plan(learn="inject"), mixed, sometimes(2))  # unless that is what is asked for
-    assert [{t.seat for t in lesson.traces} for lesson in recipe.credit(at, traces)] == [{"injector"}]
+    at, rollouts, recipe = rollouts(plan(), bad, right)
+    assert len(rollouts) == 4 and recipe.credit(at, rollouts) == []
+    at, rollouts, recipe = rollouts(plan(learn="inject"), mixed, sometimes(2))  # unless that is what is asked for
+    assert [{t.agent for t in train_batch.rollouts} for train_batch in recipe.credit(at, rollouts)] == [{"injector"}]
 
 
 def test_repair_alone_goes_on_with_the_bugs_of_the_first_turns() -> None:
@@ -242,18 +246,18 @@ def test_repair_alone_goes_on_with_the_bugs_of_the_first_turns() -> None:
     several: Texts = lambda problem, number: artifacts(problem, 2)[number]  # noqa: E731
     texts = set()
     for turn in (1, 2):
-        at, traces, recipe = played(p, several, sometimes(2), turn, start=turn)
-        assert [{t.seat for t in lesson.traces} for lesson in recipe.credit(at, traces)] == [{"generator"}]
-        texts |= {t.problem.text for t in traces if t.seat == "generator"}
-    at, traces, recipe = played(p, several, sometimes(2), 3, start=3)
-    assert {t.seat for t in traces} == {"generator"} and {t.problem.text for t in traces} == texts
-    assert len(texts) == 4 and len(recipe.credit(at, traces)) == 1
+        at, rollouts, recipe = rollouts(p, several, sometimes(2), turn, start=turn)
+        assert [{t.agent for t in train_batch.rollouts} for train_batch in recipe.credit(at, rollouts)] == [{"generator"}]
+        texts |= {t.problem.text for t in rollouts if t.agent == "generator"}
+    at, rollouts, recipe = rollouts(p, several, sometimes(2), 3, start=3)
+    assert {t.agent for t in rollouts} == {"generator"} and {t.problem.text for t in rollouts} == texts
+    assert len(texts) == 4 and len(recipe.credit(at, rollouts)) == 1
 
 
 def test_a_bug_of_the_pool_that_cannot_be_checked_again_is_left_out_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     p = plan(learn="repair", gather=1, injections=2)
     several: Texts = lambda problem, number: artifacts(problem, 2)[number]  # noqa: E731
-    played(p, several, sometimes(2))
+    rollouts(p, several, sometimes(2))
     calls = iter(range(100))
 
     def not_at_first(*given: Any) -> Verdict:
@@ -262,16 +266,16 @@ def test_a_bug_of_the_pool_that_cannot_be_checked_again_is_left_out_and_counted(
         return Bugs().check_artifact(*given)
 
     monkeypatch.setattr(p.task, "check_artifact", not_at_first)
-    at, traces, _ = played(p, several, sometimes(2), 2)
-    assert len({t.problem.id for t in traces}) == 1 and at.dropped == {"pool: the checks could not be made": 1}
+    at, rollouts, _ = rollouts(p, several, sometimes(2), 2)
+    assert len({t.problem.id for t in rollouts}) == 1 and at.dropped == {"pool: the checks could not be made": 1}
 
 
 def test_prompts_are_drawn_and_artifacts_compared_within_one_repository_and_prompt() -> None:
     p = plan()
-    setting = Setting(None, p.task, p.roles, p.seats, p.config.sampling, 0, 12)  # type: ignore[arg-type]
-    at = Scripted(setting, 1, "generator", texts={"injector": lambda problem, number: "no artifact"})
+    run_context = RunContext(None, p.task, p.roles, p.agents, p.config.sampling, 0, 12)  # type: ignore[arg-type]
+    at = Scripted(run_context, 1, "generator", texts={"injector": lambda problem, number: "no artifact"})
     asked = sample_injections(at, ["removal", "history"], 2)
-    kinds = [trace.problem.text.split()[0] for trace in asked]
+    kinds = [rollout.problem.text.split()[0] for rollout in asked]
     assert set(kinds) == {"removal", "history"} and kinds[0::2] == kinds[1::2] and len(set(asked.problem_ids)) == 12
     assert {one.end for one in judge_injections(at, asked, Requirements(), []).values()} == {"unreadable"}
 

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cases import TINY
-from helpers import PROPERTY, make_trace
+from helpers import PROPERTY, make_rollout
 from milonga.api import make_engine
 from milonga.credit import select_best_worst
 from milonga.recipes.preferences import BEFORE
@@ -22,9 +22,9 @@ from milonga.recipes.self_rewarding import SEED, SelfRewarding, longer_win_rate,
 from milonga.resolve import Plan, resolve
 from milonga.roles import DIALECTS, Dialect, Grader, StepSolver
 from milonga.roles.grader import award_points, parse_points
-from milonga.table import Setting, Table
+from milonga.context import RunContext, Context
 from milonga.tasks import make_task
-from milonga.types import Reading, Solution, Trace, Traces
+from milonga.types import Parsed, Solution, Rollout, Rollouts
 from short import short_loop
 
 # The parser.
@@ -47,13 +47,13 @@ STRINGS = [
 
 @pytest.mark.parametrize(("text", "points"), STRINGS)
 def test_the_last_score_counts_and_what_is_no_score_is_missing(text: str, points: float | None) -> None:
-    found = Grader("tagged").read(text, solution(0)).value.score
+    found = Grader("tagged").parse(text, solution(0)).value.score
     assert found == (None if points is None else pytest.approx(points / 5))
 
 
 @pytest.mark.parametrize(("said", "points"), [("=5", 5.0), ("=2.5", 2.5), ("=", None), ("=7", None), ("=+", None), ("5", None)])
 def test_terse_points_stand_behind_the_last_mark(said: str, points: float | None) -> None:
-    found = Grader("terse").read(f"7+\n12-\n{said}", solution(2)).value
+    found = Grader("terse").parse(f"7+\n12-\n{said}", solution(2)).value
     assert found.score == (None if points is None else points / 5)
     assert found.steps == (None if points is None else (True, False))
 
@@ -62,9 +62,9 @@ def test_missing_is_never_zero() -> None:
     assert parse_points(None) is None and parse_points("") is None and parse_points("0") == 0.0 and parse_points("nan") is None
 
 
-def solution(steps: int) -> Trace:
-    read = Reading(Solution(("s",) * steps, (), "1"), 1.0)
-    return Trace.from_text("solution", "generator", make_trace(1, 1).problem, "s\n" * steps + "#1", read)
+def solution(steps: int) -> Rollout:
+    read = Parsed(Solution(("s",) * steps, (), "1"), 1.0)
+    return Rollout.from_text("solution", "generator", make_rollout(1, 1).problem, "s\n" * steps + "#1", read)
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
@@ -72,7 +72,7 @@ def solution(steps: int) -> Trace:
 @given(st.lists(st.booleans(), min_size=1, max_size=6), st.sampled_from([0, 1, 2.5, 4, 5]))
 def test_what_is_written_reads_back(dialect: Dialect, marks: list[bool], points: float) -> None:
     grader = Grader(dialect)
-    found = grader.read(grader.write(marks, points, ["12"] * len(marks)), solution(len(marks)))
+    found = grader.parse(grader.write(marks, points, ["12"] * len(marks)), solution(len(marks)))
     assert found.is_valid and found.value.steps == tuple(marks) and found.value.score == pytest.approx(points / 5)
     assert found.value.final == (points >= 4)
 
@@ -86,11 +86,11 @@ def test_the_seed_is_balanced_and_as_noisy_as_it_should_be() -> None:
     for noise, low, high in ((0.0, 0.0, 0.0), (0.3, 0.18, 0.32)):
         grader, off, whole = Grader("terse", noise), 0, 0
         for problem in task.draw_problems("train", 0, 400):
-            about, text = grader.demonstrate(task, problem, rng)
-            assert about is not None and about.grade is not None and about.grade.steps is not None
-            value = grader.read(text, about).value
-            off += round(5 * value.score) != award_points(about.grade.steps)
-            whole += all(about.grade.steps)
+            target, text = grader.demonstrate(task, problem, rng)
+            assert target is not None and target.grade is not None and target.grade.steps is not None
+            value = grader.parse(text, target).value
+            off += round(5 * value.score) != award_points(target.grade.steps)
+            whole += all(target.grade.steps)
         assert low <= off / 400 <= high and 0.4 < whole / 400 < 0.6
 
 
@@ -119,7 +119,7 @@ def test_by_tiers_the_winner_is_no_longer_than_by_the_first_seen(rows: list[tupl
 
 
 def test_watching_pairs_by_hand() -> None:
-    right, wrong = make_trace(1, 3, correct=True), make_trace(1, 5, correct=False)
+    right, wrong = make_rollout(1, 3, correct=True), make_rollout(1, 5, correct=False)
     pairs = [("", right, wrong), ("", wrong, right), ("", right, right)]
     assert right_win_metrics(pairs) == {"right_wins": 0.5} and longer_win_rate(pairs) == 0.5 and right_win_metrics([]) == {}
     assert longer_win_rate(pairs[:1]) == 0.0
@@ -140,26 +140,26 @@ def plan(**settings: Any) -> Plan:
     return resolve([TINY, {"recipe": "self_rewarding", "batch": {"problems": 12, "rollouts": 4}}, settings])
 
 
-def table(p: Plan) -> Table:
+def ctx(p: Plan) -> Context:
     sampling, seed, problems = p.config.sampling, p.config.seed, p.config.batch.problems
-    return Table(Setting(engine(), p.task, p.roles, p.seats, sampling, seed, problems), 1, "generator")
+    return Context(RunContext(engine(), p.task, p.roles, p.agents, sampling, seed, problems), 1, "generator")
 
 
-def graded(answers: Traces, points: list[list[float | None]]) -> Traces:
+def graded(answers: Rollouts, points: list[list[float | None]]) -> Rollouts:
     """Gradings that somebody else gave."""
     grader, out = Grader("terse"), []
     for answer, given_points in zip(answers, points, strict=True):
         for number, value in enumerate(given_points):
             text = "" if value is None else f"={value:g}"
-            one = Trace.from_text(f"{answer.id}/{number}", "verifier", answer.problem, text, grader.read(text, answer))
-            one.about = (answer,)
+            one = Rollout.from_text(f"{answer.id}/{number}", "verifier", answer.problem, text, grader.parse(text, answer))
+            one.targets = (answer,)
             out.append(one)
-    return Traces(out)
+    return Rollouts(out)
 
 
 def test_the_score_is_the_mean_of_what_can_be_read() -> None:
     p = plan()
-    answers = p.recipe.play(table(p)).select(lambda t: t.seat == "generator")[:3]
+    answers = p.recipe.rollout(ctx(p)).select(lambda t: t.agent == "generator")[:3]
     found = mean_points(answers, graded(answers, [[5.0, 4.0, None], [None, None], [0.0, 1.0]]))
     assert found[0] == 4.5 and math.isnan(found[1]) and found[2] == 0.5
 
@@ -167,13 +167,13 @@ def test_the_score_is_the_mean_of_what_can_be_read() -> None:
 def test_the_best_by_own_points_wins_and_the_reason_says_so() -> None:
     p = plan()
     assert isinstance(p.recipe, SelfRewarding)
-    one = table(p)
-    answers = p.recipe.play(one).select(lambda t: t.seat == "generator")
+    one = ctx(p)
+    answers = p.recipe.rollout(one).select(lambda t: t.agent == "generator")
     points = [[float(row % 4), float(row % 4)] for row in range(len(answers))]
-    (made,) = p.recipe.credit(one, Traces([*answers, *graded(answers, points)]))
+    (made,) = p.recipe.credit(one, Rollouts([*answers, *graded(answers, points)]))
     ranks = {t.id: row % 4 for row, t in enumerate(answers)}
     assert made.policy == "generator" and made.sources == {"verifier": 1.0}
-    for winner, loser in zip(made.traces[::2], made.traces[1::2], strict=True):
+    for winner, loser in zip(made.rollouts[::2], made.rollouts[1::2], strict=True):
         assert (ranks[winner.id], ranks[loser.id]) == (3, 0) and winner.problem.id == loser.problem.id
         assert winner.length > 0 and winner.origin == "given"
     assert {kept.reason for kept in one.preferences.kept} == {"3 points against 0"}
@@ -182,20 +182,22 @@ def test_the_best_by_own_points_wins_and_the_reason_says_so() -> None:
 
 def test_an_oracle_needs_no_gradings_and_is_always_right() -> None:
     p = plan(options={"judge": "oracle"})
-    one = table(p)
-    played = p.recipe.play(one)
-    assert {t.seat for t in played} == {"generator"}
-    (made,) = p.recipe.credit(one, played)
+    one = ctx(p)
+    rollouts = p.recipe.rollout(one)
+    assert {t.agent for t in rollouts} == {"generator"}
+    (made,) = p.recipe.credit(one, rollouts)
     assert made.sources == {"steps": 1.0}
-    truth = [sum(t.grade.steps or ()) if t.grade else 0 for t in made.traces]
+    truth = [sum(t.grade.steps or ()) if t.grade else 0 for t in made.rollouts]
     assert all(w > loss for w, loss in zip(truth[::2], truth[1::2], strict=True))
 
 
 def test_a_judge_who_loves_length() -> None:
     p = plan(options={"judge": "oracle", "length_bonus": 1.0})
     assert isinstance(p.recipe, SelfRewarding)
-    answers = Traces([make_trace(1, size, problem=name) for name, size in (("a", 2), ("a", 3), ("a", 9), ("b", 50), ("b", 50))])
-    assert p.recipe.score_answers(answers, Traces([])).tolist() == [0.0, 0.0, 1.0, 0.0, 0.0]
+    answers = Rollouts(
+        [make_rollout(1, size, problem=name) for name, size in (("a", 2), ("a", 3), ("a", 9), ("b", 50), ("b", 50))]
+    )
+    assert p.recipe.score_answers(answers, Rollouts([])).tolist() == [0.0, 0.0, 1.0, 0.0, 0.0]
 
 
 def test_judge_and_answers_are_of_the_model_that_the_round_began_with() -> None:
@@ -210,11 +212,11 @@ def test_judge_and_answers_are_of_the_model_that_the_round_began_with() -> None:
 def test_a_frozen_judge_is_the_one_after_the_seed(tmp_path: Path) -> None:
     """With the judge's live weights ruined it grades as before, since nobody asks them."""
     p = plan(options={"judge": "frozen"})
-    expected = [t.text for t in p.recipe.play(table(p)) if t.seat == "verifier"]
+    expected = [t.text for t in p.recipe.rollout(ctx(p)) if t.agent == "verifier"]
     policy = engine().policy("generator")
     live = policy.clone()
     policy.assign([tensor * 0 for tensor in live])
-    found = [t.text for t in p.recipe.play(table(p)) if t.seat == "verifier"]
+    found = [t.text for t in p.recipe.rollout(ctx(p)) if t.agent == "verifier"]
     policy.assign(live)
     assert found == expected and expected
 
@@ -225,4 +227,4 @@ def test_one_model_learns_to_grade_and_then_to_answer(tmp_path: Path) -> None:
             loop.run_turn()
     assert [row["learner"] for row in loop.rows] == ["verifier", "generator", "generator"]
     assert loop.rows[0]["flow/demonstrations>generator"] == 1.0
-    assert isinstance(loop.setting.roles["generator"], StepSolver) and not np.isnan(loop.rows[0]["learn/generator/loss"])
+    assert isinstance(loop.run_context.roles["generator"], StepSolver) and not np.isnan(loop.rows[0]["learn/generator/loss"])

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cases import TINY
-from helpers import PROPERTY, make_trace
+from helpers import PROPERTY, make_rollout
 from milonga.api import make_engine
 from milonga.credit import downsample_to_balance, filter_right_rows
 from milonga.engine.local import LocalEngine
@@ -32,11 +32,11 @@ from milonga.recipes.self_taught_evaluators import COLLECT, PREFER, SEED, TRAIN,
 from milonga.resolve import Plan, resolve
 from milonga.roles import DIALECTS, Dialect, PairJudge
 from milonga.schedule import Cursor
-from milonga.table import Setting, Table
+from milonga.context import RunContext, Context
 from milonga.tasks import make_task
 from milonga.tasks.base import assign_split
 from milonga.tasks.corruption import garble_text
-from milonga.types import Reading, Trace, Traces
+from milonga.types import Parsed, Rollout, Rollouts
 from short import assert_resumes, short_loop
 
 JUDGE = "self_taught_evaluators"
@@ -53,21 +53,21 @@ def plan(**options: Any) -> Plan:
     return resolve([TINY, {"recipe": JUDGE, "options": options}])
 
 
-def table(p: Plan, phase: str = COLLECT, turn: int = 1) -> Table:
-    return Table(Setting(engine(), p.task, p.roles, p.seats, p.config.sampling, 0, 4), turn, "judge", phase)
+def ctx(p: Plan, phase: str = COLLECT, turn: int = 1) -> Context:
+    return Context(RunContext(engine(), p.task, p.roles, p.agents, p.config.sampling, 0, 4), turn, "judge", phase)
 
 
-def said(duel: Trace, verdict: str | None, number: int = 0) -> Trace:
+def said(duel: Rollout, verdict: str | None, number: int = 0) -> Rollout:
     """A judgement that somebody else gave."""
     text = {"A": "=+", "B": "=-", "tie": "=?", None: ""}[verdict]
-    made = Trace.from_text(f"{duel.id}/{number}", "judge", duel.problem, text, PairJudge("terse").read(text))
-    made.about = (duel,)
+    made = Rollout.from_text(f"{duel.id}/{number}", "judge", duel.problem, text, PairJudge("terse").parse(text))
+    made.targets = (duel,)
     return made
 
 
-def duels(count: int = 2) -> Traces:
+def duels(count: int = 2) -> Rollouts:
     pairs = [
-        Built(make_trace(1, 2, id=f"g{n}", correct=True), make_trace(1, 2, id=f"b{n}", correct=False)) for n in range(count)
+        Built(make_rollout(1, 2, id=f"g{n}", correct=True), make_rollout(1, 2, id=f"b{n}", correct=False)) for n in range(count)
     ]
     return duel_both_orders(pairs)
 
@@ -90,8 +90,8 @@ def duels(count: int = 2) -> Traces:
     ],
 )
 def test_the_last_bracket_is_the_verdict(text: str, verdict: str | None) -> None:
-    reading = PairJudge("tagged").read(text)
-    assert reading.value.verdict == verdict and reading.is_valid == (verdict is not None)
+    parsed = PairJudge("tagged").parse(text)
+    assert parsed.value.verdict == verdict and parsed.is_valid == (verdict is not None)
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_the_last_bracket_is_the_verdict(text: str, verdict: str | None) -> None
     [("7+\n=+", "A"), ("7+\n8-\n=-", "B"), ("=?", "tie"), ("7+\n", None), ("=+\n7+", None), ("7=+", None), ("=+=-", None)],
 )
 def test_the_last_line_is_the_terse_verdict(text: str, verdict: str | None) -> None:
-    assert PairJudge("terse").read(text).value.verdict == verdict
+    assert PairJudge("terse").parse(text).value.verdict == verdict
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
@@ -107,13 +107,13 @@ def test_the_last_line_is_the_terse_verdict(text: str, verdict: str | None) -> N
 def test_a_written_judgement_reads_back(dialect: Dialect, verdict: Any) -> None:
     judge = PairJudge(dialect)
     text = judge.write([[("7", True), ("12", False)], [("7", True), ("12", True)]], verdict)
-    assert judge.read(text).value.verdict == verdict
+    assert judge.parse(text).value.verdict == verdict
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_a_judge_sees_both_solutions_in_their_order_and_not_which_is_better(dialect: Dialect) -> None:
     judge = PairJudge(dialect)
-    good, bad = make_trace(1, 3, correct=True), make_trace(1, 5, correct=False)
+    good, bad = make_rollout(1, 3, correct=True), make_rollout(1, 5, correct=False)
     good.text, bad.text = "GOOD", "BAD"
     prompts = ["".join(part.text for part in judge.prompt(d.problem, d)) for d in duel_both_orders([Built(good, bad)])]
     assert prompts[0].index("GOOD") < prompts[0].index("BAD") and prompts[1].index("BAD") < prompts[1].index("GOOD")
@@ -126,12 +126,12 @@ def test_the_seed_has_the_bias_and_the_noise_that_were_asked_for() -> None:
     task, judge, rng = make_task({"name": "chain", "ops": 2}), PairJudge("terse", 0.2, 0.6), random.Random(0)
     firsts, wrong = 0, 0
     for problem in task.draw_problems("train", 0, 400):
-        about, text = judge.demonstrate(task, problem, rng)
-        assert about is not None
-        better = about.reading.value.better
+        target, text = judge.demonstrate(task, problem, rng)
+        assert target is not None
+        better = target.parsed.value.better
         firsts += better == "A"
-        wrong += judge.read(text).value.verdict != better
-        assert text.count("\n") == 4 and [t.correct for t in about.about].count(1.0) >= 1
+        wrong += judge.parse(text).value.verdict != better
+        assert text.count("\n") == 4 and [t.correct for t in target.targets].count(1.0) >= 1
     assert 0.53 < firsts / 400 < 0.67 and 0.14 < wrong / 400 < 0.26
 
 
@@ -165,7 +165,7 @@ def test_one_operation_or_operand_of_a_chain_is_changed_or_as_many_as_were_asked
 @pytest.mark.parametrize("negatives", ["modified", "digits"])
 def test_the_label_comes_from_the_construction(answers: Any, negatives: Any) -> None:
     p = plan()
-    one = table(p)
+    one = ctx(p)
     pairs = build_pairs(one, one.problems(8), answers, negatives, 1)
     assert len(pairs) == 8 and all(pair.good.problem is pair.bad.problem for pair in pairs)
     assert all(pair.good.text != pair.bad.text for pair in pairs) or answers == "sampled"
@@ -176,14 +176,14 @@ def test_the_label_comes_from_the_construction(answers: Any, negatives: Any) -> 
 
 
 def test_a_construction_that_failed_is_counted_and_left_out() -> None:
-    right, wrong = make_trace(1, 1, correct=True), make_trace(1, 1, correct=False)
+    right, wrong = make_rollout(1, 1, correct=True), make_rollout(1, 1, correct=False)
     assert not Built(right, wrong).construction_failed
     assert all(Built(*sides).construction_failed for sides in ((right, right), (wrong, wrong), (wrong, right)))
     for checked in (True, False):
         p = plan(answers="sampled", checked=checked)
-        played = p.recipe.play(table(p))
+        rollouts = p.recipe.rollout(ctx(p))
         errors = p.recipe.state["construction_errors"]
-        assert 0 < errors < 1 and len(played) == (4 * (1 - errors) if checked else 4) * 2 * 4
+        assert 0 < errors < 1 and len(rollouts) == (4 * (1 - errors) if checked else 4) * 2 * 4
 
 
 def test_a_garbled_text_differs_in_one_sign_of_the_same_kind() -> None:
@@ -217,11 +217,11 @@ def test_balance_keeps_equally_many_of_both_places(rows: list[tuple[bool, str]],
 def test_a_biased_judge_is_balanced_only_where_that_is_asked_for() -> None:
     shown = duels(6)
     # Right on every duel whose better solution is first, and on one of the others.
-    judged = Traces(said(d, "A" if number != 1 else "B") for number, d in enumerate(shown))
+    judged = Rollouts(said(d, "A" if number != 1 else "B") for number, d in enumerate(shown))
     for balance, expected in ((True, [1, 1]), (False, [6, 1])):
         recipe = plan(balance=balance).recipe
         assert isinstance(recipe, SelfTaughtEvaluators)
-        recipe.collect(table(plan()), judged)
+        recipe.collect(ctx(plan()), judged)
         kept = [one["better"] for one in recipe.state["pool"] if one["keep"]]
         assert [kept.count(place) for place in "AB"] == expected
 
@@ -232,50 +232,56 @@ def test_each_iteration_has_a_pool_of_its_own_unless_all_are_kept() -> None:
         assert isinstance(recipe, SelfTaughtEvaluators)
         found = []
         for turn, iteration in ((1, 0), (2, 0), (9, 1)):
-            one = table(plan(), turn=turn)
+            one = ctx(plan(), turn=turn)
             one.round = iteration
-            recipe.collect(one, Traces(said(d, "A") for d in duels(2)))
+            recipe.collect(one, Rollouts(said(d, "A") for d in duels(2)))
             found.append(len(recipe.state["pool"]))
         assert found == sizes
 
 
-def test_only_what_was_kept_weighs_in_the_lesson() -> None:
+def test_only_what_was_kept_weighs_in_the_train_batch() -> None:
     p = plan(rows=64)
     recipe = p.recipe
     assert isinstance(recipe, SelfTaughtEvaluators)
-    one = table(p)
-    about = duel_both_orders(build_pairs(one, one.problems(4), "written", "modified", 1))
-    texts = ["=+" if d.reading.value.better == "A" else ("=-" if n % 4 else "=?") for n, d in enumerate(about)]
+    one = ctx(p)
+    target = duel_both_orders(build_pairs(one, one.problems(4), "written", "modified", 1))
+    texts = ["=+" if d.parsed.value.better == "A" else ("=-" if n % 4 else "=?") for n, d in enumerate(target)]
     recipe.state["construction_errors"] = 0.0
-    recipe.collect(one, one.write("judge", about, texts))
-    (lesson,) = recipe.credit(table(p, TRAIN), Traces([]))
-    assert lesson.objective.kind == "cross_entropy" and lesson.sources == {"construction": 1.0} and lesson.weights is not None
+    recipe.collect(one, one.write("judge", target, texts))
+    (train_batch,) = recipe.credit(ctx(p, TRAIN), Rollouts([]))
+    assert (
+        train_batch.objective.kind == "cross_entropy"
+        and train_batch.sources == {"construction": 1.0}
+        and train_batch.weights is not None
+    )
     pool = recipe.state["pool"]
-    assert [weight > 0 for weight in lesson.weights] == [row["keep"] for row in pool]
-    assert [t.problem.text for t in lesson.traces] == [row["question"] for row in pool]
-    assert all(t.text == row["text"] and t.ids.tolist() == list(row["ids"]) for t, row in zip(lesson.traces, pool, strict=True))
-    assert lesson.notes["right"] + lesson.notes["tie"] == 1.0 and lesson.notes["wrong"] == 0.0
+    assert [weight > 0 for weight in train_batch.weights] == [row["keep"] for row in pool]
+    assert [t.problem.text for t in train_batch.rollouts] == [row["question"] for row in pool]
+    assert all(
+        t.text == row["text"] and t.ids.tolist() == list(row["ids"]) for t, row in zip(train_batch.rollouts, pool, strict=True)
+    )
+    assert train_batch.notes["right"] + train_batch.notes["tie"] == 1.0 and train_batch.notes["wrong"] == 0.0
     recipe.state["pool"] = [{**row, "keep": False} for row in pool]
-    assert recipe.credit(table(p, TRAIN), Traces([])) == []
+    assert recipe.credit(ctx(p, TRAIN), Rollouts([])) == []
 
 
 # The metric.
 
 
 def test_a_judge_that_always_says_a_is_half_right_and_never_consistent() -> None:
-    found = compute_duel_metrics(Traces(said(d, "A") for d in duels(5)))
+    found = compute_duel_metrics(Rollouts(said(d, "A") for d in duels(5)))
     assert found == {"pair_accuracy": 0.5, "consistency": 0.0, "first_rate": 1.0, "unreadable": 0.0}
 
 
 def test_figures_of_both_orders_by_hand() -> None:
     a, b, c, d = duels(2)  # two pairs: the better one is first in a and c, second in b and d
-    right = Traces([said(a, "A"), said(b, "B"), said(c, "A"), said(d, "B")])
+    right = Rollouts([said(a, "A"), said(b, "B"), said(c, "A"), said(d, "B")])
     assert compute_duel_metrics(right) == {"pair_accuracy": 1.0, "consistency": 1.0, "first_rate": 0.5, "unreadable": 0.0}
-    wrong = Traces([said(a, "B"), said(b, "A"), said(c, None), said(d, "tie")])
+    wrong = Rollouts([said(a, "B"), said(b, "A"), said(c, None), said(d, "tie")])
     assert compute_duel_metrics(wrong) == {"pair_accuracy": 0.0, "consistency": 0.5, "first_rate": 0.5, "unreadable": 0.25}
     voted = [said(a, "A", 0), said(a, "A", 1), said(a, "B", 2), said(b, "B", 0), said(b, None, 1), said(b, "A", 2)]
-    assert compute_duel_metrics(Traces(voted))["pair_accuracy"] == 0.5  # the second vote is divided
-    assert compute_duel_metrics(Traces([]))["pair_accuracy"] is None
+    assert compute_duel_metrics(Rollouts(voted))["pair_accuracy"] == 0.5  # the second vote is divided
+    assert compute_duel_metrics(Rollouts([]))["pair_accuracy"] is None
 
 
 def test_majorities() -> None:
@@ -285,7 +291,7 @@ def test_majorities() -> None:
 
 def test_real_pairs_are_of_one_right_and_one_wrong_sample() -> None:
     rights = [("p", True), ("p", True), ("p", False), ("q", True), ("r", False), ("s", None)]
-    solutions = Traces(make_trace(1, 1, problem=name, correct=c, id=f"{name}{n}") for n, (name, c) in enumerate(rights))
+    solutions = Rollouts(make_rollout(1, 1, problem=name, correct=c, id=f"{name}{n}") for n, (name, c) in enumerate(rights))
     (pair,) = pair_sampled_solutions(solutions)
     assert (pair.good.id, pair.bad.id) == ("p0", "p2")
 
@@ -319,28 +325,32 @@ def test_a_training_phase_starts_from_the_weights_of_the_seed(tmp_path: Path) ->
 
 def test_right_judgements_win_against_others_of_the_same_input_and_order() -> None:
     p = plan(max_pairs=2, max_unreadable=1.0)
-    one = table(p, PREFER)
-    about = duel_both_orders(build_pairs(one, one.problems(2), "written", "modified", 1))
+    one = ctx(p, PREFER)
+    target = duel_both_orders(build_pairs(one, one.problems(2), "written", "modified", 1))
     texts = {"A": ["=+", "1+\n=+", "=-", "=?", "7+"], "B": ["=+", "=+", "=?", "", "7"]}
-    rows = [(d, text) for d in about for text in texts[d.reading.value.better]]
-    played = one.write("judge", [d for d, _ in rows], [text for _, text in rows])
-    (lesson,) = p.recipe.credit(one, played)
-    assert lesson.objective.kind == "dpo" and lesson.objective.nll_coef == 1.5 and lesson.objective.kl_from == PREFER
-    pairs = list(zip(lesson.traces[::2], lesson.traces[1::2], strict=True))
+    rows = [(d, text) for d in target for text in texts[d.parsed.value.better]]
+    rollouts = one.write("judge", [d for d, _ in rows], [text for _, text in rows])
+    (train_batch,) = p.recipe.credit(one, rollouts)
+    assert (
+        train_batch.objective.kind == "dpo"
+        and train_batch.objective.nll_coef == 1.5
+        and train_batch.objective.kl_from == PREFER
+    )
+    pairs = list(zip(train_batch.rollouts[::2], train_batch.rollouts[1::2], strict=True))
     assert len(pairs) == 4, "two of each input in which anything is right"
     for winner, loser in pairs:
         assert (
-            winner.subject.id == loser.subject.id
+            winner.target.id == loser.target.id
             and classify_judgement(winner) == "right"
             and classify_judgement(loser) != "right"
         )
     assert {kept.reason for kept in one.preferences.kept} <= {f"right against {why}" for why in ("wrong", "tie", "unreadable")}
-    assert sum(value for key, value in lesson.notes.items() if key.startswith("rejected")) == pytest.approx(1.0)
+    assert sum(value for key, value in train_batch.notes.items() if key.startswith("rejected")) == pytest.approx(1.0)
 
 
 def test_losers_without_a_verdict_are_capped() -> None:
-    trace = make_trace(1, 1)
-    pairs = [(f"right against {why}", trace, trace) for why in ["wrong"] * 8 + ["unreadable"] * 9]
+    rollout = make_rollout(1, 1)
+    pairs = [(f"right against {why}", rollout, rollout) for why in ["wrong"] * 8 + ["unreadable"] * 9]
     assert [reason for reason, _, _ in cap_unreadable(pairs, 0.2)].count("right against unreadable") == 2
     assert (
         len(cap_unreadable(pairs, 0.0)) == 8 and len(cap_unreadable(pairs, 1.0)) == 17 and cap_unreadable(pairs[8:], 0.2) == []
@@ -349,7 +359,7 @@ def test_losers_without_a_verdict_are_capped() -> None:
 
 def test_inputs_that_are_never_judged_rightly_are_lost_and_counted() -> None:
     rows = [("x", "right"), ("x", "wrong"), ("y", "tie"), ("y", "unreadable")]
-    pool = [{"input": about, "cause": why, "keep": why == "right", "better": "A"} for about, why in rows]
+    pool = [{"input": target, "cause": why, "keep": why == "right", "better": "A"} for target, why in rows]
     found = compute_pool_metrics(pool)
     assert found["lost_inputs"] == 0.5 and found["right_first"] == 1.0
     assert [found[key] for key in ("right", "wrong", "tie", "unreadable", "kept")] == [0.25] * 5
@@ -368,5 +378,5 @@ def test_a_run_that_was_cut_between_collecting_and_training_ends_in_the_same_bit
 
 
 def test_a_judgement_that_cannot_be_read_says_why() -> None:
-    reading: Reading = PairJudge("terse").read("7+\n8")
-    assert not reading.is_valid and reading.invalid == "no verdict at the end" and reading.value.verdict is None
+    parsed: Parsed = PairJudge("terse").parse("7+\n8")
+    assert not parsed.is_valid and parsed.invalid == "no verdict at the end" and parsed.value.verdict is None

@@ -20,7 +20,7 @@ from milonga.resolve import Plan, resolve
 from milonga.roles import DIALECTS, Dialect, StepSolver, StepVerifier
 from milonga.run.files import JsonLines
 from milonga.run.folder import read_config
-from milonga.table import Setting, Table
+from milonga.context import RunContext, Context
 from milonga.tasks import make_task, worked
 from test_tasks_data import shared_data
 
@@ -109,7 +109,7 @@ def test_only_tasks_with_worked_solutions_can_be_imitated(tmp_path: Path) -> Non
         resolve([{"recipe": "sft"}, {"task": jsonl}])
     marked = make_task(jsonl | {"answer_after": "####"})
     assert marked.can_demonstrate and marked.demonstrate(marked.problem("train", 0), random.Random(0)).steps == ("I say",)
-    with pytest.raises(ConfigError, match="kept for each seat"):
+    with pytest.raises(ConfigError, match="kept for each agent"):
         resolve([{"recipe": "sft", "binding": "shared"}])
 
 
@@ -123,15 +123,15 @@ def test_teachers_write_what_reads_back_as_the_truth(dialect: Dialect, name: str
     wrong = 0
     for index in range(40):
         problem = task.problem("train", index)
-        about, text = solver.demonstrate(task, problem, random.Random(index))
-        value = solver.read(text).value
-        assert about is None and task.grade(problem, value.answer, value.steps).is_sound
+        target, text = solver.demonstrate(task, problem, random.Random(index))
+        value = solver.parse(text).value
+        assert target is None and task.grade(problem, value.answer, value.steps).is_sound
         solution, check = verifier.demonstrate(task, problem, random.Random(index))
         assert solution is not None and solution.grade is not None
-        reading = verifier.read(check, solution)
-        assert reading.is_valid and reading.format == 1.0 and reading.value.steps == solution.grade.steps
-        assert reading.value.final == all(solution.grade.steps)
-        wrong += not reading.value.final
+        parsed = verifier.parse(check, solution)
+        assert parsed.is_valid and parsed.format == 1.0 and parsed.value.steps == solution.grade.steps
+        assert parsed.value.final == all(solution.grade.steps)
+        wrong += not parsed.value.final
     assert 10 < wrong < 30, "about half of the solutions have a wrong step"
 
 
@@ -139,22 +139,24 @@ def plan(**settings: Any) -> Plan:
     return resolve([{"recipe": "sft"}, TINY, settings])
 
 
-@pytest.mark.parametrize("seat", ["generator", "verifier"])
-def test_spoilt_examples_are_found_and_weigh_nothing(seat: str) -> None:
+@pytest.mark.parametrize("agent", ["generator", "verifier"])
+def test_spoilt_examples_are_found_and_weigh_nothing(agent: str) -> None:
     made = plan(options={"noise": 0.5}, batch={"problems": 32, "rollouts": 2})
     sampling, seed = made.config.sampling, made.config.seed
-    table = Table(Setting(make_engine(made), made.task, made.roles, made.seats, sampling, seed, 32), 1, seat)
-    played = made.recipe.play(table)
-    (lesson,) = made.recipe.credit(table, played)
-    assert lesson.weights is not None and lesson.objective.kind == "cross_entropy" and lesson.policy == seat
-    assert 8 < sum(lesson.weights) < 28 and lesson.notes["kept"] == sum(lesson.weights) / 32
-    for trace, weight in zip(lesson.traces, lesson.weights, strict=True):
-        assert trace.origin == "given" and trace.segments[-1].trained and weight == is_right(trace)
-        assert trace.reading.is_valid, "a spoilt example is well formed: only the truth tells"
-        if seat == "generator":
-            assert bool(weight) == bool(trace.grade and trace.grade.is_sound)
+    ctx = Context(RunContext(make_engine(made), made.task, made.roles, made.agents, sampling, seed, 32), 1, agent)
+    rollouts = made.recipe.rollout(ctx)
+    (train_batch,) = made.recipe.credit(ctx, rollouts)
+    assert train_batch.weights is not None and train_batch.objective.kind == "cross_entropy" and train_batch.policy == agent
+    assert 8 < sum(train_batch.weights) < 28 and train_batch.notes["kept"] == sum(train_batch.weights) / 32
+    for rollout, weight in zip(train_batch.rollouts, train_batch.weights, strict=True):
+        assert rollout.origin == "given" and rollout.segments[-1].trained and weight == is_right(rollout)
+        assert rollout.parsed.is_valid, "a spoilt example is well formed: only the truth tells"
+        if agent == "generator":
+            assert bool(weight) == bool(rollout.grade and rollout.grade.is_sound)
         else:
-            assert bool(weight) == (trace.subject.grade is not None and trace.reading.value.steps == trace.subject.grade.steps)
+            assert bool(weight) == (
+                rollout.target.grade is not None and rollout.parsed.value.steps == rollout.target.grade.steps
+            )
 
 
 # What is kept is a start.
@@ -167,7 +169,7 @@ def test_a_run_begins_from_the_adapters_that_were_kept(tmp_path: Path, monkeypat
     lora = {"lora": {"rank": 4}, "lr": 1e-3}
     common = TINY | {"binding": "lora"}
     milonga.run("sft", turns=2, out="sft", settings=common | {"policies": {"generator": lora, "verifier": lora}}, quiet=True)
-    starts = {seat: lora | {"adapter": f"sft/models/{seat}"} for seat in ("generator", "verifier")}
+    starts = {agent: lora | {"adapter": f"sft/models/{agent}"} for agent in ("generator", "verifier")}
     starts["generator"]["objective"] = {"preset": "grpo", "kl_coef": 0.1}
     settings = common | {"policies": starts, "options": {"warmup": 0}}
     milonga.run("tango", turns=1, out="tango", settings=settings, quiet=True)

@@ -1,4 +1,4 @@
-"""Sharded weights in two processes, without Ray: every kind of policy and lesson beside a whole one."""
+"""Sharded weights in two processes, without Ray: every kind of policy and train batch beside a whole one."""
 
 from __future__ import annotations
 
@@ -14,11 +14,22 @@ import torch
 import torch.distributed as dist
 from safetensors.torch import load_file
 
-from engine_helpers import constant, engine_of, gap, lesson, mixed_rows, model_folder, prompts, requests, soft_folder, stirred
+from engine_helpers import (
+    constant,
+    engine_of,
+    gap,
+    train_batch,
+    mixed_rows,
+    model_folder,
+    prompts,
+    requests,
+    soft_folder,
+    stirred,
+)
 from milonga.engine import Decoding
 from milonga.engine.local import LocalEngine
 from milonga.objectives import make_objective
-from milonga.types import Lesson
+from milonga.types import TrainBatch
 
 PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload(["milonga.engine.local", "peft", "torch.distributed.fsdp", "torch.distributed.checkpoint"])
@@ -27,34 +38,34 @@ FIGURES = ("loss", "grad_norm", "entropy", "kl", "clip_fraction", "accuracy", "m
 UNITS = [0, 0, 1, 1, 2, 2, 3, 3]
 
 
-def policy_gradient() -> Lesson:
-    return lesson(mixed_rows(), VALUES, kl_coef=0.05, entropy_coef=0.01)
+def policy_gradient() -> TrainBatch:
+    return train_batch(mixed_rows(), VALUES, kl_coef=0.05, entropy_coef=0.01)
 
 
-def older() -> Lesson:
+def older() -> TrainBatch:
     """Of an older version: what its tokens count is all between 0 and the cap."""
     return replace(policy_gradient(), stale_cap=1.5)
 
 
-def pairs(kind: str) -> Lesson:
+def pairs(kind: str) -> TrainBatch:
     rows = mixed_rows(8)
-    return Lesson("p", make_objective(kind, {}), rows, labels=[1.0, 0.0] * 4, units=UNITS)
+    return TrainBatch("p", make_objective(kind, {}), rows, labels=[1.0, 0.0] * 4, units=UNITS)
 
 
-def values() -> Lesson:
+def values() -> TrainBatch:
     rows = mixed_rows()
     targets = [np.where(t.mask, 0.5 + v / 4, np.nan) for t, v in zip(rows, VALUES, strict=True)]
-    return Lesson("p", make_objective("value_bce", {}), rows, targets=targets)
+    return TrainBatch("p", make_objective("value_bce", {}), rows, targets=targets)
 
 
-def weighted() -> Lesson:
+def weighted() -> TrainBatch:
     rows = mixed_rows()
-    made = Lesson("p", make_objective("grpo", {}), rows, constant(rows, VALUES))
+    made = TrainBatch("p", make_objective("grpo", {}), rows, constant(rows, VALUES))
     made.weights = [1.0, 0.0, 2.0, 1.0, 0.5, 1.0, 0.0, 1.0, 1.0]
     return made
 
 
-CASES: dict[str, tuple[str, dict[str, Any], Callable[[], Lesson]]] = {
+CASES: dict[str, tuple[str, dict[str, Any], Callable[[], TrainBatch]]] = {
     "tied": ("llama", {}, policy_gradient),
     "adapter": ("soft", {"lora": {"rank": 4}}, policy_gradient),
     "adapters of some layers": ("soft", {"lora": {"rank": 3, "targets": ["q_proj", "down_proj"]}}, policy_gradient),

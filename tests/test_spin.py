@@ -15,7 +15,7 @@ from torch import Tensor
 
 import milonga
 from cases import FAST, TINY
-from helpers import make_trace
+from helpers import make_rollout
 from milonga.api import make_engine
 from milonga.objectives import Objective, make_objective
 from milonga.objectives.losses import Denominators, Rows, TokenTerms, loss
@@ -23,8 +23,8 @@ from milonga.recipes.preferences import BEFORE
 from milonga.recipes.spin import length_accuracy, shorten_answer
 from milonga.resolve import Plan, resolve
 from milonga.run.files import JsonLines
-from milonga.table import Setting, Table
-from milonga.types import Lesson, Traces
+from milonga.context import RunContext, Context
+from milonga.types import TrainBatch, Rollouts
 
 DATA, START = (0.5, 0.3, 0.2), (0.2, 0.3, 0.5)
 
@@ -112,23 +112,23 @@ def plan(**settings: Any) -> Plan:
     return resolve([TINY, {"recipe": "spin", "batch": {"problems": 16, "rollouts": 2}}, settings])
 
 
-def table(p: Plan, **more: Any) -> Table:
+def ctx(p: Plan, **more: Any) -> Context:
     sampling, seed, problems = p.config.sampling, p.config.seed, p.config.batch.problems
-    return Table(Setting(engine(), p.task, p.roles, p.seats, sampling, seed, problems), 1, "generator", **more)
+    return Context(RunContext(engine(), p.task, p.roles, p.agents, sampling, seed, problems), 1, "generator", **more)
 
 
-def played(p: Plan, **more: Any) -> tuple[Lesson, Traces, Table]:
-    one = table(p, **more)
-    own = p.recipe.play(one)
+def rollouts(p: Plan, **more: Any) -> tuple[TrainBatch, Rollouts, Context]:
+    one = ctx(p, **more)
+    own = p.recipe.rollout(one)
     (made,) = p.recipe.credit(one, own)
     return made, own, one
 
 
 def test_the_data_win_and_the_copy_loses_whoever_is_right() -> None:
-    made, own, one = played(plan())
+    made, own, one = rollouts(plan())
     samples = {t.id: t for t in own}
-    assert made.labels == [1.0, 0.0] * (len(made.traces) // 2)
-    for winner, loser in zip(made.traces[::2], made.traces[1::2], strict=True):
+    assert made.labels == [1.0, 0.0] * (len(made.rollouts) // 2)
+    for winner, loser in zip(made.rollouts[::2], made.rollouts[1::2], strict=True):
         assert winner.problem.id == loser.problem.id and winner.correct == 1.0 and winner.text != loser.text
         assert loser.ids.tolist() == samples[loser.id].ids.tolist()
         start = loser.segments[-1].start
@@ -136,7 +136,7 @@ def test_the_data_win_and_the_copy_loses_whoever_is_right() -> None:
         assert winner.ids[:start].tolist() == loser.ids[:start].tolist(), "one prompt for the data and for the copy"
         assert winner.ids[-1] == loser.ids[-1] == engine().policy("generator").codec.tokenizer.eos_token_id
     same = sum(t.correct == 1.0 for t in own)
-    assert len(made.traces) // 2 == len(own) - same == len(one.preferences.kept) and made.notes["same"] == same / len(own)
+    assert len(made.rollouts) // 2 == len(own) - same == len(one.preferences.kept) and made.notes["same"] == same / len(own)
 
 
 def test_the_copy_and_the_reference_are_the_same_version() -> None:
@@ -146,21 +146,21 @@ def test_the_copy_and_the_reference_are_the_same_version() -> None:
 
 def test_truncated_answers_are_left_out() -> None:
     p = plan(sampling={"max_tokens": 4})
-    one = table(p)
-    own = p.recipe.play(one)
+    one = ctx(p)
+    own = p.recipe.rollout(one)
     assert {t.finish for t in own} == {"length"} and list(p.recipe.credit(one, own)) == []
 
 
 def test_half_of_the_pairs_are_those_of_the_round_before() -> None:
-    made, _, one = played(plan())
-    first = len(made.traces) // 2
+    made, _, one = rollouts(plan())
+    first = len(made.rollouts) // 2
     p = plan(options={"replay": 0.5})
-    later = Table(one.setting, 2, "generator", round=1, preferences=one.preferences)
-    (again,) = p.recipe.credit(later, p.recipe.play(later))
+    later = Context(one.run_context, 2, "generator", round=1, preferences=one.preferences)
+    (again,) = p.recipe.credit(later, p.recipe.rollout(later))
     new = int(again.notes["new_pairs"])
-    assert again.notes["old_pairs"] == round(0.5 * new) > 0 and len(again.traces) == 2 * (new + round(0.5 * new))
-    ids = {t.ids.tobytes() for t in made.traces}
-    assert all(t.ids.tobytes() in ids for t in again.traces[2 * new :]) and len(one.preferences.select_round(0)) == first
+    assert again.notes["old_pairs"] == round(0.5 * new) > 0 and len(again.rollouts) == 2 * (new + round(0.5 * new))
+    ids = {t.ids.tobytes() for t in made.rollouts}
+    assert all(t.ids.tobytes() in ids for t in again.rollouts[2 * new :]) and len(one.preferences.select_round(0)) == first
 
 
 def test_rounds_begin_at_log_two(tmp_path: Path) -> None:
@@ -177,13 +177,13 @@ def test_rounds_begin_at_log_two(tmp_path: Path) -> None:
 
 
 def test_a_shortened_answer_keeps_its_end() -> None:
-    short = shorten_answer(make_trace(2, 11), 0.3)
+    short = shorten_answer(make_rollout(2, 11), 0.3)
     assert short.ids.tolist() == [0, 1, 2, 3, 4, 5, 6, 7, 8, 12] and short.length == 8 and len(short.text) == 8
-    whole = make_trace(2, 11)
+    whole = make_rollout(2, 11)
     assert shorten_answer(whole, 0.0) is whole
 
 
 def test_length_alone_tells_shortened_answers_from_the_data() -> None:
-    plain, cut = (played(plan(options={"shorten": share}))[0].notes["length_alone"] for share in (0.0, 0.3))
+    plain, cut = (rollouts(plan(options={"shorten": share}))[0].notes["length_alone"] for share in (0.0, 0.3))
     assert plain < 0.65 and cut > 0.95
     assert length_accuracy([]) is None and not np.isnan(plain)

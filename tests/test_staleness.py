@@ -15,8 +15,8 @@ import pytest
 import torch
 
 from cases import TINY
-from engine_helpers import engine_of, gap, gradients, lesson, model_folder, rollouts, weights
-from helpers import make_trace
+from engine_helpers import engine_of, gap, gradients, train_batch, model_folder, rollouts, weights
+from helpers import make_rollout
 from milonga.ahead import Ahead, isolate_recipe
 from milonga.config import PlacementSection
 from milonga.credit.staleness import mean_staleness, token_staleness
@@ -33,8 +33,8 @@ from milonga.resolve import resolve
 from milonga.run.console import LiveView
 from milonga.run.folder import RunFolder
 from milonga.schedule import Gate, until
-from milonga.table import Setting, Table
-from milonga.types import Lesson, Traces
+from milonga.context import RunContext, Context
+from milonga.types import TrainBatch, Rollouts
 
 PLACED: dict[str, Any] = {"engine": "ray", "placement": {"samplers": 1}, "staleness": 1}
 
@@ -64,26 +64,26 @@ def test_decoupled_clipping_by_hand() -> None:
     assert cut.tolist() == [False, True, True, False, False]
 
 
-def old_lesson() -> Lesson:
+def old_train_batch() -> TrainBatch:
     """Of version 3: two tokens after a prompt of one, one after two, and two without credit."""
     rows = [
-        make_trace(1, 2, logprobs=np.log([0.5, 0.2])),
-        make_trace(2, 1, logprobs=np.log([0.5]), id="u"),
-        make_trace(0, 2, logprobs=np.log([0.1, 0.1]), id="v"),
+        make_rollout(1, 2, logprobs=np.log([0.5, 0.2])),
+        make_rollout(2, 1, logprobs=np.log([0.5]), id="u"),
+        make_rollout(0, 2, logprobs=np.log([0.1, 0.1]), id="v"),
     ]
     rows = [replace(t, segments=(t.segments[0], replace(t.segments[1], version=3))) for t in rows]
     advantages = [np.array([0.0, 1.0, -1.0]), np.array([0.0, 0.0, 2.0]), np.zeros(2)]
-    return Lesson("generator", make_objective("grpo"), Traces(rows), advantages=advantages)
+    return TrainBatch("generator", make_objective("grpo"), Rollouts(rows), advantages=advantages)
 
 
 def test_age_counts_only_what_the_learner_sampled() -> None:
-    lesson = old_lesson()
-    assert token_staleness(lesson.traces[0], "generator", 5).tolist() == [0.0, 2.0, 2.0]
-    assert token_staleness(lesson.traces[0], "verifier", 5).tolist() == [0.0] * 3
+    train_batch = old_train_batch()
+    assert token_staleness(train_batch.rollouts[0], "generator", 5).tolist() == [0.0, 2.0, 2.0]
+    assert token_staleness(train_batch.rollouts[0], "verifier", 5).tolist() == [0.0] * 3
     assert (
-        mean_staleness(lesson, 3) == 0
-        and mean_staleness(lesson, 4) == 1
-        and mean_staleness(replace(lesson, policy="verifier"), 9) == 0
+        mean_staleness(train_batch, 3) == 0
+        and mean_staleness(train_batch, 4) == 1
+        and mean_staleness(replace(train_batch, policy="verifier"), 9) == 0
     )
 
 
@@ -101,9 +101,9 @@ def test_a_weight_on_the_advantage_is_a_weight_on_the_token(preset: str) -> None
     assert torch.allclose(weighed, weight * plain) and torch.equal(cut, also)
 
 
-def test_other_lessons_cannot_be_corrected() -> None:
+def test_other_train_batches_cannot_be_corrected() -> None:
     with pytest.raises(ValueError, match="'cross_entropy' cannot learn from older samples"):
-        Lesson("generator", make_objective("cross_entropy"), old_lesson().traces, stale_cap=2.0)
+        TrainBatch("generator", make_objective("cross_entropy"), old_train_batch().rollouts, stale_cap=2.0)
 
 
 CAP = 1.05
@@ -118,26 +118,26 @@ TAUGHT: dict[str, dict[str, Any]] = {
 }
 
 
-def aged(tmp_path: Path, preset: str = "grpo", **options: Any) -> tuple[LocalEngine, Lesson]:
+def aged(tmp_path: Path, preset: str = "grpo", **options: Any) -> tuple[LocalEngine, TrainBatch]:
     """An engine that has learned something else since it sampled these rows."""
     engine = engine_of(model_folder(tmp_path), lr=1e-3, grad_clip=1e9, **options)
     rows = rollouts(engine)
-    engine.learn(lesson(rollouts(engine, seed=1), MIXED[::-1]))
-    return engine, lesson(rows, MIXED, preset, **TAUGHT[preset])
+    engine.learn(train_batch(rollouts(engine, seed=1), MIXED[::-1]))
+    return engine, train_batch(rows, MIXED, preset, **TAUGHT[preset])
 
 
-def by_hand(engine: LocalEngine, taught: Lesson) -> tuple[Lesson, float, float]:
-    """The weighted advantages, against log-probabilities of now: what an ordinary lesson needs to be this one. And the mean
+def by_hand(engine: LocalEngine, taught: TrainBatch) -> tuple[TrainBatch, float, float]:
+    """The weighted advantages, against log-probabilities of now: what an ordinary train batch needs to be this one. And the mean
     weight, and the share that is cut off."""
     assert taught.advantages is not None
-    rows, advantages, weights = list(taught.traces), list(taught.advantages), []
-    for row, new in enumerate(engine.score("p", taught.traces)):
+    rows, advantages, weights = list(taught.rollouts), list(taught.advantages), []
+    for row, new in enumerate(engine.score("p", taught.rollouts)):
         if advantages[row].any():
             ratio = np.exp(new - rows[row].logprobs)
             weights += list(ratio[rows[row].mask])
             advantages[row], rows[row] = advantages[row] * np.minimum(ratio, CAP), replace(rows[row], logprobs=new)
     mean, share = np.mean(np.minimum(weights, CAP)), np.mean(np.array(weights) > CAP)
-    return replace(taught, traces=Traces(rows), advantages=advantages), float(mean), float(share)
+    return replace(taught, rollouts=Rollouts(rows), advantages=advantages), float(mean), float(share)
 
 
 @pytest.mark.parametrize("preset", TAUGHT)
@@ -148,7 +148,7 @@ def test_one_step_from_older_samples_needs_no_scores_of_its_own(tmp_path: Path, 
     before = engine.ledger.policies["p"].score
     found = gradients(engine, replace(taught, stale_cap=CAP))
     scored = engine.ledger.policies["p"].score - before
-    assert scored == (sum(len(t.ids) for t in taught.traces) if TAUGHT[preset].get("kl_coef") else 0), "the start's alone"
+    assert scored == (sum(len(t.ids) for t in taught.rollouts) if TAUGHT[preset].get("kl_coef") else 0), "the start's alone"
     assert gap(found, gradients(engine, expected)) < 1e-6
     assert gap(found, gradients(engine, taught)) > 1e-3, "nothing was corrected"
     report, plain = engine.learn(replace(taught, stale_cap=CAP)), engine.learn(taught)
@@ -163,7 +163,7 @@ def test_several_steps_from_older_samples_are_those_of_scores_before_the_first(t
     expected, mean, share = by_hand(other, taught)
     before = engine.ledger.policies["p"].score
     report = engine.learn(replace(taught, stale_cap=CAP))
-    credited = sum(len(t.ids) for t, value in zip(taught.traces, MIXED, strict=True) if value)
+    credited = sum(len(t.ids) for t, value in zip(taught.rollouts, MIXED, strict=True) if value)
     assert engine.ledger.policies["p"].score - before == credited, "rows without credit are not scored"
     assert other.learn(expected).steps == report.steps == 2
     assert gap(weights(engine), weights(other)) < 1e-6
@@ -173,8 +173,8 @@ def test_several_steps_from_older_samples_are_those_of_scores_before_the_first(t
 @pytest.mark.parametrize("parts", [{}, {"epochs": 2}])
 def test_the_mismatch_of_older_samples_is_to_who_sampled_them(tmp_path: Path, parts: dict[str, int]) -> None:
     engine, taught = aged(tmp_path, **parts)
-    rows = [t for t, value in zip(taught.traces, MIXED, strict=True) if value]
-    now = engine.score("p", Traces(rows))
+    rows = [t for t, value in zip(taught.rollouts, MIXED, strict=True) if value]
+    now = engine.score("p", Rollouts(rows))
     apart = np.concatenate([np.abs(new - t.logprobs)[t.mask] for new, t in zip(now, rows, strict=True)])
     report = engine.learn(replace(taught, stale_cap=CAP))
     assert report.mismatch == pytest.approx(apart.mean(), rel=1e-5) and apart.mean() > 1e-3
@@ -255,15 +255,15 @@ def test_turns_that_are_played_ahead_can_only_sample(tmp_path: Path) -> None:
     plan = resolve([TINY, {"recipe": "grpo"}])
     engine = make_engine(plan)
     view = Still(engine, {"generator": 7})
-    setting = Setting(view, plan.task, plan.roles, plan.seats, plan.config.sampling, 0, 2)
-    table = Table(setting, 1, "generator")
-    played = table.ask("generator", table.problems())
-    assert {t.segments[-1].version for t in played} == {7} and not engine.ledger.policies.keys() ^ {"generator"}
+    run_context = RunContext(view, plan.task, plan.roles, plan.agents, plan.config.sampling, 0, 2)
+    ctx = Context(run_context, 1, "generator")
+    rollouts = ctx.ask("generator", ctx.problems())
+    assert {t.segments[-1].version for t in rollouts} == {7} and not engine.ledger.policies.keys() ^ {"generator"}
     refused: list[Callable[[], Any]] = [
-        lambda: table.ask("generator", table.problems(), tag="ref"),
-        lambda: table.compute_logprobs("generator", played),
-        lambda: view.values("generator", played),
-        lambda: view.learn(old_lesson()),
+        lambda: ctx.ask("generator", ctx.problems(), tag="ref"),
+        lambda: ctx.compute_logprobs("generator", rollouts),
+        lambda: view.values("generator", rollouts),
+        lambda: view.learn(old_train_batch()),
         lambda: view.publish("generator"),
         lambda: view.snapshot("generator", "now"),
         lambda: view.copy("generator", "generator"),
@@ -282,20 +282,20 @@ def test_turns_that_are_played_ahead_can_only_sample(tmp_path: Path) -> None:
 def test_turns_draw_one_problem_after_another_and_errors_come_out_in_order() -> None:
     plan = resolve([TINY, {"recipe": "grpo"}])
     engine = Freezing(make_engine(plan), {"generator": 0})
-    setting = Setting(engine, plan.task, plan.roles, plan.seats, plan.config.sampling, 0, 2)
+    run_context = RunContext(engine, plan.task, plan.roles, plan.agents, plan.config.sampling, 0, 2)
 
-    def play(table: Table) -> Traces:
-        if table.turn == 3:
+    def rollout(ctx: Context) -> Rollouts:
+        if ctx.turn == 3:
             raise ValueError("turn 3")
-        table.problems(int(table.turn))
-        return Traces([])
+        ctx.problems(int(ctx.turn))
+        return Rollouts([])
 
-    ahead = Ahead(play, engine, staleness=1)
-    ahead.begin(Table(setting, turn, "generator", start=10) for turn in range(1, 6))
-    assert ahead.take_next().table.start == 10 and engine.frozen_times == 2
+    ahead = Ahead(rollout, engine, staleness=1)
+    ahead.begin(Context(run_context, turn, "generator", start=10) for turn in range(1, 6))
+    assert ahead.take_next().ctx.start == 10 and engine.frozen_times == 2
     ahead.submit_next()
     second = ahead.take_next()
-    assert second.table.start == 11 and engine.frozen_times == 3
+    assert second.ctx.start == 11 and engine.frozen_times == 3
     assert second.hidden_seconds(second.ended + 1) == second.ended - second.began and second.hidden_seconds(second.began) == 0
     with pytest.raises(ValueError, match="turn 3"):
         ahead.take_next()
@@ -308,24 +308,24 @@ class Looking(Grpo):
 
     overlap = ""
 
-    def play(self, table: Table) -> Traces:
-        if table.turn == 1:
+    def rollout(self, ctx: Context) -> Rollouts:
+        if ctx.turn == 1:
             self.state["seen"] = 1
-        if table.turn == 2:
+        if ctx.turn == 2:
             assert "seen" not in self.state
-        if table.turn == 3:
+        if ctx.turn == 3:
             self.rollouts += 1
-            return Traces([])
-        return table.preferences.kept  # type: ignore[return-value]
+            return Rollouts([])
+        return ctx.preferences.kept  # type: ignore[return-value]
 
 
 def test_play_cannot_reach_what_learning_changes() -> None:
     plan = resolve([TINY, {"recipe": "grpo"}])
     recipe = Looking(plan.recipe.options, plan.recipe.objectives, plan.recipe.policies, 2)
     engine = Freezing(make_engine(plan), {"generator": 0})
-    setting = Setting(engine, plan.task, plan.roles, plan.seats, plan.config.sampling, 0, 2)
+    run_context = RunContext(engine, plan.task, plan.roles, plan.agents, plan.config.sampling, 0, 2)
     ahead = Ahead(isolate_recipe(recipe), engine, staleness=3)
-    ahead.begin(Table(setting, turn, "generator") for turn in (1, 2, 3, 4))
+    ahead.begin(Context(run_context, turn, "generator") for turn in (1, 2, 3, 4))
     state = "use the recipe's `state`"
     for what in (state, state, "set attributes of the recipe", "use the pairs that were kept"):
         with pytest.raises(ValueError, match=f"while earlier ones are learned cannot {what}"):
@@ -337,20 +337,20 @@ def test_play_cannot_reach_what_learning_changes() -> None:
 def test_who_closes_waits_for_the_call_under_way_and_for_no_other() -> None:
     plan = resolve([TINY, {"recipe": "grpo"}])
     engine = Freezing(make_engine(plan), {"generator": 0})
-    setting = Setting(engine, plan.task, plan.roles, plan.seats, plan.config.sampling, 0, 2)
+    run_context = RunContext(engine, plan.task, plan.roles, plan.agents, plan.config.sampling, 0, 2)
     asked, reached = threading.Event(), []
 
-    def play(table: Table) -> Traces:
-        table.ask("generator", table.problems())
+    def rollout(ctx: Context) -> Rollouts:
+        ctx.ask("generator", ctx.problems())
         asked.set()
         assert ahead.stop.wait(60)
         reached.append("the end of the first call")
-        table.ask("generator", table.problems())
+        ctx.ask("generator", ctx.problems())
         reached.append("the end of the second")
-        return Traces([])
+        return Rollouts([])
 
-    ahead = Ahead(play, engine, staleness=1)
-    ahead.begin(Table(setting, turn, "generator") for turn in (1, 2))
+    ahead = Ahead(rollout, engine, staleness=1)
+    ahead.begin(Context(run_context, turn, "generator") for turn in (1, 2))
     assert asked.wait(60)
     ahead.close()
     assert reached == ["the end of the first call"]
@@ -372,13 +372,13 @@ def test_a_thread_that_missed_the_end_starts_no_cluster(monkeypatch: pytest.Monk
 
 
 class Asking(Grpo):
-    """Asks a seat again when it gives credit."""
+    """Asks a agent again when it gives credit."""
 
     overlap = ""
 
-    def credit(self, table: Table, played: Traces) -> list[Lesson]:
-        table.ask("generator", [trace.problem for trace in played[:1]])
-        return super().credit(table, played)
+    def credit(self, ctx: Context, rollouts: Rollouts) -> list[TrainBatch]:
+        ctx.ask("generator", [rollout.problem for rollout in rollouts[:1]])
+        return super().credit(ctx, rollouts)
 
 
 def test_credit_cannot_ask_samplers_that_play_the_next_turns(tmp_path: Path) -> None:
@@ -419,8 +419,8 @@ def test_turns_of_a_stretch_know_how_far_the_run_is(tmp_path: Path) -> None:
     with RunFolder(tmp_path, 1) as folder:
         loop = Loop(plan, make_engine(plan), folder, LiveView("", None, quiet=True))
         tables = [loop.make_context(*turn) for turn in loop.stretch(loop.next_cursor())]
-    assert [table.turn for table in tables] == [1, 2, 3]
-    assert [table.progress for table in tables] == [0.0, 0.25, 0.5]
+    assert [ctx.turn for ctx in tables] == [1, 2, 3]
+    assert [ctx.progress for ctx in tables] == [0.0, 0.25, 0.5]
 
 
 class Freezing(Still):

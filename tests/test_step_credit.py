@@ -10,41 +10,41 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from helpers import PROPERTY, make_trace
+from helpers import PROPERTY, make_rollout
 from milonga.credit import ClassBalance, StepCredit, decay, mix_advantages, outcome_advantages, shares
 from milonga.credit.tokens import StepNorm
 from milonga.objectives import OBJECTIVES, make_objective
-from milonga.types import Floats, Traces
+from milonga.types import Floats, Rollouts
 
 NAN = float("nan")
 NORMS: tuple[StepNorm, ...] = ("paper", "verdict")
 GROUP_PRESETS = [name for name in OBJECTIVES if not OBJECTIVES.get(name).advantage.startswith("whiten")]
 
 # Five completion tokens with steps that end at the second and the fourth; three with one that ends at the second.
-PAIR = Traces([make_trace(2, 5, (2, 4), id="a"), make_trace(2, 3, (2,), id="b")])
+PAIR = Rollouts([make_rollout(2, 5, (2, 4), id="a"), make_rollout(2, 3, (2,), id="b")])
 VERDICTS = [[1.0, -1.0], [1.0]]
 
 
 def credit(
     preset: str,
     verdicts: Sequence[Sequence[float] | None],
-    traces: Traces,
+    rollouts: Rollouts,
     norm: StepNorm = "verdict",
     scale: float = 1.0,
     gamma: float = 1.0,
 ) -> list[list[float]]:
     """Advantages of the completion tokens; the prompts are checked to have none."""
     rule = StepCredit(norm, scale, gamma)
-    found = rule.advantages(verdicts, traces, ["g"] * len(traces), make_objective(preset))
-    for array, trace in zip(found, traces, strict=True):
-        assert len(array) == len(trace.ids) and not array[~trace.mask].any()
-    return [array[trace.mask].tolist() for array, trace in zip(found, traces, strict=True)]
+    found = rule.advantages(verdicts, rollouts, ["g"] * len(rollouts), make_objective(preset))
+    for array, rollout in zip(found, rollouts, strict=True):
+        assert len(array) == len(rollout.ids) and not array[~rollout.mask].any()
+    return [array[rollout.mask].tolist() for array, rollout in zip(found, rollouts, strict=True)]
 
 
-def unanimous(counts: Sequence[int], verdict: float) -> tuple[list[list[float]], Traces]:
+def unanimous(counts: Sequence[int], verdict: float) -> tuple[list[list[float]], Rollouts]:
     """Solutions of one token per step and one more, with the same verdict on every step."""
-    traces = Traces(make_trace(1, k + 1, range(1, k + 1), id=f"t{i}") for i, k in enumerate(counts))
-    return [[verdict] * k for k in counts], traces
+    rollouts = Rollouts(make_rollout(1, k + 1, range(1, k + 1), id=f"t{i}") for i, k in enumerate(counts))
+    return [[verdict] * k for k in counts], rollouts
 
 
 class TestGroupForms:
@@ -73,7 +73,7 @@ class TestGroupForms:
         assert found[1] == pytest.approx([10, 10, 0])
 
     def test_groups_are_pooled_apart(self) -> None:
-        four = Traces([*PAIR, *PAIR])
+        four = Rollouts([*PAIR, *PAIR])
         opposed = [*VERDICTS, [-1.0, -1.0], [1.0]]
         rule = StepCredit("paper")
         apart = rule.advantages(opposed, four, "aabb", make_objective("grpo"))
@@ -82,32 +82,32 @@ class TestGroupForms:
 
 
 class TestReinforcePlusPlusForm:
-    traces = Traces([make_trace(2, 4, (2, 3), id="a"), make_trace(2, 2, (1,), id="b")])
+    rollouts = Rollouts([make_rollout(2, 4, (2, 3), id="a"), make_rollout(2, 2, (1,), id="b")])
 
     @pytest.mark.parametrize(("gamma", "returns"), [(1.0, [0, 0, -0.5, 0, 1, 0]), (0.5, [0.125, 0.25, -0.5, 0, 1, 0])])
     def test_is_the_return_over_tokens_whitened_over_the_batch(self, gamma: float, returns: list[float]) -> None:
         expected = (np.array(returns) - np.mean(returns)) / np.std(returns)
-        found = credit("reinforce_pp", VERDICTS, self.traces, gamma=gamma, norm="paper")
+        found = credit("reinforce_pp", VERDICTS, self.rollouts, gamma=gamma, norm="paper")
         assert [x for row in found for x in row] == pytest.approx(expected, abs=1e-5)
 
     def test_by_numbers(self) -> None:
-        found = credit("reinforce_pp", VERDICTS, self.traces, norm="paper")
+        found = credit("reinforce_pp", VERDICTS, self.rollouts, norm="paper")
         assert found[0] == pytest.approx([-0.1857, -0.1857, -1.2999, -0.1857], abs=1e-4)
         assert found[1] == pytest.approx([2.0426, -0.1857], abs=1e-4)
 
     def test_by_numbers_with_whitened_verdicts(self) -> None:
         """Verdicts less their mean 1/3, over K, as returns: -1/3, -1/3, -2/3, 0 and 2/3, 0, with a std of 0.41574."""
-        found = credit("reinforce_pp", VERDICTS, self.traces, norm="verdict")
+        found = credit("reinforce_pp", VERDICTS, self.rollouts, norm="verdict")
         assert found[0] == pytest.approx([-0.80178, -0.80178, -1.60357, 0], abs=1e-4)
         assert found[1] == pytest.approx([1.60357, 0], abs=1e-4)
 
     @pytest.mark.parametrize("preset", ["reinforce_pp", "reinforce_pp_baseline"])
     def test_a_solution_without_verdicts_is_neither_punished_nor_counted(self, preset: str) -> None:
         """Law 3: whitening a return of zero would give what could not be read the advantage -mean / std."""
-        traces = Traces([*self.traces, make_trace(2, 6, (3,), id="c")])
-        found = credit(preset, [*VERDICTS, None], traces)
+        rollouts = Rollouts([*self.rollouts, make_rollout(2, 6, (3,), id="c")])
+        found = credit(preset, [*VERDICTS, None], rollouts)
         assert found[2] == [0] * 6
-        assert found[:2] == credit(preset, VERDICTS, self.traces)
+        assert found[:2] == credit(preset, VERDICTS, self.rollouts)
 
 
 class TestTraps:
@@ -145,10 +145,10 @@ class TestTraps:
     @pytest.mark.parametrize("nothing", [None, []])
     def test_no_verdicts_no_step_credit(self, preset: str, nothing: list[float] | None) -> None:
         ends = () if nothing == [] else (2,)
-        traces = Traces([make_trace(2, 5, (2, 4)), make_trace(2, 3, ends)])
-        found = credit(preset, [[1.0, -1.0], nothing], traces)
+        rollouts = Rollouts([make_rollout(2, 5, (2, 4)), make_rollout(2, 3, ends)])
+        found = credit(preset, [[1.0, -1.0], nothing], rollouts)
         assert any(found[0]) and not any(found[1])
-        assert not any(credit(preset, [nothing], traces[1:])[0])
+        assert not any(credit(preset, [nothing], rollouts[1:])[0])
 
     def test_a_wrong_number_of_verdicts_is_an_error(self) -> None:
         with pytest.raises(ValueError, match="3 verdicts for 2 steps"):
@@ -170,9 +170,9 @@ class TestTraps:
 def test_step_rewards_of_a_group_sum_to_zero(data: st.DataObject, norm: StepNorm, preset: str) -> None:
     """What the steps pay, read off at the first token; times K where the verdicts themselves were whitened."""
     counts = data.draw(st.lists(st.integers(1, 5), min_size=1, max_size=5))
-    _, traces = unanimous(counts, 1.0)
+    _, rollouts = unanimous(counts, 1.0)
     verdicts = [[data.draw(st.sampled_from([1.0, -1.0])) for _ in range(k)] for k in counts]
-    found = credit(preset, verdicts, traces, norm)
+    found = credit(preset, verdicts, rollouts, norm)
     total = sum(row[0] * (k if norm == "verdict" else 1) for row, k in zip(found, counts, strict=True))
     assert total == pytest.approx(0, abs=1e-8)
 
@@ -264,9 +264,9 @@ class TestShares:
 
     def test_alpha_is_not_the_share(self) -> None:
         """Eight whitened steps of one sign start as an equal share at alpha = 0.1, not as a tenth."""
-        traces = Traces([make_trace(1, 8, range(1, 9)), make_trace(1, 8, range(1, 9))])
+        rollouts = Rollouts([make_rollout(1, 8, range(1, 9)), make_rollout(1, 8, range(1, 9))])
         objective = make_objective("grpo")
-        process = StepCredit("paper").advantages([[1.0] * 8, [-1.0] * 8], traces, "gg", objective)
-        outcome = outcome_advantages(np.array([1.0, 0]), traces, "gg", objective)
+        process = StepCredit("paper").advantages([[1.0] * 8, [-1.0] * 8], rollouts, "gg", objective)
+        outcome = outcome_advantages(np.array([1.0, 0]), rollouts, "gg", objective)
         assert process[0][1] == pytest.approx(8, rel=0.05)
-        assert shares(outcome, process, 0.1, [t.mask for t in traces])["step_share"] > 0.4
+        assert shares(outcome, process, 0.1, [t.mask for t in rollouts])["step_share"] > 0.4

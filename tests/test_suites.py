@@ -35,9 +35,9 @@ from milonga.loop import make_evaluator
 from milonga.measuring import load_subject, make_suite, open_generator, open_subject
 from milonga.resolve import resolve
 from milonga.roles import Critic, StepSolver
-from milonga.table import Setting
+from milonga.context import RunContext
 from milonga.tasks import make_task
-from milonga.types import Problem, Reading, Solution, Trace, Traces
+from milonga.types import Problem, Parsed, Solution, Rollout, Rollouts
 
 RIGHT = {"problem": "7+5*3%100", "steps": ["7+5=12", "12*3=36"], "label": -1, "final_answer_correct": True}
 WRONG = RIGHT | {"steps": ["7+5=13", "13*3=39"], "label": 0, "final_answer_correct": False}
@@ -143,7 +143,7 @@ def test_only_processbench_takes_a_model_without_a_run(tmp_path: Path) -> None:
 def test_who_is_not_there_cannot_be_measured() -> None:
     plan = resolve([TINY, {"recipe": "grpo"}])
     with (
-        pytest.raises(ConfigError, match="'grpo' has no verifier to measure; its seats are generator"),
+        pytest.raises(ConfigError, match="'grpo' has no verifier to measure; its agents are generator"),
         load_subject(plan, None, ["judge"]),
     ):
         pass
@@ -152,7 +152,7 @@ def test_who_is_not_there_cannot_be_measured() -> None:
 def test_only_the_weights_that_are_needed_are_loaded(trained: Path) -> None:
     for needs, policies in ((["judge"], ["verifier"]), (["solver"], ["generator"])):
         with open_subject(trained, False, needs) as (_, subject):
-            assert list(subject.setting.engine.policies) == policies  # type: ignore[attr-defined]
+            assert list(subject.run_context.engine.policies) == policies  # type: ignore[attr-defined]
 
 
 def test_more_problems_than_there_are_are_not_measured_twice(tmp_path: Path) -> None:
@@ -161,21 +161,21 @@ def test_more_problems_than_there_are_are_not_measured_twice(tmp_path: Path) -> 
     (tmp_path / "test.jsonl").write_text("\n".join(map(json.dumps, lines[5:])))
     task = make_task({"name": "jsonl", "path": str(tmp_path / "train.jsonl"), "test_path": str(tmp_path / "test.jsonl")})
     assert (count_held_out(task, "test", 2), count_held_out(task, "test", 64)) == (2, 3)
-    asked = [Trace.from_text(str(k), "g", Problem(str(k), f"What is {k}?", ""), "", Reading(None, 0.0)) for k in (0, 1, 6)]
+    asked = [Rollout.from_text(str(k), "g", Problem(str(k), f"What is {k}?", ""), "", Parsed(None, 0.0)) for k in (0, 1, 6)]
     size = task.size("train")
-    assert size is not None and count_overlap(task, Traces(asked)) == sum(
+    assert size is not None and count_overlap(task, Rollouts(asked)) == sum(
         f"what is {k}?" in {task.problem("train", i).text for i in range(size)} for k in (0, 1, 6)
     )
-    assert count_overlap(make_task({"name": "chain"}), Traces(asked)) is None
+    assert count_overlap(make_task({"name": "chain"}), Rollouts(asked)) is None
 
 
-def test_which_seats_are_measured_is_not_a_matter_of_their_names() -> None:
+def test_which_agents_are_measured_is_not_a_matter_of_their_names() -> None:
     plan = resolve([TINY, {"recipe": "tango"}])
     config, names = plan.config, {"generator": "writer", "verifier": "reader"}
-    roles, seats = ({names[key]: value for key, value in old.items()} for old in (plan.roles, plan.seats))
+    roles, agents = ({names[key]: value for key, value in old.items()} for old in (plan.roles, plan.agents))
     engine = make_engine(plan)
-    renamed = Setting(engine, plan.task, roles, seats, config.sampling, 0, 4)  # type: ignore[arg-type]
-    plain = make_evaluator(plan, Setting(engine, plan.task, plan.roles, plan.seats, config.sampling, 0, 4))
+    renamed = RunContext(engine, plan.task, roles, agents, config.sampling, 0, 4)  # type: ignore[arg-type]
+    plain = make_evaluator(plan, RunContext(engine, plan.task, plan.roles, plan.agents, config.sampling, 0, 4))
     found = Evaluator(renamed, config.eval, plain.bench, plan.recipe.measure, "writer", "reader")()
     assert set(found) == set(plain()) and found["eval/generator/accuracy"] is not None
 
@@ -231,12 +231,12 @@ def test_a_generator_of_another_dialect_is_refused(trained: Path) -> None:
     @contextmanager
     def tagged(name: str) -> Iterator[Subject]:
         with open_generator(name) as other:
-            yield replace(other, setting=replace(other.setting, roles={other.solver: StepSolver("tagged")}))
+            yield replace(other, run_context=replace(other.run_context, roles={other.solver: StepSolver("tagged")}))
 
     with open_subject(trained, False, Transfer.needs) as (_, subject):
         suite = Transfer(Transfer.Options(problems=1, samples=1))
         with pytest.raises(ConfigError, match="'embedded' writes in the tagged dialect"):
-            suite.sample_other_generator("embedded", replace(subject, another=tagged), subject.setting.task)
+            suite.sample_other_generator("embedded", replace(subject, another=tagged), subject.run_context.task)
 
 
 def test_harder_problems_have_more_steps() -> None:
@@ -345,15 +345,15 @@ def test_thresholds_of_verifiers_that_give_numbers(recipe: str, tmp_path: Path) 
 
 def test_modes_by_hand(tmp_path: Path) -> None:
     """Votes are a prediction of their own; an error behind a right answer is what `hidden_f1` is about."""
-    items = Traces(read_processbench(write(tmp_path / "x.json", ITEMS), StepSolver("terse")))
+    items = Rollouts(read_processbench(write(tmp_path / "x.json", ITEMS), StepSolver("terse")))
     said: list[list[int | None]] = [[-1, -1, 0], [0, 0, None], [0, 1, -1], [None, None, None], [-1, 1, 1]]
-    sampled = Mode("sampled", {item.id: row for item, row in zip(items, said, strict=True)}, Traces([]))
+    sampled = Mode("sampled", {item.id: row for item, row in zip(items, said, strict=True)}, Rollouts([]))
     row = measure_subset("x", items, sampled)
     assert row["error_accuracy"] == pytest.approx(3 / 9) and row["right_accuracy"] == pytest.approx(3 / 6)
     assert row["hidden_f1"] == 0.0 and row["unparsed_rate"] == pytest.approx(4 / 15)
     # Of the errors five predictions say one is there, one says none, three say nothing.
     assert row["detection_f1"] == pytest.approx(harmonic_mean(4 / 9, 3 / 6)) and row["index_shift"] == pytest.approx(-1 / 4)
-    voted = Mode("vote", {item.id: [p] for item, p in zip(items, [-1, 0, 0, None, 1], strict=True)}, Traces([]))
+    voted = Mode("vote", {item.id: [p] for item, p in zip(items, [-1, 0, 0, None, 1], strict=True)}, Rollouts([]))
     assert measure_subset("x", items, voted)["f1"] == pytest.approx(harmonic_mean(1 / 3, 1 / 2))
     assert average_rows([row], 1) == []
 
@@ -373,8 +373,8 @@ def test_files_that_cannot_be_what_they_say_are_refused(tmp_path: Path) -> None:
 # -- The critic ------------------------------------------------------------------------------------
 
 
-def paragraphs(*steps: str) -> Trace:
-    return Trace.from_text("s", "generator", Problem("p", "what?", ""), "", Reading(Solution(steps, (), None), 1.0))
+def paragraphs(*steps: str) -> Rollout:
+    return Rollout.from_text("s", "generator", Problem("p", "what?", ""), "", Parsed(Solution(steps, (), None), 1.0))
 
 
 def test_a_critic_sees_numbered_paragraphs_as_they_are(tmp_path: Path) -> None:
@@ -403,12 +403,12 @@ def test_a_critic_sees_numbered_paragraphs_as_they_are(tmp_path: Path) -> None:
     ],
 )
 def test_the_last_box_is_read_as_a_number(text: str, steps: tuple[bool, ...] | None) -> None:
-    reading = Critic("tagged").read(text, paragraphs("a", "b", "c"))
-    assert reading.value.steps == steps and reading.is_valid == (steps is not None)
+    parsed = Critic("tagged").parse(text, paragraphs("a", "b", "c"))
+    assert parsed.value.steps == steps and parsed.is_valid == (steps is not None)
 
 
 @pytest.mark.parametrize("index", [-1, 0, 2])
 def test_what_a_critic_writes_reads_back(index: int) -> None:
     critic = Critic("tagged")
-    steps = critic.read(critic.write(index), paragraphs("a", "b", "c")).value.steps
+    steps = critic.parse(critic.write(index), paragraphs("a", "b", "c")).value.steps
     assert steps is not None and (steps.index(False) if False in steps else -1) == index

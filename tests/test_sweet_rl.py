@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cases import TINY
-from helpers import PROPERTY, make_trace
+from helpers import PROPERTY, make_rollout
 from milonga.api import make_engine
 from milonga.credit import make_token_factors, sample_half_pairs, sum_turns
 from milonga.engine.local import LocalEngine
@@ -35,9 +35,9 @@ from milonga.recipes.privileged import encode_for_critic, order_accuracy_by_prob
 from milonga.recipes.sweet_rl import BASE, FORMAT, SweetRl
 from milonga.resolve import Plan, resolve
 from milonga.roles import DIALECTS, Dialect, Inquirer, PrivilegedCritic
-from milonga.table import Setting, Table
+from milonga.context import RunContext, Context
 from milonga.tasks import make_task
-from milonga.types import Grade, Problem, Reading, Segment, Trace, Traces
+from milonga.types import Grade, Problem, Parsed, Segment, Rollout, Rollouts
 from short import assert_resumes, short_loop
 
 
@@ -53,8 +53,8 @@ def plan(**options: Any) -> Plan:
     return resolve([TINY, {"recipe": "sweet_rl", "options": {"candidates": 6, "questions": 2} | options}])
 
 
-def table(p: Plan, learner: str = "generator", phase: str = "") -> Table:
-    return Table(Setting(engine(), p.task, p.roles, p.seats, p.config.sampling, 0, 4), 1, learner, phase)
+def ctx(p: Plan, learner: str = "generator", phase: str = "") -> Context:
+    return Context(RunContext(engine(), p.task, p.roles, p.agents, p.config.sampling, 0, 4), 1, learner, phase)
 
 
 def recipe_of(p: Plan) -> SweetRl:
@@ -62,7 +62,7 @@ def recipe_of(p: Plan) -> SweetRl:
     return p.recipe
 
 
-def talking(p: Plan, one: Table, said: list[str], n: int = 4) -> Traces:
+def talking(p: Plan, one: Context, said: list[str], n: int = 4) -> Rollouts:
     """Dialogues about the turn's problems in which the actor says these things."""
     problems = recipe_of(p).draw_problems(one, n)
     talks = one.write("generator", problems, [said[0]] * n)
@@ -98,23 +98,23 @@ def test_chain_facts_are_its_operands() -> None:
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_questions_read_back_and_a_solution_comes_after_the_last(dialect: Dialect) -> None:
     role = Inquirer(dialect, 1)
-    assert role.read(role.write_question(2)).value.part == 2 and role.read(role.write_question(11)).value.part == 11
+    assert role.parse(role.write_question(2)).value.part == 2 and role.parse(role.write_question(11)).value.part == 11
     for text in ("", "0", "x", "1 2", "37+5=42"):
-        reading = role.read(text)
-        assert reading.value.part is None and not reading.is_valid
-    talk = make_trace(1, 2)
-    solved = role.read(role.solver.write(["3+4=7"], "7"), talk)
+        parsed = role.parse(text)
+        assert parsed.value.part is None and not parsed.is_valid
+    talk = make_rollout(1, 2)
+    solved = role.parse(role.solver.write(["3+4=7"], "7"), talk)
     assert solved.value.answer == "7" and solved.is_valid
 
 
 def test_the_one_who_knows_tells_what_was_asked_for_and_nothing_else() -> None:
     p = plan()
-    one = table(p)
+    one = ctx(p)
     for talk in talking(p, one, ["1", "1"]):
         hidden = talk.problem.data["hidden"]
         assert list_asked_parts(talk) == [0, 0] and flag_useful_questions(talk) == [0 in hidden, False]
         assert make_known_problem(talk).text == render_known_text(talk.problem, [0])
-        (told,) = render_answers(one, Traces([talk]))
+        (told,) = render_answers(one, Rollouts([talk]))
         text = "".join(part.text for part in told)
         assert render_known_text(talk.problem, [0]) in text and (1 in hidden) == (talk.problem.data["whole"] not in text)
     odd = talking(p, one, ["x"], 1)[0]
@@ -126,7 +126,7 @@ def test_the_one_who_knows_tells_what_was_asked_for_and_nothing_else() -> None:
 
 def test_an_untrained_critic_finds_every_turn_equally_good() -> None:
     p = plan()
-    one = table(p, "critic")
+    one = ctx(p, "critic")
     talks = sample_dialogues(one, recipe_of(p).draw_problems(one, 3), 2, BASE)
     assert all(len(talk.turn_spans) == 3 for talk in talks)
     for sees in (True, False):
@@ -136,7 +136,7 @@ def test_an_untrained_critic_finds_every_turn_equally_good() -> None:
 
 def test_a_reference_that_does_not_see_the_whole_is_biased_before_any_training() -> None:
     p = plan(rank_reference="without_c")
-    one = table(p, "critic")
+    one = ctx(p, "critic")
     talks = sample_dialogues(one, recipe_of(p).draw_problems(one, 3), 2, BASE)
     scores = recipe_of(p).score_turns(one, talks, BASE)
     assert np.abs(scores).max() > 0.01
@@ -147,7 +147,7 @@ def test_a_reference_that_does_not_see_the_whole_is_biased_before_any_training()
 
 def test_the_critic_reads_the_whole_problem_in_front_of_the_very_tokens() -> None:
     p = plan()
-    one = table(p)
+    one = ctx(p)
     codec = engine().policy("critic").codec
     talks = sample_dialogues(one, recipe_of(p).draw_problems(one, 3), 1, BASE)
     for sees in (True, False):
@@ -163,7 +163,7 @@ def test_the_critic_reads_the_whole_problem_in_front_of_the_very_tokens() -> Non
             )
 
 
-def conversation(*lengths: int) -> Trace:
+def conversation(*lengths: int) -> Rollout:
     """Turns of these lengths behind two tokens of a prompt, with one token of somebody else between them."""
     segments, at = [Segment("prompt", 0, 2)], 2
     for number, length in enumerate(lengths):
@@ -172,13 +172,13 @@ def conversation(*lengths: int) -> Trace:
             at += 1
         segments.append(Segment("generator", at, at + length, "generator", trained=True))
         at += length
-    trace = make_trace(2, at - 2)
-    trace.segments = tuple(segments)
-    return trace
+    rollout = make_rollout(2, at - 2)
+    rollout.segments = tuple(segments)
+    return rollout
 
 
 def test_scores_of_turns_by_hand() -> None:
-    talk = Traces([conversation(2, 4)])
+    talk = Rollouts([conversation(2, 4)])
     numbers = [np.array([9, 9, 1, 3, 9, 1, 1, 1, 5], dtype=float)]
     for how, expected in (("sum_of_turn_means", [2.0, 2.0]), ("token_mean", [4 / 6, 8 / 6]), ("sum", [4.0, 8.0])):
         factors = make_token_factors(talk, how)  # type: ignore[arg-type]
@@ -189,7 +189,7 @@ def test_scores_of_turns_by_hand() -> None:
 @PROPERTY
 @given(st.lists(st.integers(1, 6), min_size=1, max_size=4), st.integers(1, 4))
 def test_the_length_of_a_turn_does_not_count(lengths: list[int], times: int) -> None:
-    short, long = Traces([conversation(*lengths)]), Traces([conversation(*(times * n for n in lengths))])
+    short, long = Rollouts([conversation(*lengths)]), Rollouts([conversation(*(times * n for n in lengths))])
     for talk in (short, long):
         ones = [np.ones(len(talk[0].ids))]
         assert sum_turns(ones, make_token_factors(talk, "sum_of_turn_means"), talk)[0] == pytest.approx([1.0] * len(lengths))
@@ -213,32 +213,32 @@ def test_factors_enter_the_score_and_swapping_sides_negates_its_argument() -> No
 
 def test_the_first_dialogue_that_ended_well_wins_against_each_that_did_not() -> None:
     ends = [("p", False), ("p", True), ("p", True), ("p", False), ("q", False), ("r", True)]
-    talks = Traces(make_trace(1, 1, problem=name, correct=right, id=f"t{n}") for n, (name, right) in enumerate(ends))
+    talks = Rollouts(make_rollout(1, 1, problem=name, correct=right, id=f"t{n}") for n, (name, right) in enumerate(ends))
     assert [(winner.id, loser.id) for _, winner, loser in pair_by_outcome(talks)] == [("t1", "t0"), ("t1", "t3")]
 
 
 def test_right_steps_and_format_make_a_gap_only_where_that_is_asked_for() -> None:
-    talks = Traces(make_trace(1, 1, correct=False, id=f"t{n}") for n in range(3))
+    talks = Rollouts(make_rollout(1, 1, correct=False, id=f"t{n}") for n in range(3))
     for talk, steps in zip(talks, [(True, False), (True, True), ()], strict=True):
         talk.grade = Grade(False, steps)
     assert pair_by_outcome(talks) == []
     assert [(winner.id, loser.id) for _, winner, loser in pair_by_outcome(talks, True)] == [("t1", "t0"), ("t1", "t2")]
-    talks[1].reading = Reading(talks[1].reading.value, 0.0, "no answer line")
+    talks[1].parsed = Parsed(talks[1].parsed.value, 0.0, "no answer line")
     assert [winner.id for _, winner, _ in pair_by_outcome(talks, True)] == ["t0", "t0"]
 
 
 def test_the_critic_learns_from_whole_dialogues_with_a_factor_for_each_token() -> None:
     p = plan()
-    one = table(p, "critic")
+    one = ctx(p, "critic")
     good, bad = talking(p, one, ["1", "2", "#1"], 2), talking(p, one, ["1", "1", "#2"], 2)
     for talk, right in ((good[0], True), (bad[0], False)):
-        talk.grade = make_trace(1, 1, correct=right).grade
+        talk.grade = make_rollout(1, 1, correct=right).grade
     bad[0].problem = good[0].problem
-    (made,) = p.recipe.credit(one, Traces([good[0], bad[0]]))
+    (made,) = p.recipe.credit(one, Rollouts([good[0], bad[0]]))
     assert made.policy == "critic" and made.labels == [1.0, 0.0] and made.sources == {"answers": 1.0}
     assert made.factors is not None and [row.sum() for row in made.factors] == pytest.approx([3.0, 3.0])
     assert made.notes["coverage"] == 1.0
-    assert p.recipe.credit(one, Traces([good[0]])) == []
+    assert p.recipe.credit(one, Rollouts([good[0]])) == []
 
 
 # The actor.
@@ -263,17 +263,17 @@ def test_the_winner_is_never_of_the_worse_half(values: list[int], seed: int) -> 
 
 
 def test_the_actor_never_reads_the_whole_problem() -> None:
-    """Not in a prompt of its lessons, and not in what they hold for later."""
+    """Not in a prompt of its train batches, and not in what they hold for later."""
     p = plan(hidden=2, questions=2)
-    one = table(p)
+    one = ctx(p)
     recipe, codec = recipe_of(p), engine().policy("generator").codec
-    played = recipe.play(one)
-    ranks = np.random.default_rng(0).normal(size=len(played))
-    recipe.score_turns = lambda *_: [[0.0] * (len(t.turn_spans) - 1) + [rank] for t, rank in zip(played, ranks, strict=True)]  # type: ignore[method-assign]
-    (made,) = recipe.credit(one, played)
+    rollouts = recipe.rollout(one)
+    ranks = np.random.default_rng(0).normal(size=len(rollouts))
+    recipe.score_turns = lambda *_: [[0.0] * (len(t.turn_spans) - 1) + [rank] for t, rank in zip(rollouts, ranks, strict=True)]  # type: ignore[method-assign]
+    (made,) = recipe.credit(one, rollouts)
     assert made.policy == "generator" and made.sources == {"critic": 1.0} and made.factors is None
     by_text = {}
-    for row in made.traces:
+    for row in made.rollouts:
         start, end = row.segments[-1].start, row.segments[-1].end
         assert row.mask[start:end].all() and not row.mask[:start].any(), "one turn alone is trained"
         asked = list(list_asked_parts(row.earlier_conversation)) if row.earlier_conversation is not None else []
@@ -287,34 +287,34 @@ def test_the_actor_never_reads_the_whole_problem() -> None:
 
 def test_candidates_of_a_turn_are_compared_with_each_other_alone() -> None:
     p = plan()
-    one = table(p)
+    one = ctx(p)
     recipe = recipe_of(p)
-    played = recipe.play(one)
-    assert [sum(len(t.turn_spans) == turns for t in played) for turns in (1, 2, 3)] == [24, 24, 24]
-    recipe.score_turns = lambda *_: [[float(n)] for n in range(len(played))]  # type: ignore[method-assign]
-    (made,) = recipe.credit(one, played)
-    for winner, loser in zip(made.traces[::2], made.traces[1::2], strict=True):
+    rollouts = recipe.rollout(one)
+    assert [sum(len(t.turn_spans) == turns for t in rollouts) for turns in (1, 2, 3)] == [24, 24, 24]
+    recipe.score_turns = lambda *_: [[float(n)] for n in range(len(rollouts))]  # type: ignore[method-assign]
+    (made,) = recipe.credit(one, rollouts)
+    for winner, loser in zip(made.rollouts[::2], made.rollouts[1::2], strict=True):
         assert winner.problem.id == loser.problem.id and len(winner.turn_spans) == len(loser.turn_spans)
         assert winner.segments[-1].start == loser.segments[-1].start and winner.text != loser.text
     assert {kept.reason for kept in one.preferences.kept} == {"ranked higher by the critic"}
-    recipe.score_turns = lambda *_: [[1.0]] * len(played)  # type: ignore[method-assign]
-    assert recipe.credit(one, played) == [], "equal scores teach nothing"
+    recipe.score_turns = lambda *_: [[1.0]] * len(rollouts)  # type: ignore[method-assign]
+    assert recipe.credit(one, rollouts) == [], "equal scores teach nothing"
 
 
 def test_whole_dialogues_are_preferred_where_there_is_no_critic() -> None:
     p = plan(credit="trajectory")
     assert [phase.turns for phase in p.recipe.schedule().cycle] == [0, 100]
-    one = table(p)
-    talks = p.recipe.play(one)
+    one = ctx(p)
+    talks = p.recipe.rollout(one)
     for number, talk in enumerate(talks):
-        talk.grade = make_trace(1, 1, correct=number % 3 == 0).grade
+        talk.grade = make_rollout(1, 1, correct=number % 3 == 0).grade
     (made,) = p.recipe.credit(one, talks)
     assert made.policy == "generator" and made.sources == {"answers": 1.0}
-    assert all(row.length == sum(end - start for start, end in row.turn_spans) for row in made.traces)
+    assert all(row.length == sum(end - start for start, end in row.turn_spans) for row in made.rollouts)
 
 
 def test_order_within_problems_by_hand() -> None:
-    rows = Traces(make_trace(1, 1, problem=name, id=f"{n}") for n, name in enumerate("aabbc"))
+    rows = Rollouts(make_rollout(1, 1, problem=name, id=f"{n}") for n, name in enumerate("aabbc"))
     assert order_accuracy_by_problem(rows, [1.0, 0.0, 0.0, 1.0, 5.0], [1.0, 0.0, 1.0, 0.0, 1.0]) == 0.5
     assert order_accuracy_by_problem(rows, [1.0, float("nan"), 0.0, 1.0, 5.0], [1.0, 0.0, 0.0, 1.0, 1.0]) == 1.0
     assert order_accuracy_by_problem(rows, [0.0] * 5, [1.0] * 5) is None
@@ -338,9 +338,9 @@ def test_a_round_begins_with_a_critic_that_is_the_actor(tmp_path: Path) -> None:
 
 def test_the_format_is_shown_in_every_turn() -> None:
     p = plan(format_lines=4)
-    made = p.recipe.play(table(p, phase=FORMAT))
+    made = p.recipe.rollout(ctx(p, phase=FORMAT))
     assert [sum(len(t.turn_spans) == turns for t in made) for turns in (1, 2, 3)] == [4, 4, 4]
-    assert all(t.reading.is_valid for t in made) and all(not t.mask[: t.segments[-1].start].any() for t in made)
+    assert all(t.parsed.is_valid for t in made) and all(not t.mask[: t.segments[-1].start].any() for t in made)
 
 
 def test_what_cannot_be_done_is_refused_in_one_line(tmp_path: Path) -> None:

@@ -17,10 +17,10 @@ from milonga.engine.local.codec import Codec
 from milonga.errors import ConfigError
 from milonga.objectives import OBJECTIVES
 from milonga.resolve import resolve
-from milonga.run.traces import read_traces, write_traces
+from milonga.run.rollouts import read_rollouts, write_rollouts
 from milonga.run.transcripts import read_transcripts
-from milonga.table import Setting, Table
-from milonga.types import Lesson, Part, Prompt, Trace, Traces
+from milonga.context import RunContext, Context
+from milonga.types import TrainBatch, Part, Prompt, Rollout, Rollouts
 
 CHATML = (
     "{% for m in messages %}<|user|>{{ m['role'] }}\n{{ m['content'] }}<eos>\n{% endfor %}"
@@ -38,33 +38,33 @@ def plan(**settings: Any) -> Any:
     return resolve([settings, {"batch": {"problems": 3, "rollouts": 4}}])
 
 
-def table(turn: int = 1, **settings: Any) -> Table:
+def ctx(turn: int = 1, **settings: Any) -> Context:
     p = plan(**settings)
-    return Table(Setting(engine(), p.task, p.roles, p.seats, p.config.sampling, p.config.seed, 3), turn, "generator")
+    return Context(RunContext(engine(), p.task, p.roles, p.agents, p.config.sampling, p.config.seed, 3), turn, "generator")
 
 
-def again(traces: Traces) -> list[Prompt]:
-    return [(Part(">"), Part(trace.problem.text, foreign=True), Part("\n")) for trace in traces]
+def again(rollouts: Rollouts) -> list[Prompt]:
+    return [(Part(">"), Part(rollout.problem.text, foreign=True), Part("\n")) for rollout in rollouts]
 
 
-def three_turns(one: Table, **more: Any) -> tuple[Traces, Traces, Traces]:
+def three_turns(one: Context, **more: Any) -> tuple[Rollouts, Rollouts, Rollouts]:
     first = one.ask("generator", one.problems(), 4)
     second = one.reply("generator", first, again(first), **more)
     return first, second, one.reply("generator", second, again(second), **more)
 
 
-def parts_of(trace: Trace) -> list[str]:
+def parts_of(rollout: Rollout) -> list[str]:
     codec = engine().policy("generator").codec
-    return [codec.text(trace.ids[s.start : s.end].tolist()) for s in trace.segments]
+    return [codec.text(rollout.ids[s.start : s.end].tolist()) for s in rollout.segments]
 
 
 # Ids.
 
 
 def test_a_conversation_keeps_the_ids_of_its_earlier_turns_exactly() -> None:
-    first, second, third = three_turns(table())
+    first, second, third = three_turns(ctx())
     for a, b, c in zip(first, second, third, strict=True):
-        assert b.about == (a,) and c.about == (b,) and c.problem == a.problem
+        assert b.targets == (a,) and c.targets == (b,) and c.problem == a.problem
         for short, long in ((a, b), (b, c)):
             assert long.ids[: len(short.ids)].tolist() == short.ids.tolist()
             assert long.segments[: len(short.segments)] == short.segments
@@ -75,23 +75,23 @@ def test_a_conversation_keeps_the_ids_of_its_earlier_turns_exactly() -> None:
 
 
 def test_only_the_own_turns_are_trained() -> None:
-    for trace in three_turns(table(), speaker="tool")[2]:
-        assert [s.producer for s in trace.segments] == ["prompt", "generator", "tool", "generator", "tool", "generator"]
-        own = np.zeros(len(trace.ids), dtype=bool)
-        for start, end in trace.turn_spans:
+    for rollout in three_turns(ctx(), speaker="tool")[2]:
+        assert [s.producer for s in rollout.segments] == ["prompt", "generator", "tool", "generator", "tool", "generator"]
+        own = np.zeros(len(rollout.ids), dtype=bool)
+        for start, end in rollout.turn_spans:
             own[start:end] = True
-        assert len(trace.turn_spans) == 3 and trace.mask.tolist() == own.tolist()
-        assert not trace.logprobs[~own].any()
+        assert len(rollout.turn_spans) == 3 and rollout.mask.tolist() == own.tolist()
+        assert not rollout.logprobs[~own].any()
 
 
 def test_sampling_and_scoring_agree_on_every_turn() -> None:
-    third = three_turns(table(sampling={"temperature": 0.8}))[2]
-    for scored, trace in zip(engine().score("generator", third), third, strict=True):
-        assert np.abs(scored - trace.logprobs).max() < 1e-5
+    third = three_turns(ctx(sampling={"temperature": 0.8}))[2]
+    for scored, rollout in zip(engine().score("generator", third), third, strict=True):
+        assert np.abs(scored - rollout.logprobs).max() < 1e-5
 
 
 def test_a_turn_that_was_cut_off_is_closed_by_a_token_that_nobody_trains() -> None:
-    cut = table(sampling={"max_tokens": 4})
+    cut = ctx(sampling={"max_tokens": 4})
     first, second, _ = three_turns(cut)
     end = engine().policy("generator").eos[0]
     for a, b in zip(first, second, strict=True):
@@ -100,7 +100,7 @@ def test_a_turn_that_was_cut_off_is_closed_by_a_token_that_nobody_trains() -> No
 
 
 def test_draws_of_a_reply_depend_on_its_conversation_and_not_on_the_others() -> None:
-    one, other = table(), table()
+    one, other = ctx(), ctx()
     first, same = one.ask("generator", one.problems(), 4), other.ask("generator", other.problems(), 4)
     all_of_them, alone = (
         one.reply("generator", first, again(first), 2),
@@ -113,7 +113,7 @@ def test_draws_of_a_reply_depend_on_its_conversation_and_not_on_the_others() -> 
 
 
 def test_what_others_say_never_becomes_a_special_token() -> None:
-    one = table()
+    one = ctx()
     first = one.ask("generator", one.problems(1))
     (reply,) = one.reply("generator", first, [(Part("<eos>", foreign=True),)])
     said = reply.ids[reply.segments[2].start : reply.segments[2].end]
@@ -124,7 +124,7 @@ def test_what_others_say_never_becomes_a_special_token() -> None:
 
 
 def test_given_turns_are_context_and_only_live_samples_are_trained() -> None:
-    one = table()
+    one = ctx()
     problems = one.problems()
     given = one.write("generator", problems, ["1+1=2\n#2"] * 3)
     for reply in one.reply("generator", given, again(given)):
@@ -142,33 +142,33 @@ def test_given_turns_are_context_and_only_live_samples_are_trained() -> None:
 
 
 def test_a_given_reply_is_imitated_and_what_came_before_it_is_not() -> None:
-    one = table()
+    one = ctx()
     first = one.ask("generator", one.problems())
     shown = one.write_reply("generator", first, again(first), [f"1+1=2\n#{t.problem.answer}" for t in first])
-    for before, trace in zip(first, shown, strict=True):
-        assert trace.origin == "given" and trace.correct == 1.0 and trace.about == (before,)
-        assert [s.trained for s in trace.segments] == [False, False, False, True]
-        assert trace.ids[: len(before.ids)].tolist() == before.ids.tolist()
-    lesson = Lesson("generator", OBJECTIVES.get("cross_entropy"), shown)
-    assert all(row.length == len("1+1=2\n#") + len(row.problem.answer) + 1 for row in lesson.traces)
+    for before, rollout in zip(first, shown, strict=True):
+        assert rollout.origin == "given" and rollout.correct == 1.0 and rollout.targets == (before,)
+        assert [s.trained for s in rollout.segments] == [False, False, False, True]
+        assert rollout.ids[: len(before.ids)].tolist() == before.ids.tolist()
+    train_batch = TrainBatch("generator", OBJECTIVES.get("cross_entropy"), shown)
+    assert all(row.length == len("1+1=2\n#") + len(row.problem.answer) + 1 for row in train_batch.rollouts)
 
 
-def test_only_a_seat_that_is_in_a_conversation_goes_on_with_it() -> None:
-    one = table()
+def test_only_a_agent_that_is_in_a_conversation_goes_on_with_it() -> None:
+    one = ctx()
     first = one.ask("generator", one.problems())
     with pytest.raises(ValueError, match="verifier judges"):
         one.reply("verifier", first, again(first))
-    elsewhere = Trace.from_text("x", "generator", first[0].problem, "", first[0].reading)
+    elsewhere = Rollout.from_text("x", "generator", first[0].problem, "", first[0].parsed)
     with pytest.raises(ValueError, match="no conversation of the generator"):
-        one.reply("generator", Traces([elsewhere]), again(first[:1]))
+        one.reply("generator", Rollouts([elsewhere]), again(first[:1]))
 
 
 def test_a_conversation_without_room_is_left_out_and_counted() -> None:
-    one = table()
+    one = ctx()
     first = one.ask("generator", one.problems())
     long = [(Part("7" * 600, foreign=True),), *again(first[1:])]
     replies = one.reply("generator", first, long, 2)
-    assert [t.about[0].id for t in replies] == [t.id for t in first[1:] for _ in range(2)]
+    assert [t.targets[0].id for t in replies] == [t.id for t in first[1:] for _ in range(2)]
     assert one.dropped == {"generator: prompt longer than the model's context": 2}
 
 
@@ -177,33 +177,33 @@ def test_a_conversation_without_room_is_left_out_and_counted() -> None:
 
 @pytest.mark.parametrize("preset", ["grpo", "rloo", "reinforce_pp", "reinforce_pp_baseline"])
 def test_the_reward_of_a_turn_reaches_its_own_tokens_alone(preset: str) -> None:
-    talks = three_turns(table())[2]
+    talks = three_turns(ctx())[2]
     rng = np.random.default_rng(0)
     rewards = [rng.random(len(talks)), 100 * rng.random(len(talks)), rng.random(len(talks))]
     objective = OBJECTIVES.get(preset)
     before = turn_advantages(rewards, talks, talks.problem_ids, objective)
     after = turn_advantages([rewards[0], -rewards[1], rewards[2]], talks, talks.problem_ids, objective)
-    for trace, a, b in zip(talks, before, after, strict=True):
-        (_, _), (start, end), (_, _) = trace.turn_spans
-        assert not a[~trace.mask].any()
+    for rollout, a, b in zip(talks, before, after, strict=True):
+        (_, _), (start, end), (_, _) = rollout.turn_spans
+        assert not a[~rollout.mask].any()
         changed = a != b
         assert changed[start:end].any() and not changed[:start].any() and not changed[end:].any()
 
 
 def test_every_turn_is_compared_with_the_same_turn_of_the_others() -> None:
-    talks = three_turns(table())[2]
+    talks = three_turns(ctx())[2]
     rewards = [np.arange(12.0), 21 * np.arange(12.0)[::-1], np.ones(12)]
     advantages = turn_advantages(rewards, talks, talks.problem_ids, OBJECTIVES.get("rloo"))
     for turn, reward in enumerate(rewards):
         expected = normalise(reward, talks.problem_ids, "leave_one_out")
-        for trace, array, value in zip(talks, advantages, expected, strict=True):
-            start, end = trace.turn_spans[turn]
+        for rollout, array, value in zip(talks, advantages, expected, strict=True):
+            start, end = rollout.turn_spans[turn]
             assert array[start:end].tolist() == [value] * (end - start)
 
 
 def test_the_cost_of_a_token_counts_in_its_own_turn() -> None:
-    talks = three_turns(table())[2]
-    costs = [np.zeros(len(trace.ids)) for trace in talks]
+    talks = three_turns(ctx())[2]
+    costs = [np.zeros(len(rollout.ids)) for rollout in talks]
     costs[0][talks[0].turn_spans[1][0]] = 1.0
     advantages = turn_advantages([np.zeros(12)] * 3, talks, talks.problem_ids, OBJECTIVES.get("rloo"), costs)
     assert [advantages[0][start] for start, _ in talks[0].turn_spans] == [0.0, pytest.approx(-1.0), 0.0]
@@ -211,24 +211,24 @@ def test_the_cost_of_a_token_counts_in_its_own_turn() -> None:
 
 
 def test_one_turn_alone_is_the_conversation_with_another_mask() -> None:
-    trace = three_turns(table())[2][0]
-    alone = isolate_turn(trace, 1)
-    assert alone.ids is trace.ids and np.flatnonzero(alone.mask).tolist() == list(range(*trace.turn_spans[1]))
+    rollout = three_turns(ctx())[2][0]
+    alone = isolate_turn(rollout, 1)
+    assert alone.ids is rollout.ids and np.flatnonzero(alone.mask).tolist() == list(range(*rollout.turn_spans[1]))
 
 
 # What is kept.
 
 
 def test_every_turn_of_a_conversation_is_kept_and_shown_as_a_solution(tmp_path: Path) -> None:
-    first, second, third = three_turns(table())
-    checks = table().ask("verifier", third[:2])
-    write_traces(tmp_path / "traces" / "turn-000001.parquet", [*third, *checks])
-    rows = read_traces(tmp_path / "traces" / "turn-000001.parquet")
+    first, second, third = three_turns(ctx())
+    checks = ctx().ask("verifier", third[:2])
+    write_rollouts(tmp_path / "rollouts" / "turn-000001.parquet", [*third, *checks])
+    rows = read_rollouts(tmp_path / "rollouts" / "turn-000001.parquet")
     assert [row["id"] for row in rows[:6]] == [t.id for pair in zip(first, second, third, strict=True) for t in pair][:6]
     assert len(rows) == 3 * 12 + 2 and rows[2]["turns"] == [list(span) for span in third[0].turn_spans]
     shown = read_transcripts(tmp_path, plan().config)
     assert [one.text for one in shown] == [row["text"] for row in rows[:36]]
-    assert [one.id for one in shown if one.checked] == [trace.id for trace in third[:2]]
+    assert [one.id for one in shown if one.checked] == [rollout.id for rollout in third[:2]]
 
 
 # Chat templates.

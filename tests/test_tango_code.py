@@ -17,8 +17,8 @@ from milonga.recipes.tango_code import TangoCode, TangoCodeOptions, passed_share
 from milonga.resolve import Plan, resolve
 from milonga.roles import Coder
 from milonga.sandbox.values import to_canonical
-from milonga.table import Setting, Table
-from milonga.types import Lesson, Problem, Traces
+from milonga.context import RunContext, Context
+from milonga.types import TrainBatch, Problem, Rollouts
 from short import SHORT
 
 ROW: dict[str, Any] = {"family": "number", "slots": [["source", "*3"], ["source", "+1"]], "signature": "n", "entry": ""}
@@ -32,50 +32,50 @@ def plan(**options: Any) -> Plan:
     return resolve([TINY, {"recipe": "tango_code", "task": SHORT["tango_code"].settings["task"], "options": options}])
 
 
-def played(p: Plan) -> tuple[Table, Traces]:
+def rollouts(p: Plan) -> tuple[Context, Rollouts]:
     """Four programs that nobody has judged."""
-    setting = Setting(make_engine(p), p.task, p.roles, p.seats, p.config.sampling, 0, 4)
-    one = Table(setting, 1, "generator")
+    run_context = RunContext(make_engine(p), p.task, p.roles, p.agents, p.config.sampling, 0, 4)
+    one = Context(run_context, 1, "generator")
     programs = one.ask("generator", [PROBLEM], len(PROGRAMS))
-    for trace, text in zip(programs, PROGRAMS, strict=True):
-        trace.text, trace.reading = text, Coder("terse").read(text)
-        trace.steps = ()
-        trace.grade = p.task.grade(PROBLEM, trace.reading.value.answer, trace.reading.value.steps)
+    for rollout, text in zip(programs, PROGRAMS, strict=True):
+        rollout.text, rollout.parsed = text, Coder("terse").parse(text)
+        rollout.steps = ()
+        rollout.grade = p.task.grade(PROBLEM, rollout.parsed.value.answer, rollout.parsed.value.steps)
     return one, programs
 
 
-def signs(lesson: Lesson) -> list[int]:
-    return [int(np.sign(array.sum())) for array in lesson.advantages or []]
+def signs(train_batch: TrainBatch) -> list[int]:
+    return [int(np.sign(array.sum())) for array in train_batch.advantages or []]
 
 
 def test_programs_earn_all_or_a_share() -> None:
     p = plan()
-    one, programs = played(p)
+    one, programs = rollouts(p)
     assert [t.correct for t in programs] == [1.0, 0.0, 0.0, 0.0] and passed_shares(one, programs).tolist() == SHARES
     (every,) = p.recipe.credit(one, programs)
     assert signs(every) == [1, -1, -1, -1] and every.sources == {"answers": 1.0, "verifier": 0.0}
     (some,) = plan(reward="share").recipe.credit(one, programs)
-    values = [float(array[trace.mask][0]) for array, trace in zip(some.advantages or [], programs, strict=True)]
+    values = [float(array[rollout.mask][0]) for array, rollout in zip(some.advantages or [], programs, strict=True)]
     assert values[0] > values[1] == pytest.approx(values[2]) and values[2] > values[3]
 
 
 def test_what_nobody_could_run_earns_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     p = plan(reward="share")
-    one, programs = played(p)
+    one, programs = rollouts(p)
     found = [(True,) * 4, None, (False,) * 4, (True, True, False, False)]
     monkeypatch.setattr(type(p.task), "run_hidden_tests", lambda self, items: found)
-    (lesson,) = p.recipe.credit(one, programs)
-    assert signs(lesson) == [1, 0, -1, 0]
+    (train_batch,) = p.recipe.credit(one, programs)
+    assert signs(train_batch) == [1, 0, -1, 0]
 
 
 def test_the_steps_of_a_program_have_an_exact_truth_that_pays_nobody() -> None:
-    grades = [t.grade for t in played(plan())[1]]
+    grades = [t.grade for t in rollouts(plan())[1]]
     assert [grade.steps for grade in grades if grade] == [(True, True), (True, True), (False, False), (True, True)]
     assert [grade.is_sound for grade in grades if grade] == [True, False, False, False]
 
 
 def test_it_is_tango_with_a_coder() -> None:
-    assert TangoCode.play is Tango.play and TangoCode.credit is Tango.credit and TangoCode.schedule is Tango.schedule
+    assert TangoCode.rollout is Tango.rollout and TangoCode.credit is Tango.credit and TangoCode.schedule is Tango.schedule
     assert TangoCodeOptions().model_dump().items() >= TangoOptions().model_dump().items()
     found = resolve([{"recipe": "tango_code"}])
     assert found.task.name == "code" and isinstance(found.roles["generator"], Coder)

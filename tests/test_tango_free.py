@@ -18,8 +18,8 @@ from milonga.credit.votes import verdict_consistency
 from milonga.errors import ConfigError
 from milonga.recipes.voting import collusion_metrics, mean_final_verdicts, mean_step_verdicts, tally_votes
 from milonga.resolve import Plan, resolve
-from milonga.table import Setting, Table
-from milonga.types import Grade, Problem, Reading, Solution, Trace, Traces, Verification
+from milonga.context import RunContext, Context
+from milonga.types import Grade, Problem, Parsed, Solution, Rollout, Rollouts, Verification
 
 torch.set_num_threads(1)
 OPTIONS = {"warmup": 0, "n_generator": 1, "votes": 4, "checks": 2, "audit": 4}
@@ -30,24 +30,24 @@ def plan(recipe: str = "tango_free", **options: Any) -> Plan:
     return resolve([{"recipe": recipe, "options": OPTIONS | options}, TINY])
 
 
-def table(p: Plan, learner: str, turn: int = 1) -> Table:
-    setting = Setting(make_engine(p), p.task, p.roles, p.seats, p.config.sampling, 0, p.config.batch.problems)
-    return Table(setting, turn, learner)
+def ctx(p: Plan, learner: str, turn: int = 1) -> Context:
+    run_context = RunContext(make_engine(p), p.task, p.roles, p.agents, p.config.sampling, 0, p.config.batch.problems)
+    return Context(run_context, turn, learner)
 
 
-def solution(answer: str | None, number: int, problem: str = "p", truth: str = "3", steps: int = 2) -> Trace:
+def solution(answer: str | None, number: int, problem: str = "p", truth: str = "3", steps: int = 2) -> Rollout:
     value = Solution(("1+2=3",) * steps, tuple(range(1, steps + 1)), answer)
     spans = tuple((k, k + 1) for k in range(steps))
-    reading = Reading(value, 1.0, None if answer is not None else "no answer line")
+    parsed = Parsed(value, 1.0, None if answer is not None else "no answer line")
     asked = Problem(problem, "1+2%100", truth)
     grade = Grade(answer == truth)
-    return Trace(f"{problem}/{number}", "generator", asked, np.arange(9), (), np.zeros(9), "", reading, spans, grade=grade)
+    return Rollout(f"{problem}/{number}", "generator", asked, np.arange(9), (), np.zeros(9), "", parsed, spans, grade=grade)
 
 
-def check(subject: Trace, final: bool | None, steps: tuple[bool, ...] | None = None, number: int = 0) -> Trace:
-    reading = Reading(Verification(steps, final), 1.0)
-    id = f"{subject.id}!{number}"
-    return Trace(id, "verifier", subject.problem, np.arange(3), (), np.zeros(3), "", reading, about=(subject,))
+def check(target: Rollout, final: bool | None, steps: tuple[bool, ...] | None = None, number: int = 0) -> Rollout:
+    parsed = Parsed(Verification(steps, final), 1.0)
+    id = f"{target.id}!{number}"
+    return Rollout(id, "verifier", target.problem, np.arange(3), (), np.zeros(3), "", parsed, targets=(target,))
 
 
 AT: Any = type("At", (), {"turn": 1, "setting": type("Set", (), {"task": plan().task, "seed": 0})})
@@ -70,9 +70,9 @@ def test_consistency_is_a_share_and_blind_to_which_verdict_is_which(verdicts: li
 
 
 def test_belief_is_the_share_of_readable_verdicts_that_say_right() -> None:
-    some = Traces([solution("3", 0), solution("4", 1), solution("5", 2), solution(None, 3)])
+    some = Rollouts([solution("3", 0), solution("4", 1), solution("5", 2), solution(None, 3)])
     said = [(0, True), (0, False), (0, True), (1, None), (1, False), (2, None), (3, True)]
-    checks = Traces(check(some[row], final, number=n) for n, (row, final) in enumerate(said))
+    checks = Rollouts(check(some[row], final, number=n) for n, (row, final) in enumerate(said))
     found = mean_final_verdicts(some, checks)
     assert found[0] == pytest.approx(2 / 3) and found[1] == 0.0
     assert np.isnan(found[2])  # nothing could be read: unknown, not wrong
@@ -80,14 +80,14 @@ def test_belief_is_the_share_of_readable_verdicts_that_say_right() -> None:
 
 
 def test_step_verdicts_are_averaged_over_the_checks_that_judge_every_step() -> None:
-    some = Traces([solution("3", 0), solution("4", 1)])
+    some = Rollouts([solution("3", 0), solution("4", 1)])
     verdicts = [(True, True), (True, False), (False,)]
-    checks = Traces(check(some[0], True, steps, n) for n, steps in enumerate(verdicts))
+    checks = Rollouts(check(some[0], True, steps, n) for n, steps in enumerate(verdicts))
     assert mean_step_verdicts(some, checks) == [[1.0, 0.0], None]
 
 
 def test_the_vote_says_of_others_too_whether_they_give_the_winner() -> None:
-    voters = Traces([solution("5", 0), solution("5", 1), solution("3", 2)])
+    voters = Rollouts([solution("5", 0), solution("5", 1), solution("3", 2)])
     others = [solution("5", 7), solution("3", 8), solution(None, 9), solution("3", 10)]
     (cast,) = tally_votes(AT, voters, others).values()
     assert cast.vote.share == pytest.approx(2 / 3)  # four more threes would have won, had they a voice
@@ -98,8 +98,8 @@ def test_collusion_by_hand() -> None:
     """Four problems whose answer is 3: right; wrong and endorsed; wrong and refused; nothing answered."""
     answers = {"a": ["3", "3", "4"], "b": ["4", "4", "3"], "c": ["4", "4", "3"], "d": [None, None, None]}
     says = {"a": True, "b": True, "c": False, "d": True}
-    solutions = Traces(solution(answer, n, name) for name, some in answers.items() for n, answer in enumerate(some))
-    checks = Traces(check(s, says[s.problem.id], number=n) for s in solutions for n in range(2))
+    solutions = Rollouts(solution(answer, n, name) for name, some in answers.items() for n, answer in enumerate(some))
+    checks = Rollouts(check(s, says[s.problem.id], number=n) for s in solutions for n in range(2))
     found = collusion_metrics(list(tally_votes(AT, solutions).values()), checks)
     assert found["collusion"] == 1 / 4 and found["consensus_wrong"] == 3 / 4 and found["endorsement"] == pytest.approx(1 / 3)
     # a: all three rightly labelled. b, c: none (the right one refused, two wrong ones taken). d: nobody is right, nobody taken.
@@ -112,40 +112,42 @@ def test_collusion_by_hand() -> None:
 
 def test_a_verifier_turn_judges_one_that_gives_the_winner_and_one_that_does_not() -> None:
     p = plan()
-    at = table(p, "verifier")
-    played = p.recipe.play(at)
-    voters, checks = played.select(lambda t: t.seat == "generator"), played.select(lambda t: t.seat == "verifier")
+    at = ctx(p, "verifier")
+    rollouts = p.recipe.rollout(at)
+    voters, checks = rollouts.select(lambda t: t.agent == "generator"), rollouts.select(lambda t: t.agent == "verifier")
     assert len(voters) == 4 * 4
-    labels = p.recipe.labels(at, voters, checks.about)  # type: ignore[attr-defined]
+    labels = p.recipe.labels(at, voters, checks.targets)  # type: ignore[attr-defined]
     for problem in dict.fromkeys(voters.problem_ids):
-        told = [labels[t.id] for t in checks.about if t.problem.id == problem]
+        told = [labels[t.id] for t in checks.targets if t.problem.id == problem]
         assert told in ([1.0, 0.0], [1.0], [0.0])
         assert (len(told) == 2) == (0 < sum(labels[t.id] for t in voters if t.problem.id == problem) < 4)
-    (lesson,) = p.recipe.credit(at, played)
-    assert lesson.sources == {"generator": pytest.approx(2 / 3), "verifier": pytest.approx(1 / 3)}
-    assert all(t.seat == "verifier" for t in lesson.traces)
+    (train_batch,) = p.recipe.credit(at, rollouts)
+    assert train_batch.sources == {"generator": pytest.approx(2 / 3), "verifier": pytest.approx(1 / 3)}
+    assert all(t.agent == "verifier" for t in train_batch.rollouts)
 
 
 def test_the_verifier_is_paid_for_the_label_and_for_agreeing_with_itself() -> None:
     p = plan(self_consistency=0.5, format_weight=0.0, reweight=False)
-    at = table(p, "verifier")
-    checks = p.recipe.play(at).select(lambda t: t.seat == "verifier")[:4]  # the four checks of one solution
+    at = ctx(p, "verifier")
+    checks = p.recipe.rollout(at).select(lambda t: t.agent == "verifier")[:4]  # the four checks of one solution
     finals = [True, True, False, None]
-    for trace, final in zip(checks, finals, strict=True):
-        trace.reading = Reading(Verification(None, final), 1.0)
-    lesson = p.recipe.credit_judge(at, checks, {checks[0].subject.id: 1.0})  # type: ignore[attr-defined]
+    for rollout, final in zip(checks, finals, strict=True):
+        rollout.parsed = Parsed(Verification(None, final), 1.0)
+    train_batch = p.recipe.credit_judge(at, checks, {checks[0].target.id: 1.0})  # type: ignore[attr-defined]
     # 1 + 0.5 * 1/2 twice; 0 + 0 for who stands alone; 0 for what cannot be read.
     rewards = np.array([1.25, 1.25, 0.0, 0.0])
     expected = (rewards - rewards.mean()) / (rewards.std(ddof=1) + 1e-6)
-    assert [float(a[t.mask][0]) for a, t in zip(lesson.advantages, checks, strict=True)] == pytest.approx(expected.tolist())
+    assert [float(a[t.mask][0]) for a, t in zip(train_batch.advantages, checks, strict=True)] == pytest.approx(
+        expected.tolist()
+    )
 
 
 def test_too_small_a_majority_teaches_nothing() -> None:
-    voters = Traces([solution("5", 0), solution("5", 1), solution("3", 2)])
+    voters = Rollouts([solution("5", 0), solution("5", 1), solution("3", 2)])
     labels = [plan(min_majority=least).recipe.labels(AT, voters, voters) for least in (0.6, 0.7)]  # type: ignore[attr-defined]
     assert labels[0] == {"p/0": 1.0, "p/1": 1.0, "p/2": 0.0}
     assert all(np.isnan(value) for value in labels[1].values())
-    nobody = Traces([solution(None, 0), solution(None, 1)])
+    nobody = Rollouts([solution(None, 0), solution(None, 1)])
     assert all(np.isnan(v) for v in plan().recipe.labels(AT, nobody, nobody).values())  # type: ignore[attr-defined]
 
 
@@ -159,61 +161,65 @@ def test_dynamic_sampling_is_refused_since_it_looks_at_the_truth() -> None:
 
 def test_labelled_problems_have_their_truth_as_label() -> None:
     p = plan(labelled=2, labelled_share=0.5)
-    at = table(p, "verifier")
-    played = p.recipe.play(at)
-    voters, checks = played.select(lambda t: t.seat == "generator"), played.select(lambda t: t.seat == "verifier")
-    labels = p.recipe.labels(at, voters, checks.about)  # type: ignore[attr-defined]
-    told = [t for t in checks.about if t.problem.id.startswith("labelled/")]
+    at = ctx(p, "verifier")
+    rollouts = p.recipe.rollout(at)
+    voters, checks = rollouts.select(lambda t: t.agent == "generator"), rollouts.select(lambda t: t.agent == "verifier")
+    labels = p.recipe.labels(at, voters, checks.targets)  # type: ignore[attr-defined]
+    told = [t for t in checks.targets if t.problem.id.startswith("labelled/")]
     assert len({t.problem.id for t in voters if t.problem.id.startswith("labelled/")}) == 2 and at.drawn == 2
     assert {t.problem.text for t in told} <= {p.task.problem("train", index).text for index in range(2)}
     assert told and all(labels[t.id] == t.correct for t in told)
-    (lesson,) = p.recipe.credit(at, played)
-    assert 0 < lesson.sources["answers"] < 2 / 3
+    (train_batch,) = p.recipe.credit(at, rollouts)
+    assert 0 < train_batch.sources["answers"] < 2 / 3
 
 
 def test_anchors_vote_and_judge_and_never_learn() -> None:
     p = plan(anchors=3)
-    for learner, seat in (("verifier", "generator"), ("generator", "verifier")):
-        at = table(p, learner)
-        played = p.recipe.play(at)
-        frozen = played.select(lambda t, seat=seat: t.seat == seat and not t.mask.any())  # type: ignore[misc]
-        live = played.select(lambda t, seat=seat: t.seat == seat and t.mask.any())  # type: ignore[misc]
-        subjects = len({t.problem.id if learner == "verifier" else t.subject.id for t in frozen})
-        assert len(frozen) == 3 * subjects and len(live) == (4 if learner == "verifier" else 2) * subjects
-        (lesson,) = p.recipe.credit(at, played)
-        assert all(t.mask.any() for t in lesson.traces)
+    for learner, agent in (("verifier", "generator"), ("generator", "verifier")):
+        at = ctx(p, learner)
+        rollouts = p.recipe.rollout(at)
+        frozen = rollouts.select(lambda t, agent=agent: t.agent == agent and not t.mask.any())  # type: ignore[misc]
+        live = rollouts.select(lambda t, agent=agent: t.agent == agent and t.mask.any())  # type: ignore[misc]
+        targets = len({t.problem.id if learner == "verifier" else t.target.id for t in frozen})
+        assert len(frozen) == 3 * targets and len(live) == (4 if learner == "verifier" else 2) * targets
+        (train_batch,) = p.recipe.credit(at, rollouts)
+        assert all(t.mask.any() for t in train_batch.rollouts)
         if learner == "verifier":
-            assert all(t.subject.mask.any() for t in lesson.traces)
+            assert all(t.target.mask.any() for t in train_batch.rollouts)
 
 
 def test_the_adversary_is_paid_for_what_passes_and_does_not_give_the_winner() -> None:
     p = plan("tango_free_adversary")
-    at = table(p, "adversary")
-    played = p.recipe.play(at)
-    attempts = played.select(lambda t: t.seat == "adversary")
-    for trace in played:
-        if trace.seat == "verifier":
-            trace.reading = Reading(Verification(None, True), 1.0)  # everything passes
+    at = ctx(p, "adversary")
+    rollouts = p.recipe.rollout(at)
+    attempts = rollouts.select(lambda t: t.agent == "adversary")
+    for rollout in rollouts:
+        if rollout.agent == "verifier":
+            rollout.parsed = Parsed(Verification(None, True), 1.0)  # everything passes
         else:
-            number = int(trace.id.rpartition("/")[2])
-            answer = "5" if trace.seat == "generator" else ("5", "77", None, "5")[number]
-            trace.reading = Reading(Solution((), (), answer), 1.0)
-    (lesson,) = p.recipe.credit(at, played)
-    assert lesson.policy == "adversary" and list(lesson.traces) == list(attempts) and lesson.sources == {"verifier": 1.0}
+            number = int(rollout.id.rpartition("/")[2])
+            answer = "5" if rollout.agent == "generator" else ("5", "77", None, "5")[number]
+            rollout.parsed = Parsed(Solution((), (), answer), 1.0)
+    (train_batch,) = p.recipe.credit(at, rollouts)
+    assert (
+        train_batch.policy == "adversary"
+        and list(train_batch.rollouts) == list(attempts)
+        and train_batch.sources == {"verifier": 1.0}
+    )
     rewards = np.array([0.0, 1.0, 0.0, 0.0])  # only the second has an answer that did not win
     expected = (rewards - rewards.mean()) / (rewards.std(ddof=1) + 1e-6)
-    values = [float(a[t.mask][0]) for a, t in zip(lesson.advantages or [], attempts, strict=True)]
+    values = [float(a[t.mask][0]) for a, t in zip(train_batch.advantages or [], attempts, strict=True)]
     assert values == pytest.approx(4 * expected.tolist())
 
 
 def test_the_verifier_meets_the_adversary_which_has_no_voice() -> None:
     p = plan("tango_free_adversary")
-    at = table(p, "verifier")
-    played = p.recipe.play(at)
-    checks = played.select(lambda t: t.seat == "verifier")
-    assert sum(t.seat == "adversary" for t in checks.about) == 4
-    assert all(t.seat != "adversary" for t in played)  # nobody votes but those who are played as voters
-    assert len(next(iter(p.recipe.credit(at, played))).traces) == len(checks)
+    at = ctx(p, "verifier")
+    rollouts = p.recipe.rollout(at)
+    checks = rollouts.select(lambda t: t.agent == "verifier")
+    assert sum(t.agent == "adversary" for t in checks.targets) == 4
+    assert all(t.agent != "adversary" for t in rollouts)  # nobody votes but those who are played as voters
+    assert len(next(iter(p.recipe.credit(at, rollouts))).rollouts) == len(checks)
 
 
 # The hidden truth.

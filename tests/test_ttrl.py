@@ -26,10 +26,10 @@ from milonga.credit.votes import (
 )
 from milonga.errors import ConfigError
 from milonga.resolve import Plan, resolve
-from milonga.table import Setting, Table
+from milonga.context import RunContext, Context
 from milonga.tasks import make_task
 from milonga.tasks.data import DataTask
-from milonga.types import Problem, Reading, Solution, Trace, Traces
+from milonga.types import Problem, Parsed, Solution, Rollout, Rollouts
 
 torch.set_num_threads(1)
 answers_of = st.lists(st.none() | st.integers(0, 4), min_size=1, max_size=12)
@@ -78,7 +78,7 @@ def test_a_wrong_majority_still_pays_most_samples_rightly(answers: list[int], tr
 
 
 def tabular(start: list[float], seed: int, steps: int = 200, votes: int = 64, trained: int = 32) -> float:
-    """The share of answer 0 after training a table of answers by its own majority."""
+    """The share of answer 0 after training a context of answers by its own majority."""
     rng, tie = np.random.default_rng(seed), random.Random(seed)
     logits = np.log(np.array(start))
     for _ in range(steps):
@@ -127,26 +127,26 @@ def plan(settings: dict[str, Any] | None = None, **options: Any) -> Plan:
     return resolve([{"recipe": "ttrl", "options": options}, TINY, {"policies": {"generator": FAST}}, settings or {}])
 
 
-def table(p: Plan) -> Table:
-    setting = Setting(make_engine(p), p.task, p.roles, p.seats, p.config.sampling, 0, p.config.batch.problems)
-    return Table(setting, 1, "generator")
+def ctx(p: Plan) -> Context:
+    run_context = RunContext(make_engine(p), p.task, p.roles, p.agents, p.config.sampling, 0, p.config.batch.problems)
+    return Context(run_context, 1, "generator")
 
 
-def said(answers: list[str | None], problem: str = "p") -> Traces:
+def said(answers: list[str | None], problem: str = "p") -> Rollouts:
     ids = np.arange(3)
-    return Traces(
-        Trace(
+    return Rollouts(
+        Rollout(
             f"{problem}/{number}", "generator", Problem(problem, "1+2%100", "3"), ids, (), np.zeros(3), "",
-            Reading(Solution((), (), answer), 1.0, None if answer is not None else "no answer line"),
+            Parsed(Solution((), (), answer), 1.0, None if answer is not None else "no answer line"),
         )
         for number, answer in enumerate(answers)
     )  # fmt: skip
 
 
-def rewards(traces: Traces, **options: Any) -> list[float]:
+def rewards(rollouts: Rollouts, **options: Any) -> list[float]:
     p = plan(**options)
     at: Any = type("At", (), {"turn": 1, "setting": type("Set", (), {"task": p.task, "seed": 0})})
-    found: list[float] = p.recipe.rewards(at, traces)[0].tolist()  # type: ignore[attr-defined]
+    found: list[float] = p.recipe.rewards(at, rollouts)[0].tolist()  # type: ignore[attr-defined]
     return found
 
 
@@ -163,38 +163,38 @@ def test_rewards_follow_the_label() -> None:
 
 
 def test_the_first_samples_of_each_problem_learn_and_all_vote() -> None:
-    both = Traces([*said(["1"] * 4, "p"), *said(["2"] * 4, "q")])
+    both = Rollouts([*said(["1"] * 4, "p"), *said(["2"] * 4, "q")])
     assert [t.id for t in keep_first_samples(both, 2)] == ["p/0", "p/1", "q/0", "q/1"]
     p = plan(votes=6)
-    at = table(p)
-    played = p.recipe.play(at)
-    assert len(played) == 4 * 6
-    (lesson,) = list(p.recipe.credit(at, played))
-    assert len(lesson.traces) == 4 * 4 and lesson.sources == {"generator": 1.0}
+    at = ctx(p)
+    rollouts = p.recipe.rollout(at)
+    assert len(rollouts) == 4 * 6
+    (train_batch,) = list(p.recipe.credit(at, rollouts))
+    assert len(train_batch.rollouts) == 4 * 4 and train_batch.sources == {"generator": 1.0}
     with pytest.raises(ConfigError, match=r"less than batch\.rollouts"):
         plan(votes=3)
 
 
 def test_one_example_fills_the_turn_and_each_copy_is_its_own_group() -> None:
     p = plan(examples=1, label="truth")
-    at = table(p)
-    played = p.recipe.play(at)
-    assert len({t.problem.text for t in played}) == 1 and len(set(played.problem_ids)) == 4 and at.drawn == 0
-    (lesson,) = list(p.recipe.credit(at, played))
-    assert lesson.sources == {"answers": 1.0} and p.recipe.state == {"examples": [0]}
+    at = ctx(p)
+    rollouts = p.recipe.rollout(at)
+    assert len({t.problem.text for t in rollouts}) == 1 and len(set(rollouts.problem_ids)) == 4 and at.drawn == 0
+    (train_batch,) = list(p.recipe.credit(at, rollouts))
+    assert train_batch.sources == {"answers": 1.0} and p.recipe.state == {"examples": [0]}
     for rows in (range(0, 4), range(4, 8)):
-        values = [lesson.advantages[r][lesson.traces[r].mask][0] for r in rows]  # type: ignore[index]
+        values = [train_batch.advantages[r][train_batch.rollouts[r].mask][0] for r in rows]  # type: ignore[index]
         assert sum(values) == pytest.approx(0, abs=1e-9)
 
 
 def test_the_example_is_the_one_that_divides_most() -> None:
     p = plan(examples=2, label="truth", select="mid_accuracy", candidates=6)
-    at = table(p)
-    p.recipe.play(at)
+    at = ctx(p)
+    p.recipe.rollout(at)
     chosen = p.recipe.state["examples"]
     shares = []
     for index in range(6):
-        fresh = table(p)  # the same keys draw the same samples again
+        fresh = ctx(p)  # the same keys draw the same samples again
         shares.append(float(fresh.ask("generator", [p.task.problem("train", index)], 8).correct.mean()))
     distance = sorted(range(6), key=lambda index: abs(shares[index] - 0.5))
     assert chosen == sorted(distance[:2])
@@ -202,11 +202,11 @@ def test_the_example_is_the_one_that_divides_most() -> None:
 
 def test_dynamic_sampling_looks_at_the_vote(monkeypatch: pytest.MonkeyPatch) -> None:
     p = plan({"policies": {"generator": {"objective": {"preset": "dapo"}}}})
-    at = table(p)
-    played = p.recipe.play(at)
-    found, _ = p.recipe.rewards(at, played)  # type: ignore[attr-defined]
-    for problem in dict.fromkeys(played.problem_ids):
-        assert len({r for r, t in zip(found, played, strict=True) if t.problem.id == problem}) == 2
+    at = ctx(p)
+    rollouts = p.recipe.rollout(at)
+    found, _ = p.recipe.rewards(at, rollouts)  # type: ignore[attr-defined]
+    for problem in dict.fromkeys(rollouts.problem_ids):
+        assert len({r for r, t in zip(found, rollouts, strict=True) if t.problem.id == problem}) == 2
 
 
 # The hidden truth.

@@ -19,7 +19,7 @@ from milonga.errors import DataError
 from milonga.evals.evaluate import ranking_metrics, score_vote
 from milonga.pair import Verdict
 from milonga.tasks.foreign import make_foreign_problem
-from milonga.types import Grade, Reading, Solution, Trace, Traces, Verification
+from milonga.types import Grade, Parsed, Solution, Rollout, Rollouts, Verification
 from milonga.using.answers import RANKS, Candidate, Rank, answer_to_json, choose_answer
 from milonga.using.items import ProblemItem, SolutionItem, read_items, validate_item
 
@@ -28,11 +28,11 @@ PROBLEM = make_foreign_problem("p", "3+4*5%100", "35")
 
 def candidate(number: int, answer: str | None, *verdicts: bool) -> Candidate:
     """A solution with an answer; judged, if verdicts are given, once for each."""
-    reading = Reading(Solution(("s",), (1,), answer), 1.0)
-    solution = Trace.from_text(f"s{number}", "generator", PROBLEM, "", reading, Grade(answer == "35"))
+    parsed = Parsed(Solution(("s",), (1,), answer), 1.0)
+    solution = Rollout.from_text(f"s{number}", "generator", PROBLEM, "", parsed, Grade(answer == "35"))
     checks = [
         replace(
-            Trace.from_text(f"c{number}{i}", "verifier", PROBLEM, "", Reading(Verification((v,), v), 1.0)), about=(solution,)
+            Rollout.from_text(f"c{number}{i}", "verifier", PROBLEM, "", Parsed(Verification((v,), v), 1.0)), targets=(solution,)
         )
         for i, v in enumerate(verdicts)
     ]
@@ -90,9 +90,9 @@ def test_choosing_agrees_with_the_metrics_of_evaluations(told: list[tuple[str | 
     """With one check of each, `both` is the metric weighted_vote and `vote` the metric majority."""
     made = candidates(*((answer, verdicts[:1]) for answer, verdicts in told))
     weighted = choose_answer(PROBLEM, "both", made).best
-    checks = Traces(c.verdict.checks[0] for c in made if c.verdict)
+    checks = Rollouts(c.verdict.checks[0] for c in made if c.verdict)
     assert weighted is not None
-    assert weighted.solution.correct == ranking_metrics(Traces(c.solution for c in made), checks)["weighted_vote"]
+    assert weighted.solution.correct == ranking_metrics(Rollouts(c.solution for c in made), checks)["weighted_vote"]
     plain = choose_answer(PROBLEM, "vote", [Candidate(c.solution) for c in made]).best
     assert plain is not None and plain.solution.correct == score_vote([(1.0, c.solution) for c in made])
 
@@ -321,9 +321,9 @@ def test_text_of_models_cannot_steer_the_terminal(capsys: pytest.CaptureFixture[
 
     from milonga.cli.chat import show_solution
 
-    reading = Reading(Solution(("\x1b[2J[red]evil[/red]",), (1,), "\x07[bold]7"), 1.0)
+    parsed = Parsed(Solution(("\x1b[2J[red]evil[/red]",), (1,), "\x07[bold]7"), 1.0)
     show_solution(
-        Trace.from_text("s", "generator", PROBLEM, "", reading), Console(force_terminal=True, color_system="standard")
+        Rollout.from_text("s", "generator", PROBLEM, "", parsed), Console(force_terminal=True, color_system="standard")
     )
     out = capsys.readouterr().out
     assert "\x1b[2J" not in out and "\x07" not in out and "[red]evil[/red]" in out and "\\x1b" in out

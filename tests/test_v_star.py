@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cases import TINY
-from helpers import PROPERTY, make_trace
+from helpers import PROPERTY, make_rollout
 from milonga.api import make_engine
 from milonga.engine.local import LocalEngine
 from milonga.errors import ConfigError
@@ -23,9 +23,9 @@ from milonga.recipes.v_star import VStar, correlation, drop_duplicates
 from milonga.resolve import Plan, resolve
 from milonga.roles import ImplicitScorer
 from milonga.roles.scorer import RankBy
-from milonga.table import Setting, Table
+from milonga.context import RunContext, Context
 from milonga.tasks.base import normalise_text
-from milonga.types import Traces
+from milonga.types import Rollouts
 from short import short_loop
 
 # Best of k, as the paper reports it.
@@ -51,8 +51,8 @@ def test_best_of_k_is_what_drawing_at_random_gives(rounded: bool) -> None:
 
 
 def read(rank: RankBy, logprobs: list[float], ratios: list[float]) -> Any:
-    trace = make_trace(1, len(logprobs), [len(logprobs)], logprobs=logprobs)
-    return ImplicitScorer("terse", 1.0, rank).judge(trace, np.array([0.0, *ratios])).value
+    rollout = make_rollout(1, len(logprobs), [len(logprobs)], logprobs=logprobs)
+    return ImplicitScorer("terse", 1.0, rank).judge(rollout, np.array([0.0, *ratios])).value
 
 
 def test_the_rank_is_the_likelihood_and_the_verdict_the_ratio() -> None:
@@ -90,31 +90,31 @@ def plan(**settings: Any) -> Plan:
     return resolve([TINY, {"recipe": "v_star", "batch": {"problems": 8, "rollouts": 8}}, settings])
 
 
-def table(p: Plan, turn: int = 1, phase: str = "collect", learner: str = "generator", **more: Any) -> Table:
+def ctx(p: Plan, turn: int = 1, phase: str = "collect", learner: str = "generator", **more: Any) -> Context:
     sampling, seed, problems = p.config.sampling, p.config.seed, p.config.batch.problems
-    return Table(Setting(engine(), p.task, p.roles, p.seats, sampling, seed, problems), turn, learner, phase, **more)
+    return Context(RunContext(engine(), p.task, p.roles, p.agents, sampling, seed, problems), turn, learner, phase, **more)
 
 
-def collected(**settings: Any) -> tuple[VStar, Table, Traces]:
+def collected(**settings: Any) -> tuple[VStar, Context, Rollouts]:
     p = plan(**settings)
     assert isinstance(p.recipe, VStar)
-    one = table(p)
-    played = p.recipe.play(one)
-    assert list(p.recipe.credit(one, played)) == []
-    return p.recipe, one, played
+    one = ctx(p)
+    rollouts = p.recipe.rollout(one)
+    assert list(p.recipe.credit(one, rollouts)) == []
+    return p.recipe, one, rollouts
 
 
 def test_pairs_are_all_right_against_all_wrong_solutions_of_a_problem_each_once() -> None:
-    recipe, one, played = collected(options={"demonstrations": False, "max_pairs": 1000})
-    for problem in dict.fromkeys(played.problem_ids):
-        mine = [t for t in played if t.problem.id == problem]
+    recipe, one, rollouts = collected(options={"demonstrations": False, "max_pairs": 1000})
+    for problem in dict.fromkeys(rollouts.problem_ids):
+        mine = [t for t in rollouts if t.problem.id == problem]
         right, wrong = ({normalise_text(t.text) for t in mine if t.correct == label} for label in (1.0, 0.0))
         kept = [
             (normalise_text(p.winner.text), normalise_text(p.loser.text)) for p in one.preferences.kept if p.problem == problem
         ]
         assert sorted(kept) == sorted((a, b) for a in right for b in wrong)
     pool = recipe.state["solutions"]
-    assert len(pool) == len({(s["problem"], normalise_text(s["text"])) for s in pool}) < len(played)
+    assert len(pool) == len({(s["problem"], normalise_text(s["text"])) for s in pool}) < len(rollouts)
 
 
 def test_few_problems_cannot_have_most_of_the_pairs() -> None:
@@ -124,37 +124,37 @@ def test_few_problems_cannot_have_most_of_the_pairs() -> None:
 
 
 def test_the_tasks_own_solutions_are_right_ones() -> None:
-    recipe, one, played = collected()
-    problems = {t.problem.id for t in played}
+    recipe, one, rollouts = collected()
+    problems = {t.problem.id for t in rollouts}
     assert {s["problem"] for s in recipe.state["solutions"] if s["right"]} == problems
     without, _, _ = collected(options={"demonstrations": False})
     assert {s["problem"] for s in without.state["solutions"] if s["right"]} <= problems
-    assert {p.problem for p in one.preferences.kept} == {t.problem.id for t in played if t.correct == 0.0}
+    assert {p.problem for p in one.preferences.kept} == {t.problem.id for t in rollouts if t.correct == 0.0}
 
 
 def test_the_generator_learns_the_right_ones_by_the_ids_that_were_sampled() -> None:
-    recipe, one, played = collected(options={"demonstrations": False, "rows": 1000})
-    (made,) = recipe.credit(table(plan(), 2, "train"), Traces([]))
+    recipe, one, rollouts = collected(options={"demonstrations": False, "rows": 1000})
+    (made,) = recipe.credit(ctx(plan(), 2, "train"), Rollouts([]))
     assert made.weights is not None
-    right = {t.ids.tobytes() for t in played if t.correct == 1.0}
-    assert {t.ids.tobytes() for t, w in zip(made.traces, made.weights, strict=True) if w} == right
-    sizes = [t.length for t in made.traces]
+    right = {t.ids.tobytes() for t in rollouts if t.correct == 1.0}
+    assert {t.ids.tobytes() for t, w in zip(made.rollouts, made.weights, strict=True) if w} == right
+    sizes = [t.length for t in made.rollouts]
     # The mean over the tokens of the right ones alone, whatever else is in the batch.
     assert sum(w * s for w, s in zip(made.weights, sizes, strict=True)) == pytest.approx(sum(sizes))
-    assert made.notes["right"] == pytest.approx(len(right) / len(made.traces)) and one.preferences.kept
+    assert made.notes["right"] == pytest.approx(len(right) / len(made.rollouts)) and one.preferences.kept
 
 
 def test_the_verifier_learns_from_pairs_of_all_rounds() -> None:
     recipe, one, _ = collected(options={"rows": 6})
-    later = table(plan(), 3, "", "verifier", preferences=one.preferences)
-    (made,) = recipe.credit(later, Traces([]))
-    assert made.policy == "verifier" and made.objective.kind == "dpo" and len(made.traces) == 12
+    later = ctx(plan(), 3, "", "verifier", preferences=one.preferences)
+    (made,) = recipe.credit(later, Rollouts([]))
+    assert made.policy == "verifier" and made.objective.kind == "dpo" and len(made.rollouts) == 12
     kept = {p.winner.ids for p in one.preferences.kept}
-    assert all(tuple(t.ids.tolist()) in kept for t in made.traces[::2])
+    assert all(tuple(t.ids.tolist()) in kept for t in made.rollouts[::2])
 
 
 def test_texts_that_differ_in_white_space_alone_are_one() -> None:
-    one, other, third = make_trace(1, 2), make_trace(1, 2), make_trace(1, 3)
+    one, other, third = make_rollout(1, 2), make_rollout(1, 2), make_rollout(1, 3)
     one.text, other.text, third.text = "1+1=2\n#2", "1+1=2 #2", "1+1=3\n#3"
     assert drop_duplicates([one, other, third]) == [one, third]
 

@@ -20,8 +20,8 @@ from typing import Any, NoReturn
 from milonga.engine import Engine
 from milonga.engine.lagged import refuse_in_prefetch
 from milonga.recipes import Recipe
-from milonga.table import Table
-from milonga.types import Traces
+from milonga.context import Context
+from milonga.types import Rollouts
 
 
 class Denied:
@@ -36,28 +36,28 @@ class Denied:
     __getattr__ = __getitem__ = __setitem__ = __delitem__ = __contains__ = __iter__ = __len__ = _refuse
 
 
-def isolate_recipe(recipe: Recipe) -> Callable[[Table], Traces]:
+def isolate_recipe(recipe: Recipe) -> Callable[[Context], Rollouts]:
     """Return a function that samples a recipe's rollouts without its state, which depends on what was learned so far. It runs
-    on a copy of the recipe, whose attributes must not be set: `credit` would not find what `play` noted there."""
+    on a copy of the recipe, whose attributes must not be set: `credit` would not find what `rollout` noted there."""
     apart: Any = copy.copy(recipe)
     apart.state = Denied("use the recipe's `state`")
     before = dict(vars(apart))
 
-    def play(table: Table) -> Traces:
-        traces: Traces = apart.play(table)
+    def rollout(ctx: Context) -> Rollouts:
+        rollouts: Rollouts = apart.rollout(ctx)
         if any(before.get(name) is not value for name, value in vars(apart).items()):
             refuse_in_prefetch("set attributes of the recipe")
-        return traces
+        return rollouts
 
-    return play
+    return rollout
 
 
 @dataclass(frozen=True)
 class Played:
     """The rollouts of a turn that is ready to be learned from, and when they were sampled."""
 
-    table: Table
-    traces: Traces
+    ctx: Context
+    rollouts: Rollouts
     began: float
     ended: float
 
@@ -69,17 +69,17 @@ class Played:
 class Ahead:
     """The rollout thread and its queue of turns: waiting for weights, being sampled, or ready."""
 
-    def __init__(self, play: Callable[[Table], Traces], engine: Engine, staleness: int) -> None:
-        self.play, self.engine, self.staleness = play, engine, staleness
+    def __init__(self, rollout: Callable[[Context], Rollouts], engine: Engine, staleness: int) -> None:
+        self.rollout, self.engine, self.staleness = rollout, engine, staleness
         self.thread = ThreadPoolExecutor(1, "player")
         self.stop = threading.Event()
-        self.waiting: deque[Table] = deque()
+        self.waiting: deque[Context] = deque()
         """Turns whose weights are not published yet."""
         self.begun: deque[Future[Played]] = deque()
         self.problem = 0
         """Index of the first problem of the next turn. It is known only after the turn before was sampled."""
 
-    def begin(self, stretch: Iterable[Table]) -> None:
+    def begin(self, stretch: Iterable[Context]) -> None:
         """Queue the turns of a stretch, none of which was learned yet. The first ones are sampled from the weights published
         now."""
         assert not self.waiting and not self.begun
@@ -91,18 +91,18 @@ class Ahead:
     def submit_next(self) -> None:
         """Submit the next turn to the rollout thread, after one more turn was learned and published."""
         if self.waiting:
-            table, view = self.waiting.popleft(), self.engine.frozen()
+            ctx, view = self.waiting.popleft(), self.engine.frozen()
             view.stop = self.stop
             pairs: Any = Denied("use the pairs that were kept")
-            apart = replace(table, setting=replace(table.setting, engine=view), preferences=pairs)
+            apart = replace(ctx, run_context=replace(ctx.run_context, engine=view), preferences=pairs)
             self.begun.append(self.thread.submit(self._run_turn, apart))
 
-    def _run_turn(self, table: Table) -> Played:
+    def _run_turn(self, ctx: Context) -> Played:
         began = time.monotonic()
-        table.start = self.problem
-        traces = self.play(table)
-        self.problem = table.start + table.drawn
-        return Played(table, traces, began, time.monotonic())
+        ctx.start = self.problem
+        rollouts = self.rollout(ctx)
+        self.problem = ctx.start + ctx.drawn
+        return Played(ctx, rollouts, began, time.monotonic())
 
     def take_next(self) -> Played:
         """Wait for the next turn and return it; an error of the rollout thread is raised here."""

@@ -42,7 +42,7 @@ def plan_run(
     if sampler is not None:
         flags["sampling"] = {"sampler": sampler}
     if models:
-        flags["policies"] = {seat: {"model": model} for seat, model in models.items()}
+        flags["policies"] = {agent: {"model": model} for agent, model in models.items()}
     layers = [read_toml(Path(config))] if config is not None else []
     return resolve([*layers, flags, *settings])
 
@@ -165,8 +165,8 @@ def evaluate(path: str | Path, suite: str | None = None, *, plot: str | Path | N
         "an evaluation without a suite", given if plot is None else {**given, "plot": plot}, ("split", "problems")
     )
     found = load_finished_run(Path(path), {"eval": {"split": "test"} | given})
-    setting = make_run_context(found.plan, found.weights)
-    with closing(setting.engine):
-        metrics = make_evaluator(found.plan, setting)()
+    run_context = make_run_context(found.plan, found.weights)
+    with closing(run_context.engine):
+        metrics = make_evaluator(found.plan, run_context)()
     head = {"run": str(path), "recipe": found.plan.config.recipe, "turn": found.turn, "split": found.plan.config.eval.split}
     return head | {key.removeprefix("eval/"): value for key, value in metrics.items()}

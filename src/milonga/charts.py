@@ -338,9 +338,9 @@ def make_axis(values: Iterable[Value], log: bool = False, label: str = "", outwa
     return Axis(low, high, ticks, format_ticks(ticks, step), label)
 
 
-def nice_step(span: float, about: int, nice: Sequence[float] = (1.0, 2.0, 2.5, 5.0)) -> float:
-    """Round a step to a nice number times a power of ten, so that `span` has about `about` steps."""
-    raw = span / about
+def nice_step(span: float, target: int, nice: Sequence[float] = (1.0, 2.0, 2.5, 5.0)) -> float:
+    """Round a step to a nice number times a power of ten, so that `span` has about `target` steps."""
+    raw = span / target
     power = 10.0 ** math.floor(math.log10(raw))
     return next((m * power for m in nice if m * power >= raw * (1 - 1e-9)), 10.0 * power)
 

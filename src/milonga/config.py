@@ -231,7 +231,7 @@ class KeepSection(Section):
     """Turns between checkpoints; the start and the end are always kept."""
     checkpoints: int = Field(2, ge=1)
     """The newest complete checkpoints that are kept."""
-    traces_every: int = Field(10, ge=0)
+    rollouts_every: int = Field(10, ge=0)
     """Turns between saving all rollouts as parquet; 0 for none."""
     trackers: list[Literal["tensorboard", "wandb", "trackio"]] = Field(default_factory=list)
     """Where metrics go besides the run folder."""

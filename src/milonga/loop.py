@@ -28,9 +28,9 @@ from milonga.run.folder import RunFolder
 from milonga.run.note import make_note
 from milonga.run.trackers import Tracker, open_trackers, select_numbers
 from milonga.schedule import Action, Cursor, Phase
-from milonga.table import Setting, Table
+from milonga.context import RunContext, Context
 from milonga.timeline import Timeline
-from milonga.types import Floats, Traces, Verification
+from milonga.types import Floats, Rollouts, Verification
 
 
 @dataclass
@@ -52,11 +52,11 @@ class Place:
         return Place(self.turn + 1, self.lead_turns + led, cursor.phase, cursor.done + 1)
 
 
-def make_evaluator(plan: Plan, setting: Setting) -> Evaluator:
+def make_evaluator(plan: Plan, run_context: RunContext) -> Evaluator:
     """Make the evaluator of a plan's policies."""
     recipe, section = plan.recipe, plan.config.eval
     bench = make_bench(plan.task, plan.roles.get(recipe.solving), section.bench, section.split)
-    return Evaluator(setting, section, tuple(bench), recipe.measure, recipe.solving, recipe.judging)
+    return Evaluator(run_context, section, tuple(bench), recipe.measure, recipe.solving, recipe.judging)
 
 
 class Loop:
@@ -66,10 +66,10 @@ class Loop:
         self.plan, self.engine, self.folder, self.view = plan, engine, folder, view
         self.config, self.recipe = plan.config, plan.recipe
         self.schedule = plan.recipe.schedule()
-        self.setting = Setting(
-            engine, plan.task, plan.roles, plan.seats, self.config.sampling, self.config.seed, self.config.batch.problems
+        self.run_context = RunContext(
+            engine, plan.task, plan.roles, plan.agents, self.config.sampling, self.config.seed, self.config.batch.problems
         )
-        self.evaluate = make_evaluator(plan, self.setting)
+        self.evaluate = make_evaluator(plan, self.run_context)
         self.place = Place()
         self.problem_cursors: dict[str, int] = {}
         self.rows: list[dict[str, Any]] = []
@@ -135,12 +135,12 @@ class Loop:
         phase = self.schedule.get_phase(cursor.phase)
         assert phase is not None
         self.enter_phase(phase, cursor)
-        table, played = self.play(cursor) if self.config.staleness == 0 else self.take_prefetched(cursor)
-        self.problem_cursors[phase.learner] = table.start + table.drawn
-        row, advantages = self.learn(table, played)
-        with table.timeline.measure("publish"):
+        ctx, rollouts = self.rollout(cursor) if self.config.staleness == 0 else self.take_prefetched(cursor)
+        self.problem_cursors[phase.learner] = ctx.start + ctx.drawn
+        row, advantages = self.learn(ctx, rollouts)
+        with ctx.timeline.measure("publish"):
             self.ahead.submit_next()
-        timing = table.timeline.to_row()
+        timing = ctx.timeline.to_row()
         self.place = self.place.next_place(cursor, phase.learner == self.recipe.lead)
         row = {"turn": self.place.turn, "learner": phase.learner, "lead_turn": self.place.lead_turns, **row}
         self.rows.append(row)  # before asking whether this was the last turn: conditions look at it
@@ -148,20 +148,20 @@ class Loop:
             began = time.monotonic()
             row |= self.evaluate()
             timing["eval_s"] = time.monotonic() - began
-        if self.config.keep.traces_every and self.place.turn % self.config.keep.traces_every == 0:
-            self.folder.save_traces(self.place.turn, played, advantages)
+        if self.config.keep.rollouts_every and self.place.turn % self.config.keep.rollouts_every == 0:
+            self.folder.save_rollouts(self.place.turn, rollouts, advantages)
         if pairs := self.preferences.take_unsaved():
             self.folder.preferences.append(*pairs)
         self.record(row, {"turn": self.place.turn, **timing})
         if self.place.turn % self.config.keep.checkpoint_every == 0:
             self.checkpoint()
 
-    def make_context(self, place: Place, cursor: Cursor) -> Table:
+    def make_context(self, place: Place, cursor: Cursor) -> Context:
         """Make the sampling context of the turn after this place."""
         phase = self.schedule.get_phase(cursor.phase)
         assert phase is not None
-        return Table(
-            self.setting,
+        return Context(
+            self.run_context,
             place.turn + 1,
             phase.learner,
             phase.name,
@@ -171,20 +171,20 @@ class Loop:
             preferences=self.preferences,
         )
 
-    def play(self, cursor: Cursor) -> tuple[Table, Traces]:
-        table = self.make_context(self.place, cursor)
-        return table, self.recipe.play(table)
+    def rollout(self, cursor: Cursor) -> tuple[Context, Rollouts]:
+        ctx = self.make_context(self.place, cursor)
+        return ctx, self.recipe.rollout(ctx)
 
-    def take_prefetched(self, cursor: Cursor) -> tuple[Table, Traces]:
+    def take_prefetched(self, cursor: Cursor) -> tuple[Context, Rollouts]:
         """Return the next turn of asynchronous rollouts, with a context for credit in which nothing can be sampled."""
         timeline = Timeline()
         if self.ahead.is_empty:
             self.ahead.begin(self.make_context(*turn) for turn in self.stretch(cursor))
         found = self.ahead.take_next()
-        timeline.ahead, timeline.seconds = found.hidden_seconds(timeline.began), dict(found.table.timeline.seconds)
-        self.engine.ledger.add(found.table.setting.engine.ledger)
-        table = replace(found.table, setting=self.setting, preferences=self.preferences, timeline=timeline, busy=True)
-        return table, found.traces
+        timeline.ahead, timeline.seconds = found.hidden_seconds(timeline.began), dict(found.ctx.timeline.seconds)
+        self.engine.ledger.add(found.ctx.run_context.engine.ledger)
+        ctx = replace(found.ctx, run_context=self.run_context, preferences=self.preferences, timeline=timeline, busy=True)
+        return ctx, found.rollouts
 
     def stretch(self, cursor: Cursor) -> Iterator[tuple[Place, Cursor]]:
         """Iterate over the turns from here to the next barrier of asynchronous rollouts. Nothing is sampled beyond a barrier
@@ -227,32 +227,32 @@ class Loop:
         else:
             self.engine.copy(action.policy, action.policy, action.source or "ref")
 
-    def learn(self, table: Table, played: Traces) -> tuple[dict[str, Any], dict[str, Floats]]:
+    def learn(self, ctx: Context, rollouts: Rollouts) -> tuple[dict[str, Any], dict[str, Floats]]:
         """Assign credit, learn and publish; return this turn's metrics, and the advantages by rollout id."""
         row: dict[str, Any] = {}
         advantages: dict[str, Floats] = {}
-        for lesson in self.recipe.credit(table, played):
+        for train_batch in self.recipe.credit(ctx, rollouts):
             if self.config.control == "shuffled":
-                lesson = shuffle_targets(lesson, self.config.seed, self.place.turn)
-            behind = mean_staleness(lesson, self.engine.version(lesson.policy)) if self.config.staleness else None
-            taught = replace(lesson, stale_cap=self.config.staleness_cap) if behind else lesson
-            with table.timeline.measure("learn"):
+                train_batch = shuffle_targets(train_batch, self.config.seed, self.place.turn)
+            behind = mean_staleness(train_batch, self.engine.version(train_batch.policy)) if self.config.staleness else None
+            taught = replace(train_batch, stale_cap=self.config.staleness_cap) if behind else train_batch
+            with ctx.timeline.measure("learn"):
                 report = self.engine.learn(taught)
-            with table.timeline.measure("publish"):
-                version = self.engine.publish(lesson.policy)
-            if lesson.advantages is not None:
-                advantages |= {t.id: array for t, array in zip(lesson.traces, lesson.advantages, strict=True)}
-            row |= {f"learn/{lesson.policy}/{key}": value for key, value in format_report(report, behind).items()}
-            row |= {f"credit/{lesson.policy}/{key}": value for key, value in lesson.notes.items()}
-            row |= {f"flow/{source}>{lesson.policy}": share for source, share in lesson.sources.items()}
-            row[f"learn/{lesson.policy}/version"] = version
+            with ctx.timeline.measure("publish"):
+                version = self.engine.publish(train_batch.policy)
+            if train_batch.advantages is not None:
+                advantages |= {t.id: array for t, array in zip(train_batch.rollouts, train_batch.advantages, strict=True)}
+            row |= {f"learn/{train_batch.policy}/{key}": value for key, value in format_report(report, behind).items()}
+            row |= {f"credit/{train_batch.policy}/{key}": value for key, value in train_batch.notes.items()}
+            row |= {f"flow/{source}>{train_batch.policy}": share for source, share in train_batch.sources.items()}
+            row[f"learn/{train_batch.policy}/version"] = version
             if report.skipped:
-                self.view.say(f"turn {table.turn}: {report.skipped}")
-        row |= rollout_metrics(played)
-        row["dropped"] = sum(table.dropped.values())
-        if table.dropped:
-            reasons = ", ".join(f"{reason} ({count})" for reason, count in sorted(table.dropped.items()))
-            self.view.say(f"turn {table.turn}: left out: {reasons}")
+                self.view.say(f"turn {ctx.turn}: {report.skipped}")
+        row |= rollout_metrics(rollouts)
+        row["dropped"] = sum(ctx.dropped.values())
+        if ctx.dropped:
+            reasons = ", ".join(f"{reason} ({count})" for reason, count in sorted(ctx.dropped.items()))
+            self.view.say(f"turn {ctx.turn}: left out: {reasons}")
         for what in ("tokens", "flops"):
             row[f"compute/{what}"] = self.engine.ledger.total(what)
         return row, advantages
@@ -292,8 +292,8 @@ class Loop:
             target = self.folder.path / "models" / policy
             with translate_disk_errors(target):
                 self.engine.export(policy, target)
-            seats = [seat for seat, name in self.plan.seats.items() if name == policy]
-            make_note(self.config, policy, seats, self.place.turn).write(target)
+            agents = [agent for agent, name in self.plan.agents.items() if name == policy]
+            make_note(self.config, policy, agents, self.place.turn).write(target)
         # Before the report, which says that the run is finished.
         final = {"turn": self.place.turn, "split": self.config.eval.split, "problems": self.evaluate.measure_per_problem()}
         write_atomically(self.folder.path / "final.json", to_json(final) + "\n")
@@ -311,27 +311,27 @@ def format_report(report: LearnReport, behind: float | None) -> dict[str, Any]:
     return {"staleness": behind} | numbers
 
 
-def rollout_metrics(played: Traces) -> dict[str, Any]:
+def rollout_metrics(rollouts: Rollouts) -> dict[str, Any]:
     """Metrics of the turn's own rollouts, by agent: they need no extra sampling."""
     out: dict[str, Any] = {}
-    for seat in dict.fromkeys(t.seat for t in played):
-        traces = played.select(lambda t, seat=seat: t.seat == seat)  # type: ignore[misc]
-        if isinstance(traces[0].reading.value, Verification):
-            numbers = judge_metrics(traces)
-        elif traces[0].grade is not None:
-            numbers = solver_metrics(traces)
-            flat = [len(set(group)) == 1 for group in group_outcomes(traces).values() if len(group) > 1]
+    for agent in dict.fromkeys(t.agent for t in rollouts):
+        rollouts = rollouts.select(lambda t, agent=agent: t.agent == agent)  # type: ignore[misc]
+        if isinstance(rollouts[0].parsed.value, Verification):
+            numbers = judge_metrics(rollouts)
+        elif rollouts[0].grade is not None:
+            numbers = solver_metrics(rollouts)
+            flat = [len(set(group)) == 1 for group in group_outcomes(rollouts).values() if len(group) > 1]
             numbers["flat_groups"] = float(np.mean(flat)) if flat else None
         else:
-            numbers = output_metrics(traces)
-        out |= {f"rollouts/{seat}/{key}": value for key, value in numbers.items()}
+            numbers = output_metrics(rollouts)
+        out |= {f"rollouts/{agent}/{key}": value for key, value in numbers.items()}
     return out
 
 
-def group_outcomes(traces: Traces) -> dict[str, list[float]]:
+def group_outcomes(rollouts: Rollouts) -> dict[str, list[float]]:
     groups: dict[str, list[float]] = {}
-    for trace in traces:
-        groups.setdefault(trace.problem.id, []).append(trace.correct)
+    for rollout in rollouts:
+        groups.setdefault(rollout.problem.id, []).append(rollout.correct)
     return groups
 
 

@@ -74,13 +74,15 @@ def open_subject(path: str | Path, bare: bool, needs: Sequence[str]) -> Iterator
 @contextmanager
 def load_subject(plan: Plan, weights: Path | None, needs: Sequence[str]) -> Iterator[Subject]:
     """Load the agents of a plan that a suite needs, with their weights; the others are not loaded."""
-    seats = {"solver": plan.recipe.solving, "judge": plan.recipe.judging}
-    for seat in (seats[side] for side in needs):
-        if seat not in plan.roles:
-            raise ConfigError(f"recipe '{plan.config.recipe}' has no {seat} to measure; its seats are {', '.join(plan.roles)}")
-    setting = make_run_context(restrict_to_agents(plan, [seats[side] for side in needs]), weights)
-    with closing(setting.engine):
-        yield Subject(setting, seats["solver"], seats["judge"], weights is None, open_generator)
+    agents = {"solver": plan.recipe.solving, "judge": plan.recipe.judging}
+    for agent in (agents[side] for side in needs):
+        if agent not in plan.roles:
+            raise ConfigError(
+                f"recipe '{plan.config.recipe}' has no {agent} to measure; its agents are {', '.join(plan.roles)}"
+            )
+    run_context = make_run_context(restrict_to_agents(plan, [agents[side] for side in needs]), weights)
+    with closing(run_context.engine):
+        yield Subject(run_context, agents["solver"], agents["judge"], weights is None, open_generator)
 
 
 @contextmanager

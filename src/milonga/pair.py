@@ -22,16 +22,16 @@ from milonga.resolve import Plan, resolve
 from milonga.roles import StepSolver, make_step_solver
 from milonga.run.checkpoints import Checkpoints
 from milonga.run.folder import read_config
-from milonga.table import Setting, Table
+from milonga.context import RunContext, Context
 from milonga.tasks.foreign import WithForeign, make_foreign_problem
-from milonga.types import Problem, Trace, Traces, Verification
+from milonga.types import Problem, Rollout, Rollouts, Verification
 
 if TYPE_CHECKING:
     from milonga.engine import Engine
 
 BARE_TOKENS = 1024
 """Most tokens of a solution by a model that comes from no run; a verification may have twice as many."""
-SEATS = ("generator", "verifier")
+AGENTS = ("generator", "verifier")
 
 
 def make_engine(plan: Plan) -> Any:
@@ -98,31 +98,31 @@ def plan_bare_models(generator: str, verifier: str, layer: Mapping[str, Any] | N
     return resolve([bare, layer or {}], learns=False)
 
 
-def restrict_to_agents(plan: Plan, seats: Collection[str]) -> Plan:
+def restrict_to_agents(plan: Plan, agents: Collection[str]) -> Plan:
     """Restrict a plan to the policies of these agents, so that no other weights are loaded."""
-    names = {plan.seats[seat] for seat in seats}
+    names = {plan.agents[agent] for agent in agents}
     return replace(plan, policies={name: section for name, section in plan.policies.items() if name in names})
 
 
-def make_run_context(plan: Plan, weights: Path | None) -> Setting:
+def make_run_context(plan: Plan, weights: Path | None) -> RunContext:
     """Make the run context of a plan: load its engine, and the weights of a checkpoint if there is one."""
     engine = make_engine(plan)
     if weights is not None:
         engine.load(weights)
     config = plan.config
-    return Setting(engine, plan.task, plan.roles, plan.seats, config.sampling, config.seed, config.batch.problems)
+    return RunContext(engine, plan.task, plan.roles, plan.agents, config.sampling, config.seed, config.batch.problems)
 
 
 @dataclass(frozen=True)
 class Verdict:
     """The aggregated verdict of repeated verifications of one solution. Checks that cannot be parsed are only counted."""
 
-    solution: Trace
-    checks: tuple[Trace, ...]
+    solution: Rollout
+    checks: tuple[Rollout, ...]
 
     @property
     def values(self) -> list[Verification]:
-        return [check.reading.value for check in self.checks]
+        return [check.parsed.value for check in self.checks]
 
     @property
     def readable(self) -> int:
@@ -162,22 +162,22 @@ class Verdict:
 class Pair:
     """A generator and a verifier with their weights; either may be missing. Use it in a `with` statement, or call `close`."""
 
-    def __init__(self, plan: Plan, weights: Path | None, seats: Collection[str], turn: int | None = None) -> None:
-        for seat in seats:
-            if seat not in plan.roles:
-                raise ConfigError(f"recipe '{plan.config.recipe}' has no {seat}; its seats are {', '.join(plan.roles)}")
-        if "generator" in seats and not isinstance(plan.roles["generator"], StepSolver):
+    def __init__(self, plan: Plan, weights: Path | None, agents: Collection[str], turn: int | None = None) -> None:
+        for agent in agents:
+            if agent not in plan.roles:
+                raise ConfigError(f"recipe '{plan.config.recipe}' has no {agent}; its agents are {', '.join(plan.roles)}")
+        if "generator" in agents and not isinstance(plan.roles["generator"], StepSolver):
             raise ConfigError(f"the generator of recipe '{plan.config.recipe}' does not solve problems by steps")
         self.plan, self.turn = plan, turn
-        self.seats = tuple(seats)
-        self.setting = replace(make_run_context(restrict_to_agents(plan, seats), weights), task=WithForeign(plan.task))
+        self.agents = tuple(agents)
+        self.run_context = replace(make_run_context(restrict_to_agents(plan, agents), weights), task=WithForeign(plan.task))
         self.solver = make_step_solver(plan.config.dialect)
 
     @classmethod
     def open(
         cls,
         path: str | Path,
-        seats: Collection[str] | None = None,
+        agents: Collection[str] | None = None,
         *,
         seed: int | None = None,
         device: str | None = None,
@@ -186,14 +186,14 @@ class Pair:
     ) -> Pair:
         """Open the newest intact checkpoint of a run, or a model (a folder, or `openai:URL#model`), which then is every agent.
 
-        `seats` defaults to those of generator and verifier that the recipe has. Seed, device, temperature and sampler
+        `agents` defaults to those of generator and verifier that the recipe has. Seed, device, temperature and sampler
         default to the run's.
         """
         name, folder, layer = str(path), Path(path), collect_overrides(seed, device, temperature, sampler)
         if is_endpoint(name) or (not (folder / "config.toml").exists() and (folder / "config.json").exists()):
-            return cls(plan_bare_models(name, name, layer), None, SEATS if seats is None else seats)
+            return cls(plan_bare_models(name, name, layer), None, AGENTS if agents is None else agents)
         found = load_finished_run(folder, layer)
-        return cls(found.plan, found.weights, list_present_agents(found.plan) if seats is None else seats, found.turn)
+        return cls(found.plan, found.weights, list_present_agents(found.plan) if agents is None else agents, found.turn)
 
     @classmethod
     def bare(
@@ -207,7 +207,7 @@ class Pair:
         sampler: str | None = None,
     ) -> Pair:
         """Open models that come from no run: folders, hub names, `embedded`, `smollm2-135m`, or endpoints."""
-        named = {seat: model for seat, model in zip(SEATS, (generator, verifier), strict=True) if model is not None}
+        named = {agent: model for agent, model in zip(AGENTS, (generator, verifier), strict=True) if model is not None}
         if not named:
             raise ConfigError("a pair needs a generator or a verifier")
         other = next(iter(named.values()))
@@ -218,15 +218,15 @@ class Pair:
 
     @property
     def solves(self) -> bool:
-        return "generator" in self.seats
+        return "generator" in self.agents
 
     @property
     def judges(self) -> bool:
-        return "verifier" in self.seats
+        return "verifier" in self.agents
 
     @property
     def engine(self) -> Engine:
-        return self.setting.engine
+        return self.run_context.engine
 
     def __enter__(self) -> Pair:
         return self
@@ -242,43 +242,45 @@ class Pair:
         """Make a problem from a question; without an id, its text is the id."""
         return make_foreign_problem(id or question, question, answer)
 
-    def solve(self, problems: Sequence[Problem], n: int = 1, greedy: bool = False) -> Traces:
+    def solve(self, problems: Sequence[Problem], n: int = 1, greedy: bool = False) -> Rollouts:
         """Sample `n` solutions of each problem in one batch, grouped by problem, and graded if an answer is known.
 
         Problems that do not fit into the model's context get none; the others are not affected.
         """
         check_distinct_ids("problem", [problem.id for problem in problems])
         try:
-            return Table(self.setting, "use", "").ask("generator", problems, n, greedy)
+            return Context(self.run_context, "use", "").ask("generator", problems, n, greedy)
         except TooLongError:
-            return Traces([])
+            return Rollouts([])
 
-    def verify(self, solutions: Sequence[Trace] | Traces, checks: int = 1, greedy: bool = False) -> list[Verdict]:
+    def verify(self, solutions: Sequence[Rollout] | Rollouts, checks: int = 1, greedy: bool = False) -> list[Verdict]:
         """Verify each solution `checks` times in one batch; return one verdict per solution.
 
         A scorer is asked once: it is deterministic. If a solution does not fit into the model's context, all its checks
         count as unparsed.
         """
         check_distinct_ids("solution", [solution.id for solution in solutions])
-        subjects = Traces(solutions)
+        targets = Rollouts(solutions)
         try:
-            judged = Table(self.setting, "use", "").judge("verifier", subjects, checks, greedy)
+            judged = Context(self.run_context, "use", "").judge("verifier", targets, checks, greedy)
         except TooLongError:
-            judged = Traces([])
-        found: dict[str, list[Trace]] = {}
-        for check in fill_unjudged(judged, subjects, checks):
-            found.setdefault(check.subject.id, []).append(check)
-        return [Verdict(solution, tuple(found[solution.id])) for solution in subjects]
+            judged = Rollouts([])
+        found: dict[str, list[Rollout]] = {}
+        for check in fill_unjudged(judged, targets, checks):
+            found.setdefault(check.target.id, []).append(check)
+        return [Verdict(solution, tuple(found[solution.id])) for solution in targets]
 
-    def wrap_solution(self, problem: Problem, steps: Sequence[str], answer: str | None = None, id: str | None = None) -> Trace:
+    def wrap_solution(
+        self, problem: Problem, steps: Sequence[str], answer: str | None = None, id: str | None = None
+    ) -> Rollout:
         """Convert somebody else's solution into a rollout in this pair's dialect, to be verified.
 
         Without an answer, the last number of the last step is taken as the answer.
         """
-        trace = rewrite_steps(self.solver, id or problem.id, problem, steps, answer)
-        if trace is None:
+        rollout = rewrite_steps(self.solver, id or problem.id, problem, steps, answer)
+        if rollout is None:
             raise DataError(f"the steps of a solution hold marks of the {self.solver.dialect} dialect")
-        return trace
+        return rollout
 
 
 def collect_overrides(seed: int | None, device: str | None, temperature: float | None, sampler: str | None) -> dict[str, Any]:
@@ -293,7 +295,7 @@ def drop_none(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def list_present_agents(plan: Plan) -> tuple[str, ...]:
-    return tuple(seat for seat in SEATS if seat in plan.roles)
+    return tuple(agent for agent in AGENTS if agent in plan.roles)
 
 
 def check_distinct_ids(what: str, ids: Sequence[str]) -> None:

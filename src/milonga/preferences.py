@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from milonga.tasks.base import normalise_text
-from milonga.types import Problem, Reading, Segment, Trace
+from milonga.types import Problem, Parsed, Segment, Rollout
 
 
 @dataclass(frozen=True)
@@ -26,21 +26,21 @@ class Side:
     start: int
 
     @classmethod
-    def from_rollout(cls, trace: Trace) -> Side:
-        start = trace.segments[-1].start if trace.segments else 0
-        return cls(trace.text, tuple(int(token) for token in trace.ids), start)
+    def from_rollout(cls, rollout: Rollout) -> Side:
+        start = rollout.segments[-1].start if rollout.segments else 0
+        return cls(rollout.text, tuple(int(token) for token in rollout.ids), start)
 
-    def to_rollout(self, id: str, seat: str, problem: Problem, policy: str) -> Trace:
+    def to_rollout(self, id: str, agent: str, problem: Problem, policy: str) -> Rollout:
         """Rebuild the rollout, as a row of a train batch for a policy with the same tokenizer; never for a policy gradient."""
-        return Trace(
+        return Rollout(
             id=id,
-            seat=seat,
+            agent=agent,
             problem=problem,
             ids=np.array(self.ids, dtype=np.int64),
-            segments=(Segment("prompt", 0, self.start), Segment(seat, self.start, len(self.ids), policy, trained=True)),
+            segments=(Segment("prompt", 0, self.start), Segment(agent, self.start, len(self.ids), policy, trained=True)),
             logprobs=np.zeros(len(self.ids)),
             text=self.text,
-            reading=Reading(None, 0.0, "kept from an earlier turn, not read again"),
+            parsed=Parsed(None, 0.0, "kept from an earlier turn, not read again"),
             origin="given",
         )
 
@@ -51,7 +51,7 @@ class Preference:
 
     turn: int
     round: int
-    seat: str
+    agent: str
     problem: str
     """The problem's id."""
     question: str
@@ -62,14 +62,14 @@ class Preference:
     @property
     def key(self) -> tuple[int | str, ...]:
         """Identity of the pair, by which duplicates are found. The round is part of it: later the policy is another one."""
-        return (self.round, self.seat, *(normalise_text(text) for text in (self.question, self.winner.text, self.loser.text)))
+        return (self.round, self.agent, *(normalise_text(text) for text in (self.question, self.winner.text, self.loser.text)))
 
-    def to_rollouts(self, policy: str) -> tuple[Trace, Trace]:
+    def to_rollouts(self, policy: str) -> tuple[Rollout, Rollout]:
         """Rebuild winner and loser as rows of a train batch for a policy with the same tokenizer."""
         id, problem = f"{self.turn}/{self.problem}", Problem(self.problem, self.question, "")
         return (
-            self.winner.to_rollout(f"{id}/winner", self.seat, problem, policy),
-            self.loser.to_rollout(f"{id}/loser", self.seat, problem, policy),
+            self.winner.to_rollout(f"{id}/winner", self.agent, problem, policy),
+            self.loser.to_rollout(f"{id}/loser", self.agent, problem, policy),
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -77,13 +77,19 @@ class Preference:
         sides = (("winner", self.winner), ("loser", self.loser))
         texts = {name: side.text for name, side in sides}
         tokens = {f"{name}_{what}": value for name, s in sides for what, value in (("ids", list(s.ids)), ("start", s.start))}
-        named = {"turn": self.turn, "round": self.round, "seat": self.seat, "problem": self.problem, "question": self.question}
+        named = {
+            "turn": self.turn,
+            "round": self.round,
+            "agent": self.agent,
+            "problem": self.problem,
+            "question": self.question,
+        }
         return named | {"reason": self.reason} | texts | tokens
 
     @classmethod
     def from_json(cls, row: dict[str, Any]) -> Preference:
         winner, loser = (Side(row[name], tuple(row[f"{name}_ids"]), row[f"{name}_start"]) for name in ("winner", "loser"))
-        named = {key: row[key] for key in ("turn", "round", "seat", "problem", "question", "reason")}
+        named = {key: row[key] for key in ("turn", "round", "agent", "problem", "question", "reason")}
         return cls(**named, winner=winner, loser=loser)
 
 

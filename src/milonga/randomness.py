@@ -6,6 +6,6 @@ import hashlib
 
 
 def key64(*parts: object) -> int:
-    """A 63-bit key of (seed, turn, seat, problem, rollout) or any other tuple of plain values."""
+    """A 63-bit key of (seed, turn, agent, problem, rollout) or any other tuple of plain values."""
     digest = hashlib.blake2b(repr(parts).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") >> 1

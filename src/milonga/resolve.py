@@ -41,7 +41,7 @@ class Plan:
     recipe: Recipe
     task: Task
     roles: Mapping[str, Role]
-    seats: Mapping[str, str]
+    agents: Mapping[str, str]
     """Agent to policy."""
     policies: Mapping[str, PolicySection]
 
@@ -62,21 +62,21 @@ def resolve(layers: Sequence[Mapping[str, Any]], learns: bool = True) -> Plan:
         require_ray()
     options = parse_options(recipe_class, config)
     sitting = recipe_class.select_agents(options)
-    seats = bind_policies(recipe_class, sitting, config)
-    config = fill_defaults(config, recipe_class, sitting, seats)
-    check_endpoints(config, recipe_class, seats, learns)
+    agents = bind_policies(recipe_class, sitting, config)
+    config = fill_defaults(config, recipe_class, sitting, agents)
+    check_endpoints(config, recipe_class, agents, learns)
     task = make_task(config.task)
     config = config.model_copy(update={"policies": resolve_embedded_models(config.policies, task)})
     if task.size(config.eval.split) == 0:
         raise ConfigError(
             f"task '{task.name}' has no {config.eval.split} problems to measure on; give it some, or another split"
         )
-    policies = {name: config.policies[name] for name in dict.fromkeys(seats.values())}
-    objectives = {seat: make_agent_objective(seat, policies[policy], recipe_class) for seat, policy in seats.items()}
-    for seat, role in sitting.items():
+    policies = {name: config.policies[name] for name in dict.fromkeys(agents.values())}
+    objectives = {agent: make_agent_objective(agent, policies[policy], recipe_class) for agent, policy in agents.items()}
+    for agent, role in sitting.items():
         limit = (config.sampling.max_tokens or task.max_tokens) * role.length_factor()
-        objectives[seat] = set_length_constant(objectives[seat], limit)
-    recipe = recipe_class(options, objectives, seats, config.batch.rollouts)
+        objectives[agent] = set_length_constant(objectives[agent], limit)
+    recipe = recipe_class(options, objectives, agents, config.batch.rollouts)
     if recipe.tasks and task.name not in recipe.tasks:
         raise ConfigError(f"recipe '{config.recipe}' knows how to pose or spoil problems of {', '.join(recipe.tasks)} alone")
     if recipe.needs_steps and not task.knows_steps:
@@ -109,7 +109,7 @@ def resolve(layers: Sequence[Mapping[str, Any]], learns: bool = True) -> Plan:
         refuse_overlap(config, recipe, policies)
     dialect: Dialect = "terse" if config.dialect == "terse" else "tagged"
     roles = recipe.roles(dialect)
-    return Plan(config, recipe, task, roles if task.tool is None else adapt_roles_to_tool(roles, task.tool), seats, policies)
+    return Plan(config, recipe, task, roles if task.tool is None else adapt_roles_to_tool(roles, task.tool), agents, policies)
 
 
 def require_vllm() -> None:
@@ -126,7 +126,7 @@ def require_ray() -> None:
         raise MissingExtra("engine 'ray'", "ray")
 
 
-def check_endpoints(config: Config, recipe: type[Recipe], seats: Mapping[str, str], learns: bool) -> None:
+def check_endpoints(config: Config, recipe: type[Recipe], agents: Mapping[str, str], learns: bool) -> None:
     """Refuse configs that need more than sampling from a model behind an endpoint, before anything is loaded."""
     for name, section in config.policies.items():
         if section.endpoint is None:
@@ -140,10 +140,10 @@ def check_endpoints(config: Config, recipe: type[Recipe], seats: Mapping[str, st
             raise ConfigError(f"{only}; lora, adapter and ema do not apply to it")
         if section.kind != "generative":
             raise ConfigError(f"{only}, and a value head is read")
-        for seat in (seat for seat, policy in seats.items() if policy == name and learns):
-            if seat not in recipe.only_sampled:
-                allowed = [r for r in RECIPES if seat in RECIPES.get(r).only_sampled]
-                hint = f"; recipes that only sample a {seat} are {', '.join(allowed)}" if allowed else ""
+        for agent in (agent for agent, policy in agents.items() if policy == name and learns):
+            if agent not in recipe.only_sampled:
+                allowed = [r for r in RECIPES if agent in RECIPES.get(r).only_sampled]
+                hint = f"; recipes that only sample a {agent} are {', '.join(allowed)}" if allowed else ""
                 raise ConfigError(f"{only}; recipe '{recipe.name}' trains it, or needs to look into it{hint}")
         if "flops" in config.budget and section.endpoint.parameters is None:
             raise ConfigError(
@@ -173,8 +173,8 @@ def refuse_overlap(config: Config, recipe: Recipe, policies: Mapping[str, Policy
     schedule = recipe.schedule()
     if all(phase.until is not None for phase in schedule.intro + schedule.cycle):
         raise ConfigError(f"{stale}: each turn of '{config.recipe}' decides whether its phase goes on; set staleness=0")
-    for seat, objective in recipe.objectives.items():
-        where = f"policies.{recipe.policies[seat]}.objective"
+    for agent, objective in recipe.objectives.items():
+        where = f"policies.{recipe.policies[agent]}.objective"
         if objective.kind != "policy_gradient":
             raise ConfigError(
                 f"{stale}: {where} is {objective.kind}, and older samples can be corrected in a policy gradient alone"
@@ -199,25 +199,25 @@ def bind_policies(recipe: type[Recipe], sitting: Iterable[str], config: Config) 
     if reason:
         allowed = ", ".join(name for name, why in recipe.bindings.items() if not why)
         raise ConfigError(f"recipe '{recipe.name}' does not run with binding '{config.binding}': {reason}; use {allowed}")
-    names = {seat: recipe.lead if config.binding == "shared" else seat for seat in sitting}
+    names = {agent: recipe.lead if config.binding == "shared" else agent for agent in sitting}
     for name in (*config.policies, *config.placement.policies):
         if name not in names.values():
             raise ConfigError(f"unknown policy '{name}': {suggest_name(name, set(names.values()))}")
     return names
 
 
-def fill_defaults(config: Config, recipe: type[Recipe], sitting: Mapping[str, type[Role]], seats: Mapping[str, str]) -> Config:
+def fill_defaults(config: Config, recipe: type[Recipe], sitting: Mapping[str, type[Role]], agents: Mapping[str, str]) -> Config:
     """Fill in the config values that follow from the rest: every policy's section, adapters, the dialect."""
-    policies = {name: config.policies.get(name, PolicySection()) for name in dict.fromkeys(seats.values())}
+    policies = {name: config.policies.get(name, PolicySection()) for name in dict.fromkeys(agents.values())}
     if config.binding == "lora":
         policies = {n: p if p.lora else p.model_copy(update={"lora": LoraSection()}) for n, p in policies.items()}
         models = {p.model for p in policies.values()}
         if len(models) > 1:
             raise ConfigError(f"binding 'lora' shares one base, but the policies name {', '.join(sorted(models))}")
-    kinds = {seats[seat]: "scalar" if role.kind == "scalar" else "generative" for seat, role in sitting.items()}
+    kinds = {agents[agent]: "scalar" if role.kind == "scalar" else "generative" for agent, role in sitting.items()}
     for name, section in policies.items():
         if "kind" in section.model_fields_set and section.kind != kinds[name]:
-            raise ConfigError(f"policies.{name}.kind follows from the seat: it is '{kinds[name]}' in '{recipe.name}'")
+            raise ConfigError(f"policies.{name}.kind follows from the agent: it is '{kinds[name]}' in '{recipe.name}'")
         start = None if section.adapter is None else make_absolute(section.adapter)
         update = {
             "kind": kinds[name],
@@ -271,14 +271,16 @@ def set_length_constant(objective: Objective, limit: int) -> Objective:
     return objective.model_copy(update={"length": limit})
 
 
-def make_agent_objective(seat: str, section: PolicySection, recipe: type[Recipe]) -> Objective:
+def make_agent_objective(agent: str, section: PolicySection, recipe: type[Recipe]) -> Objective:
     overrides = dict(section.objective)
     try:
         objective = make_objective(str(overrides.pop("preset", "grpo")), overrides)
     except ConfigError as error:
-        raise ConfigError(f"policies.{seat}.objective: {error}") from None
-    fitting = recipe.learns.get(seat, ("policy_gradient",))
+        raise ConfigError(f"policies.{agent}.objective: {error}") from None
+    fitting = recipe.learns.get(agent, ("policy_gradient",))
     if objective.kind not in fitting:
         wanted = " or ".join(fitting)
-        raise ConfigError(f"policies.{seat}.objective: the {seat} of '{recipe.name}' learns by {wanted}, not {objective.kind}")
+        raise ConfigError(
+            f"policies.{agent}.objective: the {agent} of '{recipe.name}' learns by {wanted}, not {objective.kind}"
+        )
     return objective

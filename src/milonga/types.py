@@ -1,10 +1,10 @@
 """The data types that are passed between the layers: problems, rollouts, train batches. Nothing here imports torch.
 
 Invariants:
-- Token ids are sacred: a rollout (`Trace`) holds the ids that were sampled, and its text is never encoded again.
-- Every per-token array of a rollout (log-probabilities, advantages) is aligned with `Trace.ids`, prompt included; entries
+- Token ids are sacred: a rollout (`Rollout`) holds the ids that were sampled, and its text is never encoded again.
+- Every per-token array of a rollout (log-probabilities, advantages) is aligned with `Rollout.ids`, prompt included; entries
   outside the trained segments are zero. The value at position t belongs to the prediction of `ids[t]` from `ids[:t]`.
-- A parse failure is a value: a `Reading` that is not valid says why, and is never a silent zero.
+- A parse failure is a value: a `Parsed` that is not valid says why, and is never a silent zero.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class Verification:
 
 
 @dataclass(frozen=True)
-class Reading:
+class Parsed:
     """A parsed completion: its value, a format score in [0, 1], and why it is invalid, if it is."""
 
     value: Any
@@ -128,25 +128,25 @@ class Segment:
 
 
 @dataclass
-class Trace:
+class Rollout:
     """A rollout: one conversation of one agent in token space, with its parsed value and the rollouts that it judges.
 
     `ids`, `logprobs` and `mask` have one entry per token, prompt included. A conversation of several turns grows by appending
-    ids. Its text, parsed value, steps, grade and finish are those of the last turn; `about` is then the same conversation
+    ids. Its text, parsed value, steps, grade and finish are those of the last turn; `target` is then the same conversation
     before that turn, and the ids, segments and log-probabilities begin with those.
     """
 
     id: str
-    seat: str
+    agent: str
     problem: Problem
     ids: NDArray[np.int64]
     segments: tuple[Segment, ...]
     logprobs: Floats
     text: str
-    reading: Reading
+    parsed: Parsed
     steps: tuple[tuple[int, int], ...] = ()
     """Token span `[start, end)` of each step, in positions of `ids`."""
-    about: tuple[Trace, ...] = ()
+    targets: tuple[Rollout, ...] = ()
     origin: Literal["sampled", "given"] = "sampled"
     finish: Finish = "eos"
     temperature: float = 1.0
@@ -155,11 +155,11 @@ class Trace:
     """For each of `ids`, the characters of `text` complete after it; 0 in the prompt. For display, never for credit."""
 
     @classmethod
-    def from_text(cls, id: str, seat: str, problem: Problem, text: str, reading: Reading, grade: Grade | None = None) -> Trace:
+    def from_text(cls, id: str, agent: str, problem: Problem, text: str, parsed: Parsed, grade: Grade | None = None) -> Rollout:
         """Make a rollout of a text that no policy sampled (a demonstration, a reference solution). It has no ids: it can be
         judged or shown, not trained."""
         nothing = np.zeros(0)
-        return cls(id, seat, problem, nothing.astype(np.int64), (), nothing, text, reading, origin="given", grade=grade)
+        return cls(id, agent, problem, nothing.astype(np.int64), (), nothing, text, parsed, origin="given", grade=grade)
 
     @property
     def mask(self) -> NDArray[np.bool_]:
@@ -174,7 +174,7 @@ class Trace:
         """Token span `[start, end)` of each turn of the agent itself; turns of others, and of tools, lie in between."""
         spans: list[tuple[int, int]] = []
         for segment in self.segments:
-            if segment.producer != self.seat:
+            if segment.producer != self.agent:
                 continue
             if spans and spans[-1][1] == segment.start:
                 spans[-1] = (spans[-1][0], segment.end)
@@ -183,9 +183,9 @@ class Trace:
         return tuple(spans)
 
     @property
-    def earlier_conversation(self) -> Trace | None:
+    def earlier_conversation(self) -> Rollout | None:
         """The same conversation before its last turn; None where that is its first."""
-        return self.about[0] if len(self.turn_spans) > 1 else None
+        return self.targets[0] if len(self.turn_spans) > 1 else None
 
     @property
     def length(self) -> int:
@@ -193,11 +193,11 @@ class Trace:
         return sum(s.end - s.start for s in self.segments if s.trained)
 
     @property
-    def subject(self) -> Trace:
+    def target(self) -> Rollout:
         """The one rollout that this one judges."""
-        if len(self.about) != 1:
-            raise ValueError(f"trace {self.id} is about {len(self.about)} traces, not one")
-        return self.about[0]
+        if len(self.targets) != 1:
+            raise ValueError(f"rollout {self.id} is about {len(self.targets)} rollouts, not one")
+        return self.targets[0]
 
     @property
     def correct(self) -> float:
@@ -207,35 +207,35 @@ class Trace:
         return float(self.grade.correct)
 
 
-class Traces(Sequence[Trace]):
+class Rollouts(Sequence[Rollout]):
     """A list of rollouts with the columns that credit assignment needs."""
 
-    def __init__(self, items: Iterable[Trace]) -> None:
+    def __init__(self, items: Iterable[Rollout]) -> None:
         self.items = list(items)
 
     @overload
-    def __getitem__(self, index: int) -> Trace: ...
+    def __getitem__(self, index: int) -> Rollout: ...
     @overload
-    def __getitem__(self, index: slice) -> Traces: ...
-    def __getitem__(self, index: int | slice) -> Trace | Traces:
-        return Traces(self.items[index]) if isinstance(index, slice) else self.items[index]
+    def __getitem__(self, index: slice) -> Rollouts: ...
+    def __getitem__(self, index: int | slice) -> Rollout | Rollouts:
+        return Rollouts(self.items[index]) if isinstance(index, slice) else self.items[index]
 
     def __len__(self) -> int:
         return len(self.items)
 
-    def __iter__(self) -> Iterator[Trace]:
+    def __iter__(self) -> Iterator[Rollout]:
         return iter(self.items)
 
-    def select(self, wanted: Callable[[Trace], bool]) -> Traces:
-        return Traces(t for t in self.items if wanted(t))
+    def select(self, wanted: Callable[[Rollout], bool]) -> Rollouts:
+        return Rollouts(t for t in self.items if wanted(t))
 
     @property
-    def about(self) -> Traces:
+    def targets(self) -> Rollouts:
         """The targets of these rollouts (what they judge), each once, in order of first appearance."""
-        seen: dict[str, Trace] = {}
-        for trace in self.items:
-            seen.setdefault(trace.subject.id, trace.subject)
-        return Traces(seen.values())
+        seen: dict[str, Rollout] = {}
+        for rollout in self.items:
+            seen.setdefault(rollout.target.id, rollout.target)
+        return Rollouts(seen.values())
 
     @property
     def correct(self) -> Floats:
@@ -247,13 +247,13 @@ class Traces(Sequence[Trace]):
         return [t.problem.id for t in self.items]
 
     @property
-    def subjects(self) -> list[str]:
+    def target_ids(self) -> list[str]:
         """Target id of each rollout: the group key of a verifier, whose verifications of one solution share a baseline."""
-        return [t.subject.id for t in self.items]
+        return [t.target.id for t in self.items]
 
 
 @dataclass
-class Lesson:
+class TrainBatch:
     """A train batch: which policy learns, by which objective, from which rollouts (rows) with which training signals.
 
     Exactly the targets that the objective needs are set. Rows that share a unit (a pair, a trajectory) are never split by
@@ -262,7 +262,7 @@ class Lesson:
 
     policy: str
     objective: Objective
-    traces: Traces
+    rollouts: Rollouts
     advantages: list[Floats] | None = None
     """Advantage of each token: one float array per rollout, aligned with its ids."""
     targets: list[Floats] | None = None
@@ -285,16 +285,18 @@ class Lesson:
     def __post_init__(self) -> None:
         for name in ("advantages", "targets", "labels", "factors", "units", "weights"):
             column = getattr(self, name)
-            if column is not None and len(column) != len(self.traces):
-                raise ValueError(f"lesson for '{self.policy}': {len(column)} {name} for {len(self.traces)} traces")
+            if column is not None and len(column) != len(self.rollouts):
+                raise ValueError(f"train batch for '{self.policy}': {len(column)} {name} for {len(self.rollouts)} rollouts")
         for name in ("advantages", "targets", "factors"):
-            for trace, array in zip(self.traces, getattr(self, name) or [], strict=False):
-                if len(array) != len(trace.ids):
-                    raise ValueError(f"{name} of trace {trace.id} are not aligned with its ids")
+            for rollout, array in zip(self.rollouts, getattr(self, name) or [], strict=False):
+                if len(array) != len(rollout.ids):
+                    raise ValueError(f"{name} of rollout {rollout.id} are not aligned with its ids")
         missing = [name for name in self.objective.needs if getattr(self, name) is None]
         if missing:
-            raise ValueError(f"lesson for '{self.policy}': '{self.objective.kind}' needs {', '.join(missing)}")
+            raise ValueError(f"train batch for '{self.policy}': '{self.objective.kind}' needs {', '.join(missing)}")
         if self.stale_cap is not None and self.objective.kind != "policy_gradient":
-            raise ValueError(f"lesson for '{self.policy}': '{self.objective.kind}' cannot learn from older samples")
-        if self.objective.kind == "policy_gradient" and any(t.origin == "given" for t in self.traces):
-            raise ValueError(f"lesson for '{self.policy}': given texts cannot enter a policy gradient, only what was sampled")
+            raise ValueError(f"train batch for '{self.policy}': '{self.objective.kind}' cannot learn from older samples")
+        if self.objective.kind == "policy_gradient" and any(t.origin == "given" for t in self.rollouts):
+            raise ValueError(
+                f"train batch for '{self.policy}': given texts cannot enter a policy gradient, only what was sampled"
+            )

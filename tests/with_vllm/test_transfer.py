@@ -21,13 +21,13 @@ from vllm import EngineArgs
 from vllm.distributed.weight_transfer import VLLMWeightSyncClient, WeightTransferTrainerFactory, ipc_engine, nccl_engine
 from vllm.v1.worker.gpu_worker import Worker as VllmWorker
 
-from engine_helpers import lesson, model_folder, requests, section, trace_of
+from engine_helpers import train_batch, model_folder, requests, section, rollout_of
 from milonga.config import PlacementSection, VllmSection
 from milonga.engine import Decoding
 from milonga.engine.local import LocalEngine
 from milonga.engine.ray import RayEngine, layout, transfer
 from milonga.errors import UserError
-from milonga.types import Traces
+from milonga.types import Rollouts
 
 CLOSE = 1e-4
 SMALL_CACHE = VllmSection(cpu_cache_gib=0.1)
@@ -129,31 +129,31 @@ def test_a_sampler_samples_from_what_it_was_sent(spoiler: Path, monkeypatch: pyt
     engine = RayEngine(sections, placement, device="cpu", rows=64, limit=16, vllm=SMALL_CACHE, threads=1)
     contexts = [np.arange(30, 30 + n) for n in (4, 7, 12)]
 
-    def play(key: int, tag: str = "live") -> Traces:
+    def rollout(key: int, tag: str = "live") -> Rollouts:
         """What is sampled has the log-probabilities that the learners give it."""
         asked = requests(contexts, key)
         done = engine.sample("p", asked, Decoding(12), tag)
-        rows = Traces(trace_of(r.context, d) for r, d in zip(asked, done, strict=True))
+        rows = Rollouts(rollout_of(r.context, d) for r, d in zip(asked, done, strict=True))
         for row, known in zip(rows, engine.score("p", rows, tag), strict=True):
             assert np.abs(row.logprobs - known).max() < CLOSE
         return rows
 
     try:
         for turn in range(2):
-            rows = play(turn)
-            engine.learn(lesson(rows, [1.0, -1.0, 0.5]))
+            rows = rollout(turn)
+            engine.learn(train_batch(rows, [1.0, -1.0, 0.5]))
             engine.publish("p")
             moved = [np.abs(a - b).max() for a, b in zip(engine.score("p", rows), engine.score("p", rows, "ref"), strict=True)]
             assert max(moved) > 100 * CLOSE, "or what is held from before would do"
         assert not engine.handover.sent, "nothing went by the store"
-        play(2)
-        play(3, "ref")  # vLLM holds one version at a time
-        play(4)
+        rollout(2)
+        rollout(3, "ref")  # vLLM holds one version at a time
+        rollout(4)
         engine.samplers["p"][0].group.stop()
-        play(5)  # another sampler
+        rollout(5)  # another sampler
         engine.learners["p"].group.stop()
         engine.publish("p")
-        play(6)  # from other learners
+        rollout(6)  # from other learners
         spoiler.touch()
         with pytest.raises(UserError, match="its samplers do not compute what its learners compute"):
             engine.publish("p")

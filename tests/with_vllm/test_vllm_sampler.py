@@ -14,12 +14,12 @@ import pytest
 import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
-from engine_helpers import TINY, lesson, model_folder, requests, section, stirred, tokenizer, trace_of
+from engine_helpers import TINY, train_batch, model_folder, requests, section, stirred, tokenizer, rollout_of
 from milonga.config import VllmSection
 from milonga.engine import Completion, Decoding, Request
 from milonga.engine.local import LocalEngine, vllm_sampler
 from milonga.errors import ConfigError, UserError
-from milonga.types import Traces
+from milonga.types import Rollouts
 
 CLOSE = 1e-4
 SMALL_CACHE = VllmSection(cpu_cache_gib=0.1)
@@ -61,9 +61,9 @@ def worst(
     engine: LocalEngine, prompts: list[np.ndarray], done: list[Completion], heat: float = 1.0, tag: str = "live"
 ) -> float:
     """The largest difference between what was reported and a fresh forward pass of our model."""
-    traces = Traces(trace_of(c, d, heat, f"t{i}") for i, (c, d) in enumerate(zip(prompts, done, strict=True)))
-    scored = engine.score("p", traces, tag)
-    return max(float(np.abs(s[t.mask] - d.logprobs).max()) for s, t, d in zip(scored, traces, done, strict=True))
+    rollouts = Rollouts(rollout_of(c, d, heat, f"t{i}") for i, (c, d) in enumerate(zip(prompts, done, strict=True)))
+    scored = engine.score("p", rollouts, tag)
+    return max(float(np.abs(s[t.mask] - d.logprobs).max()) for s, t, d in zip(scored, rollouts, done, strict=True))
 
 
 def random_folder(root: Path, arch: str) -> str:
@@ -98,8 +98,8 @@ def test_weights_that_are_away_while_vllm_samples_are_handed_over_all_the_same(f
     for _ in range(2):
         done = engine.sample("p", requests(prompts), Decoding(12))
         assert worst(engine, prompts, done) < CLOSE
-        traces = Traces(trace_of(c, d, 1.0, f"t{i}") for i, (c, d) in enumerate(zip(prompts, done, strict=True)))
-        assert engine.learn(lesson(traces, [1.0, -1.0] * (len(traces) // 2))).steps == 1
+        rollouts = Rollouts(rollout_of(c, d, 1.0, f"t{i}") for i, (c, d) in enumerate(zip(prompts, done, strict=True)))
+        assert engine.learn(train_batch(rollouts, [1.0, -1.0] * (len(rollouts) // 2))).steps == 1
         assert worst(engine, prompts, done) > 10 * CLOSE
     start = engine.sample("p", requests(prompts), Decoding(12), tag="ref")
     assert worst(engine, prompts, start, tag="ref") < CLOSE
@@ -186,8 +186,8 @@ def test_after_learning_samples_come_from_the_new_weights(fresh: Any) -> None:
     before = engine.sample("p", requests(prompts), Decoding(12, greedy=True))
     assert worst(engine, prompts, before) < CLOSE
     drawn = engine.sample("p", requests(prompts), Decoding(12))
-    traces = Traces(trace_of(c, d, 1.0, f"t{i}") for i, (c, d) in enumerate(zip(prompts, drawn, strict=True)))
-    report = engine.learn(lesson(traces, [1.0, -1.0] * (len(traces) // 2)))
+    rollouts = Rollouts(rollout_of(c, d, 1.0, f"t{i}") for i, (c, d) in enumerate(zip(prompts, drawn, strict=True)))
+    report = engine.learn(train_batch(rollouts, [1.0, -1.0] * (len(rollouts) // 2)))
     assert report.mismatch is not None and report.mismatch < CLOSE
     engine.publish("p")
     assert worst(engine, prompts, before) > 100 * CLOSE  # the step was a real one

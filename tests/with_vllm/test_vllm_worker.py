@@ -7,18 +7,18 @@ import pytest
 
 pytest.importorskip("ray")
 
-from engine_helpers import lesson, requests, section, trace_of
+from engine_helpers import train_batch, requests, section, rollout_of
 from milonga.config import PlacementSection, VllmSection
 from milonga.engine import Decoding
 from milonga.engine.local import LocalEngine
 from milonga.engine.ray import RayEngine
-from milonga.types import Lesson, Traces
+from milonga.types import TrainBatch, Rollouts
 
 CLOSE = 1e-4
 
 
-def taught(policy: str, rows: Traces) -> Lesson:
-    made = lesson(rows, [1.0, -1.0, 0.5])
+def taught(policy: str, rows: Rollouts) -> TrainBatch:
+    made = train_batch(rows, [1.0, -1.0, 0.5])
     made.policy = policy
     return made
 
@@ -36,7 +36,7 @@ def test_two_adapters_are_served_by_one_worker_with_what_was_published() -> None
             for policy in ("p", "q"):
                 asked = requests(contexts, turn)
                 done = ray.sample(policy, asked, Decoding(12))
-                rows = Traces(trace_of(r.context, d) for r, d in zip(asked, done, strict=True))
+                rows = Rollouts(rollout_of(r.context, d) for r, d in zip(asked, done, strict=True))
                 for row, known in zip(rows, local.score(policy, rows), strict=True):
                     assert np.abs(row.logprobs - known).max() < CLOSE
                 for engine in (ray, local):

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from milonga.roles import StepSolver
 from milonga.roles.verifier import parse_tagged, parse_terse
-from milonga.run.traces import is_contradiction, is_fooled
+from milonga.run.rollouts import is_contradiction, is_fooled
 
 Flag = Literal["fooled", "invalid", "contradiction", "few"]
 FLAGS: dict[Flag, str] = {
@@ -38,7 +38,7 @@ FLAGS: dict[Flag, str] = {
 COUNTS = ("rollouts", "graded", "solved", "checks", "fooled", "invalid", "contradiction")
 NARROW = ("problem", "verification", "correct", "fooled", "invalid", "contradiction")
 WIDE = (
-    "id", "seat", "problem", "question", "about", "text", "advantages", "chars", "trained_from", "policy", "version",
+    "id", "agent", "problem", "question", "about", "text", "advantages", "chars", "trained_from", "policy", "version",
     "step_ends", "step_chars", "finish", "invalid", "format", "answer", "verification", "final_verdict", "step_verdicts",
     "score", "step_scores", "contradiction", "fooled", "correct", "step_truth",
 )  # fmt: skip
@@ -132,7 +132,7 @@ class Check:
     """A verification of a whole solution."""
 
     id: str
-    seat: str
+    agent: str
     policy: str
     text: str
     """The whole completion."""
@@ -147,9 +147,9 @@ class Check:
 
 
 @dataclass(frozen=True)
-class Rollout:
+class RolloutView:
     id: str
-    seat: str
+    agent: str
     policy: str
     answer: str | None
     correct: bool | None
@@ -168,7 +168,7 @@ class Transcript:
     turn: int
     problem: str
     question: str
-    rollouts: tuple[Rollout, ...]
+    rollouts: tuple[RolloutView, ...]
     left_out: int
     """How many rollouts are not shown."""
 
@@ -193,7 +193,7 @@ class Digest:
         return keep
 
 
-class Traces:
+class Rollouts:
     """The folder with the saved rollouts of one run."""
 
     def __init__(self, folder: Path, terse: bool) -> None:
@@ -333,7 +333,7 @@ def make_digest(path: Path) -> Digest:
     with pq.ParquetFile(path) as file:
         here = file.schema_arrow.names
         if any(not pa.types.is_string(file.schema_arrow.field(name).type) for name in ("id", "problem", "question", "text")):
-            raise ValueError("it holds no traces")
+            raise ValueError("it holds no rollouts")
         if set(NARROW) <= set(here):
             table = file.read(columns=list(NARROW))
         else:
@@ -392,7 +392,7 @@ def find_verifications(row: dict[str, Any], about: dict[str, list[dict[str, Any]
     return about[row["id"]] or ([row] if is_check(row) else [])
 
 
-def build_rollout(row: dict[str, Any], judges: list[dict[str, Any]], terse: bool) -> Rollout:
+def build_rollout(row: dict[str, Any], judges: list[dict[str, Any]], terse: bool) -> RolloutView:
     ends = find_step_ends(row, terse)
     pieces, rest = split_at_ends(row["text"] or "", ends)
     credit, rest_credit = split_by_steps(row, replace_non_finite(row["advantages"]), len(pieces))
@@ -410,9 +410,9 @@ def build_rollout(row: dict[str, Any], judges: list[dict[str, Any]], terse: bool
         )
         for k, piece in enumerate(pieces)
     )
-    return Rollout(
+    return RolloutView(
         row["id"] or "",
-        row["seat"] or "",
+        row["agent"] or "",
         format_policy(row),
         row["answer"],
         row["correct"],
@@ -441,7 +441,7 @@ def build_check(row: dict[str, Any], solution: dict[str, Any], terse: bool) -> C
     text = row["text"] or ""
     return Check(
         row["id"] or "",
-        row["seat"] or "",
+        row["agent"] or "",
         format_policy(row),
         text,
         split_at_ends(text, find_step_ends(row, terse))[1],
@@ -464,7 +464,7 @@ def find_step_ends(row: dict[str, Any], terse: bool) -> list[int]:
         return list(row["step_chars"])
     if is_check(row):
         return list((parse_terse if terse else parse_tagged)(row["text"] or "").ends)
-    return list(StepSolver("terse" if terse else "tagged").read(row["text"] or "").value.ends)
+    return list(StepSolver("terse" if terse else "tagged").parse(row["text"] or "").value.ends)
 
 
 def split_at_ends(text: str, ends: Sequence[int]) -> tuple[list[str], str]:

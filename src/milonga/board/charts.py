@@ -218,7 +218,7 @@ def percent(share: float) -> str:
 
 def bands(arms: Sequence[tuple[str, Mapping[str, Sequence[float]] | None]], bounded: bool) -> Options:
     """Mean curves over lead turns, each with the band of its interval. An arm without a curve keeps its colour all the same."""
-    options = base("turns of the lead seat")
+    options = base("turns of the lead agent")
     if bounded:
         options["yAxis"] |= {"min": 0, "max": 1}
     for at, (name, curve) in enumerate(arms):

@@ -19,7 +19,7 @@ claim(
         "options": {"measured": 64},
         "policies": {"generator": {"lr": 1e-4}},
         "eval": {"problems": 64, "samples": 4, "every": 20, "greedy": False, "bench": 0, "checks": 1},
-        "keep": {"checkpoint_every": 1000, "traces_every": 0},
+        "keep": {"checkpoint_every": 1000, "rollouts_every": 0},
     },
     more=("absolute_zero:options.proposer=task", "absolute_zero:options.baseline=global"),
     gpu=True,

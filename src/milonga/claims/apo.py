@@ -15,7 +15,7 @@ claim(
         "options": {"rm_turns": 4, "llm_turns": 1},
         "policies": {"generator": {"lr": 2e-4}, "verifier": {"lr": 2e-4, "minibatches": 8}},
         "eval": {"problems": 128, "samples": 8, "every": 1000, "greedy": False, "bench": 0},
-        "keep": {"checkpoint_every": 1000, "traces_every": 0},
+        "keep": {"checkpoint_every": 1000, "rollouts_every": 0},
     },
     more=("apo:options.own_weight=1.0", "apo:options.rm_restart=continue", "apo:options.weak=any"),
 )

@@ -3,8 +3,8 @@
 from milonga.claims.base import claim
 
 PLAIN = ",".join(
-    f"policies.{seat}.{setting}"
-    for seat in ("corruptor", "verifier")
+    f"policies.{agent}.{setting}"
+    for agent in ("corruptor", "verifier")
     for setting in ("optimism=false", "objective.kl_coef=0", "objective.entropy_coef=0")
 )
 

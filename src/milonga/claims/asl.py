@@ -17,7 +17,7 @@ claim(
         "options": {"formats": 90, "n_proposer": 2, "n_verifier": 4, "n_generator": 8, "attempts": 6, "audit": 256},
         "policies": {"generator": {"lr": 2e-4}},
         "eval": {"problems": 64, "samples": 2, "every": 1000, "greedy": False, "bench": 32, "checks": 1},
-        "keep": {"checkpoint_every": 1000, "traces_every": 0},
+        "keep": {"checkpoint_every": 1000, "rollouts_every": 0},
     },
     more=("asl:options.grm_label_source=gold_mix",),
 )

@@ -19,7 +19,7 @@ claim(
         "options": {"tests": 8, "measured": 128},
         "policies": {"generator": {"lr": 1e-4}},
         "eval": {"problems": 64, "samples": 4, "every": 1000, "greedy": False, "bench": 0, "checks": 1},
-        "keep": {"checkpoint_every": 1000, "traces_every": 0},
+        "keep": {"checkpoint_every": 1000, "rollouts_every": 0},
     },
     more=("cure:options.all_correct_policy=sign", "cure:options.format_fail_value=0"),
 )

@@ -15,7 +15,7 @@ claim(
         "options": {"formats": 140, "n_score": 6, "n_quality": 10, "n_verifier": 20, "n_generator": 0, "audit": 192},
         "policies": {"generator": {"lr": 5e-4}, "verifier": {"lr": 2e-4}, "meta_verifier": {"lr": 2e-4}},
         "eval": {"problems": 24, "samples": 1, "every": 1000, "greedy": False, "bench": 24, "checks": 1},
-        "keep": {"checkpoint_every": 1000, "traces_every": 0},
+        "keep": {"checkpoint_every": 1000, "rollouts_every": 0},
     },
     more=("deepseek_math_v2:options.meta=oracle", "deepseek_math_v2:options.meta_mode=floor"),
 )

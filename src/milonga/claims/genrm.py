@@ -13,7 +13,7 @@ claim(
     settings={
         "batch": {"problems": 16, "rollouts": 8},
         "eval": {"problems": 64, "samples": 8, "every": 1000, "greedy": False, "bench": 16, "checks": 1},
-        "keep": {"checkpoint_every": 1000, "traces_every": 0},
+        "keep": {"checkpoint_every": 1000, "rollouts_every": 0},
     },
     more=("genrm:options.rationales=1", "genrm:options.generation=0", "genrm:options.voting=vote"),
 )

@@ -14,9 +14,9 @@ claim(
     settings={
         "batch": {"problems": 16, "rollouts": 8},
         "options": {"formats": 10, "format_lines": 128, "talk": 2, "measured": 256},
-        "policies": {seat: {"lr": 2e-4, "minibatches": 4} for seat in ("generator", "partner")},
+        "policies": {agent: {"lr": 2e-4, "minibatches": 4} for agent in ("generator", "partner")},
         "eval": {"every": 10},
-        "keep": {"checkpoint_every": 60, "traces_every": 0},
+        "keep": {"checkpoint_every": 60, "rollouts_every": 0},
     },
     gpu=True,
 )

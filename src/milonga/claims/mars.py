@@ -15,9 +15,9 @@ claim(
         "binding": "own",
         "batch": {"problems": 16, "rollouts": 8},
         "options": {"formats": 40, "format_lines": 64, "format_notes": 256, "measured": 256, "bin": 9},
-        "policies": {seat: {"lr": 1e-4, "minibatches": 4} for seat in ("generator", "reader")},
+        "policies": {agent: {"lr": 1e-4, "minibatches": 4} for agent in ("generator", "reader")},
         "eval": {"every": 10},
-        "keep": {"checkpoint_every": 80, "traces_every": 0},
+        "keep": {"checkpoint_every": 80, "rollouts_every": 0},
     },
     gpu=True,
 )

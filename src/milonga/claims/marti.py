@@ -16,7 +16,7 @@ claim(
         "options": {"formats": 15, "format_lines": 128, "measured": 256},
         "policies": {"generator": {"lr": 1e-4}, "verifier": {"lr": 1e-4}, "refiner": {"lr": 2e-4, "minibatches": 8}},
         "eval": {"every": 10},
-        "keep": {"checkpoint_every": 60, "traces_every": 0},
+        "keep": {"checkpoint_every": 60, "rollouts_every": 0},
     },
     gpu=True,
 )

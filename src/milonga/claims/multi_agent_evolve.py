@@ -19,7 +19,7 @@ claim(
         "options": {"formats": 60, "audit": 256},
         "policies": {"generator": {"lr": 1e-4}},
         "eval": {"problems": 128, "samples": 4, "every": 1000, "greedy": False, "bench": 32, "checks": 1},
-        "keep": {"checkpoint_every": 1000, "traces_every": 0},
+        "keep": {"checkpoint_every": 1000, "rollouts_every": 0},
     },
     more=("multi_agent_evolve:options.difficulty=zero_at_extremes",),
 )

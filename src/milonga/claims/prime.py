@@ -16,6 +16,6 @@ claim(
         "options": {"prm_warmup": 10},
         "policies": {"generator": {"lr": 1e-4}, "verifier": {"lr": 2e-4}},
         "eval": {"problems": 128, "samples": 4, "every": 10, "greedy": False, "bench": 0},
-        "keep": {"checkpoint_every": 20, "traces_every": 0},
+        "keep": {"checkpoint_every": 20, "rollouts_every": 0},
     },
 )

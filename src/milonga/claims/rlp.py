@@ -15,6 +15,6 @@ claim(
         "options": {"pick": "answer", "target_span": 2, "format_turns": 2, "format_lines": 32, "measured": 256},
         "policies": {"generator": {"lr": 1e-4}},
         "eval": {"every": 10},
-        "keep": {"checkpoint_every": 30, "traces_every": 0},
+        "keep": {"checkpoint_every": 30, "rollouts_every": 0},
     },
 )

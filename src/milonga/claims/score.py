@@ -16,6 +16,6 @@ claim(
         "options": {"formats": 10, "format_lines": 128, "stage1": 30, "measured": 256},
         "policies": {"generator": {"lr": 2e-4, "minibatches": 4}},
         "eval": {"every": 10},
-        "keep": {"checkpoint_every": 80, "traces_every": 0},
+        "keep": {"checkpoint_every": 80, "rollouts_every": 0},
     },
 )

@@ -25,9 +25,9 @@ claim(
         "binding": "own",
         "batch": {"problems": 64, "rollouts": 5},
         "options": {"measured": 256},
-        "policies": {seat: {"lr": 1e-4} for seat in ("proposer", "generator")},
+        "policies": {agent: {"lr": 1e-4} for agent in ("proposer", "generator")},
         "eval": {"problems": 256, "samples": 4, "every": 20, "greedy": False},
-        "keep": {"checkpoint_every": 100, "traces_every": 0},
+        "keep": {"checkpoint_every": 100, "rollouts_every": 0},
     },
     gpu=True,
 )

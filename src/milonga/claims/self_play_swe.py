@@ -19,7 +19,7 @@ claim(
         "options": {"injections": 8, "bugs": 16, "gather": 4, "measured": 64},
         "policies": {"generator": {"lr": 5e-5}},
         "eval": {"problems": 128, "samples": 4, "every": 1000, "greedy": False, "bench": 0, "checks": 1},
-        "keep": {"checkpoint_every": 1000, "traces_every": 0},
+        "keep": {"checkpoint_every": 1000, "rollouts_every": 0},
     },
     more=("self_play_swe:options.learn=inject",),
 )

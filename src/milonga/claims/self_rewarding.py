@@ -16,7 +16,7 @@ claim(
         "options": {"seed_turns": 16, "round_turns": 4},
         "policies": {"generator": {"lr": 2e-4}},
         "eval": {"problems": 128, "samples": 4, "every": 4, "greedy": False, "bench": 0},
-        "keep": {"checkpoint_every": 1000, "traces_every": 0},
+        "keep": {"checkpoint_every": 1000, "rollouts_every": 0},
     },
     more=(
         "self_rewarding:options.length_bonus=1",

@@ -20,7 +20,7 @@ claim(
         "options": {"seed_turns": 24, "iters": 3, "train": 9, "rows": 512, "measured": 256},
         "policies": {"judge": {"lr": 5e-4, "minibatches": 4}},
         "eval": {"problems": 4, "samples": 1, "every": 10, "greedy": False, "bench": 0},
-        "keep": {"checkpoint_every": 1000, "traces_every": 0},
+        "keep": {"checkpoint_every": 1000, "rollouts_every": 0},
     },
     more=(
         "self_taught_evaluators:options.negatives=digits",

@@ -15,7 +15,7 @@ claim(
         "batch": {"problems": 64, "rollouts": 2},
         "policies": {"generator": {"lr": 1e-4}},
         "eval": {"problems": 128, "samples": 4, "every": 4, "greedy": False, "bench": 0},
-        "keep": {"checkpoint_every": 1000, "traces_every": 0},
+        "keep": {"checkpoint_every": 1000, "rollouts_every": 0},
     },
     more=("spin:policies.generator.objective.beta=0.1", "spin:policies.generator.objective.beta=5", "spin:options.replay=0"),
 )

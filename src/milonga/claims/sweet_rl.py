@@ -16,7 +16,7 @@ claim(
         "options": {"formats": 20, "format_lines": 64, "noise": 0.1, "critic_turns": 20, "measured": 256},
         "policies": {"generator": {"lr": 5e-4, "minibatches": 4}, "critic": {"lr": 3e-4, "epochs": 2, "minibatches": 2}},
         "eval": {"problems": 4, "samples": 1, "every": 10, "greedy": False, "bench": 0},
-        "keep": {"checkpoint_every": 1000, "traces_every": 0},
+        "keep": {"checkpoint_every": 1000, "rollouts_every": 0},
     },
     more=("sweet_rl:options.rank_reference=without_c", "sweet_rl:options.turn_agg=sum"),
 )

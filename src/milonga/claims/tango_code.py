@@ -13,7 +13,7 @@ claim(
     settings={
         "batch": {"problems": 16, "rollouts": 8},
         "eval": {"problems": 128, "samples": 4, "every": 10, "greedy": False, "bench": 0, "checks": 1},
-        "keep": {"checkpoint_every": 1000, "traces_every": 0},
+        "keep": {"checkpoint_every": 1000, "rollouts_every": 0},
     },
     more=("frozen", "tango_code:options.reward=share"),
 )

@@ -13,7 +13,7 @@ claim(
     settings={
         "batch": {"problems": 16, "rollouts": 8},
         "eval": {"problems": 128, "samples": 4, "every": 8, "greedy": False, "bench": 64, "checks": 1},
-        "keep": {"checkpoint_every": 24, "traces_every": 0},
+        "keep": {"checkpoint_every": 24, "rollouts_every": 0},
     },
     more=(
         "tango_free:options.labelled=16",

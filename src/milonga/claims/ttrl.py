@@ -14,7 +14,7 @@ claim(
         "batch": {"problems": 16, "rollouts": 8},
         "policies": {"generator": {"lr": 1e-4}},
         "eval": {"problems": 128, "samples": 4, "every": 10, "greedy": False, "bench": 0},
-        "keep": {"checkpoint_every": 20, "traces_every": 0},
+        "keep": {"checkpoint_every": 20, "rollouts_every": 0},
     },
     more=("ttrl:options.label=format", "ttrl:options.examples=1,options.label=truth", "ttrl:options.examples=1"),
 )

@@ -21,7 +21,7 @@ claim(
         "options": {"train": 6, "demonstrations": False},
         "policies": {"generator": {"lr": 1e-4}, "verifier": {"lr": 1e-4}},
         "eval": {"problems": 128, "samples": 8, "every": 1000, "greedy": False, "bench": 0},
-        "keep": {"checkpoint_every": 1000, "traces_every": 0},
+        "keep": {"checkpoint_every": 1000, "rollouts_every": 0},
     },
     more=(
         "v_star:options.rounds=3,options.collect=1,options.restart=continue",

@@ -19,7 +19,10 @@ from milonga.report import write_report_safely
 from milonga.run.files import to_json, write_atomically
 
 Verdict = Literal["holds", "does not hold", "undecided"]
-COMMON: Mapping[str, Any] = {"eval": {"split": "test", "greedy": False}, "keep": {"traces_every": 0, "checkpoint_every": 1000}}
+COMMON: Mapping[str, Any] = {
+    "eval": {"split": "test", "greedy": False},
+    "keep": {"rollouts_every": 0, "checkpoint_every": 1000},
+}
 """Defaults below a claim's own settings."""
 
 

@@ -13,7 +13,7 @@ from milonga.cli.views import escape_for_terminal
 from milonga.errors import UserError
 from milonga.pair import Pair, Verdict
 from milonga.tasks.foreign import make_foreign_problem
-from milonga.types import Solution, Trace
+from milonga.types import Solution, Rollout
 from milonga.using.answers import answer_problems
 
 TOO_LONG = "the question is longer than the model's context: ask a shorter one"
@@ -64,13 +64,13 @@ def answer_question(pair: Pair, question: str, id: str, console: Console, best_o
         show_verdict(verdict, console)
 
 
-def show_solution(solution: Trace, console: Console) -> None:
-    value: Solution = solution.reading.value
+def show_solution(solution: Rollout, console: Console) -> None:
+    value: Solution = solution.parsed.value
     for number, step in enumerate(value.steps, 1):
         console.print(f"  {number}. {escape_for_terminal(step)}", highlight=False, soft_wrap=True)
     if value.answer is None:
         console.print(
-            f"  [yellow]no answer[/yellow] ({escape_for_terminal(str(solution.reading.invalid))}), as it was written:",
+            f"  [yellow]no answer[/yellow] ({escape_for_terminal(str(solution.parsed.invalid))}), as it was written:",
             highlight=False,
         )
         console.print(f"  {escape_for_terminal(solution.text)}", highlight=False, soft_wrap=True)

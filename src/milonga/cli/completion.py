@@ -155,7 +155,7 @@ def list_tables(table: str, recipe: str | None) -> list[tuple[str, type[Any]]]:
     named = [RECIPES.get(name) for name in ([recipe] if recipe is not None and recipe in RECIPES else RECIPES)]
     if table == "options":
         return [("options", found.Options) for found in named]
-    return [(f"policies.{seat}", PolicySection) for seat in dict.fromkeys(seat for found in named for seat in found.seats)]
+    return [(f"policies.{agent}", PolicySection) for agent in dict.fromkeys(agent for found in named for agent in found.agents)]
 
 
 def list_objectives() -> list[str]:

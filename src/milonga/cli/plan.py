@@ -91,12 +91,12 @@ def print_plan(data: dict[str, Any], console: Console) -> None:
 
 
 def describe_simulation(data: dict[str, Any]) -> str:
-    played = data["simulation"]
-    if played is None:
+    rollouts = data["simulation"]
+    if rollouts is None:
         return f"not simulated: a turn has more than {MOST_ROWS:,} rows"
     return (
-        f"simulated, {played['turns']} turns with drawn lengths: {format_duration(played['turn_s'])} a turn, "
-        f"{played['difference']:+.1%} of the closed form, [italic]{data['best']['standing']}[/italic]"
+        f"simulated, {rollouts['turns']} turns with drawn lengths: {format_duration(rollouts['turn_s'])} a turn, "
+        f"{rollouts['difference']:+.1%} of the closed form, [italic]{data['best']['standing']}[/italic]"
     )
 
 

@@ -13,7 +13,7 @@ from milonga.evals.metrics import mean, process_f1
 from milonga.pair import Pair
 from milonga.run.files import to_json, translate_disk_errors
 from milonga.tasks.foreign import make_foreign_problem
-from milonga.types import Problem, Trace
+from milonga.types import Problem, Rollout
 from milonga.using.answers import RANKS, Answer, Rank, answer_problems, answer_to_json, verdict_to_json
 from milonga.using.items import Given, ProblemItem, SolutionItem, read_items
 
@@ -96,7 +96,7 @@ def make_problem(given: Given[ProblemItem]) -> Problem:
     return make_foreign_problem(f"{given.number}", given.item.question, None if answer is None else str(answer).strip())
 
 
-def make_solution(pair: Pair, given: Given[SolutionItem]) -> Trace:
+def make_solution(pair: Pair, given: Given[SolutionItem]) -> Rollout:
     item = given.item
     answer = None if item.answer is None else str(item.answer).strip()
     try:

@@ -195,7 +195,7 @@ def drop_foreign_settings(common: Tree, recipe: str, recipes: Sequence[str]) -> 
 
 def list_known_keys(recipe: str, section: str) -> set[str]:
     found = find_recipe(recipe)
-    return set(found.seats if section == "policies" else found.Options.model_fields)
+    return set(found.agents if section == "policies" else found.Options.model_fields)
 
 
 def check_same(arms: Sequence[Arm]) -> None:
@@ -226,7 +226,7 @@ def check_flops_known(arms: Sequence[Arm]) -> None:
 
 def get_start_weights(plan: Plan) -> str:
     """Return the weights that the generator starts from."""
-    section = plan.policies[plan.seats["generator"]]
+    section = plan.policies[plan.agents["generator"]]
     return section.model if section.adapter is None else f"{section.model} with adapter {section.adapter}"
 
 

@@ -160,8 +160,8 @@ class Work:
             notes.unlink(missing_ok=True)
             return None
         self.failed[run] = str(error)
-        if answer.get("trace"):
+        if answer.get("rollout"):
             run.folder.mkdir(parents=True, exist_ok=True)
-            write_atomically(notes, answer["trace"])
+            write_atomically(notes, answer["rollout"])
             return f"{error} (see {notes})"
         return str(error)

@@ -55,8 +55,8 @@ def run_order(order: dict[str, Any]) -> dict[str, Any]:
     except UserError as error:
         return {"error": " ".join(str(error).split())}
     except Exception as error:
-        trace = traceback.format_exc()
-        return {"error": f"{type(error).__name__}: {' '.join(str(error).split())}", "trace": trace}
+        rollout = traceback.format_exc()
+        return {"error": f"{type(error).__name__}: {' '.join(str(error).split())}", "rollout": rollout}
     return {"error": None}
 
 

@@ -23,10 +23,10 @@ def influence_rewards(own: Floats, heard: Floats, gamma: float, share: Share = "
     own, heard, result: shape (turns, agents). `heard` are the values as they count for the other agents: NaN where an answer
     counts for its writer alone. A later turn without any known value is left out of the sum and of the divisor.
     """
-    turns, agents = own.shape
-    out = np.full((turns, agents), np.nan)
-    for a in range(agents):
-        others = [j for j in range(agents) if share == "all" or j != a]
+    turns, debaters = own.shape
+    out = np.full((turns, debaters), np.nan)
+    for a in range(debaters):
+        others = [j for j in range(debaters) if share == "all" or j != a]
         for t in range(turns):
             total, weight = own[t, a], 1.0
             for later in range(t + 1, turns):
@@ -56,9 +56,9 @@ class TransitionBonus:
     def rewards(self, correct: Floats) -> Floats:
         """Return the bonus of each turn of each agent. correct: 0 for wrong, 1 for right; shape (turns, agents), as the
         result."""
-        turns, agents = correct.shape
-        majority = np.array([[self._majority(correct[t], a) for a in range(agents)] for t in range(turns)])
-        out = np.zeros((turns, agents))
+        turns, debaters = correct.shape
+        majority = np.array([[self._majority(correct[t], a) for a in range(debaters)] for t in range(turns)])
+        out = np.zeros((turns, debaters))
         for t in range(1, turns):
             moved = correct[t] - correct[t - 1]
             out[t] += moved * self._weight(correct[t], majority[t - 1], self.persuaded, self.critical)
@@ -67,12 +67,12 @@ class TransitionBonus:
             out[t] += moved * self._weight(correct[t], majority[t + 1], self.leading, self.provoking)
         return np.nan_to_num(out)
 
-    def _majority(self, correct: Floats, agent: int) -> float:
+    def _majority(self, correct: Floats, debater: int) -> float:
         """Return the majority answer (0 or 1) of all agents but this one, in one turn."""
-        share = float(np.delete(correct, agent).mean())
+        share = float(np.delete(correct, debater).mean())
         if share != 0.5:
             return float(share > 0.5)
-        return {"half": 0.5, "self": float(correct[agent]), "none": float("nan")}[self.tie]
+        return {"half": 0.5, "self": float(correct[debater]), "none": float("nan")}[self.tie]
 
     def _weight(self, mine: Floats, theirs: Floats, same: float, other: float) -> Floats:
         """Interpolate between the two bonuses by the distance of the answers: 0 is agreement (`same`), 1 is opposition

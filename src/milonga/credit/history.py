@@ -40,8 +40,8 @@ def compute_histories(rewards: Floats, scope: Scope, rounds: Rounds) -> Floats:
     out = np.full(rewards.shape, np.nan)
     for turn in range(1, len(rewards)):
         before = rewards[:turn] if rounds == "all" else rewards[turn - 1 : turn]
-        for agent in range(rewards.shape[1]):
-            out[turn, agent] = known_mean(before[:, [agent]] if scope == "own" else before)
+        for debater in range(rewards.shape[1]):
+            out[turn, debater] = known_mean(before[:, [debater]] if scope == "own" else before)
     return out
 
 

@@ -1,7 +1,7 @@
 """Advantages from implicit process rewards (PRIME): a reward at every token with a group baseline, added to the outcome
 advantage.
 
-Invariant: every array is aligned with `trace.ids` and is zero outside the trained tokens; the end-of-sequence token is one of
+Invariant: every array is aligned with `rollout.ids` and is zero outside the trained tokens; the end-of-sequence token is one of
 them. A rollout with an unknown outcome (NaN) has no advantage and no part in the statistics of the others.
 """
 
@@ -16,7 +16,7 @@ import numpy as np
 from milonga.credit.baselines import EPSILON, Normaliser, group_rows
 from milonga.credit.mixing import rms
 from milonga.credit.tokens import returns_to_go, whiten
-from milonga.types import Floats, Traces
+from milonga.types import Floats, Rollouts
 
 Loo = Literal["formula", "code"]
 Level = Literal["token_mean", "sequence"]
@@ -44,23 +44,23 @@ class ImplicitCredit:
     gamma: float = 1.0
 
     def advantages(
-        self, rewards: Sequence[Floats], outcomes: Floats, traces: Traces, groups: Sequence[Hashable]
+        self, rewards: Sequence[Floats], outcomes: Floats, rollouts: Rollouts, groups: Sequence[Hashable]
     ) -> list[Floats]:
         """Return one float array per rollout, aligned with its ids.
 
         rewards: one float array of token rewards per rollout. outcomes: shape (rollouts,); NaN means that the rollout gets no
         advantage.
         """
-        out = [np.zeros(len(trace.ids)) for trace in traces]
+        out = [np.zeros(len(rollout.ids)) for rollout in rollouts]
         for rows in group_rows(groups):
-            known = [r for r in rows if not np.isnan(outcomes[r]) and traces[r].length]
+            known = [r for r in rows if not np.isnan(outcomes[r]) and rollouts[r].length]
             if len(rows) == 1:
                 raise ValueError(f"group '{groups[rows[0]]}' has one member and so no baseline; sample at least two")
             if len(known) < 2:
                 continue
-            tokens = [rewards[r][traces[r].mask] for r in known]
+            tokens = [rewards[r][rollouts[r].mask] for r in known]
             for place, row in enumerate(known):
-                mask = traces[row].mask
+                mask = rollouts[row].mask
                 out[row][mask] = self._subtract_baseline(tokens, place)
                 out[row] = returns_to_go(out[row], mask, self.gamma) / (len(tokens[place]) if self.length_norm else 1)
         return out
@@ -80,22 +80,22 @@ class ImplicitCredit:
         return centred / (levels.std(ddof=1) + EPSILON) if np.ptp(levels) else np.zeros(len(own))
 
 
-def rescale_rewards(rewards: Sequence[Floats], traces: Traces, how: ProcessNorm) -> list[Floats]:
+def rescale_rewards(rewards: Sequence[Floats], rollouts: Rollouts, how: ProcessNorm) -> list[Floats]:
     """Rescale token rewards by the returns of the whole batch: sums of log-ratios have no bound.
 
     max_return: the largest return is 1. std: the returns of all tokens have standard deviation 1. One array per rollout.
     """
-    masked = [reward * trace.mask for reward, trace in zip(rewards, traces, strict=True)]
+    masked = [reward * rollout.mask for reward, rollout in zip(rewards, rollouts, strict=True)]
     if how == "none" or not masked:
         return masked
-    returns = [returns_to_go(reward, trace.mask, 1.0)[trace.mask] for reward, trace in zip(masked, traces, strict=True)]
+    returns = [returns_to_go(reward, rollout.mask, 1.0)[rollout.mask] for reward, rollout in zip(masked, rollouts, strict=True)]
     pooled = np.concatenate(returns)
     unit = float(np.abs(pooled).max(initial=0.0) if how == "max_return" else pooled.std() if len(pooled) else 0.0)
     return [reward / unit for reward in masked] if unit > 0 else masked
 
 
 def combine_advantages(
-    outcome: Sequence[Floats], process: Sequence[Floats], weights: tuple[float, float], traces: Traces, how: Whitening
+    outcome: Sequence[Floats], process: Sequence[Floats], weights: tuple[float, float], rollouts: Rollouts, how: Whitening
 ) -> list[Floats]:
     """Return the weighted sum of outcome and process advantages, whitened over all tokens of the batch if asked for.
 
@@ -103,7 +103,7 @@ def combine_advantages(
     array per rollout, aligned with its ids.
     """
     total = [weights[0] * a + weights[1] * b for a, b in zip(outcome, process, strict=True)]
-    return total if how == "off" else whiten(total, [t.mask for t in traces], shift=how == "full")
+    return total if how == "off" else whiten(total, [t.mask for t in rollouts], shift=how == "full")
 
 
 def filter_by_accuracy(correct: Floats, groups: Sequence[Hashable], low: float, high: float) -> np.ndarray:
@@ -117,11 +117,11 @@ def filter_by_accuracy(correct: Floats, groups: Sequence[Hashable], low: float, 
 
 
 def process_contribution_stats(
-    outcome: Sequence[Floats], process: Sequence[Floats], weights: tuple[float, float], traces: Traces
+    outcome: Sequence[Floats], process: Sequence[Floats], weights: tuple[float, float], rollouts: Rollouts
 ) -> dict[str, float]:
     """Return metrics of both sources: their RMS over the trained tokens, the share of the process advantage in the sum of both,
     and the correlation of a rollout's process advantage (first token) with its length."""
-    masks = [t.mask for t in traces]
+    masks = [t.mask for t in rollouts]
     of_outcome = weights[0] * rms([a[m] for a, m in zip(outcome, masks, strict=True)])
     of_process = weights[1] * rms([a[m] for a, m in zip(process, masks, strict=True)])
     total = of_outcome + of_process

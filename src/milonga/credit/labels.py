@@ -1,6 +1,6 @@
 """Targets of a value head from labels of steps and solutions.
 
-Invariant: every array is aligned with `trace.ids`; NaN means that the head gets no target there.
+Invariant: every array is aligned with `rollout.ids`; NaN means that the head gets no target there.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from milonga.types import Floats, Traces
+from milonga.types import Floats, Rollouts
 
 
 def mask_after_error(labels: Sequence[float]) -> list[float]:
@@ -18,24 +18,24 @@ def mask_after_error(labels: Sequence[float]) -> list[float]:
     return [float(label) if k <= first else float("nan") for k, label in enumerate(labels)]
 
 
-def step_targets(labels: Sequence[Sequence[float] | None], traces: Traces) -> list[Floats]:
+def step_targets(labels: Sequence[Sequence[float] | None], rollouts: Rollouts) -> list[Floats]:
     """Return targets with one label at the last token of each step; all NaN for a rollout without labels, or with another
     number of steps."""
     out = []
-    for label, trace in zip(labels, traces, strict=True):
-        row = np.full(len(trace.ids), np.nan)
-        if label is not None and len(label) == len(trace.steps):
-            for value, (_, end) in zip(label, trace.steps, strict=True):
+    for label, rollout in zip(labels, rollouts, strict=True):
+        row = np.full(len(rollout.ids), np.nan)
+        if label is not None and len(label) == len(rollout.steps):
+            for value, (_, end) in zip(label, rollout.steps, strict=True):
                 row[end - 1] = value
         out.append(row)
     return out
 
 
-def outcome_targets(labels: Sequence[float] | Floats, traces: Traces) -> list[Floats]:
+def outcome_targets(labels: Sequence[float] | Floats, rollouts: Rollouts) -> list[Floats]:
     """Return targets with one label at the last token of each rollout; NaN stays NaN."""
     out = []
-    for label, trace in zip(labels, traces, strict=True):
-        row = np.full(len(trace.ids), np.nan)
+    for label, rollout in zip(labels, rollouts, strict=True):
+        row = np.full(len(rollout.ids), np.nan)
         row[-1] = label
         out.append(row)
     return out

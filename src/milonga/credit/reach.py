@@ -14,7 +14,7 @@ import numpy as np
 from milonga.credit.baselines import group_rows
 from milonga.credit.tokens import StepCredit, step_rewards_to_tokens
 from milonga.objectives import Objective
-from milonga.types import Floats, Traces
+from milonga.types import Floats, Rollouts
 
 StepReward = Literal["centred", "difference", "raw"]
 
@@ -39,7 +39,11 @@ def fill_after_zero(labels: Sequence[float], fill: float) -> list[float]:
 
 
 def step_reward_advantages(
-    scores: Sequence[Sequence[float] | None], traces: Traces, groups: Sequence[Hashable], objective: Objective, how: StepReward
+    scores: Sequence[Sequence[float] | None],
+    rollouts: Rollouts,
+    groups: Sequence[Hashable],
+    objective: Objective,
+    how: StepReward,
 ) -> list[Floats]:
     """Return token advantages from a verifier's step scores p_1 … p_K: each token gets the rewards of the steps that end at or
     after it.
@@ -49,11 +53,11 @@ def step_reward_advantages(
     float array per rollout, aligned with its ids.
     """
     if how == "centred":
-        return StepCredit().advantages(scores, traces, groups, objective)
-    out = [np.zeros(len(trace.ids)) for trace in traces]
+        return StepCredit().advantages(scores, rollouts, groups, objective)
+    out = [np.zeros(len(rollout.ids)) for rollout in rollouts]
     for rows in group_rows(groups):
         judged = [(row, np.asarray(scores[row], dtype=float)) for row in rows if scores[row]]
         start = float(np.mean([values[0] for _, values in judged])) if judged else 0.0
         for row, values in judged:
-            out[row] = step_rewards_to_tokens(values if how == "raw" else np.diff(values, prepend=start), traces[row])
+            out[row] = step_rewards_to_tokens(values if how == "raw" else np.diff(values, prepend=start), rollouts[row])
     return out

@@ -8,36 +8,36 @@ import numpy as np
 
 from milonga.objectives.spec import PAIRED
 from milonga.randomness import key64
-from milonga.types import Floats, Lesson
+from milonga.types import Floats, TrainBatch
 
 
-def shuffle_targets(lesson: Lesson, seed: int, turn: int) -> Lesson:
+def shuffle_targets(train_batch: TrainBatch, seed: int, turn: int) -> TrainBatch:
     """Return the train batch with its targets permuted: nothing is left that says which row deserved what.
 
     An advantage along tokens is stretched to its new row's length; targets of single tokens change places with each other; the
     two sides of a pair are swapped at random.
     """
-    rng = np.random.default_rng(key64("shuffled", seed, turn, lesson.policy))
-    order = rng.permutation(len(lesson.traces))
-    if lesson.objective.kind in PAIRED:
-        return replace(lesson, labels=_flip_pair_labels(lesson, rng))
-    columns: dict[str, list[float] | None] = {"labels": lesson.labels, "weights": lesson.weights}
+    rng = np.random.default_rng(key64("shuffled", seed, turn, train_batch.policy))
+    order = rng.permutation(len(train_batch.rollouts))
+    if train_batch.objective.kind in PAIRED:
+        return replace(train_batch, labels=_flip_pair_labels(train_batch, rng))
+    columns: dict[str, list[float] | None] = {"labels": train_batch.labels, "weights": train_batch.weights}
     moved = {name: [column[i] for i in order] if column is not None else None for name, column in columns.items()}
     advantages = None
-    if lesson.advantages is not None:
+    if train_batch.advantages is not None:
         advantages = []
         for row, other in enumerate(order):
-            source = lesson.advantages[other][lesson.traces[other].mask]
-            advantages.append(_stretch_to_mask(source, lesson.traces[row].mask))
-    targets = _permute_targets(lesson.targets, rng) if lesson.targets is not None else None
-    return replace(lesson, advantages=advantages, targets=targets, labels=moved["labels"], weights=moved["weights"])
+            source = train_batch.advantages[other][train_batch.rollouts[other].mask]
+            advantages.append(_stretch_to_mask(source, train_batch.rollouts[row].mask))
+    targets = _permute_targets(train_batch.targets, rng) if train_batch.targets is not None else None
+    return replace(train_batch, advantages=advantages, targets=targets, labels=moved["labels"], weights=moved["weights"])
 
 
-def _flip_pair_labels(lesson: Lesson, rng: np.random.Generator) -> list[float]:
+def _flip_pair_labels(train_batch: TrainBatch, rng: np.random.Generator) -> list[float]:
     """Swap winner and loser of each preference pair with probability 1/2."""
-    assert lesson.labels is not None and lesson.units is not None
-    swap = {unit: rng.random() < 0.5 for unit in dict.fromkeys(lesson.units)}
-    return [1.0 - label if swap[unit] else label for label, unit in zip(lesson.labels, lesson.units, strict=True)]
+    assert train_batch.labels is not None and train_batch.units is not None
+    swap = {unit: rng.random() < 0.5 for unit in dict.fromkeys(train_batch.units)}
+    return [1.0 - label if swap[unit] else label for label, unit in zip(train_batch.labels, train_batch.units, strict=True)]
 
 
 def _permute_targets(targets: list[Floats], rng: np.random.Generator) -> list[Floats]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from milonga.types import Trace, Traces
+from milonga.types import Rollout, Rollouts
 
 Verdict = bool | None
 """Yes, no, or unreadable."""
@@ -59,21 +59,21 @@ def approval_rate(slices: Sequence[Sequence[Verdict]]) -> float:
     return float(np.mean([np.mean([said is True for said in verdicts]) for verdicts in slices])) if slices else 0.0
 
 
-def is_reference(piece: Trace) -> bool:
+def is_reference(piece: Rollout) -> bool:
     """Whether a slice was cut from a reference solution, rather than from one that was sampled."""
-    return piece.subject.origin == "given"
+    return piece.target.origin == "given"
 
 
-def group_verdicts(verdicts: Traces) -> dict[str, list[list[Verdict]]]:
+def group_verdicts(verdicts: Rollouts) -> dict[str, list[list[Verdict]]]:
     """Group verdicts: solution id to the verdicts on each of its slices, in their order."""
     found: dict[str, dict[str, list[Verdict]]] = {}
     for verdict in verdicts:
-        piece = verdict.subject
-        found.setdefault(piece.subject.id, {}).setdefault(piece.id, []).append(verdict.reading.value.final)
+        piece = verdict.target
+        found.setdefault(piece.target.id, {}).setdefault(piece.id, []).append(verdict.parsed.value.final)
     return {solution: list(pieces.values()) for solution, pieces in found.items()}
 
 
-def average_step_verdicts(slices: Sequence[Sequence[Verdict]], solution: Trace, size: int) -> list[float] | None:
+def average_step_verdicts(slices: Sequence[Sequence[Verdict]], solution: Rollout, size: int) -> list[float] | None:
     """Return the mean verdict, from -1 to 1, on the slice of each step. None where steps and slices do not match."""
     votes = [2 * approval_rate([verdicts]) - 1 for verdicts in slices for _ in range(size)]
     count = len(solution.steps)

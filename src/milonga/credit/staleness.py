@@ -10,21 +10,21 @@ from __future__ import annotations
 
 import numpy as np
 
-from milonga.types import Floats, Lesson, Trace
+from milonga.types import Floats, TrainBatch, Rollout
 
 
-def token_staleness(trace: Trace, policy: str, version: int) -> Floats:
+def token_staleness(rollout: Rollout, policy: str, version: int) -> Floats:
     """Return for each token the number of versions since it was sampled; 0 where it is not trained. Aligned with the rollout's
     ids."""
-    out = np.zeros(len(trace.ids))
-    for segment in trace.segments:
+    out = np.zeros(len(rollout.ids))
+    for segment in rollout.segments:
         if segment.trained and segment.policy == policy and segment.version is not None:
             out[segment.start : segment.end] = version - segment.version
     return out
 
 
-def mean_staleness(lesson: Lesson, version: int) -> float:
+def mean_staleness(train_batch: TrainBatch, version: int) -> float:
     """Return the mean staleness of a train batch, in versions, over its trained tokens."""
-    chosen = [token_staleness(trace, lesson.policy, version)[trace.mask] for trace in lesson.traces]
+    chosen = [token_staleness(rollout, train_batch.policy, version)[rollout.mask] for rollout in train_batch.rollouts]
     total = sum(len(row) for row in chosen)
     return float(sum(row.sum() for row in chosen) / total) if total else 0.0

@@ -1,6 +1,6 @@
 """Token advantages: outcome and step rewards along a rollout.
 
-Invariant: every array is aligned with `trace.ids` and is zero outside the trained tokens.
+Invariant: every array is aligned with `rollout.ids` and is zero outside the trained tokens.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ import numpy as np
 
 from milonga.credit.baselines import EPSILON, Normaliser, group_rows, normalise
 from milonga.objectives import Objective
-from milonga.types import Floats, Trace, Traces
+from milonga.types import Floats, Rollout, Rollouts
 
 StepNorm = Literal["verdict", "paper"]
 
 
-def spread(values: Floats, traces: Traces) -> list[Floats]:
+def spread(values: Floats, rollouts: Rollouts) -> list[Floats]:
     """Broadcast one value per rollout to its trained tokens. Returns one float array per rollout, aligned with its ids."""
-    return [value * trace.mask for value, trace in zip(values, traces, strict=True)]
+    return [value * rollout.mask for value, rollout in zip(values, rollouts, strict=True)]
 
 
-def find_last_trained_token(trace: Trace) -> int:
+def find_last_trained_token(rollout: Rollout) -> int:
     """Return the index of the last trained token, where the outcome reward is placed."""
-    return max(s.end for s in trace.segments if s.trained) - 1
+    return max(s.end for s in rollout.segments if s.trained) - 1
 
 
 def returns_to_go(rewards: Floats, mask: np.ndarray, gamma: float) -> Floats:
@@ -50,7 +50,7 @@ def whiten(arrays: list[Floats], masks: list[np.ndarray], shift: bool) -> list[F
 
 def outcome_advantages(
     rewards: Floats,
-    traces: Traces,
+    rollouts: Rollouts,
     groups: Sequence[Hashable],
     objective: Objective,
     penalties: list[Floats] | None = None,
@@ -64,15 +64,15 @@ def outcome_advantages(
     """
     total = rewards if penalties is None else rewards - np.array([p.sum() for p in penalties])
     if objective.advantage in ("zscore", "zscore_population", "centre", "leave_one_out"):
-        return spread(normalise(total, groups, objective.advantage), traces)
-    known = [trace.mask & ~np.isnan(reward) for reward, trace in zip(rewards, traces, strict=True)]
+        return spread(normalise(total, groups, objective.advantage), rollouts)
+    known = [rollout.mask & ~np.isnan(reward) for reward, rollout in zip(rewards, rollouts, strict=True)]
     if objective.advantage == "whiten_baseline":
-        return whiten(spread(normalise(total, groups, "centre"), traces), known, objective.whiten_shift)
+        return whiten(spread(normalise(total, groups, "centre"), rollouts), known, objective.whiten_shift)
     returns = []
-    for i, (reward, trace) in enumerate(zip(rewards, traces, strict=True)):
-        tokens = np.zeros(len(trace.ids)) if penalties is None else -penalties[i]
-        tokens[find_last_trained_token(trace)] += 0.0 if np.isnan(reward) else reward
-        returns.append(returns_to_go(tokens, trace.mask, objective.gamma))
+    for i, (reward, rollout) in enumerate(zip(rewards, rollouts, strict=True)):
+        tokens = np.zeros(len(rollout.ids)) if penalties is None else -penalties[i]
+        tokens[find_last_trained_token(rollout)] += 0.0 if np.isnan(reward) else reward
+        returns.append(returns_to_go(tokens, rollout.mask, objective.gamma))
     return whiten(returns, known, objective.whiten_shift)
 
 
@@ -91,7 +91,7 @@ class StepCredit:
     def advantages(
         self,
         verdicts: Sequence[Sequence[float] | None],
-        traces: Traces,
+        rollouts: Rollouts,
         groups: Sequence[Hashable],
         objective: Objective,
     ) -> list[Floats]:
@@ -99,20 +99,20 @@ class StepCredit:
 
         `verdicts[i]` are +1/-1 for each step of rollout i; None where the verification did not match the steps.
         """
-        for verdict, trace in zip(verdicts, traces, strict=True):
-            if verdict is not None and len(verdict) != len(trace.steps):
-                raise ValueError(f"trace {trace.id}: {len(verdict)} verdicts for {len(trace.steps)} steps")
+        for verdict, rollout in zip(verdicts, rollouts, strict=True):
+            if verdict is not None and len(verdict) != len(rollout.steps):
+                raise ValueError(f"rollout {rollout.id}: {len(verdict)} verdicts for {len(rollout.steps)} steps")
         if objective.advantage in ("whiten", "whiten_baseline"):
-            return self._whiten_returns(verdicts, traces)
+            return self._whiten_returns(verdicts, rollouts)
         how = cast(Normaliser, objective.advantage)
-        out = [np.zeros(len(trace.ids)) for trace in traces]
+        out = [np.zeros(len(rollout.ids)) for rollout in rollouts]
         for rows in group_rows(groups):
             judged = [r for r in rows if verdicts[r]]
             if not judged:
                 continue
             rewards = self._normalise_pooled([np.asarray(verdicts[r], dtype=float) for r in judged], how)
             for row, reward in zip(judged, rewards, strict=True):
-                out[row] = self.scale * step_rewards_to_tokens(reward, traces[row])
+                out[row] = self.scale * step_rewards_to_tokens(reward, rollouts[row])
         return out
 
     def _normalise_pooled(self, verdicts: list[Floats], how: Normaliser) -> list[Floats]:
@@ -124,7 +124,7 @@ class StepCredit:
         parts = np.split(flat, np.cumsum(counts)[:-1])
         return list(parts) if paper else [part / len(part) for part in parts]
 
-    def _whiten_returns(self, verdicts: Sequence[Sequence[float] | None], traces: Traces) -> list[Floats]:
+    def _whiten_returns(self, verdicts: Sequence[Sequence[float] | None], rollouts: Rollouts) -> list[Floats]:
         """REINFORCE++ form: return-to-go of the step rewards over the token axis, whitened over the judged rollouts.
 
         With `verdict` the mean verdict of the batch is subtracted first and nothing after, so that unanimous verdicts give 0.
@@ -133,26 +133,26 @@ class StepCredit:
         known = [value for verdict in verdicts if verdict for value in verdict]
         middle = 0.0 if paper or not known else float(np.mean(known))
         returns, judged = [], []
-        for verdict, trace in zip(verdicts, traces, strict=True):
-            tokens = np.zeros(len(trace.ids))
+        for verdict, rollout in zip(verdicts, rollouts, strict=True):
+            tokens = np.zeros(len(rollout.ids))
             if verdict:
-                for value, (_, end) in zip(verdict, trace.steps, strict=True):
+                for value, (_, end) in zip(verdict, rollout.steps, strict=True):
                     tokens[end - 1] += (value - middle) / len(verdict)
-            returns.append(returns_to_go(tokens, trace.mask, self.gamma))
+            returns.append(returns_to_go(tokens, rollout.mask, self.gamma))
             # Without verdicts the return is 0; once shifted, it would be a penalty. So these tokens are left out.
-            judged.append(trace.mask & bool(verdict))
+            judged.append(rollout.mask & bool(verdict))
         return [self.scale * array for array in whiten(returns, judged, shift=paper)]
 
 
-def step_rewards_to_tokens(step_rewards: Floats, trace: Trace) -> Floats:
+def step_rewards_to_tokens(step_rewards: Floats, rollout: Rollout) -> Floats:
     """Return token rewards: each token gets the sum of the rewards of the steps that end at or after it; 0 after the last step
     end."""
-    out = np.zeros(len(trace.ids))
-    for reward, (_, end) in zip(step_rewards, trace.steps, strict=True):
+    out = np.zeros(len(rollout.ids))
+    for reward, (_, end) in zip(step_rewards, rollout.steps, strict=True):
         out[:end] += reward
-    return out * trace.mask
+    return out * rollout.mask
 
 
-def kl_penalties(traces: Traces, reference: list[Floats], coefficient: float) -> list[Floats]:
+def kl_penalties(rollouts: Rollouts, reference: list[Floats], coefficient: float) -> list[Floats]:
     """Return beta * k1 of each trained token: a cost inside the reward, without gradient. One float array per rollout."""
-    return [coefficient * (trace.logprobs - ref) * trace.mask for trace, ref in zip(traces, reference, strict=True)]
+    return [coefficient * (rollout.logprobs - ref) * rollout.mask for rollout, ref in zip(rollouts, reference, strict=True)]

@@ -11,14 +11,14 @@ import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from milonga.types import Trace
+from milonga.types import Rollout
 
 
 @dataclass(eq=False)
 class Node:
     """A partial solution, and the steps that were sampled after it."""
 
-    trace: Trace
+    rollout: Rollout
     step: str = ""
     """What this node adds to its parent: a step, or the answer."""
     depth: int = 0

@@ -13,18 +13,18 @@ import numpy as np
 
 from milonga.credit.tokens import outcome_advantages
 from milonga.objectives import Objective
-from milonga.types import Floats, Trace, Traces
+from milonga.types import Floats, Rollout, Rollouts
 
 TurnAggregate = Literal["sum_of_turn_means", "token_mean", "sum"]
 """How a conversation's score is aggregated: the sum of the means over its turns; the mean over all tokens of its agent; their
 sum."""
 
 
-def isolate_turn(trace: Trace, turn: int) -> Trace:
+def isolate_turn(rollout: Rollout, turn: int) -> Rollout:
     """Return the conversation with the trained mask restricted to one of its turns."""
-    start, end = trace.turn_spans[turn]
-    kept = [replace(s, trained=s.trained and start <= s.start and s.end <= end) for s in trace.segments]
-    return replace(trace, segments=tuple(kept))
+    start, end = rollout.turn_spans[turn]
+    kept = [replace(s, trained=s.trained and start <= s.start and s.end <= end) for s in rollout.segments]
+    return replace(rollout, segments=tuple(kept))
 
 
 def progress_reward(first: Floats, second: Floats, alpha: float) -> Floats:
@@ -32,22 +32,23 @@ def progress_reward(first: Floats, second: Floats, alpha: float) -> Floats:
     return second + alpha * (second - first)
 
 
-def sum_turns(numbers: Sequence[Floats], factors: Sequence[Floats], traces: Traces) -> list[list[float]]:
+def sum_turns(numbers: Sequence[Floats], factors: Sequence[Floats], rollouts: Rollouts) -> list[list[float]]:
     """Return the sum over each turn of each conversation, every token value times its factor. Input: one float array per
     rollout."""
     weighed = [row * factor for row, factor in zip(numbers, factors, strict=True)]
     return [
-        [float(row[start:end].sum()) for start, end in trace.turn_spans] for row, trace in zip(weighed, traces, strict=True)
+        [float(row[start:end].sum()) for start, end in rollout.turn_spans]
+        for row, rollout in zip(weighed, rollouts, strict=True)
     ]
 
 
-def make_token_factors(traces: Traces, how: TurnAggregate) -> list[Floats]:
+def make_token_factors(rollouts: Rollouts, how: TurnAggregate) -> list[Floats]:
     """Return the factor of each token, so that the weighted sum over tokens is the aggregate `how`. One float array per
     rollout."""
     out = []
-    for trace in traces:
-        row, whole = np.zeros(len(trace.ids)), sum(end - start for start, end in trace.turn_spans)
-        for start, end in trace.turn_spans:
+    for rollout in rollouts:
+        row, whole = np.zeros(len(rollout.ids)), sum(end - start for start, end in rollout.turn_spans)
+        for start, end in rollout.turn_spans:
             row[start:end] = {"sum_of_turn_means": 1 / (end - start), "token_mean": 1 / whole, "sum": 1.0}[how]
         out.append(row)
     return out
@@ -55,7 +56,7 @@ def make_token_factors(traces: Traces, how: TurnAggregate) -> list[Floats]:
 
 def turn_advantages(
     rewards: Sequence[Floats],
-    traces: Traces,
+    rollouts: Rollouts,
     groups: Sequence[Hashable],
     objective: Objective,
     penalties: list[Floats] | None = None,
@@ -65,10 +66,10 @@ def turn_advantages(
     A turn is compared within its group with the same turn of the other conversations: rewards of different scale never share a
     baseline. `penalties` are per-token costs inside the reward of their own turn.
     """
-    total = [np.zeros(len(trace.ids)) for trace in traces]
+    total = [np.zeros(len(rollout.ids)) for rollout in rollouts]
     for turn, reward in enumerate(rewards):
-        alone = Traces(isolate_turn(trace, turn) for trace in traces)
-        costs = None if penalties is None else [cost * trace.mask for cost, trace in zip(penalties, alone, strict=True)]
+        alone = Rollouts(isolate_turn(rollout, turn) for rollout in rollouts)
+        costs = None if penalties is None else [cost * rollout.mask for cost, rollout in zip(penalties, alone, strict=True)]
         for so_far, more in zip(total, outcome_advantages(reward, alone, groups, objective, costs), strict=True):
             so_far += more
     return total

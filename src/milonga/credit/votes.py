@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from milonga.credit.baselines import group_rows
-from milonga.types import Traces
+from milonga.types import Rollouts
 
 Answer = int | None
 
@@ -55,10 +55,10 @@ def reward_accuracy(wrong_winner: float, truth: float) -> float:
     return 1.0 - wrong_winner - truth
 
 
-def keep_first_samples(traces: Traces, count: int) -> Traces:
+def keep_first_samples(rollouts: Rollouts, count: int) -> Rollouts:
     """Keep the first `count` rollouts of each problem, regardless of what they say."""
-    keep = {row for rows in group_rows(traces.problem_ids) for row in rows[:count]}
-    return Traces(trace for row, trace in enumerate(traces) if row in keep)
+    keep = {row for rows in group_rows(rollouts.problem_ids) for row in rows[:count]}
+    return Rollouts(rollout for row, rollout in enumerate(rollouts) if row in keep)
 
 
 def verdict_consistency(verdicts: Sequence[bool | None]) -> list[float]:

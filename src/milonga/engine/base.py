@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from milonga.types import Finish, Floats, Lesson, Prompt, Traces
+from milonga.types import Finish, Floats, TrainBatch, Prompt, Rollouts
 
 if TYPE_CHECKING:
     from milonga.engine.lagged import Lagged
@@ -188,15 +188,15 @@ class Engine(ABC):
     ) -> list[Completion]: ...
 
     @abstractmethod
-    def score(self, policy: str, traces: Traces, tag: str = "live") -> list[Floats]:
+    def score(self, policy: str, rollouts: Rollouts, tag: str = "live") -> list[Floats]:
         """Log-probabilities of the trained tokens under policy@tag: one float array per rollout, aligned with its ids."""
 
     @abstractmethod
-    def values(self, policy: str, traces: Traces, tag: str = "live") -> list[Floats]:
+    def values(self, policy: str, rollouts: Rollouts, tag: str = "live") -> list[Floats]:
         """Values (logits) of policy@tag's value head at every token: one float array per rollout, aligned with its ids."""
 
     @abstractmethod
-    def learn(self, lesson: Lesson) -> LearnReport: ...
+    def learn(self, train_batch: TrainBatch) -> LearnReport: ...
 
     @abstractmethod
     def publish(self, policy: str) -> int:

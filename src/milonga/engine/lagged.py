@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from milonga.engine.base import Completion, Decoding, Engine, History, LearnReport, Ledger, Request
-from milonga.types import Floats, Lesson, Prompt, Traces
+from milonga.types import Floats, TrainBatch, Prompt, Rollouts
 
 
 class Stopped(Exception):
@@ -77,13 +77,13 @@ class Lagged(Engine):
     def version(self, policy: str) -> int:
         return self.versions[policy]
 
-    def score(self, policy: str, traces: Traces, tag: str = "live") -> list[Floats]:
-        refuse_in_prefetch("score traces")
+    def score(self, policy: str, rollouts: Rollouts, tag: str = "live") -> list[Floats]:
+        refuse_in_prefetch("score rollouts")
 
-    def values(self, policy: str, traces: Traces, tag: str = "live") -> list[Floats]:
+    def values(self, policy: str, rollouts: Rollouts, tag: str = "live") -> list[Floats]:
         refuse_in_prefetch("ask a value head")
 
-    def learn(self, lesson: Lesson) -> LearnReport:
+    def learn(self, train_batch: TrainBatch) -> LearnReport:
         refuse_in_prefetch("learn")
 
     def publish(self, policy: str) -> int:

@@ -16,7 +16,7 @@ from milonga.roles.solver import demonstration_to_rollout
 from milonga.tasks import Task, make_keyed_rng
 from milonga.tasks.data import parse_json
 from milonga.tasks.worked import NUMBER
-from milonga.types import Grade, Problem, Reading, Solution, Split, Trace
+from milonga.types import Grade, Problem, Parsed, Solution, Split, Rollout
 
 OFFSET = 1_000_000
 """Bench problems are drawn far behind those on which the generator is measured, where a task has no end of them."""
@@ -24,7 +24,7 @@ RELEASED = {"gsm8k": (207, 193), "math": (594, 406), "olympiadbench": (661, 339)
 """Items with and without an error in the files of ProcessBench."""
 
 
-def make_bench(task: Task, solver: Role | None, count: int, split: Split) -> list[Trace]:
+def make_bench(task: Task, solver: Role | None, count: int, split: Split) -> list[Rollout]:
     """Make `count` labelled solutions of held-out problems (one of each if there are fewer), the same for every run of the
     task. Empty if the solver is no step solver or the task cannot demonstrate."""
     if not isinstance(solver, StepSolver) or not task.can_demonstrate:
@@ -43,7 +43,7 @@ def make_bench(task: Task, solver: Role | None, count: int, split: Split) -> lis
     return bench
 
 
-def read_processbench(path: Path, solver: StepSolver | None, limit: int | None = None) -> list[Trace]:
+def read_processbench(path: Path, solver: StepSolver | None, limit: int | None = None) -> list[Rollout]:
     """Load a ProcessBench file, or `limit` items taken evenly from it, in the solver's dialect; without a solver as plain
     paragraphs. Labels are 0-based indices of the first wrong step, -1 if there is none.
 
@@ -57,20 +57,20 @@ def read_processbench(path: Path, solver: StepSolver | None, limit: int | None =
         raise DataError(f"ProcessBench file '{path}': {error}") from None
     if not isinstance(items, list) or not items:
         raise DataError(f"ProcessBench file '{path}' holds no list of items")
-    traces = [_parse_item(path, number, item, solver) for number, item in enumerate(items)]
-    if len({trace.id for trace in traces}) < len(traces):
+    rollouts = [_parse_item(path, number, item, solver) for number, item in enumerate(items)]
+    if len({rollout.id for rollout in rollouts}) < len(rollouts):
         raise DataError(f"ProcessBench file '{path}': two items have the same id")
-    errors = sum(trace.grade is not None and trace.grade.first_error != -1 for trace in traces)
-    found = (errors, len(traces) - errors)
+    errors = sum(rollout.grade is not None and rollout.grade.first_error != -1 for rollout in rollouts)
+    found = (errors, len(rollouts) - errors)
     if found != RELEASED.get(path.stem, found):
         raise DataError(
             f"ProcessBench file '{path}' holds {found[0]} items with an error and {found[1]} without, the released "
             f"'{path.stem}' {RELEASED[path.stem][0]} and {RELEASED[path.stem][1]}; give a file of yours another name"
         )
-    return traces if limit is None else [traces[i * len(traces) // limit] for i in range(min(limit, len(traces)))]
+    return rollouts if limit is None else [rollouts[i * len(rollouts) // limit] for i in range(min(limit, len(rollouts)))]
 
 
-def _parse_item(path: Path, number: int, item: object, solver: StepSolver | None) -> Trace:
+def _parse_item(path: Path, number: int, item: object, solver: StepSolver | None) -> Rollout:
     fields = {"problem": str, "steps": list, "label": int, "final_answer_correct": bool}
     for name, kind in fields.items():
         if not isinstance(item, dict) or not isinstance(item.get(name), kind):
@@ -83,29 +83,29 @@ def _parse_item(path: Path, number: int, item: object, solver: StepSolver | None
     truth = tuple(label == -1 or k < label for k in range(len(steps)))  # truth after the first error is not labelled
     grade = Grade(item["final_answer_correct"], truth)
     if solver is None:
-        return Trace.from_text(problem.id, "generator", problem, "\n\n".join(steps), parse_paragraphs(steps), grade)
-    trace = rewrite_steps(solver, problem.id, problem, steps, grade=grade)
-    if trace is None:
+        return Rollout.from_text(problem.id, "generator", problem, "\n\n".join(steps), parse_paragraphs(steps), grade)
+    rollout = rewrite_steps(solver, problem.id, problem, steps, grade=grade)
+    if rollout is None:
         raise DataError(f"ProcessBench file '{path}', item {number}: its steps hold marks of the {solver.dialect} dialect")
-    return trace
+    return rollout
 
 
 def rewrite_steps(
     solver: StepSolver, id: str, problem: Problem, steps: Sequence[str], answer: str | None = None, grade: Grade | None = None
-) -> Trace | None:
+) -> Rollout | None:
     """Rewrite given steps as a solution in the solver's dialect; None if the steps contain marks of the dialect.
 
     Without an answer, the last number of the last step stands for it: that is where most solutions have theirs.
     """
     numbers = NUMBER.findall(steps[-1]) if steps else []
     text = solver.write([flatten_step(step) for step in steps], flatten_step(answer or (numbers[-1] if numbers else "?")))
-    reading = solver.read(text)
-    return Trace.from_text(id, "generator", problem, text, reading, grade) if len(reading.value.steps) == len(steps) else None
+    parsed = solver.parse(text)
+    return Rollout.from_text(id, "generator", problem, text, parsed, grade) if len(parsed.value.steps) == len(steps) else None
 
 
-def parse_paragraphs(steps: Sequence[str]) -> Reading:
+def parse_paragraphs(steps: Sequence[str]) -> Parsed:
     """Parse steps as plain paragraphs; the answer is somewhere among them."""
-    return Reading(Solution(tuple(steps), (), None), 1.0)
+    return Parsed(Solution(tuple(steps), (), None), 1.0)
 
 
 def flatten_step(step: str) -> str:

@@ -24,8 +24,8 @@ from milonga.evals.metrics import (
     trivial_f1,
 )
 from milonga.roles import Role, StepSolver
-from milonga.table import Setting, Table
-from milonga.types import Reading, Trace, Traces, Verification
+from milonga.context import RunContext, Context
+from milonga.types import Parsed, Rollout, Rollouts, Verification
 
 Metrics = dict[str, float | None]
 TOO_LONG = "longer than the model's context"
@@ -36,10 +36,10 @@ TOO_LONG = "longer than the model's context"
 class Evaluator:
     """Measures a run's agents on held-out problems. `bench` is empty if the task does not know its steps."""
 
-    setting: Setting
+    run_context: RunContext
     section: EvalSection
-    bench: tuple[Trace, ...]
-    more: Callable[[Table], Metrics] = lambda table: {}
+    bench: tuple[Rollout, ...]
+    more: Callable[[Context], Metrics] = lambda ctx: {}
     """The recipe's own metrics."""
     solving: str = "generator"
     """The agent that is measured as the generator, if it solves by steps."""
@@ -47,7 +47,7 @@ class Evaluator:
     """The agent that is measured as the verifier, if there is one."""
 
     def __call__(self) -> Metrics:
-        ledger = self.setting.engine.ledger
+        ledger = self.run_context.engine.ledger
         ledger.paused = True
         try:
             return {f"eval/{key}": value for key, value in self._measure().items()}
@@ -59,13 +59,13 @@ class Evaluator:
 
         These are the solutions that the metrics count: the same keys draw them again, to the same bits on a CPU.
         """
-        ledger = self.setting.engine.ledger
+        ledger = self.run_context.engine.ledger
         ledger.paused = True
         try:
             if not self.has_solver:
                 return {}
-            table = Table(self.setting, "eval", "", split=self.section.split)
-            solutions = table.ask(self.solving, table.problems(self.held_out_count), self.section.samples)
+            ctx = Context(self.run_context, "eval", "", split=self.section.split)
+            solutions = ctx.ask(self.solving, ctx.problems(self.held_out_count), self.section.samples)
         finally:
             ledger.paused = False
         return problem_metrics(solutions)
@@ -73,40 +73,40 @@ class Evaluator:
     @property
     def has_solver(self) -> bool:
         """Whether there is a generator that solves problems; not every recipe has one."""
-        return isinstance(self.setting.roles.get(self.solving), StepSolver)
+        return isinstance(self.run_context.roles.get(self.solving), StepSolver)
 
     @property
     def held_out_count(self) -> int:
         """The number of held-out problems: what the config asks for, or all there are; none is taken twice."""
-        size = self.setting.task.size(self.section.split)
+        size = self.run_context.task.size(self.section.split)
         return self.section.problems if size is None else min(self.section.problems, size)
 
     def _measure(self) -> Metrics:
-        table = Table(self.setting, "eval", "", split=self.section.split)
-        out = self._pair_metrics(table) if self.has_solver else {}
-        out |= self.more(Table(self.setting, "eval/more", "", split=self.section.split))
-        out["dropped"] = float(sum(table.dropped.values()))
+        ctx = Context(self.run_context, "eval", "", split=self.section.split)
+        out = self._pair_metrics(ctx) if self.has_solver else {}
+        out |= self.more(Context(self.run_context, "eval/more", "", split=self.section.split))
+        out["dropped"] = float(sum(ctx.dropped.values()))
         return out
 
-    def _pair_metrics(self, table: Table) -> Metrics:
+    def _pair_metrics(self, ctx: Context) -> Metrics:
         """Measure the generator, and the verifier if there is one."""
-        problems = table.problems(self.held_out_count)
-        solutions = table.ask(self.solving, problems, self.section.samples)
+        problems = ctx.problems(self.held_out_count)
+        solutions = ctx.ask(self.solving, problems, self.section.samples)
         out = add_prefix("generator", solver_metrics(solutions))
         out |= add_prefix("generator", pass_metrics(solutions, self.section.samples))
         if self.section.greedy:
-            greedy = table.ask(self.solving, problems, greedy=True)
+            greedy = ctx.ask(self.solving, problems, greedy=True)
             out["generator/greedy_accuracy"] = mean(greedy.correct)
-        if self.judging in self.setting.roles:
-            checks = table.judge(self.judging, solutions)
+        if self.judging in self.run_context.roles:
+            checks = ctx.judge(self.judging, solutions)
             out |= add_prefix("verifier", judge_metrics(checks))
             out |= gap_metrics(solutions, checks)
             out |= add_prefix("verifier", ranking_metrics(solutions, checks))
-            out |= add_prefix("verifier", self._bench_metrics(table))
+            out |= add_prefix("verifier", self._bench_metrics(ctx))
         return out
 
-    def _bench_metrics(self, table: Table) -> Metrics:
-        return judge_bench(table, self.judging, self.bench, self.section.checks) if self.bench else {"f1": None}
+    def _bench_metrics(self, ctx: Context) -> Metrics:
+        return judge_bench(ctx, self.judging, self.bench, self.section.checks) if self.bench else {"f1": None}
 
 
 def metric_names(solver: Role | None, judge: Role | None, section: EvalSection, bench: bool) -> set[str]:
@@ -115,7 +115,7 @@ def metric_names(solver: Role | None, judge: Role | None, section: EvalSection, 
     The names come from calling the metric functions on no rollouts. `bench` is whether there is one.
     """
     out: Metrics = {"dropped": None}
-    nothing = Traces([])
+    nothing = Rollouts([])
     if isinstance(solver, StepSolver):
         out |= add_prefix("generator", solver_metrics(nothing) | pass_metrics(nothing, section.samples))
         out |= {"generator/greedy_accuracy": None} if section.greedy else {}
@@ -130,7 +130,7 @@ def add_prefix(prefix: str, metrics: Metrics) -> Metrics:
     return {f"{prefix}/{key}": value for key, value in metrics.items()}
 
 
-def solver_metrics(solutions: Traces) -> Metrics:
+def solver_metrics(solutions: Rollouts) -> Metrics:
     """Compute accuracy, soundness, exact step accuracy, and statistics of the completions."""
     grades = [t.grade for t in solutions if t.grade is not None]
     sound = [float("nan") if g.is_sound is None else float(g.is_sound) for g in grades]
@@ -139,64 +139,64 @@ def solver_metrics(solutions: Traces) -> Metrics:
         "accuracy": mean(solutions.correct),
         "sound_accuracy": mean(sound),
         "step_accuracy": mean(steps),
-        "steps": mean([float(len(t.reading.value.steps)) for t in solutions]),
+        "steps": mean([float(len(t.parsed.value.steps)) for t in solutions]),
     } | output_metrics(solutions)
 
 
-def problem_metrics(solutions: Traces) -> dict[str, Metrics]:
+def problem_metrics(solutions: Rollouts) -> dict[str, Metrics]:
     """Compute accuracy and soundness of each problem: what a bootstrap over problems resamples."""
-    groups: dict[str, list[Trace]] = {}
-    for trace in solutions:
-        groups.setdefault(trace.problem.id, []).append(trace)
-    measured = {problem: solver_metrics(Traces(group)) for problem, group in groups.items()}
+    groups: dict[str, list[Rollout]] = {}
+    for rollout in solutions:
+        groups.setdefault(rollout.problem.id, []).append(rollout)
+    measured = {problem: solver_metrics(Rollouts(group)) for problem, group in groups.items()}
     return {problem: {key: m[key] for key in ("accuracy", "sound_accuracy")} for problem, m in measured.items()}
 
 
-def output_metrics(traces: Traces) -> Metrics:
+def output_metrics(rollouts: Rollouts) -> Metrics:
     """Compute length, truncation rate, invalid rate and mean negative log-probability (surprise) of any agent's rollouts.
 
     Rollouts without tokens (from an endpoint, or merged from pieces) count for neither length nor surprise.
     """
-    tokens = [-float(t.logprobs[t.mask].mean()) for t in traces if t.length]
+    tokens = [-float(t.logprobs[t.mask].mean()) for t in rollouts if t.length]
     return {
-        "invalid_rate": mean([not t.reading.is_valid for t in traces]),
-        "truncated_rate": mean([t.finish == "length" for t in traces]),
-        "length": mean([float(t.length) for t in traces if t.length]),
+        "invalid_rate": mean([not t.parsed.is_valid for t in rollouts]),
+        "truncated_rate": mean([t.finish == "length" for t in rollouts]),
+        "length": mean([float(t.length) for t in rollouts if t.length]),
         "surprise": mean(tokens),
     }
 
 
-def pass_metrics(solutions: Traces, samples: int) -> Metrics:
+def pass_metrics(solutions: Rollouts, samples: int) -> Metrics:
     """Compute pass@k for k = all samples of a problem, and majority-vote accuracy."""
     rights: dict[str, list[float]] = {}
-    for trace in solutions:
-        rights.setdefault(trace.problem.id, []).append(trace.correct)
+    for rollout in solutions:
+        rights.setdefault(rollout.problem.id, []).append(rollout.correct)
     known = [[r for r in group if not np.isnan(r)] for group in rights.values()]
     values = [pass_at_k(int(sum(g)), len(g), min(samples, len(g))) for g in known if g]
-    groups: dict[str, list[tuple[float, Trace]]] = {}
-    for trace in solutions:
-        groups.setdefault(trace.problem.id, []).append((1.0, trace))
+    groups: dict[str, list[tuple[float, Rollout]]] = {}
+    for rollout in solutions:
+        groups.setdefault(rollout.problem.id, []).append((1.0, rollout))
     return {f"pass@{samples}": mean(values), "majority": mean([score_vote(group) for group in groups.values()])}
 
 
-def score_vote(group: Sequence[tuple[float, Trace]]) -> float:
+def score_vote(group: Sequence[tuple[float, Rollout]]) -> float:
     """Return 1.0 if the answer with the most total weight is right, else 0.0; the first seen wins a tie.
 
     Answers are compared by their text. 0 if there is no answer, NaN if the grader could not tell.
     """
     votes: dict[str, float] = {}
     right: dict[str, float] = {}
-    for weight, trace in group:
-        answer = trace.reading.value.answer
+    for weight, rollout in group:
+        answer = rollout.parsed.value.answer
         if answer is not None:
             votes[answer] = votes.get(answer, 0.0) + weight
-            right.setdefault(answer, trace.correct)
+            right.setdefault(answer, rollout.correct)
     return right[max(votes, key=lambda answer: votes[answer])] if votes else 0.0
 
 
-def judge_metrics(checks: Traces) -> Metrics:
+def judge_metrics(checks: Rollouts) -> Metrics:
     """Compute the verifier's accuracy on right and on wrong solutions, on exact steps, and its self-contradictions."""
-    readable = [(c.reading.value, c.subject) for c in checks]
+    readable = [(c.parsed.value, c.target) for c in checks]
     final = [(v.final, bool(s.correct)) for v, s in readable if not np.isnan(s.correct)]
     on_right = mean([f is True for f, right in final if right])
     on_wrong = mean([f is False for f, right in final if not right])
@@ -219,9 +219,9 @@ def judge_metrics(checks: Traces) -> Metrics:
     } | output_metrics(checks)
 
 
-def gap_metrics(solutions: Traces, checks: Traces) -> Metrics:
+def gap_metrics(solutions: Rollouts, checks: Rollouts) -> Metrics:
     """Compute the hacking gap: the verifier's mean verdict minus the true accuracy, for solutions and for steps."""
-    values: dict[str, Verification] = {c.subject.id: c.reading.value for c in checks}
+    values: dict[str, Verification] = {c.target.id: c.parsed.value for c in checks}
     known = [(s, values[s.id]) for s in solutions if s.id in values and not np.isnan(s.correct)]
     score = mean([float(v.final is True) for _, v in known])
     accuracy = mean([s.correct for s, _ in known])
@@ -234,10 +234,10 @@ def gap_metrics(solutions: Traces, checks: Traces) -> Metrics:
     }
 
 
-def ranking_metrics(solutions: Traces, checks: Traces) -> Metrics:
+def ranking_metrics(solutions: Rollouts, checks: Rollouts) -> Metrics:
     """Compute how well the verifier ranks solutions: best-of-k, weighted vote, pair accuracy per problem, pooled AUROC."""
-    ranks = {c.subject.id: c.reading.value.rank for c in checks}
-    groups: dict[str, list[tuple[float, Trace]]] = {}
+    ranks = {c.target.id: c.parsed.value.rank for c in checks}
+    groups: dict[str, list[tuple[float, Rollout]]] = {}
     for solution in solutions:
         if solution.id in ranks and not np.isnan(solution.correct):
             groups.setdefault(solution.problem.id, []).append((ranks[solution.id], solution))
@@ -254,58 +254,58 @@ def ranking_metrics(solutions: Traces, checks: Traces) -> Metrics:
     }
 
 
-def judge_bench(table: Table, seat: str, bench: Sequence[Trace], checks: int) -> Metrics:
+def judge_bench(ctx: Context, agent: str, bench: Sequence[Rollout], checks: int) -> Metrics:
     """Measure a judging agent on solutions with known first errors, greedily and with `checks` samples each."""
-    subjects = Traces(bench)
-    greedy = fill_unjudged(table.judge(seat, subjects, greedy=True), subjects, 1)
-    if table.setting.roles[seat].kind != "generative":
+    targets = Rollouts(bench)
+    greedy = fill_unjudged(ctx.judge(agent, targets, greedy=True), targets, 1)
+    if ctx.run_context.roles[agent].kind != "generative":
         return bench_metrics(greedy, greedy)  # a scorer says the same every time
-    return bench_metrics(greedy, fill_unjudged(table.judge(seat, subjects, checks), subjects, checks))
+    return bench_metrics(greedy, fill_unjudged(ctx.judge(agent, targets, checks), targets, checks))
 
 
-def fill_unjudged(checks: Traces, subjects: Traces, n: int) -> Traces:
+def fill_unjudged(checks: Rollouts, targets: Rollouts, n: int) -> Rollouts:
     """Add `n` invalid verifications for each solution that was too long for the verifier's context: it counts as wrong, so
     that a bench is never made easier in silence."""
-    judged = {check.subject.id for check in checks}
-    nothing = Reading(Verification(None, None), 0.0, TOO_LONG)
+    judged = {check.target.id for check in checks}
+    nothing = Parsed(Verification(None, None), 0.0, TOO_LONG)
     missing = [
-        replace(Trace.from_text(f"{subject.id}!{number}", "verifier", subject.problem, "", nothing), about=(subject,))
-        for subject in subjects
-        if subject.id not in judged
+        replace(Rollout.from_text(f"{target.id}!{number}", "verifier", target.problem, "", nothing), targets=(target,))
+        for target in targets
+        if target.id not in judged
         for number in range(n)
     ]
-    return Traces([*checks, *missing])
+    return Rollouts([*checks, *missing])
 
 
-def bench_metrics(greedy: Traces, sampled: Traces) -> Metrics:
+def bench_metrics(greedy: Rollouts, sampled: Rollouts) -> Metrics:
     """Compute F1 on solutions with known first errors in three decoding modes, and trivial baselines.
 
     `f1` is of sampled verifications, as they are used for rewards; `greedy_f1` and `vote_f1` are of the same weights.
     """
     out: Metrics = dict(process_f1(*_collect_first_errors(sampled)))
-    out["f1_low"], out["f1_high"] = bootstrap_interval(*_collect_first_errors(sampled), [t.subject.id for t in sampled])
+    out["f1_low"], out["f1_high"] = bootstrap_interval(*_collect_first_errors(sampled), [t.target.id for t in sampled])
     out["detection_f1"] = detection_f1(*_collect_first_errors(sampled))
     labels = [_first_error_label(t) for t in greedy]
     out["greedy_f1"] = process_f1(*_collect_first_errors(greedy))["f1"]
-    hidden = [t for t in sampled if _first_error_label(t) != -1 and t.subject.correct == 1.0]
-    out["hidden_error_accuracy"] = mean([p == label for p, label in zip(*_collect_first_errors(Traces(hidden)), strict=True)])
-    answers = [t.subject.correct == 1.0 for t in greedy]
-    counts = [len(t.subject.reading.value.steps) for t in greedy]
+    hidden = [t for t in sampled if _first_error_label(t) != -1 and t.target.correct == 1.0]
+    out["hidden_error_accuracy"] = mean([p == label for p, label in zip(*_collect_first_errors(Rollouts(hidden)), strict=True)])
+    answers = [t.target.correct == 1.0 for t in greedy]
+    counts = [len(t.target.parsed.value.steps) for t in greedy]
     out |= add_prefix("trivial", dict(trivial_f1(labels, answers, counts)))
     shift = [
         p - label for p, label in zip(*_collect_first_errors(sampled), strict=True) if label != -1 and p is not None and p != -1
     ]
     out["index_shift"] = mean([float(s) for s in shift])
-    repeated: dict[str, list[Trace]] = {}
-    for trace in sampled:
-        repeated.setdefault(trace.subject.id, []).append(trace)
+    repeated: dict[str, list[Rollout]] = {}
+    for rollout in sampled:
+        repeated.setdefault(rollout.target.id, []).append(rollout)
     groups = list(repeated.values())
-    confidence = [sum(get_confidence(c.reading.value) for c in group) / len(group) for group in groups]
-    out["calibration_error"] = calibration_error(confidence, [g[0].subject.correct == 1.0 for g in groups])
-    votes = [majority_vote([find_first_wrong(c.reading.value.steps) for c in group]) for group in groups]
+    confidence = [sum(get_confidence(c.parsed.value) for c in group) / len(group) for group in groups]
+    out["calibration_error"] = calibration_error(confidence, [g[0].target.correct == 1.0 for g in groups])
+    votes = [majority_vote([find_first_wrong(c.parsed.value.steps) for c in group]) for group in groups]
     out["vote_f1"] = process_f1(votes, [_first_error_label(g[0]) for g in groups])["f1"]
     out["last_is_lowest"] = last_lowest_rate(sampled)
-    out["bench_invalid_rate"] = mean([not t.reading.is_valid for t in sampled])
+    out["bench_invalid_rate"] = mean([not t.parsed.is_valid for t in sampled])
     out["bench_truncated_rate"] = mean([t.finish == "length" for t in sampled])
     return out
 
@@ -320,19 +320,19 @@ def get_step_confidence(value: Verification) -> tuple[float, ...] | None:
     return None if value.steps is None else value.step_scores or tuple(map(float, value.steps))
 
 
-def last_lowest_rate(checks: Traces) -> float | None:
+def last_lowest_rate(checks: Rollouts) -> float | None:
     """The share of checks whose lowest step score is on the last step; if high, the verifier looks at the answer alone."""
-    scores = [c.reading.value.step_scores for c in checks if c.reading.value.step_scores]
+    scores = [c.parsed.value.step_scores for c in checks if c.parsed.value.step_scores]
     return mean([min(steps) == steps[-1] for steps in scores if len(steps) > 1])
 
 
-def _collect_first_errors(checks: Traces) -> tuple[list[int | None], list[int]]:
+def _collect_first_errors(checks: Rollouts) -> tuple[list[int | None], list[int]]:
     """Return predicted and true first-error indices, one per check (-1: no error, None: unparsed)."""
-    return [find_first_wrong(t.reading.value.steps) for t in checks], [_first_error_label(t) for t in checks]
+    return [find_first_wrong(t.parsed.value.steps) for t in checks], [_first_error_label(t) for t in checks]
 
 
-def _first_error_label(check: Trace) -> int:
-    grade = check.subject.grade
+def _first_error_label(check: Rollout) -> int:
+    grade = check.target.grade
     label = None if grade is None else grade.first_error
     assert label is not None, "a bench holds only solutions with known first errors"
     return label

@@ -8,38 +8,38 @@ from collections.abc import Iterable, Sequence
 
 from milonga.credit import is_reference
 from milonga.evals.metrics import detection_f1, mean, order_accuracy
-from milonga.types import Trace, Traces
+from milonga.types import Rollout, Rollouts
 
 Metrics = dict[str, float | None]
 
 
-def slice_metrics(verdicts: Traces) -> Metrics:
+def slice_metrics(verdicts: Rollouts) -> Metrics:
     """Compute the metrics of slice verdicts; `slice_f1` is detection F1 on generated slices whose steps have a known truth."""
-    made = verdicts.select(lambda v: not is_reference(v.subject))
-    known = [(v.reading.value.final, sound) for v in made if (sound := is_sound(v.subject)) is not None]
+    made = verdicts.select(lambda v: not is_reference(v.target))
+    known = [(v.parsed.value.final, sound) for v in made if (sound := is_sound(v.target)) is not None]
     said = [None if final is None else -int(final) for final, _ in known]
-    slices, references = made.about, verdicts.select(lambda v: is_reference(v.subject)).about
+    slices, references = made.targets, verdicts.select(lambda v: is_reference(v.target)).targets
     return {
         "slice_f1": detection_f1(said, [-int(sound) for _, sound in known]),
-        "slice_steps": mean([float(len(piece.reading.value.steps)) for piece in slices]),
+        "slice_steps": mean([float(len(piece.parsed.value.steps)) for piece in slices]),
         "slice_length": mean([float(len(piece.text)) for piece in slices]),
         "origin_auc": origin_auc([piece.text for piece in references], [piece.text for piece in slices]),
     } | yes_rates(verdicts)
 
 
-def is_sound(piece: Trace) -> bool | None:
+def is_sound(piece: Rollout) -> bool | None:
     """Whether every step of a slice is right; None where that is not known."""
     return None if piece.grade is None or piece.grade.steps is None else all(piece.grade.steps)
 
 
-def yes_rates(verdicts: Traces) -> Metrics:
+def yes_rates(verdicts: Rollouts) -> Metrics:
     """The share of yes verdicts by origin and, on generated slices, by truth. Near 0 or 1 everywhere: the judge collapsed."""
     kinds: dict[str, list[bool]] = {"reference": [], "right": [], "wrong": []}
     for verdict in verdicts:
-        sound = True if is_reference(verdict.subject) else is_sound(verdict.subject)
+        sound = True if is_reference(verdict.target) else is_sound(verdict.target)
         if sound is not None:
-            kind = "reference" if is_reference(verdict.subject) else "right" if sound else "wrong"
-            kinds[kind].append(verdict.reading.value.final is True)
+            kind = "reference" if is_reference(verdict.target) else "right" if sound else "wrong"
+            kinds[kind].append(verdict.parsed.value.final is True)
     return {f"yes_on_{kind}": mean(said) for kind, said in kinds.items()}
 
 

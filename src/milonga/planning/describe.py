@@ -21,7 +21,7 @@ HOUR = 3600.0
 
 
 def describe(
-    plan: Plan, calibration: Calibration, played: Simulation | None, turns: int, price: float | None
+    plan: Plan, calibration: Calibration, rollouts: Simulation | None, turns: int, price: float | None
 ) -> dict[str, Any]:
     """Describe a plan for a run of so many turns; `price` is that of an hour of one GPU, assumed if it is not given."""
     assumed = price is None
@@ -46,8 +46,8 @@ def describe(
         "best": describe_placement(plan, plan.best, calibration, turns, hourly),
         "other": None if plan.other is None else describe_placement(plan, plan.other, calibration, turns, hourly),
         "simulation": None
-        if played is None
-        else {"turn_s": played.turn_s, "turns": played.turns, "difference": played.difference},
+        if rollouts is None
+        else {"turn_s": rollouts.turn_s, "turns": rollouts.turns, "difference": rollouts.difference},
         "assumptions": list_assumptions(plan),
         "calibration": describe_calibration(calibration),
     }

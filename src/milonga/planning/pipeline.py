@@ -25,9 +25,9 @@ def compute_cycle_seconds(
     If turns are alike, a staleness of one is enough: a larger one only evens out differences.
     """
     out: Floats | float = 0.0
-    for play, learn, count in zip(playing, learning, counts, strict=True):
-        slower = play + learn if staleness == 0 else (play + learn + abs(play - learn)) / 2
-        out = out + (play + learn + (count - 1) * slower if len(counts) > 1 else count * slower)
+    for rollout, learn, count in zip(playing, learning, counts, strict=True):
+        slower = rollout + learn if staleness == 0 else (rollout + learn + abs(rollout - learn)) / 2
+        out = out + (rollout + learn + (count - 1) * slower if len(counts) > 1 else count * slower)
     return out  # type: ignore[return-value]
 
 
@@ -35,11 +35,11 @@ def iterate_publish_times(turns: Iterable[tuple[int, float, float]], staleness: 
     """Iterate over the times at which turns are published. Each turn is its kind, its rollout seconds and its learning seconds.
     The same as `steady`, turn by turn, for seconds that differ."""
     player, published, begun, last = 0.0, [0.0], 0, -1
-    for number, (kind, play, learn) in enumerate(turns):
+    for number, (kind, rollout, learn) in enumerate(turns):
         if kind != last:
             begun = number
         # Entry i holds when turn i was published, counted from 1; a stretch begins when the turn before it was.
-        player = max(player, published[max(begun, number - staleness)]) + play
+        player = max(player, published[max(begun, number - staleness)]) + rollout
         published.append(max(player, published[-1]) + learn)
         last = kind
         yield published[-1]

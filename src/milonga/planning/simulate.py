@@ -43,7 +43,7 @@ class Simulation:
 def simulate(plan: Plan, placement: Placement | None = None, seed: int = 0) -> Simulation | None:
     """Simulate some turns on a placement, by default the best one; None if it would take long."""
     placed = placement or plan.best
-    if max(turn.traces for turn in plan.workload.turns()) > MOST_ROWS:
+    if max(turn.rollouts for turn in plan.workload.turns()) > MOST_ROWS:
         return None
     filling, order = make_turn_order(placed.counts)
     turns = plan.workload.turns()

@@ -55,7 +55,7 @@ class Turn:
     study: Study
 
     @property
-    def traces(self) -> int:
+    def rollouts(self) -> int:
         return sum(call.rows for call in self.calls)
 
 

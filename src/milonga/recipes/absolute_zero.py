@@ -28,9 +28,9 @@ from milonga.recipes.program_proposals import (
 from milonga.recipes.self_programs import get_code_task
 from milonga.roles import Abducer, Coder, Deducer, Dialect, Inducer, InputProposer, ProgramProposer, Role
 from milonga.schedule import Schedule, always
-from milonga.table import Table
+from milonga.context import Context
 from milonga.tasks.code_questions import KINDS, Kind
-from milonga.types import Floats, Lesson, Trace, Traces
+from milonga.types import Floats, TrainBatch, Rollout, Rollouts
 
 AIMS = {
     "deduction_proposer": "Its output should be hard to work out from the program and the input.",
@@ -73,7 +73,7 @@ class AbsoluteZero(Recipe):
     paradigm = "self-play"
     granularity = "sequence"
     truth = "execution"
-    seats = {
+    agents = {
         "generator": Coder,
         **dict.fromkeys((PROPOSERS["deduction"], PROPOSERS["abduction"]), ProgramProposer),
         PROPOSERS["induction"]: InputProposer,
@@ -105,7 +105,7 @@ class AbsoluteZero(Recipe):
             )
 
     def roles(self, dialect: Dialect) -> dict[str, Role]:
-        proposers = {seat: ProgramProposer(dialect, aim) for seat, aim in AIMS.items()}
+        proposers = {agent: ProgramProposer(dialect, aim) for agent, aim in AIMS.items()}
         return super().roles(dialect) | proposers | {PROPOSERS["induction"]: InputProposer(dialect, self.options.inputs)}
 
     def schedule(self) -> Schedule:
@@ -115,31 +115,31 @@ class AbsoluteZero(Recipe):
         """Return a task maker that proposes tasks from the buffers in `state`, and stores new ones there."""
         return TaskMaker(self.options, Buffers(state, self.options.keep), self.rollouts)
 
-    def play(self, table: Table) -> Traces:
+    def rollout(self, ctx: Context) -> Rollouts:
         """Draw questions for the solver; propose, run and probe programs; then sample answers to the questions."""
-        o, maker, turn, count = self.options, self.make_task_maker(self.state), int(table.turn), table.setting.batch
+        o, maker, turn, count = self.options, self.make_task_maker(self.state), int(ctx.turn), ctx.run_context.batch
         if not self.state and o.proposer == "task":
-            maker.fill_from_task(table, o.seeds * count, 0)
+            maker.fill_from_task(ctx, o.seeds * count, 0)
         elif not self.state:
-            maker.seed_buffers(table)
-        questions = maker.sample_questions(table) if o.solver_lag else {}
-        played: list[Trace] = []
+            maker.seed_buffers(ctx)
+        questions = maker.sample_questions(ctx) if o.solver_lag else {}
+        rollouts: list[Rollout] = []
         if o.proposer == "task":
-            maker.fill_from_task(table, count, turn)
+            maker.fill_from_task(ctx, count, turn)
         else:
-            played += [trace for kind in KINDS for trace in maker.propose(table, kind, turn)]
-        for kind, asked in (questions or maker.sample_questions(table)).items():
-            played += table.ask(SOLVERS[kind], asked)
-        return Traces(played)
+            rollouts += [rollout for kind in KINDS for rollout in maker.propose(ctx, kind, turn)]
+        for kind, asked in (questions or maker.sample_questions(ctx)).items():
+            rollouts += ctx.ask(SOLVERS[kind], asked)
+        return Rollouts(rollouts)
 
-    def credit(self, table: Table, played: Traces) -> list[Lesson]:
+    def credit(self, ctx: Context, rollouts: Rollouts) -> list[TrainBatch]:
         """Make one train batch from all kinds and roles. Each has its own baseline, so that the hardest kind is not starved."""
-        o, rates = self.options, compute_solve_rates(played)
-        parts: list[tuple[str, Traces, Floats]] = []
+        o, rates = self.options, compute_solve_rates(rollouts)
+        parts: list[tuple[str, Rollouts, Floats]] = []
         notes: dict[str, float] = {}
         for kind in KINDS:
-            proposals = played.select(lambda t, kind=kind: t.seat == PROPOSERS[kind])  # type: ignore[misc]
-            answers = played.select(lambda t, kind=kind: t.seat == SOLVERS[kind])  # type: ignore[misc]
+            proposals = rollouts.select(lambda t, kind=kind: t.agent == PROPOSERS[kind])  # type: ignore[misc]
+            answers = rollouts.select(lambda t, kind=kind: t.agent == SOLVERS[kind])  # type: ignore[misc]
             solved = answers.select(lambda t: t.problem.source is None)
             notes |= compute_kind_metrics(kind, proposals, answers, solved, rates)
             if o.proposer == "trained":
@@ -151,13 +151,15 @@ class AbsoluteZero(Recipe):
         parts = [part for part in parts if len(part[1]) > 1]  # a single rollout has no baseline
         if not parts:
             return []
-        rows, advantages = self.compute_advantages(table, parts)
-        for seat in (*PROPOSERS.values(), *SOLVERS.values()):
-            size = [np.abs(a).max() for a, row in zip(advantages, rows, strict=True) if row.seat == seat]
-            notes[f"{seat}_advantage"] = mean(size) or 0.0
-        return [self.lesson("generator", rows, advantages=advantages, sources=compute_source_shares(rows, rates), notes=notes)]
+        rows, advantages = self.compute_advantages(ctx, parts)
+        for agent in (*PROPOSERS.values(), *SOLVERS.values()):
+            size = [np.abs(a).max() for a, row in zip(advantages, rows, strict=True) if row.agent == agent]
+            notes[f"{agent}_advantage"] = mean(size) or 0.0
+        return [
+            self.train_batch("generator", rows, advantages=advantages, sources=compute_source_shares(rows, rates), notes=notes)
+        ]
 
-    def compute_proposer_reward(self, proposal: Trace, rates: dict[str, float]) -> float:
+    def compute_proposer_reward(self, proposal: Rollout, rates: dict[str, float]) -> float:
         """Return the proposer's reward for a proposal, by its solve rate. A proposal without a solve rate was not valid."""
         o = self.options
         return (
@@ -166,10 +168,10 @@ class AbsoluteZero(Recipe):
             else o.invalid_value
         )
 
-    def compute_solver_reward(self, answer: Trace) -> float:
-        return graded_reward(answer.correct, answer.reading.is_valid, self.options.wrong_value, self.options.invalid_value)
+    def compute_solver_reward(self, answer: Rollout) -> float:
+        return graded_reward(answer.correct, answer.parsed.is_valid, self.options.wrong_value, self.options.invalid_value)
 
-    def compute_advantages(self, table: Table, parts: list[tuple[str, Traces, Floats]]) -> tuple[Traces, list[Floats]]:
+    def compute_advantages(self, ctx: Context, parts: list[tuple[str, Rollouts, Floats]]) -> tuple[Rollouts, list[Floats]]:
         """Compute task-relative REINFORCE++ advantages: z-scores within each part or over all parts, by sequence or by token.
 
         `parts` has a name, rollouts and one reward per rollout. Returns all rollouts, and one float array per rollout, aligned
@@ -178,23 +180,23 @@ class AbsoluteZero(Recipe):
         objective = self.objectives["generator"]
         if self.options.whiten == "token":
             objective = objective.model_copy(update={"advantage": "whiten"})
-        rows = Traces(row for _, some, _ in parts for row in some)
+        rows = Rollouts(row for _, some, _ in parts for row in some)
         if self.options.baseline == "global":
             parts = [("all", rows, np.concatenate([rewards for _, _, rewards in parts]))]
         out: list[Floats] = []
         for name, some, rewards in parts:
-            out += outcome_advantages(rewards, some, [name] * len(some), objective, table.compute_kl_penalties(some, objective))
+            out += outcome_advantages(rewards, some, [name] * len(some), objective, ctx.compute_kl_penalties(some, objective))
         return rows, out
 
-    def measure(self, table: Table) -> dict[str, float | None]:
+    def measure(self, ctx: Context) -> dict[str, float | None]:
         """Measure accuracy on questions about held-out programs, and whether current proposals are valid and learnable."""
-        maker = self.make_task_maker(self.state or make_initial_state(get_code_task(table).tiny))
+        maker = self.make_task_maker(self.state or make_initial_state(get_code_task(ctx).tiny))
         right: dict[Kind, list[float]] = {}
         checked: list[float] = []
         rates: list[float] = []
-        for kind, asked in maker.make_held_out_questions(table, self.options.measured).items():
-            right[kind] = list(table.ask(SOLVERS[kind], asked).correct)
-            proposals, good, probes = maker.probe_proposals(table, kind, self.options.measured)
+        for kind, asked in maker.make_held_out_questions(ctx, self.options.measured).items():
+            right[kind] = list(ctx.ask(SOLVERS[kind], asked).correct)
+            proposals, good, probes = maker.probe_proposals(ctx, kind, self.options.measured)
             checked += [float(proposal.id in good) for proposal in proposals]
             rates += compute_solve_rates(probes).values()
         programs = {item[0] for kind in KINDS for item in self.state.get(kind, [])}
@@ -208,8 +210,8 @@ class AbsoluteZero(Recipe):
         }
 
 
-def compute_source_shares(rows: Traces, rates: dict[str, float]) -> dict[str, float]:
+def compute_source_shares(rows: Rollouts, rates: dict[str, float]) -> dict[str, float]:
     """Return the share of rows rewarded by each source: valid proposals by their solver, all else by execution."""
     solvers = {PROPOSERS[kind]: SOLVERS[kind] for kind in KINDS}
-    paid = [solvers[row.seat] if row.id in rates else "execution" for row in rows]
+    paid = [solvers[row.agent] if row.id in rates else "execution" for row in rows]
     return {source: paid.count(source) / len(paid) for source in dict.fromkeys(paid)}

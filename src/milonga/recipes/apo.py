@@ -18,8 +18,8 @@ from milonga.recipes.base import RECIPES, Recipe, RecipeOptions
 from milonga.recipes.preferences import Pair, Weak, align_pairs, assign_learner, make_human_pair, write_solution
 from milonga.roles import Dialect, Role, StepScorer, StepSolver
 from milonga.schedule import Action, Phase, Schedule
-from milonga.table import Table
-from milonga.types import Lesson, Problem, Trace, Traces
+from milonga.context import Context
+from milonga.types import TrainBatch, Problem, Rollout, Rollouts
 
 REASONS = {"human": "people preferred it", "own": "gold against the policy's own answer"}
 MEASURED = 64
@@ -60,7 +60,7 @@ class Apo(Recipe):
     paradigm = "adversarial"
     granularity = "sequence"
     truth = "preferences and gold answers"
-    seats = {"generator": StepSolver, "verifier": StepScorer}
+    agents = {"generator": StepSolver, "verifier": StepScorer}
     lead = "generator"
     overlap = "it learns from pairs, in which older samples cannot be corrected"
     bindings = {
@@ -91,39 +91,39 @@ class Apo(Recipe):
         policy = Phase("generator", options.llm_turns)
         return Schedule((model,), (policy,)) if options.rm == "fixed" else Schedule((), (model, policy))
 
-    def play(self, table: Table) -> Traces:
+    def rollout(self, ctx: Context) -> Rollouts:
         """Sample solutions, always with the current policy: its answers are what the reward model must tell from gold ones."""
-        return table.ask("generator", self.draw_problems(table), self.rollouts)
+        return ctx.ask("generator", self.draw_problems(ctx), self.rollouts)
 
-    def draw_problems(self, table: Table) -> list[Problem]:
+    def draw_problems(self, ctx: Context) -> list[Problem]:
         """Draw the learner's problems. Reward model and policy learn on different problems, split by a hash of the text."""
         found: list[Problem] = []
         for _ in range(64):
-            missing = table.setting.batch - len(found)
-            found += [p for p in table.problems(missing) if assign_learner(p.text) == table.learner] if missing else []
+            missing = ctx.run_context.batch - len(found)
+            found += [p for p in ctx.problems(missing) if assign_learner(p.text) == ctx.learner] if missing else []
         return found
 
-    def credit(self, table: Table, played: Traces) -> list[Lesson]:
-        return [self.credit_policy(table, played) if table.learner == "generator" else self.credit_reward_model(table, played)]
+    def credit(self, ctx: Context, rollouts: Rollouts) -> list[TrainBatch]:
+        return [self.credit_policy(ctx, rollouts) if ctx.learner == "generator" else self.credit_reward_model(ctx, rollouts)]
 
-    def credit_reward_model(self, table: Table, own: Traces) -> Lesson:
+    def credit_reward_model(self, ctx: Context, own: Rollouts) -> TrainBatch:
         """Make the reward model's train batch.
 
         The loss is c_h * mean over human pairs + c_a * mean over own pairs of -log sigmoid(r(winner) - r(loser)).
         """
-        human = {t.problem.id: make_human_pair(table, t.problem, self.options.weak, self.options.flip) for t in own}
+        human = {t.problem.id: make_human_pair(ctx, t.problem, self.options.weak, self.options.flip) for t in own}
         pairs: list[Pair] = [("human", *pair) for pair in human.values() if pair is not None]
         losing = [t for t in own if t.correct != 1.0] if self.options.drop_correct else list(own)
         if self.options.rm == "apo":
             pairs += [
                 ("own", gold, t)
                 for t in losing
-                if (gold := self.make_gold_solution(table, t.problem, human[t.problem.id])) is not None
+                if (gold := self.make_gold_solution(ctx, t.problem, human[t.problem.id])) is not None
             ]
         sides = [side for _, winner, loser in pairs for side in (winner, loser)]
-        rows, kept = align_pairs(table.write("verifier", sides, [t.text for t in sides]), pairs)
+        rows, kept = align_pairs(ctx.write("verifier", sides, [t.text for t in sides]), pairs)
         for number, (kind, _, _) in enumerate(kept):
-            table.add_preference(rows[2 * number], rows[2 * number + 1], REASONS[kind])
+            ctx.add_preference(rows[2 * number], rows[2 * number + 1], REASONS[kind])
         kinds = [kind for kind, _, _ in kept for _ in range(2)]
         factors = {"human": self.options.human_weight, "own": self.options.own_weight}
         weights = term_weights(kinds, factors)
@@ -132,18 +132,18 @@ class Apo(Recipe):
         told = {"answers": factors["human"], "demonstrations": factors["own"] if "own" in kinds else 0.0}
         sources = {name: factor / (sum(told.values()) or 1.0) for name, factor in told.items()}
         notes = {"dropped_correct": 1 - len(losing) / max(1, len(own)), "own_pairs": kinds.count("own") / 2}
-        return self.lesson("verifier", rows, labels=labels, units=units, weights=weights, sources=sources, notes=notes)
+        return self.train_batch("verifier", rows, labels=labels, units=units, weights=weights, sources=sources, notes=notes)
 
-    def make_gold_solution(self, table: Table, problem: Problem, human: tuple[Trace, Trace] | None) -> Trace | None:
+    def make_gold_solution(self, ctx: Context, problem: Problem, human: tuple[Rollout, Rollout] | None) -> Rollout | None:
         if self.options.gold_source == "human_chosen":
             return human[0] if human is not None else None
-        return write_solution(table, problem, set(), "gold")
+        return write_solution(ctx, problem, set(), "gold")
 
-    def credit_policy(self, table: Table, solutions: Traces) -> Lesson:
+    def credit_policy(self, ctx: Context, solutions: Rollouts) -> TrainBatch:
         """Make the policy's train batch: imitate the best of each problem's samples by the reward model (best of n), or prefer
         it to the worst (dpo)."""
-        judged = table.judge("verifier", solutions)
-        ranks = {t.subject.id: t.reading.value.rank for t in judged}
+        judged = ctx.judge("verifier", solutions)
+        ranks = {t.target.id: t.parsed.value.rank for t in judged}
         scores = np.array([ranks.get(t.id, np.nan) for t in solutions])
         best, worst = mark_best_rows(scores, solutions.problem_ids), mark_best_rows(-scores, solutions.problem_ids)
         notes = {"chosen_accuracy": float(np.nanmean(solutions.correct[best])), "score": float(np.nanmean(scores))}
@@ -151,25 +151,25 @@ class Apo(Recipe):
         if self.objectives["generator"].kind == "cross_entropy":
             sizes = [float(t.length) for t in solutions]
             weights = term_weights(["best"] * len(solutions), {"best": 1.0}, [float(b) for b in best], sizes)
-            return self.lesson("generator", solutions, weights=weights, sources=sources, notes=notes)
+            return self.train_batch("generator", solutions, weights=weights, sources=sources, notes=notes)
         apart = np.flatnonzero(best ^ worst)  # two neighbours of each problem, unless all its samples score alike
         labels, units = [float(best[row]) for row in apart], [number // 2 for number in range(len(apart))]
-        rows = Traces(solutions[int(row)] for row in apart)
+        rows = Rollouts(solutions[int(row)] for row in apart)
         for winner, loser in pair_best_and_worst(rows, labels):
-            table.add_preference(winner, loser, "best against worst by the reward model")
-        return self.lesson("generator", rows, labels=labels, units=units, sources=sources, notes=notes)
+            ctx.add_preference(winner, loser, "best against worst by the reward model")
+        return self.train_batch("generator", rows, labels=labels, units=units, sources=sources, notes=notes)
 
-    def measure(self, table: Table) -> dict[str, float | None]:
+    def measure(self, ctx: Context) -> dict[str, float | None]:
         """Measure the reward model's accuracy on human pairs, that of length alone on gold against own answers, and the share
         of wrong solutions whose first error comes after the first step."""
-        problems = table.problems(min(table.setting.batch, MEASURED))
-        human = [pair for p in problems if (pair := make_human_pair(table, p, self.options.weak)) is not None]
-        sides = Traces(side for pair in human for side in pair)
-        scores = {t.subject.id: t.reading.value.rank for t in table.judge("verifier", sides)}
+        problems = ctx.problems(min(ctx.run_context.batch, MEASURED))
+        human = [pair for p in problems if (pair := make_human_pair(ctx, p, self.options.weak)) is not None]
+        sides = Rollouts(side for pair in human for side in pair)
+        scores = {t.target.id: t.parsed.value.rank for t in ctx.judge("verifier", sides)}
         found = [
             order_accuracy([scores[t.id] for t in pair], [1.0, 0.0]) for pair in human if all(t.id in scores for t in pair)
         ]
-        own = table.ask("generator", problems)
+        own = ctx.ask("generator", problems)
         lengths = [float(-len(t.text)) for t in (*own, *(good for good, _ in human))]
         wrong = [t.grade.first_error for t in own if t.correct == 0.0 and t.grade is not None]
         return {
@@ -179,7 +179,7 @@ class Apo(Recipe):
         }
 
 
-def pair_best_and_worst(rows: Traces, labels: Sequence[float]) -> list[tuple[Trace, Trace]]:
+def pair_best_and_worst(rows: Rollouts, labels: Sequence[float]) -> list[tuple[Rollout, Rollout]]:
     """Return the pairs of neighbouring rows, the one with the higher label first."""
     pairs = zip(rows[::2], rows[1::2], labels[::2], strict=True)
     return [(first, second) if label else (second, first) for first, second, label in pairs]

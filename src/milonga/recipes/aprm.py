@@ -32,10 +32,10 @@ from milonga.recipes.scoring import Labelled, Scoring, ScoringOptions, build_val
 from milonga.roles import Corruptor, Dialect, Role, StepScorer, StepSolver
 from milonga.roles.scorer import Aggregate
 from milonga.schedule import Action, Phase, Schedule
-from milonga.table import Table
+from milonga.context import Context
 from milonga.tasks.base import make_keyed_rng
 from milonga.tasks.corruption import CHAIN_FAMILIES
-from milonga.types import Lesson, Traces
+from milonga.types import TrainBatch, Rollouts
 
 HELD = {"kl_coef": 0.05, "kl_from": "begin", "entropy_coef": 0.01}
 """KL to the snapshot at the start of the game, and an entropy bonus, for both players."""
@@ -75,7 +75,7 @@ class Aprm(Scoring):
     paradigm = "adversarial"
     truth = "steps"
     needs_steps = True
-    seats = {"generator": StepSolver, "corruptor": Corruptor, "verifier": StepScorer}
+    agents = {"generator": StepSolver, "corruptor": Corruptor, "verifier": StepScorer}
     tasks = ("chain",)
     bindings = {
         "own": "",
@@ -104,87 +104,87 @@ class Aprm(Scoring):
         o, learned = self.options, self.options.attack == "learned"
         intro = [Phase("corruptor", o.sft, name="imitate")] if learned and o.sft else []
         intro += [Phase("verifier", o.warmup, name="warm up")] if o.warmup else []
-        begin = tuple(Action("snapshot", self.policies[seat], "begin") for seat in ("corruptor", "verifier"))
+        begin = tuple(Action("snapshot", self.policies[agent], "begin") for agent in ("corruptor", "verifier"))
         moves = ("corruptor", "verifier") if learned and o.updates == "alternating" else ("verifier",)
-        first = tuple(Phase(seat, 1, enter=begin if seat == moves[0] else (), name="game") for seat in moves)
-        return Schedule((*intro, *first), tuple(Phase(seat, 1, name="game") for seat in moves))
+        first = tuple(Phase(agent, 1, enter=begin if agent == moves[0] else (), name="game") for agent in moves)
+        return Schedule((*intro, *first), tuple(Phase(agent, 1, name="game") for agent in moves))
 
-    def play(self, table: Table) -> Traces:
+    def rollout(self, ctx: Context) -> Rollouts:
         """Sample solutions, and several rewrites of one right step of each: by the corruptor, or by random corruption."""
-        if table.phase == "imitate":
-            return sample_demonstrations(table, "corruptor", self.options.sft_steps)
-        solutions = table.ask("generator", table.problems())
-        rng = make_keyed_rng("target", table.setting.seed, table.turn)
-        targets = Traces(rng.choice(steps) for steps in slice_correct_steps(table, solutions) if steps)
-        if self.is_corruptor_active(table):
-            return Traces([*solutions, *table.ask("corruptor", targets, self.rollouts)])
-        return Traces([*solutions, *self.corrupt_randomly(table, Traces(t for t in targets for _ in range(self.rollouts)))])
+        if ctx.phase == "imitate":
+            return sample_demonstrations(ctx, "corruptor", self.options.sft_steps)
+        solutions = ctx.ask("generator", ctx.problems())
+        rng = make_keyed_rng("target", ctx.run_context.seed, ctx.turn)
+        targets = Rollouts(rng.choice(steps) for steps in slice_correct_steps(ctx, solutions) if steps)
+        if self.is_corruptor_active(ctx):
+            return Rollouts([*solutions, *ctx.ask("corruptor", targets, self.rollouts)])
+        return Rollouts([*solutions, *self.corrupt_randomly(ctx, Rollouts(t for t in targets for _ in range(self.rollouts)))])
 
-    def is_corruptor_active(self, table: Table) -> bool:
-        return self.options.attack == "learned" and table.phase == "game"
+    def is_corruptor_active(self, ctx: Context) -> bool:
+        return self.options.attack == "learned" and ctx.phase == "game"
 
-    def corrupt_randomly(self, table: Table, targets: Traces) -> Traces:
+    def corrupt_randomly(self, ctx: Context, targets: Rollouts) -> Rollouts:
         """Corrupt each target step by a random allowed family, in the corruptor's format."""
-        corruptor = table.setting.roles["corruptor"]
+        corruptor = ctx.run_context.roles["corruptor"]
         assert isinstance(corruptor, Corruptor)
-        rng = make_keyed_rng("chance", table.setting.seed, table.turn)
-        texts = [corruptor.write(corruptor.corrupt_step(table.setting.task, target, rng)) for target in targets]
-        return table.write("corruptor", targets, texts)
+        rng = make_keyed_rng("chance", ctx.run_context.seed, ctx.turn)
+        texts = [corruptor.write(corruptor.corrupt_step(ctx.run_context.task, target, rng)) for target in targets]
+        return ctx.write("corruptor", targets, texts)
 
-    def credit(self, table: Table, played: Traces) -> list[Lesson]:
-        if table.phase == "imitate":
-            return [make_imitation_batch(self, "corruptor", played)]
-        found = grade_attacks(table, played.select(lambda t: t.seat == "corruptor"))
-        solutions = played.select(lambda t: t.seat == "generator")
-        lessons = []
-        if self.is_corruptor_active(table) and (table.learner == "corruptor" or self.options.updates == "simultaneous"):
-            lessons.append(self.credit_corruptor(table, found))
-        if table.learner == "verifier":
-            lessons.append(self.credit_verifier(table, solutions, found))
-        return lessons
+    def credit(self, ctx: Context, rollouts: Rollouts) -> list[TrainBatch]:
+        if ctx.phase == "imitate":
+            return [make_imitation_batch(self, "corruptor", rollouts)]
+        found = grade_attacks(ctx, rollouts.select(lambda t: t.agent == "corruptor"))
+        solutions = rollouts.select(lambda t: t.agent == "generator")
+        train_batches = []
+        if self.is_corruptor_active(ctx) and (ctx.learner == "corruptor" or self.options.updates == "simultaneous"):
+            train_batches.append(self.credit_corruptor(ctx, found))
+        if ctx.learner == "verifier":
+            train_batches.append(self.credit_verifier(ctx, solutions, found))
+        return train_batches
 
-    def credit_corruptor(self, table: Table, found: list[Attack]) -> Lesson:
+    def credit_corruptor(self, ctx: Context, found: list[Attack]) -> TrainBatch:
         """Make the corruptor's train batch: wrong and accepted earns more than wrong and caught, and that more than not
         corrupted. The baseline is over the rewrites of one step."""
         o, objective = self.options, self.objectives["corruptor"]
-        reward, rewrites = AttackReward(o.top, o.middle, o.bottom), Traces(a.rewrite for a in found)
+        reward, rewrites = AttackReward(o.top, o.middle, o.bottom), Rollouts(a.rewrite for a in found)
         rewards = np.array([reward(a.right, a.accepted) for a in found])
-        penalties = table.compute_kl_penalties(rewrites, objective)
-        credit = outcome_advantages(rewards, rewrites, rewrites.subjects, objective, penalties)
-        return self.lesson("corruptor", rewrites, advantages=credit, sources={"steps": 0.5, "verifier": 0.5})
+        penalties = ctx.compute_kl_penalties(rewrites, objective)
+        credit = outcome_advantages(rewards, rewrites, rewrites.target_ids, objective, penalties)
+        return self.train_batch("corruptor", rewrites, advantages=credit, sources={"steps": 0.5, "verifier": 0.5})
 
-    def credit_verifier(self, table: Table, solutions: Traces, found: list[Attack]) -> Lesson:
+    def credit_verifier(self, ctx: Context, solutions: Rollouts, found: list[Attack]) -> TrainBatch:
         """Make the scorer's train batch: rewritten steps of this and earlier turns, and as many untouched ones. Weights balance
         the two labels."""
         fresh = {a.shown.id: label_last_step(a.shown, a.right) for a in found if a.shown is not None and a.right is not None}
-        rewritten = [*fresh.values(), *self.sample_replay(table, len(found))]
+        rewritten = [*fresh.values(), *self.sample_replay(ctx, len(found))]
         self.add_to_replay(list(fresh.values()))
-        untouched, rng = self.label(table, solutions), make_keyed_rng("untouched", table.setting.seed, table.turn)
+        untouched, rng = self.label(ctx, solutions), make_keyed_rng("untouched", ctx.run_context.seed, ctx.turn)
         chosen = rng.sample(untouched, min(len(untouched), len(rewritten)))
-        rows, targets = build_value_rows(table, [*rewritten, *chosen])
+        rows, targets = build_value_rows(ctx, [*rewritten, *chosen])
         labels = [float(np.append(target[~np.isnan(target)], np.nan)[0]) for target in targets]
         notes = {key: value for key, value in attack_metrics(found).items() if value is not None}
         weights = compute_class_weights(labels)
-        lesson = self.lesson("verifier", rows, targets=targets, weights=weights, sources=self.sources(), notes=notes)
-        if table.phase == "game":
-            return lesson
-        return replace(lesson, objective=lesson.objective.model_copy(update={"kl_coef": 0.0}))  # no KL snapshot yet
+        train_batch = self.train_batch("verifier", rows, targets=targets, weights=weights, sources=self.sources(), notes=notes)
+        if ctx.phase == "game":
+            return train_batch
+        return replace(train_batch, objective=train_batch.objective.model_copy(update={"kl_coef": 0.0}))  # no KL snapshot yet
 
-    def label(self, table: Table, solutions: Traces) -> list[Labelled]:
+    def label(self, ctx: Context, solutions: Rollouts) -> list[Labelled]:
         """Label the untouched steps that are right."""
         return [
-            label_last_step(build_step_prefix(table, piece), True)
-            for steps in slice_correct_steps(table, solutions)
+            label_last_step(build_step_prefix(ctx, piece), True)
+            for steps in slice_correct_steps(ctx, solutions)
             for piece in steps
         ]
 
     def sources(self) -> dict[str, float]:
         return {"steps": 1.0}
 
-    def measure(self, table: Table) -> dict[str, float | None]:
+    def measure(self, ctx: Context) -> dict[str, float | None]:
         """Measure the scorer on every family of mistakes, with a mean over held-out ones, and the corruptor's attacks."""
-        targets = sample_gold_steps(table, self.options.measured)
-        out = family_metrics(table, targets, self.options.held_out)
+        targets = sample_gold_steps(ctx, self.options.measured)
+        out = family_metrics(ctx, targets, self.options.held_out)
         if self.options.attack == "learned":
-            out |= attack_metrics(grade_attacks(table, table.ask("corruptor", targets)))
+            out |= attack_metrics(grade_attacks(ctx, ctx.ask("corruptor", targets)))
         return out

@@ -31,8 +31,8 @@ from milonga.recipes.self_questions import (
 from milonga.roles import StepSolver, StepVerifier
 from milonga.roles.proposer import Proposer
 from milonga.schedule import Action, Phase, Plateau, Schedule
-from milonga.table import Table
-from milonga.types import Lesson, Trace, Traces
+from milonga.context import Context
+from milonga.types import TrainBatch, Rollout, Rollouts
 
 Said = Mapping[str, list[bool]]
 """Solution id to its parsable verdicts."""
@@ -87,7 +87,7 @@ class Asl(Recipe):
     paradigm = "self-play"
     granularity = "sequence"
     truth = "none"
-    seats = {"proposer": Proposer, "generator": StepSolver, "verifier": StepVerifier}
+    agents = {"proposer": Proposer, "generator": StepSolver, "verifier": StepVerifier}
     lead = "generator"
     overlap = "its problems and labels come from what it remembers of earlier turns"
     tasks = ("chain",)
@@ -100,8 +100,8 @@ class Asl(Recipe):
     def schedule(self) -> Schedule:
         o = self.options
         over = {
-            seat: Plateau(f"credit/{policy}/reward", o.patience) if o.patience else None
-            for seat, policy in self.policies.items()
+            agent: Plateau(f"credit/{policy}/reward", o.patience) if o.patience else None
+            for agent, policy in self.policies.items()
         }
         others = (
             Phase("verifier", o.n_verifier if o.grm == "cotrained" else 0, over["verifier"]),
@@ -120,75 +120,75 @@ class Asl(Recipe):
     def memory(self) -> Memory:
         return Memory(self.state, self.options.keep)
 
-    def play(self, table: Table) -> Traces:
+    def rollout(self, ctx: Context) -> Rollouts:
         o = self.options
-        if table.phase == "formats":
-            return demonstrate_formats(table)
-        if table.learner == "proposer":
-            made = table.ask("proposer", self.memory.sample_requests(table), self.rollouts)
-            posed = {trace.id: problem for trace in made if (problem := proposal_to_problem(table, trace)) is not None}
-            own = [restore_solution(table, posed[t.id], t.reading.value.work, f"{t.id}/own") for t in made if t.id in posed]
-            tried = table.ask("generator", list(posed.values()), o.attempts)
-            checks = table.ask("verifier", tried, o.judgements, tag=self.judge_tag)
-            return Traces([*made, *tried, *checks, *table.ask("verifier", Traces(own), o.self_checks, tag=self.judge_tag)])
-        if table.learner == "verifier":
-            return table.ask("verifier", self.sample_labelled_pairs(table), self.rollouts)
-        solutions = table.ask("generator", self.memory.sample_questions(table), self.rollouts)
-        return Traces([*solutions, *table.ask("verifier", solutions, tag=self.judge_tag)])
+        if ctx.phase == "formats":
+            return demonstrate_formats(ctx)
+        if ctx.learner == "proposer":
+            made = ctx.ask("proposer", self.memory.sample_requests(ctx), self.rollouts)
+            posed = {rollout.id: problem for rollout in made if (problem := proposal_to_problem(ctx, rollout)) is not None}
+            own = [restore_solution(ctx, posed[t.id], t.parsed.value.work, f"{t.id}/own") for t in made if t.id in posed]
+            tried = ctx.ask("generator", list(posed.values()), o.attempts)
+            checks = ctx.ask("verifier", tried, o.judgements, tag=self.judge_tag)
+            return Rollouts([*made, *tried, *checks, *ctx.ask("verifier", Rollouts(own), o.self_checks, tag=self.judge_tag)])
+        if ctx.learner == "verifier":
+            return ctx.ask("verifier", self.sample_labelled_pairs(ctx), self.rollouts)
+        solutions = ctx.ask("generator", self.memory.sample_questions(ctx), self.rollouts)
+        return Rollouts([*solutions, *ctx.ask("verifier", solutions, tag=self.judge_tag)])
 
-    def sample_labelled_pairs(self, table: Table) -> Traces:
+    def sample_labelled_pairs(self, ctx: Context) -> Rollouts:
         """Return attempts for the judge. Their labels are stored in the state, by their ids."""
-        o, labelled = self.options, self.memory.sample_pairs(table)
+        o, labelled = self.options, self.memory.sample_pairs(ctx)
         if o.grm_label_source == "pg_answer":
-            labelled = [(trace, bool(trace.correct)) for trace, _ in labelled]
-        if o.grm_label_source == "gold_mix" and table.progress >= o.inject_start and labelled:
-            gold = make_gold_pairs(table, max(1, round(o.inject_fraction * len(labelled))))
+            labelled = [(rollout, bool(rollout.correct)) for rollout, _ in labelled]
+        if o.grm_label_source == "gold_mix" and ctx.progress >= o.inject_start and labelled:
+            gold = make_gold_pairs(ctx, max(1, round(o.inject_fraction * len(labelled))))
             labelled[: len(gold)] = gold
-        self.state["labels"] = {trace.id: label for trace, label in labelled}
-        return Traces(trace for trace, _ in labelled)
+        self.state["labels"] = {rollout.id: label for rollout, label in labelled}
+        return Rollouts(rollout for rollout, _ in labelled)
 
-    def credit(self, table: Table, played: Traces) -> list[Lesson]:
-        if table.phase == "formats":
-            return [make_imitation_batch(self, "proposer", played)]
-        rows = played.select(lambda trace: trace.seat == table.learner)
+    def credit(self, ctx: Context, rollouts: Rollouts) -> list[TrainBatch]:
+        if ctx.phase == "formats":
+            return [make_imitation_batch(self, "proposer", rollouts)]
+        rows = rollouts.select(lambda rollout: rollout.agent == ctx.learner)
         if not len(rows):
             return []  # the judge has not yet disagreed about any question: there is nothing to learn
         sources, groups = {"verifier": 1.0}, rows.problem_ids
-        if table.learner == "verifier":
-            rewards, groups = [self.compute_judge_reward(check, table) for check in rows], rows.subjects
+        if ctx.learner == "verifier":
+            rewards, groups = [self.compute_judge_reward(check, ctx) for check in rows], rows.target_ids
             sources = {"proposer" if self.options.grm_label_source == "pg_answer" else "verifier": 1.0}
-        elif table.learner == "proposer":
-            rewards = self.compute_proposer_rewards(rows, played, self.collect_verdicts(table, played))
+        elif ctx.learner == "proposer":
+            rewards = self.compute_proposer_rewards(rows, rollouts, self.collect_verdicts(ctx, rollouts))
         else:
-            rewards = self.compute_solver_rewards(rows, self.collect_verdicts(table, played))
-        bonus = self.options.format_bonus * np.array([trace.reading.format for trace in rows])
-        objective = self.objectives[table.learner]
+            rewards = self.compute_solver_rewards(rows, self.collect_verdicts(ctx, rollouts))
+        bonus = self.options.format_bonus * np.array([rollout.parsed.format for rollout in rows])
+        objective = self.objectives[ctx.learner]
         advantages = outcome_advantages(
-            np.array(rewards) + bonus, rows, groups, objective, table.compute_kl_penalties(rows, objective)
+            np.array(rewards) + bonus, rows, groups, objective, ctx.compute_kl_penalties(rows, objective)
         )
         notes = {"reward": mean(rewards) or 0.0} | self.memory.count_entries()
-        return [self.lesson(table.learner, rows, advantages=advantages, sources=sources, notes=notes)]
+        return [self.train_batch(ctx.learner, rows, advantages=advantages, sources=sources, notes=notes)]
 
-    def collect_verdicts(self, table: Table, played: Traces) -> Said:
+    def collect_verdicts(self, ctx: Context, rollouts: Rollouts) -> Said:
         """Return the parsable verdicts on each solution, by its id."""
         out: dict[str, list[bool]] = {}
-        for check in played.select(lambda trace: trace.seat == "verifier"):
-            found = parse_verdict(check, self.options.parser, table.setting.roles["verifier"].dialect)
-            out.setdefault(check.subject.id, []).extend([] if found is None else [found])
+        for check in rollouts.select(lambda rollout: rollout.agent == "verifier"):
+            found = parse_verdict(check, self.options.parser, ctx.run_context.roles["verifier"].dialect)
+            out.setdefault(check.target.id, []).extend([] if found is None else [found])
         return out
 
-    def compute_judge_reward(self, check: Trace, table: Table) -> float:
+    def compute_judge_reward(self, check: Rollout, ctx: Context) -> float:
         """Return the judge's reward: 1 where its verdict is the label. An ambiguous verdict is invalid, and earns 0."""
-        label, dialect = self.state["labels"][check.subject.id], table.setting.roles["verifier"].dialect
+        label, dialect = self.state["labels"][check.target.id], ctx.run_context.roles["verifier"].dialect
         if self.options.parser == "substring":
             return float(substring_agrees(extract_conclusion(check, dialect), label, WORDS[dialect]))
         return float(parse_verdict(check, "strict", dialect) == label)
 
-    def compute_proposer_rewards(self, proposals: Traces, played: Traces, said: Said) -> list[float]:
+    def compute_proposer_rewards(self, proposals: Rollouts, rollouts: Rollouts, said: Said) -> list[float]:
         """Compute R_PG for each proposal, and store questions with split verdicts and judged attempts for later phases."""
         rewards = []
         for proposal in proposals:
-            attempts = played.select(lambda t, id=proposal.id: t.seat == "generator" and t.problem.source == id)  # type: ignore[misc]
+            attempts = rollouts.select(lambda t, id=proposal.id: t.agent == "generator" and t.problem.source == id)  # type: ignore[misc]
             votes = [said.get(attempt.id, []) for attempt in attempts]
             own = said.get(f"{proposal.id}/own", [])
             rewards.append(proposal_reward(votes, own, self.options.accept, self.options.subtract_noise))
@@ -196,15 +196,15 @@ class Asl(Recipe):
             self.memory.remember(proposal, rewards[-1], judged)
         return rewards
 
-    def compute_solver_rewards(self, solutions: Traces, said: Said) -> list[float]:
+    def compute_solver_rewards(self, solutions: Rollouts, said: Said) -> list[float]:
         """Compute the solver's reward from one verdict: 0 for a solution without an answer, NaN where the verdict cannot be
         parsed."""
         rewards = []
         for solution in solutions:
             votes = said.get(solution.id, [])
-            rewards.append(0.0 if not solution.reading.is_valid else float(votes[0]) if votes else float("nan"))
+            rewards.append(0.0 if not solution.parsed.is_valid else float(votes[0]) if votes else float("nan"))
         self.memory.update_solve_rates(solutions, rewards)
         return rewards
 
-    def measure(self, table: Table) -> dict[str, float | None]:
-        return audit_judge_and_proposer(table, self.options.audit, self.judge_tag)
+    def measure(self, ctx: Context) -> dict[str, float | None]:
+        return audit_judge_and_proposer(ctx, self.options.audit, self.judge_tag)

@@ -14,73 +14,73 @@ from milonga.recipes.scoring import Labelled
 from milonga.recipes.slicing import write_reference
 from milonga.roles import StepSolver
 from milonga.roles.slices import split_into_slices
-from milonga.table import Table
+from milonga.context import Context
 from milonga.tasks.base import make_keyed_rng
-from milonga.types import Solution, Trace, Traces
+from milonga.types import Solution, Rollout, Rollouts
 
 
 @dataclass(frozen=True)
 class Attack:
     """One rewritten step. `right` is the oracle's label; None where it is not a step at all, which is shown to nobody."""
 
-    rewrite: Trace
+    rewrite: Rollout
     right: bool | None
-    shown: Trace | None
+    shown: Rollout | None
     accepted: bool = False
 
 
-def label_last_step(shown: Trace, right: bool) -> Labelled:
+def label_last_step(shown: Rollout, right: bool) -> Labelled:
     """Label only the last step of a prefix; the earlier steps have NaN."""
-    count = len(shown.reading.value.steps)
+    count = len(shown.parsed.value.steps)
     return Labelled(shown, [float("nan")] * (count - 1) + [float(right)])
 
 
-def slice_correct_steps(table: Table, solutions: Traces) -> list[list[Trace]]:
+def slice_correct_steps(ctx: Context, solutions: Rollouts) -> list[list[Rollout]]:
     """Return for each solution its right steps, each as a slice of one step. A step is right given the steps before it."""
-    dialect = table.setting.roles["generator"].dialect
+    dialect = ctx.run_context.roles["generator"].dialect
     pieces = [split_into_slices(solution, 1, dialect) for solution in solutions]
     return [[piece for piece in some if piece.grade is not None and piece.grade.steps == (True,)] for some in pieces]
 
 
-def build_step_prefix(table: Table, piece: Trace, step: str | None = None) -> Trace:
+def build_step_prefix(ctx: Context, piece: Rollout, step: str | None = None) -> Rollout:
     """Build the prefix of a solution up to one step, which `step` replaces, in the solver's format."""
-    solver, value = table.setting.roles["generator"], piece.reading.value
+    solver, value = ctx.run_context.roles["generator"], piece.parsed.value
     assert isinstance(solver, StepSolver)
     whole = solver.write([*value.before, value.steps[0] if step is None else step], "")
-    read: Solution = solver.read(whole).value
+    read: Solution = solver.parse(whole).value
     text = whole[: read.ends[len(value.before)]]
-    made = Trace.from_text(f"{piece.id}>{step or ''}", "generator", piece.problem, text, solver.read(text))
+    made = Rollout.from_text(f"{piece.id}>{step or ''}", "generator", piece.problem, text, solver.parse(text))
     return replace(made, finish="length")
 
 
-def check_rewritten_step(table: Table, piece: Trace, step: str) -> bool | None:
+def check_rewritten_step(ctx: Context, piece: Rollout, step: str) -> bool | None:
     """Return whether a rewritten step is right given the steps before it; None where the task cannot tell. The later steps stay
     as they were, because a solution that stops early is graded wrong where it stops."""
-    solution, at = piece.subject.reading.value, len(piece.reading.value.before)
+    solution, at = piece.target.parsed.value, len(piece.parsed.value.before)
     steps = [*solution.steps[:at], step, *solution.steps[at + 1 :]]
-    truth = table.setting.task.grade(piece.problem, solution.answer, steps).steps
+    truth = ctx.run_context.task.grade(piece.problem, solution.answer, steps).steps
     return None if truth is None else truth[at]
 
 
-def judge_last_steps(table: Table, works: Sequence[Trace]) -> dict[str, bool]:
+def judge_last_steps(ctx: Context, works: Sequence[Rollout]) -> dict[str, bool]:
     """Return rollout id to whether the scorer accepts its last step (score >= 0.5)."""
     distinct = {work.id: work for work in works}
-    checks = table.judge("verifier", Traces(distinct.values()))
-    found = {check.subject.id: check.reading.value.step_scores for check in checks}
+    checks = ctx.judge("verifier", Rollouts(distinct.values()))
+    found = {check.target.id: check.parsed.value.step_scores for check in checks}
     return {id: scores[-1] >= 0.5 for id, scores in found.items() if scores}
 
 
-def grade_attacks(table: Table, rewrites: Traces) -> list[Attack]:
+def grade_attacks(ctx: Context, rewrites: Rollouts) -> list[Attack]:
     """Grade each rewritten step by the oracle and by the scorer. Text that does not parse as a step is no attack, and the
     scorer is not trained on it."""
     found = []
     for rewrite in rewrites:
-        piece, step = rewrite.subject, next(iter(rewrite.reading.value.steps), None)
-        if step is None or not rewrite.reading.is_valid or not table.setting.task.is_step(step):
+        piece, step = rewrite.target, next(iter(rewrite.parsed.value.steps), None)
+        if step is None or not rewrite.parsed.is_valid or not ctx.run_context.task.is_step(step):
             found.append(Attack(rewrite, None, None))
         else:
-            found.append(Attack(rewrite, check_rewritten_step(table, piece, step), build_step_prefix(table, piece, step)))
-    said = judge_last_steps(table, [attack.shown for attack in found if attack.shown is not None])
+            found.append(Attack(rewrite, check_rewritten_step(ctx, piece, step), build_step_prefix(ctx, piece, step)))
+    said = judge_last_steps(ctx, [attack.shown for attack in found if attack.shown is not None])
     return [replace(a, accepted=a.shown is not None and said.get(a.shown.id, False)) for a in found]
 
 
@@ -93,17 +93,17 @@ def attack_metrics(found: Sequence[Attack]) -> dict[str, float | None]:
     }
 
 
-def sample_gold_steps(table: Table, count: int) -> Traces:
+def sample_gold_steps(ctx: Context, count: int) -> Rollouts:
     """Sample one step of the reference solution of each of the next problems."""
     pieces = []
-    for problem in table.problems(count):
-        solution = write_reference(table, problem)
+    for problem in ctx.problems(count):
+        solution = write_reference(ctx, problem)
         pieces.append(
             make_keyed_rng("measured", problem.id).choice(
-                split_into_slices(solution, 1, table.setting.roles["generator"].dialect)
+                split_into_slices(solution, 1, ctx.run_context.roles["generator"].dialect)
             )
         )
-    return Traces(pieces)
+    return Rollouts(pieces)
 
 
 def list_family_metrics(families: Iterable[str]) -> tuple[str, ...]:
@@ -111,18 +111,18 @@ def list_family_metrics(families: Iterable[str]) -> tuple[str, ...]:
     return (*(f"accuracy_on_{name}" for name in families), "held_out_accuracy", "allowed_accuracy", "accepts_untouched")
 
 
-def family_metrics(table: Table, targets: Traces, held_out: Collection[str]) -> dict[str, float | None]:
+def family_metrics(ctx: Context, targets: Rollouts, held_out: Collection[str]) -> dict[str, float | None]:
     """Return the scorer's balanced accuracy on untouched steps against each family of mistakes, and its means over the families
     that are held out and those that are not."""
-    task = table.setting.task
-    works: dict[str, list[Trace]] = {name: [] for name in ("untouched", *task.families)}
+    task = ctx.run_context.task
+    works: dict[str, list[Rollout]] = {name: [] for name in ("untouched", *task.families)}
     for piece in targets:
-        value, rng = piece.reading.value, make_keyed_rng("corrupted", piece.problem.id)
-        works["untouched"].append(build_step_prefix(table, piece))
+        value, rng = piece.parsed.value, make_keyed_rng("corrupted", piece.problem.id)
+        works["untouched"].append(build_step_prefix(ctx, piece))
         for family in task.families:
             text = task.corrupt_step(piece.problem, [*value.before, *value.steps], len(value.before), family, rng)
-            works[family] += [] if text is None else [build_step_prefix(table, piece, text)]
-    said = judge_last_steps(table, [work for some in works.values() for work in some])
+            works[family] += [] if text is None else [build_step_prefix(ctx, piece, text)]
+    said = judge_last_steps(ctx, [work for some in works.values() for work in some])
     yes = {name: [said[work.id] for work in some if work.id in said] for name, some in works.items()}
     out = {
         name: balanced_accuracy(yes["untouched"] + yes[name], [True] * len(yes["untouched"]) + [False] * len(yes[name]))

@@ -1,6 +1,6 @@
 """The base class of recipes, one file per published system: which agents sample, how they are credited, who learns when.
 
-A recipe opens no files, touches no device and imports no torch. It reads as its paper's algorithm box: `schedule`, `play`,
+A recipe opens no files, touches no device and imports no torch. It reads as its paper's algorithm box: `schedule`, `rollout`,
 `credit`. Whatever it must remember between turns (running counts, pools) it keeps in `state`, which is saved in the checkpoint.
 """
 
@@ -17,9 +17,9 @@ from milonga.objectives import Kind, Objective
 from milonga.registry import Registry
 from milonga.roles import Dialect, Role
 from milonga.schedule import Schedule
-from milonga.table import Table
+from milonga.context import Context
 from milonga.tasks import Task
-from milonga.types import Lesson, Traces
+from milonga.types import TrainBatch, Rollouts
 
 
 class RecipeOptions(BaseModel):
@@ -32,7 +32,7 @@ UNSAID = "its class does not say, by `overlap`, that its turns need nothing of w
 
 
 class Recipe(ABC):
-    """Subclass, set the class attributes, and write `schedule`, `play` and `credit`."""
+    """Subclass, set the class attributes, and write `schedule`, `rollout` and `credit`."""
 
     name: ClassVar[str]
     paper: ClassVar[str] = ""
@@ -42,7 +42,7 @@ class Recipe(ABC):
     """How fine its rewards are: sequence, step or token."""
     truth: ClassVar[str]
     """The ground truth it needs."""
-    seats: ClassVar[Mapping[str, type[Role]]]
+    agents: ClassVar[Mapping[str, type[Role]]]
     solving: ClassVar[str] = "generator"
     """The agent whose solutions are measured. Its metrics are named `generator/...`, whatever the agent is called."""
     judging: ClassVar[str] = "verifier"
@@ -72,7 +72,7 @@ class Recipe(ABC):
     overlap: ClassVar[str] = UNSAID
     """Why rollouts of a turn cannot be sampled while earlier turns are learned (asynchronous rollouts); "" where they can.
 
-    With "", `play` needs only problems and what agents sample live: neither `state` nor scores nor kept pairs, and no problems
+    With "", `rollout` needs only problems and what agents sample live: neither `state` nor scores nor kept pairs, and no problems
     that depend on what was just learned. `credit` then samples from no agent. A reason is inherited. The permission "" is not:
     a subclass must set it again, because it may have changed something."""
     learns: ClassVar[Mapping[str, tuple[Kind, ...]]] = {}
@@ -100,17 +100,17 @@ class Recipe(ABC):
     @classmethod
     def select_agents(cls, options: Any) -> Mapping[str, type[Role]]:
         """Return the agents that take part under these options. All of them, except in recipes with several line-ups."""
-        return cls.seats
+        return cls.agents
 
     @abstractmethod
     def schedule(self) -> Schedule: ...
 
     @abstractmethod
-    def play(self, table: Table) -> Traces:
-        """Sample the turn's rollouts, for `table.learner` to learn from."""
+    def rollout(self, ctx: Context) -> Rollouts:
+        """Sample the turn's rollouts, for `ctx.learner` to learn from."""
 
     @abstractmethod
-    def credit(self, table: Table, played: Traces) -> Iterable[Lesson]:
+    def credit(self, ctx: Context, rollouts: Rollouts) -> Iterable[TrainBatch]:
         """Return or yield the turn's train batches, with advantages or labels.
 
         Each batch is learned before the next is asked for, so a recipe that yields them can score in between.
@@ -119,27 +119,29 @@ class Recipe(ABC):
     def check(self, task: Task) -> None:
         """Raise a ConfigError for a task that these options cannot be used with, before anything is loaded."""
 
-    def measure(self, table: Table) -> dict[str, float | None]:
-        """Return the recipe's own metrics at an evaluation, besides those of all recipes. `table` draws held-out problems."""
+    def measure(self, ctx: Context) -> dict[str, float | None]:
+        """Return the recipe's own metrics at an evaluation, besides those of all recipes. `ctx` draws held-out problems."""
         return {}
 
     def roles(self, dialect: Dialect) -> dict[str, Role]:
         """Build the role of each agent. Recipes whose options change a role override this."""
-        return {seat: role(dialect) for seat, role in self.seats.items()}
+        return {agent: role(dialect) for agent, role in self.agents.items()}
 
-    def lesson(self, seat: str, traces: Traces, **targets: Any) -> Lesson:
+    def train_batch(self, agent: str, rollouts: Rollouts, **targets: Any) -> TrainBatch:
         """Make a train batch for an agent's policy, with that agent's objective."""
-        return Lesson(self.policies[seat], self.objectives[seat], traces, **targets)
+        return TrainBatch(self.policies[agent], self.objectives[agent], rollouts, **targets)
 
 
-def merge_train_batches(one: Lesson, other: Lesson) -> Lesson:
+def merge_train_batches(one: TrainBatch, other: TrainBatch) -> TrainBatch:
     """Merge two policy-gradient train batches of one policy: it learns from the rows of both in the same optimizer steps."""
-    rows, notes = Traces([*one.traces, *other.traces]), one.notes | other.notes
+    rows, notes = Rollouts([*one.rollouts, *other.rollouts]), one.notes | other.notes
     advantages = [*(one.advantages or []), *(other.advantages or [])]
     weights = None
     if one.weights is not None or other.weights is not None:
-        weights = [weight for lesson in (one, other) for weight in lesson.weights or [1.0] * len(lesson.traces)]
-    return Lesson(one.policy, one.objective, rows, advantages=advantages, weights=weights, sources=one.sources, notes=notes)
+        weights = [
+            weight for train_batch in (one, other) for weight in train_batch.weights or [1.0] * len(train_batch.rollouts)
+        ]
+    return TrainBatch(one.policy, one.objective, rows, advantages=advantages, weights=weights, sources=one.sources, notes=notes)
 
 
 RECIPES: Registry[type[Recipe]] = Registry("recipe")

@@ -8,19 +8,19 @@ from collections.abc import Sequence
 import numpy as np
 
 from milonga.evals.metrics import mean
-from milonga.table import Table
+from milonga.context import Context
 from milonga.tasks.base import make_keyed_rng, normalise_text
-from milonga.types import Floats, Problem, Trace, Traces
+from milonga.types import Floats, Problem, Rollout, Rollouts
 
 
-def filter_comparable(talks: Traces) -> Traces:
+def filter_comparable(talks: Rollouts) -> Rollouts:
     """Drop conversations that are the only one of their problem: they have no baseline. That happens where the others had no
     room for another turn."""
     counts = Counter(talks.problem_ids)
     return talks.select(lambda talk: counts[talk.problem.id] > 1)
 
 
-def list_turns(talk: Trace) -> list[Trace]:
+def list_turns(talk: Rollout) -> list[Rollout]:
     """Return the conversation after each of its turns, the first one first."""
     out = [talk]
     while (before := out[0].earlier_conversation) is not None:
@@ -28,14 +28,14 @@ def list_turns(talk: Trace) -> list[Trace]:
     return out
 
 
-def write_teacher_texts(table: Table, seat: str, problems: Sequence[Problem], what: str) -> list[str]:
+def write_teacher_texts(ctx: Context, agent: str, problems: Sequence[Problem], what: str) -> list[str]:
     """Return the text of the agent's noisy teacher for each problem. `what` keys its random mistakes."""
-    role, setting = table.setting.roles[seat], table.setting
-    keys = [make_keyed_rng(what, setting.seed, table.turn, seat, problem.id) for problem in problems]
-    return [role.demonstrate(setting.task, problem, key)[1] for problem, key in zip(problems, keys, strict=True)]
+    role, run_context = ctx.run_context.roles[agent], ctx.run_context
+    keys = [make_keyed_rng(what, run_context.seed, ctx.turn, agent, problem.id) for problem in problems]
+    return [role.demonstrate(run_context.task, problem, key)[1] for problem, key in zip(problems, keys, strict=True)]
 
 
-def compute_turn_costs(talks: Traces, differences: list[Floats], betas: Sequence[float]) -> list[Floats]:
+def compute_turn_costs(talks: Rollouts, differences: list[Floats], betas: Sequence[float]) -> list[Floats]:
     """Return token costs (KL penalties): the differences times the beta of their turn.
 
     differences: one float array per conversation, aligned with its ids, as the result is. betas: one per turn.
@@ -51,7 +51,7 @@ CHANGES = ("first_accuracy", "last_accuracy", "gain", "fixed", "broken", "copy_r
 """The names of the metrics that `change_figures` returns."""
 
 
-def compute_change_metrics(earlier: Traces, later: Traces) -> dict[str, float | None]:
+def compute_change_metrics(earlier: Rollouts, later: Rollouts) -> dict[str, float | None]:
     """Compare two turns of the same conversations: accuracy of both and its gain, wrong to right, right to wrong, copies."""
     before, after = earlier.correct, later.correct
     same = [normalise_text(a.text) == normalise_text(b.text) for a, b in zip(earlier, later, strict=True)]

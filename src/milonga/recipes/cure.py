@@ -19,8 +19,8 @@ from milonga.recipes.base import RECIPES, Recipe, RecipeOptions
 from milonga.recipes.unit_testing import Bench, add_public_examples, label_noise, run_benches, score_best_program
 from milonga.roles import Coder, Tester
 from milonga.schedule import Action, Phase, Schedule
-from milonga.table import Table
-from milonga.types import Floats, Lesson, Traces
+from milonga.context import Context
+from milonga.types import Floats, TrainBatch, Rollouts
 
 PHASE = "phase"
 """The tag of the snapshot of a policy at the start of the turn."""
@@ -61,7 +61,7 @@ class Cure(Recipe):
     paradigm = "co-evolution"
     granularity = "sequence"
     truth = "hidden tests"
-    seats = {"generator": Coder, "tester": Tester}
+    agents = {"generator": Coder, "tester": Tester}
     lead = "generator"
     overlap = "each turn begins with a snapshot of what was just learned"
     tasks = ("code",)
@@ -79,42 +79,42 @@ class Cure(Recipe):
     def schedule(self) -> Schedule:
         """Snapshot each policy with `kl_from=phase` at the start of every turn. The KL to that snapshot is what the release
         has; it then has no gradient."""
-        asked = {self.policies[seat] for seat in self.seats if self.objectives[seat].kl_from == PHASE}
+        asked = {self.policies[agent] for agent in self.agents if self.objectives[agent].kl_from == PHASE}
         return Schedule(cycle=(Phase("generator", 1, enter=tuple(Action("snapshot", name, PHASE) for name in sorted(asked))),))
 
-    def is_post_stage(self, table: Table) -> bool:
+    def is_post_stage(self, ctx: Context) -> bool:
         """Return whether the post stage has begun (`post_stage_at`)."""
         at = self.options.post_stage_at
-        return at is not None and isinstance(table.turn, int) and table.turn > at
+        return at is not None and isinstance(ctx.turn, int) and ctx.turn > at
 
-    def play(self, table: Table) -> Traces:
-        problems = table.problems()
-        programs = table.ask("generator", problems, self.rollouts)
-        share = 0.0 if self.is_post_stage(table) else self.options.public
-        return Traces([*programs, *table.ask("tester", add_public_examples(table, problems, share), self.options.tests)])
+    def rollout(self, ctx: Context) -> Rollouts:
+        problems = ctx.problems()
+        programs = ctx.ask("generator", problems, self.rollouts)
+        share = 0.0 if self.is_post_stage(ctx) else self.options.public
+        return Rollouts([*programs, *ctx.ask("tester", add_public_examples(ctx, problems, share), self.options.tests)])
 
-    def credit(self, table: Table, played: Traces) -> Iterator[Lesson]:
+    def credit(self, ctx: Context, rollouts: Rollouts) -> Iterator[TrainBatch]:
         """Yield the coder's train batch, then the tester's. Importance ratios are to the policy that sampled, before both."""
-        found = run_benches(table, played)
-        programs = played.select(lambda trace: trace.seat == "generator")
-        passed = {trace.id: share for bench in found for trace, share in zip(bench.programs, bench.shares, strict=True)}
-        rewards = np.array([passed[trace.id] for trace in programs])
-        yield self.credit_agent(table, "generator", programs, rewards, {"answers": 1.0}, {"passed": mean(rewards) or 0.0})
+        found = run_benches(ctx, rollouts)
+        programs = rollouts.select(lambda rollout: rollout.agent == "generator")
+        passed = {rollout.id: share for bench in found for rollout, share in zip(bench.programs, bench.shares, strict=True)}
+        rewards = np.array([passed[rollout.id] for rollout in programs])
+        yield self.credit_agent(ctx, "generator", programs, rewards, {"answers": 1.0}, {"passed": mean(rewards) or 0.0})
         if self.options.train_tester:
-            yield from self.credit_tester(table, found)
+            yield from self.credit_tester(ctx, found)
 
-    def credit_tester(self, table: Table, found: list[Bench]) -> Iterator[Lesson]:
+    def credit_tester(self, ctx: Context, found: list[Bench]) -> Iterator[TrainBatch]:
         """Yield the tester's train batch; none where no problem gives its tests a reward."""
         o = self.options
-        by = UnitTestReward(o.reward, self.is_post_stage(table), o.all_correct_policy, o.format_fail_value)
+        by = UnitTestReward(o.reward, self.is_post_stage(ctx), o.all_correct_policy, o.format_fail_value)
         rewards = [by.rewards(bench.passes, bench.right_mask, bench.readable_mask) for bench in found]
         paid = [(bench, reward) for bench, reward in zip(found, rewards, strict=True) if reward is not None]
         if not paid:
             return
-        tests = Traces(test for bench, _ in paid for test in bench.tests)
+        tests = Rollouts(test for bench, _ in paid for test in bench.tests)
         notes = self.track_separation([bench for bench, _ in paid]) | {"unlabelled": 1 - len(paid) / len(found)}
         values = np.concatenate([self.shape_by_length(bench, reward) for bench, reward in paid])
-        yield self.credit_agent(table, "tester", tests, values, {"generator": 0.5, "answers": 0.5}, notes)
+        yield self.credit_agent(ctx, "tester", tests, values, {"generator": 0.5, "answers": 0.5}, notes)
 
     def shape_by_length(self, bench: Bench, rewards: Floats) -> Floats:
         """Apply the length transform to a problem's test rewards, if the options ask for it."""
@@ -124,12 +124,12 @@ class Cure(Recipe):
         return shape_by_length(rewards, lengths, self.options.length_low, self.options.length_high)
 
     def credit_agent(
-        self, table: Table, seat: str, rows: Traces, rewards: Floats, sources: dict[str, float], notes: dict[str, float]
-    ) -> Lesson:
+        self, ctx: Context, agent: str, rows: Rollouts, rewards: Floats, sources: dict[str, float], notes: dict[str, float]
+    ) -> TrainBatch:
         """Make a role's train batch. The baseline is over its rollouts of a problem; equal rewards give advantage 0."""
-        objective = self.objectives[seat]
-        advantages = outcome_advantages(rewards, rows, rows.problem_ids, objective, table.compute_kl_penalties(rows, objective))
-        return self.lesson(seat, rows, advantages=advantages, sources=sources, notes=notes)
+        objective = self.objectives[agent]
+        advantages = outcome_advantages(rewards, rows, rows.problem_ids, objective, ctx.compute_kl_penalties(rows, objective))
+        return self.train_batch(agent, rows, advantages=advantages, sources=sources, notes=notes)
 
     def track_separation(self, found: list[Bench]) -> dict[str, float]:
         """Return p_u, p01, p00 and mu on the generated programs, and an alarm where validity rises while mu falls."""
@@ -143,19 +143,19 @@ class Cure(Recipe):
         alarm = known.valid > before[0] and known.mu < before[1]
         return known.to_metrics() | {"trivial_tests": float(alarm)}
 
-    def measure(self, table: Table) -> dict[str, float | None]:
+    def measure(self, ctx: Context) -> dict[str, float | None]:
         """Measure tests against the reference program, and how often the program that passes most of them is right."""
-        problems = table.problems(self.options.measured)
-        programs = table.ask("generator", problems, self.rollouts)
-        tests = table.ask("tester", add_public_examples(table, problems, self.options.public), self.options.tests)
-        found = run_benches(table, Traces([*programs, *tests]), reference=True)
+        problems = ctx.problems(self.options.measured)
+        programs = ctx.ask("generator", problems, self.rollouts)
+        tests = ctx.ask("tester", add_public_examples(ctx, problems, self.options.public), self.options.tests)
+        found = run_benches(ctx, Rollouts([*programs, *tests]), reference=True)
         known = estimate_separation(
             [(bench.passes, bench.right_mask, bench.valid) for bench in found if bench.valid is not None]
         )
         figures = dict.fromkeys(FIGURES) if known is None else known.to_metrics()
         return {f"tester/{name}": figures[name] for name in FIGURES} | {
-            "tester/readable": mean([float(test.reading.is_valid) for test in tests]),
+            "tester/readable": mean([float(test.parsed.is_valid) for test in tests]),
             "best_of_n": mean([score_best_program(bench) for bench in found]),
             "pass_1": mean([float(right) for bench in found for right in bench.right_mask]),
-            "label_noise": label_noise(table, found),
+            "label_noise": label_noise(ctx, found),
         }

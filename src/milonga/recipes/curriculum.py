@@ -22,9 +22,9 @@ from milonga.recipes.tango import Tango, TangoOptions
 from milonga.roles import Chooser, StepSolver, StepVerifier
 from milonga.roles.chooser import make_level_problem
 from milonga.schedule import Schedule, warm_up
-from milonga.table import Table
+from milonga.context import Context
 from milonga.tasks.base import make_keyed_rng
-from milonga.types import Lesson, Problem, Traces
+from milonga.types import TrainBatch, Problem, Rollouts
 
 EXAMPLES = 64
 """Demonstrated choices in a turn of imitation. They are a few tokens each."""
@@ -48,7 +48,7 @@ class Curriculum(Tango):
 
     name = "curriculum"
     paper = "none: docs/recipes/curriculum.md"
-    seats = {"generator": StepSolver, "verifier": StepVerifier, "proposer": Chooser}
+    agents = {"generator": StepSolver, "verifier": StepVerifier, "proposer": Chooser}
     needs_levels = True
     overlap = "its proposer chooses problems by what was just solved"
     Options = CurriculumOptions
@@ -58,107 +58,107 @@ class Curriculum(Tango):
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
-        for seat, objective in self.objectives.items():
+        for agent, objective in self.objectives.items():
             if objective.dynamic_sampling:
                 raise ConfigError(
-                    f"'{self.name}' lets its proposer choose the problems; set policies.{seat}.objective.dynamic_sampling=false"
+                    f"'{self.name}' lets its proposer choose the problems; set policies.{agent}.objective.dynamic_sampling=false"
                 )
 
     def schedule(self) -> Schedule:
         return warm_up("proposer", self.options.formats if self.options.choose == "learned" else 0) + super().schedule()
 
-    def play(self, table: Table) -> Traces:
+    def rollout(self, ctx: Context) -> Rollouts:
         """Sample choices of levels, then Tango's rollouts on problems of these levels."""
-        if table.learner == "proposer":
-            return self.write_even_choices(table)
-        choices = self.sample_choices(table)
-        problems = self.draw_problems(table, choices)
-        each, checks = (self.rollouts, 1) if table.learner == "generator" else (1, self.rollouts)
-        solutions = table.ask("generator", problems, each)
-        return Traces([*choices, *solutions, *table.ask("verifier", solutions, checks)])
+        if ctx.learner == "proposer":
+            return self.write_even_choices(ctx)
+        choices = self.sample_choices(ctx)
+        problems = self.draw_problems(ctx, choices)
+        each, checks = (self.rollouts, 1) if ctx.learner == "generator" else (1, self.rollouts)
+        solutions = ctx.ask("generator", problems, each)
+        return Rollouts([*choices, *solutions, *ctx.ask("verifier", solutions, checks)])
 
-    def write_even_choices(self, table: Table) -> Traces:
+    def write_even_choices(self, ctx: Context) -> Rollouts:
         """Write demonstrations of a teacher that chooses levels uniformly, with random solve rates in the prompt."""
-        levels, rng = table.setting.task.levels, make_keyed_rng("even", table.setting.seed, table.turn)
-        role = table.setting.roles["proposer"]
+        levels, rng = ctx.run_context.task.levels, make_keyed_rng("even", ctx.run_context.seed, ctx.turn)
+        role = ctx.run_context.roles["proposer"]
         assert isinstance(role, Chooser)
         shown, texts = [], []
         for number in range(EXAMPLES):
             rates = {str(level): rng.random() for level in levels if rng.random() < 0.8}
             shown.append(make_level_problem(levels, rates, f"rates/{number}"))
             texts.append(role.write(rng.choice(levels)))
-        return table.write("proposer", shown, texts)
+        return ctx.write("proposer", shown, texts)
 
-    def sample_choices(self, table: Table) -> Traces:
+    def sample_choices(self, ctx: Context) -> Rollouts:
         """Sample one choice for each problem, except those with a uniform level. None where levels are not learned."""
         if self.options.choose != "learned":
-            return Traces([])
-        state = make_level_problem(table.setting.task.levels, self.state.get("rates", {}), "rates")
-        return table.ask("proposer", [state], table.setting.batch - round(self.options.explore * table.setting.batch))
+            return Rollouts([])
+        state = make_level_problem(ctx.run_context.task.levels, self.state.get("rates", {}), "rates")
+        return ctx.ask("proposer", [state], ctx.run_context.batch - round(self.options.explore * ctx.run_context.batch))
 
-    def draw_problems(self, table: Table, choices: Traces) -> list[Problem]:
+    def draw_problems(self, ctx: Context, choices: Rollouts) -> list[Problem]:
         """Draw the turn's problems. Those that the proposer chose have the id of its choice as `source`. The level of the
         others is uniform, or follows the hand-made schedule."""
-        levels, rng = table.setting.task.levels, make_keyed_rng("mix", table.setting.seed, table.turn)
+        levels, rng = ctx.run_context.task.levels, make_keyed_rng("mix", ctx.run_context.seed, ctx.turn)
         named: list[tuple[int, str | None]] = []
         for choice in choices:
-            level = choice.reading.value.level
+            level = choice.parsed.value.level
             named.append((level, choice.id) if level in levels else (rng.choice(levels), None))
-        while len(named) < table.setting.batch:
+        while len(named) < ctx.run_context.batch:
             hand = self.options.choose == "easy_to_hard"
-            named.append((scheduled_level(levels, table.progress) if hand else rng.choice(levels), None))
-        made = table.draw_problems_at([level for level, _ in named])
+            named.append((scheduled_level(levels, ctx.progress) if hand else rng.choice(levels), None))
+        made = ctx.draw_problems_at([level for level, _ in named])
         return [
             replace(problem, data={**problem.data, "level": level}, source=source)
             for problem, (level, source) in zip(made, named, strict=True)
         ]
 
-    def credit(self, table: Table, played: Traces) -> list[Lesson]:
-        if table.learner == "proposer":
-            return [make_imitation_batch(self, "proposer", played)]
-        lessons = super().credit(table, played)
-        choices = played.select(lambda t: t.seat == "proposer")
-        if table.learner == "generator":
-            solutions = played.select(lambda t: t.seat == "generator")
+    def credit(self, ctx: Context, rollouts: Rollouts) -> list[TrainBatch]:
+        if ctx.learner == "proposer":
+            return [make_imitation_batch(self, "proposer", rollouts)]
+        train_batches = super().credit(ctx, rollouts)
+        choices = rollouts.select(lambda t: t.agent == "proposer")
+        if ctx.learner == "generator":
+            solutions = rollouts.select(lambda t: t.agent == "generator")
             self.update_solve_rates(solutions)
             if len(choices) > 1:  # a single choice has no baseline
-                lessons.append(self.credit_proposer(table, choices, solutions))
-        return lessons
+                train_batches.append(self.credit_proposer(ctx, choices, solutions))
+        return train_batches
 
-    def update_solve_rates(self, solutions: Traces) -> None:
+    def update_solve_rates(self, solutions: Rollouts) -> None:
         """Update the running solve rate of each level, which the proposer's prompt shows."""
         rates, keep = dict(self.state.get("rates", {})), self.options.memory
         found: dict[str, list[float]] = {}
-        for trace in solutions:
-            found.setdefault(str(trace.problem.data["level"]), []).append(trace.correct)
+        for rollout in solutions:
+            found.setdefault(str(rollout.problem.data["level"]), []).append(rollout.correct)
         for level, correct in found.items():
             rate = mean(correct)
             if rate is not None:
                 rates[level] = keep * rates.get(level, rate) + (1 - keep) * rate
         self.state["rates"] = rates
 
-    def credit_proposer(self, table: Table, choices: Traces, solutions: Traces) -> Lesson:
+    def credit_proposer(self, ctx: Context, choices: Rollouts, solutions: Rollouts) -> TrainBatch:
         """Make the proposer's train batch: r = 4 p (1 - p) with the solve rate p of the chosen problem; 0 without a level."""
         right: dict[str | None, list[float]] = {}
-        for trace in solutions:
-            right.setdefault(trace.problem.source, []).append(trace.correct)
+        for rollout in solutions:
+            right.setdefault(rollout.problem.source, []).append(rollout.correct)
         rates = [mean(right[choice.id]) if choice.id in right else 0.0 for choice in choices]
         rewards = np.array([float("nan") if rate is None else learnability(rate) for rate in rates])
         objective = self.objectives["proposer"]
         credit = outcome_advantages(
-            rewards, choices, choices.problem_ids, objective, table.compute_kl_penalties(choices, objective)
+            rewards, choices, choices.problem_ids, objective, ctx.compute_kl_penalties(choices, objective)
         )
-        named = [choice.reading.value.level for choice in choices if choice.id in right]
+        named = [choice.parsed.value.level for choice in choices if choice.id in right]
         notes = {"learnability": mean(rewards) or 0.0, "level": mean([float(level) for level in named]) or 0.0}
-        return self.lesson("proposer", choices, advantages=credit, sources={"generator": 1.0}, notes=notes)
+        return self.train_batch("proposer", choices, advantages=credit, sources={"generator": 1.0}, notes=notes)
 
-    def measure(self, table: Table) -> dict[str, float | None]:
+    def measure(self, ctx: Context) -> dict[str, float | None]:
         """Measure what the proposer would choose now, and the accuracy on the easiest and the hardest level."""
-        levels, count = table.setting.task.levels, table.setting.batch
-        choices = self.sample_choices(table)
-        named = [c.reading.value.level for c in choices if c.reading.value.level in levels]
+        levels, count = ctx.run_context.task.levels, ctx.run_context.batch
+        choices = self.sample_choices(ctx)
+        named = [c.parsed.value.level for c in choices if c.parsed.value.level in levels]
         ends = (("hardest", levels[-1]), ("easiest", levels[0]))
-        solved = {name: table.ask("generator", table.draw_problems_at([level] * count), 2) for name, level in ends}
+        solved = {name: ctx.ask("generator", ctx.draw_problems_at([level] * count), 2) for name, level in ends}
         return {
             "chosen_level": mean([float(level) for level in named]),
             "chosen_spread": normalised_entropy(named, len(levels)),

@@ -6,7 +6,7 @@ from milonga.errors import ConfigError
 from milonga.loading import load_attribute
 from milonga.recipes.base import RECIPES, Recipe
 
-NEEDED = ("seats", "lead", "bindings")
+NEEDED = ("agents", "lead", "bindings")
 """Class attributes that a recipe of the user's own must set; the others have defaults or are only shown in listings."""
 
 

@@ -30,8 +30,8 @@ from milonga.recipes.proof_labels import (
 )
 from milonga.roles.proofs import DefectVerifier, MetaVerifier, ProofWriter, extract_self_analysis
 from milonga.schedule import Action, Gate, Phase, Schedule
-from milonga.table import Table
-from milonga.types import Lesson, Trace, Traces
+from milonga.context import Context
+from milonga.types import TrainBatch, Rollout, Rollouts
 
 
 class DeepSeekMathV2Options(RecipeOptions):
@@ -80,7 +80,7 @@ class DeepSeekMathV2(Recipe):
     paradigm = "verifier, then generator"
     granularity = "sequence"
     truth = "scores of proofs and of analyses"
-    seats = {"generator": ProofWriter, "verifier": DefectVerifier, "meta_verifier": MetaVerifier}
+    agents = {"generator": ProofWriter, "verifier": DefectVerifier, "meta_verifier": MetaVerifier}
     lead = "verifier"
     overlap = "its gate waits for what was just learned, and labels of a turn are kept in its state"
     tasks = ("chain",)
@@ -112,101 +112,103 @@ class DeepSeekMathV2(Recipe):
             ),
         )
 
-    def play(self, table: Table) -> Traces:
-        if table.phase == "formats":
-            taught = [seat for seat in self.seats if seat != "generator" or self.options.n_generator]
-            return Traces([trace for seat in taught for trace in sample_demonstrations(table, seat)])
-        if table.learner == "generator":
+    def rollout(self, ctx: Context) -> Rollouts:
+        if ctx.phase == "formats":
+            taught = [agent for agent in self.agents if agent != "generator" or self.options.n_generator]
+            return Rollouts([rollout for agent in taught for rollout in sample_demonstrations(ctx, agent)])
+        if ctx.learner == "generator":
             self.state["iterated"] = True
-            proofs = table.ask("generator", table.problems(), self.rollouts)
-            checks = table.ask("verifier", proofs, self.options.n_reward_analyses)
-            own = Traces(extract_self_analysis(proof) for proof in proofs if proof.reading.is_valid)
-            return Traces([*proofs, *checks, *table.ask("meta_verifier", own, self.options.n_reward_analyses)])
-        proofs = self.sample_labelled_proofs(table)
-        if table.learner == "meta_verifier":
-            checks = filter_readable(table.ask("verifier", proofs))
-            return Traces([*checks, *table.ask("meta_verifier", checks, self.rollouts)])
-        checks = table.ask("verifier", proofs, self.rollouts)
-        if table.phase == "score" or self.options.meta != "learned":
+            proofs = ctx.ask("generator", ctx.problems(), self.rollouts)
+            checks = ctx.ask("verifier", proofs, self.options.n_reward_analyses)
+            own = Rollouts(extract_self_analysis(proof) for proof in proofs if proof.parsed.is_valid)
+            return Rollouts([*proofs, *checks, *ctx.ask("meta_verifier", own, self.options.n_reward_analyses)])
+        proofs = self.sample_labelled_proofs(ctx)
+        if ctx.learner == "meta_verifier":
+            checks = filter_readable(ctx.ask("verifier", proofs))
+            return Rollouts([*checks, *ctx.ask("meta_verifier", checks, self.rollouts)])
+        checks = ctx.ask("verifier", proofs, self.rollouts)
+        if ctx.phase == "score" or self.options.meta != "learned":
             return checks
-        judged = table.ask("meta_verifier", filter_readable(checks))
+        judged = ctx.ask("meta_verifier", filter_readable(checks))
         # The paper also continues to train on D_mv. So one analysis of each proof gets a full group of meta-judgements.
-        again = Traces({check.subject.id: check for check in filter_readable(checks)}.values())
-        return Traces([*checks, *judged, *table.ask("meta_verifier", again, self.rollouts)])
+        again = Rollouts({check.target.id: check for check in filter_readable(checks)}.values())
+        return Rollouts([*checks, *judged, *ctx.ask("meta_verifier", again, self.rollouts)])
 
-    def sample_labelled_proofs(self, table: Table) -> Traces:
+    def sample_labelled_proofs(self, ctx: Context) -> Rollouts:
         """Return the turn's proofs for the verifier. Their labels are stored in the state, by their ids."""
-        problems, o = table.problems(), self.options
-        own = round(o.auto_share * len(problems)) if table.learner == "verifier" and self.state.get("iterated") else 0
-        labelled = make_graded_proofs(table, problems[own:])
+        problems, o = ctx.problems(), self.options
+        own = round(o.auto_share * len(problems)) if ctx.learner == "verifier" and self.state.get("iterated") else 0
+        labelled = make_graded_proofs(ctx, problems[own:])
         if own:
-            labelled += label_by_votes(table, problems[:own], (o.auto_n, o.auto_m, o.auto_k), o.confirm_at)
+            labelled += label_by_votes(ctx, problems[:own], (o.auto_n, o.auto_m, o.auto_k), o.confirm_at)
         self.state["labels"] = {proof.id: label for proof, label in labelled}
-        return Traces(proof for proof, _ in labelled)
+        return Rollouts(proof for proof, _ in labelled)
 
-    def credit(self, table: Table, played: Traces) -> list[Lesson]:
-        if table.phase == "formats":
+    def credit(self, ctx: Context, rollouts: Rollouts) -> list[TrainBatch]:
+        if ctx.phase == "formats":
             return [
-                make_imitation_batch(self, "generator", played)
+                make_imitation_batch(self, "generator", rollouts)
             ]  # all formats into one model: the others start as its copies
-        seats = {seat: played.select(lambda t, seat=seat: t.seat == seat) for seat in self.seats}  # type: ignore[misc]
-        proofs, checks, judged = seats["generator"], seats["verifier"], seats["meta_verifier"]
+        agents = {agent: rollouts.select(lambda t, agent=agent: t.agent == agent) for agent in self.agents}  # type: ignore[misc]
+        proofs, checks, judged = agents["generator"], agents["verifier"], agents["meta_verifier"]
         half = self.options.beta_self / 2
-        if table.learner == "generator":
+        if ctx.learner == "generator":
             rewards = self.compute_generator_rewards(proofs, mean_scores(checks), mean_scores(judged))
             sources = {"verifier": 1 - half, "meta_verifier": half}
-            return [self.credit_agent(table, "generator", proofs, rewards, proofs.problem_ids, sources)]
-        often = Counter(judged.subjects)
-        learned = judged.select(lambda judgement: often[judgement.subject.id] > 1)
-        known = [compute_score_reward(judgement, true_quality(judgement.subject)) for judgement in learned]
-        lessons = [self.credit_agent(table, "meta_verifier", learned, known, learned.subjects, {"steps": 1.0})] if known else []
-        if table.learner == "verifier":
-            rewards = self.compute_verifier_rewards(table, checks, mean_scores(judged))
+            return [self.credit_agent(ctx, "generator", proofs, rewards, proofs.problem_ids, sources)]
+        often = Counter(judged.target_ids)
+        learned = judged.select(lambda judgement: often[judgement.target.id] > 1)
+        known = [compute_score_reward(judgement, true_quality(judgement.target)) for judgement in learned]
+        train_batches = (
+            [self.credit_agent(ctx, "meta_verifier", learned, known, learned.target_ids, {"steps": 1.0})] if known else []
+        )
+        if ctx.learner == "verifier":
+            rewards = self.compute_verifier_rewards(ctx, checks, mean_scores(judged))
             sources = {"steps": 0.5, "meta_verifier": 0.5} if len(judged) else {"steps": 1.0}
-            lessons.append(self.credit_agent(table, "verifier", checks, rewards, checks.subjects, sources))
-        return lessons
+            train_batches.append(self.credit_agent(ctx, "verifier", checks, rewards, checks.target_ids, sources))
+        return train_batches
 
     def credit_agent(
-        self, table: Table, seat: str, traces: Traces, rewards: list[float], groups: list[str], sources: dict[str, float]
-    ) -> Lesson:
+        self, ctx: Context, agent: str, rollouts: Rollouts, rewards: list[float], groups: list[str], sources: dict[str, float]
+    ) -> TrainBatch:
         """Make an agent's train batch by GRPO on these rewards; the same for all three agents."""
-        objective = self.objectives[seat]
+        objective = self.objectives[agent]
         advantages = outcome_advantages(
-            np.array(rewards), traces, groups, objective, table.compute_kl_penalties(traces, objective)
+            np.array(rewards), rollouts, groups, objective, ctx.compute_kl_penalties(rollouts, objective)
         )
         notes = {"reward": mean(rewards) or 0.0}
-        return self.lesson(seat, traces, advantages=advantages, sources=sources, notes=notes)
+        return self.train_batch(agent, rollouts, advantages=advantages, sources=sources, notes=notes)
 
-    def compute_verifier_rewards(self, table: Table, analyses: Traces, judged: Mapping[str, float]) -> list[float]:
+    def compute_verifier_rewards(self, ctx: Context, analyses: Rollouts, judged: Mapping[str, float]) -> list[float]:
         """Compute R_format * R_score * R_meta of each analysis; NaN where the meta-verifier's output could not be parsed."""
         out = []
         for analysis in analyses:
-            score, quality = compute_score_reward(analysis, self.state["labels"][analysis.subject.id]), 1.0
-            if score and table.phase == "analysis" and self.options.meta != "none":
+            score, quality = compute_score_reward(analysis, self.state["labels"][analysis.target.id]), 1.0
+            if score and ctx.phase == "analysis" and self.options.meta != "none":
                 exact = self.options.meta == "oracle"
                 quality = true_quality(analysis) if exact else judged.get(analysis.id, float("nan"))
             out.append(verifier_reward(score, quality, self.options.meta_mode, self.options.meta_floor))
         return out
 
     def compute_generator_rewards(
-        self, proofs: Traces, scores: Mapping[str, float], judged: Mapping[str, float]
+        self, proofs: Rollouts, scores: Mapping[str, float], judged: Mapping[str, float]
     ) -> list[float]:
         """Compute R_format * (0.76 R_Y + 0.24 R_Z) of each proof; NaN where an output of the verifier or the meta-verifier
         could not be parsed."""
         out = []
         for proof in proofs:
-            if not proof.reading.is_valid:
+            if not proof.parsed.is_valid:
                 out.append(0.0)
                 continue
             quality = judged.get(f"{proof.id}/self", float("nan"))
-            claimed = proof.reading.value.analysis.value.score
+            claimed = proof.parsed.value.analysis.value.score
             out.append(generator_reward(scores.get(proof.id, float("nan")), claimed, quality, self.options.beta_self))
         return out
 
-    def measure(self, table: Table) -> dict[str, float | None]:
-        return audit(table, self.options.audit, generator=self.options.n_generator > 0)
+    def measure(self, ctx: Context) -> dict[str, float | None]:
+        return audit(ctx, self.options.audit, generator=self.options.n_generator > 0)
 
 
-def compute_score_reward(judgement: Trace, true: float) -> float:
+def compute_score_reward(judgement: Rollout, true: float) -> float:
     """Return R_format * R_score of an analysis, or of a judgement of one."""
-    return score_reward(judgement.reading.value.score, true) if judgement.reading.is_valid else 0.0
+    return score_reward(judgement.parsed.value.score, true) if judgement.parsed.is_valid else 0.0

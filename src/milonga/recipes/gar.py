@@ -31,8 +31,8 @@ from milonga.recipes.outcome import outcome_rewards, sample_solutions
 from milonga.recipes.slicing import cut_slices, score_origin_logprobs, write_reference
 from milonga.roles import Dialect, Role, SliceJudge, StepSolver
 from milonga.schedule import Schedule, always, warm_up
-from milonga.table import Table
-from milonga.types import Lesson, Traces
+from milonga.context import Context
+from milonga.types import TrainBatch, Rollouts
 
 STYLE = "~"
 """The mark on the steps of references with `ref_source = "gold_marked"`: a style that gives their origin away."""
@@ -86,7 +86,7 @@ class Gar(Recipe):
     granularity = "sequence"
     truth = "answers and reference solutions"
     needs_steps = True
-    seats = {"generator": StepSolver, "verifier": SliceJudge}
+    agents = {"generator": StepSolver, "verifier": SliceJudge}
     lead = "generator"
     overlap = "its judge must see the work of the generator that learns, not of older ones"
     bindings = {
@@ -96,7 +96,7 @@ class Gar(Recipe):
     }
     Options = GarOptions
     options: GarOptions
-    measures = tuple(slice_metrics(Traces([])))
+    measures = tuple(slice_metrics(Rollouts([])))
     # A z-score would give all slices equal weight and so undo lambda3 and lambda4: only the order of two rewards would be left.
     defaults = {"policies": {"verifier": {"lr": 3e-4, "objective": {"advantage": "centre"}}}}
 
@@ -111,35 +111,35 @@ class Gar(Recipe):
     def schedule(self) -> Schedule:
         return warm_up("verifier", self.options.sft) + always("generator")
 
-    def play(self, table: Table) -> Traces:
+    def rollout(self, ctx: Context) -> Rollouts:
         """Stage 1: a teacher's verdicts. Stage 2: the generator's rollouts, and verdicts on slices of these and references."""
-        if table.learner == "verifier":
-            return sample_demonstrations(table, "verifier", self.options.sft_slices)
-        solutions = sample_solutions(table, "generator", self.objectives["generator"], self.rollouts)
-        return Traces([*solutions, *self.sample_verdicts(table, solutions, self.options.disc_group)])
+        if ctx.learner == "verifier":
+            return sample_demonstrations(ctx, "verifier", self.options.sft_slices)
+        solutions = sample_solutions(ctx, "generator", self.objectives["generator"], self.rollouts)
+        return Rollouts([*solutions, *self.sample_verdicts(ctx, solutions, self.options.disc_group)])
 
-    def sample_verdicts(self, table: Table, solutions: Traces, n: int) -> Traces:
+    def sample_verdicts(self, ctx: Context, solutions: Rollouts, n: int) -> Rollouts:
         """Sample `n` verdicts on every slice of the solutions, and of one reference for each problem."""
         problems = {t.problem.id: t.problem for t in solutions}.values() if self.options.ref_source != "none" else ()
         marked = STYLE if self.options.ref_source == "gold_marked" else ""
-        return table.ask("verifier", cut_slices(table, [*solutions, *(write_reference(table, p, marked) for p in problems)]), n)
+        return ctx.ask("verifier", cut_slices(ctx, [*solutions, *(write_reference(ctx, p, marked) for p in problems)]), n)
 
-    def credit(self, table: Table, played: Traces) -> list[Lesson]:
+    def credit(self, ctx: Context, rollouts: Rollouts) -> list[TrainBatch]:
         """Make the train batches of both players, which learn in the same turn, each with its own groups."""
-        if table.learner == "verifier":
-            return [make_imitation_batch(self, "verifier", played)]
-        solutions = played.select(lambda t: t.seat == "generator")
-        verdicts = played.select(lambda t: t.seat == "verifier")
-        lessons = [self.credit_generator(table, solutions, verdicts)]
-        return lessons if self.options.frozen else [*lessons, self.credit_verifier(table, verdicts)]
+        if ctx.learner == "verifier":
+            return [make_imitation_batch(self, "verifier", rollouts)]
+        solutions = rollouts.select(lambda t: t.agent == "generator")
+        verdicts = rollouts.select(lambda t: t.agent == "verifier")
+        train_batches = [self.credit_generator(ctx, solutions, verdicts)]
+        return train_batches if self.options.frozen else [*train_batches, self.credit_verifier(ctx, verdicts)]
 
-    def credit_generator(self, table: Table, solutions: Traces, verdicts: Traces) -> Lesson:
+    def credit_generator(self, ctx: Context, solutions: Rollouts, verdicts: Rollouts) -> TrainBatch:
         """Make the generator's train batch: R_rea = lambda1 * R_m + lambda2 * R_s, with the problem's rollouts as baseline."""
         o, objective, groups = self.options, self.objectives["generator"], solutions.problem_ids
         said = group_verdicts(verdicts)
-        answers = outcome_rewards(table, solutions, objective)
+        answers = outcome_rewards(ctx, solutions, objective)
         approved = np.array([approval_rate(said.get(t.id, [])) for t in solutions]) + 0 * answers  # unknown stays unknown
-        penalties = table.compute_kl_penalties(solutions, objective)
+        penalties = ctx.compute_kl_penalties(solutions, objective)
         if o.normalise == "sum" and not o.slice_advantage:
             total = o.lambda1 * answers + o.lambda2 * approved
             credit = outcome_advantages(total, solutions, groups, objective, penalties)
@@ -155,23 +155,23 @@ class Gar(Recipe):
         share = parts[1] / sum(parts) if sum(parts) else 0.0
         notes = {"approved": float(np.nanmean(approved)), "approval_share": share}
         sources = {"answers": 1 - share, "verifier": share}
-        return self.lesson("generator", solutions, advantages=credit, sources=sources, notes=notes)
+        return self.train_batch("generator", solutions, advantages=credit, sources=sources, notes=notes)
 
-    def credit_verifier(self, table: Table, verdicts: Traces) -> Lesson:
+    def credit_verifier(self, ctx: Context, verdicts: Rollouts) -> TrainBatch:
         """Make the discriminator's train batch: R_dis = lambda3 * R_d + lambda4 * R_a, with a baseline over the verdicts on one
         slice. Weights balance reference and generated slices."""
         o, objective = self.options, self.objectives["verifier"]
         reward = SliceReward(o.lambda3 * (o.ref_source != "none"), o.lambda4, o.z0_only_wrong, o.ra_on_reference)
-        sure = score_origin_logprobs(table, verdicts) if o.rd == "logprob" else {}
-        origins = [is_reference(v.subject) for v in verdicts]
+        sure = score_origin_logprobs(ctx, verdicts) if o.rd == "logprob" else {}
+        origins = [is_reference(v.target) for v in verdicts]
         rewards = [
-            reward(v.reading.value.final, origin, v.subject.correct, sure.get(v.id))
+            reward(v.parsed.value.final, origin, v.target.correct, sure.get(v.id))
             for v, origin in zip(verdicts, origins, strict=True)
         ]
-        penalties = table.compute_kl_penalties(verdicts, objective)
-        credit = outcome_advantages(np.array(rewards), verdicts, verdicts.subjects, objective, penalties)
+        penalties = ctx.compute_kl_penalties(verdicts, objective)
+        credit = outcome_advantages(np.array(rewards), verdicts, verdicts.target_ids, objective, penalties)
         share = o.lambda3 / (o.lambda3 + o.lambda4) if o.lambda3 + o.lambda4 and o.ref_source != "none" else 0.0
-        return self.lesson(
+        return self.train_batch(
             "verifier",
             verdicts,
             advantages=credit,
@@ -180,6 +180,6 @@ class Gar(Recipe):
             notes={key: rate for key, rate in yes_rates(verdicts).items() if rate is not None},
         )
 
-    def measure(self, table: Table) -> dict[str, float | None]:
+    def measure(self, ctx: Context) -> dict[str, float | None]:
         """Measure the discriminator on slices of the current generator, against their exact labels."""
-        return slice_metrics(self.sample_verdicts(table, table.ask("generator", table.problems(), self.rollouts), 1))
+        return slice_metrics(self.sample_verdicts(ctx, ctx.ask("generator", ctx.problems(), self.rollouts), 1))

@@ -18,9 +18,9 @@ from milonga.roles import Dialect, Role, StepSolver, YesNoVerifier
 from milonga.roles.demonstrate import write_check
 from milonga.roles.yes_no import Form, Voting
 from milonga.schedule import Schedule, always
-from milonga.table import Table
+from milonga.context import Context
 from milonga.tasks.base import make_keyed_rng
-from milonga.types import Floats, Lesson, Trace, Traces
+from milonga.types import Floats, TrainBatch, Rollout, Rollouts
 
 
 class GenrmOptions(RecipeOptions):
@@ -55,7 +55,7 @@ class Genrm(Recipe):
     paradigm = "verifier training"
     granularity = "sequence"
     truth = "answers and a teacher's checks"
-    seats = {"generator": StepSolver, "verifier": YesNoVerifier}
+    agents = {"generator": StepSolver, "verifier": YesNoVerifier}
     lead = "verifier"
     bindings = {"own": "", "lora": "", "shared": ""}
     learns = {"generator": ("cross_entropy", "policy_gradient"), "verifier": ("cross_entropy",)}
@@ -70,49 +70,51 @@ class Genrm(Recipe):
     def schedule(self) -> Schedule:
         return always("verifier")
 
-    def play(self, table: Table) -> Traces:
+    def rollout(self, ctx: Context) -> Rollouts:
         """Sample solutions of the generator, and candidate checks of each of them."""
-        solutions = table.ask("generator", table.problems(), self.rollouts)
-        return Traces([*solutions, *self.write_checks(table, solutions)])
+        solutions = ctx.ask("generator", ctx.problems(), self.rollouts)
+        return Rollouts([*solutions, *self.write_checks(ctx, solutions)])
 
-    def write_checks(self, table: Table, solutions: Traces) -> Traces:
+    def write_checks(self, ctx: Context, solutions: Rollouts) -> Rollouts:
         """Write or sample checks of each solution. They are not filtered by the answer here; `credit` does that."""
-        role, options = table.setting.roles["verifier"], self.options
+        role, options = ctx.run_context.roles["verifier"], self.options
         assert isinstance(role, YesNoVerifier)
         if options.form == "direct":
             both = [(solution, role.write((), said)) for solution in solutions for said in (True, False)]
-            return table.write("verifier", [solution for solution, _ in both], [text for _, text in both])
+            return ctx.write("verifier", [solution for solution, _ in both], [text for _, text in both])
         if options.source == "own":
-            return table.ask("verifier", solutions, options.per_solution)
-        if not table.setting.task.knows_steps:
-            raise ConfigError(f"options.source: nobody can check the steps of '{table.setting.task.name}'; set it to 'own'")
+            return ctx.ask("verifier", solutions, options.per_solution)
+        if not ctx.run_context.task.knows_steps:
+            raise ConfigError(f"options.source: nobody can check the steps of '{ctx.run_context.task.name}'; set it to 'own'")
         readable = [s for s in solutions if s.grade is not None and s.grade.steps for _ in range(options.per_solution)]
         texts = []
         for number, solution in enumerate(readable):
-            rng = make_keyed_rng("check", table.setting.seed, table.turn, solution.id, number)
-            texts.append(write_check(table.setting.task, solution, role, options.corrupt, rng))
-        return table.write("verifier", readable, texts)
+            rng = make_keyed_rng("check", ctx.run_context.seed, ctx.turn, solution.id, number)
+            texts.append(write_check(ctx.run_context.task, solution, role, options.corrupt, rng))
+        return ctx.write("verifier", readable, texts)
 
-    def credit(self, table: Table, played: Traces) -> list[Lesson]:
+    def credit(self, ctx: Context, rollouts: Rollouts) -> list[TrainBatch]:
         """Make the train batch of L = L_verify + lambda L_generate, each the mean over its own tokens. Dropped checks have
         weight 0."""
-        solutions = played.select(lambda t: t.seat == "generator")
-        checks = played.select(lambda t: t.seat == "verifier")
+        solutions = rollouts.select(lambda t: t.agent == "generator")
+        checks = rollouts.select(lambda t: t.agent == "verifier")
         labels = label_correct_checks(checks, self.options.consistent)
         own = [*self.compute_class_weights(labels, checks), *(float(right) for right in np.nan_to_num(solutions.correct))]
-        rows = Traces([*checks, *solutions])
+        rows = Rollouts([*checks, *solutions])
         terms = ["verify"] * len(checks) + ["generate"] * len(solutions)
         objective = self.objectives["verifier"]
         sizes = [float(t.length) for t in rows] if objective.aggregate == "token_mean" else None
         weights = term_weights(terms, {"verify": 1.0, "generate": self.options.generation}, own, sizes)
-        if self.options.generation and not table.setting.engine.has_same_vocabulary(*(self.policies[s] for s in self.seats)):
+        if self.options.generation and not ctx.run_context.engine.has_same_vocabulary(*(self.policies[s] for s in self.agents)):
             raise ConfigError("options.generation: generator and verifier have different tokenizers; set it to 0")
         by = "demonstrations" if self.options.source == "teacher" and self.options.form == "cot" else "answers"
         share = self.options.generation / (1 + self.options.generation)
         sources = {"answers": share, by: 1 - share} if by != "answers" else {"answers": 1.0}
-        return [self.lesson("verifier", rows, weights=weights, sources=sources, notes=summarise_kept_checks(checks, labels))]
+        return [
+            self.train_batch("verifier", rows, weights=weights, sources=sources, notes=summarise_kept_checks(checks, labels))
+        ]
 
-    def compute_class_weights(self, labels: Floats, checks: Traces) -> list[float]:
+    def compute_class_weights(self, labels: Floats, checks: Rollouts) -> list[float]:
         """Return one weight per check that balances right and wrong solutions; 0 where the label is NaN."""
         if self.options.balance == "problem":
             return compute_group_class_weights(labels, checks.problem_ids)
@@ -121,25 +123,25 @@ class Genrm(Recipe):
         )
 
 
-def label_correct_checks(checks: Traces, consistent: bool = False) -> Floats:
+def label_correct_checks(checks: Rollouts, consistent: bool = False) -> Floats:
     """Return the label of each check's solution; NaN where the check is dropped because its verdict is not that label.
 
     With `consistent`, a check that is wrong about a step is dropped too. Shape: (checks,).
     """
-    labels = np.array([t.subject.correct for t in checks])
-    agree = np.array([t.reading.value.final == bool(label) for t, label in zip(checks, labels, strict=True)], dtype=bool)
+    labels = np.array([t.target.correct for t in checks])
+    agree = np.array([t.parsed.value.final == bool(label) for t, label in zip(checks, labels, strict=True)], dtype=bool)
     if consistent:
         agree &= np.array([has_right_reasons(t) is not False for t in checks], dtype=bool)
     return np.where(agree, labels, np.nan)
 
 
-def has_right_reasons(check: Trace) -> bool | None:
+def has_right_reasons(check: Rollout) -> bool | None:
     """Return whether a check is right about every step; None where that is not known."""
-    said, grade = check.reading.value.steps, check.subject.grade
+    said, grade = check.parsed.value.steps, check.target.grade
     return None if said is None or grade is None or grade.steps is None else said == grade.steps
 
 
-def summarise_kept_checks(checks: Traces, labels: Floats) -> dict[str, float]:
+def summarise_kept_checks(checks: Rollouts, labels: Floats) -> dict[str, float]:
     """Return the share of checks that the filter keeps, the share of label 1 among them, and that of wrong reasons."""
     known = ~np.isnan(labels)
     reasons = [r for t, keep in zip(checks, known, strict=True) if keep and (r := has_right_reasons(t)) is not None]

@@ -6,8 +6,8 @@ from milonga.recipes.base import RECIPES, Recipe
 from milonga.recipes.outcome import outcome_credit, sample_solutions
 from milonga.roles import StepSolver
 from milonga.schedule import Schedule, always
-from milonga.table import Table
-from milonga.types import Lesson, Traces
+from milonga.context import Context
+from milonga.types import TrainBatch, Rollouts
 
 
 @RECIPES.register("grpo")
@@ -23,7 +23,7 @@ class Grpo(Recipe):
     paradigm = "single policy"
     granularity = "sequence"
     truth = "answers"
-    seats = {"generator": StepSolver}
+    agents = {"generator": StepSolver}
     lead = "generator"
     tools = True
     bindings = {"own": "", "lora": "", "shared": ""}
@@ -32,9 +32,9 @@ class Grpo(Recipe):
     def schedule(self) -> Schedule:
         return always("generator")
 
-    def play(self, table: Table) -> Traces:
-        return sample_solutions(table, "generator", self.objectives["generator"], self.rollouts)
+    def rollout(self, ctx: Context) -> Rollouts:
+        return sample_solutions(ctx, "generator", self.objectives["generator"], self.rollouts)
 
-    def credit(self, table: Table, played: Traces) -> list[Lesson]:
-        advantages = outcome_credit(table, played, self.objectives["generator"])
-        return [self.lesson("generator", played, advantages=advantages, sources={"answers": 1.0})]
+    def credit(self, ctx: Context, rollouts: Rollouts) -> list[TrainBatch]:
+        advantages = outcome_credit(ctx, rollouts, self.objectives["generator"])
+        return [self.train_batch("generator", rollouts, advantages=advantages, sources={"answers": 1.0})]

@@ -10,8 +10,8 @@ from milonga.credit.trees import Node, collect_step_pairs, iterate_paths
 from milonga.randomness import key64
 from milonga.recipes.preferences import Pair, align_pairs
 from milonga.recipes.scoring import Labelled, build_value_rows
-from milonga.table import Table
-from milonga.types import Floats, Problem, Trace, Traces
+from milonga.context import Context
+from milonga.types import Floats, Problem, Rollout, Rollouts
 
 Harvest = dict[str, Any]
 """The data of one tree: see `harvest`."""
@@ -24,14 +24,14 @@ def harvest_tree(root: Node, index: int, margin: float, edits: int) -> Harvest:
 
     `index` finds the problem again.
     """
-    found = [way[1:] for way in iterate_paths(root) if way[-1].trace.reading.value.answer is not None]
+    found = [way[1:] for way in iterate_paths(root) if way[-1].rollout.parsed.value.answer is not None]
     pairs = collect_step_pairs(root, margin, edits)
     return {
         "index": index,
-        "problem": root.trace.problem.id,
-        "text": root.trace.problem.text,
-        "solutions": [[way[-1].trace.text, way[-1].right, [node.q for node in way]] for way in found],
-        "pairs": [[pair.winner.trace.text, pair.loser.trace.text, pair.weight, pair.reason] for pair in pairs],
+        "problem": root.rollout.problem.id,
+        "text": root.rollout.problem.text,
+        "solutions": [[way[-1].rollout.text, way[-1].right, [node.q for node in way]] for way in found],
+        "pairs": [[pair.winner.rollout.text, pair.loser.rollout.text, pair.weight, pair.reason] for pair in pairs],
     }
 
 
@@ -40,7 +40,7 @@ def is_held_out(tree: Harvest) -> bool:
     return key64("held out", tree["text"]) % HELD_OUT == 0
 
 
-def make_pair_rows(table: Table, trees: Sequence[Harvest]) -> tuple[Traces, list[float], list[str]]:
+def make_pair_rows(ctx: Context, trees: Sequence[Harvest]) -> tuple[Rollouts, list[float], list[str]]:
     """Return winner and loser of each pair as neighbouring rows in the verifier's tokens, the weight of each row, and the
     reason of each pair.
 
@@ -50,24 +50,22 @@ def make_pair_rows(table: Table, trees: Sequence[Harvest]) -> tuple[Traces, list
     pairs: list[Pair] = []
     for number, ((_, won, lost), (tree, _, _)) in enumerate(found.items()):
         name = f"{tree['problem']}/{number}"
-        pairs.append(
-            (name, rebuild_solution(table, tree, won, f"{name}/won"), rebuild_solution(table, tree, lost, f"{name}/lost"))
-        )
+        pairs.append((name, rebuild_solution(ctx, tree, won, f"{name}/won"), rebuild_solution(ctx, tree, lost, f"{name}/lost")))
     sides = [one for _, *both in pairs for one in both]
-    rows, kept = align_pairs(table.write("verifier", sides, [one.text for one in sides]), pairs)
+    rows, kept = align_pairs(ctx.write("verifier", sides, [one.text for one in sides]), pairs)
     told = {name: (weight, why) for (name, _, _), (_, weight, why) in zip(pairs, found.values(), strict=True)}
     return rows, [told[name][0] for name, _, _ in kept for _ in range(2)], [told[name][1] for name, _, _ in kept]
 
 
-def record_pair_rows(table: Table, trees: Sequence[Harvest]) -> tuple[Traces, list[float]]:
+def record_pair_rows(ctx: Context, trees: Sequence[Harvest]) -> tuple[Rollouts, list[float]]:
     """Return the rows and weights of `pair_rows`, and record each pair with its reason in the run folder."""
-    rows, weights, reasons = make_pair_rows(table, trees)
+    rows, weights, reasons = make_pair_rows(ctx, trees)
     for winner, loser, reason in zip(rows[::2], rows[1::2], reasons, strict=True):
-        table.add_preference(winner, loser, reason)
+        ctx.add_preference(winner, loser, reason)
     return rows, weights
 
 
-def make_value_rows(table: Table, trees: Sequence[Harvest], of_outcomes: bool) -> tuple[Traces, list[Floats]]:
+def make_value_rows(ctx: Context, trees: Sequence[Harvest], of_outcomes: bool) -> tuple[Rollouts, list[Floats]]:
     """Return the solutions with value-head targets: the q of each step scaled to [0, 1], or only the outcome.
 
     targets: one float array per row, aligned with its ids; NaN where there is no target.
@@ -76,13 +74,13 @@ def make_value_rows(table: Table, trees: Sequence[Harvest], of_outcomes: bool) -
     for tree in trees:
         for number, (text, right, qs) in enumerate(tree["solutions"]):
             *steps, end = [(q + 1) / 2 for q in qs]
-            solution = rebuild_solution(table, tree, text, f"{tree['problem']}/{number}")
+            solution = rebuild_solution(ctx, tree, text, f"{tree['problem']}/{number}")
             labelled.append(Labelled(solution, (), float(right)) if of_outcomes else Labelled(solution, steps, end))
-    return build_value_rows(table, labelled)
+    return build_value_rows(ctx, labelled)
 
 
-def rebuild_solution(table: Table, tree: Harvest, text: str, id: str) -> Trace:
+def rebuild_solution(ctx: Context, tree: Harvest, text: str, id: str) -> Rollout:
     """Rebuild a solution, or a prefix of one, from its text. A prefix without an answer has finish "length"."""
-    reading = table.setting.roles["generator"].read(text, None)
-    trace = Trace.from_text(id, "generator", Problem(tree["problem"], tree["text"], ""), text, reading)
-    return replace(trace, finish="length" if reading.value.answer is None else "eos")
+    parsed = ctx.run_context.roles["generator"].parse(text, None)
+    rollout = Rollout.from_text(id, "generator", Problem(tree["problem"], tree["text"], ""), text, parsed)
+    return replace(rollout, finish="length" if parsed.value.answer is None else "eos")

@@ -6,27 +6,27 @@ from collections.abc import Sequence
 
 from milonga.objectives import OBJECTIVES
 from milonga.recipes.base import Recipe
-from milonga.table import Table
+from milonga.context import Context
 from milonga.tasks.base import make_keyed_rng
-from milonga.types import Lesson, Problem, Trace, Traces
+from milonga.types import TrainBatch, Problem, Rollout, Rollouts
 
 
-def sample_demonstrations(table: Table, seat: str, count: int | None = None) -> Traces:
+def sample_demonstrations(ctx: Context, agent: str, count: int | None = None) -> Rollouts:
     """Return the teacher's demonstrations for the turn's problems, one for each, in the agent's tokens."""
-    return demonstrate_problems(table, seat, table.problems(count))
+    return demonstrate_problems(ctx, agent, ctx.problems(count))
 
 
-def demonstrate_problems(table: Table, seat: str, problems: Sequence[Problem]) -> Traces:
+def demonstrate_problems(ctx: Context, agent: str, problems: Sequence[Problem]) -> Rollouts:
     """Return the teacher's demonstrations for these problems, one for each, in the agent's tokens."""
-    role = table.setting.roles[seat]
-    shown: list[tuple[Problem | Trace, str]] = []
+    role = ctx.run_context.roles[agent]
+    shown: list[tuple[Problem | Rollout, str]] = []
     for problem in problems:
-        rng = make_keyed_rng("demonstration", table.setting.seed, table.turn, seat, problem.id)
-        about, text = role.demonstrate(table.setting.task, problem, rng)
-        shown.append((problem if about is None else about, text))
-    return table.write(seat, [subject for subject, _ in shown], [text for _, text in shown])
+        rng = make_keyed_rng("demonstration", ctx.run_context.seed, ctx.turn, agent, problem.id)
+        target, text = role.demonstrate(ctx.run_context.task, problem, rng)
+        shown.append((problem if target is None else target, text))
+    return ctx.write(agent, [target for target, _ in shown], [text for _, text in shown])
 
 
-def make_imitation_batch(recipe: Recipe, seat: str, texts: Traces) -> Lesson:
+def make_imitation_batch(recipe: Recipe, agent: str, texts: Rollouts) -> TrainBatch:
     """Make a cross-entropy train batch from these demonstrations."""
-    return Lesson(recipe.policies[seat], OBJECTIVES.get("cross_entropy"), texts, sources={"demonstrations": 1.0})
+    return TrainBatch(recipe.policies[agent], OBJECTIVES.get("cross_entropy"), texts, sources={"demonstrations": 1.0})

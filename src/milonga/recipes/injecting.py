@@ -8,11 +8,11 @@ from typing import Any
 
 from milonga.evals.metrics import mean
 from milonga.roles.repairs import make_injector_request
-from milonga.table import Table
+from milonga.context import Context
 from milonga.tasks.base import make_keyed_rng
 from milonga.tasks.bugs import Bugs
 from milonga.tasks.bugs_checks import Bug, Injection, NoVerdict, Repository, Requirements, list_changed_files
-from milonga.types import Problem, Trace, Traces
+from milonga.types import Problem, Rollout, Rollouts
 
 
 @dataclass(frozen=True)
@@ -30,31 +30,31 @@ class Found:
     """What the bug can be rebuilt from: the repository's index, and the texts of the artifact."""
 
 
-def get_bugs_task(table: Table) -> Bugs:
+def get_bugs_task(ctx: Context) -> Bugs:
     """Return the run's task, which must be `Bugs`."""
-    task = table.setting.task
+    task = ctx.run_context.task
     assert isinstance(task, Bugs)
     return task
 
 
-def sample_injections(table: Table, prompts: Sequence[str], n: int, count: int | None = None) -> Traces:
+def sample_injections(ctx: Context, prompts: Sequence[str], n: int, count: int | None = None) -> Rollouts:
     """Sample `n` artifacts for each repository of the turn, each with a randomly drawn kind of prompt."""
-    task, asked = get_bugs_task(table), []
-    first = table.start + table.drawn
-    for number, problem in enumerate(table.problems(count)):
-        kind = make_keyed_rng("prompt", table.setting.seed, table.turn, number).choice(sorted(prompts))
+    task, asked = get_bugs_task(ctx), []
+    first = ctx.start + ctx.drawn
+    for number, problem in enumerate(ctx.problems(count)):
+        kind = make_keyed_rng("prompt", ctx.run_context.seed, ctx.turn, number).choice(sorted(prompts))
         text = task.repositories.render_for_injector(problem.data["bug"].repository)
         told = make_injector_request(problem, kind, text)
         asked.append(replace(told, data={**told.data, "index": first + number}))
-    return table.ask("injector", asked, n)
+    return ctx.ask("injector", asked, n)
 
 
-def judge_injections(table: Table, injected: Traces, least: Requirements, seen: Collection[str]) -> dict[str, Found]:
+def judge_injections(ctx: Context, injected: Rollouts, least: Requirements, seen: Collection[str]) -> dict[str, Found]:
     """Check each artifact; the results are by rollout id. The same bug becomes a problem once in a turn, and never again."""
     found: dict[str, Found] = {}
     firsts: dict[str, Found] = {}
-    for trace in injected:
-        one = examine_injection(table, trace, least)
+    for rollout in injected:
+        one = examine_injection(ctx, rollout, least)
         if one.end == "valid" and one.key in firsts:
             one = Found("valid", firsts[one.key].first)
         elif one.end == "valid" and one.key in seen:
@@ -62,26 +62,26 @@ def judge_injections(table: Table, injected: Traces, least: Requirements, seen: 
         elif one.key:
             firsts[one.key] = one
         if one.end == "unknown":
-            table.dropped["injector: the checks could not be made"] += 1
-        found[trace.id] = one
+            ctx.dropped["injector: the checks could not be made"] += 1
+        found[rollout.id] = one
     return found
 
 
-def examine_injection(table: Table, trace: Trace, least: Requirements) -> Found:
+def examine_injection(ctx: Context, rollout: Rollout, least: Requirements) -> Found:
     """Check one artifact by itself, without regard to duplicates."""
-    task, repository = get_bugs_task(table), trace.problem.data["bug"].repository
-    injection: Injection = trace.reading.value
+    task, repository = get_bugs_task(ctx), rollout.problem.data["bug"].repository
+    injection: Injection = rollout.parsed.value
     try:
-        end, bug = check_injection(task, repository, injection, least) if trace.reading.is_valid else ("unreadable", None)
+        end, bug = check_injection(task, repository, injection, least) if rollout.parsed.is_valid else ("unreadable", None)
     except NoVerdict:
         return Found("unknown")
     if bug is None:
         return Found(end)
-    if table.split == "train" and task.repositories.find_split(get_broken_code(bug)) != "train":
+    if ctx.split == "train" and task.repositories.find_split(get_broken_code(bug)) != "train":
         return Found("held_out")
-    problem = set_bug_order(task.make_problem(f"{trace.id}/bug", bug, trace.id), 1)
-    entry = (trace.problem.data["index"], injection.bug, injection.weaken, injection.oracle)
-    return Found("valid", trace.id, make_bug_key(bug), problem, entry)
+    problem = set_bug_order(task.make_problem(f"{rollout.id}/bug", bug, rollout.id), 1)
+    entry = (rollout.problem.data["index"], injection.bug, injection.weaken, injection.oracle)
+    return Found("valid", rollout.id, make_bug_key(bug), problem, entry)
 
 
 def check_injection(task: Bugs, repository: Repository, injection: Injection, least: Requirements) -> tuple[str, Bug | None]:
@@ -113,45 +113,45 @@ def set_bug_order(problem: Problem, order: int) -> Problem:
     return replace(problem, data={**problem.data, "order": order})
 
 
-def make_second_order_bugs(table: Table, attempts: Traces, chance: float) -> list[Problem]:
+def make_second_order_bugs(ctx: Context, attempts: Rollouts, chance: float) -> list[Problem]:
     """Make second-order bugs: for some bugs, a failed patch is the start of a new bug with the same specification. There is no
     order above 2."""
-    task, failed = get_bugs_task(table), dict[str, Trace]()
-    for trace in attempts:
-        patch = task.parse_patch(trace.problem, trace.reading.value.answer)
-        if trace.correct == 0 and patch and list_changed_files(trace.problem.data["start"], patch):
-            failed.setdefault(trace.problem.id, trace)
+    task, failed = get_bugs_task(ctx), dict[str, Rollout]()
+    for rollout in attempts:
+        patch = task.parse_patch(rollout.problem, rollout.parsed.value.answer)
+        if rollout.correct == 0 and patch and list_changed_files(rollout.problem.data["start"], patch):
+            failed.setdefault(rollout.problem.id, rollout)
     again = []
-    for id, trace in failed.items():
-        bug: Bug = trace.problem.data["bug"]
-        patch = task.parse_patch(trace.problem, trace.reading.value.answer) or {}
+    for id, rollout in failed.items():
+        bug: Bug = rollout.problem.data["bug"]
+        patch = task.parse_patch(rollout.problem, rollout.parsed.value.answer) or {}
         code = {path: text for path, text in patch.items() if path in bug.repository.code}
         broken = {**get_broken_code(bug), **{path: text for path, text in code.items() if text is not None}}
         fits = bool(code) and task.repositories.find_split(broken) == "train"
-        if fits and make_keyed_rng("second", table.setting.seed, table.turn, id).random() < chance:
-            again.append(set_bug_order(task.make_problem(f"{id}+", bug, trace.problem.source, code), 2))
+        if fits and make_keyed_rng("second", ctx.run_context.seed, ctx.turn, id).random() < chance:
+            again.append(set_bug_order(task.make_problem(f"{id}+", bug, rollout.problem.source, code), 2))
     return again
 
 
-def draw_pool_bugs(table: Table, pool: Sequence[Any], count: int, least: Requirements) -> list[Problem]:
+def draw_pool_bugs(ctx: Context, pool: Sequence[Any], count: int, least: Requirements) -> list[Problem]:
     """Draw bugs of earlier turns from the pool, rebuilt from their texts and checked again."""
-    task, rng = get_bugs_task(table), make_keyed_rng("pool", table.setting.seed, table.turn)
+    task, rng = get_bugs_task(ctx), make_keyed_rng("pool", ctx.run_context.seed, ctx.turn)
     made = []
     for number, (index, *texts) in enumerate(rng.sample(list(pool), min(count, len(pool)))):
         repository = task.repositories.make_bug("train", int(index)).repository
         try:
             bug = check_injection(task, repository, Injection(*texts), least)[1]
         except NoVerdict:
-            table.dropped["pool: the checks could not be made"] += 1
+            ctx.dropped["pool: the checks could not be made"] += 1
             continue
         if bug is not None:
-            made.append(set_bug_order(task.make_problem(f"pool/{table.turn}/{number}", bug), 1))
+            made.append(set_bug_order(task.make_problem(f"pool/{ctx.turn}/{number}", bug), 1))
     return made
 
 
-def measure_overfitting(table: Table, count: int) -> float | None:
+def measure_overfitting(ctx: Context, count: int) -> float | None:
     """Return the share of repairs that pass all tests but differ from the original program on untested inputs."""
-    task = get_bugs_task(table)
-    solved = table.ask("generator", table.problems(count)).select(lambda t: t.correct == 1)
-    holds = [task.matches_on_all_inputs(trace.problem, trace.reading.value.answer) for trace in solved]
+    task = get_bugs_task(ctx)
+    solved = ctx.ask("generator", ctx.problems(count)).select(lambda t: t.correct == 1)
+    holds = [task.matches_on_all_inputs(rollout.problem, rollout.parsed.value.answer) for rollout in solved]
     return mean([float(not held) for held in holds if held is not None])

@@ -11,9 +11,9 @@ from milonga.recipes.imitation import demonstrate_problems
 from milonga.recipes.preferences import Pair
 from milonga.roles import Inquirer
 from milonga.roles.inquirer import HIDDEN, Question
-from milonga.table import Table
+from milonga.context import Context
 from milonga.tasks.base import Task, make_keyed_rng
-from milonga.types import Problem, Prompt, Trace, Traces
+from milonga.types import Problem, Prompt, Rollout, Rollouts
 
 
 def hide_facts(task: Task, problem: Problem, count: int) -> Problem:
@@ -34,19 +34,19 @@ def render_known_text(problem: Problem, asked: Sequence[int]) -> str:
     return text
 
 
-def list_asked_parts(talk: Trace) -> list[int | None]:
+def list_asked_parts(talk: Rollout) -> list[int | None]:
     """Return the parts that were asked for so far, turn by turn; None where a question could not be parsed."""
-    values = [turn.reading.value for turn in list_turns(talk)]
+    values = [turn.parsed.value for turn in list_turns(talk)]
     return [value.part for value in values if isinstance(value, Question)]
 
 
-def flag_useful_questions(talk: Trace) -> list[bool]:
+def flag_useful_questions(talk: Rollout) -> list[bool]:
     """Return for each question whether it asked for a part that was still hidden."""
     asked = list_asked_parts(talk)
     return [part in talk.problem.data["hidden"] and part not in asked[:turn] for turn, part in enumerate(asked)]
 
 
-def make_known_problem(talk: Trace) -> Problem:
+def make_known_problem(talk: Rollout) -> Problem:
     """Return the problem as it was known to the agent in its last turn."""
     asked = (
         []
@@ -56,16 +56,16 @@ def make_known_problem(talk: Trace) -> Problem:
     return replace(talk.problem, text=render_known_text(talk.problem, asked))
 
 
-def get_inquirer(table: Table) -> Inquirer:
+def get_inquirer(ctx: Context) -> Inquirer:
     """Return the generator's role, which must be an `Inquirer`."""
-    role = table.setting.roles["generator"]
+    role = ctx.run_context.roles["generator"]
     assert isinstance(role, Inquirer)
     return role
 
 
-def render_answers(table: Table, talks: Traces) -> list[Prompt]:
+def render_answers(ctx: Context, talks: Rollouts) -> list[Prompt]:
     """Render the rule-based user's next message: the problem with the parts that were asked for so far."""
-    role = get_inquirer(table)
+    role = get_inquirer(ctx)
     out = []
     for talk in talks:
         asked = [part for part in list_asked_parts(talk) if part is not None]
@@ -73,56 +73,56 @@ def render_answers(table: Table, talks: Traces) -> list[Prompt]:
     return out
 
 
-def sample_next_turn(table: Table, talks: Traces, n: int = 1, tag: str = "live") -> Traces:
+def sample_next_turn(ctx: Context, talks: Rollouts, n: int = 1, tag: str = "live") -> Rollouts:
     """Sample `n` next turns of each conversation, after the user's message."""
-    return table.reply("generator", talks, render_answers(table, talks), n, tag=tag, speaker="user")
+    return ctx.reply("generator", talks, render_answers(ctx, talks), n, tag=tag, speaker="user")
 
 
-def sample_dialogues(table: Table, problems: Sequence[Problem], n: int, tag: str) -> Traces:
+def sample_dialogues(ctx: Context, problems: Sequence[Problem], n: int, tag: str) -> Rollouts:
     """Sample `n` complete dialogues about each problem: the questions, and then the solution."""
-    with table.cache_conversations():
-        talks = table.ask("generator", problems, n, tag=tag)
-        for _ in range(get_inquirer(table).questions):
-            talks = sample_next_turn(table, talks, tag=tag)
+    with ctx.cache_conversations():
+        talks = ctx.ask("generator", problems, n, tag=tag)
+        for _ in range(get_inquirer(ctx).questions):
+            talks = sample_next_turn(ctx, talks, tag=tag)
     return talks
 
 
-def sample_candidates(table: Table, problems: Sequence[Problem], n: int, tag: str) -> Traces:
+def sample_candidates(ctx: Context, problems: Sequence[Problem], n: int, tag: str) -> Rollouts:
     """Sample `n` candidate turns at each turn of one dialogue about each problem."""
-    with table.cache_conversations():
-        out = list(table.ask("generator", problems, n, tag=tag))
-        talks, questions = table.ask("generator", problems, tag=tag), get_inquirer(table).questions
+    with ctx.cache_conversations():
+        out = list(ctx.ask("generator", problems, n, tag=tag))
+        talks, questions = ctx.ask("generator", problems, tag=tag), get_inquirer(ctx).questions
         for turn in range(1, questions + 1):
-            out += sample_next_turn(table, talks, n, tag)
-            talks = sample_next_turn(table, talks, tag=tag) if turn < questions else talks
-    return Traces(out)
+            out += sample_next_turn(ctx, talks, n, tag)
+            talks = sample_next_turn(ctx, talks, tag=tag) if turn < questions else talks
+    return Rollouts(out)
 
 
-def write_all_questions(table: Table, problems: Sequence[Problem]) -> Traces:
+def write_all_questions(ctx: Context, problems: Sequence[Problem]) -> Rollouts:
     """Write every possible first question about each problem as a rollout."""
-    role, every = get_inquirer(table), [(p, part) for p in problems for part in range(len(p.data["facts"]))]
-    return table.write("generator", [problem for problem, _ in every], [role.write_question(part) for _, part in every])
+    role, every = get_inquirer(ctx), [(p, part) for p in problems for part in range(len(p.data["facts"]))]
+    return ctx.write("generator", [problem for problem, _ in every], [role.write_question(part) for _, part in every])
 
 
-def demonstrate_dialogues(table: Table, problems: Sequence[Problem]) -> Traces:
+def demonstrate_dialogues(ctx: Context, problems: Sequence[Problem]) -> Rollouts:
     """Write a noisy teacher's demonstrations for every turn, after what the agent itself said before: random questions, and
     then a solution."""
-    role, task = get_inquirer(table), table.setting.task
-    out = list(demonstrate_problems(table, "generator", problems))
-    talks = table.ask("generator", problems)
+    role, task = get_inquirer(ctx), ctx.run_context.task
+    out = list(demonstrate_problems(ctx, "generator", problems))
+    talks = ctx.ask("generator", problems)
     for turn in range(1, role.questions + 1):
         teacher = role if turn < role.questions else role.solver
         texts = []
         for talk in talks:
-            rng = make_keyed_rng("teacher", table.setting.seed, table.turn, turn, talk.problem.id)
+            rng = make_keyed_rng("teacher", ctx.run_context.seed, ctx.turn, turn, talk.problem.id)
             texts.append(teacher.demonstrate(task, talk.problem, rng)[1])
-        out += table.write_reply("generator", talks, render_answers(table, talks), texts)
+        out += ctx.write_reply("generator", talks, render_answers(ctx, talks), texts)
         if turn < role.questions:
-            talks = sample_next_turn(table, talks)
-    return Traces(out)
+            talks = sample_next_turn(ctx, talks)
+    return Rollouts(out)
 
 
-def pair_by_outcome(talks: Traces, any_gap: bool = False) -> list[Pair]:
+def pair_by_outcome(talks: Rollouts, any_gap: bool = False) -> list[Pair]:
     """Pair each problem's best dialogue, if its answer is right, with each that scored lower. With `any_gap` the best need not
     be right."""
     out: list[Pair] = []
@@ -134,19 +134,19 @@ def pair_by_outcome(talks: Traces, any_gap: bool = False) -> list[Pair]:
     return out
 
 
-def score_dialogue(talk: Trace, graded: bool) -> float:
+def score_dialogue(talk: Rollout, graded: bool) -> float:
     """Return 1 for a right answer, else 0. With `graded`, the share of right steps and the format are added."""
     right = talk.grade.steps if talk.grade is not None else None
-    more = (sum(right) / len(right) if right else 0.0) + talk.reading.format
+    more = (sum(right) / len(right) if right else 0.0) + talk.parsed.format
     return float(talk.correct == 1.0) + (more if graded else 0.0)
 
 
-def is_guessed(talk: Trace) -> bool:
+def is_guessed(talk: Rollout) -> bool:
     """Return whether the answer is right although a part was still hidden: it must have been guessed."""
     return talk.correct == 1.0 and HIDDEN in make_known_problem(talk).text
 
 
-def compute_turn_metrics(talks: Sequence[Trace], name: str) -> dict[str, float | None]:
+def compute_turn_metrics(talks: Sequence[Rollout], name: str) -> dict[str, float | None]:
     """Return the share of useful questions and of guessed solutions among last turns. `name`: whether they were chosen or
     rejected."""
     questions, solutions = [t for t in talks if t.grade is None], [t for t in talks if t.grade is not None]

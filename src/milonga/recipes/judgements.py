@@ -8,20 +8,20 @@ from milonga.evals.metrics import mean
 from milonga.preferences import Side
 from milonga.recipes.duelling import classify_judgement, get_duel
 from milonga.recipes.preferences import Pair
-from milonga.types import Problem, Trace
+from milonga.types import Problem, Rollout
 
 Kept = dict[str, Any]
 """One judgement: see `to_json`."""
 
 
-def to_json(judgement: Trace, keep: bool) -> Kept:
+def to_json(judgement: Rollout, keep: bool) -> Kept:
     """Convert a judgement to plain data: its prompt and token ids, whether to train on it, why, and the right verdict."""
-    about = {"problem": judgement.problem.id, "question": judgement.problem.text, "input": judgement.subject.id}
+    target = {"problem": judgement.problem.id, "question": judgement.problem.text, "input": judgement.target.id}
     said = {"keep": keep, "cause": classify_judgement(judgement), "better": get_duel(judgement).better}
-    return {**about, **said, **vars(Side.from_rollout(judgement))}
+    return {**target, **said, **vars(Side.from_rollout(judgement))}
 
 
-def from_json(kept: Kept, number: int, policy: str) -> Trace:
+def from_json(kept: Kept, number: int, policy: str) -> Rollout:
     """Rebuild the judgement as a row to train on."""
     side = Side(kept["text"], tuple(kept["ids"]), kept["start"])
     return side.to_rollout(f"kept/{number}", "judge", Problem(kept["problem"], kept["question"], ""), policy)

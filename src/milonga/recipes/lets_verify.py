@@ -11,9 +11,9 @@ from milonga.credit import select_convincing_wrong
 from milonga.recipes.base import RECIPES
 from milonga.recipes.scoring import Labelled, Scoring, ScoringOptions, exact_labels
 from milonga.roles.scorer import Aggregate
-from milonga.table import Table
+from milonga.context import Context
 from milonga.tasks.base import make_keyed_rng
-from milonga.types import Trace, Traces
+from milonga.types import Rollout, Rollouts
 
 
 class LetsVerifyOptions(ScoringOptions):
@@ -47,23 +47,23 @@ class LetsVerify(Scoring):
     def default_aggregate(self) -> Aggregate:
         return "product" if self.options.labels == "process" else "last"
 
-    def label(self, table: Table, solutions: Traces) -> list[Labelled]:
-        return [self.label_solution(solution) for solution in self.select_solutions(table, solutions)]
+    def label(self, ctx: Context, solutions: Rollouts) -> list[Labelled]:
+        return [self.label_solution(solution) for solution in self.select_solutions(ctx, solutions)]
 
-    def select_solutions(self, table: Table, solutions: Traces) -> Traces:
+    def select_solutions(self, ctx: Context, solutions: Rollouts) -> Rollouts:
         """Select the solutions to label: convincing wrong ones and uniform others. All of them where the budget suffices."""
         if self.options.label_budget >= self.rollouts:
             return solutions
         scores = [0.0] * len(solutions)
         if self.options.convincing_fraction:
-            found = {check.subject.id: check.reading.value.rank for check in table.judge("verifier", solutions)}
+            found = {check.target.id: check.parsed.value.rank for check in ctx.judge("verifier", solutions)}
             scores = [found.get(solution.id, 0.0) for solution in solutions]
-        rng = make_keyed_rng("uniform", table.setting.seed, table.turn)
+        rng = make_keyed_rng("uniform", ctx.run_context.seed, ctx.turn)
         budget, share = self.options.label_budget, self.options.convincing_fraction
         rows = select_convincing_wrong(scores, solutions.correct, solutions.problem_ids, budget, share, rng)
-        return Traces(solutions[row] for row in rows)
+        return Rollouts(solutions[row] for row in rows)
 
-    def label_solution(self, solution: Trace) -> Labelled:
+    def label_solution(self, solution: Rollout) -> Labelled:
         """Label a solution by its outcome, or by the truth of each step."""
         if self.options.labels == "outcome":
             return Labelled(solution, end=solution.correct)

@@ -21,8 +21,8 @@ from milonga.recipes.debating import Debates, demonstrate_debates, sample_debate
 from milonga.recipes.imitation import make_imitation_batch
 from milonga.roles import Debater, Dialect, Role
 from milonga.schedule import Phase, Schedule
-from milonga.table import Table
-from milonga.types import Floats, Lesson, Traces
+from milonga.context import Context
+from milonga.types import Floats, TrainBatch, Rollouts
 
 FORMAT = "format"
 AGENTS = ("generator", "partner")
@@ -70,7 +70,7 @@ class Maporl(Recipe):
     paradigm = "cooperative"
     granularity = "turn"
     truth = "answers"
-    seats = dict.fromkeys(AGENTS, Debater)
+    agents = dict.fromkeys(AGENTS, Debater)
     lead = "generator"
     bindings = {"own": "", "lora": "", "shared": ""}
     Options = MaporlOptions
@@ -86,40 +86,44 @@ class Maporl(Recipe):
             )
 
     def roles(self, dialect: Dialect) -> dict[str, Role]:
-        return {seat: Debater(dialect, self.options.noise) for seat in AGENTS}
+        return {agent: Debater(dialect, self.options.noise) for agent in AGENTS}
 
     def schedule(self) -> Schedule:
         return Schedule((Phase("generator", self.options.formats, name=FORMAT),), (Phase("generator", 1),))
 
-    def play(self, table: Table) -> Traces:
+    def rollout(self, ctx: Context) -> Rollouts:
         """Sample debates. Return the conversations of both agents, which contain all their turns."""
-        if table.phase == FORMAT:
-            return demonstrate_debates(table, AGENTS, self.options.talk, self.options.format_lines)
-        found = sample_debates(table, AGENTS, table.problems(), self.options.talk, self.rollouts)
-        return Traces(talk for talks in found.talks.values() for talk in talks)
+        if ctx.phase == FORMAT:
+            return demonstrate_debates(ctx, AGENTS, self.options.talk, self.options.format_lines)
+        found = sample_debates(ctx, AGENTS, ctx.problems(), self.options.talk, self.rollouts)
+        return Rollouts(talk for talks in found.talks.values() for talk in talks)
 
-    def credit(self, table: Table, played: Traces) -> list[Lesson]:
+    def credit(self, ctx: Context, rollouts: Rollouts) -> list[TrainBatch]:
         """Make one train batch for each policy that learns: of one agent, or of both where they share weights."""
-        by_seat = {seat: played.select(lambda talk, seat=seat: talk.seat == seat) for seat in AGENTS}  # type: ignore[misc]
-        if table.phase == FORMAT:
-            rows = {self.policies[seat]: seat for seat in AGENTS}
-            return [make_imitation_batch(self, seat, self.collect_policy_rows(by_seat, name)) for name, seat in rows.items()]
-        if not len(played):
+        by_agent = {agent: rollouts.select(lambda talk, agent=agent: talk.agent == agent) for agent in AGENTS}  # type: ignore[misc]
+        if ctx.phase == FORMAT:
+            rows = {self.policies[agent]: agent for agent in AGENTS}
+            return [make_imitation_batch(self, agent, self.collect_policy_rows(by_agent, name)) for name, agent in rows.items()]
+        if not len(rollouts):
             return []  # no debate had room for all its turns; the drops were counted
         learners = AGENTS if self.options.train == "both" else AGENTS[:1]
-        debates = Debates(by_seat)
+        debates = Debates(by_agent)
         rewards = self.compute_rewards(debates)
-        lessons: dict[str, Lesson] = {}
-        for agent, seat in enumerate(learners):
-            made = self.credit_agent(table, seat, by_seat[seat], list(rewards[:, :, agent].T))
-            lessons[made.policy] = merge_train_batches(lessons[made.policy], made) if made.policy in lessons else made
+        train_batches: dict[str, TrainBatch] = {}
+        for debater, agent in enumerate(learners):
+            made = self.credit_agent(ctx, agent, by_agent[agent], list(rewards[:, :, debater].T))
+            train_batches[made.policy] = (
+                merge_train_batches(train_batches[made.policy], made) if made.policy in train_batches else made
+            )
         known = {key: value for key, value in compute_debate_metrics(debates).items() if value is not None}
-        lessons[self.policies["generator"]].notes.update(known)
-        return list(lessons.values())
+        train_batches[self.policies["generator"]].notes.update(known)
+        return list(train_batches.values())
 
-    def collect_policy_rows(self, by_seat: dict[str, Traces], policy: str) -> Traces:
+    def collect_policy_rows(self, by_agent: dict[str, Rollouts], policy: str) -> Rollouts:
         """Return the rollouts of all agents that share this policy."""
-        return Traces(trace for seat, traces in by_seat.items() if self.policies[seat] == policy for trace in traces)
+        return Rollouts(
+            rollout for agent, rollouts in by_agent.items() if self.policies[agent] == policy for rollout in rollouts
+        )
 
     def compute_rewards(self, debates: Debates) -> Floats:
         """Compute influence-aware rewards plus transition bonuses: float array of shape (debates, turns, agents)."""
@@ -133,19 +137,19 @@ class Maporl(Recipe):
             out[:, 0] = np.nan  # NaN gives no advantage: turn 0 is not trained
         return out
 
-    def credit_agent(self, table: Table, seat: str, talks: Traces, rewards: list[Floats]) -> Lesson:
-        objective = self.objectives[seat]
-        advantages = turn_advantages(rewards, talks, talks.problem_ids, objective, table.compute_kl_penalties(talks, objective))
-        notes = {f"{seat}_reward_turn{turn}": mean(reward) or 0.0 for turn, reward in enumerate(rewards)}
-        return self.lesson(seat, talks, advantages=advantages, sources={"answers": 1.0}, notes=notes)
+    def credit_agent(self, ctx: Context, agent: str, talks: Rollouts, rewards: list[Floats]) -> TrainBatch:
+        objective = self.objectives[agent]
+        advantages = turn_advantages(rewards, talks, talks.problem_ids, objective, ctx.compute_kl_penalties(talks, objective))
+        notes = {f"{agent}_reward_turn{turn}": mean(reward) or 0.0 for turn, reward in enumerate(rewards)}
+        return self.train_batch(agent, talks, advantages=advantages, sources={"answers": 1.0}, notes=notes)
 
-    def measure(self, table: Table) -> dict[str, float | None]:
-        found = sample_debates(table, AGENTS, table.problems(self.options.measured), self.options.talk)
+    def measure(self, ctx: Context) -> dict[str, float | None]:
+        found = sample_debates(ctx, AGENTS, ctx.problems(self.options.measured), self.options.talk)
         return {f"team/{key}": value for key, value in compute_debate_metrics(found).items()}
 
 
 def compute_debate_metrics(debates: Debates) -> dict[str, float | None]:
     """Compare the first with the last turn over both agents, and measure how often their last answers differ."""
-    answers = [[talk.reading.value.answer for talk in talks] for talks in debates.talks.values()]
+    answers = [[talk.parsed.value.answer for talk in talks] for talks in debates.talks.values()]
     apart = [len(set(said)) > 1 for said in zip(*answers, strict=True)]
     return compute_change_metrics(debates.select_turn(0), debates.select_turn(-1)) | {"disagreement": mean(apart)}

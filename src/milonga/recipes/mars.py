@@ -22,12 +22,12 @@ from milonga.recipes.researching import PLANNER, READER, Desk, get_reader, is_re
 from milonga.roles import Dialect, Planner, Reader, Role
 from milonga.roles.research import PURPOSES, make_document_bin
 from milonga.schedule import Phase, Schedule
-from milonga.table import Table
+from milonga.context import Context
 from milonga.tasks.base import make_keyed_rng
-from milonga.types import Floats, Lesson, Trace, Traces
+from milonga.types import Floats, TrainBatch, Rollout, Rollouts
 
 FORMAT = "format"
-SEATS = (PLANNER, READER)
+AGENTS = (PLANNER, READER)
 
 
 class MarsOptions(RecipeOptions):
@@ -67,7 +67,7 @@ class Mars(Recipe):
     paradigm = "cooperative"
     granularity = "sequence"
     truth = "answers"
-    seats = {PLANNER: Planner, READER: Reader}
+    agents = {PLANNER: Planner, READER: Reader}
     lead = PLANNER
     tasks = ("haystack",)
     bindings = {"own": "", "lora": "", "shared": ""}
@@ -86,10 +86,10 @@ class Mars(Recipe):
         self.shared = len(set(self.policies.values())) == 1
         if self.options.train != "both" and self.shared:
             raise ConfigError(f"options.train = '{self.options.train}' leaves the other as it was, but both share one model")
-        for seat, objective in self.objectives.items():
+        for agent, objective in self.objectives.items():
             if objective.advantage != "zscore":
                 raise ConfigError(
-                    f"policies.{seat}.objective.advantage: mars divides by its own rule (options.std); use zscore"
+                    f"policies.{agent}.objective.advantage: mars divides by its own rule (options.std); use zscore"
                 )
 
     def roles(self, dialect: Dialect) -> dict[str, Role]:
@@ -98,36 +98,36 @@ class Mars(Recipe):
     def schedule(self) -> Schedule:
         return Schedule((Phase(PLANNER, self.options.formats, name=FORMAT),), (Phase(PLANNER, 1),))
 
-    def play(self, table: Table) -> Traces:
+    def rollout(self, ctx: Context) -> Rollouts:
         """Sample trajectories: conversations of the planner, and the reader's notes that went into them."""
         o = self.options
-        if table.phase == FORMAT:
-            return self.desk.write_demonstrations(table, o.format_lines, o.format_notes, o.slip)
-        return self.desk.research(table, table.problems(), self.rollouts)
+        if ctx.phase == FORMAT:
+            return self.desk.write_demonstrations(ctx, o.format_lines, o.format_notes, o.slip)
+        return self.desk.research(ctx, ctx.problems(), self.rollouts)
 
-    def credit(self, table: Table, played: Traces) -> list[Lesson]:
+    def credit(self, ctx: Context, rollouts: Rollouts) -> list[TrainBatch]:
         """Make train batches with a trajectory's reward for all its rows. One batch where both agents share a model, as the
         paper sums their losses."""
-        by_seat = {seat: played.select(lambda trace, seat=seat: trace.seat == seat) for seat in SEATS}  # type: ignore[misc]
-        if table.phase == FORMAT:
-            return self.credit_imitation(by_seat)
-        talks = by_seat[PLANNER]
+        by_agent = {agent: rollouts.select(lambda rollout, agent=agent: rollout.agent == agent) for agent in AGENTS}  # type: ignore[misc]
+        if ctx.phase == FORMAT:
+            return self.credit_imitation(by_agent)
+        talks = by_agent[PLANNER]
         ended = map_turns_to_ends(talks)
-        notes = by_seat[READER].select(lambda note: get_asker(note).id in ended)
-        lessons = {PLANNER: self.credit_planner(table, talks), READER: self.credit_reader(table, notes, ended)}
+        notes = by_agent[READER].select(lambda note: get_asker(note).id in ended)
+        train_batches = {PLANNER: self.credit_planner(ctx, talks), READER: self.credit_reader(ctx, notes, ended)}
         if self.shared:
-            return [merge_train_batches(lessons[PLANNER], lessons[READER])]
-        learners = {"both": SEATS, "planner": (PLANNER,), "reader": (READER,)}[self.options.train]
-        return [lessons[seat] for seat in learners if len(lessons[seat].traces)]
+            return [merge_train_batches(train_batches[PLANNER], train_batches[READER])]
+        learners = {"both": AGENTS, "planner": (PLANNER,), "reader": (READER,)}[self.options.train]
+        return [train_batches[agent] for agent in learners if len(train_batches[agent].rollouts)]
 
-    def credit_imitation(self, by_seat: dict[str, Traces]) -> list[Lesson]:
+    def credit_imitation(self, by_agent: dict[str, Rollouts]) -> list[TrainBatch]:
         if self.shared:
-            return [make_imitation_batch(self, PLANNER, Traces(trace for rows in by_seat.values() for trace in rows))]
-        return [make_imitation_batch(self, seat, by_seat[seat]) for seat in SEATS]
+            return [make_imitation_batch(self, PLANNER, Rollouts(rollout for rows in by_agent.values() for rollout in rows))]
+        return [make_imitation_batch(self, agent, by_agent[agent]) for agent in AGENTS]
 
-    def credit_planner(self, table: Table, talks: Traces) -> Lesson:
+    def credit_planner(self, ctx: Context, talks: Rollouts) -> TrainBatch:
         """Make the planner's train batch: each conversation by its answer. The reader's notes in it are not trained."""
-        rewards = self.subtract_kl(table, PLANNER, talks, talks.correct)
+        rewards = self.subtract_kl(ctx, PLANNER, talks, talks.correct)
         credit = spread(standard_scores(rewards, talks.problem_ids, std=self.options.std), talks)
         calls = [float(len(list_requests(talk))) for talk in talks]
         notes = {
@@ -137,16 +137,16 @@ class Mars(Recipe):
             "no_call": mean([count == 0 for count in calls]) or 0.0,
         }
         weights = [1.0] * len(talks)
-        return self.lesson(PLANNER, talks, advantages=credit, weights=weights, sources={"answers": 1.0}, notes=notes)
+        return self.train_batch(PLANNER, talks, advantages=credit, weights=weights, sources={"answers": 1.0}, notes=notes)
 
-    def credit_reader(self, table: Table, notes: Traces, ended: dict[str, Trace]) -> Lesson:
+    def credit_reader(self, ctx: Context, notes: Rollouts, ended: dict[str, Rollout]) -> TrainBatch:
         """Make the reader's train batch: advantages over all notes on a question, then balanced to its trajectory count."""
         o, ends = self.options, [ended[get_asker(note).id] for note in notes]
         earned = np.array([end.correct for end in ends])
         once = trajectory_weights([end.id for end in ends])
-        rewards = self.subtract_kl(table, READER, notes, earned)
+        rewards = self.subtract_kl(ctx, READER, notes, earned)
         scores = standard_scores(rewards, notes.problem_ids, once if o.s1_norm == "trajectory" else None, o.std)
-        rng = make_keyed_rng("balance", table.setting.seed, table.turn)
+        rng = make_keyed_rng("balance", ctx.run_context.seed, ctx.turn)
         weights = balance_groups(scores, notes.problem_ids, self.rollouts, o.s1_balance, rng)
         figures = {
             "reader_mean_sample": mean(earned) or 0.0,
@@ -154,22 +154,22 @@ class Mars(Recipe):
             "reader_samples": float(len(notes)),
         }
         credit = spread(scores, notes)
-        return self.lesson(READER, notes, advantages=credit, weights=weights, sources={"answers": 1.0}, notes=figures)
+        return self.train_batch(READER, notes, advantages=credit, weights=weights, sources={"answers": 1.0}, notes=figures)
 
-    def subtract_kl(self, table: Table, seat: str, rows: Traces, rewards: Floats) -> Floats:
+    def subtract_kl(self, ctx: Context, agent: str, rows: Rollouts, rewards: Floats) -> Floats:
         """Subtract the summed KL penalty from the rewards, for objectives that have the KL in the reward."""
-        costs = table.compute_kl_penalties(rows, self.objectives[seat])
+        costs = ctx.compute_kl_penalties(rows, self.objectives[agent])
         return rewards if costs is None else rewards - np.array([cost.sum() for cost in costs])
 
-    def measure(self, table: Table) -> dict[str, float | None]:
+    def measure(self, ctx: Context) -> dict[str, float | None]:
         """Measure accuracy, exact notes of the reader, whether it ignores its purpose, and accuracy without documents."""
-        problems = table.problems(self.options.measured)
-        played = self.desk.research(table, problems)
-        talks, notes = (played.select(lambda trace, seat=seat: trace.seat == seat) for seat in SEATS)  # type: ignore[misc]
-        role, calls = get_reader(table), [float(len(list_requests(talk))) for talk in talks]
-        other = table.ask(READER, Traces(swap_purpose(note.subject) for note in notes))
-        same = [text.text == role.write_exact_note(note.subject) for text, note in zip(other, notes, strict=True)]
-        blank = self.desk.research(table, problems, blank=True).select(lambda trace: trace.seat == PLANNER)
+        problems = ctx.problems(self.options.measured)
+        rollouts = self.desk.research(ctx, problems)
+        talks, notes = (rollouts.select(lambda rollout, agent=agent: rollout.agent == agent) for agent in AGENTS)  # type: ignore[misc]
+        role, calls = get_reader(ctx), [float(len(list_requests(talk))) for talk in talks]
+        other = ctx.ask(READER, Rollouts(swap_purpose(note.target) for note in notes))
+        same = [text.text == role.write_exact_note(note.target) for text, note in zip(other, notes, strict=True)]
+        blank = self.desk.research(ctx, problems, blank=True).select(lambda rollout: rollout.agent == PLANNER)
         sound = [bool(talk.grade and talk.grade.is_sound) for talk in talks]
         return {
             "generator/accuracy": mean(talks.correct),
@@ -177,22 +177,22 @@ class Mars(Recipe):
             "generator/calls": mean(calls),
             "generator/no_call": mean([count == 0 for count in calls]),
             "generator/blank_accuracy": mean(blank.correct),
-            "reader/exact": mean([note.text == role.write_exact_note(note.subject) for note in notes]),
+            "reader/exact": mean([note.text == role.write_exact_note(note.target) for note in notes]),
             "reader/ignores_purpose": mean(same),
         }
 
 
-def get_asker(note: Trace) -> Trace:
+def get_asker(note: Rollout) -> Rollout:
     """Return the planner's conversation at the request that a note was written for."""
-    return note.subject.subject
+    return note.target.target
 
 
-def list_requests(talk: Trace) -> list[Trace]:
+def list_requests(talk: Rollout) -> list[Rollout]:
     """Return the turns of a conversation in which the planner asked for documents."""
     return [turn for turn in list_turns(talk) if is_request(turn)]
 
 
-def swap_purpose(bin: Trace) -> Trace:
+def swap_purpose(bin: Rollout) -> Rollout:
     """Return the same documents with the other purpose."""
-    other = PURPOSES[1 - PURPOSES.index(bin.reading.value)]
-    return make_document_bin(bin.subject, 0, bin.text.split("\n"), other)
+    other = PURPOSES[1 - PURPOSES.index(bin.parsed.value)]
+    return make_document_bin(bin.target, 0, bin.text.split("\n"), other)

@@ -34,8 +34,8 @@ from milonga.recipes.workflows import (
 )
 from milonga.roles import Dialect, Role, StepSolver
 from milonga.schedule import Phase, Schedule
-from milonga.table import Table
-from milonga.types import Floats, Lesson, Traces
+from milonga.context import Context
+from milonga.types import Floats, TrainBatch, Rollouts
 
 FORMAT = "format"
 VOTERS = 8
@@ -94,7 +94,7 @@ class Marti(Recipe):
     paradigm = "cooperative"
     granularity = "turn"
     truth = "answers"
-    seats = Refining.seats | Mixing.seats
+    agents = Refining.agents | Mixing.agents
     lead = "generator"
     bindings = {"own": "", "lora": "", "shared": ""}
     Options = MartiOptions
@@ -112,46 +112,46 @@ class Marti(Recipe):
 
     @classmethod
     def select_agents(cls, options: MartiOptions) -> Mapping[str, type[Role]]:
-        return make_workflow(options).seats
+        return make_workflow(options).agents
 
     def roles(self, dialect: Dialect) -> dict[str, Role]:
         noise = self.options.noise
-        return {s: r(dialect, noise) if issubclass(r, StepSolver) else r(dialect) for s, r in self.workflow.seats.items()}
+        return {s: r(dialect, noise) if issubclass(r, StepSolver) else r(dialect) for s, r in self.workflow.agents.items()}
 
     def schedule(self) -> Schedule:
         return Schedule((Phase("generator", self.options.formats, name=FORMAT),), (Phase("generator", 1),))
 
-    def play(self, table: Table) -> Traces:
-        if table.phase == FORMAT:
-            return self.workflow.write_demonstrations(table, self.options.format_lines)
-        return self.workflow.play(table, table.problems(), self.rollouts)
+    def rollout(self, ctx: Context) -> Rollouts:
+        if ctx.phase == FORMAT:
+            return self.workflow.write_demonstrations(ctx, self.options.format_lines)
+        return self.workflow.rollout(ctx, ctx.problems(), self.rollouts)
 
-    def credit(self, table: Table, played: Traces) -> list[Lesson]:
+    def credit(self, ctx: Context, rollouts: Rollouts) -> list[TrainBatch]:
         """Make one train batch for each agent, from its own turns."""
-        if table.phase == FORMAT:
-            return [make_imitation_batch(self, seat, filter_by_agent(played, seat)) for seat in self.workflow.taught]
-        said = [s for s in self.workflow.score_turns(table, played, self.make_rules(table, played)) if len(s.rows)]
-        return [self.credit_agent(table, one) for one in said if self.options.train == "all" or one.seat == "generator"]
+        if ctx.phase == FORMAT:
+            return [make_imitation_batch(self, agent, filter_by_agent(rollouts, agent)) for agent in self.workflow.taught]
+        said = [s for s in self.workflow.score_turns(ctx, rollouts, self.make_rules(ctx, rollouts)) if len(s.rows)]
+        return [self.credit_agent(ctx, one) for one in said if self.options.train == "all" or one.agent == "generator"]
 
-    def make_rules(self, table: Table, played: Traces) -> Rules:
+    def make_rules(self, ctx: Context, rollouts: Rollouts) -> Rules:
         o = self.options
-        right = grade_by_truth if o.labels == "truth" else make_majority_grader(table, collect_solutions(played), o.min_share)
+        right = grade_by_truth if o.labels == "truth" else make_majority_grader(ctx, collect_solutions(rollouts), o.min_share)
         return Rules(right, o.verifier_reward, o.history_scope, o.history_rounds)
 
-    def credit_agent(self, table: Table, said: AgentTurns) -> Lesson:
+    def credit_agent(self, ctx: Context, said: AgentTurns) -> TrainBatch:
         """Make an agent's train batch. The baseline of a turn is over the same turn of the same problem (or solution)."""
-        o, seat, objective = self.options, said.seat, self.objectives[said.seat]
-        groups = said.rows.subjects if said.about is not None and o.verifier_group == "solution" else said.rows.problem_ids
+        o, agent, objective = self.options, said.agent, self.objectives[said.agent]
+        groups = said.rows.target_ids if said.about is not None and o.verifier_group == "solution" else said.rows.problem_ids
         rewards = [self.compute_turn_reward(said, turn) for turn in range(len(said.local))]
         if o.filter:
             raw = zip(rewards, said.local, strict=True)
             rewards = [np.where(mixed(local, groups), reward, np.nan) for reward, local in raw]
-        penalties = table.compute_kl_penalties(said.rows, objective)
+        penalties = ctx.compute_kl_penalties(said.rows, objective)
         credit = turn_advantages(rewards, said.rows, groups, objective, penalties)
         weights = None if said.about is None else compute_class_weights(said.about)
-        notes = {f"{seat}_earned_turn{turn}": mean(local) or 0.0 for turn, local in enumerate(said.local)}
+        notes = {f"{agent}_earned_turn{turn}": mean(local) or 0.0 for turn, local in enumerate(said.local)}
         source = "answers" if o.labels == "truth" else "agreement"
-        return self.lesson(seat, said.rows, advantages=credit, weights=weights, sources={source: 1.0}, notes=notes)
+        return self.train_batch(agent, said.rows, advantages=credit, weights=weights, sources={source: 1.0}, notes=notes)
 
     def compute_turn_reward(self, said: AgentTurns, turn: int) -> Floats:
         """Compute the shaped reward R' of a turn plus the outcome term, one value per row."""
@@ -163,19 +163,19 @@ class Marti(Recipe):
             out = out + o.refiner_gain * (said.whole - said.about)
         return out
 
-    def measure(self, table: Table) -> dict[str, float | None]:
+    def measure(self, ctx: Context) -> dict[str, float | None]:
         """Compare first with last answers, and the outcome with a majority vote of the generator at equal sampled tokens."""
-        problems = table.problems(self.options.measured)
-        played = make_workflow(self.options.model_copy(update={"critiques": 1})).play(table, problems, 1)
-        said = self.workflow.score_turns(table, played, Rules(grade_by_truth))
+        problems = ctx.problems(self.options.measured)
+        rollouts = make_workflow(self.options.model_copy(update={"critiques": 1})).rollout(ctx, problems, 1)
+        said = self.workflow.score_turns(ctx, rollouts, Rules(grade_by_truth))
         outcome, voted = (
             mean(said[-1].whole),
-            mean(majority_at_budget(table, "generator", problems, sum(t.length for t in played))),
+            mean(majority_at_budget(ctx, "generator", problems, sum(t.length for t in rollouts))),
         )
-        found = compute_change_metrics(*self.workflow.pair_first_and_final(played))
+        found = compute_change_metrics(*self.workflow.pair_first_and_final(rollouts))
         found |= {"outcome": outcome, "vote": voted}
         found["over_vote"] = None if outcome is None or voted is None else outcome - voted
-        named = mean([names_answer(t.text, t.problem.answer) for t in filter_by_agent(played, "verifier")])
+        named = mean([names_answer(t.text, t.problem.answer) for t in filter_by_agent(rollouts, "verifier")])
         return {f"team/{key}": value for key, value in found.items()} | {"critic/names_answer": named}
 
 

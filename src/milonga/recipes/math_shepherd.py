@@ -18,8 +18,8 @@ from milonga.recipes.outcome import outcome_credit, outcome_rewards, sample_solu
 from milonga.recipes.scoring import Labelled, Scoring, ScoringOptions, estimate_step_values, exact_labels
 from milonga.roles.scorer import Aggregate
 from milonga.schedule import Schedule, alternate, warm_up
-from milonga.table import Table
-from milonga.types import Lesson, Traces
+from milonga.context import Context
+from milonga.types import TrainBatch, Rollouts
 
 Labels = Literal["hard", "soft", "truth"]
 
@@ -56,13 +56,13 @@ class MathShepherd(Scoring):
     def default_aggregate(self) -> Aggregate:
         return "product" if self.options.labels == "truth" else "min"
 
-    def label(self, table: Table, solutions: Traces) -> list[Labelled]:
+    def label(self, ctx: Context, solutions: Rollouts) -> list[Labelled]:
         if self.options.labels == "truth":
             return [Labelled(solution, exact_labels(solution)) for solution in solutions]
         if self.options.drop_unsolved:
             solved = {solution.problem.id for solution in solutions if solution.correct == 1}
             solutions = solutions.select(lambda t: t.problem.id in solved)
-        values = estimate_step_values(table, solutions, self.options.completions)
+        values = estimate_step_values(ctx, solutions, self.options.completions)
         return [Labelled(solution, self.make_labels(rates)) for solution, rates in zip(solutions, values, strict=True)]
 
     def make_labels(self, rates: list[float]) -> list[float]:
@@ -101,25 +101,27 @@ class MathShepherdRl(MathShepherd):
         turns = alternate(generator=self.options.refresh or 1, verifier=1 if self.options.refresh else 0)
         return warm_up("verifier", self.options.warmup) + turns
 
-    def play(self, table: Table) -> Traces:
-        if table.learner == "verifier":
-            return super().play(table)
-        return sample_solutions(table, "generator", self.objectives["generator"], self.rollouts)
+    def rollout(self, ctx: Context) -> Rollouts:
+        if ctx.learner == "verifier":
+            return super().rollout(ctx)
+        return sample_solutions(ctx, "generator", self.objectives["generator"], self.rollouts)
 
-    def credit(self, table: Table, played: Traces) -> list[Lesson]:
-        if table.learner == "verifier":
-            return super().credit(table, played)
+    def credit(self, ctx: Context, rollouts: Rollouts) -> list[TrainBatch]:
+        if ctx.learner == "verifier":
+            return super().credit(ctx, rollouts)
         objective, alpha = self.objectives["generator"], self.options.alpha
-        found = {check.subject.id: check.reading.value.step_scores for check in table.judge("verifier", played)}
-        scores = [found.get(solution.id) for solution in played]
+        found = {check.target.id: check.parsed.value.step_scores for check in ctx.judge("verifier", rollouts)}
+        scores = [found.get(solution.id) for solution in rollouts]
         # Scores count only where they match the generator's steps in number, and where the outcome reward is not NaN.
-        carries = ~np.isnan(outcome_rewards(table, played, objective))
-        fitting = [s if s and len(s) == len(t.steps) and c else None for s, t, c in zip(scores, played, carries, strict=True)]
-        outcome = outcome_credit(table, played, objective)
-        process = step_reward_advantages(fitting, played, played.problem_ids, objective, self.options.step_reward)
-        notes = shares(outcome, process, alpha, [t.mask for t in played])
+        carries = ~np.isnan(outcome_rewards(ctx, rollouts, objective))
+        fitting = [s if s and len(s) == len(t.steps) and c else None for s, t, c in zip(scores, rollouts, carries, strict=True)]
+        outcome = outcome_credit(ctx, rollouts, objective)
+        process = step_reward_advantages(fitting, rollouts, rollouts.problem_ids, objective, self.options.step_reward)
+        notes = shares(outcome, process, alpha, [t.mask for t in rollouts])
         notes["step_score"] = float(np.mean([x for s in fitting if s for x in s] or [0.0]))
         sources = {"answers": 1 - notes["step_share"], "verifier": notes["step_share"]}
         return [
-            self.lesson("generator", played, advantages=mix_advantages(outcome, process, alpha), sources=sources, notes=notes)
+            self.train_batch(
+                "generator", rollouts, advantages=mix_advantages(outcome, process, alpha), sources=sources, notes=notes
+            )
         ]

@@ -21,8 +21,8 @@ from milonga.recipes.self_questions import audit_judge, make_gold_pairs, restore
 from milonga.roles import StepSolver
 from milonga.roles.evolve import Asker, Judge
 from milonga.schedule import Schedule, always, warm_up
-from milonga.table import Table
-from milonga.types import Lesson, Trace, Traces
+from milonga.context import Context
+from milonga.types import TrainBatch, Rollout, Rollouts
 
 Scores = dict[str, list[float]]
 """Rollout id to its parsable judgements: 1 for right, 0 for wrong."""
@@ -60,7 +60,7 @@ class MultiAgentEvolve(Recipe):
     paradigm = "self-play"
     granularity = "sequence"
     truth = "none"
-    seats = {"proposer": Asker, "generator": StepSolver, "verifier": Judge}
+    agents = {"proposer": Asker, "generator": StepSolver, "verifier": Judge}
     lead = "generator"
     overlap = "its proposer's questions come from a pool that every turn adds to"
     tasks = ("chain",)
@@ -77,61 +77,66 @@ class MultiAgentEvolve(Recipe):
     def pool(self) -> Pool:
         return Pool(self.state, self.options.keep)
 
-    def play(self, table: Table) -> Traces:
+    def rollout(self, ctx: Context) -> Rollouts:
         """Draw the solver's questions before new ones arrive, then sample new questions, answers, and judgements of all."""
-        if table.learner == "proposer":
-            return demonstrate_formats(table)
+        if ctx.learner == "proposer":
+            return demonstrate_formats(ctx)
         o = self.options
-        tried = table.ask("generator", self.pool.sample_questions(table), self.rollouts)
-        proposals = table.ask("proposer", self.pool.sample_requests(table, o.reference))
+        tried = ctx.ask("generator", self.pool.sample_questions(ctx), self.rollouts)
+        proposals = ctx.ask("proposer", self.pool.sample_requests(ctx, o.reference))
         real = proposals.select(is_question)
-        probes = table.ask("generator", [question_to_problem(table, p.reading.value.question, p.id) for p in real], o.answers)
-        practice = table.ask("verifier", self.sample_judge_practice(table))
-        checks = [table.ask("verifier", real, o.judgements), table.ask("verifier", Traces([*tried, *probes])), practice]
-        return Traces([*tried, *proposals, *probes, *(check for some in checks for check in some)])
+        probes = ctx.ask("generator", [question_to_problem(ctx, p.parsed.value.question, p.id) for p in real], o.answers)
+        practice = ctx.ask("verifier", self.sample_judge_practice(ctx))
+        checks = [ctx.ask("verifier", real, o.judgements), ctx.ask("verifier", Rollouts([*tried, *probes])), practice]
+        return Rollouts([*tried, *proposals, *probes, *(check for some in checks for check in some)])
 
-    def sample_judge_practice(self, table: Table) -> Traces:
+    def sample_judge_practice(self, ctx: Context) -> Rollouts:
         """Return answered questions of earlier turns for the judge, and a share of solutions with known truth. The labels of
         the latter are stored in the state, by their ids."""
-        count = table.setting.batch
+        count = ctx.run_context.batch
         known = round(self.options.judge_label_frac * count)
-        told = make_gold_pairs(table, known) if known else []
-        self.state["told"] = {trace.id: label for trace, label in told}
-        old = [restore_solution(table, question_to_problem(table, text, id), work, f"{table.turn}/pair/{n}")
-               for n, (text, id, work) in enumerate(self.pool.draw_items("pairs", table, count - known))]  # fmt: skip
-        return Traces([*old, *(trace for trace, _ in told)])
+        told = make_gold_pairs(ctx, known) if known else []
+        self.state["told"] = {rollout.id: label for rollout, label in told}
+        old = [restore_solution(ctx, question_to_problem(ctx, text, id), work, f"{ctx.turn}/pair/{n}")
+               for n, (text, id, work) in enumerate(self.pool.draw_items("pairs", ctx, count - known))]  # fmt: skip
+        return Rollouts([*old, *(rollout for rollout, _ in told)])
 
-    def credit(self, table: Table, played: Traces) -> list[Lesson]:
+    def credit(self, ctx: Context, rollouts: Rollouts) -> list[TrainBatch]:
         """Make three train batches, the solver's last. Each agent's baseline is over the whole turn, as in the paper."""
-        if table.learner == "proposer":
-            return [make_imitation_batch(self, seat, played.select(lambda t, seat=seat: t.seat == seat)) for seat in self.seats]  # type: ignore[misc]
-        by_seat = {seat: played.select(lambda t, seat=seat: t.seat == seat) for seat in self.seats}  # type: ignore[misc]
-        solutions, checks = by_seat["generator"], by_seat["verifier"]
+        if ctx.learner == "proposer":
+            return [
+                make_imitation_batch(self, agent, rollouts.select(lambda t, agent=agent: t.agent == agent))
+                for agent in self.agents
+            ]  # type: ignore[misc]
+        by_agent = {agent: rollouts.select(lambda t, agent=agent: t.agent == agent) for agent in self.agents}  # type: ignore[misc]
+        solutions, checks = by_agent["generator"], by_agent["verifier"]
         scores: Scores = {}
         for check in checks:
-            final = check.reading.value.final
-            scores.setdefault(check.subject.id, []).extend([] if final is None else [float(final)])
-        asked = {proposal.id for proposal in by_seat["proposer"]}
+            final = check.parsed.value.final
+            scores.setdefault(check.target.id, []).extend([] if final is None else [float(final)])
+        asked = {proposal.id for proposal in by_agent["proposer"]}
         tried = solutions.select(lambda t: t.problem.source not in asked)
-        practice = checks.select(lambda t: t.subject.id in self.state["told"] or "/pair/" in t.subject.id)
+        practice = checks.select(lambda t: t.target.id in self.state["told"] or "/pair/" in t.target.id)
         rewards = {
-            "proposer": (by_seat["proposer"], self.compute_proposer_rewards(by_seat["proposer"], solutions, scores)),
+            "proposer": (by_agent["proposer"], self.compute_proposer_rewards(by_agent["proposer"], solutions, scores)),
             "verifier": (practice, [self.compute_judge_reward(check) for check in practice]),
-            "generator": (tried, [solver_reward(mean_score(scores.get(t.id, [])), t.reading.format) for t in tried]),
+            "generator": (tried, [solver_reward(mean_score(scores.get(t.id, [])), t.parsed.format) for t in tried]),
         }
         self.pool.remember_pairs(tried)
-        return [self.credit_agent(table, seat, *paid) for seat, paid in rewards.items() if len(paid[0]) > 1]
+        return [self.credit_agent(ctx, agent, *paid) for agent, paid in rewards.items() if len(paid[0]) > 1]
 
-    def credit_agent(self, table: Table, seat: str, rows: Traces, rewards: list[float]) -> Lesson:
-        objective = self.objectives[seat]
-        groups = [seat] * len(rows)
-        credit = outcome_advantages(np.array(rewards), rows, groups, objective, table.compute_kl_penalties(rows, objective))
-        source = "format" if seat == "verifier" else "verifier"
-        share = self.options.judge_label_frac if seat == "verifier" else 0.0
+    def credit_agent(self, ctx: Context, agent: str, rows: Rollouts, rewards: list[float]) -> TrainBatch:
+        objective = self.objectives[agent]
+        groups = [agent] * len(rows)
+        credit = outcome_advantages(np.array(rewards), rows, groups, objective, ctx.compute_kl_penalties(rows, objective))
+        source = "format" if agent == "verifier" else "verifier"
+        share = self.options.judge_label_frac if agent == "verifier" else 0.0
         sources = {source: 1 - share} | ({"answers": share} if share else {})
-        return self.lesson(seat, rows, advantages=credit, sources=sources, notes={f"{seat}_reward": mean(rewards) or 0.0})
+        return self.train_batch(
+            agent, rows, advantages=credit, sources=sources, notes={f"{agent}_reward": mean(rewards) or 0.0}
+        )
 
-    def compute_proposer_rewards(self, proposals: Traces, solutions: Traces, scores: Scores) -> list[float]:
+    def compute_proposer_rewards(self, proposals: Rollouts, solutions: Rollouts, scores: Scores) -> list[float]:
         """Compute R_P for each proposal. Questions that pass the gate enter the pool, valid or not: only the judge decides."""
         o, rewards = self.options, []
         for proposal in proposals:
@@ -145,13 +150,13 @@ class MultiAgentEvolve(Recipe):
                 self.pool.add_question(proposal)
         return rewards
 
-    def compute_judge_reward(self, check: Trace) -> float:
+    def compute_judge_reward(self, check: Rollout) -> float:
         """Return the judge's reward: for its format, or for the right verdict on a solution of known truth."""
-        label = self.state["told"].get(check.subject.id)
-        return float(check.reading.is_valid) if label is None else float(check.reading.value.final == label)
+        label = self.state["told"].get(check.target.id)
+        return float(check.parsed.is_valid) if label is None else float(check.parsed.value.final == label)
 
-    def measure(self, table: Table) -> dict[str, float | None]:
-        found: dict[str, Any] = dict(audit_judge(table, self.options.audit, "live"))
-        asked = table.ask("proposer", self.pool.sample_requests(table, 0.0))
-        real = [is_question(p) and bool(question_to_problem(table, p.reading.value.question, p.id).answer) for p in asked]
-        return found | {"proposer/well_formed": mean(real)} | self.pool.compute_metrics(table)
+    def measure(self, ctx: Context) -> dict[str, float | None]:
+        found: dict[str, Any] = dict(audit_judge(ctx, self.options.audit, "live"))
+        asked = ctx.ask("proposer", self.pool.sample_requests(ctx, 0.0))
+        real = [is_question(p) and bool(question_to_problem(ctx, p.parsed.value.question, p.id).answer) for p in asked]
+        return found | {"proposer/well_formed": mean(real)} | self.pool.compute_metrics(ctx)

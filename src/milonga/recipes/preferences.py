@@ -11,11 +11,11 @@ from milonga.randomness import key64
 from milonga.recipes.base import Recipe
 from milonga.roles import StepSolver
 from milonga.roles.solver import demonstration_to_rollout
-from milonga.table import Table
+from milonga.context import Context
 from milonga.tasks.base import make_keyed_rng
-from milonga.types import Lesson, Problem, Trace, Traces
+from milonga.types import TrainBatch, Problem, Rollout, Rollouts
 
-Pair = tuple[str, Trace, Trace]
+Pair = tuple[str, Rollout, Rollout]
 """Kind or reason of the pair, winner (chosen), loser (rejected)."""
 BEFORE = "before"
 """The tag of the snapshot of a policy at the start of a round."""
@@ -28,58 +28,58 @@ def assign_learner(text: str) -> str:
     return ("generator", "verifier")[key64("half", text) % 2]
 
 
-def write_solution(table: Table, problem: Problem, errors: set[int], name: str) -> Trace:
+def write_solution(ctx: Context, problem: Problem, errors: set[int], name: str) -> Rollout:
     """Write a reference solution in the solver's format, with errors in these steps."""
-    solver = table.setting.roles["generator"]
+    solver = ctx.run_context.roles["generator"]
     assert isinstance(solver, StepSolver)
-    rng = make_keyed_rng("written", table.setting.seed, table.turn, problem.id, name)
+    rng = make_keyed_rng("written", ctx.run_context.seed, ctx.turn, problem.id, name)
     return demonstration_to_rollout(
-        table.setting.task.demonstrate(problem, rng, errors), problem, solver, f"{problem.id}/{name}"
+        ctx.run_context.task.demonstrate(problem, rng, errors), problem, solver, f"{problem.id}/{name}"
     )
 
 
-def make_human_pair(table: Table, problem: Problem, weak: Weak, flip: float = 0.0) -> tuple[Trace, Trace] | None:
+def make_human_pair(ctx: Context, problem: Problem, weak: Weak, flip: float = 0.0) -> tuple[Rollout, Rollout] | None:
     """Return a chosen and a rejected solution of a weak solver, swapped with probability `flip`.
 
     None where the mistake does not change the answer: people look only at the answer.
     """
-    rng = make_keyed_rng("human", table.setting.seed, table.turn, problem.id)
-    at = 0 if weak == "first" else rng.randrange(table.setting.task.step_count(problem))
-    good, bad = write_solution(table, problem, set(), "good"), write_solution(table, problem, {at}, "bad")
+    rng = make_keyed_rng("human", ctx.run_context.seed, ctx.turn, problem.id)
+    at = 0 if weak == "first" else rng.randrange(ctx.run_context.task.step_count(problem))
+    good, bad = write_solution(ctx, problem, set(), "good"), write_solution(ctx, problem, {at}, "bad")
     if bad.correct == 1.0:
         return None
     return (bad, good) if rng.random() < flip else (good, bad)
 
 
-def align_pairs(rows: Traces, pairs: list[Pair]) -> tuple[Traces, list[Pair]]:
+def align_pairs(rows: Rollouts, pairs: list[Pair]) -> tuple[Rollouts, list[Pair]]:
     """Return winner and loser of each pair as neighbouring rows in the reward model's tokens, and the pairs that are left. A
     pair is dropped where one of its sides did not fit into the context."""
-    found = {t.subject.id: t for t in rows}
+    found = {t.target.id: t for t in rows}
     kept = [pair for pair in pairs if pair[1].id in found and pair[2].id in found]
-    return Traces(found[side.id] for _, *sides in kept for side in sides), kept
+    return Rollouts(found[side.id] for _, *sides in kept for side in sides), kept
 
 
-def to_given_rollout(trace: Trace) -> Trace:
+def to_given_rollout(rollout: Rollout) -> Rollout:
     """Convert a rollout of another version of a policy to a row to train on, with the same ids. It is never
     used for a policy gradient."""
-    segments = tuple(replace(segment, trained=segment.policy is not None) for segment in trace.segments)
-    return replace(trace, segments=segments, origin="given", temperature=1.0)
+    segments = tuple(replace(segment, trained=segment.policy is not None) for segment in rollout.segments)
+    return replace(rollout, segments=segments, origin="given", temperature=1.0)
 
 
-def record_pairs(table: Table, pairs: Sequence[Pair]) -> list[Pair]:
+def record_pairs(ctx: Context, pairs: Sequence[Pair]) -> list[Pair]:
     """Record the pairs in the run folder, with their kinds as the reason, and return those that are new in this round."""
-    return [(reason, winner, loser) for reason, winner, loser in pairs if table.add_preference(winner, loser, reason)]
+    return [(reason, winner, loser) for reason, winner, loser in pairs if ctx.add_preference(winner, loser, reason)]
 
 
-def recall_pairs(table: Table, seat: str, kept: Sequence[Preference], count: int) -> list[Pair]:
+def recall_pairs(ctx: Context, agent: str, kept: Sequence[Preference], count: int) -> list[Pair]:
     """Draw `count` of the recorded pairs, or all there are, at random by the turn."""
-    chosen = make_keyed_rng("recall", table.setting.seed, table.turn, seat).sample(range(len(kept)), min(len(kept), count))
-    policy = table.setting.policies[seat]
+    chosen = make_keyed_rng("recall", ctx.run_context.seed, ctx.turn, agent).sample(range(len(kept)), min(len(kept), count))
+    policy = ctx.run_context.policies[agent]
     return [(kept[i].reason, *kept[i].to_rollouts(policy)) for i in sorted(chosen)]
 
 
-def make_pair_batch(recipe: Recipe, seat: str, pairs: Sequence[Pair], **more: Any) -> Lesson:
+def make_pair_batch(recipe: Recipe, agent: str, pairs: Sequence[Pair], **more: Any) -> TrainBatch:
     """Make a train batch of pairs: winner and loser as neighbouring rows with labels 1 and 0, each pair one unit."""
-    rows = Traces(side for _, *sides in pairs for side in sides)
+    rows = Rollouts(side for _, *sides in pairs for side in sides)
     units = [row // 2 for row in range(len(rows))]
-    return recipe.lesson(seat, rows, labels=[1.0, 0.0] * len(pairs), units=units, **more)
+    return recipe.train_batch(agent, rows, labels=[1.0, 0.0] * len(pairs), units=units, **more)

@@ -21,8 +21,8 @@ from milonga.recipes.base import RECIPES, Recipe, RecipeOptions
 from milonga.recipes.outcome import outcome_credit, outcome_rewards, sample_useful_groups
 from milonga.roles import Dialect, ImplicitScorer, Role, StepSolver
 from milonga.schedule import Schedule, always, warm_up
-from milonga.table import Table
-from milonga.types import Floats, Lesson, Traces
+from milonga.context import Context
+from milonga.types import Floats, TrainBatch, Rollouts
 
 
 class PrimeOptions(RecipeOptions):
@@ -67,7 +67,7 @@ class Prime(Recipe):
     paradigm = "cooperative"
     granularity = "token"
     truth = "answers"
-    seats = {"generator": StepSolver, "verifier": ImplicitScorer}
+    agents = {"generator": StepSolver, "verifier": ImplicitScorer}
     lead = "generator"
     overlap = "its problems are those that are solved now and then, and its verifier learns from labels"
     bindings = {
@@ -99,53 +99,55 @@ class Prime(Recipe):
     def schedule(self) -> Schedule:
         return warm_up("verifier", self.options.prm_warmup) + always("generator")
 
-    def play(self, table: Table) -> Traces:
+    def rollout(self, ctx: Context) -> Rollouts:
         """Sample rollouts of problems whose accuracy is within the range of the options."""
-        if not table.setting.engine.has_same_vocabulary(self.policies["generator"], self.policies["verifier"]):
+        if not ctx.run_context.engine.has_same_vocabulary(self.policies["generator"], self.policies["verifier"]):
             raise ConfigError("'prime' rewards the generator's tokens: generator and verifier need models of one vocabulary")
         tries = self.objectives["generator"].max_tries
-        return sample_useful_groups(table, "generator", self.filter_by_accuracy, tries, self.rollouts)
+        return sample_useful_groups(ctx, "generator", self.filter_by_accuracy, tries, self.rollouts)
 
-    def filter_by_accuracy(self, solutions: Traces) -> Traces:
+    def filter_by_accuracy(self, solutions: Rollouts) -> Rollouts:
         """Keep the rollouts of problems whose accuracy is within the range of the options."""
-        return Traces(trace for trace, kept in zip(solutions, self.mask_by_accuracy(solutions), strict=True) if kept)
+        return Rollouts(rollout for rollout, kept in zip(solutions, self.mask_by_accuracy(solutions), strict=True) if kept)
 
-    def mask_by_accuracy(self, solutions: Traces) -> np.ndarray:
+    def mask_by_accuracy(self, solutions: Rollouts) -> np.ndarray:
         """Return a boolean mask, one per rollout: whether its problem's accuracy is within the range of the options."""
         low, high = self.options.accuracy_low, self.options.accuracy_high
         return filter_by_accuracy(solutions.correct, solutions.problem_ids, low, high)
 
-    def credit(self, table: Table, played: Traces) -> Iterator[Lesson]:
+    def credit(self, ctx: Context, rollouts: Rollouts) -> Iterator[TrainBatch]:
         """Yield the train batches of both. Each is learned before the next is asked for, so `before` scores with the updated
         reward model."""
-        if table.learner == "verifier" or self.options.prm_update == "before":
-            yield self.credit_verifier(played, self.compute_token_rewards(table, played))
-        if table.learner == "generator":
-            rewards = self.compute_token_rewards(table, played)
-            yield self.credit_generator(table, played, rewards)
+        if ctx.learner == "verifier" or self.options.prm_update == "before":
+            yield self.credit_verifier(rollouts, self.compute_token_rewards(ctx, rollouts))
+        if ctx.learner == "generator":
+            rewards = self.compute_token_rewards(ctx, rollouts)
+            yield self.credit_generator(ctx, rollouts, rewards)
             if self.options.prm_update == "after":
-                yield self.credit_verifier(played, rewards)
+                yield self.credit_verifier(rollouts, rewards)
 
-    def compute_token_rewards(self, table: Table, solutions: Traces) -> list[Floats]:
+    def compute_token_rewards(self, ctx: Context, solutions: Rollouts) -> list[Floats]:
         """Compute r_t = beta log(phi(y_t) / ref(y_t)) on the sampled tokens, for all rollouts at once: one float array each."""
         beta = self.objectives["verifier"].beta
-        return [beta * ratio for ratio in table.score_tokens("verifier", solutions)]
+        return [beta * ratio for ratio in ctx.score_tokens("verifier", solutions)]
 
-    def credit_verifier(self, solutions: Traces, rewards: list[Floats]) -> Lesson:
+    def credit_verifier(self, solutions: Rollouts, rewards: list[Floats]) -> TrainBatch:
         """Make the reward model's train batch: cross-entropy of sigmoid(sum of r_t) against the outcome. Rollouts of problems
         outside the accuracy range have weight 0."""
         known = ~np.isnan(solutions.correct) & self.mask_by_accuracy(solutions)
         labels = [float(label) for label in np.nan_to_num(solutions.correct)]
-        lesson = self.lesson("verifier", solutions, labels=labels, weights=[float(k) for k in known], sources={"answers": 1.0})
-        lesson.notes |= compute_pair_accuracy(rewards, solutions)
-        return lesson
+        train_batch = self.train_batch(
+            "verifier", solutions, labels=labels, weights=[float(k) for k in known], sources={"answers": 1.0}
+        )
+        train_batch.notes |= compute_pair_accuracy(rewards, solutions)
+        return train_batch
 
-    def credit_generator(self, table: Table, solutions: Traces, rewards: list[Floats]) -> Lesson:
+    def credit_generator(self, ctx: Context, solutions: Rollouts, rewards: list[Floats]) -> TrainBatch:
         """Make the generator's train batch: A = A_outcome + A_process. Each has its own baseline within the problem."""
         o, objective = self.options, self.objectives["generator"]
         kept = self.mask_by_accuracy(solutions)
-        outcomes = np.where(kept, outcome_rewards(table, solutions, objective), np.nan)
-        outcome = [array * k for array, k in zip(outcome_credit(table, solutions, objective), kept, strict=True)]
+        outcomes = np.where(kept, outcome_rewards(ctx, solutions, objective), np.nan)
+        outcome = [array * k for array, k in zip(outcome_credit(ctx, solutions, objective), kept, strict=True)]
         form = ImplicitCredit(cast(Normaliser, objective.advantage), o.loo, o.level, o.length_norm, o.gamma)
         process = form.advantages(
             rescale_rewards(rewards, solutions, o.process_norm), outcomes, solutions, solutions.problem_ids
@@ -154,15 +156,15 @@ class Prime(Recipe):
         advantages = combine_advantages(outcome, process, weights, solutions, o.whitening)
         notes = process_contribution_stats(outcome, process, weights, solutions)
         sources = {"answers": 1 - notes["process_share"], "verifier": notes["process_share"]}
-        return self.lesson("generator", solutions, advantages=advantages, sources=sources, notes=notes)
+        return self.train_batch("generator", solutions, advantages=advantages, sources=sources, notes=notes)
 
-    def measure(self, table: Table) -> dict[str, float | None]:
+    def measure(self, ctx: Context) -> dict[str, float | None]:
         """Measure whether the implicit rewards, trained without step labels, find the first wrong step: the step AUROC."""
-        checks = table.judge("verifier", table.ask("generator", table.problems(), 2))
+        checks = ctx.judge("verifier", ctx.ask("generator", ctx.problems(), 2))
         return {"verifier/step_auroc": step_auroc(checks)}
 
 
-def compute_pair_accuracy(rewards: list[Floats], solutions: Traces) -> dict[str, float]:
+def compute_pair_accuracy(rewards: list[Floats], solutions: Rollouts) -> dict[str, float]:
     """Return how often a right rollout scores higher than a wrong one of the same problem; empty without such pairs."""
     groups: dict[str, list[tuple[float, float]]] = {}
     for reward, solution in zip(rewards, solutions, strict=True):
@@ -172,12 +174,12 @@ def compute_pair_accuracy(rewards: list[Floats], solutions: Traces) -> dict[str,
     return {} if found is None else {"pair_accuracy": found}
 
 
-def step_auroc(checks: Traces) -> float | None:
+def step_auroc(checks: Rollouts) -> float | None:
     """Return the AUROC of step scores: right steps against first wrong ones. Steps after the first error are not counted."""
     scores: list[float] = []
     right: list[float] = []
     for check in checks:
-        given, grade = check.reading.value.step_scores, check.subject.grade
+        given, grade = check.parsed.value.step_scores, check.target.grade
         if given is None or grade is None or grade.steps is None or len(given) != len(grade.steps):
             continue
         counted = len(given) if all(grade.steps) else grade.steps.index(False) + 1

@@ -9,7 +9,7 @@ from typing import Any
 from milonga.recipes.self_programs import is_terse
 from milonga.roles.programs import Question
 from milonga.sandbox.values import parse_arguments, to_canonical
-from milonga.table import Table
+from milonga.context import Context
 from milonga.tasks.base import make_keyed_rng
 from milonga.tasks.code_questions import ENTRY, Kind, Worked
 from milonga.types import Problem
@@ -40,19 +40,19 @@ class Buffers:
                 items = [*items, [worked.program, list(worked.inputs), list(worked.outputs), turn]]
         self.state[kind] = items[-self.keep :]
 
-    def draw(self, kind: Kind, table: Table, count: int, fresh_first: bool) -> list[Worked]:
+    def draw(self, kind: Kind, ctx: Context, count: int, fresh_first: bool) -> list[Worked]:
         """Draw entries for the solver: with `fresh_first` those of the last turn first, and the rest uniformly."""
         items = self.state.get(kind, [])
-        rng = make_keyed_rng("buffer", kind, table.setting.seed, table.turn)
-        fresh = [item for item in items if fresh_first and item[3] >= int(table.turn) - 1]
-        older = [item for item in items if not (fresh_first and item[3] >= int(table.turn) - 1)]
+        rng = make_keyed_rng("buffer", kind, ctx.run_context.seed, ctx.turn)
+        fresh = [item for item in items if fresh_first and item[3] >= int(ctx.turn) - 1]
+        older = [item for item in items if not (fresh_first and item[3] >= int(ctx.turn) - 1)]
         first = rng.sample(fresh, min(count, len(fresh)))
         return [parse_worked(item) for item in [*first, *rng.sample(older, min(count - len(first), len(older)))]]
 
-    def sample_reference_prompts(self, kind: Kind, table: Table, count: int, each: int) -> list[Problem]:
+    def sample_reference_prompts(self, kind: Kind, ctx: Context, count: int, each: int) -> list[Problem]:
         """Sample `count` prompts for a proposer of programs, each with earlier programs as references."""
-        rng = make_keyed_rng("references", kind, table.setting.seed, table.turn, self.size(kind))
-        texts, items = Question(is_terse(table)), self.state[kind]
+        rng = make_keyed_rng("references", kind, ctx.run_context.seed, ctx.turn, self.size(kind))
+        texts, items = Question(is_terse(ctx)), self.state[kind]
         out = []
         for number in range(count):
             shown_ones = [parse_worked(item) for item in rng.sample(items, min(each, len(items)))]
@@ -60,9 +60,9 @@ class Buffers:
             out.append(Problem(f"{kind}/{number}", text, ""))
         return out
 
-    def sample_program_prompts(self, table: Table, count: int) -> list[Problem]:
+    def sample_program_prompts(self, ctx: Context, count: int) -> list[Problem]:
         """Sample `count` prompts for the proposer of inputs, each with a program of the other two buffers."""
-        rng = make_keyed_rng("programs", table.setting.seed, table.turn)
+        rng = make_keyed_rng("programs", ctx.run_context.seed, ctx.turn)
         items = [*self.state["deduction"], *self.state["abduction"]]
         drawn = [parse_worked(rng.choice(items)).program for _ in range(count)]
         return [Problem(f"induction/{n}", program, "", {"program": program}) for n, program in enumerate(drawn)]

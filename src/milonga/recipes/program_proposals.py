@@ -25,10 +25,10 @@ from milonga.recipes.self_programs import (
     make_worked_example,
     run_drafts,
 )
-from milonga.table import Table
+from milonga.context import Context
 from milonga.tasks.base import assign_split
 from milonga.tasks.code_questions import KINDS, Kind, Worked, remove_comments
-from milonga.types import Problem, Trace, Traces
+from milonga.types import Problem, Rollout, Rollouts
 
 PROPOSERS: dict[Kind, str] = {kind: f"{kind}_proposer" for kind in KINDS}
 SOLVERS: dict[Kind, str] = {"deduction": "deducer", "abduction": "abducer", "induction": "inducer"}
@@ -74,105 +74,103 @@ class TaskMaker:
     probes: int
     """G: answers to each valid proposal, from which its solve rate is estimated."""
 
-    def seed_buffers(self, table: Table) -> None:
+    def seed_buffers(self, ctx: Context) -> None:
         """Seed the buffers: from the identity on, the untrained model proposes until there are enough programs. Nobody learns
         from that."""
-        o, count = self.options, table.setting.batch
-        self.buffers.state.update(make_initial_state(get_code_task(table).tiny))
+        o, count = self.options, ctx.run_context.batch
+        self.buffers.state.update(make_initial_state(get_code_task(ctx).tiny))
         for _ in range(o.seed_rounds):
-            asked = table.ask(
-                PROPOSERS["deduction"], self.buffers.sample_reference_prompts("deduction", table, count, o.references)
+            asked = ctx.ask(
+                PROPOSERS["deduction"], self.buffers.sample_reference_prompts("deduction", ctx, count, o.references)
             )
-            found = filter_valid(self.run_proposals(table, asked, bare=True))
+            found = filter_valid(self.run_proposals(ctx, asked, bare=True))
             for kind in ("deduction", "abduction"):
                 self.buffers.admit(kind, found, 0)
             if self.buffers.size("deduction") >= o.seeds * count:
                 break
-        asked = table.ask(PROPOSERS["induction"], self.buffers.sample_program_prompts(table, count))
-        self.buffers.admit("induction", filter_valid(self.run_proposals(table, asked)), 0)
+        asked = ctx.ask(PROPOSERS["induction"], self.buffers.sample_program_prompts(ctx, count))
+        self.buffers.admit("induction", filter_valid(self.run_proposals(ctx, asked)), 0)
 
-    def fill_from_task(self, table: Table, count: int, turn: int) -> None:
+    def fill_from_task(self, ctx: Context, count: int, turn: int) -> None:
         """Add the task's own functions to the buffers, in place of proposals."""
-        problems = [problem for problem in table.problems(count) if assign_split(problem.answer) == "train"]
+        problems = [problem for problem in ctx.problems(count) if assign_split(problem.answer) == "train"]
         for kind in KINDS:
             found = [make_worked_example(problem, kind, self.options.inputs) for problem in problems]
             self.buffers.admit(kind, [worked for worked in found if worked.has_question(kind, self.options.shown)], turn)
 
-    def sample_questions(self, table: Table) -> dict[Kind, list[Problem]]:
+    def sample_questions(self, ctx: Context) -> dict[Kind, list[Problem]]:
         """Draw the solver's training questions: a batch of each kind, or all there are."""
-        o, count = self.options, table.setting.batch
-        drawn = {kind: self.buffers.draw(kind, table, count, o.fresh_first) for kind in KINDS}
+        o, count = self.options, ctx.run_context.batch
+        drawn = {kind: self.buffers.draw(kind, ctx, count, o.fresh_first) for kind in KINDS}
         return {
-            kind: [make_question(table, kind, worked, f"{kind}/{n}", o.shown) for n, worked in enumerate(some)]
+            kind: [make_question(ctx, kind, worked, f"{kind}/{n}", o.shown) for n, worked in enumerate(some)]
             for kind, some in drawn.items()
         }
 
-    def make_held_out_questions(self, table: Table, count: int) -> dict[Kind, list[Problem]]:
+    def make_held_out_questions(self, ctx: Context, count: int) -> dict[Kind, list[Problem]]:
         """Return the solver's held-out questions, about `count` programs that nobody may propose."""
-        o, problems = self.options, find_held_out_functions(get_code_task(table), table.split, count)
+        o, problems = self.options, find_held_out_functions(get_code_task(ctx), ctx.split, count)
         known = {kind: [make_worked_example(problem, kind, o.inputs) for problem in problems] for kind in KINDS}
         return {
             kind: [
-                make_question(table, kind, w, f"ladder/{n}", o.shown)
-                for n, w in enumerate(some)
-                if w.has_question(kind, o.shown)
+                make_question(ctx, kind, w, f"ladder/{n}", o.shown) for n, w in enumerate(some) if w.has_question(kind, o.shown)
             ]
             for kind, some in known.items()
         }
 
-    def run_proposals(self, table: Table, proposals: Traces, bare: bool = False) -> list[Worked | str]:
+    def run_proposals(self, ctx: Context, proposals: Rollouts, bare: bool = False) -> list[Worked | str]:
         """Execute each proposal. Return its program with inputs and outputs, or why it is not valid. `bare` strips comments."""
         o, drafts = self.options, []
         for proposal in proposals:
-            program, inputs = extract_draft(proposal) if proposal.reading.is_valid else ("", ())
+            program, inputs = extract_draft(proposal) if proposal.parsed.is_valid else ("", ())
             enough = "program" not in proposal.problem.data or len(inputs) == o.inputs
             kept = remove_comments(program) if bare or o.strip_comments else program
             drafts.append((kept, inputs if enough else ()))
-        return run_drafts(get_code_task(table), drafts, o.longest)
+        return run_drafts(get_code_task(ctx), drafts, o.longest)
 
-    def probe_proposals(self, table: Table, kind: Kind, count: int) -> tuple[Traces, dict[str, Worked], Traces]:
+    def probe_proposals(self, ctx: Context, kind: Kind, count: int) -> tuple[Rollouts, dict[str, Worked], Rollouts]:
         """Sample proposals. Return them without void ones (no verdict by the sandbox, or a held-out program), the valid ones by
         id, and sampled answers to these."""
         o = self.options
         if kind == "induction":
-            prompts = self.buffers.sample_program_prompts(table, count)
+            prompts = self.buffers.sample_program_prompts(ctx, count)
         else:
-            prompts = self.buffers.sample_reference_prompts(kind, table, count, o.references)
-        asked = table.ask(PROPOSERS[kind], prompts)
-        found = {proposal.id: ran for proposal, ran in zip(asked, self.run_proposals(table, asked), strict=True)}
+            prompts = self.buffers.sample_reference_prompts(kind, ctx, count, o.references)
+        asked = ctx.ask(PROPOSERS[kind], prompts)
+        found = {proposal.id: ran for proposal, ran in zip(asked, self.run_proposals(ctx, asked), strict=True)}
         if unknown := list(found.values()).count(UNKNOWN):
-            table.dropped[f"{PROPOSERS[kind]}: {UNKNOWN}"] += unknown
+            ctx.dropped[f"{PROPOSERS[kind]}: {UNKNOWN}"] += unknown
         good = {id: ran for id, ran in found.items() if isinstance(ran, Worked)}
-        about = [make_question(table, kind, worked, f"probe/{id}", o.shown, id) for id, worked in good.items()]
-        return asked.select(lambda p: found[p.id] not in VOID), good, table.ask(SOLVERS[kind], about, self.probes)
+        target = [make_question(ctx, kind, worked, f"probe/{id}", o.shown, id) for id, worked in good.items()]
+        return asked.select(lambda p: found[p.id] not in VOID), good, ctx.ask(SOLVERS[kind], target, self.probes)
 
-    def propose(self, table: Table, kind: Kind, turn: int) -> list[Trace]:
+    def propose(self, ctx: Context, kind: Kind, turn: int) -> list[Rollout]:
         """Return new proposals of a kind and the probes of their difficulty. Valid ones enter the buffers."""
-        proposals, good, probes = self.probe_proposals(table, kind, table.setting.batch)
+        proposals, good, probes = self.probe_proposals(ctx, kind, ctx.run_context.batch)
         barred = {"all": (), "non_one": (1.0,), "non_extremes": (0.0, 1.0)}[self.options.admission]
         rates = {id: rate for id, rate in compute_solve_rates(probes).items() if not np.isnan(rate) and rate not in barred}
         self.buffers.admit(kind, [worked for id, worked in good.items() if id in rates], turn)
         return [*proposals, *probes]
 
 
-def compute_solve_rates(played: Traces) -> dict[str, float]:
+def compute_solve_rates(rollouts: Rollouts) -> dict[str, float]:
     """Return proposal id to solve rate; NaN where one of the answers could not be graded."""
     found: dict[str, list[float]] = {}
-    for trace in played:
-        if trace.problem.source is not None:
-            found.setdefault(trace.problem.source, []).append(trace.correct)
+    for rollout in rollouts:
+        if rollout.problem.source is not None:
+            found.setdefault(rollout.problem.source, []).append(rollout.correct)
     return {id: float(np.mean(answers)) for id, answers in found.items()}
 
 
 def compute_kind_metrics(
-    kind: Kind, proposals: Traces, answers: Traces, solved: Traces, rates: dict[str, float]
+    kind: Kind, proposals: Rollouts, answers: Rollouts, solved: Rollouts, rates: dict[str, float]
 ) -> dict[str, float]:
     """Return the turn's metrics of a kind. `distinct` answers to one question show that probes are really sampled."""
     known = [rates[p.id] for p in proposals if p.id in rates and not np.isnan(rates[p.id])]
     groups: dict[str, set[str | None]] = {}
     for answer in answers:
         if answer.problem.source is not None:
-            groups.setdefault(answer.problem.source, set()).add(answer.reading.value.answer)
+            groups.setdefault(answer.problem.source, set()).add(answer.parsed.value.answer)
     found = {
         "valid": mean([float(p.id in rates) for p in proposals]),
         "learnable": mean([float(0 < rate < 1) for rate in known]),

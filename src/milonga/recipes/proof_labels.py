@@ -9,70 +9,70 @@ from milonga.evals.defects import Finding, defect_metrics
 from milonga.evals.metrics import mean
 from milonga.roles.derivations import Examination, find_flaws
 from milonga.roles.proofs import Analysis, make_graded_proof
-from milonga.table import Table
+from milonga.context import Context
 from milonga.tasks.base import make_keyed_rng
-from milonga.types import Problem, Trace, Traces
+from milonga.types import Problem, Rollout, Rollouts
 
-Labelled = list[tuple[Trace, float]]
+Labelled = list[tuple[Rollout, float]]
 
 
-def examine_proof(proof: Trace) -> Examination:
+def examine_proof(proof: Rollout) -> Examination:
     """Examine a proof exactly: its flaws and its true score."""
-    return find_flaws(proof.problem, proof.reading.value.steps, proof.reading.value.answer)
+    return find_flaws(proof.problem, proof.parsed.value.steps, proof.parsed.value.answer)
 
 
-def true_quality(analysis: Trace) -> float:
+def true_quality(analysis: Rollout) -> float:
     """Return the quality of an analysis by the exact rubric."""
-    said: Analysis = analysis.reading.value
-    return analysis_quality(said.defects, said.score or 0.0, examine_proof(analysis.subject).flaws)
+    said: Analysis = analysis.parsed.value
+    return analysis_quality(said.defects, said.score or 0.0, examine_proof(analysis.target).flaws)
 
 
-def make_graded_proofs(table: Table, problems: Sequence[Problem]) -> Labelled:
+def make_graded_proofs(ctx: Context, problems: Sequence[Problem]) -> Labelled:
     """Make a derivation of each problem, with equally many of each score, and the score that an expert would give it."""
     out = []
     for number, problem in enumerate(problems):
-        rng = make_keyed_rng("derivation", table.setting.seed, table.turn, problem.id)
+        rng = make_keyed_rng("derivation", ctx.run_context.seed, ctx.turn, problem.id)
         score = LEVELS[number % len(LEVELS)]
-        dialect = table.setting.roles["verifier"].dialect
-        proof = make_graded_proof(table.setting.task, problem, rng, score, dialect, f"{table.turn}/proof/{problem.id}")
+        dialect = ctx.run_context.roles["verifier"].dialect
+        proof = make_graded_proof(ctx.run_context.task, problem, rng, score, dialect, f"{ctx.turn}/proof/{problem.id}")
         out.append((proof, score))
     return out
 
 
-def label_by_votes(table: Table, problems: Sequence[Problem], votes: tuple[int, int, int], confirm_at: float) -> Labelled:
+def label_by_votes(ctx: Context, problems: Sequence[Problem], votes: tuple[int, int, int], confirm_at: float) -> Labelled:
     """Sample proofs of the generator and label them by `n` analyses, with `m` judgements of each that found something.
 
     See `auto_label`. Proofs without a clear vote are dropped, and counted.
     """
     n, m, k = votes
-    proofs = table.ask("generator", problems)
-    analyses = filter_readable(table.ask("verifier", proofs, n))
-    judged = filter_readable(table.ask("meta_verifier", analyses.select(lambda a: a.reading.value.score < 1), m))
+    proofs = ctx.ask("generator", problems)
+    analyses = filter_readable(ctx.ask("verifier", proofs, n))
+    judged = filter_readable(ctx.ask("meta_verifier", analyses.select(lambda a: a.parsed.value.score < 1), m))
     confirms: dict[str, list[bool]] = {}
     for judgement in judged:
-        confirms.setdefault(judgement.subject.id, []).append(judgement.reading.value.score >= confirm_at)
+        confirms.setdefault(judgement.target.id, []).append(judgement.parsed.value.score >= confirm_at)
     out: Labelled = []
     for proof in proofs:
-        mine = [a for a in analyses if a.subject is proof]
-        label = auto_label([a.reading.value.score for a in mine], [has_majority(confirms.get(a.id, [])) for a in mine], k)
+        mine = [a for a in analyses if a.target is proof]
+        label = auto_label([a.parsed.value.score for a in mine], [has_majority(confirms.get(a.id, [])) for a in mine], k)
         if label is None:
-            table.dropped["generator: no label by votes"] += 1
+            ctx.dropped["generator: no label by votes"] += 1
         else:
             out.append((proof, label))
     return out
 
 
-def filter_readable(traces: Traces) -> Traces:
+def filter_readable(rollouts: Rollouts) -> Rollouts:
     """Keep the rollouts that could be parsed."""
-    return traces.select(lambda trace: trace.reading.is_valid)
+    return rollouts.select(lambda rollout: rollout.parsed.is_valid)
 
 
-def mean_scores(traces: Traces) -> dict[str, float]:
+def mean_scores(rollouts: Rollouts) -> dict[str, float]:
     """Return target id to the mean of its parsable scores; targets without any are missing."""
     found: dict[str, list[float]] = {}
-    for trace in filter_readable(traces):
-        found.setdefault(trace.subject.id, []).append(trace.reading.value.score)
-    return {subject: sum(scores) / len(scores) for subject, scores in found.items()}
+    for rollout in filter_readable(rollouts):
+        found.setdefault(rollout.target.id, []).append(rollout.parsed.value.score)
+    return {target: sum(scores) / len(scores) for target, scores in found.items()}
 
 
 AUDITED = (
@@ -83,23 +83,23 @@ AUDITED = (
 )
 
 
-def audit(table: Table, count: int, generator: bool) -> dict[str, float | None]:
+def audit(ctx: Context, count: int, generator: bool) -> dict[str, float | None]:
     """Compare verifier and meta-verifier with the exact truth of `count` derivations. For a generator that grades itself, also
     measure whether it claims more than its proofs are worth, and whether the verifier scores them too high."""
-    problems = table.problems(count)
-    checks = table.ask("verifier", Traces(proof for proof, _ in make_graded_proofs(table, problems)))
-    said = [(check.reading.value, check.reading.is_valid, examine_proof(check.subject).flaws) for check in checks]
+    problems = ctx.problems(count)
+    checks = ctx.ask("verifier", Rollouts(proof for proof, _ in make_graded_proofs(ctx, problems)))
+    said = [(check.parsed.value, check.parsed.is_valid, examine_proof(check.target).flaws) for check in checks]
     found = defect_metrics([Finding(value.defects, value.score if valid else None, flaws) for value, valid, flaws in said])
-    judged = mean_scores(table.ask("meta_verifier", filter_readable(checks)))
+    judged = mean_scores(ctx.ask("meta_verifier", filter_readable(checks)))
     out = {f"verifier/{name}": value for name, value in found.items()}
     out["meta_verifier/accuracy"] = mean([judged.get(check.id) == true_quality(check) for check in filter_readable(checks)])
     if not generator:
         return out
-    proofs = table.ask("generator", problems)
-    given = mean_scores(table.ask("verifier", proofs))
+    proofs = ctx.ask("generator", problems)
+    given = mean_scores(ctx.ask("verifier", proofs))
     flawed = filter_readable(proofs).select(lambda proof: examine_proof(proof).score < 1)
     return out | {
         "generator/proof_score": mean([examine_proof(proof).score for proof in proofs]),
-        "generator/over_claim": mean([proof.reading.value.analysis.value.score == 1 for proof in flawed]),
+        "generator/over_claim": mean([proof.parsed.value.analysis.value.score == 1 for proof in flawed]),
         "verifier/score_gap": mean([given[proof.id] - examine_proof(proof).score for proof in proofs if proof.id in given]),
     }

@@ -11,11 +11,11 @@ from typing import Any, Literal
 
 from milonga.evals.metrics import mean
 from milonga.recipes.conversing import list_turns
-from milonga.roles.searcher import make_reading_problem
-from milonga.table import Table
+from milonga.roles.searcher import make_parsed_problem
+from milonga.context import Context
 from milonga.tasks.base import assign_split, make_keyed_rng, normalise_text
 from milonga.tasks.search import Search, mentions_answer
-from milonga.types import Problem, Trace, Traces
+from milonga.types import Problem, Rollout, Rollouts
 
 MOST_CHARACTERS = 1000
 ReaderKind = Literal["auto", "exact", "model", "none"]
@@ -35,11 +35,11 @@ class Rules:
     hide_answer: bool
     """Whether no search may mention the answer, not even the first one."""
 
-    def find_broken_rule(self, proposal: Trace, searches: Sequence[str], seen: Sequence[str]) -> str | None:
+    def find_broken_rule(self, proposal: Rollout, searches: Sequence[str], seen: Sequence[str]) -> str | None:
         """Return the first rule that a proposal breaks, in the order of the paper; None where it breaks none."""
-        question, answer = str(proposal.reading.value.question), proposal.problem.text
-        if not proposal.reading.is_valid:
-            return proposal.reading.invalid
+        question, answer = str(proposal.parsed.value.question), proposal.problem.text
+        if not proposal.parsed.is_valid:
+            return proposal.parsed.invalid
         if len(question) > MOST_CHARACTERS or len(question.split()) < self.min_words:
             return "too short or too long"
         if mentions_answer(question, answer):
@@ -57,27 +57,27 @@ class Rules:
         return None if assign_split(question) == "train" else "held-out question"
 
 
-def list_searches(table: Table, talk: Trace) -> list[str]:
+def list_searches(ctx: Context, talk: Rollout) -> list[str]:
     """Return the searches of a conversation that the tool answered."""
-    role = table.setting.roles[talk.seat]
+    role = ctx.run_context.roles[talk.agent]
     calls = [role.parse_tool_call(turn.text) for turn in list_turns(talk)[:-1]]
     return [call for call in calls if call is not None]
 
 
-def list_seen_passages(table: Table, talk: Trace) -> list[str]:
+def list_seen_passages(ctx: Context, talk: Rollout) -> list[str]:
     """Return the passages that the tool returned in a conversation, each once."""
-    tool = table.setting.task.tool
+    tool = ctx.run_context.task.tool
     assert tool is not None
-    return list(dict.fromkeys(passage for search in list_searches(table, talk) for passage in tool.answer(search)))
+    return list(dict.fromkeys(passage for search in list_searches(ctx, talk) for passage in tool.answer(search)))
 
 
-def add_noise_passages(table: Table, proposals: Traces, count: int) -> list[list[str]]:
+def add_noise_passages(ctx: Context, proposals: Rollouts, count: int) -> list[list[str]]:
     """Return the passages that each proposer saw, shuffled with up to `count` passages that only others of the batch saw."""
-    seen = [list_seen_passages(table, proposal) for proposal in proposals]
+    seen = [list_seen_passages(ctx, proposal) for proposal in proposals]
     everything = list(dict.fromkeys(passage for passages in seen for passage in passages))
     out = []
     for proposal, own in zip(proposals, seen, strict=True):
-        rng = make_keyed_rng("noise", table.setting.seed, table.turn, proposal.id)
+        rng = make_keyed_rng("noise", ctx.run_context.seed, ctx.turn, proposal.id)
         others = [passage for passage in everything if passage not in own]
         shown = [*own, *rng.sample(others, min(count, len(others)))]
         rng.shuffle(shown)
@@ -85,9 +85,9 @@ def add_noise_passages(table: Table, proposals: Traces, count: int) -> list[list
     return out
 
 
-def make_problem(proposal: Trace) -> Problem:
+def make_problem(proposal: Rollout) -> Problem:
     """Make the problem of a proposal. Its answer was given before the question was written."""
-    return Problem(f"posed/{proposal.id}", proposal.reading.value.question, proposal.problem.text, source=proposal.id)
+    return Problem(f"posed/{proposal.id}", proposal.parsed.value.question, proposal.problem.text, source=proposal.id)
 
 
 def verify_exactly(task: Search, problems: Sequence[Problem], shown: Sequence[Sequence[str]]) -> list[bool]:
@@ -95,11 +95,13 @@ def verify_exactly(task: Search, problems: Sequence[Problem], shown: Sequence[Se
     return [problem.answer in task.derive_answers(problem.text, some) for problem, some in zip(problems, shown, strict=True)]
 
 
-def verify_by_model(table: Table, problems: Sequence[Problem], shown: Sequence[Sequence[str]]) -> list[bool]:
+def verify_by_model(ctx: Context, problems: Sequence[Problem], shown: Sequence[Sequence[str]]) -> list[bool]:
     """Return for each problem whether the reader's initial weights find the answer in the passages; False where the prompt does
     not fit."""
-    asked = [make_reading_problem(p.id, p.text, p.answer, some) for p, some in zip(problems, shown, strict=True)]
-    right = {trace.problem.id for trace in table.ask("reader", asked, tag="ref") if trace.correct == 1.0} if asked else set()
+    asked = [make_parsed_problem(p.id, p.text, p.answer, some) for p, some in zip(problems, shown, strict=True)]
+    right = (
+        {rollout.problem.id for rollout in ctx.ask("reader", asked, tag="ref") if rollout.correct == 1.0} if asked else set()
+    )
     return [problem.id in right for problem in problems]
 
 
@@ -112,16 +114,16 @@ class Gate:
     noise: int
     unique: bool
 
-    def filter_proposals(self, table: Table, proposals: Traces) -> tuple[list[Problem], dict[str, str]]:
+    def filter_proposals(self, ctx: Context, proposals: Rollouts) -> tuple[list[Problem], dict[str, str]]:
         """Return the questions that pass, and proposal id to reason for those that do not."""
         reasons: dict[str, str] = {}
         for proposal in proposals:
-            broken = self.rules.find_broken_rule(proposal, list_searches(table, proposal), list_seen_passages(table, proposal))
+            broken = self.rules.find_broken_rule(proposal, list_searches(ctx, proposal), list_seen_passages(ctx, proposal))
             reasons |= {} if broken is None else {proposal.id: broken}
         readable = proposals.select(lambda proposal: proposal.id not in reasons)
-        problems, task = [make_problem(proposal) for proposal in readable], table.setting.task
+        problems, task = [make_problem(proposal) for proposal in readable], ctx.run_context.task
         assert isinstance(task, Search)
-        found = self.verify_answers(table, task, problems, add_noise_passages(table, readable, self.noise))
+        found = self.verify_answers(ctx, task, problems, add_noise_passages(ctx, readable, self.noise))
         for proposal, problem, read in zip(readable, problems, found, strict=True):
             if not read:
                 reasons[proposal.id] = "the reader does not find the answer"
@@ -129,19 +131,19 @@ class Gate:
                 reasons[proposal.id] = "it has another answer"
         return [problem for problem in problems if problem.source not in reasons], reasons
 
-    def verify_answers(self, table: Table, task: Search, problems: list[Problem], shown: list[list[str]]) -> list[bool]:
+    def verify_answers(self, ctx: Context, task: Search, problems: list[Problem], shown: list[list[str]]) -> list[bool]:
         """Return for each problem whether the reader finds its answer in the passages."""
         if self.reader == "none":
             return [True] * len(problems)
         if self.reader == "model" or not task.exact:
-            return verify_by_model(table, problems, shown)
+            return verify_by_model(ctx, problems, shown)
         return verify_exactly(task, problems, shown)
 
 
-def compute_question_metrics(task: Search, proposals: Traces, passed: Sequence[Problem]) -> dict[str, float | None]:
+def compute_question_metrics(task: Search, proposals: Rollouts, passed: Sequence[Problem]) -> dict[str, float | None]:
     """Return the shares of wrong and ambiguous proposals by the exact truth, before the filter, and the hops of those that
     pass."""
-    readable = [make_problem(proposal) for proposal in proposals if proposal.reading.is_valid]
+    readable = [make_problem(proposal) for proposal in proposals if proposal.parsed.is_valid]
     known = [(problem.answer, task.find_answers(problem.text)) for problem in readable]
     return {
         "proposer/wrong": mean([answer not in found for answer, found in known]),
@@ -150,7 +152,7 @@ def compute_question_metrics(task: Search, proposals: Traces, passed: Sequence[P
     }
 
 
-def compute_solve_rates(solutions: Traces) -> Rates:
+def compute_solve_rates(solutions: Rollouts) -> Rates:
     """Return the solve rate of each question, by the id of its proposal."""
     tries: dict[str | None, list[float]] = {}
     for solution in solutions:
@@ -158,7 +160,7 @@ def compute_solve_rates(solutions: Traces) -> Rates:
     return {source: mean(correct) or 0.0 for source, correct in tries.items()}
 
 
-def compute_turn_metrics(proposals: Traces, solutions: Traces, rates: Rates) -> dict[str, float]:
+def compute_turn_metrics(proposals: Rollouts, solutions: Rollouts, rates: Rates) -> dict[str, float]:
     """Return the share of questions of a turn that passed, and their solve rates; only for new ones, not those of the pool."""
     fresh = [rate for source, rate in rates.items() if source is not None]
     reused = solutions.select(lambda solution: solution.problem.source is None)
@@ -187,9 +189,9 @@ class Pool:
         kept = [row for row in self.state.get("pool", []) if turn - row[0] < self.age and row[1] != problem.text]
         self.state["pool"] = [*kept, [turn, problem.text, problem.answer, solved]]
 
-    def draw(self, table: Table, count: int, below: float) -> list[Problem]:
+    def draw(self, ctx: Context, count: int, below: float) -> list[Problem]:
         """Draw questions with a solve rate of at most `below`, each at most once."""
         known = [row for row in self.state.get("pool", []) if row[3] <= below]
-        rng = make_keyed_rng("reuse", table.setting.seed, table.turn)
+        rng = make_keyed_rng("reuse", ctx.run_context.seed, ctx.turn)
         chosen = rng.sample(known, min(count, len(known)))
-        return [Problem(f"reused/{table.turn}/{n}", text, answer) for n, (_, text, answer, _) in enumerate(chosen)]
+        return [Problem(f"reused/{ctx.turn}/{n}", text, answer) for n, (_, text, answer, _) in enumerate(chosen)]

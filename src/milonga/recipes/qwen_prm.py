@@ -14,9 +14,9 @@ from milonga.recipes.base import RECIPES
 from milonga.recipes.scoring import NAN, Labelled, Scoring, ScoringOptions, estimate_step_values
 from milonga.roles import StepScorer, StepSolver, StepVerifier
 from milonga.roles.scorer import Aggregate
-from milonga.table import Table
+from milonga.context import Context
 from milonga.tasks.base import make_keyed_rng
-from milonga.types import Traces
+from milonga.types import Rollouts
 
 VALUES = ("mc_hard", "mc_soft")
 """Labels that are values of prefixes (Monte Carlo). The others say which steps are right; one head never learns both kinds."""
@@ -43,7 +43,7 @@ class QwenPrm(Scoring):
     name = "qwen_prm"
     paper = "arXiv 2501.07301"
     truth = "answers"
-    seats = {"generator": StepSolver, "verifier": StepScorer, "judge": StepVerifier}
+    agents = {"generator": StepSolver, "verifier": StepScorer, "judge": StepVerifier}
     only_sampled = ("judge",)
     Options = QwenPrmOptions
     options: QwenPrmOptions
@@ -56,26 +56,26 @@ class QwenPrm(Scoring):
     def default_aggregate(self) -> Aggregate:
         return "last_step" if self.options.labels in VALUES else "product"
 
-    def label(self, table: Table, solutions: Traces) -> list[Labelled]:
+    def label(self, ctx: Context, solutions: Rollouts) -> list[Labelled]:
         """Label the steps of the solutions that have any, drop those without consensus, and sample at most `solutions` of
         them."""
         readable = solutions.select(lambda t: len(t.steps) > 0)
-        labels = self.label_steps(table, readable)
+        labels = self.label_steps(ctx, readable)
         kept = [Labelled(t, steps) for t, steps in zip(readable, labels, strict=True) if steps is not None]
         # Sampled, not the first ones: those would be of the first problems alone.
-        rng = make_keyed_rng("solutions", table.setting.seed, table.turn)
+        rng = make_keyed_rng("solutions", ctx.run_context.seed, ctx.turn)
         chosen = rng.sample(range(len(kept)), min(len(kept), self.options.solutions or len(kept)))
         return [kept[i] for i in sorted(chosen)]
 
-    def label_steps(self, table: Table, solutions: Traces) -> list[list[float] | None]:
+    def label_steps(self, ctx: Context, solutions: Rollouts) -> list[list[float] | None]:
         """Return one label per step up to the first error, and NaN after it; None for a solution that is dropped."""
         how = self.options.labels
         if how == "truth":
             return [labels_from_first_error(len(t.steps), t.grade.first_error if t.grade else None) for t in solutions]
-        judged = self.judge_first_errors(table, solutions) if how not in VALUES else []
+        judged = self.judge_first_errors(ctx, solutions) if how not in VALUES else []
         if how == "judge":
             return [labels_from_first_error(len(t.steps), first) for t, first in zip(solutions, judged, strict=True)]
-        rates = estimate_step_values(table, solutions, self.options.completions)
+        rates = estimate_step_values(ctx, solutions, self.options.completions)
         hard = [fill_after_zero(hard_labels(r, self.options.tau), NAN) for r in rates]
         # Soft labels stop where the hard ones do.
         soft = [[r if h == h else NAN for r, h in zip(*both, strict=True)] for both in zip(rates, hard, strict=True)]
@@ -85,12 +85,12 @@ class QwenPrm(Scoring):
         agree = [find_first_zero(h) == first for h, first in zip(hard, judged, strict=True)]
         return [steps if same else None for steps, same in zip(labels, agree, strict=True)]
 
-    def judge_first_errors(self, table: Table, solutions: Traces) -> list[int | None]:
+    def judge_first_errors(self, ctx: Context, solutions: Rollouts) -> list[int | None]:
         """Return the judge's first error of each solution: -1 for none, None where no verification could be parsed."""
         votes, found = self.options.votes, dict[str, Counter[int]]()
-        for check in table.judge("judge", solutions, votes, greedy=votes == 1):
-            if check.reading.value.steps is not None:
-                found.setdefault(check.subject.id, Counter())[find_first_zero(check.reading.value.steps)] += 1
+        for check in ctx.judge("judge", solutions, votes, greedy=votes == 1):
+            if check.parsed.value.steps is not None:
+                found.setdefault(check.target.id, Counter())[find_first_zero(check.parsed.value.steps)] += 1
         return [found[t.id].most_common(1)[0][0] if t.id in found else None for t in solutions]
 
     def sources(self) -> dict[str, float]:

@@ -31,9 +31,9 @@ from milonga.recipes.thinking import (
 )
 from milonga.roles import Predictor, Thinker
 from milonga.schedule import Action, Phase, Schedule, always
-from milonga.table import Table
+from milonga.context import Context
 from milonga.tasks.base import make_keyed_rng
-from milonga.types import Lesson, Problem, Traces
+from milonga.types import TrainBatch, Problem, Rollouts
 
 FORMAT = "format"
 
@@ -66,7 +66,7 @@ class Rlp(Recipe):
     paradigm = "single policy"
     granularity = "sequence"
     truth = "text"
-    seats = {"generator": Thinker, "predictor": Predictor}
+    agents = {"generator": Thinker, "predictor": Predictor}
     lead = "generator"
     overlap = "what a thought is worth is a score under the weights of the moment"
     bindings = {
@@ -91,59 +91,57 @@ class Rlp(Recipe):
         begin = Phase("generator", 1, enter=(Action("snapshot", self.policies["generator"], "ema"),))
         return Schedule((imitate, begin)) + always("generator")
 
-    def play(self, table: Table) -> Traces:
+    def rollout(self, ctx: Context) -> Rollouts:
         """Sample thoughts about one place in each line. They see only what stands before it."""
-        if table.phase == FORMAT:
-            return self.write_format_examples(table)
-        places = cut_lines(table, table.problems(), self.options.pick, self.options.target_span)
+        if ctx.phase == FORMAT:
+            return self.write_format_examples(ctx)
+        places = cut_lines(ctx, ctx.problems(), self.options.pick, self.options.target_span)
         return (
-            self.write_plain_lines(table, places)
+            self.write_plain_lines(ctx, places)
             if self.options.next_token == "only"
-            else sample_thoughts(table, places, self.rollouts)
+            else sample_thoughts(ctx, places, self.rollouts)
         )
 
-    def write_format_examples(self, table: Table) -> Traces:
+    def write_format_examples(self, ctx: Context) -> Rollouts:
         """Write format examples like those a model may have met in pretraining: plain lines, and some with a scratchpad in
         tags."""
-        places = cut_lines(table, table.problems(self.options.format_lines), "answer")
+        places = cut_lines(ctx, ctx.problems(self.options.format_lines), "answer")
         count = round(self.options.format_share * len(places))
-        teacher, task = table.setting.roles["generator"], table.setting.task
-        keys = [make_keyed_rng("demonstration", table.setting.seed, table.turn, place.id) for place in places[:count]]
+        teacher, task = ctx.run_context.roles["generator"], ctx.run_context.task
+        keys = [make_keyed_rng("demonstration", ctx.run_context.seed, ctx.turn, place.id) for place in places[:count]]
         texts = [teacher.demonstrate(task, place, key)[1] for place, key in zip(places, keys, strict=False)]
-        return Traces([*table.write("generator", places[:count], texts), *self.write_plain_lines(table, places[count:])])
+        return Rollouts([*ctx.write("generator", places[:count], texts), *self.write_plain_lines(ctx, places[count:])])
 
-    def write_plain_lines(self, table: Table, places: list[Problem]) -> Traces:
+    def write_plain_lines(self, ctx: Context, places: list[Problem]) -> Rollouts:
         """Write the whole lines as plain text: to be predicted from the beginning, not to be graded."""
-        written = table.write("predictor", [replace(p, text="") for p in places], [str(p.data["line"]) for p in places])
-        return Traces(replace(trace, grade=None) for trace in written)
+        written = ctx.write("predictor", [replace(p, text="") for p in places], [str(p.data["line"]) for p in places])
+        return Rollouts(replace(rollout, grade=None) for rollout in written)
 
-    def credit(self, table: Table, played: Traces) -> Iterator[Lesson]:
-        if table.phase == FORMAT:
-            yield make_imitation_batch(self, "generator", played)
+    def credit(self, ctx: Context, rollouts: Rollouts) -> Iterator[TrainBatch]:
+        if ctx.phase == FORMAT:
+            yield make_imitation_batch(self, "generator", rollouts)
             return
         if self.options.next_token != "only":
-            yield self.credit_thoughts(table, played)
+            yield self.credit_thoughts(ctx, rollouts)
         if self.options.next_token != "none":
-            places = list({t.problem.id: t.problem for t in played}.values())
+            places = list({t.problem.id: t.problem for t in rollouts}.values())
             objective = OBJECTIVES.get("cross_entropy")
-            yield Lesson(self.policies["generator"], objective, self.write_plain_lines(table, places), sources={"text": 1.0})
+            yield TrainBatch(self.policies["generator"], objective, self.write_plain_lines(ctx, places), sources={"text": 1.0})
 
-    def credit_thoughts(self, table: Table, thoughts: Traces) -> Lesson:
+    def credit_thoughts(self, ctx: Context, thoughts: Rollouts) -> TrainBatch:
         """Make the train batch of the thoughts. r(c) = log p(x_t | x_<t, c) - log p_ema(x_t | x_<t); the baseline is the other
         thoughts about the same place.
 
         The second term is the same for all of them: it says what thinking gains, and cancels in the advantage.
         """
         places = {t.problem.id: t.problem for t in thoughts}
-        known = dict(
-            zip(places, score_next_tokens(table, make_plain_prompts(table, list(places.values())), "ema"), strict=True)
-        )
-        after, before = score_next_tokens(table, thoughts), np.array([known[id] for id in thoughts.problem_ids])
+        known = dict(zip(places, score_next_tokens(ctx, make_plain_prompts(ctx, list(places.values())), "ema"), strict=True))
+        after, before = score_next_tokens(ctx, thoughts), np.array([known[id] for id in thoughts.problem_ids])
         rewards = after - before
         spread = group_stds(rewards, thoughts.problem_ids)
         self.require_signal(float(spread.mean()))
         objective = self.objectives["generator"]
-        penalties = table.compute_kl_penalties(thoughts, objective)
+        penalties = ctx.compute_kl_penalties(thoughts, objective)
         advantages = outcome_advantages(rewards, thoughts, thoughts.problem_ids, objective, penalties)
         notes = {
             "reward": float(rewards.mean()),
@@ -153,7 +151,7 @@ class Rlp(Recipe):
             "ce_baseline": -float(before.mean()),
             "copy_rate": copy_rate(thoughts),
         }
-        return self.lesson("generator", thoughts, advantages=advantages, sources={"text": 1.0}, notes=notes)
+        return self.train_batch("generator", thoughts, advantages=advantages, sources={"text": 1.0}, notes=notes)
 
     def require_signal(self, spread: float) -> None:
         """Raise an error if the rewards do not vary; checked once, at the first thoughts."""
@@ -164,22 +162,22 @@ class Rlp(Recipe):
             )
         self.state["begun"] = True
 
-    def measure(self, table: Table) -> dict[str, float | None]:
+    def measure(self, ctx: Context) -> dict[str, float | None]:
         """Measure the cross-entropy of the answer's first tokens on held-out lines: after the own thought, after that of
         another line, without one, and of the EMA copy without one; and the accuracy with a thought and without."""
-        places = cut_lines(table, table.problems(self.options.measured), "answer", self.options.target_span)
-        thoughts, bare = sample_thoughts(table, places, 1), make_plain_prompts(table, places)
-        ended = table.complete("generator", [(t, 1) for t in thoughts if t.steps])
+        places = cut_lines(ctx, ctx.problems(self.options.measured), "answer", self.options.target_span)
+        thoughts, bare = sample_thoughts(ctx, places, 1), make_plain_prompts(ctx, places)
+        ended = ctx.complete("generator", [(t, 1) for t in thoughts if t.steps])
         found = {
-            "ce_thought": -score_next_tokens(table, thoughts),
-            "ce_shuffled": -score_next_tokens(table, swap_thoughts(thoughts)),
-            "ce_plain": -score_next_tokens(table, bare),
-            "ce_baseline": -score_next_tokens(table, bare, "ema"),
+            "ce_thought": -score_next_tokens(ctx, thoughts),
+            "ce_shuffled": -score_next_tokens(ctx, swap_thoughts(thoughts)),
+            "ce_plain": -score_next_tokens(ctx, bare),
+            "ce_baseline": -score_next_tokens(ctx, bare, "ema"),
         }
         out = {f"generator/{key}": mean(values) for key, values in found.items()}
         out["generator/gain"] = mean(found["ce_baseline"] - found["ce_thought"])
         out["generator/accuracy"] = float(np.nansum(ended.correct)) / len(thoughts)
-        out["generator/plain_accuracy"] = mean(table.ask("predictor", places).correct)
+        out["generator/plain_accuracy"] = mean(ctx.ask("predictor", places).correct)
         out["generator/copy_rate"] = copy_rate(thoughts)
         out["generator/thought_length"] = mean([float(t.length) for t in thoughts])
         return out

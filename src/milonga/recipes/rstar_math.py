@@ -29,9 +29,9 @@ from milonga.recipes.searching import (
 from milonga.roles import Dialect, Role, StepScorer, StepSolver
 from milonga.roles.scorer import Aggregate
 from milonga.schedule import Action, Phase, Schedule
-from milonga.table import Table
+from milonga.context import Context
 from milonga.tasks.base import make_keyed_rng
-from milonga.types import Lesson, Traces
+from milonga.types import TrainBatch, Rollouts
 
 
 class RstarMathOptions(SearchOptions):
@@ -72,7 +72,7 @@ class RstarMath(Recipe):
     paradigm = "self-improvement"
     granularity = "step"
     truth = "answers"
-    seats = {"generator": StepSolver, "verifier": StepScorer}
+    agents = {"generator": StepSolver, "verifier": StepScorer}
     lead = "generator"
     overlap = "its search is guided by scores, and its rounds build on those before"
     bindings = {
@@ -107,74 +107,76 @@ class RstarMath(Recipe):
 
     def schedule(self) -> Schedule:
         """Search, then train both. What the search found stays in the state until then: a round resumes at any of its turns."""
-        anew = {seat: (Action("reset", policy),) for seat, policy in self.policies.items()}
+        anew = {agent: (Action("reset", policy),) for agent, policy in self.policies.items()}
         search = Phase("verifier", self.options.searches, name="search")
         model = Phase("verifier", 1, enter=anew["verifier"] if self.options.restart == "base" else (), name="learn")
         return Schedule((), (search, model, Phase("generator", 1, enter=anew["generator"])))
 
-    def play(self, table: Table) -> Traces:
-        if table.phase == "search":
-            return self.search(table)
-        return Traces([]) if table.learner == "verifier" else self.write_solutions(table)
+    def rollout(self, ctx: Context) -> Rollouts:
+        if ctx.phase == "search":
+            return self.search(ctx)
+        return Rollouts([]) if ctx.learner == "verifier" else self.write_solutions(ctx)
 
-    def credit(self, table: Table, played: Traces) -> Iterator[Lesson]:
-        if table.phase == "search":
+    def credit(self, ctx: Context, rollouts: Rollouts) -> Iterator[TrainBatch]:
+        if ctx.phase == "search":
             return
-        if table.learner == "generator":
-            if len(played):
-                yield self.credit_policy(table, played)
+        if ctx.learner == "generator":
+            if len(rollouts):
+                yield self.credit_policy(ctx, rollouts)
             self.state["learned"] = True
             return
-        lesson = self.credit_pairs(table) if self.objectives["verifier"].kind == "bradley_terry" else self.credit_values(table)
-        if len(lesson.traces):
-            yield lesson
-        self.state["accuracy"] = self.held_out_accuracy(table)
+        train_batch = self.credit_pairs(ctx) if self.objectives["verifier"].kind == "bradley_terry" else self.credit_values(ctx)
+        if len(train_batch.rollouts):
+            yield train_batch
+        self.state["accuracy"] = self.held_out_accuracy(ctx)
 
-    def search(self, table: Table) -> Traces:
+    def search(self, ctx: Context) -> Rollouts:
         """Search trees over new problems and keep what both models will learn from. Returns the solutions that were reached."""
         o, state = self.options, self.state
         if state["learned"]:
             state |= {"round": state["round"] + 1, "searched": [], "learned": False}
-        first = table.start + table.drawn
-        problems = table.problems()
+        first = ctx.start + ctx.drawn
+        problems = ctx.problems()
         places = {problem.id: first + number for number, problem in enumerate(problems)}
         late = state["round"] >= o.guided
-        search = self.make_search(table, guided=late and state["accuracy"] >= o.min_accuracy)
-        roots = make_roots(table, corrupt_answer_keys(table, problems, o.wrong_keys))
-        run_simulations(table, roots, self.rollouts, search)
+        search = self.make_search(ctx, guided=late and state["accuracy"] >= o.min_accuracy)
+        roots = make_roots(ctx, corrupt_answer_keys(ctx, problems, o.wrong_keys))
+        run_simulations(ctx, roots, self.rollouts, search)
         if late and o.more:
-            run_simulations(table, [root for root in roots if not root.rights], o.more, search)
-        state["searched"] = state["searched"] + [harvest_tree(r, places[r.trace.problem.id], o.margin, o.edits) for r in roots]
-        return Traces(way[-1].trace for root in roots for way in iterate_paths(root))
+            run_simulations(ctx, [root for root in roots if not root.rights], o.more, search)
+        state["searched"] = state["searched"] + [
+            harvest_tree(r, places[r.rollout.problem.id], o.margin, o.edits) for r in roots
+        ]
+        return Rollouts(way[-1].rollout for root in roots for way in iterate_paths(root))
 
-    def make_search(self, table: Table, guided: bool, blind: bool = False) -> Search:
+    def make_search(self, ctx: Context, guided: bool, blind: bool = False) -> Search:
         """Make the search settings. An outcome model gives no value to an unfinished solution, and so cannot guide."""
         guided = guided and not self.is_outcome_model
-        values = (lambda nodes: score_nodes(table, nodes)) if guided or blind else None
+        values = (lambda nodes: score_nodes(ctx, nodes)) if guided or blind else None
         return Search(self.options, values, guided, blind)
 
-    def write_solutions(self, table: Table) -> Traces:
+    def write_solutions(self, ctx: Context) -> Rollouts:
         """Write all solutions that the round's searches reached as rollouts of the policy."""
-        task, searched = table.setting.task, self.state["searched"]
-        found = [(task.problem(table.split, tree["index"]), text) for tree in searched for text, _, _ in tree["solutions"]]
-        return table.write("generator", [problem for problem, _ in found], [text for _, text in found])
+        task, searched = ctx.run_context.task, self.state["searched"]
+        found = [(task.problem(ctx.split, tree["index"]), text) for tree in searched for text, _, _ in tree["solutions"]]
+        return ctx.write("generator", [problem for problem, _ in found], [text for _, text in found])
 
-    def credit_policy(self, table: Table, solutions: Traces) -> Lesson:
+    def credit_policy(self, ctx: Context, solutions: Rollouts) -> TrainBatch:
         """Cross-entropy on the best right solutions of each problem; the others weigh nothing."""
         trees = self.state["searched"]
         o = self.options
-        rng = make_keyed_rng("pick", table.setting.seed, table.turn) if o.pick == "random" else None
+        rng = make_keyed_rng("pick", ctx.run_context.seed, ctx.turn) if o.pick == "random" else None
         chosen_of = {t["problem"]: select_best_solutions(t["solutions"], o.top, o.solved_min, rng) for t in trees}
         chosen = [float(t.text in chosen_of[t.problem.id]) for t in solutions]
         weights = term_weights(["best"] * len(solutions), {"best": 1.0}, chosen, [float(t.length) for t in solutions])
         solved = [any(right for _, right, _ in tree["solutions"]) for tree in trees]
         notes = {"solved": mean(solved) or 0.0, "chosen": sum(chosen), "round": float(self.state["round"])}
-        return self.lesson("generator", solutions, weights=weights, sources={"answers": 1.0}, notes=notes)
+        return self.train_batch("generator", solutions, weights=weights, sources={"answers": 1.0}, notes=notes)
 
-    def credit_pairs(self, table: Table) -> Lesson:
+    def credit_pairs(self, ctx: Context) -> TrainBatch:
         """-log sigmoid(v(winner) - v(loser)) at the last token of the step, divided by the sum of the weights."""
-        rows, weights = record_pair_rows(table, self.select_trees(held_out=False))
-        return self.lesson(
+        rows, weights = record_pair_rows(ctx, self.select_trees(held_out=False))
+        return self.train_batch(
             "verifier",
             rows,
             labels=[1.0, 0.0] * (len(rows) // 2),
@@ -184,27 +186,29 @@ class RstarMath(Recipe):
             notes={"pairs": len(rows) / 2},
         )
 
-    def credit_values(self, table: Table) -> Lesson:
+    def credit_values(self, ctx: Context) -> TrainBatch:
         """Make a train batch for comparison: targets are the Q of each step (value_mse), or the answer alone (value_bce)."""
-        rows, targets = make_value_rows(table, self.select_trees(held_out=False), self.is_outcome_model)
-        return self.lesson("verifier", rows, targets=targets, sources={"answers": 1.0}, notes={"solutions": float(len(rows))})
+        rows, targets = make_value_rows(ctx, self.select_trees(held_out=False), self.is_outcome_model)
+        return self.train_batch(
+            "verifier", rows, targets=targets, sources={"answers": 1.0}, notes={"solutions": float(len(rows))}
+        )
 
     def select_trees(self, held_out: bool) -> list[Harvest]:
         """Select the searched trees of held-out problems, or the others."""
         return [tree for tree in self.state["searched"] if is_held_out(tree) == held_out]
 
-    def held_out_accuracy(self, table: Table) -> float:
+    def held_out_accuracy(self, ctx: Context) -> float:
         """Return the pair accuracy of the model just trained, on problems that it has not learned from; 0 where there are
         none."""
-        rows, _, _ = make_pair_rows(table, self.select_trees(held_out=True))
-        last = [float(numbers[-1]) for numbers in table.score_tokens("verifier", rows)]
+        rows, _, _ = make_pair_rows(ctx, self.select_trees(held_out=True))
+        last = [float(numbers[-1]) for numbers in ctx.score_tokens("verifier", rows)]
         return mean([float(won > lost) for won, lost in zip(last[::2], last[1::2], strict=True)]) or 0.0
 
-    def measure(self, table: Table) -> dict[str, float | None]:
+    def measure(self, ctx: Context) -> dict[str, float | None]:
         """Search held-out problems without answers: how often the end with the highest value is right, and how often any end
         is."""
-        roots = make_roots(table, table.problems(self.options.measured))
-        run_simulations(table, roots, self.rollouts, self.make_search(table, guided=True, blind=True))
+        roots = make_roots(ctx, ctx.problems(self.options.measured))
+        run_simulations(ctx, roots, self.rollouts, self.make_search(ctx, guided=True, blind=True))
         ends = [select_best_end(root) for root in roots]
         return {
             "search/accuracy": mean([float(end is not None and end.right) for end in ends]),

@@ -25,8 +25,8 @@ from milonga.recipes.conversing import (
 from milonga.recipes.imitation import make_imitation_batch, sample_demonstrations
 from milonga.roles import Corrector, Dialect, Role
 from milonga.schedule import Action, Phase, Schedule
-from milonga.table import Table
-from milonga.types import Floats, Lesson, Traces
+from milonga.context import Context
+from milonga.types import Floats, TrainBatch, Rollouts
 
 FORMAT, STAGE1, STAGE2 = "format", "stage1", "stage2"
 BASE = "base"
@@ -67,7 +67,7 @@ class Score(Recipe):
     paradigm = "single policy"
     granularity = "turn"
     truth = "answers"
-    seats = {"generator": Corrector}
+    agents = {"generator": Corrector}
     lead = "generator"
     bindings = {"own": "", "lora": "", "shared": ""}
     defaults = {"policies": {"generator": {"objective": {"preset": "grpo", "advantage": "leave_one_out"}}}}
@@ -91,52 +91,52 @@ class Score(Recipe):
         intro = (Phase("generator", self.options.formats, name=FORMAT), begin, rest)
         return Schedule(intro, (Phase("generator", 1, name=STAGE2),))
 
-    def play(self, table: Table) -> Traces:
+    def rollout(self, ctx: Context) -> Rollouts:
         """Sample conversations of two turns, each with a first attempt of its own."""
-        if table.phase == FORMAT:
-            return self.write_format_examples(table)
-        problems, offline = table.problems(), round(self.options.offline_first_attempts * self.rollouts)
-        with table.cache_conversations():
-            first = table.ask("generator", problems, self.rollouts - offline)
+        if ctx.phase == FORMAT:
+            return self.write_format_examples(ctx)
+        problems, offline = ctx.problems(), round(self.options.offline_first_attempts * self.rollouts)
+        with ctx.cache_conversations():
+            first = ctx.ask("generator", problems, self.rollouts - offline)
             if offline:
-                first = Traces([*first, *table.ask("generator", problems, offline, tag=BASE)])
-            return filter_comparable(self.sample_corrections(table, first))
+                first = Rollouts([*first, *ctx.ask("generator", problems, offline, tag=BASE)])
+            return filter_comparable(self.sample_corrections(ctx, first))
 
-    def sample_corrections(self, table: Table, first: Traces) -> Traces:
+    def sample_corrections(self, ctx: Context, first: Rollouts) -> Rollouts:
         """Sample the second turns."""
-        return table.reply("generator", first, self.make_instructions(table, first))
+        return ctx.reply("generator", first, self.make_instructions(ctx, first))
 
-    def make_instructions(self, table: Table, first: Traces) -> list[Any]:
+    def make_instructions(self, ctx: Context, first: Rollouts) -> list[Any]:
         """Return the message before each second turn."""
-        role = table.setting.roles["generator"]
+        role = ctx.run_context.roles["generator"]
         assert isinstance(role, Corrector)
         return [role.render_second_turn(attempt.problem) for attempt in first]
 
-    def write_format_examples(self, table: Table) -> Traces:
+    def write_format_examples(self, ctx: Context) -> Rollouts:
         """Write format examples: first solutions by the teacher, and second ones after the model's own first attempts."""
         half = self.options.format_lines // 2
-        plain = sample_demonstrations(table, "generator", half)
-        first = table.ask("generator", table.problems(self.options.format_lines - half))
-        texts = write_teacher_texts(table, "generator", [t.problem for t in first], "second turn")
-        return Traces([*plain, *table.write_reply("generator", first, self.make_instructions(table, first), texts)])
+        plain = sample_demonstrations(ctx, "generator", half)
+        first = ctx.ask("generator", ctx.problems(self.options.format_lines - half))
+        texts = write_teacher_texts(ctx, "generator", [t.problem for t in first], "second turn")
+        return Rollouts([*plain, *ctx.write_reply("generator", first, self.make_instructions(ctx, first), texts)])
 
-    def credit(self, table: Table, played: Traces) -> list[Lesson]:
-        if table.phase == FORMAT:
-            return [make_imitation_batch(self, "generator", played)]
-        if not len(played):
+    def credit(self, ctx: Context, rollouts: Rollouts) -> list[TrainBatch]:
+        if ctx.phase == FORMAT:
+            return [make_imitation_batch(self, "generator", rollouts)]
+        if not len(rollouts):
             return []  # no conversation had room for its second turn, which was counted
-        first = Traces(talk.subject for talk in played)
-        rewards = self.compute_turn_rewards(table.phase, first.correct, played.correct)
-        difference = kl_penalties(played, table.compute_logprobs("generator", played, BASE), 1.0)
-        costs = compute_turn_costs(played, difference, self.select_betas(table.phase))
-        advantages = turn_advantages(rewards, played, played.problem_ids, self.objectives["generator"], costs)
-        notes = {key: value for key, value in compute_change_metrics(first, played).items() if value is not None}
+        first = Rollouts(talk.target for talk in rollouts)
+        rewards = self.compute_turn_rewards(ctx.phase, first.correct, rollouts.correct)
+        difference = kl_penalties(rollouts, ctx.compute_logprobs("generator", rollouts, BASE), 1.0)
+        costs = compute_turn_costs(rollouts, difference, self.select_betas(ctx.phase))
+        advantages = turn_advantages(rewards, rollouts, rollouts.problem_ids, self.objectives["generator"], costs)
+        notes = {key: value for key, value in compute_change_metrics(first, rollouts).items() if value is not None}
         for turn in range(2):
-            spans = [talk.turn_spans[turn] for talk in played]
+            spans = [talk.turn_spans[turn] for talk in rollouts]
             apart = [float(kl[start:end].sum()) for kl, (start, end) in zip(difference, spans, strict=True)]
             notes[f"kl_turn{turn + 1}"] = mean(apart) or 0.0
         notes["reward"] = mean(rewards[-1]) or 0.0
-        return [self.lesson("generator", played, advantages=advantages, sources={"answers": 1.0}, notes=notes)]
+        return [self.train_batch("generator", rollouts, advantages=advantages, sources={"answers": 1.0}, notes=notes)]
 
     def compute_turn_rewards(self, stage: str, first: Floats, second: Floats) -> list[Floats]:
         """Return the rewards of each turn, shape (conversations,) each. In stage I the first turn has reward 0: only its KL
@@ -154,8 +154,8 @@ class Score(Recipe):
             return o.beta2, o.beta1
         return o.beta1 if o.stage2_beta_turn1 is None else o.stage2_beta_turn1, o.beta1
 
-    def measure(self, table: Table) -> dict[str, float | None]:
-        with table.cache_conversations():
-            second = self.sample_corrections(table, table.ask("generator", table.problems(self.options.measured)))
-        figures = compute_change_metrics(Traces(talk.subject for talk in second), second)
+    def measure(self, ctx: Context) -> dict[str, float | None]:
+        with ctx.cache_conversations():
+            second = self.sample_corrections(ctx, ctx.ask("generator", ctx.problems(self.options.measured)))
+        figures = compute_change_metrics(Rollouts(talk.target for talk in second), second)
         return {f"generator/{key}": value for key, value in figures.items()}

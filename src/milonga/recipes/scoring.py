@@ -20,9 +20,9 @@ from milonga.recipes.base import Recipe, RecipeOptions
 from milonga.roles import Dialect, Role, StepScorer, StepSolver
 from milonga.roles.scorer import Aggregate
 from milonga.schedule import Schedule, always
-from milonga.table import Table
+from milonga.context import Context
 from milonga.tasks.base import make_keyed_rng
-from milonga.types import Lesson, Problem, Trace, Traces
+from milonga.types import TrainBatch, Problem, Rollout, Rollouts
 
 NAN = float("nan")
 
@@ -31,7 +31,7 @@ NAN = float("nan")
 class Labelled:
     """A solution with the head's target at the end of each step, or at the end of the solution; NaN where there is no label."""
 
-    solution: Trace
+    solution: Rollout
     steps: Sequence[float] = ()
     end: float = NAN
 
@@ -44,7 +44,7 @@ class Labelled:
     def from_json(cls, kept: dict[str, Any], solver: StepSolver, number: int) -> Labelled:
         *steps, end = [NAN if x is None else float(x) for x in kept["labels"]]
         problem = Problem(kept["problem"], kept["text"], "")
-        again = Trace.from_text(f"again/{number}", "generator", problem, kept["solution"], solver.read(kept["solution"]))
+        again = Rollout.from_text(f"again/{number}", "generator", problem, kept["solution"], solver.parse(kept["solution"]))
         return cls(replace(again, finish=kept["finish"]), steps, end)
 
 
@@ -62,7 +62,7 @@ class Scoring(Recipe):
 
     paradigm = "verifier training"
     granularity = "step"
-    seats: ClassVar[dict[str, type[Role]]] = {"generator": StepSolver, "verifier": StepScorer}
+    agents: ClassVar[dict[str, type[Role]]] = {"generator": StepSolver, "verifier": StepScorer}
     lead = "verifier"
     overlap = "its verifier has a value head, and learns from labels that are kept from turn to turn"
     bindings = {
@@ -82,7 +82,7 @@ class Scoring(Recipe):
         correctness."""
 
     @abstractmethod
-    def label(self, table: Table, solutions: Traces) -> list[Labelled]: ...
+    def label(self, ctx: Context, solutions: Rollouts) -> list[Labelled]: ...
 
     @abstractmethod
     def sources(self) -> dict[str, float]:
@@ -95,34 +95,34 @@ class Scoring(Recipe):
     def schedule(self) -> Schedule:
         return always("verifier")
 
-    def play(self, table: Table) -> Traces:
-        return table.ask("generator", table.problems(), self.rollouts)
+    def rollout(self, ctx: Context) -> Rollouts:
+        return ctx.ask("generator", ctx.problems(), self.rollouts)
 
-    def credit(self, table: Table, played: Traces) -> list[Lesson]:
+    def credit(self, ctx: Context, rollouts: Rollouts) -> list[TrainBatch]:
         """Return a train batch of the newly labelled solutions and some replayed ones; none where nothing was labelled."""
-        labelled = self.label(table, played)
+        labelled = self.label(ctx, rollouts)
         if not labelled:
             return []
-        rows, targets = build_value_rows(table, [*labelled, *self.sample_replay(table, len(labelled))])
+        rows, targets = build_value_rows(ctx, [*labelled, *self.sample_replay(ctx, len(labelled))])
         self.add_to_replay(labelled)
         notes = compute_label_metrics(labelled)
-        return [self.lesson("verifier", rows, targets=targets, sources=self.sources(), notes=notes)]
+        return [self.train_batch("verifier", rows, targets=targets, sources=self.sources(), notes=notes)]
 
     def add_to_replay(self, labelled: list[Labelled]) -> None:
         """Add labelled solutions to the replay memory; the newest are kept."""
         kept = [*self.state.get("labelled", []), *(one.to_json() for one in labelled)]
         self.state["labelled"] = kept[max(0, len(kept) - self.options.memory) :]
 
-    def sample_replay(self, table: Table, count: int) -> list[Labelled]:
+    def sample_replay(self, ctx: Context, count: int) -> list[Labelled]:
         """Sample labelled solutions of earlier turns."""
-        kept, solver = self.state.get("labelled", []), table.setting.roles["generator"]
+        kept, solver = self.state.get("labelled", []), ctx.run_context.roles["generator"]
         assert isinstance(solver, StepSolver)
-        rng = make_keyed_rng("recall", table.setting.seed, table.turn)
+        rng = make_keyed_rng("recall", ctx.run_context.seed, ctx.turn)
         chosen = rng.sample(range(len(kept)), min(len(kept), round(self.options.replay * count)))
         return [Labelled.from_json(kept[i], solver, i) for i in sorted(chosen)]
 
 
-def exact_labels(solution: Trace, stop_at_error: bool = True) -> list[float]:
+def exact_labels(solution: Rollout, stop_at_error: bool = True) -> list[float]:
     """Return the truth of each step, where the task knows it; steps after the first error have no label unless `stop_at_error`
     is False."""
     truth = solution.grade.steps if solution.grade else None
@@ -130,28 +130,28 @@ def exact_labels(solution: Trace, stop_at_error: bool = True) -> list[float]:
     return mask_after_error(labels) if stop_at_error else labels
 
 
-def estimate_step_values(table: Table, solutions: Traces, n: int) -> list[list[float]]:
+def estimate_step_values(ctx: Context, solutions: Rollouts, n: int) -> list[list[float]]:
     """Estimate the value of each step of each solution: the share of n completions from it that arrive at the right answer.
 
     The last step needs none: its value is the correctness of the solution's own answer. Unknown grades (NaN) are left out.
     """
     prefixes = [(solution, k) for solution in solutions for k in range(1, len(solution.steps))]
-    arrived = table.complete("generator", prefixes, n).correct.reshape(len(prefixes), n)
+    arrived = ctx.complete("generator", prefixes, n).correct.reshape(len(prefixes), n)
     known = (~np.isnan(arrived)).sum(1)
     rates = iter(np.where(known > 0, np.nansum(arrived, 1) / np.maximum(known, 1), np.nan))
     return [[*(float(next(rates)) for _ in t.steps[1:]), *([t.correct] if t.steps else [])] for t in solutions]
 
 
-def build_value_rows(table: Table, labelled: Sequence[Labelled]) -> tuple[Traces, list[np.ndarray]]:
+def build_value_rows(ctx: Context, labelled: Sequence[Labelled]) -> tuple[Rollouts, list[np.ndarray]]:
     """Return the labelled solutions as rows in the verifier's tokens, and the targets of its head. Labels map to steps by
     index.
 
     Targets: one float array per row, aligned with its ids; NaN where there is no target.
     """
     found = {one.solution.id: one for one in labelled}
-    rows = table.write("verifier", [one.solution for one in labelled], [one.solution.text for one in labelled])
-    of_steps = step_targets([found[row.subject.id].steps for row in rows], rows)
-    of_ends = outcome_targets([found[row.subject.id].end for row in rows], rows)
+    rows = ctx.write("verifier", [one.solution for one in labelled], [one.solution.text for one in labelled])
+    of_steps = step_targets([found[row.target.id].steps for row in rows], rows)
+    of_ends = outcome_targets([found[row.target.id].end for row in rows], rows)
     return rows, [np.where(np.isnan(end), steps, end) for steps, end in zip(of_steps, of_ends, strict=True)]
 
 

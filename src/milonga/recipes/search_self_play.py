@@ -33,9 +33,9 @@ from milonga.recipes.proposals import (
 )
 from milonga.roles import Searcher, SearchProposer, SearchReader
 from milonga.schedule import Schedule, always
-from milonga.table import Table
+from milonga.context import Context
 from milonga.tasks import Search, Task
-from milonga.types import Floats, Lesson, Problem, Traces
+from milonga.types import Floats, TrainBatch, Problem, Rollouts
 
 
 class SearchSelfPlayOptions(RecipeOptions):
@@ -88,7 +88,7 @@ class SearchSelfPlay(Recipe):
     paradigm = "self-play"
     granularity = "sequence"
     truth = "answers"
-    seats = {"proposer": SearchProposer, "generator": Searcher, "reader": SearchReader}
+    agents = {"proposer": SearchProposer, "generator": Searcher, "reader": SearchReader}
     lead = "generator"
     overlap = "its proposer is paid for questions that are hard now, and reuses those of a pool"
     tasks = ("search",)
@@ -111,9 +111,9 @@ class SearchSelfPlay(Recipe):
             raise ConfigError(
                 "options.baseline = 'group' compares questions for the same answer; set options.proposals=2 or more"
             )
-        for seat in ("proposer", "generator"):
-            if self.objectives[seat].dynamic_sampling:
-                switch = f"policies.{self.policies[seat]}.objective.dynamic_sampling"
+        for agent in ("proposer", "generator"):
+            if self.objectives[agent].dynamic_sampling:
+                switch = f"policies.{self.policies[agent]}.objective.dynamic_sampling"
                 raise ConfigError(f"'{self.name}' lets its proposer make the questions; set {switch}=false")
         self.gate = Gate(Rules(o.min_words, o.min_searches, o.hide_answer), o.reader, o.noise, o.unique)
 
@@ -128,72 +128,72 @@ class SearchSelfPlay(Recipe):
     def schedule(self) -> Schedule:
         return always("generator")
 
-    def play(self, table: Table) -> Traces:
+    def rollout(self, ctx: Context) -> Rollouts:
         """Draw answers, sample questions from them, and sample solutions of those that pass the gate."""
-        proposals = self.propose(table, table.problems())
-        questions, reasons = self.gate.filter_proposals(table, proposals)
+        proposals = self.propose(ctx, ctx.problems())
+        questions, reasons = self.gate.filter_proposals(ctx, proposals)
         if self.options.fill == "resample":
             failed = [proposal.problem for proposal in proposals if proposal.id in reasons]
-            again = self.sample_agent(table, "proposer", failed) if failed else Traces([])
-            more, _ = self.gate.filter_proposals(table, again)
-            questions, proposals = [*questions, *more], Traces([*proposals, *again])
+            again = self.sample_agent(ctx, "proposer", failed) if failed else Rollouts([])
+            more, _ = self.gate.filter_proposals(ctx, again)
+            questions, proposals = [*questions, *more], Rollouts([*proposals, *again])
         elif self.options.fill == "reuse":
-            questions = [*questions, *self.pool.draw(table, len(reasons), self.options.reuse_below)]
+            questions = [*questions, *self.pool.draw(ctx, len(reasons), self.options.reuse_below)]
         self.state["rejected"] = dict(Counter(reasons.values()))
         if not questions:
-            table.dropped["proposer: not one question of this turn is valid"] += len(proposals)
-        solutions = self.sample_agent(table, "generator", questions, self.rollouts) if questions else Traces([])
-        return Traces([*proposals, *solutions])
+            ctx.dropped["proposer: not one question of this turn is valid"] += len(proposals)
+        solutions = self.sample_agent(ctx, "generator", questions, self.rollouts) if questions else Rollouts([])
+        return Rollouts([*proposals, *solutions])
 
-    def propose(self, table: Table, problems: list[Problem]) -> Traces:
+    def propose(self, ctx: Context, problems: list[Problem]) -> Rollouts:
         """Sample questions from the answers of problems; the problems' own questions are shown to nobody."""
         targets = [Problem(f"target/{problem.id}", problem.answer, "") for problem in problems]
-        return self.sample_agent(table, "proposer", targets, self.options.proposals)
+        return self.sample_agent(ctx, "proposer", targets, self.options.proposals)
 
-    def sample_agent(self, table: Table, seat: str, problems: list[Problem], n: int = 1) -> Traces:
+    def sample_agent(self, ctx: Context, agent: str, problems: list[Problem], n: int = 1) -> Rollouts:
         """Sample an agent. One that does not learn uses its initial weights, whatever these weights learn as another agent."""
-        learns = self.options.train in ("both", "proposer" if seat == "proposer" else "solver")
-        return table.ask(seat, problems, n, tag="live" if learns else "ref")
+        learns = self.options.train in ("both", "proposer" if agent == "proposer" else "solver")
+        return ctx.ask(agent, problems, n, tag="live" if learns else "ref")
 
-    def credit(self, table: Table, played: Traces) -> Iterator[Lesson]:
+    def credit(self, ctx: Context, rollouts: Rollouts) -> Iterator[TrainBatch]:
         """Train the proposer, then the solver. Both were sampled before: their log-probabilities are stored with the
         rollouts."""
-        proposals, solutions = (played.select(lambda t, s=seat: t.seat == s) for seat in ("proposer", "generator"))  # type: ignore[misc]
+        proposals, solutions = (rollouts.select(lambda t, s=agent: t.agent == s) for agent in ("proposer", "generator"))  # type: ignore[misc]
         rates = compute_solve_rates(solutions)
         notes = compute_turn_metrics(proposals, solutions, rates) | format_rejections(self.state["rejected"])
         if self.options.train != "solver" and len(proposals) > 1:
-            yield self.credit_proposer(table, proposals, rates, notes)
+            yield self.credit_proposer(ctx, proposals, rates, notes)
         if self.options.train != "proposer" and len(solutions):
-            credit = outcome_credit(table, solutions, self.objectives["generator"])
-            yield self.lesson("generator", solutions, advantages=credit, sources={"answers": 1.0}, notes=notes)
+            credit = outcome_credit(ctx, solutions, self.objectives["generator"])
+            yield self.train_batch("generator", solutions, advantages=credit, sources={"answers": 1.0}, notes=notes)
         for problem in {t.problem.id: t.problem for t in solutions if t.problem.source is not None}.values():
-            self.pool.admit(int(table.turn), problem, rates[problem.source])
+            self.pool.admit(int(ctx.turn), problem, rates[problem.source])
 
-    def credit_proposer(self, table: Table, proposals: Traces, rates: Rates, notes: dict[str, float]) -> Lesson:
+    def credit_proposer(self, ctx: Context, proposals: Rollouts, rates: Rates, notes: dict[str, float]) -> TrainBatch:
         """Make the proposer's train batch: reward for what the solver fails at, `invalid` for what did not pass the gate."""
         o, objective = self.options, self.objectives["proposer"]
         paid = [question_reward(rates[p.id], o.reward, o.low, o.high) if p.id in rates else o.invalid for p in proposals]
-        costs = table.compute_kl_penalties(proposals, objective)
+        costs = ctx.compute_kl_penalties(proposals, objective)
         rewards: Floats = np.array(paid) - (0.0 if costs is None else np.array([cost.sum() for cost in costs]))
         running = self.state.get("running", mean(rewards) or 0.0)
         self.state["running"] = o.decay * running + (1 - o.decay) * (mean(rewards) or 0.0)
         advantages = subtract_baseline(rewards, proposals.problem_ids, o.baseline, running)
         notes = notes | {"proposer_reward": mean(paid) or 0.0}
         sources = {"generator": 1.0}
-        return self.lesson("proposer", proposals, advantages=spread(advantages, proposals), sources=sources, notes=notes)
+        return self.train_batch("proposer", proposals, advantages=spread(advantages, proposals), sources=sources, notes=notes)
 
-    def measure(self, table: Table) -> dict[str, float | None]:
+    def measure(self, ctx: Context) -> dict[str, float | None]:
         """Measure questions from held-out answers against the exact truth, and the solver at the lowest and the highest
         level."""
-        task = table.setting.task
+        task = ctx.run_context.task
         assert isinstance(task, Search)
-        proposals = self.propose(table, table.problems(self.options.measured))
-        questions, _ = self.gate.filter_proposals(table, proposals)
+        proposals = self.propose(ctx, ctx.problems(self.options.measured))
+        questions, _ = self.gate.filter_proposals(ctx, proposals)
         out: dict[str, float | None] = {"proposer/valid": len(questions) / len(proposals)}
         if not task.exact:
             return out | dict.fromkeys(self.measures[1:])
         out |= compute_question_metrics(task, proposals, questions)
         for name, level in (("easiest", task.levels[0]), ("hardest", task.levels[-1])):
-            solved = table.ask("generator", table.draw_problems_at([level] * table.setting.batch), 2)
+            solved = ctx.ask("generator", ctx.draw_problems_at([level] * ctx.run_context.batch), 2)
             out[f"{name}_accuracy"] = mean(solved.correct)
         return out

@@ -10,9 +10,9 @@ from pydantic import Field
 
 from milonga.credit.trees import Node, backpropagate, iterate_paths, select_child
 from milonga.recipes.base import RecipeOptions
-from milonga.table import Table
+from milonga.context import Context
 from milonga.tasks.base import make_keyed_rng
-from milonga.types import Problem, Trace, Traces, Verification
+from milonga.types import Problem, Rollout, Rollouts, Verification
 
 Values = Callable[[Sequence[Node]], list[float]]
 """A value function of nodes, from -1 to 1."""
@@ -47,36 +47,36 @@ class Search:
     """Search without the truth, which otherwise makes an end worth 1 or -1."""
 
 
-def make_roots(table: Table, problems: Sequence[Problem]) -> list[Node]:
+def make_roots(ctx: Context, problems: Sequence[Problem]) -> list[Node]:
     """Return a root for each problem: an empty solution."""
-    return [Node(trace) for trace in table.write("generator", problems, [""] * len(problems))]
+    return [Node(rollout) for rollout in ctx.write("generator", problems, [""] * len(problems))]
 
 
-def run_simulations(table: Table, roots: Sequence[Node], simulations: int, search: Search) -> None:
+def run_simulations(ctx: Context, roots: Sequence[Node], simulations: int, search: Search) -> None:
     """Run `simulations` more walks from each root to an end. A walk that meets an unexpanded node expands it."""
-    sources = [make_keyed_rng("walk", table.setting.seed, table.turn, root.trace.id, root.visits) for root in roots]
+    sources = [make_keyed_rng("walk", ctx.run_context.seed, ctx.turn, root.rollout.id, root.visits) for root in roots]
     untried = math.inf if search.options.untried is None else search.options.untried
     for _ in range(simulations):
         paths = [[root] for root in roots]
         while any(path[-1].end is None for path in paths):
             going = [(path, rng) for path, rng in zip(paths, sources, strict=True) if path[-1].end is None]
-            expand_nodes(table, [path[-1] for path, _ in going if path[-1].children is None], search)
+            expand_nodes(ctx, [path[-1] for path, _ in going if path[-1].children is None], search)
             for path, rng in going:
                 if path[-1].end is None:  # it may have turned out to be a dead end
                     path.append(select_child(path[-1], search.options.explore, untried, rng))
         for path in paths:
-            dead = path[-1].trace.reading.value.answer is None
+            dead = path[-1].rollout.parsed.value.answer is None
             backpropagate(path[-1:] if dead and not search.options.blame else path, path[-1].end or 0.0, path[-1].right)
 
 
-def expand_nodes(table: Table, nodes: Sequence[Node], search: Search) -> None:
+def expand_nodes(ctx: Context, nodes: Sequence[Node], search: Search) -> None:
     """Sample steps after each of these nodes. A node without a surviving step becomes a dead end, and its samples are
     dropped."""
     each, deep = search.options.candidates, [node for node in nodes if node.depth < search.options.depth]
-    sampled = table.complete("generator", [(node.trace, node.depth) for node in deep], each, step=True)
+    sampled = ctx.complete("generator", [(node.rollout, node.depth) for node in deep], each, step=True)
     for number, node in enumerate(deep):
         children = [
-            make_child(table, node, trace, search.options.check) for trace in sampled[number * each : (number + 1) * each]
+            make_child(ctx, node, rollout, search.options.check) for rollout in sampled[number * each : (number + 1) * each]
         ]
         found = {child.step: child for child in children if child is not None}
         node.children = list(found.values())
@@ -93,29 +93,29 @@ def expand_nodes(table: Table, nodes: Sequence[Node], search: Search) -> None:
             child.end = value
 
 
-def make_child(table: Table, node: Node, trace: Trace, check: bool) -> Node | None:
+def make_child(ctx: Context, node: Node, rollout: Rollout, check: bool) -> Node | None:
     """Return a sample as a child node, if it is an answer or one more step, and passes the check. All answers survive, right or
     wrong."""
-    trace = replace(trace, about=())
-    step, value = trace.text[len(node.trace.text) :], trace.reading.value
+    rollout = replace(rollout, targets=())
+    step, value = rollout.text[len(node.rollout.text) :], rollout.parsed.value
     if value.answer is not None:
-        known = trace.grade is not None and trace.grade.correct is not None
-        right = trace.correct == 1.0
-        return Node(trace, step, node.depth, end=1.0 if right else -1.0, right=right) if known else None
-    if trace.finish != "stop" or len(trace.steps) != node.depth + 1:
+        known = rollout.grade is not None and rollout.grade.correct is not None
+        right = rollout.correct == 1.0
+        return Node(rollout, step, node.depth, end=1.0 if right else -1.0, right=right) if known else None
+    if rollout.finish != "stop" or len(rollout.steps) != node.depth + 1:
         return None
-    if check and not table.setting.task.is_computation_right(value.steps[-1]):
+    if check and not ctx.run_context.task.is_computation_right(value.steps[-1]):
         return None
-    return Node(trace, step, node.depth + 1)
+    return Node(rollout, step, node.depth + 1)
 
 
-def score_nodes(table: Table, nodes: Sequence[Node]) -> list[float]:
+def score_nodes(ctx: Context, nodes: Sequence[Node]) -> list[float]:
     """Return the verifier's value of each node: of an end by the whole solution, of others by the newest step.
 
     2 p - 1 is tanh of half its logit. The value is 0 where the verifier cannot parse the solution.
     """
-    judged = {check.subject.id: check.reading.value for check in table.judge("verifier", Traces(n.trace for n in nodes))}
-    return [verification_to_value(node, judged.get(node.trace.id)) for node in nodes]
+    judged = {check.target.id: check.parsed.value for check in ctx.judge("verifier", Rollouts(n.rollout for n in nodes))}
+    return [verification_to_value(node, judged.get(node.rollout.id)) for node in nodes]
 
 
 def verification_to_value(node: Node, said: Verification | None) -> float:
@@ -129,12 +129,12 @@ def verification_to_value(node: Node, said: Verification | None) -> float:
 
 def select_best_end(root: Node) -> Node | None:
     """Select the end with an answer that has the highest value; None where no answer was reached."""
-    ends = [way[-1] for way in iterate_paths(root) if way[-1].trace.reading.value.answer is not None]
+    ends = [way[-1] for way in iterate_paths(root) if way[-1].rollout.parsed.value.answer is not None]
     return max(ends, key=lambda node: node.end or 0.0, default=None)
 
 
-def corrupt_answer_keys(table: Table, problems: list[Problem], share: float) -> list[Problem]:
+def corrupt_answer_keys(ctx: Context, problems: list[Problem], share: float) -> list[Problem]:
     """Replace the answers of a random share of the problems by their neighbours' (label noise)."""
     keys = [problem.answer for problem in problems]
-    rng = make_keyed_rng("wrong keys", table.setting.seed, table.turn)
+    rng = make_keyed_rng("wrong keys", ctx.run_context.seed, ctx.turn)
     return [replace(p, answer=keys[i - 1]) if rng.random() < share else p for i, p in enumerate(problems)]

@@ -28,9 +28,9 @@ from milonga.recipes.injecting import (
 from milonga.recipes.outcome import outcome_credit
 from milonga.roles import Injector, Repairer
 from milonga.schedule import Schedule, always
-from milonga.table import Table
+from milonga.context import Context
 from milonga.tasks.bugs_checks import CHECKS, Requirements
-from milonga.types import Floats, Lesson, Problem, Traces
+from milonga.types import Floats, TrainBatch, Problem, Rollouts
 
 Kind = Literal["removal", "history", "direct"]
 ENDS = ("valid", "unreadable", *CHECKS, "known", "held_out", "unknown")
@@ -78,7 +78,7 @@ class SelfPlaySwe(Recipe):
     paradigm = "self-play"
     granularity = "sequence"
     truth = "tests"
-    seats = {"injector": Injector, "generator": Repairer}
+    agents = {"injector": Injector, "generator": Repairer}
     lead = "generator"
     tasks = ("bugs",)
     bindings = {"own": "", "lora": "", "shared": ""}
@@ -103,65 +103,67 @@ class SelfPlaySwe(Recipe):
         o = self.options
         return Requirements(o.min_passing_tests, o.min_changed_files, o.min_failing_tests)
 
-    def play(self, table: Table) -> Traces:
+    def rollout(self, ctx: Context) -> Rollouts:
         """Sample artifacts, attempts at those that pass the checks, and attempts at second-order bugs made by failed
         patches."""
         pooled = self.options.learn == "repair" and len(self.state.setdefault("gathered", [])) >= self.options.gather
-        injected = Traces([]) if pooled else sample_injections(table, self.options.prompts, self.options.injections)
-        found = judge_injections(table, injected, self.requirements, self.state.get("seen", []))
+        injected = Rollouts([]) if pooled else sample_injections(ctx, self.options.prompts, self.options.injections)
+        found = judge_injections(ctx, injected, self.requirements, self.state.get("seen", []))
         self.state["ends"] = {id: [one.end, one.first] for id, one in found.items()}
-        posed = self.draw_from_pool(table) if pooled else self.select_bugs(found)
+        posed = self.draw_from_pool(ctx) if pooled else self.select_bugs(found)
         if self.options.learn == "repair" and not pooled:
             self.state["gathered"].append([one.entry for one in found.values() if one.problem is not None])
         self.state["seen"] = [*self.state.get("seen", []), *(one.key for one in found.values() if one.problem is not None)]
         self.state["seen"] = self.state["seen"][-self.options.keep :]
-        attempts = table.ask("generator", posed, self.rollouts) if posed else Traces([])
-        again = make_second_order_bugs(table, attempts, self.options.order2_prob)
-        more = table.ask("generator", again, self.rollouts) if again else Traces([])
-        return Traces([*injected, *attempts, *more])
+        attempts = ctx.ask("generator", posed, self.rollouts) if posed else Rollouts([])
+        again = make_second_order_bugs(ctx, attempts, self.options.order2_prob)
+        more = ctx.ask("generator", again, self.rollouts) if again else Rollouts([])
+        return Rollouts([*injected, *attempts, *more])
 
     def select_bugs(self, found: dict[str, Found]) -> list[Problem]:
         """Select the valid bugs of this turn, at most `bugs`."""
         return [one.problem for one in found.values() if one.problem is not None][: self.options.bugs]
 
-    def draw_from_pool(self, table: Table) -> list[Problem]:
+    def draw_from_pool(self, ctx: Context) -> list[Problem]:
         """Draw bugs of the early turns, as many as a turn attempts."""
         pool = [entry for turn in self.state["gathered"] for entry in turn][-self.options.keep :]
-        return draw_pool_bugs(table, pool, self.options.bugs, self.requirements)
+        return draw_pool_bugs(ctx, pool, self.options.bugs, self.requirements)
 
-    def credit(self, table: Table, played: Traces) -> list[Lesson]:
+    def credit(self, ctx: Context, rollouts: Rollouts) -> list[TrainBatch]:
         """Make one train batch for both agents where they share a policy: it never learns to break without learning to
         repair."""
-        injected, attempts = (played.select(lambda t, seat=seat: t.seat == seat) for seat in ("injector", "generator"))  # type: ignore[misc]
+        injected, attempts = (rollouts.select(lambda t, agent=agent: t.agent == agent) for agent in ("injector", "generator"))  # type: ignore[misc]
         objective = self.objectives["generator"]
         notes = self.compute_metrics(injected, attempts)
         learn = self.options.learn
-        broken = self.compute_injector_advantages(table, injected, attempts) if len(injected) and learn != "repair" else None
-        mended = outcome_credit(table, attempts, objective) if len(attempts) and learn != "inject" else None
+        broken = self.compute_injector_advantages(ctx, injected, attempts) if len(injected) and learn != "repair" else None
+        mended = outcome_credit(ctx, attempts, objective) if len(attempts) and learn != "inject" else None
         paid = {"generator": 0.5, "answers": 0.5} if self.options.reward == "solve_rate" else {"answers": 1.0}
         if broken is not None and mended is not None and self.policies["injector"] == self.policies["generator"]:
-            share = len(injected) / len(played)
+            share = len(injected) / len(rollouts)
             sources = {"generator": share * paid.get("generator", 0.0)}
             sources = {"answers": 1 - sources["generator"]} | ({} if not sources["generator"] else sources)
-            rows, credit = Traces([*injected, *attempts]), [*broken, *mended]
-            return [self.lesson("generator", rows, advantages=credit, sources=sources, notes=notes)]
-        lessons = []
+            rows, credit = Rollouts([*injected, *attempts]), [*broken, *mended]
+            return [self.train_batch("generator", rows, advantages=credit, sources=sources, notes=notes)]
+        train_batches = []
         alone = learn == "inject" or self.policies["injector"] != self.policies["generator"]
         if broken is not None and alone:
-            lessons.append(self.lesson("injector", injected, advantages=broken, sources=paid, notes=notes))
+            train_batches.append(self.train_batch("injector", injected, advantages=broken, sources=paid, notes=notes))
         if mended is not None:
-            lessons.append(self.lesson("generator", attempts, advantages=mended, sources={"answers": 1.0}, notes=notes))
-        return lessons
+            train_batches.append(
+                self.train_batch("generator", attempts, advantages=mended, sources={"answers": 1.0}, notes=notes)
+            )
+        return train_batches
 
-    def compute_injector_advantages(self, table: Table, injected: Traces, attempts: Traces) -> list[Floats]:
+    def compute_injector_advantages(self, ctx: Context, injected: Rollouts, attempts: Rollouts) -> list[Floats]:
         """Return the injector's token advantages; the baseline is the other artifacts for the same repository and prompt."""
-        rewards = np.array([self.reward_artifact(trace.id, attempts) for trace in injected])
+        rewards = np.array([self.reward_artifact(rollout.id, attempts) for rollout in injected])
         objective = self.objectives["injector"]
         return outcome_advantages(
-            rewards, injected, injected.problem_ids, objective, table.compute_kl_penalties(injected, objective)
+            rewards, injected, injected.problem_ids, objective, ctx.compute_kl_penalties(injected, objective)
         )
 
-    def reward_artifact(self, id: str, attempts: Traces) -> float:
+    def reward_artifact(self, id: str, attempts: Rollouts) -> float:
         """Return r_inject of an artifact; NaN where a bug was not attempted, or its outcome is unknown."""
         end, first = self.state["ends"][id]
         if end in ("unknown", "held_out"):
@@ -173,29 +175,29 @@ class SelfPlaySwe(Recipe):
         solved = mean([t.correct for t in self.select_attempts(first, attempts)])
         return float("nan") if solved is None else injector_reward(solved, self.options.alpha)
 
-    def select_attempts(self, source: str, attempts: Traces) -> Traces:
+    def select_attempts(self, source: str, attempts: Rollouts) -> Rollouts:
         """Select the attempts at a bug that count for its injector."""
         second = self.options.order2_to_injector
         return attempts.select(lambda t: t.problem.source == source and (second or t.problem.data["order"] == 1))
 
-    def compute_metrics(self, injected: Traces, attempts: Traces) -> dict[str, float]:
+    def compute_metrics(self, injected: Rollouts, attempts: Rollouts) -> dict[str, float]:
         """Return metrics: where artifacts fail, how hard the bugs are, and how many tokens each agent learns from."""
-        ends = Counter(self.state["ends"][trace.id][0] for trace in injected)
+        ends = Counter(self.state["ends"][rollout.id][0] for rollout in injected)
         shares = {f"check/{end}": ends[end] / len(injected) for end in ENDS if len(injected)}
         tokens = {
-            f"tokens/{seat}": float(sum(t.length for t in rows))
-            for seat, rows in (("injector", injected), ("generator", attempts))
+            f"tokens/{agent}": float(sum(t.length for t in rows))
+            for agent, rows in (("injector", injected), ("generator", attempts))
         }
         second = [t.correct for t in attempts if t.problem.data["order"] == 2]
         return shares | tokens | {"solved": mean(attempts.correct) or 0.0, "second_order": len(second) / max(1, len(attempts))}
 
-    def measure(self, table: Table) -> dict[str, float | None]:
+    def measure(self, ctx: Context) -> dict[str, float | None]:
         """Measure bugs injected into held-out repositories and the attempts at them, and whether repairs of the task's own bugs
         hold where nothing is tested."""
-        asked = sample_injections(table, self.options.prompts, 1, self.options.measured)
-        found = judge_injections(table, asked, self.requirements, [])
+        asked = sample_injections(ctx, self.options.prompts, 1, self.options.measured)
+        found = judge_injections(ctx, asked, self.requirements, [])
         posed = [one.problem for one in found.values() if one.problem is not None]
-        attempts = table.ask("generator", posed, self.rollouts) if posed else Traces([])
+        attempts = ctx.ask("generator", posed, self.rollouts) if posed else Rollouts([])
         rates = [mean([t.correct for t in attempts if t.problem.id == problem.id]) for problem in posed]
         known = [rate for rate in rates if rate is not None]
         files = [float(len(problem.data["bug"].artifact.bug)) for problem in posed]
@@ -205,5 +207,5 @@ class SelfPlaySwe(Recipe):
             "injector/too_easy": mean([float(rate == 1) for rate in known]),
             "injector/too_hard": mean([float(rate == 0) for rate in known]),
             "injector/changed_files": mean(files),
-            "generator/overfit": measure_overfitting(table, self.options.measured),
+            "generator/overfit": measure_overfitting(ctx, self.options.measured),
         }

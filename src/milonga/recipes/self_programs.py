@@ -10,13 +10,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from milonga.roles.programs import Question
-from milonga.table import Table
+from milonga.context import Context
 from milonga.tasks.base import assign_split
 from milonga.tasks.code import Code
 from milonga.tasks.code_python import extract_source
 from milonga.tasks.code_questions import ENTRY, Kind, Worked, is_one_function, make_question_data, parse_call
 from milonga.tasks.code_words import infer_signature, render_arguments, render_value
-from milonga.types import Problem, Split, Trace
+from milonga.types import Problem, Split, Rollout
 
 UNKNOWN, HELD_OUT = "the sandbox could not tell", "its program is held out"
 VOID = (UNKNOWN, HELD_OUT)
@@ -27,10 +27,10 @@ Draft = tuple[str, Sequence[str]]
 """A program and its inputs, as proposed."""
 
 
-def get_code_task(table: Table) -> Code:
+def get_code_task(ctx: Context) -> Code:
     """Return the code task of the run."""
-    assert isinstance(table.setting.task, Code)  # the recipe takes no other
-    return table.setting.task
+    assert isinstance(ctx.run_context.task, Code)  # the recipe takes no other
+    return ctx.run_context.task
 
 
 def run_drafts(task: Code, drafts: Sequence[Draft], longest: int) -> list[Worked | str]:
@@ -86,9 +86,9 @@ def make_call_problem(calls: Sequence[tuple[str, tuple[Any, ...]]]) -> Problem:
     return Problem("", "", "", {"signature": infer_signature(calls[0][1]), "entry": ENTRY})
 
 
-def make_question(table: Table, kind: Kind, worked: Worked, id: str, pairs: int, from_proposal: str | None = None) -> Problem:
+def make_question(ctx: Context, kind: Kind, worked: Worked, id: str, pairs: int, from_proposal: str | None = None) -> Problem:
     """Make a question about a program; an induction shows the first `pairs` pairs and asks for the others."""
-    texts = Question(is_terse(table))
+    texts = Question(is_terse(ctx))
     given, output = worked.pairs[0]
     if kind == "deduction":
         text, answer = texts.render_deduction(worked.program, given), output
@@ -99,14 +99,14 @@ def make_question(table: Table, kind: Kind, worked: Worked, id: str, pairs: int,
     return Problem(id, text, answer, make_question_data(worked, kind, pairs), from_proposal)
 
 
-def is_terse(table: Table) -> bool:
+def is_terse(ctx: Context) -> bool:
     """Whether the run uses the terse dialect."""
-    return table.setting.roles["deducer"].dialect == "terse"
+    return ctx.run_context.roles["deducer"].dialect == "terse"
 
 
-def extract_draft(proposal: Trace) -> Draft:
+def extract_draft(proposal: Rollout) -> Draft:
     """Extract the draft of a proposal: a program with an input, or inputs for the program that was shown."""
-    value, data = proposal.reading.value, proposal.problem.data
+    value, data = proposal.parsed.value, proposal.problem.data
     if "program" in data:
         return data["program"], value.inputs
     return value.program, (value.input,)

@@ -21,8 +21,8 @@ from milonga.recipes.preferences import BEFORE, Pair, make_pair_batch, record_pa
 from milonga.roles import Dialect, Grader, Role, StepSolver
 from milonga.roles.grader import MOST, award_points
 from milonga.schedule import Action, Phase, Schedule
-from milonga.table import Table
-from milonga.types import Floats, Lesson, Trace, Traces
+from milonga.context import Context
+from milonga.types import Floats, TrainBatch, Rollout, Rollouts
 
 SEED = "seed"
 """The phase that teaches grading, and the tag of the judge as it was after it."""
@@ -60,7 +60,7 @@ class SelfRewarding(Recipe):
     truth = "graded solutions, at the start"
     needs_steps = True
     needs_demonstrations = True
-    seats = {"generator": StepSolver, "verifier": Grader}
+    agents = {"generator": StepSolver, "verifier": Grader}
     lead = "generator"
     overlap = "it learns from pairs of rounds, by what the round before has taught"
     bindings = {"own": "", "lora": "", "shared": ""}
@@ -85,22 +85,22 @@ class SelfRewarding(Recipe):
         intro = (Phase("verifier", self.options.seed_turns, name=SEED), Phase("generator", turns, enter=(seeded, *before)))
         return Schedule(intro, (Phase("generator", turns, enter=before),))
 
-    def play(self, table: Table) -> Traces:
+    def rollout(self, ctx: Context) -> Rollouts:
         """Sample answers and gradings of the model at the start of the round."""
-        if table.phase == SEED:
-            return sample_demonstrations(table, "verifier")
-        answers = table.ask("generator", table.problems(), self.rollouts, tag=BEFORE)
+        if ctx.phase == SEED:
+            return sample_demonstrations(ctx, "verifier")
+        answers = ctx.ask("generator", ctx.problems(), self.rollouts, tag=BEFORE)
         if self.options.judge == "oracle":
             return answers
         judge = SEED if self.options.judge == "frozen" else BEFORE
-        return Traces([*answers, *table.ask("verifier", answers, self.options.gradings, tag=judge)])
+        return Rollouts([*answers, *ctx.ask("verifier", answers, self.options.gradings, tag=judge)])
 
-    def credit(self, table: Table, played: Traces) -> list[Lesson]:
+    def credit(self, ctx: Context, rollouts: Rollouts) -> list[TrainBatch]:
         """-log sigmoid(beta * (log-ratio of the best answer - log-ratio of the worst)), by the own score."""
-        if table.phase == SEED:
-            return [make_imitation_batch(self, "verifier", played)]
-        answers = played.select(lambda t: t.seat == "generator")
-        scores = self.score_answers(answers, played.select(lambda t: t.seat == "verifier"))
+        if ctx.phase == SEED:
+            return [make_imitation_batch(self, "verifier", rollouts)]
+        answers = rollouts.select(lambda t: t.agent == "generator")
+        scores = self.score_answers(answers, rollouts.select(lambda t: t.agent == "verifier"))
         sizes = [float(len(t.text)) for t in answers]
         chosen = select_best_worst(scores, sizes, answers.problem_ids, self.options.pair_rule, self.options.min_margin)
         made: list[Pair] = [
@@ -111,7 +111,7 @@ class SelfRewarding(Recipe):
             )
             for best, worst in chosen
         ]
-        pairs = record_pairs(table, made)
+        pairs = record_pairs(ctx, made)
         notes = {"score": mean(scores) or 0.0, "no_pair": 1 - len(chosen) / max(1, len(set(answers.problem_ids)))}
         if not pairs:
             return []  # every answer of a problem scores alike: the judge has nothing more to say
@@ -119,7 +119,7 @@ class SelfRewarding(Recipe):
         source = "steps" if self.options.judge == "oracle" else "verifier"
         return [make_pair_batch(self, "generator", pairs, sources={source: 1.0}, notes=notes)]
 
-    def score_answers(self, answers: Traces, gradings: Traces) -> Floats:
+    def score_answers(self, answers: Rollouts, gradings: Rollouts) -> Floats:
         """Return one score per answer: the mean of the points that can be parsed, plus the length bonus; NaN where none can."""
         if self.options.judge == "oracle":
             own = np.array([float(award_points(t.grade.steps or ())) if t.grade else np.nan for t in answers])
@@ -129,21 +129,21 @@ class SelfRewarding(Recipe):
         long = [sizes[row] > np.median(sizes[groups == groups[row]]) for row in range(len(answers))]
         return own + self.options.length_bonus * np.array(long, dtype=float)
 
-    def measure(self, table: Table) -> dict[str, float | None]:
+    def measure(self, ctx: Context) -> dict[str, float | None]:
         """Return the model's own mean score, from 0 to 1, and by how much it exceeds the accuracy."""
-        answers = table.ask("generator", table.problems(min(table.setting.batch, MEASURED)))
-        points = mean_points(answers, table.ask("verifier", answers))
+        answers = ctx.ask("generator", ctx.problems(min(ctx.run_context.batch, MEASURED)))
+        points = mean_points(answers, ctx.ask("verifier", answers))
         known = ~np.isnan(points)
         own, right = mean(points[known] / MOST), mean(answers.correct[known])
         return {"verifier/own_score": own, "verifier/score_gap": None if own is None or right is None else own - right}
 
 
-def mean_points(answers: Traces, gradings: Traces) -> Floats:
+def mean_points(answers: Rollouts, gradings: Rollouts) -> Floats:
     """Return the mean points of each answer over the gradings that can be parsed; NaN where none can."""
     found: dict[str, list[float]] = {}
     for grading in gradings:
-        if grading.reading.value.score is not None:
-            found.setdefault(grading.subject.id, []).append(MOST * grading.reading.value.score)
+        if grading.parsed.value.score is not None:
+            found.setdefault(grading.target.id, []).append(MOST * grading.parsed.value.score)
     return np.array([np.mean(found[t.id]) if t.id in found else np.nan for t in answers])
 
 
@@ -155,5 +155,5 @@ def longer_win_rate(pairs: list[Pair]) -> float:
 
 def right_win_metrics(pairs: list[Pair]) -> dict[str, float]:
     """Return the share of right winners among the pairs of a right and a wrong answer; a metric only."""
-    apart: list[tuple[Trace, Trace]] = [p[1:] for p in pairs if {p[1].correct, p[2].correct} == {0.0, 1.0}]
+    apart: list[tuple[Rollout, Rollout]] = [p[1:] for p in pairs if {p[1].correct, p[2].correct} == {0.0, 1.0}]
     return {"right_wins": float(np.mean([winner.correct for winner, _ in apart]))} if apart else {}

@@ -34,9 +34,9 @@ from milonga.recipes.judgements import cap_unreadable, compute_pool_metrics, fro
 from milonga.recipes.preferences import Pair, make_pair_batch, record_pairs, to_given_rollout
 from milonga.roles import Dialect, PairJudge, Role, StepSolver
 from milonga.schedule import Action, Phase, Schedule
-from milonga.table import Table
+from milonga.context import Context
 from milonga.tasks.base import make_keyed_rng
-from milonga.types import Lesson, Traces
+from milonga.types import TrainBatch, Rollouts
 
 SEED, COLLECT, TRAIN, PREFER = "seed", "collect", "train", "prefer"
 """The phases. The judge is saved under the tag `seed` when it has been seeded, and under `prefer` when that phase begins."""
@@ -94,7 +94,7 @@ class SelfTaughtEvaluators(Recipe):
     paradigm = "verifier training"
     granularity = "sequence"
     truth = "none: pairs are built"
-    seats = {"generator": StepSolver, "judge": PairJudge}
+    agents = {"generator": StepSolver, "judge": PairJudge}
     lead = "judge"
     overlap = "it learns from pairs of rounds, by what the round before has taught"
     bindings = {"own": "", "lora": "", "shared": ""}
@@ -127,63 +127,63 @@ class SelfTaughtEvaluators(Recipe):
             (Phase("judge", o.seed_turns, name=SEED), first, train, *later, begin), (Phase("judge", 1, name=PREFER),)
         )
 
-    def play(self, table: Table) -> Traces:
+    def rollout(self, ctx: Context) -> Rollouts:
         """Sample judgements of the newest judge about pairs in both orders; nothing is sampled in a training phase."""
-        if table.phase == SEED:
-            return sample_demonstrations(table, "judge")
-        if table.phase == TRAIN:
-            return Traces([])
-        pairs = build_pairs(table, table.problems(), self.options.answers, self.options.negatives, self.options.changes)
+        if ctx.phase == SEED:
+            return sample_demonstrations(ctx, "judge")
+        if ctx.phase == TRAIN:
+            return Rollouts([])
+        pairs = build_pairs(ctx, ctx.problems(), self.options.answers, self.options.negatives, self.options.changes)
         self.state["construction_errors"] = mean([one.construction_failed for one in pairs]) or 0.0
         usable = [one for one in pairs if not (self.options.checked and one.construction_failed)]
-        tag = PREFER if table.phase == PREFER else "live"
-        return table.ask("judge", duel_both_orders(usable), self.rollouts, tag=tag)
+        tag = PREFER if ctx.phase == PREFER else "live"
+        return ctx.ask("judge", duel_both_orders(usable), self.rollouts, tag=tag)
 
-    def credit(self, table: Table, played: Traces) -> list[Lesson]:
-        if table.phase == SEED:
-            return [make_imitation_batch(self, "judge", played)]
-        if table.phase == PREFER:
-            return self.credit_preferred(table, played)
-        if table.phase == TRAIN:
-            return self.credit_kept(table)
-        self.collect(table, played)
+    def credit(self, ctx: Context, rollouts: Rollouts) -> list[TrainBatch]:
+        if ctx.phase == SEED:
+            return [make_imitation_batch(self, "judge", rollouts)]
+        if ctx.phase == PREFER:
+            return self.credit_preferred(ctx, rollouts)
+        if ctx.phase == TRAIN:
+            return self.credit_kept(ctx)
+        self.collect(ctx, rollouts)
         return []
 
-    def collect(self, table: Table, played: Traces) -> None:
+    def collect(self, ctx: Context, rollouts: Rollouts) -> None:
         """Store all judgements of the iteration, with whether each is kept: it is right, and its position is not
         over-represented."""
-        begins = self.state.get("iteration") != table.round
+        begins = self.state.get("iteration") != ctx.round
         pool = [] if begins and not self.options.accumulate else self.state.get("pool", [])
-        kept = filter_right_rows([is_right(t) for t in played], played.subjects, self.options.majority_filter)
+        kept = filter_right_rows([is_right(t) for t in rollouts], rollouts.target_ids, self.options.majority_filter)
         if self.options.balance:
             kept = downsample_to_balance(
-                kept, [get_duel(t).better for t in played], make_keyed_rng("balance", table.setting.seed, table.turn)
+                kept, [get_duel(t).better for t in rollouts], make_keyed_rng("balance", ctx.run_context.seed, ctx.turn)
             )
-        pool += [to_json(judgement, keep) for judgement, keep in zip(played, kept, strict=True)]
-        self.state |= {"pool": pool, "iteration": table.round}
+        pool += [to_json(judgement, keep) for judgement, keep in zip(rollouts, kept, strict=True)]
+        self.state |= {"pool": pool, "iteration": ctx.round}
 
-    def credit_kept(self, table: Table) -> list[Lesson]:
+    def credit_kept(self, ctx: Context) -> list[TrainBatch]:
         """Make a cross-entropy train batch of the kept judgements, on the tokens of the judge alone."""
         pool, judge = self.state["pool"], self.policies["judge"]
-        chosen = make_keyed_rng("judgements", table.setting.seed, table.turn).sample(
+        chosen = make_keyed_rng("judgements", ctx.run_context.seed, ctx.turn).sample(
             range(len(pool)), min(len(pool), self.options.rows)
         )
         drawn = [pool[row] for row in sorted(chosen)]
-        rows = Traces(from_json(one, number, judge) for number, one in enumerate(drawn))
+        rows = Rollouts(from_json(one, number, judge) for number, one in enumerate(drawn))
         kept = [float(one["keep"]) for one in drawn]
         if not any(kept):
             return []  # nothing that was drawn agrees with how its pair was built
         weights = term_weights(["kept"] * len(rows), {"kept": 1.0}, kept, [float(t.length) for t in rows])
         notes = compute_pool_metrics(pool) | {"construction_errors": self.state["construction_errors"]}
         objective, sources = OBJECTIVES.get("cross_entropy"), {"construction": 1.0}
-        return [Lesson(judge, objective, rows, weights=weights, sources=sources, notes=notes)]
+        return [TrainBatch(judge, objective, rows, weights=weights, sources=sources, notes=notes)]
 
-    def credit_preferred(self, table: Table, played: Traces) -> list[Lesson]:
+    def credit_preferred(self, ctx: Context, rollouts: Rollouts) -> list[TrainBatch]:
         """-log sigmoid(beta * (log-ratio of a right judgement - log-ratio of another of the same input)) + 1.5 * NLL of it."""
-        rng = make_keyed_rng("preferred", table.setting.seed, table.turn)
+        rng = make_keyed_rng("preferred", ctx.run_context.seed, ctx.turn)
         made: list[Pair] = []
-        for about in dict.fromkeys(played.subjects):
-            mine = [t for t in played if t.subject.id == about]
+        for target in dict.fromkeys(rollouts.target_ids):
+            mine = [t for t in rollouts if t.target.id == target]
             rejected = [t for t in mine if not is_right(t)]
             both: list[Pair] = [
                 (f"right against {classify_judgement(bad)}", to_given_rollout(good), to_given_rollout(bad))
@@ -192,20 +192,20 @@ class SelfTaughtEvaluators(Recipe):
                 for bad in rejected
             ]
             made += rng.sample(both, min(len(both), self.options.max_pairs))
-        pairs = record_pairs(table, cap_unreadable(made, self.options.max_unreadable))
+        pairs = record_pairs(ctx, cap_unreadable(made, self.options.max_unreadable))
         causes = Counter(reason.rpartition(" ")[2] for reason, _, _ in pairs)
         notes = {f"rejected_{name}": count / len(pairs) for name, count in causes.items()} | {"pairs": float(len(pairs))}
         return [make_pair_batch(self, "judge", pairs, sources={"construction": 1.0}, notes=notes)] if pairs else []
 
-    def measure(self, table: Table) -> dict[str, float | None]:
+    def measure(self, ctx: Context) -> dict[str, float | None]:
         """Measure the judge on natural errors, in both orders, and on constructed ones: a judge may know one kind alone."""
-        problems, votes = table.problems(self.options.measured), self.options.votes
-        real = pair_sampled_solutions(table.ask("generator", problems, SAMPLES, tag=START))
-        found = compute_duel_metrics(table.ask("judge", duel_both_orders(real), votes) if real else Traces([]))
+        problems, votes = ctx.problems(self.options.measured), self.options.votes
+        real = pair_sampled_solutions(ctx.ask("generator", problems, SAMPLES, tag=START))
+        found = compute_duel_metrics(ctx.ask("judge", duel_both_orders(real), votes) if real else Rollouts([]))
         built = build_pairs(
-            table, problems, "written" if table.setting.task.can_demonstrate else "sampled", "modified", self.options.changes
+            ctx, problems, "written" if ctx.run_context.task.can_demonstrate else "sampled", "modified", self.options.changes
         )
         right = compute_duel_metrics(
-            table.ask("judge", duel_both_orders([one for one in built if not one.construction_failed]), votes)
+            ctx.ask("judge", duel_both_orders([one for one in built if not one.construction_failed]), votes)
         )["pair_accuracy"]
         return {f"judge/{key}": value for key, value in found.items()} | {"judge/built_accuracy": right}

@@ -14,8 +14,8 @@ from milonga.recipes.base import RECIPES, Recipe, RecipeOptions
 from milonga.recipes.imitation import sample_demonstrations
 from milonga.roles import Dialect, Role, StepSolver, StepVerifier
 from milonga.schedule import Schedule, alternate
-from milonga.table import Table
-from milonga.types import Lesson, Trace, Traces
+from milonga.context import Context
+from milonga.types import TrainBatch, Rollout, Rollouts
 
 
 class SftOptions(RecipeOptions):
@@ -38,13 +38,13 @@ class Sft(Recipe):
     granularity = "token"
     truth = "worked solutions"
     needs_demonstrations = True
-    seats = {"generator": StepSolver, "verifier": StepVerifier}
+    agents = {"generator": StepSolver, "verifier": StepVerifier}
     lead = "generator"
     overlap = "it imitates: older samples can be corrected in a policy gradient alone"
-    bindings = {"own": "", "lora": "", "shared": "a warm start is kept for each seat of the runs that begin from it"}
+    bindings = {"own": "", "lora": "", "shared": "a warm start is kept for each agent of the runs that begin from it"}
     learns = {"generator": ("cross_entropy",), "verifier": ("cross_entropy",)}
     defaults = {
-        "policies": {seat: {"objective": {"preset": "cross_entropy"}, "lr": 2e-4} for seat in ("generator", "verifier")},
+        "policies": {agent: {"objective": {"preset": "cross_entropy"}, "lr": 2e-4} for agent in ("generator", "verifier")},
     }
     Options = SftOptions
     options: SftOptions
@@ -57,22 +57,22 @@ class Sft(Recipe):
         # The lead agent comes last in a cycle: a run of N turns ends when both have had their turns.
         return alternate(verifier=self.options.n_verifier, generator=self.options.n_generator)
 
-    def play(self, table: Table) -> Traces:
+    def rollout(self, ctx: Context) -> Rollouts:
         """Return one example of the learner for each problem of the turn."""
-        return sample_demonstrations(table, table.learner)
+        return sample_demonstrations(ctx, ctx.learner)
 
-    def credit(self, table: Table, played: Traces) -> list[Lesson]:
+    def credit(self, ctx: Context, rollouts: Rollouts) -> list[TrainBatch]:
         """Make a cross-entropy train batch of the right examples; the others weigh 0."""
-        weights = [float(is_right(trace)) for trace in played]
-        lesson: dict[str, Any] = {"weights": weights, "sources": {"demonstrations": 1.0}}
-        return [self.lesson(table.learner, played, **lesson, notes={"kept": sum(weights) / max(1, len(weights))})]
+        weights = [float(is_right(rollout)) for rollout in rollouts]
+        train_batch: dict[str, Any] = {"weights": weights, "sources": {"demonstrations": 1.0}}
+        return [self.train_batch(ctx.learner, rollouts, **train_batch, notes={"kept": sum(weights) / max(1, len(weights))})]
 
 
-def is_right(example: Trace) -> bool:
+def is_right(example: Rollout) -> bool:
     """Whether an example is right: a solution with the right answer and no wrong step; a check whose step and final verdicts
     are all true."""
-    if example.seat == "generator":
+    if example.agent == "generator":
         return example.correct == 1.0 and (example.grade is None or example.grade.is_sound is not False)
-    truth = example.subject.grade.steps if example.subject.grade else None
-    value = example.reading.value
+    truth = example.target.grade.steps if example.target.grade else None
+    value = example.parsed.value
     return truth is not None and value.steps == truth and value.final == all(truth)

@@ -10,37 +10,37 @@ import numpy as np
 from milonga.credit import is_reference
 from milonga.roles import SliceJudge, StepSolver
 from milonga.roles.solver import demonstration_to_rollout
-from milonga.table import Table
+from milonga.context import Context
 from milonga.tasks.base import make_keyed_rng
-from milonga.types import Problem, Trace, Traces
+from milonga.types import Problem, Rollout, Rollouts
 
 
-def cut_slices(table: Table, solutions: Iterable[Trace]) -> Traces:
+def cut_slices(ctx: Context, solutions: Iterable[Rollout]) -> Rollouts:
     """Cut all solutions into slices, as the verifier's role cuts them."""
-    judge = table.setting.roles["verifier"]
-    return Traces(piece for solution in solutions for piece in judge.split_solution(solution) or ())
+    judge = ctx.run_context.roles["verifier"]
+    return Rollouts(piece for solution in solutions for piece in judge.split_solution(solution) or ())
 
 
-def write_reference(table: Table, problem: Problem, mark: str = "") -> Trace:
+def write_reference(ctx: Context, problem: Problem, mark: str = "") -> Rollout:
     """Write the reference solution of a problem in the generator's own format, so that it is not recognised by its style.
     `mark`, appended to each of its steps, is such a style."""
-    solver = table.setting.roles["generator"]
+    solver = ctx.run_context.roles["generator"]
     assert isinstance(solver, StepSolver)
-    shown = table.setting.task.demonstrate(problem, make_keyed_rng("reference", table.setting.seed, problem.id))
+    shown = ctx.run_context.task.demonstrate(problem, make_keyed_rng("reference", ctx.run_context.seed, problem.id))
     marked = replace(shown, steps=tuple(f"{step}{mark}" for step in shown.steps))
     return demonstration_to_rollout(marked, problem, solver, f"reference/{problem.id}")
 
 
-def score_origin_logprobs(table: Table, verdicts: Traces) -> dict[str, float]:
+def score_origin_logprobs(ctx: Context, verdicts: Rollouts) -> dict[str, float]:
     """Return for each readable verdict, by its id, the log-probability of naming the true origin of its slice after the same
     analysis."""
-    judge, readable = table.setting.roles["verifier"], verdicts.select(lambda v: v.reading.is_valid)
+    judge, readable = ctx.run_context.roles["verifier"], verdicts.select(lambda v: v.parsed.is_valid)
     assert isinstance(judge, SliceJudge)
     texts = [text for v in readable for text in (v.text, judge.flip_verdict(v.text))]
-    both = table.write("verifier", [v.subject for v in readable for _ in range(2)], texts)
-    scores = [float(row.sum()) for row in table.compute_logprobs("verifier", both)]
+    both = ctx.write("verifier", [v.target for v in readable for _ in range(2)], texts)
+    scores = [float(row.sum()) for row in ctx.compute_logprobs("verifier", both)]
     out = {}
     for verdict, said, other in zip(readable, scores[::2], scores[1::2], strict=True):
-        right = verdict.reading.value.final == is_reference(verdict.subject)
+        right = verdict.parsed.value.final == is_reference(verdict.target)
         out[verdict.id] = (said if right else other) - float(np.logaddexp(said, other))
     return out

@@ -18,8 +18,8 @@ from milonga.recipes.imitation import demonstrate_problems
 from milonga.recipes.preferences import BEFORE, Pair, make_pair_batch, recall_pairs, record_pairs, to_given_rollout
 from milonga.roles import Dialect, Role, StepSolver
 from milonga.schedule import Schedule, rounds
-from milonga.table import Table
-from milonga.types import Lesson, Trace, Traces
+from milonga.context import Context
+from milonga.types import TrainBatch, Rollout, Rollouts
 
 MEASURED = 64
 """Held-out problems, at most, whose data answers are scored at an evaluation."""
@@ -48,7 +48,7 @@ class Spin(Recipe):
     granularity = "sequence"
     truth = "worked solutions"
     needs_demonstrations = True
-    seats = {"generator": StepSolver}
+    agents = {"generator": StepSolver}
     lead = "generator"
     overlap = "it learns from pairs of rounds, by what the round before has taught"
     bindings = {"own": "", "lora": "", "shared": ""}
@@ -64,23 +64,23 @@ class Spin(Recipe):
     def schedule(self) -> Schedule:
         return rounds("generator", self.options.round_turns, self.policies["generator"], BEFORE)
 
-    def play(self, table: Table) -> Traces:
+    def rollout(self, ctx: Context) -> Rollouts:
         """Sample answers of the copy, which does not change within a round."""
-        return table.ask("generator", table.problems(), self.options.answers, tag=BEFORE)
+        return ctx.ask("generator", ctx.problems(), self.options.answers, tag=BEFORE)
 
-    def credit(self, table: Table, played: Traces) -> list[Lesson]:
+    def credit(self, ctx: Context, rollouts: Rollouts) -> list[TrainBatch]:
         """-log sigmoid(beta * (log-ratio of the data's answer - log-ratio of the copy's)), old pairs and new alike."""
-        problems = {t.problem.id: t.problem for t in played}
-        data = {t.problem.id: t for t in demonstrate_problems(table, "generator", list(problems.values()))}
+        problems = {t.problem.id: t.problem for t in rollouts}
+        data = {t.problem.id: t for t in demonstrate_problems(ctx, "generator", list(problems.values()))}
         # A truncated answer has no end-of-sequence token, and would lose by that alone.
-        whole = [t for t in played if t.finish != "length" and t.problem.id in data]
+        whole = [t for t in rollouts if t.finish != "length" and t.problem.id in data]
         made: list[Pair] = [
             ("data against own answer", data[t.problem.id], shorten_answer(to_given_rollout(t), self.options.shorten))
             for t in whole
         ]
-        fresh = record_pairs(table, made)
-        again = table.preferences.select_round(table.round - 1)
-        pairs = [*fresh, *recall_pairs(table, "generator", again, round(self.options.replay * len(fresh)))]
+        fresh = record_pairs(ctx, made)
+        again = ctx.preferences.select_round(ctx.round - 1)
+        pairs = [*fresh, *recall_pairs(ctx, "generator", again, round(self.options.replay * len(fresh)))]
         same = mean([t.text == data[t.problem.id].text for t in whole])
         notes = {
             "new_pairs": float(len(fresh)),
@@ -92,15 +92,15 @@ class Spin(Recipe):
         notes = {name: value for name, value in (notes | {"same": same}).items() if value is not None}
         return [make_pair_batch(self, "generator", pairs, sources={"demonstrations": 1.0}, notes=notes)]
 
-    def measure(self, table: Table) -> dict[str, float | None]:
+    def measure(self, ctx: Context) -> dict[str, float | None]:
         """Measure the negative log-probability of the data's own answers: only the difference is trained, so they may become
         less likely."""
-        data = demonstrate_problems(table, "generator", table.problems(min(table.setting.batch, MEASURED)))
-        found = table.compute_logprobs("generator", data)
+        data = demonstrate_problems(ctx, "generator", ctx.problems(min(ctx.run_context.batch, MEASURED)))
+        found = ctx.compute_logprobs("generator", data)
         return {"generator/data_surprise": mean([-float(x[t.mask].mean()) for x, t in zip(found, data, strict=True)])}
 
 
-def shorten_answer(answer: Trace, share: float) -> Trace:
+def shorten_answer(answer: Rollout, share: float) -> Rollout:
     """Cut the last share of an answer's tokens but keep its end-of-sequence token, as if it had stopped there."""
     start, end = answer.segments[-1].start, len(answer.ids)
     left = start + round((1 - share) * (end - 1 - start))

@@ -36,9 +36,9 @@ from milonga.recipes.privileged import encode_for_critic, order_accuracy_by_prob
 from milonga.recipes.v_star import correlation
 from milonga.roles import Dialect, Inquirer, PrivilegedCritic, Role
 from milonga.schedule import Action, Phase, Schedule
-from milonga.table import Table
+from milonga.context import Context
 from milonga.tasks.base import make_keyed_rng
-from milonga.types import Lesson, Problem, Traces
+from milonga.types import TrainBatch, Problem, Rollouts
 
 FORMAT = "format"
 BASE = "base"
@@ -92,7 +92,7 @@ class SweetRl(Recipe):
     paradigm = "cooperative"
     granularity = "turn"
     truth = "answers, and what is kept back"
-    seats = {"generator": Inquirer, "critic": PrivilegedCritic}
+    agents = {"generator": Inquirer, "critic": PrivilegedCritic}
     lead = "generator"
     overlap = "it learns from pairs, in which older samples cannot be corrected"
     bindings = {"own": "", "lora": "", "shared": "the critic sees what the actor must not know: they are two sets of weights"}
@@ -129,48 +129,48 @@ class SweetRl(Recipe):
         act = Phase("generator", o.actor_turns, enter=begin if o.credit == "trajectory" else ())
         return Schedule((Phase("generator", o.formats, name=FORMAT),), (learn, act))
 
-    def draw_problems(self, table: Table, count: int | None = None) -> list[Problem]:
+    def draw_problems(self, ctx: Context, count: int | None = None) -> list[Problem]:
         """Draw problems with some of their parts kept back."""
-        return [hide_facts(table.setting.task, problem, self.options.hidden) for problem in table.problems(count)]
+        return [hide_facts(ctx.run_context.task, problem, self.options.hidden) for problem in ctx.problems(count)]
 
-    def play(self, table: Table) -> Traces:
+    def rollout(self, ctx: Context) -> Rollouts:
         """Sample dialogues of the actor as it was when the round began; in the actor's own turns, candidates for single
         turns."""
-        if not table.setting.engine.has_same_vocabulary(*(self.policies[seat] for seat in self.seats)):
+        if not ctx.run_context.engine.has_same_vocabulary(*(self.policies[agent] for agent in self.agents)):
             raise ConfigError("'sweet_rl' scores the actor's tokens: actor and critic need models of one vocabulary")
-        if table.phase == FORMAT:
-            return demonstrate_dialogues(table, self.draw_problems(table, self.options.format_lines))
-        self.state["begun"], problems = True, self.draw_problems(table)
-        if table.learner == "critic" or self.options.credit == "trajectory":
-            return sample_dialogues(table, problems, self.rollouts, BASE)
+        if ctx.phase == FORMAT:
+            return demonstrate_dialogues(ctx, self.draw_problems(ctx, self.options.format_lines))
+        self.state["begun"], problems = True, self.draw_problems(ctx)
+        if ctx.learner == "critic" or self.options.credit == "trajectory":
+            return sample_dialogues(ctx, problems, self.rollouts, BASE)
         chosen = problems[: max(1, round(self.options.turn_fraction * len(problems)))]
-        return sample_candidates(table, chosen, self.options.candidates, BASE)
+        return sample_candidates(ctx, chosen, self.options.candidates, BASE)
 
-    def credit(self, table: Table, played: Traces) -> list[Lesson]:
-        if table.phase == FORMAT:
-            return [make_imitation_batch(self, "generator", played)]
-        if table.learner == "critic":
-            return self.credit_critic(table, played)
+    def credit(self, ctx: Context, rollouts: Rollouts) -> list[TrainBatch]:
+        if ctx.phase == FORMAT:
+            return [make_imitation_batch(self, "generator", rollouts)]
+        if ctx.learner == "critic":
+            return self.credit_critic(ctx, rollouts)
         whole = self.options.credit == "trajectory"
-        return self.credit_trajectories(table, played) if whole else self.credit_actor(table, played)
+        return self.credit_trajectories(ctx, rollouts) if whole else self.credit_actor(ctx, rollouts)
 
-    def credit_critic(self, table: Table, talks: Traces) -> list[Lesson]:
+    def credit_critic(self, ctx: Context, talks: Rollouts) -> list[TrainBatch]:
         """-log sigmoid(beta * sum of A over the turns of a dialogue that ended well - the same of one that did not)."""
-        found = encode_for_critic(table, talks, self.options.critic_sees)
+        found = encode_for_critic(ctx, talks, self.options.critic_sees)
         sides = pair_by_outcome(talks.select(lambda talk: talk.id in found), self.options.any_gap)
         made: list[Pair] = [(why, found[winner.id], found[loser.id]) for why, winner, loser in sides]
-        pairs = record_pairs(table, made)
+        pairs = record_pairs(ctx, made)
         if not pairs:
             return []  # no problem has a dialogue that ended well beside one that did not
         won = {winner.problem.id for _, winner, _ in pairs}
         notes = {"pairs": float(len(pairs)), "coverage": len(won) / len(set(talks.problem_ids))}
-        factors = make_token_factors(Traces(side for _, *both in pairs for side in both), self.options.turn_agg)
+        factors = make_token_factors(Rollouts(side for _, *both in pairs for side in both), self.options.turn_agg)
         return [make_pair_batch(self, "critic", pairs, factors=factors, sources={"answers": 1.0}, notes=notes)]
 
-    def credit_trajectories(self, table: Table, talks: Traces) -> list[Lesson]:
+    def credit_trajectories(self, ctx: Context, talks: Rollouts) -> list[TrainBatch]:
         """Make a DPO train batch of whole dialogues: those that ended well are preferred to others of the same problem."""
         pairs = record_pairs(
-            table,
+            ctx,
             [
                 (why, to_given_rollout(winner), to_given_rollout(loser))
                 for why, winner, loser in pair_by_outcome(talks, self.options.any_gap)
@@ -178,41 +178,42 @@ class SweetRl(Recipe):
         )
         return [make_pair_batch(self, "generator", pairs, sources={"answers": 1.0})] if pairs else []
 
-    def credit_actor(self, table: Table, played: Traces) -> list[Lesson]:
+    def credit_actor(self, ctx: Context, rollouts: Rollouts) -> list[TrainBatch]:
         """Make a DPO train batch of single turns, after what the actor itself could read; the reference enters only through the
         critic's ranks."""
-        scores = [turns[-1] for turns in self.score_turns(table, played, BASE)]
-        places = [(talk.problem.id, len(talk.turn_spans), talk.about[0].id if talk.about else "") for talk in played]
-        rng = make_keyed_rng("pairs", table.setting.seed, table.turn)
+        scores = [turns[-1] for turns in self.score_turns(ctx, rollouts, BASE)]
+        places = [(talk.problem.id, len(talk.turn_spans), talk.targets[0].id if talk.targets else "") for talk in rollouts]
+        rng = make_keyed_rng("pairs", ctx.run_context.seed, ctx.turn)
         drawn = sample_half_pairs(scores, places, self.options.pairs_per_turn, self.options.gap, rng)
-        alone = [replace(isolate_turn(to_given_rollout(talk), -1), problem=make_known_problem(talk)) for talk in played]
-        pairs = record_pairs(table, [("ranked higher by the critic", alone[best], alone[worst]) for best, worst in drawn])
+        alone = [replace(isolate_turn(to_given_rollout(talk), -1), problem=make_known_problem(talk)) for talk in rollouts]
+        pairs = record_pairs(ctx, [("ranked higher by the critic", alone[best], alone[worst]) for best, worst in drawn])
         if not pairs:
             return []  # the critic finds everything equally good
         lengths = [
-            (float(talk.turn_spans[-1][1] - talk.turn_spans[-1][0]), score) for talk, score in zip(played, scores, strict=True)
+            (float(talk.turn_spans[-1][1] - talk.turn_spans[-1][0]), score)
+            for talk, score in zip(rollouts, scores, strict=True)
         ]
         notes = {"pairs": float(len(pairs)), "rank_by_length": correlation([one for one in lengths if not np.isnan(one[1])])}
-        notes |= compute_turn_metrics([played[best] for best, _ in drawn], "chosen")
-        notes |= compute_turn_metrics([played[worst] for _, worst in drawn], "rejected")
+        notes |= compute_turn_metrics([rollouts[best] for best, _ in drawn], "chosen")
+        notes |= compute_turn_metrics([rollouts[worst] for _, worst in drawn], "rejected")
         known = {key: value for key, value in notes.items() if value is not None}
         return [make_pair_batch(self, "generator", pairs, sources={"critic": 1.0}, notes=known)]
 
-    def score_turns(self, table: Table, talks: Traces, base: str) -> list[list[float]]:
+    def score_turns(self, ctx: Context, talks: Rollouts, base: str) -> list[list[float]]:
         """Return the advantage A of each turn of each conversation."""
         o = self.options
         sees = (o.critic_sees, o.critic_sees and o.rank_reference == "with_c")
-        return score_turns(table, talks, sees, o.turn_agg, base)
+        return score_turns(ctx, talks, sees, o.turn_agg, base)
 
-    def measure(self, table: Table) -> dict[str, float | None]:
+    def measure(self, ctx: Context) -> dict[str, float | None]:
         """Measure how dialogues end and what is asked in them; whether the critic ranks useful first questions above useless
         ones, and dialogues that end well above others."""
-        problems, base = self.draw_problems(table, self.options.measured), BASE if self.state.get("begun") else "ref"
-        talks = sample_dialogues(table, problems, 2, "live")
+        problems, base = self.draw_problems(ctx, self.options.measured), BASE if self.state.get("begun") else "ref"
+        talks = sample_dialogues(ctx, problems, 2, "live")
         asked = [flag_useful_questions(talk) for talk in talks]
-        first = write_all_questions(table, problems)
-        ranks = [turns[0] for turns in self.score_turns(table, first, base)]
-        totals = [float(np.sum(turns)) for turns in self.score_turns(table, talks, base)]
+        first = write_all_questions(ctx, problems)
+        ranks = [turns[0] for turns in self.score_turns(ctx, first, base)]
+        totals = [float(np.sum(turns)) for turns in self.score_turns(ctx, talks, base)]
         return {
             "generator/success": mean(talks.correct),
             "generator/useful_questions": mean([one for turns in asked for one in turns]),

@@ -18,8 +18,8 @@ from milonga.recipes.base import RECIPES, Recipe, RecipeOptions
 from milonga.recipes.outcome import sample_solutions, shape_rewards
 from milonga.roles import StepSolver, StepVerifier
 from milonga.schedule import Schedule, alternate, warm_up
-from milonga.table import Table
-from milonga.types import Floats, Lesson, Trace, Traces, Verification
+from milonga.context import Context
+from milonga.types import Floats, TrainBatch, Rollout, Rollouts, Verification
 
 Verdicts = list[list[float] | None]
 """+1 or -1 for each step of each solution; None where the verification does not match the steps."""
@@ -66,7 +66,7 @@ class Tango(Recipe):
     paradigm = "cooperative"
     granularity = "step"
     truth = "answers"
-    seats = {"generator": StepSolver, "verifier": StepVerifier}
+    agents = {"generator": StepSolver, "verifier": StepVerifier}
     lead = "generator"
     bindings = {
         "own": "",
@@ -83,40 +83,40 @@ class Tango(Recipe):
         turns = alternate(generator=self.options.n_generator, verifier=self.options.n_verifier)
         return warm_up("verifier", self.options.warmup) + turns
 
-    def play(self, table: Table) -> Traces:
+    def rollout(self, ctx: Context) -> Rollouts:
         """Sample a generator turn (many solutions, one check each) or a verifier turn (one solution, many checks)."""
-        if table.learner == "generator":
-            solutions = sample_solutions(table, "generator", self.objectives["generator"], self.rollouts)
-            return Traces([*solutions, *table.ask("verifier", solutions)])
-        solutions = table.ask("generator", table.problems())
-        return Traces([*solutions, *table.ask("verifier", solutions, self.rollouts)])
+        if ctx.learner == "generator":
+            solutions = sample_solutions(ctx, "generator", self.objectives["generator"], self.rollouts)
+            return Rollouts([*solutions, *ctx.ask("verifier", solutions)])
+        solutions = ctx.ask("generator", ctx.problems())
+        return Rollouts([*solutions, *ctx.ask("verifier", solutions, self.rollouts)])
 
-    def credit(self, table: Table, played: Traces) -> list[Lesson]:
-        solutions = played.select(lambda t: t.seat == "generator")
-        checks = played.select(lambda t: t.seat == "verifier")
-        if table.learner == "generator":
-            return [self.credit_generator(table, solutions, collect_step_verdicts(solutions, checks), solutions.correct)]
-        return [self.credit_verifier(table, checks, {t.id: t.correct for t in checks.about})]
+    def credit(self, ctx: Context, rollouts: Rollouts) -> list[TrainBatch]:
+        solutions = rollouts.select(lambda t: t.agent == "generator")
+        checks = rollouts.select(lambda t: t.agent == "verifier")
+        if ctx.learner == "generator":
+            return [self.credit_generator(ctx, solutions, collect_step_verdicts(solutions, checks), solutions.correct)]
+        return [self.credit_verifier(ctx, checks, {t.id: t.correct for t in checks.targets})]
 
-    def credit_generator(self, table: Table, solutions: Traces, verdicts: Verdicts, right: Floats) -> Lesson:
+    def credit_generator(self, ctx: Context, solutions: Rollouts, verdicts: Verdicts, right: Floats) -> TrainBatch:
         """Make the generator's train batch: A = (1 - alpha) A_outcome + alpha A_step. Each source is normalised within the
         problem first, then mixed.
 
         `right` is the correctness of each answer, from 0 to 1, whoever judges it; NaN where it is unknown. Shape (solutions,).
         """
         objective = self.objectives["generator"]
-        paid, groups = shape_rewards(right, table, solutions, objective), solutions.problem_ids
-        outcome = outcome_advantages(paid, solutions, groups, objective, table.compute_kl_penalties(solutions, objective))
+        paid, groups = shape_rewards(right, ctx, solutions, objective), solutions.problem_ids
+        outcome = outcome_advantages(paid, solutions, groups, objective, ctx.compute_kl_penalties(solutions, objective))
         steps = StepCredit(self.options.step_norm, self.options.step_scale, self.options.step_gamma)
         process = steps.advantages(verdicts, solutions, groups, objective)
         keep = ~np.isnan(paid)
         if self.options.mask_step_if_flat:
             keep &= mixed(right, groups)
         process = [array * kept for array, kept in zip(process, keep, strict=True)]
-        alpha = self.compute_alpha(table.progress)
+        alpha = self.compute_alpha(ctx.progress)
         notes = shares(outcome, process, alpha, [t.mask for t in solutions])
         sources = {"answers": 1 - notes["step_share"], self.judge: notes["step_share"]}
-        return self.lesson(
+        return self.train_batch(
             "generator", solutions, advantages=mix_advantages(outcome, process, alpha), sources=sources, notes=notes
         )
 
@@ -126,7 +126,9 @@ class Tango(Recipe):
             return self.options.alpha
         return decay(self.options.alpha, self.options.alpha_min, progress)
 
-    def credit_verifier(self, table: Table, checks: Traces, labels: Mapping[str, float], more: Floats | None = None) -> Lesson:
+    def credit_verifier(
+        self, ctx: Context, checks: Rollouts, labels: Mapping[str, float], more: Floats | None = None
+    ) -> TrainBatch:
         """Make the verifier's train batch: r = [final verdict == answer correct] + gamma * format; the group is the checks of
         one solution.
 
@@ -134,46 +136,46 @@ class Tango(Recipe):
         (checks,).
         """
         objective = self.objectives["verifier"]
-        correct = np.array([labels[t.subject.id] for t in checks])
+        correct = np.array([labels[t.target.id] for t in checks])
         rewards = np.array([self.verifier_reward(t, label) for t, label in zip(checks, correct, strict=True)])
         rewards = rewards if more is None else rewards + more
         notes = {"verifier_reward": float(np.nanmean(rewards)) if len(rewards) else 0.0}
-        penalties = table.compute_kl_penalties(checks, objective)
+        penalties = ctx.compute_kl_penalties(checks, objective)
         if penalties is not None:
             rewards = rewards - np.array([p.sum() for p in penalties])
         # Always within the checks of one solution (law 4); the whitened forms, which have no groups, take the paper's z-score.
         grouped = objective.advantage in ("zscore", "centre", "leave_one_out")
-        advantage = normalise(rewards, checks.subjects, cast(Normaliser, objective.advantage if grouped else "zscore"))
+        advantage = normalise(rewards, checks.target_ids, cast(Normaliser, objective.advantage if grouped else "zscore"))
         if self.options.reweight:
             balance = ClassBalance(self.options.ema, **self.state.get("balance", {}))
-            balance.update(np.array([labels[t.id] for t in checks.about]))
+            balance.update(np.array([labels[t.id] for t in checks.targets]))
             self.state["balance"] = {"right": balance.right, "wrong": balance.wrong}
             advantage = advantage * balance.weights(correct)
             notes |= {"class_right": float(balance.right or 0), "class_wrong": float(balance.wrong or 0)}
         credit = spread(advantage, checks)
-        return self.lesson("verifier", checks, advantages=credit, sources={"answers": 1.0}, notes=notes)
+        return self.train_batch("verifier", checks, advantages=credit, sources={"answers": 1.0}, notes=notes)
 
-    def verifier_reward(self, check: Trace, label: float) -> float:
+    def verifier_reward(self, check: Rollout, label: float) -> float:
         """Return the reward of a check; NaN where the solution's correctness is unknown, 0 where no final verdict can be
         parsed."""
-        value: Verification = check.reading.value
+        value: Verification = check.parsed.value
         if np.isnan(label):
             return float("nan")
         if value.final is None:
             return 0.0
-        reward = float(value.final == bool(label)) + self.options.format_weight * check.reading.format
+        reward = float(value.final == bool(label)) + self.options.format_weight * check.parsed.format
         if value.steps is not None and value.final == all(value.steps):
             reward += self.options.consistency_bonus
         return reward
 
 
-def collect_step_verdicts(solutions: Traces, checks: Traces) -> Verdicts:
+def collect_step_verdicts(solutions: Rollouts, checks: Rollouts) -> Verdicts:
     """Return the step verdicts on each solution, matched by index: generator and verifier may have different tokenizers."""
-    found = {check.subject.id: check.reading.value.steps for check in checks}
+    found = {check.target.id: check.parsed.value.steps for check in checks}
     return [verdicts_to_signs(found.get(solution.id), solution) for solution in solutions]
 
 
-def verdicts_to_signs(verdicts: tuple[bool, ...] | None, solution: Trace) -> list[float] | None:
+def verdicts_to_signs(verdicts: tuple[bool, ...] | None, solution: Rollout) -> list[float] | None:
     """Convert step verdicts to +1 and -1; None where they do not match the solution's steps."""
     if not verdicts or len(verdicts) != len(solution.steps):
         return None

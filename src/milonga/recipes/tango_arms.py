@@ -7,8 +7,8 @@ from milonga.recipes.outcome import sample_solutions
 from milonga.recipes.tango import Tango, verdicts_to_signs
 from milonga.roles import StepSolver
 from milonga.schedule import Schedule, always
-from milonga.table import Table
-from milonga.types import Lesson, Traces
+from milonga.context import Context
+from milonga.types import TrainBatch, Rollouts
 
 
 @RECIPES.register("frozen")
@@ -31,7 +31,7 @@ class Oracle(Tango):
     name = "oracle"
     paradigm = "single policy"
     truth = "answers and steps"
-    seats = {"generator": StepSolver}
+    agents = {"generator": StepSolver}
     bindings = {"own": "", "lora": "", "shared": ""}
     needs_steps = True
     overlap = ""
@@ -40,12 +40,12 @@ class Oracle(Tango):
     def schedule(self) -> Schedule:
         return always("generator")
 
-    def play(self, table: Table) -> Traces:
-        return sample_solutions(table, "generator", self.objectives["generator"], self.rollouts)
+    def rollout(self, ctx: Context) -> Rollouts:
+        return sample_solutions(ctx, "generator", self.objectives["generator"], self.rollouts)
 
-    def credit(self, table: Table, played: Traces) -> list[Lesson]:
-        verdicts = [verdicts_to_signs(t.grade.steps if t.grade else None, t) for t in played]
-        return [self.credit_generator(table, played, verdicts, played.correct)]
+    def credit(self, ctx: Context, rollouts: Rollouts) -> list[TrainBatch]:
+        verdicts = [verdicts_to_signs(t.grade.steps if t.grade else None, t) for t in rollouts]
+        return [self.credit_generator(ctx, rollouts, verdicts, rollouts.correct)]
 
 
 @RECIPES.register("verifier_only")

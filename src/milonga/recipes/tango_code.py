@@ -14,8 +14,8 @@ from milonga.recipes.base import RECIPES
 from milonga.recipes.self_programs import get_code_task
 from milonga.recipes.tango import Tango, TangoOptions, Verdicts
 from milonga.roles import Coder, StepVerifier
-from milonga.table import Table
-from milonga.types import Floats, Lesson, Traces
+from milonga.context import Context
+from milonga.types import Floats, TrainBatch, Rollouts
 
 
 class TangoCodeOptions(TangoOptions):
@@ -31,21 +31,21 @@ class TangoCode(Tango):
     name = "tango_code"
     paper = "none: docs/recipes/tango_code.md"
     truth = "hidden tests"
-    seats = {"generator": Coder, "verifier": StepVerifier}
+    agents = {"generator": Coder, "verifier": StepVerifier}
     tasks = ("code",)
     overlap = "the sandbox that grades what is played also grades what is credited"
     Options = TangoCodeOptions
     options: TangoCodeOptions
     defaults = {"task": {"name": "code"}}
 
-    def credit_generator(self, table: Table, solutions: Traces, verdicts: Verdicts, right: Floats) -> Lesson:
+    def credit_generator(self, ctx: Context, solutions: Rollouts, verdicts: Verdicts, right: Floats) -> TrainBatch:
         """Make the generator's train batch as Tango does, with the share of passed tests as outcome if asked for."""
-        paid = passed_shares(table, solutions) if self.options.reward == "share" else right
-        return super().credit_generator(table, solutions, verdicts, paid)
+        paid = passed_shares(ctx, solutions) if self.options.reward == "share" else right
+        return super().credit_generator(ctx, solutions, verdicts, paid)
 
 
-def passed_shares(table: Table, solutions: Traces) -> Floats:
+def passed_shares(ctx: Context, solutions: Rollouts) -> Floats:
     """Return the share of its hidden tests that each program passes; NaN where the sandbox could not tell. Shape
     (programs,)."""
-    passed = get_code_task(table).run_hidden_tests([(t.problem, t.reading.value.answer) for t in solutions])
+    passed = get_code_task(ctx).run_hidden_tests([(t.problem, t.parsed.value.answer) for t in solutions])
     return np.array([np.nan if found is None else np.mean(found) for found in passed])

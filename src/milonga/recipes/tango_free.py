@@ -22,8 +22,8 @@ from milonga.evals.metrics import mean
 from milonga.recipes.base import RECIPES
 from milonga.recipes.tango import Tango, TangoOptions
 from milonga.recipes.voting import collusion_metrics, mean_final_verdicts, mean_step_verdicts, tally_votes
-from milonga.table import Table
-from milonga.types import Lesson, Problem, Traces
+from milonga.context import Context
+from milonga.types import TrainBatch, Problem, Rollouts
 
 LABELLED = "labelled/"
 """The id prefix of problems whose answers are known."""
@@ -60,94 +60,94 @@ class TangoFree(Tango):
     overlap = "agreement takes the place of answers: it must be that of the generator that learns, not of older ones"
     Options = TangoFreeOptions
     options: TangoFreeOptions
-    measures = tuple(collusion_metrics([], Traces([])))
+    measures = tuple(collusion_metrics([], Rollouts([])))
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
-        for seat, objective in self.objectives.items():
+        for agent, objective in self.objectives.items():
             if objective.dynamic_sampling:
                 raise ConfigError(
                     f"'{self.name}' has no truth by which problems could be chosen; "
-                    f"set policies.{seat}.objective.dynamic_sampling=false"
+                    f"set policies.{agent}.objective.dynamic_sampling=false"
                 )
 
-    def play(self, table: Table) -> Traces:
+    def rollout(self, ctx: Context) -> Rollouts:
         """Sample a generator turn (many solutions, a few checks of each) or a verifier turn (many voters, many checks of two of
         them)."""
         o = self.options
-        if table.learner == "generator":
-            solutions = table.ask("generator", table.problems(), self.rollouts)
-            return Traces([*solutions, *self.sample_verdicts(table, solutions)])
-        problems = self.draw_problems(table)
-        voters = Traces([*table.ask("generator", problems, o.votes), *self.sample_anchors(table, problems)])
-        return Traces([*voters, *table.ask("verifier", self.select_for_judging(table, voters), self.rollouts)])
+        if ctx.learner == "generator":
+            solutions = ctx.ask("generator", ctx.problems(), self.rollouts)
+            return Rollouts([*solutions, *self.sample_verdicts(ctx, solutions)])
+        problems = self.draw_problems(ctx)
+        voters = Rollouts([*ctx.ask("generator", problems, o.votes), *self.sample_anchors(ctx, problems)])
+        return Rollouts([*voters, *ctx.ask("verifier", self.select_for_judging(ctx, voters), self.rollouts)])
 
-    def draw_problems(self, table: Table) -> list[Problem]:
+    def draw_problems(self, ctx: Context) -> list[Problem]:
         """Draw the turn's problems; the first of them are labelled ones, reused in every turn, where there are any."""
-        o, count = self.options, table.setting.batch
+        o, count = self.options, ctx.run_context.batch
         known = round(o.labelled_share * count) if o.labelled else 0
-        first = count * int(table.turn)
-        old = [table.setting.task.problem("train", (first + n) % o.labelled) for n in range(known)]
-        return [replace(p, id=f"{LABELLED}{n}/{p.id}") for n, p in enumerate(old)] + table.problems(count - known)
+        first = count * int(ctx.turn)
+        old = [ctx.run_context.task.problem("train", (first + n) % o.labelled) for n in range(known)]
+        return [replace(p, id=f"{LABELLED}{n}/{p.id}") for n, p in enumerate(old)] + ctx.problems(count - known)
 
-    def sample_anchors(self, table: Table, problems: list[Problem]) -> Traces:
+    def sample_anchors(self, ctx: Context, problems: list[Problem]) -> Rollouts:
         """Sample solutions of the initial generator, which vote too; none without anchors."""
-        return table.ask("generator", problems, self.options.anchors, tag="ref") if self.options.anchors else Traces([])
+        return ctx.ask("generator", problems, self.options.anchors, tag="ref") if self.options.anchors else Rollouts([])
 
-    def sample_verdicts(self, table: Table, solutions: Traces) -> Traces:
+    def sample_verdicts(self, ctx: Context, solutions: Rollouts) -> Rollouts:
         """Sample verdicts on solutions: of the current verifier, and of the initial one where there are anchors."""
-        checks = table.ask("verifier", solutions, self.options.checks)
-        frozen = table.ask("verifier", solutions, self.options.anchors, tag="ref") if self.options.anchors else ()
-        return Traces([*checks, *frozen])
+        checks = ctx.ask("verifier", solutions, self.options.checks)
+        frozen = ctx.ask("verifier", solutions, self.options.anchors, tag="ref") if self.options.anchors else ()
+        return Rollouts([*checks, *frozen])
 
-    def select_for_judging(self, table: Table, voters: Traces) -> Traces:
+    def select_for_judging(self, ctx: Context, voters: Rollouts) -> Rollouts:
         """Select for each problem the first solution that gives the winning answer and the first that does not.
 
         Rare errors, or rare successes, would teach one verdict for everything.
         """
         found = []
-        for cast in tally_votes(table, voters).values():
-            own = [trace for trace in cast.voters if trace.mask.any()]  # an anchor votes, but is not judged
+        for cast in tally_votes(ctx, voters).values():
+            own = [rollout for rollout in cast.voters if rollout.mask.any()]  # an anchor votes, but is not judged
             for gives in (1.0, 0.0):
-                found += [trace for trace in own if cast.gives[trace.id] == gives][:1]
-        return Traces(found)
+                found += [rollout for rollout in own if cast.gives[rollout.id] == gives][:1]
+        return Rollouts(found)
 
-    def credit(self, table: Table, played: Traces) -> list[Lesson]:
-        solutions = played.select(lambda t: t.seat == "generator")
-        checks = played.select(lambda t: t.seat == "verifier")
-        if table.learner == "generator":
-            lesson = self.credit_generator(
-                table, solutions, mean_step_verdicts(solutions, checks), mean_final_verdicts(solutions, checks)
+    def credit(self, ctx: Context, rollouts: Rollouts) -> list[TrainBatch]:
+        solutions = rollouts.select(lambda t: t.agent == "generator")
+        checks = rollouts.select(lambda t: t.agent == "verifier")
+        if ctx.learner == "generator":
+            train_batch = self.credit_generator(
+                ctx, solutions, mean_step_verdicts(solutions, checks), mean_final_verdicts(solutions, checks)
             )
-            return [replace(lesson, sources={"verifier": 1.0})]
-        return [self.credit_judge(table, checks, self.make_labels(table, solutions, checks.about))]
+            return [replace(train_batch, sources={"verifier": 1.0})]
+        return [self.credit_judge(ctx, checks, self.make_labels(ctx, solutions, checks.targets))]
 
-    def make_labels(self, table: Table, voters: Traces, judged: Traces) -> dict[str, float]:
+    def make_labels(self, ctx: Context, voters: Rollouts, judged: Rollouts) -> dict[str, float]:
         """Return the pseudo-label of each judged solution: whether it gives the winning answer.
 
         NaN where too few agree; the truth itself on labelled problems, and nowhere else.
         """
         out: dict[str, float] = {}
-        asked = {trace.id for trace in voters}
-        for cast in tally_votes(table, voters, judged.select(lambda t: t.id not in asked)).values():
+        asked = {rollout.id for rollout in voters}
+        for cast in tally_votes(ctx, voters, judged.select(lambda t: t.id not in asked)).values():
             known = cast.vote.winner is not None and cast.vote.share >= self.options.min_majority
             out |= {id: gives if known else float("nan") for id, gives in cast.gives.items()}
         return out | {t.id: t.correct for t in judged if t.problem.id.startswith(LABELLED)}
 
-    def credit_judge(self, table: Table, checks: Traces, labels: Mapping[str, float]) -> Lesson:
+    def credit_judge(self, ctx: Context, checks: Rollouts, labels: Mapping[str, float]) -> TrainBatch:
         """Make Tango's train batch of the verifier with these labels, and with a reward for self-consistency."""
         o, agrees = self.options, np.zeros(len(checks))
-        for rows in group_rows(checks.subjects):
-            agrees[rows] = verdict_consistency([checks[row].reading.value.final for row in rows])
-        lesson = self.credit_verifier(table, checks, labels, o.self_consistency * agrees)
+        for rows in group_rows(checks.target_ids):
+            agrees[rows] = verdict_consistency([checks[row].parsed.value.final for row in rows])
+        train_batch = self.credit_verifier(ctx, checks, labels, o.self_consistency * agrees)
         own = o.self_consistency / (1 + o.self_consistency)
-        told = mean([t.subject.problem.id.startswith(LABELLED) for t in checks]) or 0.0
+        told = mean([t.target.problem.id.startswith(LABELLED) for t in checks]) or 0.0
         sources = {"generator": (1 - own) * (1 - told), "verifier": own, "answers": (1 - own) * told}
-        notes = lesson.notes | {"verdict_consistency": mean(agrees) or 0.0}
-        return replace(lesson, sources={key: share for key, share in sources.items() if share}, notes=notes)
+        notes = train_batch.notes | {"verdict_consistency": mean(agrees) or 0.0}
+        return replace(train_batch, sources={key: share for key, share in sources.items() if share}, notes=notes)
 
-    def measure(self, table: Table) -> dict[str, float | None]:
+    def measure(self, ctx: Context) -> dict[str, float | None]:
         """Measure collusion of generator and verifier against the hidden truth, on held-out problems."""
-        solutions = table.ask("generator", table.problems(self.options.audit), self.options.votes)
-        checks = table.ask("verifier", solutions, max(2, self.options.checks))  # consistency needs two verdicts
-        return collusion_metrics(list(tally_votes(table, solutions).values()), checks)
+        solutions = ctx.ask("generator", ctx.problems(self.options.audit), self.options.votes)
+        checks = ctx.ask("verifier", solutions, max(2, self.options.checks))  # consistency needs two verdicts
+        return collusion_metrics(list(tally_votes(ctx, solutions).values()), checks)

@@ -14,8 +14,8 @@ from milonga.recipes.tango_free import TangoFree
 from milonga.recipes.voting import mean_final_verdicts
 from milonga.roles import StepSolver, StepVerifier
 from milonga.schedule import Schedule, alternate, warm_up
-from milonga.table import Table
-from milonga.types import Lesson, Traces
+from milonga.context import Context
+from milonga.types import TrainBatch, Rollouts
 
 
 @RECIPES.register("tango_free_adversary")
@@ -23,37 +23,37 @@ class TangoFreeAdversary(TangoFree):
     """tango_free with a third agent that is rewarded for wrong solutions which pass: the verifier learns to refuse them."""
 
     name = "tango_free_adversary"
-    seats = {"generator": StepSolver, "verifier": StepVerifier, "adversary": StepSolver}
+    agents = {"generator": StepSolver, "verifier": StepVerifier, "adversary": StepSolver}
 
     def schedule(self) -> Schedule:
         o = self.options
         turns = alternate(generator=o.n_generator, adversary=o.n_verifier, verifier=o.n_verifier)
         return warm_up("verifier", o.warmup) + turns
 
-    def play(self, table: Table) -> Traces:
-        if table.learner == "generator":
-            return super().play(table)
-        problems = self.draw_problems(table)
-        voters = Traces([*table.ask("generator", problems, self.options.votes), *self.sample_anchors(table, problems)])
-        if table.learner == "adversary":
-            attempts = table.ask("adversary", problems, self.rollouts)
-            return Traces([*voters, *attempts, *self.sample_verdicts(table, attempts)])
-        subjects = Traces([*self.select_for_judging(table, voters), *table.ask("adversary", problems)])
-        return Traces([*voters, *table.ask("verifier", subjects, self.rollouts)])
+    def rollout(self, ctx: Context) -> Rollouts:
+        if ctx.learner == "generator":
+            return super().rollout(ctx)
+        problems = self.draw_problems(ctx)
+        voters = Rollouts([*ctx.ask("generator", problems, self.options.votes), *self.sample_anchors(ctx, problems)])
+        if ctx.learner == "adversary":
+            attempts = ctx.ask("adversary", problems, self.rollouts)
+            return Rollouts([*voters, *attempts, *self.sample_verdicts(ctx, attempts)])
+        targets = Rollouts([*self.select_for_judging(ctx, voters), *ctx.ask("adversary", problems)])
+        return Rollouts([*voters, *ctx.ask("verifier", targets, self.rollouts)])
 
-    def credit(self, table: Table, played: Traces) -> list[Lesson]:
+    def credit(self, ctx: Context, rollouts: Rollouts) -> list[TrainBatch]:
         """Reward the adversary by the share of verdicts that say right, on solutions whose answer is not the majority's."""
-        if table.learner != "adversary":
-            return super().credit(table, played)
-        attempts = played.select(lambda t: t.seat == "adversary")
-        gives = self.make_labels(table, played.select(lambda t: t.seat == "generator"), attempts)
-        passes = mean_final_verdicts(attempts, played.select(lambda t: t.seat == "verifier"))
-        answers = [t.reading.value.answer is not None for t in attempts]
+        if ctx.learner != "adversary":
+            return super().credit(ctx, rollouts)
+        attempts = rollouts.select(lambda t: t.agent == "adversary")
+        gives = self.make_labels(ctx, rollouts.select(lambda t: t.agent == "generator"), attempts)
+        passes = mean_final_verdicts(attempts, rollouts.select(lambda t: t.agent == "verifier"))
+        answers = [t.parsed.value.answer is not None for t in attempts]
         rewards = passes * [float(answer and gives[t.id] == 0.0) for t, answer in zip(attempts, answers, strict=True)]
         objective = self.objectives["adversary"]
-        paid = shape_rewards(rewards, table, attempts, objective)
+        paid = shape_rewards(rewards, ctx, attempts, objective)
         credit = outcome_advantages(
-            paid, attempts, attempts.problem_ids, objective, table.compute_kl_penalties(attempts, objective)
+            paid, attempts, attempts.problem_ids, objective, ctx.compute_kl_penalties(attempts, objective)
         )
         notes = {"reward": mean(rewards) or 0.0}
-        return [self.lesson("adversary", attempts, advantages=credit, sources={"verifier": 1.0}, notes=notes)]
+        return [self.train_batch("adversary", attempts, advantages=credit, sources={"verifier": 1.0}, notes=notes)]

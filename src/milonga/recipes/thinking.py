@@ -14,21 +14,21 @@ import numpy as np
 
 from milonga.credit.baselines import group_rows
 from milonga.roles.thinker import Thinker
-from milonga.table import Table
+from milonga.context import Context
 from milonga.tasks.base import make_keyed_rng
-from milonga.types import Floats, Problem, Reading, Segment, Trace, Traces
+from milonga.types import Floats, Problem, Parsed, Segment, Rollout, Rollouts
 
 Pick = Literal["random", "answer"]
 
 
-def cut_lines(table: Table, problems: Sequence[Problem], pick: Pick, span: int = 1) -> list[Problem]:
+def cut_lines(ctx: Context, problems: Sequence[Problem], pick: Pick, span: int = 1) -> list[Problem]:
     """Return problems as lines of text (question and answer, no work), each cut at one place.
 
     The text before the place is the new problem's text; the next `span` tokens are in `data["next"]` and the whole line in
     `data["line"]`, which no prompt shows. `answer` cuts before the answer; `random` after any token but the last.
     """
-    thinker, engine = table.setting.roles["generator"], table.setting.engine
-    policy = table.setting.policies["generator"]
+    thinker, engine = ctx.run_context.roles["generator"], ctx.run_context.engine
+    policy = ctx.run_context.policies["generator"]
     assert isinstance(thinker, Thinker)
     out = []
     for problem in problems:
@@ -37,7 +37,7 @@ def cut_lines(table: Table, problems: Sequence[Problem], pick: Pick, span: int =
         if pick == "random":
             ends = engine.encode_completion(policy, line, end=False).ends
             place = int(
-                ends[make_keyed_rng("place", table.setting.seed, table.turn, problem.id).randrange(max(1, len(ends) - 1))]
+                ends[make_keyed_rng("place", ctx.run_context.seed, ctx.turn, problem.id).randrange(max(1, len(ends) - 1))]
             )
         ends = engine.encode_completion(policy, line[place:], end=False).ends
         following = line[place:][: int(ends[min(span, len(ends)) - 1])]
@@ -46,59 +46,59 @@ def cut_lines(table: Table, problems: Sequence[Problem], pick: Pick, span: int =
     return out
 
 
-def sample_thoughts(table: Table, places: Sequence[Problem], n: int) -> Traces:
+def sample_thoughts(ctx: Context, places: Sequence[Problem], n: int) -> Rollouts:
     """Sample `n` thoughts about each place. They answer nothing yet, and so have no grade."""
-    return Traces(replace(trace, grade=None) for trace in table.ask("generator", places, n))
+    return Rollouts(replace(rollout, grade=None) for rollout in ctx.ask("generator", places, n))
 
 
-def make_plain_prompts(table: Table, places: Sequence[Problem]) -> Traces:
+def make_plain_prompts(ctx: Context, places: Sequence[Problem]) -> Rollouts:
     """Return the same places without a thought: the prefix of the line alone, in a template without tags."""
-    engine, policy, role = table.setting.engine, table.setting.policies["predictor"], table.setting.roles["predictor"]
+    engine, policy, role = ctx.run_context.engine, ctx.run_context.policies["predictor"], ctx.run_context.roles["predictor"]
     out = []
     for place in places:
         ids = engine.encode(policy, role.prompt(place, None))
         prompt = (Segment("prompt", 0, len(ids)),)
-        reading = Reading(None, 1.0)
-        out.append(Trace(place.id, "predictor", place, ids, prompt, np.zeros(len(ids)), "", reading, origin="given"))
-    return Traces(out)
+        parsed = Parsed(None, 1.0)
+        out.append(Rollout(place.id, "predictor", place, ids, prompt, np.zeros(len(ids)), "", parsed, origin="given"))
+    return Rollouts(out)
 
 
-def score_next_tokens(table: Table, traces: Traces, tag: str = "live") -> Floats:
+def score_next_tokens(ctx: Context, rollouts: Rollouts, tag: str = "live") -> Floats:
     """Return the log-probability of the true next tokens after each rollout, under policy@tag. Shape (rollouts,)."""
-    asked = Traces(append_target(table, trace) for trace in traces)
-    return np.array([float(found.sum()) for found in table.compute_logprobs("generator", asked, tag)])
+    asked = Rollouts(append_target(ctx, rollout) for rollout in rollouts)
+    return np.array([float(found.sum()) for found in ctx.compute_logprobs("generator", asked, tag)])
 
 
-def append_target(table: Table, trace: Trace) -> Trace:
+def append_target(ctx: Context, rollout: Rollout) -> Rollout:
     """Append the true next tokens to a rollout; they are its only trained tokens. A thought that was not closed gets its
     closing tag, unscored; an end-of-sequence token is removed."""
-    engine, policy = table.setting.engine, table.setting.policies["generator"]
-    thinker = table.setting.roles["generator"]
+    engine, policy = ctx.run_context.engine, ctx.run_context.policies["generator"]
+    thinker = ctx.run_context.roles["generator"]
     assert isinstance(thinker, Thinker)
-    kept = trace.ids[: len(trace.ids) - (trace.origin == "sampled" and trace.finish == "eos")]
-    closing = engine.encode_completion(policy, "" if trace.reading.is_valid else thinker.closing_tag, end=False).ids
-    target = engine.encode_completion(policy, str(trace.problem.data["next"]), end=False).ids
+    kept = rollout.ids[: len(rollout.ids) - (rollout.origin == "sampled" and rollout.finish == "eos")]
+    closing = engine.encode_completion(policy, "" if rollout.parsed.is_valid else thinker.closing_tag, end=False).ids
+    target = engine.encode_completion(policy, str(rollout.problem.data["next"]), end=False).ids
     ids = np.concatenate([kept, closing, target]).astype(np.int64)
     start = len(ids) - len(target)
-    segments = (Segment("prompt", 0, start), Segment(trace.seat, start, len(ids), policy, trained=True))
-    return replace(trace, ids=ids, segments=segments, logprobs=np.zeros(len(ids)), steps=(), origin="given", temperature=1.0)
+    segments = (Segment("prompt", 0, start), Segment(rollout.agent, start, len(ids), policy, trained=True))
+    return replace(rollout, ids=ids, segments=segments, logprobs=np.zeros(len(ids)), steps=(), origin="given", temperature=1.0)
 
 
-def swap_thoughts(thoughts: Traces) -> Traces:
+def swap_thoughts(thoughts: Rollouts) -> Rollouts:
     """Give every line the thought of the next one: a control for what a thought is worth beyond being there."""
     out = []
-    for trace, other in zip(thoughts, [*thoughts[1:], *thoughts[:1]], strict=True):
-        own, foreign = trace.segments[-1], other.segments[-1]
-        ids = np.concatenate([trace.ids[: own.start], other.ids[foreign.start : foreign.end]])
-        segments = (*trace.segments[:-1], replace(own, end=len(ids)))
-        moved = replace(trace, ids=ids, segments=segments, logprobs=np.zeros(len(ids)), text=other.text)
-        out.append(replace(moved, reading=other.reading, finish=other.finish, steps=()))
-    return Traces(out)
+    for rollout, other in zip(thoughts, [*thoughts[1:], *thoughts[:1]], strict=True):
+        own, foreign = rollout.segments[-1], other.segments[-1]
+        ids = np.concatenate([rollout.ids[: own.start], other.ids[foreign.start : foreign.end]])
+        segments = (*rollout.segments[:-1], replace(own, end=len(ids)))
+        moved = replace(rollout, ids=ids, segments=segments, logprobs=np.zeros(len(ids)), text=other.text)
+        out.append(replace(moved, parsed=other.parsed, finish=other.finish, steps=()))
+    return Rollouts(out)
 
 
-def copy_rate(thoughts: Traces) -> float:
+def copy_rate(thoughts: Rollouts) -> float:
     """Return the share of the thoughts that are empty, or only repeat a piece of the line."""
-    said = [(t.reading.value.steps[0], t.problem.text) for t in thoughts if t.reading.is_valid]
+    said = [(t.parsed.value.steps[0], t.problem.text) for t in thoughts if t.parsed.is_valid]
     return float(np.mean([thought in text for thought, text in said])) if said else 0.0
 
 

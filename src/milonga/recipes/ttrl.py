@@ -22,9 +22,9 @@ from milonga.recipes.outcome import sample_useful_groups, shape_rewards
 from milonga.recipes.voting import label_correctness, tally_votes, winner_correctness
 from milonga.roles import StepSolver
 from milonga.schedule import Schedule, always
-from milonga.table import Table
+from milonga.context import Context
 from milonga.tasks.base import make_keyed_rng
-from milonga.types import Floats, Lesson, Problem, Traces
+from milonga.types import Floats, TrainBatch, Problem, Rollouts
 
 
 class TtrlOptions(RecipeOptions):
@@ -56,7 +56,7 @@ class Ttrl(Recipe):
     paradigm = "self-play"
     granularity = "sequence"
     truth = "none"
-    seats = {"generator": StepSolver}
+    agents = {"generator": StepSolver}
     lead = "generator"
     overlap = "votes take the place of answers: they must be those of the generator that learns, not of older ones"
     bindings = {"own": "", "lora": "", "shared": ""}
@@ -73,54 +73,54 @@ class Ttrl(Recipe):
     def schedule(self) -> Schedule:
         return always("generator")
 
-    def play(self, table: Table) -> Traces:
+    def rollout(self, ctx: Context) -> Rollouts:
         """Sample all voters. With dynamic sampling (DAPO), keep problems whose rewards by the label differ, whatever the truth
         is."""
         objective = self.objectives["generator"]
         if self.options.examples is not None:
-            return table.ask("generator", self.copy_examples(table), self.votes)
+            return ctx.ask("generator", self.copy_examples(ctx), self.votes)
         if not objective.dynamic_sampling:
-            return table.ask("generator", table.problems(), self.votes)
+            return ctx.ask("generator", ctx.problems(), self.votes)
 
-        def divided(solutions: Traces) -> Traces:
-            keep = mixed(self.compute_rewards(table, solutions)[0], solutions.problem_ids)
-            return Traces(trace for trace, kept in zip(solutions, keep, strict=True) if kept)
+        def divided(solutions: Rollouts) -> Rollouts:
+            keep = mixed(self.compute_rewards(ctx, solutions)[0], solutions.problem_ids)
+            return Rollouts(rollout for rollout, kept in zip(solutions, keep, strict=True) if kept)
 
-        return sample_useful_groups(table, "generator", divided, objective.max_tries, self.votes)
+        return sample_useful_groups(ctx, "generator", divided, objective.max_tries, self.votes)
 
-    def copy_examples(self, table: Table) -> list[Problem]:
+    def copy_examples(self, ctx: Context) -> list[Problem]:
         """Copy the few problems until the turn is full. Each copy has an id, and so a baseline, of its own."""
         if "examples" not in self.state:
-            self.state["examples"] = self.select_examples(table)
-        known = self.load_examples(table)
-        return [replace(p, id=f"{p.id}/copy{n}") for n in range(table.setting.batch) for p in (known[n % len(known)],)]
+            self.state["examples"] = self.select_examples(ctx)
+        known = self.load_examples(ctx)
+        return [replace(p, id=f"{p.id}/copy{n}") for n in range(ctx.run_context.batch) for p in (known[n % len(known)],)]
 
-    def load_examples(self, table: Table) -> list[Problem]:
+    def load_examples(self, ctx: Context) -> list[Problem]:
         """Return the problems that are learned from."""
-        return [table.setting.task.problem("train", index) for index in self.state.get("examples", ())]
+        return [ctx.run_context.task.problem("train", index) for index in self.state.get("examples", ())]
 
-    def select_examples(self, table: Table) -> list[int]:
+    def select_examples(self, ctx: Context) -> list[int]:
         """Select the indices of the problems to learn from."""
         count = self.options.examples or 0
         if self.options.select == "first":
             return list(range(count))
-        solutions = table.ask(
-            "generator", table.setting.task.draw_problems("train", 0, max(count, self.options.candidates)), self.votes
+        solutions = ctx.ask(
+            "generator", ctx.run_context.task.draw_problems("train", 0, max(count, self.options.candidates)), self.votes
         )
-        rewards, _ = self.compute_rewards(table, solutions)
+        rewards, _ = self.compute_rewards(ctx, solutions)
         distance = [abs(float(np.nanmean(rewards[rows])) - 0.5) for rows in group_rows(solutions.problem_ids)]
         return sorted(sorted(range(len(distance)), key=lambda index: distance[index])[:count])
 
-    def credit(self, table: Table, played: Traces) -> list[Lesson]:
+    def credit(self, ctx: Context, rollouts: Rollouts) -> list[TrainBatch]:
         """Make the train batch: all samples have voted; the first ones of each problem are trained on, and form its group."""
         objective = self.objectives["generator"]
-        rewards, votes = self.compute_rewards(table, played)
-        found = dict(zip((trace.id for trace in played), rewards, strict=True))
-        trained = keep_first_samples(played, self.rollouts)
-        own = np.array([found[trace.id] for trace in trained])
-        paid = shape_rewards(own, table, trained, objective)
+        rewards, votes = self.compute_rewards(ctx, rollouts)
+        found = dict(zip((rollout.id for rollout in rollouts), rewards, strict=True))
+        trained = keep_first_samples(rollouts, self.rollouts)
+        own = np.array([found[rollout.id] for rollout in trained])
+        paid = shape_rewards(own, ctx, trained, objective)
         advantages = outcome_advantages(
-            paid, trained, trained.problem_ids, objective, table.compute_kl_penalties(trained, objective)
+            paid, trained, trained.problem_ids, objective, ctx.compute_kl_penalties(trained, objective)
         )
         notes = {
             "reward": mean(own) or 0.0,
@@ -129,24 +129,24 @@ class Ttrl(Recipe):
             "flat_groups": 1 - float(mixed(own, trained.problem_ids).mean()),
         }
         source = {"majority": "generator", "random": "generator", "truth": "answers", "format": "format"}[self.options.label]
-        return [self.lesson("generator", trained, advantages=advantages, sources={source: 1.0}, notes=notes)]
+        return [self.train_batch("generator", trained, advantages=advantages, sources={source: 1.0}, notes=notes)]
 
-    def compute_rewards(self, table: Table, solutions: Traces) -> tuple[Floats, list[Vote]]:
+    def compute_rewards(self, ctx: Context, solutions: Rollouts) -> tuple[Floats, list[Vote]]:
         """Return the reward of each solution, shape (solutions,), and the vote on each problem.
 
         The reward is 0 where there was no answer to vote for, NaN where too few agreed. The truth is used only where the label
         is the truth.
         """
         o, rewards, votes = self.options, np.zeros(len(solutions)), []
-        found = tally_votes(table, solutions)
+        found = tally_votes(ctx, solutions)
         for rows in group_rows(solutions.problem_ids):
             cast = found[solutions[rows[0]].problem.id]
-            rng = make_keyed_rng("label", table.setting.seed, table.turn, solutions[rows[0]].problem.id)
+            rng = make_keyed_rng("label", ctx.run_context.seed, ctx.turn, solutions[rows[0]].problem.id)
             votes.append(cast.vote)
             if o.label == "truth":
                 rewards[rows] = cast.voters.correct
             elif o.label == "format":
-                rewards[rows] = [float(t.reading.is_valid) for t in cast.voters]
+                rewards[rows] = [float(t.parsed.is_valid) for t in cast.voters]
             elif o.label == "random":
                 rewards[rows] = agreement_rewards(
                     cast.answers, rng.choice([a for a in cast.answers if a is not None] or [None])
@@ -160,14 +160,14 @@ class Ttrl(Recipe):
                 )
         return rewards, votes
 
-    def measure(self, table: Table) -> dict[str, float | None]:
+    def measure(self, ctx: Context) -> dict[str, float | None]:
         """Measure the vote against the hidden truth on held-out problems; and accuracy on the few problems that are learned
         from."""
-        found = tally_votes(table, table.ask("generator", table.problems(), self.votes)).values()
-        known = self.load_examples(table)
+        found = tally_votes(ctx, ctx.ask("generator", ctx.problems(), self.votes)).values()
+        known = self.load_examples(ctx)
         return {
             "majority_share": mean([cast.vote.share for cast in found]),
             "label_accuracy": mean([winner_correctness(cast) for cast in found]),
             "reward_accuracy": mean([right for cast in found for right in label_correctness(cast)]),
-            "known_accuracy": mean(table.ask("generator", known, self.rollouts).correct) if known else None,
+            "known_accuracy": mean(ctx.ask("generator", known, self.rollouts).correct) if known else None,
         }

@@ -10,18 +10,18 @@ import numpy as np
 
 from milonga.credit.unit_tests import Booleans
 from milonga.evals.metrics import mean
-from milonga.table import Table
+from milonga.context import Context
 from milonga.tasks.base import make_keyed_rng
 from milonga.tasks.code import Code
-from milonga.types import Floats, Problem, Trace, Traces
+from milonga.types import Floats, Problem, Rollout, Rollouts
 
 
 @dataclass(frozen=True)
 class Bench:
     """One task: its programs, its tests, and the pass matrix. Programs that could not be run are missing."""
 
-    programs: list[Trace]
-    tests: list[Trace]
+    programs: list[Rollout]
+    tests: list[Rollout]
     passes: Booleans
     """Shape (programs, tests); a column stays where a test could not be parsed, and no program passes it."""
     shares: Floats
@@ -37,30 +37,30 @@ class Bench:
     @property
     def readable_mask(self) -> Booleans:
         """Mask over tests: True where the test could be parsed."""
-        return np.array([test.reading.is_valid for test in self.tests], dtype=bool)
+        return np.array([test.parsed.is_valid for test in self.tests], dtype=bool)
 
 
-def add_public_examples(table: Table, problems: Sequence[Problem], share: float) -> list[Problem]:
+def add_public_examples(ctx: Context, problems: Sequence[Problem], share: float) -> list[Problem]:
     """Return the tester's problems: a random share of them gets one public example."""
     out = []
     for problem in problems:
-        shown = make_keyed_rng("public", table.setting.seed, table.turn, problem.id).random() < share
+        shown = make_keyed_rng("public", ctx.run_context.seed, ctx.turn, problem.id).random() < share
         out.append(replace(problem, text=f"{problem.text}\n{problem.data['public']}") if shown else problem)
     return out
 
 
-def run_benches(table: Table, played: Traces, reference: bool = False) -> list[Bench]:
+def run_benches(ctx: Context, rollouts: Rollouts, reference: bool = False) -> list[Bench]:
     """Run the programs and tests of each task: all programs of a turn on all hidden and all written tests, in one batch."""
-    task = get_code_task(table)
-    groups: dict[str, tuple[list[Trace], list[Trace]]] = {}
-    for trace in played:
-        groups.setdefault(trace.problem.id, ([], []))[trace.seat == "tester"].append(trace)
+    task = get_code_task(ctx)
+    groups: dict[str, tuple[list[Rollout], list[Rollout]]] = {}
+    for rollout in rollouts:
+        groups.setdefault(rollout.problem.id, ([], []))[rollout.agent == "tester"].append(rollout)
     groups = {id: pair for id, pair in groups.items() if pair[0]}
     items: list[tuple[Problem, str, list[Any]]] = []
     for programs, tests in groups.values():
         problem = programs[0].problem
-        calls = [*problem.data["inputs"], *(test.reading.value.arguments for test in tests if test.reading.is_valid)]
-        items += [(problem, program.reading.value.answer or "", calls) for program in programs]
+        calls = [*problem.data["inputs"], *(test.parsed.value.arguments for test in tests if test.parsed.is_valid)]
+        items += [(problem, program.parsed.value.answer or "", calls) for program in programs]
         items += [(problem, problem.answer, calls)] if reference else []
     results = iter(task.run_programs(items))
     return [
@@ -69,11 +69,11 @@ def run_benches(table: Table, played: Traces, reference: bool = False) -> list[B
     ]
 
 
-def build_bench(task: Code, programs: list[Trace], tests: list[Trace], ran: list[Any], reference: Any) -> Bench:
+def build_bench(task: Code, programs: list[Rollout], tests: list[Rollout], ran: list[Any], reference: Any) -> Bench:
     """Build the pass matrix of one task from the outputs of its programs for all calls."""
     hidden = programs[0].problem.data["outputs"]
-    readable = [column for column, test in enumerate(tests) if test.reading.is_valid]
-    wanted = [*hidden, *(tests[column].reading.value.expected for column in readable)]
+    readable = [column for column, test in enumerate(tests) if test.parsed.is_valid]
+    wanted = [*hidden, *(tests[column].parsed.value.expected for column in readable)]
 
     def equal(found: Any) -> Booleans:
         return np.array([task.is_equal(one, other) for one, other in zip(found, wanted, strict=True)], dtype=bool)
@@ -96,21 +96,21 @@ def score_best_program(bench: Bench) -> float:
     return float(bench.right_mask[int(bench.passes.sum(axis=1).argmax())])
 
 
-def label_noise(table: Table, found: Sequence[Bench], more: int = 32) -> float | None:
+def label_noise(ctx: Context, found: Sequence[Bench], more: int = 32) -> float | None:
     """Return the share of the programs labelled right by the hidden tests that differ from the reference on further calls; None
     where the task cannot make any."""
-    task, items = get_code_task(table), []
+    task, items = get_code_task(ctx), []
     for one in found:
         problem = one.programs[0].problem
         for program in [t for t, right in zip(one.programs, one.right_mask, strict=True) if right] if problem.answer else []:
             calls = task.draw_extra_calls(problem, more)
-            items += [(problem, str(program.reading.value.answer), calls), (problem, problem.answer, calls)] if calls else []
+            items += [(problem, str(program.parsed.value.answer), calls), (problem, problem.answer, calls)] if calls else []
     results = task.run_programs(items)
     return mean([float(one != other) for one, other in zip(results[::2], results[1::2], strict=True)])
 
 
-def get_code_task(table: Table) -> Code:
+def get_code_task(ctx: Context) -> Code:
     """Return the code task of the run."""
-    task = table.setting.task
+    task = ctx.run_context.task
     assert isinstance(task, Code), "a recipe that runs programs names the task that it is for"
     return task

@@ -23,9 +23,9 @@ from milonga.recipes.preferences import Pair, make_pair_batch, recall_pairs, rec
 from milonga.roles import Dialect, ImplicitScorer, Role, StepSolver
 from milonga.roles.scorer import RankBy
 from milonga.schedule import Action, Phase, Schedule
-from milonga.table import Table
+from milonga.context import Context
 from milonga.tasks.base import make_keyed_rng, normalise_text
-from milonga.types import Lesson, Problem, Trace, Traces
+from milonga.types import TrainBatch, Problem, Rollout, Rollouts
 
 MEASURED = 64
 """Held-out problems, at most, on which the recipe measures its verifier for itself."""
@@ -59,7 +59,7 @@ class VStar(Recipe):
     paradigm = "self-training"
     granularity = "sequence"
     truth = "answers"
-    seats = {"generator": StepSolver, "verifier": ImplicitScorer}
+    agents = {"generator": StepSolver, "verifier": ImplicitScorer}
     lead = "verifier"
     overlap = "it learns from pairs and solutions that are kept from turn to turn"
     bindings = {
@@ -97,81 +97,81 @@ class VStar(Recipe):
         )
         return Schedule(one * self.options.rounds, (Phase("verifier", 1),))
 
-    def play(self, table: Table) -> Traces:
+    def rollout(self, ctx: Context) -> Rollouts:
         """Sample solutions in the collecting phase; the other turns learn from what was kept."""
-        if not table.setting.engine.has_same_vocabulary(self.policies["generator"], self.policies["verifier"]):
+        if not ctx.run_context.engine.has_same_vocabulary(self.policies["generator"], self.policies["verifier"]):
             raise ConfigError("'v_star' compares the generator's tokens: generator and verifier need models of one vocabulary")
-        collecting = table.phase == "collect"
-        return table.ask("generator", table.problems(), self.rollouts) if collecting else Traces([])
+        collecting = ctx.phase == "collect"
+        return ctx.ask("generator", ctx.problems(), self.rollouts) if collecting else Rollouts([])
 
-    def credit(self, table: Table, played: Traces) -> list[Lesson]:
-        if table.phase == "collect":
-            self.collect(table, played)
+    def credit(self, ctx: Context, rollouts: Rollouts) -> list[TrainBatch]:
+        if ctx.phase == "collect":
+            self.collect(ctx, rollouts)
             return []
-        return self.credit_generator(table) if table.learner == "generator" else self.credit_verifier(table)
+        return self.credit_generator(ctx) if ctx.learner == "generator" else self.credit_verifier(ctx)
 
-    def collect(self, table: Table, played: Traces) -> None:
+    def collect(self, ctx: Context, rollouts: Rollouts) -> None:
         """Store distinct solutions with their labels, and the preference pairs of each problem; nothing is learned yet."""
-        problems = list({t.problem.id: t.problem for t in played}.values())
-        shown = demonstrate_problems(table, "generator", problems) if self.options.demonstrations else Traces([])
-        known = [t for t in (*shown, *played) if not np.isnan(t.correct)]
+        problems = list({t.problem.id: t.problem for t in rollouts}.values())
+        shown = demonstrate_problems(ctx, "generator", problems) if self.options.demonstrations else Rollouts([])
+        known = [t for t in (*shown, *rollouts) if not np.isnan(t.correct)]
         pool = self.state.setdefault("solutions", [])
         for problem in problems:
             mine = drop_duplicates([t for t in known if t.problem.id == problem.id])
             pool += [to_json(t) for t in mine]
             right, wrong = ([to_given_rollout(t) for t in mine if t.correct == label] for label in (1.0, 0.0))
             pairs: list[Pair] = [("right against wrong", good, bad) for good in right for bad in wrong]
-            rng = make_keyed_rng("pairs", table.setting.seed, table.turn, problem.id)
-            record_pairs(table, rng.sample(pairs, min(len(pairs), self.options.max_pairs)))
+            rng = make_keyed_rng("pairs", ctx.run_context.seed, ctx.turn, problem.id)
+            record_pairs(ctx, rng.sample(pairs, min(len(pairs), self.options.max_pairs)))
 
-    def credit_generator(self, table: Table) -> list[Lesson]:
+    def credit_generator(self, ctx: Context) -> list[TrainBatch]:
         """Make a cross-entropy train batch of the right solutions of all rounds; the wrong ones weigh 0."""
         pool = self.state["solutions"]
-        rng = make_keyed_rng("solutions", table.setting.seed, table.turn)
+        rng = make_keyed_rng("solutions", ctx.run_context.seed, ctx.turn)
         drawn = [pool[i] for i in sorted(rng.sample(range(len(pool)), min(len(pool), self.options.rows)))]
-        rows = Traces(from_json(one, number, self.policies["generator"]) for number, one in enumerate(drawn))
+        rows = Rollouts(from_json(one, number, self.policies["generator"]) for number, one in enumerate(drawn))
         right = [float(one["right"]) for one in drawn]
         sizes = [float(t.length) for t in rows] if self.objectives["generator"].aggregate == "token_mean" else None
         weights = term_weights(["right"] * len(rows), {"right": 1.0}, right, sizes)
         unsound = mean([one["sound"] is False for one in pool if one["right"]])
         notes = {"solutions": float(len(pool)), "right": sum(right) / max(1, len(right)), "unsound": unsound or 0.0}
         sources = {"answers": 1.0}
-        return [self.lesson("generator", rows, weights=weights, sources=sources, notes=notes)] if any(right) else []
+        return [self.train_batch("generator", rows, weights=weights, sources=sources, notes=notes)] if any(right) else []
 
-    def credit_verifier(self, table: Table) -> list[Lesson]:
+    def credit_verifier(self, ctx: Context) -> list[TrainBatch]:
         """-log sigmoid(beta * (log-ratio of the right solution - log-ratio of the wrong one)), from the start of both."""
-        kept = table.preferences.kept
-        pairs = recall_pairs(table, "verifier", kept, self.options.rows)
+        kept = ctx.preferences.kept
+        pairs = recall_pairs(ctx, "verifier", kept, self.options.rows)
         if not pairs:
             return []
         notes = {"pairs": float(len(kept)), "problems": float(len({one.problem for one in kept}))}
         return [make_pair_batch(self, "verifier", pairs, sources={"answers": 1.0}, notes=notes)]
 
-    def measure(self, table: Table) -> dict[str, float | None]:
+    def measure(self, ctx: Context) -> dict[str, float | None]:
         """Measure the verifier as a sampler, which is not its purpose; and the correlation of its ranks with length."""
-        problems = table.problems(min(table.setting.batch, MEASURED))
-        swapped = replace(table.setting, policies={**table.setting.policies, "generator": self.policies["verifier"]})
-        own = Table(swapped, f"{table.turn}/sampler", "", split=table.split).ask("generator", problems)
-        judged = table.judge("verifier", table.ask("generator", problems, 2))
-        ranks = [(float(t.subject.length), t.reading.value.rank) for t in judged]
+        problems = ctx.problems(min(ctx.run_context.batch, MEASURED))
+        swapped = replace(ctx.run_context, policies={**ctx.run_context.policies, "generator": self.policies["verifier"]})
+        own = Context(swapped, f"{ctx.turn}/sampler", "", split=ctx.split).ask("generator", problems)
+        judged = ctx.judge("verifier", ctx.ask("generator", problems, 2))
+        ranks = [(float(t.target.length), t.parsed.value.rank) for t in judged]
         return {"verifier/as_sampler": mean(own.correct), "verifier/rank_by_length": correlation(ranks)}
 
 
-def drop_duplicates(solutions: list[Trace]) -> list[Trace]:
+def drop_duplicates(solutions: list[Rollout]) -> list[Rollout]:
     """Keep each normalised text once: what is written again and again would flood both sets."""
-    found: dict[str, Trace] = {}
+    found: dict[str, Rollout] = {}
     for solution in solutions:
         found.setdefault(normalise_text(solution.text), solution)
     return list(found.values())
 
 
-def to_json(solution: Trace) -> dict[str, Any]:
+def to_json(solution: Rollout) -> dict[str, Any]:
     problem, grade = solution.problem, solution.grade
     label = {"right": solution.correct == 1.0, "sound": None if grade is None else grade.is_sound}
     return {"problem": problem.id, "question": problem.text, **vars(Side.from_rollout(solution)), **label}
 
 
-def from_json(kept: dict[str, Any], number: int, policy: str) -> Trace:
+def from_json(kept: dict[str, Any], number: int, policy: str) -> Rollout:
     side = Side(kept["text"], tuple(kept["ids"]), kept["start"])
     return side.to_rollout(f"kept/{number}", "generator", Problem(kept["problem"], kept["question"], ""), policy)
 

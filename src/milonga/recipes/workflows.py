@@ -18,8 +18,8 @@ from milonga.credit.history import Rounds, Scope, known_mean
 from milonga.recipes.conversing import filter_comparable, list_turns, write_teacher_texts
 from milonga.roles import Debater, Reviser, Role, StepVerifier
 from milonga.roles.reviser import make_panel
-from milonga.table import Table
-from milonga.types import Floats, Problem, Solution, Trace, Traces
+from milonga.context import Context
+from milonga.types import Floats, Problem, Solution, Rollout, Rollouts
 
 VerifierReward = Literal["agreement", "checker"]
 
@@ -28,18 +28,18 @@ VerifierReward = Literal["agreement", "checker"]
 class Rules:
     """How turns are rewarded: the reward of each by itself, and its history."""
 
-    right: Callable[[Trace], float]
+    right: Callable[[Rollout], float]
     """The correctness of a solution, from 0 to 1, whoever grades it; NaN where it is unknown."""
     pays: VerifierReward = "agreement"
     """What a critique is paid for: the right final verdict, or naming the right answer."""
     scope: Scope = "own"
     rounds: Rounds = "all"
 
-    def reward_critique(self, critique: Trace) -> float:
+    def reward_critique(self, critique: Rollout) -> float:
         """Return the reward of a critique by itself."""
         if self.pays == "checker":
             return float(names_answer(critique.text, critique.problem.answer))
-        return agreement_reward(critique.reading.value.final, self.right(critique.subject))
+        return agreement_reward(critique.parsed.value.final, self.right(critique.target))
 
 
 @dataclass(frozen=True)
@@ -47,8 +47,8 @@ class AgentTurns:
     """One agent's rows, and for each of its turns the reward of every row (R), the reward before it (Q, NaN for none), and the
     outcome of the agent's own last turn and of the whole workflow. All arrays: shape (rows,)."""
 
-    seat: str
-    rows: Traces
+    agent: str
+    rows: Rollouts
     local: list[Floats]
     before: list[Floats]
     own_last: Floats
@@ -60,37 +60,37 @@ class AgentTurns:
 class Workflow(ABC):
     """Agents, and the order in which they speak."""
 
-    seats: dict[str, type[Role]]
+    agents: dict[str, type[Role]]
     taught: tuple[str, ...]
     """The agents that read what others wrote: a model may need demonstrations for that."""
 
     @abstractmethod
-    def play(self, table: Table, problems: Sequence[Problem], n: int) -> Traces:
+    def rollout(self, ctx: Context, problems: Sequence[Problem], n: int) -> Rollouts:
         """Sample `n` rollouts of the workflow on each problem."""
 
     @abstractmethod
-    def write_demonstrations(self, table: Table, lines: int) -> Traces:
+    def write_demonstrations(self, ctx: Context, lines: int) -> Rollouts:
         """Return rollouts of a noisy teacher for the `taught` agents, after what the agents themselves wrote before."""
 
     @abstractmethod
-    def score_turns(self, table: Table, played: Traces, rules: Rules) -> list[AgentTurns]: ...
+    def score_turns(self, ctx: Context, rollouts: Rollouts, rules: Rules) -> list[AgentTurns]: ...
 
     @abstractmethod
-    def pair_first_and_final(self, played: Traces) -> tuple[Traces, Traces]:
+    def pair_first_and_final(self, rollouts: Rollouts) -> tuple[Rollouts, Rollouts]:
         """Return first solutions and their final versions, row by row."""
 
 
-def filter_by_agent(played: Traces, seat: str) -> Traces:
+def filter_by_agent(rollouts: Rollouts, agent: str) -> Rollouts:
     """Filter the rollouts of one agent."""
-    return played.select(lambda trace: trace.seat == seat)
+    return rollouts.select(lambda rollout: rollout.agent == agent)
 
 
-def collect_solutions(played: Traces) -> Traces:
+def collect_solutions(rollouts: Rollouts) -> Rollouts:
     """Return all solutions of a workflow rollout: of every agent, in every turn."""
-    return Traces(turn for trace in played if isinstance(trace.reading.value, Solution) for turn in list_turns(trace))
+    return Rollouts(turn for rollout in rollouts if isinstance(rollout.parsed.value, Solution) for turn in list_turns(rollout))
 
 
-def nan_array(rows: Sequence[Trace]) -> Floats:
+def nan_array(rows: Sequence[Rollout]) -> Floats:
     """Return an array of NaN, one per row."""
     return np.full(len(rows), np.nan)
 
@@ -98,40 +98,40 @@ def nan_array(rows: Sequence[Trace]) -> Floats:
 class Refining(Workflow):
     """Generator, verifier (critique), refiner, whose solution is the outcome. Each solution has several critiques."""
 
-    seats = {"generator": Debater, "verifier": StepVerifier, "refiner": Reviser}
+    agents = {"generator": Debater, "verifier": StepVerifier, "refiner": Reviser}
     taught = ("refiner",)
 
     def __init__(self, critiques: int = 1) -> None:
         self.critiques = critiques
 
-    def play(self, table: Table, problems: Sequence[Problem], n: int) -> Traces:
-        solutions = table.ask("generator", problems, n)
-        critiques = self.keep_comparable(table.ask("verifier", solutions, self.critiques), n)
-        return Traces([*solutions, *critiques, *self.keep_comparable(table.ask("refiner", make_critique_panels(critiques)), n)])
+    def rollout(self, ctx: Context, problems: Sequence[Problem], n: int) -> Rollouts:
+        solutions = ctx.ask("generator", problems, n)
+        critiques = self.keep_comparable(ctx.ask("verifier", solutions, self.critiques), n)
+        return Rollouts([*solutions, *critiques, *self.keep_comparable(ctx.ask("refiner", make_critique_panels(critiques)), n)])
 
-    def keep_comparable(self, rows: Traces, n: int) -> Traces:
+    def keep_comparable(self, rows: Rollouts, n: int) -> Rollouts:
         """Drop groups that are too small for a baseline, where rollouts are to be compared."""
         return filter_comparable(rows) if n * self.critiques > 1 else rows
 
-    def write_demonstrations(self, table: Table, lines: int) -> Traces:
-        critiques = table.ask("verifier", table.ask("generator", table.problems(lines)))
-        return write_revisions(table, "refiner", make_critique_panels(critiques))
+    def write_demonstrations(self, ctx: Context, lines: int) -> Rollouts:
+        critiques = ctx.ask("verifier", ctx.ask("generator", ctx.problems(lines)))
+        return write_revisions(ctx, "refiner", make_critique_panels(critiques))
 
-    def score_turns(self, table: Table, played: Traces, rules: Rules) -> list[AgentTurns]:
+    def score_turns(self, ctx: Context, rollouts: Rollouts, rules: Rules) -> list[AgentTurns]:
         """Return the rewards. In scope `own` the refiner's history is the solution it refines; in `all` also the reward of the
         critique."""
-        solutions, critiques, refined = (filter_by_agent(played, seat) for seat in self.seats)
-        ends = np.array([rules.right(trace) for trace in refined])
-        of_critique = {trace.subject.about[1].id: end for trace, end in zip(refined, ends, strict=True)}
+        solutions, critiques, refined = (filter_by_agent(rollouts, agent) for agent in self.agents)
+        ends = np.array([rules.right(rollout) for rollout in refined])
+        of_critique = {rollout.target.targets[1].id: end for rollout, end in zip(refined, ends, strict=True)}
         found = np.array([of_critique.get(critique.id, np.nan) for critique in critiques])
-        subjects = np.array(critiques.subjects)
-        of_solution = np.array([known_mean(found[subjects == solution.id]) for solution in solutions])
+        targets = np.array(critiques.target_ids)
+        of_solution = np.array([known_mean(found[targets == solution.id]) for solution in solutions])
         first = np.array([rules.right(solution) for solution in solutions])
         judged = np.array([rules.reward_critique(critique) for critique in critiques])
-        about = np.array([rules.right(critique.subject) for critique in critiques])
+        about = np.array([rules.right(critique.target) for critique in critiques])
         before = []
-        for trace in refined:
-            solution, critique = trace.subject.about
+        for rollout in refined:
+            solution, critique = rollout.target.targets
             more = [rules.reward_critique(critique)] if rules.scope == "all" else []
             before.append(known_mean(np.array([rules.right(solution), *more])))
         return [
@@ -140,61 +140,61 @@ class Refining(Workflow):
             AgentTurns("refiner", refined, [ends], [np.array(before)], ends, ends),
         ]
 
-    def pair_first_and_final(self, played: Traces) -> tuple[Traces, Traces]:
-        refined = filter_by_agent(played, "refiner")
-        return Traces(trace.subject.about[0] for trace in refined), refined
+    def pair_first_and_final(self, rollouts: Rollouts) -> tuple[Rollouts, Rollouts]:
+        refined = filter_by_agent(rollouts, "refiner")
+        return Rollouts(rollout.target.targets[0] for rollout in refined), refined
 
 
 class Mixing(Workflow):
     """Mixture of agents: two proposers, and an aggregator that reads both and whose solution is the outcome."""
 
-    seats = {"generator": Debater, "partner": Debater, "aggregator": Reviser}
+    agents = {"generator": Debater, "partner": Debater, "aggregator": Reviser}
     taught = ("aggregator",)
 
-    def play(self, table: Table, problems: Sequence[Problem], n: int) -> Traces:
-        mine, theirs = (table.ask(seat, problems, n) for seat in ("generator", "partner"))
-        joined = table.ask("aggregator", pair_proposals(mine, theirs))
-        return Traces([*mine, *theirs, *(filter_comparable(joined) if n > 1 else joined)])
+    def rollout(self, ctx: Context, problems: Sequence[Problem], n: int) -> Rollouts:
+        mine, theirs = (ctx.ask(agent, problems, n) for agent in ("generator", "partner"))
+        joined = ctx.ask("aggregator", pair_proposals(mine, theirs))
+        return Rollouts([*mine, *theirs, *(filter_comparable(joined) if n > 1 else joined)])
 
-    def write_demonstrations(self, table: Table, lines: int) -> Traces:
-        problems = table.problems(lines)
+    def write_demonstrations(self, ctx: Context, lines: int) -> Rollouts:
+        problems = ctx.problems(lines)
         return write_revisions(
-            table, "aggregator", pair_proposals(*(table.ask(seat, problems) for seat in ("generator", "partner")))
+            ctx, "aggregator", pair_proposals(*(ctx.ask(agent, problems) for agent in ("generator", "partner")))
         )
 
-    def score_turns(self, table: Table, played: Traces, rules: Rules) -> list[AgentTurns]:
+    def score_turns(self, ctx: Context, rollouts: Rollouts, rules: Rules) -> list[AgentTurns]:
         """Return the rewards. The aggregator's history is the two proposals that it read."""
-        joined = filter_by_agent(played, "aggregator")
-        ends = np.array([rules.right(trace) for trace in joined])
-        whole = {one.id: end for trace, end in zip(joined, ends, strict=True) for one in trace.subject.about}
-        before = np.array([known_mean(np.array([rules.right(one) for one in trace.subject.about])) for trace in joined])
+        joined = filter_by_agent(rollouts, "aggregator")
+        ends = np.array([rules.right(rollout) for rollout in joined])
+        whole = {one.id: end for rollout, end in zip(joined, ends, strict=True) for one in rollout.target.targets}
+        before = np.array([known_mean(np.array([rules.right(one) for one in rollout.target.targets])) for rollout in joined])
         out = []
-        for seat in ("generator", "partner"):
-            rows = filter_by_agent(played, seat)
-            local = np.array([rules.right(trace) for trace in rows])
+        for agent in ("generator", "partner"):
+            rows = filter_by_agent(rollouts, agent)
+            local = np.array([rules.right(rollout) for rollout in rows])
             out.append(
-                AgentTurns(seat, rows, [local], [nan_array(rows)], local, np.array([whole.get(t.id, np.nan) for t in rows]))
+                AgentTurns(agent, rows, [local], [nan_array(rows)], local, np.array([whole.get(t.id, np.nan) for t in rows]))
             )
         return [*out, AgentTurns("aggregator", joined, [ends], [before], ends, ends)]
 
-    def pair_first_and_final(self, played: Traces) -> tuple[Traces, Traces]:
-        both = [(one, trace) for trace in filter_by_agent(played, "aggregator") for one in trace.subject.about]
-        return Traces(one for one, _ in both), Traces(trace for _, trace in both)
+    def pair_first_and_final(self, rollouts: Rollouts) -> tuple[Rollouts, Rollouts]:
+        both = [(one, rollout) for rollout in filter_by_agent(rollouts, "aggregator") for one in rollout.target.targets]
+        return Rollouts(one for one, _ in both), Rollouts(rollout for _, rollout in both)
 
 
-def make_critique_panels(critiques: Traces) -> Traces:
+def make_critique_panels(critiques: Rollouts) -> Rollouts:
     """Combine each solution with its critique, as input of the refiner."""
-    return Traces(make_panel([critique.subject, critique]) for critique in critiques)
+    return Rollouts(make_panel([critique.target, critique]) for critique in critiques)
 
 
-def pair_proposals(mine: Traces, theirs: Traces) -> Traces:
+def pair_proposals(mine: Rollouts, theirs: Rollouts) -> Rollouts:
     """Pair the proposals of both agents about the same problem, rollout by rollout."""
-    rest: dict[str, list[Trace]] = {}
+    rest: dict[str, list[Rollout]] = {}
     for one in theirs:
         rest.setdefault(one.problem.id, []).append(one)
-    return Traces(make_panel([one, rest[one.problem.id].pop(0)]) for one in mine if rest.get(one.problem.id))
+    return Rollouts(make_panel([one, rest[one.problem.id].pop(0)]) for one in mine if rest.get(one.problem.id))
 
 
-def write_revisions(table: Table, seat: str, read: Traces) -> Traces:
+def write_revisions(ctx: Context, agent: str, read: Rollouts) -> Rollouts:
     """Return what a noisy teacher would write after reading these inputs."""
-    return table.write(seat, read, write_teacher_texts(table, seat, [one.problem for one in read], "revision"))
+    return ctx.write(agent, read, write_teacher_texts(ctx, agent, [one.problem for one in read], "revision"))

@@ -151,10 +151,11 @@ def list_recipe_facts(config: Config) -> list[tuple[str, str]]:
     except UserError:
         return [("recipe", config.recipe)]
     what = (recipe.__doc__ or "").strip().partition("\n")[0]
-    seats = ", ".join(
-        f"{seat} ({role.name})" for seat, role in recipe.select_agents(recipe.Options.model_construct(**config.options)).items()
+    agents = ", ".join(
+        f"{agent} ({role.name})"
+        for agent, role in recipe.select_agents(recipe.Options.model_construct(**config.options)).items()
     )
-    return [("recipe", f"{config.recipe}: {what}"), ("paper", recipe.paper), ("seats", seats)]
+    return [("recipe", f"{config.recipe}: {what}"), ("paper", recipe.paper), ("agents", agents)]
 
 
 def describe_policy(section: PolicySection) -> str:
@@ -175,14 +176,16 @@ def describe_turns(record: Record) -> str:
     for row in record.rows:
         if row.get("learner"):
             learned[str(row["learner"])] = learned.get(str(row["learner"]), 0) + 1
-    who = ", ".join(f"{count} of the {seat}" for seat, count in learned.items())
+    who = ", ".join(f"{count} of the {agent}" for agent, count in learned.items())
     return f"{record.last['turn']}" + (f": {who}" if who else "") + (f"; budget {asked}" if asked else "")
 
 
 def describe_evaluation(config: Config) -> str:
     what = config.eval
     bench = f", {what.bench} solutions with known errors for the verifier" if what.bench else ""
-    return f"every {what.every} turns of the lead seat on {what.problems} {what.split} problems × {what.samples} samples{bench}"
+    return (
+        f"every {what.every} turns of the lead agent on {what.problems} {what.split} problems × {what.samples} samples{bench}"
+    )
 
 
 def list_machine_facts(record: Record) -> list[tuple[str, str]]:
@@ -234,7 +237,7 @@ def build_transcript_section(record: Record) -> list[Section]:
     chosen = select_transcripts(transcripts, TALKS)
     if not chosen:
         return []
-    said = f"From the {len(transcripts)} solutions of turn {transcripts[0].turn}, the last whose traces were kept."
+    said = f"From the {len(transcripts)} solutions of turn {transcripts[0].turn}, the last whose rollouts were kept."
     return [Section("Transcripts worth reading", [Text(said), Talks([Talk(why, one) for why, one in chosen])])]
 
 

@@ -9,7 +9,7 @@ from milonga.report.blocks import Sheet
 from milonga.text import format_amount, format_number
 
 Result = Mapping[str, Any]
-AXIS_NAMES = {"lead_turn": "turns of the lead seat", "compute/tokens": "tokens", "compute/flops": "FLOPs"}
+AXIS_NAMES = {"lead_turn": "turns of the lead agent", "compute/tokens": "tokens", "compute/flops": "FLOPs"}
 
 
 def build_sheets(result: Result) -> list[Sheet]:

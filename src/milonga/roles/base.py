@@ -1,7 +1,7 @@
 """A role renders an agent's prompt and parses its completion. It holds no weights.
 
 Invariant: one grammar per dialect writes the prompt, reads the output and scores its format, so that the reward can never
-accept what the parser rejects. `write` is the inverse of `read`: reading a written value gives the value back.
+accept what the parser rejects. `write` is the inverse of `parse`: reading a written value gives the value back.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from typing import ClassVar, Literal
 
 from milonga.registry import Registry
 from milonga.tasks.base import Task
-from milonga.types import Problem, Prompt, Reading, Trace
+from milonga.types import Problem, Prompt, Parsed, Rollout
 
 Dialect = Literal["terse", "tagged"]
 DIALECTS: tuple[Dialect, ...] = ("terse", "tagged")
 
 
 class Role(ABC):
-    """What an agent does. `about` is the target rollout it judges or answers; None for a role that sees only the problem."""
+    """What an agent does. `target` is the target rollout it judges or answers; None for a role that sees only the problem."""
 
     name: ClassVar[str]
     judges: ClassVar[bool]
@@ -42,10 +42,10 @@ class Role(ABC):
         raise TypeError(f"outputs of the role '{self.name}' have no steps")
 
     @abstractmethod
-    def prompt(self, problem: Problem, about: Trace | None) -> Prompt: ...
+    def prompt(self, problem: Problem, target: Rollout | None) -> Prompt: ...
 
     @abstractmethod
-    def read(self, text: str, about: Trace | None) -> Reading: ...
+    def parse(self, text: str, target: Rollout | None) -> Parsed: ...
 
     def parse_tool_call(self, text: str) -> str | None:
         """Parse the tool call of a completion; None if it calls no tool."""
@@ -55,11 +55,11 @@ class Role(ABC):
         """Render the tool's result as a prompt for the agent that called it."""
         raise TypeError(f"the role '{self.name}' calls no tool")
 
-    def split_solution(self, solution: Trace) -> list[Trace] | None:
+    def split_solution(self, solution: Rollout) -> list[Rollout] | None:
         """Split a solution into pieces that are judged one by one; None if the judge sees the whole solution at once."""
         return None
 
-    def merge_verdicts(self, solution: Trace, verdicts: Sequence[Trace]) -> Reading:
+    def merge_verdicts(self, solution: Rollout, verdicts: Sequence[Rollout]) -> Parsed:
         """Merge the verdicts on the pieces, in order, into one on the solution; pieces without a verdict are missing."""
         raise TypeError(f"the role '{self.name}' does not judge in parts")
 
@@ -68,8 +68,8 @@ class Role(ABC):
         """The token limit of a completion as a multiple of the solution's limit. A judge may write twice as much."""
         return 2 if cls.judges else 1
 
-    def demonstrate(self, task: Task, problem: Problem, rng: random.Random) -> tuple[Trace | None, str]:
-        """Return the target (None: the problem itself) and the completion of a noisy teacher; `read` accepts the text."""
+    def demonstrate(self, task: Task, problem: Problem, rng: random.Random) -> tuple[Rollout | None, str]:
+        """Return the target (None: the problem itself) and the completion of a noisy teacher; `parse` accepts the text."""
         raise TypeError(f"nobody can demonstrate the role '{self.name}'")
 
 

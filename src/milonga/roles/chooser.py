@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from milonga.roles.base import ROLES, Role
-from milonga.types import Part, Problem, Prompt, Reading, Trace
+from milonga.types import Part, Problem, Prompt, Parsed, Rollout
 
 TAGGED_TASK = """\
 A solver is learning. Below are levels of difficulty, each with how many tenths of its problems the solver got right lately \
@@ -39,15 +39,15 @@ class Chooser(Role):
     def stop(self) -> tuple[str, ...]:
         return () if self.dialect == "terse" else ("</level>",)
 
-    def prompt(self, problem: Problem, about: Trace | None = None) -> Prompt:
+    def prompt(self, problem: Problem, target: Rollout | None = None) -> Prompt:
         """`problem` is what `state_of` made of the rates."""
         if self.dialect == "terse":
             return (Part("<"), Part(problem.text, foreign=True), Part("\n"))
         return (Part(TAGGED_TASK), Part(problem.text, foreign=True), Part("\n\n"))
 
-    def read(self, text: str, about: Trace | None = None) -> Reading:
+    def parse(self, text: str, target: Rollout | None = None) -> Parsed:
         found = (TERSE if self.dialect == "terse" else TAGGED).fullmatch(text)
-        return Reading(Choice(int(found[1])), 1.0) if found else Reading(Choice(None), 0.0, "not one level")
+        return Parsed(Choice(int(found[1])), 1.0) if found else Parsed(Choice(None), 0.0, "not one level")
 
     def write(self, level: int) -> str:
         """Write the text that parses as this level."""

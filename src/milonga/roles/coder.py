@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from milonga.roles.base import ROLES
 from milonga.roles.solver import StepSolver
 from milonga.roles.tags import find_frame, find_tags
-from milonga.types import Part, Problem, Prompt, Reading, Solution, Trace
+from milonga.types import Part, Problem, Prompt, Parsed, Solution, Rollout
 
 TAGGED_TASK = """\
 Write the program that is asked for below. Think inside <think> and </think>, and put every step of the plan into its own \
@@ -25,13 +25,13 @@ class Coder(StepSolver):
 
     name = "coder"
 
-    def prompt(self, problem: Problem, about: Trace | None = None) -> Prompt:
+    def prompt(self, problem: Problem, target: Rollout | None = None) -> Prompt:
         if self.dialect == "terse":
-            return super().prompt(problem, about)
+            return super().prompt(problem, target)
         return (Part(TAGGED_TASK), Part(problem.text, foreign=True), Part("\n\nSolution:\n"))
 
-    def read(self, text: str, about: Trace | None = None) -> Reading:
-        return super().read(text, about) if self.dialect == "terse" else parse_program(text)
+    def parse(self, text: str, target: Rollout | None = None) -> Parsed:
+        return super().parse(text, target) if self.dialect == "terse" else parse_program(text)
 
     def write(self, steps: Sequence[str], answer: str) -> str:
         if self.dialect == "terse":
@@ -40,7 +40,7 @@ class Coder(StepSolver):
         return f"<think>\n{work}\n</think>\n<answer>\n{answer}\n</answer>"
 
 
-def parse_program(text: str) -> Reading:
+def parse_program(text: str) -> Parsed:
     """Parse a completion that is one work tag and one program tag; steps are inside the work."""
     frame = find_frame(text, "think", "answer")
     work, offset = (frame[1], frame.start(1)) if frame else (text, 0)
@@ -48,8 +48,8 @@ def parse_program(text: str) -> Reading:
     answer = frame[2].strip("\n") if frame and frame[2].strip() else None
     value = Solution(tuple(step.body.strip() for step in found), tuple(step.end for step in found), answer)
     if frame is None:
-        return Reading(value, 0.0, "not one <think> followed by one <answer>")
+        return Parsed(value, 0.0, "not one <think> followed by one <answer>")
     if answer is None or not found:
-        return Reading(value, 0.2, "no program" if answer is None else "no steps")
+        return Parsed(value, 0.2, "no program" if answer is None else "no steps")
     outside = re.sub(r"<step>.*?</step>", "", work, flags=re.DOTALL).strip()
-    return Reading(value, 0.6 if outside else 1.0)
+    return Parsed(value, 0.6 if outside else 1.0)

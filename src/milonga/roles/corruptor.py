@@ -11,7 +11,7 @@ from milonga.roles.slices import Slice, render_steps, split_into_slices
 from milonga.roles.solver import StepSolver, demonstration_to_rollout
 from milonga.roles.tags import find_tags
 from milonga.tasks.base import Task
-from milonga.types import Part, Problem, Prompt, Reading, Solution, Trace
+from milonga.types import Part, Problem, Prompt, Parsed, Solution, Rollout
 
 TAGGED_TASK = """\
 You are given a problem, the work on it so far, and its next step, which is right. Rewrite this one step so that it is wrong \
@@ -30,7 +30,7 @@ class Corruptor(Role):
     """
 
     name = "corruptor"
-    judges = True  # it is given traces, not problems, and what it writes is no solution to grade
+    judges = True  # it is given rollouts, not problems, and what it writes is no solution to grade
 
     def __init__(self, dialect: Dialect, leave_out: Sequence[str] = ()) -> None:
         super().__init__(dialect)
@@ -40,36 +40,36 @@ class Corruptor(Role):
     def stop(self) -> tuple[str, ...]:
         return ("\n",) if self.dialect == "terse" else ("</step>",)
 
-    def prompt(self, problem: Problem, about: Trace | None) -> Prompt:
-        if about is None:
+    def prompt(self, problem: Problem, target: Rollout | None) -> Prompt:
+        if target is None:
             raise ValueError("a corruptor needs a step to rewrite")
-        before = about.reading.value.before if isinstance(about.reading.value, Slice) else ()
+        before = target.parsed.value.before if isinstance(target.parsed.value, Slice) else ()
         shown = Part(f"{render_steps(before, self.dialect)}\n" if before else "", foreign=True)
-        own = Part(about.text, foreign=True)
+        own = Part(target.text, foreign=True)
         if self.dialect == "terse":
             return (Part("~"), Part(problem.text, foreign=True), Part("\n"), shown, Part("/"), own, Part("\n!"))
         question = (Part(TAGGED_TASK), Part(problem.text, foreign=True), Part("\n\nWork so far:\n<work>\n"), shown)
         return (*question, Part("</work>\n\nNext step:\n"), own, Part("\n\nRewritten step:\n"))
 
-    def read(self, text: str, about: Trace | None) -> Reading:
+    def parse(self, text: str, target: Rollout | None) -> Parsed:
         step = parse_terse(text) if self.dialect == "terse" else parse_tagged(text)
         if step is None:
-            return Reading(Solution((), (), None), 0.0, "not one step")
-        return Reading(Solution((step,), (), None), 1.0)
+            return Parsed(Solution((), (), None), 0.0, "not one step")
+        return Parsed(Solution((step,), (), None), 1.0)
 
     def write(self, step: str) -> str:
         """Write the text that parses as this step."""
         return f"{step}\n" if self.dialect == "terse" else f"<step>{step}</step>"
 
-    def demonstrate(self, task: Task, problem: Problem, rng: random.Random) -> tuple[Trace | None, str]:
+    def demonstrate(self, task: Task, problem: Problem, rng: random.Random) -> tuple[Rollout | None, str]:
         """Demonstrate on a step of a gold solution, corrupted by one of the allowed families."""
         gold = demonstration_to_rollout(task.demonstrate(problem, rng), problem, self.solver, f"demonstration/{problem.id}")
         piece = rng.choice(split_into_slices(gold, 1, self.dialect))
         return piece, self.write(self.corrupt_step(task, piece, rng))
 
-    def corrupt_step(self, task: Task, piece: Trace, rng: random.Random) -> str:
+    def corrupt_step(self, task: Task, piece: Rollout, rng: random.Random) -> str:
         """Corrupt a right step by a random one of the allowed families that apply to it."""
-        value, families = piece.reading.value, self.list_allowed_families(task)
+        value, families = piece.parsed.value, self.list_allowed_families(task)
         steps, at = [*value.before, *value.steps], len(value.before)
         order = rng.sample(families, len(families))
         return next(text for name in order if (text := task.corrupt_step(piece.problem, steps, at, name, rng)) is not None)

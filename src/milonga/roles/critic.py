@@ -9,7 +9,7 @@ import re
 
 from milonga.roles.base import ROLES, Role
 from milonga.roles.tags import find_boxed
-from milonga.types import Part, Problem, Prompt, Reading, Solution, Trace, Verification
+from milonga.types import Part, Problem, Prompt, Parsed, Solution, Rollout, Verification
 
 TASK = """\
 Below are a mathematical problem and a solution of it. The solution is cut into paragraphs, each in a tag with its number; the \
@@ -33,11 +33,11 @@ class Critic(Role):
     def stop(self) -> tuple[str, ...]:
         return ()
 
-    def prompt(self, problem: Problem, about: Trace | None) -> Prompt:
+    def prompt(self, problem: Problem, target: Rollout | None) -> Prompt:
         """Render the paragraphs. An answer outside of the steps is shown after them, without a number."""
-        if about is None:
+        if target is None:
             raise ValueError("a critic needs a solution to judge")
-        solution: Solution = about.reading.value
+        solution: Solution = target.parsed.value
         parts = [Part(TASK), Part(problem.text, foreign=True), Part("\n\nSolution:\n")]
         for k, step in enumerate(solution.steps):
             parts += [Part(f"<paragraph_{k}>\n"), Part(step, foreign=True), Part(f"\n</paragraph_{k}>\n\n")]
@@ -45,19 +45,19 @@ class Critic(Role):
             parts += [Part("Answer: "), Part(solution.answer, foreign=True), Part("\n\n")]
         return tuple(parts)
 
-    def read(self, text: str, about: Trace | None) -> Reading:
+    def parse(self, text: str, target: Rollout | None) -> Parsed:
         """Parse the last box as an index. Steps from the first error on count as wrong; -1 means the solution is right."""
-        if about is None:
+        if target is None:
             raise ValueError("a verification is read against the solution it judges")
-        count, boxes = len(about.reading.value.steps), list(find_boxed(text))
+        count, boxes = len(target.parsed.value.steps), list(find_boxed(text))
         said = boxes[-1].strip() if boxes else ""
         index = int(said) if INDEX.fullmatch(said) else None
         if index is None or not -1 <= index < count:
             why = (
                 "no box" if not boxes else "the last box holds no number" if index is None else f"there is no paragraph {index}"
             )
-            return Reading(Verification(None, None), 0.0, why)
-        return Reading(Verification(tuple(index == -1 or k < index for k in range(count)), index == -1), 1.0)
+            return Parsed(Verification(None, None), 0.0, why)
+        return Parsed(Verification(tuple(index == -1 or k < index for k in range(count)), index == -1), 1.0)
 
     def write(self, index: int) -> str:
         """Write the text that parses as this index."""

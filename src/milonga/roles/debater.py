@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from milonga.roles.base import ROLES
 from milonga.roles.solver import StepSolver
-from milonga.types import Part, Problem, Prompt, Trace
+from milonga.types import Part, Problem, Prompt, Rollout
 
 TAGGED_HEARD = "Others solved the same problem as follows; they may be right or wrong.\n\n"
 TAGGED_AGAIN = """\
@@ -26,7 +26,7 @@ class Debater(StepSolver):
 
     name = "debater"
 
-    def render_other_solutions(self, problem: Problem, others: Sequence[Trace]) -> Prompt:
+    def render_other_solutions(self, problem: Problem, others: Sequence[Rollout]) -> Prompt:
         """Render the other agents' solutions as the prompt between two turns."""
         terse = self.dialect == "terse"
         parts = [] if terse else [Part(TAGGED_HEARD)]

@@ -13,7 +13,7 @@ from milonga.roles.solver import StepSolver, demonstration_to_rollout
 from milonga.roles.verifier import StepVerifier
 from milonga.roles.yes_no import YesNoVerifier
 from milonga.tasks.base import Task
-from milonga.types import Problem, Prompt, Trace
+from milonga.types import Problem, Prompt, Rollout
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,9 @@ def make_verifier_example(
     return Example(verifier.prompt(problem, solution), verifier.write(verdicts, all(verdicts), shown.checks))
 
 
-def write_check(task: Task, solution: Trace, verifier: StepVerifier | YesNoVerifier, corrupt: float, rng: random.Random) -> str:
+def write_check(
+    task: Task, solution: Rollout, verifier: StepVerifier | YesNoVerifier, corrupt: float, rng: random.Random
+) -> str:
     """Write the check of a given solution: each step is redone and compared; the final verdict follows.
 
     With probability `corrupt` the verdict on one step is flipped, like an annotator's error. Some of these checks get the
@@ -63,5 +65,5 @@ def write_check(task: Task, solution: Trace, verifier: StepVerifier | YesNoVerif
     if rng.random() < corrupt:
         turned = rng.randrange(len(verdicts))
         verdicts[turned] = not verdicts[turned]
-    steps = solution.reading.value.steps
+    steps = solution.parsed.value.steps
     return verifier.write(verdicts, all(verdicts), task.redo_steps(solution.problem, steps))

@@ -7,7 +7,7 @@ import re
 from milonga.roles.base import ROLES
 from milonga.roles.proposer import EASIER, HARDER, Proposal, Proposer
 from milonga.roles.verifier import StepVerifier
-from milonga.types import Part, Problem, Prompt, Reading, Trace, Verification
+from milonga.types import Part, Problem, Prompt, Parsed, Rollout, Verification
 
 TAGGED_ASK = """\
 Write one new question of the form shown below, {how}. Put only the question inside <question> and </question>.
@@ -38,19 +38,19 @@ class Asker(Proposer):
     def stop(self) -> tuple[str, ...]:
         return () if self.dialect == "terse" else ("</question>",)
 
-    def prompt(self, problem: Problem, about: Trace | None = None) -> Prompt:
+    def prompt(self, problem: Problem, target: Rollout | None = None) -> Prompt:
         if self.dialect == "terse":
-            return super().prompt(problem, about)
+            return super().prompt(problem, target)
         old = problem.text.removeprefix(EASIER).removeprefix(HARDER)
         how = "easier than it" if problem.text.startswith(EASIER) else "harder than it"
         return (Part(TAGGED_ASK.format(how=how)), Part(old, foreign=True), Part("\n\n"))
 
-    def read(self, text: str, about: Trace | None = None) -> Reading:
+    def parse(self, text: str, target: Rollout | None = None) -> Parsed:
         found = QUESTION.fullmatch(text)
         question = text if self.dialect == "terse" else found["text"].strip() if found else ""
         if not question.strip() or (self.dialect == "terse" and "\n" in question):
-            return Reading(Proposal("", None, ""), 0.0, "not one question")
-        return Reading(Proposal(question, None, ""), 1.0)
+            return Parsed(Proposal("", None, ""), 0.0, "not one question")
+        return Parsed(Proposal(question, None, ""), 1.0)
 
     def write(self, question: str, work: str = "") -> str:
         """Write the text that parses as this question."""
@@ -63,18 +63,18 @@ class Judge(StepVerifier):
 
     name = "judge"
 
-    def prompt(self, problem: Problem, about: Trace | None) -> Prompt:
-        if about is None or not isinstance(about.reading.value, Proposal):
-            return super().prompt(problem, about)
-        asked = Part(about.reading.value.question, foreign=True)
+    def prompt(self, problem: Problem, target: Rollout | None) -> Prompt:
+        if target is None or not isinstance(target.parsed.value, Proposal):
+            return super().prompt(problem, target)
+        asked = Part(target.parsed.value.question, foreign=True)
         return (Part("?"), asked, Part("\n!")) if self.dialect == "terse" else (Part(TAGGED_JUDGE), asked, Part("\n\n"))
 
-    def read(self, text: str, about: Trace | None) -> Reading:
-        if about is None or not isinstance(about.reading.value, Proposal):
-            return super().read(text, about)
+    def parse(self, text: str, target: Rollout | None) -> Parsed:
+        if target is None or not isinstance(target.parsed.value, Proposal):
+            return super().parse(text, target)
         tagged = VERDICT.fullmatch(text)
         said = {"=+": True, "=-": False}.get(text) if self.dialect == "terse" else tagged[1] == "CORRECT" if tagged else None
-        return Reading(Verification(None, said), float(said is not None), None if said is not None else "not one verdict")
+        return Parsed(Verification(None, said), float(said is not None), None if said is not None else "not one verdict")
 
     def write_question(self, right: bool) -> str:
         """Write the text that parses as this verdict on a question."""

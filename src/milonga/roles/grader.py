@@ -11,7 +11,7 @@ from milonga.roles.solver import StepSolver, demonstration_to_rollout
 from milonga.roles.tags import find_tags
 from milonga.roles.verifier import VERDICT, StepVerifier, render_tagged_prompt
 from milonga.tasks.base import Task
-from milonga.types import Problem, Prompt, Reading, Trace, Verification
+from milonga.types import Problem, Prompt, Parsed, Rollout, Verification
 
 MOST = 5
 """Points of a solution in which nothing is wrong."""
@@ -48,24 +48,24 @@ class Grader(Role):
     def stop(self) -> tuple[str, ...]:
         return ()
 
-    def prompt(self, problem: Problem, about: Trace | None) -> Prompt:
-        if about is None:
+    def prompt(self, problem: Problem, target: Rollout | None) -> Prompt:
+        if target is None:
             raise ValueError("a grader needs a solution to grade")
         if self.dialect == "terse":
-            return self.verifier.prompt(problem, about)
-        return render_tagged_prompt(TAGGED_TASK, problem, about, "Grading:")
+            return self.verifier.prompt(problem, target)
+        return render_tagged_prompt(TAGGED_TASK, problem, target, "Grading:")
 
-    def read(self, text: str, about: Trace | None) -> Reading:
-        if about is None:
+    def parse(self, text: str, target: Rollout | None) -> Parsed:
+        if target is None:
             raise ValueError("a grading is read against the solution it grades")
         said, marks, ends = parse_terse(text) if self.dialect == "terse" else parse_tagged(text)
         points = parse_points(said)
-        fits = len(marks) == len(about.reading.value.steps) > 0
+        fits = len(marks) == len(target.parsed.value.steps) > 0
         if points is None:
-            return Reading(Verification(None, None), 0.0, f"no score from 0 to {MOST} on the last line")
+            return Parsed(Verification(None, None), 0.0, f"no score from 0 to {MOST} on the last line")
         steps = tuple(marks) if fits else None
         value = Verification(steps, points >= ENOUGH, tuple(ends) if fits else (), points / MOST)
-        return Reading(value, 1.0 if fits else 0.2, None if fits else f"{len(marks)} remarks on the steps of the solution")
+        return Parsed(value, 1.0 if fits else 0.2, None if fits else f"{len(marks)} remarks on the steps of the solution")
 
     def write(self, marks: Sequence[bool], points: float, notes: Sequence[str]) -> str:
         """Write the text that parses as these marks and these points."""
@@ -76,7 +76,7 @@ class Grader(Role):
         lines = [f"<step>{note} {word[right]}</step>\n" for note, right in zip(notes, marks, strict=True)]
         return f"{''.join(lines)}Score: {points:g}"
 
-    def demonstrate(self, task: Task, problem: Problem, rng: random.Random) -> tuple[Trace | None, str]:
+    def demonstrate(self, task: Task, problem: Problem, rng: random.Random) -> tuple[Rollout | None, str]:
         """Demonstrate on a solution that is right in half of the cases: redo each step, score by the share of right steps."""
         count = task.step_count(problem)
         wrong = set(rng.sample(range(count), rng.randint(1, count))) if rng.random() < 0.5 else set()

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from milonga.roles.base import ROLES, Dialect, Role
 from milonga.roles.solver import StepSolver
 from milonga.tasks.base import Task
-from milonga.types import Part, Problem, Prompt, Reading, Trace
+from milonga.types import Part, Problem, Prompt, Parsed, Rollout
 
 HIDDEN = "?"
 """Placeholder of a hidden part."""
@@ -59,7 +59,7 @@ class Inquirer(Role):
     def stop(self) -> tuple[str, ...]:
         return () if self.dialect == "terse" else ("</ask>", "</answer>")
 
-    def prompt(self, problem: Problem, about: Trace | None = None) -> Prompt:
+    def prompt(self, problem: Problem, target: Rollout | None = None) -> Prompt:
         """Render the first turn; `problem` is the text with its parts hidden."""
         if self.dialect == "terse":
             return self.solver.prompt(problem)
@@ -74,18 +74,18 @@ class Inquirer(Role):
     def choose_instruction(self, turn: int) -> str:
         return TAGGED_MORE if turn < self.questions else TAGGED_LAST
 
-    def read(self, text: str, about: Trace | None = None) -> Reading:
-        """Parse a question, or the solution once all questions were asked; `about` is the conversation so far."""
-        if about is not None and len(about.turn_spans) >= self.questions:
-            return self.solver.read(text)
+    def parse(self, text: str, target: Rollout | None = None) -> Parsed:
+        """Parse a question, or the solution once all questions were asked; `target` is the conversation so far."""
+        if target is not None and len(target.turn_spans) >= self.questions:
+            return self.solver.parse(text)
         found = (TERSE if self.dialect == "terse" else TAGGED).fullmatch(text)
-        return Reading(Question(int(found[1]) - 1), 1.0) if found else Reading(Question(None), 0.0, "not one part")
+        return Parsed(Question(int(found[1]) - 1), 1.0) if found else Parsed(Question(None), 0.0, "not one part")
 
     def write_question(self, part: int) -> str:
         """Write the text that parses as this question."""
         return str(part + 1) if self.dialect == "terse" else f"<ask>{part + 1}</ask>"
 
-    def demonstrate(self, task: Task, problem: Problem, rng: random.Random) -> tuple[Trace | None, str]:
+    def demonstrate(self, task: Task, problem: Problem, rng: random.Random) -> tuple[Rollout | None, str]:
         """Demonstrate a question for a random part, hidden or not; `problem.data` must hold the parts."""
         return None, self.write_question(rng.randrange(len(problem.data["facts"])))
 
@@ -107,10 +107,10 @@ class PrivilegedCritic(Role):
     def stop(self) -> tuple[str, ...]:
         return ()
 
-    def read(self, text: str, about: Trace | None = None) -> Reading:
-        return self.inquirer.read(text, about)
+    def parse(self, text: str, target: Rollout | None = None) -> Parsed:
+        return self.inquirer.parse(text, target)
 
-    def prompt(self, problem: Problem, about: Trace | None = None) -> Prompt:
+    def prompt(self, problem: Problem, target: Rollout | None = None) -> Prompt:
         """Render what the inquirer sees, and no more."""
         return self.inquirer.prompt(problem)
 

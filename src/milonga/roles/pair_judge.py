@@ -15,7 +15,7 @@ from typing import Literal
 from milonga.roles.base import ROLES, Dialect, Role
 from milonga.roles.solver import StepSolver, demonstration_to_rollout
 from milonga.tasks.base import Demonstration, Task
-from milonga.types import Part, Problem, Prompt, Reading, Trace
+from milonga.types import Part, Problem, Prompt, Parsed, Rollout
 
 Place = Literal["A", "B"]
 Verdict = Literal["A", "B", "tie"]
@@ -48,12 +48,12 @@ class Judgement:
     ends: tuple[int, ...] = ()
 
 
-def make_duel(pair: str, good: Trace, bad: Trace, better: Place) -> Trace:
+def make_duel(pair: str, good: Rollout, bad: Rollout, better: Place) -> Rollout:
     """Make a duel of two solutions of one problem, the good one in the place `better`."""
     first, second = (good, bad) if better == "A" else (bad, good)
     value = Duel(first.text, second.text, better, pair)
-    made = Trace.from_text(f"{pair}:{better}", "duel", good.problem, "", Reading(value, 1.0))
-    return replace(made, about=(first, second))
+    made = Rollout.from_text(f"{pair}:{better}", "duel", good.problem, "", Parsed(value, 1.0))
+    return replace(made, targets=(first, second))
 
 
 @ROLES.register("pair_judge")
@@ -76,12 +76,12 @@ class PairJudge(Role):
     def stop(self) -> tuple[str, ...]:
         return ()
 
-    def prompt(self, problem: Problem, about: Trace | None) -> Prompt:
+    def prompt(self, problem: Problem, target: Rollout | None) -> Prompt:
         """Render both solutions. A single solution is shown as the first of two."""
-        if about is None:
+        if target is None:
             raise ValueError("a judge of pairs needs two solutions to judge")
-        value = about.reading.value
-        texts = (value.first, value.second) if isinstance(value, Duel) else (about.text, "")
+        value = target.parsed.value
+        texts = (value.first, value.second) if isinstance(value, Duel) else (target.text, "")
         first, second = (Part(text, foreign=True) for text in texts)
         asked = Part(problem.text, foreign=True)
         if self.dialect == "terse":
@@ -89,12 +89,12 @@ class PairJudge(Role):
         middle = (Part("\n\nSolution A:\n<solution>\n"), first, Part("\n</solution>\n\nSolution B:\n<solution>\n"), second)
         return (Part(TAGGED_TASK), asked, *middle, Part("\n</solution>\n\nJudgement:\n"))
 
-    def read(self, text: str, about: Trace | None = None) -> Reading:
+    def parse(self, text: str, target: Rollout | None = None) -> Parsed:
         found = re.findall(r"(?:^|\n)=(.)\Z", text) if self.dialect == "terse" else re.findall(r"\[([A-Z])\]", text)
         said = (TERSE if self.dialect == "terse" else TAGGED).get(found[-1]) if found else None
         if said is None:
-            return Reading(Judgement(None), 0.0, "no verdict at the end")
-        return Reading(Judgement(said), 1.0)  # type: ignore[arg-type]
+            return Parsed(Judgement(None), 0.0, "no verdict at the end")
+        return Parsed(Judgement(said), 1.0)  # type: ignore[arg-type]
 
     def write(self, checks: Sequence[Sequence[tuple[str, bool]]], verdict: Place) -> str:
         """Write the text that parses as this verdict; `checks` are those of the first solution's steps and of the second's."""
@@ -106,7 +106,7 @@ class PairJudge(Role):
         lines = [f"{name}: {note} ({words[right]})\n" for name, one in named for note, right in one]
         return "".join(lines) + f"[{verdict}]"
 
-    def demonstrate(self, task: Task, problem: Problem, rng: random.Random) -> tuple[Trace | None, str]:
+    def demonstrate(self, task: Task, problem: Problem, rng: random.Random) -> tuple[Rollout | None, str]:
         """Demonstrate on a right solution against one with a wrong step, or against the solution of another problem: redo and
         judge every step of both, then give the verdict."""
         good = task.demonstrate(problem, rng)
@@ -120,19 +120,19 @@ class PairJudge(Role):
             grade_demonstration(good, task, problem, solver, "good"),
             grade_demonstration(bad, task, problem, solver, "bad"),
         )
-        about = make_duel(f"demonstration/{problem.id}", right, wrong, better)
+        target = make_duel(f"demonstration/{problem.id}", right, wrong, better)
         turned: Place = "B" if better == "A" else "A"
         said = turned if rng.random() < self.noise else better
-        return about, self.write([check_steps(task, solution) for solution in about.about], said)
+        return target, self.write([check_steps(task, solution) for solution in target.targets], said)
 
 
-def grade_demonstration(shown: Demonstration, task: Task, problem: Problem, solver: StepSolver, name: str) -> Trace:
+def grade_demonstration(shown: Demonstration, task: Task, problem: Problem, solver: StepSolver, name: str) -> Rollout:
     """Grade a demonstration as a solution of this problem, whichever problem it was written for."""
     solution = demonstration_to_rollout(shown, problem, solver, f"{name}/{problem.id}")
     return replace(solution, grade=task.grade(problem, shown.answer, shown.steps))
 
 
-def check_steps(task: Task, solution: Trace) -> list[tuple[str, bool]]:
+def check_steps(task: Task, solution: Rollout) -> list[tuple[str, bool]]:
     """Return (redone step, truth) for each step of a graded solution."""
     assert solution.grade is not None and solution.grade.steps is not None
-    return list(zip(task.redo_steps(solution.problem, solution.reading.value.steps), solution.grade.steps, strict=True))
+    return list(zip(task.redo_steps(solution.problem, solution.parsed.value.steps), solution.grade.steps, strict=True))

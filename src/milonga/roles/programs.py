@@ -14,7 +14,7 @@ from typing import ClassVar
 from milonga.roles.base import ROLES, Dialect, Role
 from milonga.roles.coder import Coder
 from milonga.roles.solver import StepSolver
-from milonga.types import Part, Problem, Prompt, Reading, Trace
+from milonga.types import Part, Problem, Prompt, Parsed, Rollout
 
 WORK = """\
 Work inside <think> and </think>, every step in its own <step> and </step>, and give the result inside \
@@ -47,7 +47,7 @@ class Reasoner(StepSolver):
     mark: ClassVar[str]
     orders: ClassVar[str]
 
-    def prompt(self, problem: Problem, about: Trace | None = None) -> Prompt:
+    def prompt(self, problem: Problem, target: Rollout | None = None) -> Prompt:
         if self.dialect == "terse":
             return (Part(self.mark), Part(problem.text, foreign=True), Part("\n"))
         return (Part(f"{self.orders} {WORK}"), Part(problem.text, foreign=True), Part("\n\nSolution:\n"))
@@ -77,7 +77,7 @@ class Inducer(Coder):
 
     name = "inducer"
 
-    def prompt(self, problem: Problem, about: Trace | None = None) -> Prompt:
+    def prompt(self, problem: Problem, target: Rollout | None = None) -> Prompt:
         if self.dialect == "terse":
             return (Part("&"), Part(problem.text, foreign=True), Part("\n"))
         return (Part(TAGGED_INDUCE), Part(problem.text, foreign=True), Part("\n\nSolution:\n"))
@@ -118,13 +118,13 @@ class ProgramProposer(Role):
     def stop(self) -> tuple[str, ...]:
         return () if self.dialect == "terse" else ("</input>",)
 
-    def prompt(self, problem: Problem, about: Trace | None = None) -> Prompt:
+    def prompt(self, problem: Problem, target: Rollout | None = None) -> Prompt:
         """`problem` holds earlier programs with their inputs, as `references` writes them."""
         if self.dialect == "terse":
             return (Part("<"), Part(problem.text, foreign=True), Part("\n"))
         return (Part(TAGGED_PROPOSE.format(aim=self.aim)), Part(problem.text, foreign=True), Part("\n\n"))
 
-    def read(self, text: str, about: Trace | None = None) -> Reading:
+    def parse(self, text: str, target: Rollout | None = None) -> Parsed:
         if self.dialect == "terse":
             program, mark, given = text.partition("\n#")
             found = bool(mark and program.strip() and given.strip()) and "\n" not in program and "\n" not in given
@@ -132,9 +132,7 @@ class ProgramProposer(Role):
             match = PROPOSAL.fullmatch(text)
             program, given = (match["program"].strip(), match["input"].strip()) if match else ("", "")
             found = bool(program and given)
-        return (
-            Reading(Program(program, given), 1.0) if found else Reading(Program("", ""), 0.0, "not one program and one input")
-        )
+        return Parsed(Program(program, given), 1.0) if found else Parsed(Program("", ""), 0.0, "not one program and one input")
 
     def write(self, program: str, given: str) -> str:
         """Write the text that parses as this program and this input."""
@@ -158,18 +156,18 @@ class InputProposer(Role):
     def stop(self) -> tuple[str, ...]:
         return () if self.dialect == "terse" else ("</inputs>",)
 
-    def prompt(self, problem: Problem, about: Trace | None = None) -> Prompt:
+    def prompt(self, problem: Problem, target: Rollout | None = None) -> Prompt:
         if self.dialect == "terse":
             return (Part(";"), Part(problem.text, foreign=True), Part("\n"))
         return (Part(TAGGED_INPUTS.format(count=self.count)), Part(problem.text, foreign=True), Part("\n\n"))
 
-    def read(self, text: str, about: Trace | None = None) -> Reading:
+    def parse(self, text: str, target: Rollout | None = None) -> Parsed:
         tagged = INPUTS.fullmatch(text)
         parts = text.split(";") if self.dialect == "terse" else tagged["inputs"].splitlines() if tagged else []
         found = tuple(part.strip() for part in parts if part.strip())
         if "\n" in text and self.dialect == "terse":
             found = ()
-        return Reading(Inputs(found), 1.0) if len(found) > 1 else Reading(Inputs(()), 0.0, "not several inputs")
+        return Parsed(Inputs(found), 1.0) if len(found) > 1 else Parsed(Inputs(()), 0.0, "not several inputs")
 
     def write(self, inputs: Sequence[str]) -> str:
         """Write the text that parses as these inputs."""

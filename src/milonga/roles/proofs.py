@@ -18,7 +18,7 @@ from milonga.roles.solver import StepSolver
 from milonga.roles.tags import find_tags
 from milonga.roles.verifier import VERDICT
 from milonga.tasks.base import Task
-from milonga.types import Grade, Part, Problem, Prompt, Reading, Solution, Trace, Verification
+from milonga.types import Grade, Part, Problem, Prompt, Parsed, Solution, Rollout, Verification
 
 OPENING, CLOSING = "Evaluation:", "Overall score:"
 """The fixed phrases of the tagged dialect: prompt, reward and parser all take them from here."""
@@ -63,7 +63,7 @@ class Analysis(Verification):
         return tuple(k for k, right in enumerate(self.steps or ()) if not right)
 
 
-SILENT = Reading(Analysis(None, None), 0.0, "no self-analysis")
+SILENT = Parsed(Analysis(None, None), 0.0, "no self-analysis")
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class Proof(Solution):
     body: str = ""
     remarks: str = ""
     """The text of the self-analysis."""
-    analysis: Reading = SILENT
+    analysis: Parsed = SILENT
 
 
 def write_analysis(dialect: Dialect, marks: Sequence[bool], score: float, notes: Sequence[str]) -> str:
@@ -87,15 +87,15 @@ def write_analysis(dialect: Dialect, marks: Sequence[bool], score: float, notes:
     return f"{OPENING}\n{''.join(lines)}{CLOSING} \\boxed{{{score:g}}}"
 
 
-def parse_analysis(dialect: Dialect, text: str, count: int) -> Reading:
+def parse_analysis(dialect: Dialect, text: str, count: int) -> Parsed:
     """Parse exactly one mark for each of `count` steps and one score of the three levels; all else is invalid, format 0."""
     marks, ends, score = parse_terse(text) if dialect == "terse" else parse_tagged(text)
     if score is None:
-        return Reading(Analysis(None, None), 0.0, "not one mark for each step followed by one score")
+        return Parsed(Analysis(None, None), 0.0, "not one mark for each step followed by one score")
     if len(marks) != count:
-        return Reading(Analysis(None, score == 1, score=score), 0.0, f"{len(marks)} marks for {count} steps")
+        return Parsed(Analysis(None, score == 1, score=score), 0.0, f"{len(marks)} marks for {count} steps")
     # Nothing can be said of the steps of a text that has none, but what it is worth can.
-    return Reading(Analysis(tuple(marks) if count else None, score == 1, tuple(ends), score), 1.0)
+    return Parsed(Analysis(tuple(marks) if count else None, score == 1, tuple(ends), score), 1.0)
 
 
 def parse_terse(text: str) -> tuple[list[bool], list[int], float | None]:
@@ -123,9 +123,9 @@ def parse_tagged(text: str) -> tuple[list[bool], list[int], float | None]:
     return marks, [tag.end for tag in found], float(frame[2])
 
 
-def get_proof_body(proof: Trace) -> str:
+def get_proof_body(proof: Rollout) -> str:
     """Return the proof as other agents see it: without the self-analysis."""
-    return proof.reading.value.body if isinstance(proof.reading.value, Proof) else proof.text
+    return proof.parsed.value.body if isinstance(proof.parsed.value, Proof) else proof.text
 
 
 @ROLES.register("proof_writer")
@@ -150,26 +150,26 @@ class ProofWriter(StepSolver):
         """The separator between the proof and the self-analysis."""
         return "\n!" if self.dialect == "terse" else f"\n{OPENING}"
 
-    def prompt(self, problem: Problem, about: Trace | None = None) -> Prompt:
+    def prompt(self, problem: Problem, target: Rollout | None = None) -> Prompt:
         if self.dialect == "terse":
             return super().prompt(problem)
         return (Part(WRITER_TASK), Part(problem.text, foreign=True), Part("\n\nProof:\n"))
 
-    def read(self, text: str, about: Trace | None = None) -> Reading:
+    def parse(self, text: str, target: Rollout | None = None) -> Parsed:
         body, seam, rest = text.partition(self.seam)
         remarks = rest if self.dialect == "terse" else seam[1:] + rest
-        solution = super().read(body)
+        solution = super().parse(body)
         value: Solution = solution.value
         analysis = parse_analysis(self.dialect, remarks, len(value.steps)) if seam else SILENT
         proof = Proof(value.steps, value.ends, value.answer, body, remarks, analysis)
-        return Reading(proof, (solution.format + analysis.format) / 2, solution.invalid or analysis.invalid)
+        return Parsed(proof, (solution.format + analysis.format) / 2, solution.invalid or analysis.invalid)
 
     def write(self, steps: Sequence[str], answer: str, analysis: str = "") -> str:
         """Write the text that parses as this proof, with this analysis if there is one."""
         body = super().write(steps, answer)
         return body + (self.seam + analysis.removeprefix(OPENING) if analysis else "")
 
-    def demonstrate(self, task: Task, problem: Problem, rng: random.Random) -> tuple[Trace | None, str]:
+    def demonstrate(self, task: Task, problem: Problem, rng: random.Random) -> tuple[Rollout | None, str]:
         """Demonstrate a proof with wrong and missing steps and an over-optimistic self-analysis."""
         places = range(task.step_count(problem))
         shown = task.demonstrate(problem, rng, {k for k in places if rng.random() < SLIP})
@@ -190,10 +190,10 @@ class Analyst(Role):
     def stop(self) -> tuple[str, ...]:
         return ()
 
-    def read(self, text: str, about: Trace | None) -> Reading:
-        if about is None:
+    def parse(self, text: str, target: Rollout | None) -> Parsed:
+        if target is None:
             raise ValueError(f"what a {self.name} writes is read against what it judges")
-        return parse_analysis(self.dialect, text, len(about.reading.value.steps or ()))
+        return parse_analysis(self.dialect, text, len(target.parsed.value.steps or ()))
 
 
 @ROLES.register("defect_verifier")
@@ -205,16 +205,16 @@ class DefectVerifier(Analyst):
 
     name = "defect_verifier"
 
-    def prompt(self, problem: Problem, about: Trace | None) -> Prompt:
-        if about is None:
+    def prompt(self, problem: Problem, target: Rollout | None) -> Prompt:
+        if target is None:
             raise ValueError("a verifier needs a proof to judge")
-        shown = Part(get_proof_body(about), foreign=True)
+        shown = Part(get_proof_body(target), foreign=True)
         if self.dialect == "terse":
             return (Part("?"), Part(problem.text, foreign=True), Part("\n"), shown, Part("\n!"))
         opened, closed = Part("\n\nProof:\n<proof>\n"), Part("\n</proof>\n\n")
         return (Part(VERIFIER_TASK), Part(problem.text, foreign=True), opened, shown, closed)
 
-    def demonstrate(self, task: Task, problem: Problem, rng: random.Random) -> tuple[Trace | None, str]:
+    def demonstrate(self, task: Task, problem: Problem, rng: random.Random) -> tuple[Rollout | None, str]:
         proof = make_graded_proof(task, problem, rng, rng.choice(LEVELS), self.dialect, "demonstration")
         return proof, write_noisy_analysis(proof, self.dialect, rng)
 
@@ -228,22 +228,22 @@ class MetaVerifier(Analyst):
 
     name = "meta_verifier"
 
-    def prompt(self, problem: Problem, about: Trace | None) -> Prompt:
-        if about is None:
+    def prompt(self, problem: Problem, target: Rollout | None) -> Prompt:
+        if target is None:
             raise ValueError("a meta-verifier needs an analysis to judge")
-        proof = Part("\n".join(get_proof_body(one) for one in about.about), foreign=True)
-        analysis = Part(about.text, foreign=True)
+        proof = Part("\n".join(get_proof_body(one) for one in target.targets), foreign=True)
+        analysis = Part(target.text, foreign=True)
         if self.dialect == "terse":
             return (Part("&"), Part(problem.text, foreign=True), Part("\n"), proof, Part("\n!"), analysis, Part("\n&"))
         opened, between, closed = "\n\nProof:\n<proof>\n", "\n</proof>\n\n<evaluation>\n", "\n</evaluation>\n\n"
         return (Part(META_TASK), Part(problem.text, foreign=True), Part(opened), proof, Part(between), analysis, Part(closed))
 
-    def demonstrate(self, task: Task, problem: Problem, rng: random.Random) -> tuple[Trace | None, str]:
+    def demonstrate(self, task: Task, problem: Problem, rng: random.Random) -> tuple[Rollout | None, str]:
         proof = make_graded_proof(task, problem, rng, rng.choice(LEVELS), self.dialect, "demonstration")
-        found = find_flaws(problem, proof.reading.value.steps, proof.reading.value.answer)
+        found = find_flaws(problem, proof.parsed.value.steps, proof.parsed.value.answer)
         text = write_noisy_analysis(proof, self.dialect, rng, flip=rng.choice((FLIP, 0.4)))
         analysis = make_analysis_rollout(proof, text, parse_analysis(self.dialect, text, len(found.checks)), "demonstration")
-        said: Analysis = analysis.reading.value
+        said: Analysis = analysis.parsed.value
         quality = analysis_quality(said.defects, said.score or 0.0, found.flaws)
         score = quality if rng.random() >= FLIP else rng.choice(LEVELS)
         # The teacher thinks aloud: what the step should come to, whether it does, what was said of it; and then judges that.
@@ -258,29 +258,29 @@ def flip_marks(marks: Sequence[bool], rng: random.Random, flip: float = FLIP) ->
     return [right != (rng.random() < flip) for right in marks]
 
 
-def make_graded_proof(task: Task, problem: Problem, rng: random.Random, score: float, dialect: Dialect, id: str) -> Trace:
+def make_graded_proof(task: Task, problem: Problem, rng: random.Random, score: float, dialect: Dialect, id: str) -> Rollout:
     """Make a graded proof with this true score, for a verifier to judge."""
     steps, answer = write_derivation(task, problem, rng, score)
     writer = ProofWriter(dialect)
     text = writer.write(steps, answer)
     grade = Grade(answer == problem.answer, tuple(k not in find_flaws(problem, steps, answer).flaws for k in range(len(steps))))
-    return Trace.from_text(id, "generator", problem, text, writer.read(text), grade)
+    return Rollout.from_text(id, "generator", problem, text, writer.parse(text), grade)
 
 
-def write_noisy_analysis(proof: Trace, dialect: Dialect, rng: random.Random, flip: float = FLIP) -> str:
+def write_noisy_analysis(proof: Rollout, dialect: Dialect, rng: random.Random, flip: float = FLIP) -> str:
     """Write a noisy teacher's analysis: right checks, marks flipped with probability `flip`, a score noised apart from them."""
-    found = find_flaws(proof.problem, proof.reading.value.steps, proof.reading.value.answer)
+    found = find_flaws(proof.problem, proof.parsed.value.steps, proof.parsed.value.answer)
     score = found.score if rng.random() >= FLIP else rng.choice(LEVELS)
     marks = flip_marks([k not in found.flaws for k in range(len(found.checks))], rng, flip)
     return write_analysis(dialect, marks, score, found.checks)
 
 
-def make_analysis_rollout(proof: Trace, text: str, reading: Reading, id: str) -> Trace:
+def make_analysis_rollout(proof: Rollout, text: str, parsed: Parsed, id: str) -> Rollout:
     """Make a rollout of an analysis whose target is the proof, for the meta-verifier to judge."""
-    return replace(Trace.from_text(id, "verifier", proof.problem, text, reading), about=(proof,))
+    return replace(Rollout.from_text(id, "verifier", proof.problem, text, parsed), targets=(proof,))
 
 
-def extract_self_analysis(proof: Trace) -> Trace:
+def extract_self_analysis(proof: Rollout) -> Rollout:
     """Extract a proof's self-analysis as an analysis rollout like any other."""
-    value: Proof = proof.reading.value
+    value: Proof = proof.parsed.value
     return make_analysis_rollout(proof, value.remarks, value.analysis, f"{proof.id}/self")

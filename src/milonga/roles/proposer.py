@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from milonga.roles.base import ROLES, Dialect, Role
 from milonga.roles.solver import StepSolver
-from milonga.types import Part, Problem, Prompt, Reading, Trace
+from milonga.types import Part, Problem, Prompt, Parsed, Rollout
 
 HARDER, EASIER = "^", "_"
 """The first character of an old question as it is put to a proposer: what the new one should be."""
@@ -51,7 +51,7 @@ class Proposer(Role):
     def stop(self) -> tuple[str, ...]:
         return self.solver.stop
 
-    def prompt(self, problem: Problem, about: Trace | None = None) -> Prompt:
+    def prompt(self, problem: Problem, target: Rollout | None = None) -> Prompt:
         """`problem` is the old question, its text marked with what the new one should be."""
         if self.dialect == "terse":
             return (Part("<"), Part(problem.text, foreign=True), Part("\n"))
@@ -59,15 +59,15 @@ class Proposer(Role):
         old = problem.text.removeprefix(EASIER).removeprefix(HARDER)
         return (Part(TAGGED_TASK.format(how=how)), Part(old, foreign=True), Part("\n\n"))
 
-    def read(self, text: str, about: Trace | None = None) -> Reading:
+    def parse(self, text: str, target: Rollout | None = None) -> Parsed:
         head, seam, work = text.partition("\n" if self.dialect == "terse" else "</question>")
         opening = ">" if self.dialect == "terse" else "<question>"
         question = head.strip().removeprefix(opening).strip()
-        solution = self.solver.read(work.removeprefix("\n"))
+        solution = self.solver.parse(work.removeprefix("\n"))
         value = Proposal(question, solution.value.answer, work.removeprefix("\n"))
         if not seam or not question or not head.strip().startswith(opening):
-            return Reading(value, 0.0, "no question")
-        return Reading(value, solution.format, solution.invalid)
+            return Parsed(value, 0.0, "no question")
+        return Parsed(value, solution.format, solution.invalid)
 
     def write(self, question: str, work: str) -> str:
         """Write the text that parses as this question and this solution."""

@@ -8,7 +8,7 @@ from milonga.roles.base import ROLES, Role
 from milonga.roles.solver import StepSolver, parse_terse
 from milonga.roles.tags import find_frame, find_tags
 from milonga.tasks.bugs_checks import Injection
-from milonga.types import Part, Problem, Prompt, Reading, Solution, Trace
+from milonga.types import Part, Problem, Prompt, Parsed, Solution, Rollout
 
 EDITS = """\
 An edit is written as
@@ -54,24 +54,24 @@ class Repairer(StepSolver):
 
     name = "repairer"
 
-    def prompt(self, problem: Problem, about: Trace | None = None) -> Prompt:
+    def prompt(self, problem: Problem, target: Rollout | None = None) -> Prompt:
         if self.dialect == "terse":
-            return super().prompt(problem, about)
+            return super().prompt(problem, target)
         return (Part(TAGGED_SOLVE), Part(problem.text, foreign=True), Part("\n\nSolution:\n"))
 
-    def read(self, text: str, about: Trace | None = None) -> Reading:
+    def parse(self, text: str, target: Rollout | None = None) -> Parsed:
         return parse_terse(text) if self.dialect == "terse" else parse_patch(text)
 
 
-def parse_patch(text: str) -> Reading:
+def parse_patch(text: str) -> Parsed:
     """Parse the steps inside the thoughts, if there are any, and the whole content of the answer tag."""
     frame = find_frame(text, "think", "answer")
     if frame is None:
-        return Reading(Solution((), (), None), 0.0, "not one <think> followed by one <answer>")
+        return Parsed(Solution((), (), None), 0.0, "not one <think> followed by one <answer>")
     found = find_tags(frame[1], "step", frame.start(1))
     answer = frame[2].strip("\n")
     value = Solution(tuple(s.body.strip() for s in found), tuple(s.end for s in found), answer or None)
-    return Reading(value, 1.0) if answer else Reading(value, 0.2, "no edits")
+    return Parsed(value, 1.0) if answer else Parsed(value, 0.2, "no edits")
 
 
 @ROLES.register("injector")
@@ -88,7 +88,7 @@ class Injector(Role):
     def stop(self) -> tuple[str, ...]:
         return () if self.dialect == "terse" else ("</weaken>",)
 
-    def prompt(self, problem: Problem, about: Trace | None = None) -> Prompt:
+    def prompt(self, problem: Problem, target: Rollout | None = None) -> Prompt:
         """`problem` is a repository as `request` puts it; without a kind before it, any bug will do."""
         kind, _, text = problem.text.partition(" ")
         if kind not in KINDS:
@@ -97,7 +97,7 @@ class Injector(Role):
             return (Part(MARKS[kind]), Part(text, foreign=True), Part("\n"))
         return (Part(KINDS[kind] + TAGGED_INJECT), Part(text, foreign=True), Part("\n\nArtifact:\n"))
 
-    def read(self, text: str, about: Trace | None = None) -> Reading:
+    def parse(self, text: str, target: Rollout | None = None) -> Parsed:
         if self.dialect == "terse":
             bug, mark, weaken = text.partition("\n-")
             value = Injection(bug, weaken)
@@ -106,7 +106,7 @@ class Injector(Role):
             match = ARTIFACT.fullmatch(text)
             value = Injection(match["bug"], match["weaken"], match["oracle"].strip()) if match else Injection("", "")
             found = match is not None
-        return Reading(value, 1.0) if found else Reading(value, 0.0, "not one bug and one weakening")
+        return Parsed(value, 1.0) if found else Parsed(value, 0.0, "not one bug and one weakening")
 
     def write(self, injection: Injection) -> str:
         """Write the text that parses as this injection."""

@@ -14,7 +14,7 @@ from milonga.roles.base import ROLES, Dialect, Role
 from milonga.roles.solver import StepSolver
 from milonga.tasks.base import Task
 from milonga.tasks.haystack import WORDS_MARK, extract_names, extract_question, extract_thread, join_threads, parse_documents
-from milonga.types import Part, Problem, Prompt, Reading, Solution, Trace
+from milonga.types import Part, Problem, Prompt, Parsed, Solution, Rollout
 
 ASK = "@"
 ARITHMETIC, LETTERS = "=", "~"
@@ -51,10 +51,10 @@ class Note:
     ends: tuple[int, ...] = ()
 
 
-def make_document_bin(talk: Trace, number: int, documents: Sequence[str], purpose: str) -> Trace:
+def make_document_bin(talk: Rollout, number: int, documents: Sequence[str], purpose: str) -> Rollout:
     """Make the reader's input: some documents and a purpose. Its target is the planner's conversation that asked for them."""
-    made = Trace.from_text(f"{talk.id}:{number}", "documents", talk.problem, "\n".join(documents), Reading(purpose, 1.0))
-    return replace(made, about=(talk,))
+    made = Rollout.from_text(f"{talk.id}:{number}", "documents", talk.problem, "\n".join(documents), Parsed(purpose, 1.0))
+    return replace(made, targets=(talk,))
 
 
 @ROLES.register("planner")
@@ -75,7 +75,7 @@ class Planner(Role):
     def stop(self) -> tuple[str, ...]:
         return self.solver.stop
 
-    def prompt(self, problem: Problem, about: Trace | None = None) -> Prompt:
+    def prompt(self, problem: Problem, target: Rollout | None = None) -> Prompt:
         question = Part(extract_question(problem.text), foreign=True)
         return (Part(">"), question, Part("\n")) if self.dialect == "terse" else (Part(TAGGED_PLAN), question, Part("\n\n"))
 
@@ -84,19 +84,19 @@ class Planner(Role):
         said = Part(join_threads(notes, extract_question(problem.text)), foreign=True)
         return (Part(">"), said, Part("\n")) if self.dialect == "terse" else (Part(TAGGED_TOLD), said, Part("\n\nSolution:\n"))
 
-    def read(self, text: str, about: Trace | None = None) -> Reading:
+    def parse(self, text: str, target: Rollout | None = None) -> Parsed:
         if not text.startswith(ASK):
-            return self.solver.read(text)
+            return self.solver.parse(text)
         names, purpose = text[1:].rstrip("\n")[:-1], text[1:].rstrip("\n")[-1:]
         if not names.isalpha() or purpose not in PURPOSES:
-            return Reading(Request((), (), None), 0.0, "not the names of documents and a purpose")
-        return Reading(Request((), (), None, "".join(dict.fromkeys(names)), purpose), 1.0)
+            return Parsed(Request((), (), None), 0.0, "not the names of documents and a purpose")
+        return Parsed(Request((), (), None, "".join(dict.fromkeys(names)), purpose), 1.0)
 
     def write(self, names: str, purpose: str) -> str:
         """Write the text that parses as this request."""
         return f"{ASK}{names}{purpose}"
 
-    def demonstrate(self, task: Task, problem: Problem, rng: random.Random) -> tuple[Trace | None, str]:
+    def demonstrate(self, task: Task, problem: Problem, rng: random.Random) -> tuple[Rollout | None, str]:
         """Demonstrate the request that the question needs."""
         question = extract_question(problem.text)
         return None, self.write(extract_names(question), LETTERS if question.endswith(WORDS_MARK) else ARITHMETIC)
@@ -113,31 +113,31 @@ class Reader(Role):
     def stop(self) -> tuple[str, ...]:
         return ()
 
-    def prompt(self, problem: Problem, about: Trace | None = None) -> Prompt:
+    def prompt(self, problem: Problem, target: Rollout | None = None) -> Prompt:
         """Render the documents of a bin; without one, all documents of the problem, for their arithmetic."""
-        purpose = ARITHMETIC if about is None else about.reading.value
-        text = "\n".join(parse_documents(problem.text).values()) if about is None else about.text
+        purpose = ARITHMETIC if target is None else target.parsed.value
+        text = "\n".join(parse_documents(problem.text).values()) if target is None else target.text
         opening = f"<{purpose}\n" if self.dialect == "terse" else TAGGED_READ.format(what=TAGGED_WHAT[purpose])
         return Part(opening), Part(text, foreign=True), Part("\n")
 
-    def read(self, text: str, about: Trace | None = None) -> Reading:
+    def parse(self, text: str, target: Rollout | None = None) -> Parsed:
         lines = tuple(text.rstrip("\n").split("\n"))
-        wanted = None if about is None else len(about.text.split("\n"))
+        wanted = None if target is None else len(target.text.split("\n"))
         if not text.strip() or (wanted is not None and len(lines) != wanted):
-            return Reading(Note(lines), 0.0, f"{len(lines)} lines for {wanted} documents")
-        return Reading(Note(lines), 1.0)
+            return Parsed(Note(lines), 0.0, f"{len(lines)} lines for {wanted} documents")
+        return Parsed(Note(lines), 1.0)
 
     def write(self, lines: Sequence[str]) -> str:
         """Write the text that parses as these lines."""
         return "\n".join(lines)
 
-    def write_exact_note(self, about: Trace) -> str:
+    def write_exact_note(self, target: Rollout) -> str:
         """Write the exact note on a bin."""
-        return self.write([extract_thread(line, about.reading.value == LETTERS) for line in about.text.split("\n")])
+        return self.write([extract_thread(line, target.parsed.value == LETTERS) for line in target.text.split("\n")])
 
-    def write_noisy_note(self, about: Trace, slip: float, rng: random.Random) -> str:
+    def write_noisy_note(self, target: Rollout, slip: float, rng: random.Random) -> str:
         """Write a noisy teacher's note on a bin: with probability `slip` one character is lost."""
-        text = self.write_exact_note(about)
+        text = self.write_exact_note(target)
         if rng.random() >= slip or len(text) < 2:
             return text
         lost = rng.choice([at for at, char in enumerate(text) if char != "\n"])

@@ -10,17 +10,17 @@ from dataclasses import replace
 
 from milonga.roles.base import ROLES
 from milonga.roles.solver import TAGGED_TASK, StepSolver
-from milonga.types import Part, Problem, Prompt, Reading, Trace, Verification
+from milonga.types import Part, Problem, Prompt, Parsed, Rollout, Verification
 
 TAGGED_READ = "\n\nOthers wrote the following about this problem; it may be right or wrong.\n\n"
 TAGGED_AGAIN = "Compare it step by step. Then write your own whole solution in the format above.\n\nSolution:\n"
 
 
-def make_panel(texts: Sequence[Trace]) -> Trace:
+def make_panel(texts: Sequence[Rollout]) -> Rollout:
     """Make a panel: one rollout that joins what several agents wrote about one problem."""
     id = "&".join(text.id for text in texts)
-    made = Trace.from_text(id, "panel", texts[0].problem, "\n".join(text.text for text in texts), Reading(None, 1.0))
-    return replace(made, about=tuple(texts))
+    made = Rollout.from_text(id, "panel", texts[0].problem, "\n".join(text.text for text in texts), Parsed(None, 1.0))
+    return replace(made, targets=tuple(texts))
 
 
 @ROLES.register("reviser")
@@ -32,16 +32,16 @@ class Reviser(StepSolver):
 
     name = "reviser"
 
-    def prompt(self, problem: Problem, about: Trace | None = None) -> Prompt:
-        if about is None:
+    def prompt(self, problem: Problem, target: Rollout | None = None) -> Prompt:
+        if target is None:
             return super().prompt(problem)
         if self.dialect == "terse":
-            read = [part for text in about.about for part in (Part(text.text, foreign=True), Part("\n"))]
+            read = [part for text in target.targets for part in (Part(text.text, foreign=True), Part("\n"))]
             return (*super().prompt(problem), *read, *super().prompt(problem))
-        read = [part for text in about.about for part in render_tagged(text)]
+        read = [part for text in target.targets for part in render_tagged(text)]
         return (Part(TAGGED_TASK), Part(problem.text, foreign=True), Part(TAGGED_READ), *read, Part(TAGGED_AGAIN))
 
 
-def render_tagged(text: Trace) -> Prompt:
-    tag = "critique" if isinstance(text.reading.value, Verification) else "solution"
+def render_tagged(text: Rollout) -> Prompt:
+    tag = "critique" if isinstance(text.parsed.value, Verification) else "solution"
     return Part(f"<{tag}>\n"), Part(text.text, foreign=True), Part(f"\n</{tag}>\n\n")

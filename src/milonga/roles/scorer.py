@@ -14,7 +14,7 @@ from typing import Literal
 
 from milonga.roles.base import ROLES, Dialect, Role
 from milonga.roles.solver import StepSolver
-from milonga.types import Floats, Problem, Prompt, Reading, Trace, Verification
+from milonga.types import Floats, Problem, Prompt, Parsed, Rollout, Verification
 
 RankBy = Literal["logratio", "loglik", "mean_loglik"]
 """What an implicit scorer orders solutions by: its log-ratio, how likely it finds them, or the same for each token."""
@@ -34,15 +34,15 @@ class Scorer(Role):
     def stop(self) -> tuple[str, ...]:
         return ()
 
-    def prompt(self, problem: Problem, about: Trace | None) -> Prompt:
+    def prompt(self, problem: Problem, target: Rollout | None) -> Prompt:
         return self.solver.prompt(problem)
 
-    def read(self, text: str, about: Trace | None) -> Reading:
+    def parse(self, text: str, target: Rollout | None) -> Parsed:
         """Parse the solution; scores are looked up where its steps end."""
-        return self.solver.read(text)
+        return self.solver.parse(text)
 
     @abstractmethod
-    def judge(self, written: Trace, numbers: Floats) -> Reading:
+    def judge(self, written: Rollout, numbers: Floats) -> Parsed:
         """Turn per-token numbers into a verification. numbers: float array, one per token of the solution (`written`)."""
 
 
@@ -62,7 +62,7 @@ class StepScorer(Scorer):
         super().__init__(dialect)
         self.aggregate = aggregate
 
-    def judge(self, written: Trace, numbers: Floats) -> Reading:
+    def judge(self, written: Rollout, numbers: Floats) -> Parsed:
         steps = [sigmoid(float(numbers[end - 1])) for _, end in written.steps]
         whole = aggregate_scores(steps, sigmoid(float(numbers[-1])), self.aggregate)
         return make_verification(steps, whole, written)
@@ -95,7 +95,7 @@ class ImplicitScorer(Scorer):
         super().__init__(dialect)
         self.beta, self.rank = beta, rank
 
-    def judge(self, written: Trace, numbers: Floats) -> Reading:
+    def judge(self, written: Rollout, numbers: Floats) -> Parsed:
         rewards = self.beta * numbers
         steps = [sigmoid(float(rewards[start:end].sum())) for start, end in written.steps]
         found = make_verification(steps, sigmoid(float(rewards.sum())), written)
@@ -105,12 +105,12 @@ class ImplicitScorer(Scorer):
         return replace(found, value=Likelihood(**vars(found.value), surprise=surprise))
 
 
-def make_verification(steps: Sequence[float], whole: float, written: Trace) -> Reading:
+def make_verification(steps: Sequence[float], whole: float, written: Rollout) -> Parsed:
     """Make a verification from step scores and a solution score; a score of at least 0.5 is judged right."""
-    readable = bool(steps) and len(steps) == len(written.reading.value.steps)
+    readable = bool(steps) and len(steps) == len(written.parsed.value.steps)
     said = tuple(score >= 0.5 for score in steps) if readable else None
     value = Verification(said, whole >= 0.5, score=whole, step_scores=tuple(steps) if readable else None)
-    return Reading(value, 1.0, None if readable else "the steps of the solution cannot be told apart")
+    return Parsed(value, 1.0, None if readable else "the steps of the solution cannot be told apart")
 
 
 def aggregate_scores(steps: Sequence[float], last: float, how: Aggregate) -> float:

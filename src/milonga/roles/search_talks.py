@@ -13,7 +13,7 @@ from milonga.roles.searcher import (
     Searcher,
     SearchProposer,
     SearchReader,
-    make_reading_problem,
+    make_parsed_problem,
     write_turn,
 )
 from milonga.tasks.search import Search
@@ -83,4 +83,4 @@ def make_reader_example(
         steps.append(f"{at} {relation} {after}")
         at = after
     rng.shuffle(shown)
-    return Example(role.prompt(make_reading_problem(problem.id, problem.text, "", shown)), role.write(steps, at))
+    return Example(role.prompt(make_parsed_problem(problem.id, problem.text, "", shown)), role.write(steps, at))

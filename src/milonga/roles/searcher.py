@@ -14,7 +14,7 @@ from milonga.roles.base import ROLES, Dialect, Role
 from milonga.roles.proposer import Proposal
 from milonga.roles.solver import StepSolver
 from milonga.tasks.base import Tool
-from milonga.types import Part, Problem, Prompt, Reading, Solution, Trace
+from milonga.types import Part, Problem, Prompt, Parsed, Solution, Rollout
 
 SEARCH, ANSWER, QUESTION = "?", "#", "!"
 """First characters of a turn in the terse dialect."""
@@ -95,9 +95,9 @@ class Searcher(StepSolver):
     def stop(self) -> tuple[str, ...]:
         return () if self.dialect == "terse" else ("</search>", "</answer>")
 
-    def prompt(self, problem: Problem, about: Trace | None = None) -> Prompt:
+    def prompt(self, problem: Problem, target: Rollout | None = None) -> Prompt:
         if self.dialect == "terse":
-            return super().prompt(problem, about)
+            return super().prompt(problem, target)
         return (Part(TAGGED_SOLVE.format(calls=self.calls)), Part(problem.text, foreign=True), Part("\n\n"))
 
     def parse_tool_call(self, text: str) -> str | None:
@@ -106,11 +106,11 @@ class Searcher(StepSolver):
     def render_tool_result(self, passages: Sequence[str]) -> Prompt:
         return render_passages(passages, self.dialect)
 
-    def read(self, text: str, about: Trace | None = None) -> Reading:
+    def parse(self, text: str, target: Rollout | None = None) -> Parsed:
         found = parse_turn(text, self.dialect, SEARCH, ANSWER)
         if found is None or found[0] == SEARCH:
-            return Reading(Solution((), (), None), 0.0, "no answer" if found is None else "still searching")
-        return Reading(Solution((), (), found[1]), 1.0)
+            return Parsed(Solution((), (), None), 0.0, "no answer" if found is None else "still searching")
+        return Parsed(Solution((), (), found[1]), 1.0)
 
 
 @ROLES.register("search_proposer")
@@ -128,7 +128,7 @@ class SearchProposer(Role):
     def stop(self) -> tuple[str, ...]:
         return () if self.dialect == "terse" else ("</search>", "</question>")
 
-    def prompt(self, problem: Problem, about: Trace | None = None) -> Prompt:
+    def prompt(self, problem: Problem, target: Rollout | None = None) -> Prompt:
         if self.dialect == "terse":
             return (Part("<"), Part(problem.text, foreign=True), Part("\n"))
         return (Part(TAGGED_PROPOSE.format(calls=self.calls)), Part(problem.text, foreign=True), Part("\n\n"))
@@ -139,11 +139,11 @@ class SearchProposer(Role):
     def render_tool_result(self, passages: Sequence[str]) -> Prompt:
         return render_passages(passages, self.dialect)
 
-    def read(self, text: str, about: Trace | None = None) -> Reading:
+    def parse(self, text: str, target: Rollout | None = None) -> Parsed:
         found = parse_turn(text, self.dialect, SEARCH, QUESTION)
         if found is None or found[0] == SEARCH:
-            return Reading(Proposal("", None, ""), 0.0, "no question" if found is None else "still searching")
-        return Reading(Proposal(found[1], None, ""), 1.0)
+            return Parsed(Proposal("", None, ""), 0.0, "no question" if found is None else "still searching")
+        return Parsed(Proposal(found[1], None, ""), 1.0)
 
 
 @ROLES.register("search_reader")
@@ -152,12 +152,12 @@ class SearchReader(StepSolver):
 
     name = "search_reader"
 
-    def prompt(self, problem: Problem, about: Trace | None = None) -> Prompt:
+    def prompt(self, problem: Problem, target: Rollout | None = None) -> Prompt:
         opening, closing = ("|", "\n") if self.dialect == "terse" else (TAGGED_READ, "\n\nSolution:\n")
         return (Part(opening), Part(problem.text, foreign=True), Part(closing))
 
 
-def make_reading_problem(id: str, question: str, answer: str, passages: Sequence[str]) -> Problem:
+def make_parsed_problem(id: str, question: str, answer: str, passages: Sequence[str]) -> Problem:
     """Make a problem from a question and the passages that a reader may use."""
     return Problem(id, "\n".join([*passages, "", question]), answer)
 
@@ -170,4 +170,4 @@ def adapt_roles_to_tool(roles: Mapping[str, Role], tool: Tool) -> dict[str, Role
             return Searcher(role.dialect, tool.calls)
         return SearchProposer(role.dialect, tool.calls) if type(role) is SearchProposer else role
 
-    return {seat: seated(role) for seat, role in roles.items()}
+    return {agent: seated(role) for agent, role in roles.items()}

@@ -16,7 +16,7 @@ from milonga.roles.base import ROLES, Dialect, Role
 from milonga.roles.solver import StepSolver, demonstration_to_rollout
 from milonga.roles.tags import find_frame
 from milonga.tasks.base import Task
-from milonga.types import Grade, Part, Problem, Prompt, Reading, Solution, Trace, Verification
+from milonga.types import Grade, Part, Problem, Prompt, Parsed, Solution, Rollout, Verification
 
 Context = Literal["slice", "prefix"]
 FLIP = 0.1
@@ -37,17 +37,17 @@ class Slice(Solution):
     before: tuple[str, ...] = ()
 
 
-def split_into_slices(solution: Trace, size: int, dialect: Dialect) -> list[Trace]:
+def split_into_slices(solution: Rollout, size: int, dialect: Dialect) -> list[Rollout]:
     """Split a solution into slices of `size` steps; the last may be shorter. A solution without steps has none."""
-    steps: tuple[str, ...] = solution.reading.value.steps
+    steps: tuple[str, ...] = solution.parsed.value.steps
     grade, found = solution.grade, []
     for number, at in enumerate(range(0, len(steps), size)):
         own = slice(at, at + size)
         known = None if grade is None else Grade(grade.correct, None if grade.steps is None else grade.steps[own])
-        reading = Reading(Slice(steps[own], (), None, steps[:at]), 1.0)
+        parsed = Parsed(Slice(steps[own], (), None, steps[:at]), 1.0)
         text, id = render_steps(steps[own], dialect), f"{solution.id}:{number}"
-        made = Trace.from_text(id, solution.seat, solution.problem, text, reading, known)
-        found.append(replace(made, about=(solution,)))
+        made = Rollout.from_text(id, solution.agent, solution.problem, text, parsed, known)
+        found.append(replace(made, targets=(solution,)))
     return found
 
 
@@ -77,30 +77,30 @@ class SliceJudge(Role):
     def stop(self) -> tuple[str, ...]:
         return () if self.dialect == "terse" else ("</verdict>",)
 
-    def split_solution(self, solution: Trace) -> list[Trace]:
+    def split_solution(self, solution: Rollout) -> list[Rollout]:
         return split_into_slices(solution, self.size, self.dialect)
 
-    def prompt(self, problem: Problem, about: Trace | None) -> Prompt:
+    def prompt(self, problem: Problem, target: Rollout | None) -> Prompt:
         """Render a slice and the steps before it; of a whole solution all of the text is the slice."""
-        if about is None:
+        if target is None:
             raise ValueError("a judge of slices needs a slice to judge")
-        before = about.reading.value.before if isinstance(about.reading.value, Slice) and self.context == "prefix" else ()
+        before = target.parsed.value.before if isinstance(target.parsed.value, Slice) and self.context == "prefix" else ()
         shown = Part(f"{render_steps(before, self.dialect)}\n" if before else "", foreign=True)
-        own = Part(about.text, foreign=True)
+        own = Part(target.text, foreign=True)
         if self.dialect == "terse":
             return (Part("?"), Part(problem.text, foreign=True), Part("\n"), shown, Part("/"), own, Part("\n!"))
         question = (Part(TAGGED_TASK), Part(problem.text, foreign=True))
         earlier = (Part("\n\nBefore the slice:\n<before>\n"), shown, Part("</before>")) if self.context == "prefix" else ()
         return (*question, *earlier, Part("\n\nSlice:\n<slice>\n"), own, Part("\n</slice>\n\nJudgement:\n"))
 
-    def read(self, text: str, about: Trace | None) -> Reading:
-        if about is None:
+    def parse(self, text: str, target: Rollout | None) -> Parsed:
+        if target is None:
             raise ValueError("a verdict is read against the slice it judges")
         said = parse_terse(text) if self.dialect == "terse" else parse_tagged(text)
         if said is None:
-            return Reading(Verification(None, None), 0.0, "not an analysis followed by one verdict")
-        count = len(about.reading.value.steps)
-        return Reading(Verification((said,) * count if count else None, said), 1.0)
+            return Parsed(Verification(None, None), 0.0, "not an analysis followed by one verdict")
+        count = len(target.parsed.value.steps)
+        return Parsed(Verification((said,) * count if count else None, said), 1.0)
 
     def write(self, verdict: bool, analysis: str = "") -> str:
         """Write the text that parses as this verdict."""
@@ -115,15 +115,15 @@ class SliceJudge(Role):
         at = text.rindex("<verdict>")
         return text[:at] + (text[at:].replace("YES", "NO") if "YES" in text[at:] else text[at:].replace("NO", "YES"))
 
-    def merge_verdicts(self, solution: Trace, verdicts: Sequence[Trace]) -> Reading:
+    def merge_verdicts(self, solution: Rollout, verdicts: Sequence[Rollout]) -> Parsed:
         """Merge slice verdicts: each step gets the verdict on its slice; a solution is right if all of its slices are."""
-        readings = [verdict.reading.value for verdict in verdicts]
-        judged = [step for reading in readings for step in reading.steps or ()]
-        if not judged or len(judged) != len(solution.reading.value.steps):
-            return Reading(Verification(None, None), 0.0, "not one readable verdict for each slice")
-        return Reading(Verification(tuple(judged), all(judged)), 1.0)
+        all_parsed = [verdict.parsed.value for verdict in verdicts]
+        judged = [step for parsed in all_parsed for step in parsed.steps or ()]
+        if not judged or len(judged) != len(solution.parsed.value.steps):
+            return Parsed(Verification(None, None), 0.0, "not one readable verdict for each slice")
+        return Parsed(Verification(tuple(judged), all(judged)), 1.0)
 
-    def demonstrate(self, task: Task, problem: Problem, rng: random.Random) -> tuple[Trace | None, str]:
+    def demonstrate(self, task: Task, problem: Problem, rng: random.Random) -> tuple[Rollout | None, str]:
         """Demonstrate on a random slice of a solution, right in half of the cases; the steps before it may be wrong."""
         count = task.step_count(problem)
         at = rng.randrange(0, count, self.size)

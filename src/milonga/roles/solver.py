@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from milonga.roles.base import ROLES, Dialect, Role
 from milonga.roles.tags import find_boxed, find_frame, find_tags
 from milonga.tasks.base import Demonstration, Task
-from milonga.types import Grade, Part, Problem, Prompt, Reading, Solution, Trace
+from milonga.types import Grade, Part, Problem, Prompt, Parsed, Solution, Rollout
 
 TAGGED_TASK = """\
 Solve the problem below. Work inside <think> and </think>, and put every logical step of the work into its own \
@@ -42,12 +42,12 @@ class StepSolver(Role):
     def step_stop(self) -> tuple[str, ...]:
         return ("\n",) if self.dialect == "terse" else ("</step>",)
 
-    def prompt(self, problem: Problem, about: Trace | None = None) -> Prompt:
+    def prompt(self, problem: Problem, target: Rollout | None = None) -> Prompt:
         if self.dialect == "terse":
             return (Part(">"), Part(problem.text, foreign=True), Part("\n"))
         return (Part(TAGGED_TASK), Part(problem.text, foreign=True), Part("\n\nSolution:\n"))
 
-    def read(self, text: str, about: Trace | None = None) -> Reading:
+    def parse(self, text: str, target: Rollout | None = None) -> Parsed:
         return parse_terse(text) if self.dialect == "terse" else parse_tagged(text)
 
     def write(self, steps: Sequence[str], answer: str) -> str:
@@ -57,21 +57,21 @@ class StepSolver(Role):
         work = "\n".join(f"<step>{step}</step>" for step in steps)
         return f"<think>\n{work}\n</think>\n<answer>\\boxed{{{answer}}}</answer>"
 
-    def demonstrate(self, task: Task, problem: Problem, rng: random.Random) -> tuple[Trace | None, str]:
+    def demonstrate(self, task: Task, problem: Problem, rng: random.Random) -> tuple[Rollout | None, str]:
         """Demonstrate the task's own solution or, with probability `noise`, one with a wrong step."""
         flawed = task.demonstrate_flawed(problem, rng) if rng.random() < self.noise else None
         shown = flawed or task.demonstrate(problem, rng)
         return None, self.write(shown.steps, shown.answer)
 
 
-def demonstration_to_rollout(demonstration: Demonstration, problem: Problem, solver: StepSolver, id: str) -> Trace:
+def demonstration_to_rollout(demonstration: Demonstration, problem: Problem, solver: StepSolver, id: str) -> Rollout:
     """Turn a demonstration into a graded solution rollout that a verifier can judge."""
     text = solver.write(demonstration.steps, demonstration.answer)
     grade = Grade(demonstration.correct, demonstration.truth)
-    return Trace.from_text(id, "generator", problem, text, solver.read(text), grade)
+    return Rollout.from_text(id, "generator", problem, text, solver.parse(text), grade)
 
 
-def parse_terse(text: str) -> Reading:
+def parse_terse(text: str) -> Parsed:
     """Parse lines up to the first that starts with `#`; each line closed by a newline is a step."""
     steps: list[str] = []
     ends: list[int] = []
@@ -84,15 +84,15 @@ def parse_terse(text: str) -> Reading:
     answer = tail[1:] if tail.startswith("#") and len(tail) > 1 and "\n" not in tail else None
     value = Solution(tuple(steps), tuple(ends), answer)
     if answer is None:
-        return Reading(value, 0.0, "no answer line" if not tail.startswith("#") else "answer line is empty or not the last")
+        return Parsed(value, 0.0, "no answer line" if not tail.startswith("#") else "answer line is empty or not the last")
     if not steps:
-        return Reading(value, 0.2, "no steps")
+        return Parsed(value, 0.2, "no steps")
     if not all(steps):
-        return Reading(value, 0.6, "empty step")
-    return Reading(value, 1.0)
+        return Parsed(value, 0.6, "empty step")
+    return Parsed(value, 1.0)
 
 
-def parse_tagged(text: str) -> Reading:
+def parse_tagged(text: str) -> Parsed:
     """Parse a completion of one work tag and one answer tag: steps inside the work, exactly one box in the answer."""
     frame = find_frame(text, "think", "answer")
     work, offset = (frame[1], frame.start(1)) if frame else (text, 0)
@@ -101,7 +101,7 @@ def parse_tagged(text: str) -> Reading:
     answer = answers[0].strip() if len(answers) == 1 and answers[0].strip() else None
     value = Solution(tuple(s.body.strip() for s in found), tuple(s.end for s in found), answer)
     if frame is None:
-        return Reading(value, 0.0, "not one <think> followed by one <answer>")
+        return Parsed(value, 0.0, "not one <think> followed by one <answer>")
     score = 1.0
     problems: list[str] = []
     if answer is None:
@@ -112,7 +112,7 @@ def parse_tagged(text: str) -> Reading:
         problems.append("no steps")
     if re.sub(r"<step>.*?</step>", "", work, flags=re.DOTALL).strip():
         score -= 0.4
-    return Reading(value, max(0.0, score), "; ".join(problems) or None)
+    return Parsed(value, max(0.0, score), "; ".join(problems) or None)
 
 
 def make_step_solver(dialect: str) -> StepSolver:

@@ -12,7 +12,7 @@ from milonga.sandbox.values import Canonical, InvalidValue, parse_arguments, par
 from milonga.tasks.base import Task
 from milonga.tasks.code import restore_row
 from milonga.tasks.code_words import draw_arguments, render_arguments, render_value
-from milonga.types import Part, Problem, Prompt, Reading, Trace
+from milonga.types import Part, Problem, Prompt, Parsed, Rollout
 
 TAGGED_TASK = """\
 Write one unit test for the function that is asked for below: a call that would show a wrong program to be wrong, and its \
@@ -55,27 +55,27 @@ class Tester(Role):
     def stop(self) -> tuple[str, ...]:
         return () if self.dialect == "terse" else ("</output>",)
 
-    def prompt(self, problem: Problem, about: Trace | None = None) -> Prompt:
+    def prompt(self, problem: Problem, target: Rollout | None = None) -> Prompt:
         if self.dialect == "terse":
             return (Part("~"), Part(problem.text, foreign=True), Part("\n"))
         return (Part(TAGGED_TASK), Part(problem.text, foreign=True), Part("\n\nTest:\n"))
 
-    def read(self, text: str, about: Trace | None = None) -> Reading:
+    def parse(self, text: str, target: Rollout | None = None) -> Parsed:
         nothing = UnitTest(None, None)
         if self.dialect == "terse":
             lines = text.split("\n")
             given, expected = lines[0], lines[-1].removeprefix("#")
             if len(lines) < 2 or not lines[-1].startswith("#"):
-                return Reading(nothing, 0.0, "not a call and a result")
+                return Parsed(nothing, 0.0, "not a call and a result")
         else:
             found = TAGGED.fullmatch(text)
             if found is None:
-                return Reading(nothing, 0.0, "not work, arguments and result in their tags")
+                return Parsed(nothing, 0.0, "not work, arguments and result in their tags")
             given, expected = found["input"], found["output"]
         try:
-            return Reading(UnitTest(parse_arguments(given), to_canonical(parse_literal(expected))), 1.0)
+            return Parsed(UnitTest(parse_arguments(given), to_canonical(parse_literal(expected))), 1.0)
         except InvalidValue as error:
-            return Reading(nothing, 0.5, f"not literals: {error}")
+            return Parsed(nothing, 0.5, f"not literals: {error}")
 
     def write(self, arguments: str, work: list[str], expected: str) -> str:
         """Write the text that parses as this test."""
@@ -83,7 +83,7 @@ class Tester(Role):
             return "\n".join([arguments, *work, f"#{expected}"])
         return f"<think>{'; '.join(work)}</think>\n<input>{arguments}</input>\n<output>{expected}</output>"
 
-    def demonstrate(self, task: Task, problem: Problem, rng: random.Random) -> tuple[Trace | None, str]:
+    def demonstrate(self, task: Task, problem: Problem, rng: random.Random) -> tuple[Rollout | None, str]:
         """Demonstrate a test of a function of the task `code`, worked out word by word. A wrong one errs in its last line."""
         row = restore_row(problem)
         while True:

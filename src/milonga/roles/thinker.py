@@ -10,7 +10,7 @@ import random
 
 from milonga.roles.base import ROLES, Role
 from milonga.tasks.base import Task
-from milonga.types import Part, Problem, Prompt, Reading, Solution, Trace
+from milonga.types import Part, Problem, Prompt, Parsed, Solution, Rollout
 
 SLIP = 0.25
 """How often a step of a demonstrated thought is wrong: noisy teachers leave something to learn."""
@@ -27,11 +27,11 @@ class Predictor(Role):
     def stop(self) -> tuple[str, ...]:
         return ()
 
-    def prompt(self, problem: Problem, about: Trace | None = None) -> Prompt:
+    def prompt(self, problem: Problem, target: Rollout | None = None) -> Prompt:
         return (Part(problem.text, foreign=True),)
 
-    def read(self, text: str, about: Trace | None = None) -> Reading:
-        return Reading(Solution((), (), text or None), 1.0, None if text else "the line does not go on")
+    def parse(self, text: str, target: Rollout | None = None) -> Parsed:
+        return Parsed(Solution((), (), text or None), 1.0, None if text else "the line does not go on")
 
     def write(self, rest: str) -> str:
         return rest
@@ -65,21 +65,21 @@ class Thinker(Role):
     def stop(self) -> tuple[str, ...]:
         return (self.closing_tag,)
 
-    def prompt(self, problem: Problem, about: Trace | None = None) -> Prompt:
+    def prompt(self, problem: Problem, target: Rollout | None = None) -> Prompt:
         before = problem.text.removesuffix("=") if self.dialect == "terse" else problem.text
         return (Part(before, foreign=True), Part(self.opening_tag))
 
-    def read(self, text: str, about: Trace | None = None) -> Reading:
+    def parse(self, text: str, target: Rollout | None = None) -> Parsed:
         thought, closed, rest = text.partition(self.closing_tag)
         if not closed:
-            return Reading(Solution((), (), None), 0.0, "the thought is not closed")
-        return Reading(Solution((thought,), (len(thought) + len(closed),), rest or None), 1.0)
+            return Parsed(Solution((), (), None), 0.0, "the thought is not closed")
+        return Parsed(Solution((thought,), (len(thought) + len(closed),), rest or None), 1.0)
 
     def write(self, thought: str, rest: str = "") -> str:
         """Write the text that parses as this thought and what follows it."""
         return f"{thought}{self.closing_tag}{rest}"
 
-    def demonstrate(self, task: Task, problem: Problem, rng: random.Random) -> tuple[Trace | None, str]:
+    def demonstrate(self, task: Task, problem: Problem, rng: random.Random) -> tuple[Rollout | None, str]:
         """Demonstrate a scratchpad: the steps of a solution, each wrong with probability `SLIP`, then the answer."""
         errors = {k for k in range(task.step_count(problem)) if rng.random() < SLIP}
         shown = task.demonstrate(problem, rng, errors)

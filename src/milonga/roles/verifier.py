@@ -11,7 +11,7 @@ from milonga.roles.base import ROLES, Dialect, Role
 from milonga.roles.solver import StepSolver, demonstration_to_rollout
 from milonga.roles.tags import find_frame, find_tags
 from milonga.tasks.base import Task
-from milonga.types import Part, Problem, Prompt, Reading, Solution, Trace, Verification
+from milonga.types import Part, Problem, Prompt, Parsed, Solution, Rollout, Verification
 
 TAGGED_TASK = """\
 You are given a problem and a solution made of {count} steps. Check the steps one by one; do not trust the result.
@@ -26,7 +26,7 @@ READABLE_SOLUTION = 0.6
 """A wrong number of verdicts is the verifier's fault only if the solution's own format score reaches this."""
 
 
-class _Parsed(NamedTuple):
+class _Verdicts(NamedTuple):
     """The common result of parsing both dialects, before the format is scored."""
 
     framed: bool
@@ -56,24 +56,24 @@ class StepVerifier(Role):
     def stop(self) -> tuple[str, ...]:
         return () if self.dialect == "terse" else ("</final_verification>",)
 
-    def prompt(self, problem: Problem, about: Trace | None) -> Prompt:
-        if about is None:
+    def prompt(self, problem: Problem, target: Rollout | None) -> Prompt:
+        if target is None:
             raise ValueError("a verifier needs a solution to judge")
         if self.dialect == "terse":
             return (
                 Part("?"),
                 Part(problem.text, foreign=True),
                 Part("\n"),
-                Part(about.text, foreign=True),
+                Part(target.text, foreign=True),
                 Part("\n!"),
             )
-        return render_tagged_prompt(TAGGED_TASK, problem, about, "Verification:")
+        return render_tagged_prompt(TAGGED_TASK, problem, target, "Verification:")
 
-    def read(self, text: str, about: Trace | None) -> Reading:
-        if about is None:
+    def parse(self, text: str, target: Rollout | None) -> Parsed:
+        if target is None:
             raise ValueError("a verification is read against the solution it judges")
-        parsed = parse_terse(text) if self.dialect == "terse" else parse_tagged(text)
-        return score_verification(parsed, len(about.reading.value.steps), about.reading.format)
+        found = parse_terse(text) if self.dialect == "terse" else parse_tagged(text)
+        return score_verification(found, len(target.parsed.value.steps), target.parsed.format)
 
     def write(self, verdicts: Sequence[bool], final: bool, analyses: Sequence[str] | None = None) -> str:
         """Write the text that parses as these verdicts."""
@@ -85,7 +85,7 @@ class StepVerifier(Role):
         steps = "\n".join(f"<step>{note} {word[right]}</step>" for note, right in zip(notes, verdicts, strict=True))
         return f"<step_verification>\n{steps}\n</step_verification>\n<final_verification>{word[final]}</final_verification>"
 
-    def demonstrate(self, task: Task, problem: Problem, rng: random.Random) -> tuple[Trace | None, str]:
+    def demonstrate(self, task: Task, problem: Problem, rng: random.Random) -> tuple[Rollout | None, str]:
         """Demonstrate on a solution with one wrong step in half of the cases: redo and judge each step; the final verdict
         follows. Rare errors would teach the model to say "correct" to everything."""
         flawed = task.demonstrate_flawed(problem, rng) if rng.random() < 0.5 else None
@@ -98,49 +98,49 @@ class StepVerifier(Role):
         return solution, self.write(verdicts, all(verdicts), shown.checks)
 
 
-def render_tagged_prompt(orders: str, problem: Problem, about: Trace, wanted: str) -> Prompt:
+def render_tagged_prompt(orders: str, problem: Problem, target: Rollout, wanted: str) -> Prompt:
     """Render a problem and its solution for a judge. `orders` may name the number of steps as {count}.
 
     They come first: a context that is cut from the right can lose the solution's end, never its orders.
     """
-    solution: Solution = about.reading.value
+    solution: Solution = target.parsed.value
     return (
         Part(orders.format(count=len(solution.steps))),
         Part(problem.text, foreign=True),
         Part("\n\nSolution:\n<solution>\n"),
-        Part(about.text, foreign=True),
+        Part(target.text, foreign=True),
         Part(f"\n</solution>\n\n{wanted}\n"),
     )
 
 
-def score_verification(parsed: _Parsed, count: int, solution_format: float) -> Reading:
+def score_verification(found: _Verdicts, count: int, solution_format: float) -> Parsed:
     """Compute the verification and its format score (as in the Tango paper) from one and the same parse."""
-    verdicts = [verdict for verdict in parsed.verdicts if verdict is not None]
-    matches = len(verdicts) == len(parsed.verdicts) == count and count > 0
-    value = Verification(tuple(verdicts) if matches else None, parsed.final, tuple(parsed.ends) if matches else ())
-    if not parsed.framed:
-        return Reading(value, 0.0, "not step verdicts followed by one final verdict")
+    verdicts = [verdict for verdict in found.verdicts if verdict is not None]
+    matches = len(verdicts) == len(found.verdicts) == count and count > 0
+    value = Verification(tuple(verdicts) if matches else None, found.final, tuple(found.ends) if matches else ())
+    if not found.framed:
+        return Parsed(value, 0.0, "not step verdicts followed by one final verdict")
     score = 1.0
     problems: list[str] = []
-    if parsed.final is None:
+    if found.final is None:
         score -= 0.8
         problems.append("no single final verdict")
-    if not parsed.verdicts:
+    if not found.verdicts:
         score -= 0.8
         problems.append("no checks of steps")
     if not matches:
-        problems.append(f"{len(verdicts)} verdicts in {len(parsed.verdicts)} checks of {count} steps")
+        problems.append(f"{len(verdicts)} verdicts in {len(found.verdicts)} checks of {count} steps")
         if solution_format >= READABLE_SOLUTION:
             score -= 0.8
-    if not parsed.clean:
+    if not found.clean:
         score -= 0.4
-    return Reading(value, max(0.0, score), "; ".join(problems) or None)
+    return Parsed(value, max(0.0, score), "; ".join(problems) or None)
 
 
-def parse_terse(text: str) -> _Parsed:
+def parse_terse(text: str) -> _Verdicts:
     frame = re.fullmatch(r"(?P<steps>(?:[^=\n][^\n]*\n)*)=(?P<final>[+-])", text)
     if frame is None:
-        return _Parsed(False, [], [], None, False)
+        return _Verdicts(False, [], [], None, False)
     verdicts: list[bool | None] = []
     ends, clean = [], True
     for line in re.finditer(r"(?P<note>[^\n]*?)(?P<mark>[+-]?)\n", frame["steps"]):
@@ -149,7 +149,7 @@ def parse_terse(text: str) -> _Parsed:
             ends.append(line.end())
         else:
             clean = False
-    return _Parsed(True, verdicts, ends, frame["final"] == "+", clean)
+    return _Verdicts(True, verdicts, ends, frame["final"] == "+", clean)
 
 
 def _parse_verdict(body: str) -> bool | None:
@@ -159,12 +159,12 @@ def _parse_verdict(body: str) -> bool | None:
     return found[1] == "CORRECT" if found else None
 
 
-def parse_tagged(text: str, last: str = "final_verification", word: Callable[[str], bool | None] = _parse_verdict) -> _Parsed:
+def parse_tagged(text: str, last: str = "final_verification", word: Callable[[str], bool | None] = _parse_verdict) -> _Verdicts:
     """Parse the checks in the first tag, each with its boxed verdict, and the final verdict in `last`, parsed by `word`."""
     frame = find_frame(text, "step_verification", last)
     if frame is None:
-        return _Parsed(False, [], [], None, False)
+        return _Verdicts(False, [], [], None, False)
     checks = find_tags(frame[1], "step", frame.start(1))
     outside = re.sub(r"<step>.*?</step>", "", frame[1], flags=re.DOTALL).strip()
     verdicts = [_parse_verdict(check.body) for check in checks]
-    return _Parsed(True, verdicts, [check.end for check in checks], word(frame[2]), not outside)
+    return _Verdicts(True, verdicts, [check.end for check in checks], word(frame[2]), not outside)

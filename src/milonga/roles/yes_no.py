@@ -12,7 +12,7 @@ from typing import Literal
 
 from milonga.roles.base import ROLES, Dialect, Role
 from milonga.roles.verifier import StepVerifier, parse_tagged, render_tagged_prompt, score_verification
-from milonga.types import Part, Problem, Prompt, Reading, Trace, Verification
+from milonga.types import Part, Problem, Prompt, Parsed, Rollout, Verification
 
 Form = Literal["cot", "direct"]
 Voting = Literal["mean_prob", "vote"]
@@ -67,26 +67,26 @@ class YesNoVerifier(Role):
     def stop(self) -> tuple[str, ...]:
         return ("</verdict>",) if self.dialect == "tagged" and self.form == "cot" else ()
 
-    def prompt(self, problem: Problem, about: Trace | None) -> Prompt:
+    def prompt(self, problem: Problem, target: Rollout | None) -> Prompt:
         """Render the form's prompt. A model trained to check first has no meaningful word probability without the check."""
-        if about is None:
+        if target is None:
             raise ValueError("a verifier needs a solution to judge")
         if self.dialect == "terse":
-            asked = self.steps.prompt(problem, about)
+            asked = self.steps.prompt(problem, target)
             return asked if self.form == "cot" else (*asked[:-1], Part("\n="))
         if self.form == "cot":
-            return render_tagged_prompt(TAGGED_COT, problem, about, "Verification:")
-        return render_tagged_prompt(TAGGED_DIRECT, problem, about, "Is the final answer right?")
+            return render_tagged_prompt(TAGGED_COT, problem, target, "Verification:")
+        return render_tagged_prompt(TAGGED_DIRECT, problem, target, "Is the final answer right?")
 
-    def read(self, text: str, about: Trace | None) -> Reading:
-        if about is None:
+    def parse(self, text: str, target: Rollout | None) -> Parsed:
+        if target is None:
             raise ValueError("a verification is read against the solution it judges")
         if self.form == "direct":
             said = self.parse_word(text)
-            return Reading(Verification(None, said), float(said is not None), None if said is not None else "not one word")
+            return Parsed(Verification(None, said), float(said is not None), None if said is not None else "not one word")
         if self.dialect == "terse":
-            return self.steps.read(text, about)
-        solution = about.reading
+            return self.steps.parse(text, target)
+        solution = target.parsed
         return score_verification(parse_tagged(text, "verdict", self.parse_word), len(solution.value.steps), solution.format)
 
     def parse_word(self, text: str) -> bool | None:
@@ -103,23 +103,23 @@ class YesNoVerifier(Role):
             return text
         return text[: text.rindex("<final_verification>")] + f"<verdict>\n{word}\n</verdict>"
 
-    def combine_checks(self, readings: Sequence[Reading], chances: Sequence[float]) -> Reading:
+    def combine_checks(self, all_parsed: Sequence[Parsed], chances: Sequence[float]) -> Parsed:
         """Combine several sampled checks, and the probability of the right word after each, into one verification.
 
         mean_prob is the mean of the probabilities, vote the share of checks with a positive verdict. Checks without a verdict
         (a probability of NaN) are left out; if none is left, there is no judgement.
         """
-        counted = [(r.value, c) for r, c in zip(readings, chances, strict=True) if not math.isnan(c)]
-        form = sum(r.format for r in readings) / len(readings)
+        counted = [(r.value, c) for r, c in zip(all_parsed, chances, strict=True) if not math.isnan(c)]
+        form = sum(r.format for r in all_parsed) / len(all_parsed)
         if not counted:
-            return Reading(Verification(None, None), form, "no check ends in a verdict")
+            return Parsed(Verification(None, None), form, "no check ends in a verdict")
         said = [c if self.voting == "mean_prob" else float(v.final is True) for v, c in counted]
         score = sum(said) / len(said)
         judged = [v.steps for v, _ in counted if v.steps is not None]
         shares = tuple(sum(column) / len(judged) for column in zip(*judged, strict=True)) if judged else None
         steps = tuple(share >= 0.5 for share in shares) if shares is not None else None
         unclear = "no check judges every step" if steps is None and self.form == "cot" else None
-        return Reading(Verification(steps, score >= 0.5, score=score, step_scores=shares), form, unclear)
+        return Parsed(Verification(steps, score >= 0.5, score=score, step_scores=shares), form, unclear)
 
 
 def yes_probability(yes: float, no: float, normalise: bool = True) -> float:

@@ -16,8 +16,8 @@ from milonga.config import Config, parse_config, read_toml, to_toml
 from milonga.errors import RunFolderError
 from milonga.run.checkpoints import Checkpoints
 from milonga.run.files import JsonLines, translate_disk_errors, write_atomically
-from milonga.run.traces import write_traces
-from milonga.types import Floats, Traces
+from milonga.run.rollouts import write_rollouts
+from milonga.types import Floats, Rollouts
 
 OURS_BEFORE_A_RUN = ("lock", "tracker-id", "error.txt", "tensorboard")
 """Files that a failed start, or a comparison, may have left in a folder that holds no run yet."""
@@ -46,7 +46,7 @@ class RunFolder:
             raise RunFolderError(f"'{self.path}' is in use by another run; wait for it, or choose another --out") from None
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, rollout: TracebackType | None) -> None:
         if self._lock is not None:
             self._lock.close()
 
@@ -70,13 +70,13 @@ class RunFolder:
         self.timing.truncate_after(turn)
         self.preferences.truncate_after(turn)
         self.checkpoints.remove_after(turn)
-        for path in (self.path / "traces").glob("turn-*.parquet"):
+        for path in (self.path / "rollouts").glob("turn-*.parquet"):
             found = re.fullmatch(r"turn-(\d+)\.parquet", path.name)
             if found and int(found[1]) > turn:
                 path.unlink()
 
-    def save_traces(self, turn: int, traces: Traces, advantages: Mapping[str, Floats]) -> None:
-        write_traces(self.path / "traces" / f"turn-{turn:06d}.parquet", traces, advantages)
+    def save_rollouts(self, turn: int, rollouts: Rollouts, advantages: Mapping[str, Floats]) -> None:
+        write_rollouts(self.path / "rollouts" / f"turn-{turn:06d}.parquet", rollouts, advantages)
 
 
 def read_config(path: Path) -> Config:

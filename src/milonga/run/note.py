@@ -21,7 +21,7 @@ FILE = "milonga.json"
 class Note:
     """The facts of an exported model. `origin` is the model that training began with, across any number of runs."""
 
-    seats: tuple[str, ...]
+    agents: tuple[str, ...]
     dialect: str
     origin: str
     recipe: str
@@ -32,11 +32,11 @@ class Note:
         write_atomically(folder / FILE, json.dumps(asdict(self), indent=1) + "\n")
 
 
-def make_note(config: Config, policy: str, seats: Sequence[str], turn: int) -> Note:
+def make_note(config: Config, policy: str, agents: Sequence[str], turn: int) -> Note:
     """Make the note for a policy of a run at a turn."""
     model = config.policies[policy].model
     recipe, task = (Path(name).name for name in (config.recipe, str(config.task["name"])))  # may be paths
-    return Note(tuple(seats), config.dialect, find_origin(model), recipe, task, turn)
+    return Note(tuple(agents), config.dialect, find_origin(model), recipe, task, turn)
 
 
 def read_note(model: str) -> Note | None:
@@ -44,7 +44,7 @@ def read_note(model: str) -> Note | None:
     path = Path(model).expanduser() / FILE
     try:
         raw = json.loads(path.read_text(encoding="utf-8"))
-        return Note(**{**raw, "seats": tuple(raw["seats"])})
+        return Note(**{**raw, "agents": tuple(raw["agents"])})
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError, TypeError, KeyError):

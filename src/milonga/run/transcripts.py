@@ -9,13 +9,13 @@ from typing import Any
 
 from milonga.config import Config
 from milonga.roles import StepSolver, make_step_solver
-from milonga.run.traces import read_traces
+from milonga.run.rollouts import read_rollouts
 from milonga.types import Solution
 
-MOST_TRACES = 20_000
+MOST_ROLLOUTS = 20_000
 """Most rollouts that are read from a file: those of the last problems, with all their verifications."""
 COLUMNS = (
-    *("id", "seat", "problem", "question", "about", "text", "invalid"),
+    *("id", "agent", "problem", "question", "about", "text", "invalid"),
     *("answer", "final_verdict", "step_verdicts", "correct", "step_truth"),
 )
 
@@ -37,7 +37,7 @@ class Transcript:
 
     id: str
     turn: int
-    seat: str
+    agent: str
     problem: str
     question: str
     text: str
@@ -72,23 +72,23 @@ class Transcript:
 
 def read_transcripts(folder: Path, config: Config) -> list[Transcript]:
     """Read the transcripts of the last saved rollouts, in file order; empty if none were saved."""
-    files = sorted((folder / "traces").glob("turn-*.parquet"))
+    files = sorted((folder / "rollouts").glob("turn-*.parquet"))
     if not files:
         return []
-    rows = read_traces(files[-1], COLUMNS, MOST_TRACES)
+    rows = read_rollouts(files[-1], COLUMNS, MOST_ROLLOUTS)
     turn = int(files[-1].stem.removeprefix("turn-"))
     solver = make_step_solver(config.dialect)
     checks: dict[str, list[dict[str, Any]]] = {}
     solutions = [row for row in rows if not row["about"] or is_later_turn(row)]
     for row in rows:
-        for about in () if is_later_turn(row) else row["about"]:
-            checks.setdefault(about, []).append(row)
+        for target in () if is_later_turn(row) else row["about"]:
+            checks.setdefault(target, []).append(row)
     return [build_transcript(row, checks.get(row["id"], []), solver, turn) for row in solutions]
 
 
 def is_later_turn(row: Mapping[str, Any]) -> bool:
     """Whether a row is a later turn of a conversation, not a verification. Its id, as the context made it, tells."""
-    return any(f"/{about}>" in row["id"] for about in row["about"])
+    return any(f"/{target}>" in row["id"] for target in row["about"])
 
 
 def build_transcript(row: Mapping[str, Any], checks: Sequence[Mapping[str, Any]], solver: StepSolver, turn: int) -> Transcript:
@@ -96,7 +96,7 @@ def build_transcript(row: Mapping[str, Any], checks: Sequence[Mapping[str, Any]]
     truth = row["step_truth"] or []
     check = max(checks, key=lambda one: measure_disagreement(one, row["correct"], truth), default=None)
     verdicts = (check["step_verdicts"] if check is not None else None) or []
-    read = solver.read(row["text"]).value
+    read = solver.parse(row["text"]).value
     texts = read.steps if isinstance(read, Solution) else ()
     steps = [
         Step(text, verdicts[k] if k < len(verdicts) else None, truth[k] if k < len(truth) else None)
@@ -105,7 +105,7 @@ def build_transcript(row: Mapping[str, Any], checks: Sequence[Mapping[str, Any]]
     return Transcript(
         id=row["id"],
         turn=turn,
-        seat=row["seat"],
+        agent=row["agent"],
         problem=row["problem"],
         question=row["question"],
         text=row["text"],

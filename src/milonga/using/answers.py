@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 from milonga.evals.evaluate import TOO_LONG
 from milonga.pair import Pair, Verdict
-from milonga.types import Problem, Solution, Trace
+from milonga.types import Problem, Solution, Rollout
 
 Rank = Literal["verifier", "vote", "both"]
 RANKS: tuple[Rank, ...] = ("verifier", "vote", "both")
@@ -27,12 +27,12 @@ RANKS: tuple[Rank, ...] = ("verifier", "vote", "both")
 class Candidate:
     """A solution and the verifier's verdict on it; None if it was not verified."""
 
-    solution: Trace
+    solution: Rollout
     verdict: Verdict | None = None
 
     @property
     def answer(self) -> str | None:
-        value: Solution = self.solution.reading.value
+        value: Solution = self.solution.parsed.value
         return value.answer
 
     @property
@@ -84,9 +84,9 @@ def answer_to_json(answer: Answer) -> dict[str, Any]:
     row: dict[str, Any] = {"question": answer.problem.text}
     if answer.best is None:
         return row | {"answer": None, "score": None, "error": TOO_LONG}
-    value: Solution = answer.best.solution.reading.value
+    value: Solution = answer.best.solution.parsed.value
     row |= {"answer": value.answer, "score": answer.score, "rank": answer.rank, "steps": list(value.steps)}
-    row |= {"solution": answer.best.solution.text, "invalid": answer.best.solution.reading.invalid}
+    row |= {"solution": answer.best.solution.text, "invalid": answer.best.solution.parsed.invalid}
     row |= {} if answer.best.verdict is None else verdict_to_json(answer.best.verdict)
     return row | {"candidates": [candidate_to_json(c) for c in answer.candidates]}
 
@@ -111,5 +111,5 @@ def verdict_to_json(verdict: Verdict) -> dict[str, Any]:
         "checks": len(verdict.checks),
         "readable": verdict.readable,
     }
-    why = next((check.reading.invalid for check in verdict.checks if not check.reading.is_valid), None)
+    why = next((check.parsed.invalid for check in verdict.checks if not check.parsed.is_valid), None)
     return row if why is None else row | {"check_invalid": why}

@@ -20,26 +20,26 @@ from milonga.roles.solver import demonstration_to_rollout
 from milonga.run.files import JsonLines
 from milonga.run.machine import get_version
 from milonga.run.note import FILE
-from milonga.table import Setting, Table
+from milonga.context import RunContext, Context
 from milonga.tasks import make_keyed_rng
 from milonga.text import format_number
-from milonga.types import Prompt, Trace, Traces
+from milonga.types import Prompt, Rollout, Rollouts
 
 PACKAGES = ("milonga", "torch", "transformers", "peft", "safetensors")
 
 
 def list_agents(plan: Plan, policy: str) -> list[str]:
     """List the agents of a policy: several if they share one model."""
-    return [seat for seat, name in plan.seats.items() if name == policy]
+    return [agent for agent, name in plan.agents.items() if name == policy]
 
 
-def render_card(path: Path, found: Finished, setting: Setting, seat: str, adapters: bool) -> str:
+def render_card(path: Path, found: Finished, run_context: RunContext, agent: str, adapters: bool) -> str:
     """Render the card of an agent; `setting` has its weights, to show an example completion."""
     plan, config = found.plan, found.plan.config
-    section = plan.policies[plan.seats[seat]]
+    section = plan.policies[plan.agents[agent]]
     kind = "an adapter for" if adapters else "trained from"
     facts = {
-        "seat": f"{', '.join(list_agents(plan, plan.seats[seat]))} (role `{plan.roles[seat].name}`)",
+        "agent": f"{', '.join(list_agents(plan, plan.agents[agent]))} (role `{plan.roles[agent].name}`)",
         "recipe": ", ".join(filter(None, (plan.recipe.name, plan.recipe.paper))),
         "task": format_section(config.task),
         "turns": f"{found.turn} in all, {config.turns} asked for of the {plan.recipe.lead}",
@@ -52,63 +52,65 @@ def render_card(path: Path, found: Finished, setting: Setting, seat: str, adapte
         "versions": ", ".join(f"{name} {version}" for name, version in collect_versions().items()),
     }
     blocks = [
-        render_front_matter(plan.recipe.name, seat, section.model, adapters),
-        f"# The {seat} of a {plan.recipe.name} run",
+        render_front_matter(plan.recipe.name, agent, section.model, adapters),
+        f"# The {agent} of a {plan.recipe.name} run",
         f"A language model, {kind} `{shorten_path(section.model)}` by milonga, together with the "
-        f"other seats of its run ({', '.join(plan.seats)}).",
+        f"other agents of its run ({', '.join(plan.agents)}).",
         "## How it was trained",
         render_table(("", ""), list(facts.items())),
         "<details><summary>The resolved config</summary>",
         render_fenced(to_toml(strip_paths(config.model_dump(mode="json"))).rstrip(), "toml"),
         "</details>",
         "## What was measured",
-        render_metrics(path, seat, found),
+        render_metrics(path, agent, found),
         "## How it is asked",
-        render_prompt_example(plan, setting, seat),
+        render_prompt_example(plan, run_context, agent),
         "## How to use it",
-        render_usage(plan, seat, adapters),
+        render_usage(plan, agent, adapters),
     ]
     return "\n\n".join(blocks) + "\n"
 
 
-def render_front_matter(recipe: str, seat: str, model: str, adapters: bool) -> str:
+def render_front_matter(recipe: str, agent: str, model: str, adapters: bool) -> str:
     """Render the front matter that a model hub reads. A base model is named only if it is a hub name."""
     lines = ["library_name: " + ("peft" if adapters else "transformers"), "pipeline_tag: text-generation"]
-    lines += ["tags:", *(f"- {tag}" for tag in ("milonga", recipe, seat))]
+    lines += ["tags:", *(f"- {tag}" for tag in ("milonga", recipe, agent))]
     if re.fullmatch(r"[\w.-]+/[\w.-]+", model) and not Path(model).exists():
         lines.append(f"base_model: {model}")
     return "\n".join(["---", *lines, "---"])
 
 
-def render_metrics(path: Path, seat: str, found: Finished) -> str:
+def render_metrics(path: Path, agent: str, found: Finished) -> str:
     """Render the agent's metrics at the start, and at the last evaluation up to the exported checkpoint."""
     rows = [row for row in JsonLines(path / "metrics.jsonl").rows() if row["turn"] <= found.turn]
     rows = [row for row in rows if any(key.startswith("eval/") for key in row)]
     config = found.plan.config
     if not rows:
         return "Nothing was measured."
-    names = [key for key in rows[-1] if key.startswith(f"eval/{seat}/") and rows[-1][key] is not None]
+    names = [key for key in rows[-1] if key.startswith(f"eval/{agent}/") and rows[-1][key] is not None]
     names += [key for key in ("eval/hacking_gap",) if rows[-1].get(key) is not None]
     lines = [(name.removeprefix("eval/"), format_number(rows[0].get(name)), format_number(rows[-1][name])) for name in names]
     text = f"On {config.eval.problems} held-out problems ({config.eval.split}), {config.eval.samples} samples of each."
     heads = ("metric", f"turn {rows[0]['turn']}", f"turn {rows[-1]['turn']}")
-    return f"{text}\n\n{render_table(heads, lines)}" if lines else f"{text} Nothing of it is about the {seat}."
+    return f"{text}\n\n{render_table(heads, lines)}" if lines else f"{text} Nothing of it is about the {agent}."
 
 
-def render_prompt_example(plan: Plan, setting: Setting, seat: str) -> str:
+def render_prompt_example(plan: Plan, run_context: RunContext, agent: str) -> str:
     """Render the exact prompt for a held-out problem, and the model's greedy completion."""
-    role = plan.roles[seat]
+    role = plan.roles[agent]
     if isinstance(role, Scorer):
         return (
             "It writes nothing. It reads a solution behind the solver's prompt, and a number at the end of each step says how "
             "likely the step is right: " + describe_scorer(role)
         )
-    subject = make_example(plan, seat)
-    if subject is None:
+    example = make_example(plan, agent)
+    if example is None:
         return f"As the role `{role.name}` of milonga writes its prompts, in the dialect {plan.config.dialect}."
-    about = subject if role.judges else None
-    output = Table(setting, "card", "").ask(seat, Traces([subject]) if role.judges else [subject.problem], greedy=True)[0]
-    prompt = decode_prompt(setting, plan.seats[seat], role.prompt(subject.problem, about))
+    target = example if role.judges else None
+    output = Context(run_context, "card", "").ask(
+        agent, Rollouts([example]) if role.judges else [example.problem], greedy=True
+    )[0]
+    prompt = decode_prompt(run_context, plan.agents[agent], role.prompt(example.problem, target))
     literal = "\n".join(["PROMPT = (", *(f"    {line!r}" for line in prompt.splitlines(keepends=True)), ")"])
     said = render_fenced(output.text.rstrip(), "")
     return f"The prompt, to the letter:\n\n{render_fenced(literal, 'python')}\n\nWhat it answers, greedily:\n\n{said}"
@@ -123,13 +125,13 @@ def describe_scorer(role: Scorer) -> str:
     return "the sigmoid of beta times the step's log-probability here, less that under the model training began with."
 
 
-def make_example(plan: Plan, seat: str) -> Trace | None:
+def make_example(plan: Plan, agent: str) -> Rollout | None:
     """Make a worked solution of a held-out problem; None if the task cannot write one, or the agent's role does not use one."""
-    role = plan.roles[seat]
+    role = plan.roles[agent]
     if (
         not (role.judges or isinstance(role, StepSolver))
         or not plan.task.can_demonstrate
-        or seat not in ("generator", "verifier")
+        or agent not in ("generator", "verifier")
     ):
         return None
     problem = plan.task.problem(plan.config.eval.split, 0)
@@ -137,20 +139,20 @@ def make_example(plan: Plan, seat: str) -> Trace | None:
     return demonstration_to_rollout(plan.task.demonstrate(problem, make_keyed_rng("card")), problem, solver, "card")
 
 
-def decode_prompt(setting: Setting, policy: str, prompt: Prompt) -> str:
-    engine: Any = setting.engine
+def decode_prompt(run_context: RunContext, policy: str, prompt: Prompt) -> str:
+    engine: Any = run_context.engine
     return str(engine.policy(policy).codec.text([int(i) for i in engine.encode(policy, prompt)]))
 
 
-def render_usage(plan: Plan, seat: str, adapters: bool) -> str:
+def render_usage(plan: Plan, agent: str, adapters: bool) -> str:
     """Render one line for each way to use the model; FOLDER stands for the folder of the card."""
     if adapters:
-        base = shorten_path(plan.policies[plan.seats[seat]].model)
+        base = shorten_path(plan.policies[plan.agents[agent]].model)
         load = f"PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained({base!r}), 'FOLDER')"
-        again = f"To train on from it, beside the same base and rank: `--set policies.{seat}.adapter=FOLDER`."
+        again = f"To train on from it, beside the same base and rank: `--set policies.{agent}.adapter=FOLDER`."
         return f"{render_fenced(load, 'python')}\n\n{again}"
     ask = "pipeline('text-generation', 'FOLDER')(PROMPT, add_special_tokens=False, return_full_text=False)"
-    again = f"milonga run {shorten_path(plan.config.recipe)} --{seat} FOLDER"
+    again = f"milonga run {shorten_path(plan.config.recipe)} --{agent} FOLDER"
     return (
         f"{render_fenced(ask, 'python')}\n\n{render_fenced('vllm serve FOLDER', 'sh')}\n\n"
         f"To train on from it (`{FILE}` says what milonga needs to know):\n\n{render_fenced(again, 'sh')}"

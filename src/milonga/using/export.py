@@ -14,7 +14,7 @@ from milonga.run.note import make_note
 from milonga.using.card import list_agents, render_card
 
 
-def export(path: str | Path, seat: str, out: str | Path, *, adapters: bool = False) -> dict[str, Any]:
+def export(path: str | Path, agent: str, out: str | Path, *, adapters: bool = False) -> dict[str, Any]:
     """Write the newest checkpoint of an agent as a folder that `AutoModelForCausalLM` and vLLM load, with a model card.
 
     Adapters are merged into their base; with `adapters` only the adapter is written. Returns what was written.
@@ -22,23 +22,23 @@ def export(path: str | Path, seat: str, out: str | Path, *, adapters: bool = Fal
     path, out = Path(path), Path(out)
     found = load_finished_run(path, {"sampling": {"sampler": "auto"}})
     plan = found.plan
-    if seat not in plan.seats:
-        raise ConfigError(f"recipe '{plan.config.recipe}' has no seat '{seat}': {suggest_name(seat, plan.seats)}")
-    policy = plan.seats[seat]
+    if agent not in plan.agents:
+        raise ConfigError(f"recipe '{plan.config.recipe}' has no agent '{agent}': {suggest_name(agent, plan.agents)}")
+    policy = plan.agents[agent]
     if adapters and plan.policies[policy].lora is None:
-        raise ConfigError(f"the {seat} of '{path}' was trained with all its weights: it has no adapter to keep")
+        raise ConfigError(f"the {agent} of '{path}' was trained with all its weights: it has no adapter to keep")
     draft = choose_draft_folder(out)
-    setting = make_run_context(restrict_to_agents(plan, [seat]), found.weights)
-    with closing(setting.engine), translate_disk_errors(out):
+    run_context = make_run_context(restrict_to_agents(plan, [agent]), found.weights)
+    with closing(run_context.engine), translate_disk_errors(out):
         try:
-            setting.engine.export(policy, draft, merged=not adapters)
+            run_context.engine.export(policy, draft, merged=not adapters)
             make_note(plan.config, policy, list_agents(plan, policy), found.turn).write(draft)
-            (draft / "README.md").write_text(render_card(path, found, setting, seat, adapters), encoding="utf-8")
+            (draft / "README.md").write_text(render_card(path, found, run_context, agent, adapters), encoding="utf-8")
             draft.replace(out)  # an empty folder may lie there
         finally:
             shutil.rmtree(draft, ignore_errors=True)
     size = sum(file.stat().st_size for file in out.iterdir())
-    return {"folder": str(out), "seat": seat, "turn": found.turn, "adapters": adapters, "bytes": size}
+    return {"folder": str(out), "agent": agent, "turn": found.turn, "adapters": adapters, "bytes": size}
 
 
 def choose_draft_folder(out: Path) -> Path:

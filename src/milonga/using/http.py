@@ -85,7 +85,7 @@ def make_app(service: Service, limits: Limits, token: str | None, loopback: bool
     async def solve(asked: SolveRequest, request: Request) -> Rows:
         rank: Rank = asked.rank or ("verifier" if service.pair.judges else "vote")
         if not service.pair.solves or (rank != "vote" and not service.pair.judges):
-            raise HTTPException(422, f"this pair cannot solve by rank '{rank}': it has {' and '.join(service.pair.seats)}")
+            raise HTTPException(422, f"this pair cannot solve by rank '{rank}': it has {' and '.join(service.pair.agents)}")
         check_limit("best_of", asked.best_of, limits.best_of)
         check_limit("checks", asked.checks, limits.checks)
         check_limits(asked.problems, asked.best_of * (1 if rank == "vote" else 1 + asked.checks), limits)

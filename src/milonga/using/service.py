@@ -21,7 +21,7 @@ from typing import Any
 from milonga.errors import UserError
 from milonga.pair import Pair
 from milonga.tasks.foreign import make_foreign_problem
-from milonga.types import Problem, Trace
+from milonga.types import Problem, Rollout
 from milonga.using.answers import Rank, answer_problems, answer_to_json, verdict_to_json
 
 AT_ONCE = 256
@@ -49,7 +49,7 @@ class Job:
     """The items of one request. Jobs with the same `way` can be batched."""
 
     way: Way
-    items: Sequence[Problem] | Sequence[Trace]
+    items: Sequence[Problem] | Sequence[Rollout]
     done: Future[list[Row]] = field(default_factory=Future)
 
 
@@ -96,8 +96,8 @@ class Service:
     def verify(self, solutions: Sequence[tuple[str, Sequence[str], str | None]], checks: int, seed: int) -> Future[list[Row]]:
         """Submit solutions as (question, steps, answer); the future returns one verdict each."""
         given = self.pair.wrap_solution
-        traces = [given(make_foreign_problem(make_item_id(seed, *item), item[0]), item[1], item[2]) for item in solutions]
-        return self._submit(Job(Way(checks), traces))
+        rollouts = [given(make_foreign_problem(make_item_id(seed, *item), item[0]), item[1], item[2]) for item in solutions]
+        return self._submit(Job(Way(checks), rollouts))
 
     def _submit(self, job: Job) -> Future[list[Row]]:
         with self._changed:

@@ -19,7 +19,7 @@ from milonga.board.pages.frame import show_not_found
 from milonga.board.pages.run import show_run
 from milonga.board.pages.runs import show_runs
 from milonga.board.pages.sides import show_sides
-from milonga.board.pages.traces import parse_cursor, parse_filters, show_problem, show_traces
+from milonga.board.pages.rollouts import parse_cursor, parse_filters, show_problem, show_rollouts
 
 __all__ = ["Board", "install"]
 
@@ -52,12 +52,12 @@ def install(board: Board) -> None:
         else:
             await show_sides(board, name, found[1], found[0])
 
-    @ui.page("/traces/{name:path}", response_timeout=30)
-    async def traces(
+    @ui.page("/rollouts/{name:path}", response_timeout=30)
+    async def rollouts(
         name: str, turn: str = "", flag: Annotated[list[str] | None, Query()] = None, q: str = "", after: str = ""
     ) -> None:
         if card := await require_card(board, name):
-            await show_traces(board, card, parse_filters(turn, flag or [], q), parse_cursor(after))
+            await show_rollouts(board, card, parse_filters(turn, flag or [], q), parse_cursor(after))
 
     @ui.page("/problem/{name:path}", response_timeout=30)
     async def problem(

@@ -6,7 +6,7 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from milonga.board.browse import Traces
+from milonga.board.browse import Rollouts
 from milonga.board.catalogue import Card, Catalogue
 from milonga.board.curves import Shelf
 
@@ -20,11 +20,11 @@ class Board:
 
     catalogue: Catalogue
     shelf: Shelf = field(default_factory=Shelf)
-    opened: OrderedDict[Path, Traces] = field(default_factory=OrderedDict)
+    opened: OrderedDict[Path, Rollouts] = field(default_factory=OrderedDict)
 
-    def open_traces(self, card: Card) -> Traces:
+    def open_rollouts(self, card: Card) -> Rollouts:
         """Open the saved rollouts of a run. The runs that were viewed last keep their cached counts."""
-        found = self.opened.setdefault(card.path, Traces(card.path / "traces", card.dialect == "terse"))
+        found = self.opened.setdefault(card.path, Rollouts(card.path / "rollouts", card.dialect == "terse"))
         self.opened.move_to_end(card.path)
         while len(self.opened) > KEPT_RUNS:
             self.opened.popitem(last=False)

@@ -31,7 +31,7 @@ async def show_run(board: Board, card: Card, metric: str) -> None:
             facts = {column: add_fact(column) for column in COLUMNS[1:]}
         note = add_text(card.note, "note")
         with add_box("links"):
-            add_link("What the models wrote", make_url("traces", card.name), "button", data_item="traces")
+            add_link("What the models wrote", make_url("rollouts", card.name), "button", data_item="rollouts")
         with add_box("grid"):
             add(
                 "Generator and verifier",

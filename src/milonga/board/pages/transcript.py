@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from milonga.board.browse import Check, Note, Rollout, Step, Transcript
+from milonga.board.browse import Check, Note, RolloutView, Step, Transcript
 from milonga.board.pages.parts import (
     add_box,
     add_text,
@@ -28,7 +28,7 @@ def show_transcript(found: Transcript, opened: str | None) -> None:
         add_text(f"{found.left_out} more rollouts are not shown", "note")
 
 
-def collect_advantages(rollout: Rollout) -> list[float]:
+def collect_advantages(rollout: RolloutView) -> list[float]:
     """Collect the advantages of a rollout and of its verifications, for one colour scale on the page."""
     own = [value for step in rollout.steps for value in step.advantages] + list(rollout.rest_advantages)
     return own + [value for check in rollout.checks for value in check.advantages]
@@ -47,11 +47,11 @@ def show_legend(scale: float) -> None:
             add_text(f"+{scale:.2f}")
 
 
-def show_rollout(rollout: Rollout, at: int, keys: set[str], scale: float) -> None:
+def show_rollout(rollout: RolloutView, at: int, keys: set[str], scale: float) -> None:
     key = str(at)
     with add_box("rollout", "details", id=f"r{at}", data_key=key, data_item=key, open=True if key in keys else None):
         with add_box("", "summary"):
-            add_text(f"{rollout.seat} {at + 1}", "name")
+            add_text(f"{rollout.agent} {at + 1}", "name")
             symbol, kind = get_verdict_mark(rollout.correct)
             truth = {True: "right", False: "wrong", None: "not graded"}[rollout.correct]
             add_text(f"{symbol} {truth}", f"badge {kind}")
@@ -72,7 +72,7 @@ def show_rollout(rollout: Rollout, at: int, keys: set[str], scale: float) -> Non
         show_rest(rollout, f"{at}.end", keys, scale)
 
 
-def show_step(step: Step, rollout: Rollout, key: str, keys: set[str], scale: float) -> None:
+def show_step(step: Step, rollout: RolloutView, key: str, keys: set[str], scale: float) -> None:
     symbol, kind = get_verdict_mark(step.verdict)
     folds = bool(step.notes)
     told = {True: "the verifier says right", False: "the verifier says wrong", None: "no verdict"}[step.verdict]
@@ -125,7 +125,7 @@ def show_note(note: Note, check: Check) -> None:
         add_text(check.policy, "id")
 
 
-def show_rest(rollout: Rollout, key: str, keys: set[str], scale: float) -> None:
+def show_rest(rollout: RolloutView, key: str, keys: set[str], scale: float) -> None:
     """Show the text after the last step, and under it the final verdict of each verification."""
     finals = [check.final for check in rollout.checks if check.final is not None]
     said = None if 2 * sum(finals) == len(finals) else 2 * sum(finals) > len(finals)
@@ -158,5 +158,5 @@ def show_check(check: Check, scale: float) -> None:
             add_text("≠ contradicts its steps", "badge contradiction")
         if check.invalid:
             add_text(f"∅ {check.invalid}", "badge invalid")
-        add_text(check.policy or check.seat, "id")
+        add_text(check.policy or check.agent, "id")
         show_advantages(check.advantages, scale)

@@ -111,7 +111,7 @@ def compare(
     task: TaskName = None,
     seeds: Seeds = "5",
     turns: Annotated[
-        int | None, typer.Option(help="Turns of the lead seat; of the first arm where compute is matched.")
+        int | None, typer.Option(help="Turns of the lead agent; of the first arm where compute is matched.")
     ] = None,
     match: Annotated[
         str,

@@ -53,7 +53,7 @@ def run(
         ),
     ] = None,
     verifier: Annotated[str | None, typer.Option(help="Model of the verifier: the same.", rich_help_panel=MODELS)] = None,
-    turns: Annotated[int | None, typer.Option(help="Turns of the lead seat.")] = None,
+    turns: Annotated[int | None, typer.Option(help="Turns of the lead agent.")] = None,
     seed: Annotated[int | None, typer.Option(help="All that is drawn follows from it.")] = None,
     out: Annotated[
         Path | None, typer.Option(help="The run folder; runs/RECIPE-TIME by default.", rich_help_panel=OUTPUT)
@@ -87,10 +87,10 @@ def run(
     from milonga.recipes import find_recipe
 
     named = {"generator": generator, "verifier": verifier}
-    seats = find_recipe(recipe).seats
-    for seat, model in named.items():
-        if model is not None and seat not in seats:
-            raise UserError(f"recipe '{recipe}' has no {seat}: --{seat} does not apply; its seats are {', '.join(seats)}")
+    agents = find_recipe(recipe).agents
+    for agent, model in named.items():
+        if model is not None and agent not in agents:
+            raise UserError(f"recipe '{recipe}' has no {agent}: --{agent} does not apply; its agents are {', '.join(agents)}")
     plan = api.plan_run(
         recipe,
         task=task,
@@ -99,7 +99,7 @@ def run(
         device=device,
         sampler=sampler,
         engine=engine,
-        models={seat: model for seat, model in named.items() if model is not None},
+        models={agent: model for agent, model in named.items() if model is not None},
         config=config,
         settings=parse_set_options(set_),
     )

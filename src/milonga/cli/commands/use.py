@@ -135,17 +135,17 @@ def serve(
 )
 def export(
     folder: RunFolder,
-    seat: Annotated[str, typer.Argument(help="generator, verifier, or another seat of the recipe.")],
+    agent: Annotated[str, typer.Argument(help="generator, verifier, or another agent of the recipe.")],
     out: Annotated[Path, typer.Argument(help="The folder to write.")],
     adapters: Annotated[
         bool, typer.Option("--adapters", help="Of a LoRA run: the adapter as a peft folder, not merged into its base.")
     ] = False,
     json: AsJson = False,
 ) -> None:
-    """Write a seat as an ordinary Hugging Face folder with a model card, for transformers, vLLM or another run."""
+    """Write a agent as an ordinary Hugging Face folder with a model card, for transformers, vLLM or another run."""
     from milonga.using.export import export as write
 
-    found = write(folder, seat, out, adapters=adapters)
+    found = write(folder, agent, out, adapters=adapters)
     console.print(f"{found['folder']}: {found['bytes'] / 2**20:,.1f} MiB", markup=False, soft_wrap=True)
     if json:
         print_json(found)

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from milonga.types import Floats, Trace
+from milonga.types import Floats, Rollout
 
 
 @dataclass(frozen=True)
@@ -79,25 +79,25 @@ def copy_to_device(array: NDArray[Any], device: torch.device) -> Tensor:
     return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
 
 
-def mask_trained_tokens(trace: Trace) -> NDArray[np.bool_]:
+def mask_trained_tokens(rollout: Rollout) -> NDArray[np.bool_]:
     """Mask of the tokens that are trained and predicted: never the first one. Aligned with the rollout's ids."""
-    mask = trace.mask
+    mask = rollout.mask
     mask[:1] = False
     return mask
 
 
 def cut_micro_batches(
-    traces: Sequence[Trace], budget: int, units: Sequence[int] | None = None, padless: bool = False
+    rollouts: Sequence[Rollout], budget: int, units: Sequence[int] | None = None, padless: bool = False
 ) -> Iterator[list[int]]:
     """Cut rows, sorted by length, into micro-batches of at most `budget` tokens; yield the indices of each. Padding counts
     unless the pass is `padless`. Rows that share a unit are never split."""
     grouped: dict[int, list[int]] = {}
-    for i in range(len(traces)):
+    for i in range(len(rollouts)):
         grouped.setdefault(units[i] if units is not None else i, []).append(i)
-    blocks = sorted(grouped.values(), key=lambda block: max(len(traces[i].ids) for i in block))
+    blocks = sorted(grouped.values(), key=lambda block: max(len(rollouts[i].ids) for i in block))
     batch: list[int] = []
     for block in blocks:
-        lengths = [len(traces[i].ids) for i in batch + block]
+        lengths = [len(rollouts[i].ids) for i in batch + block]
         if batch and (sum(lengths) if padless else max(lengths) * len(lengths)) > budget:
             yield batch
             batch = []
@@ -106,15 +106,15 @@ def cut_micro_batches(
         yield batch
 
 
-def mask_last_token(trace: Trace) -> NDArray[np.bool_]:
+def mask_last_token(rollout: Rollout) -> NDArray[np.bool_]:
     """Mask of the very last token, where a value head has seen the whole row."""
-    mask = np.zeros(len(trace.ids), dtype=bool)
+    mask = np.zeros(len(rollout.ids), dtype=bool)
     mask[-1:] = True
     return mask
 
 
 def build_micro_batch(
-    traces: Sequence[Trace],
+    rollouts: Sequence[Rollout],
     members: list[int],
     pad: int,
     device: torch.device,
@@ -122,8 +122,8 @@ def build_micro_batch(
     packed: bool = False,
 ) -> MicroBatch:
     """Build a micro-batch. `masks` says which tokens of each rollout are in the loss; by default the trained ones."""
-    chosen = [traces[i] for i in members]
-    trained = [mask_trained_tokens(traces[i]) if masks is None else masks[i] for i in members]
+    chosen = [rollouts[i] for i in members]
+    trained = [mask_trained_tokens(rollouts[i]) if masks is None else masks[i] for i in members]
     sizes = np.array([len(t.ids) for t in chosen], dtype=np.int64)
     longest = int(sizes.max())
     starts = np.concatenate([[0], np.cumsum(sizes)]) if packed else np.arange(len(chosen)) * longest
@@ -131,8 +131,8 @@ def build_micro_batch(
         ids = np.concatenate([t.ids for t in chosen]).astype(np.int64)
     else:
         ids = np.full((len(chosen), longest), pad, dtype=np.int64)
-        for i, trace in enumerate(chosen):
-            ids[i, : len(trace.ids)] = trace.ids
+        for i, rollout in enumerate(chosen):
+            ids[i, : len(rollout.ids)] = rollout.ids
     lengths = np.array([row.sum() for row in trained], dtype=np.int64)
     rows = np.repeat(np.arange(len(chosen)), lengths)
     places = np.concatenate([np.flatnonzero(row) + start for row, start in zip(trained, starts, strict=False)])

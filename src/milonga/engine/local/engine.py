@@ -23,7 +23,7 @@ from milonga.engine.local.models import first_line, load_model, load_tokenizer
 from milonga.engine.local.policy import Policy
 from milonga.engine.local.shapes import explain_misfit
 from milonga.errors import ConfigError, MissingExtra, RunFolderError, UserError, suggest_name
-from milonga.types import Floats, Lesson, Prompt, Traces
+from milonga.types import Floats, TrainBatch, Prompt, Rollouts
 
 if TYPE_CHECKING:
     from milonga.engine.local.cuda.sampler import CudaSampler
@@ -253,22 +253,22 @@ class LocalEngine(Engine):
         """Whether a policy's key-value cache is allocated, or never will be."""
         return name in self.samplers and getattr(self.samplers[name], "decoder", True) is not None
 
-    def score(self, policy: str, traces: Traces, tag: str = "live") -> list[Floats]:
+    def score(self, policy: str, rollouts: Rollouts, tag: str = "live") -> list[Floats]:
         with explain_out_of_memory(policy, "scoring", f"lower policies.{policy}.micro_tokens"):
-            return learner.score(self.policy(policy), traces, tag, self.ledger)
+            return learner.score(self.policy(policy), rollouts, tag, self.ledger)
 
-    def values(self, policy: str, traces: Traces, tag: str = "live") -> list[Floats]:
+    def values(self, policy: str, rollouts: Rollouts, tag: str = "live") -> list[Floats]:
         with explain_out_of_memory(policy, "scoring", f"lower policies.{policy}.micro_tokens"):
-            return learner.score_values(self.policy(policy), traces, tag, self.ledger)
+            return learner.score_values(self.policy(policy), rollouts, tag, self.ledger)
 
-    def learn(self, lesson: Lesson) -> LearnReport:
-        chosen = self.policy(lesson.policy)
-        advice = f"lower policies.{lesson.policy}.micro_tokens, or set policies.{lesson.policy}.recompute=true"
-        advice += "" if chosen.section.offload else f" or policies.{lesson.policy}.offload=true"
+    def learn(self, train_batch: TrainBatch) -> LearnReport:
+        chosen = self.policy(train_batch.policy)
+        advice = f"lower policies.{train_batch.policy}.micro_tokens, or set policies.{train_batch.policy}.recompute=true"
+        advice += "" if chosen.section.offload else f" or policies.{train_batch.policy}.offload=true"
         if chosen.section.offload:
             self._free_samplers()
-        with explain_out_of_memory(lesson.policy, "learning", advice):
-            return learner.learn(chosen, lesson, self.limit, self.ledger)
+        with explain_out_of_memory(train_batch.policy, "learning", advice):
+            return learner.learn(chosen, train_batch, self.limit, self.ledger)
 
     def _free_samplers(self) -> None:
         """Free the memory of our samplers for a learner; the next sampling call makes them again. vLLM sleeps by itself."""

@@ -35,7 +35,7 @@ from milonga.engine.local.share import Share
 from milonga.objectives.losses import Denominators, Rows, Sums, TokenTerms, loss, truncated_weights, value_loss
 from milonga.objectives.spec import PAIRED
 from milonga.randomness import key64
-from milonga.types import Floats, Lesson, Problem, Reading, Trace
+from milonga.types import Floats, TrainBatch, Problem, Parsed, Rollout
 
 
 def compute_hidden(policy: Policy, batch: MicroBatch, places: Tensor, working: Working | None) -> Tensor:
@@ -72,7 +72,7 @@ def compute_head_values(policy: Policy, batch: MicroBatch, working: Working | No
 
 def make_micro_batches(
     policy: Policy,
-    traces: Sequence[Trace],
+    rollouts: Sequence[Rollout],
     masks: Sequence[NDArray[np.bool_]] | None,
     working: Working | None,
     units: Sequence[int] | None = None,
@@ -80,17 +80,17 @@ def make_micro_batches(
     """Make micro-batches within the policy's token budget: packed if there is a packed pass, else padded. None stands for a
     pass that only other workers have rows for: workers that share weights make all passes together."""
     padless = working is not None and working.padless
-    cuts = list(cut_micro_batches(traces, pass_tokens(policy), units, padless))
+    cuts = list(cut_micro_batches(rollouts, pass_tokens(policy), units, padless))
     most = policy.share.max_over_workers(len(cuts))  # asked before the first pass, as by all of them
     for members in cuts:
-        yield build_micro_batch(traces, members, policy.pad, policy.device, masks, working is not None)
+        yield build_micro_batch(rollouts, members, policy.pad, policy.device, masks, working is not None)
     yield from [None] * (most - len(cuts))
 
 
 def run_empty_pass(policy: Policy, compute: Callable[..., Any]) -> Tensor:
     """Run a pass over an empty row, so that workers stay in step: a zero that depends on the weights."""
     ids = np.full(2, policy.pad, dtype=np.int64)
-    row = Trace("", "", Problem("", "", ""), ids, (), np.zeros(2), "", Reading(None, 0.0))
+    row = Rollout("", "", Problem("", "", ""), ids, (), np.zeros(2), "", Parsed(None, 0.0))
     batch = build_micro_batch([row], [0], policy.pad, policy.device, [np.array([False, True])])
     found = policy.run_pass(compute, batch)
     nothing: Tensor = 0.0 * (found[0] if isinstance(found, tuple) else found).sum()
@@ -98,16 +98,16 @@ def run_empty_pass(policy: Policy, compute: Callable[..., Any]) -> Tensor:
 
 
 @torch.no_grad()
-def score_values(policy: Policy, traces: Sequence[Trace], tag: str, ledger: Ledger) -> list[Floats]:
+def score_values(policy: Policy, rollouts: Sequence[Rollout], tag: str, ledger: Ledger) -> list[Floats]:
     """The value at every token under policy@tag: one float array per rollout, aligned with its ids."""
-    everywhere = [np.ones(len(t.ids), dtype=bool) for t in traces]
-    return _score_masked(policy, traces, everywhere, tag, ledger, compute_head_values)
+    everywhere = [np.ones(len(t.ids), dtype=bool) for t in rollouts]
+    return _score_masked(policy, rollouts, everywhere, tag, ledger, compute_head_values)
 
 
 @torch.no_grad()
-def score(policy: Policy, traces: Sequence[Trace], tag: str, ledger: Ledger) -> list[Floats]:
+def score(policy: Policy, rollouts: Sequence[Rollout], tag: str, ledger: Ledger) -> list[Floats]:
     """Log-probabilities of the trained tokens under policy@tag: one float array per rollout, aligned with its ids."""
-    return _score_masked(policy, traces, [mask_trained_tokens(t) for t in traces], tag, ledger, _compute_logprobs)
+    return _score_masked(policy, rollouts, [mask_trained_tokens(t) for t in rollouts], tag, ledger, _compute_logprobs)
 
 
 def _compute_logprobs(policy: Policy, batch: MicroBatch, working: Working | None = None) -> Tensor:
@@ -116,7 +116,7 @@ def _compute_logprobs(policy: Policy, batch: MicroBatch, working: Working | None
 
 def _score_masked(
     policy: Policy,
-    traces: Sequence[Trace],
+    rollouts: Sequence[Rollout],
     masks: Sequence[NDArray[np.bool_]],
     tag: str,
     ledger: Ledger,
@@ -124,11 +124,11 @@ def _score_masked(
 ) -> list[Floats]:
     """Compute a number for each token of a mask, and zero elsewhere. Rows without such tokens are not computed."""
     asked = [i for i, mask in enumerate(masks) if mask.any()]
-    mine = [asked[i] for i in policy.share.select_own_rows([len(traces[i].ids) for i in asked])]
+    mine = [asked[i] for i in policy.share.select_own_rows([len(rollouts[i].ids) for i in asked])]
     found: dict[int, Floats] = {}
     with policy.use_version(tag):
         ready = working(policy)
-        for batch in make_micro_batches(policy, [traces[i] for i in mine], [masks[i] for i in mine], ready):
+        for batch in make_micro_batches(policy, [rollouts[i] for i in mine], [masks[i] for i in mine], ready):
             if batch is None:
                 run_empty_pass(policy, compute)
                 continue
@@ -136,7 +136,7 @@ def _score_masked(
             ledger.charge(policy.name, "score", batch.tokens, policy.flops(batch.tokens, batch.attended_pairs))
             parts = np.split(flat, np.cumsum([row.sum() for row in batch.trained])[:-1])
             found |= {mine[member]: part for member, part in zip(batch.members, parts, strict=True)}
-    out = [np.zeros(len(t.ids)) for t in traces]
+    out = [np.zeros(len(t.ids)) for t in rollouts]
     for row, values in policy.share.gather_by_row(found).items():
         out[row][masks[row]] = values
     return out
@@ -176,19 +176,19 @@ class _Sums:
 class _Update:
     """One update: the learning of one train batch."""
 
-    def __init__(self, policy: Policy, lesson: Lesson, limit: int, ledger: Ledger) -> None:
-        self.policy, self.lesson, self.ledger, self.limit = policy, lesson, ledger, limit
-        self.objective = lesson.objective
+    def __init__(self, policy: Policy, train_batch: TrainBatch, limit: int, ledger: Ledger) -> None:
+        self.policy, self.train_batch, self.ledger, self.limit = policy, train_batch, ledger, limit
+        self.objective = train_batch.objective
         self.reference: list[Floats] | None = None
         regularised = self.objective.kl_coef and self.objective.kl_in == "loss"
-        if regularised and lesson.targets is not None and self.objective.uses_value_head:
-            self.reference = score_values(policy, lesson.traces, self.objective.kl_from, ledger)
+        if regularised and train_batch.targets is not None and self.objective.uses_value_head:
+            self.reference = score_values(policy, train_batch.rollouts, self.objective.kl_from, ledger)
         elif self.objective.uses_log_ratio or (regularised and self.objective.kind == "policy_gradient"):
-            self.reference = score(policy, lesson.traces, self.objective.kl_from, ledger)
-        self.masks = [self._make_mask(row) for row in range(len(lesson.traces))]
+            self.reference = score(policy, train_batch.rollouts, self.objective.kl_from, ledger)
+        self.masks = [self._make_mask(row) for row in range(len(train_batch.rollouts))]
         self.now: list[Floats] | None = None
         """Log-probabilities of stale rollouts under the weights at the update's start; None if its only pass gives them."""
-        if lesson.stale_cap is not None and (policy.section.epochs > 1 or policy.section.minibatches > 1):
+        if train_batch.stale_cap is not None and (policy.section.epochs > 1 or policy.section.minibatches > 1):
             self.now = self._score_starting_weights()
         self.ready: Working | None = None
         """Working weights of the current optimizer step, for packed passes."""
@@ -198,20 +198,20 @@ class _Update:
 
     def _make_mask(self, row: int) -> NDArray[np.bool_]:
         """Mask of the tokens of a row that are in the loss, aligned with its ids."""
-        trace = self.lesson.traces[row]
+        rollout = self.train_batch.rollouts[row]
         if self.objective.kind == "bradley_terry":
-            return mask_last_token(trace)
-        if self.objective.uses_value_head and self.lesson.targets is not None:
-            return ~np.isnan(self.lesson.targets[row])
-        return mask_trained_tokens(trace)
+            return mask_last_token(rollout)
+        if self.objective.uses_value_head and self.train_batch.targets is not None:
+            return ~np.isnan(self.train_batch.targets[row])
+        return mask_trained_tokens(rollout)
 
     def _score_starting_weights(self) -> list[Floats]:
         """Log-probabilities of the rows with advantages under the weights at the start of the update; others are not used."""
-        traces = self.lesson.traces
-        rows = [row for row in range(len(traces)) if self._has_gradient(row) and self._has_advantage(row)]
-        found = score(self.policy, [traces[row] for row in rows], "live", self.ledger)
+        rollouts = self.train_batch.rollouts
+        rows = [row for row in range(len(rollouts)) if self._has_gradient(row) and self._has_advantage(row)]
+        found = score(self.policy, [rollouts[row] for row in rows], "live", self.ledger)
         now = dict(zip(rows, found, strict=True))
-        return [now.get(row, trace.logprobs) for row, trace in enumerate(traces)]
+        return [now.get(row, rollout.logprobs) for row, rollout in enumerate(rollouts)]
 
     def run(self) -> LearnReport:
         section = self.policy.section
@@ -228,11 +228,11 @@ class _Update:
 
     def _split_minibatches(self, epoch: int) -> list[list[int]]:
         """Units shuffled by a key, in equal parts; one part keeps the given order."""
-        count = len(self.lesson.traces)
+        count = len(self.train_batch.rollouts)
         parts = self.policy.section.minibatches
         if parts == 1:
             return [list(range(count))]
-        units = self.lesson.units or list(range(count))
+        units = self.train_batch.units or list(range(count))
         distinct = list(dict.fromkeys(units))
         key = key64("minibatch", self.policy.name, self.policy.updates, epoch)
         shuffled = np.random.default_rng(key).permutation(len(distinct))
@@ -242,7 +242,7 @@ class _Update:
 
     def _take_step(self, rows: list[int], fresh: bool) -> bool:
         """Take one optimizer step; False if the loss or gradient was not finite."""
-        pairs = len({self.lesson.units[r] for r in rows}) if self.lesson.units else 0
+        pairs = len({self.train_batch.units[r] for r in rows}) if self.train_batch.units else 0
         over = Denominators(max(1, sum(int(self.masks[r].sum()) for r in rows)), len(rows), self.limit, pairs)
         moving = [r for r in rows if self._has_gradient(r)]
         self.ready = working(self.policy) if moving else None
@@ -270,14 +270,16 @@ class _Update:
         return True
 
     def _select_own_rows(self, rows: list[int]) -> list[int]:
-        units = [self.lesson.units[r] for r in rows] if self.lesson.units else None
-        return [rows[i] for i in self.policy.share.select_own_rows([len(self.lesson.traces[r].ids) for r in rows], units)]
+        units = [self.train_batch.units[r] for r in rows] if self.train_batch.units else None
+        return [
+            rows[i] for i in self.policy.share.select_own_rows([len(self.train_batch.rollouts[r].ids) for r in rows], units)
+        ]
 
     def _run_pass(self, rows: list[int], over: Denominators, fresh: bool) -> Tensor:
         """Forward and backward over some rows; returns their part of the loss."""
-        chosen = [self.lesson.traces[r] for r in rows]
+        chosen = [self.train_batch.rollouts[r] for r in rows]
         masks = [self.masks[r] for r in rows]
-        units = [self.lesson.units[r] for r in rows] if self.lesson.units else None
+        units = [self.train_batch.units[r] for r in rows] if self.train_batch.units else None
         part = torch.zeros((), dtype=torch.float64, device=self.policy.device)
         for batch in make_micro_batches(self.policy, chosen, masks, self.ready, units):
             if batch is None:
@@ -290,16 +292,16 @@ class _Update:
 
     def _has_gradient(self, row: int) -> bool:
         """Whether a row can move the weights at all; rows that cannot cost nothing."""
-        if self.lesson.weights is not None and self.lesson.weights[row] == 0:
+        if self.train_batch.weights is not None and self.train_batch.weights[row] == 0:
             return False
         mask = self.masks[row]
-        if self.objective.kind != "policy_gradient" or self.objective.is_regularised or self.lesson.advantages is None:
+        if self.objective.kind != "policy_gradient" or self.objective.is_regularised or self.train_batch.advantages is None:
             return bool(mask.any())
         return self._has_advantage(row)
 
     def _has_advantage(self, row: int) -> bool:
         """Whether any token of a row has an advantage."""
-        return self.lesson.advantages is not None and bool(np.any(self.lesson.advantages[row][self.masks[row]]))
+        return self.train_batch.advantages is not None and bool(np.any(self.train_batch.advantages[row][self.masks[row]]))
 
     def _backward(self, batch: MicroBatch, rows: list[int], over: Denominators, fresh: bool) -> Tensor:
         value, sums = (self._compute_value_loss if self.objective.uses_value_head else self._compute_token_loss)(
@@ -315,13 +317,13 @@ class _Update:
     def _compute_token_loss(self, batch: MicroBatch, rows: list[int], over: Denominators, fresh: bool) -> tuple[Tensor, Sums]:
         """The loss of a language model's probabilities."""
         logp, entropy = self.policy.run_pass(compute_token_logprobs, batch, self.ready)
-        sampled = batch.flatten_rows([self.lesson.traces[r].logprobs for r in rows], self.policy.device)
-        old, advantage, aged = sampled, self._flatten_rows(batch, self.lesson.advantages, rows), Sums()
-        if self.lesson.stale_cap is not None:
+        sampled = batch.flatten_rows([self.train_batch.rollouts[r].logprobs for r in rows], self.policy.device)
+        old, advantage, aged = sampled, self._flatten_rows(batch, self.train_batch.advantages, rows), Sums()
+        if self.train_batch.stale_cap is not None:
             assert advantage is not None
             # If an update is one optimizer step, its only pass has the starting weights: no scoring pass is needed before it.
             old = logp.detach() if self.now is None else batch.flatten_rows([self.now[r] for r in rows], self.policy.device)
-            weight, aged = self._compute_stale_weights(batch, rows, old, sampled, self.lesson.stale_cap)
+            weight, aged = self._compute_stale_weights(batch, rows, old, sampled, self.train_batch.stale_cap)
             advantage = advantage * weight
         terms = TokenTerms(
             logp=logp,
@@ -331,7 +333,7 @@ class _Update:
             of_rows=self._build_rows(batch, rows),
             advantage=advantage,
             reference=self._flatten_rows(batch, self.reference, rows),
-            factor=self._flatten_rows(batch, self.lesson.factors, rows),
+            factor=self._flatten_rows(batch, self.train_batch.factors, rows),
         )
         value, sums = loss(self.objective, terms, over)
         sums |= aged | {"entropy": entropy.detach().sum()}
@@ -352,7 +354,7 @@ class _Update:
     def _compute_value_loss(self, batch: MicroBatch, rows: list[int], over: Denominators, fresh: bool) -> tuple[Tensor, Sums]:
         """The loss of a value head."""
         found = self.policy.run_pass(compute_head_values, batch, self.ready)
-        targets = self._flatten_rows(batch, self.lesson.targets, rows)
+        targets = self._flatten_rows(batch, self.train_batch.targets, rows)
         reference = self._flatten_rows(batch, self.reference, rows)
         return value_loss(self.objective, found, targets, batch.rows, self._build_rows(batch, rows), over, reference)
 
@@ -368,20 +370,20 @@ class _Update:
         pairs = None
         if self.objective.kind in PAIRED:
             pairs = self._to_tensor(self._find_pairs(rows), np.int64)
-        return Rows(batch.lengths, column(self.lesson.weights), column(self.lesson.labels), pairs)
+        return Rows(batch.lengths, column(self.train_batch.weights), column(self.train_batch.labels), pairs)
 
     def _to_tensor(self, values: Sequence[Any], dtype: type[np.generic]) -> Tensor:
         return copy_to_device(np.array(values, dtype=dtype), self.policy.device)
 
     def _find_pairs(self, rows: list[int]) -> list[tuple[int, int]]:
         """Find winner and loser of each unit, as row numbers in the micro-batch."""
-        units, labels = self.lesson.units, self.lesson.labels
+        units, labels = self.train_batch.units, self.train_batch.labels
         assert units is not None and labels is not None
         found: dict[int, list[int]] = {}
         for place, row in enumerate(rows):
             found.setdefault(units[row], []).append(place)
         if any(len(pair) != 2 for pair in found.values()):
-            raise ValueError(f"lesson for '{self.policy.name}': a unit of '{self.objective.kind}' is a pair of two rows")
+            raise ValueError(f"train batch for '{self.policy.name}': a unit of '{self.objective.kind}' is a pair of two rows")
         return [(a, b) if labels[rows[a]] > labels[rows[b]] else (b, a) for a, b in found.values()]
 
     def _learn_factor(self) -> float:
@@ -412,6 +414,6 @@ class _Update:
         return report
 
 
-def learn(policy: Policy, lesson: Lesson, limit: int, ledger: Ledger) -> LearnReport:
+def learn(policy: Policy, train_batch: TrainBatch, limit: int, ledger: Ledger) -> LearnReport:
     """Learn from one train batch. `limit` is the sampling limit, the default length constant of Dr.GRPO."""
-    return _Update(policy, lesson, limit, ledger).run()
+    return _Update(policy, train_batch, limit, ledger).run()

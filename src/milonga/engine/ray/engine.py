@@ -32,7 +32,7 @@ from milonga.engine.ray.learners import Learners, strip_rollouts
 from milonga.engine.ray.samplers import Handed, Handover, Sampler, Wanted, split_requests
 from milonga.engine.ray.worker import Facts, Setup
 from milonga.errors import ConfigError, suggest_name
-from milonga.types import Floats, Lesson, Prompt, Traces
+from milonga.types import Floats, TrainBatch, Prompt, Rollouts
 
 
 class Published(Lagged):
@@ -189,22 +189,22 @@ class RayEngine(Engine):
 
     # Learning.
 
-    def score(self, policy: str, traces: Traces, tag: str = "live") -> list[Floats]:
-        return self._score_rollouts("score", policy, traces, tag)
+    def score(self, policy: str, rollouts: Rollouts, tag: str = "live") -> list[Floats]:
+        return self._score_rollouts("score", policy, rollouts, tag)
 
-    def values(self, policy: str, traces: Traces, tag: str = "live") -> list[Floats]:
-        return self._score_rollouts("values", policy, traces, tag)
+    def values(self, policy: str, rollouts: Rollouts, tag: str = "live") -> list[Floats]:
+        return self._score_rollouts("values", policy, rollouts, tag)
 
-    def _score_rollouts(self, method: str, policy: str, traces: Traces, tag: str) -> list[Floats]:
+    def _score_rollouts(self, method: str, policy: str, rollouts: Rollouts, tag: str) -> list[Floats]:
         self._get_codec(policy)
-        values, charges = self.learners[policy].call_workers(method, policy, ray.put(strip_rollouts(traces)), tag)
+        values, charges = self.learners[policy].call_workers(method, policy, ray.put(strip_rollouts(rollouts)), tag)
         add_charges(self.ledger, charges)
         return [array.copy() for array in values[0]]  # what lies in the store cannot be written to
 
-    def learn(self, lesson: Lesson) -> LearnReport:
-        self._get_codec(lesson.policy)
-        sent = ray.put(replace(lesson, traces=strip_rollouts(lesson.traces)))
-        values, charges = self.learners[lesson.policy].call_workers("learn", sent, changes=True)
+    def learn(self, train_batch: TrainBatch) -> LearnReport:
+        self._get_codec(train_batch.policy)
+        sent = ray.put(replace(train_batch, rollouts=strip_rollouts(train_batch.rollouts)))
+        values, charges = self.learners[train_batch.policy].call_workers("learn", sent, changes=True)
         add_charges(self.ledger, charges)
         report: LearnReport = values[0]
         return report

@@ -13,7 +13,7 @@ from typing import Any
 
 from milonga.engine.ray.group import Group, Lost, report_loss
 from milonga.engine.ray.worker import Charges
-from milonga.types import Problem, Reading, Trace, Traces
+from milonga.types import Problem, Parsed, Rollout, Rollouts
 
 DRAFT = ".draft"
 """How a checkpoint's folder is called while it is written; it loses that when it is complete."""
@@ -69,10 +69,10 @@ def find_checkpoint(folder: Path) -> Path:
     return folder if folder.exists() else folder.with_name(folder.name.removesuffix(DRAFT))
 
 
-def strip_rollouts(traces: Traces) -> Traces:
+def strip_rollouts(rollouts: Rollouts) -> Rollouts:
     """Strip rollouts to what learners need: ids, segments, log-probabilities, temperature. No texts are sent."""
-    nothing, unread = Problem("", "", ""), Reading(None, 0.0)
-    return Traces(
-        Trace(t.id, t.seat, nothing, t.ids, t.segments, t.logprobs, "", unread, origin=t.origin, temperature=t.temperature)
-        for t in traces
+    nothing, unread = Problem("", "", ""), Parsed(None, 0.0)
+    return Rollouts(
+        Rollout(t.id, t.agent, nothing, t.ids, t.segments, t.logprobs, "", unread, origin=t.origin, temperature=t.temperature)
+        for t in rollouts
     )

@@ -28,7 +28,7 @@ from milonga.engine.local import LocalEngine
 from milonga.engine.local.policy import Policy
 from milonga.engine.ray import sharding
 from milonga.errors import RunFolderError
-from milonga.types import Floats, Lesson, Problem, Reading, Segment, Trace, Traces
+from milonga.types import Floats, TrainBatch, Problem, Parsed, Segment, Rollout, Rollouts
 
 Arrays = list[NDArray[np.float32]]
 Charges = dict[str, dict[str, float]]
@@ -167,14 +167,14 @@ class Work:
         with self.policy(policy).use_version(tag), sharding.gather_weights(self.policy(policy)):
             return self.engine.sample(policy, requests, decoding)
 
-    def score(self, policy: str, traces: Traces, tag: str) -> list[Floats]:
-        return self.engine.score(policy, traces, tag)
+    def score(self, policy: str, rollouts: Rollouts, tag: str) -> list[Floats]:
+        return self.engine.score(policy, rollouts, tag)
 
-    def values(self, policy: str, traces: Traces, tag: str) -> list[Floats]:
-        return self.engine.values(policy, traces, tag)
+    def values(self, policy: str, rollouts: Rollouts, tag: str) -> list[Floats]:
+        return self.engine.values(policy, rollouts, tag)
 
-    def learn(self, lesson: Lesson) -> LearnReport:
-        return self.engine.learn(lesson)
+    def learn(self, train_batch: TrainBatch) -> LearnReport:
+        return self.engine.learn(train_batch)
 
     def publish(self, policy: str) -> int:
         return self.engine.publish(policy)
@@ -281,13 +281,13 @@ def hook_passes(policy: Policy, pulse: Pulse) -> None:
             module.register_forward_pre_hook(pulse.mark)
 
 
-def make_probe_rows(policy: Policy) -> Traces:
+def make_probe_rows(policy: Policy) -> Rollouts:
     """Make the probe: fixed rows that are the same for every worker of a policy."""
     drawn = np.random.default_rng(0)
     length = min(PROBE_TOKENS, policy.context)
     rows = drawn.integers(0, len(policy.codec.tokenizer), (PROBES, length))
     parts = (Segment("probe", 0, length, trained=True),)
-    return Traces(
-        Trace(str(i), "", Problem("", "", ""), ids, parts, np.zeros(length), "", Reading(None, 0.0))
+    return Rollouts(
+        Rollout(str(i), "", Problem("", "", ""), ids, parts, np.zeros(length), "", Parsed(None, 0.0))
         for i, ids in enumerate(rows)
     )

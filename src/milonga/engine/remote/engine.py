@@ -20,7 +20,7 @@ from milonga.engine.remote import codec
 from milonga.engine.remote.address import find_key, parse_address
 from milonga.engine.remote.client import Client
 from milonga.errors import ConfigError, UserError, suggest_name
-from milonga.types import Finish, Floats, Lesson, Prompt, Traces
+from milonga.types import Finish, Floats, TrainBatch, Prompt, Rollouts
 
 UNLIMITED = 2**31
 """The context of a model of which only the server knows how much it can read."""
@@ -161,14 +161,14 @@ class WithEndpoints(Engine):
             raise UserError(f"policy '{policy}' lives behind an endpoint: it has no version '{tag}'")
         return self.endpoints[policy].sample(requests, decoding, self.ledger)
 
-    def score(self, policy: str, traces: Traces, tag: str = "live") -> list[Floats]:
-        return self._require_inner(policy, "scored").score(policy, traces, tag)
+    def score(self, policy: str, rollouts: Rollouts, tag: str = "live") -> list[Floats]:
+        return self._require_inner(policy, "scored").score(policy, rollouts, tag)
 
-    def values(self, policy: str, traces: Traces, tag: str = "live") -> list[Floats]:
-        return self._require_inner(policy, "scored").values(policy, traces, tag)
+    def values(self, policy: str, rollouts: Rollouts, tag: str = "live") -> list[Floats]:
+        return self._require_inner(policy, "scored").values(policy, rollouts, tag)
 
-    def learn(self, lesson: Lesson) -> LearnReport:
-        return self._require_inner(lesson.policy, "trained").learn(lesson)
+    def learn(self, train_batch: TrainBatch) -> LearnReport:
+        return self._require_inner(train_batch.policy, "trained").learn(train_batch)
 
     def publish(self, policy: str) -> int:
         return self._require_inner(policy, "trained").publish(policy)

@@ -25,12 +25,12 @@ from milonga.evals.evaluate import fill_unjudged
 from milonga.evals.metrics import Interval
 from milonga.registry import Registry
 from milonga.roles import StepSolver
-from milonga.table import Setting, Table
+from milonga.context import RunContext, Context
 from milonga.tasks import Task
-from milonga.types import Problem, Split, Trace, Traces
+from milonga.types import Problem, Split, Rollout, Rollouts
 
 Row = dict[str, Any]
-Seat = Literal["solver", "judge"]
+Agent = Literal["solver", "judge"]
 
 
 class SuiteOptions(BaseModel):
@@ -57,7 +57,7 @@ class HeldOut(SuiteOptions):
 class Subject:
     """What is measured: a run context with weights, and the agents that solve and judge in it."""
 
-    setting: Setting
+    run_context: RunContext
     solver: str
     judge: str
     bare: bool = False
@@ -65,15 +65,15 @@ class Subject:
     another: Callable[[str], AbstractContextManager[Subject]] | None = None
     """Opens the generator of another run, or another model, where a suite needs one."""
 
-    def make_context(self, task: Task | None = None, split: Split = "test") -> Table:
+    def make_context(self, task: Task | None = None, split: Split = "test") -> Context:
         """Make the sampling context. All suites share a random key: with equal sample counts they see the same solutions."""
-        setting = self.setting if task is None else replace(self.setting, task=task)
-        return Table(setting, "eval", "", split=split)
+        run_context = self.run_context if task is None else replace(self.run_context, task=task)
+        return Context(run_context, "eval", "", split=split)
 
     @property
     def is_generative(self) -> bool:
         """Whether the judge is generative and can be sampled repeatedly; a scorer gives the same score every time."""
-        return self.setting.roles[self.judge].kind == "generative"
+        return self.run_context.roles[self.judge].kind == "generative"
 
     def refuse_options(self, options: SuiteOptions, *names: str) -> None:
         """Raise `ConfigError` if one of these options was set but has no effect on a scorer."""
@@ -83,27 +83,27 @@ class Subject:
                 f"option '{wrong}' does not apply: this verifier writes nothing, it gives the same numbers each time"
             )
 
-    def verify_solutions(self, table: Table, solutions: Traces, checks: int = 1) -> list[list[Trace]]:
+    def verify_solutions(self, ctx: Context, solutions: Rollouts, checks: int = 1) -> list[list[Rollout]]:
         """Return the verifications of each solution: `checks` samples, or one by a scorer; invalid ones if it was too long."""
         n = checks if self.is_generative else 1
-        found: dict[str, list[Trace]] = {solution.id: [] for solution in solutions}
-        for check in fill_unjudged(table.judge(self.judge, solutions, n), solutions, n):
-            found[check.subject.id].append(check)
+        found: dict[str, list[Rollout]] = {solution.id: [] for solution in solutions}
+        for check in fill_unjudged(ctx.judge(self.judge, solutions, n), solutions, n):
+            found[check.target.id].append(check)
         return list(found.values())
 
     @property
     def is_trained(self) -> bool:
         """Whether the solver's policy was trained: its weights differ from the initial ones."""
-        return self.setting.engine.version(self.setting.policies[self.solver]) > 0
+        return self.run_context.engine.version(self.run_context.policies[self.solver]) > 0
 
     def require_step_solver(self) -> None:
-        if not isinstance(self.setting.roles.get(self.solver), StepSolver):
+        if not isinstance(self.run_context.roles.get(self.solver), StepSolver):
             raise ConfigError("nobody here solves problems by steps: there are no solutions to measure on")
 
 
 @dataclass(frozen=True)
 class Finding:
-    """The result of a suite: overall figures (`facts`), and a table (`rows`)."""
+    """The result of a suite: overall figures (`facts`), and a context (`rows`)."""
 
     facts: Row
     rows: list[Row]
@@ -113,7 +113,7 @@ class Suite(ABC):
     """One evaluation suite. `needs` names the agents whose weights it loads."""
 
     name: ClassVar[str]
-    needs: ClassVar[tuple[Seat, ...]] = ("solver", "judge")
+    needs: ClassVar[tuple[Agent, ...]] = ("solver", "judge")
     bare: ClassVar[bool] = False
     """Whether it can measure a model that comes from no run."""
     Options: ClassVar[type[SuiteOptions]] = HeldOut
@@ -127,7 +127,7 @@ class Suite(ABC):
 
     @classmethod
     def select_rows(cls, rows: Sequence[Row]) -> Sequence[Row]:
-        """Select the rows of the table in a terminal, which is narrow."""
+        """Select the rows of the context in a terminal, which is narrow."""
         return rows
 
     def check(self) -> None:
@@ -163,19 +163,19 @@ def count_held_out(task: Task, split: Split, count: int) -> int:
     return count if size is None else min(count, size)
 
 
-def group_graded(solutions: Traces) -> list[list[Trace]]:
+def group_graded(solutions: Rollouts) -> list[list[Rollout]]:
     """Group samples by problem and keep problems whose grades are all known: a curve over N needs the same problems."""
-    groups: dict[str, list[Trace]] = {}
+    groups: dict[str, list[Rollout]] = {}
     for solution in solutions:
         groups.setdefault(solution.problem.id, []).append(solution)
-    whole = [group for group in groups.values() if not np.isnan(Traces(group).correct).any()]
+    whole = [group for group in groups.values() if not np.isnan(Rollouts(group).correct).any()]
     if not whole:
         raise ConfigError("the grader could tell of no problem which solutions are right: nothing can be measured")
     return whole
 
 
-def draw_held_out(subject: Subject, task: Task | None, split: Split, problems: int) -> tuple[Table, list[Problem]]:
+def draw_held_out(subject: Subject, task: Task | None, split: Split, problems: int) -> tuple[Context, list[Problem]]:
     """Draw held-out problems; return the sampling context and the problems."""
     subject.require_step_solver()
-    table = subject.make_context(task, split)
-    return table, table.problems(count_held_out(table.setting.task, split, problems))
+    ctx = subject.make_context(task, split)
+    return ctx, ctx.problems(count_held_out(ctx.run_context.task, split, problems))

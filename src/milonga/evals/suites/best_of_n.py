@@ -21,9 +21,9 @@ from milonga.evals.suites.base import (
     make_series,
     with_interval,
 )
-from milonga.types import Trace
+from milonga.types import Rollout
 
-Pick = Callable[[list[Trace], list[float], int], float]
+Pick = Callable[[list[Rollout], list[float], int], float]
 """From a problem's solutions and their ranks: the probability that the choice among N of them is right."""
 
 
@@ -34,17 +34,17 @@ class BestOptions(HeldOut):
     """Verifications of each, whose mean rank is taken."""
 
 
-def list_correct(group: list[Trace]) -> list[float]:
-    return [trace.correct for trace in group]
+def list_correct(group: list[Rollout]) -> list[float]:
+    return [rollout.correct for rollout in group]
 
 
 PICKS: Mapping[str, Pick] = {
     "verifier": lambda group, ranks, n: best_of_n_accuracy(ranks, list_correct(group), n),
     "vote": lambda group, ranks, n: vote_accuracy(
-        [t.reading.value.answer for t in group], list_correct(group), [1.0] * len(group), n
+        [t.parsed.value.answer for t in group], list_correct(group), [1.0] * len(group), n
     ),
     "weighted_vote": lambda group, ranks, n: vote_accuracy(
-        [t.reading.value.answer for t in group], list_correct(group), ranks, n
+        [t.parsed.value.answer for t in group], list_correct(group), ranks, n
     ),
     "oracle": lambda group, ranks, n: pass_at_k(int(sum(list_correct(group))), len(group), n),
 }
@@ -63,17 +63,17 @@ class BestOfN(Suite):
     def measure(self, subject: Subject) -> Finding:
         options = self.options
         subject.refuse_options(options, "checks")
-        table, problems = draw_held_out(subject, None, options.split, options.problems)
-        solutions = table.ask(subject.solver, problems, options.samples)
+        ctx, problems = draw_held_out(subject, None, options.split, options.problems)
+        solutions = ctx.ask(subject.solver, problems, options.samples)
         groups = group_graded(solutions)
-        checks = subject.verify_solutions(table, solutions, options.checks)
-        ranks = {group[0].subject.id: sum(c.reading.value.rank for c in group) / len(group) for group in checks}
+        checks = subject.verify_solutions(ctx, solutions, options.checks)
+        ranks = {group[0].target.id: sum(c.parsed.value.rank for c in group) / len(group) for group in checks}
         facts = {
             "problems": len(groups),
             "left_out": len(problems) - len(groups),
             "samples": options.samples,
             "checks": len(checks[0]),
-            "unreadable_rate": mean([not c.reading.is_valid for group in checks for c in group]),
+            "unreadable_rate": mean([not c.parsed.is_valid for group in checks for c in group]),
         }
         return Finding(facts, [measure_choice(groups, ranks, n) for n in list_subset_sizes(options.samples)])
 
@@ -82,7 +82,7 @@ class BestOfN(Suite):
         return line_chart("best of N", series, x_label="N", y_label="accuracy", log_x=True, y_range=(0, 1))
 
 
-def measure_choice(groups: Sequence[list[Trace]], ranks: Mapping[str, float], n: int) -> Row:
+def measure_choice(groups: Sequence[list[Rollout]], ranks: Mapping[str, float], n: int) -> Row:
     """Measure the accuracy of each way to choose among `n`; intervals bootstrap over problems, the same draws for all."""
     values = {name: [pick(group, [ranks[t.id] for t in group], n) for group in groups] for name, pick in PICKS.items()}
     row: Row = {"n": n}

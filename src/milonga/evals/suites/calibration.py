@@ -12,7 +12,7 @@ from milonga.evals.evaluate import get_confidence, get_step_confidence
 from milonga.evals.metrics import calibration_error, mean, order_accuracy
 from milonga.evals.reliability import bin_by_confidence, brier_limit, brier_score, calibration_floor
 from milonga.evals.suites.base import SUITES, Finding, HeldOut, Row, Subject, Suite, draw_held_out
-from milonga.types import Trace
+from milonga.types import Rollout
 
 Judged = tuple[list[float], bool]
 """Confidences of repeated verification of one item, each from 0 to 1, and whether the item was right."""
@@ -37,11 +37,11 @@ class Calibration(Suite):
     def measure(self, subject: Subject) -> Finding:
         options = self.options
         subject.refuse_options(options, "checks")
-        table, problems = draw_held_out(subject, None, options.split, options.problems)
-        solutions = table.ask(subject.solver, problems, options.samples)
-        checks = subject.verify_solutions(table, solutions, options.checks)
+        ctx, problems = draw_held_out(subject, None, options.split, options.problems)
+        solutions = ctx.ask(subject.solver, problems, options.samples)
+        checks = subject.verify_solutions(ctx, solutions, options.checks)
         facts: Row = {"problems": len(problems), "solutions": len(solutions), "checks": len(checks[0])}
-        facts["unreadable_rate"] = mean([not c.reading.is_valid for group in checks for c in group])
+        facts["unreadable_rate"] = mean([not c.parsed.is_valid for group in checks for c in group])
         rows: list[Row] = []
         for of, judged in (("solution", collect_solution_verdicts(checks)), ("step", collect_step_verdicts(checks))):
             facts |= {f"{of}/{key}": value for key, value in calibration_metrics(judged).items()}
@@ -55,23 +55,23 @@ class Calibration(Suite):
         return reliability_chart("calibration of the verifier", curves, x_label="confidence", y_label="share right")
 
 
-def collect_solution_verdicts(checks: Sequence[Sequence[Trace]]) -> list[Judged]:
+def collect_solution_verdicts(checks: Sequence[Sequence[Rollout]]) -> list[Judged]:
     """Collect confidences in whole solutions with a known grade; solutions without a parsed verdict are left out."""
     out = []
     for group in checks:
-        said = [get_confidence(check.reading.value) for check in group if check.reading.value.final is not None]
-        grade = group[0].subject.grade
+        said = [get_confidence(check.parsed.value) for check in group if check.parsed.value.final is not None]
+        grade = group[0].target.grade
         if said and grade is not None and grade.correct is not None:
             out.append((said, grade.correct))
     return out
 
 
-def collect_step_verdicts(checks: Sequence[Sequence[Trace]]) -> list[Judged]:
+def collect_step_verdicts(checks: Sequence[Sequence[Rollout]]) -> list[Judged]:
     """Collect confidences in steps up to the first wrong one: after it, verifiers differ in what they call right."""
     out: list[Judged] = []
     for group in checks:
-        grade = group[0].subject.grade
-        said = [scores for check in group if (scores := get_step_confidence(check.reading.value)) is not None]
+        grade = group[0].target.grade
+        said = [scores for check in group if (scores := get_step_confidence(check.parsed.value)) is not None]
         if said and grade is not None and grade.steps is not None and len(said[0]) == len(grade.steps):
             last = len(grade.steps) if grade.first_error in (-1, None) else grade.first_error + 1
             out += [([scores[k] for scores in said], grade.steps[k]) for k in range(last)]

@@ -21,7 +21,7 @@ from milonga.evals.suites.base import (
     make_series,
     with_interval,
 )
-from milonga.types import Trace
+from milonga.types import Rollout
 
 
 class PassOptions(HeldOut):
@@ -44,8 +44,8 @@ class PassAtK(Suite):
         rows: list[Row] = []
         counts: Row = {}
         for of, tag in (("now", "live"), ("start", "ref"))[: 2 if subject.is_trained else 1]:
-            table, problems = draw_held_out(subject, None, options.split, options.problems)
-            groups = group_graded(table.ask(subject.solver, problems, options.samples, tag=tag))
+            ctx, problems = draw_held_out(subject, None, options.split, options.problems)
+            groups = group_graded(ctx.ask(subject.solver, problems, options.samples, tag=tag))
             counts |= {"problems": len(problems), f"left_out_{of}": len(problems) - len(groups)}
             rows += [{"of": of, "k": k} | measure_pass_at_k(groups, k) for k in list_subset_sizes(options.samples)]
         return Finding({"samples": options.samples} | counts, rows)
@@ -60,11 +60,11 @@ class PassAtK(Suite):
         return line_chart("pass@k", series, x_label="k", y_label="share of problems", log_x=True, y_range=(0, 1))
 
 
-def measure_pass_at_k(groups: Sequence[list[Trace]], k: int) -> Row:
+def measure_pass_at_k(groups: Sequence[list[Rollout]], k: int) -> Row:
     """Measure pass@k over problems: of right answers and, if the task knows its steps, of sound solutions."""
     row: Row = {}
     for name, field in (("pass", "correct"), ("sound", "sound")):
-        known = [[getattr(trace.grade, field) for trace in group] for group in groups]
+        known = [[getattr(rollout.grade, field) for rollout in group] for group in groups]
         values = [pass_at_k(sum(group), len(group), k) for group in known if None not in group]
         row |= with_interval(name, mean(values), mean_interval(values))
     return row

@@ -29,9 +29,9 @@ from milonga.evals.metrics import (
 )
 from milonga.evals.suites.base import SUITES, Finding, Row, Subject, Suite, SuiteOptions, ensure_list, with_interval
 from milonga.roles import Critic, StepSolver
-from milonga.table import Table
+from milonga.context import Context
 from milonga.tasks import Task, make_task, normalise_text
-from milonga.types import Trace, Traces, Verification
+from milonga.types import Rollout, Rollouts, Verification
 
 TUNED_ON = "gsm8k"
 """The one subset on which the protocol tunes the threshold of a scalar verifier."""
@@ -60,7 +60,7 @@ class Mode:
 
     name: str
     predictions: Mapping[str, Sequence[int | None]]
-    checks: Traces
+    checks: Rollouts
     """The verifications from which the predictions were parsed."""
     tuned_here: bool = False
     """Whether a threshold was chosen on these very items."""
@@ -94,23 +94,23 @@ class ProcessBench(Suite):
 
     def measure(self, subject: Subject) -> Finding:
         subject = self.configure_judge(subject)
-        role = subject.setting.roles[subject.judge]
+        role = subject.run_context.roles[subject.judge]
         solver = None if isinstance(role, Critic) else StepSolver(role.dialect)
-        benches = self.read(subject.setting.task, solver)
+        benches = self.read(subject.run_context.task, solver)
         modes = self.run_generative(subject, benches) if subject.is_generative else self.run_thresholds(subject, benches)
         facts: Row = {"items": sum(map(len, benches.values())), "style": role.name}
         facts["checks"] = self.options.checks if subject.is_generative else 1
-        facts["tokens"] = subject.setting.get_max_tokens(subject.judge) if subject.is_generative else None
-        facts["seen_in_training"] = {name: count_overlap(subject.setting.task, bench) for name, bench in benches.items()}
+        facts["tokens"] = subject.run_context.get_max_tokens(subject.judge) if subject.is_generative else None
+        facts["seen_in_training"] = {name: count_overlap(subject.run_context.task, bench) for name, bench in benches.items()}
         rows = [row for name, bench in benches.items() for row in (measure_subset(name, bench, mode) for mode in modes[name])]
         return Finding(facts, rows + average_rows(rows, len(benches)))
 
-    def read(self, task: Task, solver: StepSolver | None) -> dict[str, Traces]:
+    def read(self, task: Task, solver: StepSolver | None) -> dict[str, Rollouts]:
         """Load the subsets, by name."""
         if not self.options.file:
             return make_miniature(task, solver, self.options.limit or MINIATURE)
         files = list_subset_files(self.options.file)
-        return {path.stem: Traces(read_processbench(path, solver, self.options.limit)) for path in files}
+        return {path.stem: Rollouts(read_processbench(path, solver, self.options.limit)) for path in files}
 
     def chart(self, rows: Sequence[Row]) -> str:
         edges = ([row.get(f"f1{end}") for row in rows] for end in ("", "_low", "_high"))
@@ -122,27 +122,27 @@ class ProcessBench(Suite):
 
     def configure_judge(self, subject: Subject) -> Subject:
         """Return the subject with the judge's role and token limit as the options say."""
-        setting, options = subject.setting, self.options
+        run_context, options = subject.run_context, self.options
         subject.refuse_options(options, "checks", "style", "tokens")
-        role = setting.roles[subject.judge]
+        role = run_context.roles[subject.judge]
         plain = subject.bare and role.dialect == "tagged"
         if options.style == "paragraphs" or (options.style == "auto" and plain):
-            setting = replace(setting, roles={**setting.roles, subject.judge: Critic(role.dialect)})
-        each = setting.get_max_tokens(subject.judge) // role.length_factor()
+            run_context = replace(run_context, roles={**run_context.roles, subject.judge: Critic(role.dialect)})
+        each = run_context.get_max_tokens(subject.judge) // role.length_factor()
         if options.tokens is not None:
             each = -(-options.tokens // role.length_factor())
         elif not options.file:
             each = max(each, make_task({"name": "chain", "ops": max(LENGTHS)}).max_tokens)
-        setting = replace(setting, sampling=setting.sampling.model_copy(update={"max_tokens": each}))
-        return replace(subject, setting=setting)
+        run_context = replace(run_context, sampling=run_context.sampling.model_copy(update={"max_tokens": each}))
+        return replace(subject, run_context=run_context)
 
-    def run_generative(self, subject: Subject, benches: Mapping[str, Traces]) -> dict[str, list[Mode]]:
+    def run_generative(self, subject: Subject, benches: Mapping[str, Rollouts]) -> dict[str, list[Mode]]:
         """Judge in three modes: greedy, sampled, and by vote. Samples are untruncated; the paper votes at top-p 0.9."""
         out = {}
         for name, bench in benches.items():
-            table = Table(subject.setting, f"processbench/{name}", "")
-            greedy = fill_unjudged(table.judge(subject.judge, bench, greedy=True), bench, 1)
-            sampled = fill_unjudged(table.judge(subject.judge, bench, self.options.checks), bench, self.options.checks)
+            ctx = Context(subject.run_context, f"processbench/{name}", "")
+            greedy = fill_unjudged(ctx.judge(subject.judge, bench, greedy=True), bench, 1)
+            sampled = fill_unjudged(ctx.judge(subject.judge, bench, self.options.checks), bench, self.options.checks)
             said = group_predictions(sampled, lambda value: find_first_wrong(value.steps))
             voted = {item: [majority_vote(predictions)] for item, predictions in said.items()}
             out[name] = [
@@ -152,39 +152,39 @@ class ProcessBench(Suite):
             ]
         return out
 
-    def run_thresholds(self, subject: Subject, benches: Mapping[str, Traces]) -> dict[str, list[Mode]]:
+    def run_thresholds(self, subject: Subject, benches: Mapping[str, Rollouts]) -> dict[str, list[Mode]]:
         """Judge at thresholds 0.5, tuned on GSM8K (as in the protocol), and tuned on the task's own dev set."""
-        table = Table(subject.setting, "processbench", "")
-        read = {name: fill_unjudged(table.judge(subject.judge, bench), bench, 1) for name, bench in benches.items()}
+        ctx = Context(subject.run_context, "processbench", "")
+        read = {name: fill_unjudged(ctx.judge(subject.judge, bench), bench, 1) for name, bench in benches.items()}
         tuning = TUNED_ON if TUNED_ON in read else next(iter(read))
         modes = {name: [make_threshold_mode(0.5, "", checks)] for name, checks in read.items()}
-        for source, seen in ((tuning, read[tuning]), ("the task's dev set", self.judge_dev_set(subject, table))):
+        for source, seen in ((tuning, read[tuning]), ("the task's dev set", self.judge_dev_set(subject, ctx))):
             if (tau := tune_threshold(seen)) is not None:
                 for name, checks in read.items():
                     modes[name].append(make_threshold_mode(tau, f" from {source}", checks, checks is seen))
         return modes
 
-    def judge_dev_set(self, subject: Subject, table: Table) -> Traces:
+    def judge_dev_set(self, subject: Subject, ctx: Context) -> Rollouts:
         """Judge the task's own solutions of its dev problems; none if the task cannot write them, or for a model from
         no run."""
-        task = subject.setting.task
+        task = subject.run_context.task
         count = 0 if subject.bare or task.size("dev") == 0 else DEV
-        bench = make_bench(task, StepSolver(subject.setting.roles[subject.judge].dialect), count, "dev")
-        return table.judge(subject.judge, Traces(bench)) if bench else Traces([])
+        bench = make_bench(task, StepSolver(subject.run_context.roles[subject.judge].dialect), count, "dev")
+        return ctx.judge(subject.judge, Rollouts(bench)) if bench else Rollouts([])
 
 
 def format_baseline(key: str) -> str:
     return key.replace("trivial/", "trivial: ").replace("_", " ")
 
 
-def make_miniature(task: Task, solver: StepSolver | None, count: int) -> dict[str, Traces]:
+def make_miniature(task: Task, solver: StepSolver | None, count: int) -> dict[str, Rollouts]:
     """Make a miniature: chain arithmetic of four lengths with known first errors. Half of the solutions have
     one, a fifth of these a right answer all the same. For verifiers of that task, whose other options stay as they are."""
     if task.name != "chain":
         raise ConfigError(f"task '{task.name}' needs 'file': ProcessBench files; only for task 'chain' is there a miniature")
     options = task.options.model_dump() | {"name": task.name, "min_ops": None}
     solver = solver or StepSolver("tagged")
-    return {f"chain-{k}": Traces(make_bench(make_task(options | {"ops": k}), solver, count, "test")) for k in LENGTHS}
+    return {f"chain-{k}": Rollouts(make_bench(make_task(options | {"ops": k}), solver, count, "test")) for k in LENGTHS}
 
 
 def list_subset_files(given: Sequence[Path]) -> list[Path]:
@@ -199,31 +199,31 @@ def list_subset_files(given: Sequence[Path]) -> list[Path]:
     return files
 
 
-def group_predictions(checks: Traces, predict: Callable[[Verification], int | None]) -> dict[str, list[int | None]]:
+def group_predictions(checks: Rollouts, predict: Callable[[Verification], int | None]) -> dict[str, list[int | None]]:
     out: dict[str, list[int | None]] = {}
     for check in checks:
-        out.setdefault(check.subject.id, []).append(predict(check.reading.value))
+        out.setdefault(check.target.id, []).append(predict(check.parsed.value))
     return out
 
 
-def make_threshold_mode(tau: float, source: str, checks: Traces, tuned_here: bool = False) -> Mode:
+def make_threshold_mode(tau: float, source: str, checks: Rollouts, tuned_here: bool = False) -> Mode:
     """Make the mode that predicts the first step that scores below tau."""
     said = group_predictions(checks, lambda value: find_first_below(value.step_scores, tau))
     return Mode(f"threshold {tau:.4g}{source}", said, checks, tuned_here)
 
 
-def tune_threshold(checks: Traces) -> float | None:
+def tune_threshold(checks: Rollouts) -> float | None:
     """Return the threshold of the largest F1 on these checks."""
-    return find_best_threshold([c.reading.value.step_scores for c in checks], [first_error_label(c.subject) for c in checks])
+    return find_best_threshold([c.parsed.value.step_scores for c in checks], [first_error_label(c.target) for c in checks])
 
 
-def first_error_label(item: Trace) -> int:
+def first_error_label(item: Rollout) -> int:
     label = None if item.grade is None else item.grade.first_error
     assert label is not None, "every item has a label"
     return label
 
 
-def measure_subset(name: str, bench: Traces, mode: Mode) -> Row:
+def measure_subset(name: str, bench: Rollouts, mode: Mode) -> Row:
     """Measure one subset in one mode by the protocol, with baselines and diagnostics."""
     pairs = [(item, prediction) for item in bench for prediction in mode.predictions[item.id]]
     predictions, labels = [p for _, p in pairs], [first_error_label(item) for item, _ in pairs]
@@ -241,10 +241,10 @@ def measure_subset(name: str, bench: Traces, mode: Mode) -> Row:
     row["hidden_f1"] = process_f1([p for p, _ in seen], [label for _, label in seen])["f1"]
     row["unparsed_rate"] = mean([p is None for p in predictions])
     row["truncated_rate"] = mean([c.finish == "length" for c in mode.checks])
-    row["too_long"] = len({c.subject.id for c in mode.checks if c.reading.invalid == TOO_LONG})
+    row["too_long"] = len({c.target.id for c in mode.checks if c.parsed.invalid == TOO_LONG})
     row |= {f"final/{key}": final[key] for key in ("accuracy_on_right", "accuracy_on_wrong")}
     row["tuned_here"] = mode.tuned_here
-    answers, counts = [item.correct == 1.0 for item in bench], [len(item.reading.value.steps) for item in bench]
+    answers, counts = [item.correct == 1.0 for item in bench], [len(item.parsed.value.steps) for item in bench]
     return row | add_prefix("trivial", dict(trivial_f1(own, answers, counts)))
 
 
@@ -262,7 +262,7 @@ def average_rows(rows: Sequence[Row], subsets: int) -> list[Row]:
     return out
 
 
-def count_overlap(task: Task, bench: Traces) -> int | None:
+def count_overlap(task: Task, bench: Rollouts) -> int | None:
     """Count the problems that are in the task's training set, by normalised text; None if that set is infinite."""
     size = task.size("train")
     if size is None:

@@ -34,7 +34,7 @@ from milonga.evals.suites.base import (
     with_interval,
 )
 from milonga.tasks import Task, make_task
-from milonga.types import Traces
+from milonga.types import Rollouts
 
 OWN, ITSELF = "own", "own generator"
 
@@ -54,7 +54,7 @@ class Source(NamedTuple):
     task: str
     by: str
     made: Task
-    solutions: Traces
+    solutions: Rollouts
 
 
 @SUITES.register("transfer")
@@ -71,7 +71,7 @@ class Transfer(Suite):
             make_task(parse_task_section(name))
 
     def measure(self, subject: Subject) -> Finding:
-        own = subject.setting.task
+        own = subject.run_context.task
         tasks = {name: make_task(parse_task_section(name)) for name in self.options.task}
         # First what may not be there: nobody should wait for that.
         others = [Source(OWN, name, own, self.sample_other_generator(name, subject, own)) for name in self.options.generator]
@@ -86,7 +86,7 @@ class Transfer(Suite):
         return bar_chart("the verifier on solutions of", names, [*bars, trivial], value_range=(0, 1))
 
     def iterate_sources(self, subject: Subject, others: Sequence[Source], tasks: Mapping[str, Task]) -> Iterator[Source]:
-        own = subject.setting.task
+        own = subject.run_context.task
         yield Source(OWN, ITSELF, own, self.sample_solutions(subject, own))
         if subject.is_trained:
             yield Source(OWN, "its start", own, self.sample_solutions(subject, own, "ref"))
@@ -97,27 +97,29 @@ class Transfer(Suite):
             yield Source(name, ITSELF, task, self.sample_solutions(subject, task))
             yield from self.make_task_solutions(subject, name, task)
 
-    def sample_solutions(self, subject: Subject, task: Task, tag: str = "live") -> Traces:
-        table, problems = draw_held_out(subject, task, self.options.split, self.options.problems)
-        return table.ask(subject.solver, problems, self.options.samples, tag=tag)
+    def sample_solutions(self, subject: Subject, task: Task, tag: str = "live") -> Rollouts:
+        ctx, problems = draw_held_out(subject, task, self.options.split, self.options.problems)
+        return ctx.ask(subject.solver, problems, self.options.samples, tag=tag)
 
-    def sample_other_generator(self, name: str, subject: Subject, task: Task) -> Traces:
+    def sample_other_generator(self, name: str, subject: Subject, task: Task) -> Rollouts:
         """Sample another generator's solutions of the same problems, with the same random keys."""
         assert subject.another is not None, "who measures transfer can open other generators"
         with subject.another(name) as other:
-            mine, theirs = (s.setting.roles[s.solver].dialect for s in (subject, other))
+            mine, theirs = (s.run_context.roles[s.solver].dialect for s in (subject, other))
             if mine != theirs:
                 raise ConfigError(f"'{name}' writes in the {theirs} dialect, which a verifier of the {mine} one cannot read")
-            return self.sample_solutions(replace(other, setting=replace(other.setting, seed=subject.setting.seed)), task)
+            return self.sample_solutions(
+                replace(other, run_context=replace(other.run_context, seed=subject.run_context.seed)), task
+            )
 
     def make_task_solutions(self, subject: Subject, name: str, task: Task) -> Iterator[Source]:
         """Yield the task's own solutions, about half of them right, if it can write them."""
         split = self.options.split
         bench = make_bench(
-            task, subject.setting.roles[subject.solver], count_held_out(task, split, self.options.problems), split
+            task, subject.run_context.roles[subject.solver], count_held_out(task, split, self.options.problems), split
         )
         if bench:
-            yield Source(name, "the task", task, Traces(bench))
+            yield Source(name, "the task", task, Rollouts(bench))
 
 
 def parse_task_section(text: str) -> dict[str, Any]:
@@ -128,13 +130,13 @@ def parse_task_section(text: str) -> dict[str, Any]:
 
 def measure_source(subject: Subject, source: Source) -> Row:
     """Measure the verifier on these solutions: verdicts, ranking and first errors, with trivial baselines."""
-    table = subject.make_context(source.made)
-    checks = Traces(check for group in subject.verify_solutions(table, source.solutions) for check in group)
+    ctx = subject.make_context(source.made)
+    checks = Rollouts(check for group in subject.verify_solutions(ctx, source.solutions) for check in group)
     found = judge_metrics(checks)
     row: Row = {"solutions": len(source.solutions), "accuracy": mean(source.solutions.correct)}
-    known = [c for c in checks if c.subject.correct == c.subject.correct]
-    hits = [c.reading.value.final is (c.subject.correct == 1.0) for c in known]
-    right, items = [c.subject.correct == 1.0 for c in known], [c.problem.id for c in known]
+    known = [c for c in checks if c.target.correct == c.target.correct]
+    hits = [c.parsed.value.final is (c.target.correct == 1.0) for c in known]
+    right, items = [c.target.correct == 1.0 for c in known], [c.problem.id for c in known]
     interval = class_interval(hits, right, items, lambda a, b: (a + b) / 2)
     row |= with_interval("balanced_accuracy", found["balanced_accuracy"], interval)
     row |= {key: found[key] for key in ("accuracy_on_right", "accuracy_on_wrong", "positive_rate", "unparsed_rate")}
@@ -142,10 +144,10 @@ def measure_source(subject: Subject, source: Source) -> Row:
     return row | first_error_metrics(checks)
 
 
-def first_error_metrics(checks: Traces) -> Row:
+def first_error_metrics(checks: Rollouts) -> Row:
     """Compute the F1 of first errors over solutions whose steps have a known truth."""
-    stepped = [(c, grade) for c in checks if (grade := c.subject.grade) is not None and grade.steps]
-    predictions = [find_first_wrong(c.reading.value.steps) for c, _ in stepped]
+    stepped = [(c, grade) for c in checks if (grade := c.target.grade) is not None and grade.steps]
+    predictions = [find_first_wrong(c.parsed.value.steps) for c, _ in stepped]
     labels = [-1 if grade.first_error is None else grade.first_error for _, grade in stepped]
     found = process_f1(predictions, labels)
     items = [c.problem.id for c, _ in stepped]

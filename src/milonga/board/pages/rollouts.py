@@ -43,10 +43,10 @@ def make_query(filters: Filters, turn: str = "turn") -> dict[str, Any]:
     return {turn: filters.turn, "flag": sorted(filters.flags), "q": filters.text}
 
 
-async def show_traces(board: Board, card: Card, filters: Filters, start: Cursor | None) -> None:
-    traces = board.open_traces(card)
-    turns = await asyncio.to_thread(traces.list_turns)
-    found = await asyncio.to_thread(traces.list_problems, filters, start, PAGE, SEARCH_S)
+async def show_rollouts(board: Board, card: Card, filters: Filters, start: Cursor | None) -> None:
+    rollouts = board.open_rollouts(card)
+    turns = await asyncio.to_thread(rollouts.list_turns)
+    found = await asyncio.to_thread(rollouts.list_problems, filters, start, PAGE, SEARCH_S)
     room = PAGE - len(found.groups)
     with page_frame(f"{card.name}: what the models wrote", make_url("run", card.name)):
         show_filters(card, filters, turns)
@@ -63,7 +63,7 @@ async def show_traces(board: Board, card: Card, filters: Filters, start: Cursor 
         """Continue the search until the page is full; after that, only check for newer turns."""
         nonlocal found, room
         if found.after is not None and room > 0:
-            found = await asyncio.to_thread(traces.list_problems, filters, found.after, room, SEARCH_S)
+            found = await asyncio.to_thread(rollouts.list_problems, filters, found.after, room, SEARCH_S)
             room -= len(found.groups)
             with groups:
                 for group in found.groups:
@@ -73,10 +73,10 @@ async def show_traces(board: Board, card: Card, filters: Filters, start: Cursor 
                 show_ending(card, filters, found, room)
         if found.after is None or room == 0:
             timer.interval = EVERY
-        now = await asyncio.to_thread(traces.list_turns)
+        now = await asyncio.to_thread(rollouts.list_turns)
         if start is None and now[:1] != turns[:1] and not newer.default_slot.children:
             with newer:
-                add_link("Newer turns are there: show them", make_url("traces", card.name, **make_query(filters)))
+                add_link("Newer turns are there: show them", make_url("rollouts", card.name, **make_query(filters)))
 
     timer = ui.timer(SEARCH_AGAIN_S, go_on, immediate=False)
 
@@ -87,8 +87,8 @@ def show_filters(card: Card, filters: Filters, turns: Sequence[int]) -> None:
             here = flag in filters.flags
             changed = filters.flags - {flag} if here else filters.flags | {flag}
             query = make_query(Filters(filters.turn, frozenset(changed), filters.text))
-            add_link(LABELS[flag], make_url("traces", card.name, **query), "chip on" if here else "chip", title=meaning)
-        with add_box("search", "form", action=make_url("traces", card.name), method="get"):
+            add_link(LABELS[flag], make_url("rollouts", card.name, **query), "chip on" if here else "chip", title=meaning)
+        with add_box("search", "form", action=make_url("rollouts", card.name), method="get"):
             for flag in sorted(filters.flags):
                 add_box("", "input", type="hidden", name="flag", value=flag)
             with add_box("", "select", name="turn", aria_label="turn", data_act="submit"):
@@ -135,29 +135,29 @@ def show_ending(card: Card, filters: Filters, found: Listing, room: int) -> None
     for text in found.broken:
         add_text(text, "note")
     if found.oldest is None:
-        add_text("No traces of that: they are kept every few turns (--set keep.traces_every=1 for each).", "note")
+        add_text("No rollouts of that: they are kept every few turns (--set keep.rollouts_every=1 for each).", "note")
     elif found.after is None:
         add_text("This is all that fits." if room else "", "note")
     elif room:
         add_text(f"searching, down to turn {found.oldest} so far", "note")
     if found.after is not None:
-        add_link("More ( n )", make_url("traces", card.name, **make_query(filters), after=found.after), "button", rel="next")
+        add_link("More ( n )", make_url("rollouts", card.name, **make_query(filters), after=found.after), "button", rel="next")
 
 
 async def show_problem(board: Board, card: Card, turn: str, problem: str, filters: Filters, opened: str | None) -> None:
-    up = make_url("traces", card.name, **make_query(filters))
-    traces = board.open_traces(card)
+    up = make_url("rollouts", card.name, **make_query(filters))
+    rollouts = board.open_rollouts(card)
     at = int(turn) if turn.isdecimal() and len(turn) < 13 else -1
     try:
-        found = await asyncio.to_thread(traces.load_transcript, at, problem)
-        following = await asyncio.to_thread(traces.find_next_problem, filters, at, problem)
+        found = await asyncio.to_thread(rollouts.load_transcript, at, problem)
+        following = await asyncio.to_thread(rollouts.find_next_problem, filters, at, problem)
     except Exception as error:
         with page_frame("cannot be read", up):
-            add_text(f"The traces of turn {at} cannot be read: {error}", "note")
+            add_text(f"The rollouts of turn {at} cannot be read: {error}", "note")
         return
     with page_frame(f"{card.name}: turn {at}", up):
         if found is None:
-            add_text(f"There is no problem '{problem}' in the traces of turn {at}.", "note")
+            add_text(f"There is no problem '{problem}' in the rollouts of turn {at}.", "note")
             return
         show_transcript(found, opened)
         if following is not None:

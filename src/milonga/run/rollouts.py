@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from milonga.errors import RunFolderError
 from milonga.run.files import translate_disk_errors
-from milonga.types import Floats, Segment, Trace, Verification
+from milonga.types import Floats, Segment, Rollout, Verification
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -31,7 +31,7 @@ def make_schema() -> pa.Schema:
     return pa.schema(
         {
             "id": text,
-            "seat": text,
+            "agent": text,
             "problem": text,
             "question": text,
             "about": pa.list_(text),
@@ -64,16 +64,16 @@ def make_schema() -> pa.Schema:
     )
 
 
-def write_traces(path: Path, traces: Iterable[Trace], advantages: Mapping[str, Floats] | None = None) -> None:
+def write_rollouts(path: Path, rollouts: Iterable[Rollout], advantages: Mapping[str, Floats] | None = None) -> None:
     """Write rollouts to a parquet file.
 
     advantages: by rollout id, one float array per rollout, aligned with its ids; rollouts without any are written with null.
     """
     import pyarrow as pa
 
-    credit, rows = advantages or {}, add_earlier_turns(traces)
+    credit, rows = advantages or {}, add_earlier_turns(rollouts)
     shaped = collect_versions(rows)
-    made = [to_row(trace, credit.get(trace.id)) | {"versions": shaped[trace.id]} for trace in rows]
+    made = [to_row(rollout, credit.get(rollout.id)) | {"versions": shaped[rollout.id]} for rollout in rows]
     write_table(path, pa.Table.from_pylist(made, schema=make_schema()))
 
 
@@ -88,14 +88,14 @@ def write_table(path: Path, table: pa.Table) -> None:
         draft.replace(path)
 
 
-def add_earlier_turns(traces: Iterable[Trace]) -> list[Trace]:
+def add_earlier_turns(rollouts: Iterable[Rollout]) -> list[Rollout]:
     """Add the earlier turns of conversations, each once and before the turns that follow. Their texts and grades are in no
     other row."""
-    traces = list(traces)
-    written = {trace.id for trace in traces}
-    out: list[Trace] = []
-    for trace in traces:
-        turns = [trace]
+    rollouts = list(rollouts)
+    written = {rollout.id for rollout in rollouts}
+    out: list[Rollout] = []
+    for rollout in rollouts:
+        turns = [rollout]
         while (before := turns[0].earlier_conversation) is not None and before.id not in written:
             turns.insert(0, before)
             written.add(before.id)
@@ -103,19 +103,19 @@ def add_earlier_turns(traces: Iterable[Trace]) -> list[Trace]:
     return out
 
 
-def collect_versions(traces: Sequence[Trace]) -> dict[str, list[tuple[str, int]]]:
+def collect_versions(rollouts: Sequence[Rollout]) -> dict[str, list[tuple[str, int]]]:
     """Collect, by rollout id, the version of every policy that shaped a rollout: its author, its targets' and its judges'."""
     found: dict[str, dict[str, int]] = {}
-    for trace in traces:
-        parts = [s for each in (trace, *trace.about) for s in each.segments]
+    for rollout in rollouts:
+        parts = [s for each in (rollout, *rollout.targets) for s in each.segments]
         mine = {s.policy: s.version for s in parts if s.policy is not None and s.version is not None}
-        found[trace.id] = mine | found.get(trace.id, {})
-        for subject in trace.about:
-            found[subject.id] = mine | found.get(subject.id, {})
+        found[rollout.id] = mine | found.get(rollout.id, {})
+        for target in rollout.targets:
+            found[target.id] = mine | found.get(target.id, {})
     return {id: sorted(versions.items()) for id, versions in found.items()}
 
 
-def read_traces(path: Path, columns: Sequence[str] | None = None, most: int | None = None) -> list[dict[str, Any]]:
+def read_rollouts(path: Path, columns: Sequence[str] | None = None, most: int | None = None) -> list[dict[str, Any]]:
     """Read the rows of a file, or some of their columns. If there are more than `most` rows, only the last whole problems."""
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -144,32 +144,32 @@ def select_last_problems(table: Any, most: int) -> Any:
     return table.filter(pc.is_in(table["problem"], value_set=pa.array(kept)))
 
 
-def to_row(trace: Trace, advantages: Floats | None = None) -> dict[str, Any]:
-    value = trace.reading.value
+def to_row(rollout: Rollout, advantages: Floats | None = None) -> dict[str, Any]:
+    value = rollout.parsed.value
     said = value if isinstance(value, Verification) else None
-    if advantages is not None and len(advantages) != len(trace.ids):
+    if advantages is not None and len(advantages) != len(rollout.ids):
         advantages = None  # a train batch may hold a slice of a rollout under the same id
-    made = find_author_segment(trace)
+    made = find_author_segment(rollout)
     return {
-        "id": trace.id,
-        "seat": trace.seat,
-        "problem": trace.problem.id,
-        "question": trace.problem.text,
-        "about": [about.id for about in trace.about],
-        "text": trace.text,
-        "ids": trace.ids.tolist(),
-        "logprobs": trace.logprobs.astype("float32").tolist() if trace.length else None,
+        "id": rollout.id,
+        "agent": rollout.agent,
+        "problem": rollout.problem.id,
+        "question": rollout.problem.text,
+        "about": [target.id for target in rollout.targets],
+        "text": rollout.text,
+        "ids": rollout.ids.tolist(),
+        "logprobs": rollout.logprobs.astype("float32").tolist() if rollout.length else None,
         "advantages": None if advantages is None else advantages.astype("float32").tolist(),
-        "chars": None if trace.chars is None else trace.chars.tolist(),
-        "trained_from": min((s.start for s in trace.segments if s.trained), default=len(trace.ids)),
-        "turns": [list(span) for span in trace.turn_spans],
+        "chars": None if rollout.chars is None else rollout.chars.tolist(),
+        "trained_from": min((s.start for s in rollout.segments if s.trained), default=len(rollout.ids)),
+        "turns": [list(span) for span in rollout.turn_spans],
         "policy": None if made is None else made.policy,
         "version": None if made is None else made.version,
-        "step_ends": [end for _, end in trace.steps],
+        "step_ends": [end for _, end in rollout.steps],
         "step_chars": list(getattr(value, "ends", ())),
-        "finish": trace.finish,
-        "invalid": trace.reading.invalid,
-        "format": float(trace.reading.format),
+        "finish": rollout.finish,
+        "invalid": rollout.parsed.invalid,
+        "format": float(rollout.parsed.format),
         "answer": getattr(value, "answer", None),
         "verification": said is not None,
         "final_verdict": getattr(value, "final", None),
@@ -177,15 +177,15 @@ def to_row(trace: Trace, advantages: Floats | None = None) -> dict[str, Any]:
         "score": said.score if said else None,
         "step_scores": list_or_none(said.step_scores) if said else None,
         "contradiction": is_contradiction(said.final, said.steps) if said else None,
-        "fooled": is_fooled(said.final, get_target_correct(trace.about)) if said else None,
-        "correct": None if trace.grade is None else trace.grade.correct,
-        "step_truth": None if trace.grade is None else list_or_none(trace.grade.steps),
+        "fooled": is_fooled(said.final, get_target_correct(rollout.targets)) if said else None,
+        "correct": None if rollout.grade is None else rollout.grade.correct,
+        "step_truth": None if rollout.grade is None else list_or_none(rollout.grade.steps),
     }
 
 
-def find_author_segment(trace: Trace) -> Segment | None:
+def find_author_segment(rollout: Rollout) -> Segment | None:
     """Find the segment that a policy wrote: the first trained one, or the last one if none is trained."""
-    written = [segment for segment in trace.segments if segment.policy is not None]
+    written = [segment for segment in rollout.segments if segment.policy is not None]
     return next((segment for segment in written if segment.trained), written[-1] if written else None)
 
 
@@ -198,9 +198,9 @@ def is_contradiction(final: bool | None, steps: Iterable[bool] | None) -> bool |
     return None if final is None or steps is None else final != all(steps)
 
 
-def get_target_correct(about: tuple[Trace, ...]) -> bool | None:
+def get_target_correct(target: tuple[Rollout, ...]) -> bool | None:
     """Whether the single target is correct; None if there are several targets or it has no grade."""
-    return about[0].grade.correct if len(about) == 1 and about[0].grade is not None else None
+    return target[0].grade.correct if len(target) == 1 and target[0].grade is not None else None
 
 
 def is_fooled(final: bool | None, correct: bool | None) -> bool | None:
