@@ -32,7 +32,7 @@ import pyarrow as pa
 
 from milonga.board.browse import Filters, Rollouts
 from milonga.board.catalogue import Catalogue
-from milonga.run.rollouts import make_schema, write_table
+from milonga.runfolder.rollouts import make_schema, write_table
 from shapes import conditions, keep
 
 EACH = 8

@@ -27,13 +27,13 @@ import numpy as np
 import torch
 
 from milonga.api import make_engine
+from milonga.context import Context
 from milonga.engine import Completion, Decoding, Request
 from milonga.engine.local import LocalEngine
 from milonga.loop import Loop
 from milonga.resolve import resolve
-from milonga.run.console import LiveView
-from milonga.run.folder import RunFolder
-from milonga.context import Context
+from milonga.runfolder.console import LiveView
+from milonga.runfolder.folder import RunFolder
 from shapes import SHAPES, conditions, keep, make_policy, spread, timed
 
 Calls = list[tuple[str, list[Request], Decoding, str]]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 
-from milonga.sandbox.expressions import evaluate
+from milonga.tasks.expressions import evaluate
 
 PROGRAMS = 20_000
 ARGUMENTS = {"a": [3, 1, 4, 1, 5]}

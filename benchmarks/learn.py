@@ -32,7 +32,7 @@ from milonga.engine.local.models import resolve_model_path
 from milonga.engine.local.packed import working
 from milonga.engine.local.policy import Policy
 from milonga.objectives import make_objective
-from milonga.types import TrainBatch, Problem, Parsed, Segment, Rollout, Rollouts
+from milonga.types import Parsed, Problem, Rollout, Rollouts, Segment, TrainBatch
 from shapes import ENDS, QWEN, QWEN_7B, SMOLLM, TINY, conditions, keep, peaks, repeated, spread, wait
 
 LEARNERS = {"qwen2.5-1.5b": QWEN, "qwen2.5-7b": QWEN_7B, "smollm2-135m": SMOLLM}

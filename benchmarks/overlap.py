@@ -24,10 +24,10 @@ from typing import Any
 
 from milonga.api import make_engine, run
 from milonga.config import PlacementSection
+from milonga.context import Context, RunContext
 from milonga.engine.ray import cluster
 from milonga.resolve import resolve
-from milonga.run.files import JsonLines
-from milonga.context import RunContext, Context
+from milonga.runfolder.files import JsonLines
 from milonga.types import Rollouts
 from shapes import conditions, keep, spread
 

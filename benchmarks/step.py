@@ -32,7 +32,7 @@ from milonga.engine.local.learner import compute_token_logprobs, make_micro_batc
 from milonga.engine.local.models import resolve_model_path
 from milonga.engine.local.packed import working
 from milonga.objectives import make_objective
-from milonga.types import TrainBatch, Problem, Parsed, Segment, Solution, Rollout, Rollouts
+from milonga.types import Parsed, Problem, Rollout, Rollouts, Segment, Solution, TrainBatch
 from shapes import keep
 
 ROWS, PROMPT, COMPLETION = 256, 16, 64

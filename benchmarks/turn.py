@@ -33,8 +33,8 @@ from milonga.api import make_engine
 from milonga.engine.local import LocalEngine
 from milonga.loop import Loop
 from milonga.resolve import resolve
-from milonga.run.console import LiveView
-from milonga.run.folder import RunFolder
+from milonga.runfolder.console import LiveView
+from milonga.runfolder.folder import RunFolder
 from milonga.types import TrainBatch
 from shapes import conditions, keep, spread, timed
 

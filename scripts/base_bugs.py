@@ -13,10 +13,10 @@ import random
 from functools import lru_cache
 from itertools import count
 
+from milonga.randomness import keyed_rng
 from milonga.roles import StepSolver
 from milonga.roles.demonstrate import Example, make_solver_example
-from milonga.roles.repairs import Injector, make_injector_request
-from milonga.tasks import make_keyed_rng
+from milonga.systems.self_play_swe.roles import Injector, make_injector_request
 from milonga.tasks.bugs import Bugs, BugsOptions
 from milonga.tasks.bugs_checks import CHECKS, Injection, Requirements
 from milonga.tasks.bugs_tiny import (
@@ -90,7 +90,7 @@ def main() -> None:
     engine = LocalEngine({"p": PolicySection(model=args.model)}, args.device, 512, 100)
     task = Bugs()
     problems = [task.problem("dev", n) for n in range(args.count)]
-    ways = [make_keyed_rng("way", n).choice(["history", "removal"]) for n in range(args.count)]
+    ways = [keyed_rng("way", n).choice(["history", "removal"]) for n in range(args.count)]
     asked = [
         make_injector_request(p, way, task.repositories.render_for_injector(p.data["bug"].repository))
         for p, way in zip(problems, ways, strict=True)

@@ -13,12 +13,12 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from milonga.randomness import keyed_rng
 from milonga.roles import StepSolver, StepVerifier
 from milonga.roles.demonstrate import Example, make_solver_example, make_verifier_example
-from milonga.roles.programs import Abducer, Deducer, Inducer, InputProposer, ProgramProposer, Question
-from milonga.roles.tester import Tester, parse_arguments
 from milonga.sandbox.values import InvalidValue, parse_literal, to_canonical
-from milonga.tasks import make_keyed_rng
+from milonga.systems.absolute_zero.roles import Abducer, Deducer, Inducer, InputProposer, ProgramProposer, Question
+from milonga.systems.cure.roles import Tester, parse_arguments
 from milonga.tasks.code import Code, CodeOptions, restore_row
 from milonga.tasks.code_words import call_program, draw_arguments, infer_signature, render_arguments, render_value
 from milonga.types import Problem, Prompt, Split
@@ -204,7 +204,7 @@ def main() -> None:
 
     engine = LocalEngine({"p": PolicySection(model=args.model)}, args.device, 512, 200)
     for role, (teacher, _) in ROLES.items():
-        items = [teacher("dev", n, make_keyed_rng("measure", role, n)) for n in range(args.count)]
+        items = [teacher("dev", n, keyed_rng("measure", role, n)) for n in range(args.count)]
         contexts = engine.encode_all("p", [item.prompt for item in items])
         requests = [Request(context, n) for n, context in enumerate(contexts)]
         shares = {}

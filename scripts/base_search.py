@@ -11,10 +11,11 @@ import argparse
 import random
 from functools import cache
 
+from milonga.randomness import keyed_rng
 from milonga.roles import Searcher, SearchProposer, SearchReader
 from milonga.roles.demonstrate import Example
 from milonga.roles.search_talks import Talk, demonstrate_proposal, demonstrate_search, make_reader_example, search_partner
-from milonga.tasks import Search, make_keyed_rng
+from milonga.tasks import Search
 from milonga.tasks.search import SearchOptions
 from milonga.types import Problem, Rollouts
 
@@ -50,11 +51,11 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=200, help="problems for each figure")
     parser.add_argument("--device", default="cpu")
     args = parser.parse_args()
+    from milonga.context import Context, RunContext
     from milonga.pair import make_engine
-    from milonga.recipes.proposals import verify_by_model
-    from milonga.recipes.search_self_play import SearchSelfPlay
     from milonga.resolve import resolve
-    from milonga.context import RunContext, Context
+    from milonga.systems.search_self_play.proposals import verify_by_model
+    from milonga.systems.search_self_play.recipe import SearchSelfPlay
 
     policies = {"generator": {"model": args.model}}
     plan = resolve([{"recipe": "search_self_play", "dialect": "terse", "device": args.device, "policies": policies}])
@@ -82,7 +83,7 @@ def share_right(talks: Rollouts) -> float:
 def passages(task: Search, problem: Problem) -> list[str]:
     """What a search for each hop returns, among others."""
     assert task.graph is not None
-    rng = make_keyed_rng("passages", problem.id)
+    rng = keyed_rng("passages", problem.id)
     at, *path = problem.text.split()
     shown = rng.sample(task.graph.facts, NOISE)
     for relation in path:

@@ -26,7 +26,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
-from engine_helpers import TINY, kernel_model, train_batch, prompts, requests, section, tokenizer, rollout_of
+from engine_helpers import TINY, kernel_model, prompts, requests, rollout_of, section, tokenizer, train_batch
 from milonga.engine import Completion, Decoding, Request
 from milonga.engine.local import LocalEngine
 from milonga.types import Rollouts

@@ -23,12 +23,12 @@ import numpy as np
 import torch
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
-from engine_helpers import train_batch, requests, section, stirred, rollout_of
+from engine_helpers import requests, rollout_of, section, stirred, train_batch
 from milonga.config import PlacementSection, VllmSection
 from milonga.engine import Completion, Decoding, Engine, Request
 from milonga.engine.local import LocalEngine
 from milonga.engine.local.vllm_sampler import TOLERANCES
-from milonga.types import TrainBatch, Rollouts
+from milonga.types import Rollouts, TrainBatch
 
 LORA = {"rank": 8, "alpha": 16}
 HALF = "bfloat16"

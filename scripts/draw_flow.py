@@ -8,8 +8,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from milonga.run.files import JsonLines
-from milonga.run.flow import compute_reward_flow, to_mermaid
+from milonga.runfolder.files import JsonLines
+from milonga.runfolder.flow import compute_reward_flow, to_mermaid
 
 BEGIN, END = (
     "<!-- reward flow: made by scripts/draw_flow.py from the train batches of a run -->",

@@ -211,7 +211,7 @@ def reached() -> str:
         ["products while learning", f"{found.products:.0%} of the data sheet"],
         ["how often a learner moves its activations", f"{found.traffic:.1f} times"],
         ["a learner's host, for each token", f"{found.read_s * 1e6:.2f} µs"],
-        ["the driver, for each rollout", f"{found.dispatch_s * 1e3:.2f} ms"],
+        ["the driver, for each rollout", f"{found.rollout_s * 1e3:.2f} ms"],
     ]
     return table(["fitted", "*calibrated*"], rows)
 

@@ -10,11 +10,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-from milonga.claims import CLAIMS
 from milonga.comparing.stats import holm
 from milonga.comparing.tables import draw
 from milonga.report.sheets import shorten_arm_names
-from milonga.run.files import JsonLines
+from milonga.runfolder.files import JsonLines
+from milonga.systems.index import CLAIMS
 
 DOCS = Path(__file__).parent.parent / "docs"
 KEPT = {

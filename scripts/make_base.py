@@ -30,10 +30,11 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 import base_bugs
 import base_code
 import base_search
+from milonga.randomness import keyed_rng
 from milonga.roles import StepSolver, StepVerifier
 from milonga.roles.demonstrate import Example, make_solver_example, make_verifier_example
 from milonga.roles.search_talks import Talk
-from milonga.tasks import Chain, LastLetter, Task, make_keyed_rng
+from milonga.tasks import Chain, LastLetter, Task
 from milonga.tasks.chain import ChainOptions
 from milonga.tasks.last_letter import LastLetterOptions
 from milonga.types import Prompt
@@ -104,7 +105,7 @@ def spelt(prompt: Prompt) -> str:
 def examples(job: tuple[str, int, int, int]) -> list[Row]:
     """The rows of one step; a pure function of (base, seed, step, rows)."""
     base, seed, step, rows = job
-    rng = make_keyed_rng("warm", seed, step)
+    rng = keyed_rng("warm", seed, step)
     return [row_of(ROWS[base](rng, step, step * rows + row)) for row in range(rows)]
 
 

@@ -26,7 +26,7 @@ from milonga.cli.app import app
 from milonga.cli.help import parse_examples
 from milonga.config import Config, find_section
 from milonga.objectives import Objective
-from milonga.recipes import RECIPES
+from milonga.systems.index import RECIPES
 from milonga.tasks import TASKS
 
 EXIT = """\
@@ -57,7 +57,7 @@ $XDG_CACHE_HOME/milonga
 """
 PROVIDES = {
     "milonga": milonga.__all__,
-    "milonga.recipes": ["Recipe", "RecipeOptions"],
+    "milonga.systems": ["Recipe", "RecipeOptions"],
     "milonga.table": ["Table"],
     "milonga.roles": ["Role"],
     "milonga.schedule": ["Schedule", "Phase", "always", "alternate", "warm_up", "until"],

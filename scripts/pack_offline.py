@@ -72,7 +72,7 @@ def cut(args: argparse.Namespace) -> None:
         for name in names:
             with file.with_name(name).open("wb") as part:
                 for _ in range(args.mib):
-                    part.write(source.parse(BLOCK))
+                    part.write(source.read(BLOCK))
     listed = [f"{checksum(file.with_name(name))}  {name}" for name in [*names, file.name]]
     checksums(file).write_text("\n".join(listed) + "\n")
     print(f"{len(names)} parts and {checksums(file).name}; there, in the same folder:")
@@ -110,7 +110,7 @@ def checksums(file: Path) -> Path:
 
 def blocks(file: Path) -> Iterator[bytes]:
     with file.open("rb") as source:
-        while block := source.parse(BLOCK):
+        while block := source.read(BLOCK):
             yield block
 
 

@@ -14,7 +14,7 @@ matplotlib.use("Agg")
 from matplotlib import pyplot as plt
 
 from milonga.report.curves import TITLES
-from milonga.run.record import read_record
+from milonga.runfolder.record import read_record
 
 
 def main() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from helpers import make_rollout
-from milonga.types import Grade, Parsed, Solution, Rollout, Verification
+from milonga.types import Grade, Parsed, Rollout, Solution, Verification
 
 CONFIG = 'recipe = "tango"\nseed = {seed}\nturns = 5\ndialect = "terse"\n[task]\nname = "chain"\n'
 

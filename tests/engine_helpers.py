@@ -28,7 +28,7 @@ from milonga.config import LoraSection, PolicySection
 from milonga.engine import Completion, Decoding, Request
 from milonga.engine.local import LocalEngine
 from milonga.objectives import Objective, make_objective
-from milonga.types import Floats, TrainBatch, Problem, Parsed, Segment, Rollout, Rollouts
+from milonga.types import Floats, Parsed, Problem, Rollout, Rollouts, Segment, TrainBatch
 
 torch.set_num_threads(1)
 
@@ -212,7 +212,7 @@ def rollout(
     )
 
 
-def rollouts(engine: LocalEngine, count: int = 8, tokens: int = 10, temperature: float = 1.0, seed: int = 0) -> Rollouts:
+def sample_rollouts(engine: LocalEngine, count: int = 8, tokens: int = 10, temperature: float = 1.0, seed: int = 0) -> Rollouts:
     """What policy `p` samples itself: the rows of a policy gradient."""
     contexts = prompts(count, seed)
     done = engine.sample("p", requests(contexts, seed), Decoding(tokens, temperature))

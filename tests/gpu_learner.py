@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
-from engine_helpers import TINY, gap, gradients, train_batch, mixed_rows, section, stirred, tokenizer
+from engine_helpers import TINY, gap, gradients, mixed_rows, section, stirred, tokenizer, train_batch
 from milonga.engine.local import LocalEngine, learner, packed
 from milonga.engine.local.shapes import explain_misfit
 from milonga.errors import MissingExtra

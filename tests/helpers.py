@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from hypothesis import settings
 
-from milonga.types import Grade, Problem, Parsed, Segment, Solution, Rollout, Rollouts
+from milonga.types import Grade, Parsed, Problem, Rollout, Rollouts, Segment, Solution
 
 PROPERTY = settings(derandomize=True, deadline=None, max_examples=100)
 """Property tests are deterministic: the same examples on every machine."""

@@ -13,12 +13,12 @@ import ray
 import torch
 from safetensors.torch import load_file
 
-from engine_helpers import train_batch, mixed_rows, section, soft_folder
+from engine_helpers import mixed_rows, section, soft_folder, train_batch
 from milonga.config import PlacementSection, PolicySection
 from milonga.engine.local import LocalEngine
 from milonga.engine.ray import RayEngine, cluster
 from milonga.engine.ray.group import Group
-from milonga.types import TrainBatch, Rollouts
+from milonga.types import Rollouts, TrainBatch
 
 RANK = {"rank": 4}
 WORKERS = {

@@ -15,9 +15,9 @@ from cases import TINY
 from milonga.api import make_engine
 from milonga.loop import Loop
 from milonga.resolve import resolve
-from milonga.run.console import LiveView
-from milonga.run.files import JsonLines
-from milonga.run.folder import RunFolder
+from milonga.runfolder.console import LiveView
+from milonga.runfolder.files import JsonLines
+from milonga.runfolder.folder import RunFolder
 
 
 @dataclass(frozen=True)

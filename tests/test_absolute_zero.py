@@ -12,12 +12,13 @@ import pytest
 
 from cases import TINY
 from milonga.api import make_engine
+from milonga.context import Context, RunContext
 from milonga.credit.difficulty import graded_reward, task_proposer_reward
 from milonga.errors import ConfigError
-from milonga.recipes.absolute_zero import AbsoluteZero, compute_source_shares
-from milonga.recipes.program_buffers import Buffers, make_initial_state
-from milonga.recipes.program_proposals import PROPOSERS, SOLVERS, TaskMaker, compute_solve_rates
-from milonga.recipes.self_programs import (
+from milonga.resolve import Plan, resolve
+from milonga.sandbox.values import to_canonical
+from milonga.systems.absolute_zero.buffers import Buffers, make_initial_state
+from milonga.systems.absolute_zero.programs import (
     HELD_OUT,
     UNKNOWN,
     find_held_out_functions,
@@ -25,13 +26,12 @@ from milonga.recipes.self_programs import (
     make_worked_example,
     run_drafts,
 )
-from milonga.resolve import Plan, resolve
-from milonga.sandbox.values import to_canonical
-from milonga.context import RunContext, Context
+from milonga.systems.absolute_zero.proposals import PROPOSERS, SOLVERS, TaskMaker, compute_solve_rates
+from milonga.systems.absolute_zero.recipe import AbsoluteZero, compute_source_shares
 from milonga.tasks.base import assign_split
 from milonga.tasks.code import Code, CodeOptions
 from milonga.tasks.code_questions import KINDS, Kind, Worked, is_one_function, make_question_data, remove_comments
-from milonga.types import Grade, TrainBatch, Problem, Rollout, Rollouts
+from milonga.types import Grade, Problem, Rollout, Rollouts, TrainBatch
 from sandbox_helpers import opened
 from short import SHORT, assert_resumes
 
@@ -260,7 +260,7 @@ def test_where_a_proposer_aims(probes: int, extreme: float, best: float) -> None
 # The train batch of a turn whose outcomes are written by hand.
 
 
-def rollouts(p: Plan) -> tuple[Context, Rollouts]:
+def sample_rollouts(p: Plan) -> tuple[Context, Rollouts]:
     """Four proposals of each kind, the first invalid, the others solved by none, half and all of two probes; four answers of
     each kind: right, wrong, unreadable, and one that nobody could grade."""
     one, rows = ctx(p), list[Rollout]()
@@ -270,16 +270,16 @@ def rollouts(p: Plan) -> tuple[Context, Rollouts]:
         probes = one.ask(SOLVERS[kind], asked, 2)
         answers = one.ask(SOLVERS[kind], [make_question(one, kind, TRIPLED, f"{kind}/{n}", 2) for n in range(4)])
         for rollout, correct in zip([*probes, *answers], [0, 0, 1, 0, 1, 1, 1, 0, 0, None], strict=True):
-            rollout.parsed = p.roles[rollout.agent].parse("1\n#1")
+            rollout.parsed = p.roles[rollout.agent].parse("1\n#1", None)
             rollout.grade = Grade(None if correct is None else bool(correct))
-        answers[2].parsed = p.roles[SOLVERS[kind]].parse("")
+        answers[2].parsed = p.roles[SOLVERS[kind]].parse("", None)
         rows += [*proposals, *probes, *answers]
     return one, Rollouts(rows)
 
 
 def train_batch_of(**options: Any) -> TrainBatch:
     p = plan(**options)
-    (train_batch,) = p.recipe.credit(*rollouts(p))
+    (train_batch,) = p.recipe.credit(*sample_rollouts(p))
     return train_batch
 
 
@@ -333,7 +333,7 @@ def test_the_arms() -> None:
 
 def test_a_probe_that_nobody_could_grade_drops_its_proposal() -> None:
     p = plan()
-    one, rows = rollouts(p)
+    one, rows = sample_rollouts(p)
     probe = next(t for t in rows if t.problem.source is not None and t.agent == "deducer")
     probe.grade = Grade(None)
     assert math.isnan(compute_solve_rates(rows)[str(probe.problem.source)])
@@ -342,7 +342,7 @@ def test_a_probe_that_nobody_could_grade_drops_its_proposal() -> None:
 
 
 def test_sources_name_who_paid() -> None:
-    _, rows = rollouts(plan())
+    _, rows = sample_rollouts(plan())
     some = rows.select(lambda t: t.agent in ("abduction_proposer", "abducer") and t.problem.source is None)
     assert compute_source_shares(some, compute_solve_rates(rows)) == {"execution": 5 / 8, "abducer": 3 / 8}
 
@@ -410,9 +410,9 @@ def test_the_solver_trains_on_what_was_there_before_this_turn(lag: int, monkeypa
 @pytest.mark.parametrize(("admission", "kept"), [("all", {0.0, 0.5, 1.0}), ("non_one", {0.0, 0.5}), ("non_extremes", {0.5})])
 def test_what_is_admitted(admission: str, kept: set[float], monkeypatch: pytest.MonkeyPatch) -> None:
     p = plan(admission=admission)
-    recipe, (_, rows) = recipe_of(p), rollouts(p)
-    proposals = rows.select(lambda t: t.agent == "deduction_proposer")
-    probes = rows.select(lambda t: t.agent == "deducer" and t.problem.source is not None)
+    recipe, (_, rows) = recipe_of(p), sample_rollouts(p)
+    proposals = rows.of("deduction_proposer")
+    probes = rows.of("deducer").select(lambda t: t.problem.source is not None)
     good = {t.id: w for t, w in zip(list(proposals)[1:], numbered(range(3)), strict=True)}
     monkeypatch.setattr(TaskMaker, "probe_proposals", lambda *given: (proposals, good, probes))
     recipe.make_task_maker(recipe.state).propose(ctx(p), "deduction", 4)

@@ -18,15 +18,15 @@ import milonga
 from cases import FAST, TINY
 from helpers import PROPERTY
 from milonga.api import make_engine
+from milonga.context import Context, RunContext
 from milonga.credit import mark_best_rows, term_weights
 from milonga.objectives import make_objective
 from milonga.objectives.losses import Denominators, Rows, pair_loss
-from milonga.recipes.apo import Apo
-from milonga.recipes.preferences import align_pairs, assign_learner, make_human_pair, write_solution
+from milonga.patterns.preference_pairs import align_pairs, assign_learner, make_human_pair, write_solution
 from milonga.resolve import Plan, resolve
-from milonga.run.files import JsonLines
-from milonga.context import RunContext, Context
-from milonga.types import TrainBatch, Rollouts
+from milonga.runfolder.files import JsonLines
+from milonga.systems.apo.recipe import Apo
+from milonga.types import Rollouts, TrainBatch
 
 
 @cache

@@ -15,11 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cases import TINY
-from engine_helpers import constant, engine_of, train_batch, model_folder, rollouts, same_bits, weights
+from engine_helpers import constant, engine_of, model_folder, same_bits, sample_rollouts, train_batch, weights
 from helpers import PROPERTY
 from milonga.api import make_engine
 from milonga.config import merge
-from milonga.credit import AttackReward, balanced_accuracy
+from milonga.context import Context, RunContext
 from milonga.errors import ConfigError
 from milonga.objectives import make_objective
 from milonga.objectives.losses import (
@@ -30,7 +30,11 @@ from milonga.objectives.losses import (
     extrapolate_gradient,
     value_loss,
 )
-from milonga.recipes.attacks import (
+from milonga.randomness import keyed_rng
+from milonga.resolve import Plan, resolve
+from milonga.roles import DIALECTS, Dialect, StepSolver
+from milonga.roles.slices import split_into_slices
+from milonga.systems.aprm.attacks import (
     attack_metrics,
     build_step_prefix,
     check_rewritten_step,
@@ -41,12 +45,10 @@ from milonga.recipes.attacks import (
     sample_gold_steps,
     slice_correct_steps,
 )
-from milonga.resolve import Plan, resolve
-from milonga.roles import DIALECTS, Corruptor, Dialect, StepSolver
-from milonga.roles.slices import split_into_slices
-from milonga.context import RunContext, Context
-from milonga.tasks import make_keyed_rng, make_task
-from milonga.types import Problem, Parsed, Solution, Rollout, Rollouts
+from milonga.systems.aprm.credit import AttackReward, balanced_accuracy
+from milonga.systems.aprm.roles import Corruptor
+from milonga.tasks import make_task
+from milonga.types import Parsed, Problem, Rollout, Rollouts, Solution
 from test_resume import assert_same, die, finish, whole
 
 # -- The toy game ----------------------------------------------------------------------------------
@@ -107,7 +109,7 @@ def seen_by_the_optimiser(engine: Any, one: Any) -> list[torch.Tensor]:
 def test_the_optimiser_is_handed_twice_the_gradient_less_the_one_before(tmp_path: Path) -> None:
     folder = model_folder(tmp_path)
     plain, ahead = engine_of(folder, grad_clip=1e9), engine_of(folder, grad_clip=1e9, optimism=True)
-    rollouts = rollouts(plain)
+    rollouts = sample_rollouts(plain)
     train_batches = [train_batch(rollouts, values) for values in ([1.0, -1.0] * 4, [0.5, 0.5, -0.5, -0.5] * 2, [1.0, -1.0] * 4)]
     g = [seen_by_the_optimiser(plain, one) for one in train_batches]  # no step is taken: all at the same weights
     found = [seen_by_the_optimiser(ahead, one) for one in train_batches]
@@ -118,7 +120,7 @@ def test_the_optimiser_is_handed_twice_the_gradient_less_the_one_before(tmp_path
 
 def test_gradients_are_clipped_after_they_were_combined(tmp_path: Path) -> None:
     ahead = engine_of(model_folder(tmp_path), grad_clip=1e-3, optimism=True)
-    rollouts = rollouts(ahead)
+    rollouts = sample_rollouts(ahead)
     for values in ([1.0, -1.0] * 4, [-1.0, 1.0] * 4):
         found = seen_by_the_optimiser(ahead, train_batch(rollouts, values))
         assert float(torch.cat([f.flatten() for f in found]).norm()) == pytest.approx(1e-3, rel=1e-3)
@@ -126,7 +128,7 @@ def test_gradients_are_clipped_after_they_were_combined(tmp_path: Path) -> None:
 
 def test_a_refused_step_does_not_change_what_is_looked_ahead_from(tmp_path: Path) -> None:
     ahead = engine_of(model_folder(tmp_path), optimism=True)
-    rollouts = rollouts(ahead)
+    rollouts = sample_rollouts(ahead)
     ahead.learn(train_batch(rollouts, [1.0, -1.0] * 4))
     before = [g.clone() for g in ahead.policy("p").gradients or ()]
     report = ahead.learn(replace(train_batch(rollouts, [1.0] * 8), advantages=constant(rollouts, [float("inf")] * 8)))
@@ -136,7 +138,7 @@ def test_a_refused_step_does_not_change_what_is_looked_ahead_from(tmp_path: Path
 def test_the_last_gradient_is_saved_and_forgotten_with_the_optimiser(tmp_path: Path) -> None:
     folder = model_folder(tmp_path)
     one, other = engine_of(folder, optimism=True), engine_of(folder, optimism=True)
-    rollouts = rollouts(one)
+    rollouts = sample_rollouts(one)
     one.learn(train_batch(rollouts, [1.0, -1.0] * 4))
     (tmp_path / "saved").mkdir()
     one.save(tmp_path / "saved")
@@ -202,10 +204,10 @@ def test_every_family_makes_well_formed_steps_that_are_wrong(mod: int) -> None:
     task = make_task({"name": "chain", "ops": 4, "mod": mod})
     made = dict.fromkeys(task.families, 0)
     for problem in task.draw_problems("train", 0, 60):
-        steps = task.demonstrate(problem, make_keyed_rng("x")).steps
+        steps = task.demonstrate(problem, keyed_rng("x")).steps
         for family in task.families:
             for at in range(4):
-                text = task.corrupt_step(problem, steps, at, family, make_keyed_rng(problem.id, family, at))
+                text = task.corrupt_step(problem, steps, at, family, keyed_rng(problem.id, family, at))
                 if text is not None:
                     changed = [*steps[:at], text, *steps[at + 1 :]]
                     truth = task.grade(problem, None, changed).steps
@@ -220,7 +222,7 @@ def test_families_by_hand() -> None:
     steps = ["10+5=15", "15*3=45", "45-4=41"]
 
     def corrupted(family: str, at: int) -> str | None:
-        return task.corrupt_step(problem, steps, at, family, make_keyed_rng(0))
+        return task.corrupt_step(problem, steps, at, family, keyed_rng(0))
 
     assert corrupted("carry_drop", 0) == "10+5=5" and corrupted("carry_drop", 2) == "45-4=51"
     assert corrupted("sign_flip", 0) == "10+5=5" and corrupted("sign_flip", 1) == "15*3=55"
@@ -235,13 +237,11 @@ def test_held_out_families_are_in_no_demonstration() -> None:
     role = Corruptor("terse", held)
     assert set(role.list_allowed_families(task)) == set(task.families) - set(held)
     for problem in task.draw_problems("train", 0, 300):
-        piece, text = role.demonstrate(task, problem, make_keyed_rng("d", problem.id))
+        piece, text = role.demonstrate(task, problem, keyed_rng("d", problem.id))
         assert piece is not None
         value = piece.parsed.value
         steps, at = (*value.before, *value.steps), len(value.before)
-        carry, flip = (
-            task.corrupt_step(problem, steps, at, family, make_keyed_rng(0)) for family in ("carry_drop", "sign_flip")
-        )
+        carry, flip = (task.corrupt_step(problem, steps, at, family, keyed_rng(0)) for family in ("carry_drop", "sign_flip"))
         step = text.removesuffix("\n")
         assert step != carry or step == flip  # with an operand of 5 a flipped sign looks the same
         numbers = re.compile(r"[0-9]+")
@@ -325,7 +325,7 @@ def test_the_scorer_sees_the_rewritten_step_and_never_the_original(dialect: Dial
         assert work.parsed.value.steps == (*value.before, "1+2=REWRITTEN") and work.finish == "length"
         assert build_step_prefix(one, piece).parsed.value.steps == (*value.before, *value.steps)
         # What the solver writes begins just so: a prefix is not another format.
-        solver = one.run_context.roles["generator"]
+        solver = one.run.roles["generator"]
         assert isinstance(solver, StepSolver)
         assert piece.target.text.startswith(build_step_prefix(one, piece).text)
 
@@ -336,8 +336,8 @@ def test_the_oracle_judges_a_step_where_it_stands() -> None:
     for piece in sample_gold_steps(one, 12):
         value = piece.parsed.value
         assert check_rewritten_step(one, piece, value.steps[0]) is True
-        wrong = one.run_context.task.corrupt_step(
-            piece.problem, value.before + value.steps, len(value.before), "digit_slip", make_keyed_rng(0)
+        wrong = one.run.task.corrupt_step(
+            piece.problem, value.before + value.steps, len(value.before), "digit_slip", keyed_rng(0)
         )
         assert wrong is not None and check_rewritten_step(one, piece, wrong) is False
 
@@ -378,11 +378,9 @@ def replace_corruptor(p: Plan, one: Context) -> Rollouts:
     """A play whose corruptor writes random corruptions, and now and then no step."""
     solutions = one.ask("generator", one.problems())
     pieces = [steps[-1] for steps in slice_correct_steps(one, solutions) if steps]
-    role = one.run_context.roles["corruptor"]
+    role = one.run.roles["corruptor"]
     assert isinstance(role, Corruptor)
-    texts = [
-        [role.corrupt_step(p.task, piece, make_keyed_rng(piece.id, k)) for k in range(3)] + ["gibberish"] for piece in pieces
-    ]
+    texts = [[role.corrupt_step(p.task, piece, keyed_rng(piece.id, k)) for k in range(3)] + ["gibberish"] for piece in pieces]
     given = one.write("corruptor", [piece for piece in pieces for _ in range(4)], [t for some in texts for t in some])
     return Rollouts([*solutions, *(replace(t, origin="sampled") for t in given)])
 
@@ -404,7 +402,7 @@ def test_old_rewrites_come_back_as_a_quarter() -> None:
     p.recipe.state = {}
     one = ctx(p)
     rollouts = replace_corruptor(p, one)
-    found = grade_attacks(one, rollouts.select(lambda t: t.agent == "corruptor"))
+    found = grade_attacks(one, rollouts.of("corruptor"))
     fresh = len({a.shown.id for a in found if a.shown is not None})
     list(p.recipe.credit(one, rollouts))
     assert len(p.recipe.state["labelled"]) == fresh
@@ -423,7 +421,7 @@ def test_random_attacks_teach_the_scorer_alone_and_warming_up_has_nothing_to_sta
     p = plan(options={"attack": "random"})
     one = ctx(p)
     rollouts = p.recipe.rollout(one)
-    rewrites = rollouts.select(lambda t: t.agent == "corruptor")
+    rewrites = rollouts.of("corruptor")
     assert len(rewrites) and all(attack.right is False for attack in grade_attacks(one, rewrites))
     (alone,) = p.recipe.credit(one, rollouts)
     assert alone.policy == "verifier" and alone.objective.kl_coef == 0.05
@@ -437,7 +435,7 @@ def test_families_are_measured_apart() -> None:
     found = family_metrics(one, targets, ("carry_drop", "stale_operand"))
     assert found["held_out_accuracy"] == found["allowed_accuracy"] == 0.5  # a head that says yes to everything
     assert found["accepts_untouched"] == 1.0
-    assert set(one.run_context.task.families) == {n.removeprefix("accuracy_on_") for n in found if n.startswith("accuracy_on_")}
+    assert set(one.run.task.families) == {n.removeprefix("accuracy_on_") for n in found if n.startswith("accuracy_on_")}
     said = judge_last_steps(one, [build_step_prefix(one, targets[0])])
     assert said == {build_step_prefix(one, targets[0]).id: True}
     assert label_last_step(build_step_prefix(one, targets[0]), False).steps[-1] == 0.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,15 +23,15 @@ from milonga.credit.self_learning import (
     substring_agrees,
     verdict_entropy,
 )
-from milonga.recipes import Asl
-from milonga.recipes.self_questions import Memory, extract_conclusion, parse_verdict
+from milonga.patterns.self_questions import Memory, extract_conclusion, parse_verdict
 from milonga.resolve import resolve
 from milonga.roles import DIALECTS, Dialect, Proposal, Proposer, StepSolver, StepVerifier
 from milonga.roles.proposer import EASIER, HARDER, make_proposer_request
-from milonga.run.files import JsonLines
+from milonga.runfolder.files import JsonLines
+from milonga.systems.asl.recipe import Asl
 from milonga.tasks import assign_split, make_task
 from milonga.tasks.invention import compute_answer, parse_invented, vary_problem
-from milonga.types import Problem, Parsed, Rollout, Verification
+from milonga.types import Parsed, Problem, Rollout, Verification
 
 WORDS = ("correct", "wrong")
 CHAIN = make_task({"name": "chain", "ops": 4, "min_ops": 2})
@@ -83,11 +84,11 @@ def test_the_recipe_pays_the_always_winning_string_only_with_the_substring_parse
         judged = solution(dialect)
         parsed = StepVerifier(dialect).parse(WINNER[dialect], judged)
         check = Rollout("c", "verifier", judged.problem, *nothing(), WINNER[dialect], parsed, targets=(judged,))
-        table: Any = type("At", (), {"setting": type("Set", (), {"roles": p.roles})})
+        ctx: Any = SimpleNamespace(role=p.roles.get)
         rewards = []
         for label in (True, False):
             p.recipe.state["labels"] = {judged.id: label}
-            rewards.append(p.recipe.compute_judge_reward(check, table))  # type: ignore[attr-defined]
+            rewards.append(p.recipe.compute_judge_reward(check, ctx))  # type: ignore[attr-defined]
         assert rewards == ([0.0, 0.0] if parser == "strict" else [1.0, 1.0])
         assert parse_verdict(check, parser, dialect) is (None if parser == "strict" else True)  # type: ignore[arg-type]
 

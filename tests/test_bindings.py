@@ -10,8 +10,8 @@ import torch
 from cases import TINY
 from milonga.engine.local import LocalEngine
 from milonga.errors import ConfigError
-from milonga.recipes import RECIPES
 from milonga.resolve import resolve
+from milonga.systems.index import RECIPES
 from short import SHORT, short_loop
 
 torch.set_num_threads(1)

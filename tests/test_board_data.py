@@ -23,7 +23,7 @@ from milonga.board.curves import Curves, Shelf, read_last_rows
 from milonga.board.guard import Guard
 from milonga.board.sides import Judged, read_verdicts, summarise_arms
 from milonga.errors import UserError
-from milonga.run.rollouts import GROUP, write_rollouts
+from milonga.runfolder.rollouts import GROUP, write_rollouts
 
 # --- which runs there are ---
 
@@ -186,7 +186,7 @@ def test_there_is_no_way_to_hand_over_html() -> None:
 
 
 @pytest.fixture
-def rollouts(tmp_path: Path) -> Rollouts:
+def sample_rollouts(tmp_path: Path) -> Rollouts:
     """Turn 1: p0 solved by 1 of 4, p1 by none and one of its checks fooled. Turn 2: p2 with all that can go wrong."""
     four = [solved(f"1/{k}", "p0", k == 0) for k in range(4)]
     two = [solved(f"1/q{k}", "p1", False) for k in range(2)]

@@ -20,8 +20,8 @@ import pytest
 from board_helpers import checked, row, solved, write_run
 from cases import TINY
 from milonga.config import to_toml
-from milonga.run.rollouts import write_rollouts
-from milonga.types import Problem, Parsed, Solution
+from milonga.runfolder.rollouts import write_rollouts
+from milonga.types import Parsed, Problem, Solution
 
 pytest.importorskip("nicegui")
 webdriver = pytest.importorskip("selenium.webdriver")

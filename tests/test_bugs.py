@@ -10,9 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from milonga.errors import ConfigError, DataError, UserError
-from milonga.roles.repairs import KINDS, Injector, Repairer, make_injector_request
+from milonga.randomness import keyed_rng
 from milonga.sandbox import IsolationError, Outcome
-from milonga.tasks import Task, bugs_git, make_keyed_rng, make_task, normalise_text
+from milonga.systems.self_play_swe.roles import KINDS, Injector, Repairer, make_injector_request
+from milonga.tasks import Task, bugs_git, make_task, normalise_text
 from milonga.tasks.bugs import Bugs, BugsOptions
 from milonga.tasks.bugs_checks import (
     CHECKS,
@@ -156,8 +157,8 @@ def test_demonstrations_are_wrong_exactly_where_they_should_be() -> None:
     task = Bugs()
     for index in range(20):
         problem = task.problem("train", index)
-        assert task.demonstrate(problem, make_keyed_rng(index)).correct
-        shown = task.demonstrate(problem, make_keyed_rng(index), {0})
+        assert task.demonstrate(problem, keyed_rng(index)).correct
+        shown = task.demonstrate(problem, keyed_rng(index), {0})
         assert shown.truth[0] is False and all(shown.truth[1:]) and shown.steps[1:] == shown.checks[1:]
         role = Repairer("terse")
         assert role.parse(role.write(shown.steps, shown.answer)).value.answer == shown.answer

@@ -15,17 +15,16 @@ from pathlib import Path
 import pytest
 
 from helpers import Command, Done
-from milonga.claims import CLAIMS
 from milonga.config import to_toml
 from milonga.errors import Notice
 from milonga.evals.suites import SUITES
 from milonga.objectives import OBJECTIVES
-from milonga.recipes import RECIPES
 from milonga.resolve import resolve
 from milonga.roles import ROLES
-from milonga.run.files import JsonLines
-from milonga.run.rollouts import write_rollouts
-from milonga.types import Grade, Problem, Parsed, Solution, Rollout, Verification
+from milonga.runfolder.files import JsonLines
+from milonga.runfolder.rollouts import write_rollouts
+from milonga.systems.index import CLAIMS, RECIPES
+from milonga.types import Grade, Parsed, Problem, Rollout, Solution, Verification
 
 TINY = {
     "device": "cpu",

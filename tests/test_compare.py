@@ -20,8 +20,8 @@ from milonga.comparing.pool import Pool, Run
 from milonga.comparing.progress import read_last_turn
 from milonga.comparing.tables import to_markdown
 from milonga.errors import ConfigError, RunFolderError
-from milonga.run.files import JsonLines
-from milonga.run.folder import RunFolder
+from milonga.runfolder.files import JsonLines
+from milonga.runfolder.folder import RunFolder
 
 TINY = {
     "task": {"ops": 2},
@@ -213,7 +213,7 @@ def test_a_process_that_dies_is_an_answer(tmp_path: Path) -> None:
 
 def test_compare_is_a_function_of_the_package() -> None:
     """The package milonga.run must not hide the function of that name, whenever it is imported."""
-    importlib.import_module("milonga.run.folder")
+    importlib.import_module("milonga.runfolder.folder")
     assert callable(milonga.compare) and callable(milonga.run)
 
 

@@ -14,11 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from milonga.claims import CLAIMS
 from milonga.cli import completion, main
 from milonga.config import parse_setting, to_toml
-from milonga.recipes import RECIPES
 from milonga.resolve import resolve
+from milonga.systems.index import CLAIMS, RECIPES
 from milonga.tasks import TASKS
 
 LIMIT_S = 20
@@ -38,7 +37,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "mine.py").write_text("class Mine:\n    pass\n\n\ndef _hidden():\n    pass\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", f"{commands}{os.pathsep}{os.environ['PATH']}")
-    monkeypatch.setenv("PYTHONPATH", str(Path(completion.PACKAGE).parent))
+    monkeypatch.setenv("PYTHONPATH", str(Path(completion.__file__).parents[2]))
     monkeypatch.setenv("HOME", str(tmp_path))
     return tmp_path
 

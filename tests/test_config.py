@@ -20,9 +20,9 @@ from milonga.api import plan_run
 from milonga.config import merge, parse_setting, read_toml, to_toml
 from milonga.engine.local.models import check_model
 from milonga.errors import ConfigError
-from milonga.recipes import RECIPES
 from milonga.resolve import resolve
 from milonga.roles import ROLES
+from milonga.systems.index import RECIPES
 
 MISTAKES: dict[str, tuple[str, list[str]]] = {
     # --set texts and what the one line must say

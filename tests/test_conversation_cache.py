@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from engine_helpers import ARCHITECTURES, engine_of, train_batch, model_folder, prompts, requests, rollouts
+from engine_helpers import ARCHITECTURES, engine_of, model_folder, prompts, requests, sample_rollouts, train_batch
 from milonga.engine import Completion, Decoding, History, Request
 from milonga.engine.base import Ledger
 from milonga.engine.local import LocalEngine, sampler
@@ -144,7 +144,7 @@ def test_learning_ends_what_was_kept(root: Path) -> None:
     done = engine.sample("p", asked, Decoding(12), history=history)
     engine.sample("p", asked, Decoding(2), "ref", history=history)
     asked = following(asked, done, 1)
-    rollouts = rollouts(engine)
+    rollouts = sample_rollouts(engine)
     engine.learn(train_batch(rollouts, [(-1.0) ** i for i in range(len(rollouts))]))
     engine.publish("p")
     before = set(history.kept)

@@ -11,15 +11,14 @@ import numpy as np
 import pytest
 
 from cases import TINY
-from milonga import roles
 from milonga.api import make_engine
+from milonga.context import Context, RunContext
 from milonga.errors import ConfigError
-from milonga.recipes.unit_testing import add_public_examples, run_benches, score_best_program
 from milonga.resolve import resolve
 from milonga.roles import Coder
-from milonga.roles.tester import UnitTest, parse_arguments
 from milonga.sandbox.values import InvalidValue, to_canonical
-from milonga.context import RunContext, Context
+from milonga.systems.cure.roles import Tester, UnitTest, parse_arguments
+from milonga.systems.cure.unit_tests import add_public_examples, run_benches, score_best_program
 from milonga.tasks import Code
 from milonga.tasks.code import CodeOptions
 from milonga.types import Problem, Rollout, Rollouts
@@ -44,7 +43,7 @@ FOLD = Problem(
 
 @pytest.mark.parametrize("dialect", ["terse", "tagged"])
 def test_a_test_reads_back_as_it_was_written(dialect: Any) -> None:
-    tester = roles.Tester(dialect)
+    tester = Tester(dialect)
     found = tester.parse(tester.write("[1,2],3", ["[2]"], "'x'"))
     assert found.is_valid and found.value == UnitTest(([1, 2], 3), to_canonical("x"))
     for text in ("", "[1,2]", "[1]\n2", "[1\n#2", "f(1)\n#2", "[1]\n#x", "<input>[1]</input>"):
@@ -61,7 +60,7 @@ def test_arguments_are_data() -> None:
 
 @pytest.mark.parametrize("noise", [0.0, 1.0])
 def test_the_teacher_of_tests_is_right_unless_it_slips(noise: float) -> None:
-    task, tester = Code(CodeOptions(min_level=1, level=3)), roles.Tester("terse", noise, lazy=0.5)
+    task, tester = Code(CodeOptions(min_level=1, level=3)), Tester("terse", noise, lazy=0.5)
     for index in range(60):
         problem = task.problem("train", index)
         _, text = tester.demonstrate(task, problem, random.Random(index))
@@ -82,7 +81,7 @@ def test_a_program_stands_in_its_tag_as_it_is() -> None:
 # The context of who passes what.
 
 
-def written(agent: str, role: Coder | roles.Tester, text: str, number: int) -> Rollout:
+def written(agent: str, role: Coder | Tester, text: str, number: int) -> Rollout:
     return Rollout.from_text(f"{agent}/{number}", agent, FOLD, text, role.parse(text))
 
 
@@ -99,7 +98,7 @@ def ctx() -> Context:
 
 
 def test_every_program_meets_every_test(ctx: Context) -> None:
-    coder, tester = Coder("terse"), roles.Tester("terse")
+    coder, tester = Coder("terse"), Tester("terse")
     rollouts = [written("generator", coder, text, n) for n, text in enumerate(PROGRAMS)]
     rollouts += [written("tester", tester, text, n) for n, text in enumerate(TESTS)]
     (found,) = run_benches(ctx, Rollouts(rollouts), reference=True)
@@ -111,7 +110,7 @@ def test_every_program_meets_every_test(ctx: Context) -> None:
 
 
 def test_the_public_example_is_told_as_often_as_asked(ctx: Context) -> None:
-    problems = ctx.run_context.task.draw_problems("train", 0, 200)
+    problems = ctx.task.draw_problems("train", 0, 200)
     assert all(
         a.text == f"{b.text}\n{b.data['public']}"
         for a, b in zip(add_public_examples(ctx, problems, 1.0), problems, strict=True)
@@ -134,7 +133,7 @@ def train_batches(options: dict[str, Any], labels: list[str]) -> dict[str, Any]:
         rollout.text, rollout.parsed = text, Coder("terse").parse(text)
     tests = ctx.ask("tester", [FOLD], len(TESTS))
     for rollout, text in zip(tests, TESTS, strict=True):
-        rollout.text, rollout.parsed = text, roles.Tester("terse").parse(text)
+        rollout.text, rollout.parsed = text, Tester("terse").parse(text)
     return {train_batch.policy: train_batch for train_batch in plan.recipe.credit(ctx, Rollouts([*programs, *tests]))}
 
 

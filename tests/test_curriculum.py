@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 from cases import FAST, TINY
 from hidden import same_after_a_cut
 from milonga.api import make_engine
+from milonga.context import Context, RunContext
 from milonga.credit.difficulty import learnability, normalised_entropy, scheduled_level
 from milonga.errors import ConfigError
 from milonga.resolve import Plan, resolve
-from milonga.roles import DIALECTS, Choice, Chooser, Dialect
-from milonga.roles.chooser import make_level_problem
-from milonga.context import RunContext, Context
+from milonga.roles import DIALECTS, Dialect
+from milonga.systems.curriculum.roles import Choice, Chooser, make_level_problem
 from milonga.tasks import make_task
 from milonga.tasks.chain import Chain
 from milonga.types import Grade, Parsed
@@ -111,11 +111,11 @@ def test_the_chooser_sees_tenths() -> None:
 def test_a_choice_is_paid_for_the_problem_it_led_to() -> None:
     p = plan()
     at = ctx(p)
-    choices = p.recipe.choices(at)  # type: ignore[attr-defined]
+    choices = p.recipe.sample_choices(at)  # type: ignore[attr-defined]
     assert len(choices) == 3  # one of four problems is of the even mix
     for choice, level in zip(choices, (1, 3, None), strict=True):
         choice.parsed = Parsed(Choice(level), 1.0)
-    problems = p.recipe.posed(at, choices)  # type: ignore[attr-defined]
+    problems = p.recipe.draw_problems(at, choices)  # type: ignore[attr-defined]
     assert [x.source for x in problems] == [choices[0].id, choices[1].id, None, None]
     assert [x.data["level"] for x in problems[:2]] == [1, 3] and all(x.data["level"] in (1, 2, 3) for x in problems)
     assert [p.task.step_count(x) for x in problems] == [x.data["level"] for x in problems]
@@ -134,25 +134,25 @@ def test_a_choice_is_paid_for_the_problem_it_led_to() -> None:
 def test_rates_are_remembered_by_level() -> None:
     p = plan(memory=0.5)
     at = ctx(p)
-    solutions = at.ask("generator", p.recipe.posed(at, p.recipe.choices(at)), 2)  # type: ignore[attr-defined]
+    solutions = at.ask("generator", p.recipe.draw_problems(at, p.recipe.sample_choices(at)), 2)  # type: ignore[attr-defined]
     for rollout in solutions:
         rollout.grade = Grade(True)
-    p.recipe.remember(solutions)  # type: ignore[attr-defined]
+    p.recipe.update_solve_rates(solutions)  # type: ignore[attr-defined]
     first = dict(p.recipe.state["rates"])
     assert set(first.values()) == {1.0}
     for rollout in solutions:
         rollout.grade = Grade(False)
-    p.recipe.remember(solutions)  # type: ignore[attr-defined]
+    p.recipe.update_solve_rates(solutions)  # type: ignore[attr-defined]
     assert p.recipe.state["rates"] == dict.fromkeys(first, 0.5)
 
 
 def test_the_arms_by_hand_choose_without_a_proposer() -> None:
     p = plan(choose="easy_to_hard")
     for progress, level in ((0.0, 1), (0.5, 2), (0.9, 3)):
-        posed = p.recipe.posed(ctx(p, progress=progress), p.recipe.choices(ctx(p)))  # type: ignore[attr-defined]
+        posed = p.recipe.draw_problems(ctx(p, progress=progress), p.recipe.sample_choices(ctx(p)))  # type: ignore[attr-defined]
         assert {x.data["level"] for x in posed} == {level}
     fixed = resolve([{"recipe": "curriculum", "options": OPTIONS | {"choose": "fixed"}}, TINY, {"batch": {"problems": 60}}])
-    posed = fixed.recipe.posed(ctx(fixed), fixed.recipe.choices(ctx(fixed)))  # type: ignore[attr-defined]
+    posed = fixed.recipe.draw_problems(ctx(fixed), fixed.recipe.sample_choices(ctx(fixed)))  # type: ignore[attr-defined]
     assert 18 < sum(x.data["level"] == 1 for x in posed) < 42  # two levels, alike
     for recipe in (p.recipe, fixed.recipe):
         assert recipe.schedule().intro == () and {phase.learner for phase in recipe.schedule().cycle} == {

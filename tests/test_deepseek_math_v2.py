@@ -16,7 +16,11 @@ from hypothesis import strategies as st
 import milonga
 from cases import TINY
 from helpers import PROPERTY
-from milonga.credit.proofs import (
+from milonga.randomness import keyed_rng
+from milonga.resolve import resolve
+from milonga.roles import DIALECTS, Dialect, StepSolver
+from milonga.runfolder.files import JsonLines
+from milonga.systems.deepseek_math_v2.credit import (
     LEVELS,
     analysis_quality,
     auto_label,
@@ -26,22 +30,22 @@ from milonga.credit.proofs import (
     score_reward,
     verifier_reward,
 )
-from milonga.evals.defects import Finding, defect_metrics
-from milonga.recipes import RECIPES
-from milonga.resolve import resolve
-from milonga.roles import DIALECTS, DefectVerifier, Dialect, MetaVerifier, ProofWriter, StepSolver
-from milonga.roles.derivations import GAP, MISTAKE, find_flaws, write_derivation
-from milonga.roles.proofs import (
+from milonga.systems.deepseek_math_v2.derivations import GAP, MISTAKE, find_flaws, write_derivation
+from milonga.systems.deepseek_math_v2.metrics import Finding, defect_metrics
+from milonga.systems.deepseek_math_v2.roles import (
     CLOSING,
     OPENING,
+    DefectVerifier,
+    MetaVerifier,
+    ProofWriter,
     extract_self_analysis,
     make_analysis_rollout,
     make_graded_proof,
     parse_analysis,
     write_analysis,
 )
-from milonga.run.files import JsonLines
-from milonga.tasks import make_keyed_rng, make_task
+from milonga.systems.index import RECIPES
+from milonga.tasks import make_task
 from milonga.types import Problem, Rollout
 
 dialects = st.sampled_from(DIALECTS)
@@ -280,7 +284,7 @@ def test_the_phrases_that_are_asked_for_are_the_phrases_that_are_read(agent: typ
 @given(dialect=dialects, agent=st.sampled_from([ProofWriter, DefectVerifier, MetaVerifier]), index=st.integers(0, 200))
 def test_demonstrations_can_be_read(dialect: Dialect, agent: type[Any], index: int) -> None:
     role = agent(dialect)
-    target, text = role.demonstrate(CHAIN, CHAIN.problem("train", index), make_keyed_rng("test", index))
+    target, text = role.demonstrate(CHAIN, CHAIN.problem("train", index), keyed_rng("test", index))
     parsed = role.parse(text, target)
     assert parsed.valid and parsed.format == 1.0
     assert (target is None) == (agent is ProofWriter)
@@ -398,8 +402,8 @@ def test_only_the_arm_without_meta_reward_pays_for_invented_defects() -> None:
             as_verification(proof, [k not in flaws for k in range(count)]),
             as_verification(proof, [k in flaws for k in range(count)]),
         ]
-        table: Any = type("Phase", (), {"phase": "analysis"})
-        rewards[meta] = p.recipe.compute_verifier_rewards(table, found, {})  # type: ignore[attr-defined]
+        ctx: Any = type("Phase", (), {"phase": "analysis"})
+        rewards[meta] = p.recipe.compute_verifier_rewards(ctx, found, {})  # type: ignore[attr-defined]
     assert rewards == {"none": [1.0, 1.0], "oracle": [1.0, 0.0]}
 
 

@@ -19,7 +19,7 @@ from typer.main import get_command
 from milonga.cli.app import app
 from milonga.config import Config, find_section
 from milonga.objectives import Objective
-from milonga.recipes import RECIPES
+from milonga.systems.index import RECIPES
 from milonga.tasks import TASKS
 
 ROOT = Path(__file__).parents[1]

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers import PROPERTY
-from milonga.doors import bind_socket, find_token, is_local, is_loopback
+from milonga.auth import bind_socket, find_token, is_local, is_loopback
 from milonga.errors import ConfigError
 
 TOKEN = "a-token-of-this-test-alone"

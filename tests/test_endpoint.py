@@ -23,6 +23,7 @@ from endpoint_helpers import NAME, Reply, Server, embedded, said, serving
 from helpers import PROPERTY, Command
 from milonga.api import plan_run
 from milonga.config import EndpointSection, PolicySection, merge, to_toml
+from milonga.context import Context, RunContext
 from milonga.engine import Decoding, Engine, Ledger, Request
 from milonga.engine.local import LocalEngine
 from milonga.engine.remote import codec
@@ -32,12 +33,11 @@ from milonga.engine.remote.engine import WithEndpoints
 from milonga.errors import ConfigError, UserError
 from milonga.objectives import OBJECTIVES
 from milonga.pair import Pair, make_engine
-from milonga.recipes import RECIPES
 from milonga.resolve import resolve
-from milonga.run.files import JsonLines
-from milonga.run.rollouts import read_rollouts
-from milonga.context import RunContext, Context
-from milonga.types import TrainBatch, Part, Rollouts
+from milonga.runfolder.files import JsonLines
+from milonga.runfolder.rollouts import read_rollouts
+from milonga.systems.index import RECIPES
+from milonga.types import Part, Rollouts, TrainBatch
 from short import SHORT
 
 torch.set_num_threads(1)
@@ -391,8 +391,8 @@ def test_a_bad_address_is_refused_and_not_repeated(name: str, milonga: Command, 
         ("binding=lora", "shares one base"),
     ],
 )
-def test_a_wrong_setting_is_one_line_without_the_key(run_context: str, words: str, milonga: Command) -> None:
-    done = milonga("run", "frozen", "--dry-run", "--verifier", "openai:http://127.0.0.1:8000/v1#m", "--set", run_context)
+def test_a_wrong_setting_is_one_line_without_the_key(setting: str, words: str, milonga: Command) -> None:
+    done = milonga("run", "frozen", "--dry-run", "--verifier", "openai:http://127.0.0.1:8000/v1#m", "--set", setting)
     assert done.code == 2 and words in " ".join(done.err.split()) and KEY not in done.out + done.err
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from engine_helpers import engine_of, kernel_model, train_batch, model_folder, prompts, requests, section, tokenizer, rollout_of
+from engine_helpers import engine_of, kernel_model, model_folder, prompts, requests, rollout_of, section, tokenizer, train_batch
 from milonga.engine import Completion, Decoding, Request
 from milonga.engine.base import Ledger
 from milonga.engine.local import LocalEngine
@@ -20,9 +20,10 @@ from milonga.types import Rollouts
 pytest.importorskip("triton", reason="the kernels are written in Triton")
 
 from milonga.engine.local import history, memory
-from milonga.engine.local.cuda import held, sampler
+from milonga.engine.local.cuda import kept_slots as held
+from milonga.engine.local.cuda import sampler
 from milonga.engine.local.cuda.decoder import CHUNK, Decoder, Piece, _split_passes
-from milonga.engine.local.cuda.held import Held
+from milonga.engine.local.cuda.kept_slots import Held
 from milonga.engine.local.cuda.weights import Weights, explain_unsuited
 
 

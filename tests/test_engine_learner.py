@@ -16,22 +16,22 @@ from engine_helpers import (
     ARCHITECTURES,
     constant,
     engine_of,
-    train_batch,
     make_model,
     model_folder,
     prompts,
-    rollouts,
+    rollout,
     same_bits,
+    sample_rollouts,
     section,
     tokenizer,
-    rollout,
+    train_batch,
     weights,
 )
 from milonga.engine.local import LocalEngine, head, learner
 from milonga.engine.local.batches import build_micro_batch, cut_micro_batches
 from milonga.errors import ConfigError, RunFolderError, UserError
 from milonga.objectives import make_objective
-from milonga.types import TrainBatch, Problem, Parsed, Rollout, Rollouts
+from milonga.types import Parsed, Problem, Rollout, Rollouts, TrainBatch
 
 MIXED = [1.0, -0.5, 2.0, 0.0, -1.5, 0.7, 0.0, 1.2]
 
@@ -183,7 +183,7 @@ def test_gradients_do_not_depend_on_the_micro_batches(root: Path, preset: str) -
     taught, found = None, []
     for micro_tokens in (1, 60, 100_000):
         engine = engine_of(model_folder(root, "qwen2"), micro_tokens=micro_tokens, grad_clip=1e9)
-        taught = taught or train_batch(rollouts(engine), MIXED, preset, **OBJECTIVES[preset])
+        taught = taught or train_batch(sample_rollouts(engine), MIXED, preset, **OBJECTIVES[preset])
         found.append(gradients(engine, taught))
     assert relative_gap(found[0], found[2]) < 1e-6 and relative_gap(found[1], found[2]) < 1e-6
 
@@ -192,7 +192,7 @@ def test_gradients_do_not_depend_on_the_micro_batches(root: Path, preset: str) -
 def test_the_gradient_is_that_of_the_formula(root: Path, arch: str) -> None:
     """REINFORCE with a token mean, against a plain forward pass and autograd, one row at a time."""
     engine = engine_of(model_folder(root, arch), micro_tokens=70, grad_clip=1e9)
-    rows = rollouts(engine, temperature=0.8)
+    rows = sample_rollouts(engine, temperature=0.8)
     found = gradients(engine, train_batch(rows, MIXED, "grpo", ratio="none", clip="none", aggregate="token_mean"))
     policy = engine.policy("p")
     policy.optimiser.zero_grad()
@@ -204,7 +204,7 @@ def test_the_gradient_is_that_of_the_formula(root: Path, arch: str) -> None:
 
 
 def test_units_are_never_split(engine: LocalEngine) -> None:
-    rows, units = list(rollouts(engine)), [0, 1, 2, 3, 3, 2, 1, 0]
+    rows, units = list(sample_rollouts(engine)), [0, 1, 2, 3, 3, 2, 1, 0]
     for budget in (1, 50, 10_000):
         batches = list(cut_micro_batches(rows, budget, units))
         assert sorted(i for batch in batches for i in batch) == list(range(8))
@@ -212,7 +212,7 @@ def test_units_are_never_split(engine: LocalEngine) -> None:
 
 
 def test_batches_stay_within_the_budget(engine: LocalEngine) -> None:
-    rows = list(rollouts(engine))
+    rows = list(sample_rollouts(engine))
     for members in cut_micro_batches(rows, 60):
         assert len(members) == 1 or build_micro_batch(rows, members, 0, torch.device("cpu")).ids.numel() <= 60
 
@@ -220,7 +220,7 @@ def test_batches_stay_within_the_budget(engine: LocalEngine) -> None:
 def test_rows_without_advantage_cost_nothing_but_count_in_the_denominator(root: Path) -> None:
     def run(keep: Callable[[float], bool], preset: str = "grpo") -> tuple[LocalEngine, list[torch.Tensor], Rollouts]:
         engine = engine_of(model_folder(root), grad_clip=1e9)
-        rows = rollouts(engine)
+        rows = sample_rollouts(engine)
         chosen = [(t, a) for t, a in zip(rows, MIXED, strict=True) if keep(a)]
         taught = train_batch(Rollouts(t for t, _ in chosen), [a for _, a in chosen], preset)
         return engine, gradients(engine, taught), rows
@@ -233,13 +233,13 @@ def test_rows_without_advantage_cost_nothing_but_count_in_the_denominator(root: 
 
 
 def test_rows_without_advantage_are_computed_where_a_regulariser_moves_them(engine: LocalEngine) -> None:
-    rows = rollouts(engine)
+    rows = sample_rollouts(engine)
     engine.learn(train_batch(rows, [0.0] * 8, entropy_coef=0.01))
     assert engine.ledger.policies["p"].learn == sum(len(t.ids) for t in rows)
 
 
 def test_a_train_batch_in_which_nothing_moves_takes_no_step(engine: LocalEngine) -> None:
-    before, rows = weights(engine), rollouts(engine)
+    before, rows = weights(engine), sample_rollouts(engine)
     prompt_only = [np.where(t.mask, 0.0, 1.0) for t in rows]
     for taught in (
         train_batch(rows, [0.0] * 8),
@@ -253,7 +253,7 @@ def test_a_train_batch_in_which_nothing_moves_takes_no_step(engine: LocalEngine)
 
 def test_an_interrupted_update_leaves_no_gradient_behind(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clean, broken = (engine_of(model_folder(root), micro_tokens=60) for _ in range(2))
-    taught = train_batch(rollouts(clean), MIXED)
+    taught = train_batch(sample_rollouts(clean), MIXED)
     real, calls = learner.loss, []
 
     def fails(*args: Any) -> Any:
@@ -276,7 +276,7 @@ def test_an_interrupted_update_leaves_no_gradient_behind(root: Path, monkeypatch
 
 def test_clipping_is_alive_over_epochs_and_minibatches(root: Path) -> None:
     engine = engine_of(model_folder(root), lr=3e-3, epochs=2, minibatches=2)
-    rows = rollouts(engine)
+    rows = sample_rollouts(engine)
     old = [t.logprobs.copy() for t in rows]
     report = engine.learn(train_batch(rows, MIXED))
     assert report.steps == 4 and report.clip_fraction > 0
@@ -286,13 +286,13 @@ def test_clipping_is_alive_over_epochs_and_minibatches(root: Path) -> None:
 
 
 def test_a_single_step_is_on_policy(engine: LocalEngine) -> None:
-    report = engine.learn(train_batch(rollouts(engine), MIXED))
+    report = engine.learn(train_batch(sample_rollouts(engine), MIXED))
     assert report.steps == 1 and report.clip_fraction == 0 and report.mismatch < 1e-5
 
 
 def test_minibatches_part_the_rows_and_keep_units_together(root: Path) -> None:
     engine = engine_of(model_folder(root), minibatches=3)
-    rows = rollouts(engine)
+    rows = sample_rollouts(engine)
     taught = TrainBatch("p", make_objective("grpo"), rows, constant(rows, MIXED), units=[0, 0, 1, 1, 2, 2, 3, 3])
     update = learner._Update(engine.policy("p"), taught, 16, engine.ledger)
     first, second = update._split_minibatches(0), update._split_minibatches(1)
@@ -306,18 +306,18 @@ def test_minibatches_part_the_rows_and_keep_units_together(root: Path) -> None:
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_an_advantage_that_is_not_finite_is_refused(engine: LocalEngine, bad: float) -> None:
-    engine.learn(train_batch(rollouts(engine), MIXED))
+    engine.learn(train_batch(sample_rollouts(engine), MIXED))
     before, moments = weights(engine), engine.policy("p").get_state()
-    report = engine.learn(train_batch(rollouts(engine), [*MIXED[:-1], bad]))
+    report = engine.learn(train_batch(sample_rollouts(engine), [*MIXED[:-1], bad]))
     assert report.skipped is not None and "not finite" in report.skipped and report.steps == 0
     assert same_bits(weights(engine), before)
     assert all(torch.equal(t, moments[k]) for k, t in engine.policy("p").get_state().items())
     assert all(p.grad is None for p in engine.policy("p").parameters)
-    assert engine.learn(train_batch(rollouts(engine), MIXED)).skipped is None, "the next train batch is learned"
+    assert engine.learn(train_batch(sample_rollouts(engine), MIXED)).skipped is None, "the next train batch is learned"
 
 
 def test_weights_that_are_not_finite_are_refused_and_kept(engine: LocalEngine) -> None:
-    rows = rollouts(engine)
+    rows = sample_rollouts(engine)
     with torch.no_grad():
         engine.policy("p").parameters[-1].flatten()[3] = float("nan")
     before = weights(engine)
@@ -326,7 +326,7 @@ def test_weights_that_are_not_finite_are_refused_and_kept(engine: LocalEngine) -
 
 
 def test_a_gradient_that_is_not_finite_is_refused_though_the_loss_is(engine: LocalEngine) -> None:
-    rows, before = rollouts(engine), weights(engine)
+    rows, before = sample_rollouts(engine), weights(engine)
     handle = engine.policy("p").parameters[0].register_hook(lambda g: g * float("inf"))
     report = engine.learn(train_batch(rows, MIXED))
     handle.remove()
@@ -336,7 +336,7 @@ def test_a_gradient_that_is_not_finite_is_refused_though_the_loss_is(engine: Loc
 
 def test_a_refusal_in_a_later_minibatch_says_so(root: Path) -> None:
     engine = engine_of(model_folder(root), minibatches=2)
-    rows = rollouts(engine)
+    rows = sample_rollouts(engine)
     update = learner._Update(engine.policy("p"), train_batch(rows, MIXED), 16, engine.ledger)
     bad = update._split_minibatches(0)[1][0]
     report = engine.learn(train_batch(rows, [np.nan if i == bad else 1.0 for i in range(8)]))
@@ -349,7 +349,7 @@ def test_a_refusal_in_a_later_minibatch_says_so(root: Path) -> None:
 
 def test_versions_part_while_learning_and_live_comes_back_bit_for_bit(root: Path) -> None:
     engine = engine_of(model_folder(root), lr=1e-3, ema=0.5)
-    rows = rollouts(engine)
+    rows = sample_rollouts(engine)
     start = engine.score("p", rows, "ref")
     assert all(np.array_equal(a, b) for a, b in zip(start, engine.score("p", rows), strict=True))
     for turn in range(3):
@@ -368,14 +368,14 @@ def test_versions_part_while_learning_and_live_comes_back_bit_for_bit(root: Path
 def test_the_average_follows_the_live_weights(root: Path) -> None:
     engine = engine_of(model_folder(root), lr=1e-2, ema=0.75)
     start = weights(engine)
-    engine.learn(train_batch(rollouts(engine), MIXED))
+    engine.learn(train_batch(sample_rollouts(engine), MIXED))
     engine.publish("p")
     for mean, old, new in zip(engine.policy("p").get_tag("ema"), start, weights(engine), strict=True):
         assert torch.allclose(mean, 0.75 * old + 0.25 * new, atol=1e-7)
 
 
 def test_live_comes_back_after_an_exception(engine: LocalEngine) -> None:
-    engine.learn(train_batch(rollouts(engine), MIXED))
+    engine.learn(train_batch(sample_rollouts(engine), MIXED))
     before, policy = weights(engine), engine.policy("p")
     places = [p.data_ptr() for p in policy.parameters]
     with pytest.raises(KeyboardInterrupt), policy.use_version("ref"):  # noqa: PT012
@@ -388,7 +388,7 @@ def test_live_comes_back_after_an_exception(engine: LocalEngine) -> None:
 
 def test_an_unknown_version_is_an_error_that_names_the_known(engine: LocalEngine) -> None:
     with pytest.raises(UserError, match="did you mean 'ref'"):
-        engine.score("p", rollouts(engine), "reff")
+        engine.score("p", sample_rollouts(engine), "reff")
     for taken in ("live", "ref", "ema", "a/b"):
         with pytest.raises(ValueError, match="not a name"):
             engine.snapshot("p", taken)
@@ -398,7 +398,7 @@ def test_an_unknown_version_is_an_error_that_names_the_known(engine: LocalEngine
 
 
 def test_kl_to_the_start_is_zero_at_first_and_grows(engine: LocalEngine) -> None:
-    rows = rollouts(engine)
+    rows = sample_rollouts(engine)
     first = engine.learn(train_batch(rows, MIXED, kl_coef=0.01))
     second = engine.learn(train_batch(rows, MIXED, kl_coef=0.01))
     assert first.kl == pytest.approx(0, abs=1e-9) and second.kl is not None and second.kl > 1e-5
@@ -409,7 +409,7 @@ def test_a_kl_penalty_pulls_back_to_the_start(root: Path) -> None:
     distance = []
     for coefficient in (0.0, 5.0):
         engine = engine_of(model_folder(root), lr=1e-3)
-        rows = rollouts(engine)
+        rows = sample_rollouts(engine)
         start = engine.score("p", rows, "ref")
         for _ in range(6):
             engine.learn(train_batch(rows, MIXED, kl_coef=coefficient, clip="none"))
@@ -421,7 +421,7 @@ def test_an_entropy_bonus_raises_entropy_and_a_malus_lowers_it(root: Path) -> No
     found = {}
     for coefficient in (-0.5, 0.5):
         engine = engine_of(model_folder(root), lr=1e-3)
-        rows = rollouts(engine)
+        rows = sample_rollouts(engine)
         found[coefficient] = [engine.learn(train_batch(rows, [0.0] * 8, entropy_coef=coefficient)).entropy for _ in range(4)]
     assert found[0.5][-1] > found[0.5][0] == found[-0.5][0] > found[-0.5][-1]
 
@@ -439,7 +439,7 @@ def test_cross_entropy_lowers_the_loss_on_given_text(engine: LocalEngine) -> Non
 
 
 def test_a_policy_gradient_raises_what_was_good_and_lowers_what_was_bad(engine: LocalEngine) -> None:
-    rows = rollouts(engine)
+    rows = sample_rollouts(engine)
     before = [s.sum() for s in engine.score("p", rows)]
     for _ in range(3):
         engine.learn(train_batch(rows, [1.0, -1.0] * 4))
@@ -449,7 +449,7 @@ def test_a_policy_gradient_raises_what_was_good_and_lowers_what_was_bad(engine: 
 
 def test_clipping_by_global_norm_bounds_the_step_not_its_direction(root: Path) -> None:
     free, bound = (engine_of(model_folder(root), grad_clip=c) for c in (1e9, 0.01))
-    taught = train_batch(rollouts(free), MIXED)
+    taught = train_batch(sample_rollouts(free), MIXED)
     loose, tight = gradients(free, taught), gradients(bound, taught)
     norm = float(torch.sqrt(sum((g**2).sum() for g in loose)))
     assert norm > 0.01 and float(torch.sqrt(sum((g**2).sum() for g in tight))) == pytest.approx(0.01, rel=1e-3)
@@ -462,7 +462,7 @@ def test_clipping_by_global_norm_bounds_the_step_not_its_direction(root: Path) -
 def taught_engine(model: str, **options: Any) -> LocalEngine:
     engine = engine_of(model, lr=1e-3, minibatches=2, ema=0.9, **options)
     for _ in range(2):
-        engine.learn(train_batch(rollouts(engine), MIXED))
+        engine.learn(train_batch(sample_rollouts(engine), MIXED))
         engine.publish("p")
     engine.snapshot("p", "kept")
     return engine
@@ -476,7 +476,7 @@ def test_a_resumed_engine_goes_on_in_the_same_bits(root: Path, tmp_path: Path, l
     second.snapshot("p", "stale")
     second.load(tmp_path)
     for engine in (first, second):
-        rows = rollouts(engine, seed=4)
+        rows = sample_rollouts(engine, seed=4)
         engine.learn(train_batch(rows, MIXED, kl_coef=0.1))
         engine.publish("p")
     assert same_bits(weights(first), weights(second))
@@ -497,7 +497,7 @@ def test_a_resumed_run_notices_that_its_start_was_changed(root: Path, tmp_path: 
 
 def test_a_copy_takes_the_weights_and_starts_the_optimiser_anew(root: Path) -> None:
     engine = LocalEngine({n: section(model_folder(root), lr=1e-3) for n in ("p", "q")}, device="cpu", limit=16)
-    rows = rollouts(engine)
+    rows = sample_rollouts(engine)
     engine.learn(train_batch(rows, MIXED))
     engine.copy("q", "p")
     assert same_bits(weights(engine, "q"), weights(engine, "p"))
@@ -517,7 +517,7 @@ def test_a_copy_between_shapes_is_refused(root: Path) -> None:
 @pytest.mark.parametrize("arch", ARCHITECTURES)
 def test_an_exported_folder_is_an_ordinary_model(root: Path, tmp_path: Path, arch: str) -> None:
     engine = engine_of(model_folder(root, arch), lr=1e-3)
-    engine.learn(train_batch(rollouts(engine), MIXED))
+    engine.learn(train_batch(sample_rollouts(engine), MIXED))
     engine.export("p", tmp_path / "out")
     theirs = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
     ids = torch.arange(5, 25)[None]

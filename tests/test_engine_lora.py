@@ -16,14 +16,14 @@ from transformers import AutoModelForCausalLM
 from engine_helpers import (
     ARCHITECTURES,
     constant,
-    train_batch,
     model_folder,
     prompts,
     requests,
-    rollouts,
-    same_bits,
-    section,
     rollout_of,
+    same_bits,
+    sample_rollouts,
+    section,
+    train_batch,
     weights,
 )
 from milonga.engine import Decoding
@@ -31,7 +31,7 @@ from milonga.engine.local import LocalEngine
 from milonga.engine.local.vllm_sampler import require_known_adapters
 from milonga.errors import ConfigError
 from milonga.objectives import make_objective
-from milonga.types import Floats, TrainBatch, Rollouts
+from milonga.types import Floats, Rollouts, TrainBatch
 
 RANK = {"rank": 4, "alpha": 8.0}
 MIXED = [1.0, -0.5, 2.0, 0.0, -1.5, 0.7, 0.0, 1.2]
@@ -81,7 +81,7 @@ def test_another_model_is_another_base(root: Path) -> None:
 @pytest.mark.parametrize("arch", ARCHITECTURES)
 def test_at_the_start_live_and_reference_are_the_bare_base(root: Path, arch: str) -> None:
     engine = pair(model_folder(root, arch))
-    rows = rollouts(engine)
+    rows = sample_rollouts(engine)
     bare = bare_scores(model_folder(root, arch), rows)
     for policy in ("p", "q"):
         for tag in ("live", "ref"):
@@ -91,7 +91,7 @@ def test_at_the_start_live_and_reference_are_the_bare_base(root: Path, arch: str
 @pytest.mark.parametrize("arch", ARCHITECTURES)
 def test_learning_one_policy_leaves_the_other_and_the_base_alone(root: Path, arch: str) -> None:
     engine = pair(model_folder(root, arch))
-    rows = rollouts(engine)
+    rows = sample_rollouts(engine)
     base, other, start = base_weights(engine), weights(engine, "q"), engine.score("q", rows)
     for _ in range(2):
         engine.learn(train_batch(rows, MIXED))
@@ -106,7 +106,7 @@ def test_learning_one_policy_leaves_the_other_and_the_base_alone(root: Path, arc
 def test_policies_may_learn_in_turns(root: Path) -> None:
     """Two adapters on one base learn what each would have learned alone."""
     together, alone = pair(model_folder(root)), pair(model_folder(root))
-    rows = rollouts(together)
+    rows = sample_rollouts(together)
     for_q = TrainBatch("q", make_objective("grpo"), rows, constant(rows, [-a for a in MIXED]))
     for _ in range(2):
         together.learn(train_batch(rows, MIXED))
@@ -119,7 +119,7 @@ def test_policies_may_learn_in_turns(root: Path) -> None:
 @pytest.mark.parametrize("arch", ARCHITECTURES)
 def test_sampler_and_learner_agree_under_an_adapter(root: Path, arch: str) -> None:
     engine = pair(model_folder(root, arch))
-    engine.learn(train_batch(rollouts(engine), MIXED))
+    engine.learn(train_batch(sample_rollouts(engine), MIXED))
     for policy in ("p", "q"):
         done = engine.sample(policy, requests(prompts(5)), Decoding(12, 0.8))
         rows = Rollouts(rollout_of(c, d, 0.8) for c, d in zip(prompts(5), done, strict=True))
@@ -132,10 +132,10 @@ def test_the_learner_computes_what_the_adapted_model_computes(root: Path, lora: 
     """An adapter on the head counts too."""
     engine = pair(model_folder(root, "qwen2"), lora, lr=0.05)
     for _ in range(2):
-        engine.learn(train_batch(rollouts(engine), MIXED))
+        engine.learn(train_batch(sample_rollouts(engine), MIXED))
     policy = engine.policy("p")
     assert all(bool(t.any()) for t in policy.parameters), "every adapter moved"
-    (row,) = rollouts(engine, count=1)
+    (row,) = sample_rollouts(engine, count=1)
     ids = torch.from_numpy(row.ids)[None]
     policy.activate()
     with torch.no_grad():
@@ -152,7 +152,7 @@ def test_the_head_is_adapted_only_where_it_is_named(root: Path) -> None:
 @pytest.mark.parametrize("arch", ARCHITECTURES)
 def test_an_exported_adapter_is_an_ordinary_peft_folder(root: Path, tmp_path: Path, arch: str) -> None:
     engine = pair(model_folder(root, arch))
-    engine.learn(train_batch(rollouts(engine), MIXED))
+    engine.learn(train_batch(sample_rollouts(engine), MIXED))
     engine.export("p", tmp_path / "p")
     assert {"adapter_config.json", "adapter_model.safetensors"} <= {f.name for f in (tmp_path / "p").iterdir()}
     base = AutoModelForCausalLM.from_pretrained(model_folder(root, arch))
@@ -166,7 +166,7 @@ def test_an_exported_adapter_is_an_ordinary_peft_folder(root: Path, tmp_path: Pa
 @pytest.mark.parametrize("arch", ARCHITECTURES)
 def test_a_merged_adapter_is_an_ordinary_model_and_the_shared_base_stays(root: Path, tmp_path: Path, arch: str) -> None:
     engine = pair(model_folder(root, arch))
-    rows = rollouts(engine)
+    rows = sample_rollouts(engine)
     engine.learn(train_batch(rows, MIXED))
     before, base = engine.score("p", rows), base_weights(engine)
     engine.export("p", tmp_path / "p", merged=True)
@@ -184,7 +184,7 @@ def test_a_merged_adapter_is_an_ordinary_model_and_the_shared_base_stays(root: P
 
 def test_a_policy_starts_from_a_saved_adapter_and_that_is_its_reference(root: Path, tmp_path: Path) -> None:
     first = pair(model_folder(root))
-    rows = rollouts(first)
+    rows = sample_rollouts(first)
     first.learn(train_batch(rows, MIXED))
     first.export("p", tmp_path)
     sections = {
@@ -202,7 +202,7 @@ def test_a_policy_starts_from_a_saved_adapter_and_that_is_its_reference(root: Pa
 
 def test_exporting_one_adapter_does_not_disturb_training(root: Path, tmp_path: Path) -> None:
     watched, plain = pair(model_folder(root)), pair(model_folder(root))
-    rows = rollouts(plain)
+    rows = sample_rollouts(plain)
     for engine in (watched, plain):
         engine.learn(train_batch(rows, MIXED))
         if engine is watched:
@@ -228,7 +228,7 @@ def test_a_missing_adapter_is_an_error_that_names_the_folder(root: Path, tmp_pat
 
 def test_a_checkpoint_holds_the_adapters_and_not_the_base(root: Path, tmp_path: Path) -> None:
     engine = pair(model_folder(root))
-    engine.learn(train_batch(rollouts(engine), MIXED))
+    engine.learn(train_batch(sample_rollouts(engine), MIXED))
     engine.save(tmp_path)
     for name in ("p", "q"):
         assert all("lora_" in key for key in load_file(tmp_path / f"{name}.safetensors"))
@@ -238,7 +238,7 @@ def test_a_checkpoint_holds_the_adapters_and_not_the_base(root: Path, tmp_path: 
 def test_learning_an_adapter_is_charged_less_than_learning_a_model(root: Path) -> None:
     whole = LocalEngine({"p": section(model_folder(root))}, device="cpu", limit=16)
     adapted = pair(model_folder(root))
-    rows = rollouts(whole)
+    rows = sample_rollouts(whole)
     for engine in (whole, adapted):
         engine.ledger.policies.clear()
         engine.learn(train_batch(rows, MIXED))

@@ -17,9 +17,9 @@ from engine_helpers import (
     model_folder,
     prompts,
     requests,
+    rollout_of,
     section,
     tokenizer,
-    rollout_of,
 )
 from milonga.engine import Completion, Decoding, Request
 from milonga.engine.base import Ledger

@@ -19,7 +19,7 @@ from milonga.config import merge
 from milonga.errors import ConfigError, RunFolderError
 from milonga.pair import Pair
 from milonga.report.markdown import render_fenced
-from milonga.run.note import FILE, Note, find_dialect, find_origin, read_note
+from milonga.runfolder.note import FILE, Note, find_dialect, find_origin, read_note
 from milonga.tasks.foreign import make_foreign_problem
 from milonga.using.card import shorten_path, strip_paths
 from milonga.using.export import export

@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers import PROPERTY
-from milonga.sandbox.expressions import FUNCTIONS, METHODS, Budget, evaluate
+from milonga.randomness import keyed_rng
 from milonga.sandbox.values import to_canonical
-from milonga.tasks import make_keyed_rng
+from milonga.tasks.expressions import FUNCTIONS, METHODS, Budget, evaluate
 
 ROOMY = Budget(steps=200_000, bits=2048, length=2000, size=20_000, source=4000)
 ARGUMENTS: dict[str, Any] = {"a": [3, -1, 4, 1, 5], "n": 7, "s": "abca", "b": [], "t": True, "w": ["x", "yy"]}
@@ -139,7 +139,7 @@ class Writer:
 
 
 def program(number: int) -> str:
-    rng = make_keyed_rng("expressions", number)
+    rng = keyed_rng("expressions", number)
     return Writer(rng).any(rng.randint(1, 4))
 
 

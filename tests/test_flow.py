@@ -8,8 +8,8 @@ from runpy import run_path
 
 import pytest
 
-from milonga.recipes import RECIPES
-from milonga.run.flow import compute_reward_flow, to_mermaid
+from milonga.runfolder.flow import compute_reward_flow, to_mermaid
+from milonga.systems.index import RECIPES
 from short import SHORT, short_loop
 
 ROOT = Path(__file__).parent.parent

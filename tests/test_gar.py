@@ -15,16 +15,17 @@ from cases import TINY
 from helpers import PROPERTY, make_rollout
 from milonga.api import make_engine
 from milonga.config import merge
+from milonga.context import Context, RunContext
 from milonga.credit import SliceReward, approval_rate, average_step_verdicts, group_verdicts, normalise
 from milonga.credit.slices import bound_logprob
 from milonga.errors import ConfigError
-from milonga.evals.slices import origin_auc, slice_metrics, yes_rates
-from milonga.recipes.slicing import cut_slices, score_origin_logprobs, write_reference
+from milonga.patterns.slicing import cut_slices, score_origin_logprobs, write_reference
+from milonga.randomness import keyed_rng
 from milonga.resolve import Plan, resolve
 from milonga.roles import DIALECTS, Dialect, SliceJudge, StepSolver
-from milonga.context import RunContext, Context
-from milonga.tasks import make_keyed_rng, make_task
-from milonga.types import Grade, Problem, Parsed, Rollout, Rollouts, Verification
+from milonga.systems.gar.metrics import origin_auc, slice_metrics, yes_rates
+from milonga.tasks import make_task
+from milonga.types import Grade, Parsed, Problem, Rollout, Rollouts, Verification
 
 JUDGES = {dialect: SliceJudge(dialect) for dialect in DIALECTS}
 dialects = st.sampled_from(DIALECTS)
@@ -141,7 +142,7 @@ def solved(steps: list[str], dialect: Dialect = "terse", truth: tuple[bool, ...]
 @PROPERTY
 @given(dialect=dialects, verdict=st.booleans(), data=st.data())
 def test_a_written_verdict_reads_back_and_its_reverse_is_the_other(dialect: Dialect, verdict: bool, data: Any) -> None:
-    judge, targets = JUDGES[dialect], JUDGES[dialect].split_solution(solved(["a", "b", "c"], dialect))[0]
+    judge, target = JUDGES[dialect], JUDGES[dialect].split_solution(solved(["a", "b", "c"], dialect))[0]
     text = judge.write(verdict, data.draw(NOTES[dialect]))
     parsed, other = judge.parse(text, target), judge.parse(judge.flip_verdict(text), target)
     assert parsed.is_valid and parsed.format == 1.0
@@ -206,7 +207,7 @@ def test_demonstrations_hold_both_classes_alike_and_are_sometimes_wrong() -> Non
     task, judge = make_task({"name": "chain", "ops": 5}), SliceJudge("terse")
     right, agree, odd = [], [], 0
     for problem in task.draw_problems("train", 0, 400):
-        piece, text = judge.demonstrate(task, problem, make_keyed_rng("x", problem.id))
+        piece, text = judge.demonstrate(task, problem, keyed_rng("x", problem.id))
         assert piece is not None and piece.grade is not None and piece.grade.steps is not None
         parsed = judge.parse(text, piece)
         assert parsed.is_valid
@@ -271,7 +272,7 @@ def ctx(p: Plan, learner: str = "generator") -> Context:
     return Context(RunContext(engine(), p.task, p.roles, p.agents, sampling, seed, problems), 1, learner)
 
 
-def rollouts(p: Plan, yes: Any) -> tuple[Context, Rollouts, Rollouts]:
+def sample_rollouts(p: Plan, yes: Any) -> tuple[Context, Rollouts, Rollouts]:
     """Solutions of the generator, and four verdicts by hand on each slice of theirs and of the references."""
     one = ctx(p)
     solutions = one.ask("generator", one.problems(), 4)
@@ -286,14 +287,14 @@ def rollouts(p: Plan, yes: Any) -> tuple[Context, Rollouts, Rollouts]:
 def test_both_players_learn_in_one_turn_and_the_frozen_one_does_not() -> None:
     for frozen in (False, True):
         p = plan(options={"frozen": frozen})
-        one, solutions, checks = rollouts(p, lambda piece, k: k % 2 == 0)
+        one, solutions, checks = sample_rollouts(p, lambda piece, k: k % 2 == 0)
         train_batches = list(p.recipe.credit(one, Rollouts([*solutions, *checks])))
         assert [train_batch.policy for train_batch in train_batches] == (["generator"] if frozen else ["generator", "verifier"])
 
 
 def test_a_group_with_equal_rewards_has_no_advantage() -> None:
     p = plan(options={"lambda1": 0.0})
-    one, solutions, checks = rollouts(p, lambda piece, k: True)
+    one, solutions, checks = sample_rollouts(p, lambda piece, k: True)
     train_batch = p.recipe.credit_generator(one, solutions, checks)  # type: ignore[attr-defined]
     assert train_batch.advantages is not None and not any(a.any() for a in train_batch.advantages)
 
@@ -301,7 +302,7 @@ def test_a_group_with_equal_rewards_has_no_advantage() -> None:
 def test_verdicts_are_compared_only_with_those_on_the_same_slice() -> None:
     """References and generated slices in one group would pay for the origin twice."""
     p = plan()
-    one, _, checks = rollouts(p, lambda piece, k: k > 0)
+    one, _, checks = sample_rollouts(p, lambda piece, k: k > 0)
     train_batch = p.recipe.credit_verifier(one, checks)  # type: ignore[attr-defined]
     assert train_batch.advantages is not None and train_batch.weights is not None
     sums: dict[str, float] = {}
@@ -318,7 +319,7 @@ def test_normalising_each_reward_keeps_apart_what_a_sum_confuses() -> None:
 
     def best(how: str, right: bool) -> float:
         p = plan(options={"normalise": how})
-        one, solutions, checks = rollouts(p, lambda piece, k: piece.target.id.endswith("/0"))
+        one, solutions, checks = sample_rollouts(p, lambda piece, k: piece.target.id.endswith("/0"))
         graded = {t.id: Grade(right and t.id.endswith("/0"), t.grade.steps if t.grade else None) for t in solutions}
         solutions = Rollouts(replace(t, grade=graded[t.id]) for t in solutions)
         train_batch = p.recipe.credit_generator(one, solutions, checks)  # type: ignore[attr-defined]
@@ -332,7 +333,7 @@ def test_normalising_each_reward_keeps_apart_what_a_sum_confuses() -> None:
 def test_slice_advantages_differ_along_a_solution_and_the_default_does_not() -> None:
     for steps in (False, True):
         p = plan(options={"slice_advantage": steps, "lambda1": 0.0})
-        one, solutions, checks = rollouts(p, lambda piece, k: piece.id.endswith(":0"))
+        one, solutions, checks = sample_rollouts(p, lambda piece, k: piece.id.endswith(":0"))
         train_batch = p.recipe.credit_generator(one, solutions, checks)  # type: ignore[attr-defined]
         assert train_batch.advantages is not None
         kinds = [len(set(a[t.mask])) for t, a in zip(solutions, train_batch.advantages, strict=True) if len(t.steps) == 3]
@@ -341,7 +342,7 @@ def test_slice_advantages_differ_along_a_solution_and_the_default_does_not() -> 
 
 def test_the_certainty_of_a_verdict_is_a_chance_and_alike_without_an_analysis() -> None:
     one = ctx(plan())
-    judge = one.run_context.roles["verifier"]
+    judge = one.run.roles["verifier"]
     assert isinstance(judge, SliceJudge)
     piece = judge.split_solution(write_reference(one, one.problems(1)[0]))[0]
     written = one.write("verifier", [piece] * 4, [judge.write(v, a) for v in (True, False) for a in ("", "42+")])
@@ -368,7 +369,7 @@ def test_the_table_judges_whole_solutions_by_their_slices() -> None:
     checks = one.judge("verifier", Rollouts(write_reference(one, problem) for problem in problems), 2)
     assert [c.target.problem.id for c in checks] == [p.id for p in problems for _ in range(2)]
     assert len({c.id for c in checks}) == 6 and all(c.origin == "given" and not c.length for c in checks)
-    judge = one.run_context.roles["verifier"]
+    judge = one.run.roles["verifier"]
     for check in checks:
         value = check.parsed.value
         assert (value.steps is None) == (value.final is None) == (not check.parsed.is_valid)

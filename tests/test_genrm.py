@@ -16,17 +16,17 @@ from cases import TINY
 from helpers import PROPERTY
 from milonga import judging
 from milonga.api import make_engine
+from milonga.context import Context, RunContext
 from milonga.credit import compute_group_class_weights, term_weights
 from milonga.errors import ConfigError, UserError
-from milonga.recipes.genrm import has_right_reasons, label_correct_checks, summarise_kept_checks
 from milonga.resolve import Plan, resolve
 from milonga.roles import DIALECTS, Dialect, StepSolver, YesNoVerifier
 from milonga.roles.demonstrate import write_check
 from milonga.roles.solver import demonstration_to_rollout
 from milonga.roles.yes_no import yes_probability
-from milonga.context import RunContext, Context
+from milonga.systems.genrm.recipe import has_right_reasons, label_correct_checks, summarise_kept_checks
 from milonga.tasks import make_task
-from milonga.types import Grade, Problem, Parsed, Solution, Rollout, Rollouts, Verification
+from milonga.types import Grade, Parsed, Problem, Rollout, Rollouts, Solution, Verification
 
 FORMS: tuple[Literal["cot", "direct"], ...] = ("cot", "direct")
 
@@ -325,7 +325,7 @@ def test_a_task_without_steps_needs_the_verifiers_own_checks() -> None:
     type(p.task).knows_steps = False
     try:
         with pytest.raises(ConfigError, match=r"options\.source"):
-            p.recipe.checks(one, solutions)  # type: ignore[attr-defined]
+            p.recipe.write_checks(one, solutions)  # type: ignore[attr-defined]
     finally:
         type(p.task).knows_steps = True
 

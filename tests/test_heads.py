@@ -12,14 +12,14 @@ import torch
 
 from engine_helpers import (
     engine_of,
-    train_batch,
     model_folder,
     prompts,
     requests,
-    rollouts,
-    same_bits,
-    section,
     rollout,
+    same_bits,
+    sample_rollouts,
+    section,
+    train_batch,
     weights,
 )
 from milonga.engine import Decoding
@@ -27,7 +27,7 @@ from milonga.engine.local import LocalEngine
 from milonga.engine.local.engine import VALUE_HEAD
 from milonga.objectives import Objective, make_objective
 from milonga.objectives.losses import Denominators, Rows, TokenTerms, loss, pair_loss, value_loss
-from milonga.types import TrainBatch, Rollouts
+from milonga.types import Rollouts, TrainBatch
 
 
 @pytest.fixture(scope="module")
@@ -269,7 +269,7 @@ def test_a_judge_with_an_adapter_trains_its_adapter_and_its_head_alone(root: Pat
 
 def test_given_texts_never_enter_a_policy_gradient(root: Path) -> None:
     engine = engine_of(model_folder(root))
-    rollouts = rollouts(engine, 2)
+    rollouts = sample_rollouts(engine, 2)
     rollouts[0].origin = "given"
     with pytest.raises(ValueError, match="given"):
         train_batch(rollouts, [1.0, -1.0])

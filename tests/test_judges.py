@@ -12,20 +12,21 @@ import pytest
 from cases import TINY
 from helpers import make_rollout
 from milonga.api import make_engine
-from milonga.claims import CLAIMS, Claim
-from milonga.claims.verdict import judge_claim, plan_claim
+from milonga.claims import judge_claim, plan_claim
+from milonga.context import Context, RunContext
 from milonga.credit.shuffle import shuffle_targets
 from milonga.engine.local import LocalEngine
 from milonga.evals.evaluate import ranking_metrics
 from milonga.evals.metrics import order_accuracy
 from milonga.objectives import make_objective
-from milonga.recipes.imitation import sample_demonstrations
+from milonga.patterns.imitation import sample_demonstrations
 from milonga.resolve import Plan, resolve
 from milonga.roles import ROLES, ImplicitScorer, StepScorer, StepSolver
 from milonga.roles.scorer import aggregate_scores, sigmoid
-from milonga.run.flow import compute_reward_flow, to_mermaid
-from milonga.context import RunContext, Context
-from milonga.types import Grade, TrainBatch, Parsed, Solution, Rollout, Rollouts, Verification
+from milonga.runfolder.flow import compute_reward_flow, to_mermaid
+from milonga.systems.claim import Claim
+from milonga.systems.index import CLAIMS
+from milonga.types import Grade, Parsed, Rollout, Rollouts, Solution, TrainBatch, Verification
 
 
 @cache

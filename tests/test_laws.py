@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from milonga.api import make_engine
+from milonga.context import Context, RunContext
 from milonga.credit import normalise
 from milonga.resolve import Plan, resolve
-from milonga.context import RunContext, Context
 from milonga.types import Grade, Rollouts
 
 TASK = {"name": "chain", "ops": 3}
@@ -46,7 +46,7 @@ def test_a_rollout_is_its_prompt_and_what_was_sampled() -> None:
     one = ctx()
     for rollout in everything(one):
         prompt, output = rollout.segments
-        role = one.run_context.roles[rollout.agent]
+        role = one.run.roles[rollout.agent]
         asked = engine().encode(rollout.agent, role.prompt(rollout.problem, rollout.targets[0] if rollout.targets else None))
         assert rollout.ids[: prompt.end].tolist() == asked.tolist()
         assert (prompt.trained, output.trained) == (False, True)
@@ -72,7 +72,7 @@ def test_step_spans_decode_back_to_the_steps() -> None:
         assert [begin for begin, _ in rollout.steps] == [start, *(end for _, end in rollout.steps)][: len(rollout.steps)]
         ends = rollout.parsed.value.ends
         assert [spelt(rollout.ids[start:end]) for _, end in rollout.steps] == [rollout.text[:end] for end in ends]
-    solutions = rollouts.select(lambda t: t.agent == "generator")
+    solutions = rollouts.of("generator")
     assert sum(len(t.steps) for t in solutions) > 30
     for rollout in solutions:
         assert tuple(spelt(rollout.ids[a:b]) for a, b in rollout.steps) == tuple(f"{s}\n" for s in rollout.parsed.value.steps)

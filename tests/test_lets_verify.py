@@ -16,17 +16,17 @@ from hypothesis import strategies as st
 from cases import TINY
 from helpers import PROPERTY, make_rollout
 from milonga.api import make_engine
+from milonga.context import Context, RunContext
 from milonga.credit import label_agreement, select_convincing_wrong
 from milonga.engine.local import LocalEngine
 from milonga.errors import ConfigError
 from milonga.evals.evaluate import score_vote
-from milonga.recipes import LetsVerify
-from milonga.recipes.scoring import NAN, Labelled, build_value_rows
+from milonga.patterns.value_head import NAN, Labelled, build_value_rows
+from milonga.randomness import keyed_rng
 from milonga.resolve import Plan, resolve
 from milonga.roles.scorer import StepScorer, aggregate_scores
-from milonga.context import RunContext, Context
-from milonga.tasks import make_keyed_rng
-from milonga.types import Grade, TrainBatch, Parsed, Solution, Rollouts
+from milonga.systems.lets_verify.recipe import LetsVerify
+from milonga.types import Grade, Parsed, Rollouts, Solution, TrainBatch
 from test_resume import assert_same, die, finish, whole
 
 ALL = {"label_budget": 4}
@@ -163,22 +163,18 @@ def test_convincing_wrong_solutions_are_chosen_first() -> None:
     scores = [0.9, 0.1, 0.8, 0.7, 0.95, 0.2]
     correct = np.array([0, 0, 0, 1, 1, NAN])
     groups = ["p"] * 6
-    assert select_convincing_wrong(scores, correct, groups, 2, 1.0, make_keyed_rng("a")) == [0, 2]
-    assert select_convincing_wrong(scores, correct, groups, 6, 1.0, make_keyed_rng("a")) == [0, 1, 2, 3, 4, 5]
+    assert select_convincing_wrong(scores, correct, groups, 2, 1.0, keyed_rng("a")) == [0, 2]
+    assert select_convincing_wrong(scores, correct, groups, 6, 1.0, keyed_rng("a")) == [0, 1, 2, 3, 4, 5]
     for key in range(10):
-        rows = select_convincing_wrong(scores, correct, groups, 3, 0.67, make_keyed_rng(key))
+        rows = select_convincing_wrong(scores, correct, groups, 3, 0.67, keyed_rng(key))
         assert {0, 2} <= set(rows) and len(rows) == 3
 
 
 def test_a_share_drawn_without_looking_keeps_right_solutions_among_the_labelled() -> None:
     """With convincing wrong ones alone, a verifier would see nothing but errors."""
     correct = np.array([0.0] * 4 + [1.0] * 4)
-    alone = {
-        r for key in range(50) for r in select_convincing_wrong([0.5] * 8, correct, ["p"] * 8, 4, 1.0, make_keyed_rng(key))
-    }
-    shared = {
-        r for key in range(50) for r in select_convincing_wrong([0.5] * 8, correct, ["p"] * 8, 4, 0.5, make_keyed_rng(key))
-    }
+    alone = {r for key in range(50) for r in select_convincing_wrong([0.5] * 8, correct, ["p"] * 8, 4, 1.0, keyed_rng(key))}
+    shared = {r for key in range(50) for r in select_convincing_wrong([0.5] * 8, correct, ["p"] * 8, 4, 0.5, keyed_rng(key))}
     assert alone == {0, 1, 2, 3} and shared == set(range(8))
 
 
@@ -189,7 +185,7 @@ ROWS = st.lists(st.tuples(st.floats(0, 1), st.sampled_from([0.0, 1.0, NAN]), st.
 @given(ROWS, st.integers(1, 8), st.floats(0, 1))
 def test_every_problem_gets_its_share_of_labels(rows: list[tuple[float, float, int]], count: int, share: float) -> None:
     scores, correct, groups = [r[0] for r in rows], np.array([r[1] for r in rows]), [r[2] for r in rows]
-    chosen = select_convincing_wrong(scores, correct, groups, count, share, make_keyed_rng("x"))
+    chosen = select_convincing_wrong(scores, correct, groups, count, share, keyed_rng("x"))
     assert len(set(chosen)) == len(chosen)
     for group in set(groups):
         members = [r for r in range(len(rows)) if groups[r] == group]

@@ -11,14 +11,15 @@ import pytest
 
 from cases import TINY
 from milonga.api import make_engine
-from milonga.credit import TransitionBonus, influence_rewards, normalise
+from milonga.context import Context, RunContext
+from milonga.credit import normalise
 from milonga.errors import ConfigError
-from milonga.recipes.debating import Debates, build_debate_prompts, match_replies, sample_debates
-from milonga.recipes.maporl import AGENTS, FORMAT
+from milonga.patterns.debate import Debates, build_debate_prompts, match_replies, sample_debates
 from milonga.resolve import resolve
 from milonga.roles import Debater
-from milonga.context import RunContext, Context
-from milonga.types import Problem, Parsed, Rollout, Rollouts
+from milonga.systems.maporl.credit import TransitionBonus, influence_rewards
+from milonga.systems.maporl.recipe import AGENTS, FORMAT
+from milonga.types import Parsed, Problem, Rollout, Rollouts
 from short import assert_resumes
 
 # Credit by hand.

@@ -12,15 +12,14 @@ import pytest
 
 from cases import TINY
 from milonga.api import make_engine
-from milonga.credit.systems import balance_groups, standard_scores, trajectory_weights
+from milonga.context import Context, RunContext
 from milonga.errors import ConfigError
-from milonga.recipes.mars import FORMAT, AGENTS, get_asker
-from milonga.recipes.packing import pack_first_fit
-from milonga.recipes.researching import Desk, is_request, map_turns_to_ends
 from milonga.resolve import resolve
-from milonga.roles import Planner, Reader
-from milonga.roles.research import Request, make_document_bin
-from milonga.context import RunContext, Context
+from milonga.systems.mars.credit import balance_groups, standard_scores, trajectory_weights
+from milonga.systems.mars.packing import pack_first_fit
+from milonga.systems.mars.recipe import AGENTS, FORMAT, get_asker
+from milonga.systems.mars.research import Desk, is_request, map_turns_to_ends
+from milonga.systems.mars.roles import Planner, Reader, Request, make_document_bin
 from milonga.tasks import make_task
 from milonga.tasks.haystack import extract_names, extract_question, extract_thread, join_threads, parse_documents
 from milonga.types import Grade, Problem, Rollout, Rollouts
@@ -217,7 +216,7 @@ def trajectories(p: Any, one: Context, right: Any = lambda place: place % 2) -> 
 def test_notes_are_context_for_the_planner_and_trained_in_the_readers_rows_alone() -> None:
     p = plan()
     rollouts = trajectories(p, ctx(p))
-    talks, notes = (rollouts.select(lambda t, agent=agent: t.agent == agent) for agent in AGENTS)
+    talks, notes = (rollouts.of(agent) for agent in AGENTS)
     assert len(talks) == 4 and len(notes) == 8  # a bin for each document
     for talk in talks:
         told = talk.segments[-2]

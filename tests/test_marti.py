@@ -11,16 +11,16 @@ import pytest
 
 from cases import TINY
 from milonga.api import make_engine
+from milonga.context import Context, RunContext
 from milonga.credit.critiques import agreement_reward, names_answer
 from milonga.credit.history import compute_histories, known_mean, max_safe_alpha, shape_by_history
 from milonga.errors import ConfigError
-from milonga.recipes.marti import FORMAT, Marti
-from milonga.recipes.voting import grade_by_truth, majority_at_budget, majority_correctness, make_majority_grader
-from milonga.recipes.workflows import AgentTurns, Rules, collect_solutions, filter_by_agent, pair_proposals
+from milonga.patterns.voting import grade_by_truth, majority_at_budget, majority_correctness, make_majority_grader
+from milonga.patterns.workflows import AgentTurns, Rules, collect_solutions, pair_proposals
 from milonga.resolve import resolve
 from milonga.roles import Reviser, StepSolver, StepVerifier
 from milonga.roles.reviser import make_panel
-from milonga.context import RunContext, Context
+from milonga.systems.marti.recipe import FORMAT, Marti
 from milonga.types import Grade, Problem, Rollout, Rollouts
 from short import assert_resumes, short_loop
 
@@ -99,7 +99,7 @@ def ctx(p: Any, phase: str = "") -> Context:
     return Context(RunContext(made, p.task, p.roles, p.agents, p.config.sampling, 0, 4), 1, "generator", phase)
 
 
-def rollouts(p: Any, n: int = 4) -> tuple[Context, Rollouts]:
+def sample_rollouts(p: Any, n: int = 4) -> tuple[Context, Rollouts]:
     one = ctx(p)
     return one, p.recipe.workflow.rollout(one, one.problems(), n)
 
@@ -133,8 +133,8 @@ def test_what_a_reviser_reads_is_foreign_and_tells_nothing_of_who_is_right() -> 
 
 def test_a_chain_refines_each_solution_by_each_of_its_critiques() -> None:
     p = plan()
-    _, found = rollouts(p)
-    solutions, critiques, refined = (filter_by_agent(found, agent) for agent in AGENTS["chain"])
+    _, found = sample_rollouts(p)
+    solutions, critiques, refined = (found.of(agent) for agent in AGENTS["chain"])
     assert (len(solutions), len(critiques), len(refined)) == (16, 32, 32)
     assert critiques.target_ids == [s.id for s in solutions for _ in range(2)]
     assert [rollout.target.targets for rollout in refined] == [(c.target, c) for c in critiques]
@@ -145,15 +145,15 @@ def test_a_chain_refines_each_solution_by_each_of_its_critiques() -> None:
 
 def test_a_refiner_is_compared_with_the_solution_it_refines() -> None:
     p = plan()
-    one, found = rollouts(p)
-    solutions, critiques, refined = (filter_by_agent(found, agent) for agent in AGENTS["chain"])
+    one, found = sample_rollouts(p)
+    solutions, critiques, refined = (found.of(agent) for agent in AGENTS["chain"])
     graded(solutions, lambda place: place % 2)
     graded(refined, lambda place: place % 4 < 2)
     generator, verifier, refiner = p.recipe.workflow.said(one, found, Rules(grade_by_truth))
     assert generator.local[0].tolist() == [0.0, 1.0] * 8 and np.isnan(generator.before[0]).all()
     assert generator.whole.tolist() == [1.0, 0.0] * 8  # each solution's refinements: both right, then both wrong
     assert refiner.before[0].tolist() == [0.0, 0.0, 1.0, 1.0] * 8 and refiner.local[0].tolist() == [1.0, 1.0, 0.0, 0.0] * 8
-    assert p.recipe.reward(refiner, 0).tolist() == [1.5, 1.5, -0.5, -0.5] * 8
+    assert p.recipe.compute_turn_reward(refiner, 0).tolist() == [1.5, 1.5, -0.5, -0.5] * 8
     assert verifier.whole.tolist() == refiner.local[0].tolist() and verifier.targets.tolist() == refiner.before[0].tolist()
     said = [critique.parsed.value.final for critique in critiques]
     agrees = [float(final is not None and final == bool(right)) for final, right in zip(said, verifier.targets, strict=True)]
@@ -166,18 +166,18 @@ def test_outcome_and_gain_are_added_where_they_are_asked_for() -> None:
     said = AgentTurns(
         "verifier", Rollouts([]), [np.array([1.0])], [np.array([NAN])], np.array([1.0]), np.array([1.0]), np.array([0.0])
     )
-    assert plan().recipe.reward(said, 0).tolist() == [1.0]
-    assert plan(outcome="last_stage").recipe.reward(said, 0).tolist() == [1.5]
-    assert plan(refiner_gain=0.25).recipe.reward(said, 0).tolist() == [1.25]
+    assert plan().recipe.compute_turn_reward(said, 0).tolist() == [1.0]
+    assert plan(outcome="last_stage").recipe.compute_turn_reward(said, 0).tolist() == [1.5]
+    assert plan(refiner_gain=0.25).recipe.compute_turn_reward(said, 0).tolist() == [1.25]
     debater = AgentTurns("partner", Rollouts([]), [np.array([0.0])], [np.array([NAN])], np.array([1.0]), np.array([0.0]))
-    assert plan("debate", outcome="own_last").recipe.reward(debater, 0).tolist() == [0.5]
-    assert plan("debate", outcome="vote").recipe.reward(debater, 0).tolist() == [0.0]
+    assert plan("debate", outcome="own_last").recipe.compute_turn_reward(debater, 0).tolist() == [0.5]
+    assert plan("debate", outcome="vote").recipe.compute_turn_reward(debater, 0).tolist() == [0.0]
 
 
 def test_critiques_are_compared_with_those_of_the_same_solution_and_both_classes_count_alike() -> None:
     p = plan()
-    one, found = rollouts(p)
-    graded(filter_by_agent(found, "generator"), lambda place: place == 0)
+    one, found = sample_rollouts(p)
+    graded(found.of("generator"), lambda place: place == 0)
     train_batch = {made.policy: made for made in p.recipe.credit(one, found)}["verifier"]
     for at in range(0, 32, 2):
         assert sum(
@@ -190,9 +190,9 @@ def test_groups_are_filtered_by_what_was_right_not_by_what_was_paid() -> None:
     """All refined solutions of the first problem are right: its shaped rewards differ, and teach nothing."""
     for filtered in (True, False):
         p = plan(filter=filtered)
-        one, found = rollouts(p)
-        graded(filter_by_agent(found, "generator"), lambda place: place % 2)
-        graded(filter_by_agent(found, "refiner"), lambda place: place < 8 or place % 2)
+        one, found = sample_rollouts(p)
+        graded(found.of("generator"), lambda place: place % 2)
+        graded(found.of("refiner"), lambda place: place < 8 or place % 2)
         train_batch = {made.policy: made for made in p.recipe.credit(one, found)}["refiner"]
         assert any(array.any() for array in train_batch.advantages[:8]) != filtered
         assert any(array.any() for array in train_batch.advantages[8:])
@@ -200,8 +200,8 @@ def test_groups_are_filtered_by_what_was_right_not_by_what_was_paid() -> None:
 
 def test_an_aggregator_reads_one_proposal_of_each() -> None:
     p = plan("mixture")
-    one, found = rollouts(p)
-    mine, theirs, joined = (filter_by_agent(found, agent) for agent in AGENTS["mixture"])
+    one, found = sample_rollouts(p)
+    mine, theirs, joined = (found.of(agent) for agent in AGENTS["mixture"])
     assert [rollout.target.targets for rollout in joined] == list(zip(mine, theirs, strict=True))
     graded(mine, lambda place: True)
     graded(theirs, lambda place: place % 2)
@@ -219,12 +219,12 @@ def test_an_aggregator_reads_one_proposal_of_each() -> None:
 
 def test_a_debater_is_paid_turn_by_turn_with_its_own_history() -> None:
     p = plan("debate")
-    one, found = rollouts(p)
-    mine, theirs = (filter_by_agent(found, agent) for agent in AGENTS["debate"])
+    one, found = sample_rollouts(p)
+    mine, theirs = (found.of(agent) for agent in AGENTS["debate"])
     graded(Rollouts(talk.target for talk in mine), lambda place: place % 2)
     graded(mine, lambda place: True)
     generator, partner = p.recipe.workflow.said(one, found, Rules(grade_by_truth))
-    assert [p.recipe.reward(generator, turn).tolist() for turn in (0, 1)] == [[0.0, 1.0] * 8, [1.5, 1.0] * 8]
+    assert [p.recipe.compute_turn_reward(generator, turn).tolist() for turn in (0, 1)] == [[0.0, 1.0] * 8, [1.5, 1.0] * 8]
     assert partner.own_last.tolist() == theirs.correct.tolist() and generator.whole.tolist() == partner.whole.tolist()
     train_batch = p.recipe.credit_agent(one, generator)
     for talk, array in zip(train_batch.rollouts, train_batch.advantages, strict=True):
@@ -257,7 +257,7 @@ def test_the_vote_of_a_debate_is_what_most_say() -> None:
 @pytest.mark.parametrize("workflow", list(AGENTS))
 def test_majorities_are_of_all_agents_and_turns_and_need_no_truth(workflow: str) -> None:
     p = plan(workflow, labels="majority")
-    one, found = rollouts(p)
+    one, found = sample_rollouts(p)
     spoken = collect_solutions(found)
     assert len(spoken) == {"chain": 48, "debate": 64, "mixture": 48}[workflow]
 
@@ -302,7 +302,7 @@ def test_the_vote_has_as_many_tokens_as_the_workflow() -> None:
 
 def test_the_others_can_stay_as_they_were() -> None:
     p = plan(train="generator")
-    one, found = rollouts(p)
+    one, found = sample_rollouts(p)
     assert [train_batch.policy for train_batch in p.recipe.credit(one, found)] == ["generator"]
     with pytest.raises(ConfigError, match="share one model"):
         plan(binding="shared", train="generator")

@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 from cases import TINY
 from helpers import PROPERTY, make_rollout
 from milonga.api import make_engine
+from milonga.context import Context, RunContext
 from milonga.credit import fill_after_zero, find_first_zero, hard_labels, step_reward_advantages
 from milonga.engine.local import LocalEngine
 from milonga.objectives import OBJECTIVES
-from milonga.recipes.scoring import NAN, estimate_step_values
+from milonga.patterns.value_head import NAN, estimate_step_values
 from milonga.resolve import Plan, resolve
 from milonga.roles.scorer import StepScorer
-from milonga.context import RunContext, Context
-from milonga.types import Grade, TrainBatch, Rollouts
+from milonga.types import Grade, Rollouts, TrainBatch
 
 
 def plan(recipe: str = "math_shepherd", **options: Any) -> Plan:
@@ -96,7 +96,7 @@ def test_completions_keep_the_prefix_and_the_last_label_is_the_answer() -> None:
 
 def test_right_prefixes_are_reached_from_more_often_than_wrong_ones() -> None:
     p = plan()
-    one = Context(ctx(p).run_context, 1, "verifier")
+    one = Context(ctx(p).run, 1, "verifier")
     rollouts = one.ask("generator", one.problems(12), 4)
     rates = estimate_step_values(one, rollouts, 4)
     right = [

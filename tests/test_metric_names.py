@@ -11,11 +11,11 @@ from cases import TINY
 from milonga.api import make_engine
 from milonga.cli import main
 from milonga.comparing.arms import list_metrics, plan_comparison
+from milonga.context import RunContext
 from milonga.errors import ConfigError
 from milonga.loop import make_evaluator
-from milonga.recipes import RECIPES
 from milonga.resolve import resolve
-from milonga.context import RunContext
+from milonga.systems.index import RECIPES
 from short import SHORT
 
 SMALL = {"asl": {"audit": 4}, "deepseek_math_v2": {"audit": 4}}

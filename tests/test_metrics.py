@@ -38,7 +38,7 @@ from milonga.evals.metrics import (
 )
 from milonga.roles import StepSolver, StepVerifier
 from milonga.tasks import make_task
-from milonga.types import Grade, Problem, Parsed, Solution, Rollout, Rollouts, Verification
+from milonga.types import Grade, Parsed, Problem, Rollout, Rollouts, Solution, Verification
 
 DATA = Path(__file__).parents[1] / ".." / "shared" / "data" / "processbench"
 

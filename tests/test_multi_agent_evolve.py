@@ -12,21 +12,21 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-import milonga.recipes.questions
+import milonga.systems.multi_agent_evolve.questions
 from cases import FAST, TINY
 from hidden import others_truth, weights
 from milonga.api import make_engine
-from milonga.credit.evolve import difficulty_reward, mean_score, proposer_reward, solver_reward
-from milonga.recipes.questions import Pool, demonstrate_formats, is_question, question_to_problem
+from milonga.context import Context, RunContext
 from milonga.resolve import Plan, resolve
 from milonga.roles import DIALECTS, Dialect
-from milonga.roles.evolve import Asker, Judge
 from milonga.roles.proposer import Proposal, make_proposer_request
-from milonga.context import RunContext, Context
+from milonga.systems.multi_agent_evolve.credit import difficulty_reward, mean_score, proposer_reward, solver_reward
+from milonga.systems.multi_agent_evolve.questions import Pool, demonstrate_formats, is_question, question_to_problem
+from milonga.systems.multi_agent_evolve.roles import Asker, Judge
 from milonga.tasks import make_task
 from milonga.tasks.base import assign_split
 from milonga.tasks.invention import parse_invented, spoil_question
-from milonga.types import Problem, Parsed, Rollout, Rollouts
+from milonga.types import Parsed, Problem, Rollout, Rollouts
 from short import SHORT, short_loop
 
 torch.set_num_threads(1)
@@ -205,13 +205,13 @@ def test_the_weights_know_nothing_of_a_truth_that_is_hidden(tmp_path: Path, monk
 
     true = run("true")
     others_truth(monkeypatch)
-    monkeypatch.setattr(milonga.recipes.questions, "compute_answer", lambda problem: "0")
+    monkeypatch.setattr(milonga.systems.multi_agent_evolve.questions, "compute_answer", lambda problem: "0")
     assert run("other") == true
 
 
 def test_a_run_goes_on_in_the_same_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With questions and pairs in the state from the beginning: in so few turns nobody learns to ask."""
-    from milonga.recipes import MultiAgentEvolve
+    from milonga.systems.multi_agent_evolve.recipe import MultiAgentEvolve
 
     begin = MultiAgentEvolve.__init__
 

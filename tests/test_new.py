@@ -18,8 +18,9 @@ from milonga.cli.new import write_skeleton
 from milonga.comparing.arms import plan_comparison
 from milonga.config import to_toml
 from milonga.errors import ConfigError, RunFolderError
-from milonga.recipes import Grpo, find_recipe
-from milonga.run.folder import read_config
+from milonga.runfolder.folder import read_config
+from milonga.systems.custom import find_recipe
+from milonga.systems.grpo import Grpo
 
 TINY = {
     "device": "cpu",

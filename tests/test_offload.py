@@ -20,18 +20,19 @@ from torch.utils._pytree import tree_leaves
 import milonga
 from engine_helpers import (
     constant,
-    train_batch,
     model_folder,
     prompts,
     requests,
-    rollouts,
     same_bits,
+    sample_rollouts,
     section,
     stirred,
+    train_batch,
     weights,
 )
 from milonga.engine import Decoding
-from milonga.engine.local import LocalEngine, memory, resting
+from milonga.engine.local import LocalEngine, memory
+from milonga.engine.local import offload as resting
 from milonga.objectives import make_objective
 from milonga.types import TrainBatch
 
@@ -94,14 +95,14 @@ def engine_of(root: Path, offload: bool, arch: str, names: str = "p", **options:
 
 def taught(engine: LocalEngine, seed: int) -> TrainBatch:
     if engine.policy("p").head is None:
-        rows = rollouts(engine, seed=seed)
+        rows = sample_rollouts(engine, seed=seed)
         return train_batch(rows, [1.0, -1.0] * 4, kl_coef=0.1)
-    rows = rollouts(LocalEngine({"p": section(engine.policy("p").section.model)}, device="cpu"), seed=seed)
+    rows = sample_rollouts(LocalEngine({"p": section(engine.policy("p").section.model)}, device="cpu"), seed=seed)
     targets = [np.where(row.mask, value, np.nan) for row, value in zip(rows, [0.0, 1.0] * 4, strict=True)]
     return TrainBatch("p", make_objective("value_bce", {"kl_coef": 0.1}), rows, targets=targets)
 
 
-def rollouts(engine: LocalEngine, turns: int = 2) -> list[Any]:
+def run_policy(engine: LocalEngine, turns: int = 2) -> list[Any]:
     """What a run does with a policy; and what it sees of it."""
     seen: list[Any] = []
     policy = engine.policy("p")
@@ -128,8 +129,8 @@ def resting_tensors(engine: LocalEngine) -> list[torch.Tensor]:
 def test_the_same_bits_and_nothing_computes_with_what_is_away(root: Path, guard: Guard, kind: str) -> None:
     plain, thrifty = (engine_of(root, offload, **KINDS[kind]) for offload in (False, True))
     with guard:
-        found = rollouts(thrifty)
-    assert found == rollouts(plain)
+        found = run_policy(thrifty)
+    assert found == run_policy(plain)
     assert same_bits(weights(plain), weights(thrifty))
     assert plain.policy("p").fingerprint() == thrifty.policy("p").fingerprint()
     left, right = plain.policy("p").get_state(), thrifty.policy("p").get_state()
@@ -168,7 +169,7 @@ def test_the_guard_sees_a_forgotten_tensor(root: Path, guard: Guard) -> None:
 def test_a_refused_update_leaves_everything_at_rest(root: Path, guard: Guard) -> None:
     engine = engine_of(root, True, "llama", **RICH)
     engine.learn(taught(engine, 0))
-    before, rows = engine.policy("p").get_state(), rollouts(engine)
+    before, rows = engine.policy("p").get_state(), sample_rollouts(engine)
     kept = {key: tensor.clone() for key, tensor in before.items()}
     with guard:
         wrong = TrainBatch("p", make_objective("grpo", {}), rows, constant(rows, [float("inf"), -1.0] * 4))
@@ -183,7 +184,7 @@ def test_a_refused_update_leaves_everything_at_rest(root: Path, guard: Guard) ->
 def test_a_checkpoint_goes_on_with_the_same_bits(root: Path, tmp_path: Path, guard: Guard, kind: str, offload: bool) -> None:
     """Whether what wrote it offloads or not, and whether what reads it does."""
     first, other = (engine_of(root, way, **KINDS[kind]) for way in (not offload, offload))
-    rollouts(first)
+    run_policy(first)
     first.save(tmp_path)
     other.load(tmp_path)
     assert all(guard.has(tensor) is offload for tensor in resting_tensors(other))

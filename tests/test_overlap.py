@@ -22,15 +22,15 @@ import ray
 import milonga
 from cases import CASES
 from milonga.api import make_engine, start
+from milonga.context import Context, RunContext
 from milonga.engine import Completion, Decoding, LearnReport, Request
-from milonga.engine.lagged import Lagged
 from milonga.engine.local import LocalEngine
+from milonga.engine.pinned import Lagged
 from milonga.engine.ray.engine import Published
 from milonga.loop import Loop
 from milonga.resolve import Plan, resolve
-from milonga.run.files import JsonLines
-from milonga.run.rollouts import read_rollouts
-from milonga.context import RunContext, Context
+from milonga.runfolder.files import JsonLines
+from milonga.runfolder.rollouts import read_rollouts
 from milonga.types import Rollouts
 from ray_helpers import files_of, one_cluster, pid, state
 
@@ -94,7 +94,7 @@ def by_hand(plan: Plan, turns: int) -> tuple[LocalEngine, list[LearnReport], lis
         ctx = Context(replace(run_context, engine=view), turn, "generator", start=drawn, progress=(turn - 1) / turns)
         rollouts = plan.recipe.rollout(ctx)
         drawn += ctx.drawn
-        (train_batch,) = plan.recipe.credit(replace(ctx, run_context=run_context), rollouts)
+        (train_batch,) = plan.recipe.credit(replace(ctx, run=run_context), rollouts)
         sampled.append(rollouts)
         reports.append(engine.learn(replace(train_batch, stale_cap=2.0) if source < turn - 1 else train_batch))
         engine.publish("generator")

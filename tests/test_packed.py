@@ -16,14 +16,14 @@ from engine_helpers import (
     engine_of,
     gap,
     gradients,
-    train_batch,
     make_model,
     mixed_rows,
     model_folder,
+    rollout,
     soft_folder,
     stirred,
     tokenizer,
-    rollout,
+    train_batch,
 )
 from milonga.engine.local import fused, learner, packed
 from milonga.engine.local.batches import build_micro_batch, cut_micro_batches
@@ -31,7 +31,7 @@ from milonga.engine.local.memory import PASS_TOKENS, fit_pass_tokens
 from milonga.engine.local.shapes import explain_misfit
 from milonga.errors import ConfigError
 from milonga.objectives import make_objective
-from milonga.types import TrainBatch, Rollouts
+from milonga.types import Rollouts, TrainBatch
 
 PACKED = ("llama", "qwen2", "qwen3")
 LORA = {"rank": 3, "alpha": 7.0}

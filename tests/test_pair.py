@@ -16,9 +16,9 @@ from helpers import PROPERTY
 from milonga.errors import ConfigError, DataError, RunFolderError
 from milonga.pair import Pair, Verdict
 from milonga.resolve import resolve
-from milonga.run.checkpoints import Checkpoints
+from milonga.runfolder.checkpoints import Checkpoints
 from milonga.tasks.foreign import is_same_answer, make_foreign_problem
-from milonga.types import Problem, Parsed, Rollout, Verification
+from milonga.types import Parsed, Problem, Rollout, Verification
 
 PROBLEMS = [
     make_foreign_problem("a", "3+4*5%100", "35"),

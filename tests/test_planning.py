@@ -19,8 +19,8 @@ from safetensors import safe_open
 
 import calibrate_plan
 import draw_scaling
+import milonga
 from helpers import PROPERTY, Command
-from milonga.cli.completion import PACKAGE
 from milonga.cli.shell import console
 from milonga.errors import UserError
 from milonga.planning import (
@@ -57,7 +57,7 @@ from short import short_loop
 GIB = 2**30
 ROUND = Accelerator("round", flops=1e12, bandwidth=1e11, memory=1e10, link=1e10, network=1e9, price=1.0, node=2)
 HALVES = Efficiencies(
-    bandwidth=0.5, layer_s=1e-3, prefill=0.5, token_s=1e-5, products=0.5, traffic=10.0, read_s=1e-6, dispatch_s=1e-4
+    bandwidth=0.5, layer_s=1e-3, prefill=0.5, token_s=1e-5, products=0.5, traffic=10.0, read_s=1e-6, rollout_s=1e-4
 )
 BY_HAND = Machine(ROUND, HALVES)
 SMALL = Shape("small", layers=2, hidden=8, heads=2, kv_heads=1, head_size=4, inner=16, vocabulary=10, tied=True)
@@ -112,7 +112,7 @@ def test_a_mixture_reads_the_experts_that_rows_are_sent_to() -> None:
 
 
 def test_a_folder_is_counted_as_its_weights_are() -> None:
-    folder = PACKAGE / "embedded" / "base"
+    folder = Path(milonga.__file__).parent / "embedded" / "base"
     with safe_open(str(folder / "model.safetensors"), "np") as weights:
         stored = sum(math.prod(weights.get_slice(name).get_shape()) for name in weights.keys())  # noqa: SIM118
     shape = find_shape(str(folder))

@@ -16,15 +16,15 @@ from hypothesis import strategies as st
 import milonga
 from cases import FAST, TINY
 from helpers import PROPERTY, make_rollout
+from milonga.context import Context
 from milonga.objectives import make_objective
 from milonga.objectives.losses import Denominators, Rows, TokenTerms, loss, pair_loss
+from milonga.patterns.preference_pairs import record_pairs, to_given_rollout
 from milonga.preferences import Preference, Preferences, Side
-from milonga.recipes.preferences import record_pairs, to_given_rollout
-from milonga.run.files import JsonLines
-from milonga.run.folder import RunFolder
+from milonga.runfolder.files import JsonLines
+from milonga.runfolder.folder import RunFolder
 from milonga.schedule import Cursor, Phase, Schedule, rounds
-from milonga.context import Context
-from milonga.types import TrainBatch, Rollouts
+from milonga.types import Rollouts, TrainBatch
 from short import short_loop
 
 

@@ -20,13 +20,19 @@ import milonga
 from cases import FAST, TINY
 from helpers import PROPERTY, make_rollout
 from milonga.api import make_engine
-from milonga.credit import ImplicitCredit, combine_advantages, filter_by_accuracy, process_contribution_stats, rescale_rewards
+from milonga.context import Context, RunContext
 from milonga.errors import ConfigError
-from milonga.recipes.prime import Prime, PrimeOptions, compute_pair_accuracy, step_auroc
 from milonga.resolve import Plan, resolve
-from milonga.run.files import JsonLines
-from milonga.context import RunContext, Context
-from milonga.types import Floats, Grade, TrainBatch, Problem, Parsed, Rollout, Rollouts, Verification
+from milonga.runfolder.files import JsonLines
+from milonga.systems.prime.credit import (
+    ImplicitCredit,
+    combine_advantages,
+    filter_by_accuracy,
+    process_contribution_stats,
+    rescale_rewards,
+)
+from milonga.systems.prime.recipe import Prime, PrimeOptions, compute_pair_accuracy, step_auroc
+from milonga.types import Floats, Grade, Parsed, Problem, Rollout, Rollouts, TrainBatch, Verification
 
 torch.set_num_threads(1)
 EMBEDDED = Path(milonga.__file__).parent / "embedded" / "base"

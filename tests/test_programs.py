@@ -9,8 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers import PROPERTY
-from milonga.roles import Abducer, Deducer, Inducer, InputProposer, ProgramProposer
-from milonga.roles.programs import Inputs, Program, Question
+from milonga.systems.absolute_zero.roles import (
+    Abducer,
+    Deducer,
+    Inducer,
+    InputProposer,
+    Inputs,
+    Program,
+    ProgramProposer,
+    Question,
+)
 from milonga.types import Problem
 
 DIALECTS = ("terse", "tagged")

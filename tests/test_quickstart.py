@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from milonga.cli import main
-from milonga.run.files import JsonLines
+from milonga.runfolder.files import JsonLines
 
 PAGE = (Path(__file__).parents[1] / "docs" / "quickstart.md").read_text(encoding="utf-8")
 

@@ -14,16 +14,15 @@ from hypothesis import strategies as st
 from cases import TINY
 from helpers import PROPERTY
 from milonga.api import make_engine
+from milonga.context import Context, RunContext
 from milonga.credit import find_first_zero
 from milonga.engine.local import LocalEngine
 from milonga.errors import ConfigError
 from milonga.evals.metrics import harmonic_mean, process_f1
-from milonga.recipes import QwenPrm
-from milonga.recipes.qwen_prm import QwenPrmOptions, labels_from_first_error
-from milonga.recipes.scoring import NAN
+from milonga.patterns.value_head import NAN
 from milonga.resolve import Plan, resolve
 from milonga.roles.scorer import StepScorer, aggregate_scores
-from milonga.context import RunContext, Context
+from milonga.systems.qwen_prm.recipe import QwenPrm, QwenPrmOptions, labels_from_first_error
 from milonga.types import Grade, Rollouts
 
 KINDS = get_args(QwenPrmOptions.model_fields["labels"].annotation)
@@ -47,7 +46,7 @@ def ctx(p: Plan) -> Context:
 
 
 @cache
-def rollouts() -> Rollouts:
+def sample_rollouts() -> Rollouts:
     p = plan()
     return p.recipe.rollout(ctx(p))
 
@@ -55,7 +54,7 @@ def rollouts() -> Rollouts:
 def labels_of(kind: str, **options: Any) -> list[list[float] | None]:
     p = plan(kind, **options)
     assert isinstance(p.recipe, QwenPrm)
-    return p.recipe.label_steps(ctx(p), rollouts())
+    return p.recipe.label_steps(ctx(p), sample_rollouts())
 
 
 def same(a: list[float] | None, b: list[float] | None) -> bool:
@@ -114,15 +113,15 @@ def test_nothing_is_labelled_after_the_first_error() -> None:
 def test_what_is_written_after_a_first_error_changes_no_target() -> None:
     """Steps after it have no meaning as labels: truth that differs only there makes the same train batch."""
     p = plan("truth")
-    before = next(iter(p.recipe.credit(ctx(p), rollouts()))).targets
-    grades = [t.grade for t in rollouts()]
-    for solution in rollouts():
+    before = next(iter(p.recipe.credit(ctx(p), sample_rollouts()))).targets
+    grades = [t.grade for t in sample_rollouts()]
+    for solution in sample_rollouts():
         assert solution.grade is not None and solution.grade.steps is not None
         first = solution.grade.first_error
         flipped = tuple(right if first == -1 or k <= first else not right for k, right in enumerate(solution.grade.steps))  # type: ignore[operator]
         solution.grade = Grade(solution.grade.correct, flipped)
-    after = next(iter(p.recipe.credit(ctx(p), rollouts()))).targets
-    for solution, grade in zip(rollouts(), grades, strict=True):
+    after = next(iter(p.recipe.credit(ctx(p), sample_rollouts()))).targets
+    for solution, grade in zip(sample_rollouts(), grades, strict=True):
         solution.grade = grade
     assert before is not None and after is not None
     assert all(np.array_equal(a, b, equal_nan=True) for a, b in zip(before, after, strict=True))
@@ -131,12 +130,12 @@ def test_what_is_written_after_a_first_error_changes_no_target() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_only_truth_sees_the_truth_of_steps(kind: str) -> None:
     before = labels_of(kind)
-    grades = [t.grade for t in rollouts()]
-    for solution in rollouts():
+    grades = [t.grade for t in sample_rollouts()]
+    for solution in sample_rollouts():
         assert solution.grade is not None
         solution.grade = Grade(solution.grade.correct, tuple(not right for right in solution.grade.steps or ()))
     after = labels_of(kind)
-    for solution, grade in zip(rollouts(), grades, strict=True):
+    for solution, grade in zip(sample_rollouts(), grades, strict=True):
         solution.grade = grade
     assert all(same(a, b) for a, b in zip(before, after, strict=True)) == (kind != "truth")
 
@@ -144,9 +143,9 @@ def test_only_truth_sees_the_truth_of_steps(kind: str) -> None:
 def test_votes_of_the_judge_are_about_the_first_error() -> None:
     p = plan("judge", votes=3)
     assert isinstance(p.recipe, QwenPrm)
-    found = p.recipe.judge_first_errors(ctx(p), rollouts())
-    checks = ctx(p).judge("judge", rollouts(), 3)
-    for number, solution in enumerate(rollouts()):
+    found = p.recipe.judge_first_errors(ctx(p), sample_rollouts())
+    checks = ctx(p).judge("judge", sample_rollouts(), 3)
+    for number, solution in enumerate(sample_rollouts()):
         said = [c.parsed.value.steps for c in checks if c.target.id == solution.id]
         firsts = [find_first_zero(steps) for steps in said if steps is not None]
         assert found[number] is None if not firsts else firsts.count(found[number]) == max(map(firsts.count, firsts))  # type: ignore[arg-type]
@@ -155,7 +154,7 @@ def test_votes_of_the_judge_are_about_the_first_error() -> None:
 def test_arms_may_learn_from_equally_many_solutions() -> None:
     for kind in ("consensus_hard", "mc_hard", "truth"):
         p = plan(kind, solutions=5)
-        (train_batch,) = p.recipe.credit(ctx(p), rollouts())
+        (train_batch,) = p.recipe.credit(ctx(p), sample_rollouts())
         assert len(train_batch.rollouts) == train_batch.notes["solutions"] == 5
 
 

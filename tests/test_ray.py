@@ -33,7 +33,7 @@ from milonga.engine.ray.group import Call, Group, Lost
 from milonga.engine.ray.samplers import split_requests
 from milonga.errors import MissingExtra, UserError
 from milonga.resolve import resolve
-from milonga.run.files import JsonLines
+from milonga.runfolder.files import JsonLines
 from milonga.types import TrainBatch
 from ray_helpers import (
     TANGO,

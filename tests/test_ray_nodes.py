@@ -22,7 +22,7 @@ psutil = pytest.importorskip("psutil")
 
 from milonga.api import start
 from milonga.resolve import resolve
-from milonga.run.files import JsonLines
+from milonga.runfolder.files import JsonLines
 from ray_helpers import TANGO, differing
 
 DRIVER = """

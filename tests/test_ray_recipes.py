@@ -12,7 +12,7 @@ pytest.importorskip("ray")
 pytest.importorskip("peft")
 
 
-from milonga.run.files import JsonLines
+from milonga.runfolder.files import JsonLines
 from ray_helpers import one_cluster
 from short import SHORT, short_loop
 

@@ -16,24 +16,24 @@ import torch
 from safetensors.torch import load_file
 
 import milonga
-import milonga.recipes
 from cases import CASES, FAST, TINY
 from milonga.api import make_engine
+from milonga.context import Context, RunContext
 from milonga.engine.local.models import resolve_model_path
 from milonga.loop import Loop
 from milonga.objectives import OBJECTIVES
-from milonga.recipes import RECIPES, Grpo
-from milonga.recipes.outcome import outcome_rewards
+from milonga.patterns.outcome import outcome_rewards
 from milonga.resolve import Plan, resolve
 from milonga.roles import ROLES, StepSolver
-from milonga.run.console import LiveView
-from milonga.run.files import JsonLines
-from milonga.run.folder import RunFolder
-from milonga.run.note import find_origin
+from milonga.runfolder.console import LiveView
+from milonga.runfolder.files import JsonLines
+from milonga.runfolder.folder import RunFolder
+from milonga.runfolder.note import find_origin
 from milonga.schedule import Action, Gate, Phase, Schedule
-from milonga.context import RunContext, Context
+from milonga.systems.grpo import Grpo
+from milonga.systems.index import RECIPES
 from milonga.tasks import make_task
-from milonga.types import Grade, Problem, Parsed, Rollout, Rollouts, Verification
+from milonga.types import Grade, Parsed, Problem, Rollout, Rollouts, Verification
 
 torch.set_num_threads(1)
 EMBEDDED = Path(milonga.__file__).parent / "embedded" / "base"
@@ -206,7 +206,7 @@ def test_length_shaping_stands_beside_rewards_of_plus_and_minus_one() -> None:
     p = plan("grpo", policies={"generator": {"objective": objective}})
     one = ctx(p)
     rollouts = one.ask("generator", one.problems(), 2)
-    limit = one.run_context.get_max_tokens("generator")
+    limit = one.run.get_max_tokens("generator")
     rewards = outcome_rewards(one, rollouts, p.recipe.objectives["generator"])
     expected = [2 * t.correct - 1 + min(0.0, (limit - 10 - t.length) / 10) for t in rollouts]
     assert rewards == pytest.approx(expected)
@@ -285,7 +285,7 @@ def test_a_budget_of_compute_ends_a_run(tmp_path: Path) -> None:
 
 
 def recipe_files() -> list[Path]:
-    return sorted(Path(milonga.recipes.__file__).parent.glob("*.py"))
+    return sorted(Path(milonga.systems.__file__).parent.glob("*.py"))
 
 
 @pytest.mark.parametrize("file", recipe_files(), ids=lambda path: path.stem)
@@ -307,7 +307,7 @@ def test_a_recipe_is_one_short_file_without_torch(file: Path) -> None:
 def test_a_recipe_says_what_it_is(name: str) -> None:
     recipe = RECIPES.get(name)
     assert recipe.name == name and recipe.lead in recipe.agents and recipe.__doc__
-    assert all((recipe.paper, recipe.paradigm, recipe.granularity, recipe.truth))
+    assert all((recipe.paradigm, recipe.granularity, recipe.truth))
     assert set(recipe.bindings) == {"own", "lora", "shared"} and "" in recipe.bindings.values()
 
 

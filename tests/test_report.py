@@ -27,12 +27,12 @@ from milonga.report.blocks import Chapter, Code, Facts, Folded, Points, Report, 
 from milonga.report.html import to_html
 from milonga.report.markdown import to_markdown
 from milonga.report.pdf import print_pdf
-from milonga.run.files import JsonLines, to_json
-from milonga.run.record import read_record
-from milonga.run.rollouts import read_rollouts, write_rollouts
-from milonga.run.transcripts import Step, Transcript, read_transcripts, select_transcripts
+from milonga.runfolder.files import JsonLines, to_json
+from milonga.runfolder.record import read_record
+from milonga.runfolder.rollouts import read_rollouts, write_rollouts
+from milonga.runfolder.transcripts import Step, Transcript, read_transcripts, select_transcripts
 from milonga.text import format_number
-from milonga.types import Grade, Problem, Parsed, Solution, Rollout, Verification
+from milonga.types import Grade, Parsed, Problem, Rollout, Solution, Verification
 
 TINY: dict[str, Any] = {
     "device": "cpu",
@@ -197,8 +197,8 @@ def test_a_comparison_ends_with_a_page_of_its_tables(comparison: Path) -> None:
 
 
 def test_a_claim_is_said_with_its_verdict(comparison: Path, tmp_path: Path) -> None:
-    from milonga.claims import CLAIMS
-    from milonga.claims.verdict import summarise_claim
+    from milonga.claims import summarise_claim
+    from milonga.systems.index import CLAIMS
 
     folder = Path(shutil.copytree(comparison, tmp_path / "claim", ignore=shutil.ignore_patterns("frozen", "grpo")))
     found = summarise_claim(CLAIMS.get("prime"), json.loads((folder / "compare.json").read_text()))

@@ -20,7 +20,7 @@ import pytest
 import milonga
 from milonga.api import start
 from milonga.resolve import resolve
-from milonga.run.files import JsonLines
+from milonga.runfolder.files import JsonLines
 
 PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload(["milonga.loop", "milonga.engine.local", "transformers.models.llama.modeling_llama", "peft"])
@@ -29,10 +29,10 @@ MOMENTS = {
     "sampling": ("milonga.engine.local.sampler", "pick"),
     "learning": ("torch.optim", "AdamW.step"),
     "publishing": ("milonga.engine.local", "LocalEngine.publish"),
-    "a row": ("milonga.run.files", "JsonLines.append"),
-    "rollouts": ("milonga.run.folder", "write_traces"),
+    "a row": ("milonga.runfolder.files", "JsonLines.append"),
+    "rollouts": ("milonga.runfolder.folder", "write_traces"),
     "a file of a checkpoint": ("milonga.engine.local.engine", "save_file"),
-    "the marker": ("milonga.run.checkpoints", "write_atomically"),
+    "the marker": ("milonga.runfolder.checkpoints", "write_atomically"),
     "the name of a checkpoint": ("pathlib", "Path.rename"),
     "the end": ("milonga.engine.local", "LocalEngine.export"),
 }

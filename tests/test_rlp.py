@@ -18,10 +18,15 @@ import milonga
 from cases import FAST, TINY
 from helpers import PROPERTY, make_rollouts
 from milonga.api import make_engine
+from milonga.context import Context, RunContext
 from milonga.credit import outcome_advantages
 from milonga.errors import ConfigError, UserError
-from milonga.recipes.rlp import Rlp
-from milonga.recipes.thinking import (
+from milonga.randomness import keyed_rng
+from milonga.resolve import Plan, resolve
+from milonga.runfolder.files import JsonLines
+from milonga.systems.rlp.recipe import Rlp
+from milonga.systems.rlp.roles import Predictor, Thinker
+from milonga.systems.rlp.thinking import (
     append_target,
     copy_rate,
     cut_lines,
@@ -31,12 +36,8 @@ from milonga.recipes.thinking import (
     score_next_tokens,
     swap_thoughts,
 )
-from milonga.resolve import Plan, resolve
-from milonga.roles import Predictor, Thinker
-from milonga.run.files import JsonLines
-from milonga.context import RunContext, Context
 from milonga.tasks import make_task
-from milonga.types import Problem, Parsed, Solution, Rollout, Rollouts
+from milonga.types import Parsed, Problem, Rollout, Rollouts, Solution
 from test_resume import assert_same, die, finish
 
 torch.set_num_threads(1)
@@ -112,10 +113,9 @@ def test_the_tags_of_a_thought_are_in_one_template_alone(dialect: Any) -> None:
 @pytest.mark.parametrize("dialect", ["terse", "tagged"])
 def test_a_demonstrated_thought_can_be_read(dialect: Any) -> None:
     task, role = make_task({"name": "chain", "ops": 3}), Thinker(dialect)
-    from milonga.tasks.base import make_keyed_rng
 
     for problem in task.draw_problems("train", 0, 20):
-        target, text = role.demonstrate(task, problem, make_keyed_rng("test", problem.id))
+        target, text = role.demonstrate(task, problem, keyed_rng("test", problem.id))
         found = role.parse(text)
         assert target is None and found.is_valid
         # The answer is what the last step came to, right or wrong.

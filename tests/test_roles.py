@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from helpers import PROPERTY
 from milonga.roles import DIALECTS, ROLES, Dialect, StepSolver, StepVerifier
-from milonga.types import Problem, Prompt, Parsed, Solution, Rollout
+from milonga.types import Parsed, Problem, Prompt, Rollout, Solution
 
 RIGHT, WRONG = "\\boxed{CORRECT}", "\\boxed{INCORRECT}"
 SOLVERS = {dialect: StepSolver(dialect) for dialect in DIALECTS}

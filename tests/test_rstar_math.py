@@ -18,20 +18,15 @@ import milonga
 from cases import FAST, TINY
 from helpers import PROPERTY, make_rollout
 from milonga.api import make_engine
+from milonga.context import Context, RunContext
 from milonga.credit import select_best_solutions
-from milonga.credit.trees import (
-    Node,
-    backpropagate,
-    collect_step_pairs,
-    edit_distance,
-    iterate_paths,
-    path_mean_values,
-    select_child,
-    uct,
-)
-from milonga.recipes.harvest import harvest_tree, is_held_out, make_pair_rows
-from milonga.recipes.rstar_math import RstarMath
-from milonga.recipes.searching import (
+from milonga.resolve import Plan, resolve
+from milonga.roles import Dialect, StepScorer, StepSolver
+from milonga.roles.base import DIALECTS
+from milonga.runfolder.files import JsonLines
+from milonga.systems.rstar_math.data import harvest_tree, is_held_out, make_pair_rows
+from milonga.systems.rstar_math.recipe import RstarMath
+from milonga.systems.rstar_math.search import (
     Search,
     SearchOptions,
     corrupt_answer_keys,
@@ -41,12 +36,17 @@ from milonga.recipes.searching import (
     score_nodes,
     select_best_end,
 )
-from milonga.resolve import Plan, resolve
-from milonga.roles import Dialect, StepScorer, StepSolver
-from milonga.roles.base import DIALECTS
-from milonga.run.files import JsonLines
-from milonga.context import RunContext, Context
-from milonga.types import TrainBatch, Rollouts
+from milonga.systems.rstar_math.trees import (
+    Node,
+    backpropagate,
+    collect_step_pairs,
+    edit_distance,
+    iterate_paths,
+    path_mean_values,
+    select_child,
+    uct,
+)
+from milonga.types import Rollouts, TrainBatch
 
 
 def node(step: str, *children: Node, end: float | None = None) -> Node:
@@ -257,7 +257,7 @@ def test_a_solution_cut_where_a_step_ends_reads_as_its_first_steps(dialect: Dial
 
 
 def test_only_steps_that_compute_what_they_say_survive() -> None:
-    task = ctx(plan()).run_context.task
+    task = ctx(plan()).run.task
     assert task.is_computation_right("37+5=42") and task.is_computation_right("42*3=26")
     assert (
         not task.is_computation_right("37+5=41")

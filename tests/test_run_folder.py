@@ -20,11 +20,11 @@ import milonga
 from helpers import make_rollout
 from milonga.errors import ConfigError, RunFolderError
 from milonga.resolve import resolve
-from milonga.run.checkpoints import MARKER, Checkpoints, check_free_space, find_damage
-from milonga.run.files import JsonLines, to_json, write_atomically
-from milonga.run.folder import RunFolder, read_config
-from milonga.run.rollouts import make_schema, read_rollouts, write_rollouts
-from milonga.types import Grade, Problem, Parsed, Rollout, Verification
+from milonga.runfolder.checkpoints import MARKER, Checkpoints, check_free_space, find_damage
+from milonga.runfolder.files import JsonLines, to_json, write_atomically
+from milonga.runfolder.folder import RunFolder, read_config
+from milonga.runfolder.rollouts import make_schema, read_rollouts, write_rollouts
+from milonga.types import Grade, Parsed, Problem, Rollout, Verification
 
 EMBEDDED = Path(milonga.__file__).parent / "embedded" / "base"
 
@@ -73,7 +73,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 def test_a_second_process_is_refused_until_the_first_is_gone(tmp_path: Path) -> None:
     program = (
-        "import pathlib, sys, time; from milonga.run.folder import RunFolder\n"
+        "import pathlib, sys, time; from milonga.runfolder.folder import RunFolder\n"
         "with RunFolder(pathlib.Path(sys.argv[1]), 1):\n    print('locked', flush=True); time.sleep(60)"
     )
     first = subprocess.Popen([sys.executable, "-c", program, str(tmp_path)], stdout=subprocess.PIPE, text=True)

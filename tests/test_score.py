@@ -12,13 +12,13 @@ import pytest
 
 from cases import TINY
 from milonga.api import make_engine
+from milonga.context import Context, RunContext
 from milonga.credit import progress_reward
 from milonga.errors import ConfigError
-from milonga.recipes.conversing import compute_change_metrics, compute_turn_costs, filter_comparable
-from milonga.recipes.score import FORMAT, STAGE1, STAGE2
+from milonga.patterns.conversation import compute_change_metrics, compute_turn_costs, filter_comparable
 from milonga.resolve import resolve
-from milonga.roles import Corrector
-from milonga.context import RunContext, Context
+from milonga.systems.score.recipe import FORMAT, STAGE1, STAGE2
+from milonga.systems.score.roles import Corrector
 from milonga.types import Grade, Problem, Rollouts
 from short import assert_resumes
 
@@ -62,11 +62,11 @@ def test_the_four_cells_of_the_second_turns_reward() -> None:
 def test_each_stage_pays_its_turns() -> None:
     recipe = plan().recipe
     first, second = np.array([0.0, 1.0]), np.array([1.0, 0.0])
-    assert [r.tolist() for r in recipe.rewards(STAGE1, first, second)] == [[0.0, 0.0], [1.0, 0.0]]
-    assert [r.tolist() for r in recipe.rewards(STAGE2, first, second)] == [[0.0, 1.0], [11.0, -10.0]]
-    assert [r.tolist() for r in plan(first_only=True).recipe.rewards(STAGE2, first, second)] == [[0.0, 1.0]]
-    assert recipe.betas(STAGE1) == (0.1, 0.01) and recipe.betas(STAGE2) == (0.01, 0.01)
-    assert plan(stage2_beta_turn1=0.5).recipe.betas(STAGE2) == (0.5, 0.01)
+    assert [r.tolist() for r in recipe.compute_turn_rewards(STAGE1, first, second)] == [[0.0, 0.0], [1.0, 0.0]]
+    assert [r.tolist() for r in recipe.compute_turn_rewards(STAGE2, first, second)] == [[0.0, 1.0], [11.0, -10.0]]
+    assert [r.tolist() for r in plan(first_only=True).recipe.compute_turn_rewards(STAGE2, first, second)] == [[0.0, 1.0]]
+    assert recipe.select_betas(STAGE1) == (0.1, 0.01) and recipe.select_betas(STAGE2) == (0.01, 0.01)
+    assert plan(stage2_beta_turn1=0.5).recipe.select_betas(STAGE2) == (0.5, 0.01)
 
 
 @pytest.mark.parametrize("stage", [STAGE1, STAGE2])

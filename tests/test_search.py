@@ -16,14 +16,15 @@ import milonga
 from cases import QUICK
 from helpers import PROPERTY, Command
 from milonga.api import make_engine
+from milonga.context import TOOL, Context, RunContext
 from milonga.errors import ConfigError, DataError
+from milonga.randomness import keyed_rng
 from milonga.resolve import Plan, resolve
 from milonga.roles import DIALECTS, Dialect, Searcher, SearchProposer, SearchReader, StepSolver, adapt_roles_to_tool
 from milonga.roles.search_talks import demonstrate_proposal, demonstrate_search, make_reader_example
 from milonga.roles.searcher import ANSWER, QUESTION, SEARCH, make_parsed_problem, parse_turn, write_turn
-from milonga.run.files import JsonLines
-from milonga.context import TOOL, RunContext, Context
-from milonga.tasks import Search, make_keyed_rng, make_task
+from milonga.runfolder.files import JsonLines
+from milonga.tasks import Search, make_task
 from milonga.tasks.graph import Graph, follow_path, parse_edges
 from milonga.tasks.retrieval import LONGEST, Retrieval, read_folder, split_paragraph
 from milonga.tasks.search import SearchOptions, mentions_answer, normalise_answer
@@ -229,7 +230,7 @@ def test_who_solves_by_steps_searches_where_there_is_a_tool_and_a_reader_does_no
 
 
 def test_a_teacher_without_slips_is_right() -> None:
-    made, rng = task(extra=0.0), make_keyed_rng("teacher")
+    made, rng = task(extra=0.0), keyed_rng("teacher")
     for problem in made.draw_problems("train", 0, 20):
         talk = demonstrate_search(made, problem, Searcher("terse"), rng, 0.0)
         assert talk.turns[-1][0] == f"#{problem.answer}" and len(talk.turns) == made.count_hops(problem.text) + 1
@@ -265,11 +266,9 @@ def spelt(rollout: Rollout) -> list[tuple[str, str]]:
 def test_calls_are_answered_in_the_conversation_and_only_own_turns_are_trained() -> None:
     here = ctx()
     solutions = here.ask("generator", here.problems(), 4)
-    tool, role = here.run_context.task.tool, here.run_context.roles["generator"]
+    tool, role = here.run.task.tool, here.run.roles["generator"]
     assert tool is not None and len(solutions) == 16
-    assert [t.problem.id for t in solutions] == [
-        p.id for p in here.run_context.task.draw_problems("train", 0, 4) for _ in range(4)
-    ]
+    assert [t.problem.id for t in solutions] == [p.id for p in here.run.task.draw_problems("train", 0, 4) for _ in range(4)]
     searched = [t for t in solutions if len(t.turn_spans) > 1]
     assert searched, "the embedded model searches"
     for rollout in searched:

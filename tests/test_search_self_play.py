@@ -14,9 +14,13 @@ import torch
 
 from cases import QUICK
 from milonga.api import make_engine
-from milonga.credit.search_play import question_reward, subtract_baseline
+from milonga.context import Context, RunContext
 from milonga.errors import ConfigError
-from milonga.recipes.proposals import (
+from milonga.resolve import Plan, resolve
+from milonga.roles import SearchProposer
+from milonga.roles.searcher import make_parsed_problem
+from milonga.systems.search_self_play.credit import question_reward, subtract_baseline
+from milonga.systems.search_self_play.proposals import (
     Pool,
     Rules,
     add_noise_passages,
@@ -28,14 +32,10 @@ from milonga.recipes.proposals import (
     verify_by_model,
     verify_exactly,
 )
-from milonga.recipes.search_self_play import SearchSelfPlay
-from milonga.resolve import Plan, resolve
-from milonga.roles import SearchProposer
-from milonga.roles.searcher import make_parsed_problem
-from milonga.context import RunContext, Context
+from milonga.systems.search_self_play.recipe import SearchSelfPlay
 from milonga.tasks import Search, assign_split
 from milonga.tasks.graph import parse_edges
-from milonga.types import Grade, Part, Problem, Parsed, Solution, Rollout, Rollouts
+from milonga.types import Grade, Parsed, Part, Problem, Rollout, Rollouts, Solution
 from short import SHORT, assert_resumes, short_loop
 
 torch.set_num_threads(1)
@@ -67,7 +67,7 @@ def task_of(p: Plan) -> Search:
 
 def talk(here: Context, target: str, *texts: str) -> Rollout:
     """A conversation of the proposer in which it says these texts; the tool answers its searches."""
-    role, tool = here.run_context.roles["proposer"], here.run_context.task.tool
+    role, tool = here.run.roles["proposer"], here.run.task.tool
     assert tool is not None
     found = here.write("proposer", [Problem(f"target/{target}", target, "")], texts[:1])
     for before, text in pairwise(texts):
@@ -281,12 +281,12 @@ def test_what_takes_the_place_of_a_question_that_does_not_pass(fill: str) -> Non
     here, recipe = ctx(p), recipe_of(p)
     recipe.state["pool"] = [[0, f"old{n} ally", "ann", 0.5] for n in range(9)]
     rollouts = recipe.rollout(here)
-    proposals = rollouts.select(lambda t: t.agent == "proposer")
+    proposals = rollouts.of("proposer")
     failed = sum(recipe.state["rejected"].values())
     reused = {t.problem.text for t in rollouts if t.problem.id.startswith("reused/")}
     assert failed and len(reused) == (failed if fill == "reuse" else 0)
     assert len(proposals) == 4 + (failed if fill == "resample" else 0)
-    solutions = rollouts.select(lambda t: t.agent == "generator")
+    solutions = rollouts.of("generator")
     found = compute_turn_metrics(proposals, solutions, compute_solve_rates(solutions))
     assert found["valid"] == len({t.problem.source for t in solutions} - {None}) / len(proposals)
     assert (found["reused"] > 0) == (fill == "reuse")
@@ -297,7 +297,7 @@ def test_what_takes_the_place_of_a_question_that_does_not_pass(fill: str) -> Non
 
 def test_the_proposer_learns_first_and_from_what_the_solver_fails_at(tmp_path: Path) -> None:
     with short_loop("search_self_play", tmp_path, {"binding": "own"}) as loop:
-        here = Context(loop.run_context, 1, "generator")
+        here = Context(loop.run, 1, "generator")
         rollouts = loop.recipe.rollout(here)
         proposals, train_batch = loop.recipe.credit(here, rollouts)
     assert (proposals.policy, train_batch.policy) == ("proposer", "generator")
@@ -315,7 +315,7 @@ def test_the_proposer_learns_first_and_from_what_the_solver_fails_at(tmp_path: P
 def test_who_does_not_learn_plays_as_it_was_at_the_start(train: str, learner: str, tmp_path: Path) -> None:
     settings = {"binding": "own", "options": SHORT["search_self_play"].options | {"train": train}}
     with short_loop("search_self_play", tmp_path, settings) as loop:
-        here = Context(loop.run_context, 1, "generator")
+        here = Context(loop.run, 1, "generator")
         rollouts = loop.recipe.rollout(here)
         train_batches = list(loop.recipe.credit(here, rollouts))
     assert [train_batch.policy for train_batch in train_batches] == [learner]

@@ -15,17 +15,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers import PROPERTY
+from milonga.context import Context, RunContext
 from milonga.credit import normalise
-from milonga.credit.repairs import INVALID, expected_injector_reward, injector_reward, learnability_reward
-from milonga.recipes import SelfPlaySwe
-from milonga.recipes.injecting import judge_injections, sample_injections
+from milonga.randomness import keyed_rng
 from milonga.resolve import Plan, resolve
-from milonga.context import RunContext, Context
-from milonga.tasks.base import make_keyed_rng
+from milonga.systems.self_play_swe.credit import INVALID, expected_injector_reward, injector_reward, learnability_reward
+from milonga.systems.self_play_swe.injection import judge_injections, sample_injections
+from milonga.systems.self_play_swe.recipe import SelfPlaySwe
 from milonga.tasks.bugs import Bugs
 from milonga.tasks.bugs_checks import Bug, Injection, NoVerdict, Requirements, Verdict, check_bug
 from milonga.tasks.bugs_tiny import WAYS, draw_edits, find_removed_tests, hide_bug, render_lines, render_test_ids
-from milonga.types import Problem, Segment, Solution, Rollout, Rollouts
+from milonga.types import Problem, Rollout, Rollouts, Segment, Solution
 from short import assert_resumes
 
 torch.set_num_threads(1)
@@ -87,7 +87,7 @@ class Scripted(Context):
     def ask(
         self, agent: str, targets: Sequence[Problem] | Rollouts, n: int = 1, greedy: bool = False, tag: str = "live"
     ) -> Rollouts:
-        rollouts, role = [], self.run_context.roles[agent]
+        rollouts, role = [], self.run.roles[agent]
         for problem in targets:
             assert isinstance(problem, Problem) and self.texts is not None
             for number in range(n):
@@ -96,7 +96,7 @@ class Scripted(Context):
                 segment = Segment(agent, 0, 4, agent, 0, trained=True)
                 rollouts.append(replace(made, ids=np.arange(4), logprobs=np.zeros(4), segments=(segment,), origin="sampled"))
         solved = [t for t in rollouts if isinstance(t.parsed.value, Solution)]
-        grades = self.run_context.task.grade_all([(t.problem, t.parsed.value.answer, ()) for t in solved])
+        grades = self.run.task.grade_all([(t.problem, t.parsed.value.answer, ()) for t in solved])
         for rollout, grade in zip(solved, grades, strict=True):
             rollout.grade = grade
         return Rollouts(rollouts)
@@ -108,7 +108,9 @@ def plan(**options: Any) -> Plan:
     return resolve([{"recipe": "self_play_swe", "options": more, "binding": binding, "batch": {"problems": 1, "rollouts": 4}}])
 
 
-def rollouts(p: Plan, injector: Texts, solver: Texts, turn: int = 1, start: int = 0) -> tuple[Scripted, Rollouts, SelfPlaySwe]:
+def sample_rollouts(
+    p: Plan, injector: Texts, solver: Texts, turn: int = 1, start: int = 0
+) -> tuple[Scripted, Rollouts, SelfPlaySwe]:
     run_context = RunContext(None, p.task, p.roles, p.agents, p.config.sampling, 0, p.config.batch.problems)  # type: ignore[arg-type]
     at = Scripted(run_context, turn, "generator", start=start, texts={"injector": injector, "generator": solver})
     assert isinstance(p.recipe, SelfPlaySwe)
@@ -119,7 +121,7 @@ def artifacts(problem: Problem, count: int) -> list[str]:
     """Different valid artifacts for the repository of a problem, none of them of a held-out split."""
     repository, rng, found = (
         problem.data["bug"].repository,
-        make_keyed_rng("artifacts", problem.id.split("/")[2]),
+        keyed_rng("artifacts", problem.id.split("/")[2]),
         dict[str, str](),
     )
     while len(found) < count:
@@ -149,8 +151,8 @@ def sometimes(times: int) -> Texts:
 
 
 def rewards(p: Plan, injector: Texts, solver: Texts) -> list[float]:
-    _, rollouts, recipe = rollouts(p, injector, solver)
-    attempts = rollouts.select(lambda t: t.agent == "generator")
+    _, rollouts, recipe = sample_rollouts(p, injector, solver)
+    attempts = rollouts.of("generator")
     return [recipe.reward_artifact(t.id, attempts) for t in rollouts if t.agent == "injector"]
 
 
@@ -169,10 +171,10 @@ def test_an_artifact_earns_what_became_of_it() -> None:
 def test_the_same_bug_is_attempted_once_and_one_of_an_earlier_turn_is_of_no_more_use() -> None:
     p = plan()
     one: Texts = lambda problem, number: artifacts(problem, 1)[0]  # noqa: E731
-    _, first, recipe = rollouts(p, one, sometimes(2))
+    _, first, recipe = sample_rollouts(p, one, sometimes(2))
     assert len({t.problem.id for t in first if t.agent == "generator"}) == 1
-    _, again, recipe = rollouts(p, one, sometimes(2), turn=2)  # the same repository
-    assert not again.select(lambda t: t.agent == "generator")
+    _, again, recipe = sample_rollouts(p, one, sometimes(2), turn=2)  # the same repository
+    assert not again.of("generator")
     assert {recipe.reward_artifact(t.id, Rollouts([])) for t in again} == {-ALPHA}
 
 
@@ -180,7 +182,7 @@ def test_a_bug_that_a_held_out_problem_could_show_is_left_out() -> None:
     task = Bugs()
 
     def injector(problem: Problem, number: int) -> str:
-        repository, rng = problem.data["bug"].repository, make_keyed_rng("held", problem.id)
+        repository, rng = problem.data["bug"].repository, keyed_rng("held", problem.id)
         while True:
             edits = draw_edits(repository, "direct", 1, rng)
             artifact = hide_bug(repository, edits, rng)
@@ -188,8 +190,8 @@ def test_a_bug_that_a_held_out_problem_could_show_is_left_out() -> None:
             if found.failed is None and task.repositories.find_split({**repository.code, **edits}) != "train":
                 return f"{render_lines(edits)}\n-{render_test_ids([sorted(found.broken)[0]])}"
 
-    _, rollouts, recipe = rollouts(plan(), injector, right)
-    assert not rollouts.select(lambda t: t.agent == "generator")
+    _, rollouts, recipe = sample_rollouts(plan(), injector, right)
+    assert not rollouts.of("generator")
     assert all(math.isnan(recipe.reward_artifact(t.id, Rollouts([]))) for t in rollouts)
     shares = {
         name: share for name, share in recipe.compute_metrics(rollouts, Rollouts([])).items() if name.startswith("check/")
@@ -200,8 +202,8 @@ def test_a_bug_that_a_held_out_problem_could_show_is_left_out() -> None:
 def test_failed_patches_become_bugs_of_the_second_order_and_no_further() -> None:
     injector: Texts = lambda problem, number: artifacts(problem, 1)[0]  # noqa: E731
     for chance, orders in ((0.0, {1}), (1.0, {1, 2})):
-        _, rollouts, recipe = rollouts(plan(order2_prob=chance), injector, sometimes(1))
-        attempts = rollouts.select(lambda t: t.agent == "generator")
+        _, rollouts, recipe = sample_rollouts(plan(order2_prob=chance), injector, sometimes(1))
+        attempts = rollouts.of("generator")
         assert {t.problem.data["order"] for t in attempts} == orders
         assert [recipe.reward_artifact(t.id, attempts) for t in rollouts if t.agent == "injector"] == pytest.approx([0.55] * 4)
     second = [t for t in attempts if t.problem.data["order"] == 2]
@@ -209,8 +211,8 @@ def test_failed_patches_become_bugs_of_the_second_order_and_no_further() -> None
     first = next(t for t in attempts if t.problem.data["order"] == 1)
     assert second[0].problem.text.split("|")[1] == first.problem.text.split("|")[1], "the same specification"
     assert second[0].problem.text != first.problem.text
-    _, rollouts, recipe = rollouts(plan(order2_prob=1.0, order2_to_injector=True), injector, sometimes(1))
-    attempts = rollouts.select(lambda t: t.agent == "generator")
+    _, rollouts, recipe = sample_rollouts(plan(order2_prob=1.0, order2_to_injector=True), injector, sometimes(1))
+    attempts = rollouts.of("generator")
     assert recipe.reward_artifact(rollouts[0].id, attempts) == pytest.approx(injector_reward(1 / 8, ALPHA))
 
 
@@ -220,7 +222,7 @@ def mixed(problem: Problem, number: int) -> str:
 
 def test_one_policy_learns_to_break_and_to_repair_in_one_step() -> None:
     for binding, agents in (("shared", [{"injector", "generator"}]), ("own", [{"injector"}, {"generator"}])):
-        at, rollouts, recipe = rollouts(plan(binding=binding), mixed, sometimes(2))
+        at, rollouts, recipe = sample_rollouts(plan(binding=binding), mixed, sometimes(2))
         train_batches = recipe.credit(at, rollouts)
         assert [{t.agent for t in train_batch.rollouts} for train_batch in train_batches] == agents
         assert all(sum(train_batch.sources.values()) == pytest.approx(1) for train_batch in train_batches)
@@ -235,9 +237,9 @@ def test_one_policy_learns_to_break_and_to_repair_in_one_step() -> None:
 
 def test_a_shared_policy_never_learns_from_artifacts_alone() -> None:
     bad: Texts = lambda problem, number: "no artifact"  # noqa: E731
-    at, rollouts, recipe = rollouts(plan(), bad, right)
+    at, rollouts, recipe = sample_rollouts(plan(), bad, right)
     assert len(rollouts) == 4 and recipe.credit(at, rollouts) == []
-    at, rollouts, recipe = rollouts(plan(learn="inject"), mixed, sometimes(2))  # unless that is what is asked for
+    at, rollouts, recipe = sample_rollouts(plan(learn="inject"), mixed, sometimes(2))  # unless that is what is asked for
     assert [{t.agent for t in train_batch.rollouts} for train_batch in recipe.credit(at, rollouts)] == [{"injector"}]
 
 
@@ -246,10 +248,10 @@ def test_repair_alone_goes_on_with_the_bugs_of_the_first_turns() -> None:
     several: Texts = lambda problem, number: artifacts(problem, 2)[number]  # noqa: E731
     texts = set()
     for turn in (1, 2):
-        at, rollouts, recipe = rollouts(p, several, sometimes(2), turn, start=turn)
+        at, rollouts, recipe = sample_rollouts(p, several, sometimes(2), turn, start=turn)
         assert [{t.agent for t in train_batch.rollouts} for train_batch in recipe.credit(at, rollouts)] == [{"generator"}]
         texts |= {t.problem.text for t in rollouts if t.agent == "generator"}
-    at, rollouts, recipe = rollouts(p, several, sometimes(2), 3, start=3)
+    at, rollouts, recipe = sample_rollouts(p, several, sometimes(2), 3, start=3)
     assert {t.agent for t in rollouts} == {"generator"} and {t.problem.text for t in rollouts} == texts
     assert len(texts) == 4 and len(recipe.credit(at, rollouts)) == 1
 
@@ -257,7 +259,7 @@ def test_repair_alone_goes_on_with_the_bugs_of_the_first_turns() -> None:
 def test_a_bug_of_the_pool_that_cannot_be_checked_again_is_left_out_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     p = plan(learn="repair", gather=1, injections=2)
     several: Texts = lambda problem, number: artifacts(problem, 2)[number]  # noqa: E731
-    rollouts(p, several, sometimes(2))
+    sample_rollouts(p, several, sometimes(2))
     calls = iter(range(100))
 
     def not_at_first(*given: Any) -> Verdict:
@@ -266,7 +268,7 @@ def test_a_bug_of_the_pool_that_cannot_be_checked_again_is_left_out_and_counted(
         return Bugs().check_artifact(*given)
 
     monkeypatch.setattr(p.task, "check_artifact", not_at_first)
-    at, rollouts, _ = rollouts(p, several, sometimes(2), 2)
+    at, rollouts, _ = sample_rollouts(p, several, sometimes(2), 2)
     assert len({t.problem.id for t in rollouts}) == 1 and at.dropped == {"pool: the checks could not be made": 1}
 
 

@@ -16,15 +16,15 @@ from hypothesis import strategies as st
 from cases import TINY
 from helpers import PROPERTY, make_rollout
 from milonga.api import make_engine
+from milonga.context import Context, RunContext
 from milonga.credit import select_best_worst
-from milonga.recipes.preferences import BEFORE
-from milonga.recipes.self_rewarding import SEED, SelfRewarding, longer_win_rate, mean_points, right_win_metrics
+from milonga.patterns.preference_pairs import BEFORE
 from milonga.resolve import Plan, resolve
-from milonga.roles import DIALECTS, Dialect, Grader, StepSolver
-from milonga.roles.grader import award_points, parse_points
-from milonga.context import RunContext, Context
+from milonga.roles import DIALECTS, Dialect, StepSolver
+from milonga.systems.self_rewarding.recipe import SEED, SelfRewarding, longer_win_rate, mean_points, right_win_metrics
+from milonga.systems.self_rewarding.roles import Grader, award_points, parse_points
 from milonga.tasks import make_task
-from milonga.types import Parsed, Solution, Rollout, Rollouts
+from milonga.types import Parsed, Rollout, Rollouts, Solution
 from short import short_loop
 
 # The parser.
@@ -159,7 +159,7 @@ def graded(answers: Rollouts, points: list[list[float | None]]) -> Rollouts:
 
 def test_the_score_is_the_mean_of_what_can_be_read() -> None:
     p = plan()
-    answers = p.recipe.rollout(ctx(p)).select(lambda t: t.agent == "generator")[:3]
+    answers = p.recipe.rollout(ctx(p)).of("generator")[:3]
     found = mean_points(answers, graded(answers, [[5.0, 4.0, None], [None, None], [0.0, 1.0]]))
     assert found[0] == 4.5 and math.isnan(found[1]) and found[2] == 0.5
 
@@ -168,7 +168,7 @@ def test_the_best_by_own_points_wins_and_the_reason_says_so() -> None:
     p = plan()
     assert isinstance(p.recipe, SelfRewarding)
     one = ctx(p)
-    answers = p.recipe.rollout(one).select(lambda t: t.agent == "generator")
+    answers = p.recipe.rollout(one).of("generator")
     points = [[float(row % 4), float(row % 4)] for row in range(len(answers))]
     (made,) = p.recipe.credit(one, Rollouts([*answers, *graded(answers, points)]))
     ranks = {t.id: row % 4 for row, t in enumerate(answers)}

@@ -15,10 +15,14 @@ from hypothesis import strategies as st
 from cases import TINY
 from helpers import PROPERTY, make_rollout
 from milonga.api import make_engine
+from milonga.context import Context, RunContext
 from milonga.credit import downsample_to_balance, filter_right_rows
 from milonga.engine.local import LocalEngine
 from milonga.errors import ConfigError
-from milonga.recipes.duelling import (
+from milonga.resolve import Plan, resolve
+from milonga.roles import DIALECTS, Dialect
+from milonga.schedule import Cursor
+from milonga.systems.self_taught_evaluators.duels import (
     Built,
     build_pairs,
     classify_judgement,
@@ -27,12 +31,9 @@ from milonga.recipes.duelling import (
     majority_verdict,
     pair_sampled_solutions,
 )
-from milonga.recipes.judgements import cap_unreadable, compute_pool_metrics
-from milonga.recipes.self_taught_evaluators import COLLECT, PREFER, SEED, TRAIN, SelfTaughtEvaluators
-from milonga.resolve import Plan, resolve
-from milonga.roles import DIALECTS, Dialect, PairJudge
-from milonga.schedule import Cursor
-from milonga.context import RunContext, Context
+from milonga.systems.self_taught_evaluators.judgements import cap_unreadable, compute_pool_metrics
+from milonga.systems.self_taught_evaluators.recipe import COLLECT, PREFER, SEED, TRAIN, SelfTaughtEvaluators
+from milonga.systems.self_taught_evaluators.roles import PairJudge
 from milonga.tasks import make_task
 from milonga.tasks.base import assign_split
 from milonga.tasks.corruption import garble_text

@@ -23,7 +23,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers import PROPERTY
-from milonga.doors import bind_socket
+from milonga.auth import bind_socket
 from milonga.pair import Pair
 from milonga.using.gate import CLIENTS, Limits, Rates
 from milonga.using.http import make_app

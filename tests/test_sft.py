@@ -13,14 +13,14 @@ import pytest
 import milonga
 from cases import TINY
 from milonga.api import make_engine
+from milonga.context import Context, RunContext
 from milonga.errors import ConfigError
 from milonga.evals import make_bench
-from milonga.recipes.sft import is_right
 from milonga.resolve import Plan, resolve
 from milonga.roles import DIALECTS, Dialect, StepSolver, StepVerifier
-from milonga.run.files import JsonLines
-from milonga.run.folder import read_config
-from milonga.context import RunContext, Context
+from milonga.runfolder.files import JsonLines
+from milonga.runfolder.folder import read_config
+from milonga.systems.sft.recipe import is_right
 from milonga.tasks import make_task, worked
 from test_tasks_data import shared_data
 

@@ -18,13 +18,13 @@ from engine_helpers import (
     constant,
     engine_of,
     gap,
-    train_batch,
     mixed_rows,
     model_folder,
     prompts,
     requests,
     soft_folder,
     stirred,
+    train_batch,
 )
 from milonga.engine import Decoding
 from milonga.engine.local import LocalEngine

@@ -17,14 +17,14 @@ import milonga
 from cases import FAST, TINY
 from helpers import make_rollout
 from milonga.api import make_engine
+from milonga.context import Context, RunContext
 from milonga.objectives import Objective, make_objective
 from milonga.objectives.losses import Denominators, Rows, TokenTerms, loss
-from milonga.recipes.preferences import BEFORE
-from milonga.recipes.spin import length_accuracy, shorten_answer
+from milonga.patterns.preference_pairs import BEFORE
 from milonga.resolve import Plan, resolve
-from milonga.run.files import JsonLines
-from milonga.context import RunContext, Context
-from milonga.types import TrainBatch, Rollouts
+from milonga.runfolder.files import JsonLines
+from milonga.systems.spin.recipe import length_accuracy, shorten_answer
+from milonga.types import Rollouts, TrainBatch
 
 DATA, START = (0.5, 0.3, 0.2), (0.2, 0.3, 0.5)
 
@@ -117,7 +117,7 @@ def ctx(p: Plan, **more: Any) -> Context:
     return Context(RunContext(engine(), p.task, p.roles, p.agents, sampling, seed, problems), 1, "generator", **more)
 
 
-def rollouts(p: Plan, **more: Any) -> tuple[TrainBatch, Rollouts, Context]:
+def sample_rollouts(p: Plan, **more: Any) -> tuple[TrainBatch, Rollouts, Context]:
     one = ctx(p, **more)
     own = p.recipe.rollout(one)
     (made,) = p.recipe.credit(one, own)
@@ -125,7 +125,7 @@ def rollouts(p: Plan, **more: Any) -> tuple[TrainBatch, Rollouts, Context]:
 
 
 def test_the_data_win_and_the_copy_loses_whoever_is_right() -> None:
-    made, own, one = rollouts(plan())
+    made, own, one = sample_rollouts(plan())
     samples = {t.id: t for t in own}
     assert made.labels == [1.0, 0.0] * (len(made.rollouts) // 2)
     for winner, loser in zip(made.rollouts[::2], made.rollouts[1::2], strict=True):
@@ -152,10 +152,10 @@ def test_truncated_answers_are_left_out() -> None:
 
 
 def test_half_of_the_pairs_are_those_of_the_round_before() -> None:
-    made, _, one = rollouts(plan())
+    made, _, one = sample_rollouts(plan())
     first = len(made.rollouts) // 2
     p = plan(options={"replay": 0.5})
-    later = Context(one.run_context, 2, "generator", round=1, preferences=one.preferences)
+    later = Context(one.run, 2, "generator", round=1, preferences=one.preferences)
     (again,) = p.recipe.credit(later, p.recipe.rollout(later))
     new = int(again.notes["new_pairs"])
     assert again.notes["old_pairs"] == round(0.5 * new) > 0 and len(again.rollouts) == 2 * (new + round(0.5 * new))
@@ -184,6 +184,6 @@ def test_a_shortened_answer_keeps_its_end() -> None:
 
 
 def test_length_alone_tells_shortened_answers_from_the_data() -> None:
-    plain, cut = (rollouts(plan(options={"shorten": share}))[0].notes["length_alone"] for share in (0.0, 0.3))
+    plain, cut = (sample_rollouts(plan(options={"shorten": share}))[0].notes["length_alone"] for share in (0.0, 0.3))
     assert plain < 0.65 and cut > 0.95
     assert length_accuracy([]) is None and not np.isnan(plain)

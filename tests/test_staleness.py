@@ -15,26 +15,27 @@ import pytest
 import torch
 
 from cases import TINY
-from engine_helpers import engine_of, gap, gradients, train_batch, model_folder, rollouts, weights
+from engine_helpers import engine_of, gap, gradients, model_folder, sample_rollouts, train_batch, weights
 from helpers import make_rollout
-from milonga.ahead import Ahead, isolate_recipe
 from milonga.config import PlacementSection
+from milonga.context import Context, RunContext
 from milonga.credit.staleness import mean_staleness, token_staleness
 from milonga.engine import Completion, Decoding, Request
-from milonga.engine.lagged import Lagged, Stopped
 from milonga.engine.local import LocalEngine
+from milonga.engine.pinned import Lagged, Stopped
 from milonga.errors import ConfigError, UserError
 from milonga.loop import Loop
 from milonga.objectives import OBJECTIVES, make_objective
 from milonga.objectives.losses import policy_gradient, truncated_weights
 from milonga.pair import make_engine
-from milonga.recipes import RECIPES, Grpo
+from milonga.prefetch import Ahead, isolate_recipe
 from milonga.resolve import resolve
-from milonga.run.console import LiveView
-from milonga.run.folder import RunFolder
+from milonga.runfolder.console import LiveView
+from milonga.runfolder.folder import RunFolder
 from milonga.schedule import Gate, until
-from milonga.context import RunContext, Context
-from milonga.types import TrainBatch, Rollouts
+from milonga.systems.grpo import Grpo
+from milonga.systems.index import RECIPES
+from milonga.types import Rollouts, TrainBatch
 
 PLACED: dict[str, Any] = {"engine": "ray", "placement": {"samplers": 1}, "staleness": 1}
 
@@ -121,8 +122,8 @@ TAUGHT: dict[str, dict[str, Any]] = {
 def aged(tmp_path: Path, preset: str = "grpo", **options: Any) -> tuple[LocalEngine, TrainBatch]:
     """An engine that has learned something else since it sampled these rows."""
     engine = engine_of(model_folder(tmp_path), lr=1e-3, grad_clip=1e9, **options)
-    rows = rollouts(engine)
-    engine.learn(train_batch(rollouts(engine, seed=1), MIXED[::-1]))
+    rows = sample_rollouts(engine)
+    engine.learn(train_batch(sample_rollouts(engine, seed=1), MIXED[::-1]))
     return engine, train_batch(rows, MIXED, preset, **TAUGHT[preset])
 
 

@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers import PROPERTY, make_rollout
-from milonga.credit import ClassBalance, StepCredit, decay, mix_advantages, outcome_advantages, shares
+from milonga.credit import StepCredit, decay, mix_advantages, outcome_advantages, shares
 from milonga.credit.tokens import StepNorm
 from milonga.objectives import OBJECTIVES, make_objective
+from milonga.systems.tango.credit import ClassBalance
 from milonga.types import Floats, Rollouts
 
 NAN = float("nan")

@@ -17,11 +17,13 @@ import pytest
 from cases import TINY
 from milonga.api import evaluate, make_engine, run
 from milonga.cli.commands.measure import eval_
+from milonga.context import RunContext
 from milonga.errors import ConfigError, DataError, UserError
 from milonga.evals import Evaluator, read_processbench
 from milonga.evals.metrics import harmonic_mean
 from milonga.evals.suites import SUITES, Subject, Transfer
 from milonga.evals.suites.base import count_held_out
+from milonga.evals.suites.critic import Critic
 from milonga.evals.suites.processbench import (
     Mode,
     average_rows,
@@ -34,10 +36,9 @@ from milonga.evals.suites.transfer import parse_task_section
 from milonga.loop import make_evaluator
 from milonga.measuring import load_subject, make_suite, open_generator, open_subject
 from milonga.resolve import resolve
-from milonga.roles import Critic, StepSolver
-from milonga.context import RunContext
+from milonga.roles import StepSolver
 from milonga.tasks import make_task
-from milonga.types import Problem, Parsed, Solution, Rollout, Rollouts
+from milonga.types import Parsed, Problem, Rollout, Rollouts, Solution
 
 RIGHT = {"problem": "7+5*3%100", "steps": ["7+5=12", "12*3=36"], "label": -1, "final_answer_correct": True}
 WRONG = RIGHT | {"steps": ["7+5=13", "13*3=39"], "label": 0, "final_answer_correct": False}

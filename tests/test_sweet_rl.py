@@ -16,12 +16,16 @@ from hypothesis import strategies as st
 from cases import TINY
 from helpers import PROPERTY, make_rollout
 from milonga.api import make_engine
+from milonga.context import Context, RunContext
 from milonga.credit import make_token_factors, sample_half_pairs, sum_turns
 from milonga.engine.local import LocalEngine
 from milonga.errors import ConfigError
 from milonga.objectives import make_objective
 from milonga.objectives.losses import Denominators, Rows, TokenTerms, loss
-from milonga.recipes.inquiring import (
+from milonga.resolve import Plan, resolve
+from milonga.roles import DIALECTS, Dialect
+from milonga.systems.sweet_rl.critic import encode_for_critic, order_accuracy_by_problem
+from milonga.systems.sweet_rl.dialogues import (
     flag_useful_questions,
     hide_facts,
     list_asked_parts,
@@ -31,13 +35,10 @@ from milonga.recipes.inquiring import (
     render_known_text,
     sample_dialogues,
 )
-from milonga.recipes.privileged import encode_for_critic, order_accuracy_by_problem
-from milonga.recipes.sweet_rl import BASE, FORMAT, SweetRl
-from milonga.resolve import Plan, resolve
-from milonga.roles import DIALECTS, Dialect, Inquirer, PrivilegedCritic
-from milonga.context import RunContext, Context
+from milonga.systems.sweet_rl.recipe import BASE, FORMAT, SweetRl
+from milonga.systems.sweet_rl.roles import Inquirer, PrivilegedCritic
 from milonga.tasks import make_task
-from milonga.types import Grade, Problem, Parsed, Segment, Rollout, Rollouts
+from milonga.types import Grade, Parsed, Problem, Rollout, Rollouts, Segment
 from short import assert_resumes, short_loop
 
 

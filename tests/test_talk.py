@@ -12,15 +12,15 @@ import pytest
 
 from engine_helpers import tokenizer
 from milonga.api import make_engine
+from milonga.context import Context, RunContext
 from milonga.credit import isolate_turn, normalise, turn_advantages
 from milonga.engine.local.codec import Codec
 from milonga.errors import ConfigError
 from milonga.objectives import OBJECTIVES
 from milonga.resolve import resolve
-from milonga.run.rollouts import read_rollouts, write_rollouts
-from milonga.run.transcripts import read_transcripts
-from milonga.context import RunContext, Context
-from milonga.types import TrainBatch, Part, Prompt, Rollout, Rollouts
+from milonga.runfolder.rollouts import read_rollouts, write_rollouts
+from milonga.runfolder.transcripts import read_transcripts
+from milonga.types import Part, Prompt, Rollout, Rollouts, TrainBatch
 
 CHATML = (
     "{% for m in messages %}<|user|>{{ m['role'] }}\n{{ m['content'] }}<eos>\n{% endfor %}"

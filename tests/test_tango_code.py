@@ -11,14 +11,14 @@ import pytest
 from cases import TINY
 from hidden import same_after_a_cut
 from milonga.api import make_engine
+from milonga.context import Context, RunContext
 from milonga.errors import ConfigError
-from milonga.recipes.tango import Tango, TangoOptions
-from milonga.recipes.tango_code import TangoCode, TangoCodeOptions, passed_shares
 from milonga.resolve import Plan, resolve
 from milonga.roles import Coder
 from milonga.sandbox.values import to_canonical
-from milonga.context import RunContext, Context
-from milonga.types import TrainBatch, Problem, Rollouts
+from milonga.systems.tango.code import TangoCode, TangoCodeOptions, passed_shares
+from milonga.systems.tango.recipe import Tango, TangoOptions
+from milonga.types import Problem, Rollouts, TrainBatch
 from short import SHORT
 
 ROW: dict[str, Any] = {"family": "number", "slots": [["source", "*3"], ["source", "+1"]], "signature": "n", "entry": ""}
@@ -32,7 +32,7 @@ def plan(**options: Any) -> Plan:
     return resolve([TINY, {"recipe": "tango_code", "task": SHORT["tango_code"].settings["task"], "options": options}])
 
 
-def rollouts(p: Plan) -> tuple[Context, Rollouts]:
+def sample_rollouts(p: Plan) -> tuple[Context, Rollouts]:
     """Four programs that nobody has judged."""
     run_context = RunContext(make_engine(p), p.task, p.roles, p.agents, p.config.sampling, 0, 4)
     one = Context(run_context, 1, "generator")
@@ -50,7 +50,7 @@ def signs(train_batch: TrainBatch) -> list[int]:
 
 def test_programs_earn_all_or_a_share() -> None:
     p = plan()
-    one, programs = rollouts(p)
+    one, programs = sample_rollouts(p)
     assert [t.correct for t in programs] == [1.0, 0.0, 0.0, 0.0] and passed_shares(one, programs).tolist() == SHARES
     (every,) = p.recipe.credit(one, programs)
     assert signs(every) == [1, -1, -1, -1] and every.sources == {"answers": 1.0, "verifier": 0.0}
@@ -61,7 +61,7 @@ def test_programs_earn_all_or_a_share() -> None:
 
 def test_what_nobody_could_run_earns_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     p = plan(reward="share")
-    one, programs = rollouts(p)
+    one, programs = sample_rollouts(p)
     found = [(True,) * 4, None, (False,) * 4, (True, True, False, False)]
     monkeypatch.setattr(type(p.task), "run_hidden_tests", lambda self, items: found)
     (train_batch,) = p.recipe.credit(one, programs)
@@ -69,7 +69,7 @@ def test_what_nobody_could_run_earns_nothing(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_the_steps_of_a_program_have_an_exact_truth_that_pays_nobody() -> None:
-    grades = [t.grade for t in rollouts(plan())[1]]
+    grades = [t.grade for t in sample_rollouts(plan())[1]]
     assert [grade.steps for grade in grades if grade] == [(True, True), (True, True), (False, False), (True, True)]
     assert [grade.is_sound for grade in grades if grade] == [True, False, False, False]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,12 +15,13 @@ from hypothesis import strategies as st
 from cases import FAST, TINY
 from hidden import learned, others_truth, same_after_a_cut
 from milonga.api import make_engine
+from milonga.context import Context, RunContext
 from milonga.credit.votes import verdict_consistency
 from milonga.errors import ConfigError
-from milonga.recipes.voting import collusion_metrics, mean_final_verdicts, mean_step_verdicts, tally_votes
+from milonga.patterns.voting import collusion_metrics, mean_final_verdicts, mean_step_verdicts, tally_votes
+from milonga.randomness import keyed_rng
 from milonga.resolve import Plan, resolve
-from milonga.context import RunContext, Context
-from milonga.types import Grade, Problem, Parsed, Solution, Rollout, Rollouts, Verification
+from milonga.types import Grade, Parsed, Problem, Rollout, Rollouts, Solution, Verification
 
 torch.set_num_threads(1)
 OPTIONS = {"warmup": 0, "n_generator": 1, "votes": 4, "checks": 2, "audit": 4}
@@ -50,7 +52,7 @@ def check(target: Rollout, final: bool | None, steps: tuple[bool, ...] | None = 
     return Rollout(id, "verifier", target.problem, np.arange(3), (), np.zeros(3), "", parsed, targets=(target,))
 
 
-AT: Any = type("At", (), {"turn": 1, "setting": type("Set", (), {"task": plan().task, "seed": 0})})
+AT: Any = SimpleNamespace(task=plan().task, rng=lambda what, *key: keyed_rng(what, 0, 1, *key))
 
 
 # What takes the place of truth.
@@ -114,9 +116,9 @@ def test_a_verifier_turn_judges_one_that_gives_the_winner_and_one_that_does_not(
     p = plan()
     at = ctx(p, "verifier")
     rollouts = p.recipe.rollout(at)
-    voters, checks = rollouts.select(lambda t: t.agent == "generator"), rollouts.select(lambda t: t.agent == "verifier")
+    voters, checks = rollouts.of("generator"), rollouts.of("verifier")
     assert len(voters) == 4 * 4
-    labels = p.recipe.labels(at, voters, checks.targets)  # type: ignore[attr-defined]
+    labels = p.recipe.make_labels(at, voters, checks.targets)  # type: ignore[attr-defined]
     for problem in dict.fromkeys(voters.problem_ids):
         told = [labels[t.id] for t in checks.targets if t.problem.id == problem]
         assert told in ([1.0, 0.0], [1.0], [0.0])
@@ -129,7 +131,7 @@ def test_a_verifier_turn_judges_one_that_gives_the_winner_and_one_that_does_not(
 def test_the_verifier_is_paid_for_the_label_and_for_agreeing_with_itself() -> None:
     p = plan(self_consistency=0.5, format_weight=0.0, reweight=False)
     at = ctx(p, "verifier")
-    checks = p.recipe.rollout(at).select(lambda t: t.agent == "verifier")[:4]  # the four checks of one solution
+    checks = p.recipe.rollout(at).of("verifier")[:4]  # the four checks of one solution
     finals = [True, True, False, None]
     for rollout, final in zip(checks, finals, strict=True):
         rollout.parsed = Parsed(Verification(None, final), 1.0)
@@ -144,11 +146,11 @@ def test_the_verifier_is_paid_for_the_label_and_for_agreeing_with_itself() -> No
 
 def test_too_small_a_majority_teaches_nothing() -> None:
     voters = Rollouts([solution("5", 0), solution("5", 1), solution("3", 2)])
-    labels = [plan(min_majority=least).recipe.labels(AT, voters, voters) for least in (0.6, 0.7)]  # type: ignore[attr-defined]
+    labels = [plan(min_majority=least).recipe.make_labels(AT, voters, voters) for least in (0.6, 0.7)]  # type: ignore[attr-defined]
     assert labels[0] == {"p/0": 1.0, "p/1": 1.0, "p/2": 0.0}
     assert all(np.isnan(value) for value in labels[1].values())
     nobody = Rollouts([solution(None, 0), solution(None, 1)])
-    assert all(np.isnan(v) for v in plan().recipe.labels(AT, nobody, nobody).values())  # type: ignore[attr-defined]
+    assert all(np.isnan(v) for v in plan().recipe.make_labels(AT, nobody, nobody).values())  # type: ignore[attr-defined]
 
 
 def test_dynamic_sampling_is_refused_since_it_looks_at_the_truth() -> None:
@@ -163,8 +165,8 @@ def test_labelled_problems_have_their_truth_as_label() -> None:
     p = plan(labelled=2, labelled_share=0.5)
     at = ctx(p, "verifier")
     rollouts = p.recipe.rollout(at)
-    voters, checks = rollouts.select(lambda t: t.agent == "generator"), rollouts.select(lambda t: t.agent == "verifier")
-    labels = p.recipe.labels(at, voters, checks.targets)  # type: ignore[attr-defined]
+    voters, checks = rollouts.of("generator"), rollouts.of("verifier")
+    labels = p.recipe.make_labels(at, voters, checks.targets)  # type: ignore[attr-defined]
     told = [t for t in checks.targets if t.problem.id.startswith("labelled/")]
     assert len({t.problem.id for t in voters if t.problem.id.startswith("labelled/")}) == 2 and at.drawn == 2
     assert {t.problem.text for t in told} <= {p.task.problem("train", index).text for index in range(2)}
@@ -192,7 +194,7 @@ def test_the_adversary_is_paid_for_what_passes_and_does_not_give_the_winner() ->
     p = plan("tango_free_adversary")
     at = ctx(p, "adversary")
     rollouts = p.recipe.rollout(at)
-    attempts = rollouts.select(lambda t: t.agent == "adversary")
+    attempts = rollouts.of("adversary")
     for rollout in rollouts:
         if rollout.agent == "verifier":
             rollout.parsed = Parsed(Verification(None, True), 1.0)  # everything passes
@@ -216,7 +218,7 @@ def test_the_verifier_meets_the_adversary_which_has_no_voice() -> None:
     p = plan("tango_free_adversary")
     at = ctx(p, "verifier")
     rollouts = p.recipe.rollout(at)
-    checks = rollouts.select(lambda t: t.agent == "verifier")
+    checks = rollouts.of("verifier")
     assert sum(t.agent == "adversary" for t in checks.targets) == 4
     assert all(t.agent != "adversary" for t in rollouts)  # nobody votes but those who are played as voters
     assert len(next(iter(p.recipe.credit(at, rollouts))).rollouts) == len(checks)

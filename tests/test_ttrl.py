@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 from cases import FAST, TINY
 from hidden import learned, others_truth, same_after_a_cut
 from milonga.api import make_engine
+from milonga.context import Context, RunContext
 from milonga.credit import normalise
 from milonga.credit.votes import (
     Vote,
@@ -25,11 +27,11 @@ from milonga.credit.votes import (
     reward_accuracy,
 )
 from milonga.errors import ConfigError
+from milonga.randomness import keyed_rng
 from milonga.resolve import Plan, resolve
-from milonga.context import RunContext, Context
 from milonga.tasks import make_task
 from milonga.tasks.data import DataTask
-from milonga.types import Problem, Parsed, Solution, Rollout, Rollouts
+from milonga.types import Parsed, Problem, Rollout, Rollouts, Solution
 
 torch.set_num_threads(1)
 answers_of = st.lists(st.none() | st.integers(0, 4), min_size=1, max_size=12)
@@ -145,8 +147,8 @@ def said(answers: list[str | None], problem: str = "p") -> Rollouts:
 
 def rewards(rollouts: Rollouts, **options: Any) -> list[float]:
     p = plan(**options)
-    at: Any = type("At", (), {"turn": 1, "setting": type("Set", (), {"task": p.task, "seed": 0})})
-    found: list[float] = p.recipe.rewards(at, rollouts)[0].tolist()  # type: ignore[attr-defined]
+    at: Any = SimpleNamespace(task=p.task, rng=lambda what, *key: keyed_rng(what, 0, 1, *key))
+    found: list[float] = p.recipe.compute_rewards(at, rollouts)[0].tolist()  # type: ignore[attr-defined]
     return found
 
 
@@ -204,7 +206,7 @@ def test_dynamic_sampling_looks_at_the_vote(monkeypatch: pytest.MonkeyPatch) -> 
     p = plan({"policies": {"generator": {"objective": {"preset": "dapo"}}}})
     at = ctx(p)
     rollouts = p.recipe.rollout(at)
-    found, _ = p.recipe.rewards(at, rollouts)  # type: ignore[attr-defined]
+    found, _ = p.recipe.compute_rewards(at, rollouts)  # type: ignore[attr-defined]
     for problem in dict.fromkeys(rollouts.problem_ids):
         assert len({r for r, t in zip(found, rollouts, strict=True) if t.problem.id == problem}) == 2
 

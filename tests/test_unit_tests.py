@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from helpers import PROPERTY
 from milonga.credit import normalise
-from milonga.credit.unit_tests import Separation, UnitTestReward, estimate_separation, shape_by_length
+from milonga.systems.cure.credit import Separation, UnitTestReward, estimate_separation, shape_by_length
 
 # One right program and four wrong ones; tests: strong valid, naive valid, harmless invalid, harmful invalid, middling valid.
 PASSES = np.array([

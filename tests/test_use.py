@@ -19,7 +19,7 @@ from milonga.errors import DataError
 from milonga.evals.evaluate import ranking_metrics, score_vote
 from milonga.pair import Verdict
 from milonga.tasks.foreign import make_foreign_problem
-from milonga.types import Grade, Parsed, Solution, Rollout, Rollouts, Verification
+from milonga.types import Grade, Parsed, Rollout, Rollouts, Solution, Verification
 from milonga.using.answers import RANKS, Candidate, Rank, answer_to_json, choose_answer
 from milonga.using.items import ProblemItem, SolutionItem, read_items, validate_item
 

@@ -16,14 +16,14 @@ from hypothesis import strategies as st
 from cases import TINY
 from helpers import PROPERTY, make_rollout
 from milonga.api import make_engine
+from milonga.context import Context, RunContext
 from milonga.engine.local import LocalEngine
 from milonga.errors import ConfigError
 from milonga.evals.subsets import best_of_n_accuracy
-from milonga.recipes.v_star import VStar, correlation, drop_duplicates
 from milonga.resolve import Plan, resolve
 from milonga.roles import ImplicitScorer
 from milonga.roles.scorer import RankBy
-from milonga.context import RunContext, Context
+from milonga.systems.v_star.recipe import VStar, correlation, drop_duplicates
 from milonga.tasks.base import normalise_text
 from milonga.types import Rollouts
 from short import short_loop

@@ -6,8 +6,6 @@ Names are loaded when they are first used: the command line completes a word in 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-import milonga.run  # noqa: F401
-
 if TYPE_CHECKING:
     from milonga.api import Report, evaluate, resume, run
     from milonga.comparing import compare
@@ -15,9 +13,6 @@ if TYPE_CHECKING:
     from milonga.pair import Pair
     from milonga.tasks import Task, TaskOptions
     from milonga.types import Grade, Problem
-else:
-    # The first import of the package milonga.run takes this name, which is that of a function. It is over now.
-    del run
 
 __version__ = "0.1.0"
 

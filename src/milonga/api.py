@@ -101,7 +101,7 @@ def choose_run_folder(recipe: str) -> Path:
 def start(plan: Plan, out: Path, quiet: bool = False) -> Report:
     """Run a plan in a new folder."""
     from milonga.engine.local.threads import choose_threads
-    from milonga.run.folder import RunFolder
+    from milonga.runfolder.folder import RunFolder
 
     if plan.config.threads is None and plan.config.engine == "local":
         plan = replace(plan, config=plan.config.model_copy(update={"threads": choose_threads()}))
@@ -112,7 +112,7 @@ def start(plan: Plan, out: Path, quiet: bool = False) -> Report:
 
 def resume(path: str | Path, quiet: bool = False) -> Report:
     """Resume a run from its newest intact checkpoint; on a CPU it ends in the same bits as one that was never stopped."""
-    from milonga.run.folder import RunFolder, read_config
+    from milonga.runfolder.folder import RunFolder, read_config
 
     config = read_config(Path(path))
     plan = resolve([config.model_dump(mode="json", exclude_none=True)])
@@ -127,8 +127,8 @@ def resume(path: str | Path, quiet: bool = False) -> Report:
 def _run_loop(plan: Plan, folder: Any, quiet: bool, begin: bool = False, restore: bool = False) -> Report:
     from milonga.loop import Loop
     from milonga.report import write_report_safely
-    from milonga.run.console import LiveView
-    from milonga.run.machine import describe_machine
+    from milonga.runfolder.console import LiveView
+    from milonga.runfolder.machine import describe_machine
 
     total = plan.recipe.schedule().count_turns_until(plan.recipe.lead, plan.config.turns) if not plan.config.budget else None
     title = f"{plan.config.recipe} on {plan.task.name} → {folder.path}"

@@ -174,7 +174,7 @@ def reliability_chart(
     most = max((b.count for _, bins in curves for b in bins), default=1) or 1
     a, b = frame.to_pixels(0.0, 0.0), frame.to_pixels(1.0, 1.0)
     assert a is not None and b is not None
-    body = [f'<path class="ideal" d="M{_format_coordinates(*a)}L{_format_coordinates(*b)}"/>']
+    body = [f'<path class="ideal" d="M{_coords(*a)}L{_coords(*b)}"/>']
     for k, (name, bins) in enumerate(curves):
         line = Series(name, [one.said for one in bins], [one.true for one in bins])
         dots = []
@@ -218,9 +218,7 @@ def bar_chart(
             )
     zero = frame.to_pixel_x(0.0)
     if zero is not None and x.low < 0:
-        body.append(
-            f'<path class="zero" d="M{_format_coordinate(zero)} {_format_coordinate(frame.top)}V{_format_coordinate(frame.bottom)}"/>'
-        )
+        body.append(f'<path class="zero" d="M{_coord(zero)} {_coord(frame.top)}V{_coord(frame.bottom)}"/>')
     said = [f"{one.name}: " + ", ".join(format_value(v) for v in one.values[:12]) for one in bars]
     return frame.render("Bar chart", [", ".join(categories[:12]), *said], "".join(body))
 
@@ -243,9 +241,9 @@ def flow_chart(title: str, shares: Mapping[tuple[str, str], Value], *, width: fl
     edges = []
     for edge, share in known.items():
         a, b, bend = end(0, edge), end(1, edge), width / 2
-        way = f"M{_format_coordinates(box, a)}C{_format_coordinates(bend, a)} {_format_coordinates(bend, b)} {_format_coordinates(width - box, b)}"
+        way = f"M{_coords(box, a)}C{_coords(bend, a)} {_coords(bend, b)} {_coords(width - box, b)}"
         tip = render_tooltip(f"{edge[1]} had {share:.1%} from {edge[0]}")
-        stroke = f'<path class="stream" stroke-width="{_format_coordinate(1.5 + 9 * min(max(share, 0.0), 1.0))}" d="{way}">{tip}</path>'
+        stroke = f'<path class="stream" stroke-width="{_coord(1.5 + 9 * min(max(share, 0.0), 1.0))}" d="{way}">{tip}</path>'
         label = render_text(width - box - 8, b + 4, format_value(round(share, 3)), "end")
         edges.append(f'<g class="{series_class(sides[0].index(edge[0]))}">{stroke}{label}</g>')
     boxes = [render_node(side * (width - box), middle(side, name), name, box) for side in (0, 1) for name in sides[side]]
@@ -431,7 +429,7 @@ class Frame:
         out = [render_text(2, 14, fit_text(self.title, self.width * 0.92), kind="name", full=self.title)]
         for k, left, row, name in self.entries:
             top = 32 + 17 * row
-            sample = f'<path class="line" d="M{_format_coordinate(left)} {_format_coordinate(top - 4)}h16"/>'
+            sample = f'<path class="line" d="M{_coord(left)} {_coord(top - 4)}h16"/>'
             out.append(
                 f'<g class="{series_class(k)}">{sample}{render_text(left + 21, top, name, full=self.names[k] or "")}</g>'
             )
@@ -446,9 +444,7 @@ class Frame:
         for tick, name in zip(self.x.ticks, self.x.names, strict=True):
             left = self.to_pixel_x(tick)
             assert left is not None
-            out.append(
-                f'<path class="grid" d="M{_format_coordinate(left)} {_format_coordinate(self.top)}V{_format_coordinate(self.bottom)}"/>'
-            )
+            out.append(f'<path class="grid" d="M{_coord(left)} {_coord(self.top)}V{_coord(self.bottom)}"/>')
             out.append(render_text(left, self.bottom + 15, name, "middle"))
         if isinstance(self.y, Rows):
             each = (self.bottom - self.top) / max(len(self.y.names), 1)
@@ -459,9 +455,7 @@ class Frame:
         for tick, name in zip(self.y.ticks, self.y.names, strict=True):
             top = self.bottom - self.y.to_fraction(tick) * (self.bottom - self.top)
             kind = "zero" if tick == 0 and self.y.low < 0 else "grid"
-            out.append(
-                f'<path class="{kind}" d="M{_format_coordinate(self.left)} {_format_coordinate(top)}H{_format_coordinate(self.right)}"/>'
-            )
+            out.append(f'<path class="{kind}" d="M{_coord(self.left)} {_coord(top)}H{_coord(self.right)}"/>')
             out.append(render_text(self.left - 6, top + 4, name, "end"))
         return "".join(out)
 
@@ -471,13 +465,15 @@ def render_svg(kind: str, title: str, said: Sequence[str], width: float, height:
     label = f"{kind}: {title}." + "".join(f" {text};" for text in said)
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" class="chart" role="img" aria-label="{escape_attribute(clip_text(label, 600))}" '
-        f'viewBox="0 0 {_format_coordinate(width)} {_format_coordinate(height)}" width="{_format_coordinate(width)}" height="{_format_coordinate(height)}">{body}</svg>'
+        f'viewBox="0 0 {_coord(width)} {_coord(height)}" width="{_coord(width)}" height="{_coord(height)}">{body}</svg>'
     )
 
 
 def render_node(left: float, middle: float, name: str, width: float) -> str:
     """Render a box of a flow chart with its name."""
-    rect = f'<rect class="node" x="{_format_coordinate(left + 1)}" y="{_format_coordinate(middle - 20)}" width="{_format_coordinate(width - 2)}" height="40" rx="5"/>'
+    rect = (
+        f'<rect class="node" x="{_coord(left + 1)}" y="{_coord(middle - 20)}" width="{_coord(width - 2)}" height="40" rx="5"/>'
+    )
     return rect + render_text(left + width / 2, middle + 4, fit_text(name, width - 12), "middle", full=name)
 
 
@@ -514,7 +510,7 @@ def _split_at_gaps(places: Iterable[tuple[float, float] | None]) -> list[list[tu
 
 def _render_line(frame: Frame, one: Series) -> str:
     parts = _split_at_gaps(place for _, _, place in frame.points_to_pixels(one.x, one.y))
-    way = "".join("M" + "L".join(_format_coordinates(*point) for point in part) for part in parts if len(part) > 1)
+    way = "".join("M" + "L".join(_coords(*point) for point in part) for part in parts if len(part) > 1)
     return f'<path class="line" d="{way}"/>' if way else ""
 
 
@@ -559,12 +555,12 @@ def _render_band(frame: Frame, one: Series) -> str:
         elif part:
             around = [low for low, _ in part] + [high for _, high in reversed(part)]
             near = [(x - frame.left, min(max(y - frame.top, -FAR), FAR)) for x, y in around]
-            shapes.append("M" + "L".join(_format_coordinates(*point) for point in near) + "Z")
+            shapes.append("M" + "L".join(_coords(*point) for point in near) + "Z")
             part = []
     if not shapes:
         return ""
-    place = f'x="{_format_coordinate(frame.left)}" y="{_format_coordinate(frame.top)}"'
-    size = f'width="{_format_coordinate(frame.right - frame.left)}" height="{_format_coordinate(frame.bottom - frame.top)}"'
+    place = f'x="{_coord(frame.left)}" y="{_coord(frame.top)}"'
+    size = f'width="{_coord(frame.right - frame.left)}" height="{_coord(frame.bottom - frame.top)}"'
     return f'<svg {place} {size} overflow="hidden"><path class="band" d="{"".join(shapes)}"/></svg>'
 
 
@@ -576,11 +572,11 @@ def _render_bar(
     value = reach[1] - reach[0]
     left, right = min(a, b), max(a, b)
     tip = render_tooltip(f"{frame.y.names[row]}, {one.name}: {format_value(value)}")
-    out = f'<rect class="bar" x="{_format_coordinate(left)}" y="{_format_coordinate(top)}" width="{_format_coordinate(right - left)}" height="{_format_coordinate(thick)}" rx="1">{tip}</rect>'
+    out = f'<rect class="bar" x="{_coord(left)}" y="{_coord(top)}" width="{_coord(right - left)}" height="{_coord(thick)}" rx="1">{tip}</rect>'
     edges = [frame.to_pixel_x(edge[row]) if row < len(edge) else None for edge in (one.low, one.high)]
     inside = [min(max(edge, frame.left), frame.right) for edge in edges if edge is not None]
     if len(inside) == 2:
-        out += f'<path class="whisker" d="M{_format_coordinate(inside[0])} {_format_coordinate(top + thick / 2)}H{_format_coordinate(inside[1])}"/>'
+        out += f'<path class="whisker" d="M{_coord(inside[0])} {_coord(top + thick / 2)}H{_coord(inside[1])}"/>'
         right = max(right, *inside)
     if alone:
         out += render_text(right + 4, top + thick / 2 + 4, format_value(value))
@@ -613,13 +609,11 @@ def render_text(left: float, top: float, text: str, anchor: str = "start", kind:
     tip = render_tooltip(full) if full and full != text else ""
     side = "" if anchor == "start" else f' text-anchor="{anchor}"'
     look = f' class="{kind}"' if kind else ""
-    return (
-        f'<text x="{_format_coordinate(left)}" y="{_format_coordinate(top)}"{side}{look}>{escape_attribute(text)}{tip}</text>'
-    )
+    return f'<text x="{_coord(left)}" y="{_coord(top)}"{side}{look}>{escape_attribute(text)}{tip}</text>'
 
 
 def render_dot(left: float, top: float, radius: float, kind: str, tip: str, more: str = "") -> str:
-    return f'<circle class="{kind}" cx="{_format_coordinate(left)}" cy="{_format_coordinate(top)}" r="{_format_coordinate(radius)}"{more}>{render_tooltip(tip)}</circle>'
+    return f'<circle class="{kind}" cx="{_coord(left)}" cy="{_coord(top)}" r="{_coord(radius)}"{more}>{render_tooltip(tip)}</circle>'
 
 
 def estimate_width(text: str) -> float:
@@ -659,11 +653,11 @@ def describe_series(series: Sequence[Series]) -> list[str]:
     return out
 
 
-def _format_coordinate(value: float) -> str:
+def _coord(value: float) -> str:
     """Format a coordinate with two decimals, which is finer than any screen."""
     text = f"{value:.2f}".rstrip("0").rstrip(".")
     return "0" if text in ("-0", "") else text
 
 
-def _format_coordinates(x: float, y: float) -> str:
-    return f"{_format_coordinate(x)} {_format_coordinate(y)}"
+def _coords(x: float, y: float) -> str:
+    return f"{_coord(x)} {_coord(y)}"

@@ -6,6 +6,7 @@ and records step ends in token space. It owns the keys of the randomness, so tha
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -21,11 +22,11 @@ from milonga.engine import Completion, Decoding, Engine, History, Request
 from milonga.errors import TooLongError
 from milonga.objectives import Objective
 from milonga.preferences import Preference, Preferences, Side
-from milonga.randomness import key64
+from milonga.randomness import key64, keyed_rng
 from milonga.roles import Role
 from milonga.tasks import Task
 from milonga.timeline import Timeline
-from milonga.types import Floats, Problem, Prompt, Parsed, Segment, Solution, Split, Rollout, Rollouts
+from milonga.types import Floats, Parsed, Problem, Prompt, Rollout, Rollouts, Segment, Solution, Split
 
 TOOL = "tool"
 """Producer of the segments in which the task's tool answers a call."""
@@ -43,7 +44,7 @@ class RunContext:
     """Agent to policy: the one indirection that gives shared weights, adapters per agent and different model sizes."""
     sampling: SamplingSection
     seed: int
-    batch: int
+    batch_size: int
     """Problems in a turn."""
 
     def get_max_tokens(self, agent: str) -> int:
@@ -68,7 +69,7 @@ class _Asked:
 class Context:
     """The sampling context of one turn, or of one evaluation."""
 
-    run_context: RunContext
+    run: RunContext
     turn: int | str
     learner: str
     phase: str = ""
@@ -93,6 +94,34 @@ class Context:
     busy: bool = False
     """Whether rollouts of later turns are being sampled meanwhile: then nothing can be sampled in this context."""
 
+    @property
+    def engine(self) -> Engine:
+        return self.run.engine
+
+    @property
+    def task(self) -> Task:
+        return self.run.task
+
+    @property
+    def seed(self) -> int:
+        return self.run.seed
+
+    @property
+    def batch_size(self) -> int:
+        """Problems in a turn."""
+        return self.run.batch_size
+
+    def role(self, agent: str) -> Role:
+        return self.run.roles[agent]
+
+    def policy(self, agent: str) -> str:
+        """The name of the policy that an agent is bound to."""
+        return self.run.policies[agent]
+
+    def rng(self, purpose: str, *key: object) -> random.Random:
+        """Make the random source of one purpose in this turn: it depends on seed, turn and key alone, never on history."""
+        return keyed_rng(purpose, self.seed, self.turn, *key)
+
     @contextmanager
     def cache_conversations(self) -> Iterator[None]:
         """Cache the prefixes of what is sampled in this block, so that `reply` and `complete` do not compute them again. It
@@ -100,7 +129,7 @@ class Context:
         if self.history is not None:  # an outer block is as good
             yield
             return
-        self.history = self.run_context.engine.open_history()
+        self.history = self.engine.open_history()
         try:
             yield
         finally:
@@ -110,8 +139,8 @@ class Context:
     def problems(self, count: int | None = None) -> list[Problem]:
         """Draw the next problems. Each learner has its own cursor: arms of a comparison see the same problems in the same
         order."""
-        count = self.run_context.batch if count is None else count
-        drawn = self.run_context.task.draw_problems(self.split, self.start + self.drawn, count)
+        count = self.batch_size if count is None else count
+        drawn = self.task.draw_problems(self.split, self.start + self.drawn, count)
         self.drawn += count
         return drawn
 
@@ -119,7 +148,7 @@ class Context:
         """Draw the next problems, one at each of these levels of the task."""
         first = self.start + self.drawn
         self.drawn += len(levels)
-        return [self.run_context.task.at_level(level).problem(self.split, first + n) for n, level in enumerate(levels)]
+        return [self.task.at_level(level).problem(self.split, first + n) for n, level in enumerate(levels)]
 
     def ask(
         self, agent: str, inputs: Sequence[Problem] | Rollouts, n: int = 1, greedy: bool = False, tag: str = "live"
@@ -136,9 +165,9 @@ class Context:
                 named = self._make_ids(agent, target.id, n, greedy)
                 asked += [_Asked(id, *split_target(target), Request(context, key)) for id, key in named]
         self._require_any(agent, inputs, asked)
-        with nullcontext() if self.run_context.task.tool is None else self.cache_conversations():
+        with nullcontext() if self.task.tool is None else self.cache_conversations():
             rollouts = self._answer_tool_calls(agent, self._sample(agent, asked, greedy, tag), greedy, tag)
-        return Rollouts(rollouts if self.run_context.roles[agent].judges else self._grade_solutions(rollouts))
+        return Rollouts(rollouts if self.role(agent).judges else self._grade_solutions(rollouts))
 
     def complete(
         self, agent: str, prefixes: Sequence[tuple[Rollout, int]], n: int = 1, tag: str = "live", step: bool = False
@@ -155,7 +184,7 @@ class Context:
             asked += [
                 _Asked(id, solution.problem, solution, Request(solution.ids[:cut], key), (solution, count)) for id, key in named
             ]
-        more = self.run_context.roles[agent].step_stop if step else ()
+        more = self.role(agent).step_stop if step else ()
         return Rollouts(self._grade_solutions(self._sample(agent, asked, False, tag, more)))
 
     def reply(
@@ -191,7 +220,7 @@ class Context:
 
         A conversation with no room left for an answer stays as it is, at its call: it has no end that could be parsed.
         """
-        tool, role, out = self.run_context.task.tool, self.run_context.roles[agent], list(rollouts)
+        tool, role, out = self.task.tool, self.role(agent), list(rollouts)
         if tool is None:
             return out
         rows: Sequence[int] = range(len(out))
@@ -226,7 +255,7 @@ class Context:
     def write(self, agent: str, inputs: Sequence[Problem | Rollout] | Rollouts, texts: Sequence[str]) -> Rollouts:
         """Make rollouts of given texts as if the agent had written them: to be imitated, or scored by a value head. They never
         enter a policy gradient."""
-        role = self.run_context.roles[agent]
+        role = self.role(agent)
         targets = [split_target(target)[1] for target in inputs]
         # A solution that was truncated at the limit has no end to be imitated.
         whole = [a is None or a.text != text or a.finish != "length" for a, text in zip(targets, texts, strict=True)]
@@ -245,7 +274,7 @@ class Context:
     ) -> tuple[Segment, list[Completion]]:
         """Encode given texts with the agent's tokenizer, closed by end-of-sequence where they are whole. Return the segment
         that marks the agent as their producer, and the completions."""
-        policy, engine = self.run_context.policies[agent], self.run_context.engine
+        policy, engine = self.policy(agent), self.engine
         made = Segment(agent, 0, 0, policy, engine.version(policy), trained=True)
         ends = whole or [True] * len(texts)
         return made, [engine.encode_completion(policy, text, end) for text, end in zip(texts, ends, strict=True)]
@@ -257,9 +286,9 @@ class Context:
     def score_tokens(self, agent: str, rollouts: Rollouts, tag: str = "live") -> list[Floats]:
         """Score every token: values of the agent's value head, or log-ratios to its reference; aligned with each rollout's
         ids."""
-        if self.run_context.roles[agent].kind == "scalar":
+        if self.role(agent).kind == "scalar":
             with self.timeline.measure("score"):
-                return self.run_context.engine.values(self.run_context.policies[agent], rollouts, tag)
+                return self.engine.values(self.policy(agent), rollouts, tag)
         return self.compute_log_ratios(agent, rollouts, self.compute_logprobs(agent, rollouts, tag))
 
     def compute_log_ratios(self, agent: str, rollouts: Rollouts, live: Sequence[Floats]) -> list[Floats]:
@@ -269,7 +298,7 @@ class Context:
     def compute_logprobs(self, agent: str, rollouts: Rollouts, tag: str = "live") -> list[Floats]:
         """Log-probabilities of the trained tokens under the agent's policy: one array per rollout, aligned with its ids."""
         with self.timeline.measure("score"):
-            return self.run_context.engine.score(self.run_context.policies[agent], rollouts, tag)
+            return self.engine.score(self.policy(agent), rollouts, tag)
 
     def add_preference(self, winner: Rollout, loser: Rollout, reason: str) -> bool:
         """Keep a preference pair in the run folder; False if the two texts are alike, or if this round has the pair already."""
@@ -282,32 +311,30 @@ class Context:
     ) -> list[NDArray[np.int64] | None]:
         """Encode an agent's prompts. One that leaves no room for a completion (one token, or `rooms`) is None, and counted as
         dropped."""
-        prompts = [self.run_context.roles[agent].prompt(*split_target(target)) for target in inputs]
-        return self._drop_too_long(
-            agent, self.run_context.engine.encode_all(self.run_context.policies[agent], prompts), n, rooms
-        )
+        prompts = [self.role(agent).prompt(*split_target(target)) for target in inputs]
+        return self._drop_too_long(agent, self.engine.encode_all(self.policy(agent), prompts), n, rooms)
 
     def _encode_next_turns(
         self, agent: str, talks: Rollouts, said: Sequence[Prompt], n: int, rooms: Sequence[int] | None = None
     ) -> list[NDArray[np.int64] | None]:
         """Encode conversations with their next message. One that leaves no room for a completion is None, and counted as
         dropped."""
-        policy = self.run_context.policies[agent]
-        if self.run_context.roles[agent].judges:
+        policy = self.policy(agent)
+        if self.role(agent).judges:
             raise ValueError(f"the {agent} judges: what it says is read against a solution, and it holds no conversations")
         for talk in talks:
             if talk.agent != agent or not len(talk.ids):
                 raise ValueError(
                     f"rollout {talk.id} is no conversation of the {agent}: it can be asked about, not gone on with"
                 )
-        more = self.run_context.engine.encode_next_turns(policy, said, [int(talk.ids[-1]) for talk in talks])
+        more = self.engine.encode_next_turns(policy, said, [int(talk.ids[-1]) for talk in talks])
         whole = [np.concatenate([talk.ids, ids]) for talk, ids in zip(talks, more, strict=True)]
         return self._drop_too_long(agent, whole, n, rooms)
 
     def _drop_too_long(
         self, agent: str, contexts: list[NDArray[np.int64]], n: int, rooms: Sequence[int] | None
     ) -> list[NDArray[np.int64] | None]:
-        limit = self.run_context.engine.context_limit(self.run_context.policies[agent])
+        limit = self.engine.context_limit(self.policy(agent))
         fit = [len(ids) + room <= limit for ids, room in zip(contexts, rooms or [1] * len(contexts), strict=True)]
         if not all(fit):
             self.dropped[f"{agent}: prompt longer than the model's context"] += n * fit.count(False)
@@ -319,12 +346,12 @@ class Context:
         for _ in range(n):
             name = f"{target}/{self.asked[agent, target, greedy]}"
             self.asked[agent, target, greedy] += 1
-            found.append((f"{self.turn}/{agent}/{name}", key64(self.run_context.seed, self.turn, agent, name, greedy)))
+            found.append((f"{self.turn}/{agent}/{name}", key64(self.seed, self.turn, agent, name, greedy)))
         return found
 
     def _require_any(self, agent: str, inputs: Sequence[Problem] | Rollouts, asked: list[_Asked]) -> None:
         if inputs and not asked:
-            limit = self.run_context.engine.context_limit(self.run_context.policies[agent])
+            limit = self.engine.context_limit(self.policy(agent))
             raise TooLongError(
                 f"no prompt of the {agent} fits into the {limit} tokens of its model; use another, or shorter problems"
             )
@@ -334,14 +361,14 @@ class Context:
             raise ValueError(
                 f"the {agent} cannot be asked while later turns are played: a recipe whose `credit` asks says so in `overlap`"
             )
-        policy, role = self.run_context.policies[agent], self.run_context.roles[agent]
-        temperature = 1.0 if greedy else self.run_context.sampling.temperature
-        decoding = Decoding(self.run_context.get_max_tokens(agent), temperature, (*role.stop, *stop), greedy)
+        policy, role = self.policy(agent), self.role(agent)
+        temperature = 1.0 if greedy else self.run.sampling.temperature
+        decoding = Decoding(self.run.get_max_tokens(agent), temperature, (*role.stop, *stop), greedy)
         with self.timeline.measure("verify" if role.judges else "sample"):
-            answers = self.run_context.engine.sample(policy, [a.request for a in asked], decoding, tag, self.history)
+            answers = self.engine.sample(policy, [a.request for a in asked], decoding, tag, self.history)
         # Only what the live policy sampled untruncated may enter a policy gradient (law 2), and only where we know how likely.
-        trained = tag == "live" and not greedy and self.run_context.engine.holds(policy)
-        made = Segment(agent, 0, 0, policy, self.run_context.engine.version(policy), trained)
+        trained = tag == "live" and not greedy and self.engine.holds(policy)
+        made = Segment(agent, 0, 0, policy, self.engine.version(policy), trained)
         return [self._make_rollout(one, answer, made, temperature) for one, answer in zip(asked, answers, strict=True)]
 
     def _make_rollout(self, asked: _Asked, answer: Completion, made: Segment, temperature: float) -> Rollout:
@@ -355,7 +382,7 @@ class Context:
         if asked.talk is not None:
             logprobs[: len(asked.talk[0].ids)] = asked.talk[0].logprobs
         text = before + answer.text
-        parsed = self.run_context.roles[made.producer].parse(text, asked.target)
+        parsed = self.role(made.producer).parse(text, asked.target)
         steps = find_step_spans(parsed, answer, start, known, len(before))
         if len(steps) != len(parsed.value.ends):
             parsed = Parsed(parsed.value, parsed.format, "two steps end in the same token")
@@ -379,7 +406,7 @@ class Context:
         """Grade the solutions among the rollouts in place; others (a proposal, say) get no grade."""
         solved = [t for t in rollouts if isinstance(t.parsed.value, Solution)]
         items = [(t.problem, t.parsed.value.answer, t.parsed.value.steps) for t in solved]
-        for rollout, grade in zip(solved, self.run_context.task.grade_all(items), strict=True):
+        for rollout, grade in zip(solved, self.task.grade_all(items), strict=True):
             rollout.grade = grade
             if grade.correct is None:
                 self.dropped[f"{rollout.agent}: the grader could not tell"] += 1

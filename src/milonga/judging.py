@@ -20,7 +20,7 @@ import numpy as np
 from milonga.errors import UserError
 from milonga.roles import Role, Scorer, YesNoVerifier
 from milonga.roles.yes_no import yes_probability
-from milonga.types import Segment, Rollout, Rollouts
+from milonga.types import Rollout, Rollouts, Segment
 
 if TYPE_CHECKING:
     from milonga.context import Context
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 def judge(ctx: Context, agent: str, solutions: Rollouts, n: int, greedy: bool, tag: str) -> Rollouts:
     """Make `n` verifications of each solution by policy@tag of the agent; a scorer, which is deterministic, makes one."""
-    role = ctx.run_context.roles[agent]
+    role = ctx.role(agent)
     if isinstance(role, Scorer):
         return judge_by_scorer(ctx, agent, role, solutions, tag)
     if isinstance(role, YesNoVerifier):
@@ -95,7 +95,7 @@ def compute_word_chances(ctx: Context, agent: str, role: YesNoVerifier, checks: 
 
     The place is found in token space, as the last of the two words: no sampled text is encoded again.
     """
-    policy = ctx.run_context.policies[agent]
+    policy = ctx.policy(agent)
     words = [encode_one_token(ctx, agent, word) for word in role.words]
     places = {row: at for row, check in enumerate(checks) if (at := find_final_verdict(words, check)) is not None}
     # Checks of one solution are often identical, and need to be scored only once.
@@ -108,7 +108,7 @@ def compute_word_chances(ctx: Context, agent: str, role: YesNoVerifier, checks: 
 
 
 def encode_one_token(ctx: Context, agent: str, word: str) -> int:
-    ids = ctx.run_context.engine.encode_completion(ctx.run_context.policies[agent], word, end=False).ids
+    ids = ctx.engine.encode_completion(ctx.policy(agent), word, end=False).ids
     if len(ids) != 1:
         raise UserError(f"the model of the {agent} writes '{word}' as {len(ids)} tokens: a verdict must be one")
     return int(ids[0])

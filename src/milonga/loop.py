@@ -13,22 +13,22 @@ from typing import Any
 
 import numpy as np
 
-from milonga.ahead import Ahead, isolate_recipe
+from milonga.context import Context, RunContext
 from milonga.credit.shuffle import shuffle_targets
 from milonga.credit.staleness import mean_staleness
 from milonga.engine import Engine, LearnReport
 from milonga.errors import RunFolderError
 from milonga.evals import Evaluator, judge_metrics, make_bench, output_metrics, solver_metrics
 from milonga.preferences import Preferences
+from milonga.prefetch import Ahead, isolate_recipe
 from milonga.resolve import Plan
-from milonga.run.checkpoints import check_free_space
-from milonga.run.console import LiveView
-from milonga.run.files import free_bytes, to_json, translate_disk_errors, write_atomically
-from milonga.run.folder import RunFolder
-from milonga.run.note import make_note
-from milonga.run.trackers import Tracker, open_trackers, select_numbers
+from milonga.runfolder.checkpoints import check_free_space
+from milonga.runfolder.console import LiveView
+from milonga.runfolder.files import free_bytes, to_json, translate_disk_errors, write_atomically
+from milonga.runfolder.folder import RunFolder
+from milonga.runfolder.note import make_note
+from milonga.runfolder.trackers import Tracker, open_trackers, select_numbers
 from milonga.schedule import Action, Cursor, Phase
-from milonga.context import RunContext, Context
 from milonga.timeline import Timeline
 from milonga.types import Floats, Rollouts, Verification
 
@@ -182,8 +182,8 @@ class Loop:
             self.ahead.begin(self.make_context(*turn) for turn in self.stretch(cursor))
         found = self.ahead.take_next()
         timeline.ahead, timeline.seconds = found.hidden_seconds(timeline.began), dict(found.ctx.timeline.seconds)
-        self.engine.ledger.add(found.ctx.run_context.engine.ledger)
-        ctx = replace(found.ctx, run_context=self.run_context, preferences=self.preferences, timeline=timeline, busy=True)
+        self.engine.ledger.add(found.ctx.engine.ledger)
+        ctx = replace(found.ctx, run=self.run_context, preferences=self.preferences, timeline=timeline, busy=True)
         return ctx, found.rollouts
 
     def stretch(self, cursor: Cursor) -> Iterator[tuple[Place, Cursor]]:
@@ -314,16 +314,16 @@ def format_report(report: LearnReport, behind: float | None) -> dict[str, Any]:
 def rollout_metrics(rollouts: Rollouts) -> dict[str, Any]:
     """Metrics of the turn's own rollouts, by agent: they need no extra sampling."""
     out: dict[str, Any] = {}
-    for agent in dict.fromkeys(t.agent for t in rollouts):
-        rollouts = rollouts.select(lambda t, agent=agent: t.agent == agent)  # type: ignore[misc]
-        if isinstance(rollouts[0].parsed.value, Verification):
-            numbers = judge_metrics(rollouts)
-        elif rollouts[0].grade is not None:
-            numbers = solver_metrics(rollouts)
-            flat = [len(set(group)) == 1 for group in group_outcomes(rollouts).values() if len(group) > 1]
+    for agent in dict.fromkeys(rollout.agent for rollout in rollouts):
+        own = rollouts.of(agent)
+        if isinstance(own[0].parsed.value, Verification):
+            numbers = judge_metrics(own)
+        elif own[0].grade is not None:
+            numbers = solver_metrics(own)
+            flat = [len(set(group)) == 1 for group in group_outcomes(own).values() if len(group) > 1]
             numbers["flat_groups"] = float(np.mean(flat)) if flat else None
         else:
-            numbers = output_metrics(rollouts)
+            numbers = output_metrics(own)
         out |= {f"rollouts/{agent}/{key}": value for key, value in numbers.items()}
     return out
 

@@ -15,7 +15,7 @@ from milonga.errors import ConfigError
 from milonga.evals.suites import SUITES, Subject, Suite
 from milonga.pair import load_finished_run, make_run_context, plan_bare_models, restrict_to_agents
 from milonga.resolve import Plan
-from milonga.run.files import write_atomically
+from milonga.runfolder.files import write_atomically
 
 Report = dict[str, Any]
 

@@ -14,15 +14,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from milonga.config import PolicySection, VllmSection, is_endpoint
+from milonga.context import Context, RunContext
 from milonga.errors import ConfigError, DataError, RunFolderError, TooLongError
 from milonga.evals.bench import rewrite_steps
 from milonga.evals.evaluate import fill_unjudged, get_confidence, get_step_confidence
 from milonga.evals.metrics import find_first_wrong, majority_vote, mean
 from milonga.resolve import Plan, resolve
 from milonga.roles import StepSolver, make_step_solver
-from milonga.run.checkpoints import Checkpoints
-from milonga.run.folder import read_config
-from milonga.context import RunContext, Context
+from milonga.runfolder.checkpoints import Checkpoints
+from milonga.runfolder.folder import read_config
 from milonga.tasks.foreign import WithForeign, make_foreign_problem
 from milonga.types import Problem, Rollout, Rollouts, Verification
 

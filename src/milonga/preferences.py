@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from milonga.tasks.base import normalise_text
-from milonga.types import Problem, Parsed, Segment, Rollout
+from milonga.types import Parsed, Problem, Rollout, Segment
 
 
 @dataclass(frozen=True)

@@ -3,9 +3,19 @@
 from __future__ import annotations
 
 import hashlib
+import random
+
+
+def hash_key(parts: tuple[object, ...], size: int) -> int:
+    """Hash a tuple of plain values to an integer of so many bytes."""
+    return int.from_bytes(hashlib.blake2b(repr(parts).encode(), digest_size=size).digest(), "big")
 
 
 def key64(*parts: object) -> int:
     """A 63-bit key of (seed, turn, agent, problem, rollout) or any other tuple of plain values."""
-    digest = hashlib.blake2b(repr(parts).encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "big") >> 1
+    return hash_key(parts, 8) >> 1
+
+
+def keyed_rng(*parts: object) -> random.Random:
+    """Make a random source that depends on its key alone."""
+    return random.Random(hash_key(parts, 16))

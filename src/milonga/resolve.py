@@ -24,9 +24,11 @@ from milonga.engine.remote.address import check_section, parse_address
 from milonga.errors import ConfigError, MissingExtra, suggest_name
 from milonga.loading import make_absolute, make_path_absolute
 from milonga.objectives import Objective, make_objective
-from milonga.recipes import RECIPES, Recipe, RecipeOptions, find_recipe
 from milonga.roles import Dialect, Role, adapt_roles_to_tool
-from milonga.run.note import find_dialect, find_origin
+from milonga.runfolder.note import find_dialect, find_origin
+from milonga.systems.base import Recipe, RecipeOptions
+from milonga.systems.custom import find_recipe
+from milonga.systems.index import RECIPES
 from milonga.tasks import Task, make_task
 
 PATHS = ("path", "dev_path", "test_path", "questions")

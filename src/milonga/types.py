@@ -226,6 +226,10 @@ class Rollouts(Sequence[Rollout]):
     def __iter__(self) -> Iterator[Rollout]:
         return iter(self.items)
 
+    def of(self, agent: str) -> Rollouts:
+        """Return the rollouts of one agent, in order."""
+        return Rollouts(rollout for rollout in self.items if rollout.agent == agent)
+
     def select(self, wanted: Callable[[Rollout], bool]) -> Rollouts:
         return Rollouts(t for t in self.items if wanted(t))
 

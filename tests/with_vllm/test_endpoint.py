@@ -13,13 +13,13 @@ import httpx
 import pytest
 
 import milonga
+from milonga.auth import bind_socket
 from milonga.config import EndpointSection, PolicySection
-from milonga.doors import bind_socket
 from milonga.engine import Completion, Decoding, Request
 from milonga.engine.local import LocalEngine
 from milonga.engine.local.models import resolve_model_path
 from milonga.engine.remote.engine import WithEndpoints
-from milonga.run.files import JsonLines
+from milonga.runfolder.files import JsonLines
 from milonga.types import Part
 
 CHECK = (Part("?"), Part("3+4*5%100", foreign=True), Part("\n"), Part("3+4=7\n7*5=36\n#36", foreign=True), Part("\n!"))

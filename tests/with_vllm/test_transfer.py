@@ -21,7 +21,7 @@ from vllm import EngineArgs
 from vllm.distributed.weight_transfer import VLLMWeightSyncClient, WeightTransferTrainerFactory, ipc_engine, nccl_engine
 from vllm.v1.worker.gpu_worker import Worker as VllmWorker
 
-from engine_helpers import train_batch, model_folder, requests, section, rollout_of
+from engine_helpers import model_folder, requests, rollout_of, section, train_batch
 from milonga.config import PlacementSection, VllmSection
 from milonga.engine import Decoding
 from milonga.engine.local import LocalEngine

@@ -14,7 +14,7 @@ import pytest
 import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
-from engine_helpers import TINY, train_batch, model_folder, requests, section, stirred, tokenizer, rollout_of
+from engine_helpers import TINY, model_folder, requests, rollout_of, section, stirred, tokenizer, train_batch
 from milonga.config import VllmSection
 from milonga.engine import Completion, Decoding, Request
 from milonga.engine.local import LocalEngine, vllm_sampler

@@ -7,12 +7,12 @@ import pytest
 
 pytest.importorskip("ray")
 
-from engine_helpers import train_batch, requests, section, rollout_of
+from engine_helpers import requests, rollout_of, section, train_batch
 from milonga.config import PlacementSection, VllmSection
 from milonga.engine import Decoding
 from milonga.engine.local import LocalEngine
 from milonga.engine.ray import RayEngine
-from milonga.types import TrainBatch, Rollouts
+from milonga.types import Rollouts, TrainBatch
 
 CLOSE = 1e-4
 

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from milonga.roles import StepSolver
 from milonga.roles.verifier import parse_tagged, parse_terse
-from milonga.run.rollouts import is_contradiction, is_fooled
+from milonga.runfolder.rollouts import is_contradiction, is_fooled
 
 Flag = Literal["fooled", "invalid", "contradiction", "few"]
 FLAGS: dict[Flag, str] = {

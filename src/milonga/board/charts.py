@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from milonga.board.curves import Curves
-from milonga.run.flow import OUTSIDE, Flow
+from milonga.runfolder.flow import OUTSIDE, Flow
 
 Options = dict[str, Any]
 BLUE, ORANGE, GREEN, PURPLE, SKY, YELLOW, ROSE, GREY = (

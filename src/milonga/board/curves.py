@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from milonga.run.flow import PREFIX, Flow, compute_reward_flow
+from milonga.runfolder.flow import PREFIX, Flow, compute_reward_flow
 
 MOST_KEYS = 2000
 LONGEST_LINE = 1 << 20

@@ -13,7 +13,7 @@ from http.cookies import CookieError, SimpleCookie
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
-from milonga.doors import App, Receive, Scope, Send, compare_secret, is_local
+from milonga.auth import App, Receive, Scope, Send, compare_secret, is_local
 
 POLICY = (
     "default-src 'self'; script-src 'self' 'unsafe-inline' 'unsafe-eval'; style-src 'self' 'unsafe-inline'; "

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from milonga.auth import bind_socket, format_address
 from milonga.board.catalogue import Catalogue
 from milonga.board.guard import Guard
-from milonga.doors import bind_socket, format_address
 from milonga.errors import MissingExtra
 
 

@@ -13,7 +13,7 @@ from milonga.cli.views import escape_for_terminal
 from milonga.errors import UserError
 from milonga.pair import Pair, Verdict
 from milonga.tasks.foreign import make_foreign_problem
-from milonga.types import Solution, Rollout
+from milonga.types import Rollout, Solution
 from milonga.using.answers import answer_problems
 
 TOO_LONG = "the question is longer than the model's context: ask a shorter one"

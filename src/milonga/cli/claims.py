@@ -13,7 +13,7 @@ from milonga.text import format_number
 
 
 def list_claims(console: Console) -> dict[str, Any]:
-    from milonga.claims import CLAIMS
+    from milonga.systems.index import CLAIMS
 
     table = Table("claim", "says", "arms", "metric", "turns", "wants a GPU")
     for column in table.columns:
@@ -40,8 +40,8 @@ def try_claim(
     jobs: int | None,
     console: Console,
 ) -> dict[str, Any]:
-    from milonga.claims import CLAIMS
-    from milonga.claims.verdict import plan_claim, run_claim
+    from milonga.claims import plan_claim, run_claim
+    from milonga.systems.index import CLAIMS
 
     claim = CLAIMS.get(name)
     comparison = plan_claim(claim, seeds, full, device, sampler)

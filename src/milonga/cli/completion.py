@@ -1,7 +1,6 @@
 """Shell completion: what is offered when Tab is pressed.
 
-Invariant: nothing here imports torch, and completing names of recipes, tasks and claims imports nothing at all: they are
-parsed from the sources, because importing them is too slow for completion. A test compares these names with the registries.
+Invariant: nothing here imports torch, and completing names of recipes and claims imports the catalogue alone, no recipe.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ import contextlib
 import glob
 import io
 import os
-import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -21,7 +19,6 @@ import typer
 
 Offers = list[tuple[str, str]]
 """(word, help) pairs."""
-PACKAGE = Path(__file__).parents[1]
 ASKED = "_MILONGA_COMPLETE"
 """The environment variable by which a shell asks for completions instead of running a command."""
 
@@ -31,29 +28,26 @@ def complete_from(*words: str) -> Callable[[str], list[str]]:
     return lambda incomplete: [word for word in words if word.startswith(incomplete)]
 
 
-def parse_declared(folder: str, pattern: str) -> Offers:
-    """Parse names and the first sentences of their descriptions from the package's sources by a regular expression."""
-    files = sorted((PACKAGE / folder).glob("*.py"))
-    return [found for file in files for found in re.findall(pattern, file.read_text(encoding="utf-8"))]
-
-
-def list_registered(folder: str, registry: str) -> Offers:
-    return parse_declared(folder, rf'@{registry}\.register\("(\w+)"\)\nclass \w+\(.*\):\n    """(.*?)(?:"""|\n)')
-
-
 def complete_recipes(incomplete: str) -> Offers:
     """Complete recipe names, and those of the user's own file: `mine.py:Mine`."""
-    return list_registered("recipes", "RECIPES") + complete_attributes(incomplete)
+    from milonga.systems.index import SYSTEMS
+
+    return [*((system.name, system.line) for system in SYSTEMS), *complete_attributes(incomplete)]
 
 
 def complete_tasks(incomplete: str) -> Offers:
+    from milonga.tasks import TASKS
+
+    named = [(name, (TASKS.get(name).__doc__ or "").partition("\n")[0]) for name in TASKS]
     gym = ("reasoning_gym:", "Any procedural set of reasoning-gym.")
-    return [*list_registered("tasks", "TASKS"), gym, *complete_attributes(incomplete)]
+    return [*named, gym, *complete_attributes(incomplete)]
 
 
 def complete_claims(incomplete: str) -> Offers:
+    from milonga.systems.index import SYSTEMS
+
     del incomplete  # the caller keeps what fits
-    return parse_declared("claims", r'\nclaim\(\n    "(\w+)",\n    says="(.*?)"')
+    return [(system.name, system.line) for system in SYSTEMS if system.claim]
 
 
 def complete_shapes(incomplete: str) -> list[str]:
@@ -147,7 +141,7 @@ def iterate_keys(model: type[Any], prefix: str, recipe: str | None, incomplete: 
 def list_tables(table: str, recipe: str | None) -> list[tuple[str, type[Any]]]:
     """List (prefix, model) of a table whose keys depend on the recipe, or of every task: a user's own file is not run."""
     from milonga.config import PolicySection
-    from milonga.recipes import RECIPES
+    from milonga.systems.index import RECIPES
     from milonga.tasks import TASKS
 
     if table == "task":
@@ -177,8 +171,8 @@ def complete_metrics(context: typer.Context, incomplete: str) -> list[str]:
     """Complete the metrics of the arms typed so far; of all recipes if there are none."""
     from milonga.comparing.arms import list_metrics
     from milonga.errors import UserError
-    from milonga.recipes import RECIPES
     from milonga.resolve import resolve
+    from milonga.systems.index import RECIPES
 
     names = set[str]()
     for recipe in list_typed_arms(context) or list(RECIPES):

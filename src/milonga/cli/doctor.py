@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from milonga.errors import format_install_hint
-from milonga.run.machine import CORE, get_version
+from milonga.runfolder.machine import CORE, get_version
 
 EXTRAS = {
     "peft": "lora",
@@ -49,7 +49,7 @@ def examine(console: Console) -> None:
     from milonga.engine.local import smollm
     from milonga.engine.local.engine import choose_device
     from milonga.engine.local.models import resolve_model_path
-    from milonga.run.files import free_bytes
+    from milonga.runfolder.files import free_bytes
 
     table = Table("package", "version", "what for")
     for name in CORE:

@@ -27,7 +27,7 @@ IMPORTED = ("milonga", "numpy", "pydantic", "pytest")
 
 def write_skeleton(kind: str, name: str, folder: Path) -> dict[str, Any]:
     """Write the skeleton files; return their paths and the commands to run and test them."""
-    from milonga.run.files import translate_disk_errors
+    from milonga.runfolder.files import translate_disk_errors
 
     if kind not in KINDS:
         raise ConfigError(f"unknown kind '{kind}': {suggest_name(kind, KINDS)}")

@@ -8,7 +8,7 @@ import signal
 import sys
 from pathlib import Path
 
-from milonga.doors import bind_socket, find_token, format_address, is_loopback
+from milonga.auth import bind_socket, find_token, format_address, is_loopback
 from milonga.errors import ConfigError, MissingExtra
 from milonga.pair import Pair
 from milonga.using.gate import Limits

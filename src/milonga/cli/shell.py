@@ -77,7 +77,7 @@ Seed = Annotated[int | None, typer.Option(help="The run's by default; the same o
 
 
 def print_json(data: dict[str, Any]) -> None:
-    from milonga.run.files import to_json
+    from milonga.runfolder.files import to_json
 
     sys.stdout.write(to_json(data) + "\n")
 

@@ -11,7 +11,7 @@ from typing import IO, Any, TypeVar
 from milonga.errors import ConfigError, UserError
 from milonga.evals.metrics import mean, process_f1
 from milonga.pair import Pair
-from milonga.run.files import to_json, translate_disk_errors
+from milonga.runfolder.files import to_json, translate_disk_errors
 from milonga.tasks.foreign import make_foreign_problem
 from milonga.types import Problem, Rollout
 from milonga.using.answers import RANKS, Answer, Rank, answer_problems, answer_to_json, verdict_to_json

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
 
 from milonga.errors import ConfigError, suggest_name
-from milonga.run.record import HEADLINE, read_record
+from milonga.runfolder.record import HEADLINE, read_record
 from milonga.text import escape_invisible, format_number
+
+if TYPE_CHECKING:
+    from milonga.systems.index import System
 
 BLOCKS = " ▁▂▃▄▅▆▇█"
 
@@ -41,28 +44,32 @@ def print_metrics(metrics: dict[str, Any], console: Console) -> None:
     console.print(table)
 
 
+def list_system(system: System) -> dict[str, str]:
+    """Make the row of one system in `milonga list recipes`."""
+    from milonga.systems.index import RECIPES
+
+    recipe = RECIPES.get(system.name)
+    return {
+        "name": system.name,
+        "family": system.family,
+        "rewards": recipe.granularity,
+        "needs": recipe.truth,
+        "bindings": ", ".join(binding for binding, why in recipe.bindings.items() if not why),
+        "paper": system.paper or "our own",
+    }
+
+
 def list_registry(kind: str) -> list[dict[str, str]]:
     """List the rows of `milonga list KIND`."""
     from milonga.evals.suites import SUITES
     from milonga.objectives import OBJECTIVES
-    from milonga.recipes import RECIPES
     from milonga.roles import ROLES
+    from milonga.systems.index import RECIPES, SYSTEMS
     from milonga.tasks import TASKS
 
     if kind == "recipes":
-        recipes = [RECIPES.get(name) for name in RECIPES]
-        rows = [
-            {
-                "name": r.name,
-                "paradigm": r.paradigm,
-                "rewards": r.granularity,
-                "needs": r.truth,
-                "bindings": ", ".join(b for b, why in r.bindings.items() if not why),
-                "paper": r.paper,
-            }
-            for r in recipes
-        ]
-        return [*rows, {"name": "file.py:Class", "paradigm": "your own"} | dict.fromkeys(list(rows[0])[2:], "")]
+        rows = [list_system(system) for system in SYSTEMS]
+        return [*rows, {"name": "file.py:Class", "family": "your own"} | dict.fromkeys(list(rows[0])[2:], "")]
     if kind == "tasks":
         rows = [
             {"name": n, "steps": "exact" if TASKS.get(n).knows_steps else "unknown", "what": first_line(TASKS.get(n))}
@@ -72,6 +79,8 @@ def list_registry(kind: str) -> list[dict[str, str]]:
         own = {"name": "file.py:attribute", "steps": "as it says", "what": "Your own: a Task class or a function."}
         return [*rows, gym, own]
     if kind == "roles":
+        for name in RECIPES:
+            RECIPES.get(name)  # a system's own roles are registered with it
         return [{"name": n, "what": first_line(ROLES.get(n))} for n in ROLES]
     if kind == "objectives":
         fields = ("advantage", "ratio", "clip", "aggregate")
@@ -108,7 +117,7 @@ def draw_sparkline(values: list[float]) -> str:
 
 
 def show_run(folder: Path, transcripts: int, console: Console) -> None:
-    from milonga.run.flow import compute_reward_flow
+    from milonga.runfolder.flow import compute_reward_flow
 
     record = read_record(folder)
     config = record.config
@@ -126,8 +135,8 @@ def show_run(folder: Path, transcripts: int, console: Console) -> None:
 
 def show_transcripts(folder: Path, count: int, console: Console) -> None:
     """Print the last saved solutions with the verdict and, if known, the true label beside each step."""
-    from milonga.run.folder import read_config
-    from milonga.run.transcripts import read_transcripts
+    from milonga.runfolder.folder import read_config
+    from milonga.runfolder.transcripts import read_transcripts
 
     if count <= 0:
         return

@@ -17,9 +17,10 @@ from typing import Any, Literal, cast, get_args
 from milonga.config import merge, parse_settings, read_toml, to_toml
 from milonga.errors import ConfigError, RunFolderError, suggest_name
 from milonga.evals import metric_names
-from milonga.recipes import RECIPES, find_recipe
 from milonga.resolve import Plan, resolve
-from milonga.run.files import write_atomically
+from milonga.runfolder.files import write_atomically
+from milonga.systems.custom import find_recipe
+from milonga.systems.index import RECIPES
 
 Match = Literal["turns", "tokens", "flops"]
 Tree = Mapping[str, Any]

@@ -16,7 +16,7 @@ from milonga import api
 from milonga.comparing.arms import METRIC, Arm, Comparison, check_folder, plan_comparison, write_plan
 from milonga.comparing.pool import Pool, Run, count_cores, is_cpu
 from milonga.errors import UserError
-from milonga.run.files import write_atomically
+from milonga.runfolder.files import write_atomically
 
 TICK = 0.5
 """Seconds between two polls of the running processes."""
@@ -65,8 +65,8 @@ def run_planned_comparison(comparison: Comparison, out: Path, jobs: int | None =
     from milonga.comparing.results import analyse
     from milonga.comparing.tables import write_results
     from milonga.report import write_report_safely
-    from milonga.run.folder import RunFolder
-    from milonga.run.machine import describe_machine
+    from milonga.runfolder.folder import RunFolder
+    from milonga.runfolder.machine import describe_machine
 
     if jobs is not None and jobs < 1:
         raise UserError(f"--jobs must be at least 1, not {jobs}")

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from milonga.comparing.pool import Run
-from milonga.run.console import Panel, format_time
+from milonga.runfolder.console import Panel, format_time
 
 
 class Progress(Panel):

@@ -18,7 +18,7 @@ from milonga.comparing import stats
 from milonga.comparing.arms import Arm, Comparison
 from milonga.comparing.pool import Run
 from milonga.errors import ConfigError, UserError, suggest_name
-from milonga.run.files import JsonLines
+from milonga.runfolder.files import JsonLines
 
 ALWAYS = ("eval/generator/accuracy", "eval/generator/sound_accuracy", "eval/verifier/f1", "eval/hacking_gap")
 AXES = {"turns": "lead_turn", "tokens": "compute/tokens", "flops": "compute/flops"}

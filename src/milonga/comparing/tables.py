@@ -18,7 +18,7 @@ from rich.text import Text
 from milonga.errors import format_install_hint
 from milonga.report.markdown import escape_markdown, render_table
 from milonga.report.sheets import AXIS_NAMES, build_sheets, list_remarks, shorten_arm_names
-from milonga.run.files import to_json, translate_disk_errors, write_atomically
+from milonga.runfolder.files import to_json, translate_disk_errors, write_atomically
 
 Result = Mapping[str, Any]
 DRAWN = ("eval/generator/accuracy", "eval/generator/sound_accuracy")

@@ -1,16 +1,6 @@
 """Credit: pure functions from rewards to per-token advantages."""
 
-from milonga.credit.attacks import AttackReward, balanced_accuracy
-from milonga.credit.balance import ClassBalance
 from milonga.credit.baselines import mixed, normalise, normalise_each
-from milonga.credit.debates import TransitionBonus, influence_rewards
-from milonga.credit.implicit import (
-    ImplicitCredit,
-    combine_advantages,
-    filter_by_accuracy,
-    process_contribution_stats,
-    rescale_rewards,
-)
 from milonga.credit.labels import compute_class_weights, label_agreement, mask_after_error, outcome_targets, step_targets
 from milonga.credit.mixing import decay, mix_advantages, shares
 from milonga.credit.reach import fill_after_zero, find_first_zero, hard_labels, step_reward_advantages
@@ -29,27 +19,19 @@ from milonga.credit.turns import isolate_turn, make_token_factors, progress_rewa
 from milonga.credit.weights import compute_group_class_weights, mark_best_rows, term_weights
 
 __all__ = [
-    "AttackReward",
-    "ClassBalance",
-    "ImplicitCredit",
     "SliceReward",
     "StepCredit",
-    "TransitionBonus",
     "approval_rate",
     "average_step_verdicts",
-    "balanced_accuracy",
-    "combine_advantages",
     "compute_class_weights",
     "compute_group_class_weights",
     "decay",
     "downsample_to_balance",
     "fill_after_zero",
-    "filter_by_accuracy",
     "filter_right_rows",
     "find_first_zero",
     "group_verdicts",
     "hard_labels",
-    "influence_rewards",
     "is_reference",
     "isolate_turn",
     "kl_penalties",
@@ -64,9 +46,7 @@ __all__ = [
     "outcome_advantages",
     "outcome_targets",
     "overlong_penalty",
-    "process_contribution_stats",
     "progress_reward",
-    "rescale_rewards",
     "sample_half_pairs",
     "select_best_solutions",
     "select_best_worst",

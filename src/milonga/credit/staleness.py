@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from milonga.types import Floats, TrainBatch, Rollout
+from milonga.types import Floats, Rollout, TrainBatch
 
 
 def token_staleness(rollout: Rollout, policy: str, version: int) -> Floats:

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from milonga.types import Finish, Floats, TrainBatch, Prompt, Rollouts
+from milonga.types import Finish, Floats, Prompt, Rollouts, TrainBatch
 
 if TYPE_CHECKING:
-    from milonga.engine.lagged import Lagged
+    from milonga.engine.pinned import Lagged
 
 
 @dataclass(frozen=True)

@@ -11,12 +11,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from milonga.errors import DataError
+from milonga.randomness import keyed_rng
 from milonga.roles import Role, StepSolver
 from milonga.roles.solver import demonstration_to_rollout
-from milonga.tasks import Task, make_keyed_rng
+from milonga.tasks import Task
 from milonga.tasks.data import parse_json
 from milonga.tasks.worked import NUMBER
-from milonga.types import Grade, Problem, Parsed, Solution, Split, Rollout
+from milonga.types import Grade, Parsed, Problem, Rollout, Solution, Split
 
 OFFSET = 1_000_000
 """Bench problems are drawn far behind those on which the generator is measured, where a task has no end of them."""
@@ -33,7 +34,7 @@ def make_bench(task: Task, solver: Role | None, count: int, split: Split) -> lis
     size = task.size(split)
     for i in range(count if size is None else min(count, size)):
         problem = task.problem(split, OFFSET + i)
-        rng = make_keyed_rng("bench", task.name, problem.id)
+        rng = keyed_rng("bench", task.name, problem.id)
         shown = task.demonstrate(problem, rng)
         if i % 2:
             shown = task.demonstrate_flawed(problem, rng) or shown

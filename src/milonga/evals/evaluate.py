@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from milonga.config import EvalSection
+from milonga.context import Context, RunContext
 from milonga.evals.metrics import (
     bootstrap_interval,
     calibration_error,
@@ -24,7 +25,6 @@ from milonga.evals.metrics import (
     trivial_f1,
 )
 from milonga.roles import Role, StepSolver
-from milonga.context import RunContext, Context
 from milonga.types import Parsed, Rollout, Rollouts, Verification
 
 Metrics = dict[str, float | None]
@@ -258,7 +258,7 @@ def judge_bench(ctx: Context, agent: str, bench: Sequence[Rollout], checks: int)
     """Measure a judging agent on solutions with known first errors, greedily and with `checks` samples each."""
     targets = Rollouts(bench)
     greedy = fill_unjudged(ctx.judge(agent, targets, greedy=True), targets, 1)
-    if ctx.run_context.roles[agent].kind != "generative":
+    if ctx.role(agent).kind != "generative":
         return bench_metrics(greedy, greedy)  # a scorer says the same every time
     return bench_metrics(greedy, fill_unjudged(ctx.judge(agent, targets, checks), targets, checks))
 

@@ -27,7 +27,7 @@ MEASURED = Path(__file__).with_name("measured.json")
 UNKNOWNS = {
     "sampling": ("bandwidth", "layer_s", "prefill", "token_s"),
     "learning": ("products", "traffic", "read_s"),
-    "between": ("trace_s",),
+    "between": ("rollout_s",),
 }
 """Unknowns that are fitted to each group of measurements."""
 SHARES = ("bandwidth", "prefill", "products")

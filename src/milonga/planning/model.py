@@ -45,7 +45,7 @@ class Efficiencies:
     """How often a learner moves its activations, at the memory's peak."""
     read_s: float
     """Seconds of a learner's host for each token: building batches, launching passes."""
-    dispatch_s: float
+    rollout_s: float
     """Seconds of the driver for each rollout of a turn: parsing, grading, credit."""
 
 

@@ -1,4 +1,4 @@
-"""How long a cycle of turns takes on split GPUs with asynchronous rollouts (`milonga.ahead`).
+"""How long a cycle of turns takes on split GPUs with asynchronous rollouts (`milonga.prefetch`).
 
 Invariants: one thread samples turns in order, so that the samplers of a turn work one after another; another learns them in
 order, with all that the driver does. Within a stretch turn n is sampled from the weights after turn n - 1 - k. A stretch ends

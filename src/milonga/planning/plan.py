@@ -245,7 +245,7 @@ class Planner:
     @cached_property
     def driver(self) -> tuple[float, ...]:
         """Seconds of the driver for each kind of turn."""
-        return tuple(self.machine.reached.dispatch_s * turn.rollouts for turn in self.workload.turns())
+        return tuple(self.machine.reached.rollout_s * turn.rollouts for turn in self.workload.turns())
 
     def make_placement(self, kind: str, groups: Sequence[Group]) -> Placement:
         return Placement(kind, tuple(groups), self.staleness if kind == "split" else 0, self.driver, self.counts)

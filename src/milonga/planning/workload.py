@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from milonga.planning.lengths import Lengths
-from milonga.recipes.tango import TangoOptions
+from milonga.systems.tango.recipe import TangoOptions
 
 GENERATOR, VERIFIER = "generator", "verifier"
 RECIPES = ("grpo", "frozen", "tango")

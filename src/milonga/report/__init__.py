@@ -16,8 +16,8 @@ from milonga.report.markdown import to_markdown
 from milonga.report.pdf import find_browser, print_pdf
 from milonga.report.runs import build_run_chapter
 from milonga.report.together import build_joint_chapter
-from milonga.run.files import translate_disk_errors, write_atomically
-from milonga.run.record import Record, read_record
+from milonga.runfolder.files import translate_disk_errors, write_atomically
+from milonga.runfolder.record import Record, read_record
 
 PAGE = "report.html"
 MOST_CHAPTERS = 12

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from milonga.run.transcripts import Transcript
+from milonga.runfolder.transcripts import Transcript
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from milonga.errors import RunFolderError, UserError
 from milonga.report.blocks import Block, Chapter, Code, Figure, Figures, Folded, Points, Section, Sheet, Text
 from milonga.report.curves import F1, GENERATOR, TITLES, describe_series, draw_pair_chart
 from milonga.report.sheets import AXIS_NAMES, Result, build_sheets, format_interval, list_remarks, shorten_arm_names
-from milonga.run.record import read_json, read_rows
+from milonga.runfolder.record import read_json, read_rows
 from milonga.text import format_amount, format_number
 
 NOWHERE: Mapping[str, Any] = {"x": [], "mean": [], "low": [], "high": []}

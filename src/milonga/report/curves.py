@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from milonga.charts import Bars, Series, bar_chart, flow_chart, line_chart, path_chart
 from milonga.report.blocks import Figure
-from milonga.run.flow import compute_reward_flow
-from milonga.run.record import Record, to_number
+from milonga.runfolder.flow import compute_reward_flow
+from milonga.runfolder.record import Record, to_number
 from milonga.text import format_number
 
 TITLES = {

@@ -6,12 +6,12 @@ import shlex
 
 from milonga.config import Config, PolicySection, to_toml
 from milonga.errors import UserError
-from milonga.recipes import RECIPES
 from milonga.report.blocks import Block, Chapter, Code, Facts, Figures, Folded, Points, Section, Sheet, Talk, Talks, Text
 from milonga.report.curves import build_flow_figure, build_run_figures, build_time_figure
 from milonga.report.words import format_duration
-from milonga.run.record import HEADLINE, Record, to_number
-from milonga.run.transcripts import read_transcripts, select_transcripts
+from milonga.runfolder.record import HEADLINE, Record, to_number
+from milonga.runfolder.transcripts import read_transcripts, select_transcripts
+from milonga.systems.index import RECIPES, find_paper
 from milonga.text import format_amount, format_number
 
 TALKS = 2
@@ -155,7 +155,7 @@ def list_recipe_facts(config: Config) -> list[tuple[str, str]]:
         f"{agent} ({role.name})"
         for agent, role in recipe.select_agents(recipe.Options.model_construct(**config.options)).items()
     )
-    return [("recipe", f"{config.recipe}: {what}"), ("paper", recipe.paper), ("agents", agents)]
+    return [("recipe", f"{config.recipe}: {what}"), ("paper", find_paper(config.recipe)), ("agents", agents)]
 
 
 def describe_policy(section: PolicySection) -> str:

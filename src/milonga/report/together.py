@@ -10,7 +10,7 @@ from typing import Any
 
 from milonga.report.blocks import Chapter, Figures, Section, Sheet
 from milonga.report.curves import build_metric_figures, build_pair_figure
-from milonga.run.record import HEADLINE, Record
+from milonga.runfolder.record import HEADLINE, Record
 from milonga.text import clip_text, format_amount, format_number
 
 MOST_SETTINGS = 40

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from milonga.run.transcripts import Transcript
+from milonga.runfolder.transcripts import Transcript
 from milonga.text import clip_text
 
 MOST_TEXT = 1500

@@ -13,7 +13,7 @@ from typing import ClassVar, Literal
 
 from milonga.registry import Registry
 from milonga.tasks.base import Task
-from milonga.types import Problem, Prompt, Parsed, Rollout
+from milonga.types import Parsed, Problem, Prompt, Rollout
 
 Dialect = Literal["terse", "tagged"]
 DIALECTS: tuple[Dialect, ...] = ("terse", "tagged")

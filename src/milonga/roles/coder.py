@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from milonga.roles.base import ROLES
 from milonga.roles.solver import StepSolver
 from milonga.roles.tags import find_frame, find_tags
-from milonga.types import Part, Problem, Prompt, Parsed, Solution, Rollout
+from milonga.types import Parsed, Part, Problem, Prompt, Rollout, Solution
 
 TAGGED_TASK = """\
 Write the program that is asked for below. Think inside <think> and </think>, and put every step of the plan into its own \

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from milonga.roles.base import ROLES, Dialect, Role
 from milonga.roles.solver import StepSolver
-from milonga.types import Part, Problem, Prompt, Parsed, Rollout
+from milonga.types import Parsed, Part, Problem, Prompt, Rollout
 
 HARDER, EASIER = "^", "_"
 """The first character of an old question as it is put to a proposer: what the new one should be."""

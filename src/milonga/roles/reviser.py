@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from milonga.roles.base import ROLES
 from milonga.roles.solver import TAGGED_TASK, StepSolver
-from milonga.types import Part, Problem, Prompt, Parsed, Rollout, Verification
+from milonga.types import Parsed, Part, Problem, Prompt, Rollout, Verification
 
 TAGGED_READ = "\n\nOthers wrote the following about this problem; it may be right or wrong.\n\n"
 TAGGED_AGAIN = "Compare it step by step. Then write your own whole solution in the format above.\n\nSolution:\n"

@@ -14,7 +14,7 @@ from typing import Literal
 
 from milonga.roles.base import ROLES, Dialect, Role
 from milonga.roles.solver import StepSolver
-from milonga.types import Floats, Problem, Prompt, Parsed, Rollout, Verification
+from milonga.types import Floats, Parsed, Problem, Prompt, Rollout, Verification
 
 RankBy = Literal["logratio", "loglik", "mean_loglik"]
 """What an implicit scorer orders solutions by: its log-ratio, how likely it finds them, or the same for each token."""

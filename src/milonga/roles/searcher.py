@@ -14,7 +14,7 @@ from milonga.roles.base import ROLES, Dialect, Role
 from milonga.roles.proposer import Proposal
 from milonga.roles.solver import StepSolver
 from milonga.tasks.base import Tool
-from milonga.types import Part, Problem, Prompt, Parsed, Solution, Rollout
+from milonga.types import Parsed, Part, Problem, Prompt, Rollout, Solution
 
 SEARCH, ANSWER, QUESTION = "?", "#", "!"
 """First characters of a turn in the terse dialect."""

@@ -16,7 +16,7 @@ from milonga.roles.base import ROLES, Dialect, Role
 from milonga.roles.solver import StepSolver, demonstration_to_rollout
 from milonga.roles.tags import find_frame
 from milonga.tasks.base import Task
-from milonga.types import Grade, Part, Problem, Prompt, Parsed, Solution, Rollout, Verification
+from milonga.types import Grade, Parsed, Part, Problem, Prompt, Rollout, Solution, Verification
 
 Context = Literal["slice", "prefix"]
 FLIP = 0.1

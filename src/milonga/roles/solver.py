@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from milonga.roles.base import ROLES, Dialect, Role
 from milonga.roles.tags import find_boxed, find_frame, find_tags
 from milonga.tasks.base import Demonstration, Task
-from milonga.types import Grade, Part, Problem, Prompt, Parsed, Solution, Rollout
+from milonga.types import Grade, Parsed, Part, Problem, Prompt, Rollout, Solution
 
 TAGGED_TASK = """\
 Solve the problem below. Work inside <think> and </think>, and put every logical step of the work into its own \

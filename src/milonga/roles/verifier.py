@@ -11,7 +11,7 @@ from milonga.roles.base import ROLES, Dialect, Role
 from milonga.roles.solver import StepSolver, demonstration_to_rollout
 from milonga.roles.tags import find_frame, find_tags
 from milonga.tasks.base import Task
-from milonga.types import Part, Problem, Prompt, Parsed, Solution, Rollout, Verification
+from milonga.types import Parsed, Part, Problem, Prompt, Rollout, Solution, Verification
 
 TAGGED_TASK = """\
 You are given a problem and a solution made of {count} steps. Check the steps one by one; do not trust the result.

@@ -12,7 +12,7 @@ from typing import Literal
 
 from milonga.roles.base import ROLES, Dialect, Role
 from milonga.roles.verifier import StepVerifier, parse_tagged, render_tagged_prompt, score_verification
-from milonga.types import Part, Problem, Prompt, Parsed, Rollout, Verification
+from milonga.types import Parsed, Part, Problem, Prompt, Rollout, Verification
 
 Form = Literal["cot", "direct"]
 Voting = Literal["mean_prob", "vote"]

@@ -13,7 +13,8 @@ from pydantic import ValidationError
 
 from milonga.config import explain
 from milonga.errors import ConfigError
-from milonga.tasks.base import TASKS, Demonstration, Task, TaskOptions, Tool, assign_split, make_keyed_rng, normalise_text
+from milonga.randomness import keyed_rng
+from milonga.tasks.base import TASKS, Demonstration, Task, TaskOptions, Tool, assign_split, normalise_text
 from milonga.tasks.bugs import Bugs
 from milonga.tasks.chain import Chain
 from milonga.tasks.code import Code
@@ -41,7 +42,7 @@ __all__ = [
     "Tool",
     "assign_split",
     "find_task",
-    "make_keyed_rng",
+    "keyed_rng",
     "make_task",
     "normalise_text",
 ]

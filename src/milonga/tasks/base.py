@@ -196,12 +196,6 @@ def normalise_text(text: str) -> str:
     return re.sub(r"\s+", " ", text).strip().casefold()
 
 
-def make_keyed_rng(*parts: object) -> random.Random:
-    """Make a random generator that depends on its key alone, never on history."""
-    digest = hashlib.blake2b(repr(parts).encode(), digest_size=16).digest()
-    return random.Random(int.from_bytes(digest, "big"))
-
-
 def assign_split(text: str) -> Split:
     """Assign a procedural problem to its one split: 80 % train, 10 % dev, 10 % test, by its text."""
     bucket = hashlib.blake2b(normalise_text(text).encode(), digest_size=4).digest()[0] % 10

@@ -27,7 +27,8 @@ from functools import cached_property
 from pathlib import Path, PurePosixPath
 
 from milonga.errors import DataError
-from milonga.tasks.base import make_keyed_rng, normalise_text
+from milonga.randomness import keyed_rng
+from milonga.tasks.base import normalise_text
 from milonga.tasks.bugs_checks import (
     Artifact,
     Bug,
@@ -242,7 +243,7 @@ class GitRepositories(Repositories):
     def get_pool(self, split: Split) -> list[Bug]:
         if self._pools is None:
             every = [bug for repository in self.repositories for bug in self.generate_bugs(repository)]
-            make_keyed_rng("split", self.seed).shuffle(every)
+            keyed_rng("split", self.seed).shuffle(every)
             held = max(1, round(HELD_OUT / 2 * len(every)))
             self._pools = {"dev": every[:held], "test": every[held : 2 * held], "train": every[2 * held :]}
             if not self._pools["train"]:

@@ -15,9 +15,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from milonga.sandbox.expressions import evaluate
+from milonga.randomness import keyed_rng
 from milonga.sandbox.values import decode
-from milonga.tasks.base import assign_split, make_keyed_rng
+from milonga.tasks.base import assign_split
 from milonga.tasks.bugs_checks import (
     Artifact,
     Bug,
@@ -32,6 +32,7 @@ from milonga.tasks.bugs_checks import (
     apply_edits,
     check_bug,
 )
+from milonga.tasks.expressions import evaluate
 from milonga.types import Split
 
 NAMES = "abcdef"
@@ -257,7 +258,7 @@ class TinyRepositories(Repositories):
         self.runner = TinyRunner()
 
     def make_bug(self, split: Split, index: int) -> Bug:
-        shape, rng = self.shape, make_keyed_rng("bugs", self.shape, split, index)
+        shape, rng = self.shape, keyed_rng("bugs", self.shape, split, index)
         while True:
             repository = draw_repository(rng, shape, split)
             for _ in range(TRIES):

@@ -12,6 +12,7 @@ from collections.abc import Collection, Sequence
 
 from pydantic import Field, model_validator
 
+from milonga.randomness import keyed_rng
 from milonga.tasks.base import (
     RELATED_TRIES,
     TASKS,
@@ -20,7 +21,6 @@ from milonga.tasks.base import (
     TaskOptions,
     assign_split,
     avoids_held_out,
-    make_keyed_rng,
 )
 from milonga.tasks.corruption import CHAIN_FAMILIES, ChainStep
 from milonga.types import Grade, Problem, Split
@@ -94,7 +94,7 @@ class Chain(Task):
         return Chain(self.options.model_copy(update={"min_ops": None, "ops": level}))
 
     def problem(self, split: Split, index: int) -> Problem:
-        rng = make_keyed_rng("chain", self.options.model_dump_json(), split, index)
+        rng = keyed_rng("chain", self.options.model_dump_json(), split, index)
         while True:
             count = rng.randint(self.options.min_ops or self.options.ops, self.options.ops)
             start = rng.randrange(self.options.mod)

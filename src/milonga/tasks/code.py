@@ -16,10 +16,11 @@ from typing import Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from milonga.errors import ConfigError, DataError, suggest_name
+from milonga.randomness import keyed_rng
 from milonga.sandbox import Level, Limits, is_same_value
 from milonga.sandbox.values import Canonical, decode
 from milonga.tasks import data
-from milonga.tasks.base import TASKS, Demonstration, Task, TaskOptions, assign_split, make_keyed_rng
+from milonga.tasks.base import TASKS, Demonstration, Task, TaskOptions, assign_split
 from milonga.tasks.code_data import FunctionFields, FunctionRow, Test
 from milonga.tasks.code_python import PythonRunner, Ran, extract_source
 from milonga.tasks.code_questions import ENTRY, parse_output, plan_run
@@ -169,7 +170,7 @@ class Code(Task):
     def problem(self, split: Split, index: int) -> Problem:
         if self.rows is not None:
             return self._make_file_problem(self.rows.rows[split], split, index)
-        rng = make_keyed_rng("code", self.options.model_dump_json(), split, index)
+        rng = keyed_rng("code", self.options.model_dump_json(), split, index)
         for _ in range(MOST_DRAWS):
             count = rng.randint(self.options.min_level or self.options.level, self.options.level)
             fitting = [name for name in self.options.families if FAMILIES[name].least <= count]
@@ -208,7 +209,7 @@ class Code(Task):
         """Draw calls beyond the hidden tests, to see whether these were enough; none if the function comes from a file."""
         if self.rows is not None:
             return []
-        rng = make_keyed_rng("further", problem.id, problem.text)
+        rng = keyed_rng("further", problem.id, problem.text)
         signature = restore_row(problem).signature
         return [draw_arguments(signature, rng) for _ in range(count)]
 
@@ -332,7 +333,7 @@ def make_test_data(entry: str, public: Test, hidden: Sequence[Test]) -> dict[str
 
 def shuffle_order(rows: Sequence[data.Row], seed: int, split: Split) -> list[int]:
     order = list(range(len(rows)))
-    make_keyed_rng("order", "code", seed, split).shuffle(order)
+    keyed_rng("order", "code", seed, split).shuffle(order)
     return order
 
 

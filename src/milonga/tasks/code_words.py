@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal
 
-from milonga.sandbox.expressions import evaluate
 from milonga.sandbox.values import Canonical, decode
+from milonga.tasks.expressions import evaluate
 
 Track = Literal["source", "keep", "each", "end", "test", "then", "else"]
 Arguments = Mapping[str, Any]

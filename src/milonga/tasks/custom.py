@@ -21,7 +21,8 @@ from pydantic import Field
 
 from milonga.errors import ConfigError
 from milonga.loading import load_attribute, make_load_error
-from milonga.tasks.base import Task, TaskOptions, assign_split, make_keyed_rng
+from milonga.randomness import keyed_rng
+from milonga.tasks.base import Task, TaskOptions, assign_split
 from milonga.types import Grade, Problem, Split
 
 TRIES = 2000
@@ -55,7 +56,7 @@ class FunctionTask(Task):
 
     def problem(self, split: Split, index: int) -> Problem:
         # The key holds the function's name and not its path: the problems do not depend on where the file lies.
-        rng = make_keyed_rng("custom", self.name, self.options.seed, split, index)
+        rng = keyed_rng("custom", self.name, self.options.seed, split, index)
         for _ in range(TRIES):
             question, answer = self._make_question(rng)
             if assign_split(question) == split:

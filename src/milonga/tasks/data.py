@@ -22,8 +22,9 @@ from typing import Any
 from pydantic import Field, model_validator
 
 from milonga.errors import DataError, MissingExtra, suggest_name
+from milonga.randomness import keyed_rng
 from milonga.tasks import worked
-from milonga.tasks.base import TASKS, Demonstration, Task, TaskOptions, make_keyed_rng, normalise_text
+from milonga.tasks.base import TASKS, Demonstration, Task, TaskOptions, normalise_text
 from milonga.tasks.grading import Grader, get_shared_grader, require_package
 from milonga.types import SPLITS, Grade, Problem, Split
 
@@ -200,7 +201,7 @@ def split_rows(rows: Sequence[Row], dev_share: float, test_share: float) -> dict
     """Split rows by a hash of their normalised text, so that repetitions of a question stay together."""
     out: dict[Split, list[Row]] = {split: [] for split in SPLITS}
     for row in rows:
-        at = make_keyed_rng("split", normalise_text(row.question)).random()
+        at = keyed_rng("split", normalise_text(row.question)).random()
         out["test" if at < test_share else "dev" if at < test_share + dev_share else "train"].append(row)
     return out
 
@@ -249,7 +250,7 @@ class DataTask(Task):
 
     def _make_permutation(self, split: Split) -> list[int]:
         order = list(range(len(self.splits.rows[split])))
-        make_keyed_rng("order", self.name, self.options.seed, split).shuffle(order)
+        keyed_rng("order", self.name, self.options.seed, split).shuffle(order)
         return order
 
     def size(self, split: Split) -> int:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from functools import cached_property
 
-from milonga.tasks.base import make_keyed_rng
+from milonga.randomness import keyed_rng
 from milonga.tasks.last_letter import CONSONANTS, VOWELS
 
 RELATIONS = ("ally", "cousin", "foe", "kin", "mate", "pal", "partner", "peer", "rival", "twin")
@@ -24,7 +24,7 @@ class Graph:
     """A random knowledge graph; a pure function of its size and its seed."""
 
     def __init__(self, entities: int, relations: int, extra: float, seed: int) -> None:
-        rng = make_keyed_rng("graph", entities, relations, extra, seed)
+        rng = keyed_rng("graph", entities, relations, extra, seed)
         self.entities = tuple(sorted(rng.sample(NAMES, entities)))
         self.relations = RELATIONS[:relations]
         facts: dict[str, None] = {}

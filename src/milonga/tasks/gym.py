@@ -19,10 +19,11 @@ from typing import Any, ClassVar
 from pydantic import Field, field_validator
 
 from milonga.errors import ConfigError, suggest_name
+from milonga.randomness import keyed_rng
 from milonga.sandbox import InvalidValue, IsolationError, parse_literal
 from milonga.sandbox.executor import choose_level
 from milonga.sandbox.values import ANSWER
-from milonga.tasks.base import Task, TaskOptions, assign_split, make_keyed_rng
+from milonga.tasks.base import Task, TaskOptions, assign_split
 from milonga.tasks.grading import Grader, WorkerError, get_shared_grader
 from milonga.types import SPLITS, Grade, Problem, Split
 
@@ -114,7 +115,7 @@ class Gym(Task):
     def _draw_more(self, split: Split) -> None:
         """Draw more problems with one request to the worker. Their number varies; the problems and their order do not."""
         block, start = self._next[split]
-        seed = make_keyed_rng("gym", self.dataset, self.options.seed, split, block).randrange(2**31)
+        seed = keyed_rng("gym", self.dataset, self.options.seed, split, block).randrange(2**31)
         try:
             drawn = self.grader.ask_gym("draw", self.dataset, self.options.config, seed, start)
         except WorkerError as error:

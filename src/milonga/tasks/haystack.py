@@ -18,7 +18,8 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from milonga.tasks.base import TASKS, Demonstration, Task, TaskOptions, assign_split, make_keyed_rng
+from milonga.randomness import keyed_rng
+from milonga.tasks.base import TASKS, Demonstration, Task, TaskOptions, assign_split
 from milonga.tasks.chain import OPERATIONS, Chain, ChainOptions, compute
 from milonga.tasks.last_letter import LastLetter, LastLetterOptions
 from milonga.types import Grade, Problem, Split
@@ -124,7 +125,7 @@ class Haystack(Task):
 
     def problem(self, split: Split, index: int) -> Problem:
         """Draw a problem whose whole text and whose hidden problem both belong to the split."""
-        rng = make_keyed_rng("haystack", self.options.model_dump_json(), split, index)
+        rng = keyed_rng("haystack", self.options.model_dump_json(), split, index)
         while True:
             parts, inner = self._draw_parts(rng)
             if assign_split(inner.text) != split:

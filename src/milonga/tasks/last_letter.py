@@ -12,6 +12,7 @@ from collections.abc import Collection, Sequence
 
 from pydantic import Field, model_validator
 
+from milonga.randomness import keyed_rng
 from milonga.tasks.base import (
     RELATED_TRIES,
     TASKS,
@@ -20,7 +21,6 @@ from milonga.tasks.base import (
     TaskOptions,
     assign_split,
     avoids_held_out,
-    make_keyed_rng,
 )
 from milonga.types import Grade, Problem, Split
 
@@ -93,7 +93,7 @@ class LastLetter(Task):
         return LastLetter(self.options.model_copy(update=dict.fromkeys(("min_words", "max_words", "test_max_words"), level)))
 
     def problem(self, split: Split, index: int) -> Problem:
-        rng = make_keyed_rng("last_letter", self.options.model_dump_json(), split, index)
+        rng = keyed_rng("last_letter", self.options.model_dump_json(), split, index)
         most = self.options.max_words if split == "train" else self.options.test_max_words
         while True:
             words = [draw_word(rng) for _ in range(rng.randint(self.options.min_words, most))]

@@ -18,7 +18,8 @@ from typing import Any
 from pydantic import Field, model_validator
 
 from milonga.errors import DataError
-from milonga.tasks.base import TASKS, Task, TaskOptions, assign_split, make_keyed_rng
+from milonga.randomness import keyed_rng
+from milonga.tasks.base import TASKS, Task, TaskOptions, assign_split
 from milonga.tasks.data import Fields, Row, read_jsonl, remove_overlaps, split_rows
 from milonga.tasks.graph import NAMES, RELATIONS, Graph, follow_path, parse_edges
 from milonga.tasks.retrieval import Retrieval, read_folder, split_words
@@ -113,13 +114,13 @@ class Search(Task):
         if not rows:
             raise DataError(f"task '{self.name}' has no {split} problems; raise {split}_share")
         order = list(range(len(rows)))
-        make_keyed_rng("order", self.name, self.options.seed, split).shuffle(order)
+        keyed_rng("order", self.name, self.options.seed, split).shuffle(order)
         row = rows[order[index % len(rows)]]
         return Problem(f"{self.name}/{split}/{row.number}", row.question, row.answer)
 
     def _draw_problem(self, split: Split, index: int) -> Problem:
         """Draw a question with exactly one answer that is not in its text. No relation follows itself: it would lead back."""
-        rng = make_keyed_rng("search", self.options.model_dump_json(), split, index)
+        rng = keyed_rng("search", self.options.model_dump_json(), split, index)
         for _ in range(TRIES):
             text = self.draw_question(rng, rng.randint(self.options.min_hops, self.options.hops))
             found = self.find_answers(text)

@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 from milonga.evals.evaluate import TOO_LONG
 from milonga.pair import Pair, Verdict
-from milonga.types import Problem, Solution, Rollout
+from milonga.types import Problem, Rollout, Solution
 
 Rank = Literal["verifier", "vote", "both"]
 RANKS: tuple[Rank, ...] = ("verifier", "vote", "both")

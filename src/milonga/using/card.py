@@ -12,16 +12,17 @@ from pathlib import Path
 from typing import Any
 
 from milonga.config import to_toml
+from milonga.context import Context, RunContext
 from milonga.pair import Finished
+from milonga.randomness import keyed_rng
 from milonga.report.markdown import render_fenced
 from milonga.resolve import Plan
 from milonga.roles import Scorer, StepSolver, make_step_solver
 from milonga.roles.solver import demonstration_to_rollout
-from milonga.run.files import JsonLines
-from milonga.run.machine import get_version
-from milonga.run.note import FILE
-from milonga.context import RunContext, Context
-from milonga.tasks import make_keyed_rng
+from milonga.runfolder.files import JsonLines
+from milonga.runfolder.machine import get_version
+from milonga.runfolder.note import FILE
+from milonga.systems.index import find_paper
 from milonga.text import format_number
 from milonga.types import Prompt, Rollout, Rollouts
 
@@ -40,7 +41,7 @@ def render_card(path: Path, found: Finished, run_context: RunContext, agent: str
     kind = "an adapter for" if adapters else "trained from"
     facts = {
         "agent": f"{', '.join(list_agents(plan, plan.agents[agent]))} (role `{plan.roles[agent].name}`)",
-        "recipe": ", ".join(filter(None, (plan.recipe.name, plan.recipe.paper))),
+        "recipe": ", ".join(filter(None, (plan.recipe.name, find_paper(plan.recipe.name)))),
         "task": format_section(config.task),
         "turns": f"{found.turn} in all, {config.turns} asked for of the {plan.recipe.lead}",
         "start": shorten_path(section.model),
@@ -136,7 +137,7 @@ def make_example(plan: Plan, agent: str) -> Rollout | None:
         return None
     problem = plan.task.problem(plan.config.eval.split, 0)
     solver = make_step_solver(plan.config.dialect)
-    return demonstration_to_rollout(plan.task.demonstrate(problem, make_keyed_rng("card")), problem, solver, "card")
+    return demonstration_to_rollout(plan.task.demonstrate(problem, keyed_rng("card")), problem, solver, "card")
 
 
 def decode_prompt(run_context: RunContext, policy: str, prompt: Prompt) -> str:

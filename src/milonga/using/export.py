@@ -9,8 +9,8 @@ from typing import Any
 
 from milonga.errors import ConfigError, RunFolderError, suggest_name
 from milonga.pair import load_finished_run, make_run_context, restrict_to_agents
-from milonga.run.files import translate_disk_errors
-from milonga.run.note import make_note
+from milonga.runfolder.files import translate_disk_errors
+from milonga.runfolder.note import make_note
 from milonga.using.card import list_agents, render_card
 
 

@@ -15,7 +15,7 @@ from collections.abc import MutableMapping
 from dataclasses import dataclass
 from typing import Any
 
-from milonga.doors import App, Receive, Scope, Send, compare_secret, is_local
+from milonga.auth import App, Receive, Scope, Send, compare_secret, is_local
 
 OPEN = ("/health",)
 """Paths that need no token and have no rate limit; no body is read for them."""

@@ -16,10 +16,10 @@ from nicegui import app, ui
 from milonga.board.catalogue import Card
 from milonga.board.pages.board import Board
 from milonga.board.pages.frame import show_not_found
+from milonga.board.pages.rollouts import parse_cursor, parse_filters, show_problem, show_rollouts
 from milonga.board.pages.run import show_run
 from milonga.board.pages.runs import show_runs
 from milonga.board.pages.sides import show_sides
-from milonga.board.pages.rollouts import parse_cursor, parse_filters, show_problem, show_rollouts
 
 __all__ = ["Board", "install"]
 

@@ -12,7 +12,7 @@ from milonga.board.catalogue import Card, Comparison
 from milonga.board.pages.board import Board
 from milonga.board.pages.frame import page_frame, refresh_periodically
 from milonga.board.pages.parts import Words, add_box, add_link, add_text, format_number, make_url
-from milonga.run.console import format_time
+from milonga.runfolder.console import format_time
 
 COLUMNS = ("run", "state", "recipe", "task", "seed", "turn", "accuracy", "sound", "F1", "gap", "changed")
 

@@ -97,8 +97,8 @@ def board(
     ] = None,
 ) -> None:
     """Watch runs in a browser: curves, reward flow, time, and what the models wrote, with every verdict."""
+    from milonga.auth import find_token
     from milonga.board.server import serve
-    from milonga.doors import find_token
 
     serve(runs, host, port, find_token(host, token_file), typer.echo)
 

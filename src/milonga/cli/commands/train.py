@@ -84,7 +84,7 @@ def run(
     from milonga import api
     from milonga.cli.views import print_summary
     from milonga.config import to_toml
-    from milonga.recipes import find_recipe
+    from milonga.systems.custom import find_recipe
 
     named = {"generator": generator, "verifier": verifier}
     agents = find_recipe(recipe).agents

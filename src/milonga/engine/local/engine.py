@@ -17,13 +17,14 @@ from torch import nn
 
 from milonga.config import LoraSection, PolicySection, VllmSection
 from milonga.engine.base import Completion, Decoding, Engine, History, LearnReport, Ledger, Request
-from milonga.engine.local import learner, memory, resting, sampler
+from milonga.engine.local import learner, memory, sampler
+from milonga.engine.local import offload as resting
 from milonga.engine.local.history import LocalHistory
 from milonga.engine.local.models import first_line, load_model, load_tokenizer
 from milonga.engine.local.policy import Policy
 from milonga.engine.local.shapes import explain_misfit
 from milonga.errors import ConfigError, MissingExtra, RunFolderError, UserError, suggest_name
-from milonga.types import Floats, TrainBatch, Prompt, Rollouts
+from milonga.types import Floats, Prompt, Rollouts, TrainBatch
 
 if TYPE_CHECKING:
     from milonga.engine.local.cuda.sampler import CudaSampler

@@ -27,15 +27,15 @@ from milonga.engine.local.batches import (
     mask_last_token,
     mask_trained_tokens,
 )
+from milonga.engine.local.data_parallel import Share
 from milonga.engine.local.head import compute_chunked_logprobs, compute_full_logprobs
 from milonga.engine.local.memory import pass_tokens
 from milonga.engine.local.packed import Working, working
 from milonga.engine.local.policy import Policy
-from milonga.engine.local.share import Share
 from milonga.objectives.losses import Denominators, Rows, Sums, TokenTerms, loss, truncated_weights, value_loss
 from milonga.objectives.spec import PAIRED
 from milonga.randomness import key64
-from milonga.types import Floats, TrainBatch, Problem, Parsed, Rollout
+from milonga.types import Floats, Parsed, Problem, Rollout, TrainBatch
 
 
 def compute_hidden(policy: Policy, batch: MicroBatch, places: Tensor, working: Working | None) -> Tensor:

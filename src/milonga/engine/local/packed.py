@@ -23,7 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from milonga.engine.local import lean
+from milonga.engine.local import llama_decode as lean
 from milonga.engine.local.batches import Packing
 from milonga.engine.local.fused import HALF, compile_fused, matmul_float32, widen_to_float32
 from milonga.engine.local.policy import Policy

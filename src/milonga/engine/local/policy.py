@@ -20,10 +20,10 @@ import torch
 from torch import Tensor, nn
 
 from milonga.config import PolicySection
-from milonga.engine.local import resting
+from milonga.engine.local import offload as resting
 from milonga.engine.local.codec import Codec
+from milonga.engine.local.data_parallel import Share
 from milonga.engine.local.models import SMALL, count_matmul_parameters, find_eos_ids
-from milonga.engine.local.share import Share
 from milonga.errors import UserError, suggest_name
 from milonga.objectives.losses import extrapolate_gradient
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from milonga.engine.base import Completion, Decoding, Ledger, Request
-from milonga.engine.local import lean
+from milonga.engine.local import llama_decode as lean
 from milonga.engine.local.cache import copy_columns, is_roomy, make_roomy_cache, paste_rows, select_rows
 from milonga.engine.local.codec import Codec
 from milonga.engine.local.history import PAGE, Pages

@@ -22,17 +22,17 @@ from numpy.typing import NDArray
 
 from milonga.config import PlacementSection, PolicySection, VllmSection
 from milonga.engine.base import Completion, Decoding, Engine, History, LearnReport, Ledger, Request
-from milonga.engine.lagged import Lagged
 from milonga.engine.local.codec import Codec
 from milonga.engine.local.engine import group_by_sampler
 from milonga.engine.local.models import load_tokenizer
+from milonga.engine.pinned import Lagged
 from milonga.engine.ray import cluster, layout
 from milonga.engine.ray.group import Group, Lost, add_charges, report_loss
 from milonga.engine.ray.learners import Learners, strip_rollouts
 from milonga.engine.ray.samplers import Handed, Handover, Sampler, Wanted, split_requests
 from milonga.engine.ray.worker import Facts, Setup
 from milonga.errors import ConfigError, suggest_name
-from milonga.types import Floats, TrainBatch, Prompt, Rollouts
+from milonga.types import Floats, Prompt, Rollouts, TrainBatch
 
 
 class Published(Lagged):

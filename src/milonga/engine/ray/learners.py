@@ -13,7 +13,7 @@ from typing import Any
 
 from milonga.engine.ray.group import Group, Lost, report_loss
 from milonga.engine.ray.worker import Charges
-from milonga.types import Problem, Parsed, Rollout, Rollouts
+from milonga.types import Parsed, Problem, Rollout, Rollouts
 
 DRAFT = ".draft"
 """How a checkpoint's folder is called while it is written; it loses that when it is complete."""

@@ -28,9 +28,9 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor
 
+from milonga.engine.local.data_parallel import Found, Share
 from milonga.engine.local.learner import compute_token_logprobs, run_empty_pass
 from milonga.engine.local.policy import COUNTER, Policy, choose_compute_dtype
-from milonga.engine.local.share import Found, Share
 
 
 class GroupShare(Share):

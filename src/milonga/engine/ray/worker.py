@@ -28,7 +28,7 @@ from milonga.engine.local import LocalEngine
 from milonga.engine.local.policy import Policy
 from milonga.engine.ray import sharding
 from milonga.errors import RunFolderError
-from milonga.types import Floats, TrainBatch, Problem, Parsed, Segment, Rollout, Rollouts
+from milonga.types import Floats, Parsed, Problem, Rollout, Rollouts, Segment, TrainBatch
 
 Arrays = list[NDArray[np.float32]]
 Charges = dict[str, dict[str, float]]

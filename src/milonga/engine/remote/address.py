@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
+from milonga.auth import is_loopback
 from milonga.config import ENDPOINT, EndpointSection
-from milonga.doors import is_loopback
 from milonga.errors import ConfigError
 
 KEY = "OPENAI_API_KEY"

@@ -20,7 +20,7 @@ from milonga.engine.remote import codec
 from milonga.engine.remote.address import find_key, parse_address
 from milonga.engine.remote.client import Client
 from milonga.errors import ConfigError, UserError, suggest_name
-from milonga.types import Finish, Floats, TrainBatch, Prompt, Rollouts
+from milonga.types import Finish, Floats, Prompt, Rollouts, TrainBatch
 
 UNLIMITED = 2**31
 """The context of a model of which only the server knows how much it can read."""

@@ -20,14 +20,14 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from milonga.charts import Series
 from milonga.config import EvalSection
+from milonga.context import Context, RunContext
 from milonga.errors import ConfigError
 from milonga.evals.evaluate import fill_unjudged
 from milonga.evals.metrics import Interval
 from milonga.registry import Registry
 from milonga.roles import StepSolver
-from milonga.context import RunContext, Context
 from milonga.tasks import Task
-from milonga.types import Problem, Split, Rollout, Rollouts
+from milonga.types import Problem, Rollout, Rollouts, Split
 
 Row = dict[str, Any]
 Agent = Literal["solver", "judge"]
@@ -178,4 +178,4 @@ def draw_held_out(subject: Subject, task: Task | None, split: Split, problems: i
     """Draw held-out problems; return the sampling context and the problems."""
     subject.require_step_solver()
     ctx = subject.make_context(task, split)
-    return ctx, ctx.problems(count_held_out(ctx.run_context.task, split, problems))
+    return ctx, ctx.problems(count_held_out(ctx.task, split, problems))

@@ -13,6 +13,7 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field
 
 from milonga.charts import Bars, bar_chart
+from milonga.context import Context
 from milonga.errors import ConfigError, DataError
 from milonga.evals.bench import make_bench, read_processbench
 from milonga.evals.evaluate import TOO_LONG, add_prefix, fill_unjudged, judge_metrics
@@ -28,8 +29,8 @@ from milonga.evals.metrics import (
     trivial_f1,
 )
 from milonga.evals.suites.base import SUITES, Finding, Row, Subject, Suite, SuiteOptions, ensure_list, with_interval
-from milonga.roles import Critic, StepSolver
-from milonga.context import Context
+from milonga.evals.suites.critic import Critic
+from milonga.roles import StepSolver
 from milonga.tasks import Task, make_task, normalise_text
 from milonga.types import Rollout, Rollouts, Verification
 

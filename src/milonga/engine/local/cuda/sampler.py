@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from milonga.engine.base import Completion, Decoding, Ledger, Request
 from milonga.engine.local.cuda.decoder import Decoder, Piece
-from milonga.engine.local.cuda.held import Held
+from milonga.engine.local.cuda.kept_slots import Held
 from milonga.engine.local.cuda.weights import Weights, explain_unsuited
 from milonga.engine.local.history import Pages
 from milonga.engine.local.memory import cache_bytes

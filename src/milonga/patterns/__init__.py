@@ -1,0 +1,1 @@
+"""What several systems share: outcome rewards, imitation, conversations, preference pairs, value heads, votes, debates."""

@@ -1,0 +1,71 @@
+"""Sampling of solutions and outcome rewards that recipes share, by the rules of the generator's objective."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from milonga.context import Context
+from milonga.credit import mixed, outcome_advantages, overlong_penalty
+from milonga.objectives import Objective
+from milonga.types import Floats, Rollouts
+
+
+def sample_solutions(ctx: Context, agent: str, objective: Objective, n: int) -> Rollouts:
+    """Sample `n` solutions of each problem of the turn. With dynamic sampling (DAPO), only of problems with both outcomes.
+
+    Correctness decides, not the shaped reward: with that, a group that differs only in length penalties would be kept.
+    """
+    if not objective.dynamic_sampling:
+        return ctx.ask(agent, ctx.problems(), n)
+    return sample_useful_groups(ctx, agent, filter_mixed_groups, objective.max_tries, n)
+
+
+def sample_useful_groups(ctx: Context, agent: str, keep: Callable[[Rollouts], Rollouts], tries: int, n: int) -> Rollouts:
+    """Sample groups of `n` solutions per problem until a full batch of problems passes the filter `keep`.
+
+    Problems that do not pass are replaced by new ones, for a number of tries. Then the turn goes on with what there is.
+    """
+    solutions = ctx.ask(agent, ctx.problems(), n)
+    useful = keep(solutions)
+    for _ in range(tries - 1):
+        missing = ctx.batch_size - len(useful) // n
+        if missing <= 0:
+            break
+        useful = Rollouts([*useful, *keep(ctx.ask(agent, ctx.problems(missing), n))])
+    return useful if len(useful) else solutions
+
+
+def filter_mixed_groups(solutions: Rollouts) -> Rollouts:
+    """Keep the solutions of problems with both right and wrong solutions."""
+    keep = mixed(solutions.correct, solutions.problem_ids)
+    return Rollouts(rollout for rollout, kept in zip(solutions, keep, strict=True) if kept)
+
+
+def outcome_rewards(ctx: Context, solutions: Rollouts, objective: Objective) -> Floats:
+    """Return outcome rewards with the objective's length shaping, one per solution; NaN where a solution is masked."""
+    return shape_rewards(solutions.correct, ctx, solutions, objective)
+
+
+def shape_rewards(rewards: Floats, ctx: Context, solutions: Rollouts, objective: Objective) -> Floats:
+    """Apply the objective's length rules (overlong penalty and filter) to rewards of 0 and 1, from any source.
+
+    With the penalty, rewards are +1 and -1 as in DAPO: with 0 and 1 the length term would weigh twice as much.
+    """
+    limit = ctx.run.get_max_tokens(solutions[0].agent)
+    if objective.overlong_buffer:
+        shaping = np.array([overlong_penalty(t.length, limit, objective.overlong_buffer) for t in solutions])
+        rewards = 2 * rewards - 1 + shaping
+    if objective.overlong_filter:
+        rewards = np.where([t.finish == "length" for t in solutions], np.nan, rewards)
+    return rewards
+
+
+def outcome_credit(ctx: Context, solutions: Rollouts, objective: Objective) -> list[Floats]:
+    """Return the advantages of outcome rewards, by the objective's rules on length and KL: one float array per solution,
+    aligned with its ids."""
+    rewards = outcome_rewards(ctx, solutions, objective)
+    return outcome_advantages(
+        rewards, solutions, solutions.problem_ids, objective, ctx.compute_kl_penalties(solutions, objective)
+    )

@@ -1,0 +1,82 @@
+"""Preference pairs: simulated human pairs from a weak solver's mistakes, pairs of a round, and train batches of pairs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Literal
+
+from milonga.context import Context
+from milonga.preferences import Preference
+from milonga.randomness import key64
+from milonga.roles import StepSolver
+from milonga.roles.solver import demonstration_to_rollout
+from milonga.systems.base import Recipe
+from milonga.types import Problem, Rollout, Rollouts, TrainBatch
+
+Pair = tuple[str, Rollout, Rollout]
+"""Kind or reason of the pair, winner (chosen), loser (rejected)."""
+BEFORE = "before"
+"""The tag of the snapshot of a policy at the start of a round."""
+Weak = Literal["first", "any"]
+"""Where a weak solver makes its mistake: only in the first step, or anywhere."""
+
+
+def assign_learner(text: str) -> str:
+    """Return the agent that learns from a problem: the policy or the reward model, never both. By a hash of the text."""
+    return ("generator", "verifier")[key64("half", text) % 2]
+
+
+def write_solution(ctx: Context, problem: Problem, errors: set[int], name: str) -> Rollout:
+    """Write a reference solution in the solver's format, with errors in these steps."""
+    solver = ctx.role("generator")
+    assert isinstance(solver, StepSolver)
+    rng = ctx.rng("written", problem.id, name)
+    return demonstration_to_rollout(ctx.task.demonstrate(problem, rng, errors), problem, solver, f"{problem.id}/{name}")
+
+
+def make_human_pair(ctx: Context, problem: Problem, weak: Weak, flip: float = 0.0) -> tuple[Rollout, Rollout] | None:
+    """Return a chosen and a rejected solution of a weak solver, swapped with probability `flip`.
+
+    None where the mistake does not change the answer: people look only at the answer.
+    """
+    rng = ctx.rng("human", problem.id)
+    at = 0 if weak == "first" else rng.randrange(ctx.task.step_count(problem))
+    good, bad = write_solution(ctx, problem, set(), "good"), write_solution(ctx, problem, {at}, "bad")
+    if bad.correct == 1.0:
+        return None
+    return (bad, good) if rng.random() < flip else (good, bad)
+
+
+def align_pairs(rows: Rollouts, pairs: list[Pair]) -> tuple[Rollouts, list[Pair]]:
+    """Return winner and loser of each pair as neighbouring rows in the reward model's tokens, and the pairs that are left. A
+    pair is dropped where one of its sides did not fit into the context."""
+    found = {t.target.id: t for t in rows}
+    kept = [pair for pair in pairs if pair[1].id in found and pair[2].id in found]
+    return Rollouts(found[side.id] for _, *sides in kept for side in sides), kept
+
+
+def to_given_rollout(rollout: Rollout) -> Rollout:
+    """Convert a rollout of another version of a policy to a row to train on, with the same ids. It is never
+    used for a policy gradient."""
+    segments = tuple(replace(segment, trained=segment.policy is not None) for segment in rollout.segments)
+    return replace(rollout, segments=segments, origin="given", temperature=1.0)
+
+
+def record_pairs(ctx: Context, pairs: Sequence[Pair]) -> list[Pair]:
+    """Record the pairs in the run folder, with their kinds as the reason, and return those that are new in this round."""
+    return [(reason, winner, loser) for reason, winner, loser in pairs if ctx.add_preference(winner, loser, reason)]
+
+
+def recall_pairs(ctx: Context, agent: str, kept: Sequence[Preference], count: int) -> list[Pair]:
+    """Draw `count` of the recorded pairs, or all there are, at random by the turn."""
+    chosen = ctx.rng("recall", agent).sample(range(len(kept)), min(len(kept), count))
+    policy = ctx.policy(agent)
+    return [(kept[i].reason, *kept[i].to_rollouts(policy)) for i in sorted(chosen)]
+
+
+def make_pair_batch(recipe: Recipe, agent: str, pairs: Sequence[Pair], **more: Any) -> TrainBatch:
+    """Make a train batch of pairs: winner and loser as neighbouring rows with labels 1 and 0, each pair one unit."""
+    rows = Rollouts(side for _, *sides in pairs for side in sides)
+    units = [row // 2 for row in range(len(rows))]
+    return recipe.train_batch(agent, rows, labels=[1.0, 0.0] * len(pairs), units=units, **more)

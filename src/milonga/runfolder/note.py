@@ -1,0 +1,65 @@
+"""`milonga.json`, a note beside an exported model: agents, dialect, origin, recipe, task and turn.
+
+A folder without it is treated like any other model: tagged dialect, and the default learning rate of large models.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from milonga.config import Config, is_embedded
+from milonga.errors import ConfigError
+from milonga.runfolder.files import write_atomically
+
+FILE = "milonga.json"
+
+
+@dataclass(frozen=True)
+class Note:
+    """The facts of an exported model. `origin` is the model that training began with, across any number of runs."""
+
+    agents: tuple[str, ...]
+    dialect: str
+    origin: str
+    recipe: str
+    task: str
+    turn: int
+
+    def write(self, folder: Path) -> None:
+        write_atomically(folder / FILE, json.dumps(asdict(self), indent=1) + "\n")
+
+
+def make_note(config: Config, policy: str, agents: Sequence[str], turn: int) -> Note:
+    """Make the note for a policy of a run at a turn."""
+    model = config.policies[policy].model
+    recipe, task = (Path(name).name for name in (config.recipe, str(config.task["name"])))  # may be paths
+    return Note(tuple(agents), config.dialect, find_origin(model), recipe, task, turn)
+
+
+def read_note(model: str) -> Note | None:
+    """Read the note beside a model; None if it is not a folder, or has none."""
+    path = Path(model).expanduser() / FILE
+    try:
+        raw = json.loads(path.read_text(encoding="utf-8"))
+        return Note(**{**raw, "agents": tuple(raw["agents"])})
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, ValueError, TypeError, KeyError):
+        raise ConfigError(f"'{path}' is not a note that milonga wrote; remove it, or export the model again") from None
+
+
+def find_origin(model: str) -> str:
+    """Return the model that training began with: from its note, or the model itself."""
+    note = read_note(model)
+    return model if note is None else note.origin
+
+
+def find_dialect(model: str) -> str:
+    """Return the dialect of a model: that of its note if it was exported, terse if embedded, otherwise tagged."""
+    note = read_note(model)
+    if note is not None:
+        return note.dialect
+    return "terse" if is_embedded(model) else "tagged"

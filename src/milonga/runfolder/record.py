@@ -1,0 +1,111 @@
+"""Load a run folder into a `Record`, which `show`, reports and plots use. A run in progress can be loaded too.
+
+Invariant: a folder that cannot be read, or holds something else, is a `RunFolderError` of one line.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from milonga.config import Config
+from milonga.errors import ConfigError, RunFolderError
+from milonga.runfolder.files import JsonLines
+from milonga.runfolder.folder import read_config
+
+Row = Mapping[str, Any]
+HEADLINE = (
+    ("generator accuracy (sampled)", "generator/accuracy"),
+    ("generator accuracy, answer and every step right", "generator/sound_accuracy"),
+    ("verifier F1 on first errors (sampled)", "verifier/f1"),
+    ("verifier balanced accuracy", "verifier/balanced_accuracy"),
+    ("hacking gap (verifier's score - true accuracy)", "hacking_gap"),
+)
+"""The headline metrics of a run: (label, metric name below `eval/`)."""
+
+
+@dataclass(frozen=True)
+class Record:
+    folder: Path
+    config: Config
+    rows: Sequence[Row]
+    timing: Sequence[Row]
+    machine: Sequence[Row]
+    """One row per process that worked on the run; empty in folders of older versions, which did not record it."""
+    summary: Mapping[str, Any] | None
+    """What `run` returned; None while the run is not finished."""
+
+    @property
+    def name(self) -> str:
+        return self.folder.resolve().name
+
+    @property
+    def last(self) -> Row:
+        return self.rows[-1]
+
+    @cached_property
+    def curves(self) -> dict[str, tuple[list[int], list[float]]]:
+        """metric -> (turns in which it is a number, its values). Built in one pass: runs may have thousands of turns."""
+        out: dict[str, tuple[list[int], list[float]]] = {}
+        for row in self.rows:
+            for key, raw in row.items():
+                if (value := to_number(raw)) is not None:
+                    turns, values = out.setdefault(key, ([], []))
+                    turns.append(row["turn"])
+                    values.append(value)
+        return out
+
+    def get_curve(self, metric: str) -> tuple[list[int], list[float]]:
+        return self.curves.get(metric, ([], []))
+
+    def metrics(self, *prefixes: str) -> list[str]:
+        """List the metrics with one of these prefixes that are a number in some turn, in order of appearance."""
+        return [name for name in self.curves if name.startswith(prefixes)]
+
+
+def to_number(value: Any) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        return None
+    return float(value)
+
+
+def read_record(folder: Path) -> Record:
+    """Load everything of a run but its rollouts and weights."""
+    try:
+        config = read_config(folder)
+    except ConfigError as error:
+        raise RunFolderError(f"the config of run '{folder}' cannot be read: {error}") from None
+    rows = read_rows(folder / "metrics.jsonl")
+    if not rows:
+        raise RunFolderError(f"'{folder}' holds no metrics yet")
+    timing, machine = (read_rows(folder / name) for name in ("timing.jsonl", "machine.jsonl"))
+    return Record(folder, config, rows, timing, machine, read_json(folder / "report.json"))
+
+
+def read_rows(path: Path) -> list[Row]:
+    try:
+        rows = JsonLines(path).rows()
+    except (OSError, UnicodeDecodeError) as error:
+        raise RunFolderError(f"'{path}' cannot be read: {error}") from None
+    for at, row in enumerate(rows):
+        if not isinstance(row, dict) or not isinstance(row.get("turn"), int):
+            raise RunFolderError(f"'{path}', line {at + 1}: not a row of a run: it has no turn")
+    return list(rows)
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """Read a JSON object from a file; None if there is no such file."""
+    if not path.exists():
+        return None
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise RunFolderError(f"'{path}' cannot be read: {error}") from None
+    if not isinstance(found, dict):
+        raise RunFolderError(f"'{path}' cannot be read: it is not an object")
+    return found

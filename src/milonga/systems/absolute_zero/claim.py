@@ -1,0 +1,26 @@
+"""Claim of Absolute Zero: a proposer rewarded for learnability keeps its tasks at the edge of the solver's ability."""
+
+from milonga.systems.claim import Claim
+
+CLAIM = Claim(
+    "absolute_zero",
+    says="Of the valid tasks that a proposer poses in the end, more are solved sometimes and not always where it is paid for "
+    "that than where it is paid for their difficulty alone.",
+    arms=(
+        "absolute_zero",
+        "absolute_zero:options.difficulty=plain",
+        "absolute_zero:options.proposer=untrained",
+    ),
+    metric="eval/proposer/learnable",
+    turns=60,
+    task={"name": "code", "min_level": 1, "level": 3},
+    settings={
+        "batch": {"problems": 32, "rollouts": 8},
+        "options": {"measured": 64},
+        "policies": {"generator": {"lr": 1e-4}},
+        "eval": {"problems": 64, "samples": 4, "every": 20, "greedy": False, "bench": 0, "checks": 1},
+        "keep": {"checkpoint_every": 1000, "rollouts_every": 0},
+    },
+    more=("absolute_zero:options.proposer=task", "absolute_zero:options.baseline=global"),
+    gpu=True,
+)

@@ -1,0 +1,141 @@
+"""The base class of recipes, one file per published system: which agents sample, how they are credited, who learns when.
+
+A recipe opens no files, touches no device and imports no torch. It reads as its paper's algorithm box: `schedule`, `rollout`,
+`credit`. Whatever it must remember between turns (running counts, pools) it keeps in `state`, which is saved in the checkpoint.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar
+
+from pydantic import BaseModel, ConfigDict
+
+from milonga.config import Binding
+from milonga.context import Context
+from milonga.objectives import Kind, Objective
+from milonga.roles import Dialect, Role
+from milonga.schedule import Schedule
+from milonga.tasks import Task
+from milonga.types import Rollouts, TrainBatch
+
+
+class RecipeOptions(BaseModel):
+    """A recipe's own settings. Unknown keys are errors."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+UNSAID = "its class does not say, by `overlap`, that its turns need nothing of what was just learned"
+
+
+class Recipe(ABC):
+    """Subclass, set the class attributes, and write `schedule`, `rollout` and `credit`."""
+
+    name: ClassVar[str]
+    paradigm: ClassVar[str]
+    granularity: ClassVar[str]
+    """How fine its rewards are: sequence, step or token."""
+    truth: ClassVar[str]
+    """The ground truth it needs."""
+    agents: ClassVar[Mapping[str, type[Role]]]
+    solving: ClassVar[str] = "generator"
+    """The agent whose solutions are measured. Its metrics are named `generator/...`, whatever the agent is called."""
+    judging: ClassVar[str] = "verifier"
+    """The agent whose verdicts are measured. Its metrics are named `verifier/...`."""
+    lead: ClassVar[str]
+    """The agent whose turns are counted: a run of N turns has N turns of this agent."""
+    bindings: ClassVar[Mapping[Binding, str]]
+    """Binding to "" where it makes sense, or to the reason why it does not."""
+    Options: ClassVar[type[RecipeOptions]] = RecipeOptions
+    defaults: ClassVar[Mapping[str, Any]] = {}
+    """Config values that this recipe starts from, below the user's own."""
+    needs_steps: bool = False
+    """Whether the task must know the exact label of each step. Where that depends on the options, the instance sets it."""
+    needs_demonstrations: bool = False
+    """Whether the task must be able to write solutions. Where that depends on the options, the instance sets it."""
+    needs_related: ClassVar[bool] = False
+    """Whether the task must be able to make a related problem: the same one with a changed question."""
+    needs_facts: ClassVar[bool] = False
+    """Whether the task must be able to hide parts (facts) of its problems."""
+    needs_levels: ClassVar[bool] = False
+    """Whether the task must know how hard its problems are, and draw those of one level."""
+    tasks: ClassVar[tuple[str, ...]] = ()
+    """The only tasks it works with, where it must know how their problems are made. Empty: any task."""
+    tools: ClassVar[bool] = False
+    """Whether its solver may call a task's tool between its turns. Recipes that judge solutions, or continue from a prefix of
+    one, would see only the last turn."""
+    overlap: ClassVar[str] = UNSAID
+    """Why rollouts of a turn cannot be sampled while earlier turns are learned (asynchronous rollouts); "" where they can.
+
+    With "", `rollout` needs only problems and what agents sample live: neither `state` nor scores nor kept pairs, and no problems
+    that depend on what was just learned. `credit` then samples from no agent. A reason is inherited. The permission "" is not:
+    a subclass must set it again, because it may have changed something."""
+    learns: ClassVar[Mapping[str, tuple[Kind, ...]]] = {}
+    """Agents that do not learn by a policy gradient, with the kinds of objectives that are allowed for them."""
+    only_sampled: ClassVar[tuple[str, ...]] = ()
+    """Agents that are used for inference only: the recipe needs complete outputs of them and nothing else. They do not learn,
+    are not scored, and do not continue from a prefix. Only these agents may be a model behind an endpoint."""
+
+    measures: ClassVar[tuple[str, ...]] = ()
+    """The names of the metrics that `measure` may return, so that a comparison can refuse a misspelt metric before it runs."""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if not cls.overlap and "overlap" not in vars(cls):
+            cls.overlap = UNSAID
+
+    def __init__(self, options: Any, objectives: Mapping[str, Objective], policies: Mapping[str, str], rollouts: int) -> None:
+        self.options = options
+        self.objectives = objectives
+        """Agent to objective."""
+        self.policies = policies
+        self.rollouts = rollouts
+        self.state: dict[str, Any] = {}
+
+    @classmethod
+    def select_agents(cls, options: Any) -> Mapping[str, type[Role]]:
+        """Return the agents that take part under these options. All of them, except in recipes with several line-ups."""
+        return cls.agents
+
+    @abstractmethod
+    def schedule(self) -> Schedule: ...
+
+    @abstractmethod
+    def rollout(self, ctx: Context) -> Rollouts:
+        """Sample the turn's rollouts, for `ctx.learner` to learn from."""
+
+    @abstractmethod
+    def credit(self, ctx: Context, rollouts: Rollouts) -> Iterable[TrainBatch]:
+        """Return or yield the turn's train batches, with advantages or labels.
+
+        Each batch is learned before the next is asked for, so a recipe that yields them can score in between.
+        """
+
+    def check(self, task: Task) -> None:
+        """Raise a ConfigError for a task that these options cannot be used with, before anything is loaded."""
+
+    def measure(self, ctx: Context) -> dict[str, float | None]:
+        """Return the recipe's own metrics at an evaluation, besides those of all recipes. `ctx` draws held-out problems."""
+        return {}
+
+    def roles(self, dialect: Dialect) -> dict[str, Role]:
+        """Build the role of each agent. Recipes whose options change a role override this."""
+        return {agent: role(dialect) for agent, role in self.agents.items()}
+
+    def train_batch(self, agent: str, rollouts: Rollouts, **targets: Any) -> TrainBatch:
+        """Make a train batch for an agent's policy, with that agent's objective."""
+        return TrainBatch(self.policies[agent], self.objectives[agent], rollouts, **targets)
+
+
+def merge_train_batches(one: TrainBatch, other: TrainBatch) -> TrainBatch:
+    """Merge two policy-gradient train batches of one policy: it learns from the rows of both in the same optimizer steps."""
+    rows, notes = Rollouts([*one.rollouts, *other.rollouts]), one.notes | other.notes
+    advantages = [*(one.advantages or []), *(other.advantages or [])]
+    weights = None
+    if one.weights is not None or other.weights is not None:
+        weights = [
+            weight for train_batch in (one, other) for weight in train_batch.weights or [1.0] * len(train_batch.rollouts)
+        ]
+    return TrainBatch(one.policy, one.objective, rows, advantages=advantages, weights=weights, sources=one.sources, notes=notes)

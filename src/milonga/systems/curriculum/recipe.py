@@ -1,0 +1,162 @@
+"""Tango with a third learner: a proposer chooses the difficulty of the problems, and is rewarded for their learnability.
+
+It is compared with an even mix of all levels and with a hand-made schedule from easy to hard, on the same held-out problems.
+The specification is docs/recipes/curriculum.md.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Literal
+
+import numpy as np
+from pydantic import Field
+
+from milonga.context import Context
+from milonga.credit import outcome_advantages
+from milonga.credit.difficulty import learnability, normalised_entropy, scheduled_level
+from milonga.errors import ConfigError
+from milonga.evals.metrics import mean
+from milonga.patterns.imitation import make_imitation_batch
+from milonga.roles import StepSolver, StepVerifier
+from milonga.schedule import Schedule, warm_up
+from milonga.systems.curriculum.roles import Chooser, make_level_problem
+from milonga.systems.tango.recipe import Tango, TangoOptions
+from milonga.types import Problem, Rollouts, TrainBatch
+
+EXAMPLES = 64
+"""Demonstrated choices in a turn of imitation. They are a few tokens each."""
+
+
+class CurriculumOptions(TangoOptions):
+    choose: Literal["learned", "fixed", "easy_to_hard"] = "learned"
+    """How levels are chosen: by the proposer; uniformly at random; or by a hand-made schedule from easy to hard, with an equal
+    share of the run for each level."""
+    formats: int = Field(12, ge=0)
+    """Turns in which the proposer imitates uniform choices in its format, before anything else."""
+    explore: float = Field(0.1, ge=0, lt=1)
+    """Share of the problems whose level is drawn uniformly, whatever the proposer says."""
+    memory: float = Field(0.8, ge=0, lt=1)
+    """Decay of the rates of success that the proposer sees."""
+
+
+class Curriculum(Tango):
+    """A proposer, rewarded for problems that are sometimes solved, chooses the difficulty for Tango."""
+
+    name = "curriculum"
+    agents = {"generator": StepSolver, "verifier": StepVerifier, "proposer": Chooser}
+    needs_levels = True
+    overlap = "its proposer chooses problems by what was just solved"
+    Options = CurriculumOptions
+    options: CurriculumOptions
+    defaults = {"policies": {"proposer": {"lr": 5e-4}}}
+    measures = ("chosen_level", "chosen_spread", "readable_choices", "hardest_accuracy", "easiest_accuracy")
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        for agent, objective in self.objectives.items():
+            if objective.dynamic_sampling:
+                raise ConfigError(
+                    f"'{self.name}' lets its proposer choose the problems; set policies.{agent}.objective.dynamic_sampling=false"
+                )
+
+    def schedule(self) -> Schedule:
+        return warm_up("proposer", self.options.formats if self.options.choose == "learned" else 0) + super().schedule()
+
+    def rollout(self, ctx: Context) -> Rollouts:
+        """Sample choices of levels, then Tango's rollouts on problems of these levels."""
+        if ctx.learner == "proposer":
+            return self.write_even_choices(ctx)
+        choices = self.sample_choices(ctx)
+        problems = self.draw_problems(ctx, choices)
+        each, checks = (self.rollouts, 1) if ctx.learner == "generator" else (1, self.rollouts)
+        solutions = ctx.ask("generator", problems, each)
+        return Rollouts([*choices, *solutions, *ctx.ask("verifier", solutions, checks)])
+
+    def write_even_choices(self, ctx: Context) -> Rollouts:
+        """Write demonstrations of a teacher that chooses levels uniformly, with random solve rates in the prompt."""
+        levels, rng = ctx.task.levels, ctx.rng("even")
+        role = ctx.role("proposer")
+        assert isinstance(role, Chooser)
+        shown, texts = [], []
+        for number in range(EXAMPLES):
+            rates = {str(level): rng.random() for level in levels if rng.random() < 0.8}
+            shown.append(make_level_problem(levels, rates, f"rates/{number}"))
+            texts.append(role.write(rng.choice(levels)))
+        return ctx.write("proposer", shown, texts)
+
+    def sample_choices(self, ctx: Context) -> Rollouts:
+        """Sample one choice for each problem, except those with a uniform level. None where levels are not learned."""
+        if self.options.choose != "learned":
+            return Rollouts([])
+        state = make_level_problem(ctx.task.levels, self.state.get("rates", {}), "rates")
+        return ctx.ask("proposer", [state], ctx.batch_size - round(self.options.explore * ctx.batch_size))
+
+    def draw_problems(self, ctx: Context, choices: Rollouts) -> list[Problem]:
+        """Draw the turn's problems. Those that the proposer chose have the id of its choice as `source`. The level of the
+        others is uniform, or follows the hand-made schedule."""
+        levels, rng = ctx.task.levels, ctx.rng("mix")
+        named: list[tuple[int, str | None]] = []
+        for choice in choices:
+            level = choice.parsed.value.level
+            named.append((level, choice.id) if level in levels else (rng.choice(levels), None))
+        while len(named) < ctx.batch_size:
+            hand = self.options.choose == "easy_to_hard"
+            named.append((scheduled_level(levels, ctx.progress) if hand else rng.choice(levels), None))
+        made = ctx.draw_problems_at([level for level, _ in named])
+        return [
+            replace(problem, data={**problem.data, "level": level}, source=source)
+            for problem, (level, source) in zip(made, named, strict=True)
+        ]
+
+    def credit(self, ctx: Context, rollouts: Rollouts) -> list[TrainBatch]:
+        if ctx.learner == "proposer":
+            return [make_imitation_batch(self, "proposer", rollouts)]
+        train_batches = super().credit(ctx, rollouts)
+        choices = rollouts.of("proposer")
+        if ctx.learner == "generator":
+            solutions = rollouts.of("generator")
+            self.update_solve_rates(solutions)
+            if len(choices) > 1:  # a single choice has no baseline
+                train_batches.append(self.credit_proposer(ctx, choices, solutions))
+        return train_batches
+
+    def update_solve_rates(self, solutions: Rollouts) -> None:
+        """Update the running solve rate of each level, which the proposer's prompt shows."""
+        rates, keep = dict(self.state.get("rates", {})), self.options.memory
+        found: dict[str, list[float]] = {}
+        for rollout in solutions:
+            found.setdefault(str(rollout.problem.data["level"]), []).append(rollout.correct)
+        for level, correct in found.items():
+            rate = mean(correct)
+            if rate is not None:
+                rates[level] = keep * rates.get(level, rate) + (1 - keep) * rate
+        self.state["rates"] = rates
+
+    def credit_proposer(self, ctx: Context, choices: Rollouts, solutions: Rollouts) -> TrainBatch:
+        """Make the proposer's train batch: r = 4 p (1 - p) with the solve rate p of the chosen problem; 0 without a level."""
+        right: dict[str | None, list[float]] = {}
+        for rollout in solutions:
+            right.setdefault(rollout.problem.source, []).append(rollout.correct)
+        rates = [mean(right[choice.id]) if choice.id in right else 0.0 for choice in choices]
+        rewards = np.array([float("nan") if rate is None else learnability(rate) for rate in rates])
+        objective = self.objectives["proposer"]
+        credit = outcome_advantages(
+            rewards, choices, choices.problem_ids, objective, ctx.compute_kl_penalties(choices, objective)
+        )
+        named = [choice.parsed.value.level for choice in choices if choice.id in right]
+        notes = {"learnability": mean(rewards) or 0.0, "level": mean([float(level) for level in named]) or 0.0}
+        return self.train_batch("proposer", choices, advantages=credit, sources={"generator": 1.0}, notes=notes)
+
+    def measure(self, ctx: Context) -> dict[str, float | None]:
+        """Measure what the proposer would choose now, and the accuracy on the easiest and the hardest level."""
+        levels, count = ctx.task.levels, ctx.batch_size
+        choices = self.sample_choices(ctx)
+        named = [c.parsed.value.level for c in choices if c.parsed.value.level in levels]
+        ends = (("hardest", levels[-1]), ("easiest", levels[0]))
+        solved = {name: ctx.ask("generator", ctx.draw_problems_at([level] * count), 2) for name, level in ends}
+        return {
+            "chosen_level": mean([float(level) for level in named]),
+            "chosen_spread": normalised_entropy(named, len(levels)),
+            "readable_choices": len(named) / len(choices) if choices else None,
+        } | {f"{name}_accuracy": mean(solutions.correct) for name, solutions in solved.items()}

@@ -1,0 +1,27 @@
+"""Find recipes by name: registered ones, or the user's own `path/to/file.py:Class` or `package.module:Class`."""
+
+from __future__ import annotations
+
+from milonga.errors import ConfigError
+from milonga.loading import load_attribute
+from milonga.systems.base import Recipe
+from milonga.systems.index import RECIPES
+
+NEEDED = ("agents", "lead", "bindings")
+"""Class attributes that a recipe of the user's own must set; the others have defaults or are only shown in listings."""
+
+
+def find_recipe(name: str) -> type[Recipe]:
+    """Return the recipe class of a name, or raise one clear ConfigError."""
+    if name in RECIPES or ":" not in name:
+        return RECIPES.get(name)
+    found, _ = load_attribute("recipe", name)
+    if not isinstance(found, type) or not issubclass(found, Recipe):
+        kind = "another class" if isinstance(found, type) else f"a value of type {type(found).__name__}"
+        raise ConfigError(f"recipe '{name}' is not a Recipe subclass, but {kind}")
+    missing = [*sorted(found.__abstractmethods__), *(needed for needed in NEEDED if not hasattr(found, needed))]
+    if missing:
+        raise ConfigError(f"recipe '{name}' does not define {' and '.join(missing)}")
+    if "name" not in vars(found):
+        found.name = name.rpartition(":")[2]
+    return found

@@ -1,0 +1,104 @@
+"""Labelled proofs: derivations of known score, a generator's proofs labelled by votes; and the audit of verifiers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from milonga.context import Context
+from milonga.evals.metrics import mean
+from milonga.systems.deepseek_math_v2.credit import LEVELS, analysis_quality, auto_label, has_majority
+from milonga.systems.deepseek_math_v2.derivations import Examination, find_flaws
+from milonga.systems.deepseek_math_v2.metrics import Finding, defect_metrics
+from milonga.systems.deepseek_math_v2.roles import Analysis, make_graded_proof
+from milonga.types import Problem, Rollout, Rollouts
+
+Labelled = list[tuple[Rollout, float]]
+
+
+def examine_proof(proof: Rollout) -> Examination:
+    """Examine a proof exactly: its flaws and its true score."""
+    return find_flaws(proof.problem, proof.parsed.value.steps, proof.parsed.value.answer)
+
+
+def true_quality(analysis: Rollout) -> float:
+    """Return the quality of an analysis by the exact rubric."""
+    said: Analysis = analysis.parsed.value
+    return analysis_quality(said.defects, said.score or 0.0, examine_proof(analysis.target).flaws)
+
+
+def make_graded_proofs(ctx: Context, problems: Sequence[Problem]) -> Labelled:
+    """Make a derivation of each problem, with equally many of each score, and the score that an expert would give it."""
+    out = []
+    for number, problem in enumerate(problems):
+        rng = ctx.rng("derivation", problem.id)
+        score = LEVELS[number % len(LEVELS)]
+        dialect = ctx.role("verifier").dialect
+        proof = make_graded_proof(ctx.task, problem, rng, score, dialect, f"{ctx.turn}/proof/{problem.id}")
+        out.append((proof, score))
+    return out
+
+
+def label_by_votes(ctx: Context, problems: Sequence[Problem], votes: tuple[int, int, int], confirm_at: float) -> Labelled:
+    """Sample proofs of the generator and label them by `n` analyses, with `m` judgements of each that found something.
+
+    See `auto_label`. Proofs without a clear vote are dropped, and counted.
+    """
+    n, m, k = votes
+    proofs = ctx.ask("generator", problems)
+    analyses = filter_readable(ctx.ask("verifier", proofs, n))
+    judged = filter_readable(ctx.ask("meta_verifier", analyses.select(lambda a: a.parsed.value.score < 1), m))
+    confirms: dict[str, list[bool]] = {}
+    for judgement in judged:
+        confirms.setdefault(judgement.target.id, []).append(judgement.parsed.value.score >= confirm_at)
+    out: Labelled = []
+    for proof in proofs:
+        mine = [a for a in analyses if a.target is proof]
+        label = auto_label([a.parsed.value.score for a in mine], [has_majority(confirms.get(a.id, [])) for a in mine], k)
+        if label is None:
+            ctx.dropped["generator: no label by votes"] += 1
+        else:
+            out.append((proof, label))
+    return out
+
+
+def filter_readable(rollouts: Rollouts) -> Rollouts:
+    """Keep the rollouts that could be parsed."""
+    return rollouts.select(lambda rollout: rollout.parsed.is_valid)
+
+
+def mean_scores(rollouts: Rollouts) -> dict[str, float]:
+    """Return target id to the mean of its parsable scores; targets without any are missing."""
+    found: dict[str, list[float]] = {}
+    for rollout in filter_readable(rollouts):
+        found.setdefault(rollout.target.id, []).append(rollout.parsed.value.score)
+    return {target: sum(scores) / len(scores) for target, scores in found.items()}
+
+
+AUDITED = (
+    *(f"verifier/{name}" for name in (*defect_metrics([]), "score_gap")),
+    "meta_verifier/accuracy",
+    "generator/proof_score",
+    "generator/over_claim",
+)
+
+
+def audit(ctx: Context, count: int, generator: bool) -> dict[str, float | None]:
+    """Compare verifier and meta-verifier with the exact truth of `count` derivations. For a generator that grades itself, also
+    measure whether it claims more than its proofs are worth, and whether the verifier scores them too high."""
+    problems = ctx.problems(count)
+    checks = ctx.ask("verifier", Rollouts(proof for proof, _ in make_graded_proofs(ctx, problems)))
+    said = [(check.parsed.value, check.parsed.is_valid, examine_proof(check.target).flaws) for check in checks]
+    found = defect_metrics([Finding(value.defects, value.score if valid else None, flaws) for value, valid, flaws in said])
+    judged = mean_scores(ctx.ask("meta_verifier", filter_readable(checks)))
+    out = {f"verifier/{name}": value for name, value in found.items()}
+    out["meta_verifier/accuracy"] = mean([judged.get(check.id) == true_quality(check) for check in filter_readable(checks)])
+    if not generator:
+        return out
+    proofs = ctx.ask("generator", problems)
+    given = mean_scores(ctx.ask("verifier", proofs))
+    flawed = filter_readable(proofs).select(lambda proof: examine_proof(proof).score < 1)
+    return out | {
+        "generator/proof_score": mean([examine_proof(proof).score for proof in proofs]),
+        "generator/over_claim": mean([proof.parsed.value.analysis.value.score == 1 for proof in flawed]),
+        "verifier/score_gap": mean([given[proof.id] - examine_proof(proof).score for proof in proofs if proof.id in given]),
+    }

@@ -1,0 +1,183 @@
+"""GAR (arXiv 2512.16917): a generator and a discriminator of slices are trained together, each against the other.
+
+The discriminator's yes or no on each slice is a dense part of the generator's reward. The discriminator is rewarded for telling
+reference slices from generated ones and for agreeing with the answer. Verdicts are averaged into one number for each rollout:
+this is a shaped outcome reward, not step-level credit (`slice_advantage` makes it that).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+from pydantic import Field
+
+from milonga.context import Context
+from milonga.credit import (
+    SliceReward,
+    StepCredit,
+    approval_rate,
+    average_step_verdicts,
+    compute_class_weights,
+    group_verdicts,
+    is_reference,
+    normalise,
+    outcome_advantages,
+)
+from milonga.credit.mixing import rms
+from milonga.patterns.imitation import make_imitation_batch, sample_demonstrations
+from milonga.patterns.outcome import outcome_rewards, sample_solutions
+from milonga.patterns.slicing import cut_slices, score_origin_logprobs, write_reference
+from milonga.roles import Dialect, Role, SliceJudge, StepSolver
+from milonga.schedule import Schedule, always, warm_up
+from milonga.systems.base import Recipe, RecipeOptions
+from milonga.systems.gar.metrics import slice_metrics, yes_rates
+from milonga.types import Rollouts, TrainBatch
+
+STYLE = "~"
+"""The mark on the steps of references with `ref_source = "gold_marked"`: a style that gives their origin away."""
+
+
+class GarOptions(RecipeOptions):
+    sft: int = Field(60, ge=0)
+    """Turns of stage 1, in which the discriminator learns from a teacher's verdicts; the paper has 500 steps."""
+    sft_slices: int = Field(128, ge=1)
+    """Slices in each of them, half of them right."""
+    slice_steps: int = Field(2, ge=1)
+    """Steps in a slice; the paper cuts at about 320 tokens."""
+    context: Literal["slice", "prefix"] = "prefix"
+    """Whether the discriminator sees the steps before the slice."""
+    analysis: bool = True
+    """Whether the teacher of stage 1 writes down what the steps should have given before its verdict."""
+    lambda1: float = Field(1.0, ge=0)
+    """Generator: weight of the answer, R_m."""
+    lambda2: float = Field(1.0, ge=0)
+    """Generator: weight of the accepted share of slices, R_s."""
+    lambda3: float = Field(1.0, ge=0)
+    """Discriminator: weight of telling reference from generated, R_d."""
+    lambda4: float = Field(0.5, ge=0)
+    """Discriminator: weight of agreeing with the answer, R_a."""
+    disc_group: int = Field(4, ge=2)
+    """Verdicts on each slice. Their share of yes is the slice's reward. They are also the group of the baseline."""
+    ref_source: Literal["gold_same_style", "gold_marked", "none"] = "gold_same_style"
+    """Reference slices: gold steps written as the generator writes, the same with a mark of style, or none and no R_d."""
+    rd: Literal["verdict", "logprob"] = "verdict"
+    """R_d by the verdict, or by the bounded log-probability of the right verdict after the same analysis. Without an analysis
+    this is equal for all verdicts on a slice, so the advantage is 0."""
+    z0_only_wrong: bool = False
+    """Generated slices count as generated only in rollouts with a wrong answer. R_d then never contradicts R_a."""
+    ra_on_reference: bool = False
+    """Whether reference slices get R_a too."""
+    normalise: Literal["sum", "per_reward"] = "sum"
+    """Generator: normalise the sum of its rewards, or each of them before they are summed."""
+    slice_advantage: bool = False
+    """Generator: slice verdicts as credit of their own steps, instead of one number for each rollout; not in the paper."""
+    frozen: bool = False
+    """Leave the discriminator as it is after stage 1."""
+
+
+class Gar(Recipe):
+    """A generator and a slice discriminator learn jointly and adversarially (GAR, arXiv 2512.16917)."""
+
+    name = "gar"
+    paradigm = "adversarial"
+    granularity = "sequence"
+    truth = "answers and reference solutions"
+    needs_steps = True
+    agents = {"generator": StepSolver, "verifier": SliceJudge}
+    lead = "generator"
+    overlap = "its judge must see the work of the generator that learns, not of older ones"
+    bindings = {
+        "own": "",
+        "lora": "",
+        "shared": "the discriminator is paid for recognising what the generator wrote: with one set of weights, itself",
+    }
+    Options = GarOptions
+    options: GarOptions
+    measures = tuple(slice_metrics(Rollouts([])))
+    # A z-score would give all slices equal weight and so undo lambda3 and lambda4: only the order of two rewards would be left.
+    defaults = {"policies": {"verifier": {"lr": 3e-4, "objective": {"advantage": "centre"}}}}
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.needs_steps = self.options.sft > 0 or self.options.ref_source != "none"
+
+    def roles(self, dialect: Dialect) -> dict[str, Role]:
+        o = self.options
+        return {"generator": StepSolver(dialect), "verifier": SliceJudge(dialect, o.slice_steps, o.context, o.analysis)}
+
+    def schedule(self) -> Schedule:
+        return warm_up("verifier", self.options.sft) + always("generator")
+
+    def rollout(self, ctx: Context) -> Rollouts:
+        """Stage 1: a teacher's verdicts. Stage 2: the generator's rollouts, and verdicts on slices of these and references."""
+        if ctx.learner == "verifier":
+            return sample_demonstrations(ctx, "verifier", self.options.sft_slices)
+        solutions = sample_solutions(ctx, "generator", self.objectives["generator"], self.rollouts)
+        return Rollouts([*solutions, *self.sample_verdicts(ctx, solutions, self.options.disc_group)])
+
+    def sample_verdicts(self, ctx: Context, solutions: Rollouts, n: int) -> Rollouts:
+        """Sample `n` verdicts on every slice of the solutions, and of one reference for each problem."""
+        problems = {t.problem.id: t.problem for t in solutions}.values() if self.options.ref_source != "none" else ()
+        marked = STYLE if self.options.ref_source == "gold_marked" else ""
+        return ctx.ask("verifier", cut_slices(ctx, [*solutions, *(write_reference(ctx, p, marked) for p in problems)]), n)
+
+    def credit(self, ctx: Context, rollouts: Rollouts) -> list[TrainBatch]:
+        """Make the train batches of both players, which learn in the same turn, each with its own groups."""
+        if ctx.learner == "verifier":
+            return [make_imitation_batch(self, "verifier", rollouts)]
+        solutions = rollouts.of("generator")
+        verdicts = rollouts.of("verifier")
+        train_batches = [self.credit_generator(ctx, solutions, verdicts)]
+        return train_batches if self.options.frozen else [*train_batches, self.credit_verifier(ctx, verdicts)]
+
+    def credit_generator(self, ctx: Context, solutions: Rollouts, verdicts: Rollouts) -> TrainBatch:
+        """Make the generator's train batch: R_rea = lambda1 * R_m + lambda2 * R_s, with the problem's rollouts as baseline."""
+        o, objective, groups = self.options, self.objectives["generator"], solutions.problem_ids
+        said = group_verdicts(verdicts)
+        answers = outcome_rewards(ctx, solutions, objective)
+        approved = np.array([approval_rate(said.get(t.id, [])) for t in solutions]) + 0 * answers  # unknown stays unknown
+        penalties = ctx.compute_kl_penalties(solutions, objective)
+        if o.normalise == "sum" and not o.slice_advantage:
+            total = o.lambda1 * answers + o.lambda2 * approved
+            credit = outcome_advantages(total, solutions, groups, objective, penalties)
+        else:
+            first = outcome_advantages(answers, solutions, groups, objective, penalties)
+            second = outcome_advantages(approved, solutions, groups, objective)
+            if o.slice_advantage:
+                known = [said.get(t.id, []) if not np.isnan(a) else [] for t, a in zip(solutions, answers, strict=True)]
+                votes = [average_step_verdicts(slices, t, o.slice_steps) for slices, t in zip(known, solutions, strict=True)]
+                second = StepCredit().advantages(votes, solutions, groups, objective)
+            credit = [o.lambda1 * a + o.lambda2 * b for a, b in zip(first, second, strict=True)]
+        parts = [rms([w * normalise(r, groups, "centre")]) for w, r in ((o.lambda1, answers), (o.lambda2, approved))]
+        share = parts[1] / sum(parts) if sum(parts) else 0.0
+        notes = {"approved": float(np.nanmean(approved)), "approval_share": share}
+        sources = {"answers": 1 - share, "verifier": share}
+        return self.train_batch("generator", solutions, advantages=credit, sources=sources, notes=notes)
+
+    def credit_verifier(self, ctx: Context, verdicts: Rollouts) -> TrainBatch:
+        """Make the discriminator's train batch: R_dis = lambda3 * R_d + lambda4 * R_a, with a baseline over the verdicts on one
+        slice. Weights balance reference and generated slices."""
+        o, objective = self.options, self.objectives["verifier"]
+        reward = SliceReward(o.lambda3 * (o.ref_source != "none"), o.lambda4, o.z0_only_wrong, o.ra_on_reference)
+        sure = score_origin_logprobs(ctx, verdicts) if o.rd == "logprob" else {}
+        origins = [is_reference(v.target) for v in verdicts]
+        rewards = [
+            reward(v.parsed.value.final, origin, v.target.correct, sure.get(v.id))
+            for v, origin in zip(verdicts, origins, strict=True)
+        ]
+        penalties = ctx.compute_kl_penalties(verdicts, objective)
+        credit = outcome_advantages(np.array(rewards), verdicts, verdicts.target_ids, objective, penalties)
+        share = o.lambda3 / (o.lambda3 + o.lambda4) if o.lambda3 + o.lambda4 and o.ref_source != "none" else 0.0
+        return self.train_batch(
+            "verifier",
+            verdicts,
+            advantages=credit,
+            weights=compute_class_weights([float(origin) for origin in origins]),
+            sources={"demonstrations": share, "answers": 1 - share},
+            notes={key: rate for key, rate in yes_rates(verdicts).items() if rate is not None},
+        )
+
+    def measure(self, ctx: Context) -> dict[str, float | None]:
+        """Measure the discriminator on slices of the current generator, against their exact labels."""
+        return slice_metrics(self.sample_verdicts(ctx, ctx.ask("generator", ctx.problems(), self.rollouts), 1))

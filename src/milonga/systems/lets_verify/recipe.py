@@ -1,0 +1,69 @@
+"""Let's Verify Step by Step (arXiv 2305.20050): a verifier that learns the truth of each step ranks solutions better than one
+that learns only whether the answer is right; and labels go further when convincing wrong solutions are labelled."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field
+
+from milonga.context import Context
+from milonga.credit import select_convincing_wrong
+from milonga.patterns.value_head import Labelled, Scoring, ScoringOptions, exact_labels
+from milonga.roles.scorer import Aggregate
+from milonga.types import Rollout, Rollouts
+
+
+class LetsVerifyOptions(ScoringOptions):
+    labels: Literal["process", "outcome"] = "process"
+    """process: the truth of each step, up to the first error. outcome: whether the answer is right, at the last token."""
+    stop_at_error: bool = True
+    """Whether labelling stops at the first error. What comes after it was never labelled in the paper."""
+    label_budget: int = Field(4, ge=1)
+    """How many of a problem's rollouts in the turn are labelled."""
+    convincing_fraction: float = Field(0.8, ge=0, le=1)
+    """Share of them that are convincing wrong answers: those with the highest verifier scores. The others are uniform."""
+
+
+class LetsVerify(Scoring):
+    """Each turn is a round: sample, choose by the present verifier, label, learn from all rounds (arXiv 2305.20050)."""
+
+    name = "lets_verify"
+    truth = "steps"
+    needs_steps = True
+    only_sampled = ("generator",)
+    Options = LetsVerifyOptions
+    options: LetsVerifyOptions
+
+    def __init__(self, *settings: Any) -> None:
+        super().__init__(*settings)
+        self.needs_steps = self.options.labels == "process"
+
+    @property
+    def default_aggregate(self) -> Aggregate:
+        return "product" if self.options.labels == "process" else "last"
+
+    def label(self, ctx: Context, solutions: Rollouts) -> list[Labelled]:
+        return [self.label_solution(solution) for solution in self.select_solutions(ctx, solutions)]
+
+    def select_solutions(self, ctx: Context, solutions: Rollouts) -> Rollouts:
+        """Select the solutions to label: convincing wrong ones and uniform others. All of them where the budget suffices."""
+        if self.options.label_budget >= self.rollouts:
+            return solutions
+        scores = [0.0] * len(solutions)
+        if self.options.convincing_fraction:
+            found = {check.target.id: check.parsed.value.rank for check in ctx.judge("verifier", solutions)}
+            scores = [found.get(solution.id, 0.0) for solution in solutions]
+        rng = ctx.rng("uniform")
+        budget, share = self.options.label_budget, self.options.convincing_fraction
+        rows = select_convincing_wrong(scores, solutions.correct, solutions.problem_ids, budget, share, rng)
+        return Rollouts(solutions[row] for row in rows)
+
+    def label_solution(self, solution: Rollout) -> Labelled:
+        """Label a solution by its outcome, or by the truth of each step."""
+        if self.options.labels == "outcome":
+            return Labelled(solution, end=solution.correct)
+        return Labelled(solution, exact_labels(solution, self.options.stop_at_error))
+
+    def sources(self) -> dict[str, float]:
+        return {"steps": 1.0} if self.options.labels == "process" else {"answers": 1.0}

@@ -1,0 +1,195 @@
+"""MARS (arXiv 2510.04935): a planner that reasons and asks (System 2), and a reader that condenses what comes back (System 1).
+
+Both are rewarded by the same final answer, each on its own tokens. The reader's rows are its notes on each bin of documents;
+they are normalised among each other, and then balanced to the planner's count. A good summary as such has no reward.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+from pydantic import Field
+
+from milonga.context import Context
+from milonga.credit import mixed, spread
+from milonga.errors import ConfigError
+from milonga.evals.metrics import mean
+from milonga.patterns.conversation import list_turns
+from milonga.patterns.imitation import make_imitation_batch
+from milonga.roles import Dialect, Role
+from milonga.schedule import Phase, Schedule
+from milonga.systems.base import Recipe, RecipeOptions, merge_train_batches
+from milonga.systems.mars.credit import Balance, Norm, Std, balance_groups, standard_scores, trajectory_weights
+from milonga.systems.mars.research import PLANNER, READER, Desk, get_reader, is_request, map_turns_to_ends
+from milonga.systems.mars.roles import PURPOSES, Planner, Reader, make_document_bin
+from milonga.types import Floats, Rollout, Rollouts, TrainBatch
+
+FORMAT = "format"
+AGENTS = (PLANNER, READER)
+
+
+class MarsOptions(RecipeOptions):
+    formats: int = Field(16, ge=0)
+    """Turns of imitating a noisy teacher as both agents, before RL; 0 for models that know the format."""
+    format_lines: int = Field(64, ge=2)
+    """Demonstrated requests in each of them, and as many solutions."""
+    format_notes: int = Field(256, ge=2)
+    """Requests in each of them with demonstrated notes; learning to read takes more examples than learning to ask."""
+    noise: float = Field(0.3, ge=0, le=1)
+    """Share of the teacher's solutions with a wrong step."""
+    slip: float = Field(0.2, ge=0, le=1)
+    """Share of its notes with a letter lost."""
+    calls: int = Field(1, ge=1)
+    """How often a planner may ask for documents."""
+    bin: int = Field(24, ge=1)
+    """Maximum document tokens that are read at once; a longer document is cut, and counted as dropped."""
+    s1_norm: Norm = "sample"
+    """Normalisation of the reader's rewards within a question: over all its rows, or with each trajectory counted once."""
+    s1_balance: Balance = "weight"
+    """How the reader's rows are balanced to the planner's count: by weights, by uniform sampling, by sampling in proportion to
+    the absolute advantage, or not at all."""
+    std: Std = "population"
+    """Which standard deviation divides the rewards of both."""
+    train: Literal["both", "planner", "reader"] = "both"
+    """Who learns; the other agent is not trained after the format phase."""
+    measured: int = Field(64, ge=1)
+    """Held-out trajectories in an evaluation."""
+
+
+class Mars(Recipe):
+    """A planner and the reader of its documents learn from one final answer (MARS, arXiv 2510.04935)."""
+
+    name = "mars"
+    paradigm = "cooperative"
+    granularity = "sequence"
+    truth = "answers"
+    agents = {PLANNER: Planner, READER: Reader}
+    lead = PLANNER
+    tasks = ("haystack",)
+    bindings = {"own": "", "lora": "", "shared": ""}
+    Options = MarsOptions
+    options: MarsOptions
+    defaults = {"binding": "shared", "task": {"name": "haystack"}}
+    measures = (
+        *(f"generator/{what}" for what in ("accuracy", "sound_accuracy", "calls", "no_call", "blank_accuracy")),
+        *(f"reader/{what}" for what in ("exact", "ignores_purpose")),
+    )
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.needs_demonstrations = self.options.formats > 0
+        self.desk = Desk(self.options.bin, self.options.calls)
+        self.shared = len(set(self.policies.values())) == 1
+        if self.options.train != "both" and self.shared:
+            raise ConfigError(f"options.train = '{self.options.train}' leaves the other as it was, but both share one model")
+        for agent, objective in self.objectives.items():
+            if objective.advantage != "zscore":
+                raise ConfigError(
+                    f"policies.{agent}.objective.advantage: mars divides by its own rule (options.std); use zscore"
+                )
+
+    def roles(self, dialect: Dialect) -> dict[str, Role]:
+        return {PLANNER: Planner(dialect, self.options.noise), READER: Reader(dialect)}
+
+    def schedule(self) -> Schedule:
+        return Schedule((Phase(PLANNER, self.options.formats, name=FORMAT),), (Phase(PLANNER, 1),))
+
+    def rollout(self, ctx: Context) -> Rollouts:
+        """Sample trajectories: conversations of the planner, and the reader's notes that went into them."""
+        o = self.options
+        if ctx.phase == FORMAT:
+            return self.desk.write_demonstrations(ctx, o.format_lines, o.format_notes, o.slip)
+        return self.desk.research(ctx, ctx.problems(), self.rollouts)
+
+    def credit(self, ctx: Context, rollouts: Rollouts) -> list[TrainBatch]:
+        """Make train batches with a trajectory's reward for all its rows. One batch where both agents share a model, as the
+        paper sums their losses."""
+        by_agent = {agent: rollouts.of(agent) for agent in AGENTS}  # type: ignore[misc]
+        if ctx.phase == FORMAT:
+            return self.credit_imitation(by_agent)
+        talks = by_agent[PLANNER]
+        ended = map_turns_to_ends(talks)
+        notes = by_agent[READER].select(lambda note: get_asker(note).id in ended)
+        train_batches = {PLANNER: self.credit_planner(ctx, talks), READER: self.credit_reader(ctx, notes, ended)}
+        if self.shared:
+            return [merge_train_batches(train_batches[PLANNER], train_batches[READER])]
+        learners = {"both": AGENTS, "planner": (PLANNER,), "reader": (READER,)}[self.options.train]
+        return [train_batches[agent] for agent in learners if len(train_batches[agent].rollouts)]
+
+    def credit_imitation(self, by_agent: dict[str, Rollouts]) -> list[TrainBatch]:
+        if self.shared:
+            return [make_imitation_batch(self, PLANNER, Rollouts(rollout for rows in by_agent.values() for rollout in rows))]
+        return [make_imitation_batch(self, agent, by_agent[agent]) for agent in AGENTS]
+
+    def credit_planner(self, ctx: Context, talks: Rollouts) -> TrainBatch:
+        """Make the planner's train batch: each conversation by its answer. The reader's notes in it are not trained."""
+        rewards = self.subtract_kl(ctx, PLANNER, talks, talks.correct)
+        credit = spread(standard_scores(rewards, talks.problem_ids, std=self.options.std), talks)
+        calls = [float(len(list_requests(talk))) for talk in talks]
+        notes = {
+            "reward": mean(talks.correct) or 0.0,
+            "usable": mean(mixed(talks.correct, talks.problem_ids)) or 0.0,
+            "calls": mean(calls) or 0.0,
+            "no_call": mean([count == 0 for count in calls]) or 0.0,
+        }
+        weights = [1.0] * len(talks)
+        return self.train_batch(PLANNER, talks, advantages=credit, weights=weights, sources={"answers": 1.0}, notes=notes)
+
+    def credit_reader(self, ctx: Context, notes: Rollouts, ended: dict[str, Rollout]) -> TrainBatch:
+        """Make the reader's train batch: advantages over all notes on a question, then balanced to its trajectory count."""
+        o, ends = self.options, [ended[get_asker(note).id] for note in notes]
+        earned = np.array([end.correct for end in ends])
+        once = trajectory_weights([end.id for end in ends])
+        rewards = self.subtract_kl(ctx, READER, notes, earned)
+        scores = standard_scores(rewards, notes.problem_ids, once if o.s1_norm == "trajectory" else None, o.std)
+        rng = ctx.rng("balance")
+        weights = balance_groups(scores, notes.problem_ids, self.rollouts, o.s1_balance, rng)
+        figures = {
+            "reader_mean_sample": mean(earned) or 0.0,
+            "reader_mean_trajectory": float((once * earned).sum() / once.sum()) if len(notes) else 0.0,
+            "reader_samples": float(len(notes)),
+        }
+        credit = spread(scores, notes)
+        return self.train_batch(READER, notes, advantages=credit, weights=weights, sources={"answers": 1.0}, notes=figures)
+
+    def subtract_kl(self, ctx: Context, agent: str, rows: Rollouts, rewards: Floats) -> Floats:
+        """Subtract the summed KL penalty from the rewards, for objectives that have the KL in the reward."""
+        costs = ctx.compute_kl_penalties(rows, self.objectives[agent])
+        return rewards if costs is None else rewards - np.array([cost.sum() for cost in costs])
+
+    def measure(self, ctx: Context) -> dict[str, float | None]:
+        """Measure accuracy, exact notes of the reader, whether it ignores its purpose, and accuracy without documents."""
+        problems = ctx.problems(self.options.measured)
+        rollouts = self.desk.research(ctx, problems)
+        talks, notes = (rollouts.of(agent) for agent in AGENTS)  # type: ignore[misc]
+        role, calls = get_reader(ctx), [float(len(list_requests(talk))) for talk in talks]
+        other = ctx.ask(READER, Rollouts(swap_purpose(note.target) for note in notes))
+        same = [text.text == role.write_exact_note(note.target) for text, note in zip(other, notes, strict=True)]
+        blank = self.desk.research(ctx, problems, blank=True).of(PLANNER)
+        sound = [bool(talk.grade and talk.grade.is_sound) for talk in talks]
+        return {
+            "generator/accuracy": mean(talks.correct),
+            "generator/sound_accuracy": mean(sound),
+            "generator/calls": mean(calls),
+            "generator/no_call": mean([count == 0 for count in calls]),
+            "generator/blank_accuracy": mean(blank.correct),
+            "reader/exact": mean([note.text == role.write_exact_note(note.target) for note in notes]),
+            "reader/ignores_purpose": mean(same),
+        }
+
+
+def get_asker(note: Rollout) -> Rollout:
+    """Return the planner's conversation at the request that a note was written for."""
+    return note.target.target
+
+
+def list_requests(talk: Rollout) -> list[Rollout]:
+    """Return the turns of a conversation in which the planner asked for documents."""
+    return [turn for turn in list_turns(talk) if is_request(turn)]
+
+
+def swap_purpose(bin: Rollout) -> Rollout:
+    """Return the same documents with the other purpose."""
+    other = PURPOSES[1 - PURPOSES.index(bin.parsed.value)]
+    return make_document_bin(bin.target, 0, bin.text.split("\n"), other)

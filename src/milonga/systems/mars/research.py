@@ -1,0 +1,118 @@
+"""Research loop that recipes share: a planner requests documents, a reader condenses them bin by bin, the planner goes on.
+
+Invariant: what the reader wrote is context in the planner's conversation, and trained in the reader's own rows alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from milonga.context import Context
+from milonga.patterns.conversation import filter_comparable, list_turns
+from milonga.patterns.imitation import sample_demonstrations
+from milonga.systems.mars.packing import pack_first_fit
+from milonga.systems.mars.roles import LETTERS, Planner, Reader, Request, make_document_bin
+from milonga.tasks.haystack import extract_thread, parse_documents
+from milonga.types import Problem, Rollout, Rollouts
+
+PLANNER, READER = "generator", "reader"
+
+
+@dataclass(frozen=True)
+class Desk:
+    """Limits of the research loop: `room` is the most tokens of a bin, `calls` the most requests of a planner."""
+
+    room: int
+    calls: int
+
+    def pack_documents(self, ctx: Context, talk: Rollout, documents: Mapping[str, str]) -> list[Rollout]:
+        """Pack the requested documents that exist into bins. A document longer than a bin is truncated, and the lost tokens are
+        counted."""
+        asked: Request = talk.parsed.value
+        policy = ctx.policy(READER)
+        found = [documents[name] for name in asked.names if name in documents]
+        written = [ctx.engine.encode_completion(policy, text, end=False) for text in found]
+        for at, one in enumerate(written):
+            if len(one.ids) > self.room:
+                ctx.dropped[f"{READER}: tokens of documents longer than a bin"] += len(one.ids) - self.room
+                found[at] = found[at][: int(one.ends[self.room - 1])]
+        places = pack_first_fit([min(self.room, len(one.ids)) for one in written], self.room)
+        return [make_document_bin(talk, n, [found[at] for at in place], asked.purpose) for n, place in enumerate(places)]
+
+    def research(self, ctx: Context, problems: Sequence[Problem], n: int = 1, blank: bool = False) -> Rollouts:
+        """Sample `n` trajectories of each problem: the planner's conversations, and what the reader wrote for them.
+
+        With `blank` all documents are empty: an answer that is right nevertheless was not read.
+        """
+        done: list[Rollout] = []
+        notes: list[Rollout] = []
+        lines: dict[str, list[str]] = {}
+        with ctx.cache_conversations():
+            talks = ctx.ask(PLANNER, problems, n)
+            for _ in range(self.calls):
+                done += [talk for talk in talks if not is_request(talk)]
+                asking = talks.select(is_request)
+                found = {talk.id: parse_documents(talk.problem.text) for talk in asking}
+                if blank:
+                    found = {id: dict.fromkeys(documents, "") for id, documents in found.items()}
+                bins = [one for talk in asking for one in self.pack_documents(ctx, talk, found[talk.id])]
+                read = ctx.ask(READER, Rollouts(bins))
+                notes += list(read)
+                talks = self.reply_with_notes(ctx, asking, read, lines)
+        ended = Rollouts([*done, *talks])
+        return Rollouts([*(filter_comparable(ended) if n > 1 else ended), *notes])
+
+    def reply_with_notes(self, ctx: Context, asking: Rollouts, read: Rollouts, lines: dict[str, list[str]]) -> Rollouts:
+        """Sample the planner's next turns, after a message with what all its documents say so far."""
+        for talk in asking:
+            new = [line for note in read if note.target.target is talk for line in note.parsed.value.lines]
+            lines[talk.id] = [*(lines[talk.target.id] if talk.targets else []), *new]
+        said = [get_planner(ctx).render_notes(talk.problem, lines[talk.id]) for talk in asking]
+        return ctx.reply(PLANNER, asking, said, speaker=READER)
+
+    def write_demonstrations(self, ctx: Context, plans: int, all_parsed: int, slip: float) -> Rollouts:
+        """Return rollouts of a noisy teacher in all three places: a request, what the documents say, and the solution.
+
+        `plans` is the number of requests and solutions, `readings` the number of requests with notes: reading takes more
+        examples than asking.
+        """
+        requests = sample_demonstrations(ctx, PLANNER, plans)
+        asked = Rollouts([*requests, *sample_demonstrations(ctx, PLANNER, max(0, all_parsed - plans))])[:all_parsed]
+        bins = Rollouts(one for talk in asked for one in self.pack_documents(ctx, talk, parse_documents(talk.problem.text)))
+        rngs = [ctx.rng("reading", one.id) for one in bins]
+        notes = ctx.write(
+            READER, bins, [get_reader(ctx).write_noisy_note(one, slip, rng) for one, rng in zip(bins, rngs, strict=True)]
+        )
+        said, texts = [], []
+        for talk in requests:
+            wanted, documents = talk.parsed.value, parse_documents(talk.problem.text)
+            threads = [extract_thread(documents[name], wanted.purpose == LETTERS) for name in wanted.names]
+            said.append(get_planner(ctx).render_notes(talk.problem, threads))
+            rng = ctx.rng("solution", talk.problem.id)
+            texts.append(get_planner(ctx).solver.demonstrate(ctx.task, talk.problem, rng)[1])
+        return Rollouts([*requests, *ctx.write_reply(PLANNER, requests, said, texts), *notes])
+
+
+def get_planner(ctx: Context) -> Planner:
+    """Return the planner's role."""
+    role = ctx.role(PLANNER)
+    assert isinstance(role, Planner)
+    return role
+
+
+def get_reader(ctx: Context) -> Reader:
+    """Return the reader's role."""
+    role = ctx.role(READER)
+    assert isinstance(role, Reader)
+    return role
+
+
+def is_request(talk: Rollout) -> bool:
+    """Whether the last turn is a request that can be parsed."""
+    return isinstance(talk.parsed.value, Request) and talk.parsed.is_valid
+
+
+def map_turns_to_ends(talks: Rollouts) -> dict[str, Rollout]:
+    """Map the id of the conversation after each of its turns to the finished conversation."""
+    return {turn.id: talk for talk in talks for turn in list_turns(talk)}

@@ -1,0 +1,86 @@
+"""Training data from search trees: what is kept of a tree as plain data in the checkpoint, and the rows made of it later."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from milonga.context import Context
+from milonga.patterns.preference_pairs import Pair, align_pairs
+from milonga.patterns.value_head import Labelled, build_value_rows
+from milonga.randomness import key64
+from milonga.systems.rstar_math.trees import Node, collect_step_pairs, iterate_paths
+from milonga.types import Floats, Problem, Rollout, Rollouts
+
+Harvest = dict[str, Any]
+"""The data of one tree: see `harvest`."""
+HELD_OUT = 8
+"""One of this many problems is held out from the preference model, to measure it."""
+
+
+def harvest_tree(root: Node, index: int, margin: float, edits: int) -> Harvest:
+    """Convert a tree to plain data: its complete solutions with the q of their steps, and its step pairs with the reason.
+
+    `index` finds the problem again.
+    """
+    found = [way[1:] for way in iterate_paths(root) if way[-1].rollout.parsed.value.answer is not None]
+    pairs = collect_step_pairs(root, margin, edits)
+    return {
+        "index": index,
+        "problem": root.rollout.problem.id,
+        "text": root.rollout.problem.text,
+        "solutions": [[way[-1].rollout.text, way[-1].right, [node.q for node in way]] for way in found],
+        "pairs": [[pair.winner.rollout.text, pair.loser.rollout.text, pair.weight, pair.reason] for pair in pairs],
+    }
+
+
+def is_held_out(tree: Harvest) -> bool:
+    """Return whether the tree's problem is held out from training, by a hash of its text."""
+    return key64("held out", tree["text"]) % HELD_OUT == 0
+
+
+def make_pair_rows(ctx: Context, trees: Sequence[Harvest]) -> tuple[Rollouts, list[float], list[str]]:
+    """Return winner and loser of each pair as neighbouring rows in the verifier's tokens, the weight of each row, and the
+    reason of each pair.
+
+    A pair that occurs in several trees counts once.
+    """
+    found = {(tree["text"], won, lost): (tree, weight, why) for tree in trees for won, lost, weight, why in tree["pairs"]}
+    pairs: list[Pair] = []
+    for number, ((_, won, lost), (tree, _, _)) in enumerate(found.items()):
+        name = f"{tree['problem']}/{number}"
+        pairs.append((name, rebuild_solution(ctx, tree, won, f"{name}/won"), rebuild_solution(ctx, tree, lost, f"{name}/lost")))
+    sides = [one for _, *both in pairs for one in both]
+    rows, kept = align_pairs(ctx.write("verifier", sides, [one.text for one in sides]), pairs)
+    told = {name: (weight, why) for (name, _, _), (_, weight, why) in zip(pairs, found.values(), strict=True)}
+    return rows, [told[name][0] for name, _, _ in kept for _ in range(2)], [told[name][1] for name, _, _ in kept]
+
+
+def record_pair_rows(ctx: Context, trees: Sequence[Harvest]) -> tuple[Rollouts, list[float]]:
+    """Return the rows and weights of `pair_rows`, and record each pair with its reason in the run folder."""
+    rows, weights, reasons = make_pair_rows(ctx, trees)
+    for winner, loser, reason in zip(rows[::2], rows[1::2], reasons, strict=True):
+        ctx.add_preference(winner, loser, reason)
+    return rows, weights
+
+
+def make_value_rows(ctx: Context, trees: Sequence[Harvest], of_outcomes: bool) -> tuple[Rollouts, list[Floats]]:
+    """Return the solutions with value-head targets: the q of each step scaled to [0, 1], or only the outcome.
+
+    targets: one float array per row, aligned with its ids; NaN where there is no target.
+    """
+    labelled = []
+    for tree in trees:
+        for number, (text, right, qs) in enumerate(tree["solutions"]):
+            *steps, end = [(q + 1) / 2 for q in qs]
+            solution = rebuild_solution(ctx, tree, text, f"{tree['problem']}/{number}")
+            labelled.append(Labelled(solution, (), float(right)) if of_outcomes else Labelled(solution, steps, end))
+    return build_value_rows(ctx, labelled)
+
+
+def rebuild_solution(ctx: Context, tree: Harvest, text: str, id: str) -> Rollout:
+    """Rebuild a solution, or a prefix of one, from its text. A prefix without an answer has finish "length"."""
+    parsed = ctx.role("generator").parse(text, None)
+    rollout = Rollout.from_text(id, "generator", Problem(tree["problem"], tree["text"], ""), text, parsed)
+    return replace(rollout, finish="length" if parsed.value.answer is None else "eos")

@@ -1,0 +1,220 @@
+"""rStar-Math (arXiv 2501.04519): a policy and a process preference model improve each other by tree search, in rounds.
+
+In each round the policy searches trees of checked steps, and the answers at their ends give a value to each step. Steps with
+high values are preferred to siblings with low ones, and the preference model is trained on these pairs from scratch. The policy
+is trained on the best solutions, from its start again. From the third round on the preference model guides the search.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Literal
+
+from pydantic import Field
+
+from milonga.context import Context
+from milonga.credit import select_best_solutions, term_weights
+from milonga.evals.metrics import mean
+from milonga.roles import Dialect, Role, StepScorer, StepSolver
+from milonga.roles.scorer import Aggregate
+from milonga.schedule import Action, Phase, Schedule
+from milonga.systems.base import Recipe
+from milonga.systems.rstar_math.data import (
+    Harvest,
+    harvest_tree,
+    is_held_out,
+    make_pair_rows,
+    make_value_rows,
+    record_pair_rows,
+)
+from milonga.systems.rstar_math.search import (
+    Search,
+    SearchOptions,
+    corrupt_answer_keys,
+    make_roots,
+    run_simulations,
+    score_nodes,
+    select_best_end,
+)
+from milonga.systems.rstar_math.trees import iterate_paths
+from milonga.types import Rollouts, TrainBatch
+
+
+class RstarMathOptions(SearchOptions):
+    searches: int = Field(4, ge=1)
+    """Turns of search in a round, each over batch.problems new problems; then both learn, once. N turns are N rounds."""
+    more: int = Field(0, ge=0)
+    """Further walks where none has arrived at the right answer, from `guided` on."""
+    top: int = Field(2, ge=1)
+    """Right solutions of a problem that the policy learns."""
+    pick: Literal["q", "random"] = "q"
+    """Which: those with the highest mean Q of their steps (the lowest Q decides among equals), or any."""
+    solved_min: float = Field(0.0, ge=0, le=1)
+    """Least share of right ones among a problem's solutions; the paper has 0.5 where the answer key is doubtful."""
+    margin: float = Field(0.5, ge=0)
+    """Least difference of Q between the two steps of a pair."""
+    edits: int = Field(1, ge=1)
+    """Least number of characters in which they differ; the public code has 20, more than a step of the embedded tasks."""
+    guided: int = Field(3, ge=1)
+    """The first round in which the preference model gives each new step its first visit."""
+    min_accuracy: float = Field(0.65, ge=0, le=1)
+    """Least accuracy on held-out pairs without which it does not."""
+    restart: Literal["base", "continue"] = "base"
+    """Where the preference model of a round starts; the policy always starts from the base model."""
+    aggregate: Aggregate = "min"
+    """How a solution's score follows from those of its steps. A model of outcomes (value_bce) is asked at the end alone."""
+    wrong_keys: float = Field(0.0, ge=0, le=1)
+    """Share of the problems searched whose answer key is another problem's, to see what that does."""
+    measured: int = Field(32, ge=1)
+    """Held-out problems that are searched without their answers at every evaluation."""
+
+
+class RstarMath(Recipe):
+    """Tree search, preferences among sibling steps, both models anew in rounds (rStar-Math, arXiv 2501.04519)."""
+
+    name = "rstar_math"
+    paradigm = "self-improvement"
+    granularity = "step"
+    truth = "answers"
+    agents = {"generator": StepSolver, "verifier": StepScorer}
+    lead = "generator"
+    overlap = "its search is guided by scores, and its rounds build on those before"
+    bindings = {
+        "own": "",
+        "lora": "",
+        "shared": "the preference model has a value head, and both start anew each round on different data",
+    }
+    learns = {"generator": ("cross_entropy",), "verifier": ("bradley_terry", "value_mse", "value_bce")}
+    measures = ("search/accuracy", "search/reached")
+    defaults = {
+        "policies": {
+            "generator": {"objective": {"preset": "cross_entropy"}, "lr": 2e-4, "epochs": 2, "minibatches": 4},
+            "verifier": {"objective": {"preset": "bradley_terry"}, "lr": 2e-4, "minibatches": 8},
+        },
+        "batch": {"rollouts": 16},
+    }
+    Options = RstarMathOptions
+    options: RstarMathOptions
+
+    def __init__(self, *settings: Any) -> None:
+        super().__init__(*settings)
+        self.state = {"round": 1, "searched": [], "learned": False, "accuracy": 0.0}
+
+    @property
+    def is_outcome_model(self) -> bool:
+        """Whether the verifier is an outcome model: its loss is on the whole solution alone."""
+        return self.objectives["verifier"].kind == "value_bce"
+
+    def roles(self, dialect: Dialect) -> dict[str, Role]:
+        how: Aggregate = "last" if self.is_outcome_model else self.options.aggregate
+        return {"generator": StepSolver(dialect), "verifier": StepScorer(dialect, how)}
+
+    def schedule(self) -> Schedule:
+        """Search, then train both. What the search found stays in the state until then: a round resumes at any of its turns."""
+        anew = {agent: (Action("reset", policy),) for agent, policy in self.policies.items()}
+        search = Phase("verifier", self.options.searches, name="search")
+        model = Phase("verifier", 1, enter=anew["verifier"] if self.options.restart == "base" else (), name="learn")
+        return Schedule((), (search, model, Phase("generator", 1, enter=anew["generator"])))
+
+    def rollout(self, ctx: Context) -> Rollouts:
+        if ctx.phase == "search":
+            return self.search(ctx)
+        return Rollouts([]) if ctx.learner == "verifier" else self.write_solutions(ctx)
+
+    def credit(self, ctx: Context, rollouts: Rollouts) -> Iterator[TrainBatch]:
+        if ctx.phase == "search":
+            return
+        if ctx.learner == "generator":
+            if len(rollouts):
+                yield self.credit_policy(ctx, rollouts)
+            self.state["learned"] = True
+            return
+        train_batch = self.credit_pairs(ctx) if self.objectives["verifier"].kind == "bradley_terry" else self.credit_values(ctx)
+        if len(train_batch.rollouts):
+            yield train_batch
+        self.state["accuracy"] = self.held_out_accuracy(ctx)
+
+    def search(self, ctx: Context) -> Rollouts:
+        """Search trees over new problems and keep what both models will learn from. Returns the solutions that were reached."""
+        o, state = self.options, self.state
+        if state["learned"]:
+            state |= {"round": state["round"] + 1, "searched": [], "learned": False}
+        first = ctx.start + ctx.drawn
+        problems = ctx.problems()
+        places = {problem.id: first + number for number, problem in enumerate(problems)}
+        late = state["round"] >= o.guided
+        search = self.make_search(ctx, guided=late and state["accuracy"] >= o.min_accuracy)
+        roots = make_roots(ctx, corrupt_answer_keys(ctx, problems, o.wrong_keys))
+        run_simulations(ctx, roots, self.rollouts, search)
+        if late and o.more:
+            run_simulations(ctx, [root for root in roots if not root.rights], o.more, search)
+        state["searched"] = state["searched"] + [
+            harvest_tree(r, places[r.rollout.problem.id], o.margin, o.edits) for r in roots
+        ]
+        return Rollouts(way[-1].rollout for root in roots for way in iterate_paths(root))
+
+    def make_search(self, ctx: Context, guided: bool, blind: bool = False) -> Search:
+        """Make the search settings. An outcome model gives no value to an unfinished solution, and so cannot guide."""
+        guided = guided and not self.is_outcome_model
+        values = (lambda nodes: score_nodes(ctx, nodes)) if guided or blind else None
+        return Search(self.options, values, guided, blind)
+
+    def write_solutions(self, ctx: Context) -> Rollouts:
+        """Write all solutions that the round's searches reached as rollouts of the policy."""
+        task, searched = ctx.task, self.state["searched"]
+        found = [(task.problem(ctx.split, tree["index"]), text) for tree in searched for text, _, _ in tree["solutions"]]
+        return ctx.write("generator", [problem for problem, _ in found], [text for _, text in found])
+
+    def credit_policy(self, ctx: Context, solutions: Rollouts) -> TrainBatch:
+        """Cross-entropy on the best right solutions of each problem; the others weigh nothing."""
+        trees = self.state["searched"]
+        o = self.options
+        rng = ctx.rng("pick") if o.pick == "random" else None
+        chosen_of = {t["problem"]: select_best_solutions(t["solutions"], o.top, o.solved_min, rng) for t in trees}
+        chosen = [float(t.text in chosen_of[t.problem.id]) for t in solutions]
+        weights = term_weights(["best"] * len(solutions), {"best": 1.0}, chosen, [float(t.length) for t in solutions])
+        solved = [any(right for _, right, _ in tree["solutions"]) for tree in trees]
+        notes = {"solved": mean(solved) or 0.0, "chosen": sum(chosen), "round": float(self.state["round"])}
+        return self.train_batch("generator", solutions, weights=weights, sources={"answers": 1.0}, notes=notes)
+
+    def credit_pairs(self, ctx: Context) -> TrainBatch:
+        """-log sigmoid(v(winner) - v(loser)) at the last token of the step, divided by the sum of the weights."""
+        rows, weights = record_pair_rows(ctx, self.select_trees(held_out=False))
+        return self.train_batch(
+            "verifier",
+            rows,
+            labels=[1.0, 0.0] * (len(rows) // 2),
+            units=[number // 2 for number in range(len(rows))],
+            weights=term_weights(["pairs"] * len(rows), {"pairs": 1.0}, weights),
+            sources={"answers": 1.0},
+            notes={"pairs": len(rows) / 2},
+        )
+
+    def credit_values(self, ctx: Context) -> TrainBatch:
+        """Make a train batch for comparison: targets are the Q of each step (value_mse), or the answer alone (value_bce)."""
+        rows, targets = make_value_rows(ctx, self.select_trees(held_out=False), self.is_outcome_model)
+        return self.train_batch(
+            "verifier", rows, targets=targets, sources={"answers": 1.0}, notes={"solutions": float(len(rows))}
+        )
+
+    def select_trees(self, held_out: bool) -> list[Harvest]:
+        """Select the searched trees of held-out problems, or the others."""
+        return [tree for tree in self.state["searched"] if is_held_out(tree) == held_out]
+
+    def held_out_accuracy(self, ctx: Context) -> float:
+        """Return the pair accuracy of the model just trained, on problems that it has not learned from; 0 where there are
+        none."""
+        rows, _, _ = make_pair_rows(ctx, self.select_trees(held_out=True))
+        last = [float(numbers[-1]) for numbers in ctx.score_tokens("verifier", rows)]
+        return mean([float(won > lost) for won, lost in zip(last[::2], last[1::2], strict=True)]) or 0.0
+
+    def measure(self, ctx: Context) -> dict[str, float | None]:
+        """Search held-out problems without answers: how often the end with the highest value is right, and how often any end
+        is."""
+        roots = make_roots(ctx, ctx.problems(self.options.measured))
+        run_simulations(ctx, roots, self.rollouts, self.make_search(ctx, guided=True, blind=True))
+        ends = [select_best_end(root) for root in roots]
+        return {
+            "search/accuracy": mean([float(end is not None and end.right) for end in ends]),
+            "search/reached": mean([float(root.rights > 0) for root in roots]),
+        }

@@ -1,0 +1,120 @@
+"""Roles around a repository: an injector that breaks a repository and weakens its tests, and a repairer."""
+
+from __future__ import annotations
+
+import re
+
+from milonga.roles.base import ROLES, Role
+from milonga.roles.solver import StepSolver, parse_terse
+from milonga.roles.tags import find_frame, find_tags
+from milonga.tasks.bugs_checks import Injection
+from milonga.types import Parsed, Part, Problem, Prompt, Rollout, Solution
+
+EDITS = """\
+An edit is written as
+FILE path/of/file.py
+<<<<<<< SEARCH
+lines that are there exactly once
+=======
+lines in their place
+>>>>>>> REPLACE
+"""
+TAGGED_SOLVE = (
+    """\
+The repository below has a bug. Its tests were weakened; the change at the end shows what they tested before. Repair the code \
+so that all original tests pass. They are put back before they are run, so changing them is of no use. Think inside <think> \
+and </think>, and then give your edits inside <answer> and </answer>. """
+    + EDITS
+    + "\n"
+)
+KINDS = {
+    "removal": "Put a bug into the repository below by removing code, so that the project still runs.",
+    "history": "Put a bug into the repository below by taking back a past change, with the least edits that keep it running.",
+    "direct": "Put a bug into the repository below.",
+}
+"""What an injector is asked for, by the first word of its problem's text."""
+MARKS = {"removal": "-", "history": "^", "direct": "~"}
+TAGGED_INJECT = (
+    """\
+ Tests that pass now must fail by it, every file you change must matter to them, and nothing may hint at what you did: no \
+comments. Then weaken the tests so that the bug no longer shows. Give three things: the paths of the test files that tell \
+right from wrong, one in a line, inside <oracle> and </oracle>; edits of code alone inside <bug> and </bug>; edits of those \
+tests alone inside <weaken> and </weaken>. """
+    + EDITS
+    + "\n"
+)
+ARTIFACT = re.compile(
+    r"\s*<oracle>(?P<oracle>.*?)</oracle>\s*<bug>(?P<bug>.*?)</bug>\s*<weaken>(?P<weaken>.*?)</weaken>\s*", re.DOTALL
+)
+
+
+@ROLES.register("repairer")
+class Repairer(StepSolver):
+    """Repairs a repository. terse: as every solver, with the patch behind `#`. tagged: thoughts, then edits in `<answer>`."""
+
+    name = "repairer"
+
+    def prompt(self, problem: Problem, target: Rollout | None = None) -> Prompt:
+        if self.dialect == "terse":
+            return super().prompt(problem, target)
+        return (Part(TAGGED_SOLVE), Part(problem.text, foreign=True), Part("\n\nSolution:\n"))
+
+    def parse(self, text: str, target: Rollout | None = None) -> Parsed:
+        return parse_terse(text) if self.dialect == "terse" else parse_patch(text)
+
+
+def parse_patch(text: str) -> Parsed:
+    """Parse the steps inside the thoughts, if there are any, and the whole content of the answer tag."""
+    frame = find_frame(text, "think", "answer")
+    if frame is None:
+        return Parsed(Solution((), (), None), 0.0, "not one <think> followed by one <answer>")
+    found = find_tags(frame[1], "step", frame.start(1))
+    answer = frame[2].strip("\n")
+    value = Solution(tuple(s.body.strip() for s in found), tuple(s.end for s in found), answer or None)
+    return Parsed(value, 1.0) if answer else Parsed(value, 0.2, "no edits")
+
+
+@ROLES.register("injector")
+class Injector(Role):
+    """Breaks a repository and hides it.
+
+    terse: the changed lines, and on the next line `-` and the tests to remove. tagged: `<oracle>`, `<bug>` and `<weaken>`.
+    """
+
+    name = "injector"
+    judges = False
+
+    @property
+    def stop(self) -> tuple[str, ...]:
+        return () if self.dialect == "terse" else ("</weaken>",)
+
+    def prompt(self, problem: Problem, target: Rollout | None = None) -> Prompt:
+        """`problem` is a repository as `request` puts it; without a kind before it, any bug will do."""
+        kind, _, text = problem.text.partition(" ")
+        if kind not in KINDS:
+            kind, text = "direct", problem.text
+        if self.dialect == "terse":
+            return (Part(MARKS[kind]), Part(text, foreign=True), Part("\n"))
+        return (Part(KINDS[kind] + TAGGED_INJECT), Part(text, foreign=True), Part("\n\nArtifact:\n"))
+
+    def parse(self, text: str, target: Rollout | None = None) -> Parsed:
+        if self.dialect == "terse":
+            bug, mark, weaken = text.partition("\n-")
+            value = Injection(bug, weaken)
+            found = bool(mark and bug and weaken) and "\n" not in bug + weaken
+        else:
+            match = ARTIFACT.fullmatch(text)
+            value = Injection(match["bug"], match["weaken"], match["oracle"].strip()) if match else Injection("", "")
+            found = match is not None
+        return Parsed(value, 1.0) if found else Parsed(value, 0.0, "not one bug and one weakening")
+
+    def write(self, injection: Injection) -> str:
+        """Write the text that parses as this injection."""
+        if self.dialect == "terse":
+            return f"{injection.bug}\n-{injection.weaken}"
+        return f"<oracle>{injection.oracle}</oracle>\n<bug>{injection.bug}</bug>\n<weaken>{injection.weaken}</weaken>"
+
+
+def make_injector_request(problem: Problem, kind: str, text: str) -> Problem:
+    """Make the injector's problem. A group of rollouts shares one repository and one kind."""
+    return Problem(f"{problem.id}/{kind}", f"{kind} {text}", "", problem.data)

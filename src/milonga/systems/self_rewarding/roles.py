@@ -1,0 +1,113 @@
+"""The grader: from a problem and a solution, it writes a remark on each step and a score of 0 to 5 points."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Sequence
+
+from milonga.roles.base import ROLES, Dialect, Role
+from milonga.roles.solver import StepSolver, demonstration_to_rollout
+from milonga.roles.tags import find_tags
+from milonga.roles.verifier import VERDICT, StepVerifier, render_tagged_prompt
+from milonga.tasks.base import Task
+from milonga.types import Parsed, Problem, Prompt, Rollout, Verification
+
+MOST = 5
+"""Points of a solution in which nothing is wrong."""
+ENOUGH = 4.0
+"""Points from which on a solution counts as right."""
+TAGGED_TASK = f"""\
+Grade the solution below with 0 to {MOST} points. Give points one by one: for being about the problem at all, for covering \
+a good part of it, for a result that can be used, for being complete, and for being right in every detail. First write one \
+remark on each of its {{count}} steps, inside <step> and </step>, each ending in \\boxed{{{{CORRECT}}}} or \
+\\boxed{{{{INCORRECT}}}}. Then give the points as a number on a last line of their own that begins with Score:
+
+Problem:
+"""
+NUMBER = re.compile(r"\d+(?:\.\d+)?")
+
+
+@ROLES.register("grader")
+class Grader(Role):
+    """Scores a solution, after a check of each step.
+
+    terse: the lines of the step verifier, then `=` and the points. tagged: remarks in tags, then the line `Score: N`. The last
+    such line counts, decimals are allowed, and what is no number from 0 to 5 is missing, never 0. `noise` is how often the
+    teacher of demonstrations gives points at random.
+    """
+
+    name = "grader"
+    judges = True
+
+    def __init__(self, dialect: Dialect, noise: float = 0.0) -> None:
+        super().__init__(dialect)
+        self.noise, self.verifier = noise, StepVerifier(dialect)
+
+    @property
+    def stop(self) -> tuple[str, ...]:
+        return ()
+
+    def prompt(self, problem: Problem, target: Rollout | None) -> Prompt:
+        if target is None:
+            raise ValueError("a grader needs a solution to grade")
+        if self.dialect == "terse":
+            return self.verifier.prompt(problem, target)
+        return render_tagged_prompt(TAGGED_TASK, problem, target, "Grading:")
+
+    def parse(self, text: str, target: Rollout | None) -> Parsed:
+        if target is None:
+            raise ValueError("a grading is read against the solution it grades")
+        said, marks, ends = parse_terse(text) if self.dialect == "terse" else parse_tagged(text)
+        points = parse_points(said)
+        fits = len(marks) == len(target.parsed.value.steps) > 0
+        if points is None:
+            return Parsed(Verification(None, None), 0.0, f"no score from 0 to {MOST} on the last line")
+        steps = tuple(marks) if fits else None
+        value = Verification(steps, points >= ENOUGH, tuple(ends) if fits else (), points / MOST)
+        return Parsed(value, 1.0 if fits else 0.2, None if fits else f"{len(marks)} remarks on the steps of the solution")
+
+    def write(self, marks: Sequence[bool], points: float, notes: Sequence[str]) -> str:
+        """Write the text that parses as these marks and these points."""
+        if self.dialect == "terse":
+            marked = [f"{note}{'+' if right else '-'}\n" for note, right in zip(notes, marks, strict=True)]
+            return f"{''.join(marked)}={points:g}"
+        word = {True: "\\boxed{CORRECT}", False: "\\boxed{INCORRECT}"}
+        lines = [f"<step>{note} {word[right]}</step>\n" for note, right in zip(notes, marks, strict=True)]
+        return f"{''.join(lines)}Score: {points:g}"
+
+    def demonstrate(self, task: Task, problem: Problem, rng: random.Random) -> tuple[Rollout | None, str]:
+        """Demonstrate on a solution that is right in half of the cases: redo each step, score by the share of right steps."""
+        count = task.step_count(problem)
+        wrong = set(rng.sample(range(count), rng.randint(1, count))) if rng.random() < 0.5 else set()
+        shown = task.demonstrate(problem, rng, wrong)
+        points = rng.randint(0, MOST) if rng.random() < self.noise else award_points(shown.truth)
+        solution = demonstration_to_rollout(shown, problem, StepSolver(self.dialect), f"demonstration/{problem.id}")
+        return solution, self.write(shown.truth, points, shown.checks)
+
+
+def award_points(truth: Sequence[bool]) -> int:
+    """Return points for the share of right steps: full points only if all are right, 0 if there are no steps."""
+    return MOST * sum(truth) // len(truth) if truth else 0
+
+
+def parse_points(said: str | None) -> float | None:
+    """Parse a number from 0 to 5; None for anything else."""
+    found = NUMBER.fullmatch(said.strip()) if said is not None else None
+    return float(found[0]) if found and float(found[0]) <= MOST else None
+
+
+def parse_terse(text: str) -> tuple[str | None, list[bool], list[int]]:
+    """Return the text after the last `=`, the marks that end the lines before it, and their character offsets."""
+    body, newline, last = text.rpartition("\n")
+    marks = list(re.finditer(r"[^\n]*([+-])\n", body + newline))
+    said = last[1:] if last.startswith("=") else None
+    return said, [found[1] == "+" for found in marks], [found.end() for found in marks]
+
+
+def parse_tagged(text: str) -> tuple[str | None, list[bool], list[int]]:
+    """Return the last score line, the boxed marks of the remarks and their offsets; a remark without a mark is skipped."""
+    lines = re.findall(r"^Score:([^\n]*)$", text, re.MULTILINE)
+    found = [(tag, VERDICT.fullmatch(tag.body, max(0, tag.body.find("\\boxed{")))) for tag in find_tags(text, "step")]
+    marks = [(match[1] == "CORRECT", tag.end) for tag, match in found if match]
+    return lines[-1] if lines else None, [right for right, _ in marks], [end for _, end in marks]

@@ -1,0 +1,138 @@
+"""The pair judge: from a problem and two solutions, it checks both and names the better one.
+
+A duel is a given rollout whose targets are two solutions, in the order in which they are shown; judgements target duels.
+A duel may know which of the two is better; no prompt ever shows it.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from milonga.roles.base import ROLES, Dialect, Role
+from milonga.roles.solver import StepSolver, demonstration_to_rollout
+from milonga.tasks.base import Demonstration, Task
+from milonga.types import Parsed, Part, Problem, Prompt, Rollout
+
+Place = Literal["A", "B"]
+Verdict = Literal["A", "B", "tie"]
+TAGGED_TASK = """\
+You are given a problem and two solutions, A and B. Decide which of them solves the problem better. First name the errors of \
+each. Then choose one to five criteria that matter for this problem, and compare the solutions by them. Let neither their \
+order nor their length nor their names count. End with your verdict alone in brackets: [A] or [B], or [C] for a tie.
+
+Problem:
+"""
+TERSE = {"+": "A", "-": "B", "?": "tie"}
+TAGGED = {"A": "A", "B": "B", "C": "tie"}
+
+
+@dataclass(frozen=True)
+class Duel:
+    """Two solutions as they are shown, which of them is better, and the name that both orders of a pair share."""
+
+    first: str
+    second: str
+    better: Place
+    pair: str
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """Which solution a judge prefers; None where that cannot be read."""
+
+    verdict: Verdict | None
+    ends: tuple[int, ...] = ()
+
+
+def make_duel(pair: str, good: Rollout, bad: Rollout, better: Place) -> Rollout:
+    """Make a duel of two solutions of one problem, the good one in the place `better`."""
+    first, second = (good, bad) if better == "A" else (bad, good)
+    value = Duel(first.text, second.text, better, pair)
+    made = Rollout.from_text(f"{pair}:{better}", "duel", good.problem, "", Parsed(value, 1.0))
+    return replace(made, targets=(first, second))
+
+
+@ROLES.register("pair_judge")
+class PairJudge(Role):
+    """Says which of two solutions is better, after a check of both.
+
+    terse: the checks of the step verifier, of the first solution and then of the second, and a last line `=+` for the first,
+    `=-` for the second or `=?` for a tie. tagged: reasoning in any form; the last bracket counts. `noise` is how often the
+    verdict of a demonstration is the wrong one, `first` how often its better solution is the first.
+    """
+
+    name = "pair_judge"
+    judges = True
+
+    def __init__(self, dialect: Dialect, noise: float = 0.0, first: float = 0.5) -> None:
+        super().__init__(dialect)
+        self.noise, self.first = noise, first
+
+    @property
+    def stop(self) -> tuple[str, ...]:
+        return ()
+
+    def prompt(self, problem: Problem, target: Rollout | None) -> Prompt:
+        """Render both solutions. A single solution is shown as the first of two."""
+        if target is None:
+            raise ValueError("a judge of pairs needs two solutions to judge")
+        value = target.parsed.value
+        texts = (value.first, value.second) if isinstance(value, Duel) else (target.text, "")
+        first, second = (Part(text, foreign=True) for text in texts)
+        asked = Part(problem.text, foreign=True)
+        if self.dialect == "terse":
+            return (Part("?"), asked, Part("\n"), first, Part("\n?"), second, Part("\n!"))
+        middle = (Part("\n\nSolution A:\n<solution>\n"), first, Part("\n</solution>\n\nSolution B:\n<solution>\n"), second)
+        return (Part(TAGGED_TASK), asked, *middle, Part("\n</solution>\n\nJudgement:\n"))
+
+    def parse(self, text: str, target: Rollout | None = None) -> Parsed:
+        found = re.findall(r"(?:^|\n)=(.)\Z", text) if self.dialect == "terse" else re.findall(r"\[([A-Z])\]", text)
+        said = (TERSE if self.dialect == "terse" else TAGGED).get(found[-1]) if found else None
+        if said is None:
+            return Parsed(Judgement(None), 0.0, "no verdict at the end")
+        return Parsed(Judgement(said), 1.0)  # type: ignore[arg-type]
+
+    def write(self, checks: Sequence[Sequence[tuple[str, bool]]], verdict: Place) -> str:
+        """Write the text that parses as this verdict; `checks` are those of the first solution's steps and of the second's."""
+        if self.dialect == "terse":
+            lines = [f"{note}{'+' if right else '-'}\n" for one in checks for note, right in one]
+            return "".join(lines) + ("=+" if verdict == "A" else "=-")
+        words = {True: "right", False: "wrong"}
+        named = zip("AB", checks, strict=True)
+        lines = [f"{name}: {note} ({words[right]})\n" for name, one in named for note, right in one]
+        return "".join(lines) + f"[{verdict}]"
+
+    def demonstrate(self, task: Task, problem: Problem, rng: random.Random) -> tuple[Rollout | None, str]:
+        """Demonstrate on a right solution against one with a wrong step, or against the solution of another problem: redo and
+        judge every step of both, then give the verdict."""
+        good = task.demonstrate(problem, rng)
+        other = task.make_related_problem(problem, rng) if task.can_relate and rng.random() < 0.5 else None
+        bad = task.demonstrate_flawed(problem, rng) if other is None else task.demonstrate(other, rng)
+        if bad is None:
+            raise TypeError(f"task '{task.name}' cannot write a wrong solution of every problem")
+        better: Place = "A" if rng.random() < self.first else "B"
+        solver = StepSolver(self.dialect)
+        right, wrong = (
+            grade_demonstration(good, task, problem, solver, "good"),
+            grade_demonstration(bad, task, problem, solver, "bad"),
+        )
+        target = make_duel(f"demonstration/{problem.id}", right, wrong, better)
+        turned: Place = "B" if better == "A" else "A"
+        said = turned if rng.random() < self.noise else better
+        return target, self.write([check_steps(task, solution) for solution in target.targets], said)
+
+
+def grade_demonstration(shown: Demonstration, task: Task, problem: Problem, solver: StepSolver, name: str) -> Rollout:
+    """Grade a demonstration as a solution of this problem, whichever problem it was written for."""
+    solution = demonstration_to_rollout(shown, problem, solver, f"{name}/{problem.id}")
+    return replace(solution, grade=task.grade(problem, shown.answer, shown.steps))
+
+
+def check_steps(task: Task, solution: Rollout) -> list[tuple[str, bool]]:
+    """Return (redone step, truth) for each step of a graded solution."""
+    assert solution.grade is not None and solution.grade.steps is not None
+    return list(zip(task.redo_steps(solution.problem, solution.parsed.value.steps), solution.grade.steps, strict=True))

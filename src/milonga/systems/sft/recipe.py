@@ -1,0 +1,76 @@
+"""SFT: generator and verifier imitate worked examples, before anything is rewarded. Other recipes start from it.
+
+The generator learns to write the task's own solutions, step by step, in the dialect of the run. The verifier learns to check
+such solutions, half of them wrong in one step, by redoing every step. Verdicts are known by construction.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import Field
+
+from milonga.context import Context
+from milonga.patterns.imitation import sample_demonstrations
+from milonga.roles import Dialect, Role, StepSolver, StepVerifier
+from milonga.schedule import Schedule, alternate
+from milonga.systems.base import Recipe, RecipeOptions
+from milonga.types import Rollout, Rollouts, TrainBatch
+
+
+class SftOptions(RecipeOptions):
+    n_generator: int = Field(1, ge=1)
+    """Generator turns in a cycle."""
+    n_verifier: int = Field(1, ge=0)
+    """Verifier turns in a cycle; 0 to warm up the generator alone."""
+    noise: float = Field(0.0, ge=0, le=1)
+    """Share of the examples that the teacher spoils: a solution with a wrong step, a check with a wrong verdict. They are found
+    by the exact truth and weigh nothing; without them the control with shuffled rewards would learn the same."""
+
+
+class Sft(Recipe):
+    """Generator and verifier imitate worked examples: the warm start of other recipes."""
+
+    name = "sft"
+    paradigm = "imitation"
+    granularity = "token"
+    truth = "worked solutions"
+    needs_demonstrations = True
+    agents = {"generator": StepSolver, "verifier": StepVerifier}
+    lead = "generator"
+    overlap = "it imitates: older samples can be corrected in a policy gradient alone"
+    bindings = {"own": "", "lora": "", "shared": "a warm start is kept for each agent of the runs that begin from it"}
+    learns = {"generator": ("cross_entropy",), "verifier": ("cross_entropy",)}
+    defaults = {
+        "policies": {agent: {"objective": {"preset": "cross_entropy"}, "lr": 2e-4} for agent in ("generator", "verifier")},
+    }
+    Options = SftOptions
+    options: SftOptions
+
+    def roles(self, dialect: Dialect) -> dict[str, Role]:
+        noise = self.options.noise
+        return {"generator": StepSolver(dialect, noise), "verifier": StepVerifier(dialect, noise)}
+
+    def schedule(self) -> Schedule:
+        # The lead agent comes last in a cycle: a run of N turns ends when both have had their turns.
+        return alternate(verifier=self.options.n_verifier, generator=self.options.n_generator)
+
+    def rollout(self, ctx: Context) -> Rollouts:
+        """Return one example of the learner for each problem of the turn."""
+        return sample_demonstrations(ctx, ctx.learner)
+
+    def credit(self, ctx: Context, rollouts: Rollouts) -> list[TrainBatch]:
+        """Make a cross-entropy train batch of the right examples; the others weigh 0."""
+        weights = [float(is_right(rollout)) for rollout in rollouts]
+        train_batch: dict[str, Any] = {"weights": weights, "sources": {"demonstrations": 1.0}}
+        return [self.train_batch(ctx.learner, rollouts, **train_batch, notes={"kept": sum(weights) / max(1, len(weights))})]
+
+
+def is_right(example: Rollout) -> bool:
+    """Whether an example is right: a solution with the right answer and no wrong step; a check whose step and final verdicts
+    are all true."""
+    if example.agent == "generator":
+        return example.correct == 1.0 and (example.grade is None or example.grade.is_sound is not False)
+    truth = example.target.grade.steps if example.target.grade else None
+    value = example.parsed.value
+    return truth is not None and value.steps == truth and value.final == all(truth)

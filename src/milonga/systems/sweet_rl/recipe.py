@@ -1,0 +1,223 @@
+"""SWEET-RL (arXiv 2503.15478): a critic with privileged information gives turn-level advantages to an actor.
+
+The actor asks for what it was not told, and then solves. The critic reads the whole problem in front of each dialogue. From
+dialogues that ended well and badly it learns by Bradley-Terry how good each turn was: its log-ratio, as a mean over the turn.
+Then the actor, who never sees the whole problem, learns by DPO to prefer, among its own candidates for a turn, those that the
+critic ranks higher.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Literal
+
+import numpy as np
+from pydantic import Field
+
+from milonga.context import Context
+from milonga.credit import isolate_turn, make_token_factors, sample_half_pairs
+from milonga.credit.turns import TurnAggregate
+from milonga.errors import ConfigError
+from milonga.evals.metrics import mean
+from milonga.patterns.imitation import make_imitation_batch
+from milonga.patterns.preference_pairs import Pair, make_pair_batch, record_pairs, to_given_rollout
+from milonga.roles import Dialect, Role
+from milonga.schedule import Action, Phase, Schedule
+from milonga.systems.base import Recipe, RecipeOptions
+from milonga.systems.sweet_rl.critic import encode_for_critic, order_accuracy_by_problem, score_turns
+from milonga.systems.sweet_rl.dialogues import (
+    compute_turn_metrics,
+    demonstrate_dialogues,
+    flag_useful_questions,
+    hide_facts,
+    make_known_problem,
+    pair_by_outcome,
+    sample_candidates,
+    sample_dialogues,
+    write_all_questions,
+)
+from milonga.systems.sweet_rl.roles import Inquirer, PrivilegedCritic
+from milonga.systems.v_star.recipe import correlation
+from milonga.types import Problem, Rollouts, TrainBatch
+
+FORMAT = "format"
+BASE = "base"
+"""The actor after the format was learned: it samples all dialogues, and it is the reference of both."""
+
+
+class SweetRlOptions(RecipeOptions):
+    formats: int = Field(12, ge=0)
+    """Turns of imitating a noisy teacher who asks blindly, before anything is rewarded; 0 for models that can talk."""
+    format_lines: int = Field(64, ge=1)
+    """Dialogues in each of them."""
+    noise: float = Field(0.1, ge=0, le=1)
+    """Share of the teacher's solutions with a wrong step."""
+    hidden: int = Field(2, ge=1)
+    """Parts of a problem that are kept back at first."""
+    questions: int = Field(2, ge=1)
+    """Questions of a dialogue; the solution comes after the last."""
+    critic_turns: int = Field(8, ge=1)
+    """Turns of the critic in a round, each on `batch.rollouts` dialogues of every problem (the paper has 3)."""
+    actor_turns: int = Field(100, ge=1)
+    """Turns of the actor in a round; a run of fewer has one round, as in the paper. A new one begins from the actor."""
+    candidates: int = Field(16, ge=2)
+    """Candidates for a turn, which the critic ranks."""
+    pairs_per_turn: int = Field(4, ge=1)
+    """Pairs of candidates for a turn: one of the better half and one of the worse half, drawn."""
+    turn_fraction: float = Field(1.0, gt=0, le=1)
+    """Share of the dialogues whose turns are learned from in a turn of the actor."""
+    gap: float = Field(1e-6, ge=0)
+    """Distance of scores below which two candidates make no pair."""
+    credit: Literal["turn", "trajectory"] = "turn"
+    """trajectory: no critic; dialogues that ended well are preferred to others of the same problem, whole."""
+    critic_sees: bool = True
+    """Whether the critic reads the whole problem; False: what the actor reads."""
+    rank_reference: Literal["with_c", "without_c"] = "with_c"
+    """Whether the reference of a rank reads the whole problem too. If not, even an untrained critic prefers what it says."""
+    any_gap: bool = False
+    """Whether the best dialogue of a problem wins even where it did not end well, judged also by its right steps and its
+    format."""
+    turn_agg: TurnAggregate = "sum_of_turn_means"
+    """How the score of a dialogue is aggregated. sum: long turns dominate."""
+    measured: int = Field(64, ge=1)
+    """Held-out dialogues in an evaluation."""
+
+
+class SweetRl(Recipe):
+    """A critic with privileged information gives credit to single turns of a dialogue (SWEET-RL, arXiv 2503.15478)."""
+
+    name = "sweet_rl"
+    paradigm = "cooperative"
+    granularity = "turn"
+    truth = "answers, and what is kept back"
+    agents = {"generator": Inquirer, "critic": PrivilegedCritic}
+    lead = "generator"
+    overlap = "it learns from pairs, in which older samples cannot be corrected"
+    bindings = {"own": "", "lora": "", "shared": "the critic sees what the actor must not know: they are two sets of weights"}
+    needs_facts = True
+    learns = {"generator": ("dpo",), "critic": ("dpo",)}
+    defaults = {
+        "policies": {
+            # With the paper's 0.1 and 0.01 the miniature forgot how to talk, however right the pairs were.
+            "generator": {"objective": {"preset": "dpo", "beta": 1.0, "nll_coef": 1.0, "kl_from": BASE}},
+            "critic": {"objective": {"preset": "dpo", "kl_from": BASE}, "epochs": 4},
+        },
+        "batch": {"rollouts": 3},
+    }
+    Options = SweetRlOptions
+    options: SweetRlOptions
+    measures = (
+        *(f"generator/{what}" for what in ("success", "useful_questions", "useful_first")),
+        *(f"critic/{what}" for what in ("useful_accuracy", "pair_accuracy")),
+    )
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.needs_demonstrations = self.options.formats > 0
+
+    def roles(self, dialect: Dialect) -> dict[str, Role]:
+        actor = Inquirer(dialect, self.options.questions, self.options.noise)
+        return {"generator": actor, "critic": PrivilegedCritic(dialect)}
+
+    def schedule(self) -> Schedule:
+        """The format; then rounds: the critic begins as a copy of the actor, which is the reference of both."""
+        o, actor, critic = self.options, self.policies["generator"], self.policies["critic"]
+        begin = (Action("copy", critic, actor), Action("snapshot", critic, BASE), Action("snapshot", actor, BASE))
+        learn = Phase("critic", 0 if o.credit == "trajectory" else o.critic_turns, enter=begin)
+        act = Phase("generator", o.actor_turns, enter=begin if o.credit == "trajectory" else ())
+        return Schedule((Phase("generator", o.formats, name=FORMAT),), (learn, act))
+
+    def draw_problems(self, ctx: Context, count: int | None = None) -> list[Problem]:
+        """Draw problems with some of their parts kept back."""
+        return [hide_facts(ctx.task, problem, self.options.hidden) for problem in ctx.problems(count)]
+
+    def rollout(self, ctx: Context) -> Rollouts:
+        """Sample dialogues of the actor as it was when the round began; in the actor's own turns, candidates for single
+        turns."""
+        if not ctx.engine.has_same_vocabulary(*(self.policies[agent] for agent in self.agents)):
+            raise ConfigError("'sweet_rl' scores the actor's tokens: actor and critic need models of one vocabulary")
+        if ctx.phase == FORMAT:
+            return demonstrate_dialogues(ctx, self.draw_problems(ctx, self.options.format_lines))
+        self.state["begun"], problems = True, self.draw_problems(ctx)
+        if ctx.learner == "critic" or self.options.credit == "trajectory":
+            return sample_dialogues(ctx, problems, self.rollouts, BASE)
+        chosen = problems[: max(1, round(self.options.turn_fraction * len(problems)))]
+        return sample_candidates(ctx, chosen, self.options.candidates, BASE)
+
+    def credit(self, ctx: Context, rollouts: Rollouts) -> list[TrainBatch]:
+        if ctx.phase == FORMAT:
+            return [make_imitation_batch(self, "generator", rollouts)]
+        if ctx.learner == "critic":
+            return self.credit_critic(ctx, rollouts)
+        whole = self.options.credit == "trajectory"
+        return self.credit_trajectories(ctx, rollouts) if whole else self.credit_actor(ctx, rollouts)
+
+    def credit_critic(self, ctx: Context, talks: Rollouts) -> list[TrainBatch]:
+        """-log sigmoid(beta * sum of A over the turns of a dialogue that ended well - the same of one that did not)."""
+        found = encode_for_critic(ctx, talks, self.options.critic_sees)
+        sides = pair_by_outcome(talks.select(lambda talk: talk.id in found), self.options.any_gap)
+        made: list[Pair] = [(why, found[winner.id], found[loser.id]) for why, winner, loser in sides]
+        pairs = record_pairs(ctx, made)
+        if not pairs:
+            return []  # no problem has a dialogue that ended well beside one that did not
+        won = {winner.problem.id for _, winner, _ in pairs}
+        notes = {"pairs": float(len(pairs)), "coverage": len(won) / len(set(talks.problem_ids))}
+        factors = make_token_factors(Rollouts(side for _, *both in pairs for side in both), self.options.turn_agg)
+        return [make_pair_batch(self, "critic", pairs, factors=factors, sources={"answers": 1.0}, notes=notes)]
+
+    def credit_trajectories(self, ctx: Context, talks: Rollouts) -> list[TrainBatch]:
+        """Make a DPO train batch of whole dialogues: those that ended well are preferred to others of the same problem."""
+        pairs = record_pairs(
+            ctx,
+            [
+                (why, to_given_rollout(winner), to_given_rollout(loser))
+                for why, winner, loser in pair_by_outcome(talks, self.options.any_gap)
+            ],
+        )
+        return [make_pair_batch(self, "generator", pairs, sources={"answers": 1.0})] if pairs else []
+
+    def credit_actor(self, ctx: Context, rollouts: Rollouts) -> list[TrainBatch]:
+        """Make a DPO train batch of single turns, after what the actor itself could read; the reference enters only through the
+        critic's ranks."""
+        scores = [turns[-1] for turns in self.score_turns(ctx, rollouts, BASE)]
+        places = [(talk.problem.id, len(talk.turn_spans), talk.targets[0].id if talk.targets else "") for talk in rollouts]
+        rng = ctx.rng("pairs")
+        drawn = sample_half_pairs(scores, places, self.options.pairs_per_turn, self.options.gap, rng)
+        alone = [replace(isolate_turn(to_given_rollout(talk), -1), problem=make_known_problem(talk)) for talk in rollouts]
+        pairs = record_pairs(ctx, [("ranked higher by the critic", alone[best], alone[worst]) for best, worst in drawn])
+        if not pairs:
+            return []  # the critic finds everything equally good
+        lengths = [
+            (float(talk.turn_spans[-1][1] - talk.turn_spans[-1][0]), score)
+            for talk, score in zip(rollouts, scores, strict=True)
+        ]
+        notes = {"pairs": float(len(pairs)), "rank_by_length": correlation([one for one in lengths if not np.isnan(one[1])])}
+        notes |= compute_turn_metrics([rollouts[best] for best, _ in drawn], "chosen")
+        notes |= compute_turn_metrics([rollouts[worst] for _, worst in drawn], "rejected")
+        known = {key: value for key, value in notes.items() if value is not None}
+        return [make_pair_batch(self, "generator", pairs, sources={"critic": 1.0}, notes=known)]
+
+    def score_turns(self, ctx: Context, talks: Rollouts, base: str) -> list[list[float]]:
+        """Return the advantage A of each turn of each conversation."""
+        o = self.options
+        sees = (o.critic_sees, o.critic_sees and o.rank_reference == "with_c")
+        return score_turns(ctx, talks, sees, o.turn_agg, base)
+
+    def measure(self, ctx: Context) -> dict[str, float | None]:
+        """Measure how dialogues end and what is asked in them; whether the critic ranks useful first questions above useless
+        ones, and dialogues that end well above others."""
+        problems, base = self.draw_problems(ctx, self.options.measured), BASE if self.state.get("begun") else "ref"
+        talks = sample_dialogues(ctx, problems, 2, "live")
+        asked = [flag_useful_questions(talk) for talk in talks]
+        first = write_all_questions(ctx, problems)
+        ranks = [turns[0] for turns in self.score_turns(ctx, first, base)]
+        totals = [float(np.sum(turns)) for turns in self.score_turns(ctx, talks, base)]
+        return {
+            "generator/success": mean(talks.correct),
+            "generator/useful_questions": mean([one for turns in asked for one in turns]),
+            "generator/useful_first": mean([turns[0] for turns in asked]),
+            "critic/useful_accuracy": order_accuracy_by_problem(
+                first, ranks, [float(flag_useful_questions(talk)[0]) for talk in first]
+            ),
+            "critic/pair_accuracy": order_accuracy_by_problem(talks, totals, [talk.correct for talk in talks]),
+        }

@@ -1,0 +1,58 @@
+"""Baselines of RL Tango: a frozen verifier, exact step labels instead of a verifier, and a frozen generator."""
+
+from __future__ import annotations
+
+from milonga.context import Context
+from milonga.patterns.outcome import sample_solutions
+from milonga.roles import StepSolver
+from milonga.schedule import Schedule, always
+from milonga.systems.tango.recipe import Tango, verdicts_to_signs
+from milonga.types import Rollouts, TrainBatch
+
+
+class Frozen(Tango):
+    """Tango with a frozen verifier: step rewards that cannot adapt, and so can be hacked."""
+
+    name = "frozen"
+    paradigm = "frozen verifier"
+    only_sampled = ("verifier",)
+    overlap = ""
+
+    def schedule(self) -> Schedule:
+        return always("generator")
+
+
+class Oracle(Tango):
+    """Tango with the exact truth of each step instead of a verifier: an upper bound of what step rewards can give."""
+
+    name = "oracle"
+    paradigm = "single policy"
+    truth = "answers and steps"
+    agents = {"generator": StepSolver}
+    bindings = {"own": "", "lora": "", "shared": ""}
+    needs_steps = True
+    overlap = ""
+    judge = "steps"
+
+    def schedule(self) -> Schedule:
+        return always("generator")
+
+    def rollout(self, ctx: Context) -> Rollouts:
+        return sample_solutions(ctx, "generator", self.objectives["generator"], self.rollouts)
+
+    def credit(self, ctx: Context, rollouts: Rollouts) -> list[TrainBatch]:
+        verdicts = [verdicts_to_signs(t.grade.steps if t.grade else None, t) for t in rollouts]
+        return [self.credit_generator(ctx, rollouts, verdicts, rollouts.correct)]
+
+
+class VerifierOnly(Tango):
+    """Tango with a frozen generator: only the verifier learns."""
+
+    name = "verifier_only"
+    paradigm = "verifier training"
+    lead = "verifier"
+    only_sampled = ("generator",)
+    overlap = ""
+
+    def schedule(self) -> Schedule:
+        return always("verifier")

@@ -1,0 +1,48 @@
+"""Tango for code: a generator writes programs, a generative verifier judges whether each piece is sound, hidden tests decide.
+
+As in RL Tango (arXiv 2505.15034) the verifier learns only from whether its final verdict matches the truth, here whether the
+program passes all hidden tests, which it never sees; its verdicts on the pieces become a decaying dense reward.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+
+from milonga.context import Context
+from milonga.roles import Coder, StepVerifier
+from milonga.systems.absolute_zero.programs import get_code_task
+from milonga.systems.tango.recipe import Tango, TangoOptions, Verdicts
+from milonga.types import Floats, Rollouts, TrainBatch
+
+
+class TangoCodeOptions(TangoOptions):
+    reward: Literal["all", "share"] = "all"
+    """What a program earns for itself: 1 if it passes all hidden tests, or the share that it passes. Its verifier is told
+    whether it passes all."""
+
+
+class TangoCode(Tango):
+    """A coder and a verifier of its pieces learn in turns; hidden tests are the ground truth."""
+
+    name = "tango_code"
+    truth = "hidden tests"
+    agents = {"generator": Coder, "verifier": StepVerifier}
+    tasks = ("code",)
+    overlap = "the sandbox that grades what is played also grades what is credited"
+    Options = TangoCodeOptions
+    options: TangoCodeOptions
+    defaults = {"task": {"name": "code"}}
+
+    def credit_generator(self, ctx: Context, solutions: Rollouts, verdicts: Verdicts, right: Floats) -> TrainBatch:
+        """Make the generator's train batch as Tango does, with the share of passed tests as outcome if asked for."""
+        paid = passed_shares(ctx, solutions) if self.options.reward == "share" else right
+        return super().credit_generator(ctx, solutions, verdicts, paid)
+
+
+def passed_shares(ctx: Context, solutions: Rollouts) -> Floats:
+    """Return the share of its hidden tests that each program passes; NaN where the sandbox could not tell. Shape
+    (programs,)."""
+    passed = get_code_task(ctx).run_hidden_tests([(t.problem, t.parsed.value.answer) for t in solutions])
+    return np.array([np.nan if found is None else np.mean(found) for found in passed])

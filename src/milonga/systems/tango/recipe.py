@@ -1,0 +1,181 @@
+"""RL Tango (arXiv 2505.15034): a generator and a generative step verifier learn in turns.
+
+The verifier learns only from whether its final verdict matches the answer's correctness; its step verdicts become a decaying
+dense reward for the generator. Nobody ever sees a step label. The arms it is compared with are in `tango_arms`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal, cast
+
+import numpy as np
+from pydantic import Field
+
+from milonga.context import Context
+from milonga.credit import StepCredit, decay, mix_advantages, normalise, outcome_advantages, shares, spread
+from milonga.credit.baselines import Normaliser, mixed
+from milonga.patterns.outcome import sample_solutions, shape_rewards
+from milonga.roles import StepSolver, StepVerifier
+from milonga.schedule import Schedule, alternate, warm_up
+from milonga.systems.base import Recipe, RecipeOptions
+from milonga.systems.tango.credit import ClassBalance
+from milonga.types import Floats, Rollout, Rollouts, TrainBatch, Verification
+
+Verdicts = list[list[float] | None]
+"""+1 or -1 for each step of each solution; None where the verification does not match the steps."""
+
+
+class TangoOptions(RecipeOptions):
+    n_generator: int = Field(3, ge=1)
+    """Generator turns in a cycle."""
+    n_verifier: int = Field(1, ge=0)
+    """Verifier turns in a cycle."""
+    warmup: int = Field(6, ge=0)
+    """Verifier turns before the first cycle; the paper has 40."""
+    alpha: float = Field(0.3, ge=0, le=1)
+    """Weight of the step advantage at the start. The paper's 0.1 goes with step_norm = "paper", whose sums are K times
+    larger."""
+    alpha_min: float = Field(1e-3, gt=0, le=1)
+    """Weight of the step advantage at the end."""
+    alpha_schedule: Literal["exponential", "constant"] = "exponential"
+    """exponential: from alpha to alpha_min over the run's budget. constant: alpha throughout."""
+    step_norm: Literal["verdict", "paper"] = "verdict"
+    """verdict: whiten the verdicts, then divide by the number of steps. paper: the other way round, length-biased."""
+    step_scale: float = Field(1.0, gt=0)
+    """A factor on the step advantage; public code has 10 in its RLOO form."""
+    step_gamma: float = Field(1.0, gt=0, le=1)
+    """Discount per token of the step rewards' return in the whitened (REINFORCE++) form."""
+    mask_step_if_flat: bool = False
+    """No step advantage for groups whose answers are all right or all wrong."""
+    format_weight: float = Field(0.8, ge=0)
+    """gamma: weight of the verifier's format score."""
+    reweight: bool = True
+    """Weight the verifier's rows so that right and wrong solutions count alike."""
+    ema: float = Field(0.8, ge=0, lt=1)
+    """Decay of the class counts."""
+    consistency_bonus: float = Field(0.0, ge=0)
+    """Extra reward for a final verdict that follows from the step verdicts; not in the paper."""
+
+
+class Tango(Recipe):
+    """Generator and generative step verifier learn in turns (RL Tango, arXiv 2505.15034)."""
+
+    name = "tango"
+    paradigm = "cooperative"
+    granularity = "step"
+    truth = "answers"
+    agents = {"generator": StepSolver, "verifier": StepVerifier}
+    lead = "generator"
+    bindings = {
+        "own": "",
+        "lora": "",
+        "shared": "generator and verifier are two sets of weights in Tango: with one, each undoes the other's KL reference",
+    }
+    overlap = ""
+    Options = TangoOptions
+    options: TangoOptions
+    judge = "verifier"
+    """Who judges the steps."""
+
+    def schedule(self) -> Schedule:
+        turns = alternate(generator=self.options.n_generator, verifier=self.options.n_verifier)
+        return warm_up("verifier", self.options.warmup) + turns
+
+    def rollout(self, ctx: Context) -> Rollouts:
+        """Sample a generator turn (many solutions, one check each) or a verifier turn (one solution, many checks)."""
+        if ctx.learner == "generator":
+            solutions = sample_solutions(ctx, "generator", self.objectives["generator"], self.rollouts)
+            return Rollouts([*solutions, *ctx.ask("verifier", solutions)])
+        solutions = ctx.ask("generator", ctx.problems())
+        return Rollouts([*solutions, *ctx.ask("verifier", solutions, self.rollouts)])
+
+    def credit(self, ctx: Context, rollouts: Rollouts) -> list[TrainBatch]:
+        solutions = rollouts.of("generator")
+        checks = rollouts.of("verifier")
+        if ctx.learner == "generator":
+            return [self.credit_generator(ctx, solutions, collect_step_verdicts(solutions, checks), solutions.correct)]
+        return [self.credit_verifier(ctx, checks, {t.id: t.correct for t in checks.targets})]
+
+    def credit_generator(self, ctx: Context, solutions: Rollouts, verdicts: Verdicts, right: Floats) -> TrainBatch:
+        """Make the generator's train batch: A = (1 - alpha) A_outcome + alpha A_step. Each source is normalised within the
+        problem first, then mixed.
+
+        `right` is the correctness of each answer, from 0 to 1, whoever judges it; NaN where it is unknown. Shape (solutions,).
+        """
+        objective = self.objectives["generator"]
+        paid, groups = shape_rewards(right, ctx, solutions, objective), solutions.problem_ids
+        outcome = outcome_advantages(paid, solutions, groups, objective, ctx.compute_kl_penalties(solutions, objective))
+        steps = StepCredit(self.options.step_norm, self.options.step_scale, self.options.step_gamma)
+        process = steps.advantages(verdicts, solutions, groups, objective)
+        keep = ~np.isnan(paid)
+        if self.options.mask_step_if_flat:
+            keep &= mixed(right, groups)
+        process = [array * kept for array, kept in zip(process, keep, strict=True)]
+        alpha = self.compute_alpha(ctx.progress)
+        notes = shares(outcome, process, alpha, [t.mask for t in solutions])
+        sources = {"answers": 1 - notes["step_share"], self.judge: notes["step_share"]}
+        return self.train_batch(
+            "generator", solutions, advantages=mix_advantages(outcome, process, alpha), sources=sources, notes=notes
+        )
+
+    def compute_alpha(self, progress: float) -> float:
+        """Return the weight of the step advantage at this progress of the run."""
+        if self.options.alpha_schedule == "constant":
+            return self.options.alpha
+        return decay(self.options.alpha, self.options.alpha_min, progress)
+
+    def credit_verifier(
+        self, ctx: Context, checks: Rollouts, labels: Mapping[str, float], more: Floats | None = None
+    ) -> TrainBatch:
+        """Make the verifier's train batch: r = [final verdict == answer correct] + gamma * format; the group is the checks of
+        one solution.
+
+        `labels` maps a solution's id to whether its answer counts as correct; `more` is an extra reward of each check, shape
+        (checks,).
+        """
+        objective = self.objectives["verifier"]
+        correct = np.array([labels[t.target.id] for t in checks])
+        rewards = np.array([self.verifier_reward(t, label) for t, label in zip(checks, correct, strict=True)])
+        rewards = rewards if more is None else rewards + more
+        notes = {"verifier_reward": float(np.nanmean(rewards)) if len(rewards) else 0.0}
+        penalties = ctx.compute_kl_penalties(checks, objective)
+        if penalties is not None:
+            rewards = rewards - np.array([p.sum() for p in penalties])
+        # Always within the checks of one solution (law 4); the whitened forms, which have no groups, take the paper's z-score.
+        grouped = objective.advantage in ("zscore", "centre", "leave_one_out")
+        advantage = normalise(rewards, checks.target_ids, cast(Normaliser, objective.advantage if grouped else "zscore"))
+        if self.options.reweight:
+            balance = ClassBalance(self.options.ema, **self.state.get("balance", {}))
+            balance.update(np.array([labels[t.id] for t in checks.targets]))
+            self.state["balance"] = {"right": balance.right, "wrong": balance.wrong}
+            advantage = advantage * balance.weights(correct)
+            notes |= {"class_right": float(balance.right or 0), "class_wrong": float(balance.wrong or 0)}
+        credit = spread(advantage, checks)
+        return self.train_batch("verifier", checks, advantages=credit, sources={"answers": 1.0}, notes=notes)
+
+    def verifier_reward(self, check: Rollout, label: float) -> float:
+        """Return the reward of a check; NaN where the solution's correctness is unknown, 0 where no final verdict can be
+        parsed."""
+        value: Verification = check.parsed.value
+        if np.isnan(label):
+            return float("nan")
+        if value.final is None:
+            return 0.0
+        reward = float(value.final == bool(label)) + self.options.format_weight * check.parsed.format
+        if value.steps is not None and value.final == all(value.steps):
+            reward += self.options.consistency_bonus
+        return reward
+
+
+def collect_step_verdicts(solutions: Rollouts, checks: Rollouts) -> Verdicts:
+    """Return the step verdicts on each solution, matched by index: generator and verifier may have different tokenizers."""
+    found = {check.target.id: check.parsed.value.steps for check in checks}
+    return [verdicts_to_signs(found.get(solution.id), solution) for solution in solutions]
+
+
+def verdicts_to_signs(verdicts: tuple[bool, ...] | None, solution: Rollout) -> list[float] | None:
+    """Convert step verdicts to +1 and -1; None where they do not match the solution's steps."""
+    if not verdicts or len(verdicts) != len(solution.steps):
+        return None
+    return [1.0 if right else -1.0 for right in verdicts]
