@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from cases import TINY
 from helpers import PROPERTY
-from milonga import judging
 from milonga.api import make_engine
 from milonga.context import Context, RunContext
 from milonga.credit import compute_group_class_weights, term_weights
@@ -23,7 +22,7 @@ from milonga.resolve import Plan, resolve
 from milonga.roles import DIALECTS, Dialect, StepSolver, YesNoVerifier
 from milonga.roles.demonstrate import write_check
 from milonga.roles.solver import demonstration_to_rollout
-from milonga.roles.yes_no import yes_probability
+from milonga.roles.yes_no import compute_word_chances, yes_probability
 from milonga.systems.genrm.recipe import has_right_reasons, label_correct_checks, summarise_kept_checks
 from milonga.tasks import make_task
 from milonga.types import Grade, Parsed, Problem, Rollout, Rollouts, Solution, Verification
@@ -169,7 +168,7 @@ def test_several_checks_are_sampled_apart_and_averaged() -> None:
     checks = again.ask("verifier", solutions, 8)
     role = p.roles["verifier"]
     assert isinstance(role, YesNoVerifier)
-    chances = judging.compute_word_chances(again, "verifier", role, checks, "live")
+    chances = compute_word_chances(again, "verifier", role, checks, "live")
     for row, found in enumerate(judged):
         known = [c for c in chances[4 * row : 4 * row + 4] if not math.isnan(c)]
         assert found.parsed.value.score == pytest.approx(np.mean(known)) if known else found.parsed.value.score is None

@@ -67,16 +67,16 @@ def test_a_scorer_reads_its_head_at_the_ends_of_the_steps() -> None:
     written = make_rollout(2, 6, step_ends=[2, 5])
     numbers = np.zeros(8)
     numbers[[3, 6, 7]] = [2.0, -1.0, 3.0]
-    value = StepScorer("terse", "min").judge(written, numbers).value
+    value = StepScorer("terse", "min").make_verdict(written, numbers).value
     assert value.steps == (True, False) and value.step_scores == pytest.approx((sigmoid(2), sigmoid(-1)))
     assert value.score == pytest.approx(sigmoid(-1)) and value.final is False
-    assert StepScorer("terse", "last").judge(written, numbers).value.score == pytest.approx(sigmoid(3))
+    assert StepScorer("terse", "last").make_verdict(written, numbers).value.score == pytest.approx(sigmoid(3))
 
 
 def test_an_implicit_scorer_sums_its_log_ratios() -> None:
     written = make_rollout(2, 6, step_ends=[2, 5])
     numbers = np.array([0, 0, 1.0, 2.0, -1.0, -1.0, -3.0, 0.5])
-    value = ImplicitScorer("terse", beta=0.5).judge(written, numbers).value
+    value = ImplicitScorer("terse", beta=0.5).make_verdict(written, numbers).value
     assert value.step_scores == pytest.approx((sigmoid(1.5), sigmoid(-2.5)))
     assert value.score == pytest.approx(sigmoid(0.5 * -1.5)) and value.steps == (True, False)
 
@@ -84,7 +84,7 @@ def test_an_implicit_scorer_sums_its_log_ratios() -> None:
 def test_steps_that_cannot_be_told_apart_are_unreadable() -> None:
     written = make_rollout(2, 6)
     written.parsed = Parsed(Solution(("a", "b"), (1, 2), "x"), 1.0)
-    parsed = StepScorer("terse").judge(written, np.zeros(8))
+    parsed = StepScorer("terse").make_verdict(written, np.zeros(8))
     assert not parsed.is_valid and parsed.value.steps is None and parsed.value.score == 0.5
 
 

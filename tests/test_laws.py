@@ -33,7 +33,7 @@ def ctx(turn: int = 1, learner: str = "generator", seed: int = 0, **settings: An
 
 
 def spelt(ids: np.ndarray) -> str:
-    text: str = engine().policy("generator").codec.text(ids.tolist())
+    text: str = engine().policy("generator").codec.decode(ids.tolist())
     return text
 
 

@@ -207,7 +207,7 @@ def trajectories(p: Any, one: Context, right: Any = lambda place: place % 2) -> 
     notes, lines = [], {}
     bins = [b for talk in requests for b in p.recipe.desk.pack_documents(one, talk, parse_documents(talk.problem.text))]
     notes = one.ask("reader", Rollouts(bins))
-    talks = p.recipe.desk.told(one, requests, notes, lines)
+    talks = p.recipe.desk.reply_with_notes(one, requests, notes, lines)
     for place, talk in enumerate(talks):
         talk.grade = Grade(bool(right(place)), None)
     return Rollouts([*talks, *notes])
@@ -300,10 +300,10 @@ def test_a_second_request_adds_to_what_was_read() -> None:
     (talk,) = one.write("generator", [HAY], ["@b="])
     lines: dict[str, list[str]] = {}
     notes = one.write("reader", p.recipe.desk.pack_documents(one, talk, parse_documents(HAY.text)), ["37+5"])
-    (reply,) = p.recipe.desk.told(one, Rollouts([talk]), notes, lines)
+    (reply,) = p.recipe.desk.reply_with_notes(one, Rollouts([talk]), notes, lines)
     reply.parsed = Planner("terse").parse("@a=")
     more = one.write("reader", p.recipe.desk.pack_documents(one, reply, parse_documents(HAY.text)), ["*3"])
-    p.recipe.desk.told(one, Rollouts([reply]), more, lines)
+    p.recipe.desk.reply_with_notes(one, Rollouts([reply]), more, lines)
     assert lines[reply.id] == ["37+5", "*3"]
 
 

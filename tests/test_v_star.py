@@ -52,7 +52,7 @@ def test_best_of_k_is_what_drawing_at_random_gives(rounded: bool) -> None:
 
 def read(rank: RankBy, logprobs: list[float], ratios: list[float]) -> Any:
     rollout = make_rollout(1, len(logprobs), [len(logprobs)], logprobs=logprobs)
-    return ImplicitScorer("terse", 1.0, rank).judge(rollout, np.array([0.0, *ratios])).value
+    return ImplicitScorer("terse", 1.0, rank).make_verdict(rollout, np.array([0.0, *ratios])).value
 
 
 def test_the_rank_is_the_likelihood_and_the_verdict_the_ratio() -> None:

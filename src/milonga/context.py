@@ -15,7 +15,6 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from milonga import judging
 from milonga.config import SamplingSection
 from milonga.credit import kl_penalties
 from milonga.engine import Completion, Decoding, Engine, History, Request
@@ -281,7 +280,7 @@ class Context:
 
     def judge(self, agent: str, solutions: Rollouts, n: int = 1, greedy: bool = False, tag: str = "live") -> Rollouts:
         """Verify solutions by a judge of any kind: a generative one is sampled, a scorer is evaluated once."""
-        return judging.judge(self, agent, solutions, n, greedy, tag)
+        return self.role(agent).judge(self, agent, solutions, n, greedy, tag)
 
     def score_tokens(self, agent: str, rollouts: Rollouts, tag: str = "live") -> list[Floats]:
         """Score every token: values of the agent's value head, or log-ratios to its reference; aligned with each rollout's

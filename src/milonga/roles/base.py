@@ -9,14 +9,37 @@ from __future__ import annotations
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import ClassVar, Literal
+from dataclasses import replace
+from typing import ClassVar, Literal, Protocol
 
+from milonga.engine.base import Engine
 from milonga.registry import Registry
 from milonga.tasks.base import Task
-from milonga.types import Parsed, Problem, Prompt, Rollout
+from milonga.types import Floats, Parsed, Problem, Prompt, Rollout, Rollouts
 
 Dialect = Literal["terse", "tagged"]
 DIALECTS: tuple[Dialect, ...] = ("terse", "tagged")
+
+
+class Judgeable(Protocol):
+    """The part of a `Context` that a role needs to judge solutions: sampling, writing and scoring for an agent."""
+
+    turn: int | str
+
+    @property
+    def engine(self) -> Engine: ...
+
+    def policy(self, agent: str) -> str: ...
+
+    def ask(self, agent: str, inputs: Rollouts, n: int = 1, greedy: bool = False, tag: str = "live") -> Rollouts: ...
+
+    def write(self, agent: str, inputs: Sequence[Rollout] | Rollouts, texts: Sequence[str]) -> Rollouts: ...
+
+    def compute_logprobs(self, agent: str, rollouts: Rollouts, tag: str = "live") -> list[Floats]: ...
+
+    def compute_log_ratios(self, agent: str, rollouts: Rollouts, live: Sequence[Floats]) -> list[Floats]: ...
+
+    def score_tokens(self, agent: str, rollouts: Rollouts, tag: str = "live") -> list[Floats]: ...
 
 
 class Role(ABC):
@@ -62,6 +85,28 @@ class Role(ABC):
     def merge_verdicts(self, solution: Rollout, verdicts: Sequence[Rollout]) -> Parsed:
         """Merge the verdicts on the pieces, in order, into one on the solution; pieces without a verdict are missing."""
         raise TypeError(f"the role '{self.name}' does not judge in parts")
+
+    def judge(self, ctx: Judgeable, agent: str, solutions: Rollouts, n: int, greedy: bool, tag: str) -> Rollouts:
+        """Make `n` verifications of each solution by policy@tag of the agent; each has its solution as target.
+
+        A generative verifier is sampled: on the whole solution, or on each of its pieces, whose verdicts are then merged.
+        Roles that score instead of writing override this.
+        """
+        pieces = [parts for solution in solutions if (parts := self.split_solution(solution)) is not None]
+        if len(pieces) < len(solutions):
+            return ctx.ask(agent, solutions, n, greedy, tag)
+        verdicts = ctx.ask(agent, Rollouts(piece for parts in pieces for piece in parts), n, greedy, tag)
+        by_piece: dict[str, list[Rollout]] = {}
+        for verdict in verdicts:
+            by_piece.setdefault(verdict.target.id, []).append(verdict)
+        merged = []
+        for solution, parts in zip(solutions, pieces, strict=True):
+            for number in range(n):
+                given = [by_piece[part.id][number] for part in parts if part.id in by_piece]
+                text, parsed = "\n".join(verdict.text for verdict in given), self.merge_verdicts(solution, given)
+                id = f"{ctx.turn}/{agent}/{solution.id}*{number}"
+                merged.append(replace(Rollout.from_text(id, agent, solution.problem, text, parsed), targets=(solution,)))
+        return Rollouts(merged)
 
     @classmethod
     def length_factor(cls) -> int:

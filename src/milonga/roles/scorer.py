@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from milonga.roles.base import ROLES, Dialect, Role
+from milonga.roles.base import ROLES, Dialect, Judgeable, Role
 from milonga.roles.solver import StepSolver
-from milonga.types import Floats, Parsed, Problem, Prompt, Rollout, Verification
+from milonga.types import Floats, Parsed, Problem, Prompt, Rollout, Rollouts, Verification
 
 RankBy = Literal["logratio", "loglik", "mean_loglik"]
 """What an implicit scorer orders solutions by: its log-ratio, how likely it finds them, or the same for each token."""
@@ -41,8 +41,19 @@ class Scorer(Role):
         """Parse the solution; scores are looked up where its steps end."""
         return self.solver.parse(text)
 
+    def judge(self, ctx: Judgeable, agent: str, solutions: Rollouts, n: int, greedy: bool, tag: str) -> Rollouts:
+        """Score each solution once: a scorer is deterministic, whatever `n` says."""
+        written = ctx.write(agent, solutions, [solution.text for solution in solutions])
+        if self.kind == "implicit":
+            live = ctx.compute_logprobs(agent, written, tag)
+            numbers = ctx.compute_log_ratios(agent, written, live)
+            written = Rollouts(replace(t, logprobs=found) for t, found in zip(written, live, strict=True))
+        else:
+            numbers = ctx.score_tokens(agent, written, tag)
+        return Rollouts(replace(t, parsed=self.make_verdict(t, found)) for t, found in zip(written, numbers, strict=True))
+
     @abstractmethod
-    def judge(self, written: Rollout, numbers: Floats) -> Parsed:
+    def make_verdict(self, written: Rollout, numbers: Floats) -> Parsed:
         """Turn per-token numbers into a verification. numbers: float array, one per token of the solution (`written`)."""
 
 
@@ -62,7 +73,7 @@ class StepScorer(Scorer):
         super().__init__(dialect)
         self.aggregate = aggregate
 
-    def judge(self, written: Rollout, numbers: Floats) -> Parsed:
+    def make_verdict(self, written: Rollout, numbers: Floats) -> Parsed:
         steps = [sigmoid(float(numbers[end - 1])) for _, end in written.steps]
         whole = aggregate_scores(steps, sigmoid(float(numbers[-1])), self.aggregate)
         return make_verification(steps, whole, written)
@@ -95,7 +106,7 @@ class ImplicitScorer(Scorer):
         super().__init__(dialect)
         self.beta, self.rank = beta, rank
 
-    def judge(self, written: Rollout, numbers: Floats) -> Parsed:
+    def make_verdict(self, written: Rollout, numbers: Floats) -> Parsed:
         rewards = self.beta * numbers
         steps = [sigmoid(float(rewards[start:end].sum())) for start, end in written.steps]
         found = make_verification(steps, sigmoid(float(rewards.sum())), written)

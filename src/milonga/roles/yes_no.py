@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Literal
 
-from milonga.roles.base import ROLES, Dialect, Role
+import numpy as np
+
+from milonga.errors import UserError
+from milonga.roles.base import ROLES, Dialect, Judgeable, Role
 from milonga.roles.verifier import StepVerifier, parse_tagged, render_tagged_prompt, score_verification
-from milonga.types import Parsed, Part, Problem, Prompt, Rollout, Verification
+from milonga.types import Parsed, Part, Problem, Prompt, Rollout, Rollouts, Segment, Verification
 
 Form = Literal["cot", "direct"]
 Voting = Literal["mean_prob", "vote"]
@@ -103,6 +107,25 @@ class YesNoVerifier(Role):
             return text
         return text[: text.rindex("<final_verification>")] + f"<verdict>\n{word}\n</verdict>"
 
+    def judge(self, ctx: Judgeable, agent: str, solutions: Rollouts, n: int, greedy: bool, tag: str) -> Rollouts:
+        """Several sampled checks make one verification, scored by the probability of its word.
+
+        Greedy checks are all alike, so that one is enough; the direct form samples none, and only needs a place for its word.
+        """
+        each = 1 if greedy else self.rationales
+        if self.form == "direct":
+            repeated = [solution for solution in solutions for _ in range(n)]
+            checks = ctx.write(agent, repeated, [self.write((), True)] * len(repeated))
+        else:
+            checks = ctx.ask(agent, solutions, n * each, greedy, tag)
+        chances = compute_word_chances(ctx, agent, self, checks, tag)
+        verifications = []
+        for first in range(0, len(checks), each):
+            group = slice(first, first + each)
+            parsed = self.combine_checks([check.parsed for check in checks[group]], chances[group])
+            verifications.append(replace(checks[first], parsed=parsed))
+        return Rollouts(verifications)
+
     def combine_checks(self, all_parsed: Sequence[Parsed], chances: Sequence[float]) -> Parsed:
         """Combine several sampled checks, and the probability of the right word after each, into one verification.
 
@@ -125,3 +148,45 @@ class YesNoVerifier(Role):
 def yes_probability(yes: float, no: float, normalise: bool = True) -> float:
     """Return p(yes) from two log-probabilities; `normalise` divides by p(yes) + p(no)."""
     return 1 / (1 + math.exp(min(no - yes, 700.0))) if normalise else math.exp(yes)
+
+
+def compute_word_chances(ctx: Judgeable, agent: str, role: YesNoVerifier, checks: Rollouts, tag: str) -> list[float]:
+    """Probability of the word for "right" at the final verdict of each check; NaN if it has none.
+
+    The place is found in token space, as the last of the two words: no sampled text is encoded again.
+    """
+    policy = ctx.policy(agent)
+    words = [encode_one_token(ctx, agent, word) for word in role.words]
+    places = {row: at for row, check in enumerate(checks) if (at := find_final_verdict(words, check)) is not None}
+    # Checks of one solution are often identical, and need to be scored only once.
+    before = {row: checks[row].ids[:at].tobytes() for row, at in places.items()}
+    distinct = {key: row for row, key in before.items()}
+    asked = [replace_verdict(checks[row], places[row], word, policy) for row in distinct.values() for word in words]
+    found = [float(array[-1]) for array in ctx.compute_logprobs(agent, Rollouts(asked), tag)]
+    said = {key: yes_probability(found[2 * i], found[2 * i + 1], role.normalise) for i, key in enumerate(distinct)}
+    return [said[before[row]] if row in before else float("nan") for row in range(len(checks))]
+
+
+def encode_one_token(ctx: Judgeable, agent: str, word: str) -> int:
+    ids = ctx.engine.encode_completion(ctx.policy(agent), word, end=False).ids
+    if len(ids) != 1:
+        raise UserError(f"the model of the {agent} writes '{word}' as {len(ids)} tokens: a verdict must be one")
+    return int(ids[0])
+
+
+def find_final_verdict(words: Sequence[int], check: Rollout) -> int | None:
+    """Find the position of a check's final verdict: the last of the two words (right, wrong) in its completion; None if it
+    has no valid one."""
+    start, final = check.segments[-1].start, check.parsed.value.final
+    found = np.flatnonzero(np.isin(check.ids[start:], words))
+    if final is None or not len(found):
+        return None
+    at = start + int(found[-1])
+    return at if check.ids[at] == words[0 if final else 1] else None
+
+
+def replace_verdict(check: Rollout, at: int, word: int, policy: str) -> Rollout:
+    """Copy a check up to a position and put a word there, as the only trained token: its log-probability is to be scored."""
+    segments = (Segment("prompt", 0, at), Segment(check.agent, at, at + 1, policy, trained=True))
+    ids = np.append(check.ids[:at], word)
+    return replace(check, ids=ids, segments=segments, logprobs=np.zeros(at + 1), steps=(), temperature=1.0)
