@@ -234,7 +234,7 @@ def test_toml_leaves_out_what_is_none(data: dict[str, Any]) -> None:
 
 def test_config_and_recipes_import_no_torch() -> None:
     program = (
-        "import sys, milonga, milonga.recipes, milonga.evals, milonga.resolve, milonga.cli; "
+        "import sys, milonga, milonga.systems.index, milonga.evals, milonga.resolve, milonga.cli; "
         "milonga.resolve.resolve([{'recipe': 'tango'}]); "
         "sys.exit(str([m for m in ('torch', 'transformers', 'peft', 'datasets') if m in sys.modules] or ''))"
     )

@@ -214,10 +214,10 @@ def test_nothing_third_party_is_imported_here() -> None:
 import sys
 import milonga.tasks
 from milonga.tasks import grading
-from milonga.tasks.grading import shared_grader
-shared_grader().equal([("1/2", "2/4"), ("72", "__import__('os')")])
+from milonga.tasks.grading import get_shared_grader
+get_shared_grader().compare_answers([("1/2", "2/4"), ("72", "__import__('os')")])
 heavy = {"torch", "transformers", "datasets", "reasoning_gym", "math_verify", "sympy"} & set(sys.modules)
-print("worker", shared_grader()._workers["math", False].process.pid)
+print("worker", get_shared_grader()._workers["math", False].process.pid)
 sys.exit(f"imported: {heavy}" if heavy else 0)
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)

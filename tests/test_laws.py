@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from milonga.api import make_engine
-from milonga.context import Context, RunContext
+from milonga.context import Context
 from milonga.credit import normalise
 from milonga.resolve import Plan, resolve
 from milonga.types import Grade, Rollouts
@@ -28,12 +28,12 @@ def plan(**settings: Any) -> Plan:
 
 def ctx(turn: int = 1, learner: str = "generator", seed: int = 0, **settings: Any) -> Context:
     p = plan(seed=seed, batch={"problems": 4, "rollouts": 6}, **settings)
-    shared = RunContext(engine(), p.task, p.roles, p.agents, p.config.sampling, p.config.seed, p.config.batch.problems)
+    shared = p.make_run_context(engine())
     return Context(shared, turn, learner)
 
 
 def spelt(ids: np.ndarray) -> str:
-    text: str = engine().policy("generator").codec.decode(ids.tolist())
+    text: str = engine().policy("generator").codec.decode_ids(ids.tolist())
     return text
 
 
@@ -167,8 +167,8 @@ def test_solutions_are_compared_among_those_of_the_same_problem() -> None:
     (train_batch,) = recipe.credit(one, solutions)
     advantages = scalar(train_batch.advantages, solutions)
     assert np.abs(advantages).max() > 0
-    for problem in set(solutions.problems):
-        assert advantages[[p == problem for p in solutions.problems]].sum() == pytest.approx(0.0, abs=1e-9)
+    for problem in set(solutions.problem_ids):
+        assert advantages[[p == problem for p in solutions.problem_ids]].sum() == pytest.approx(0.0, abs=1e-9)
 
 
 def test_an_unreadable_verdict_is_counted_and_earns_nothing() -> None:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from cases import TINY
 from helpers import PROPERTY, make_rollout
 from milonga.api import make_engine
-from milonga.context import Context, RunContext
+from milonga.context import Context
 from milonga.credit import label_agreement, select_convincing_wrong
 from milonga.engine.local import LocalEngine
 from milonga.errors import ConfigError
@@ -46,7 +46,7 @@ def engine() -> LocalEngine:
 
 
 def ctx(p: Plan, turn: int = 1) -> Context:
-    run_context = RunContext(engine(), p.task, p.roles, p.agents, p.config.sampling, p.config.seed, p.config.batch.problems)
+    run_context = p.make_run_context(engine())
     return Context(run_context, turn, "verifier")
 
 

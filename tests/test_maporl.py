@@ -99,7 +99,7 @@ def ctx(p: Any, phase: str = "", binding: str = "own", **sampling: Any) -> Conte
 
 def spoken(rollout: Rollout, segment: int) -> str:
     span = rollout.segments[segment]
-    text: str = engine().policy("generator").codec.text(rollout.ids[span.start : span.end].tolist())
+    text: str = engine().policy("generator").codec.decode_ids(rollout.ids[span.start : span.end].tolist())
     return text.removeprefix("<eos>")
 
 
@@ -155,7 +155,7 @@ def test_every_turn_of_every_agent_has_its_own_group_and_tokens() -> None:
         values = Debates({agent: talks})
         pay = np.where(values.readable == 1.0, values.correct, -0.5)[:, :, 0]
         for turn in range(3):
-            expected = normalise(pay[:, turn], talks.problems)
+            expected = normalise(pay[:, turn], talks.problem_ids)
             for talk, array, value in zip(talks, train_batch.advantages, expected, strict=True):
                 start, end = talk.turns[turn]
                 assert array[start:end] == pytest.approx(np.full(end - start, value))

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from cases import TINY
 from helpers import PROPERTY, make_rollout
 from milonga.api import make_engine
-from milonga.context import Context, RunContext
+from milonga.context import Context
 from milonga.credit import fill_after_zero, find_first_zero, hard_labels, step_reward_advantages
 from milonga.engine.local import LocalEngine
 from milonga.objectives import OBJECTIVES
@@ -37,7 +37,7 @@ def engine() -> LocalEngine:
 
 
 def ctx(p: Plan, learner: str = "verifier") -> Context:
-    run_context = RunContext(engine(), p.task, p.roles, p.agents, p.config.sampling, p.config.seed, p.config.batch.problems)
+    run_context = p.make_run_context(engine())
     return Context(run_context, 1, learner)
 
 

@@ -22,7 +22,7 @@ import ray
 import milonga
 from cases import CASES
 from milonga.api import make_engine, start
-from milonga.context import Context, RunContext
+from milonga.context import Context
 from milonga.engine import Completion, Decoding, LearnReport, Request
 from milonga.engine.local import LocalEngine
 from milonga.engine.pinned import Lagged
@@ -86,7 +86,7 @@ def by_hand(plan: Plan, turns: int) -> tuple[LocalEngine, list[LearnReport], lis
     engine, reports, sampled = make_engine(plan), [], []
     config = plan.config
     engine.snapshot("generator", "after 0")
-    run_context = RunContext(engine, plan.task, plan.roles, plan.agents, config.sampling, config.seed, config.batch.problems)
+    run_context = plan.make_run_context(engine)
     drawn = 0
     for turn in range(1, turns + 1):
         source = max((turn - 1) // 4 * 4, turn - 2)

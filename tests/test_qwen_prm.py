@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from cases import TINY
 from helpers import PROPERTY
 from milonga.api import make_engine
-from milonga.context import Context, RunContext
+from milonga.context import Context
 from milonga.credit import find_first_zero
 from milonga.engine.local import LocalEngine
 from milonga.errors import ConfigError
@@ -41,7 +41,7 @@ def engine() -> LocalEngine:
 
 
 def ctx(p: Plan) -> Context:
-    run_context = RunContext(engine(), p.task, p.roles, p.agents, p.config.sampling, p.config.seed, p.config.batch.problems)
+    run_context = p.make_run_context(engine())
     return Context(run_context, 1, "verifier")
 
 

@@ -196,7 +196,7 @@ def test_all_others_refuse_with_their_reason(recipe: str) -> None:
 
 
 OWN = """
-from milonga.recipes import Grpo
+from milonga.systems.grpo import Grpo
 
 
 class Mine(Grpo):

@@ -66,9 +66,7 @@ class Loop:
         self.plan, self.engine, self.folder, self.view = plan, engine, folder, view
         self.config, self.recipe = plan.config, plan.recipe
         self.schedule = plan.recipe.schedule()
-        self.run_context = RunContext(
-            engine, plan.task, plan.roles, plan.agents, self.config.sampling, self.config.seed, self.config.batch.problems
-        )
+        self.run_context = plan.make_run_context(engine)
         self.evaluate = make_evaluator(plan, self.run_context)
         self.place = Place()
         self.problem_cursors: dict[str, int] = {}

@@ -109,8 +109,7 @@ def make_run_context(plan: Plan, weights: Path | None) -> RunContext:
     engine = make_engine(plan)
     if weights is not None:
         engine.load(weights)
-    config = plan.config
-    return RunContext(engine, plan.task, plan.roles, plan.agents, config.sampling, config.seed, config.batch.problems)
+    return plan.make_run_context(engine)
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,8 @@ from milonga.config import (
     merge,
     parse_config,
 )
+from milonga.context import RunContext
+from milonga.engine.base import Engine
 from milonga.engine.remote.address import check_section, parse_address
 from milonga.errors import ConfigError, MissingExtra, suggest_name
 from milonga.loading import make_absolute, make_path_absolute
@@ -46,6 +48,11 @@ class Plan:
     agents: Mapping[str, str]
     """Agent to policy."""
     policies: Mapping[str, PolicySection]
+
+    def make_run_context(self, engine: Engine) -> RunContext:
+        """Make what all contexts of the run share, with the engine that holds its weights."""
+        config = self.config
+        return RunContext(engine, self.task, self.roles, self.agents, config.sampling, config.seed, config.batch.problems)
 
 
 def resolve(layers: Sequence[Mapping[str, Any]], learns: bool = True) -> Plan:
