@@ -286,7 +286,7 @@ def test_demonstrations_can_be_read(dialect: Dialect, agent: type[Any], index: i
     role = agent(dialect)
     target, text = role.demonstrate(CHAIN, CHAIN.problem("train", index), keyed_rng("test", index))
     parsed = role.parse(text, target)
-    assert parsed.valid and parsed.format == 1.0
+    assert parsed.is_valid and parsed.format == 1.0
     assert (target is None) == (agent is ProofWriter)
 
 
@@ -295,7 +295,7 @@ def test_demonstrations_can_be_read(dialect: Dialect, agent: type[Any], index: i
 def test_no_text_breaks_a_reader(dialect: Dialect, text: str) -> None:
     proof = ProofWriter(dialect).parse(text)
     assert proof.is_valid == (proof.format == 1.0) or proof.value.steps  # stray text costs format, not validity
-    assert not proof.is_valid or proof.value.analysis.valid
+    assert not proof.is_valid or proof.value.analysis.is_valid
     target = make_graded_proof(CHAIN, CHAIN.problem("train", 0), random.Random(0), 1.0, dialect, "id")
     parsed = DefectVerifier(dialect).parse(text, target)
     assert parsed.format == float(parsed.is_valid)

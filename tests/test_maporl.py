@@ -151,13 +151,13 @@ def test_every_turn_of_every_agent_has_its_own_group_and_tokens() -> None:
     train_batches = p.recipe.credit(one, rollouts)
     assert [train_batch.policy for train_batch in train_batches] == list(AGENTS)
     for train_batch, agent in zip(train_batches, AGENTS, strict=True):
-        talks = rollouts.keep(lambda talk, agent=agent: talk.agent == agent)  # type: ignore[misc]
+        talks = rollouts.of(agent)
         values = Debates({agent: talks})
         pay = np.where(values.readable == 1.0, values.correct, -0.5)[:, :, 0]
         for turn in range(3):
             expected = normalise(pay[:, turn], talks.problem_ids)
             for talk, array, value in zip(talks, train_batch.advantages, expected, strict=True):
-                start, end = talk.turns[turn]
+                start, end = talk.turn_spans[turn]
                 assert array[start:end] == pytest.approx(np.full(end - start, value))
                 assert not array[~talk.mask].any()
 
@@ -167,7 +167,7 @@ def test_the_first_turn_can_be_left_as_it_is() -> None:
     one = ctx(p)
     for train_batch in p.recipe.credit(one, p.recipe.rollout(one)):
         arrays = list(zip(train_batch.rollouts, train_batch.advantages, strict=True))
-        assert not any(array[slice(*talk.turns[0])].any() for talk, array in arrays)
+        assert not any(array[slice(*talk.turn_spans[0])].any() for talk, array in arrays)
         assert any(array.any() for _, array in arrays)
 
 
@@ -190,7 +190,7 @@ def test_one_model_in_both_agents_learns_from_both_in_one_train_batch() -> None:
 def test_the_teacher_shows_every_turn_behind_what_the_agents_said() -> None:
     p = plan(format_lines=12)
     shown = p.recipe.rollout(ctx(p, FORMAT))
-    depth = [len(rollout.turns) for rollout in shown]
+    depth = [len(rollout.turn_spans) for rollout in shown]
     assert sorted(depth) == [1] * 8 + [2] * 8 + [3] * 8
     for rollout in shown:
         assert [s.trained for s in rollout.segments] == [False] * (len(rollout.segments) - 1) + [True]

@@ -311,8 +311,8 @@ def test_the_teacher_shows_requests_solutions_and_notes() -> None:
     p = plan(format_lines=4, format_notes=6, slip=0.0)
     one = ctx(p, FORMAT)
     shown = p.recipe.rollout(one)
-    planner, reader = (shown.keep(lambda t, agent=agent: t.agent == agent) for agent in AGENTS)
-    assert [len(t.turns) for t in planner] == [1] * 4 + [2] * 4 and len(reader) == 12
+    planner, reader = (shown.of(agent) for agent in AGENTS)
+    assert [len(t.turn_spans) for t in planner] == [1] * 4 + [2] * 4 and len(reader) == 12
     assert all(is_request(t) for t in planner[:4]) and all(t.text == Reader("terse").write_exact_note(t.target) for t in reader)
     assert all(t.segments[-1].trained and not any(s.trained for s in t.segments[:-1]) for t in planner)
     (train_batch,) = p.recipe.credit(one, shown)

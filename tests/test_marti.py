@@ -149,7 +149,7 @@ def test_a_refiner_is_compared_with_the_solution_it_refines() -> None:
     solutions, critiques, refined = (found.of(agent) for agent in AGENTS["chain"])
     graded(solutions, lambda place: place % 2)
     graded(refined, lambda place: place % 4 < 2)
-    generator, verifier, refiner = p.recipe.workflow.said(one, found, Rules(grade_by_truth))
+    generator, verifier, refiner = p.recipe.workflow.score_turns(one, found, Rules(grade_by_truth))
     assert generator.local[0].tolist() == [0.0, 1.0] * 8 and np.isnan(generator.before[0]).all()
     assert generator.whole.tolist() == [1.0, 0.0] * 8  # each solution's refinements: both right, then both wrong
     assert refiner.before[0].tolist() == [0.0, 0.0, 1.0, 1.0] * 8 and refiner.local[0].tolist() == [1.0, 1.0, 0.0, 0.0] * 8
@@ -158,7 +158,7 @@ def test_a_refiner_is_compared_with_the_solution_it_refines() -> None:
     said = [critique.parsed.value.final for critique in critiques]
     agrees = [float(final is not None and final == bool(right)) for final, right in zip(said, verifier.targets, strict=True)]
     assert verifier.local[0].tolist() == agrees
-    both = p.recipe.workflow.said(one, found, Rules(grade_by_truth, scope="all"))[2].before[0]
+    both = p.recipe.workflow.score_turns(one, found, Rules(grade_by_truth, scope="all"))[2].before[0]
     assert both.tolist() == [(right + own) / 2 for right, own in zip(verifier.targets, agrees, strict=True)]
 
 
@@ -206,7 +206,7 @@ def test_an_aggregator_reads_one_proposal_of_each() -> None:
     graded(mine, lambda place: True)
     graded(theirs, lambda place: place % 2)
     graded(joined, lambda place: place < 8)
-    said = p.recipe.workflow.said(one, found, Rules(grade_by_truth))
+    said = p.recipe.workflow.score_turns(one, found, Rules(grade_by_truth))
     assert (
         said[2].before[0].tolist() == [0.5, 1.0] * 8
         and said[0].whole.tolist() == said[1].whole.tolist() == [1.0] * 8 + [0.0] * 8
@@ -223,12 +223,12 @@ def test_a_debater_is_paid_turn_by_turn_with_its_own_history() -> None:
     mine, theirs = (found.of(agent) for agent in AGENTS["debate"])
     graded(Rollouts(talk.target for talk in mine), lambda place: place % 2)
     graded(mine, lambda place: True)
-    generator, partner = p.recipe.workflow.said(one, found, Rules(grade_by_truth))
+    generator, partner = p.recipe.workflow.score_turns(one, found, Rules(grade_by_truth))
     assert [p.recipe.compute_turn_reward(generator, turn).tolist() for turn in (0, 1)] == [[0.0, 1.0] * 8, [1.5, 1.0] * 8]
     assert partner.own_last.tolist() == theirs.correct.tolist() and generator.whole.tolist() == partner.whole.tolist()
     train_batch = p.recipe.credit_agent(one, generator)
     for talk, array in zip(train_batch.rollouts, train_batch.advantages, strict=True):
-        (start, end), second = talk.turns
+        (start, end), second = talk.turn_spans
         assert len(set(array[start:end])) == 1 and not array[slice(*second)].any()  # all are right in the second turn
 
 

@@ -79,7 +79,7 @@ def test_what_the_second_turn_earns_never_reaches_the_first(stage: str) -> None:
     other = credit(p, graded(talks, first, np.arange(len(talks)) // 2 % 2), stage)
     moved = False
     for talk, a, b in zip(talks, one, other, strict=True):
-        (start, end), (again, last) = talk.turns
+        (start, end), (again, last) = talk.turn_spans
         assert a[start:end].tolist() == b[start:end].tolist()
         assert (abs(a[start]) > 0.1) == (stage == STAGE2)
         assert not a[end:again].any() and not a[:start].any()
@@ -92,7 +92,7 @@ def test_turns_have_baselines_of_their_own() -> None:
     talks = p.recipe.rollout(ctx(p))
     rights = np.array([0, 0, 1, 1] * 4), np.array([1, 0, 1, 0] * 4)
     advantages = credit(p, graded(talks, *rights), STAGE2)[:4]
-    starts = [[start for start, _ in talk.turns] for talk in talks[:4]]
+    starts = [[start for start, _ in talk.turn_spans] for talk in talks[:4]]
     # Leave one out: 4/3 of the distance to the mean, 0.5 in the first turn and 0.5 in the second (11, 0, 1, -10).
     assert [a[s[0]] for a, s in zip(advantages, starts, strict=True)] == pytest.approx([-2 / 3, -2 / 3, 2 / 3, 2 / 3])
     assert [a[s[1]] for a, s in zip(advantages, starts, strict=True)] == pytest.approx([14.0, -2 / 3, 2 / 3, -14.0])
@@ -103,7 +103,7 @@ def test_costs_have_a_factor_for_each_turn_and_none_between() -> None:
     talks = p.recipe.rollout(ctx(p))
     costs = compute_turn_costs(talks, [np.ones(len(talk.ids)) for talk in talks], (0.1, 0.01))
     for talk, cost in zip(talks, costs, strict=True):
-        (start, end), (again, last) = talk.turns
+        (start, end), (again, last) = talk.turn_spans
         assert cost.sum() == pytest.approx(0.1 * (end - start) + 0.01 * (last - again))
 
 
@@ -138,7 +138,7 @@ def test_first_attempts_of_the_start_are_mended_and_not_trained() -> None:
     assert sorted(t.segments[1].trained for t in talks) == [False] * 8 + [True] * 8
     (train_batch,) = p.recipe.credit(ctx(p), talks)
     for talk, array in zip(talks, train_batch.advantages, strict=True):
-        start, end = talk.turns[0]
+        start, end = talk.turn_spans[0]
         assert talk.segments[1].trained or not array[start:end].any()
 
 
