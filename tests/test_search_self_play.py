@@ -297,7 +297,7 @@ def test_what_takes_the_place_of_a_question_that_does_not_pass(fill: str) -> Non
 
 def test_the_proposer_learns_first_and_from_what_the_solver_fails_at(tmp_path: Path) -> None:
     with short_loop("search_self_play", tmp_path, {"binding": "own"}) as loop:
-        here = Context(loop.run, 1, "generator")
+        here = Context(loop.run_context, 1, "generator")
         rollouts = loop.recipe.rollout(here)
         proposals, train_batch = loop.recipe.credit(here, rollouts)
     assert (proposals.policy, train_batch.policy) == ("proposer", "generator")
@@ -315,7 +315,7 @@ def test_the_proposer_learns_first_and_from_what_the_solver_fails_at(tmp_path: P
 def test_who_does_not_learn_plays_as_it_was_at_the_start(train: str, learner: str, tmp_path: Path) -> None:
     settings = {"binding": "own", "options": SHORT["search_self_play"].options | {"train": train}}
     with short_loop("search_self_play", tmp_path, settings) as loop:
-        here = Context(loop.run, 1, "generator")
+        here = Context(loop.run_context, 1, "generator")
         rollouts = loop.recipe.rollout(here)
         train_batches = list(loop.recipe.credit(here, rollouts))
     assert [train_batch.policy for train_batch in train_batches] == [learner]
