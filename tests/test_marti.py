@@ -154,12 +154,12 @@ def test_a_refiner_is_compared_with_the_solution_it_refines() -> None:
     assert generator.whole.tolist() == [1.0, 0.0] * 8  # each solution's refinements: both right, then both wrong
     assert refiner.before[0].tolist() == [0.0, 0.0, 1.0, 1.0] * 8 and refiner.local[0].tolist() == [1.0, 1.0, 0.0, 0.0] * 8
     assert p.recipe.compute_turn_reward(refiner, 0).tolist() == [1.5, 1.5, -0.5, -0.5] * 8
-    assert verifier.whole.tolist() == refiner.local[0].tolist() and verifier.targets.tolist() == refiner.before[0].tolist()
+    assert verifier.whole.tolist() == refiner.local[0].tolist() and verifier.about.tolist() == refiner.before[0].tolist()
     said = [critique.parsed.value.final for critique in critiques]
-    agrees = [float(final is not None and final == bool(right)) for final, right in zip(said, verifier.targets, strict=True)]
+    agrees = [float(final is not None and final == bool(right)) for final, right in zip(said, verifier.about, strict=True)]
     assert verifier.local[0].tolist() == agrees
     both = p.recipe.workflow.score_turns(one, found, Rules(grade_by_truth, scope="all"))[2].before[0]
-    assert both.tolist() == [(right + own) / 2 for right, own in zip(verifier.targets, agrees, strict=True)]
+    assert both.tolist() == [(right + own) / 2 for right, own in zip(verifier.about, agrees, strict=True)]
 
 
 def test_outcome_and_gain_are_added_where_they_are_asked_for() -> None:
@@ -211,7 +211,7 @@ def test_an_aggregator_reads_one_proposal_of_each() -> None:
         said[2].before[0].tolist() == [0.5, 1.0] * 8
         and said[0].whole.tolist() == said[1].whole.tolist() == [1.0] * 8 + [0.0] * 8
     )
-    earlier, later = p.recipe.workflow.changes(found)
+    earlier, later = p.recipe.workflow.pair_first_and_final(found)
     assert len(earlier) == len(later) == 32 and earlier[1] is theirs[0] and later[1] is joined[0]
     # A proposer whose prompt did not fit leaves the other's proposals about that problem unread.
     assert [rollout.targets for rollout in pair_proposals(mine[4:], theirs)] == list(zip(mine[4:], theirs[4:], strict=True))
