@@ -491,7 +491,7 @@ class _Run:
             raised(type(error).__name__, f"no {name} of these")
 
     def ordered(self, values: list[Any], reverse: Any) -> list[Any]:
-        if not isinstance(reverse, int):
+        if not isinstance(reverse, int):  # as Python until 3.12, on every Python: a problem's answer must not hang on it
             raised("TypeError", "reverse is yes or no")
         self.charge(size_of(values))
         try:

@@ -164,9 +164,14 @@ def hidden() -> list[str]:
 
 def environment(level: Level, seed: int) -> dict[str, str]:
     """The whole environment: the order of sets is part of what is fixed. The process empties it when it has started."""
-    fixed = {"PYTHONHASHSEED": str(seed)}
-    shared = bool(sysconfig.get_config_var("Py_ENABLE_SHARED"))
-    return fixed | ({"LD_LIBRARY_PATH": "/python/lib" if level == "isolated" else f"{sys.base_prefix}/lib"} if shared else {})
+    return {"PYTHONHASHSEED": str(seed)} | own_library(level)
+
+
+def own_library(level: Level) -> dict[str, str]:
+    """Where an interpreter that is linked to a shared library finds it: the place that it was built with is not in the sandbox."""
+    if not sysconfig.get_config_var("Py_ENABLE_SHARED"):
+        return {}
+    return {"LD_LIBRARY_PATH": "/python/lib" if level == "isolated" else f"{sys.base_prefix}/lib"}
 
 
 @functools.cache

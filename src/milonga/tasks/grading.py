@@ -76,7 +76,7 @@ class Worker:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
                 pass_fds=() if code is None else (code,),
-                env=scrubbed("/scratch" if confined else self._folder.name),
+                env=scrubbed("/scratch") | isolation.own_library("isolated") if confined else scrubbed(self._folder.name),
                 cwd=self._folder.name,
                 start_new_session=True,  # the whole group can be killed, and Ctrl-C reaches only us
             )
