@@ -22,7 +22,7 @@ ARGUMENTS: dict[str, Any] = {"a": [3, -1, 4, 1, 5], "n": 7, "s": "abca", "b": []
 
 
 def strictly_sorted(values: Any, *, reverse: Any = False) -> list[Any]:
-    """`sorted` as it was until Python 3.12: from 3.13 on anything may stand for yes or no. The dialect is the same everywhere."""
+    """`sorted` as it was until Python 3.12: from 3.13 on anything stands for yes or no. The dialect is the same everywhere."""
     if not isinstance(reverse, int):
         raise TypeError("an integer is required")
     return sorted(values, reverse=bool(reverse))

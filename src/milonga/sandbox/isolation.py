@@ -168,7 +168,7 @@ def environment(level: Level, seed: int) -> dict[str, str]:
 
 
 def own_library(level: Level) -> dict[str, str]:
-    """Where an interpreter that is linked to a shared library finds it: the place that it was built with is not in the sandbox."""
+    """Where an interpreter with a shared library finds it: the place that it was built with is not in the sandbox."""
     if not sysconfig.get_config_var("Py_ENABLE_SHARED"):
         return {}
     return {"LD_LIBRARY_PATH": "/python/lib" if level == "isolated" else f"{sys.base_prefix}/lib"}
