@@ -27,7 +27,7 @@ from torch.overrides import TorchFunctionMode
 
 from engine_helpers import gap
 from milonga.engine.local import LocalEngine
-from milonga.types import Floats, Lesson
+from milonga.types import Floats, Lesson, Traces
 
 UNIT = 2.0**-24
 """The unit roundoff of float32."""
@@ -151,3 +151,18 @@ def longest_sum(engine: LocalEngine, taught: Lesson, name: str) -> int:
 
 def apart(left: Sequence[Floats], right: Sequence[Floats]) -> float:
     return max(float(np.abs(a - b).max()) for a, b in zip(left, right, strict=True))
+
+
+def rounding(engine: LocalEngine, traces: Traces, name: str = "p") -> float:
+    """How far log-probabilities of these rows may be off in float32, under the weights that a policy started with."""
+
+    def scored(seed: int | None) -> list[Floats]:
+        other = widened(LocalEngine({name: engine.policy(name).section}, device="cpu"), name)
+        if seed is not None:
+            widest = max(max(p.shape) for p in other.policy(name).model.parameters())
+            change(other, math.sqrt(max(widest, *(len(trace.ids) for trace in traces))) * UNIT, seed, name)
+        with Wide():
+            return other.score(name, traces)
+
+    exact = scored(None)
+    return max(apart(scored(seed), exact) for seed in range(1, DRAWS + 1))

@@ -25,7 +25,6 @@ CORE = [
     "test_engine_learner.py::test_gradients_do_not_depend_on_the_micro_batches",
     "test_engine_learner.py::test_the_gradient_is_that_of_the_formula",
     "test_engine_learner.py::test_scores_are_those_of_the_model_alone",
-    "test_packed.py::test_gradients_and_scores_are_those_of_the_padded_pass",
     "test_packed.py::test_value_heads_read_packed_rows",
     "test_rounding.py",
 ]
@@ -43,6 +42,8 @@ def test_the_engine_agrees_with_itself(name: str) -> None:
     here = torch.backends.cpu.get_cpu_capability()
     if CAPABILITIES[name] > CAPABILITIES.get(here, 0):
         pytest.skip(f"this processor has no {name}: torch says {here}")
+    if name == here:
+        pytest.skip(f"all tests run with {name} here")
     tests = Path(__file__).parent
     command = [sys.executable, "-c", PROGRAM, name, *(str(tests / test) for test in CORE)]
     environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")} | SETTINGS[name]
