@@ -14,6 +14,7 @@ VLLM_STAMP := $(VLLM)/.installed
 .PHONY: core demo docs test test-vllm lint types contract unit browser isolation soak install clean
 
 core: $(CORE)
+	@:
 
 install: $(STAMP)
 

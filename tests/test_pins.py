@@ -67,6 +67,7 @@ def pins() -> dict[str, str]:
     return {plain(name): version for name, _, version in (line.partition("==") for line in lines if "==" in line)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", PYTHONS)
 @pytest.mark.usefixtures("index")
 def test_the_pins_resolve(project: Path, tmp_path: Path, version: str) -> None:
