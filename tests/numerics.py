@@ -85,17 +85,18 @@ class Promise:
     def weights(self) -> list[Tensor]:
         """How far each weight may be off after the lesson.
 
-        Let every gradient of an element g be off by e. A step is lr m / sqrt(v), where m and v are means of gradients and of
-        their squares: both relative errors are at most e / |g|, |m| / sqrt(v) is at most 1.2 for a handful of steps (by Cauchy
-        and Schwarz, from the weights of the two means), so a step is off by no more than 2.5 lr e / |g|; nor, whatever the
-        error, by more than 2.5 lr. Of e only the norm over a tensor is known, which is more than any element's.
+        Let every gradient g of an element be off by e, r = e / |g|. A step is lr m / sqrt(v), where m and v are means of
+        gradients and of their squares: m and sqrt(v) are off by a factor between 1 - r and 1 + r, and |m| / sqrt(v) is at most
+        1.2 for a handful of steps (by Cauchy and Schwarz, from the weights of the two means), so a step is off by no more than
+        1.2 lr ((1 + r) / (1 - r) - 1) < 2.5 lr e / (|g| - e); nor, whatever the error, by more than 2.5 lr. Of e only the norm
+        over a tensor is known, which is more than any element's; of several steps it is taken to be that of their means.
         """
         total = max(float(torch.stack([g.norm() for g in gradients]).norm()) for gradients in self.exact.steps)
         allowed: list[Tensor] = []
         for gradients in zip(*self.exact.steps, strict=True):
             found = torch.stack(gradients).abs()
             error = self.gradients * max(1e-3 * total, max(float(g.norm()) for g in gradients))
-            share = (error / found.amin(0)).clamp(max=1.0)
+            share = error / (found.amin(0) - error).clamp(min=error)
             share[found.amax(0) == 0] = 0.0  # no token of it was there: nothing moves it
             allowed.append(2.5 * self.lr * len(gradients) * share)
         return allowed
