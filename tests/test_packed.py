@@ -25,13 +25,14 @@ from engine_helpers import (
     tokenizer,
     train_batch,
 )
-from milonga.engine.local import fused, learner, packed
+from milonga.engine.local import LocalEngine, fused, learner, packed
 from milonga.engine.local.batches import build_micro_batch, cut_micro_batches
 from milonga.engine.local.memory import PASS_TOKENS, fit_pass_tokens
 from milonga.engine.local.shapes import explain_misfit
 from milonga.errors import ConfigError
 from milonga.objectives import make_objective
 from milonga.types import Rollouts, TrainBatch
+from numerics import apart, promise, rounding
 
 PACKED = ("llama", "qwen2", "qwen3")
 LORA = {"rank": 3, "alpha": 7.0}
@@ -51,16 +52,19 @@ def unpacked(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_gradients_and_scores_are_those_of_the_padded_pass(
     root: Path, arch: str, lora: dict[str, Any] | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine = stirred(engine_of(model_folder(root, arch), lora=lora, grad_clip=1e9, micro_tokens=120))
-    rows = mixed_rows()
+    def made() -> LocalEngine:
+        return stirred(engine_of(model_folder(root, arch), lora=lora, grad_clip=1e9, micro_tokens=120))
+
+    engine, rows = made(), mixed_rows()
     taught = train_batch(rows, [1.0, -0.5, 2.0, 0.3, -1.5, 0.7, -0.1, 1.2, -1.0], entropy_coef=0.01, kl_coef=0.1)
+    allowed = promise(made, lambda: taught)
     assert explain_misfit(engine.policy("p")) is None
     ours = gradients(engine, taught), engine.score("p", rows), engine.score("p", rows, "ref")
     unpacked(monkeypatch)
     theirs = gradients(engine, taught), engine.score("p", rows), engine.score("p", rows, "ref")
-    assert gap(ours[0], theirs[0]) < 2e-5
-    for mine, other in zip(ours[1] + ours[2], theirs[1] + theirs[2], strict=True):
-        assert np.allclose(mine, other, atol=1e-5)
+    assert gap(ours[0], theirs[0]) <= 2 * allowed.gradients < 1e-2
+    assert apart(ours[1], theirs[1]) <= 2 * allowed.scores
+    assert apart(ours[2], theirs[2]) <= 2 * rounding(engine, rows)
 
 
 def test_where_attention_pads_padding_counts_against_the_budget(root: Path) -> None:

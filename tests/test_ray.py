@@ -35,6 +35,7 @@ from milonga.errors import MissingExtra, UserError
 from milonga.resolve import resolve
 from milonga.runfolder.files import JsonLines
 from milonga.types import TrainBatch
+from numerics import UNIT, promise
 from ray_helpers import (
     TANGO,
     VALUES,
@@ -83,15 +84,17 @@ def local(root: Path) -> LocalEngine:
 
 @pytest.mark.parametrize("policy", WORKERS)
 def test_scores_and_gradients_are_those_of_the_local_engine(
-    engine: RayEngine, local: LocalEngine, tmp_path: Path, policy: str
+    engine: RayEngine, local: LocalEngine, root: Path, tmp_path: Path, policy: str
 ) -> None:
-    assert apart(engine.score(policy, rows(), "ref"), local.score(policy, rows(), "ref")) < 1e-5
+    allowed = promise(lambda: local_engine(root), lambda: taught(policy), "ref", policy)
+    assert apart(engine.score(policy, rows(), "ref"), local.score(policy, rows(), "ref")) <= 2 * allowed.scores
     ours, theirs = engine.learn(taught(policy)), local.learn(taught(policy))
     assert theirs.grad_norm > 0 and (ours.steps, ours.tokens) == (theirs.steps, theirs.tokens)
     for name in ("loss", "grad_norm", "entropy", "kl", "clip_fraction", "mismatch"):
-        assert getattr(ours, name) == pytest.approx(getattr(theirs, name), rel=1e-5, abs=1e-7), name
+        near = pytest.approx(getattr(theirs, name), rel=2 * allowed.gradients, abs=2 * allowed.scores)
+        assert getattr(ours, name) == near, name
     found, expected = (gradients(saved(e, tmp_path / name), policy) for e, name in ((engine, "ray"), (local, "local")))
-    assert gap(found, expected) < 1e-5
+    assert gap(found, expected) <= 2 * allowed.gradients
     if WORKERS[policy].get("learners", 1) == 1:
         assert same_bits(found, expected)
     assert engine.ledger.to_json()[policy] == local.ledger.to_json()[policy]
@@ -196,7 +199,7 @@ def test_checkpoints_are_read_by_any_number_of_workers(
     assert sorted(p.suffix for p in (tmp_path / "one").iterdir()) == [".json"] + [".safetensors"] * 4
 
 
-def test_exports_are_ordinary_models(engine: RayEngine, local: LocalEngine, tmp_path: Path) -> None:
+def test_exports_are_ordinary_models(engine: RayEngine, local: LocalEngine, root: Path, tmp_path: Path) -> None:
     for policy in ("two", "lora_two"):
         for name, both in (("ray", engine), ("local", local)):
             both.learn(taught(policy))
@@ -206,7 +209,13 @@ def test_exports_are_ordinary_models(engine: RayEngine, local: LocalEngine, tmp_
         file = "model.safetensors" if policy == "two" else "adapter_model.safetensors"
         tensors = [state((tmp_path / name / policy), file.removesuffix(".safetensors")) for name in ("ray", "local")]
         assert tensors[0].keys() == tensors[1].keys()
-        assert all(torch.allclose(tensors[0][key], tensors[1][key], atol=1e-5) for key in tensors[0])
+        allowed = promise(lambda: local_engine(root), lambda: taught(policy), name=policy).weights()  # noqa: B023
+        names = [name.replace(f".{policy}.", ".") for name in local.policy(policy).names]
+        for key, bound in zip(names, allowed, strict=True):
+            mine, own = (found[key] for found in tensors)
+            assert bool(((mine - own).abs() <= 2 * bound + 2 * UNIT * own.abs()).all()), key
+        off = torch.cat([(tensors[0][key] - tensors[1][key]).abs().flatten() for key in tensors[0]])
+        assert (off > 1e-5).double().mean() < 0.01, "few weights have gradients that are nothing but rounding"
 
 
 def test_a_killed_sampler_changes_nothing(engine: RayEngine) -> None:

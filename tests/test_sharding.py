@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import multiprocessing
+import tempfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -30,6 +32,7 @@ from milonga.engine import Decoding
 from milonga.engine.local import LocalEngine
 from milonga.objectives import make_objective
 from milonga.types import TrainBatch
+from numerics import UNIT, apart, promise
 
 PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload(["milonga.engine.local", "peft", "torch.distributed.fsdp", "torch.distributed.checkpoint"])
@@ -110,11 +113,12 @@ def compare(root: Path, name: str) -> None:
     from milonga.engine.ray import sharding
 
     model, options, taught = CASES[name]
+    allowed = promise(lambda: make(root, model, options), taught, "ref")
     whole, shared = make(root, model, options), make(root, model, options)
     sharding.shard(shared.policy("p"), init_device_mesh("cpu", (2,)), dist.group.WORLD)
     known = (whole.values if options.get("kind") == "scalar" else whole.score)("p", mixed_rows(), "ref")
     found = (shared.values if options.get("kind") == "scalar" else shared.score)("p", mixed_rows(), "ref")
-    assert max(np.abs(a - b).max() for a, b in zip(known, found, strict=True)) < 1e-5
+    assert apart(known, found) <= 2 * allowed.scores
     ours, theirs = shared.learn(taught()), whole.learn(taught())
     assert theirs.grad_norm > 0 and (ours.steps, ours.tokens) == (theirs.steps, theirs.tokens)
     for figure in (
@@ -129,15 +133,23 @@ def compare(root: Path, name: str) -> None:
         "stale_truncated",
     ):
         one, other = getattr(ours, figure), getattr(theirs, figure)
-        assert one == other if other is None else one == pytest.approx(other, rel=1e-4, abs=1e-6), figure
+        relative = max(1e-4, allowed.gradients)
+        assert one == other if other is None else one == pytest.approx(other, rel=relative, abs=1e-6), figure
     for engine in (whole, shared):
         engine.publish("p")
     left, right = kept(shared), kept(whole)
     assert left.keys() == right.keys()
     moments = [key for key in right if key.startswith("optimiser:")]
     steps = options.get("minibatches", 1) * options.get("epochs", 1)
-    assert gap([left[key] for key in moments], [right[key] for key in moments]) < 1e-5 * steps
-    assert all(torch.allclose(left[key], right[key], atol=2e-4) for key in right)
+    for side in (left, right):
+        assert gap([side[key] for key in moments], allowed.exact.moments) <= allowed.gradients
+    bounds = dict(zip(whole.policy("p").names, allowed.weights(), strict=True))
+    off = {key: (left[key] - right[key]).abs() for key in right.keys() - moments}
+    for key, found in off.items():
+        rounded = 2 * UNIT * steps * right[key].abs()
+        assert bool((found <= 2 * bounds[key.partition("/")[2]] + rounded).all()), key
+    every = torch.cat([found.flatten() for found in off.values()])
+    assert (every > 2e-4).double().mean() < 0.01, "few weights have gradients that are nothing but rounding"
     if options.get("kind") != "scalar":
         asked = requests(prompts(3 + 2 * dist.get_rank()))  # not as many passes for both
         whole.policy("p").assign([left[f"live/{n}"] for n in whole.policy("p").names])
@@ -167,36 +179,47 @@ def return_to_rest(file: Path, whole: LocalEngine, shared: LocalEngine) -> None:
     )
 
 
-def process(rank: int, root: Path, names: list[str], told: Any) -> None:
+def process(rank: int, root: Path, meeting: str, names: list[str], told: Any) -> None:
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{root / 'meet'}", rank=rank, world_size=2)
+    dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=2)
     for name in names:
         try:
             compare(root, name)
             told.put((rank, name, ""))
         except BaseException as error:
             told.put((rank, name, f"{type(error).__name__}: {error}"))
-            raise
+            raise  # the other waits for us at a place that we shall not reach: with us it ends, too
 
 
-@pytest.fixture(scope="module")
-def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
-    pytest.importorskip("peft")
-    pytest.importorskip("ray")
-    root = tmp_path_factory.mktemp("shards")
-    for model, *_ in CASES.values():  # both would write them at once
-        make(root, model, {})
-    told = PROCESSES.Queue()
-    both = [PROCESSES.Process(target=process, args=(rank, root, list(CASES), told)) for rank in range(2)]
+def attempt(root: Path, names: list[str]) -> dict[str, list[str]]:
+    """What two processes say of the cases, up to the first that fails: after that they are out of step."""
+    told, meeting = PROCESSES.Queue(), tempfile.mktemp(dir=root)
+    both = [PROCESSES.Process(target=process, args=(rank, root, meeting, names, told)) for rank in range(2)]
     for one in both:
         one.start()
     for one in both:
         one.join(200)
         one.kill()
-    found: dict[str, list[str]] = {}
+    said: dict[str, list[str]] = {}
     while not told.empty():
         rank, name, error = told.get()
-        found.setdefault(name, []).append(f"worker {rank}: {error}" if error else "")
+        said.setdefault(name, []).append(f"worker {rank}: {error}" if error else "")
+    well = list(itertools.takewhile(lambda name: said.get(name) == ["", ""], names))
+    failed = names[len(well) : len(well) + 1]
+    return {name: said.get(name, ["both ended without a word"]) for name in (*well, *failed)}
+
+
+@pytest.fixture(scope="module")
+def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
+    """Of every case, those after one that fails included: two new processes go on with them."""
+    pytest.importorskip("peft")
+    pytest.importorskip("ray")
+    root = tmp_path_factory.mktemp("shards")
+    for model, *_ in CASES.values():  # both would write them at once
+        make(root, model, {})
+    found: dict[str, list[str]] = {}
+    while left := [name for name in CASES if name not in found]:
+        found |= attempt(root, left)
     return found
 
 

@@ -79,12 +79,19 @@ def write_rollouts(path: Path, rollouts: Iterable[Rollout], advantages: Mapping[
 
 def write_table(path: Path, table: pa.Table) -> None:
     """Write a table to a draft and rename it, so that a reader never sees half a file."""
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
     with translate_disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         draft = path.with_name(path.name + ".draft")
-        pq.write_table(table, draft, row_group_size=GROUP)
+        try:
+            # Opened here: given a path, pyarrow keeps what it could not write open for as long as the error is known anywhere.
+            with pa.OSFile(str(draft), "wb") as sink:
+                pq.write_table(table, sink, row_group_size=GROUP)
+        except BaseException:
+            draft.unlink(missing_ok=True)
+            raise
         draft.replace(path)
 
 

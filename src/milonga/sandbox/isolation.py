@@ -180,9 +180,14 @@ def list_hidden_folders() -> list[str]:
 
 def build_environment(level: Level, seed: int) -> dict[str, str]:
     """Build the whole environment; it fixes the order of sets. The process clears it once it has started."""
-    fixed = {"PYTHONHASHSEED": str(seed)}
-    shared = bool(sysconfig.get_config_var("Py_ENABLE_SHARED"))
-    return fixed | ({"LD_LIBRARY_PATH": "/python/lib" if level == "isolated" else f"{sys.base_prefix}/lib"} if shared else {})
+    return {"PYTHONHASHSEED": str(seed)} | find_own_library(level)
+
+
+def find_own_library(level: Level) -> dict[str, str]:
+    """Tell an interpreter with a shared library where it is: the place it was built with is not in the sandbox."""
+    if not sysconfig.get_config_var("Py_ENABLE_SHARED"):
+        return {}
+    return {"LD_LIBRARY_PATH": "/python/lib" if level == "isolated" else f"{sys.base_prefix}/lib"}
 
 
 @functools.cache

@@ -497,7 +497,7 @@ class _Run:
             stop_with_exception(type(error).__name__, f"no {name} of these")
 
     def sort_values(self, values: list[Any], reverse: Any) -> list[Any]:
-        if not isinstance(reverse, int):
+        if not isinstance(reverse, int):  # as Python until 3.12, on every Python: a problem's answer must not hang on it
             stop_with_exception("TypeError", "reverse is yes or no")
         self.charge(count_items(values))
         try:

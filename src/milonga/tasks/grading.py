@@ -76,7 +76,9 @@ class Worker:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
                 pass_fds=() if code is None else (code,),
-                env=make_environment("/scratch" if confined else self._folder.name),
+                env=make_environment("/scratch") | isolation.find_own_library("isolated")
+                if confined
+                else make_environment(self._folder.name),
                 cwd=self._folder.name,
                 start_new_session=True,  # the whole group can be killed, and Ctrl-C reaches only us
             )
