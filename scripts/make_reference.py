@@ -95,7 +95,7 @@ def overview(group: Any) -> Iterator[str]:
     for panel in panels:
         yield f"### {panel}"
         members = {name: c for name, c in group.commands.items() if c.rich_help_panel == panel}
-        yield definitions((f"`milonga {name}`", str(c.help).strip().partition("\n")[0]) for name, c in members.items())
+        yield definitions((f"[`milonga {name}`](milonga-{name}.md)", str(c.help).strip().partition("\n")[0]) for name, c in members.items())
     yield "## Options"
     yield options_of(group.params)
     yield "## Examples"
