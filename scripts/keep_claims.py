@@ -36,8 +36,8 @@ HEAD = """\
 # Claims
 
 What the papers claim, as comparisons that anyone can run again: `milonga claim NAME --seeds 5`. Arms, metric, direction and
-budget of each are in `claim.py` of its system's folder and were committed before its first result. The interval is Student's t over
-paired seeds, 95 %. *Holds*: it lies on the claim's side of zero. *Does not hold*: it leaves no room for a difference that
+budget of each are in `claim.py` of its system's folder and were committed before its first result. The interval is Student's t
+over paired seeds, 95 %. *Holds*: it lies on the claim's side of zero. *Does not hold*: it leaves no room for a difference that
 would matter. *Undecided*: neither; "could see" is the smallest true difference that so many seeds, spread like these, would
 have shown in 80 % of all experiments. `p (Holm)` is corrected over all claims of this table. Miniatures: a 1.8M-parameter
 model on procedural tasks. They test mechanisms, not the papers' numbers.
