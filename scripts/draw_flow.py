@@ -1,4 +1,4 @@
-"""Put the reward flow of a real run into the README of its system, between its two marks.
+"""Put the reward flow of a real run into the page of its recipe, between its two marks.
 
 python scripts/draw_flow.py runs/tango-… src/milonga/systems/tango/README.md
 """

@@ -1,4 +1,4 @@
-"""Keep what `milonga claim` found: result and plot in docs/, a paragraph in the system's README, the table in docs/claims.md.
+"""Keep what `milonga claim` found: its result and plot in docs/, a paragraph in the recipe's page, the table in docs/claims.md.
 
 python scripts/keep_claims.py runs/claim-prime runs/claim-gar      # without folders only the table is made anew
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +16,8 @@ from milonga.report.sheets import shorten_arm_names
 from milonga.runfolder.files import JsonLines
 from milonga.systems.index import CLAIMS, SYSTEMS
 
-ROOT = Path(__file__).parent.parent
-DOCS = ROOT / "docs"
+DOCS = Path(__file__).parent.parent / "docs"
+SYSTEM_PAGES = DOCS.parent / "src" / "milonga" / "systems"
 KEPT = {
     "generator/accuracy", "generator/sound_accuracy", "generator/plain_accuracy", "generator/ce_plain", "hacking_gap",
     *(f"verifier/{name}" for name in ("auroc", "balanced_accuracy", "f1", "pair_accuracy", "best_of_k", "best_of_k_sound")),
@@ -36,13 +35,13 @@ HEAD = """\
 # Claims
 
 What the papers claim, as comparisons that anyone can run again: `milonga claim NAME --seeds 5`. Arms, metric, direction and
-budget of each are in `claim.py` of its system's folder and were committed before its first result. The interval is Student's t
-over paired seeds, 95 %. *Holds*: it lies on the claim's side of zero. *Does not hold*: it leaves no room for a difference that
-would matter. *Undecided*: neither; "could see" is the smallest true difference that so many seeds, spread like these, would
-have shown in 80 % of all experiments. `p (Holm)` is corrected over all claims of this table. Miniatures: a 1.8M-parameter
-model on procedural tasks. They test mechanisms, not the papers' numbers.
+budget of each are in `src/milonga/systems/NAME/claim.py` and were committed before its first result. The interval is
+Student's t over paired seeds, 95 %. *Holds*: it lies on the claim's side of zero. *Does not hold*: it leaves no room for a
+difference that would matter. *Undecided*: neither; "could see" is the smallest true difference that so many seeds, spread
+like these, would have shown in 80 % of all experiments. `p (Holm)` is corrected over all claims of this table. Miniatures: a
+1.8M-parameter model on procedural tasks. They test mechanisms, not the papers' numbers.
 
-| system | claim | arms | metric | first two | difference | could see | p (Holm) | verdict |
+| recipe | claim | arms | metric | first two | difference | could see | p (Holm) | verdict |
 |---|---|---|---|---|---|---|---|---|
 """
 
@@ -61,7 +60,7 @@ def change_of(found: dict[str, Any]) -> str:
 def row(found: dict[str, Any], p: float | None) -> str:
     values = list(found["values"].values())
     cells = [
-        f"[{found['claim']}]({os.path.relpath(find_page(found['claim']), DOCS)})",
+        f"[{found['claim']}](../src/milonga/systems/{page_of(found['claim']).relative_to(SYSTEM_PAGES)})",
         found["says"],
         "<br>".join(f"`{arm}`" for arm in found["arms"]),
         f"`{found['metric'].replace('eval/', '')}`, {found['better']} is better",
@@ -75,7 +74,7 @@ def row(found: dict[str, Any], p: float | None) -> str:
 
 
 def keep(folder: Path) -> None:
-    """Take over one claim: docs/claims/NAME.json, docs/images/claim-NAME.png, and the result in the README of its system."""
+    """Take over one claim: docs/claims/NAME.json, docs/images/claim-NAME.png, and the result in the page of its recipe."""
     found = json.loads((folder / "claim.json").read_text())
     name = found["claim"]
     found["out"] = f"runs/claim-{name}"
@@ -85,8 +84,8 @@ def keep(folder: Path) -> None:
     (DOCS / "claims").mkdir(exist_ok=True)
     (DOCS / "claims" / f"{name}.json").write_text(json.dumps(found, indent=1) + "\n")
     draw(result, DOCS / "images" / f"claim-{name}.png")
-    page = find_page(name)
-    page.write_text(inserted(page.read_text(), paragraph(found, page), name))
+    page = page_of(name)
+    page.write_text(inserted(page.read_text(), paragraph(found), name))
 
 
 def measured(arm: Path) -> dict[str, dict[str, list[float]]]:
@@ -103,32 +102,30 @@ def measured(arm: Path) -> dict[str, dict[str, list[float]]]:
     return out
 
 
-def find_page(name: str) -> Path:
-    """Return the README of a system; systems of one folder may share it."""
-    (page,) = (system.page for system in SYSTEMS if system.name == name)
-    return ROOT / "src" / "milonga" / "systems" / page
+def page_of(name: str) -> Path:
+    """The README of a system; a recipe and its form for reinforcement learning share one."""
+    return SYSTEM_PAGES / next(system.page for system in SYSTEMS if system.name == name)
 
 
-def paragraph(found: dict[str, Any], page: Path) -> str:
+def paragraph(found: dict[str, Any]) -> str:
     change, least = change_of(found), number(found["smallest_effect"])
     short = shorten_arm_names(found["arms"])
     values = ", ".join(f"`{short[arm]}` {number(found['values'][arm])}" for arm in found["arms"])
     verdict, name = found["verdict"].capitalize(), found["claim"]
-    image = os.path.relpath(DOCS / "images" / f"claim-{name}.png", page.parent)
     return (
         f"**{verdict}** ({len(found['seeds'])} seeds): {change} in `{found['metric']}`, {found['better']} is better; "
-        f"a difference of {least} could have been seen. {values}.\n\n![{name}]({image})"
+        f"a difference of {least} could have been seen. {values}.\n\n![{name}](../../../../docs/images/claim-{name}.png)"
     )
 
 
 def inserted(page: str, text: str, name: str) -> str:
-    """The page with this result: in the old one's place, or at the end of the section on its claim."""
+    """The page with this result: in the old one's place, or at the end of the section on what was found."""
     begin = BEGIN.replace("result:", f"result of {name}:")
     block = f"{begin}\n{text}\n{END}"
     if begin in page:
         before, _, rest = page.partition(begin)
         return before + block + rest.partition(END)[2]
-    before, title, rest = page.partition("## Its claim")
+    before, title, rest = page.partition("## What was found")
     section, following, after = rest.partition("\n## ")
     return f"{before}{title}{section.rstrip()}\n\n{block}\n{following}{after}"
 

@@ -5,7 +5,7 @@
 A generated part stands between two comments. The first one says what it is made from:
 
     <!-- catalogue -->                           systems/index.py and docs/claims/*.json
-    <!-- code: FILE NAME... -->                  these classes or methods of a file, as they stand there
+    <!-- code: SYSTEM METHOD... -->              the class of a system's recipe, or these methods of it, as they stand there
     <!-- layers -->                              the import contract in pyproject.toml
     <!-- end -->
 
@@ -62,16 +62,15 @@ def find_verdict(system: System) -> str:
     return f"**{verdict}**" if verdict == "holds" else verdict
 
 
-def quote_code(file: str, names: list[str]) -> str:
-    """Return these classes ("Class") or methods ("Class.method") of a file, verbatim but for their common indentation."""
-    source = (ROOT / file).read_text(encoding="utf-8")
-    pieces = []
-    for name in names:
-        body: list[ast.stmt] = ast.parse(source).body
-        for part in name.split("."):
-            (node,) = (n for n in body if isinstance(n, ast.ClassDef | ast.FunctionDef) and n.name == part)
-            body = node.body
-        pieces.append("\n".join(source.splitlines()[node.lineno - 1 : node.end_lineno]))
+def quote_code(name: str, methods: list[str]) -> str:
+    """Return the class of a system's recipe, or some of its methods: verbatim, but for their common indentation."""
+    (place,) = (system.recipe for system in SYSTEMS if system.name == name)
+    module, _, class_name = place.partition(":")
+    source = (ROOT / "src/milonga/systems" / (module.replace(".", "/") + ".py")).read_text(encoding="utf-8")
+    (recipe,) = (node for node in ast.parse(source).body if isinstance(node, ast.ClassDef) and node.name == class_name)
+    found = {node.name: node for node in recipe.body if isinstance(node, ast.FunctionDef)}
+    nodes = [found[method] for method in methods] or [recipe]
+    pieces = ["\n".join(source.splitlines()[node.lineno - 1 : node.end_lineno]) for node in nodes]
     return "```python\n" + textwrap.dedent("\n\n".join(pieces)) + "\n```"
 
 
@@ -79,7 +78,7 @@ def map_layers() -> str:
     """Return the layers of the import contract, the highest first."""
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     (layers,) = (c["layers"] for c in settings["tool"]["importlinter"]["contracts"] if c["type"] == "layers")
-    return "```\n" + "\n".join(layer.replace("milonga.", "").replace(" | ", " · ") for layer in layers) + "\n```"
+    return "```\n" + "\n".join(re.sub(r" *[|:] *", " · ", layer.replace("milonga.", "")) for layer in layers) + "\n```"
 
 
 def fill_parts(page: Path, text: str) -> str:
@@ -92,8 +91,8 @@ def fill_parts(page: Path, text: str) -> str:
         elif kind == "layers":
             made = map_layers()
         else:
-            file, *names = words.split()
-            made = quote_code(file, names)
+            name, *methods = words.split()
+            made = quote_code(name, methods)
         return f"{begin}{made}\n{end}"
 
     return PART.sub(make, text)

@@ -57,11 +57,11 @@ $XDG_CACHE_HOME/milonga
 """
 PROVIDES = {
     "milonga": milonga.__all__,
-    "milonga.systems.base": ["Recipe", "RecipeOptions"],
-    "milonga.context": ["Context"],
+    "milonga.systems": ["Recipe", "RecipeOptions"],
+    "milonga.table": ["Table"],
     "milonga.roles": ["Role"],
     "milonga.schedule": ["Schedule", "Phase", "always", "alternate", "warm_up", "until"],
-    "milonga.types": ["Rollout", "Rollouts", "TrainBatch", "Parsed", "Solution", "Verification"],
+    "milonga.types": ["Rollout", "Rollouts", "TrainBatch", "Reading", "Solution", "Verification"],
     "milonga.credit": import_module("milonga.credit").__all__,
 }
 """What users call and what their own recipes and tasks are made of."""
@@ -95,9 +95,7 @@ def overview(group: Any) -> Iterator[str]:
     for panel in panels:
         yield f"### {panel}"
         members = {name: c for name, c in group.commands.items() if c.rich_help_panel == panel}
-        yield definitions(
-            (f"[`milonga {name}`](milonga-{name}.md)", str(c.help).strip().partition("\n")[0]) for name, c in members.items()
-        )
+        yield definitions((f"`milonga {name}`", str(c.help).strip().partition("\n")[0]) for name, c in members.items())
     yield "## Options"
     yield options_of(group.params)
     yield "## Examples"

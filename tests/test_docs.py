@@ -34,9 +34,9 @@ PAGES = sorted(
 )
 NEIGHBOURS = ("scripts", "examples", "benchmarks", "tests", "src", "README.md", "CONTRIBUTING.md", "CHANGELOG.md")
 """What pages of the docs link to, or are copied from, outside of them."""
+CATALOGUE = run_path(str(ROOT / "scripts" / "make_catalogue.py"))
 GROUP: Any = get_command(app)
 field_docs = run_path(str(ROOT / "scripts" / "make_reference.py"))["field_docs"]
-CATALOGUE = run_path(str(ROOT / "scripts" / "make_catalogue.py"))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

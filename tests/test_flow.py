@@ -1,4 +1,4 @@
-"""The reward flow in each system's README is that of the recipe: the same nodes and edges as in a real run of it."""
+"""The reward flow on each recipe's page is that of the recipe: the same nodes and edges as in a real run of it."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from short import SHORT, short_loop
 
 ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / "src" / "milonga" / "systems"
-SCRIPT = run_path(str(ROOT / "scripts" / "draw_flow.py"))
 FIRST = {system.page: system.name for system in reversed(SYSTEMS) if system.page}
-"""Pages, each with the first of its systems, whose graph it shows."""
-PAGES = {name: (FOLDER / page).read_text() for page, name in FIRST.items()}
+"""Each page, with the recipe whose graph it has: the first of those that share it."""
+PAGES = {name: (FOLDER / page).read_text(encoding="utf-8") for page, name in FIRST.items()}
+SCRIPT = run_path(str(ROOT / "scripts" / "draw_flow.py"))
 LONGER = {
     "absolute_zero": "in a short run no inputs for an induction may count",
     "asl": "a short run poses no problem that can be read",
@@ -46,8 +46,8 @@ def real(recipe: str, folder: Path) -> set[str]:
     return lines(to_mermaid(compute_reward_flow(loop.rows)))
 
 
-def test_every_page_has_its_graph() -> None:
-    assert {str(page.relative_to(FOLDER)) for page in FOLDER.glob("*/*.md")} == set(FIRST)
+def test_every_page_is_in_the_catalogue_and_has_its_graph() -> None:
+    assert {FOLDER / page for page in FIRST} == set(FOLDER.glob("*/*.md"))
     assert not [name for name, page in PAGES.items() if not drawn(page)]
 
 
