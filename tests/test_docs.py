@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from runpy import run_path
@@ -23,9 +24,17 @@ from milonga.systems.index import RECIPES
 from milonga.tasks import TASKS
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", *(ROOT / "benchmarks").glob("*.md"), *sorted((ROOT / "docs").rglob("*.md"))]
-NEIGHBOURS = ("scripts", "examples", "benchmarks", "tests")
-"""What pages of the docs link to outside of them."""
+MADE = ("_build", "reference", "systems", "project")
+"""Folders of docs/ that are made when the site is built."""
+PAGES = sorted(
+    page
+    for pattern in ("*.md", "benchmarks/*.md", "docs/**/*.md", "src/milonga/systems/*/*.md")
+    for page in ROOT.glob(pattern)
+    if page.relative_to(ROOT).parts[:2] not in [("docs", name) for name in MADE]
+)
+NEIGHBOURS = ("scripts", "examples", "benchmarks", "tests", "src", "README.md", "CONTRIBUTING.md", "CHANGELOG.md")
+"""What pages of the docs link to, or are copied from, outside of them."""
+CATALOGUE = run_path(str(ROOT / "scripts" / "make_catalogue.py"))
 GROUP: Any = get_command(app)
 field_docs = run_path(str(ROOT / "scripts" / "make_reference.py"))["field_docs"]
 
@@ -35,6 +44,27 @@ def test_links_between_pages_resolve(page: Path) -> None:
     for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8")):
         if not re.match(r"https?://|#", link):
             assert (page.parent / unquote(link.partition("#")[0])).exists(), f"{page.name}: {link}"
+
+
+def test_generated_parts_are_up_to_date() -> None:
+    stale = [str(page.relative_to(ROOT)) for page, _ in CATALOGUE["find_stale"]()]
+    assert not stale, "run scripts/make_catalogue.py"
+
+
+def test_the_readme_has_every_system_and_quotes_tango_as_it_is() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    table = text.partition("<!-- catalogue -->")[2].partition("<!-- end -->")[0]
+    assert re.findall(r"^\| \[`(\w+)`\]", table, re.MULTILINE) == [system.name for system in CATALOGUE["SYSTEMS"]]
+    (quoted,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    source = (ROOT / "src" / "milonga" / "systems" / "tango" / "recipe.py").read_text(encoding="utf-8")
+    assert textwrap.indent(quoted, "    ") in source and {"def rollout", "def credit"} <= set(re.findall(r"def \w+", quoted))
+
+
+def test_the_readme_is_short() -> None:
+    """About 600 words, without code and the catalogue."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    text = re.sub(r"<!-- catalogue -->.*?<!-- end -->|```.*?```", "", text, flags=re.DOTALL)
+    assert len(re.findall(r"[^\W\d_]{2,}", re.sub(r"\]\([^)]*\)", "]", text))) <= 650
 
 
 def build(place: Path, builder: str) -> subprocess.CompletedProcess[str]:
@@ -47,7 +77,7 @@ def build(place: Path, builder: str) -> subprocess.CompletedProcess[str]:
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the docs, with its reference written and its site built."""
     place = tmp_path_factory.mktemp("site")
-    shutil.copytree(ROOT / "docs", place / "docs", ignore=shutil.ignore_patterns("_build", "reference"))
+    shutil.copytree(ROOT / "docs", place / "docs", ignore=shutil.ignore_patterns(*MADE))
     for name in NEIGHBOURS:
         (place / name).symlink_to(ROOT / name)
     subprocess.run([sys.executable, str(ROOT / "scripts" / "make_reference.py"), "docs/reference"], cwd=place, check=True)
@@ -75,9 +105,30 @@ def test_the_site_has_no_broken_link_and_needs_no_net(site: Path) -> None:
 
 
 @pytest.mark.slow
+def test_every_page_is_two_clicks_from_the_first(site: Path) -> None:
+    """By what stands in the pages themselves, not in the sidebar."""
+    root = site / "out" / "html"
+    found, last = {root / "index.html"}, {root / "index.html"}
+    for _ in range(2):
+        last = {target for page in last for target in linked(page)} - found
+        found |= last
+    pages = {page for page in root.rglob("*.html") if page.name not in ("genindex.html", "search.html")}
+    assert {str(page.relative_to(root)) for page in pages - found} == set()
+
+
+def linked(page: Path) -> Iterator[Path]:
+    """The pages that the body of a page links to."""
+    body = re.search(r"<article.*?</article>", page.read_text(encoding="utf-8"), re.DOTALL)
+    for link in re.findall(r'href="([^"#?]+\.html)', body[0] if body else ""):
+        if not link.startswith("http"):
+            yield (page.parent / unquote(link)).resolve()
+
+
+@pytest.mark.slow
 def test_the_site_can_be_searched(site: Path) -> None:
     index = (site / "out" / "html" / "searchindex.js").read_text(encoding="utf-8")
-    assert all(page in index for page in ("quickstart", "reference/config", "reference/milonga-run")) and "tango" in index
+    assert "tango" in index
+    assert all(page in index for page in ("quickstart", "reference/config", "reference/milonga-run", "systems/prime"))
 
 
 @pytest.mark.slow

@@ -1,0 +1,123 @@
+"""Fill the generated parts of README.md and the docs: the catalogue of systems, quoted code, the map of layers.
+
+    python scripts/make_catalogue.py            # writes; with --check it only says which pages are out of date
+
+A generated part stands between two comments. The first one says what it is made from:
+
+    <!-- catalogue -->                           systems/index.py and docs/claims/*.json
+    <!-- code: SYSTEM METHOD... -->              the class of a system's recipe, or these methods of it, as they stand there
+    <!-- layers -->                              the import contract in pyproject.toml
+    <!-- end -->
+
+Invariant: what stands between the comments follows from the sources alone, so that a test can compare the two.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import json
+import os
+import re
+import sys
+import textwrap
+import tomllib
+from collections.abc import Iterator
+from itertools import groupby
+from pathlib import Path
+
+from milonga.systems.index import SYSTEMS, System
+
+ROOT = Path(__file__).parent.parent
+PAGES = ("README.md", "docs/systems.md", "docs/concepts.md", "docs/writing-a-recipe.md")
+PART = re.compile(r"(<!-- (catalogue|code|layers)(?:: ([^>]*?))? -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def make_catalogue(page: Path) -> str:
+    """Return the table of all systems, with links as they must be on this page."""
+    rows = ["| system | paper | what it does | its claim |", "|---|---|---|---|"]
+    for family, systems in groupby(SYSTEMS, key=lambda system: system.family):
+        rows.append(f"| **{family}** | | | |")
+        rows += [make_row(system, page) for system in systems]
+    return "\n".join(rows)
+
+
+def make_row(system: System, page: Path) -> str:
+    place = ROOT / "src/milonga/systems" / (system.page or system.recipe.partition(":")[0].replace(".", "/") + ".py")
+    name = f"[`{system.name}`]({os.path.relpath(place, page.parent)})"
+    return f"| {name} | {link_paper(system.paper)} | {system.line} | {find_verdict(system)} |"
+
+
+def link_paper(paper: str) -> str:
+    """Return a link to where a system was published; "ours" where it was not."""
+    place, _, number = paper.partition(" ")
+    address = {"arXiv": f"https://arxiv.org/abs/{number}", "OpenReview": f"https://openreview.net/forum?id={number}"}
+    return f"[{paper}]({address[place]})" if paper else "ours"
+
+
+def find_verdict(system: System) -> str:
+    """Return what testing the system's claim gave; a dash where there is no claim, or no result yet."""
+    kept = ROOT / "docs" / "claims" / f"{system.name}.json"
+    verdict = str(json.loads(kept.read_text(encoding="utf-8"))["verdict"]) if system.claim and kept.exists() else "—"
+    return f"**{verdict}**" if verdict == "holds" else verdict
+
+
+def quote_code(name: str, methods: list[str]) -> str:
+    """Return the class of a system's recipe, or some of its methods: verbatim, but for their common indentation."""
+    (place,) = (system.recipe for system in SYSTEMS if system.name == name)
+    module, _, class_name = place.partition(":")
+    source = (ROOT / "src/milonga/systems" / (module.replace(".", "/") + ".py")).read_text(encoding="utf-8")
+    (recipe,) = (node for node in ast.parse(source).body if isinstance(node, ast.ClassDef) and node.name == class_name)
+    found = {node.name: node for node in recipe.body if isinstance(node, ast.FunctionDef)}
+    nodes = [found[method] for method in methods] or [recipe]
+    pieces = ["\n".join(source.splitlines()[node.lineno - 1 : node.end_lineno]) for node in nodes]
+    return "```python\n" + textwrap.dedent("\n\n".join(pieces)) + "\n```"
+
+
+def map_layers() -> str:
+    """Return the layers of the import contract, the highest first."""
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    (layers,) = (c["layers"] for c in settings["tool"]["importlinter"]["contracts"] if c["type"] == "layers")
+    return "```\n" + "\n".join(re.sub(r" *[|:] *", " · ", layer.replace("milonga.", "")) for layer in layers) + "\n```"
+
+
+def fill_parts(page: Path, text: str) -> str:
+    """Return a page's text with every generated part made anew."""
+
+    def make(found: re.Match[str]) -> str:
+        begin, kind, words, end = found.groups()
+        if kind == "catalogue":
+            made = make_catalogue(page)
+        elif kind == "layers":
+            made = map_layers()
+        else:
+            name, *methods = words.split()
+            made = quote_code(name, methods)
+        return f"{begin}{made}\n{end}"
+
+    return PART.sub(make, text)
+
+
+def find_stale() -> Iterator[tuple[Path, str]]:
+    """Yield the pages that are out of date, each with the text that it should have."""
+    for name in PAGES:
+        page = ROOT / name
+        text = page.read_text(encoding="utf-8")
+        if (made := fill_parts(page, text)) != text:
+            yield page, made
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="write nothing; exit code 1 if a page is out of date")
+    check = parser.parse_args().check
+    stale = list(find_stale())
+    for page, text in stale:
+        print(page.relative_to(ROOT), "is out of date" if check else "written")
+        if not check:
+            page.write_text(text, encoding="utf-8")
+    sys.exit(1 if check and stale else 0)
+
+
+if __name__ == "__main__":
+    main()
