@@ -20,7 +20,7 @@ from milonga.config import to_toml
 from milonga.errors import ConfigError, RunFolderError
 from milonga.runfolder.folder import read_config
 from milonga.systems.custom import find_recipe
-from milonga.systems.grpo import Grpo
+from milonga.systems.grpo.recipe import Grpo
 
 TINY = {
     "device": "cpu",
@@ -112,7 +112,7 @@ def test_a_wrong_kind_is_refused(tmp_path: Path) -> None:
 
 
 OWN = """
-from milonga.recipes import Grpo
+from milonga.systems.grpo.recipe import Grpo
 
 
 class Mine(Grpo):
@@ -151,8 +151,8 @@ def test_a_recipe_in_a_file_is_an_arm_like_any_other(tmp_path: Path) -> None:
         ("class Mine: pass\n", "is not a Recipe subclass, but another class"),
         ("1 / 0\n", r"recipe file '.*' failed in mine\.py, line 1: ZeroDivisionError"),
         (
-            "from milonga.recipes import Recipe\nclass Mine(Recipe): pass\n",
-            "does not define credit and play and schedule and agents and lead and bindings",
+            "from milonga.recipe import Recipe\nclass Mine(Recipe): pass\n",
+            "does not define credit and rollout and schedule and agents and lead and bindings",
         ),
     ],
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from milonga.errors import ConfigError
 from milonga.loading import load_attribute
-from milonga.systems.base import Recipe
+from milonga.recipe import Allowed, Recipe, Refused
 from milonga.systems.index import RECIPES
 
 NEEDED = ("agents", "lead", "bindings")
@@ -22,6 +22,10 @@ def find_recipe(name: str) -> type[Recipe]:
     missing = [*sorted(found.__abstractmethods__), *(needed for needed in NEEDED if not hasattr(found, needed))]
     if missing:
         raise ConfigError(f"recipe '{name}' does not define {' and '.join(missing)}")
+    if unsaid := [key for key, permission in found.bindings.items() if not isinstance(permission, Allowed | Refused)]:
+        raise ConfigError(f"recipe '{name}': bindings['{unsaid[0]}'] must be ALLOWED or Refused(\"reason\"), of milonga.recipe")
+    if not isinstance(found.overlap, Allowed | Refused):
+        raise ConfigError(f"recipe '{name}': overlap must be ALLOWED or Refused(\"reason\"), of milonga.recipe")
     if "name" not in vars(found):
         found.name = name.rpartition(":")[2]
     return found
