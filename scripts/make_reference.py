@@ -107,7 +107,9 @@ def render_overview(group: Any) -> Iterator[str]:
     for panel in panels:
         yield f"### {panel}"
         members = {name: c for name, c in group.commands.items() if c.rich_help_panel == panel}
-        yield render_definitions((f"`milonga {name}`", str(c.help).strip().partition("\n")[0]) for name, c in members.items())
+        yield render_definitions(
+            (f"[`milonga {name}`](milonga-{name}.md)", str(c.help).strip().partition("\n")[0]) for name, c in members.items()
+        )
     yield "## Options"
     yield render_options(group.params)
     yield "## Examples"
@@ -255,6 +257,8 @@ def render_api() -> Iterator[str]:
         yield f"## {module}"
         for name in names:
             yield from render_entry(name, getattr(import_module(module), name))
+    yield "Where these modules lie, and what they may import: [the layers](layers.md)."
+    yield "```{toctree}\n:hidden:\n\nlayers\n```"
 
 
 def render_entry(name: str, thing: Any) -> Iterator[str]:
