@@ -129,8 +129,8 @@ def aged(tmp_path: Path, preset: str = "grpo", **options: Any) -> tuple[LocalEng
 
 
 def by_hand(engine: LocalEngine, taught: TrainBatch) -> tuple[TrainBatch, float, float]:
-    """The weighted advantages, against log-probabilities of now: what an ordinary train batch needs to be this one. And the mean
-    weight, and the share that is cut off."""
+    """The weighted advantages, against log-probabilities of now: what an ordinary train batch needs to be this one. And the
+    mean weight, and the share that is cut off."""
     assert taught.advantages is not None
     rows, advantages, weights = list(taught.rollouts), list(taught.advantages), []
     for row, new in enumerate(engine.score("p", taught.rollouts)):

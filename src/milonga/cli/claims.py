@@ -64,7 +64,8 @@ def print_claim(found: dict[str, Any], console: Console) -> None:
         low, high = found["interval"]
         console.print(
             f"difference of the first two: {found['difference']:+.3f} [{low:+.3f}, {high:+.3f}], "
-            f"{len(found['seeds'])} seeds; {found['better']} is better; could be seen: {format_number(found['smallest_effect'])}",
+            f"{len(found['seeds'])} seeds; {found['better']} is better; "
+            f"could be seen: {format_number(found['smallest_effect'])}",
             soft_wrap=True,
             markup=False,
         )

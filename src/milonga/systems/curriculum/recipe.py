@@ -59,7 +59,8 @@ class Curriculum(Tango):
         for agent, objective in self.objectives.items():
             if objective.dynamic_sampling:
                 raise ConfigError(
-                    f"'{self.name}' lets its proposer choose the problems; set policies.{agent}.objective.dynamic_sampling=false"
+                    f"'{self.name}' lets its proposer choose the problems; "
+                    f"set policies.{agent}.objective.dynamic_sampling=false"
                 )
 
     def schedule(self) -> Schedule:
