@@ -14,7 +14,13 @@ from functools import cache
 from milonga.randomness import keyed_rng
 from milonga.roles import Searcher, SearchProposer, SearchReader
 from milonga.roles.demonstrate import Example
-from milonga.roles.search_talks import Talk, demonstrate_proposal, demonstrate_search, make_reader_example, search_partner
+from milonga.systems.search_self_play.demonstrations import (
+    Talk,
+    demonstrate_proposal,
+    demonstrate_search,
+    make_reader_example,
+    search_partner,
+)
 from milonga.tasks import Search
 from milonga.tasks.search import SearchOptions
 from milonga.types import Problem, Rollouts

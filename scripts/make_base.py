@@ -33,7 +33,7 @@ import base_search
 from milonga.randomness import keyed_rng
 from milonga.roles import StepSolver, StepVerifier
 from milonga.roles.demonstrate import Example, make_solver_example, make_verifier_example
-from milonga.roles.search_talks import Talk
+from milonga.systems.search_self_play.demonstrations import Talk
 from milonga.tasks import Chain, LastLetter, Task
 from milonga.tasks.chain import ChainOptions
 from milonga.tasks.last_letter import LastLetterOptions

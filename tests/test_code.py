@@ -15,6 +15,7 @@ from helpers import PROPERTY
 from milonga.errors import ConfigError, DataError, UserError
 from milonga.sandbox.values import to_canonical
 from milonga.tasks import Code, assign_split, make_task
+from milonga.tasks.base import DEMONSTRATIONS
 from milonga.tasks.code import CodeOptions, restore_row
 from milonga.tasks.code_data import UnreadableTest, parse_tests
 from milonga.tasks.code_python import extract_source
@@ -218,7 +219,7 @@ def test_a_file_of_functions_in_all_its_forms(tmp_path: Path) -> None:
     right = {"add": "def add(a, b): return a + b", "neg": "def neg(a): return -a", "order": "def order(a): return sorted(a)"}
     grades = task.grade_all([(problems[name], right[name], ()) for name in right])
     assert [grade.correct for grade in grades] == [True, True, True]
-    assert task.grade(problems["neg"], right["add"], ()).correct is False and not task.can_demonstrate
+    assert task.grade(problems["neg"], right["add"], ()).correct is False and DEMONSTRATIONS not in task.offers
 
 
 BAD: dict[str, tuple[Any, str]] = {

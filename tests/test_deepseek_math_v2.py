@@ -17,6 +17,7 @@ import milonga
 from cases import TINY
 from helpers import PROPERTY
 from milonga.randomness import keyed_rng
+from milonga.recipe import ALLOWED
 from milonga.resolve import resolve
 from milonga.roles import DIALECTS, Dialect, StepSolver
 from milonga.runfolder.files import JsonLines
@@ -413,4 +414,4 @@ def as_verification(proof: Rollout, marks: list[bool]) -> Rollout:
 
 
 def test_one_model_in_all_agents_is_refused() -> None:
-    assert RECIPES.get("deepseek_math_v2").bindings["shared"]
+    assert RECIPES.get("deepseek_math_v2").bindings["shared"] != ALLOWED

@@ -36,7 +36,7 @@ NEIGHBOURS = ("scripts", "examples", "benchmarks", "tests", "src", "README.md", 
 """What pages of the docs link to, or are copied from, outside of them."""
 CATALOGUE = run_path(str(ROOT / "scripts" / "make_catalogue.py"))
 GROUP: Any = get_command(app)
-field_docs = run_path(str(ROOT / "scripts" / "make_reference.py"))["field_docs"]
+read_field_docs = run_path(str(ROOT / "scripts" / "make_reference.py"))["read_field_docs"]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
@@ -160,7 +160,7 @@ def test_a_broken_link_fails_the_build(site: Path, tmp_path: Path) -> None:
 
 def undescribed(model: type[BaseModel]) -> Iterator[str]:
     """The keys of a model, and of the tables within it, that nobody has described."""
-    meanings = field_docs(model)
+    meanings = read_field_docs(model)
     for name, field in model.model_fields.items():
         if not meanings.get(name):
             yield f"{model.__name__}.{name}"

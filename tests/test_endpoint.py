@@ -33,6 +33,7 @@ from milonga.engine.remote.engine import WithEndpoints
 from milonga.errors import ConfigError, UserError
 from milonga.objectives import OBJECTIVES
 from milonga.pair import Pair, make_engine
+from milonga.recipe import ALLOWED
 from milonga.resolve import resolve
 from milonga.runfolder.files import JsonLines
 from milonga.runfolder.rollouts import read_rollouts
@@ -401,7 +402,7 @@ def test_only_agents_that_are_only_sampled_may_be_behind_an_endpoint(recipe: str
     found = RECIPES.get(recipe)
     assert set(found.only_sampled) <= set(found.agents) - set(SHORT[recipe].learners)
     for agent in found.select_agents(found.Options(**SHORT[recipe].options)):
-        binding = "own" if not found.bindings["own"] else "shared"
+        binding = "own" if found.bindings["own"] == ALLOWED else "shared"
         layer = {"recipe": recipe, "binding": binding, "policies": {agent: {"model": "openai:http://127.0.0.1:8000/v1#m"}}}
         if agent in found.only_sampled:
             resolve([layer, {"options": SHORT[recipe].options}])

@@ -21,6 +21,7 @@ from milonga.objectives import OBJECTIVES
 from milonga.patterns.value_head import NAN, estimate_step_values
 from milonga.resolve import Plan, resolve
 from milonga.roles.scorer import StepScorer
+from milonga.tasks.base import STEPS
 from milonga.types import Grade, Rollouts, TrainBatch
 
 
@@ -161,7 +162,7 @@ def test_exact_labels_need_no_completions_and_say_so() -> None:
     before = engine().ledger.policies["generator"].decode
     train_batch = train_batch_of(p, one, rollouts)
     assert engine().ledger.policies["generator"].decode == before
-    assert p.recipe.needs_steps and not plan().recipe.needs_steps
+    assert p.recipe.needs == {STEPS} and plan().recipe.needs == set()
     assert train_batch.sources == {"steps": 1.0} and train_batch.notes["label_agreement"] == 1.0
     assert train_batch.targets is not None
     for row, targets in zip(train_batch.rollouts, train_batch.targets, strict=True):

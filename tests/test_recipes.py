@@ -23,6 +23,7 @@ from milonga.engine.local.models import resolve_model_path
 from milonga.loop import Loop
 from milonga.objectives import OBJECTIVES
 from milonga.patterns.outcome import outcome_rewards
+from milonga.recipe import ALLOWED
 from milonga.resolve import Plan, resolve
 from milonga.roles import ROLES, StepSolver
 from milonga.runfolder.console import LiveView
@@ -30,7 +31,7 @@ from milonga.runfolder.files import JsonLines
 from milonga.runfolder.folder import RunFolder
 from milonga.runfolder.note import find_origin
 from milonga.schedule import Action, Gate, Phase, Schedule
-from milonga.systems.grpo import Grpo
+from milonga.systems.grpo.recipe import Grpo
 from milonga.systems.index import RECIPES
 from milonga.tasks import make_task
 from milonga.types import Grade, Parsed, Problem, Rollout, Rollouts, Verification
@@ -308,7 +309,7 @@ def test_a_recipe_says_what_it_is(name: str) -> None:
     recipe = RECIPES.get(name)
     assert recipe.name == name and recipe.lead in recipe.agents and recipe.__doc__
     assert all((recipe.paradigm, recipe.granularity, recipe.truth))
-    assert set(recipe.bindings) == {"own", "lora", "shared"} and "" in recipe.bindings.values()
+    assert set(recipe.bindings) == {"own", "lora", "shared"} and ALLOWED in recipe.bindings.values()
 
 
 @pytest.mark.parametrize("role", list(ROLES))

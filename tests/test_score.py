@@ -174,7 +174,7 @@ def test_a_task_that_cannot_demonstrate_needs_a_model_that_can_talk(tmp_path: Pa
     bound = TINY | {"recipe": "score"} | task
     with pytest.raises(ConfigError, match="needs worked solutions, which task 'jsonl'"):
         resolve([bound])
-    assert resolve([bound | {"options": {"formats": 0}}]).recipe.needs_demonstrations is False
+    assert resolve([bound | {"options": {"formats": 0}}]).recipe.needs == set()
 
 
 @pytest.mark.parametrize("gib", [4.0, 1e-4], ids=["histories", "histories that leave"])

@@ -21,9 +21,9 @@ from milonga.errors import ConfigError, DataError
 from milonga.randomness import keyed_rng
 from milonga.resolve import Plan, resolve
 from milonga.roles import DIALECTS, Dialect, Searcher, SearchProposer, SearchReader, StepSolver, adapt_roles_to_tool
-from milonga.roles.search_talks import demonstrate_proposal, demonstrate_search, make_reader_example
 from milonga.roles.searcher import ANSWER, QUESTION, SEARCH, make_parsed_problem, parse_turn, write_turn
 from milonga.runfolder.files import JsonLines
+from milonga.systems.search_self_play.demonstrations import demonstrate_proposal, demonstrate_search, make_reader_example
 from milonga.tasks import Search, make_task
 from milonga.tasks.graph import Graph, follow_path, parse_edges
 from milonga.tasks.retrieval import LONGEST, Retrieval, read_folder, split_paragraph

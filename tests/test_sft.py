@@ -22,6 +22,7 @@ from milonga.runfolder.files import JsonLines
 from milonga.runfolder.folder import read_config
 from milonga.systems.sft.recipe import is_right
 from milonga.tasks import make_task, worked
+from milonga.tasks.base import DEMONSTRATIONS
 from test_tasks_data import shared_data
 
 QUESTION = "Ann has 48 clips and sells half of them for $3 each. She pays 20 for a bus. What is left?"
@@ -88,7 +89,7 @@ def test_the_flaws_of_gsm8k_are_flaws() -> None:
     task = make_task({"name": "gsm8k", "path": str(shared_data("gsm8k"))})
     problems = task.draw_problems("train", 0, 400)
     found = [(p, shown) for p in problems if (shown := task.demonstrate_flawed(p, random.Random(p.id))) is not None]
-    assert len(found) > 0.7 * len(problems) and task.can_demonstrate
+    assert len(found) > 0.7 * len(problems) and DEMONSTRATIONS in task.offers
     grades = task.grade_all([(p, shown.answer, shown.steps) for p, shown in found])
     assert not any(grade.correct for grade in grades)
     for problem, shown in found:
@@ -104,11 +105,13 @@ def test_only_tasks_with_worked_solutions_can_be_imitated(tmp_path: Path) -> Non
     path = tmp_path / "problems.jsonl"
     path.write_text("".join(json.dumps({"question": f"{n}?", "answer": f"I say\n#### {n}"}) + "\n" for n in range(90)))
     jsonl = {"name": "jsonl", "path": str(path)}
-    assert not make_task(jsonl).can_demonstrate
+    assert DEMONSTRATIONS not in make_task(jsonl).offers
     with pytest.raises(ConfigError, match="needs worked solutions, which task 'jsonl'"):
         resolve([{"recipe": "sft"}, {"task": jsonl}])
     marked = make_task(jsonl | {"answer_after": "####"})
-    assert marked.can_demonstrate and marked.demonstrate(marked.problem("train", 0), random.Random(0)).steps == ("I say",)
+    assert DEMONSTRATIONS in marked.offers and marked.demonstrate(marked.problem("train", 0), random.Random(0)).steps == (
+        "I say",
+    )
     with pytest.raises(ConfigError, match="kept for each agent"):
         resolve([{"recipe": "sft", "binding": "shared"}])
 

@@ -29,11 +29,12 @@ from milonga.objectives import OBJECTIVES, make_objective
 from milonga.objectives.losses import policy_gradient, truncated_weights
 from milonga.pair import make_engine
 from milonga.prefetch import Ahead, isolate_recipe
+from milonga.recipe import ALLOWED, Refused
 from milonga.resolve import resolve
 from milonga.runfolder.console import LiveView
 from milonga.runfolder.folder import RunFolder
 from milonga.schedule import Gate, until
-from milonga.systems.grpo import Grpo
+from milonga.systems.grpo.recipe import Grpo
 from milonga.systems.index import RECIPES
 from milonga.types import Rollouts, TrainBatch
 
@@ -128,8 +129,8 @@ def aged(tmp_path: Path, preset: str = "grpo", **options: Any) -> tuple[LocalEng
 
 
 def by_hand(engine: LocalEngine, taught: TrainBatch) -> tuple[TrainBatch, float, float]:
-    """The weighted advantages, against log-probabilities of now: what an ordinary train batch needs to be this one. And the mean
-    weight, and the share that is cut off."""
+    """The weighted advantages, against log-probabilities of now: what an ordinary train batch needs to be this one. And the
+    mean weight, and the share that is cut off."""
     assert taught.advantages is not None
     rows, advantages, weights = list(taught.rollouts), list(taught.advantages), []
     for row, new in enumerate(engine.score("p", taught.rollouts)):
@@ -187,21 +188,23 @@ def test_recipes_that_only_sample_may_overlap(recipe: str) -> None:
     assert resolve([{"recipe": recipe}, PLACED]).config.staleness == 1
 
 
-@pytest.mark.parametrize("recipe", [n for n in RECIPES if RECIPES.get(n).overlap])
+@pytest.mark.parametrize("recipe", [n for n in RECIPES if RECIPES.get(n).overlap != ALLOWED])
 def test_all_others_refuse_with_their_reason(recipe: str) -> None:
     pytest.importorskip("ray")
     with pytest.raises(ConfigError, match="does not run with staleness=1") as refused:
         resolve([{"recipe": recipe}, PLACED])
-    assert RECIPES.get(recipe).overlap in str(refused.value)
+    overlap = RECIPES.get(recipe).overlap
+    assert isinstance(overlap, Refused) and overlap.reason in str(refused.value)
 
 
 OWN = """
-from milonga.systems.grpo import Grpo
+from milonga.recipe import ALLOWED
+from milonga.systems.grpo.recipe import Grpo
 
 
 class Mine(Grpo):
-    def play(self, table):
-        return super().play(table)
+    def rollout(self, ctx):
+        return super().rollout(ctx)
 """
 
 
@@ -211,10 +214,10 @@ def test_a_permission_is_not_inherited(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(OWN)
     with pytest.raises(ConfigError, match="its class does not say, by `overlap`, that its turns need nothing"):
         resolve([{"recipe": f"{tmp_path / 'mine.py'}:Mine"}, PLACED])
-    (tmp_path / "allowed.py").write_text(OWN + '    overlap = ""\n')
+    (tmp_path / "allowed.py").write_text(OWN + "    overlap = ALLOWED\n")
     assert resolve([{"recipe": f"{tmp_path / 'allowed.py'}:Mine"}, PLACED]).config.staleness == 1
-    assert RECIPES.get("tango_free_adversary").overlap == RECIPES.get("tango_free").overlap != ""
-    assert {n for n in RECIPES if not RECIPES.get(n).overlap} == {"grpo", "tango", "frozen", "oracle", "verifier_only"}
+    assert RECIPES.get("tango_free_adversary").overlap == RECIPES.get("tango_free").overlap != ALLOWED
+    assert {n for n in RECIPES if RECIPES.get(n).overlap == ALLOWED} == {"grpo", "tango", "frozen", "oracle", "verifier_only"}
 
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
@@ -307,7 +310,7 @@ def test_turns_draw_one_problem_after_another_and_errors_come_out_in_order() -> 
 class Looking(Grpo):
     """Plays by what it remembers, though it says that it does not."""
 
-    overlap = ""
+    overlap = ALLOWED
 
     def rollout(self, ctx: Context) -> Rollouts:
         if ctx.turn == 1:
@@ -375,7 +378,7 @@ def test_a_thread_that_missed_the_end_starts_no_cluster(monkeypatch: pytest.Monk
 class Asking(Grpo):
     """Asks a agent again when it gives credit."""
 
-    overlap = ""
+    overlap = ALLOWED
 
     def credit(self, ctx: Context, rollouts: Rollouts) -> list[TrainBatch]:
         ctx.ask("generator", [rollout.problem for rollout in rollouts[:1]])

@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 from milonga.context import Context
 from milonga.engine import Engine
 from milonga.engine.pinned import refuse_in_prefetch
-from milonga.systems.base import Recipe
+from milonga.recipe import Recipe
 from milonga.types import Rollouts
 
 

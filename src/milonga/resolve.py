@@ -26,12 +26,13 @@ from milonga.engine.remote.address import check_section, parse_address
 from milonga.errors import ConfigError, MissingExtra, suggest_name
 from milonga.loading import make_absolute, make_path_absolute
 from milonga.objectives import Objective, make_objective
+from milonga.recipe import ALLOWED, Recipe, RecipeOptions, Refused
 from milonga.roles import Dialect, Role, adapt_roles_to_tool
 from milonga.runfolder.note import find_dialect, find_origin
-from milonga.systems.base import Recipe, RecipeOptions
 from milonga.systems.custom import find_recipe
 from milonga.systems.index import RECIPES
 from milonga.tasks import Task, make_task
+from milonga.tasks.base import CAPABILITIES
 
 PATHS = ("path", "dev_path", "test_path", "questions")
 """Options of tasks that name files or folders."""
@@ -86,39 +87,28 @@ def resolve(layers: Sequence[Mapping[str, Any]], learns: bool = True) -> Plan:
         limit = (config.sampling.max_tokens or task.max_tokens) * role.length_factor()
         objectives[agent] = set_length_constant(objectives[agent], limit)
     recipe = recipe_class(options, objectives, agents, config.batch.rollouts)
-    if recipe.tasks and task.name not in recipe.tasks:
-        raise ConfigError(f"recipe '{config.recipe}' knows how to pose or spoil problems of {', '.join(recipe.tasks)} alone")
-    if recipe.needs_steps and not task.knows_steps:
-        raise ConfigError(
-            f"recipe '{config.recipe}' needs the exact truth of each step, which task '{task.name}' does not know"
-        )
-    if recipe.needs_levels and not task.levels:
-        raise ConfigError(
-            f"recipe '{config.recipe}' chooses among levels of difficulty, which task '{task.name}' does not have"
-        )
-    if recipe.needs_related and not task.can_relate:
-        raise ConfigError(
-            f"recipe '{config.recipe}' changes what problems ask, which task '{task.name}' does not know how to do"
-        )
-    if recipe.needs_facts and not task.has_facts:
-        raise ConfigError(
-            f"recipe '{config.recipe}' keeps back parts of problems, which those of task '{task.name}' do not have"
-        )
-    if recipe.needs_demonstrations and not task.can_demonstrate:
-        raise ConfigError(
-            f"recipe '{config.recipe}' needs worked solutions, which task '{task.name}' does not have for all problems"
-        )
-    if task.tool is not None and not recipe.tools:
-        raise ConfigError(
-            f"recipe '{config.recipe}' cannot follow a solver that calls a tool, as one of task '{task.name}' must; "
-            f"use {', '.join(name for name in RECIPES if RECIPES.get(name).tools)}"
-        )
-    recipe.check(task)
+    check_task(recipe, task, config.recipe)
     if config.staleness:
         refuse_overlap(config, recipe, policies)
     dialect: Dialect = "terse" if config.dialect == "terse" else "tagged"
     roles = recipe.roles(dialect)
     return Plan(config, recipe, task, roles if task.tool is None else adapt_roles_to_tool(roles, task.tool), agents, policies)
+
+
+def check_task(recipe: Recipe, task: Task, name: str) -> None:
+    """Refuse a task that does not offer what the recipe needs, or that needs what the recipe does not offer."""
+    if recipe.tasks and task.name not in recipe.tasks:
+        raise ConfigError(f"recipe '{name}' knows how to pose or spoil problems of {', '.join(recipe.tasks)} alone")
+    missing = recipe.needs - task.offers
+    for capability in CAPABILITIES:
+        if capability in missing:
+            raise ConfigError(f"recipe '{name}' {capability.missing.format(task=task.name)}")
+    if task.tool is not None and not recipe.tools:
+        raise ConfigError(
+            f"recipe '{name}' cannot follow a solver that calls a tool, as one of task '{task.name}' must; "
+            f"use {', '.join(name for name in RECIPES if RECIPES.get(name).tools)}"
+        )
+    recipe.check(task)
 
 
 def require_vllm() -> None:
@@ -177,8 +167,8 @@ def refuse_overlap(config: Config, recipe: Recipe, policies: Mapping[str, Policy
         raise ConfigError(f"{stale} was not made for models behind an endpoint; set staleness=0")
     if config.budget:
         raise ConfigError(f"{stale}: with a budget each turn decides whether there is another; set turns, or staleness=0")
-    if recipe.overlap:
-        raise ConfigError(f"recipe '{config.recipe}' does not run with {stale}: {recipe.overlap}; set staleness=0")
+    if isinstance(recipe.overlap, Refused):
+        raise ConfigError(f"recipe '{config.recipe}' does not run with {stale}: {recipe.overlap.reason}; set staleness=0")
     schedule = recipe.schedule()
     if all(phase.until is not None for phase in schedule.intro + schedule.cycle):
         raise ConfigError(f"{stale}: each turn of '{config.recipe}' decides whether its phase goes on; set staleness=0")
@@ -204,10 +194,11 @@ def parse_options(recipe: type[Recipe], config: Config) -> RecipeOptions:
 
 def bind_policies(recipe: type[Recipe], sitting: Iterable[str], config: Config) -> dict[str, str]:
     """Map each agent to its policy: derived from the binding, never repeated in the config."""
-    reason = recipe.bindings.get(config.binding, "it was never meant to")
-    if reason:
-        allowed = ", ".join(name for name, why in recipe.bindings.items() if not why)
-        raise ConfigError(f"recipe '{recipe.name}' does not run with binding '{config.binding}': {reason}; use {allowed}")
+    binding = recipe.bindings.get(config.binding, Refused("it was never meant to"))
+    if isinstance(binding, Refused):
+        allowed = ", ".join(name for name, permission in recipe.bindings.items() if permission == ALLOWED)
+        reason = f"does not run with binding '{config.binding}': {binding.reason}"
+        raise ConfigError(f"recipe '{recipe.name}' {reason}; use {allowed}")
     names = {agent: recipe.lead if config.binding == "shared" else agent for agent in sitting}
     for name in (*config.policies, *config.placement.policies):
         if name not in names.values():

@@ -41,13 +41,13 @@ def try_claim(
     console: Console,
 ) -> dict[str, Any]:
     from milonga.claims import plan_claim, run_claim
-    from milonga.systems.index import CLAIMS
+    from milonga.systems.custom import find_claim
 
-    claim = CLAIMS.get(name)
+    claim = find_claim(name)
     comparison = plan_claim(claim, seeds, full, device, sampler)
     if claim.gpu and comparison.reference.plan.config.device == "cpu":
-        console.print(f"the claim of '{name}' wants a GPU: on a CPU it takes hours")
-    found = run_claim(claim, comparison, out if out is not None else Path("runs") / f"claim-{name}", jobs)
+        console.print(f"the claim of '{claim.recipe}' wants a GPU: on a CPU it takes hours")
+    found = run_claim(claim, comparison, out if out is not None else Path("runs") / f"claim-{claim.recipe}", jobs)
     print_claim(found, console)
     return found
 
@@ -64,7 +64,8 @@ def print_claim(found: dict[str, Any], console: Console) -> None:
         low, high = found["interval"]
         console.print(
             f"difference of the first two: {found['difference']:+.3f} [{low:+.3f}, {high:+.3f}], "
-            f"{len(found['seeds'])} seeds; {found['better']} is better; could be seen: {format_number(found['smallest_effect'])}",
+            f"{len(found['seeds'])} seeds; {found['better']} is better; "
+            f"could be seen: {format_number(found['smallest_effect'])}",
             soft_wrap=True,
             markup=False,
         )

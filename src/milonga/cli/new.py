@@ -1,4 +1,4 @@
-"""The body of `milonga new`: write a skeleton of a recipe or a task, its test, and a page that says how to run them.
+"""The body of `milonga new`: write a system of the user's own (recipe, claim, test, page), or a task, its test and a page.
 
 Invariant: either all files are written or none, and no existing file is touched.
 """
@@ -33,7 +33,7 @@ def write_skeleton(kind: str, name: str, folder: Path) -> dict[str, Any]:
         raise ConfigError(f"unknown kind '{kind}': {suggest_name(kind, KINDS)}")
     check_name(kind, name)
     class_name = make_class_name(name)
-    files = {f"{name}.py": f"{kind}.py", f"test_{name}.py": f"test_{kind}.py", f"{name}.md": f"{kind}.md"}
+    files = list_files(kind, name)
     taken = [str(folder / file) for file in files if (folder / file).exists()]
     if taken:
         raise RunFolderError(f"nothing was written: {', '.join(taken)} is there already; choose another name or --dir")
@@ -42,10 +42,32 @@ def write_skeleton(kind: str, name: str, folder: Path) -> dict[str, Any]:
         folder.mkdir(parents=True, exist_ok=True)
         for file, text in texts.items():
             (folder / file).write_text(text, encoding="utf-8")
-    place = f"{folder / name}.py:{class_name}"
-    run = f"milonga run {place}" if kind == "recipe" else f"milonga run grpo --task {place}"
+    place = f"{folder / next(iter(files))}:{class_name}"
+    written = {"kind": kind, "name": place, "files": [str(folder / file) for file in files]}
     test = f"pytest {folder / f'test_{name}.py'}"
-    return {"kind": kind, "name": place, "files": [str(folder / file) for file in files], "run": run, "test": test}
+    if kind == "task":
+        return written | {"run": f"milonga run grpo --task {place}", "test": test}
+    claim, entry = f"milonga claim {folder / 'claim.py'}:CLAIM", make_entry(name, class_name)
+    return written | {"run": f"milonga run {place}", "test": test, "claim": claim, "entry": entry}
+
+
+def list_files(kind: str, name: str) -> dict[str, str]:
+    """List the files of a skeleton with their templates; the first one has the class."""
+    if kind == "task":
+        return {f"{name}.py": "task.py", f"test_{name}.py": "test_task.py", f"{name}.md": "task.md"}
+    return {
+        "recipe.py": "recipe.py",
+        "claim.py": "claim.py",
+        f"test_{name}.py": "test_recipe.py",
+        "README.md": "recipe_readme.md",
+    }
+
+
+def make_entry(name: str, class_name: str) -> str:
+    """Make the line of a recipe in systems/index.py, should it be contributed."""
+    line = "Rewards for right answers, less the price of their tokens"
+    places = f'"{name}.recipe:{class_name}", "Single policy", "", "{line}", "{name}.claim:CLAIM", "{name}/README.md"'
+    return f'System("{name}", {places}),'
 
 
 def check_name(kind: str, name: str) -> None:
@@ -77,12 +99,15 @@ def list_template_names(template: str) -> set[str]:
 
 def fill_template(template: str, name: str, class_name: str) -> str:
     text = (TEMPLATES / f"{template}.txt").read_text(encoding="utf-8")
-    return Template(text).substitute(name=name, class_name=class_name)
+    return Template(text).substitute(name=name, class_name=class_name, entry=make_entry(name, class_name))
 
 
 def print_written(written: dict[str, Any], console: Console) -> None:
     for file in written["files"]:
         console.print(f"wrote {escape(file)}", soft_wrap=True, highlight=False)
     console.print("what to try next:")
-    for command in (written["test"], written["run"]):
+    for command in (written[key] for key in ("test", "run", "claim") if key in written):
         console.print(f"  {escape(command)}", soft_wrap=True, highlight=False)
+    if "entry" in written:
+        console.print("to contribute it, move the folder to src/milonga/systems and add to systems/index.py:", soft_wrap=True)
+        console.print(f"  {escape(written['entry'])}", soft_wrap=True, highlight=False)

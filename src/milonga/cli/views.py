@@ -46,6 +46,7 @@ def print_metrics(metrics: dict[str, Any], console: Console) -> None:
 
 def list_system(system: System) -> dict[str, str]:
     """Make the row of one system in `milonga list recipes`."""
+    from milonga.recipe import ALLOWED
     from milonga.systems.index import RECIPES
 
     recipe = RECIPES.get(system.name)
@@ -54,7 +55,7 @@ def list_system(system: System) -> dict[str, str]:
         "family": system.family,
         "rewards": recipe.granularity,
         "needs": recipe.truth,
-        "bindings": ", ".join(binding for binding, why in recipe.bindings.items() if not why),
+        "bindings": ", ".join(binding for binding, permission in recipe.bindings.items() if permission == ALLOWED),
         "paper": system.paper or "our own",
     }
 

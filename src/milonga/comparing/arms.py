@@ -21,6 +21,7 @@ from milonga.resolve import Plan, resolve
 from milonga.runfolder.files import write_atomically
 from milonga.systems.custom import find_recipe
 from milonga.systems.index import RECIPES
+from milonga.tasks.base import DEMONSTRATIONS
 
 Match = Literal["turns", "tokens", "flops"]
 Tree = Mapping[str, Any]
@@ -256,7 +257,7 @@ def check_metric(metric: str, arms: Sequence[Arm]) -> None:
 def list_metrics(plan: Plan) -> set[str]:
     """List the names of all metrics that an evaluation of this plan gives."""
     section = plan.config.eval
-    bench = section.bench > 0 and plan.task.can_demonstrate
+    bench = section.bench > 0 and DEMONSTRATIONS in plan.task.offers
     solver, judge = plan.roles.get(plan.recipe.solving), plan.roles.get(plan.recipe.judging)
     return metric_names(solver, judge, section, bench) | {f"eval/{name}" for name in plan.recipe.measures}
 

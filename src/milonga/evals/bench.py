@@ -15,6 +15,7 @@ from milonga.randomness import keyed_rng
 from milonga.roles import Role, StepSolver
 from milonga.roles.solver import demonstration_to_rollout
 from milonga.tasks import Task
+from milonga.tasks.base import DEMONSTRATIONS
 from milonga.tasks.data import parse_json
 from milonga.tasks.worked import NUMBER
 from milonga.types import Grade, Parsed, Problem, Rollout, Solution, Split
@@ -28,7 +29,7 @@ RELEASED = {"gsm8k": (207, 193), "math": (594, 406), "olympiadbench": (661, 339)
 def make_bench(task: Task, solver: Role | None, count: int, split: Split) -> list[Rollout]:
     """Make `count` labelled solutions of held-out problems (one of each if there are fewer), the same for every run of the
     task. Empty if the solver is no step solver or the task cannot demonstrate."""
-    if not isinstance(solver, StepSolver) or not task.can_demonstrate:
+    if not isinstance(solver, StepSolver) or DEMONSTRATIONS not in task.offers:
         return []
     bench = []
     size = task.size(split)

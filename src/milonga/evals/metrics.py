@@ -194,3 +194,9 @@ def find_best_threshold(scores: Sequence[Sequence[float] | None], labels: Sequen
 def find_first_below(scores: Sequence[float] | None, threshold: float) -> int | None:
     """Index of the first step that scores below the threshold, -1 if none does, None where there are no scores."""
     return find_first_wrong(None if scores is None else [score >= threshold for score in scores])
+
+
+def correlation(pairs: Sequence[tuple[float, float]]) -> float | None:
+    """Return Pearson's correlation; None where one side does not vary."""
+    columns = np.array(pairs).T
+    return float(np.corrcoef(columns)[0, 1]) if len(pairs) > 1 and columns.std(1).all() else None

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from milonga.context import Context
 from milonga.objectives import OBJECTIVES
-from milonga.systems.base import Recipe
+from milonga.recipe import Recipe
 from milonga.types import Problem, Rollout, Rollouts, TrainBatch
 
 

@@ -9,9 +9,9 @@ from typing import Any, Literal
 from milonga.context import Context
 from milonga.preferences import Preference
 from milonga.randomness import key64
+from milonga.recipe import Recipe
 from milonga.roles import StepSolver
 from milonga.roles.solver import demonstration_to_rollout
-from milonga.systems.base import Recipe
 from milonga.types import Problem, Rollout, Rollouts, TrainBatch
 
 Pair = tuple[str, Rollout, Rollout]

@@ -17,10 +17,10 @@ from pydantic import Field
 
 from milonga.context import Context
 from milonga.credit import label_agreement, mask_after_error, outcome_targets, step_targets
+from milonga.recipe import ALLOWED, Recipe, RecipeOptions, Refused
 from milonga.roles import Dialect, Role, StepScorer, StepSolver
 from milonga.roles.scorer import Aggregate
 from milonga.schedule import Schedule, always
-from milonga.systems.base import Recipe, RecipeOptions
 from milonga.types import Problem, Rollout, Rollouts, TrainBatch
 
 NAN = float("nan")
@@ -63,11 +63,11 @@ class Scoring(Recipe):
     granularity = "step"
     agents: ClassVar[dict[str, type[Role]]] = {"generator": StepSolver, "verifier": StepScorer}
     lead = "verifier"
-    overlap = "its verifier has a value head, and learns from labels that are kept from turn to turn"
+    overlap = Refused("its verifier has a value head, and learns from labels that are kept from turn to turn")
     bindings = {
-        "own": "",
-        "lora": "",
-        "shared": "the generator stays as it is while the verifier learns, so they cannot be the same weights",
+        "own": ALLOWED,
+        "lora": ALLOWED,
+        "shared": Refused("the generator stays as it is while the verifier learns, so they cannot be the same weights"),
     }
     learns = {"verifier": ("value_bce", "value_mse")}
     defaults = {"policies": {"verifier": {"objective": {"preset": "value_bce"}, "lr": 3e-4, "minibatches": 4}}}

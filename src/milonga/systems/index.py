@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from milonga.errors import ConfigError, suggest_name
 
 if TYPE_CHECKING:
-    from milonga.systems.base import Recipe
+    from milonga.recipe import Recipe
     from milonga.systems.claim import Claim
 
 T = TypeVar("T")
@@ -36,6 +36,8 @@ class System:
     """The claim that it is tested by, as "module:CLAIM"; empty where there is none."""
     page: str = ""
     """Its README."""
+    parent: str = ""
+    """The system whose recipe it extends: the only other folder that it may import from."""
 
 
 SYSTEMS = (
@@ -65,6 +67,7 @@ SYSTEMS = (
         "A proposer, rewarded for problems that are sometimes solved, chooses the difficulty for Tango",
         "curriculum.claim:CLAIM",
         "curriculum/README.md",
+        parent="tango",
     ),
     System(
         "prime",
@@ -338,12 +341,12 @@ SYSTEMS = (
     ),
     System(
         "grpo",
-        "grpo:Grpo",
+        "grpo.recipe:Grpo",
         "Baselines",
         "arXiv 2402.03300",
         "Outcome rewards, normalised within the rollouts of a problem",
         "",
-        "",
+        "grpo/README.md",
     ),
     System(
         "frozen", "tango.arms:Frozen", "Baselines", "arXiv 2505.15034", "Tango with a frozen verifier", "", "tango/README.md"

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from milonga.config import explain
 from milonga.errors import ConfigError
 from milonga.randomness import keyed_rng
-from milonga.tasks.base import TASKS, Demonstration, Task, TaskOptions, Tool, assign_split, normalise_text
+from milonga.tasks.base import TASKS, Capability, Demonstration, Task, TaskOptions, Tool, assign_split, normalise_text
 from milonga.tasks.bugs import Bugs
 from milonga.tasks.chain import Chain
 from milonga.tasks.code import Code
@@ -28,6 +28,7 @@ GYM = "reasoning_gym"
 __all__ = [
     "TASKS",
     "Bugs",
+    "Capability",
     "Chain",
     "Code",
     "Demonstration",

@@ -12,7 +12,7 @@ import hashlib
 import random
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -42,6 +42,29 @@ class Demonstration:
     @property
     def first_error(self) -> int:
         return next((i for i, right in enumerate(self.truth) if not right), -1)
+
+
+@dataclass(frozen=True)
+class Capability:
+    """Something that a recipe `needs` and a task `offers`, or does not."""
+
+    name: str
+    missing: str
+    """What is wrong where it is missing: the end of a sentence about the recipe, with the task's name as {task}."""
+
+
+STEPS = Capability("steps", "needs the exact truth of each step, which task '{task}' does not know")
+"""`grade` fills in the truth of each step."""
+LEVELS = Capability("levels", "chooses among levels of difficulty, which task '{task}' does not have")
+"""The task knows how hard its problems are, and draws those of one level."""
+RELATED = Capability("related", "changes what problems ask, which task '{task}' does not know how to do")
+"""The task makes related problems: the same one with a changed question."""
+FACTS = Capability("facts", "keeps back parts of problems, which those of task '{task}' do not have")
+"""Parts (facts) of its problems can be hidden until they are asked for."""
+DEMONSTRATIONS = Capability("demonstrations", "needs worked solutions, which task '{task}' does not have for all problems")
+"""The task writes solutions itself."""
+CAPABILITIES = (STEPS, LEVELS, RELATED, FACTS, DEMONSTRATIONS)
+"""All of them, in the order in which they are checked."""
 
 
 class Tool(ABC):
@@ -85,6 +108,19 @@ class Task(ABC):
     @abstractmethod
     def grade(self, problem: Problem, answer: str | None, steps: Sequence[str]) -> Grade: ...
 
+    @property
+    def offers(self) -> Set[Capability]:
+        """What recipes may need of it, as its class defines it; a task whose options take something away overrides this."""
+        here = type(self)
+        defined = {
+            STEPS: self.knows_steps,
+            LEVELS: bool(self.levels),
+            RELATED: here.make_related_problem is not Task.make_related_problem,
+            FACTS: here.find_facts is not Task.find_facts,
+            DEMONSTRATIONS: here.demonstrate is not Task.demonstrate,
+        }
+        return {capability for capability, is_there in defined.items() if is_there}
+
     def grade_all(self, items: Sequence[tuple[Problem, str | None, Sequence[str]]]) -> list[Grade]:
         """Grade a batch of solutions; tasks whose grader is a separate process override this to ask it once."""
         return [self.grade(problem, answer, steps) for problem, answer, steps in items]
@@ -102,11 +138,6 @@ class Task(ABC):
     def demonstrate(self, problem: Problem, rng: random.Random, errors: Collection[int] = ()) -> Demonstration:
         """Write a solution that is wrong in exactly the steps `errors` (each given the steps before it), right elsewhere."""
         raise TypeError(f"task '{self.name}' has no worked solutions and cannot demonstrate")
-
-    @property
-    def can_demonstrate(self) -> bool:
-        """Whether the task can write solutions itself."""
-        return type(self).demonstrate is not Task.demonstrate
 
     def demonstrate_flawed(self, problem: Problem, rng: random.Random) -> Demonstration | None:
         """Write a solution with exactly one wrong step; None if the task cannot for this problem."""
@@ -143,20 +174,10 @@ class Task(ABC):
         problem, but does not solve it. From a train problem never makes a held-out one; None if none was found."""
         raise TypeError(f"task '{self.name}' cannot change what a problem asks")
 
-    @property
-    def can_relate(self) -> bool:
-        """Whether the task can change what a problem asks."""
-        return type(self).make_related_problem is not Task.make_related_problem
-
     def find_facts(self, problem: Problem) -> list[tuple[int, int]]:
         """Find the facts of a problem's text, as character spans [start, end): each is needed to solve it, and none tells about
         another, so that they can be hidden until they are asked for."""
         raise TypeError(f"the problems of task '{self.name}' have no parts that could be kept back")
-
-    @property
-    def has_facts(self) -> bool:
-        """Whether parts of its problems can be hidden."""
-        return type(self).find_facts is not Task.find_facts
 
     def make_harder(self) -> Task | None:
         """Return the same task with up to twice as many steps, to measure generalisation; None if there is none."""

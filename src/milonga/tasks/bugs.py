@@ -8,13 +8,13 @@ tests run by pytest in the sandbox. What counts as a bug is said in `bugs_checks
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Sequence, Set
 from typing import Any
 
 from pydantic import Field, model_validator
 
 from milonga.sandbox import Level, Limits
-from milonga.tasks.base import TASKS, Demonstration, Task, TaskOptions
+from milonga.tasks.base import DEMONSTRATIONS, TASKS, Capability, Demonstration, Task, TaskOptions
 from milonga.tasks.bugs_checks import (
     Artifact,
     Bug,
@@ -178,8 +178,8 @@ class Bugs(Task):
     # What a teacher shows: for each broken file its first term and what is wanted of it, and then the lines.
 
     @property
-    def can_demonstrate(self) -> bool:
-        return self.options.path is None
+    def offers(self) -> Set[Capability]:
+        return super().offers if self.options.path is None else super().offers - {DEMONSTRATIONS}
 
     def step_count(self, problem: Problem) -> int:
         return len(problem.data["bug"].artifact.bug)

@@ -9,7 +9,7 @@ reaches a program.
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Sequence, Set
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,7 +20,7 @@ from milonga.randomness import keyed_rng
 from milonga.sandbox import Level, Limits, is_same_value
 from milonga.sandbox.values import Canonical, decode
 from milonga.tasks import data
-from milonga.tasks.base import TASKS, Demonstration, Task, TaskOptions, assign_split
+from milonga.tasks.base import DEMONSTRATIONS, TASKS, Capability, Demonstration, Task, TaskOptions, assign_split
 from milonga.tasks.code_data import FunctionFields, FunctionRow, Test
 from milonga.tasks.code_python import PythonRunner, Ran, extract_source
 from milonga.tasks.code_questions import ENTRY, parse_output, plan_run
@@ -259,8 +259,8 @@ class Code(Task):
         return tuple([*right, *[""] * len(steps)][: len(steps)])
 
     @property
-    def can_demonstrate(self) -> bool:
-        return self.rows is None
+    def offers(self) -> Set[Capability]:
+        return super().offers if self.rows is None else super().offers - {DEMONSTRATIONS}
 
     def step_count(self, problem: Problem) -> int:
         return len(problem.data["slots"])
@@ -353,3 +353,9 @@ def load_file_rows(options: CodeOptions) -> data.Splits:
 
 def restore_row(problem: Problem) -> Row:
     return Row(problem.data["family"], tuple((track, text) for track, text in problem.data["slots"]))
+
+
+def get_code_task(task: Task) -> Code:
+    """Return the task as the code task that it is, for recipes that take no other."""
+    assert isinstance(task, Code)
+    return task

@@ -13,7 +13,7 @@ import importlib.util
 import json
 import random
 from abc import abstractmethod
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
@@ -24,7 +24,7 @@ from pydantic import Field, model_validator
 from milonga.errors import DataError, MissingExtra, suggest_name
 from milonga.randomness import keyed_rng
 from milonga.tasks import worked
-from milonga.tasks.base import TASKS, Demonstration, Task, TaskOptions, normalise_text
+from milonga.tasks.base import DEMONSTRATIONS, TASKS, Capability, Demonstration, Task, TaskOptions, normalise_text
 from milonga.tasks.grading import Grader, get_shared_grader, require_package
 from milonga.types import SPLITS, Grade, Problem, Split
 
@@ -264,9 +264,10 @@ class DataTask(Task):
         return Problem(f"{self.name}/{split}/{row.number}", row.question, row.answer, {"worked": row.worked})
 
     @property
-    def can_demonstrate(self) -> bool:
-        """Whether every row shows the way to its answer."""
-        return all(row.worked for split in SPLITS for row in self.splits.rows[split])
+    def offers(self) -> Set[Capability]:
+        """It demonstrates if every row shows the way to its answer."""
+        worked = all(row.worked for split in SPLITS for row in self.splits.rows[split])
+        return super().offers if worked else super().offers - {DEMONSTRATIONS}
 
     def step_count(self, problem: Problem) -> int:
         return len(worked.split_steps(problem.data["worked"]))

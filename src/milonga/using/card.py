@@ -23,6 +23,7 @@ from milonga.runfolder.files import JsonLines
 from milonga.runfolder.machine import get_version
 from milonga.runfolder.note import FILE
 from milonga.systems.index import find_paper
+from milonga.tasks.base import DEMONSTRATIONS
 from milonga.text import format_number
 from milonga.types import Prompt, Rollout, Rollouts
 
@@ -131,7 +132,7 @@ def make_example(plan: Plan, agent: str) -> Rollout | None:
     role = plan.roles[agent]
     if (
         not (role.judges or isinstance(role, StepSolver))
-        or not plan.task.can_demonstrate
+        or DEMONSTRATIONS not in plan.task.offers
         or agent not in ("generator", "verifier")
     ):
         return None

@@ -16,7 +16,7 @@ from milonga.cli.shell import AsJson, app, console, print_json
     rich_help_panel=BUILD,
     epilog=format_examples(
         "milonga new task double_sums  # double_sums/: the task, its test, and how to run them",
-        "milonga new recipe short_answers --dir projects/short",
+        "milonga new recipe short_answers  # short_answers/: recipe, claim, test, README",
     ),
 )
 def new(

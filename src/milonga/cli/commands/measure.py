@@ -174,7 +174,11 @@ def compare(
 )
 def claim(
     name: Annotated[
-        str | None, typer.Argument(help="A recipe whose claim to test: see --list.", autocompletion=completion.complete_claims)
+        str | None,
+        typer.Argument(
+            help="A recipe whose claim to test (see --list), or your own: claim.py:CLAIM.",
+            autocompletion=completion.complete_claims,
+        ),
     ] = None,
     seeds: Seeds = "5",
     full: Annotated[bool, typer.Option("--full", help="With all arms, not only those the claim is about.")] = False,

@@ -63,7 +63,7 @@ class PassAtK(Suite):
 def measure_pass_at_k(groups: Sequence[list[Rollout]], k: int) -> Row:
     """Measure pass@k over problems: of right answers and, if the task knows its steps, of sound solutions."""
     row: Row = {}
-    for name, field in (("pass", "correct"), ("sound", "sound")):
+    for name, field in (("pass", "correct"), ("sound", "is_sound")):
         known = [[getattr(rollout.grade, field) for rollout in group] for group in groups]
         values = [pass_at_k(sum(group), len(group), k) for group in known if None not in group]
         row |= with_interval(name, mean(values), mean_interval(values))

@@ -27,12 +27,6 @@ Draft = tuple[str, Sequence[str]]
 """A program and its inputs, as proposed."""
 
 
-def get_code_task(ctx: Context) -> Code:
-    """Return the code task of the run."""
-    assert isinstance(ctx.task, Code)  # the recipe takes no other
-    return ctx.task
-
-
 def run_drafts(task: Code, drafts: Sequence[Draft], longest: int) -> list[Worked | str]:
     """Run programs on their inputs. Returns each program with its outputs, or the reason why it does not count."""
     calls = [parse_calls(task, *draft) for draft in drafts]

@@ -13,6 +13,7 @@ from pydantic import Field, model_validator
 
 from milonga.context import Context
 from milonga.evals.metrics import mean
+from milonga.recipe import RecipeOptions
 from milonga.systems.absolute_zero.buffers import Buffers, make_initial_state
 from milonga.systems.absolute_zero.programs import (
     UNKNOWN,
@@ -20,13 +21,12 @@ from milonga.systems.absolute_zero.programs import (
     extract_draft,
     filter_valid,
     find_held_out_functions,
-    get_code_task,
     make_question,
     make_worked_example,
     run_drafts,
 )
-from milonga.systems.base import RecipeOptions
 from milonga.tasks.base import assign_split
+from milonga.tasks.code import get_code_task
 from milonga.tasks.code_questions import KINDS, Kind, Worked, remove_comments
 from milonga.types import Problem, Rollout, Rollouts
 
@@ -78,7 +78,7 @@ class TaskMaker:
         """Seed the buffers: from the identity on, the untrained model proposes until there are enough programs. Nobody learns
         from that."""
         o, count = self.options, ctx.batch_size
-        self.buffers.state.update(make_initial_state(get_code_task(ctx).tiny))
+        self.buffers.state.update(make_initial_state(get_code_task(ctx.task).tiny))
         for _ in range(o.seed_rounds):
             asked = ctx.ask(
                 PROPOSERS["deduction"], self.buffers.sample_reference_prompts("deduction", ctx, count, o.references)
@@ -109,7 +109,7 @@ class TaskMaker:
 
     def make_held_out_questions(self, ctx: Context, count: int) -> dict[Kind, list[Problem]]:
         """Return the solver's held-out questions, about `count` programs that nobody may propose."""
-        o, problems = self.options, find_held_out_functions(get_code_task(ctx), ctx.split, count)
+        o, problems = self.options, find_held_out_functions(get_code_task(ctx.task), ctx.split, count)
         known = {kind: [make_worked_example(problem, kind, o.inputs) for problem in problems] for kind in KINDS}
         return {
             kind: [
@@ -126,7 +126,7 @@ class TaskMaker:
             enough = "program" not in proposal.problem.data or len(inputs) == o.inputs
             kept = remove_comments(program) if bare or o.strip_comments else program
             drafts.append((kept, inputs if enough else ()))
-        return run_drafts(get_code_task(ctx), drafts, o.longest)
+        return run_drafts(get_code_task(ctx.task), drafts, o.longest)
 
     def probe_proposals(self, ctx: Context, kind: Kind, count: int) -> tuple[Rollouts, dict[str, Worked], Rollouts]:
         """Sample proposals. Return them without void ones (no verdict by the sandbox, or a held-out program), the valid ones by

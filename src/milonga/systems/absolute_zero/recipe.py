@@ -16,10 +16,10 @@ from milonga.credit import outcome_advantages
 from milonga.credit.difficulty import graded_reward, task_proposer_reward
 from milonga.errors import ConfigError
 from milonga.evals.metrics import mean
+from milonga.recipe import ALLOWED, Recipe, Refused
 from milonga.roles import Coder, Dialect, Role
 from milonga.schedule import Schedule, always
 from milonga.systems.absolute_zero.buffers import Buffers, make_initial_state
-from milonga.systems.absolute_zero.programs import get_code_task
 from milonga.systems.absolute_zero.proposals import (
     PROPOSERS,
     SOLVERS,
@@ -29,7 +29,7 @@ from milonga.systems.absolute_zero.proposals import (
     compute_solve_rates,
 )
 from milonga.systems.absolute_zero.roles import Abducer, Deducer, Inducer, InputProposer, ProgramProposer
-from milonga.systems.base import Recipe
+from milonga.tasks.code import get_code_task
 from milonga.tasks.code_questions import KINDS, Kind
 from milonga.types import Floats, Rollout, Rollouts, TrainBatch
 
@@ -37,7 +37,7 @@ AIMS = {
     "deduction_proposer": "Its output should be hard to work out from the program and the input.",
     "abduction_proposer": "An input should be hard to find from the program and the output.",
 }
-ONE = "proposing and solving are one policy in Absolute Zero"
+ONE = Refused("proposing and solving are one policy in Absolute Zero")
 
 
 class AbsoluteZeroOptions(ProgramOptions):
@@ -83,7 +83,7 @@ class AbsoluteZero(Recipe):
     """The generator writes programs from a description in words. It is measured, and never sampled in training."""
     lead = "generator"
     tasks = ("code",)
-    bindings = {"shared": "", "own": ONE, "lora": ONE}
+    bindings = {"shared": ALLOWED, "own": ONE, "lora": ONE}
     Options = AbsoluteZeroOptions
     options: AbsoluteZeroOptions
     defaults = {"task": {"name": "code"}, "binding": "shared", "policies": {"generator": {"minibatches": 3}}}
@@ -189,7 +189,7 @@ class AbsoluteZero(Recipe):
 
     def measure(self, ctx: Context) -> dict[str, float | None]:
         """Measure accuracy on questions about held-out programs, and whether current proposals are valid and learnable."""
-        maker = self.make_task_maker(self.state or make_initial_state(get_code_task(ctx).tiny))
+        maker = self.make_task_maker(self.state or make_initial_state(get_code_task(ctx.task).tiny))
         right: dict[Kind, list[float]] = {}
         checked: list[float] = []
         rates: list[float] = []

@@ -16,9 +16,10 @@ from milonga.context import Context
 from milonga.credit import mark_best_rows, term_weights
 from milonga.evals.metrics import mean, order_accuracy
 from milonga.patterns.preference_pairs import Pair, Weak, align_pairs, assign_learner, make_human_pair, write_solution
+from milonga.recipe import ALLOWED, Recipe, RecipeOptions, Refused
 from milonga.roles import Dialect, Role, StepScorer, StepSolver
 from milonga.schedule import Action, Phase, Schedule
-from milonga.systems.base import Recipe, RecipeOptions
+from milonga.tasks.base import STEPS
 from milonga.types import Problem, Rollout, Rollouts, TrainBatch
 
 REASONS = {"human": "people preferred it", "own": "gold against the policy's own answer"}
@@ -60,13 +61,13 @@ class Apo(Recipe):
     truth = "preferences and gold answers"
     agents = {"generator": StepSolver, "verifier": StepScorer}
     lead = "generator"
-    overlap = "it learns from pairs, in which older samples cannot be corrected"
+    overlap = Refused("it learns from pairs, in which older samples cannot be corrected")
     bindings = {
-        "own": "",
-        "lora": "",
-        "shared": "the reward model has a value head and restarts each round; the policy does neither",
+        "own": ALLOWED,
+        "lora": ALLOWED,
+        "shared": Refused("the reward model has a value head and restarts each round; the policy does neither"),
     }
-    needs_steps = True
+    needs = {STEPS}
     learns = {"generator": ("cross_entropy", "dpo"), "verifier": ("bradley_terry",)}
     measures = ("verifier/human_accuracy", "verifier/length_alone", "generator/late_errors")
     defaults = {

@@ -18,6 +18,7 @@ from milonga.context import Context
 from milonga.credit import compute_class_weights, outcome_advantages
 from milonga.patterns.imitation import make_imitation_batch, sample_demonstrations
 from milonga.patterns.value_head import Labelled, Scoring, ScoringOptions, build_value_rows
+from milonga.recipe import ALLOWED, Refused
 from milonga.roles import Dialect, Role, StepScorer, StepSolver
 from milonga.roles.scorer import Aggregate
 from milonga.schedule import Action, Phase, Schedule
@@ -34,6 +35,7 @@ from milonga.systems.aprm.attacks import (
 )
 from milonga.systems.aprm.credit import AttackReward
 from milonga.systems.aprm.roles import Corruptor
+from milonga.tasks.base import STEPS
 from milonga.tasks.corruption import CHAIN_FAMILIES
 from milonga.types import Rollouts, TrainBatch
 
@@ -72,13 +74,13 @@ class Aprm(Scoring):
     name = "aprm"
     paradigm = "adversarial"
     truth = "steps"
-    needs_steps = True
+    needs = {STEPS}
     agents = {"generator": StepSolver, "corruptor": Corruptor, "verifier": StepScorer}
     tasks = ("chain",)
     bindings = {
-        "own": "",
-        "lora": "",
-        "shared": "a corruptor that shares the scorer's weights would be paid for fooling itself",
+        "own": ALLOWED,
+        "lora": ALLOWED,
+        "shared": Refused("a corruptor that shares the scorer's weights would be paid for fooling itself"),
     }
     defaults = {
         "policies": {

@@ -28,10 +28,10 @@ from milonga.patterns.self_questions import (
     proposal_to_problem,
     restore_solution,
 )
+from milonga.recipe import ALLOWED, Recipe, RecipeOptions, Refused
 from milonga.roles import StepSolver, StepVerifier
 from milonga.roles.proposer import Proposer
 from milonga.schedule import Action, Phase, Plateau, Schedule
-from milonga.systems.base import Recipe, RecipeOptions
 from milonga.types import Rollout, Rollouts, TrainBatch
 
 Said = Mapping[str, list[bool]]
@@ -87,9 +87,9 @@ class Asl(Recipe):
     truth = "none"
     agents = {"proposer": Proposer, "generator": StepSolver, "verifier": StepVerifier}
     lead = "generator"
-    overlap = "its problems and labels come from what it remembers of earlier turns"
+    overlap = Refused("its problems and labels come from what it remembers of earlier turns")
     tasks = ("chain",)
-    bindings = {"own": "", "lora": "", "shared": ""}
+    bindings = {"own": ALLOWED, "lora": ALLOWED, "shared": ALLOWED}
     Options = AslOptions
     options: AslOptions
     defaults = {"binding": "shared"}

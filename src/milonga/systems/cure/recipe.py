@@ -15,9 +15,9 @@ from pydantic import Field
 from milonga.context import Context
 from milonga.credit import outcome_advantages
 from milonga.evals.metrics import mean
+from milonga.recipe import ALLOWED, Recipe, RecipeOptions, Refused
 from milonga.roles import Coder
 from milonga.schedule import Action, Phase, Schedule
-from milonga.systems.base import Recipe, RecipeOptions
 from milonga.systems.cure.credit import UnitTestReward, estimate_separation, passed_by_all, shape_by_length
 from milonga.systems.cure.roles import Tester
 from milonga.systems.cure.unit_tests import Bench, add_public_examples, label_noise, run_benches, score_best_program
@@ -62,9 +62,9 @@ class Cure(Recipe):
     truth = "hidden tests"
     agents = {"generator": Coder, "tester": Tester}
     lead = "generator"
-    overlap = "each turn begins with a snapshot of what was just learned"
+    overlap = Refused("each turn begins with a snapshot of what was just learned")
     tasks = ("code",)
-    bindings = {"own": "", "lora": "", "shared": ""}
+    bindings = {"own": ALLOWED, "lora": ALLOWED, "shared": ALLOWED}
     Options = CureOptions
     options: CureOptions
     defaults = {

@@ -11,7 +11,7 @@ import numpy as np
 from milonga.context import Context
 from milonga.evals.metrics import mean
 from milonga.systems.cure.credit import Booleans
-from milonga.tasks.code import Code
+from milonga.tasks.code import Code, get_code_task
 from milonga.types import Floats, Problem, Rollout, Rollouts
 
 
@@ -50,7 +50,7 @@ def add_public_examples(ctx: Context, problems: Sequence[Problem], share: float)
 
 def run_benches(ctx: Context, rollouts: Rollouts, reference: bool = False) -> list[Bench]:
     """Run the programs and tests of each task: all programs of a turn on all hidden and all written tests, in one batch."""
-    task = get_code_task(ctx)
+    task = get_code_task(ctx.task)
     groups: dict[str, tuple[list[Rollout], list[Rollout]]] = {}
     for rollout in rollouts:
         groups.setdefault(rollout.problem.id, ([], []))[rollout.agent == "tester"].append(rollout)
@@ -98,7 +98,7 @@ def score_best_program(bench: Bench) -> float:
 def label_noise(ctx: Context, found: Sequence[Bench], more: int = 32) -> float | None:
     """Return the share of the programs labelled right by the hidden tests that differ from the reference on further calls; None
     where the task cannot make any."""
-    task, items = get_code_task(ctx), []
+    task, items = get_code_task(ctx.task), []
     for one in found:
         problem = one.programs[0].problem
         for program in [t for t, right in zip(one.programs, one.right_mask, strict=True) if right] if problem.answer else []:
@@ -106,10 +106,3 @@ def label_noise(ctx: Context, found: Sequence[Bench], more: int = 32) -> float |
             items += [(problem, str(program.parsed.value.answer), calls), (problem, problem.answer, calls)] if calls else []
     results = task.run_programs(items)
     return mean([float(one != other) for one, other in zip(results[::2], results[1::2], strict=True)])
-
-
-def get_code_task(ctx: Context) -> Code:
-    """Return the code task of the run."""
-    task = ctx.task
-    assert isinstance(task, Code), "a recipe that runs programs names the task that it is for"
-    return task

@@ -18,10 +18,12 @@ from milonga.credit.difficulty import learnability, normalised_entropy, schedule
 from milonga.errors import ConfigError
 from milonga.evals.metrics import mean
 from milonga.patterns.imitation import make_imitation_batch
+from milonga.recipe import Refused
 from milonga.roles import StepSolver, StepVerifier
 from milonga.schedule import Schedule, warm_up
 from milonga.systems.curriculum.roles import Chooser, make_level_problem
 from milonga.systems.tango.recipe import Tango, TangoOptions
+from milonga.tasks.base import LEVELS
 from milonga.types import Problem, Rollouts, TrainBatch
 
 EXAMPLES = 64
@@ -45,8 +47,8 @@ class Curriculum(Tango):
 
     name = "curriculum"
     agents = {"generator": StepSolver, "verifier": StepVerifier, "proposer": Chooser}
-    needs_levels = True
-    overlap = "its proposer chooses problems by what was just solved"
+    needs = {LEVELS}
+    overlap = Refused("its proposer chooses problems by what was just solved")
     Options = CurriculumOptions
     options: CurriculumOptions
     defaults = {"policies": {"proposer": {"lr": 5e-4}}}
@@ -57,7 +59,8 @@ class Curriculum(Tango):
         for agent, objective in self.objectives.items():
             if objective.dynamic_sampling:
                 raise ConfigError(
-                    f"'{self.name}' lets its proposer choose the problems; set policies.{agent}.objective.dynamic_sampling=false"
+                    f"'{self.name}' lets its proposer choose the problems; "
+                    f"set policies.{agent}.objective.dynamic_sampling=false"
                 )
 
     def schedule(self) -> Schedule:

@@ -18,8 +18,8 @@ from milonga.context import Context
 from milonga.credit import outcome_advantages
 from milonga.evals.metrics import mean
 from milonga.patterns.imitation import make_imitation_batch, sample_demonstrations
+from milonga.recipe import ALLOWED, Recipe, RecipeOptions, Refused
 from milonga.schedule import Action, Gate, Phase, Schedule
-from milonga.systems.base import Recipe, RecipeOptions
 from milonga.systems.deepseek_math_v2.credit import MetaMode, generator_reward, score_reward, verifier_reward
 from milonga.systems.deepseek_math_v2.labels import (
     AUDITED,
@@ -31,6 +31,7 @@ from milonga.systems.deepseek_math_v2.labels import (
     true_quality,
 )
 from milonga.systems.deepseek_math_v2.roles import DefectVerifier, MetaVerifier, ProofWriter, extract_self_analysis
+from milonga.tasks.base import STEPS
 from milonga.types import Rollout, Rollouts, TrainBatch
 
 
@@ -80,17 +81,19 @@ class DeepSeekMathV2(Recipe):
     truth = "scores of proofs and of analyses"
     agents = {"generator": ProofWriter, "verifier": DefectVerifier, "meta_verifier": MetaVerifier}
     lead = "verifier"
-    overlap = "its gate waits for what was just learned, and labels of a turn are kept in its state"
+    overlap = Refused("its gate waits for what was just learned, and labels of a turn are kept in its state")
     tasks = ("chain",)
     bindings = {
-        "own": "",
-        "lora": "",
-        "shared": "the verifier that pays a generator stands still meanwhile; with one set of weights it would move along",
+        "own": ALLOWED,
+        "lora": ALLOWED,
+        "shared": Refused(
+            "the verifier that pays a generator stands still meanwhile; with one set of weights it would move along"
+        ),
     }
     Options = DeepSeekMathV2Options
     options: DeepSeekMathV2Options
     defaults = {"policies": {"generator": {"lr": 3e-4}, "verifier": {"lr": 2e-4}, "meta_verifier": {"lr": 2e-4}}}
-    needs_steps = True
+    needs = {STEPS}
     measures = AUDITED
 
     def schedule(self) -> Schedule:

@@ -7,7 +7,8 @@ this is a shaped outcome reward, not step-level credit (`slice_advantage` makes 
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from collections.abc import Set
+from typing import Literal
 
 import numpy as np
 from pydantic import Field
@@ -28,10 +29,11 @@ from milonga.credit.mixing import rms
 from milonga.patterns.imitation import make_imitation_batch, sample_demonstrations
 from milonga.patterns.outcome import outcome_rewards, sample_solutions
 from milonga.patterns.slicing import cut_slices, score_origin_logprobs, write_reference
+from milonga.recipe import ALLOWED, Recipe, RecipeOptions, Refused
 from milonga.roles import Dialect, Role, SliceJudge, StepSolver
 from milonga.schedule import Schedule, always, warm_up
-from milonga.systems.base import Recipe, RecipeOptions
 from milonga.systems.gar.metrics import slice_metrics, yes_rates
+from milonga.tasks.base import STEPS, Capability
 from milonga.types import Rollouts, TrainBatch
 
 STYLE = "~"
@@ -83,14 +85,15 @@ class Gar(Recipe):
     paradigm = "adversarial"
     granularity = "sequence"
     truth = "answers and reference solutions"
-    needs_steps = True
     agents = {"generator": StepSolver, "verifier": SliceJudge}
     lead = "generator"
-    overlap = "its judge must see the work of the generator that learns, not of older ones"
+    overlap = Refused("its judge must see the work of the generator that learns, not of older ones")
     bindings = {
-        "own": "",
-        "lora": "",
-        "shared": "the discriminator is paid for recognising what the generator wrote: with one set of weights, itself",
+        "own": ALLOWED,
+        "lora": ALLOWED,
+        "shared": Refused(
+            "the discriminator is paid for recognising what the generator wrote: with one set of weights, itself"
+        ),
     }
     Options = GarOptions
     options: GarOptions
@@ -98,9 +101,9 @@ class Gar(Recipe):
     # A z-score would give all slices equal weight and so undo lambda3 and lambda4: only the order of two rewards would be left.
     defaults = {"policies": {"verifier": {"lr": 3e-4, "objective": {"advantage": "centre"}}}}
 
-    def __init__(self, *given: Any) -> None:
-        super().__init__(*given)
-        self.needs_steps = self.options.sft > 0 or self.options.ref_source != "none"
+    @property
+    def needs(self) -> Set[Capability]:
+        return {STEPS} if self.options.sft > 0 or self.options.ref_source != "none" else set()
 
     def roles(self, dialect: Dialect) -> dict[str, Role]:
         o = self.options

@@ -14,11 +14,12 @@ from pydantic import Field
 from milonga.context import Context
 from milonga.credit import compute_class_weights, compute_group_class_weights, term_weights
 from milonga.errors import ConfigError
+from milonga.recipe import ALLOWED, Recipe, RecipeOptions
 from milonga.roles import Dialect, Role, StepSolver, YesNoVerifier
 from milonga.roles.demonstrate import write_check
 from milonga.roles.yes_no import Form, Voting
 from milonga.schedule import Schedule, always
-from milonga.systems.base import Recipe, RecipeOptions
+from milonga.tasks.base import STEPS
 from milonga.types import Floats, Rollout, Rollouts, TrainBatch
 
 
@@ -54,7 +55,7 @@ class Genrm(Recipe):
     truth = "answers and a teacher's checks"
     agents = {"generator": StepSolver, "verifier": YesNoVerifier}
     lead = "verifier"
-    bindings = {"own": "", "lora": "", "shared": ""}
+    bindings = {"own": ALLOWED, "lora": ALLOWED, "shared": ALLOWED}
     learns = {"generator": ("cross_entropy", "policy_gradient"), "verifier": ("cross_entropy",)}
     defaults = {"policies": {"verifier": {"objective": {"preset": "cross_entropy"}, "lr": 3e-4}}}
     Options = GenrmOptions
@@ -81,7 +82,7 @@ class Genrm(Recipe):
             return ctx.write("verifier", [solution for solution, _ in both], [text for _, text in both])
         if options.source == "own":
             return ctx.ask("verifier", solutions, options.per_solution)
-        if not ctx.task.knows_steps:
+        if STEPS not in ctx.task.offers:
             raise ConfigError(f"options.source: nobody can check the steps of '{ctx.task.name}'; set it to 'own'")
         readable = [s for s in solutions if s.grade is not None and s.grade.steps for _ in range(options.per_solution)]
         texts = []

@@ -3,7 +3,8 @@ that learns only whether the answer is right; and labels go further when convinc
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from collections.abc import Set
+from typing import Literal
 
 from pydantic import Field
 
@@ -11,6 +12,7 @@ from milonga.context import Context
 from milonga.credit import select_convincing_wrong
 from milonga.patterns.value_head import Labelled, Scoring, ScoringOptions, exact_labels
 from milonga.roles.scorer import Aggregate
+from milonga.tasks.base import STEPS, Capability
 from milonga.types import Rollout, Rollouts
 
 
@@ -30,14 +32,13 @@ class LetsVerify(Scoring):
 
     name = "lets_verify"
     truth = "steps"
-    needs_steps = True
     only_sampled = ("generator",)
     Options = LetsVerifyOptions
     options: LetsVerifyOptions
 
-    def __init__(self, *settings: Any) -> None:
-        super().__init__(*settings)
-        self.needs_steps = self.options.labels == "process"
+    @property
+    def needs(self) -> Set[Capability]:
+        return {STEPS} if self.options.labels == "process" else set()
 
     @property
     def default_aggregate(self) -> Aggregate:

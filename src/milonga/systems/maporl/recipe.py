@@ -6,6 +6,7 @@ changing its own or the other's mind in the right direction. The baseline is ove
 
 from __future__ import annotations
 
+from collections.abc import Set
 from typing import Any, Literal
 
 import numpy as np
@@ -18,10 +19,11 @@ from milonga.evals.metrics import mean
 from milonga.patterns.conversation import CHANGES, compute_change_metrics
 from milonga.patterns.debate import Debates, demonstrate_debates, sample_debates
 from milonga.patterns.imitation import make_imitation_batch
+from milonga.recipe import ALLOWED, Recipe, RecipeOptions, merge_train_batches
 from milonga.roles import Debater, Dialect, Role
 from milonga.schedule import Phase, Schedule
-from milonga.systems.base import Recipe, RecipeOptions, merge_train_batches
 from milonga.systems.maporl.credit import Share, Tie, TransitionBonus, influence_rewards
+from milonga.tasks.base import DEMONSTRATIONS, Capability
 from milonga.types import Floats, Rollouts, TrainBatch
 
 FORMAT = "format"
@@ -70,18 +72,21 @@ class Maporl(Recipe):
     truth = "answers"
     agents = dict.fromkeys(AGENTS, Debater)
     lead = "generator"
-    bindings = {"own": "", "lora": "", "shared": ""}
+    bindings = {"own": ALLOWED, "lora": ALLOWED, "shared": ALLOWED}
     Options = MaporlOptions
     options: MaporlOptions
     measures = tuple(f"team/{what}" for what in (*CHANGES, "disagreement"))
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
-        self.needs_demonstrations = self.options.formats > 0
         if self.options.train == "lead" and len(set(self.policies.values())) == 1:
             raise ConfigError(
                 "options.train = 'lead' leaves the partner as it was, but both agents share one model; use 'both'"
             )
+
+    @property
+    def needs(self) -> Set[Capability]:
+        return {DEMONSTRATIONS} if self.options.formats > 0 else set()
 
     def roles(self, dialect: Dialect) -> dict[str, Role]:
         return {agent: Debater(dialect, self.options.noise) for agent in AGENTS}

@@ -6,6 +6,7 @@ they are normalised among each other, and then balanced to the planner's count. 
 
 from __future__ import annotations
 
+from collections.abc import Set
 from typing import Any, Literal
 
 import numpy as np
@@ -17,12 +18,13 @@ from milonga.errors import ConfigError
 from milonga.evals.metrics import mean
 from milonga.patterns.conversation import list_turns
 from milonga.patterns.imitation import make_imitation_batch
+from milonga.recipe import ALLOWED, Recipe, RecipeOptions, merge_train_batches
 from milonga.roles import Dialect, Role
 from milonga.schedule import Phase, Schedule
-from milonga.systems.base import Recipe, RecipeOptions, merge_train_batches
 from milonga.systems.mars.credit import Balance, Norm, Std, balance_groups, standard_scores, trajectory_weights
 from milonga.systems.mars.research import PLANNER, READER, Desk, get_reader, is_request, map_turns_to_ends
 from milonga.systems.mars.roles import PURPOSES, Planner, Reader, make_document_bin
+from milonga.tasks.base import DEMONSTRATIONS, Capability
 from milonga.types import Floats, Rollout, Rollouts, TrainBatch
 
 FORMAT = "format"
@@ -67,7 +69,7 @@ class Mars(Recipe):
     agents = {PLANNER: Planner, READER: Reader}
     lead = PLANNER
     tasks = ("haystack",)
-    bindings = {"own": "", "lora": "", "shared": ""}
+    bindings = {"own": ALLOWED, "lora": ALLOWED, "shared": ALLOWED}
     Options = MarsOptions
     options: MarsOptions
     defaults = {"binding": "shared", "task": {"name": "haystack"}}
@@ -78,7 +80,6 @@ class Mars(Recipe):
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
-        self.needs_demonstrations = self.options.formats > 0
         self.desk = Desk(self.options.bin, self.options.calls)
         self.shared = len(set(self.policies.values())) == 1
         if self.options.train != "both" and self.shared:
@@ -88,6 +89,10 @@ class Mars(Recipe):
                 raise ConfigError(
                     f"policies.{agent}.objective.advantage: mars divides by its own rule (options.std); use zscore"
                 )
+
+    @property
+    def needs(self) -> Set[Capability]:
+        return {DEMONSTRATIONS} if self.options.formats > 0 else set()
 
     def roles(self, dialect: Dialect) -> dict[str, Role]:
         return {PLANNER: Planner(dialect, self.options.noise), READER: Reader(dialect)}

@@ -6,7 +6,7 @@ checker rewards every turn by itself. A turn that follows others is also rewarde
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from typing import Any, Literal
 
 import numpy as np
@@ -31,9 +31,10 @@ from milonga.patterns.workflows import (
     Workflow,
     collect_solutions,
 )
+from milonga.recipe import ALLOWED, Recipe, RecipeOptions
 from milonga.roles import Dialect, Role, StepSolver
 from milonga.schedule import Phase, Schedule
-from milonga.systems.base import Recipe, RecipeOptions
+from milonga.tasks.base import DEMONSTRATIONS, Capability
 from milonga.types import Floats, Rollouts, TrainBatch
 
 FORMAT = "format"
@@ -93,7 +94,7 @@ class Marti(Recipe):
     truth = "answers"
     agents = Refining.agents | Mixing.agents
     lead = "generator"
-    bindings = {"own": "", "lora": "", "shared": ""}
+    bindings = {"own": ALLOWED, "lora": ALLOWED, "shared": ALLOWED}
     Options = MartiOptions
     options: MartiOptions
     measures = (*(f"team/{what}" for what in (*CHANGES, "outcome", "vote", "over_vote")), "critic/names_answer")
@@ -101,11 +102,14 @@ class Marti(Recipe):
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
         o = self.options
-        self.needs_demonstrations = o.formats > 0
         self.workflow = make_workflow(o)
         check_options(o, self.rollouts)
         if o.train == "generator" and len(set(self.policies.values())) == 1:
             raise ConfigError("options.train = 'generator' leaves the others as they were, but all share one model; use 'all'")
+
+    @property
+    def needs(self) -> Set[Capability]:
+        return {DEMONSTRATIONS} if self.options.formats > 0 else set()
 
     @classmethod
     def select_agents(cls, options: MartiOptions) -> Mapping[str, type[Role]]:

@@ -6,7 +6,8 @@ recipe its scores are step rewards of the generator.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from collections.abc import Set
+from typing import Literal
 
 import numpy as np
 from pydantic import Field
@@ -18,6 +19,7 @@ from milonga.patterns.outcome import outcome_credit, outcome_rewards, sample_sol
 from milonga.patterns.value_head import Labelled, Scoring, ScoringOptions, estimate_step_values, exact_labels
 from milonga.roles.scorer import Aggregate
 from milonga.schedule import Schedule, alternate, warm_up
+from milonga.tasks.base import STEPS, Capability
 from milonga.types import Rollouts, TrainBatch
 
 Labels = Literal["hard", "soft", "truth"]
@@ -45,9 +47,9 @@ class MathShepherd(Scoring):
     Options = MathShepherdOptions
     options: MathShepherdOptions
 
-    def __init__(self, *settings: Any) -> None:
-        super().__init__(*settings)
-        self.needs_steps = self.options.labels == "truth"
+    @property
+    def needs(self) -> Set[Capability]:
+        return {STEPS} if self.options.labels == "truth" else set()
 
     @property
     def default_aggregate(self) -> Aggregate:

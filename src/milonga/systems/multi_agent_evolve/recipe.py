@@ -16,9 +16,9 @@ from milonga.credit import outcome_advantages
 from milonga.evals.metrics import mean
 from milonga.patterns.imitation import make_imitation_batch
 from milonga.patterns.self_questions import audit_judge, make_gold_pairs, restore_solution
+from milonga.recipe import ALLOWED, Recipe, RecipeOptions, Refused
 from milonga.roles import StepSolver
 from milonga.schedule import Schedule, always, warm_up
-from milonga.systems.base import Recipe, RecipeOptions
 from milonga.systems.multi_agent_evolve.credit import difficulty_reward, mean_score, proposer_reward, solver_reward
 from milonga.systems.multi_agent_evolve.questions import Pool, demonstrate_formats, is_question, question_to_problem
 from milonga.systems.multi_agent_evolve.roles import Asker, Judge
@@ -60,9 +60,9 @@ class MultiAgentEvolve(Recipe):
     truth = "none"
     agents = {"proposer": Asker, "generator": StepSolver, "verifier": Judge}
     lead = "generator"
-    overlap = "its proposer's questions come from a pool that every turn adds to"
+    overlap = Refused("its proposer's questions come from a pool that every turn adds to")
     tasks = ("chain",)
-    bindings = {"own": "", "lora": "", "shared": ""}
+    bindings = {"own": ALLOWED, "lora": ALLOWED, "shared": ALLOWED}
     Options = MultiAgentEvolveOptions
     options: MultiAgentEvolveOptions
     defaults = {"binding": "shared"}

@@ -17,9 +17,9 @@ from milonga.credit.baselines import Normaliser
 from milonga.errors import ConfigError
 from milonga.evals.metrics import mean, order_accuracy
 from milonga.patterns.outcome import outcome_credit, outcome_rewards, sample_useful_groups
+from milonga.recipe import ALLOWED, Recipe, RecipeOptions, Refused
 from milonga.roles import Dialect, ImplicitScorer, Role, StepSolver
 from milonga.schedule import Schedule, always, warm_up
-from milonga.systems.base import Recipe, RecipeOptions
 from milonga.systems.prime.credit import (
     ImplicitCredit,
     Level,
@@ -76,11 +76,13 @@ class Prime(Recipe):
     truth = "answers"
     agents = {"generator": StepSolver, "verifier": ImplicitScorer}
     lead = "generator"
-    overlap = "its problems are those that are solved now and then, and its verifier learns from labels"
+    overlap = Refused("its problems are those that are solved now and then, and its verifier learns from labels")
     bindings = {
-        "own": "",
-        "lora": "",
-        "shared": "generator and reward model are two sets of weights in PRIME: one would reward whatever made it likelier",
+        "own": ALLOWED,
+        "lora": ALLOWED,
+        "shared": Refused(
+            "generator and reward model are two sets of weights in PRIME: one would reward whatever made it likelier"
+        ),
     }
     defaults = {
         "policies": {

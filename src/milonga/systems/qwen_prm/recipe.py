@@ -5,7 +5,8 @@ fewer."""
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any, Literal
+from collections.abc import Set
+from typing import Literal
 
 from pydantic import Field
 
@@ -14,6 +15,7 @@ from milonga.credit import fill_after_zero, find_first_zero, hard_labels
 from milonga.patterns.value_head import NAN, Labelled, Scoring, ScoringOptions, estimate_step_values
 from milonga.roles import StepScorer, StepSolver, StepVerifier
 from milonga.roles.scorer import Aggregate
+from milonga.tasks.base import STEPS, Capability
 from milonga.types import Rollouts
 
 VALUES = ("mc_hard", "mc_soft")
@@ -44,9 +46,9 @@ class QwenPrm(Scoring):
     Options = QwenPrmOptions
     options: QwenPrmOptions
 
-    def __init__(self, *settings: Any) -> None:
-        super().__init__(*settings)
-        self.needs_steps = self.options.labels == "truth"
+    @property
+    def needs(self) -> Set[Capability]:
+        return {STEPS} if self.options.labels == "truth" else set()
 
     @property
     def default_aggregate(self) -> Aggregate:

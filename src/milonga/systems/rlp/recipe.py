@@ -19,8 +19,8 @@ from milonga.errors import UserError
 from milonga.evals.metrics import mean
 from milonga.objectives import OBJECTIVES
 from milonga.patterns.imitation import make_imitation_batch
+from milonga.recipe import ALLOWED, Recipe, RecipeOptions, Refused
 from milonga.schedule import Action, Phase, Schedule, always
-from milonga.systems.base import Recipe, RecipeOptions
 from milonga.systems.rlp.roles import Predictor, Thinker
 from milonga.systems.rlp.thinking import (
     Pick,
@@ -65,11 +65,11 @@ class Rlp(Recipe):
     truth = "text"
     agents = {"generator": Thinker, "predictor": Predictor}
     lead = "generator"
-    overlap = "what a thought is worth is a score under the weights of the moment"
+    overlap = Refused("what a thought is worth is a score under the weights of the moment")
     bindings = {
-        "own": "thinker and predictor are one model in RLP: a thought is worth what its writer makes of it",
-        "lora": "thinker and predictor are one model in RLP: a thought is worth what its writer makes of it",
-        "shared": "",
+        "own": Refused("thinker and predictor are one model in RLP: a thought is worth what its writer makes of it"),
+        "lora": Refused("thinker and predictor are one model in RLP: a thought is worth what its writer makes of it"),
+        "shared": ALLOWED,
     }
     defaults = {
         "binding": "shared",

@@ -15,10 +15,10 @@ from pydantic import Field
 from milonga.context import Context
 from milonga.credit import select_best_solutions, term_weights
 from milonga.evals.metrics import mean
+from milonga.recipe import ALLOWED, Recipe, Refused
 from milonga.roles import Dialect, Role, StepScorer, StepSolver
 from milonga.roles.scorer import Aggregate
 from milonga.schedule import Action, Phase, Schedule
-from milonga.systems.base import Recipe
 from milonga.systems.rstar_math.data import (
     Harvest,
     harvest_tree,
@@ -78,11 +78,11 @@ class RstarMath(Recipe):
     truth = "answers"
     agents = {"generator": StepSolver, "verifier": StepScorer}
     lead = "generator"
-    overlap = "its search is guided by scores, and its rounds build on those before"
+    overlap = Refused("its search is guided by scores, and its rounds build on those before")
     bindings = {
-        "own": "",
-        "lora": "",
-        "shared": "the preference model has a value head, and both start anew each round on different data",
+        "own": ALLOWED,
+        "lora": ALLOWED,
+        "shared": Refused("the preference model has a value head, and both start anew each round on different data"),
     }
     learns = {"generator": ("cross_entropy",), "verifier": ("bradley_terry", "value_mse", "value_bce")}
     measures = ("search/accuracy", "search/reached")

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pydantic import Field
 
 from milonga.context import Context
-from milonga.systems.base import RecipeOptions
+from milonga.recipe import RecipeOptions
 from milonga.systems.rstar_math.trees import Node, backpropagate, iterate_paths, select_child
 from milonga.types import Problem, Rollout, Rollouts, Verification
 

@@ -7,6 +7,7 @@ answer.
 
 from __future__ import annotations
 
+from collections.abc import Set
 from typing import Any
 
 import numpy as np
@@ -23,10 +24,11 @@ from milonga.patterns.conversation import (
     write_teacher_texts,
 )
 from milonga.patterns.imitation import make_imitation_batch, sample_demonstrations
+from milonga.recipe import ALLOWED, Recipe, RecipeOptions
 from milonga.roles import Dialect, Role
 from milonga.schedule import Action, Phase, Schedule
-from milonga.systems.base import Recipe, RecipeOptions
 from milonga.systems.score.roles import Corrector
+from milonga.tasks.base import DEMONSTRATIONS, Capability
 from milonga.types import Floats, Rollouts, TrainBatch
 
 FORMAT, STAGE1, STAGE2 = "format", "stage1", "stage2"
@@ -68,15 +70,15 @@ class Score(Recipe):
     truth = "answers"
     agents = {"generator": Corrector}
     lead = "generator"
-    bindings = {"own": "", "lora": "", "shared": ""}
+    bindings = {"own": ALLOWED, "lora": ALLOWED, "shared": ALLOWED}
     defaults = {"policies": {"generator": {"objective": {"preset": "grpo", "advantage": "leave_one_out"}}}}
     Options = ScoreOptions
     options: ScoreOptions
     measures = tuple(f"generator/{what}" for what in CHANGES)
 
-    def __init__(self, *given: Any) -> None:
-        super().__init__(*given)
-        self.needs_demonstrations = self.options.formats > 0
+    @property
+    def needs(self) -> Set[Capability]:
+        return {DEMONSTRATIONS} if self.options.formats > 0 else set()
 
     def roles(self, dialect: Dialect) -> dict[str, Role]:
         return {"generator": Corrector(dialect, self.options.noise)}

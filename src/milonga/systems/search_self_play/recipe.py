@@ -19,9 +19,9 @@ from milonga.credit import spread
 from milonga.errors import ConfigError
 from milonga.evals.metrics import mean
 from milonga.patterns.outcome import outcome_credit
+from milonga.recipe import ALLOWED, Recipe, RecipeOptions, Refused
 from milonga.roles import Searcher, SearchProposer, SearchReader
 from milonga.schedule import Schedule, always
-from milonga.systems.base import Recipe, RecipeOptions
 from milonga.systems.search_self_play.credit import Baseline, Difficulty, question_reward, subtract_baseline
 from milonga.systems.search_self_play.proposals import (
     Gate,
@@ -88,10 +88,10 @@ class SearchSelfPlay(Recipe):
     truth = "answers"
     agents = {"proposer": SearchProposer, "generator": Searcher, "reader": SearchReader}
     lead = "generator"
-    overlap = "its proposer is paid for questions that are hard now, and reuses those of a pool"
+    overlap = Refused("its proposer is paid for questions that are hard now, and reuses those of a pool")
     tasks = ("search",)
     tools = True
-    bindings = {"own": "", "lora": "", "shared": ""}
+    bindings = {"own": ALLOWED, "lora": ALLOWED, "shared": ALLOWED}
     only_sampled = ("reader",)
     Options = SearchSelfPlayOptions
     options: SearchSelfPlayOptions

@@ -17,8 +17,8 @@ from milonga.context import Context
 from milonga.credit import outcome_advantages
 from milonga.evals.metrics import mean
 from milonga.patterns.outcome import outcome_credit
+from milonga.recipe import ALLOWED, Recipe, RecipeOptions
 from milonga.schedule import Schedule, always
-from milonga.systems.base import Recipe, RecipeOptions
 from milonga.systems.self_play_swe.credit import INVALID, injector_reward
 from milonga.systems.self_play_swe.injection import (
     Found,
@@ -79,7 +79,7 @@ class SelfPlaySwe(Recipe):
     agents = {"injector": Injector, "generator": Repairer}
     lead = "generator"
     tasks = ("bugs",)
-    bindings = {"own": "", "lora": "", "shared": ""}
+    bindings = {"own": ALLOWED, "lora": ALLOWED, "shared": ALLOWED}
     Options = SelfPlaySweOptions
     options: SelfPlaySweOptions
     defaults = {"task": {"name": "bugs"}, "binding": "shared", "batch": {"problems": 4, "rollouts": 8}}

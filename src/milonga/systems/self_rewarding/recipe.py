@@ -18,10 +18,11 @@ from milonga.credit.selection import PairRule
 from milonga.evals.metrics import mean
 from milonga.patterns.imitation import make_imitation_batch, sample_demonstrations
 from milonga.patterns.preference_pairs import BEFORE, Pair, make_pair_batch, record_pairs, to_given_rollout
+from milonga.recipe import ALLOWED, Recipe, RecipeOptions, Refused
 from milonga.roles import Dialect, Role, StepSolver
 from milonga.schedule import Action, Phase, Schedule
-from milonga.systems.base import Recipe, RecipeOptions
 from milonga.systems.self_rewarding.roles import MOST, Grader, award_points
+from milonga.tasks.base import DEMONSTRATIONS, STEPS
 from milonga.types import Floats, Rollout, Rollouts, TrainBatch
 
 SEED = "seed"
@@ -56,12 +57,11 @@ class SelfRewarding(Recipe):
     paradigm = "self-play"
     granularity = "sequence"
     truth = "graded solutions, at the start"
-    needs_steps = True
-    needs_demonstrations = True
+    needs = {DEMONSTRATIONS, STEPS}
     agents = {"generator": StepSolver, "verifier": Grader}
     lead = "generator"
-    overlap = "it learns from pairs of rounds, by what the round before has taught"
-    bindings = {"own": "", "lora": "", "shared": ""}
+    overlap = Refused("it learns from pairs of rounds, by what the round before has taught")
+    bindings = {"own": ALLOWED, "lora": ALLOWED, "shared": ALLOWED}
     learns = {"generator": ("dpo",), "verifier": ("cross_entropy", "dpo", "policy_gradient")}
     measures = ("verifier/own_score", "verifier/score_gap")
     defaults = {

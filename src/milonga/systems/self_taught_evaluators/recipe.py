@@ -9,7 +9,8 @@ to the others of the same input, by DPO.
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any, Literal
+from collections.abc import Set
+from typing import Literal
 
 from pydantic import Field
 
@@ -19,9 +20,9 @@ from milonga.evals.metrics import mean
 from milonga.objectives import OBJECTIVES
 from milonga.patterns.imitation import make_imitation_batch, sample_demonstrations
 from milonga.patterns.preference_pairs import Pair, make_pair_batch, record_pairs, to_given_rollout
+from milonga.recipe import ALLOWED, Recipe, RecipeOptions, Refused
 from milonga.roles import Dialect, Role, StepSolver
 from milonga.schedule import Action, Phase, Schedule
-from milonga.systems.base import Recipe, RecipeOptions
 from milonga.systems.self_taught_evaluators.duels import (
     START,
     Answers,
@@ -36,6 +37,7 @@ from milonga.systems.self_taught_evaluators.duels import (
 )
 from milonga.systems.self_taught_evaluators.judgements import cap_unreadable, compute_pool_metrics, from_json, to_json
 from milonga.systems.self_taught_evaluators.roles import PairJudge
+from milonga.tasks.base import DEMONSTRATIONS, RELATED, STEPS, Capability
 from milonga.types import Rollouts, TrainBatch
 
 SEED, COLLECT, TRAIN, PREFER = "seed", "collect", "train", "prefer"
@@ -94,19 +96,19 @@ class SelfTaughtEvaluators(Recipe):
     truth = "none: pairs are built"
     agents = {"generator": StepSolver, "judge": PairJudge}
     lead = "judge"
-    overlap = "it learns from pairs of rounds, by what the round before has taught"
-    bindings = {"own": "", "lora": "", "shared": ""}
+    overlap = Refused("it learns from pairs of rounds, by what the round before has taught")
+    bindings = {"own": ALLOWED, "lora": ALLOWED, "shared": ALLOWED}
     learns = {"generator": ("policy_gradient", "dpo"), "judge": ("dpo",)}
-    needs_related = True
     defaults = {"policies": {"judge": {"objective": {"preset": "dpo", "nll_coef": 1.5, "kl_from": PREFER}, "lr": 3e-4}}}
     Options = SelfTaughtEvaluatorsOptions
     options: SelfTaughtEvaluatorsOptions
     measures = tuple(f"judge/{what}" for what in ("pair_accuracy", "consistency", "first_rate", "unreadable", "built_accuracy"))
 
-    def __init__(self, *given: Any) -> None:
-        super().__init__(*given)
-        self.needs_steps = self.options.seed_turns > 0
-        self.needs_demonstrations = self.needs_steps or self.options.answers == "written"
+    @property
+    def needs(self) -> Set[Capability]:
+        if self.options.seed_turns > 0:
+            return {RELATED, STEPS, DEMONSTRATIONS}
+        return {RELATED, DEMONSTRATIONS} if self.options.answers == "written" else {RELATED}
 
     def roles(self, dialect: Dialect) -> dict[str, Role]:
         judge = PairJudge(dialect, self.options.seed_noise, self.options.seed_first)
@@ -197,7 +199,7 @@ class SelfTaughtEvaluators(Recipe):
         real = pair_sampled_solutions(ctx.ask("generator", problems, SAMPLES, tag=START))
         found = compute_duel_metrics(ctx.ask("judge", duel_both_orders(real), votes) if real else Rollouts([]))
         built = build_pairs(
-            ctx, problems, "written" if ctx.task.can_demonstrate else "sampled", "modified", self.options.changes
+            ctx, problems, "written" if DEMONSTRATIONS in ctx.task.offers else "sampled", "modified", self.options.changes
         )
         right = compute_duel_metrics(
             ctx.ask("judge", duel_both_orders([one for one in built if not one.construction_failed]), votes)

@@ -14,7 +14,7 @@ from typing import Literal
 
 from milonga.roles.base import ROLES, Dialect, Role
 from milonga.roles.solver import StepSolver, demonstration_to_rollout
-from milonga.tasks.base import Demonstration, Task
+from milonga.tasks.base import RELATED, Demonstration, Task
 from milonga.types import Parsed, Part, Problem, Prompt, Rollout
 
 Place = Literal["A", "B"]
@@ -110,7 +110,7 @@ class PairJudge(Role):
         """Demonstrate on a right solution against one with a wrong step, or against the solution of another problem: redo and
         judge every step of both, then give the verdict."""
         good = task.demonstrate(problem, rng)
-        other = task.make_related_problem(problem, rng) if task.can_relate and rng.random() < 0.5 else None
+        other = task.make_related_problem(problem, rng) if RELATED in task.offers and rng.random() < 0.5 else None
         bad = task.demonstrate_flawed(problem, rng) if other is None else task.demonstrate(other, rng)
         if bad is None:
             raise TypeError(f"task '{task.name}' cannot write a wrong solution of every problem")

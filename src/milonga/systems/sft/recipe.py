@@ -12,9 +12,10 @@ from pydantic import Field
 
 from milonga.context import Context
 from milonga.patterns.imitation import sample_demonstrations
+from milonga.recipe import ALLOWED, Recipe, RecipeOptions, Refused
 from milonga.roles import Dialect, Role, StepSolver, StepVerifier
 from milonga.schedule import Schedule, alternate
-from milonga.systems.base import Recipe, RecipeOptions
+from milonga.tasks.base import DEMONSTRATIONS
 from milonga.types import Rollout, Rollouts, TrainBatch
 
 
@@ -35,11 +36,15 @@ class Sft(Recipe):
     paradigm = "imitation"
     granularity = "token"
     truth = "worked solutions"
-    needs_demonstrations = True
+    needs = {DEMONSTRATIONS}
     agents = {"generator": StepSolver, "verifier": StepVerifier}
     lead = "generator"
-    overlap = "it imitates: older samples can be corrected in a policy gradient alone"
-    bindings = {"own": "", "lora": "", "shared": "a warm start is kept for each agent of the runs that begin from it"}
+    overlap = Refused("it imitates: older samples can be corrected in a policy gradient alone")
+    bindings = {
+        "own": ALLOWED,
+        "lora": ALLOWED,
+        "shared": Refused("a warm start is kept for each agent of the runs that begin from it"),
+    }
     learns = {"generator": ("cross_entropy",), "verifier": ("cross_entropy",)}
     defaults = {
         "policies": {agent: {"objective": {"preset": "cross_entropy"}, "lr": 2e-4} for agent in ("generator", "verifier")},

@@ -16,9 +16,10 @@ from milonga.context import Context
 from milonga.evals.metrics import mean, order_accuracy
 from milonga.patterns.imitation import demonstrate_problems
 from milonga.patterns.preference_pairs import BEFORE, Pair, make_pair_batch, recall_pairs, record_pairs, to_given_rollout
+from milonga.recipe import ALLOWED, Recipe, RecipeOptions, Refused
 from milonga.roles import Dialect, Role, StepSolver
 from milonga.schedule import Schedule, rounds
-from milonga.systems.base import Recipe, RecipeOptions
+from milonga.tasks.base import DEMONSTRATIONS
 from milonga.types import Rollout, Rollouts, TrainBatch
 
 MEASURED = 64
@@ -45,11 +46,11 @@ class Spin(Recipe):
     paradigm = "self-play"
     granularity = "sequence"
     truth = "worked solutions"
-    needs_demonstrations = True
+    needs = {DEMONSTRATIONS}
     agents = {"generator": StepSolver}
     lead = "generator"
-    overlap = "it learns from pairs of rounds, by what the round before has taught"
-    bindings = {"own": "", "lora": "", "shared": ""}
+    overlap = Refused("it learns from pairs of rounds, by what the round before has taught")
+    bindings = {"own": ALLOWED, "lora": ALLOWED, "shared": ALLOWED}
     learns = {"generator": ("dpo",)}
     measures = ("generator/data_surprise",)
     defaults = {"policies": {"generator": {"objective": {"preset": "dpo", "beta": 1.0, "kl_from": BEFORE}}}}

@@ -8,8 +8,9 @@ critic ranks higher.
 
 from __future__ import annotations
 
+from collections.abc import Set
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from pydantic import Field
@@ -18,12 +19,12 @@ from milonga.context import Context
 from milonga.credit import isolate_turn, make_token_factors, sample_half_pairs
 from milonga.credit.turns import TurnAggregate
 from milonga.errors import ConfigError
-from milonga.evals.metrics import mean
+from milonga.evals.metrics import correlation, mean
 from milonga.patterns.imitation import make_imitation_batch
 from milonga.patterns.preference_pairs import Pair, make_pair_batch, record_pairs, to_given_rollout
+from milonga.recipe import ALLOWED, Recipe, RecipeOptions, Refused
 from milonga.roles import Dialect, Role
 from milonga.schedule import Action, Phase, Schedule
-from milonga.systems.base import Recipe, RecipeOptions
 from milonga.systems.sweet_rl.critic import encode_for_critic, order_accuracy_by_problem, score_turns
 from milonga.systems.sweet_rl.dialogues import (
     compute_turn_metrics,
@@ -37,7 +38,7 @@ from milonga.systems.sweet_rl.dialogues import (
     write_all_questions,
 )
 from milonga.systems.sweet_rl.roles import Inquirer, PrivilegedCritic
-from milonga.systems.v_star.recipe import correlation
+from milonga.tasks.base import DEMONSTRATIONS, FACTS, Capability
 from milonga.types import Problem, Rollouts, TrainBatch
 
 FORMAT = "format"
@@ -92,9 +93,12 @@ class SweetRl(Recipe):
     truth = "answers, and what is kept back"
     agents = {"generator": Inquirer, "critic": PrivilegedCritic}
     lead = "generator"
-    overlap = "it learns from pairs, in which older samples cannot be corrected"
-    bindings = {"own": "", "lora": "", "shared": "the critic sees what the actor must not know: they are two sets of weights"}
-    needs_facts = True
+    overlap = Refused("it learns from pairs, in which older samples cannot be corrected")
+    bindings = {
+        "own": ALLOWED,
+        "lora": ALLOWED,
+        "shared": Refused("the critic sees what the actor must not know: they are two sets of weights"),
+    }
     learns = {"generator": ("dpo",), "critic": ("dpo",)}
     defaults = {
         "policies": {
@@ -111,9 +115,9 @@ class SweetRl(Recipe):
         *(f"critic/{what}" for what in ("useful_accuracy", "pair_accuracy")),
     )
 
-    def __init__(self, *given: Any) -> None:
-        super().__init__(*given)
-        self.needs_demonstrations = self.options.formats > 0
+    @property
+    def needs(self) -> Set[Capability]:
+        return {FACTS, DEMONSTRATIONS} if self.options.formats > 0 else {FACTS}
 
     def roles(self, dialect: Dialect) -> dict[str, Role]:
         actor = Inquirer(dialect, self.options.questions, self.options.noise)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from milonga.context import Context
 from milonga.patterns.outcome import sample_solutions
+from milonga.recipe import ALLOWED
 from milonga.roles import StepSolver
 from milonga.schedule import Schedule, always
 from milonga.systems.tango.recipe import Tango, verdicts_to_signs
+from milonga.tasks.base import STEPS
 from milonga.types import Rollouts, TrainBatch
 
 
@@ -16,7 +18,7 @@ class Frozen(Tango):
     name = "frozen"
     paradigm = "frozen verifier"
     only_sampled = ("verifier",)
-    overlap = ""
+    overlap = ALLOWED
 
     def schedule(self) -> Schedule:
         return always("generator")
@@ -29,9 +31,9 @@ class Oracle(Tango):
     paradigm = "single policy"
     truth = "answers and steps"
     agents = {"generator": StepSolver}
-    bindings = {"own": "", "lora": "", "shared": ""}
-    needs_steps = True
-    overlap = ""
+    bindings = {"own": ALLOWED, "lora": ALLOWED, "shared": ALLOWED}
+    needs = {STEPS}
+    overlap = ALLOWED
     judge = "steps"
 
     def schedule(self) -> Schedule:
@@ -52,7 +54,7 @@ class VerifierOnly(Tango):
     paradigm = "verifier training"
     lead = "verifier"
     only_sampled = ("generator",)
-    overlap = ""
+    overlap = ALLOWED
 
     def schedule(self) -> Schedule:
         return always("verifier")

@@ -11,9 +11,10 @@ from typing import Literal
 import numpy as np
 
 from milonga.context import Context
+from milonga.recipe import Refused
 from milonga.roles import Coder, StepVerifier
-from milonga.systems.absolute_zero.programs import get_code_task
 from milonga.systems.tango.recipe import Tango, TangoOptions, Verdicts
+from milonga.tasks.code import get_code_task
 from milonga.types import Floats, Rollouts, TrainBatch
 
 
@@ -30,7 +31,7 @@ class TangoCode(Tango):
     truth = "hidden tests"
     agents = {"generator": Coder, "verifier": StepVerifier}
     tasks = ("code",)
-    overlap = "the sandbox that grades what is played also grades what is credited"
+    overlap = Refused("the sandbox that grades what is played also grades what is credited")
     Options = TangoCodeOptions
     options: TangoCodeOptions
     defaults = {"task": {"name": "code"}}
@@ -44,5 +45,5 @@ class TangoCode(Tango):
 def passed_shares(ctx: Context, solutions: Rollouts) -> Floats:
     """Return the share of its hidden tests that each program passes; NaN where the sandbox could not tell. Shape
     (programs,)."""
-    passed = get_code_task(ctx).run_hidden_tests([(t.problem, t.parsed.value.answer) for t in solutions])
+    passed = get_code_task(ctx.task).run_hidden_tests([(t.problem, t.parsed.value.answer) for t in solutions])
     return np.array([np.nan if found is None else np.mean(found) for found in passed])

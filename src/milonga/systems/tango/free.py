@@ -21,6 +21,7 @@ from milonga.credit.votes import verdict_consistency
 from milonga.errors import ConfigError
 from milonga.evals.metrics import mean
 from milonga.patterns.voting import collusion_metrics, mean_final_verdicts, mean_step_verdicts, tally_votes
+from milonga.recipe import Refused
 from milonga.systems.tango.recipe import Tango, TangoOptions
 from milonga.types import Problem, Rollouts, TrainBatch
 
@@ -54,7 +55,7 @@ class TangoFree(Tango):
     name = "tango_free"
     paradigm = "self-play"
     truth = "none"
-    overlap = "agreement takes the place of answers: it must be that of the generator that learns, not of older ones"
+    overlap = Refused("agreement takes the place of answers: it must be that of the generator that learns, not of older ones")
     Options = TangoFreeOptions
     options: TangoFreeOptions
     measures = tuple(collusion_metrics([], Rollouts([])))

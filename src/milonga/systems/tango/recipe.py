@@ -16,9 +16,9 @@ from milonga.context import Context
 from milonga.credit import StepCredit, decay, mix_advantages, normalise, outcome_advantages, shares, spread
 from milonga.credit.baselines import Normaliser, mixed
 from milonga.patterns.outcome import sample_solutions, shape_rewards
+from milonga.recipe import ALLOWED, Recipe, RecipeOptions, Refused
 from milonga.roles import StepSolver, StepVerifier
 from milonga.schedule import Schedule, alternate, warm_up
-from milonga.systems.base import Recipe, RecipeOptions
 from milonga.systems.tango.credit import ClassBalance
 from milonga.types import Floats, Rollout, Rollouts, TrainBatch, Verification
 
@@ -68,11 +68,13 @@ class Tango(Recipe):
     agents = {"generator": StepSolver, "verifier": StepVerifier}
     lead = "generator"
     bindings = {
-        "own": "",
-        "lora": "",
-        "shared": "generator and verifier are two sets of weights in Tango: with one, each undoes the other's KL reference",
+        "own": ALLOWED,
+        "lora": ALLOWED,
+        "shared": Refused(
+            "generator and verifier are two sets of weights in Tango: with one, each undoes the other's KL reference"
+        ),
     }
-    overlap = ""
+    overlap = ALLOWED
     Options = TangoOptions
     options: TangoOptions
     judge = "verifier"

@@ -20,9 +20,9 @@ from milonga.errors import ConfigError
 from milonga.evals.metrics import mean
 from milonga.patterns.outcome import sample_useful_groups, shape_rewards
 from milonga.patterns.voting import label_correctness, tally_votes, winner_correctness
+from milonga.recipe import ALLOWED, Recipe, RecipeOptions, Refused
 from milonga.roles import StepSolver
 from milonga.schedule import Schedule, always
-from milonga.systems.base import Recipe, RecipeOptions
 from milonga.types import Floats, Problem, Rollouts, TrainBatch
 
 
@@ -55,8 +55,8 @@ class Ttrl(Recipe):
     truth = "none"
     agents = {"generator": StepSolver}
     lead = "generator"
-    overlap = "votes take the place of answers: they must be those of the generator that learns, not of older ones"
-    bindings = {"own": "", "lora": "", "shared": ""}
+    overlap = Refused("votes take the place of answers: they must be those of the generator that learns, not of older ones")
+    bindings = {"own": ALLOWED, "lora": ALLOWED, "shared": ALLOWED}
     Options = TtrlOptions
     options: TtrlOptions
     measures = ("majority_share", "label_accuracy", "reward_accuracy", "known_accuracy")

@@ -7,6 +7,7 @@ problem, by DPO from the same start, and the likelihood under that model selects
 
 from __future__ import annotations
 
+from collections.abc import Set
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -16,15 +17,15 @@ from pydantic import Field
 from milonga.context import Context
 from milonga.credit import term_weights
 from milonga.errors import ConfigError
-from milonga.evals.metrics import mean
+from milonga.evals.metrics import correlation, mean
 from milonga.patterns.imitation import demonstrate_problems
 from milonga.patterns.preference_pairs import Pair, make_pair_batch, recall_pairs, record_pairs, to_given_rollout
 from milonga.preferences import Side
+from milonga.recipe import ALLOWED, Recipe, RecipeOptions, Refused
 from milonga.roles import Dialect, ImplicitScorer, Role, StepSolver
 from milonga.roles.scorer import RankBy
 from milonga.schedule import Action, Phase, Schedule
-from milonga.systems.base import Recipe, RecipeOptions
-from milonga.tasks.base import normalise_text
+from milonga.tasks.base import DEMONSTRATIONS, Capability, normalise_text
 from milonga.types import Problem, Rollout, Rollouts, TrainBatch
 
 MEASURED = 64
@@ -59,11 +60,13 @@ class VStar(Recipe):
     truth = "answers"
     agents = {"generator": StepSolver, "verifier": ImplicitScorer}
     lead = "verifier"
-    overlap = "it learns from pairs and solutions that are kept from turn to turn"
+    overlap = Refused("it learns from pairs and solutions that are kept from turn to turn")
     bindings = {
-        "own": "",
-        "lora": "",
-        "shared": "the verifier starts from where the generator began and never feeds back: they are two sets of weights",
+        "own": ALLOWED,
+        "lora": ALLOWED,
+        "shared": Refused(
+            "the verifier starts from where the generator began and never feeds back: they are two sets of weights"
+        ),
     }
     learns = {"generator": ("cross_entropy",), "verifier": ("dpo",)}
     measures = ("verifier/as_sampler", "verifier/rank_by_length")
@@ -77,9 +80,9 @@ class VStar(Recipe):
     Options = VStarOptions
     options: VStarOptions
 
-    def __init__(self, *settings: Any) -> None:
-        super().__init__(*settings)
-        self.needs_demonstrations = self.options.demonstrations
+    @property
+    def needs(self) -> Set[Capability]:
+        return {DEMONSTRATIONS} if self.options.demonstrations else set()
 
     def roles(self, dialect: Dialect) -> dict[str, Role]:
         judge = ImplicitScorer(dialect, self.objectives["verifier"].beta, self.options.rank)
@@ -172,9 +175,3 @@ def to_json(solution: Rollout) -> dict[str, Any]:
 def from_json(kept: dict[str, Any], number: int, policy: str) -> Rollout:
     side = Side(kept["text"], tuple(kept["ids"]), kept["start"])
     return side.to_rollout(f"kept/{number}", "generator", Problem(kept["problem"], kept["question"], ""), policy)
-
-
-def correlation(pairs: list[tuple[float, float]]) -> float | None:
-    """Return Pearson's correlation; None where one side does not vary."""
-    columns = np.array(pairs).T
-    return float(np.corrcoef(columns)[0, 1]) if len(pairs) > 1 and columns.std(1).all() else None

@@ -1,4 +1,4 @@
-"""The base class of recipes, one file per published system: which agents sample, how they are credited, who learns when.
+"""The base class of recipes: which agents sample, how they are credited, who learns when.
 
 A recipe opens no files, touches no device and imports no torch. It reads as its paper's algorithm box: `schedule`, `rollout`,
 `credit`. Whatever it must remember between turns (running counts, pools) it keeps in `state`, which is saved in the checkpoint.
@@ -7,7 +7,8 @@ A recipe opens no files, touches no device and imports no torch. It reads as its
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict
@@ -17,7 +18,7 @@ from milonga.context import Context
 from milonga.objectives import Kind, Objective
 from milonga.roles import Dialect, Role
 from milonga.schedule import Schedule
-from milonga.tasks import Task
+from milonga.tasks import Capability, Task
 from milonga.types import Rollouts, TrainBatch
 
 
@@ -27,7 +28,22 @@ class RecipeOptions(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-UNSAID = "its class does not say, by `overlap`, that its turns need nothing of what was just learned"
+@dataclass(frozen=True)
+class Allowed:
+    """What a recipe runs with."""
+
+
+@dataclass(frozen=True)
+class Refused:
+    """What a recipe does not run with, and why."""
+
+    reason: str
+
+
+Permission = Allowed | Refused
+ALLOWED: Permission = Allowed()
+UNSAID = Refused("its class does not say, by `overlap`, that its turns need nothing of what was just learned")
+"""What a class that declares nothing says about asynchronous rollouts."""
 
 
 class Recipe(ABC):
@@ -46,32 +62,22 @@ class Recipe(ABC):
     """The agent whose verdicts are measured. Its metrics are named `verifier/...`."""
     lead: ClassVar[str]
     """The agent whose turns are counted: a run of N turns has N turns of this agent."""
-    bindings: ClassVar[Mapping[Binding, str]]
-    """Binding to "" where it makes sense, or to the reason why it does not."""
+    bindings: ClassVar[Mapping[Binding, Permission]]
+    """Binding to `ALLOWED` where it makes sense, or to `Refused` with the reason why it does not."""
     Options: ClassVar[type[RecipeOptions]] = RecipeOptions
     defaults: ClassVar[Mapping[str, Any]] = {}
     """Config values that this recipe starts from, below the user's own."""
-    needs_steps: bool = False
-    """Whether the task must know the exact label of each step. Where that depends on the options, the instance sets it."""
-    needs_demonstrations: bool = False
-    """Whether the task must be able to write solutions. Where that depends on the options, the instance sets it."""
-    needs_related: ClassVar[bool] = False
-    """Whether the task must be able to make a related problem: the same one with a changed question."""
-    needs_facts: ClassVar[bool] = False
-    """Whether the task must be able to hide parts (facts) of its problems."""
-    needs_levels: ClassVar[bool] = False
-    """Whether the task must know how hard its problems are, and draw those of one level."""
     tasks: ClassVar[tuple[str, ...]] = ()
     """The only tasks it works with, where it must know how their problems are made. Empty: any task."""
     tools: ClassVar[bool] = False
     """Whether its solver may call a task's tool between its turns. Recipes that judge solutions, or continue from a prefix of
     one, would see only the last turn."""
-    overlap: ClassVar[str] = UNSAID
-    """Why rollouts of a turn cannot be sampled while earlier turns are learned (asynchronous rollouts); "" where they can.
+    overlap: ClassVar[Permission] = UNSAID
+    """Whether rollouts of a turn can be sampled while earlier turns are learned (asynchronous rollouts).
 
-    With "", `rollout` needs only problems and what agents sample live: neither `state` nor scores nor kept pairs, and no problems
-    that depend on what was just learned. `credit` then samples from no agent. A reason is inherited. The permission "" is not:
-    a subclass must set it again, because it may have changed something."""
+    If `ALLOWED`, `rollout` needs only problems and what agents sample live: neither `state` nor scores nor kept pairs, and no
+    problems that depend on what was just learned. `credit` then samples from no agent. A refusal is inherited. The permission
+    is not: a subclass must give it again, because it may have changed something."""
     learns: ClassVar[Mapping[str, tuple[Kind, ...]]] = {}
     """Agents that do not learn by a policy gradient, with the kinds of objectives that are allowed for them."""
     only_sampled: ClassVar[tuple[str, ...]] = ()
@@ -83,7 +89,7 @@ class Recipe(ABC):
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        if not cls.overlap and "overlap" not in vars(cls):
+        if cls.overlap == ALLOWED and "overlap" not in vars(cls):
             cls.overlap = UNSAID
 
     def __init__(self, options: Any, objectives: Mapping[str, Objective], policies: Mapping[str, str], rollouts: int) -> None:
@@ -98,6 +104,11 @@ class Recipe(ABC):
     def select_agents(cls, options: Any) -> Mapping[str, type[Role]]:
         """Return the agents that take part under these options. All of them, except in recipes with several line-ups."""
         return cls.agents
+
+    @property
+    def needs(self) -> Set[Capability]:
+        """What the task must offer: `needs = {STEPS}` in the class, or a property where it follows from the options."""
+        return frozenset()
 
     @abstractmethod
     def schedule(self) -> Schedule: ...

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from milonga.context import Context
 from milonga.patterns.outcome import outcome_credit, sample_solutions
+from milonga.recipe import ALLOWED, Recipe
 from milonga.roles import StepSolver
 from milonga.schedule import Schedule, always
-from milonga.systems.base import Recipe
 from milonga.types import Rollouts, TrainBatch
 
 
@@ -24,8 +24,8 @@ class Grpo(Recipe):
     agents = {"generator": StepSolver}
     lead = "generator"
     tools = True
-    bindings = {"own": "", "lora": "", "shared": ""}
-    overlap = ""
+    bindings = {"own": ALLOWED, "lora": ALLOWED, "shared": ALLOWED}
+    overlap = ALLOWED
 
     def schedule(self) -> Schedule:
         return always("generator")
