@@ -32,8 +32,8 @@ from milonga.errors import UserError
         "milonga run tango  # the embedded model on chain arithmetic",
         "milonga run grpo --turns 6 --out runs/first --set batch.problems=16",
         "milonga run tango --engine ray --set placement.cpus=0.5 --dry-run  # who would go where",
-        "milonga run tango --task jsonl --set task.path=problems.jsonl --generator models/small.gguf --verifier models/small.gguf",
-        "milonga run frozen --generator models/small.gguf --verifier 'openai:http://127.0.0.1:8000/v1#judge'  # behind an endpoint",
+        "milonga run tango --task jsonl --set task.path=problems.jsonl --generator small.gguf --verifier small.gguf",
+        "milonga run frozen --generator small.gguf --verifier 'openai:http://127.0.0.1:8000/v1#judge'  # behind an endpoint",
     ),
 )
 def run(
