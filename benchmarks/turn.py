@@ -193,7 +193,7 @@ def measure(args: argparse.Namespace) -> Iterator[tuple[str, Any]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default="smollm2-135m")
+    parser.add_argument("--model", default="HuggingFaceTB/SmolLM2-135M-Instruct")
     parser.add_argument("--problems", type=int, default=64)
     parser.add_argument("--rollouts", type=int, default=8)
     parser.add_argument("--new", type=int, default=256)

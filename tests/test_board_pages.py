@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -210,6 +211,9 @@ def test_hostile_text_stays_text(browser: Browser, server: Server) -> None:
         browser.wait("document.querySelector('.main').children.length")
         assert browser.run("window.pwned === undefined"), page
         assert browser.run("document.querySelectorAll('.main script, .main img, .main b').length") == 0, page
+    browser.open(f"{server.url}/run/{EVIL_NAME}?metric={quote(EVIL)}")
+    browser.wait("document.querySelectorAll('svg.chart').length > 3")
+    assert browser.run("[...document.querySelectorAll('svg.chart text')].some(e => e.textContent.startsWith('<script>'))")
     browser.open(f"{server.url}/{EVIL_PROBLEM}")
     question = browser.text("p.question")
     assert EVIL in question and "\\x1b[2J\\x07\\u202eevil\\u2066" in question
@@ -238,6 +242,13 @@ def test_light_and_dark(browser: Browser, server: Server) -> None:
     assert len(set(browser.run(colours))) == 2
     browser.press("t")
     assert brightness() > 0.9, "the key turns it"
+    browser.open(f"{server.url}/run/{EVIL_NAME}", theme="dark")
+    line = "getComputedStyle(document.querySelector('svg.chart .line')).stroke"
+    browser.wait("document.querySelector('svg.chart .line')")
+    chosen = browser.run(line)
+    browser.press("t")
+    assert browser.run(line) != chosen, "charts follow the page, not the system"
+    browser.press("t")
     browser.open(f"{server.url}/", theme="dark")
     assert brightness() > 0.9, "and it stays turned on other pages"
     browser.click("[data-act=theme]")
@@ -318,7 +329,7 @@ def test_a_comparison_that_is_not_finished_has_intervals_and_then_its_verdicts(
     browser.wait("document.querySelector('.table')")
     cells = browser.run("[...document.querySelectorAll('.table tr')].map(r => r.children[2].textContent)")
     assert cells == ["eval/generator/accuracy", "0.300 [0.300, 0.300]", "0.500 [-0.771, 1.771]"]
-    browser.wait("document.querySelectorAll('.chart svg path').length > 4")
+    browser.wait("document.querySelectorAll('svg.chart path').length > 4")
     (runs / "cmp" / "compare.json").write_text("{")
     until(lambda: "compare.json cannot be read" in browser.text(".main"), "what is wrong with its end")
 
@@ -350,9 +361,13 @@ def test_the_page_shows_a_live_run(browser: Browser, server: Server, runs: Path)
     seen = browser.text(f"{mine}.turn")
     until(lambda: browser.text(f"{mine}.turn") != seen, "its next turn, without loading the page again", 60)
     browser.click(f"{mine}a")
-    browser.wait("document.querySelectorAll('.chart svg path').length > 20")
-    seen = browser.text(".facts")
+    browser.wait("document.querySelectorAll('svg.chart path').length > 20")
+    assert browser.run("document.querySelectorAll('svg.chart').length") >= 6
+    assert re.match(r"accuracy: [\d.]+ at \d", browser.text("svg.chart circle title")), "the value of a point is its tooltip"
+    figures = "[...document.querySelectorAll('.figure')].map(f => f.innerHTML).join()"
+    seen, drawn = browser.text(".facts"), browser.run(figures)
     until(lambda: browser.text(".facts") != seen, "news on the page of the run")
+    until(lambda: browser.run(figures) != drawn, "charts that are drawn anew")
     browser.click("a.button[href^='/rollouts/']")
     browser.wait("document.querySelector('.group')")
     browser.click(".group")

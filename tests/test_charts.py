@@ -21,6 +21,7 @@ from milonga.charts import (
     Series,
     bar_chart,
     flow_chart,
+    join_charts,
     line_chart,
     make_axis,
     make_standalone,
@@ -40,6 +41,7 @@ ANY_SERIES = st.builds(
 CHARTS: dict[str, Callable[[str, list[Series]], str]] = {
     "lines": lambda text, series: line_chart(text, series, x_label=text, y_label=text),
     "logarithmic": lambda text, series: line_chart(text, series, log_x=True, log_y=True),
+    "joined": lambda text, series: join_charts([line_chart(text, series), path_chart(text, series)]),
     "share": lambda text, series: line_chart(text, series, y_range=(0, 1)),
     "path": lambda text, series: path_chart(text, series, x_label=text),
     "bars": lambda text, series: bar_chart(text, ["a", text, "c"], [Bars(s.name, s.y, s.low, s.high) for s in series]),
@@ -138,3 +140,9 @@ def test_colours_repeat_dashed() -> None:
 def test_series_of_unequal_length_are_refused() -> None:
     with pytest.raises(ValueError, match="one length"):
         Series("a", [1, 2], [1])
+
+
+def test_joined_charts_stand_side_by_side() -> None:
+    parts = [line_chart('viewBox="9 9 9 9"', [], width=300, height=200), line_chart("b", [], width=200, height=260)]
+    root = ElementTree.fromstring(join_charts(parts, gap=20))
+    assert root.get("viewBox") == "0 0 520 260" and [part.get("x") for part in root] == ["0", "320"]

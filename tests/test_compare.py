@@ -11,6 +11,7 @@ import sys
 import time
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 
@@ -91,7 +92,9 @@ def test_comparison_leaves_its_files(plain: tuple[Path, dict[str, Any]]) -> None
     assert json.loads((out / "compare.json").read_text()) == result
     text = (out / "compare.md").read_text()
     assert "difference to grpo" in text and "eval/generator/sound\\_accuracy" in text
-    assert (out / "compare.png").exists() == (result["plot"] is not None)
+    plot = ElementTree.parse(out / "compare.svg").getroot()
+    assert plot.get("class") == "chart" and "![curves](compare.svg)" in text
+    assert [part.get("class") for part in plot if part.tag.endswith("svg")] == ["part", "part"]
     differences = {(d["arm"], d["metric"]): d for d in result["differences"]}
     finals = {f"eval/generator/{m}" for m in ("accuracy", "sound_accuracy")}
     assert set(differences) == {("frozen", metric) for metric in finals | {f"area of {metric}" for metric in finals}}

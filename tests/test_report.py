@@ -26,7 +26,6 @@ from milonga.report import build_report, write_report, write_report_safely
 from milonga.report.blocks import Chapter, Code, Facts, Folded, Points, Report, Section, Sheet, Talk, Talks, Text
 from milonga.report.html import to_html
 from milonga.report.markdown import to_markdown
-from milonga.report.pdf import print_pdf
 from milonga.runfolder.files import JsonLines, to_json
 from milonga.runfolder.record import read_record
 from milonga.runfolder.rollouts import read_rollouts, write_rollouts
@@ -306,19 +305,6 @@ def test_what_goes_wrong_while_leaving_a_report_is_said_and_nothing_more(copy: P
     said: list[str] = []
     write_report_safely(copy, said.append)
     assert len(said) == 1 and said[0].startswith("no report.html was written") and "milonga report" in said[0]
-
-
-def test_pdf_is_printed_by_a_browser_or_refused_in_one_line(
-    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    code, _, error = command(capsys, "report", str(run), "--pdf", "--out", str(tmp_path / "page.html"))
-    assert code == 2 and "needs a browser" in error and len(error.splitlines()) == 1 and not (tmp_path / "page.html").exists()
-    broken = tmp_path / "chromium"
-    broken.write_text("#!/bin/sh\nexit 1\n")
-    broken.chmod(0o755)
-    with pytest.raises(UserError, match="could not print"):
-        print_pdf(run / "report.html", tmp_path / "page.pdf", str(broken))
 
 
 def transcript(id: str, correct: bool | None, says: bool | None, steps: list[tuple[bool | None, bool | None]]) -> Transcript:

@@ -29,19 +29,16 @@ FAR = 10_000.0
 """Pixels outside of the frame at which the edge of a band is clamped."""
 WIDTH, HEIGHT = 520.0, 260.0
 
-_LIGHT = "--ink:#1f2328;--soft:#59636e;--grid:#dfe3e8;--paper:#ffffff"
-_DARK = "--ink:#e6edf3;--soft:#9aa4af;--grid:#30363d;--paper:#0d1117"
 _LIGHT_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#b8579a", "#b87f00", "#3d9bd6", "#59636e")
 _DARK_COLOURS = ("#4ea8e0", "#f08a45", "#2fc49b", "#e39ac8", "#f0b23c", "#93d0f5", "#aab4bf")
-
-
-def _format_variables(base: str, colours: Sequence[str]) -> str:
-    return base + "".join(f";--c{k}:{colour}" for k, colour in enumerate(colours))
-
-
+LIGHT = "--ink:#1f2328;--soft:#59636e;--grid:#dfe3e8;--paper:#ffffff"
+DARK = "--ink:#e6edf3;--soft:#9aa4af;--grid:#30363d;--paper:#0d1117"
+LIGHT += "".join(f";--c{k}:{colour}" for k, colour in enumerate(_LIGHT_COLOURS))
+DARK += "".join(f";--c{k}:{colour}" for k, colour in enumerate(_DARK_COLOURS))
+"""The colours of both schemes, for pages on which the reader chooses one."""
 STYLE = (
-    f".chart{{{_format_variables(_LIGHT, _LIGHT_COLOURS)};max-width:100%;height:auto;display:block}}\n"
-    f"@media screen and (prefers-color-scheme:dark){{.chart{{{_format_variables(_DARK, _DARK_COLOURS)}}}}}\n"
+    f".chart{{{LIGHT};max-width:100%;height:auto;display:block}}\n"
+    f"@media screen and (prefers-color-scheme:dark){{.chart{{{DARK}}}}}\n"
     ".chart text{font:11px system-ui,-apple-system,'Segoe UI',sans-serif;fill:var(--soft)}\n"
     ".chart .name{font-size:12.5px;font-weight:600;fill:var(--ink)}\n"
     ".chart .grid{stroke:var(--grid);stroke-width:1;shape-rendering:crispEdges}\n"
@@ -117,9 +114,8 @@ def line_chart(
     body = []
     for k, one in enumerate(drawn):
         marks = sum(p is not None for p in one.y) <= MOST_MARKS
-        body.append(
-            f'<g class="{series_class(k)}">{_render_band(frame, one)}{_render_line(frame, one)}{_render_dots(frame, one, marks)}</g>'
-        )
+        inner = _render_band(frame, one) + _render_line(frame, one) + _render_dots(frame, one, marks)
+        body.append(f'<g class="{series_class(k)}">{inner}</g>')
     return frame.render("Line chart", describe_series(series), "".join(body))
 
 
@@ -250,6 +246,18 @@ def flow_chart(title: str, shares: Mapping[tuple[str, str], Value], *, width: fl
     said = [f"{receiver} had {share:.0%} from {sender}" for (sender, receiver), share in known.items()]
     head = render_text(2, 14, fit_text(title, width), kind="name", full=title)
     return render_svg("Flow", title, said, width, height, head + "".join(edges) + "".join(boxes))
+
+
+def join_charts(charts: Sequence[str], gap: float = 24.0) -> str:
+    """Join charts to one, side by side. Their descriptions for screen readers stay with the parts."""
+    out, left, tallest = [], 0.0, 0.0
+    for svg in charts:
+        _, _, width, height = map(float, svg.partition('viewBox="')[2].partition('"')[0].split())
+        out.append(svg.replace('class="chart"', f'class="part" x="{_coord(left)}"', 1))
+        left, tallest = left + width + gap, max(tallest, height)
+    size = (_coord(max(left - gap, 0.0)), _coord(tallest))
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" class="chart" viewBox="0 0 {size[0]} {size[1]}"'
+    return f'{head} width="{size[0]}" height="{size[1]}">{"".join(out)}</svg>'
 
 
 def make_standalone(svg: str) -> str:
@@ -462,9 +470,9 @@ class Frame:
 
 def render_svg(kind: str, title: str, said: Sequence[str], width: float, height: float, body: str) -> str:
     """Render the SVG element around a chart, with its description for screen readers."""
-    label = f"{kind}: {title}." + "".join(f" {text};" for text in said)
+    label = escape_attribute(clip_text(f"{kind}: {title}." + "".join(f" {text};" for text in said), 600))
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" class="chart" role="img" aria-label="{escape_attribute(clip_text(label, 600))}" '
+        f'<svg xmlns="http://www.w3.org/2000/svg" class="chart" role="img" aria-label="{label}" '
         f'viewBox="0 0 {_coord(width)} {_coord(height)}" width="{_coord(width)}" height="{_coord(height)}">{body}</svg>'
     )
 
@@ -572,7 +580,8 @@ def _render_bar(
     value = reach[1] - reach[0]
     left, right = min(a, b), max(a, b)
     tip = render_tooltip(f"{frame.y.names[row]}, {one.name}: {format_value(value)}")
-    out = f'<rect class="bar" x="{_coord(left)}" y="{_coord(top)}" width="{_coord(right - left)}" height="{_coord(thick)}" rx="1">{tip}</rect>'
+    place = f'x="{_coord(left)}" y="{_coord(top)}" width="{_coord(right - left)}" height="{_coord(thick)}"'
+    out = f'<rect class="bar" {place} rx="1">{tip}</rect>'
     edges = [frame.to_pixel_x(edge[row]) if row < len(edge) else None for edge in (one.low, one.high)]
     inside = [min(max(edge, frame.left), frame.right) for edge in edges if edge is not None]
     if len(inside) == 2:
@@ -613,7 +622,8 @@ def render_text(left: float, top: float, text: str, anchor: str = "start", kind:
 
 
 def render_dot(left: float, top: float, radius: float, kind: str, tip: str, more: str = "") -> str:
-    return f'<circle class="{kind}" cx="{_coord(left)}" cy="{_coord(top)}" r="{_coord(radius)}"{more}>{render_tooltip(tip)}</circle>'
+    place = f'cx="{_coord(left)}" cy="{_coord(top)}" r="{_coord(radius)}"'
+    return f'<circle class="{kind}" {place}{more}>{render_tooltip(tip)}</circle>'
 
 
 def estimate_width(text: str) -> float:

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from milonga.errors import ConfigError, suggest_name
@@ -87,7 +88,7 @@ class PolicySection(Section):
     """A policy: named weights with one optimizer."""
 
     model: str = EMBEDDED
-    """`embedded` (the one that the task starts from), `embedded/NAME`, `smollm2-135m`, a Hugging Face folder, a hub name, or
+    """`embedded` (the one that the task starts from), `embedded/NAME`, a Hugging Face folder, a hub name, a GGUF file, or
     `openai:URL#model` for one behind an endpoint, which cannot be trained."""
     endpoint: EndpointSection | None = None
     """Only for a model behind an endpoint; its defaults where nothing is given."""
@@ -443,32 +444,12 @@ def parse_settings(text: str) -> dict[str, Any]:
     return found
 
 
-def to_toml(data: Mapping[str, Any], prefix: str = "") -> str:
+def to_toml(data: Mapping[str, Any]) -> str:
     """Plain nested data as TOML text. `None` is left out: a missing key is its default."""
-    lines, tables = [], []
-    for key, value in data.items():
-        if value is None:
-            continue
-        if isinstance(value, Mapping):
-            name = f"{prefix}.{_key(key)}" if prefix else _key(key)
-            tables.append(f"\n[{name}]\n{to_toml(value, name)}")
-        else:
-            lines.append(f"{_key(key)} = {_value(value)}")
-    return "\n".join(lines) + ("\n" if lines else "") + "".join(tables)
+    return tomli_w.dumps(_drop_none(data))
 
 
-def _key(key: str) -> str:
-    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else _value(key)
-
-
-def _value(value: Any) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, int | float):
-        return repr(value)
-    if isinstance(value, list | tuple):
-        return "[" + ", ".join(_value(item) for item in value) + "]"
+def _drop_none(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{_key(k)} = {_value(v)}" for k, v in value.items() if v is not None) + "}"
-    escaped = str(value).replace("\\", "\\\\").replace('"', '\\"')
-    return '"' + "".join(c if c >= " " and c != "\x7f" else f"\\u{ord(c):04x}" for c in escaped) + '"'
+        return {key: _drop_none(inner) for key, inner in value.items() if inner is not None}
+    return [_drop_none(inner) for inner in value] if isinstance(value, list | tuple) else value

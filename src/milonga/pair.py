@@ -205,7 +205,7 @@ class Pair:
         temperature: float | None = None,
         sampler: str | None = None,
     ) -> Pair:
-        """Open models that come from no run: folders, hub names, `embedded`, `smollm2-135m`, or endpoints."""
+        """Open models that come from no run: folders, hub names, GGUF files, `embedded`, or endpoints."""
         named = {agent: model for agent, model in zip(AGENTS, (generator, verifier), strict=True) if model is not None}
         if not named:
             raise ConfigError("a pair needs a generator or a verifier")

@@ -98,9 +98,12 @@ class Curves:
             pairs = [(float(x), y) for x, y in zip(places, column, strict=False)]
         return [(x, y) for x, y in pairs if math.isfinite(x) and math.isfinite(y)]
 
-    def last_value(self, key: str) -> float | None:
-        points = self.points(key)
-        return points[-1][1] if points else None
+    def get_curve(self, metric: str) -> tuple[list[float], list[float]]:
+        points = self.points(metric)
+        return [x for x, _ in points], [y for _, y in points]
+
+    def metrics(self, prefix: str) -> list[str]:
+        return [key for key in self.keys() if key.startswith(prefix)]
 
     def keys(self) -> list[str]:
         with self.lock:

@@ -18,9 +18,8 @@ EXTRAS = {
     "math-verify": "math",
     "reasoning-gym": "gym",
     "datasets": "hub",
-    "matplotlib": "plot",
     "nicegui": "board",
-    "gguf": "smollm",
+    "gguf": "gguf",
     "fastapi": "serve",
     "httpx": "endpoint",
     "ray": "ray",
@@ -46,7 +45,6 @@ def describe_sandbox() -> str:
 def examine(console: Console) -> None:
     import torch
 
-    from milonga.engine.local import smollm
     from milonga.engine.local.engine import choose_device
     from milonga.engine.local.models import resolve_model_path
     from milonga.runfolder.files import free_bytes
@@ -65,6 +63,5 @@ def examine(console: Console) -> None:
     weights = Path(resolve_model_path("embedded")) / "model.safetensors"
     size = f"{weights.stat().st_size / 2**20:.1f} MiB" if weights.exists() else "[red]missing[/red]"
     console.print(f"embedded model: {size}")
-    console.print(f"{smollm.SMOLLM}: {smollm.describe_state()}", markup=False, soft_wrap=True)
     console.print(f"sandbox: {describe_sandbox()}", markup=False, soft_wrap=True)
     console.print(f"free disk here: {free_bytes(Path.cwd()) / 2**30:.1f} GiB")

@@ -11,7 +11,7 @@ from rich.table import Table
 from milonga.config import Config
 from milonga.errors import UserError, suggest_name
 from milonga.planning import (
-    RECIPES,
+    PLANNABLE,
     Lengths,
     Machine,
     Workload,
@@ -47,8 +47,8 @@ def plan_hardware(
     offload: bool = False,
 ) -> dict[str, Any]:
     """Make the hardware plan as data. Batch and run settings that are not given are the defaults of the config."""
-    if recipe not in RECIPES:
-        raise UserError(f"recipe '{recipe}' cannot be planned: {suggest_name(recipe, RECIPES)}")
+    if recipe not in PLANNABLE:
+        raise UserError(f"recipe '{recipe}' cannot be planned: {suggest_name(recipe, PLANNABLE)}")
     solution = make_lengths(tokens, mean, spread)
     verification = make_lengths(check_tokens or tokens, None if check_tokens else mean, spread)
     usual = Config(recipe=recipe)

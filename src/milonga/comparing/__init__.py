@@ -1,6 +1,6 @@
 """Fair comparisons of recipes: same start, same problems, paired seeds, matched turns or compute, intervals.
 
-Importing this imports no torch and no matplotlib.
+Importing this imports no torch.
 """
 
 from milonga.comparing.comparison import compare

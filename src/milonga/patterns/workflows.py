@@ -80,11 +80,6 @@ class Workflow(ABC):
         """Return first solutions and their final versions, row by row."""
 
 
-def filter_by_agent(rollouts: Rollouts, agent: str) -> Rollouts:
-    """Filter the rollouts of one agent."""
-    return rollouts.of(agent)
-
-
 def collect_solutions(rollouts: Rollouts) -> Rollouts:
     """Return all solutions of a workflow rollout: of every agent, in every turn."""
     return Rollouts(turn for rollout in rollouts if isinstance(rollout.parsed.value, Solution) for turn in list_turns(rollout))

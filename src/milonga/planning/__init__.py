@@ -9,20 +9,20 @@ from milonga.planning.describe import describe
 from milonga.planning.hardware import ACCELERATORS, Accelerator, find_accelerator
 from milonga.planning.lengths import Lengths
 from milonga.planning.model import Machine
-from milonga.planning.plan import Plan, make_plan, make_plans
+from milonga.planning.plan import ClusterPlan, make_plan, make_plans
 from milonga.planning.shapes import SHAPES, Shape, find_shape
 from milonga.planning.simulate import Simulation, simulate
-from milonga.planning.workload import RECIPES, Workload
+from milonga.planning.workload import PLANNABLE, Workload
 
 __all__ = [
     "ACCELERATORS",
-    "RECIPES",
+    "PLANNABLE",
     "SHAPES",
     "Accelerator",
     "Calibration",
+    "ClusterPlan",
     "Lengths",
     "Machine",
-    "Plan",
     "Shape",
     "Simulation",
     "Workload",

@@ -12,7 +12,7 @@ from milonga.planning import memory
 from milonga.planning.calibrate import Calibration
 from milonga.planning.hardware import FAR_S, LINK_SHARE, NEAR_S
 from milonga.planning.model import sum_parts
-from milonga.planning.plan import Group, Placement, Plan
+from milonga.planning.plan import ClusterPlan, Group, Placement
 from milonga.planning.shapes import TOGETHER
 from milonga.planning.simulate import Simulation
 from milonga.planning.workload import AROUND
@@ -21,7 +21,7 @@ HOUR = 3600.0
 
 
 def describe(
-    plan: Plan, calibration: Calibration, rollouts: Simulation | None, turns: int, price: float | None
+    plan: ClusterPlan, calibration: Calibration, rollouts: Simulation | None, turns: int, price: float | None
 ) -> dict[str, Any]:
     """Describe a plan for a run of so many turns; `price` is that of an hour of one GPU, assumed if it is not given."""
     assumed = price is None
@@ -53,7 +53,9 @@ def describe(
     }
 
 
-def describe_placement(plan: Plan, placed: Placement, calibration: Calibration, turns: int, hourly: float) -> dict[str, Any]:
+def describe_placement(
+    plan: ClusterPlan, placed: Placement, calibration: Calibration, turns: int, hourly: float
+) -> dict[str, Any]:
     hours = turns * placed.turn_s / HOUR
     group, part = placed.bottleneck
     return {
@@ -116,7 +118,7 @@ def describe_calibration(calibration: Calibration) -> dict[str, Any]:
     }
 
 
-def list_assumptions(plan: Plan) -> list[str]:
+def list_assumptions(plan: ClusterPlan) -> list[str]:
     """List the assumptions of the numbers besides measurements."""
     gpu, load = plan.machine.gpu, plan.workload
     solution, check = load.solution, load.verification

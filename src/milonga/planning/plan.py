@@ -153,7 +153,7 @@ class Placement:
 
 
 @dataclass(frozen=True)
-class Plan:
+class ClusterPlan:
     """What is asked for, the best placement, and the best of the other kind."""
 
     machine: Machine
@@ -311,7 +311,7 @@ def combine_outer(axes: Sequence[Sequence[float]], combine: np.ufunc) -> Floats:
 
 def make_plan(
     machine: Machine, workload: Workload, shapes: Mapping[str, Shape], gpus: int, staleness: int, offload: bool = False
-) -> Plan:
+) -> ClusterPlan:
     """Make the plan with the best placement on at most so many GPUs."""
     (found,) = make_plans(machine, workload, shapes, [gpus], staleness, offload)
     if found is None:
@@ -326,12 +326,12 @@ def make_plans(
     counts: Sequence[int],
     staleness: int,
     offload: bool = False,
-) -> list[Plan | None]:
+) -> list[ClusterPlan | None]:
     """Make the best plan for each number of GPUs; None where nothing fits."""
     far, near = (Planner(machine, workload, shapes, near, offload=offload, staleness=staleness) for near in (False, True))
     colocated = [one for size in list_group_sizes(max(counts)) if (one := far.place_colocated(size))]
     axes, inside = far.list_group_options(max(counts)), near.list_group_options(min(max(counts), machine.gpu.node))
-    plans: list[Plan | None] = []
+    plans: list[ClusterPlan | None] = []
     for gpus in counts:
         within = near.place_split(inside, min(gpus, machine.gpu.node))
         across = far.place_split(axes, gpus)
@@ -342,7 +342,7 @@ def make_plans(
         found = [one for one in kinds if one is not None]
         best = select_fastest(found)
         other = next((one for one in found if one is not best), None)
-        plans.append(None if best is None else Plan(machine, workload, shapes, gpus, best, other, offload))
+        plans.append(None if best is None else ClusterPlan(machine, workload, shapes, gpus, best, other, offload))
     return plans
 
 

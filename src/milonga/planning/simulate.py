@@ -16,7 +16,7 @@ import numpy as np
 from milonga.planning.lengths import Lengths
 from milonga.planning.model import Machine, learn_parts, prefill_parts, step_parts, sum_parts
 from milonga.planning.pipeline import iterate_publish_times, make_turn_order
-from milonga.planning.plan import Group, Placement, Plan
+from milonga.planning.plan import ClusterPlan, Group, Placement
 from milonga.planning.shapes import Shape
 from milonga.planning.workload import Call, Study, Turn
 from milonga.types import Floats
@@ -40,7 +40,7 @@ class Simulation:
         return self.turn_s / self.closed_s - 1
 
 
-def simulate(plan: Plan, placement: Placement | None = None, seed: int = 0) -> Simulation | None:
+def simulate(plan: ClusterPlan, placement: Placement | None = None, seed: int = 0) -> Simulation | None:
     """Simulate some turns on a placement, by default the best one; None if it would take long."""
     placed = placement or plan.best
     if max(turn.rollouts for turn in plan.workload.turns()) > MOST_ROWS:
@@ -53,7 +53,7 @@ def simulate(plan: Plan, placement: Placement | None = None, seed: int = 0) -> S
     return Simulation((published[-1] - published[filling - 1]) / counted, placed.turn_s, counted)
 
 
-def simulate_turn(plan: Plan, placed: Placement, kind: int, turn: Turn, key: tuple[int, int]) -> tuple[float, float]:
+def simulate_turn(plan: ClusterPlan, placed: Placement, kind: int, turn: Turn, key: tuple[int, int]) -> tuple[float, float]:
     """Simulate a turn with random lengths: its rollout seconds and its learning seconds."""
     groups = {group.name: group for group in placed.groups}
     drawn, playing = np.zeros(0), 0.0

@@ -12,7 +12,7 @@ from milonga.planning.lengths import Lengths
 from milonga.systems.tango.recipe import TangoOptions
 
 GENERATOR, VERIFIER = "generator", "verifier"
-RECIPES = ("grpo", "frozen", "tango")
+PLANNABLE = ("grpo", "frozen", "tango")
 AROUND = 64
 """Tokens of a verification's prompt besides question and solution."""
 

@@ -13,7 +13,6 @@ from milonga.report.blocks import Report
 from milonga.report.comparisons import build_comparison_chapter, is_comparison
 from milonga.report.html import to_html
 from milonga.report.markdown import to_markdown
-from milonga.report.pdf import find_browser, print_pdf
 from milonga.report.runs import build_run_chapter
 from milonga.report.together import build_joint_chapter
 from milonga.runfolder.files import translate_disk_errors, write_atomically
@@ -34,11 +33,10 @@ def build_report(folders: Sequence[Path]) -> Report:
     return Report(chapters[0].title if len(chapters) == 1 else "Milonga report", chapters)
 
 
-def write_report(folders: Sequence[Path], out: Path, markdown: bool = False, pdf: bool = False) -> list[Path]:
-    """Write the HTML page, and beside it the other requested formats; return the files written."""
+def write_report(folders: Sequence[Path], out: Path, markdown: bool = False) -> list[Path]:
+    """Write the HTML page, and with `markdown` the same as Markdown beside it; return the files written."""
     if out.is_dir() or out.suffix not in (".html", ".htm"):
-        raise UserError(f"--out names the HTML file to write, such as report.html, not '{out}'; other forms lie beside it")
-    browser = find_browser() if pdf else None  # before any work
+        raise UserError(f"--out names the HTML file to write, such as report.html, not '{out}'; Markdown lies beside it")
     report = build_report(folders)
     with translate_disk_errors(out):
         out.parent.mkdir(parents=True, exist_ok=True)
@@ -47,9 +45,6 @@ def write_report(folders: Sequence[Path], out: Path, markdown: bool = False, pdf
     if markdown:
         written.append(out.with_suffix(".md"))
         write_atomically(written[-1], to_markdown(report))
-    if browser is not None:
-        written.append(out.with_suffix(".pdf"))
-        print_pdf(out, written[-1], browser)
     return written
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -70,7 +71,8 @@ def build_claim_section(claim: Mapping[str, Any]) -> Section:
     points = [
         f"It says: {claim['says']}",
         f"Verdict: {claim['verdict']}; {difference}.",
-        f"An effect matters from {format_number(claim['matters'])} on; {format_number(claim['smallest_effect'])} could have been seen.",
+        f"An effect matters from {format_number(claim['matters'])} on; "
+        f"{format_number(claim['smallest_effect'])} could have been seen.",
     ]
     return Section("The claim", [Points(points)])
 
@@ -79,18 +81,28 @@ def build_figures(result: Result) -> list[Figure]:
     """Build one figure per metric (mean curve and band of every arm), and the path chart of accuracy against F1."""
     short = shorten_arm_names(list(result["arms"]))
     metrics = dict.fromkeys([result["metric"], *(m for arm in result["arms"].values() for m in arm["metrics"])])
-    out = []
-    for metric in metrics:
-        arms = {short[name]: arm["metrics"].get(metric) for name, arm in result["arms"].items()}
-        curves = {name: NOWHERE if found is None else found["curve"] for name, found in arms.items()}
-        series = [Series(name, c["x"], c["mean"], c["low"], c["high"]) for name, c in curves.items()]
-        if any(one.x for one in series):
-            title = TITLES.get(metric, metric)
-            shares = None if "gap" in metric else (0.0, 1.0)
-            svg = line_chart(title, series, x_label=AXIS_NAMES[result["axis"]], y_range=shares)
-            out.append(Figure(svg, title, [describe_series(one) for one in series if one.x]))
-    pair = build_pair_figure(result, short)
-    return out if pair is None else [*out, pair]
+    arms = {short[name]: arm["metrics"] for name, arm in result["arms"].items()}
+    figures = [build_metric_figure(metric, arms, AXIS_NAMES[result["axis"]]) for metric in metrics]
+    return [one for one in (*figures, build_pair_figure(result, short)) if one is not None]
+
+
+def build_metric_figure(metric: str, arms: Mapping[str, Mapping[str, Any]], axis: str, whole: bool = True) -> Figure | None:
+    """Build the mean curves of all arms with their bands. `arms`: name -> metric -> measurements with a `curve`.
+
+    whole: draw shares from 0 to 1, so that pages can be compared; otherwise as far as the curves go.
+    """
+    found = {name: NOWHERE if metric not in metrics else metrics[metric]["curve"] for name, metrics in arms.items()}
+    least, most = (0.0, 1.0) if metric in TITLES and "gap" not in metric else (-math.inf, math.inf)
+    series = [
+        # A share lies between 0 and 1, however few seeds its interval comes from.
+        Series(name, c["x"], c["mean"], [max(v, least) for v in c["low"]], [min(v, most) for v in c["high"]])
+        for name, c in found.items()
+    ]
+    if not any(one.x for one in series):
+        return None
+    title = TITLES.get(metric, metric)
+    svg = line_chart(title, series, x_label=axis, y_range=(0.0, 1.0) if whole and "gap" not in metric else None)
+    return Figure(svg, title, [describe_series(one) for one in series if one.x])
 
 
 def build_pair_figure(result: Result, short: Mapping[str, str]) -> Figure | None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from milonga.charts import Bars, Series, bar_chart, flow_chart, line_chart, path_chart
 from milonga.report.blocks import Figure
-from milonga.runfolder.flow import compute_reward_flow
-from milonga.runfolder.record import Record, to_number
+from milonga.runfolder.flow import Flow
+from milonga.runfolder.record import Row, to_number
 from milonga.text import format_number
 
 TITLES = {
@@ -34,6 +35,14 @@ SIDE_BY_SIDE = (
 GENERATOR, F1 = "eval/generator/accuracy", "eval/verifier/f1"
 WORK = ("sample", "verify", "score", "learn", "publish", "idle")
 """Kinds of work in the order of a turn; any other kinds come after them."""
+
+
+class Measured(Protocol):
+    """Where curves come from: a run that was read as a whole, or one that is followed while it goes on."""
+
+    def get_curve(self, metric: str) -> tuple[Sequence[float], Sequence[float]]: ...
+
+    def metrics(self, prefix: str) -> list[str]: ...
 
 
 @dataclass(frozen=True)
@@ -82,18 +91,18 @@ BANDS = {F1: ("eval/verifier/f1_low", "eval/verifier/f1_high")}
 Y_LABELS = {"Hacking gap": "share called right − share that is right"}
 
 
-def build_run_figures(record: Record) -> list[Figure]:
-    """Build the figures of a run, without those that have no data."""
-    found = [build_panel_figure(record, panel) for panel in PANELS]
-    return [figure for figure in [*found[:2], build_pair_figure([record], [record.name]), *found[2:]] if figure is not None]
+def build_run_figures(run: Measured, name: str) -> list[Figure | None]:
+    """Build the figures of a run; None stands for one that has no data."""
+    found = [build_panel_figure(run, panel) for panel in PANELS]
+    return [*found[:2], build_pair_figure([run], [name]), *found[2:]]
 
 
-def build_panel_figure(record: Record, panel: Panel) -> Figure | None:
+def build_panel_figure(run: Measured, panel: Panel) -> Figure | None:
     metrics = panel.metrics
     if panel.every:
-        names = sorted(name for name in record.metrics("learn/") if name.endswith(panel.every))
+        names = sorted(name for name in run.metrics("learn/") if name.endswith(panel.every))
         metrics = {name: name.split("/")[1] for name in names}
-    series = [one for metric, name in metrics.items() if (one := make_series(record, metric, name)).x]
+    series = [one for metric, name in metrics.items() if (one := make_series(run, metric, name)).x]
     if not series:
         return None
     shares = (0.0, 1.0) if panel.share else None
@@ -101,10 +110,10 @@ def build_panel_figure(record: Record, panel: Panel) -> Figure | None:
     return Figure(svg, panel.title, [describe_series(one) for one in series])
 
 
-def make_series(record: Record, metric: str, name: str) -> Series:
+def make_series(run: Measured, metric: str, name: str) -> Series:
     """Make the series of a metric over the turns in which it was measured, with its interval if the run has one."""
-    turns, values = record.get_curve(metric)
-    edges = [dict(zip(*record.get_curve(edge), strict=True)) for edge in BANDS.get(metric, ())]
+    turns, values = run.get_curve(metric)
+    edges = [dict(zip(*run.get_curve(edge), strict=True)) for edge in BANDS.get(metric, ())]
     low, high = ([edge.get(turn) for turn in turns] for edge in edges) if all(edges) and edges else ((), ())
     return Series(name, turns, values, low, high)
 
@@ -113,23 +122,23 @@ def describe_series(one: Series) -> str:
     return f"{one.name} {format_number(one.y[0])} → {format_number(one.y[-1])}"
 
 
-def build_pair_figure(records: Sequence[Record], names: Sequence[str]) -> Figure | None:
+def build_pair_figure(runs: Sequence[Measured], names: Sequence[str]) -> Figure | None:
     """Build the path chart of training: generator accuracy against verifier F1, one point per evaluation."""
     series = []
-    for name, record in zip(names, records, strict=True):
-        points = [(to_number(row.get(GENERATOR)), to_number(row.get(F1))) for row in record.rows]
-        known = [(x, y) for x, y in points if x is not None and y is not None]
+    for name, run in zip(names, runs, strict=True):
+        upward = dict(zip(*run.get_curve(F1), strict=True))
+        known = [(x, upward[turn]) for turn, x in zip(*run.get_curve(GENERATOR), strict=True) if turn in upward]
         series.append(Series(name, [x for x, _ in known], [y for _, y in known]))
     if not any(one.x for one in series):
         return None
     title = "The way of the pair"
     svg = draw_pair_chart(title, series)
-    said = [
-        f"{one.name} from ({format_number(one.x[0])}, {format_number(one.y[0])}) to ({format_number(one.x[-1])}, {format_number(one.y[-1])})"
-        for one in series
-        if one.x
-    ]
+    said = [f"{one.name} from {format_pair(one, 0)} to {format_pair(one, -1)}" for one in series if one.x]
     return Figure(svg, f"{title} (generator accuracy, verifier F1)", said)
+
+
+def format_pair(one: Series, at: int) -> str:
+    return f"({format_number(one.x[at])}, {format_number(one.y[at])})"
 
 
 def draw_pair_chart(title: str, series: Sequence[Series]) -> str:
@@ -138,11 +147,17 @@ def draw_pair_chart(title: str, series: Sequence[Series]) -> str:
     return path_chart(title, series, x_label=x_label, y_label=y_label, x_range=(0.0, 1.0), y_range=(0.0, 1.0))
 
 
-def build_metric_figures(records: Sequence[Record], names: Sequence[str]) -> list[Figure]:
+def build_chosen_figure(run: Measured, metric: str) -> Figure | None:
+    """Build the figure of one metric of one run, whichever it is."""
+    one = make_series(run, metric, metric)
+    return Figure(line_chart(metric, [one], x_label="turn"), metric, [describe_series(one)]) if one.x else None
+
+
+def build_metric_figures(runs: Sequence[Measured], names: Sequence[str]) -> list[Figure]:
     """Build one figure per metric, with the curves of all runs."""
     out = []
     for metric in SIDE_BY_SIDE:
-        curves = [(name, record.get_curve(metric)) for name, record in zip(names, records, strict=True)]
+        curves = [(name, run.get_curve(metric)) for name, run in zip(names, runs, strict=True)]
         series = [Series(name, turns, values) for name, (turns, values) in curves]
         if any(one.x for one in series):
             shares = None if metric.endswith("gap") else (0.0, 1.0)
@@ -151,8 +166,7 @@ def build_metric_figures(records: Sequence[Record], names: Sequence[str]) -> lis
     return out
 
 
-def build_flow_figure(record: Record) -> Figure | None:
-    flow = compute_reward_flow(record.rows)
+def build_flow_figure(flow: Flow) -> Figure | None:
     if not flow:
         return None
     title = "Reward flow: shares of each policy's credit"
@@ -160,24 +174,24 @@ def build_flow_figure(record: Record) -> Figure | None:
     return Figure(flow_chart(title, flow), title, said)
 
 
-def mean_turn_seconds(record: Record) -> dict[str, dict[str, float]]:
+def mean_turn_seconds(rows: Iterable[Row], timing: Iterable[Row]) -> dict[str, dict[str, float]]:
     """Mean seconds of each kind of work in a turn, keyed by the agent that learns; evaluations are left out."""
-    learners = {row["turn"]: str(row["learner"]) for row in record.rows if row.get("learner")}
+    learners = {row["turn"]: str(row["learner"]) for row in rows if row.get("learner")}
     turns: dict[str, list[Mapping[str, float]]] = {}
-    for row in record.timing:
+    for row in timing:
         if row["turn"] in learners:
             seconds = {key.removesuffix("_s"): value for key, raw in row.items() if (value := to_number(raw)) is not None}
             turns.setdefault(learners[row["turn"]], []).append(seconds)
     out = {}
-    for learner, rows in turns.items():
-        kinds = dict.fromkeys([*WORK, *(kind for row in rows for kind in row)])
-        means = {kind: sum(row.get(kind, 0.0) for row in rows) / len(rows) for kind in kinds}
+    for learner, spent in turns.items():
+        kinds = dict.fromkeys([*WORK, *(kind for row in spent for kind in row)])
+        means = {kind: sum(row.get(kind, 0.0) for row in spent) / len(spent) for kind in kinds}
         out[f"{learner} learns"] = {k: v for k, v in means.items() if k not in ("turn", "eval", "overlap") and v > 0}
     return out
 
 
-def build_time_figure(record: Record) -> Figure | None:
-    found = mean_turn_seconds(record)
+def build_time_figure(rows: Iterable[Row], timing: Iterable[Row]) -> Figure | None:
+    found = mean_turn_seconds(rows, timing)
     if not found:
         return None
     title = "Where the seconds of a turn go"

@@ -130,7 +130,8 @@ def render_block(block: Block) -> str:
 
 def render_sheet(sheet: Sheet) -> str:
     caption = f"<caption>{escape_text(sheet.title)}</caption>" if sheet.title else ""
-    return f'<div class="wide"><table class="sheet">{caption}{render_head(sheet.head)}{"".join(map(render_row, sheet.rows))}</table></div>'
+    rows = "".join(map(render_row, sheet.rows))
+    return f'<div class="wide"><table class="sheet">{caption}{render_head(sheet.head)}{rows}</table></div>'
 
 
 def render_head(names: Sequence[str]) -> str:
@@ -163,7 +164,8 @@ def render_talk(talk: Talk) -> str:
     )
     return (
         f'<article class="talk"><h4>{escape_text(talk.why)}</h4><p class="where">{escape_text(where)}</p>'
-        f"<pre>{escape_text(clip_model_text(one.question), lines=True)}</pre>{work}<p>{escape_text(describe_answer(one))}</p>{said}</article>"
+        f"<pre>{escape_text(clip_model_text(one.question), lines=True)}</pre>{work}"
+        f"<p>{escape_text(describe_answer(one))}</p>{said}</article>"
     )
 
 

@@ -9,6 +9,7 @@ from milonga.errors import UserError
 from milonga.report.blocks import Block, Chapter, Code, Facts, Figures, Folded, Points, Section, Sheet, Talk, Talks, Text
 from milonga.report.curves import build_flow_figure, build_run_figures, build_time_figure
 from milonga.report.words import format_duration
+from milonga.runfolder.flow import compute_reward_flow
 from milonga.runfolder.record import HEADLINE, Record, to_number
 from milonga.runfolder.transcripts import read_transcripts, select_transcripts
 from milonga.systems.index import RECIPES, find_paper
@@ -52,7 +53,7 @@ def build_run_chapter(record: Record) -> Chapter:
     sections = [
         Section("In short", [build_headline(record), *build_remark_blocks(record)]),
         Section("What was run", [Facts(list_facts(record))]),
-        Section("Curves", [Figures(build_run_figures(record))]),
+        Section("Curves", [Figures([one for one in build_run_figures(record, record.name) if one is not None])]),
         *build_verifier_section(record),
         *build_turn_section(record),
         *build_transcript_section(record),
@@ -228,7 +229,8 @@ def build_verifier_section(record: Record) -> list[Section]:
 
 def build_turn_section(record: Record) -> list[Section]:
     """Build the section with the reward flow and the time spent in a turn."""
-    found = [figure for figure in (build_flow_figure(record), build_time_figure(record)) if figure is not None]
+    figures = (build_flow_figure(compute_reward_flow(record.rows)), build_time_figure(record.rows, record.timing))
+    found = [figure for figure in figures if figure is not None]
     return [Section("Inside a turn", [Figures(found)])] if found else []
 
 

@@ -10,9 +10,10 @@ import asyncio
 from pathlib import Path
 from typing import Annotated
 
-from fastapi import Query
+from fastapi import Query, Response
 from nicegui import app, ui
 
+from milonga import charts
 from milonga.board.catalogue import Card
 from milonga.board.pages.board import Board
 from milonga.board.pages.frame import show_not_found
@@ -24,11 +25,17 @@ from milonga.board.pages.sides import show_sides
 __all__ = ["Board", "install"]
 
 STATIC = Path(__file__).parent.parent / "static"
+CHART_STYLE = f'{charts.STYLE}[data-theme="light"] .chart{{{charts.LIGHT}}}\n[data-theme="dark"] .chart{{{charts.DARK}}}\n'
+"""Charts follow the scheme that the reader chose on the page, not the one of the system."""
 
 
 def install(board: Board) -> None:
     """Register all pages. There can be only one board per process: NiceGUI's application is global."""
     app.add_static_files("/board", STATIC)
+
+    @app.get("/charts.css")
+    def chart_style() -> Response:
+        return Response(CHART_STYLE, media_type="text/css")
 
     @ui.page("/", response_timeout=30)
     async def runs() -> None:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from nicegui import ui
 from nicegui.element import Element
 
-from milonga.board import charts
 from milonga.board.pages.parts import add_box, add_link, add_text, make_url
+from milonga.report.blocks import Figure
 
 EVERY = 2.0
 """Seconds between two refreshes of a live page."""
@@ -58,24 +59,23 @@ def refresh_periodically(refresh: Callable[[], Any]) -> None:
     ui.timer(EVERY, refresh, immediate=False)
 
 
-def add_chart(title: str, options: charts.Options, hint: str = "", tall: bool = False) -> ui.echart:
-    with add_box("panel"):
-        with add_box("title"):
-            add_text(title, "", "h2")
-            add_text(hint, "hint")
-        found = ui.echart(options, renderer="svg").classes("chart tall" if tall else "chart")
-        add_text("nothing measured yet", "nothing")
-    mark_empty(found)
-    return found
+class Chart:
+    """A chart that can be redrawn. Without a figure its panel is not shown.
+
+    The only place where markup reaches a page: it comes from `milonga.charts`, which escapes all text, and the browser
+    sanitises it once more.
+    """
+
+    def __init__(self, draw: Callable[[], Figure | None]) -> None:
+        self.draw = draw
+        with add_box("panel"):
+            self.element = ui.html("", sanitize=True).classes("figure")
 
 
-def mark_empty(found: ui.echart) -> None:
-    found.classes(add="empty") if not found.options["series"] else found.classes(remove="empty")
-
-
-def redraw(found: ui.echart, options: charts.Options) -> None:
-    if found.options != options:
-        found.options.clear()
-        found.options.update(options)
-        mark_empty(found)
-        found.update()
+async def redraw(charts: Sequence[Chart]) -> None:
+    """Draw charts anew, in a thread: a long run has many points. Nothing is sent to the browser for one that is the same."""
+    figures = await asyncio.to_thread(lambda: [chart.draw() for chart in charts])
+    for chart, figure in zip(charts, figures, strict=True):
+        svg = "" if figure is None else figure.svg
+        if svg != chart.element.content:
+            chart.element.set_content(svg)

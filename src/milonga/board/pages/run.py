@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 
-from nicegui import ui
-
-from milonga.board import charts
 from milonga.board.catalogue import Card
+from milonga.board.curves import RECENT
 from milonga.board.pages.board import Board
-from milonga.board.pages.frame import add_chart, page_frame, redraw, refresh_periodically
+from milonga.board.pages.frame import Chart, page_frame, redraw, refresh_periodically
 from milonga.board.pages.parts import Words, add_box, add_link, add_text, make_url
 from milonga.board.pages.runs import COLUMNS, format_cells
+from milonga.report.curves import (
+    PANELS,
+    build_chosen_figure,
+    build_flow_figure,
+    build_pair_figure,
+    build_panel_figure,
+    build_time_figure,
+)
 
 FILES = ("metrics.jsonl", "timing.jsonl")
 
@@ -21,11 +28,6 @@ async def show_run(board: Board, card: Card, metric: str) -> None:
     metrics, timing = await asyncio.to_thread(lambda: [board.shelf.get_curves(card.path / f) for f in FILES])
     known = metrics.keys()
     metric = metric or next((key for key in known if key.endswith("/entropy")), "")
-    drawn: list[tuple[ui.echart, Callable[[], charts.Options]]] = []
-
-    def add(title: str, draw: Callable[[], charts.Options], hint: str = "", tall: bool = False) -> None:
-        drawn.append((add_chart(title, draw(), hint, tall), draw))
-
     with page_frame(card.name, make_url("comparison", card.comparison) if card.comparison else make_url("")):
         with add_box("facts"):
             facts = {column: add_fact(column) for column in COLUMNS[1:]}
@@ -33,24 +35,14 @@ async def show_run(board: Board, card: Card, metric: str) -> None:
         with add_box("links"):
             add_link("What the models wrote", make_url("rollouts", card.name), "button", data_item="rollouts")
         with add_box("grid"):
-            add(
-                "Generator and verifier",
-                lambda: charts.accuracies(metrics),
-                "accuracy and F1 on held-out problems; thin: in training",
-            )
-            add("Hacking gap", lambda: charts.gap(metrics), "what the verifier calls right − what is right")
-            add("Path of the pair", lambda: charts.path(metrics), "generator accuracy against verifier F1", True)
-            add(
-                "Reward flow",
-                lambda: charts.flow(metrics.compute_flow()),
-                "where credit came from, last turn of each policy",
-                True,
-            )
-            add("Where the time goes", lambda: charts.timeline(timing), "seconds of each turn")
+            drawn = [Chart(partial(build_panel_figure, metrics, panel)) for panel in PANELS]
+            drawn.append(Chart(lambda: build_pair_figure([metrics], [card.name])))
+            drawn.append(Chart(lambda: build_flow_figure(metrics.compute_flow())))
+            drawn.append(Chart(lambda: build_time_figure(metrics.recent_rows(RECENT, "learner"), timing.recent_rows(RECENT))))
             with add_box("panel"):
                 show_metric_form(card, metric, known)
-                add("", lambda: charts.metric(metrics, metric))
-        rubbish = add_text("", "note")
+                drawn.append(Chart(lambda: build_chosen_figure(metrics, metric)))
+        nothing, rubbish = add_text("", "note"), add_text("", "note")
 
     seen: list[tuple[int, ...]] = []
 
@@ -64,8 +56,8 @@ async def show_run(board: Board, card: Card, metric: str) -> None:
         stamps = [metrics.stamp, timing.stamp]
         if stamps != seen:
             seen = stamps
-            for found, draw in drawn:
-                redraw(found, draw())
+            await redraw(drawn)
+            nothing.change_text("" if metrics.turns else "Nothing measured yet.")
             count = metrics.rubbish + timing.rubbish
             rubbish.change_text(
                 f"lines of metrics.jsonl and timing.jsonl that are no rows, and are left out: {count}" if count else ""

@@ -5,19 +5,24 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from milonga.board import charts
 from milonga.board.catalogue import Card, Comparison
 from milonga.board.pages.board import Board
-from milonga.board.pages.frame import add_chart, page_frame, redraw, refresh_periodically
+from milonga.board.pages.frame import Chart, page_frame, redraw, refresh_periodically
 from milonga.board.pages.parts import add_box, add_link, add_text, format_number, make_url
 from milonga.board.sides import Arm, Judged, read_verdicts, summarise_arms
 from milonga.comparing.results import ALWAYS
-from milonga.comparing.tables import DRAWN
+from milonga.report.comparisons import build_metric_figure
 
-HINT = "mean and 95 % t interval over seeds"
+AXIS = "turns of the lead agent; bands: 95 % t interval over seeds"
 
 
 async def show_sides(board: Board, title: str, cards: Sequence[Card], comparison: Comparison | None) -> None:
+    known: list[Arm] = []
+    told: Judged | str | None = None
+
+    def add_chart(metric: str) -> Chart:
+        return Chart(lambda: build_metric_figure(metric, {arm.name: arm.metrics for arm in known}, AXIS))
+
     with page_frame(title, make_url("")):
         if not cards:
             add_text("Tick some runs in the list of runs, and come again." if comparison is None else "No runs yet.", "note")
@@ -25,18 +30,15 @@ async def show_sides(board: Board, title: str, cards: Sequence[Card], comparison
             for card in cards:
                 add_link(card.name, make_url("run", card.name), f"small {card.state}", data_item=card.name, title=card.state)
         with add_box("grid"):
-            drawn = {metric: add_chart(metric, make_arm_bands([], metric), HINT) for metric in ALWAYS}
+            drawn = [add_chart(metric) for metric in ALWAYS]
         table, verdicts = add_box("scroll"), add_box()
-    known: list[Arm] = []
-    told: Judged | str | None = None
 
     async def refresh() -> None:
         nonlocal known, told
         arms = await asyncio.to_thread(lambda: summarise_arms(list_current_runs(board, cards, comparison), board.shelf))
         if arms_differ(arms, known):
             known = arms
-            for metric, found in drawn.items():
-                redraw(found, make_arm_bands(arms, metric))
+            await redraw(drawn)
             table.clear()
             with table:
                 show_arms(arms)
@@ -58,11 +60,6 @@ def list_current_runs(board: Board, cards: Sequence[Card], comparison: Compariso
 
 def arms_differ(arms: Sequence[Arm], known: Sequence[Arm]) -> bool:
     return [(arm.name, arm.metrics) for arm in arms] != [(arm.name, arm.metrics) for arm in known]
-
-
-def make_arm_bands(arms: Sequence[Arm], metric: str) -> charts.Options:
-    curves = [(arm.name, arm.metrics[metric]["curve"] if metric in arm.metrics else None) for arm in arms]
-    return charts.bands(curves, metric in (*DRAWN, "eval/verifier/f1"))
 
 
 def show_arms(arms: Sequence[Arm]) -> None:

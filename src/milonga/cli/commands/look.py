@@ -67,13 +67,12 @@ def report(
     ],
     out: Annotated[Path | None, typer.Option(help="The HTML file; DIR/report.html, or report.html for several.")] = None,
     md: Annotated[bool, typer.Option("--md", help="Markdown too, beside it.")] = False,
-    pdf: Annotated[bool, typer.Option("--pdf", help="PDF too, printed by a browser that is installed.")] = False,
     json: AsJson = False,
 ) -> None:
     """Write what happened in a run, a comparison, or several side by side, as one HTML file that needs nothing else."""
     from milonga.cli.report import write_reports
 
-    written = write_reports(folders, out, md, pdf, console)
+    written = write_reports(folders, out, md, console)
     if json:
         print_json(written)
 

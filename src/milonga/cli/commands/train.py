@@ -32,8 +32,8 @@ from milonga.errors import UserError
         "milonga run tango  # the embedded model on chain arithmetic",
         "milonga run grpo --turns 6 --out runs/first --set batch.problems=16",
         "milonga run tango --engine ray --set placement.cpus=0.5 --dry-run  # who would go where",
-        "milonga run tango --task jsonl --set task.path=problems.jsonl --generator smollm2-135m --verifier smollm2-135m",
-        "milonga run frozen --generator smollm2-135m --verifier 'openai:http://127.0.0.1:8000/v1#judge'  # behind an endpoint",
+        "milonga run tango --task jsonl --set task.path=problems.jsonl --generator small.gguf --verifier small.gguf",
+        "milonga run frozen --generator small.gguf --verifier 'openai:http://127.0.0.1:8000/v1#judge'  # behind an endpoint",
     ),
 )
 def run(
@@ -48,7 +48,7 @@ def run(
     generator: Annotated[
         str | None,
         typer.Option(
-            help="Model of the generator: embedded, smollm2-135m, a folder, a hub name or openai:URL#model.",
+            help="Model of the generator: embedded, a folder, a hub name, a GGUF file or openai:URL#model.",
             rich_help_panel=MODELS,
         ),
     ] = None,

@@ -1,36 +1,46 @@
-"""Loading Hugging Face causal models: the embedded one, SmolLM2, a folder, or a hub name. Safetensors only; no remote code."""
+"""Loading Hugging Face causal models: the embedded one, a folder, a GGUF file, or a hub name. No pickles, no remote code."""
 
 from __future__ import annotations
 
+import importlib.util
+import struct
 from collections.abc import Iterable
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import torch
+import transformers
 from safetensors import SafetensorError
 from torch import nn
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from milonga.config import is_embedded
-from milonga.engine.local import smollm
-from milonga.errors import ConfigError, suggest_name
+from milonga.errors import ConfigError, MissingExtra, suggest_name
 
 SMALL = 50_000_000
 """Models with fewer parameters compute in float32 everywhere: nothing is gained by rounding them."""
 
 
-UNLOADABLE = (OSError, ValueError, KeyError, RuntimeError, ImportError, SafetensorError)
+GGUF = ".gguf"
+UNLOADABLE = (OSError, ValueError, KeyError, RuntimeError, ImportError, SafetensorError, struct.error)
 """What a missing, foreign or damaged model raises, in all the ways there are."""
 
 
 def resolve_model_path(name: str) -> str:
-    """Where a model's files are: embedded ones are folders inside the package, SmolLM2 is one in the user's cache."""
+    """Where a model's files are: embedded ones are folders inside the package."""
     if is_embedded(name):
         return str(embedded_folder() / (name.partition("/")[2] or "base"))
-    if name == smollm.SMOLLM:
-        return str(smollm.smollm_folder())
     return str(Path(name).expanduser()) if name.startswith("~") else name
+
+
+def make_source(name: str) -> dict[str, Any]:
+    """What `from_pretrained` is told about a model's place. Of a GGUF file it wants the folder, or hub name, and the file."""
+    path = resolve_model_path(name)
+    if not path.endswith(GGUF):
+        return {"pretrained_model_name_or_path": path, "trust_remote_code": False}
+    folder, _, file = path.rpartition("/")
+    return {"pretrained_model_name_or_path": folder or ("/" if path.startswith("/") else "."), "gguf_file": file}
 
 
 def embedded_folder() -> Path:
@@ -39,18 +49,30 @@ def embedded_folder() -> Path:
 
 def load_model(name: str) -> nn.Module:
     """A causal language model in float32 (the master weights); computing in bfloat16 is the policy's business."""
+    source = make_source(name)
+    kind: dict[str, Any] = {"use_safetensors": True}
+    if "gguf_file" in source:
+        # Unpacked: packed weights cannot be trained. Releases without this class always unpack.
+        kind = {"quantization_config": transformers.GgufConfig(dequantize=True)} if hasattr(transformers, "GgufConfig") else {}
     try:
-        model: nn.Module = AutoModelForCausalLM.from_pretrained(
-            resolve_model_path(name), dtype=torch.float32, use_safetensors=True, trust_remote_code=False
-        )
+        model = AutoModelForCausalLM.from_pretrained(**source, **kind, dtype=torch.float32)
     except UNLOADABLE as error:
         raise ConfigError(f"model '{name}' cannot be loaded: {first_line(error)}") from None
-    return model
+    quantizer = getattr(model, "hf_quantizer", None)
+    if "gguf_file" in source and quantizer is not None:
+        quantizer.remove_quantization_config(model)  # a mark alone: with it the plain weights could not be saved
+    found: nn.Module = model
+    return found
 
 
 def load_tokenizer(name: str) -> Any:
+    """The tokenizer beside the weights. A GGUF file only names the rule by which text is split, and transformers does not
+    follow all of them: a tokenizer.json in the same folder is preferred to the one inside the file."""
+    source = make_source(name)
+    if "gguf_file" in source and (Path(source["pretrained_model_name_or_path"]) / "tokenizer.json").is_file():
+        del source["gguf_file"]
     try:
-        tokenizer = AutoTokenizer.from_pretrained(resolve_model_path(name), trust_remote_code=False)
+        tokenizer = AutoTokenizer.from_pretrained(**source)
     except UNLOADABLE as error:
         raise ConfigError(f"tokenizer of '{name}' cannot be loaded: {first_line(error)}") from None
     if tokenizer.eos_token_id is None:
@@ -63,18 +85,20 @@ def first_line(error: Exception) -> str:
 
 
 def check_model(name: str) -> None:
-    """Fail early, before anything is loaded, where a folder is clearly not a model, or a model's package is missing."""
-    if name == smollm.SMOLLM:
-        smollm.check_installed()
-        return
+    """Fail early, before anything is loaded, where a folder or file is clearly not a model, or what reads it is missing."""
     if is_embedded(name):
         known = [f"embedded/{folder.name}" for folder in embedded_folder().iterdir() if (folder / "config.json").is_file()]
         if name not in ("embedded", *known):
             raise ConfigError(f"there is no model '{name}' in the package: {suggest_name(name, known)}")
         return
+    if name.endswith(GGUF) and any(importlib.util.find_spec(package) is None for package in ("gguf", "accelerate")):
+        raise MissingExtra(f"model '{name}'", "gguf")
     if not (name.startswith((".", "/", "~")) or Path(name).exists()):
         return
     folder = Path(name).expanduser()
+    if name.endswith(GGUF):
+        check_gguf(folder)
+        return
     if not folder.is_dir():
         raise ConfigError(f"model folder '{name}' does not exist")
     if (folder / "adapter_config.json").is_file() and not (folder / "config.json").is_file():
@@ -84,6 +108,14 @@ def check_model(name: str) -> None:
         )
     if not (folder / "config.json").is_file():
         raise ConfigError(f"model folder '{name}' has no config.json: not a Hugging Face model")
+
+
+def check_gguf(path: Path) -> None:
+    if not path.is_file():
+        raise ConfigError(f"model file '{path}' does not exist")
+    with path.open("rb") as file:
+        if file.read(4) != b"GGUF":
+            raise ConfigError(f"model file '{path}' is not a GGUF file")
 
 
 def find_eos_ids(model: nn.Module, tokenizer: Any) -> list[int]:

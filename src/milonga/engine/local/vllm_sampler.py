@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from milonga.config import VllmSection
 from milonga.engine.base import Completion, Decoding, Ledger, Request
 from milonga.engine.local.history import Pages
-from milonga.engine.local.models import resolve_model_path
+from milonga.engine.local.models import GGUF, resolve_model_path
 from milonga.engine.local.policy import Policy, compute_bit_sums
 from milonga.engine.local.sampler import (
     Written,
@@ -357,6 +357,8 @@ def start_engine(policies: Sequence[Policy], section: VllmSection, rows: int, tr
 
 def make_engine_arguments(policies: Sequence[Policy], section: VllmSection, rows: int) -> dict[str, Any]:
     policy = policies[0]
+    if policy.section.model.endswith(GGUF):
+        raise ConfigError(f"vLLM does not sample from the GGUF file '{policy.section.model}' here; use --sampler auto")
     on_cpu = policy.device.type == "cpu"
     if not on_cpu:
         torch.cuda.empty_cache()  # what our own allocator only keeps looks taken to vLLM
