@@ -1,6 +1,6 @@
 """Put the reward flow of a real run into the page of its recipe, between its two marks.
 
-python scripts/draw_flow.py runs/tango-… docs/recipes/tango.md
+python scripts/draw_flow.py runs/tango-… src/milonga/systems/tango/README.md
 """
 
 from __future__ import annotations

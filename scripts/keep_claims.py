@@ -14,9 +14,10 @@ from milonga.comparing.stats import holm
 from milonga.comparing.tables import draw
 from milonga.report.sheets import shorten_arm_names
 from milonga.runfolder.files import JsonLines
-from milonga.systems.index import CLAIMS
+from milonga.systems.index import CLAIMS, SYSTEMS
 
 DOCS = Path(__file__).parent.parent / "docs"
+SYSTEM_PAGES = DOCS.parent / "src" / "milonga" / "systems"
 KEPT = {
     "generator/accuracy", "generator/sound_accuracy", "generator/plain_accuracy", "generator/ce_plain", "hacking_gap",
     *(f"verifier/{name}" for name in ("auroc", "balanced_accuracy", "f1", "pair_accuracy", "best_of_k", "best_of_k_sound")),
@@ -34,11 +35,11 @@ HEAD = """\
 # Claims
 
 What the papers claim, as comparisons that anyone can run again: `milonga claim NAME --seeds 5`. Arms, metric, direction and
-budget of each are in `src/milonga/claims/` and were committed before its first result. The interval is Student's t over
-paired seeds, 95 %. *Holds*: it lies on the claim's side of zero. *Does not hold*: it leaves no room for a difference that
-would matter. *Undecided*: neither; "could see" is the smallest true difference that so many seeds, spread like these, would
-have shown in 80 % of all experiments. `p (Holm)` is corrected over all claims of this table. Miniatures: a 1.8M-parameter
-model on procedural tasks. They test mechanisms, not the papers' numbers.
+budget of each are in `src/milonga/systems/NAME/claim.py` and were committed before its first result. The interval is
+Student's t over paired seeds, 95 %. *Holds*: it lies on the claim's side of zero. *Does not hold*: it leaves no room for a
+difference that would matter. *Undecided*: neither; "could see" is the smallest true difference that so many seeds, spread
+like these, would have shown in 80 % of all experiments. `p (Holm)` is corrected over all claims of this table. Miniatures: a
+1.8M-parameter model on procedural tasks. They test mechanisms, not the papers' numbers.
 
 | recipe | claim | arms | metric | first two | difference | could see | p (Holm) | verdict |
 |---|---|---|---|---|---|---|---|---|
@@ -59,7 +60,7 @@ def change_of(found: dict[str, Any]) -> str:
 def row(found: dict[str, Any], p: float | None) -> str:
     values = list(found["values"].values())
     cells = [
-        f"[{found['claim']}](recipes/{page_of(found['claim']).name})",
+        f"[{found['claim']}](../src/milonga/systems/{page_of(found['claim']).relative_to(SYSTEM_PAGES)})",
         found["says"],
         "<br>".join(f"`{arm}`" for arm in found["arms"]),
         f"`{found['metric'].replace('eval/', '')}`, {found['better']} is better",
@@ -102,9 +103,8 @@ def measured(arm: Path) -> dict[str, dict[str, list[float]]]:
 
 
 def page_of(name: str) -> Path:
-    """A recipe and its form for reinforcement learning share a page."""
-    own = DOCS / "recipes" / f"{name}.md"
-    return own if own.exists() else own.with_stem(name.removesuffix("_rl"))
+    """The README of a system; a recipe and its form for reinforcement learning share one."""
+    return SYSTEM_PAGES / next(system.page for system in SYSTEMS if system.name == name)
 
 
 def paragraph(found: dict[str, Any]) -> str:
@@ -114,18 +114,18 @@ def paragraph(found: dict[str, Any]) -> str:
     verdict, name = found["verdict"].capitalize(), found["claim"]
     return (
         f"**{verdict}** ({len(found['seeds'])} seeds): {change} in `{found['metric']}`, {found['better']} is better; "
-        f"a difference of {least} could have been seen. {values}.\n\n![{name}](../images/claim-{name}.png)"
+        f"a difference of {least} could have been seen. {values}.\n\n![{name}](../../../../docs/images/claim-{name}.png)"
     )
 
 
 def inserted(page: str, text: str, name: str) -> str:
-    """The page with this result: in the old one's place, or at the end of the section on its claim."""
+    """The page with this result: in the old one's place, or at the end of the section on what was found."""
     begin = BEGIN.replace("result:", f"result of {name}:")
     block = f"{begin}\n{text}\n{END}"
     if begin in page:
         before, _, rest = page.partition(begin)
         return before + block + rest.partition(END)[2]
-    before, title, rest = page.partition("## Its claim")
+    before, title, rest = page.partition("## What was found")
     section, following, after = rest.partition("\n## ")
     return f"{before}{title}{section.rstrip()}\n\n{block}\n{following}{after}"
 
