@@ -69,9 +69,9 @@ class Recipe(ABC):
     overlap: ClassVar[str] = UNSAID
     """Why rollouts of a turn cannot be sampled while earlier turns are learned (asynchronous rollouts); "" where they can.
 
-    With "", `rollout` needs only problems and what agents sample live: neither `state` nor scores nor kept pairs, and no problems
-    that depend on what was just learned. `credit` then samples from no agent. A reason is inherited. The permission "" is not:
-    a subclass must set it again, because it may have changed something."""
+    With "", `rollout` needs only problems and what agents sample live: neither `state` nor scores nor kept pairs, and no
+    problems that depend on what was just learned. `credit` then samples from no agent. A reason is inherited. The permission ""
+    is not: a subclass must set it again, because it may have changed something."""
     learns: ClassVar[Mapping[str, tuple[Kind, ...]]] = {}
     """Agents that do not learn by a policy gradient, with the kinds of objectives that are allowed for them."""
     only_sampled: ClassVar[tuple[str, ...]] = ()
