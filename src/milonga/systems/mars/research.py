@@ -1,4 +1,4 @@
-"""Research loop that recipes share: a planner requests documents, a reader condenses them bin by bin, the planner goes on.
+"""The research loop: a planner requests documents, a reader condenses them bin by bin, the planner goes on.
 
 Invariant: what the reader wrote is context in the planner's conversation, and trained in the reader's own rows alone.
 """
