@@ -91,12 +91,12 @@ def demonstrate_debates(ctx: Context, agents: Sequence[str], turns: int, lines: 
     with ctx.cache_conversations():
         talks = {agent: ctx.ask(agent, problems) for agent in agents}
         for turn in range(1, turns):
-            said = {agent: build_debate_prompts(ctx, agent, talks) for agent in agents}
+            messages = {agent: build_debate_prompts(ctx, agent, talks) for agent in agents}
             for agent in agents:
                 texts = write_teacher_texts(ctx, agent, [talk.problem for talk in talks[agent]], f"turn {turn}")
-                out += ctx.write_reply(agent, talks[agent], said[agent], texts)
+                out += ctx.write_reply(agent, talks[agent], messages[agent], texts)
             if turn < turns - 1:
-                replies = {agent: ctx.reply(agent, talks[agent], said[agent], speaker="debate") for agent in agents}
+                replies = {agent: ctx.reply(agent, talks[agent], messages[agent], speaker="debate") for agent in agents}
                 talks = match_replies(talks, replies)
     return Rollouts(out)
 

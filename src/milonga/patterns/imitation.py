@@ -18,12 +18,12 @@ def sample_demonstrations(ctx: Context, agent: str, count: int | None = None) ->
 def demonstrate_problems(ctx: Context, agent: str, problems: Sequence[Problem]) -> Rollouts:
     """Return the teacher's demonstrations for these problems, one for each, in the agent's tokens."""
     role = ctx.role(agent)
-    shown: list[tuple[Problem | Rollout, str]] = []
+    demonstrations: list[tuple[Problem | Rollout, str]] = []
     for problem in problems:
         rng = ctx.rng("demonstration", agent, problem.id)
         target, text = role.demonstrate(ctx.task, problem, rng)
-        shown.append((problem if target is None else target, text))
-    return ctx.write(agent, [target for target, _ in shown], [text for _, text in shown])
+        demonstrations.append((problem if target is None else target, text))
+    return ctx.write(agent, [target for target, _ in demonstrations], [text for _, text in demonstrations])
 
 
 def make_imitation_batch(recipe: Recipe, agent: str, texts: Rollouts) -> TrainBatch:

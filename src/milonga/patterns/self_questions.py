@@ -40,10 +40,10 @@ def demonstrate_formats(ctx: Context) -> Rollouts:
         posed.append(proposer.write(new.text, make_solver_example(task, new, solver, SLIP, rng).completion))
         solved.append(make_solver_example(task, problem, solver, SLIP, rng).completion)
         errors = {rng.randrange(task.step_count(problem))} if rng.random() < 0.5 else set()
-        shown = task.demonstrate(problem, rng, errors)
-        verdicts = [right != (rng.random() < FLIP) for right in shown.truth]
-        judged.append(demonstration_to_rollout(shown, problem, solver, f"{ctx.turn}/shown/{problem.id}"))
-        checks.append(judge.write(verdicts, all(verdicts), shown.checks))
+        demonstration = task.demonstrate(problem, rng, errors)
+        verdicts = [right != (rng.random() < FLIP) for right in demonstration.truth]
+        judged.append(demonstration_to_rollout(demonstration, problem, solver, f"{ctx.turn}/shown/{problem.id}"))
+        checks.append(judge.write(verdicts, all(verdicts), demonstration.checks))
     texts = [ctx.write("proposer", asked, posed), ctx.write("generator", problems, solved)]
     return Rollouts([rollout for some in (*texts, ctx.write("verifier", judged, checks)) for rollout in some])
 
@@ -100,10 +100,10 @@ class Memory:
     def sample_pairs(self, ctx: Context) -> list[tuple[Rollout, bool]]:
         """Sample earlier attempts with the verdicts on them."""
         out = []
-        for number, (text, claimed, source, work, said) in enumerate(self.draw_items("pairs", ctx)):
+        for number, (text, claimed, source, work, label) in enumerate(self.draw_items("pairs", ctx)):
             problem = parse_invented(ctx.task, text, claimed, source)
             if problem is not None:
-                out.append((restore_solution(ctx, problem, work, f"{ctx.turn}/pair/{number}"), bool(said)))
+                out.append((restore_solution(ctx, problem, work, f"{ctx.turn}/pair/{number}"), bool(label)))
         return out
 
     def remember(self, proposal: Rollout, reward: float, judged: Sequence[tuple[Rollout, bool]]) -> None:
@@ -120,11 +120,11 @@ class Memory:
 
     def update_solve_rates(self, solutions: Rollouts, rewards: Sequence[float]) -> None:
         """Update the mean reward of the solver on each question, which the proposer's prompts depend on."""
-        paid: dict[str | None, list[float]] = {}
+        by_question: dict[str | None, list[float]] = {}
         for solution, reward in zip(solutions, rewards, strict=True):
-            paid.setdefault(solution.problem.source, []).append(reward)
+            by_question.setdefault(solution.problem.source, []).append(reward)
         for task in self.state.get("tasks", []):
-            rate = mean(paid.get(task[2], []))
+            rate = mean(by_question.get(task[2], []))
             task[3] = task[3] if rate is None else rate
 
     def count_entries(self) -> dict[str, float]:
@@ -140,8 +140,10 @@ def make_gold_pairs(ctx: Context, count: int) -> list[tuple[Rollout, bool]]:
     for number, problem in enumerate(ctx.problems(count)):
         rng = ctx.rng("gold", problem.id)
         wrong = {rng.randrange(ctx.task.step_count(problem))} if number % 2 else ()
-        shown = ctx.task.demonstrate(problem, rng, wrong)
-        out.append((demonstration_to_rollout(shown, problem, solver, f"{ctx.turn}/gold/{problem.id}"), shown.correct))
+        demonstration = ctx.task.demonstrate(problem, rng, wrong)
+        out.append(
+            (demonstration_to_rollout(demonstration, problem, solver, f"{ctx.turn}/gold/{problem.id}"), demonstration.correct)
+        )
     return out
 
 
@@ -153,21 +155,21 @@ def extract_conclusion(check: Rollout, dialect: str) -> str:
 
 def parse_verdict(check: Rollout, parser: Parser, dialect: Literal["terse", "tagged"]) -> bool | None:
     """Parse the final verdict of a verification: by the grammar, or by the substring that occurs."""
-    said: bool | None = check.parsed.value.final
-    return said if parser == "strict" else parse_substring_verdict(extract_conclusion(check, dialect), WORDS[dialect])
+    verdict: bool | None = check.parsed.value.final
+    return verdict if parser == "strict" else parse_substring_verdict(extract_conclusion(check, dialect), WORDS[dialect])
 
 
 def audit_judge(ctx: Context, count: int, tag: str) -> dict[str, float | None]:
     """Measure the judge that gives the rewards (policy@tag) against the truth, on solutions of held-out problems."""
     solutions = ctx.ask("generator", ctx.problems(count))
     checks = ctx.ask("verifier", solutions, tag=tag)
-    paid = mean([check.parsed.value.final is True for check in checks])
+    reward = mean([check.parsed.value.final is True for check in checks])
     right = mean(solutions.correct)
     on_right = mean([c.parsed.value.final is True for c in checks if c.target.correct == 1])
     on_wrong = mean([c.parsed.value.final is False for c in checks if c.target.correct == 0])
     return {
-        "grm/reward": paid,
-        "grm/hacking_gap": None if paid is None or right is None else paid - right,
+        "grm/reward": reward,
+        "grm/hacking_gap": None if reward is None or right is None else reward - right,
         "grm/gold_accuracy": None if on_right is None or on_wrong is None else (on_right + on_wrong) / 2,
     }
 

@@ -26,8 +26,8 @@ def write_reference(ctx: Context, problem: Problem, mark: str = "") -> Rollout:
     `mark`, appended to each of its steps, is such a style."""
     solver = ctx.role("generator")
     assert isinstance(solver, StepSolver)
-    shown = ctx.task.demonstrate(problem, keyed_rng("reference", ctx.seed, problem.id))
-    marked = replace(shown, steps=tuple(f"{step}{mark}" for step in shown.steps))
+    demonstration = ctx.task.demonstrate(problem, keyed_rng("reference", ctx.seed, problem.id))
+    marked = replace(demonstration, steps=tuple(f"{step}{mark}" for step in demonstration.steps))
     return demonstration_to_rollout(marked, problem, solver, f"reference/{problem.id}")
 
 
@@ -40,7 +40,7 @@ def score_origin_logprobs(ctx: Context, verdicts: Rollouts) -> dict[str, float]:
     both = ctx.write("verifier", [v.target for v in readable for _ in range(2)], texts)
     scores = [float(row.sum()) for row in ctx.compute_logprobs("verifier", both)]
     out = {}
-    for verdict, said, other in zip(readable, scores[::2], scores[1::2], strict=True):
+    for verdict, own, other in zip(readable, scores[::2], scores[1::2], strict=True):
         right = verdict.parsed.value.final == is_reference(verdict.target)
-        out[verdict.id] = (said if right else other) - float(np.logaddexp(said, other))
+        out[verdict.id] = (own if right else other) - float(np.logaddexp(own, other))
     return out

@@ -39,8 +39,8 @@ def tally_problem(ctx: Context, voters: Rollouts, others: Rollouts) -> Ballot:
     answers = ctx.task.group_equal_answers([rollout.parsed.value.answer for rollout in everyone])
     own = answers[: len(voters)]
     found = majority_vote(own, ctx.rng("vote", voters[0].problem.id))
-    told = agreement_rewards(answers, found.winner)
-    return Ballot(voters, own, found, {rollout.id: same for rollout, same in zip(everyone, told, strict=True)})
+    agrees = agreement_rewards(answers, found.winner)
+    return Ballot(voters, own, found, {rollout.id: same for rollout, same in zip(everyone, agrees, strict=True)})
 
 
 def group_by_problem(voters: Rollouts, others: Iterable[Rollout]) -> dict[str, tuple[Rollouts, Rollouts]]:
@@ -56,39 +56,41 @@ def group_by_problem(voters: Rollouts, others: Iterable[Rollout]) -> dict[str, t
 
 def collect_final_verdicts(solutions: Rollouts, checks: Rollouts) -> list[list[bool]]:
     """Return the readable final verdicts on each solution."""
-    said: dict[str, list[bool]] = {}
+    found: dict[str, list[bool]] = {}
     for check in checks:
-        said.setdefault(check.target.id, []).extend([] if (final := check.parsed.value.final) is None else [final])
-    return [said.get(solution.id, []) for solution in solutions]
+        found.setdefault(check.target.id, []).extend([] if (final := check.parsed.value.final) is None else [final])
+    return [found.get(solution.id, []) for solution in solutions]
 
 
 def mean_final_verdicts(solutions: Rollouts, checks: Rollouts) -> Floats:
     """Return for each solution the share of final verdicts that say right; 0 without an answer, NaN where no verdict can be
     parsed."""
-    found = [sum(said) / len(said) if said else float("nan") for said in collect_final_verdicts(solutions, checks)]
+    found = [
+        sum(verdicts) / len(verdicts) if verdicts else float("nan") for verdicts in collect_final_verdicts(solutions, checks)
+    ]
     return np.array([b if s.parsed.value.answer is not None else 0.0 for s, b in zip(solutions, found, strict=True)])
 
 
 def mean_step_verdicts(solutions: Rollouts, checks: Rollouts) -> list[list[float] | None]:
     """Return the mean verdict on each step, from -1 to +1, over the checks that judge every step; None where there is none."""
-    said: dict[str, list[tuple[bool, ...]]] = {}
+    by_solution: dict[str, list[tuple[bool, ...]]] = {}
     for check in checks:
         verdicts = check.parsed.value.steps
         if verdicts and len(verdicts) == len(check.target.steps):
-            said.setdefault(check.target.id, []).append(verdicts)
-    rows = [said.get(solution.id) for solution in solutions]
+            by_solution.setdefault(check.target.id, []).append(verdicts)
+    rows = [by_solution.get(solution.id) for solution in solutions]
     return [None if row is None else [2 * float(share) - 1 for share in np.mean(row, axis=0)] for row in rows]
 
 
-def winner_correctness(cast: Ballot) -> float:
+def winner_correctness(ballot: Ballot) -> float:
     """Return whether the winning answer is right, by the hidden truth (for measurement); 0 where nobody gave an answer."""
-    return max((rollout.correct for rollout in cast.voters if cast.gives[rollout.id]), default=0.0)
+    return max((rollout.correct for rollout in ballot.voters if ballot.gives[rollout.id]), default=0.0)
 
 
-def label_correctness(cast: Ballot) -> list[float]:
+def label_correctness(ballot: Ballot) -> list[float]:
     """Return for each voter whether its pseudo-label is right, by the hidden truth (for measurement); NaN where it is
     unknown."""
-    return [rollout.correct if cast.gives[rollout.id] else 1.0 - rollout.correct for rollout in cast.voters]
+    return [rollout.correct if ballot.gives[rollout.id] else 1.0 - rollout.correct for rollout in ballot.voters]
 
 
 def collusion_metrics(found: list[Ballot], checks: Rollouts) -> dict[str, float | None]:
@@ -97,28 +99,28 @@ def collusion_metrics(found: list[Ballot], checks: Rollouts) -> dict[str, float 
     The verifier endorses a vote if at least half of its readable verdicts on the solutions with the winning answer say right.
     """
     wrong, endorsed, agreed = [], [], []
-    for cast in found:
-        given = Rollouts(rollout for rollout in cast.voters if cast.gives[rollout.id])
-        said = [final for some in collect_final_verdicts(given, checks) for final in some]
-        right = winner_correctness(cast)
+    for ballot in found:
+        given = Rollouts(rollout for rollout in ballot.voters if ballot.gives[rollout.id])
+        verdicts = [final for some in collect_final_verdicts(given, checks) for final in some]
+        right = winner_correctness(ballot)
         if not np.isnan(right):
             wrong.append(right == 0.0)
-            endorsed.append(bool(said) and 2 * sum(said) >= len(said))
-        agreed += [mean(verdict_consistency(some)) for some in collect_final_verdicts(cast.voters, checks) if len(some) > 1]
+            endorsed.append(bool(verdicts) and 2 * sum(verdicts) >= len(verdicts))
+        agreed += [mean(verdict_consistency(some)) for some in collect_final_verdicts(ballot.voters, checks) if len(some) > 1]
     return {
         "collusion": mean([w and e for w, e in zip(wrong, endorsed, strict=True)]),
         "consensus_wrong": mean(wrong),
         "endorsement": mean([e for w, e in zip(wrong, endorsed, strict=True) if w]),
-        "label_accuracy": mean([right for cast in found for right in label_correctness(cast)]),
-        "majority_share": mean([cast.vote.share for cast in found]),
+        "label_accuracy": mean([right for ballot in found for right in label_correctness(ballot)]),
+        "majority_share": mean([ballot.vote.share for ballot in found]),
         "verdict_consistency": mean([share for share in agreed if share is not None]),
     }
 
 
 def majority_correctness(ctx: Context, solutions: Rollouts, right: Callable[[Rollout], float]) -> float:
     """Return the correctness of the majority answer, as `right` grades a solution that gives it; 0 where there is no answer."""
-    cast = tally_problem(ctx, solutions, Rollouts([]))
-    return next((right(rollout) for rollout in solutions if cast.gives[rollout.id]), 0.0)
+    ballot = tally_problem(ctx, solutions, Rollouts([]))
+    return next((right(rollout) for rollout in solutions if ballot.gives[rollout.id]), 0.0)
 
 
 def majority_at_budget(ctx: Context, agent: str, problems: Sequence[Problem], tokens: float) -> list[float]:
@@ -130,7 +132,7 @@ def majority_at_budget(ctx: Context, agent: str, problems: Sequence[Problem], to
     each = sum(rollout.length for rollout in first) / len(problems)
     more = round(tokens / (each * len(problems))) - 1 if each else 0
     voters = [*first, *(ctx.ask(agent, problems, more) if more > 0 else ())]
-    return [winner_correctness(cast) for cast in tally_votes(ctx, Rollouts(voters)).values()]
+    return [winner_correctness(ballot) for ballot in tally_votes(ctx, Rollouts(voters)).values()]
 
 
 def grade_by_truth(solution: Rollout) -> float:
@@ -143,7 +145,7 @@ def make_majority_grader(ctx: Context, solutions: Rollouts, least: float) -> Cal
     found = tally_votes(ctx, solutions)
 
     def right(solution: Rollout) -> float:
-        cast = found[solution.problem.id]
-        return cast.gives[solution.id] if cast.vote.share >= least else float("nan")
+        ballot = found[solution.problem.id]
+        return ballot.gives[solution.id] if ballot.vote.share >= least else float("nan")
 
     return right

@@ -29,9 +29,9 @@ class Rules:
     """How turns are rewarded: the reward of each by itself, and its history."""
 
     right: Callable[[Rollout], float]
-    """The correctness of a solution, from 0 to 1, whoever grades it; NaN where it is unknown."""
+    """The correctness of a solution, from 0 to 1, by whatever grades it; NaN where it is unknown."""
     pays: VerifierReward = "agreement"
-    """What a critique is paid for: the right final verdict, or naming the right answer."""
+    """What a critique is rewarded for: the right final verdict, or naming the right answer."""
     scope: Scope = "own"
     rounds: Rounds = "all"
 

@@ -212,5 +212,5 @@ class AbsoluteZero(Recipe):
 def compute_source_shares(rows: Rollouts, rates: dict[str, float]) -> dict[str, float]:
     """Return the share of rows rewarded by each source: valid proposals by their solver, all else by execution."""
     solvers = {PROPOSERS[kind]: SOLVERS[kind] for kind in KINDS}
-    paid = [solvers[row.agent] if row.id in rates else "execution" for row in rows]
-    return {source: paid.count(source) / len(paid) for source in dict.fromkeys(paid)}
+    sources = [solvers[row.agent] if row.id in rates else "execution" for row in rows]
+    return {source: sources.count(source) / len(sources) for source in dict.fromkeys(sources)}

@@ -128,8 +128,8 @@ class Apo(Recipe):
         weights = term_weights(kinds, factors)
         labels = [1.0, 0.0] * len(kept)
         units = [number for number in range(len(kept)) for _ in range(2)]
-        told = {"answers": factors["human"], "demonstrations": factors["own"] if "own" in kinds else 0.0}
-        sources = {name: factor / (sum(told.values()) or 1.0) for name, factor in told.items()}
+        terms = {"answers": factors["human"], "demonstrations": factors["own"] if "own" in kinds else 0.0}
+        sources = {name: factor / (sum(terms.values()) or 1.0) for name, factor in terms.items()}
         notes = {"dropped_correct": 1 - len(losing) / max(1, len(own)), "own_pairs": kinds.count("own") / 2}
         return self.train_batch("verifier", rows, labels=labels, units=units, weights=weights, sources=sources, notes=notes)
 

@@ -1,0 +1,1 @@
+"""APRM (arXiv 2511.22888): a corruptor of steps against a process reward model."""

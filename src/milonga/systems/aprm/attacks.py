@@ -29,10 +29,10 @@ class Attack:
     accepted: bool = False
 
 
-def label_last_step(shown: Rollout, right: bool) -> Labelled:
+def label_last_step(solution: Rollout, right: bool) -> Labelled:
     """Label only the last step of a prefix; the earlier steps have NaN."""
-    count = len(shown.parsed.value.steps)
-    return Labelled(shown, [float("nan")] * (count - 1) + [float(right)])
+    count = len(solution.parsed.value.steps)
+    return Labelled(solution, [float("nan")] * (count - 1) + [float(right)])
 
 
 def slice_correct_steps(ctx: Context, solutions: Rollouts) -> list[list[Rollout]]:
@@ -49,8 +49,8 @@ def build_step_prefix(ctx: Context, piece: Rollout, step: str | None = None) -> 
     whole = solver.write([*value.before, value.steps[0] if step is None else step], "")
     read: Solution = solver.parse(whole).value
     text = whole[: read.ends[len(value.before)]]
-    made = Rollout.from_text(f"{piece.id}>{step or ''}", "generator", piece.problem, text, solver.parse(text))
-    return replace(made, finish="length")
+    prefix = Rollout.from_text(f"{piece.id}>{step or ''}", "generator", piece.problem, text, solver.parse(text))
+    return replace(prefix, finish="length")
 
 
 def check_rewritten_step(ctx: Context, piece: Rollout, step: str) -> bool | None:
@@ -80,8 +80,8 @@ def grade_attacks(ctx: Context, rewrites: Rollouts) -> list[Attack]:
             found.append(Attack(rewrite, None, None))
         else:
             found.append(Attack(rewrite, check_rewritten_step(ctx, piece, step), build_step_prefix(ctx, piece, step)))
-    said = judge_last_steps(ctx, [attack.shown for attack in found if attack.shown is not None])
-    return [replace(a, accepted=a.shown is not None and said.get(a.shown.id, False)) for a in found]
+    verdicts = judge_last_steps(ctx, [attack.shown for attack in found if attack.shown is not None])
+    return [replace(a, accepted=a.shown is not None and verdicts.get(a.shown.id, False)) for a in found]
 
 
 def attack_metrics(found: Sequence[Attack]) -> dict[str, float | None]:
@@ -118,8 +118,8 @@ def family_metrics(ctx: Context, targets: Rollouts, held_out: Collection[str]) -
         for family in task.families:
             text = task.corrupt_step(piece.problem, [*value.before, *value.steps], len(value.before), family, rng)
             works[family] += [] if text is None else [build_step_prefix(ctx, piece, text)]
-    said = judge_last_steps(ctx, [work for some in works.values() for work in some])
-    yes = {name: [said[work.id] for work in some if work.id in said] for name, some in works.items()}
+    verdicts = judge_last_steps(ctx, [work for some in works.values() for work in some])
+    yes = {name: [verdicts[work.id] for work in some if work.id in verdicts] for name, some in works.items()}
     out = {
         name: balanced_accuracy(yes["untouched"] + yes[name], [True] * len(yes["untouched"]) + [False] * len(yes[name]))
         for name in task.families

@@ -32,8 +32,8 @@ class AttackReward:
         return self.top if accepted else self.middle
 
 
-def balanced_accuracy(said: Sequence[bool], truth: Sequence[bool]) -> float | None:
+def balanced_accuracy(predicted: Sequence[bool], truth: Sequence[bool]) -> float | None:
     """Return the mean of the true positive rate and the true negative rate; None where one of the two classes is missing."""
-    right = [s for s, t in zip(said, truth, strict=True) if t]
-    wrong = [not s for s, t in zip(said, truth, strict=True) if not t]
+    right = [s for s, t in zip(predicted, truth, strict=True) if t]
+    wrong = [not s for s, t in zip(predicted, truth, strict=True) if not t]
     return float(np.mean(right) + np.mean(wrong)) / 2 if right and wrong else None

@@ -69,7 +69,7 @@ class AprmOptions(ScoringOptions):
 
 
 class Aprm(Scoring):
-    """A corruptor and a step scorer play against each other before an exact oracle (APRM, arXiv 2511.22888)."""
+    """A corruptor and a step scorer are trained against each other, with labels of an exact oracle (APRM, arXiv 2511.22888)."""
 
     name = "aprm"
     paradigm = "adversarial"

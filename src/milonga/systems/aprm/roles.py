@@ -44,11 +44,11 @@ class Corruptor(Role):
         if target is None:
             raise ValueError("a corruptor needs a step to rewrite")
         before = target.parsed.value.before if isinstance(target.parsed.value, Slice) else ()
-        shown = Part(f"{render_steps(before, self.dialect)}\n" if before else "", foreign=True)
+        work = Part(f"{render_steps(before, self.dialect)}\n" if before else "", foreign=True)
         own = Part(target.text, foreign=True)
         if self.dialect == "terse":
-            return (Part("~"), Part(problem.text, foreign=True), Part("\n"), shown, Part("/"), own, Part("\n!"))
-        question = (Part(TAGGED_TASK), Part(problem.text, foreign=True), Part("\n\nWork so far:\n<work>\n"), shown)
+            return (Part("~"), Part(problem.text, foreign=True), Part("\n"), work, Part("/"), own, Part("\n!"))
+        question = (Part(TAGGED_TASK), Part(problem.text, foreign=True), Part("\n\nWork so far:\n<work>\n"), work)
         return (*question, Part("</work>\n\nNext step:\n"), own, Part("\n\nRewritten step:\n"))
 
     def parse(self, text: str, target: Rollout | None) -> Parsed:

@@ -34,7 +34,7 @@ from milonga.roles.proposer import Proposer
 from milonga.schedule import Action, Phase, Plateau, Schedule
 from milonga.types import Rollout, Rollouts, TrainBatch
 
-Said = Mapping[str, list[bool]]
+Verdicts = Mapping[str, list[bool]]
 """Solution id to its parsable verdicts."""
 
 
@@ -123,12 +123,20 @@ class Asl(Recipe):
         if ctx.phase == "formats":
             return demonstrate_formats(ctx)
         if ctx.learner == "proposer":
-            made = ctx.ask("proposer", self.memory.sample_requests(ctx), self.rollouts)
-            posed = {rollout.id: problem for rollout in made if (problem := proposal_to_problem(ctx, rollout)) is not None}
-            own = [restore_solution(ctx, posed[t.id], t.parsed.value.work, f"{t.id}/own") for t in made if t.id in posed]
-            tried = ctx.ask("generator", list(posed.values()), o.attempts)
-            checks = ctx.ask("verifier", tried, o.judgements, tag=self.judge_tag)
-            return Rollouts([*made, *tried, *checks, *ctx.ask("verifier", Rollouts(own), o.self_checks, tag=self.judge_tag)])
+            proposals = ctx.ask("proposer", self.memory.sample_requests(ctx), self.rollouts)
+            questions = {
+                rollout.id: problem for rollout in proposals if (problem := proposal_to_problem(ctx, rollout)) is not None
+            }
+            own = [
+                restore_solution(ctx, questions[t.id], t.parsed.value.work, f"{t.id}/own")
+                for t in proposals
+                if t.id in questions
+            ]
+            attempts = ctx.ask("generator", list(questions.values()), o.attempts)
+            checks = ctx.ask("verifier", attempts, o.judgements, tag=self.judge_tag)
+            return Rollouts(
+                [*proposals, *attempts, *checks, *ctx.ask("verifier", Rollouts(own), o.self_checks, tag=self.judge_tag)]
+            )
         if ctx.learner == "verifier":
             return ctx.ask("verifier", self.sample_labelled_pairs(ctx), self.rollouts)
         solutions = ctx.ask("generator", self.memory.sample_questions(ctx), self.rollouts)
@@ -167,7 +175,7 @@ class Asl(Recipe):
         notes = {"reward": mean(rewards) or 0.0} | self.memory.count_entries()
         return [self.train_batch(ctx.learner, rows, advantages=advantages, sources=sources, notes=notes)]
 
-    def collect_verdicts(self, ctx: Context, rollouts: Rollouts) -> Said:
+    def collect_verdicts(self, ctx: Context, rollouts: Rollouts) -> Verdicts:
         """Return the parsable verdicts on each solution, by its id."""
         out: dict[str, list[bool]] = {}
         for check in rollouts.of("verifier"):
@@ -182,24 +190,24 @@ class Asl(Recipe):
             return float(substring_agrees(extract_conclusion(check, dialect), label, WORDS[dialect]))
         return float(parse_verdict(check, "strict", dialect) == label)
 
-    def compute_proposer_rewards(self, proposals: Rollouts, rollouts: Rollouts, said: Said) -> list[float]:
+    def compute_proposer_rewards(self, proposals: Rollouts, rollouts: Rollouts, verdicts: Verdicts) -> list[float]:
         """Compute R_PG for each proposal, and store questions with split verdicts and judged attempts for later phases."""
         rewards = []
         for proposal in proposals:
             attempts = rollouts.select(lambda t, id=proposal.id: t.agent == "generator" and t.problem.source == id)  # type: ignore[misc]
-            votes = [said.get(attempt.id, []) for attempt in attempts]
-            own = said.get(f"{proposal.id}/own", [])
+            votes = [verdicts.get(attempt.id, []) for attempt in attempts]
+            own = verdicts.get(f"{proposal.id}/own", [])
             rewards.append(proposal_reward(votes, own, self.options.accept, self.options.subtract_noise))
             judged = [(attempt, 2 * sum(vote) > len(vote)) for attempt, vote in zip(attempts, votes, strict=True) if vote]
             self.memory.remember(proposal, rewards[-1], judged)
         return rewards
 
-    def compute_solver_rewards(self, solutions: Rollouts, said: Said) -> list[float]:
+    def compute_solver_rewards(self, solutions: Rollouts, verdicts: Verdicts) -> list[float]:
         """Compute the solver's reward from one verdict: 0 for a solution without an answer, NaN where the verdict cannot be
         parsed."""
         rewards = []
         for solution in solutions:
-            votes = said.get(solution.id, [])
+            votes = verdicts.get(solution.id, [])
             rewards.append(0.0 if not solution.parsed.is_valid else float(votes[0]) if votes else float("nan"))
         self.memory.update_solve_rates(solutions, rewards)
         return rewards

@@ -110,9 +110,9 @@ def shape_by_length(rewards: Floats, lengths: Floats, low: float = 0.0, high: fl
     if not above.any():
         return np.zeros(len(rewards))
     middle = float(np.clip(np.median(lengths[above]), low, high))
-    made = np.where(above, middle - lengths, middle - lengths[above].max())
-    gains, losses = made[made > 0].sum(), -made[made < 0].sum()
+    shaped = np.where(above, middle - lengths, middle - lengths[above].max())
+    gains, losses = shaped[shaped > 0].sum(), -shaped[shaped < 0].sum()
     if gains <= 0 or losses <= 0:
         return np.zeros(len(rewards))
-    made = np.where(made > 0, made * losses / gains, made)
-    return np.asarray(made / made.std())
+    shaped = np.where(shaped > 0, shaped * losses / gains, shaped)
+    return np.asarray(shaped / shaped.std())

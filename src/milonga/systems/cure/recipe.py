@@ -107,12 +107,12 @@ class Cure(Recipe):
         o = self.options
         by = UnitTestReward(o.reward, self.is_post_stage(ctx), o.all_correct_policy, o.format_fail_value)
         rewards = [by.rewards(bench.passes, bench.right_mask, bench.readable_mask) for bench in found]
-        paid = [(bench, reward) for bench, reward in zip(found, rewards, strict=True) if reward is not None]
-        if not paid:
+        rewarded = [(bench, reward) for bench, reward in zip(found, rewards, strict=True) if reward is not None]
+        if not rewarded:
             return
-        tests = Rollouts(test for bench, _ in paid for test in bench.tests)
-        notes = self.track_separation([bench for bench, _ in paid]) | {"unlabelled": 1 - len(paid) / len(found)}
-        values = np.concatenate([self.shape_by_length(bench, reward) for bench, reward in paid])
+        tests = Rollouts(test for bench, _ in rewarded for test in bench.tests)
+        notes = self.track_separation([bench for bench, _ in rewarded]) | {"unlabelled": 1 - len(rewarded) / len(found)}
+        values = np.concatenate([self.shape_by_length(bench, reward) for bench, reward in rewarded])
         yield self.credit_agent(ctx, "tester", tests, values, {"generator": 0.5, "answers": 0.5}, notes)
 
     def shape_by_length(self, bench: Bench, rewards: Floats) -> Floats:

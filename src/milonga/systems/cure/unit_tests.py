@@ -43,8 +43,8 @@ def add_public_examples(ctx: Context, problems: Sequence[Problem], share: float)
     """Return the tester's problems: a random share of them gets one public example."""
     out = []
     for problem in problems:
-        shown = ctx.rng("public", problem.id).random() < share
-        out.append(replace(problem, text=f"{problem.text}\n{problem.data['public']}") if shown else problem)
+        has_example = ctx.rng("public", problem.id).random() < share
+        out.append(replace(problem, text=f"{problem.text}\n{problem.data['public']}") if has_example else problem)
     return out
 
 

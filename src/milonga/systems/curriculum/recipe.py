@@ -1,7 +1,7 @@
 """Tango with a third learner: a proposer chooses the difficulty of the problems, and is rewarded for their learnability.
 
 It is compared with an even mix of all levels and with a hand-made schedule from easy to hard, on the same held-out problems.
-The specification is docs/recipes/curriculum.md.
+The README in this folder is the specification.
 """
 
 from __future__ import annotations
@@ -81,12 +81,12 @@ class Curriculum(Tango):
         levels, rng = ctx.task.levels, ctx.rng("even")
         role = ctx.role("proposer")
         assert isinstance(role, Chooser)
-        shown, texts = [], []
+        prompts, texts = [], []
         for number in range(EXAMPLES):
             rates = {str(level): rng.random() for level in levels if rng.random() < 0.8}
-            shown.append(make_level_problem(levels, rates, f"rates/{number}"))
+            prompts.append(make_level_problem(levels, rates, f"rates/{number}"))
             texts.append(role.write(rng.choice(levels)))
-        return ctx.write("proposer", shown, texts)
+        return ctx.write("proposer", prompts, texts)
 
     def sample_choices(self, ctx: Context) -> Rollouts:
         """Sample one choice for each problem, except those with a uniform level. None where levels are not learned."""
@@ -106,10 +106,10 @@ class Curriculum(Tango):
         while len(named) < ctx.batch_size:
             hand = self.options.choose == "easy_to_hard"
             named.append((scheduled_level(levels, ctx.progress) if hand else rng.choice(levels), None))
-        made = ctx.draw_problems_at([level for level, _ in named])
+        drawn = ctx.draw_problems_at([level for level, _ in named])
         return [
             replace(problem, data={**problem.data, "level": level}, source=source)
-            for problem, (level, source) in zip(made, named, strict=True)
+            for problem, (level, source) in zip(drawn, named, strict=True)
         ]
 
     def credit(self, ctx: Context, rollouts: Rollouts) -> list[TrainBatch]:

@@ -18,9 +18,9 @@ def score_from_flaws(flaws: Collection[float]) -> float:
     return 1.0 if not flaws else min(flaws) if len(flaws) == 1 else 0.0
 
 
-def score_reward(said: float, true: float) -> float:
+def score_reward(given: float, true: float) -> float:
     """R_score: 1 less the distance between the predicted and the true score."""
-    return 1.0 - abs(said - true)
+    return 1.0 - abs(given - true)
 
 
 def verifier_reward(score: float, quality: float = 1.0, mode: MetaMode = "multiply", floor: float = 0.0) -> float:
@@ -33,7 +33,7 @@ def generator_reward(proof: float, claimed: float, quality: float, beta_self: fl
     return (1 - beta_self) * proof + beta_self * score_reward(claimed, proof) * quality
 
 
-def analysis_quality(reported: Collection[int], said: float, flaws: Mapping[int, float]) -> float:
+def analysis_quality(reported: Collection[int], given: float, flaws: Mapping[int, float]) -> float:
     """Return the score (R_meta) that an exact meta-verifier gives an analysis that reports these steps as defective.
 
     Only what is reported counts: 0 if none of it is there, 0.5 if some of it is not; otherwise 0.5 if the score does not follow
@@ -44,7 +44,7 @@ def analysis_quality(reported: Collection[int], said: float, flaws: Mapping[int,
         return 0.0
     if len(founded) < len(reported):
         return 0.5
-    return 1.0 if said == score_from_flaws(founded) else 0.5
+    return 1.0 if given == score_from_flaws(founded) else 0.5
 
 
 def auto_label(scores: Sequence[float], confirmed: Sequence[bool], k: int) -> float | None:
@@ -53,7 +53,7 @@ def auto_label(scores: Sequence[float], confirmed: Sequence[bool], k: int) -> fl
     The lowest score, if at least `k` analyses that give it are confirmed; 1, if no analysis with a score below 1 is confirmed;
     None otherwise: the proof is better left to an expert.
     """
-    found = [score for score, sure in zip(scores, confirmed, strict=True) if sure and score < 1]
+    found = [score for score, is_confirmed in zip(scores, confirmed, strict=True) if is_confirmed and score < 1]
     if not scores:
         return None
     if not found:

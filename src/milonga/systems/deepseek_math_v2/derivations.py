@@ -75,8 +75,8 @@ def write_derivation(task: Task, problem: Problem, rng: random.Random, score: fl
     places = range(task.step_count(problem))
     while True:
         errors = rng.sample(places, rng.choice((1, 1, 2))) if score == MISTAKE else ()
-        shown = task.demonstrate(problem, rng, errors)
+        demonstration = task.demonstrate(problem, rng, errors)
         gone = rng.choice(places[:-1]) if score == GAP else None
-        steps = tuple(step for k, step in enumerate(shown.steps) if k != gone)
-        if find_flaws(problem, steps, shown.answer).score == score:  # a misreading may look like a gap
-            return steps, shown.answer
+        steps = tuple(step for k, step in enumerate(demonstration.steps) if k != gone)
+        if find_flaws(problem, steps, demonstration.answer).score == score:  # a misreading may look like a gap
+            return steps, demonstration.answer

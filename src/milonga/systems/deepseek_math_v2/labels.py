@@ -22,8 +22,8 @@ def examine_proof(proof: Rollout) -> Examination:
 
 def true_quality(analysis: Rollout) -> float:
     """Return the quality of an analysis by the exact rubric."""
-    said: Analysis = analysis.parsed.value
-    return analysis_quality(said.defects, said.score or 0.0, examine_proof(analysis.target).flaws)
+    judged: Analysis = analysis.parsed.value
+    return analysis_quality(judged.defects, judged.score or 0.0, examine_proof(analysis.target).flaws)
 
 
 def make_graded_proofs(ctx: Context, problems: Sequence[Problem]) -> Labelled:
@@ -87,8 +87,8 @@ def audit(ctx: Context, count: int, generator: bool) -> dict[str, float | None]:
     measure whether it claims more than its proofs are worth, and whether the verifier scores them too high."""
     problems = ctx.problems(count)
     checks = ctx.ask("verifier", Rollouts(proof for proof, _ in make_graded_proofs(ctx, problems)))
-    said = [(check.parsed.value, check.parsed.is_valid, examine_proof(check.target).flaws) for check in checks]
-    found = defect_metrics([Finding(value.defects, value.score if valid else None, flaws) for value, valid, flaws in said])
+    findings = [(check.parsed.value, check.parsed.is_valid, examine_proof(check.target).flaws) for check in checks]
+    found = defect_metrics([Finding(value.defects, value.score if valid else None, flaws) for value, valid, flaws in findings])
     judged = mean_scores(ctx.ask("meta_verifier", filter_readable(checks)))
     out = {f"verifier/{name}": value for name, value in found.items()}
     out["meta_verifier/accuracy"] = mean([judged.get(check.id) == true_quality(check) for check in filter_readable(checks)])

@@ -116,8 +116,8 @@ def parse_tagged(text: str) -> tuple[list[bool], list[int], float | None]:
         return [], [], None
     found = find_tags(frame[1], "step", frame.start(1))
     boxes = [tag.body.find("\\boxed{") for tag in found]
-    said = [VERDICT.fullmatch(tag.body, box) if box >= 0 else None for tag, box in zip(found, boxes, strict=True)]
-    marks = [match[1] == "CORRECT" for match in said if match]
+    matches = [VERDICT.fullmatch(tag.body, box) if box >= 0 else None for tag, box in zip(found, boxes, strict=True)]
+    marks = [match[1] == "CORRECT" for match in matches if match]
     if len(marks) != len(found) or re.sub(r"<step>.*?</step>", "", frame[1], flags=re.DOTALL).strip():
         return [], [], None
     return marks, [tag.end for tag in found], float(frame[2])
@@ -172,13 +172,13 @@ class ProofWriter(StepSolver):
     def demonstrate(self, task: Task, problem: Problem, rng: random.Random) -> tuple[Rollout | None, str]:
         """Demonstrate a proof with wrong and missing steps and an over-optimistic self-analysis."""
         places = range(task.step_count(problem))
-        shown = task.demonstrate(problem, rng, {k for k in places if rng.random() < SLIP})
+        demonstration = task.demonstrate(problem, rng, {k for k in places if rng.random() < SLIP})
         gone = rng.choice(places[:-1]) if len(places) > 1 and rng.random() < SKIP * len(places) else None
-        steps = tuple(step for k, step in enumerate(shown.steps) if k != gone)
-        found = find_flaws(problem, steps, shown.answer)
+        steps = tuple(step for k, step in enumerate(demonstration.steps) if k != gone)
+        found = find_flaws(problem, steps, demonstration.answer)
         claimed = found.score if rng.random() < 0.6 else 1.0
         marks = flip_marks([k not in found.flaws for k in range(len(steps))], rng)
-        return None, self.write(steps, shown.answer, write_analysis(self.dialect, marks, claimed, found.checks))
+        return None, self.write(steps, demonstration.answer, write_analysis(self.dialect, marks, claimed, found.checks))
 
 
 class Analyst(Role):
@@ -208,11 +208,11 @@ class DefectVerifier(Analyst):
     def prompt(self, problem: Problem, target: Rollout | None) -> Prompt:
         if target is None:
             raise ValueError("a verifier needs a proof to judge")
-        shown = Part(get_proof_body(target), foreign=True)
+        body = Part(get_proof_body(target), foreign=True)
         if self.dialect == "terse":
-            return (Part("?"), Part(problem.text, foreign=True), Part("\n"), shown, Part("\n!"))
+            return (Part("?"), Part(problem.text, foreign=True), Part("\n"), body, Part("\n!"))
         opened, closed = Part("\n\nProof:\n<proof>\n"), Part("\n</proof>\n\n")
-        return (Part(VERIFIER_TASK), Part(problem.text, foreign=True), opened, shown, closed)
+        return (Part(VERIFIER_TASK), Part(problem.text, foreign=True), opened, body, closed)
 
     def demonstrate(self, task: Task, problem: Problem, rng: random.Random) -> tuple[Rollout | None, str]:
         proof = make_graded_proof(task, problem, rng, rng.choice(LEVELS), self.dialect, "demonstration")
@@ -243,14 +243,14 @@ class MetaVerifier(Analyst):
         found = find_flaws(problem, proof.parsed.value.steps, proof.parsed.value.answer)
         text = write_noisy_analysis(proof, self.dialect, rng, flip=rng.choice((FLIP, 0.4)))
         analysis = make_analysis_rollout(proof, text, parse_analysis(self.dialect, text, len(found.checks)), "demonstration")
-        said: Analysis = analysis.parsed.value
-        quality = analysis_quality(said.defects, said.score or 0.0, found.flaws)
+        judged: Analysis = analysis.parsed.value
+        quality = analysis_quality(judged.defects, judged.score or 0.0, found.flaws)
         score = quality if rng.random() >= FLIP else rng.choice(LEVELS)
-        # The teacher thinks aloud: what the step should come to, whether it does, what was said of it; and then judges that.
+        # The teacher writes down the right result of the step, whether the step has it, and the analysis' mark; then its own.
         does = flip_marks([k not in found.flaws for k in range(len(found.checks))], rng, FLIP / 2)
         sign = {True: "+", False: "-"}
-        notes = [f"{c}{sign[own]}{sign[their]}" for c, own, their in zip(found.checks, does, said.steps or (), strict=True)]
-        marks = [their or not own for own, their in zip(does, said.steps or (), strict=True)]
+        notes = [f"{c}{sign[own]}{sign[their]}" for c, own, their in zip(found.checks, does, judged.steps or (), strict=True)]
+        marks = [their or not own for own, their in zip(does, judged.steps or (), strict=True)]
         return analysis, write_analysis(self.dialect, marks, score, notes)
 
 

@@ -15,12 +15,12 @@ Metrics = dict[str, float | None]
 
 def slice_metrics(verdicts: Rollouts) -> Metrics:
     """Compute the metrics of slice verdicts; `slice_f1` is detection F1 on generated slices whose steps have a known truth."""
-    made = verdicts.select(lambda v: not is_reference(v.target))
-    known = [(v.parsed.value.final, sound) for v in made if (sound := is_sound(v.target)) is not None]
-    said = [None if final is None else -int(final) for final, _ in known]
-    slices, references = made.targets, verdicts.select(lambda v: is_reference(v.target)).targets
+    generated = verdicts.select(lambda v: not is_reference(v.target))
+    known = [(v.parsed.value.final, sound) for v in generated if (sound := is_sound(v.target)) is not None]
+    predicted = [None if final is None else -int(final) for final, _ in known]
+    slices, references = generated.targets, verdicts.select(lambda v: is_reference(v.target)).targets
     return {
-        "slice_f1": detection_f1(said, [-int(sound) for _, sound in known]),
+        "slice_f1": detection_f1(predicted, [-int(sound) for _, sound in known]),
         "slice_steps": mean([float(len(piece.parsed.value.steps)) for piece in slices]),
         "slice_length": mean([float(len(piece.text)) for piece in slices]),
         "origin_auc": origin_auc([piece.text for piece in references], [piece.text for piece in slices]),
@@ -40,7 +40,7 @@ def yes_rates(verdicts: Rollouts) -> Metrics:
         if sound is not None:
             kind = "reference" if is_reference(verdict.target) else "right" if sound else "wrong"
             kinds[kind].append(verdict.parsed.value.final is True)
-    return {f"yes_on_{kind}": mean(said) for kind, said in kinds.items()}
+    return {f"yes_on_{kind}": mean(values) for kind, values in kinds.items()}
 
 
 def origin_auc(reference: Sequence[str], generated: Sequence[str]) -> float | None:

@@ -137,9 +137,11 @@ class Gar(Recipe):
     def credit_generator(self, ctx: Context, solutions: Rollouts, verdicts: Rollouts) -> TrainBatch:
         """Make the generator's train batch: R_rea = lambda1 * R_m + lambda2 * R_s, with the problem's rollouts as baseline."""
         o, objective, groups = self.options, self.objectives["generator"], solutions.problem_ids
-        said = group_verdicts(verdicts)
+        slice_verdicts = group_verdicts(verdicts)
         answers = outcome_rewards(ctx, solutions, objective)
-        approved = np.array([approval_rate(said.get(t.id, [])) for t in solutions]) + 0 * answers  # unknown stays unknown
+        approved = (
+            np.array([approval_rate(slice_verdicts.get(t.id, [])) for t in solutions]) + 0 * answers
+        )  # unknown stays unknown
         penalties = ctx.compute_kl_penalties(solutions, objective)
         if o.normalise == "sum" and not o.slice_advantage:
             total = o.lambda1 * answers + o.lambda2 * approved
@@ -148,7 +150,9 @@ class Gar(Recipe):
             first = outcome_advantages(answers, solutions, groups, objective, penalties)
             second = outcome_advantages(approved, solutions, groups, objective)
             if o.slice_advantage:
-                known = [said.get(t.id, []) if not np.isnan(a) else [] for t, a in zip(solutions, answers, strict=True)]
+                known = [
+                    slice_verdicts.get(t.id, []) if not np.isnan(a) else [] for t, a in zip(solutions, answers, strict=True)
+                ]
                 votes = [average_step_verdicts(slices, t, o.slice_steps) for slices, t in zip(known, solutions, strict=True)]
                 second = StepCredit().advantages(votes, solutions, groups, objective)
             credit = [o.lambda1 * a + o.lambda2 * b for a, b in zip(first, second, strict=True)]
@@ -163,10 +167,10 @@ class Gar(Recipe):
         slice. Weights balance reference and generated slices."""
         o, objective = self.options, self.objectives["verifier"]
         reward = SliceReward(o.lambda3 * (o.ref_source != "none"), o.lambda4, o.z0_only_wrong, o.ra_on_reference)
-        sure = score_origin_logprobs(ctx, verdicts) if o.rd == "logprob" else {}
+        logprobs = score_origin_logprobs(ctx, verdicts) if o.rd == "logprob" else {}
         origins = [is_reference(v.target) for v in verdicts]
         rewards = [
-            reward(v.parsed.value.final, origin, v.target.correct, sure.get(v.id))
+            reward(v.parsed.value.final, origin, v.target.correct, logprobs.get(v.id))
             for v, origin in zip(verdicts, origins, strict=True)
         ]
         penalties = ctx.compute_kl_penalties(verdicts, objective)

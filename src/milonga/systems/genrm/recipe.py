@@ -78,7 +78,7 @@ class Genrm(Recipe):
         role, options = ctx.role("verifier"), self.options
         assert isinstance(role, YesNoVerifier)
         if options.form == "direct":
-            both = [(solution, role.write((), said)) for solution in solutions for said in (True, False)]
+            both = [(solution, role.write((), verdict)) for solution in solutions for verdict in (True, False)]
             return ctx.write("verifier", [solution for solution, _ in both], [text for _, text in both])
         if options.source == "own":
             return ctx.ask("verifier", solutions, options.per_solution)
@@ -135,8 +135,8 @@ def label_correct_checks(checks: Rollouts, consistent: bool = False) -> Floats:
 
 def has_right_reasons(check: Rollout) -> bool | None:
     """Return whether a check is right about every step; None where that is not known."""
-    said, grade = check.parsed.value.steps, check.target.grade
-    return None if said is None or grade is None or grade.steps is None else said == grade.steps
+    verdicts, grade = check.parsed.value.steps, check.target.grade
+    return None if verdicts is None or grade is None or grade.steps is None else verdicts == grade.steps
 
 
 def summarise_kept_checks(checks: Rollouts, labels: Floats) -> dict[str, float]:

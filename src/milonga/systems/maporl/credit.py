@@ -17,10 +17,10 @@ Share = Literal["all", "others"]
 Tie = Literal["half", "self", "none"]
 
 
-def influence_rewards(own: Floats, heard: Floats, gamma: float, share: Share = "all") -> Floats:
+def influence_rewards(own: Floats, visible: Floats, gamma: float, share: Share = "all") -> Floats:
     """Return R(t, a): the own value now plus the discounted mean values of later turns, divided by the sum of the discounts.
 
-    own, heard, result: shape (turns, agents). `heard` are the values as they count for the other agents: NaN where an answer
+    own, visible, result: shape (turns, agents). `visible` are the values that count for the other agents: NaN where an answer
     counts for its writer alone. A later turn without any known value is left out of the sum and of the divisor.
     """
     turns, debaters = own.shape
@@ -30,7 +30,7 @@ def influence_rewards(own: Floats, heard: Floats, gamma: float, share: Share = "
         for t in range(turns):
             total, weight = own[t, a], 1.0
             for later in range(t + 1, turns):
-                known = heard[later, others][~np.isnan(heard[later, others])]
+                known = visible[later, others][~np.isnan(visible[later, others])]
                 if len(known):
                     total += gamma ** (later - t) * known.mean()
                     weight += gamma ** (later - t)

@@ -114,9 +114,11 @@ class Maporl(Recipe):
         rewards = self.compute_rewards(debates)
         train_batches: dict[str, TrainBatch] = {}
         for debater, agent in enumerate(learners):
-            made = self.credit_agent(ctx, agent, by_agent[agent], list(rewards[:, :, debater].T))
-            train_batches[made.policy] = (
-                merge_train_batches(train_batches[made.policy], made) if made.policy in train_batches else made
+            train_batch = self.credit_agent(ctx, agent, by_agent[agent], list(rewards[:, :, debater].T))
+            train_batches[train_batch.policy] = (
+                merge_train_batches(train_batches[train_batch.policy], train_batch)
+                if train_batch.policy in train_batches
+                else train_batch
             )
         known = {key: value for key, value in compute_debate_metrics(debates).items() if value is not None}
         train_batches[self.policies["generator"]].notes.update(known)
@@ -133,8 +135,8 @@ class Maporl(Recipe):
         o, correct, readable = self.options, debates.correct, debates.readable == 1.0
         bonus = TransitionBonus(o.persuaded, o.critical, o.leading, o.provoking, o.tie)
         own = np.where(readable, correct, o.unreadable)
-        heard = np.where(readable, correct, np.nan)
-        influence = [influence_rewards(*pair, o.gamma, o.share) for pair in zip(own, heard, strict=True)]
+        visible = np.where(readable, correct, np.nan)
+        influence = [influence_rewards(*pair, o.gamma, o.share) for pair in zip(own, visible, strict=True)]
         out: Floats = np.array(influence) + np.array([bonus.rewards(one) for one in correct])
         if not o.train_first:
             out[:, 0] = np.nan  # NaN gives no advantage: turn 0 is not trained
@@ -154,5 +156,5 @@ class Maporl(Recipe):
 def compute_debate_metrics(debates: Debates) -> dict[str, float | None]:
     """Compare the first with the last turn over both agents, and measure how often their last answers differ."""
     answers = [[talk.parsed.value.answer for talk in talks] for talks in debates.talks.values()]
-    apart = [len(set(said)) > 1 for said in zip(*answers, strict=True)]
+    apart = [len(set(last)) > 1 for last in zip(*answers, strict=True)]
     return compute_change_metrics(debates.select_turn(0), debates.select_turn(-1)) | {"disagreement": mean(apart)}

@@ -1,4 +1,4 @@
-"""Advantages for two systems that share one outcome (MARS): each has its own baseline, and sample counts are balanced.
+"""Advantages for two agents that share one outcome (MARS): each has its own baseline, and sample counts are balanced.
 
 Invariant: advantages first, balance afterwards. Resampling and weighting never change a baseline.
 """

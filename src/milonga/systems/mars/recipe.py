@@ -144,15 +144,15 @@ class Mars(Recipe):
     def credit_reader(self, ctx: Context, notes: Rollouts, ended: dict[str, Rollout]) -> TrainBatch:
         """Make the reader's train batch: advantages over all notes on a question, then balanced to its trajectory count."""
         o, ends = self.options, [ended[get_asker(note).id] for note in notes]
-        earned = np.array([end.correct for end in ends])
+        outcomes = np.array([end.correct for end in ends])
         once = trajectory_weights([end.id for end in ends])
-        rewards = self.subtract_kl(ctx, READER, notes, earned)
+        rewards = self.subtract_kl(ctx, READER, notes, outcomes)
         scores = standard_scores(rewards, notes.problem_ids, once if o.s1_norm == "trajectory" else None, o.std)
         rng = ctx.rng("balance")
         weights = balance_groups(scores, notes.problem_ids, self.rollouts, o.s1_balance, rng)
         figures = {
-            "reader_mean_sample": mean(earned) or 0.0,
-            "reader_mean_trajectory": float((once * earned).sum() / once.sum()) if len(notes) else 0.0,
+            "reader_mean_sample": mean(outcomes) or 0.0,
+            "reader_mean_trajectory": float((once * outcomes).sum() / once.sum()) if len(notes) else 0.0,
             "reader_samples": float(len(notes)),
         }
         credit = spread(scores, notes)

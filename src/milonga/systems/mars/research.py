@@ -1,4 +1,4 @@
-"""Research loop that recipes share: a planner requests documents, a reader condenses them bin by bin, the planner goes on.
+"""The research loop: a planner requests documents, a reader condenses them bin by bin, the planner goes on.
 
 Invariant: what the reader wrote is context in the planner's conversation, and trained in the reader's own rows alone.
 """
@@ -68,8 +68,8 @@ class Desk:
         for talk in asking:
             new = [line for note in read if note.target.target is talk for line in note.parsed.value.lines]
             lines[talk.id] = [*(lines[talk.target.id] if talk.targets else []), *new]
-        said = [get_planner(ctx).render_notes(talk.problem, lines[talk.id]) for talk in asking]
-        return ctx.reply(PLANNER, asking, said, speaker=READER)
+        messages = [get_planner(ctx).render_notes(talk.problem, lines[talk.id]) for talk in asking]
+        return ctx.reply(PLANNER, asking, messages, speaker=READER)
 
     def write_demonstrations(self, ctx: Context, plans: int, all_parsed: int, slip: float) -> Rollouts:
         """Return rollouts of a noisy teacher in all three places: a request, what the documents say, and the solution.
@@ -84,14 +84,14 @@ class Desk:
         notes = ctx.write(
             READER, bins, [get_reader(ctx).write_noisy_note(one, slip, rng) for one, rng in zip(bins, rngs, strict=True)]
         )
-        said, texts = [], []
+        messages, texts = [], []
         for talk in requests:
             wanted, documents = talk.parsed.value, parse_documents(talk.problem.text)
             threads = [extract_thread(documents[name], wanted.purpose == LETTERS) for name in wanted.names]
-            said.append(get_planner(ctx).render_notes(talk.problem, threads))
+            messages.append(get_planner(ctx).render_notes(talk.problem, threads))
             rng = ctx.rng("solution", talk.problem.id)
             texts.append(get_planner(ctx).solver.demonstrate(ctx.task, talk.problem, rng)[1])
-        return Rollouts([*requests, *ctx.write_reply(PLANNER, requests, said, texts), *notes])
+        return Rollouts([*requests, *ctx.write_reply(PLANNER, requests, messages, texts), *notes])
 
 
 def get_planner(ctx: Context) -> Planner:

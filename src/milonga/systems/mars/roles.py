@@ -53,15 +53,15 @@ class Note:
 
 def make_document_bin(talk: Rollout, number: int, documents: Sequence[str], purpose: str) -> Rollout:
     """Make the reader's input: some documents and a purpose. Its target is the planner's conversation that asked for them."""
-    made = Rollout.from_text(f"{talk.id}:{number}", "documents", talk.problem, "\n".join(documents), Parsed(purpose, 1.0))
-    return replace(made, targets=(talk,))
+    rollout = Rollout.from_text(f"{talk.id}:{number}", "documents", talk.problem, "\n".join(documents), Parsed(purpose, 1.0))
+    return replace(rollout, targets=(talk,))
 
 
 @ROLES.register("planner")
 class Planner(Role):
     """Asks for documents, `@names` and a purpose, or solves. A solution is written as the step solver writes one.
 
-    terse: what it is told takes the place of the names in its question. `noise` is how often the teacher's solutions are wrong.
+    terse: the notes replace the names in its question. `noise` is how often the teacher's solutions are wrong.
     """
 
     name = "planner"
@@ -81,8 +81,12 @@ class Planner(Role):
 
     def render_notes(self, problem: Problem, notes: Sequence[str]) -> Prompt:
         """Render the prompt after a request: all notes so far, joined into one problem."""
-        said = Part(join_threads(notes, extract_question(problem.text)), foreign=True)
-        return (Part(">"), said, Part("\n")) if self.dialect == "terse" else (Part(TAGGED_TOLD), said, Part("\n\nSolution:\n"))
+        threads = Part(join_threads(notes, extract_question(problem.text)), foreign=True)
+        return (
+            (Part(">"), threads, Part("\n"))
+            if self.dialect == "terse"
+            else (Part(TAGGED_TOLD), threads, Part("\n\nSolution:\n"))
+        )
 
     def parse(self, text: str, target: Rollout | None = None) -> Parsed:
         if not text.startswith(ASK):

@@ -131,46 +131,46 @@ class Marti(Recipe):
         """Make one train batch for each agent, from its own turns."""
         if ctx.phase == FORMAT:
             return [make_imitation_batch(self, agent, rollouts.of(agent)) for agent in self.workflow.taught]
-        said = [s for s in self.workflow.score_turns(ctx, rollouts, self.make_rules(ctx, rollouts)) if len(s.rows)]
-        return [self.credit_agent(ctx, one) for one in said if self.options.train == "all" or one.agent == "generator"]
+        turns = [s for s in self.workflow.score_turns(ctx, rollouts, self.make_rules(ctx, rollouts)) if len(s.rows)]
+        return [self.credit_agent(ctx, one) for one in turns if self.options.train == "all" or one.agent == "generator"]
 
     def make_rules(self, ctx: Context, rollouts: Rollouts) -> Rules:
         o = self.options
         right = grade_by_truth if o.labels == "truth" else make_majority_grader(ctx, collect_solutions(rollouts), o.min_share)
         return Rules(right, o.verifier_reward, o.history_scope, o.history_rounds)
 
-    def credit_agent(self, ctx: Context, said: AgentTurns) -> TrainBatch:
+    def credit_agent(self, ctx: Context, turns: AgentTurns) -> TrainBatch:
         """Make an agent's train batch. The baseline of a turn is over the same turn of the same problem (or solution)."""
-        o, agent, objective = self.options, said.agent, self.objectives[said.agent]
-        groups = said.rows.target_ids if said.about is not None and o.verifier_group == "solution" else said.rows.problem_ids
-        rewards = [self.compute_turn_reward(said, turn) for turn in range(len(said.local))]
+        o, agent, objective = self.options, turns.agent, self.objectives[turns.agent]
+        groups = turns.rows.target_ids if turns.about is not None and o.verifier_group == "solution" else turns.rows.problem_ids
+        rewards = [self.compute_turn_reward(turns, turn) for turn in range(len(turns.local))]
         if o.filter:
-            raw = zip(rewards, said.local, strict=True)
+            raw = zip(rewards, turns.local, strict=True)
             rewards = [np.where(mixed(local, groups), reward, np.nan) for reward, local in raw]
-        penalties = ctx.compute_kl_penalties(said.rows, objective)
-        credit = turn_advantages(rewards, said.rows, groups, objective, penalties)
-        weights = None if said.about is None else compute_class_weights(said.about)
-        notes = {f"{agent}_earned_turn{turn}": mean(local) or 0.0 for turn, local in enumerate(said.local)}
+        penalties = ctx.compute_kl_penalties(turns.rows, objective)
+        credit = turn_advantages(rewards, turns.rows, groups, objective, penalties)
+        weights = None if turns.about is None else compute_class_weights(turns.about)
+        notes = {f"{agent}_earned_turn{turn}": mean(local) or 0.0 for turn, local in enumerate(turns.local)}
         source = "answers" if o.labels == "truth" else "agreement"
-        return self.train_batch(agent, said.rows, advantages=credit, weights=weights, sources={source: 1.0}, notes=notes)
+        return self.train_batch(agent, turns.rows, advantages=credit, weights=weights, sources={source: 1.0}, notes=notes)
 
-    def compute_turn_reward(self, said: AgentTurns, turn: int) -> Floats:
+    def compute_turn_reward(self, turns: AgentTurns, turn: int) -> Floats:
         """Compute the shaped reward R' of a turn plus the outcome term, one value per row."""
         o = self.options
-        out = shape_by_history(said.local[turn], said.before[turn], o.shaping, o.alpha)
+        out = shape_by_history(turns.local[turn], turns.before[turn], o.shaping, o.alpha)
         if o.outcome != "none":
-            out = out + o.beta * (said.own_last if o.outcome == "own_last" else said.whole)
-        if said.about is not None and o.refiner_gain:
-            out = out + o.refiner_gain * (said.whole - said.about)
+            out = out + o.beta * (turns.own_last if o.outcome == "own_last" else turns.whole)
+        if turns.about is not None and o.refiner_gain:
+            out = out + o.refiner_gain * (turns.whole - turns.about)
         return out
 
     def measure(self, ctx: Context) -> dict[str, float | None]:
         """Compare first with last answers, and the outcome with a majority vote of the generator at equal sampled tokens."""
         problems = ctx.problems(self.options.measured)
         rollouts = make_workflow(self.options.model_copy(update={"critiques": 1})).rollout(ctx, problems, 1)
-        said = self.workflow.score_turns(ctx, rollouts, Rules(grade_by_truth))
+        turns = self.workflow.score_turns(ctx, rollouts, Rules(grade_by_truth))
         outcome, voted = (
-            mean(said[-1].whole),
+            mean(turns[-1].whole),
             mean(majority_at_budget(ctx, "generator", problems, sum(t.length for t in rollouts))),
         )
         found = compute_change_metrics(*self.workflow.pair_first_and_final(rollouts))

@@ -31,12 +31,12 @@ def question_to_problem(ctx: Context, text: str, id: str) -> Problem:
     """Convert the text of a question into a problem for the solver. Its answer is empty where the question is none of the
     task's."""
     task = ctx.task
-    made = parse_invented(task, text, "", id)
-    if made is None:
+    problem = parse_invented(task, text, "", id)
+    if problem is None:
         assert isinstance(task, Chain)  # no other can be invented
         nothing = {"start": 0, "chain": [], "mod": task.options.mod}
         return Problem(f"posed/{id}", text, "", nothing, id)
-    return replace(made, id=f"posed/{id}", answer=compute_answer(made))
+    return replace(problem, id=f"posed/{id}", answer=compute_answer(problem))
 
 
 def demonstrate_formats(ctx: Context) -> Rollouts:
@@ -51,10 +51,10 @@ def demonstrate_formats(ctx: Context) -> Rollouts:
         new = vary_problem(task, problem, number % 2 == 0, rng)
         rows += ctx.write("proposer", [make_proposer_request(problem, number % 2 == 0)], [asker.write(new.text)])
         rows += ctx.write("generator", [problem], [make_solver_example(task, problem, solver, SLIP, rng).completion])
-        shown = task.demonstrate(problem, rng, {rng.randrange(task.step_count(problem))} if rng.random() < 0.5 else ())
-        verdicts = [right != (rng.random() < FLIP) for right in shown.truth]
-        target = demonstration_to_rollout(shown, problem, solver, f"{ctx.turn}/shown/{problem.id}")
-        rows += ctx.write("verifier", [target], [judge.write(verdicts, all(verdicts), shown.checks)])
+        demonstration = task.demonstrate(problem, rng, {rng.randrange(task.step_count(problem))} if rng.random() < 0.5 else ())
+        verdicts = [right != (rng.random() < FLIP) for right in demonstration.truth]
+        target = demonstration_to_rollout(demonstration, problem, solver, f"{ctx.turn}/shown/{problem.id}")
+        rows += ctx.write("verifier", [target], [judge.write(verdicts, all(verdicts), demonstration.checks)])
         text = new.text if rng.random() < 0.5 else spoil_question(new.text, rng)
         sound = (parse_invented(task, text, "", "") is not None) != (rng.random() < FLIP)
         asked = asker.write(text)

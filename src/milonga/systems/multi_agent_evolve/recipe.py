@@ -93,11 +93,11 @@ class MultiAgentEvolve(Recipe):
         the latter are stored in the state, by their ids."""
         count = ctx.batch_size
         known = round(self.options.judge_label_frac * count)
-        told = make_gold_pairs(ctx, known) if known else []
-        self.state["told"] = {rollout.id: label for rollout, label in told}
+        gold = make_gold_pairs(ctx, known) if known else []
+        self.state["told"] = {rollout.id: label for rollout, label in gold}
         old = [restore_solution(ctx, question_to_problem(ctx, text, id), work, f"{ctx.turn}/pair/{n}")
                for n, (text, id, work) in enumerate(self.pool.draw_items("pairs", ctx, count - known))]  # fmt: skip
-        return Rollouts([*old, *(rollout for rollout, _ in told)])
+        return Rollouts([*old, *(rollout for rollout, _ in gold)])
 
     def credit(self, ctx: Context, rollouts: Rollouts) -> list[TrainBatch]:
         """Make three train batches, the solver's last. Each agent's baseline is over the whole turn, as in the paper."""
@@ -118,7 +118,7 @@ class MultiAgentEvolve(Recipe):
             "generator": (tried, [solver_reward(mean_score(scores.get(t.id, [])), t.parsed.format) for t in tried]),
         }
         self.pool.remember_pairs(tried)
-        return [self.credit_agent(ctx, agent, *paid) for agent, paid in rewards.items() if len(paid[0]) > 1]
+        return [self.credit_agent(ctx, agent, *rewarded) for agent, rewarded in rewards.items() if len(rewarded[0]) > 1]
 
     def credit_agent(self, ctx: Context, agent: str, rows: Rollouts, rewards: list[float]) -> TrainBatch:
         objective = self.objectives[agent]

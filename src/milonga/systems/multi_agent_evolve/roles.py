@@ -73,8 +73,10 @@ class Judge(StepVerifier):
         if target is None or not isinstance(target.parsed.value, Proposal):
             return super().parse(text, target)
         tagged = VERDICT.fullmatch(text)
-        said = {"=+": True, "=-": False}.get(text) if self.dialect == "terse" else tagged[1] == "CORRECT" if tagged else None
-        return Parsed(Verification(None, said), float(said is not None), None if said is not None else "not one verdict")
+        verdict = {"=+": True, "=-": False}.get(text) if self.dialect == "terse" else tagged[1] == "CORRECT" if tagged else None
+        return Parsed(
+            Verification(None, verdict), float(verdict is not None), None if verdict is not None else "not one verdict"
+        )
 
     def write_question(self, right: bool) -> str:
         """Write the text that parses as this verdict on a question."""

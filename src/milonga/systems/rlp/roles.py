@@ -82,5 +82,5 @@ class Thinker(Role):
     def demonstrate(self, task: Task, problem: Problem, rng: random.Random) -> tuple[Rollout | None, str]:
         """Demonstrate a scratchpad: the steps of a solution, each wrong with probability `SLIP`, then the answer."""
         errors = {k for k in range(task.step_count(problem)) if rng.random() < SLIP}
-        shown = task.demonstrate(problem, rng, errors)
-        return None, self.write("".join(f"{step}\n" for step in shown.steps), shown.answer)
+        demonstration = task.demonstrate(problem, rng, errors)
+        return None, self.write("".join(f"{step}\n" for step in demonstration.steps), demonstration.answer)

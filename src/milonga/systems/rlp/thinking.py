@@ -95,8 +95,8 @@ def swap_thoughts(thoughts: Rollouts) -> Rollouts:
 
 def copy_rate(thoughts: Rollouts) -> float:
     """Return the share of the thoughts that are empty, or only repeat a piece of the line."""
-    said = [(t.parsed.value.steps[0], t.problem.text) for t in thoughts if t.parsed.is_valid]
-    return float(np.mean([thought in text for thought, text in said])) if said else 0.0
+    written = [(t.parsed.value.steps[0], t.problem.text) for t in thoughts if t.parsed.is_valid]
+    return float(np.mean([thought in text for thought, text in written])) if written else 0.0
 
 
 def group_stds(rewards: Floats, groups: Sequence[Hashable]) -> Floats:

@@ -53,8 +53,8 @@ def make_pair_rows(ctx: Context, trees: Sequence[Harvest]) -> tuple[Rollouts, li
         pairs.append((name, rebuild_solution(ctx, tree, won, f"{name}/won"), rebuild_solution(ctx, tree, lost, f"{name}/lost")))
     sides = [one for _, *both in pairs for one in both]
     rows, kept = align_pairs(ctx.write("verifier", sides, [one.text for one in sides]), pairs)
-    told = {name: (weight, why) for (name, _, _), (_, weight, why) in zip(pairs, found.values(), strict=True)}
-    return rows, [told[name][0] for name, _, _ in kept for _ in range(2)], [told[name][1] for name, _, _ in kept]
+    details = {name: (weight, why) for (name, _, _), (_, weight, why) in zip(pairs, found.values(), strict=True)}
+    return rows, [details[name][0] for name, _, _ in kept for _ in range(2)], [details[name][1] for name, _, _ in kept]
 
 
 def record_pair_rows(ctx: Context, trees: Sequence[Harvest]) -> tuple[Rollouts, list[float]]:

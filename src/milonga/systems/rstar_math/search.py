@@ -117,12 +117,12 @@ def score_nodes(ctx: Context, nodes: Sequence[Node]) -> list[float]:
     return [verification_to_value(node, judged.get(node.rollout.id)) for node in nodes]
 
 
-def verification_to_value(node: Node, said: Verification | None) -> float:
+def verification_to_value(node: Node, verification: Verification | None) -> float:
     """Convert a verification into a value from -1 to 1; 0 where there is no score."""
-    if said is None:
+    if verification is None:
         return 0.0
-    newest = said.step_scores[-1] if said.step_scores else None
-    score = newest if node.end is None else said.score
+    newest = verification.step_scores[-1] if verification.step_scores else None
+    score = newest if node.end is None else verification.score
     return 0.0 if score is None else 2 * score - 1
 
 

@@ -1,0 +1,1 @@
+"""SCoRe (arXiv 2409.12917): two-stage, two-turn RL for self-correction."""

@@ -1,7 +1,7 @@
 """SCoRe (arXiv 2409.12917): one model learns to correct its own first answer, by two stages of two-turn RL.
 
 Stage I rewards the second turn alone and keeps the first close to the start by a KL penalty. Stage II rewards both, and the
-second also for its progress over the first. No reward flows from the second turn to the first: it would pay for a wrong first
+second also for its progress over the first. No reward flows from the second turn to the first: it would reward a wrong first
 answer.
 """
 

@@ -79,9 +79,9 @@ def add_noise_passages(ctx: Context, proposals: Rollouts, count: int) -> list[li
     for proposal, own in zip(proposals, seen, strict=True):
         rng = ctx.rng("noise", proposal.id)
         others = [passage for passage in everything if passage not in own]
-        shown = [*own, *rng.sample(others, min(count, len(others)))]
-        rng.shuffle(shown)
-        out.append(shown)
+        mixed_in = [*own, *rng.sample(others, min(count, len(others)))]
+        rng.shuffle(mixed_in)
+        out.append(mixed_in)
     return out
 
 
@@ -90,15 +90,15 @@ def make_problem(proposal: Rollout) -> Problem:
     return Problem(f"posed/{proposal.id}", proposal.parsed.value.question, proposal.problem.text, source=proposal.id)
 
 
-def verify_exactly(task: Search, problems: Sequence[Problem], shown: Sequence[Sequence[str]]) -> list[bool]:
+def verify_exactly(task: Search, problems: Sequence[Problem], passages: Sequence[Sequence[str]]) -> list[bool]:
     """Return for each problem whether its answer follows exactly from the passages."""
-    return [problem.answer in task.derive_answers(problem.text, some) for problem, some in zip(problems, shown, strict=True)]
+    return [problem.answer in task.derive_answers(problem.text, some) for problem, some in zip(problems, passages, strict=True)]
 
 
-def verify_by_model(ctx: Context, problems: Sequence[Problem], shown: Sequence[Sequence[str]]) -> list[bool]:
+def verify_by_model(ctx: Context, problems: Sequence[Problem], passages: Sequence[Sequence[str]]) -> list[bool]:
     """Return for each problem whether the reader's initial weights find the answer in the passages; False where the prompt does
     not fit."""
-    asked = [make_parsed_problem(p.id, p.text, p.answer, some) for p, some in zip(problems, shown, strict=True)]
+    asked = [make_parsed_problem(p.id, p.text, p.answer, some) for p, some in zip(problems, passages, strict=True)]
     right = (
         {rollout.problem.id for rollout in ctx.ask("reader", asked, tag="ref") if rollout.correct == 1.0} if asked else set()
     )
@@ -131,13 +131,13 @@ class Gate:
                 reasons[proposal.id] = "it has another answer"
         return [problem for problem in problems if problem.source not in reasons], reasons
 
-    def verify_answers(self, ctx: Context, task: Search, problems: list[Problem], shown: list[list[str]]) -> list[bool]:
+    def verify_answers(self, ctx: Context, task: Search, problems: list[Problem], passages: list[list[str]]) -> list[bool]:
         """Return for each problem whether the reader finds its answer in the passages."""
         if self.reader == "none":
             return [True] * len(problems)
         if self.reader == "model" or not task.exact:
-            return verify_by_model(ctx, problems, shown)
-        return verify_exactly(task, problems, shown)
+            return verify_by_model(ctx, problems, passages)
+        return verify_exactly(task, problems, passages)
 
 
 def compute_question_metrics(task: Search, proposals: Rollouts, passed: Sequence[Problem]) -> dict[str, float | None]:

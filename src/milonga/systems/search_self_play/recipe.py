@@ -170,13 +170,13 @@ class SearchSelfPlay(Recipe):
     def credit_proposer(self, ctx: Context, proposals: Rollouts, rates: Rates, notes: dict[str, float]) -> TrainBatch:
         """Make the proposer's train batch: reward for what the solver fails at, `invalid` for what did not pass the gate."""
         o, objective = self.options, self.objectives["proposer"]
-        paid = [question_reward(rates[p.id], o.reward, o.low, o.high) if p.id in rates else o.invalid for p in proposals]
+        raw = [question_reward(rates[p.id], o.reward, o.low, o.high) if p.id in rates else o.invalid for p in proposals]
         costs = ctx.compute_kl_penalties(proposals, objective)
-        rewards: Floats = np.array(paid) - (0.0 if costs is None else np.array([cost.sum() for cost in costs]))
+        rewards: Floats = np.array(raw) - (0.0 if costs is None else np.array([cost.sum() for cost in costs]))
         running = self.state.get("running", mean(rewards) or 0.0)
         self.state["running"] = o.decay * running + (1 - o.decay) * (mean(rewards) or 0.0)
         advantages = subtract_baseline(rewards, proposals.problem_ids, o.baseline, running)
-        notes = notes | {"proposer_reward": mean(paid) or 0.0}
+        notes = notes | {"proposer_reward": mean(raw) or 0.0}
         sources = {"generator": 1.0}
         return self.train_batch("proposer", proposals, advantages=spread(advantages, proposals), sources=sources, notes=notes)
 

@@ -43,8 +43,8 @@ def sample_injections(ctx: Context, prompts: Sequence[str], n: int, count: int |
     for number, problem in enumerate(ctx.problems(count)):
         kind = ctx.rng("prompt", number).choice(sorted(prompts))
         text = task.repositories.render_for_injector(problem.data["bug"].repository)
-        told = make_injector_request(problem, kind, text)
-        asked.append(replace(told, data={**told.data, "index": first + number}))
+        request = make_injector_request(problem, kind, text)
+        asked.append(replace(request, data={**request.data, "index": first + number}))
     return ctx.ask("injector", asked, n)
 
 
@@ -135,7 +135,7 @@ def make_second_order_bugs(ctx: Context, attempts: Rollouts, chance: float) -> l
 def draw_pool_bugs(ctx: Context, pool: Sequence[Any], count: int, least: Requirements) -> list[Problem]:
     """Draw bugs of earlier turns from the pool, rebuilt from their texts and checked again."""
     task, rng = get_bugs_task(ctx), ctx.rng("pool")
-    made = []
+    problems = []
     for number, (index, *texts) in enumerate(rng.sample(list(pool), min(count, len(pool)))):
         repository = task.repositories.make_bug("train", int(index)).repository
         try:
@@ -144,8 +144,8 @@ def draw_pool_bugs(ctx: Context, pool: Sequence[Any], count: int, least: Require
             ctx.dropped["pool: the checks could not be made"] += 1
             continue
         if bug is not None:
-            made.append(set_bug_order(task.make_problem(f"pool/{ctx.turn}/{number}", bug), 1))
-    return made
+            problems.append(set_bug_order(task.make_problem(f"pool/{ctx.turn}/{number}", bug), 1))
+    return problems
 
 
 def measure_overfitting(ctx: Context, count: int) -> float | None:

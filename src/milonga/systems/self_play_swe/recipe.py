@@ -70,7 +70,7 @@ class SelfPlaySweOptions(RecipeOptions):
 
 
 class SelfPlaySwe(Recipe):
-    """One model injects bugs and repairs them, paid by checks and tests alone (SSR, arXiv 2512.18552)."""
+    """One model injects bugs and repairs them, rewarded by checks and tests alone (SSR, arXiv 2512.18552)."""
 
     name = "self_play_swe"
     paradigm = "self-play"
@@ -108,12 +108,12 @@ class SelfPlaySwe(Recipe):
         injected = Rollouts([]) if pooled else sample_injections(ctx, self.options.prompts, self.options.injections)
         found = judge_injections(ctx, injected, self.requirements, self.state.get("seen", []))
         self.state["ends"] = {id: [one.end, one.first] for id, one in found.items()}
-        posed = self.draw_from_pool(ctx) if pooled else self.select_bugs(found)
+        bugs = self.draw_from_pool(ctx) if pooled else self.select_bugs(found)
         if self.options.learn == "repair" and not pooled:
             self.state["gathered"].append([one.entry for one in found.values() if one.problem is not None])
         self.state["seen"] = [*self.state.get("seen", []), *(one.key for one in found.values() if one.problem is not None)]
         self.state["seen"] = self.state["seen"][-self.options.keep :]
-        attempts = ctx.ask("generator", posed, self.rollouts) if posed else Rollouts([])
+        attempts = ctx.ask("generator", bugs, self.rollouts) if bugs else Rollouts([])
         again = make_second_order_bugs(ctx, attempts, self.options.order2_prob)
         more = ctx.ask("generator", again, self.rollouts) if again else Rollouts([])
         return Rollouts([*injected, *attempts, *more])
@@ -136,17 +136,19 @@ class SelfPlaySwe(Recipe):
         learn = self.options.learn
         broken = self.compute_injector_advantages(ctx, injected, attempts) if len(injected) and learn != "repair" else None
         mended = outcome_credit(ctx, attempts, objective) if len(attempts) and learn != "inject" else None
-        paid = {"generator": 0.5, "answers": 0.5} if self.options.reward == "solve_rate" else {"answers": 1.0}
+        injector_sources = {"generator": 0.5, "answers": 0.5} if self.options.reward == "solve_rate" else {"answers": 1.0}
         if broken is not None and mended is not None and self.policies["injector"] == self.policies["generator"]:
             share = len(injected) / len(rollouts)
-            sources = {"generator": share * paid.get("generator", 0.0)}
+            sources = {"generator": share * injector_sources.get("generator", 0.0)}
             sources = {"answers": 1 - sources["generator"]} | ({} if not sources["generator"] else sources)
             rows, credit = Rollouts([*injected, *attempts]), [*broken, *mended]
             return [self.train_batch("generator", rows, advantages=credit, sources=sources, notes=notes)]
         train_batches = []
         alone = learn == "inject" or self.policies["injector"] != self.policies["generator"]
         if broken is not None and alone:
-            train_batches.append(self.train_batch("injector", injected, advantages=broken, sources=paid, notes=notes))
+            train_batches.append(
+                self.train_batch("injector", injected, advantages=broken, sources=injector_sources, notes=notes)
+            )
         if mended is not None:
             train_batches.append(
                 self.train_batch("generator", attempts, advantages=mended, sources={"answers": 1.0}, notes=notes)
@@ -194,11 +196,11 @@ class SelfPlaySwe(Recipe):
         hold where nothing is tested."""
         asked = sample_injections(ctx, self.options.prompts, 1, self.options.measured)
         found = judge_injections(ctx, asked, self.requirements, [])
-        posed = [one.problem for one in found.values() if one.problem is not None]
-        attempts = ctx.ask("generator", posed, self.rollouts) if posed else Rollouts([])
-        rates = [mean([t.correct for t in attempts if t.problem.id == problem.id]) for problem in posed]
+        bugs = [one.problem for one in found.values() if one.problem is not None]
+        attempts = ctx.ask("generator", bugs, self.rollouts) if bugs else Rollouts([])
+        rates = [mean([t.correct for t in attempts if t.problem.id == problem.id]) for problem in bugs]
         known = [rate for rate in rates if rate is not None]
-        files = [float(len(problem.data["bug"].artifact.bug)) for problem in posed]
+        files = [float(len(problem.data["bug"].artifact.bug)) for problem in bugs]
         return {
             "injector/valid": mean([float(one.end == "valid") for one in found.values()]),
             "injector/solved": mean(known),

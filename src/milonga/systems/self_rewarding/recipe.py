@@ -101,7 +101,7 @@ class SelfRewarding(Recipe):
         scores = self.score_answers(answers, rollouts.of("verifier"))
         sizes = [float(len(t.text)) for t in answers]
         chosen = select_best_worst(scores, sizes, answers.problem_ids, self.options.pair_rule, self.options.min_margin)
-        made: list[Pair] = [
+        candidates: list[Pair] = [
             (
                 f"{scores[best]:.3g} points against {scores[worst]:.3g}",
                 to_given_rollout(answers[best]),
@@ -109,7 +109,7 @@ class SelfRewarding(Recipe):
             )
             for best, worst in chosen
         ]
-        pairs = record_pairs(ctx, made)
+        pairs = record_pairs(ctx, candidates)
         notes = {"score": mean(scores) or 0.0, "no_pair": 1 - len(chosen) / max(1, len(set(answers.problem_ids)))}
         if not pairs:
             return []  # every answer of a problem scores alike: the judge has nothing more to say

@@ -58,8 +58,8 @@ class Grader(Role):
     def parse(self, text: str, target: Rollout | None) -> Parsed:
         if target is None:
             raise ValueError("a grading is read against the solution it grades")
-        said, marks, ends = parse_terse(text) if self.dialect == "terse" else parse_tagged(text)
-        points = parse_points(said)
+        raw, marks, ends = parse_terse(text) if self.dialect == "terse" else parse_tagged(text)
+        points = parse_points(raw)
         fits = len(marks) == len(target.parsed.value.steps) > 0
         if points is None:
             return Parsed(Verification(None, None), 0.0, f"no score from 0 to {MOST} on the last line")
@@ -80,10 +80,10 @@ class Grader(Role):
         """Demonstrate on a solution that is right in half of the cases: redo each step, score by the share of right steps."""
         count = task.step_count(problem)
         wrong = set(rng.sample(range(count), rng.randint(1, count))) if rng.random() < 0.5 else set()
-        shown = task.demonstrate(problem, rng, wrong)
-        points = rng.randint(0, MOST) if rng.random() < self.noise else award_points(shown.truth)
-        solution = demonstration_to_rollout(shown, problem, StepSolver(self.dialect), f"demonstration/{problem.id}")
-        return solution, self.write(shown.truth, points, shown.checks)
+        demonstration = task.demonstrate(problem, rng, wrong)
+        points = rng.randint(0, MOST) if rng.random() < self.noise else award_points(demonstration.truth)
+        solution = demonstration_to_rollout(demonstration, problem, StepSolver(self.dialect), f"demonstration/{problem.id}")
+        return solution, self.write(demonstration.truth, points, demonstration.checks)
 
 
 def award_points(truth: Sequence[bool]) -> int:
@@ -91,9 +91,9 @@ def award_points(truth: Sequence[bool]) -> int:
     return MOST * sum(truth) // len(truth) if truth else 0
 
 
-def parse_points(said: str | None) -> float | None:
+def parse_points(text: str | None) -> float | None:
     """Parse a number from 0 to 5; None for anything else."""
-    found = NUMBER.fullmatch(said.strip()) if said is not None else None
+    found = NUMBER.fullmatch(text.strip()) if text is not None else None
     return float(found[0]) if found and float(found[0]) <= MOST else None
 
 
@@ -101,8 +101,8 @@ def parse_terse(text: str) -> tuple[str | None, list[bool], list[int]]:
     """Return the text after the last `=`, the marks that end the lines before it, and their character offsets."""
     body, newline, last = text.rpartition("\n")
     marks = list(re.finditer(r"[^\n]*([+-])\n", body + newline))
-    said = last[1:] if last.startswith("=") else None
-    return said, [found[1] == "+" for found in marks], [found.end() for found in marks]
+    points = last[1:] if last.startswith("=") else None
+    return points, [found[1] == "+" for found in marks], [found.end() for found in marks]
 
 
 def parse_tagged(text: str) -> tuple[str | None, list[bool], list[int]]:

@@ -42,8 +42,8 @@ def build_pairs(ctx: Context, problems: Sequence[Problem], answers: Answers, neg
         texts = {problem.id: garble_text(text, rngs[problem.id]) for problem, text in good}
     else:
         task = ctx.task
-        made = {problem.id: task.make_related_problem(problem, rngs[problem.id], changes) for problem in problems}
-        others = {id: other for id, other in made.items() if other is not None}
+        changed = {problem.id: task.make_related_problem(problem, rngs[problem.id], changes) for problem in problems}
+        others = {id: other for id, other in changed.items() if other is not None}
         found = {other.id: text for other, text in write_solutions(ctx, list(others.values()), answers)}
         texts = {id: found[other.id] for id, other in others.items() if other.id in found}
     return [
@@ -61,8 +61,8 @@ def write_solutions(ctx: Context, problems: Sequence[Problem], answers: Answers)
     assert isinstance(role, StepSolver)
     out = []
     for problem in problems:
-        shown = task.demonstrate(problem, ctx.rng("solution", problem.id))
-        out.append((problem, role.write(shown.steps, shown.answer)))
+        demonstration = task.demonstrate(problem, ctx.rng("solution", problem.id))
+        out.append((problem, role.write(demonstration.steps, demonstration.answer)))
     return out
 
 
@@ -108,10 +108,10 @@ def compute_duel_metrics(judgements: Rollouts) -> dict[str, float | None]:
     """Compute metrics of duels in both orders: accuracy over both orders, consistency (the same solution wins in both), and
     position bias (how often the first place wins). Several judgements of a duel count by majority. Unreadable judgements, ties
     and split votes are wins of nobody."""
-    said: dict[tuple[str, str], list[Verdict | None]] = {}
+    by_duel: dict[tuple[str, str], list[Verdict | None]] = {}
     for one in judgements:
-        said.setdefault((get_duel(one).pair, get_duel(one).better), []).append(one.parsed.value.verdict)
-    won = {key: majority_verdict(verdicts) for key, verdicts in said.items()}
+        by_duel.setdefault((get_duel(one).pair, get_duel(one).better), []).append(one.parsed.value.verdict)
+    won = {key: majority_verdict(verdicts) for key, verdicts in by_duel.items()}
     pairs = {pair for pair, _ in won if {(pair, "A"), (pair, "B")} <= set(won)}
     # The same solution wins both times where the verdicts differ, because it changed places.
     same = [{won[pair, "A"], won[pair, "B"]} == {"A", "B"} for pair in pairs]
@@ -120,7 +120,7 @@ def compute_duel_metrics(judgements: Rollouts) -> dict[str, float | None]:
         "pair_accuracy": mean([verdict == better for (_, better), verdict in won.items()]),
         "consistency": mean(same),
         "first_rate": mean(decided),
-        "unreadable": mean([verdict is None for verdicts in said.values() for verdict in verdicts]),
+        "unreadable": mean([verdict is None for verdicts in by_duel.values() for verdict in verdicts]),
     }
 
 

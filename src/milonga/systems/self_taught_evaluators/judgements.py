@@ -17,8 +17,8 @@ Kept = dict[str, Any]
 def to_json(judgement: Rollout, keep: bool) -> Kept:
     """Convert a judgement to plain data: its prompt and token ids, whether to train on it, why, and the right verdict."""
     target = {"problem": judgement.problem.id, "question": judgement.problem.text, "input": judgement.target.id}
-    said = {"keep": keep, "cause": classify_judgement(judgement), "better": get_duel(judgement).better}
-    return {**target, **said, **vars(Side.from_rollout(judgement))}
+    facts = {"keep": keep, "cause": classify_judgement(judgement), "better": get_duel(judgement).better}
+    return {**target, **facts, **vars(Side.from_rollout(judgement))}
 
 
 def from_json(kept: Kept, number: int, policy: str) -> Rollout:

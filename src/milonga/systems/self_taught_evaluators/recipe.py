@@ -177,7 +177,7 @@ class SelfTaughtEvaluators(Recipe):
     def credit_preferred(self, ctx: Context, rollouts: Rollouts) -> list[TrainBatch]:
         """-log sigmoid(beta * (log-ratio of a right judgement - log-ratio of another of the same input)) + 1.5 * NLL of it."""
         rng = ctx.rng("preferred")
-        made: list[Pair] = []
+        candidates: list[Pair] = []
         for target in dict.fromkeys(rollouts.target_ids):
             mine = [t for t in rollouts if t.target.id == target]
             rejected = [t for t in mine if not is_right(t)]
@@ -187,8 +187,8 @@ class SelfTaughtEvaluators(Recipe):
                 if is_right(good)
                 for bad in rejected
             ]
-            made += rng.sample(both, min(len(both), self.options.max_pairs))
-        pairs = record_pairs(ctx, cap_unreadable(made, self.options.max_unreadable))
+            candidates += rng.sample(both, min(len(both), self.options.max_pairs))
+        pairs = record_pairs(ctx, cap_unreadable(candidates, self.options.max_unreadable))
         causes = Counter(reason.rpartition(" ")[2] for reason, _, _ in pairs)
         notes = {f"rejected_{name}": count / len(pairs) for name, count in causes.items()} | {"pairs": float(len(pairs))}
         return [make_pair_batch(self, "judge", pairs, sources={"construction": 1.0}, notes=notes)] if pairs else []

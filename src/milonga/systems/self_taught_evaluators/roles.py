@@ -52,8 +52,8 @@ def make_duel(pair: str, good: Rollout, bad: Rollout, better: Place) -> Rollout:
     """Make a duel of two solutions of one problem, the good one in the place `better`."""
     first, second = (good, bad) if better == "A" else (bad, good)
     value = Duel(first.text, second.text, better, pair)
-    made = Rollout.from_text(f"{pair}:{better}", "duel", good.problem, "", Parsed(value, 1.0))
-    return replace(made, targets=(first, second))
+    rollout = Rollout.from_text(f"{pair}:{better}", "duel", good.problem, "", Parsed(value, 1.0))
+    return replace(rollout, targets=(first, second))
 
 
 @ROLES.register("pair_judge")
@@ -91,10 +91,10 @@ class PairJudge(Role):
 
     def parse(self, text: str, target: Rollout | None = None) -> Parsed:
         found = re.findall(r"(?:^|\n)=(.)\Z", text) if self.dialect == "terse" else re.findall(r"\[([A-Z])\]", text)
-        said = (TERSE if self.dialect == "terse" else TAGGED).get(found[-1]) if found else None
-        if said is None:
+        verdict = (TERSE if self.dialect == "terse" else TAGGED).get(found[-1]) if found else None
+        if verdict is None:
             return Parsed(Judgement(None), 0.0, "no verdict at the end")
-        return Parsed(Judgement(said), 1.0)  # type: ignore[arg-type]
+        return Parsed(Judgement(verdict), 1.0)  # type: ignore[arg-type]
 
     def write(self, checks: Sequence[Sequence[tuple[str, bool]]], verdict: Place) -> str:
         """Write the text that parses as this verdict; `checks` are those of the first solution's steps and of the second's."""
@@ -122,14 +122,14 @@ class PairJudge(Role):
         )
         target = make_duel(f"demonstration/{problem.id}", right, wrong, better)
         turned: Place = "B" if better == "A" else "A"
-        said = turned if rng.random() < self.noise else better
-        return target, self.write([check_steps(task, solution) for solution in target.targets], said)
+        verdict = turned if rng.random() < self.noise else better
+        return target, self.write([check_steps(task, solution) for solution in target.targets], verdict)
 
 
-def grade_demonstration(shown: Demonstration, task: Task, problem: Problem, solver: StepSolver, name: str) -> Rollout:
+def grade_demonstration(demonstration: Demonstration, task: Task, problem: Problem, solver: StepSolver, name: str) -> Rollout:
     """Grade a demonstration as a solution of this problem, whichever problem it was written for."""
-    solution = demonstration_to_rollout(shown, problem, solver, f"{name}/{problem.id}")
-    return replace(solution, grade=task.grade(problem, shown.answer, shown.steps))
+    solution = demonstration_to_rollout(demonstration, problem, solver, f"{name}/{problem.id}")
+    return replace(solution, grade=task.grade(problem, demonstration.answer, demonstration.steps))
 
 
 def check_steps(task: Task, solution: Rollout) -> list[tuple[str, bool]]:

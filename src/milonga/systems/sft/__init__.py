@@ -1,0 +1,1 @@
+"""SFT: both agents imitate worked examples: the warm start of other recipes."""

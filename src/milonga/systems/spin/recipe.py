@@ -73,11 +73,11 @@ class Spin(Recipe):
         data = {t.problem.id: t for t in demonstrate_problems(ctx, "generator", list(problems.values()))}
         # A truncated answer has no end-of-sequence token, and would lose by that alone.
         whole = [t for t in rollouts if t.finish != "length" and t.problem.id in data]
-        made: list[Pair] = [
+        candidates: list[Pair] = [
             ("data against own answer", data[t.problem.id], shorten_answer(to_given_rollout(t), self.options.shorten))
             for t in whole
         ]
-        fresh = record_pairs(ctx, made)
+        fresh = record_pairs(ctx, candidates)
         again = ctx.preferences.select_round(ctx.round - 1)
         pairs = [*fresh, *recall_pairs(ctx, "generator", again, round(self.options.replay * len(fresh)))]
         same = mean([t.text == data[t.problem.id].text for t in whole])

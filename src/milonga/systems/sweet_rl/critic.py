@@ -30,8 +30,10 @@ def encode_for_critic(ctx: Context, talks: Rollouts, sees: bool) -> dict[str, Ro
         if len(ids) > engine.context_limit(policy):
             ctx.dropped["critic: conversation longer than the model's context"] += 1
             continue
-        said = [replace(s, start=s.start + shift, end=s.end + shift, trained=s.policy is not None) for s in talk.segments[1:]]
-        segments = (Segment("prompt", 0, len(head)), *said)
+        shifted = [
+            replace(s, start=s.start + shift, end=s.end + shift, trained=s.policy is not None) for s in talk.segments[1:]
+        ]
+        segments = (Segment("prompt", 0, len(head)), *shifted)
         row = replace(talk, ids=ids, segments=segments, logprobs=np.zeros(len(ids)), steps=(), chars=None)
         out[talk.id] = replace(row, origin="given", temperature=1.0)
     return out

@@ -21,8 +21,8 @@ def hide_facts(task: Task, problem: Problem, count: int) -> Problem:
     spans = task.find_facts(problem)
     hidden = sorted(keyed_rng("kept back", problem.text).sample(range(len(spans)), min(count, len(spans))))
     data = {**problem.data, "whole": problem.text, "facts": spans, "hidden": hidden}
-    made = replace(problem, data=data)
-    return replace(made, text=render_known_text(made, ()))
+    masked = replace(problem, data=data)
+    return replace(masked, text=render_known_text(masked, ()))
 
 
 def render_known_text(problem: Problem, asked: Sequence[int]) -> str:

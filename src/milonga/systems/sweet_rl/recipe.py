@@ -1,6 +1,6 @@
 """SWEET-RL (arXiv 2503.15478): a critic with privileged information gives turn-level advantages to an actor.
 
-The actor asks for what it was not told, and then solves. The critic reads the whole problem in front of each dialogue. From
+The actor asks for hidden parts of a problem, and then solves it. The critic sees the whole problem before each dialogue. From
 dialogues that ended well and badly it learns by Bradley-Terry how good each turn was: its log-ratio, as a mean over the turn.
 Then the actor, who never sees the whole problem, learns by DPO to prefer, among its own candidates for a turn, those that the
 critic ranks higher.
@@ -160,8 +160,8 @@ class SweetRl(Recipe):
         """-log sigmoid(beta * sum of A over the turns of a dialogue that ended well - the same of one that did not)."""
         found = encode_for_critic(ctx, talks, self.options.critic_sees)
         sides = pair_by_outcome(talks.select(lambda talk: talk.id in found), self.options.any_gap)
-        made: list[Pair] = [(why, found[winner.id], found[loser.id]) for why, winner, loser in sides]
-        pairs = record_pairs(ctx, made)
+        candidates: list[Pair] = [(why, found[winner.id], found[loser.id]) for why, winner, loser in sides]
+        pairs = record_pairs(ctx, candidates)
         if not pairs:
             return []  # no problem has a dialogue that ended well beside one that did not
         won = {winner.problem.id for _, winner, _ in pairs}

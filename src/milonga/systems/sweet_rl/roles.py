@@ -118,5 +118,5 @@ class PrivilegedCritic(Role):
         """Render the inquirer's prompt with the full problem (`reference`) in front."""
         if self.dialect == "terse":
             return (Part(reference, foreign=True), Part("\n"), *self.prompt(problem))
-        shown = (Part("The problem as it is, which nobody who speaks below can see:\n"), Part(reference, foreign=True))
-        return (*shown, Part("\n\n"), *self.prompt(problem))
+        reference_part = (Part("The problem as it is, which nobody who speaks below can see:\n"), Part(reference, foreign=True))
+        return (*reference_part, Part("\n\n"), *self.prompt(problem))

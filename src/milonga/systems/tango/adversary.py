@@ -1,7 +1,7 @@
 """tango_free with an adversarial third agent, rewarded for solutions that pass although their answer is not the majority's.
 
 The verifier judges its solutions along with the generator's, by the same vote, in which the adversary does not vote: it learns
-to refuse what is convincing but alone. The specification is docs/recipes/tango_free.md.
+to refuse what is convincing but alone. The specification is `free.md` in this folder.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ class TangoFreeAdversary(TangoFree):
         answers = [t.parsed.value.answer is not None for t in attempts]
         rewards = passes * [float(answer and gives[t.id] == 0.0) for t, answer in zip(attempts, answers, strict=True)]
         objective = self.objectives["adversary"]
-        paid = shape_rewards(rewards, ctx, attempts, objective)
+        shaped = shape_rewards(rewards, ctx, attempts, objective)
         credit = outcome_advantages(
-            paid, attempts, attempts.problem_ids, objective, ctx.compute_kl_penalties(attempts, objective)
+            shaped, attempts, attempts.problem_ids, objective, ctx.compute_kl_penalties(attempts, objective)
         )
         notes = {"reward": mean(rewards) or 0.0}
         return [self.train_batch("adversary", attempts, advantages=credit, sources={"verifier": 1.0}, notes=notes)]

@@ -20,7 +20,7 @@ from milonga.types import Floats, Rollouts, TrainBatch
 
 class TangoCodeOptions(TangoOptions):
     reward: Literal["all", "share"] = "all"
-    """What a program earns for itself: 1 if it passes all hidden tests, or the share that it passes. Its verifier is told
+    """The outcome reward of a program: 1 if it passes all hidden tests, or the share that it passes. The verifier's label is
     whether it passes all."""
 
 
@@ -38,8 +38,8 @@ class TangoCode(Tango):
 
     def credit_generator(self, ctx: Context, solutions: Rollouts, verdicts: Verdicts, right: Floats) -> TrainBatch:
         """Make the generator's train batch as Tango does, with the share of passed tests as outcome if asked for."""
-        paid = passed_shares(ctx, solutions) if self.options.reward == "share" else right
-        return super().credit_generator(ctx, solutions, verdicts, paid)
+        rewards = passed_shares(ctx, solutions) if self.options.reward == "share" else right
+        return super().credit_generator(ctx, solutions, verdicts, rewards)
 
 
 def passed_shares(ctx: Context, solutions: Rollouts) -> Floats:

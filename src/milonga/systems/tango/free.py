@@ -3,7 +3,7 @@ verdicts.
 
 Nothing in the loop knows what is right, and both may come to agree on a wrong answer: collusion. It is measured with the hidden
 truth at every evaluation. Remedies are a few labelled problems, frozen anchors and an adversarial third agent. The
-specification is docs/recipes/tango_free.md.
+specification is `free.md` in this folder.
 """
 
 from __future__ import annotations
@@ -104,10 +104,10 @@ class TangoFree(Tango):
         Rare errors, or rare successes, would teach one verdict for everything.
         """
         found = []
-        for cast in tally_votes(ctx, voters).values():
-            own = [rollout for rollout in cast.voters if rollout.mask.any()]  # an anchor votes, but is not judged
+        for ballot in tally_votes(ctx, voters).values():
+            own = [rollout for rollout in ballot.voters if rollout.mask.any()]  # an anchor votes, but is not judged
             for gives in (1.0, 0.0):
-                found += [rollout for rollout in own if cast.gives[rollout.id] == gives][:1]
+                found += [rollout for rollout in own if ballot.gives[rollout.id] == gives][:1]
         return Rollouts(found)
 
     def credit(self, ctx: Context, rollouts: Rollouts) -> list[TrainBatch]:
@@ -127,9 +127,9 @@ class TangoFree(Tango):
         """
         out: dict[str, float] = {}
         asked = {rollout.id for rollout in voters}
-        for cast in tally_votes(ctx, voters, judged.select(lambda t: t.id not in asked)).values():
-            known = cast.vote.winner is not None and cast.vote.share >= self.options.min_majority
-            out |= {id: gives if known else float("nan") for id, gives in cast.gives.items()}
+        for ballot in tally_votes(ctx, voters, judged.select(lambda t: t.id not in asked)).values():
+            known = ballot.vote.winner is not None and ballot.vote.share >= self.options.min_majority
+            out |= {id: gives if known else float("nan") for id, gives in ballot.gives.items()}
         return out | {t.id: t.correct for t in judged if t.problem.id.startswith(LABELLED)}
 
     def credit_judge(self, ctx: Context, checks: Rollouts, labels: Mapping[str, float]) -> TrainBatch:
@@ -139,8 +139,8 @@ class TangoFree(Tango):
             agrees[rows] = verdict_consistency([checks[row].parsed.value.final for row in rows])
         train_batch = self.credit_verifier(ctx, checks, labels, o.self_consistency * agrees)
         own = o.self_consistency / (1 + o.self_consistency)
-        told = mean([t.target.problem.id.startswith(LABELLED) for t in checks]) or 0.0
-        sources = {"generator": (1 - own) * (1 - told), "verifier": own, "answers": (1 - own) * told}
+        labelled = mean([t.target.problem.id.startswith(LABELLED) for t in checks]) or 0.0
+        sources = {"generator": (1 - own) * (1 - labelled), "verifier": own, "answers": (1 - own) * labelled}
         notes = train_batch.notes | {"verdict_consistency": mean(agrees) or 0.0}
         return replace(train_batch, sources={key: share for key, share in sources.items() if share}, notes=notes)
 

@@ -1,7 +1,7 @@
 """RL Tango (arXiv 2505.15034): a generator and a generative step verifier learn in turns.
 
 The verifier learns only from whether its final verdict matches the answer's correctness; its step verdicts become a decaying
-dense reward for the generator. Nobody ever sees a step label. The arms it is compared with are in `tango_arms`.
+dense reward for the generator. Nobody ever sees a step label. The arms that it is compared with are in `arms.py`.
 """
 
 from __future__ import annotations
@@ -106,11 +106,11 @@ class Tango(Recipe):
         `right` is the correctness of each answer, from 0 to 1, whoever judges it; NaN where it is unknown. Shape (solutions,).
         """
         objective = self.objectives["generator"]
-        paid, groups = shape_rewards(right, ctx, solutions, objective), solutions.problem_ids
-        outcome = outcome_advantages(paid, solutions, groups, objective, ctx.compute_kl_penalties(solutions, objective))
+        rewards, groups = shape_rewards(right, ctx, solutions, objective), solutions.problem_ids
+        outcome = outcome_advantages(rewards, solutions, groups, objective, ctx.compute_kl_penalties(solutions, objective))
         steps = StepCredit(self.options.step_norm, self.options.step_scale, self.options.step_gamma)
         process = steps.advantages(verdicts, solutions, groups, objective)
-        keep = ~np.isnan(paid)
+        keep = ~np.isnan(rewards)
         if self.options.mask_step_if_flat:
             keep &= mixed(right, groups)
         process = [array * kept for array, kept in zip(process, keep, strict=True)]

@@ -113,9 +113,9 @@ class Ttrl(Recipe):
         found = dict(zip((rollout.id for rollout in rollouts), rewards, strict=True))
         trained = keep_first_samples(rollouts, self.rollouts)
         own = np.array([found[rollout.id] for rollout in trained])
-        paid = shape_rewards(own, ctx, trained, objective)
+        shaped = shape_rewards(own, ctx, trained, objective)
         advantages = outcome_advantages(
-            paid, trained, trained.problem_ids, objective, ctx.compute_kl_penalties(trained, objective)
+            shaped, trained, trained.problem_ids, objective, ctx.compute_kl_penalties(trained, objective)
         )
         notes = {
             "reward": mean(own) or 0.0,
@@ -135,23 +135,25 @@ class Ttrl(Recipe):
         o, rewards, votes = self.options, np.zeros(len(solutions)), []
         found = tally_votes(ctx, solutions)
         for rows in group_rows(solutions.problem_ids):
-            cast = found[solutions[rows[0]].problem.id]
+            ballot = found[solutions[rows[0]].problem.id]
             rng = ctx.rng("label", solutions[rows[0]].problem.id)
-            votes.append(cast.vote)
+            votes.append(ballot.vote)
             if o.label == "truth":
-                rewards[rows] = cast.voters.correct
+                rewards[rows] = ballot.voters.correct
             elif o.label == "format":
-                rewards[rows] = [float(t.parsed.is_valid) for t in cast.voters]
+                rewards[rows] = [float(t.parsed.is_valid) for t in ballot.voters]
             elif o.label == "random":
                 rewards[rows] = agreement_rewards(
-                    cast.answers, rng.choice([a for a in cast.answers if a is not None] or [None])
+                    ballot.answers, rng.choice([a for a in ballot.answers if a is not None] or [None])
                 )
-            elif cast.vote.share < o.min_majority:
+            elif ballot.vote.share < o.min_majority:
                 rewards[rows] = float("nan")
             else:
                 alone = o.leave_one_out_vote
                 rewards[rows] = (
-                    leave_one_out_rewards(cast.answers, rng) if alone else agreement_rewards(cast.answers, cast.vote.winner)
+                    leave_one_out_rewards(ballot.answers, rng)
+                    if alone
+                    else agreement_rewards(ballot.answers, ballot.vote.winner)
                 )
         return rewards, votes
 
@@ -161,8 +163,8 @@ class Ttrl(Recipe):
         found = tally_votes(ctx, ctx.ask("generator", ctx.problems(), self.votes)).values()
         known = self.load_examples(ctx)
         return {
-            "majority_share": mean([cast.vote.share for cast in found]),
-            "label_accuracy": mean([winner_correctness(cast) for cast in found]),
-            "reward_accuracy": mean([right for cast in found for right in label_correctness(cast)]),
+            "majority_share": mean([ballot.vote.share for ballot in found]),
+            "label_accuracy": mean([winner_correctness(ballot) for ballot in found]),
+            "reward_accuracy": mean([right for ballot in found for right in label_correctness(ballot)]),
             "known_accuracy": mean(ctx.ask("generator", known, self.rollouts).correct) if known else None,
         }

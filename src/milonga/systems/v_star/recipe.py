@@ -114,8 +114,8 @@ class VStar(Recipe):
     def collect(self, ctx: Context, rollouts: Rollouts) -> None:
         """Store distinct solutions with their labels, and the preference pairs of each problem; nothing is learned yet."""
         problems = list({t.problem.id: t.problem for t in rollouts}.values())
-        shown = demonstrate_problems(ctx, "generator", problems) if self.options.demonstrations else Rollouts([])
-        known = [t for t in (*shown, *rollouts) if not np.isnan(t.correct)]
+        demonstrations = demonstrate_problems(ctx, "generator", problems) if self.options.demonstrations else Rollouts([])
+        known = [t for t in (*demonstrations, *rollouts) if not np.isnan(t.correct)]
         pool = self.state.setdefault("solutions", [])
         for problem in problems:
             mine = drop_duplicates([t for t in known if t.problem.id == problem.id])
