@@ -29,7 +29,7 @@ from milonga.config import LoraSection, PolicySection
 from milonga.engine.local import LocalEngine
 from milonga.engine.local.learner import make_micro_batches
 from milonga.engine.local.models import resolve_model_path
-from milonga.engine.local.packed import working
+from milonga.engine.local.packed import make_working_weights
 from milonga.engine.local.policy import Policy
 from milonga.objectives import make_objective
 from milonga.types import Parsed, Problem, Rollout, Rollouts, Segment, TrainBatch
@@ -41,7 +41,7 @@ PROMPT = 64
 GROUPS: dict[str, tuple[str, ...]] = {
     "attention": ("flash", "fmha", "attention"),
     "matmul": ("gemm", "nvjet", "cutlass", "cublas", "xmma", "splitk", "addmm", "aten::mm"),
-    "optimiser": ("adam", "multi_tensor", "lpnorm", "foreach"),
+    "optimizer": ("adam", "multi_tensor", "lpnorm", "foreach"),
     "head": ("softmax", "scatter", "gather"),
     "copies": ("memcpy", "memset", "copy", "catarray"),
 }
@@ -98,7 +98,7 @@ def operations(policy: Policy, train_batch: TrainBatch) -> dict[str, float]:
 
 def real_share(policy: Policy, train_batch: TrainBatch) -> float:
     """Real tokens among those that are computed."""
-    cut = list(make_micro_batches(policy, train_batch.rollouts, None, working(policy)))
+    cut = list(make_micro_batches(policy, train_batch.rollouts, None, make_working_weights(policy)))
     return sum(batch.tokens for batch in cut) / sum(batch.ids.numel() for batch in cut)
 
 

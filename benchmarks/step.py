@@ -1,4 +1,4 @@
-"""One GRPO step of Milonga and of TRL on the same completions: forward, backward, clipping, optimiser.
+"""One GRPO step of Milonga and of TRL on the same completions: forward, backward, clipping, optimizer.
 
 Same tiny model, the same 256 completions of 64 tokens with no early end, random non-zero advantages, equal trained tokens, same
 dtype and threads, interleaved in one process; and the floor of the forward and backward passes alone. Peak memory is
@@ -30,7 +30,7 @@ from milonga.config import PolicySection
 from milonga.engine.local import LocalEngine
 from milonga.engine.local.learner import compute_token_logprobs, make_micro_batches
 from milonga.engine.local.models import resolve_model_path
-from milonga.engine.local.packed import working
+from milonga.engine.local.packed import make_working_weights
 from milonga.objectives import make_objective
 from milonga.types import Parsed, Problem, Rollout, Rollouts, Segment, Solution, TrainBatch
 from shapes import keep
@@ -86,17 +86,17 @@ class Milonga:
         """The floor: one forward and one backward over the same tokens, and nothing else."""
         policy = self.engine.policy("generator")
         total = 0.0
-        ready = working(policy)
+        ready = make_working_weights(policy)
         for batch in make_micro_batches(policy, self.train_batch.rollouts, None, ready):
             logp, _ = compute_token_logprobs(policy, batch, ready)
             logp.sum().backward()
             total += float(logp.detach().sum())
-        policy.optimiser.zero_grad(set_to_none=True)
+        policy.optimizer.zero_grad(set_to_none=True)
         return total
 
 
 class Trl:
-    """TRL's GRPOTrainer on prepared completions: its training step, then clipping and the optimiser as its loop does."""
+    """TRL's GRPOTrainer on prepared completions: its training step, then clipping and the optimizer as its loop does."""
 
     def __init__(self, folder: Path, scratch: Path) -> None:
         from datasets import Dataset

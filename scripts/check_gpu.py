@@ -119,7 +119,7 @@ def conversed(here: LocalEngine, there: LocalEngine, asked: list[Request]) -> di
             worst = {what: max(worst[what], one[what]) for what in worst}
             turn = following(last, done, n)
         found[name] = worst
-        held = len(there.samplers["p"].held.rows)  # type: ignore[union-attr]
+        held = len(there.samplers["p"].kept.rows)  # type: ignore[union-attr]
         found[f"{name}, histories held"] = required(held >= 48 if gib == 1 else 0 < held <= 24, held)
         branches = [*following(last[:16], done[:16], 7), *following(last[:16], done[:16], 8)]
         found[f"{name}, branches"] = compare(

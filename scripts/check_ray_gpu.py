@@ -101,7 +101,7 @@ def sharded_alone(root: Path, device: str) -> Found:
         file = root / f"{policy}.safetensors"
         sharding.save(cut.policy(policy), file)
         kept = {key: tensor.to(device) for key, tensor in state(root, policy).items()}
-        names = [key for key in sorted(kept) if key.startswith("optimiser:exp_avg/")]
+        names = [key for key in sorted(kept) if key.startswith("optimizer:exp_avg/")]
         expected = whole.policy(policy).get_state()
         found[f"{policy}: gradients"] = gap([kept[n] for n in names], [expected[n].to(device) for n in names])
         scored = cut.score(policy, rows())

@@ -258,16 +258,16 @@ def gradients(engine: LocalEngine, taught: TrainBatch) -> list[torch.Tensor]:
     """What a step would be taken with; the step itself is not taken."""
     found: list[torch.Tensor] = []
     policy = engine.policy(taught.policy)
-    step = policy.optimiser.step
+    step = policy.optimizer.step
 
     def keep() -> None:
         found.extend(torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in policy.parameters)
 
     try:
-        policy.optimiser.step = keep  # type: ignore
+        policy.optimizer.step = keep  # type: ignore
         engine.learn(taught)
     finally:
-        policy.optimiser.step = step  # type: ignore
+        policy.optimizer.step = step  # type: ignore
     return found
 
 

@@ -83,9 +83,9 @@ def state(folder: Path, policy: str) -> dict[str, torch.Tensor]:
 
 
 def gradients(folder: Path, policy: str) -> list[torch.Tensor]:
-    """Of the first step, from the mean that the optimiser keeps of them: a tenth of the gradient."""
+    """Of the first step, from the mean that the optimizer keeps of them: a tenth of the gradient."""
     kept = state(folder, policy)
-    return [kept[key] for key in sorted(kept) if key.startswith("optimiser:exp_avg/")]
+    return [kept[key] for key in sorted(kept) if key.startswith("optimizer:exp_avg/")]
 
 
 def saved(engine: RayEngine | LocalEngine, folder: Path) -> Path:

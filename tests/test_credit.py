@@ -8,7 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers import PROPERTY, make_rollout, make_rollouts
-from milonga.credit import kl_penalties, mixed, normalise, normalise_each, outcome_advantages, overlong_penalty, spread
+from milonga.credit import (
+    broadcast_to_tokens,
+    has_both_outcomes,
+    kl_penalties,
+    normalise,
+    normalise_each,
+    outcome_advantages,
+    overlong_penalty,
+)
 from milonga.credit.baselines import Normaliser
 from milonga.credit.tokens import returns_to_go
 from milonga.objectives import make_objective
@@ -72,11 +80,11 @@ def test_mixed_asks_for_correctness_and_not_for_the_shaped_reward() -> None:
     shaped = correct + [overlong_penalty(length, 20480, 4096) for length in (100, 18432, 100, 100, 100, 20481)]
     groups = "aabbcc"
     assert normalise(shaped, groups).tolist() != pytest.approx([0] * 6)
-    assert mixed(correct, groups).tolist() == [False, False, True, True, False, False]
+    assert has_both_outcomes(correct, groups).tolist() == [False, False, True, True, False, False]
 
 
 def test_mixed_does_not_take_a_missing_grade_for_a_wrong_one() -> None:
-    assert mixed(np.array([1, NAN, 1, NAN, 0, 1]), "aabbcc").tolist() == [False, False, False, False, True, True]
+    assert has_both_outcomes(np.array([1, NAN, 1, NAN, 0, 1]), "aabbcc").tolist() == [False, False, False, False, True, True]
 
 
 @pytest.mark.parametrize(
@@ -108,7 +116,7 @@ def test_group_advantages_are_constant_along_a_sequence(preset: str) -> None:
 
 
 def test_spread_leaves_the_prompt_alone() -> None:
-    assert spread(np.array([2.0]), make_rollouts([2], prompt_len=3))[0].tolist() == [0, 0, 0, 2, 2]
+    assert broadcast_to_tokens(np.array([2.0]), make_rollouts([2], prompt_len=3))[0].tolist() == [0, 0, 0, 2, 2]
 
 
 class TestReinforcePlusPlus:

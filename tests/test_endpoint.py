@@ -337,7 +337,7 @@ def test_it_can_be_sampled_and_nothing_else(tmp_path: Path) -> None:
         ):
             with pytest.raises(UserError, match="policy 'judge' lives behind an endpoint"):
                 work()
-        assert not engine.holds("judge") and engine.version("judge") == 0 and engine.context_limit("judge") > 10**9
+        assert not engine.has_weights("judge") and engine.version("judge") == 0 and engine.context_limit("judge") > 10**9
         engine.close()
         engine.close()  # as often as anyone likes
 
@@ -399,11 +399,11 @@ def test_a_wrong_setting_is_one_line_without_the_key(setting: str, words: str, m
 @pytest.mark.parametrize("recipe", sorted(RECIPES))
 def test_only_agents_that_are_only_sampled_may_be_behind_an_endpoint(recipe: str) -> None:
     found = RECIPES.get(recipe)
-    assert set(found.only_sampled) <= set(found.agents) - set(SHORT[recipe].learners)
+    assert set(found.inference_only) <= set(found.agents) - set(SHORT[recipe].learners)
     for agent in found.select_agents(found.Options(**SHORT[recipe].options)):
         binding = "own" if not found.bindings["own"] else "shared"
         layer = {"recipe": recipe, "binding": binding, "policies": {agent: {"model": "openai:http://127.0.0.1:8000/v1#m"}}}
-        if agent in found.only_sampled:
+        if agent in found.inference_only:
             resolve([layer, {"options": SHORT[recipe].options}])
         elif agent == found.lead or binding == "own":
             with pytest.raises(ConfigError, match=f"'{agent}' lives behind an endpoint"):
@@ -560,7 +560,7 @@ def test_the_other_recipes_that_only_sample_a_agent(recipe: str, agent: str, tin
 
 
 def test_every_agent_that_is_only_sampled_was_tried() -> None:
-    declared = {(name, agent) for name in RECIPES for agent in RECIPES.get(name).only_sampled}
+    declared = {(name, agent) for name in RECIPES for agent in RECIPES.get(name).inference_only}
     assert declared == {("frozen", "verifier"), *OTHERS}
 
 
@@ -605,6 +605,6 @@ def test_a_bare_model_behind_an_endpoint_is_measured_and_used(tiny: Server, tmp_
     done = milonga("eval", tiny.model, "processbench", "--file", tmp_path / "own.json", "--checks", "1", "--json")
     assert done.code == 0 and done.json["model"] == tiny.model and done.json["rows"][0]["items"] == 2
     with Pair.bare(generator="embedded", verifier=tiny.model) as pair:
-        assert pair.engine.holds("generator") and not pair.engine.holds("verifier")
+        assert pair.engine.has_weights("generator") and not pair.engine.has_weights("verifier")
         (verdict,) = pair.verify(pair.solve([pair.problem("3+4*5%100")]), checks=2)
     assert len(verdict.checks) == 2 and all(isinstance(check.text, str) for check in verdict.checks)

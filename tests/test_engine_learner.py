@@ -47,15 +47,15 @@ def engine(root: Path) -> LocalEngine:
 
 
 def gradients(engine: LocalEngine, taught: TrainBatch) -> list[torch.Tensor]:
-    """What the optimiser would be given, before clipping, without taking the step."""
+    """What the optimizer would be given, before clipping, without taking the step."""
     found: list[torch.Tensor] = []
     policy = engine.policy(taught.policy)
-    step = policy.optimiser.step
+    step = policy.optimizer.step
     try:
-        policy.optimiser.step = lambda: found.extend(p.grad.clone() for p in policy.parameters)  # type: ignore
+        policy.optimizer.step = lambda: found.extend(p.grad.clone() for p in policy.parameters)  # type: ignore
         engine.learn(taught)
     finally:
-        policy.optimiser.step = step  # type: ignore
+        policy.optimizer.step = step  # type: ignore
     return found
 
 
@@ -195,7 +195,7 @@ def test_the_gradient_is_that_of_the_formula(root: Path, arch: str) -> None:
     rows = sample_rollouts(engine, temperature=0.8)
     found = gradients(engine, train_batch(rows, MIXED, "grpo", ratio="none", clip="none", aggregate="token_mean"))
     policy = engine.policy("p")
-    policy.optimiser.zero_grad()
+    policy.optimizer.zero_grad()
     for row, advantage in zip(rows, MIXED, strict=True):
         ids = torch.from_numpy(row.ids)[None]
         logp = torch.log_softmax(policy.model(ids).logits[0, :-1] / 0.8, -1).gather(1, ids[0, 1:, None])[:, 0]
@@ -495,16 +495,16 @@ def test_a_resumed_run_notices_that_its_start_was_changed(root: Path, tmp_path: 
             engine_of(model_folder(root, seed=1), lora=lora).load(folder)
 
 
-def test_a_copy_takes_the_weights_and_starts_the_optimiser_anew(root: Path) -> None:
+def test_a_copy_takes_the_weights_and_starts_the_optimizer_anew(root: Path) -> None:
     engine = LocalEngine({n: section(model_folder(root), lr=1e-3) for n in ("p", "q")}, device="cpu", limit=16)
     rows = sample_rollouts(engine)
     engine.learn(train_batch(rows, MIXED))
     engine.copy("q", "p")
     assert same_bits(weights(engine, "q"), weights(engine, "p"))
     assert {p.data_ptr() for p in engine.policy("q").parameters}.isdisjoint(p.data_ptr() for p in engine.policy("p").parameters)
-    assert engine.policy("p").optimiser.state
+    assert engine.policy("p").optimizer.state
     engine.copy("p", "p", "ref")
-    assert not engine.policy("p").optimiser.state and same_bits(weights(engine), engine.policy("p").get_tag("ref"))
+    assert not engine.policy("p").optimizer.state and same_bits(weights(engine), engine.policy("p").get_tag("ref"))
 
 
 def test_a_copy_between_shapes_is_refused(root: Path) -> None:

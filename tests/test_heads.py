@@ -126,14 +126,14 @@ def test_a_value_does_not_depend_on_what_comes_after_it(root: Path) -> None:
 def head_gradients(engine: LocalEngine, taught: TrainBatch) -> list[torch.Tensor]:
     found: list[torch.Tensor] = []
     policy = engine.policy("p")
-    step = policy.optimiser.step
+    step = policy.optimizer.step
     try:
-        policy.optimiser.step = lambda: found.extend(  # type: ignore
+        policy.optimizer.step = lambda: found.extend(  # type: ignore
             torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in policy.parameters
         )
         engine.learn(taught)
     finally:
-        policy.optimiser.step = step  # type: ignore
+        policy.optimizer.step = step  # type: ignore
     return found
 
 

@@ -26,7 +26,7 @@ PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload(["milonga.loop", "milonga.engine.local", "transformers.models.llama.modeling_llama", "peft"])
 
 MOMENTS = {
-    "sampling": ("milonga.engine.local.sampler", "pick"),
+    "sampling": ("milonga.engine.local.sampler", "draw_tokens"),
     "learning": ("torch.optim", "AdamW.step"),
     "publishing": ("milonga.engine.local", "LocalEngine.publish"),
     "a row": ("milonga.runfolder.files", "JsonLines.append"),

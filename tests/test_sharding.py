@@ -97,9 +97,9 @@ def kept(engine: LocalEngine) -> dict[str, torch.Tensor]:
 
     policy = engine.policy("p")
     return {
-        key: policy.share.gather_tensor(t)
+        key: policy.parallel.gather_tensor(t)
         for key, t in policy.collect_tensors().items()
-        if key.startswith(("optimiser:exp_avg/", "tag:"))
+        if key.startswith(("optimizer:exp_avg/", "tag:"))
     } | {f"live/{n}": t for n, t in zip(policy.names, sharding.gather_tensors(policy, "live"), strict=True)}
 
 
@@ -134,7 +134,7 @@ def compare(root: Path, name: str) -> None:
         engine.publish("p")
     left, right = kept(shared), kept(whole)
     assert left.keys() == right.keys()
-    moments = [key for key in right if key.startswith("optimiser:")]
+    moments = [key for key in right if key.startswith("optimizer:")]
     steps = options.get("minibatches", 1) * options.get("epochs", 1)
     assert gap([left[key] for key in moments], [right[key] for key in moments]) < 1e-5 * steps
     assert all(torch.allclose(left[key], right[key], atol=2e-4) for key in right)
@@ -155,12 +155,12 @@ def return_to_rest(file: Path, whole: LocalEngine, shared: LocalEngine) -> None:
     from milonga.engine.ray import sharding
 
     policy = shared.policy("p")
-    before = {key: policy.share.gather_tensor(tensor).clone() for key, tensor in policy.collect_tensors().items()}
+    before = {key: policy.parallel.gather_tensor(tensor).clone() for key, tensor in policy.collect_tensors().items()}
     sharding.save(policy, file)
     sharding.load(policy, file)
     whole.policy("p").load_state(load_file(file))
     for found in (policy, whole.policy("p")):
-        after = {key: found.share.gather_tensor(tensor) for key, tensor in found.collect_tensors().items()}
+        after = {key: found.parallel.gather_tensor(tensor) for key, tensor in found.collect_tensors().items()}
         assert after.keys() == before.keys() and all(torch.equal(after[key], before[key]) for key in before)
     assert all(
         torch.equal(a, b) for a, b in zip(sharding.gather_tensors(policy, "ema"), whole.policy("p").tags["ema"], strict=True)

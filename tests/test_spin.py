@@ -45,15 +45,15 @@ def population_loss(objective: Objective, logits: Tensor, before: Tensor) -> Ten
 
 def best_response(beta: float, before: Tensor) -> tuple[Tensor, float]:
     objective, logits = make_objective("dpo", {"beta": beta}), before.log().clone().requires_grad_()
-    optimiser = torch.optim.LBFGS([logits], max_iter=200, tolerance_grad=1e-10, line_search_fn="strong_wolfe")
+    optimizer = torch.optim.LBFGS([logits], max_iter=200, tolerance_grad=1e-10, line_search_fn="strong_wolfe")
 
     def closure() -> Tensor:
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         value = population_loss(objective, logits, before)
         value.backward()  # type: ignore[no-untyped-call]
         return value
 
-    optimiser.step(closure)  # type: ignore[arg-type]
+    optimizer.step(closure)  # type: ignore[arg-type]
     return logits.detach().softmax(0), float(population_loss(objective, logits.detach(), before))
 
 

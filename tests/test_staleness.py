@@ -22,13 +22,13 @@ from milonga.context import Context, RunContext
 from milonga.credit.staleness import mean_staleness, token_staleness
 from milonga.engine import Completion, Decoding, Request
 from milonga.engine.local import LocalEngine
-from milonga.engine.pinned import Lagged, Stopped
+from milonga.engine.pinned import PinnedSampler, Stopped
 from milonga.errors import ConfigError, UserError
 from milonga.loop import Loop
 from milonga.objectives import OBJECTIVES, make_objective
 from milonga.objectives.losses import policy_gradient, truncated_weights
 from milonga.pair import make_engine
-from milonga.prefetch import Ahead, isolate_recipe
+from milonga.prefetch import Prefetcher, isolate_recipe
 from milonga.resolve import resolve
 from milonga.runfolder.console import LiveView
 from milonga.runfolder.folder import RunFolder
@@ -196,12 +196,12 @@ def test_all_others_refuse_with_their_reason(recipe: str) -> None:
 
 
 OWN = """
-from milonga.recipes import Grpo
+from milonga.systems.grpo import Grpo
 
 
 class Mine(Grpo):
-    def play(self, table):
-        return super().play(table)
+    def rollout(self, ctx):
+        return super().rollout(ctx)
 """
 
 
@@ -244,14 +244,14 @@ def test_phases_that_wait_for_a_metric_refuse(monkeypatch: pytest.MonkeyPatch) -
         resolve([{"recipe": "grpo"}, PLACED])
 
 
-class Still(Lagged):
+class Still(PinnedSampler):
     """A local engine that nobody trains meanwhile."""
 
     def draw(self, policy: str, requests: Sequence[Request], decoding: Decoding) -> list[Completion]:
         return self.engine.sample(policy, requests, decoding)
 
 
-def test_turns_that_are_played_ahead_can_only_sample(tmp_path: Path) -> None:
+def test_asynchronous_rollouts_can_only_sample(tmp_path: Path) -> None:
     """What goes wrong in a turn comes out where it is taken, and not before."""
     plan = resolve([TINY, {"recipe": "grpo"}])
     engine = make_engine(plan)
@@ -277,7 +277,7 @@ def test_turns_that_are_played_ahead_can_only_sample(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match=r"while earlier ones are learned cannot .* says in `overlap` why"):
             ask()
     with pytest.raises(NotImplementedError, match="LocalEngine has no samplers"):
-        engine.frozen()
+        engine.sampling_view()
 
 
 def test_turns_draw_one_problem_after_another_and_errors_come_out_in_order() -> None:
@@ -291,17 +291,17 @@ def test_turns_draw_one_problem_after_another_and_errors_come_out_in_order() -> 
         ctx.problems(int(ctx.turn))
         return Rollouts([])
 
-    ahead = Ahead(rollout, engine, staleness=1)
-    ahead.begin(Context(run_context, turn, "generator", start=10) for turn in range(1, 6))
-    assert ahead.take_next().ctx.start == 10 and engine.frozen_times == 2
-    ahead.submit_next()
-    second = ahead.take_next()
-    assert second.ctx.start == 11 and engine.frozen_times == 3
+    prefetcher = Prefetcher(rollout, engine, staleness=1)
+    prefetcher.begin(Context(run_context, turn, "generator", start=10) for turn in range(1, 6))
+    assert prefetcher.take_next().ctx.start == 10 and engine.views_taken == 2
+    prefetcher.submit_next()
+    second = prefetcher.take_next()
+    assert second.ctx.start == 11 and engine.views_taken == 3
     assert second.hidden_seconds(second.ended + 1) == second.ended - second.began and second.hidden_seconds(second.began) == 0
     with pytest.raises(ValueError, match="turn 3"):
-        ahead.take_next()
-    assert not ahead.is_empty
-    ahead.close()
+        prefetcher.take_next()
+    assert not prefetcher.is_empty
+    prefetcher.close()
 
 
 class Looking(Grpo):
@@ -325,13 +325,13 @@ def test_play_cannot_reach_what_learning_changes() -> None:
     recipe = Looking(plan.recipe.options, plan.recipe.objectives, plan.recipe.policies, 2)
     engine = Freezing(make_engine(plan), {"generator": 0})
     run_context = RunContext(engine, plan.task, plan.roles, plan.agents, plan.config.sampling, 0, 2)
-    ahead = Ahead(isolate_recipe(recipe), engine, staleness=3)
-    ahead.begin(Context(run_context, turn, "generator") for turn in (1, 2, 3, 4))
+    prefetcher = Prefetcher(isolate_recipe(recipe), engine, staleness=3)
+    prefetcher.begin(Context(run_context, turn, "generator") for turn in (1, 2, 3, 4))
     state = "use the recipe's `state`"
     for what in (state, state, "set attributes of the recipe", "use the pairs that were kept"):
         with pytest.raises(ValueError, match=f"while earlier ones are learned cannot {what}"):
-            ahead.take_next()
-    ahead.close()
+            prefetcher.take_next()
+    prefetcher.close()
     assert recipe.state == {} and recipe.rollouts == 2
 
 
@@ -344,21 +344,21 @@ def test_who_closes_waits_for_the_call_under_way_and_for_no_other() -> None:
     def rollout(ctx: Context) -> Rollouts:
         ctx.ask("generator", ctx.problems())
         asked.set()
-        assert ahead.stop.wait(60)
+        assert prefetcher.stop.wait(60)
         reached.append("the end of the first call")
         ctx.ask("generator", ctx.problems())
         reached.append("the end of the second")
         return Rollouts([])
 
-    ahead = Ahead(rollout, engine, staleness=1)
-    ahead.begin(Context(run_context, turn, "generator") for turn in (1, 2))
+    prefetcher = Prefetcher(rollout, engine, staleness=1)
+    prefetcher.begin(Context(run_context, turn, "generator") for turn in (1, 2))
     assert asked.wait(60)
-    ahead.close()
+    prefetcher.close()
     assert reached == ["the end of the first call"]
     with pytest.raises(Stopped):
-        ahead.take_next()
+        prefetcher.take_next()
     with pytest.raises(CancelledError):
-        ahead.take_next()
+        prefetcher.take_next()
 
 
 def test_a_thread_that_missed_the_end_starts_no_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -391,9 +391,9 @@ def test_credit_cannot_ask_samplers_that_play_the_next_turns(tmp_path: Path) -> 
     with RunFolder(tmp_path, 1) as folder:
         loop = Loop(plan, engine, folder, LiveView("", None, quiet=True))
         for _ in range(2):
-            with pytest.raises(ValueError, match="the generator cannot be asked while later turns are played"):
+            with pytest.raises(ValueError, match="the generator cannot be asked while later turns are sampled"):
                 recipe.credit(*loop.take_prefetched(loop.next_cursor()))
-        loop.ahead.close()
+        loop.prefetcher.close()
 
 
 class Fleeting(dict[Any, Any]):
@@ -414,12 +414,12 @@ def test_weights_are_handed_over_though_a_sampler_of_another_thread_is_lost() ->
     assert handed is not None and (handed.stamp, handed.weights) == (3, "weights")
 
 
-def test_turns_of_a_stretch_know_how_far_the_run_is(tmp_path: Path) -> None:
+def test_prefetched_turns_know_how_far_the_run_is(tmp_path: Path) -> None:
     """At their own place, though they are set up together."""
     plan = resolve([TINY, {"recipe": "grpo", "turns": 4, "keep": {"checkpoint_every": 3}, "eval": {"every": 100}}])
     with RunFolder(tmp_path, 1) as folder:
         loop = Loop(plan, make_engine(plan), folder, LiveView("", None, quiet=True))
-        tables = [loop.make_context(*turn) for turn in loop.stretch(loop.next_cursor())]
+        tables = [loop.make_context(*turn) for turn in loop.list_prefetchable_turns(loop.next_cursor())]
     assert [ctx.turn for ctx in tables] == [1, 2, 3]
     assert [ctx.progress for ctx in tables] == [0.0, 0.25, 0.5]
 
@@ -427,10 +427,10 @@ def test_turns_of_a_stretch_know_how_far_the_run_is(tmp_path: Path) -> None:
 class Freezing(Still):
     """One that counts how often it was asked for what is published."""
 
-    frozen_times = 0
+    views_taken = 0
 
-    def frozen(self) -> Still:
-        self.frozen_times += 1
+    def sampling_view(self) -> Still:
+        self.views_taken += 1
         return Still(self.engine, self.versions)
 
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers import PROPERTY, make_rollout
-from milonga.credit import StepCredit, decay, mix_advantages, outcome_advantages, shares
+from milonga.credit import StepCredit, contribution_stats, decay, mix_advantages, outcome_advantages
 from milonga.credit.tokens import StepNorm
 from milonga.objectives import OBJECTIVES, make_objective
 from milonga.systems.tango.credit import ClassBalance
@@ -255,13 +255,13 @@ class TestShares:
 
     def test_are_root_mean_squares_of_the_weighted_sources(self) -> None:
         outcome, process, masks = self.arrays()
-        found = shares(outcome, process, 0.1, masks)
+        found = contribution_stats(outcome, process, 0.1, masks)
         assert found == pytest.approx({"alpha": 0.1, "advantage_outcome": 0.9, "advantage_step": 0.3, "step_share": 0.25})
 
     def test_of_nothing_are_zero(self) -> None:
         nothing = [np.zeros(3)]
-        assert shares(nothing, nothing, 0.5, [np.ones(3, dtype=bool)])["step_share"] == 0
-        assert shares([], [], 0.5, [])["step_share"] == 0
+        assert contribution_stats(nothing, nothing, 0.5, [np.ones(3, dtype=bool)])["step_share"] == 0
+        assert contribution_stats([], [], 0.5, [])["step_share"] == 0
 
     def test_alpha_is_not_the_share(self) -> None:
         """Eight whitened steps of one sign start as an equal share at alpha = 0.1, not as a tenth."""
@@ -270,4 +270,4 @@ class TestShares:
         process = StepCredit("paper").advantages([[1.0] * 8, [-1.0] * 8], rollouts, "gg", objective)
         outcome = outcome_advantages(np.array([1.0, 0]), rollouts, "gg", objective)
         assert process[0][1] == pytest.approx(8, rel=0.05)
-        assert shares(outcome, process, 0.1, [t.mask for t in rollouts])["step_share"] > 0.4
+        assert contribution_stats(outcome, process, 0.1, [t.mask for t in rollouts])["step_share"] > 0.4

@@ -359,7 +359,7 @@ class Context:
     def _sample(self, agent: str, asked: list[_Asked], greedy: bool, tag: str, stop: tuple[str, ...] = ()) -> list[Rollout]:
         if self.busy:
             raise ValueError(
-                f"the {agent} cannot be asked while later turns are played: a recipe whose `credit` asks says so in `overlap`"
+                f"the {agent} cannot be asked while later turns are sampled: a recipe whose `credit` asks says so in `overlap`"
             )
         policy, role = self.policy(agent), self.role(agent)
         temperature = 1.0 if greedy else self.run.sampling.temperature
@@ -367,7 +367,7 @@ class Context:
         with self.timeline.measure("verify" if role.judges else "sample"):
             answers = self.engine.sample(policy, [a.request for a in asked], decoding, tag, self.history)
         # Only what the live policy sampled untruncated may enter a policy gradient (law 2), and only where we know how likely.
-        trained = tag == "live" and not greedy and self.engine.holds(policy)
+        trained = tag == "live" and not greedy and self.engine.has_weights(policy)
         made = Segment(agent, 0, 0, policy, self.engine.version(policy), trained)
         return [self._make_rollout(one, answer, made, temperature) for one, answer in zip(asked, answers, strict=True)]
 

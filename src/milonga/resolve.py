@@ -143,8 +143,8 @@ def check_endpoints(config: Config, recipe: type[Recipe], agents: Mapping[str, s
         if section.kind != "generative":
             raise ConfigError(f"{only}, and a value head is read")
         for agent in (agent for agent, policy in agents.items() if policy == name and learns):
-            if agent not in recipe.only_sampled:
-                allowed = [r for r in RECIPES if agent in RECIPES.get(r).only_sampled]
+            if agent not in recipe.inference_only:
+                allowed = [r for r in RECIPES if agent in RECIPES.get(r).inference_only]
                 hint = f"; recipes that only sample a {agent} are {', '.join(allowed)}" if allowed else ""
                 raise ConfigError(f"{only}; recipe '{recipe.name}' trains it, or needs to look into it{hint}")
         if "flops" in config.budget and section.endpoint.parameters is None:

@@ -18,7 +18,7 @@ from milonga.types import Floats, Rollout, Rollouts
 StepNorm = Literal["verdict", "paper"]
 
 
-def spread(values: Floats, rollouts: Rollouts) -> list[Floats]:
+def broadcast_to_tokens(values: Floats, rollouts: Rollouts) -> list[Floats]:
     """Broadcast one value per rollout to its trained tokens. Returns one float array per rollout, aligned with its ids."""
     return [value * rollout.mask for value, rollout in zip(values, rollouts, strict=True)]
 
@@ -64,10 +64,10 @@ def outcome_advantages(
     """
     total = rewards if penalties is None else rewards - np.array([p.sum() for p in penalties])
     if objective.advantage in ("zscore", "zscore_population", "centre", "leave_one_out"):
-        return spread(normalise(total, groups, objective.advantage), rollouts)
+        return broadcast_to_tokens(normalise(total, groups, objective.advantage), rollouts)
     known = [rollout.mask & ~np.isnan(reward) for reward, rollout in zip(rewards, rollouts, strict=True)]
     if objective.advantage == "whiten_baseline":
-        return whiten(spread(normalise(total, groups, "centre"), rollouts), known, objective.whiten_shift)
+        return whiten(broadcast_to_tokens(normalise(total, groups, "centre"), rollouts), known, objective.whiten_shift)
     returns = []
     for i, (reward, rollout) in enumerate(zip(rewards, rollouts, strict=True)):
         tokens = np.zeros(len(rollout.ids)) if penalties is None else -penalties[i]

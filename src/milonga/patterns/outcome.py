@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from milonga.context import Context
-from milonga.credit import mixed, outcome_advantages, overlong_penalty
+from milonga.credit import has_both_outcomes, outcome_advantages, overlong_penalty
 from milonga.objectives import Objective
 from milonga.types import Floats, Rollouts
 
@@ -39,7 +39,7 @@ def sample_useful_groups(ctx: Context, agent: str, keep: Callable[[Rollouts], Ro
 
 def filter_mixed_groups(solutions: Rollouts) -> Rollouts:
     """Keep the solutions of problems with both right and wrong solutions."""
-    keep = mixed(solutions.correct, solutions.problem_ids)
+    keep = has_both_outcomes(solutions.correct, solutions.problem_ids)
     return Rollouts(rollout for rollout, kept in zip(solutions, keep, strict=True) if kept)
 
 

@@ -74,7 +74,7 @@ class Recipe(ABC):
     a subclass must set it again, because it may have changed something."""
     learns: ClassVar[Mapping[str, tuple[Kind, ...]]] = {}
     """Agents that do not learn by a policy gradient, with the kinds of objectives that are allowed for them."""
-    only_sampled: ClassVar[tuple[str, ...]] = ()
+    inference_only: ClassVar[tuple[str, ...]] = ()
     """Agents that are used for inference only: the recipe needs complete outputs of them and nothing else. They do not learn,
     are not scored, and do not continue from a prefix. Only these agents may be a model behind an endpoint."""
 

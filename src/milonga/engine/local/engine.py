@@ -17,8 +17,7 @@ from torch import nn
 
 from milonga.config import LoraSection, PolicySection, VllmSection
 from milonga.engine.base import Completion, Decoding, Engine, History, LearnReport, Ledger, Request
-from milonga.engine.local import learner, memory, sampler
-from milonga.engine.local import offload as resting
+from milonga.engine.local import learner, memory, offload, sampler
 from milonga.engine.local.history import LocalHistory
 from milonga.engine.local.models import first_line, load_model, load_tokenizer
 from milonga.engine.local.policy import Policy
@@ -283,11 +282,11 @@ class LocalEngine(Engine):
         """Offload the weights of policies with `offload` while vLLM starts or samples: nothing else computes then."""
         chosen = [policy for policy in self.policies.values() if policy.section.offload]
         tensors = list({id(tensor): tensor for policy in chosen for tensor in policy.list_weights()}.values())
-        resting.put_away(tensors, self.device)
+        offload.move_to_host(tensors, self.device)
         try:
             yield
         finally:
-            resting.bring_back(tensors, self.device)
+            offload.move_to_device(tensors, self.device)
 
     def publish(self, policy: str) -> int:
         """Publish: count the version and update the running average. Sampler and learner share the weights here."""
@@ -312,7 +311,7 @@ class LocalEngine(Engine):
         if not shapes:
             raise ConfigError(f"policy '{policy}' cannot take the weights of '{source}': their shapes differ")
         target.assign(tensors)
-        target.optimiser, target.gradients = target.make_optimizer(), None
+        target.optimizer, target.gradients = target.make_optimizer(), None
 
     def save(self, folder: Path) -> None:
         for name, policy in self.policies.items():

@@ -27,10 +27,10 @@ from milonga.engine.local.batches import (
     mask_last_token,
     mask_trained_tokens,
 )
-from milonga.engine.local.data_parallel import Share
+from milonga.engine.local.data_parallel import DataParallel
 from milonga.engine.local.head import compute_chunked_logprobs, compute_full_logprobs
 from milonga.engine.local.memory import pass_tokens
-from milonga.engine.local.packed import Working, working
+from milonga.engine.local.packed import WorkingWeights, make_working_weights
 from milonga.engine.local.policy import Policy
 from milonga.objectives.losses import Denominators, Rows, Sums, TokenTerms, loss, truncated_weights, value_loss
 from milonga.objectives.spec import PAIRED
@@ -38,7 +38,7 @@ from milonga.randomness import key64
 from milonga.types import Floats, Parsed, Problem, Rollout, TrainBatch
 
 
-def compute_hidden(policy: Policy, batch: MicroBatch, places: Tensor, working: Working | None) -> Tensor:
+def compute_hidden(policy: Policy, batch: MicroBatch, places: Tensor, working: WorkingWeights | None) -> Tensor:
     """Hidden states at some places of a micro-batch, by the packed pass or by the model's own.
 
     No attention mask: padded rows are padded on the right, and a causal model never looks there from a real token.
@@ -50,7 +50,7 @@ def compute_hidden(policy: Policy, batch: MicroBatch, places: Tensor, working: W
     return hidden.flatten(0, 1).index_select(0, places)
 
 
-def compute_token_logprobs(policy: Policy, batch: MicroBatch, working: Working | None = None) -> tuple[Tensor, Tensor]:
+def compute_token_logprobs(policy: Policy, batch: MicroBatch, working: WorkingWeights | None = None) -> tuple[Tensor, Tensor]:
     """Log-probability and entropy at every trained token of a micro-batch."""
     before = batch.places - 1
     with nullcontext() if working is not None else policy.use_compute_dtype():
@@ -63,7 +63,7 @@ def compute_token_logprobs(policy: Policy, batch: MicroBatch, working: Working |
         return compute_full_logprobs(logits.flatten(0, 1).index_select(0, before), batch.targets, batch.temperature)
 
 
-def compute_head_values(policy: Policy, batch: MicroBatch, working: Working | None = None) -> Tensor:
+def compute_head_values(policy: Policy, batch: MicroBatch, working: WorkingWeights | None = None) -> Tensor:
     """Values of the value head at each of the batch's tokens in the loss."""
     with nullcontext() if working is not None else policy.use_compute_dtype():
         hidden = compute_hidden(policy, batch, batch.places, working)
@@ -74,14 +74,14 @@ def make_micro_batches(
     policy: Policy,
     rollouts: Sequence[Rollout],
     masks: Sequence[NDArray[np.bool_]] | None,
-    working: Working | None,
+    working: WorkingWeights | None,
     units: Sequence[int] | None = None,
 ) -> Iterator[MicroBatch | None]:
     """Make micro-batches within the policy's token budget: packed if there is a packed pass, else padded. None stands for a
     pass that only other workers have rows for: workers that share weights make all passes together."""
     padless = working is not None and working.padless
     cuts = list(cut_micro_batches(rollouts, pass_tokens(policy), units, padless))
-    most = policy.share.max_over_workers(len(cuts))  # asked before the first pass, as by all of them
+    most = policy.parallel.max_over_workers(len(cuts))  # asked before the first pass, as by all of them
     for members in cuts:
         yield build_micro_batch(rollouts, members, policy.pad, policy.device, masks, working is not None)
     yield from [None] * (most - len(cuts))
@@ -110,7 +110,7 @@ def score(policy: Policy, rollouts: Sequence[Rollout], tag: str, ledger: Ledger)
     return _score_masked(policy, rollouts, [mask_trained_tokens(t) for t in rollouts], tag, ledger, _compute_logprobs)
 
 
-def _compute_logprobs(policy: Policy, batch: MicroBatch, working: Working | None = None) -> Tensor:
+def _compute_logprobs(policy: Policy, batch: MicroBatch, working: WorkingWeights | None = None) -> Tensor:
     return compute_token_logprobs(policy, batch, working)[0]
 
 
@@ -124,10 +124,10 @@ def _score_masked(
 ) -> list[Floats]:
     """Compute a number for each token of a mask, and zero elsewhere. Rows without such tokens are not computed."""
     asked = [i for i, mask in enumerate(masks) if mask.any()]
-    mine = [asked[i] for i in policy.share.select_own_rows([len(rollouts[i].ids) for i in asked])]
+    mine = [asked[i] for i in policy.parallel.select_own_rows([len(rollouts[i].ids) for i in asked])]
     found: dict[int, Floats] = {}
     with policy.use_version(tag):
-        ready = working(policy)
+        ready = make_working_weights(policy)
         for batch in make_micro_batches(policy, [rollouts[i] for i in mine], [masks[i] for i in mine], ready):
             if batch is None:
                 run_empty_pass(policy, compute)
@@ -137,7 +137,7 @@ def _score_masked(
             parts = np.split(flat, np.cumsum([row.sum() for row in batch.trained])[:-1])
             found |= {mine[member]: part for member, part in zip(batch.members, parts, strict=True)}
     out = [np.zeros(len(t.ids)) for t in rollouts]
-    for row, values in policy.share.gather_by_row(found).items():
+    for row, values in policy.parallel.gather_by_row(found).items():
         out[row][masks[row]] = values
     return out
 
@@ -164,12 +164,12 @@ class _Sums:
         for name, amount in sums.items():
             setattr(self, name, getattr(self, name) + (amount.double() if isinstance(amount, Tensor) else amount))
 
-    def reduce_over_workers(self, share: Share) -> None:
+    def reduce_over_workers(self, parallel: DataParallel) -> None:
         """Sum over all workers, except the loss, which is the same on all of them."""
-        if share.workers > 1:
+        if parallel.workers > 1:
             names = [name for name in vars(self) if name != "loss"]
             mine = torch.tensor([float(getattr(self, name)) for name in names], dtype=torch.float64)
-            for name, amount in zip(names, share.sum_over_workers(mine).tolist(), strict=True):
+            for name, amount in zip(names, parallel.sum_over_workers(mine).tolist(), strict=True):
                 setattr(self, name, amount)
 
 
@@ -190,8 +190,8 @@ class _Update:
         """Log-probabilities of stale rollouts under the weights at the update's start; None if its only pass gives them."""
         if train_batch.stale_cap is not None and (policy.section.epochs > 1 or policy.section.minibatches > 1):
             self.now = self._score_starting_weights()
-        self.ready: Working | None = None
-        """Working weights of the current optimizer step, for packed passes."""
+        self.ready: WorkingWeights | None = None
+        """WorkingWeights weights of the current optimizer step, for packed passes."""
         self.sums = _Sums()
         self.report = LearnReport()
         self.norms: list[float] = []
@@ -218,7 +218,7 @@ class _Update:
         if self.policy.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self.policy.device)
         self.policy.activate()
-        self.policy.optimiser.zero_grad(set_to_none=True)  # what an update that was interrupted may have left
+        self.policy.optimizer.zero_grad(set_to_none=True)  # what an update that was interrupted may have left
         for epoch in range(section.epochs):
             for number, rows in enumerate(self._split_minibatches(epoch)):
                 fresh = epoch == 0 and number == 0
@@ -245,34 +245,34 @@ class _Update:
         pairs = len({self.train_batch.units[r] for r in rows}) if self.train_batch.units else 0
         over = Denominators(max(1, sum(int(self.masks[r].sum()) for r in rows)), len(rows), self.limit, pairs)
         moving = [r for r in rows if self._has_gradient(r)]
-        self.ready = working(self.policy) if moving else None
+        self.ready = make_working_weights(self.policy) if moving else None
         part = self._run_pass(self._select_own_rows(moving), over, fresh)
         self.ready = None
         gradients = self.policy.extrapolate_gradients() if moving and self.policy.section.optimism else None
         size = self.policy.gradient_norm()
         # The one place of a step where the host waits for the device.
-        total, norm = torch.stack([self.policy.share.sum_over_workers(part), size.double().to(part.device)]).tolist()
+        total, norm = torch.stack([self.policy.parallel.sum_over_workers(part), size.double().to(part.device)]).tolist()
         self.policy.clip_gradients(size, norm)
         self.sums.loss += total
         if not np.isfinite(total) or not np.isfinite(norm):
-            self.policy.optimiser.zero_grad(set_to_none=True)
+            self.policy.optimizer.zero_grad(set_to_none=True)
             what = "loss" if not np.isfinite(total) else "gradient"
             when = f" after {self.report.steps} steps" if self.report.steps else ""
             self.report.skipped = f"{what} is not finite: the update was stopped{when}, the weights left as they were"
             return False
         if moving:
             with self.policy.moments_on_device():
-                self.policy.optimiser.step()
+                self.policy.optimizer.step()
                 self.policy.gradients = gradients
             self.report.steps += 1
-        self.policy.optimiser.zero_grad(set_to_none=True)
+        self.policy.optimizer.zero_grad(set_to_none=True)
         self.norms.append(norm)
         return True
 
     def _select_own_rows(self, rows: list[int]) -> list[int]:
         units = [self.train_batch.units[r] for r in rows] if self.train_batch.units else None
         return [
-            rows[i] for i in self.policy.share.select_own_rows([len(self.train_batch.rollouts[r].ids) for r in rows], units)
+            rows[i] for i in self.policy.parallel.select_own_rows([len(self.train_batch.rollouts[r].ids) for r in rows], units)
         ]
 
     def _run_pass(self, rows: list[int], over: Denominators, fresh: bool) -> Tensor:
@@ -391,7 +391,7 @@ class _Update:
         return 2.0 if self.policy.adapter else 3.0
 
     def _make_report(self) -> LearnReport:
-        self.sums.reduce_over_workers(self.policy.share)
+        self.sums.reduce_over_workers(self.policy.parallel)
         report, sums, tokens = self.report, self.sums, int(self.sums.tokens)
         report.loss = sums.loss / max(1, len(self.norms))
         report.grad_norm = float(np.mean(self.norms)) if self.norms else 0.0

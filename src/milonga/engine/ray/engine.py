@@ -25,7 +25,7 @@ from milonga.engine.base import Completion, Decoding, Engine, History, LearnRepo
 from milonga.engine.local.codec import Codec
 from milonga.engine.local.engine import group_by_sampler
 from milonga.engine.local.models import load_tokenizer
-from milonga.engine.pinned import Lagged
+from milonga.engine.pinned import PinnedSampler
 from milonga.engine.ray import cluster, layout
 from milonga.engine.ray.group import Group, Lost, add_charges, report_loss
 from milonga.engine.ray.learners import Learners, strip_rollouts
@@ -35,7 +35,7 @@ from milonga.errors import ConfigError, suggest_name
 from milonga.types import Floats, Prompt, Rollouts, TrainBatch
 
 
-class Published(Lagged):
+class PublishedSampler(PinnedSampler):
     """A view of the weights that were published at one moment, for asynchronous rollouts."""
 
     def __init__(self, engine: RayEngine, handed: Mapping[str, Handed | None]) -> None:
@@ -183,9 +183,11 @@ class RayEngine(Engine):
             out |= dict(zip(part, done, strict=True))
         return [out[i] for i in range(len(requests))]
 
-    def frozen(self) -> Published:
+    def sampling_view(self) -> PublishedSampler:
         """A view of the published weights. It gathers those that samplers do not have yet, so that they need no learner."""
-        return Published(self, {policy: self.handover.get_newest(policy) for policy in self.samplers if self.samplers[policy]})
+        return PublishedSampler(
+            self, {policy: self.handover.get_newest(policy) for policy in self.samplers if self.samplers[policy]}
+        )
 
     # Learning.
 

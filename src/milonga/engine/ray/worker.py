@@ -190,7 +190,7 @@ class Work:
         """Set the live weights to those of another policy; the optimizer starts anew."""
         chosen = self.policy(policy)
         chosen.assign(self._shard_arrays(chosen, arrays))
-        chosen.optimiser, chosen.gradients = chosen.make_optimizer(), None
+        chosen.optimizer, chosen.gradients = chosen.make_optimizer(), None
 
     def weights(self, policy: str, tag: str) -> Arrays:
         """The weights of policy@tag that are trained, whole: with LoRA the adapter alone."""

@@ -31,7 +31,7 @@ class LetsVerify(Scoring):
     name = "lets_verify"
     truth = "steps"
     needs_steps = True
-    only_sampled = ("generator",)
+    inference_only = ("generator",)
     Options = LetsVerifyOptions
     options: LetsVerifyOptions
 

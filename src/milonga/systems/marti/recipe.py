@@ -13,7 +13,7 @@ import numpy as np
 from pydantic import Field
 
 from milonga.context import Context
-from milonga.credit import compute_class_weights, mixed, turn_advantages
+from milonga.credit import compute_class_weights, has_both_outcomes, turn_advantages
 from milonga.credit.critiques import names_answer
 from milonga.credit.history import Rounds, Scope, Shaping, max_safe_alpha, shape_by_history
 from milonga.errors import ConfigError
@@ -142,7 +142,7 @@ class Marti(Recipe):
         rewards = [self.compute_turn_reward(said, turn) for turn in range(len(said.local))]
         if o.filter:
             raw = zip(rewards, said.local, strict=True)
-            rewards = [np.where(mixed(local, groups), reward, np.nan) for reward, local in raw]
+            rewards = [np.where(has_both_outcomes(local, groups), reward, np.nan) for reward, local in raw]
         penalties = ctx.compute_kl_penalties(said.rows, objective)
         credit = turn_advantages(rewards, said.rows, groups, objective, penalties)
         weights = None if said.about is None else compute_class_weights(said.about)

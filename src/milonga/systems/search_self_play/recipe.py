@@ -15,7 +15,7 @@ import numpy as np
 from pydantic import Field
 
 from milonga.context import Context
-from milonga.credit import spread
+from milonga.credit import broadcast_to_tokens
 from milonga.errors import ConfigError
 from milonga.evals.metrics import mean
 from milonga.patterns.outcome import outcome_credit
@@ -92,7 +92,7 @@ class SearchSelfPlay(Recipe):
     tasks = ("search",)
     tools = True
     bindings = {"own": "", "lora": "", "shared": ""}
-    only_sampled = ("reader",)
+    inference_only = ("reader",)
     Options = SearchSelfPlayOptions
     options: SearchSelfPlayOptions
     defaults = {"task": {"name": "search"}, "binding": "shared", "batch": {"rollouts": 5}}
@@ -178,7 +178,9 @@ class SearchSelfPlay(Recipe):
         advantages = subtract_baseline(rewards, proposals.problem_ids, o.baseline, running)
         notes = notes | {"proposer_reward": mean(paid) or 0.0}
         sources = {"generator": 1.0}
-        return self.train_batch("proposer", proposals, advantages=spread(advantages, proposals), sources=sources, notes=notes)
+        return self.train_batch(
+            "proposer", proposals, advantages=broadcast_to_tokens(advantages, proposals), sources=sources, notes=notes
+        )
 
     def measure(self, ctx: Context) -> dict[str, float | None]:
         """Measure questions from held-out answers against the exact truth, and the solver at the lowest and the highest

@@ -15,7 +15,7 @@ class Frozen(Tango):
 
     name = "frozen"
     paradigm = "frozen verifier"
-    only_sampled = ("verifier",)
+    inference_only = ("verifier",)
     overlap = ""
 
     def schedule(self) -> Schedule:
@@ -51,7 +51,7 @@ class VerifierOnly(Tango):
     name = "verifier_only"
     paradigm = "verifier training"
     lead = "verifier"
-    only_sampled = ("generator",)
+    inference_only = ("generator",)
     overlap = ""
 
     def schedule(self) -> Schedule:

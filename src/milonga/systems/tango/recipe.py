@@ -13,8 +13,16 @@ import numpy as np
 from pydantic import Field
 
 from milonga.context import Context
-from milonga.credit import StepCredit, decay, mix_advantages, normalise, outcome_advantages, shares, spread
-from milonga.credit.baselines import Normaliser, mixed
+from milonga.credit import (
+    StepCredit,
+    broadcast_to_tokens,
+    contribution_stats,
+    decay,
+    mix_advantages,
+    normalise,
+    outcome_advantages,
+)
+from milonga.credit.baselines import Normaliser, has_both_outcomes
 from milonga.patterns.outcome import sample_solutions, shape_rewards
 from milonga.roles import StepSolver, StepVerifier
 from milonga.schedule import Schedule, alternate, warm_up
@@ -110,10 +118,10 @@ class Tango(Recipe):
         process = steps.advantages(verdicts, solutions, groups, objective)
         keep = ~np.isnan(paid)
         if self.options.mask_step_if_flat:
-            keep &= mixed(right, groups)
+            keep &= has_both_outcomes(right, groups)
         process = [array * kept for array, kept in zip(process, keep, strict=True)]
         alpha = self.compute_alpha(ctx.progress)
-        notes = shares(outcome, process, alpha, [t.mask for t in solutions])
+        notes = contribution_stats(outcome, process, alpha, [t.mask for t in solutions])
         sources = {"answers": 1 - notes["step_share"], self.judge: notes["step_share"]}
         return self.train_batch(
             "generator", solutions, advantages=mix_advantages(outcome, process, alpha), sources=sources, notes=notes
@@ -151,7 +159,7 @@ class Tango(Recipe):
             self.state["balance"] = {"right": balance.right, "wrong": balance.wrong}
             advantage = advantage * balance.weights(correct)
             notes |= {"class_right": float(balance.right or 0), "class_wrong": float(balance.wrong or 0)}
-        credit = spread(advantage, checks)
+        credit = broadcast_to_tokens(advantage, checks)
         return self.train_batch("verifier", checks, advantages=credit, sources={"answers": 1.0}, notes=notes)
 
     def verifier_reward(self, check: Rollout, label: float) -> float:

@@ -13,7 +13,7 @@ import numpy as np
 from pydantic import Field
 
 from milonga.context import Context
-from milonga.credit import mixed, outcome_advantages
+from milonga.credit import has_both_outcomes, outcome_advantages
 from milonga.credit.baselines import group_rows
 from milonga.credit.votes import Vote, agreement_rewards, keep_first_samples, leave_one_out_rewards
 from milonga.errors import ConfigError
@@ -80,7 +80,7 @@ class Ttrl(Recipe):
             return ctx.ask("generator", ctx.problems(), self.votes)
 
         def divided(solutions: Rollouts) -> Rollouts:
-            keep = mixed(self.compute_rewards(ctx, solutions)[0], solutions.problem_ids)
+            keep = has_both_outcomes(self.compute_rewards(ctx, solutions)[0], solutions.problem_ids)
             return Rollouts(rollout for rollout, kept in zip(solutions, keep, strict=True) if kept)
 
         return sample_useful_groups(ctx, "generator", divided, objective.max_tries, self.votes)
@@ -121,7 +121,7 @@ class Ttrl(Recipe):
             "reward": mean(own) or 0.0,
             "majority_share": mean([v.share for v in votes]) or 0.0,
             "without_answer": float(np.mean([v.winner is None for v in votes])),
-            "flat_groups": 1 - float(mixed(own, trained.problem_ids).mean()),
+            "flat_groups": 1 - float(has_both_outcomes(own, trained.problem_ids).mean()),
         }
         source = {"majority": "generator", "random": "generator", "truth": "answers", "format": "format"}[self.options.label]
         return [self.train_batch("generator", trained, advantages=advantages, sources={source: 1.0}, notes=notes)]
